@@ -1,0 +1,88 @@
+//! Structures that several versions of the net API share, with the same layout in each of them.
+
+use super::{MAX_DEVICES_PER_NIC, MAX_DEVICES_PER_NIC_V9};
+use core::ffi::{c_int, c_void};
+
+/// `ncclNetDeviceHandle_v7_t` to `_v12_t`: what the device needs to drive a connection by itself.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceHandle {
+    /// The kind of offload, such as [`DEVICE_UNPACK`](super::DEVICE_UNPACK).
+    pub net_device_type: c_int,
+    /// Its version.
+    pub net_device_version: c_int,
+    /// Memory for the device's side.
+    pub handle: *mut c_void,
+    /// The size of that memory in bytes.
+    pub size: usize,
+    /// 1 when the proxy thread must still call isend, irecv and test.
+    pub needs_proxy_progress: c_int,
+}
+
+/// `ncclNetVDeviceProps_v9_t` to `_v11_t`: the members of a virtual device, at most four.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct VDeviceProps4 {
+    /// How many of `devs` are valid, 0 to 4.
+    pub ndevs: c_int,
+    /// The indices of the members.
+    pub devs: [c_int; MAX_DEVICES_PER_NIC_V9],
+}
+
+/// `ncclNetVDeviceProps_v12_t`: the members of a virtual device, at most eight.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct VDeviceProps8 {
+    /// How many of `devs` are valid, 0 to 8.
+    pub ndevs: c_int,
+    /// The indices of the members.
+    pub devs: [c_int; MAX_DEVICES_PER_NIC],
+}
+
+/// `ncclNetCommConfig_v10_t` to `_v12_t`: what the user asks for a communicator.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CommConfig {
+    /// The traffic class, [`TRAFFIC_CLASS_UNDEF`](super::TRAFFIC_CLASS_UNDEF) for none.
+    pub traffic_class: c_int,
+}
+
+/// `ncclNetCommAttr_v11_t` and `_v12_t`: how many peers and flows to expect in one direction; -1 is unknown.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CommAttr {
+    /// The most peers at one time.
+    pub max_concurrent_peers: i32,
+    /// The fewest peers at one time.
+    pub min_concurrent_peers: i32,
+    /// The most connections to one peer.
+    pub max_flows_per_peer: i32,
+    /// The fewest connections to one peer.
+    pub min_flows_per_peer: i32,
+}
+
+/// `ncclNetAttr_v11_t` and `_v12_t`: hints about the traffic to come.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NetAttr {
+    /// What to expect of sends.
+    pub send_comm_attr: CommAttr,
+    /// What to expect of receives.
+    pub recv_comm_attr: CommAttr,
+    /// A mask of operations; all bits set is unknown.
+    pub op: u32,
+    /// A mask of algorithms; all bits set is unknown.
+    pub algo: u32,
+    /// A mask of protocols; all bits set is unknown.
+    pub proto: u32,
+}
+
+const _: () = {
+    assert!(size_of::<DeviceHandle>() == 32);
+    assert!(core::mem::offset_of!(DeviceHandle, handle) == 8);
+    assert!(core::mem::offset_of!(DeviceHandle, size) == 16);
+    assert!(core::mem::offset_of!(DeviceHandle, needs_proxy_progress) == 24);
+    assert!(size_of::<VDeviceProps4>() == 20 && size_of::<VDeviceProps8>() == 36);
+    assert!(size_of::<CommConfig>() == 4);
+    assert!(size_of::<CommAttr>() == 16 && size_of::<NetAttr>() == 44);
+};

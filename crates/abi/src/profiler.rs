@@ -1,0 +1,33 @@
+//! The profiler's callback that NCCL hands to a net plugin from v10 on (`nccl_common.h`, `nccl_profiler.h`).
+
+use crate::NcclResult;
+use core::ffi::{c_int, c_void};
+
+/// `ncclProfilerCallback_t`: tells NCCL's profiler about an event inside the plugin.
+///
+/// `event` is written by a start and read by the other calls; `kind` is one of [`EventCall`]; `parent` is the `phandle`
+/// that came with isend or irecv (only call when it is not NULL); `plugin_id` is the kind of network, shifted left by 16,
+/// and the version of `data`'s layout in the low bits; `data` is that layout.
+pub type ProfilerCallback = unsafe extern "C" fn(
+    event: *mut *mut c_void,
+    kind: c_int,
+    parent: *mut c_void,
+    plugin_id: i64,
+    data: *mut c_void,
+) -> NcclResult;
+
+/// What one call of the [`ProfilerCallback`] says about its event.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EventCall(pub c_int);
+
+impl EventCall {
+    /// The event begins; its handle is written.
+    pub const START: Self = Self(0);
+    /// The event ends.
+    pub const STOP: Self = Self(1);
+    /// The event changes.
+    pub const UPDATE: Self = Self(2);
+    /// The event changes and ends.
+    pub const UPDATE_AND_STOP: Self = Self(3);
+}

@@ -1,0 +1,89 @@
+//! The result of every call of the API: `ncclResult_t`.
+
+use core::ffi::c_int;
+use core::fmt;
+
+/// `ncclResult_t`: what a call answers.
+///
+/// A C enum may hold any integer, so this is a number with names and not a Rust enum: a plugin that answers an unknown
+/// value must not be undefined behaviour here. Values from NCCL's public header `nccl.h`.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use = "every code but SUCCESS ends the connection that the call was for"]
+pub struct NcclResult(pub c_int);
+
+impl NcclResult {
+    /// `ncclSuccess`: the call did what was asked, or, for a polled call, is not ready yet.
+    pub const SUCCESS: Self = Self(0);
+    /// `ncclUnhandledCudaError`: a CUDA call failed.
+    pub const UNHANDLED_CUDA_ERROR: Self = Self(1);
+    /// `ncclSystemError`: the kernel, a driver or a socket of this host failed.
+    pub const SYSTEM_ERROR: Self = Self(2);
+    /// `ncclInternalError`: a broken protocol or a bug.
+    pub const INTERNAL_ERROR: Self = Self(3);
+    /// `ncclInvalidArgument`: an argument has a value that is not allowed.
+    pub const INVALID_ARGUMENT: Self = Self(4);
+    /// `ncclInvalidUsage`: the configuration or the order of calls is wrong.
+    pub const INVALID_USAGE: Self = Self(5);
+    /// `ncclRemoteError`: the peer or the path to it failed.
+    pub const REMOTE_ERROR: Self = Self(6);
+    /// `ncclInProgress`: for NCCL's own calls; a net plugin must never answer it.
+    pub const IN_PROGRESS: Self = Self(7);
+    /// `ncclTimeout`: a limit of time passed (newer NCCL only).
+    pub const TIMEOUT: Self = Self(8);
+
+    /// Whether this is [`Self::SUCCESS`].
+    #[must_use]
+    pub const fn is_success(self) -> bool {
+        self.0 == Self::SUCCESS.0
+    }
+
+    /// The C name, such as `ncclRemoteError`; `None` for a number that NCCL does not define.
+    #[must_use]
+    pub const fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self(0) => "ncclSuccess",
+            Self(1) => "ncclUnhandledCudaError",
+            Self(2) => "ncclSystemError",
+            Self(3) => "ncclInternalError",
+            Self(4) => "ncclInvalidArgument",
+            Self(5) => "ncclInvalidUsage",
+            Self(6) => "ncclRemoteError",
+            Self(7) => "ncclInProgress",
+            Self(8) => "ncclTimeout",
+            Self(_) => return None,
+        })
+    }
+}
+
+impl fmt::Display for NcclResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "the unknown ncclResult_t {}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for NcclResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+const _: () = assert!(size_of::<NcclResult>() == 4);
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::NcclResult;
+    use std::string::ToString;
+
+    #[test]
+    fn a_known_code_shows_its_name_and_an_unknown_one_its_number() {
+        assert_eq!(NcclResult::REMOTE_ERROR.to_string(), "ncclRemoteError");
+        assert_eq!(NcclResult(77).to_string(), "the unknown ncclResult_t 77");
+        assert!(NcclResult::SUCCESS.is_success());
+        assert!(!NcclResult::TIMEOUT.is_success());
+    }
+}

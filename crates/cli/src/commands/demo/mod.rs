@@ -1,0 +1,148 @@
+//! `railweave demo`: the collectives of a training step between local processes, checked, with what each rail carried.
+
+pub(crate) mod rank;
+
+use crate::job;
+use crate::network::NetworkArguments;
+use crate::output::{print, table};
+use crate::size::Size;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rank::{Job, OPERATIONS, Report, Summary, elements};
+use std::error::Error;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// Arguments of `railweave demo`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    network: NetworkArguments,
+    /// How many processes, each of them one rank
+    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
+    ranks: u32,
+    /// The size of all data of each collective [default: 1GiB, or 64MiB with --quick]
+    #[arg(long, value_name = "SIZE")]
+    bytes: Option<Size>,
+    /// The size of one bucket; the default is PyTorch DDP's
+    #[arg(long, value_name = "SIZE", default_value = "25MiB")]
+    bucket: Size,
+    /// Sends straight from and to the users' buffers, as NCCL does with registered buffers
+    #[arg(long)]
+    direct: bool,
+    /// Moves less data
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Without a terminal, a line comes at most this often.
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Runs the demo; an error when anything is not right.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let bytes = arguments.bytes.map_or(if arguments.quick { 64 << 20 } else { 1 << 30 }, |size| size.0);
+    for (name, size) in [("--bytes", bytes), ("--bucket", arguments.bucket.0)] {
+        if size == 0 {
+            return Err(format!("{name} 0 is not possible; allowed are 1 and more, such as 25MiB").into());
+        }
+    }
+    let ranks = arguments.ranks as usize;
+    let (network, bucket, direct) = (arguments.network.network()?, arguments.bucket.0, arguments.direct);
+    let job = job::Job::Demo(Job { network, bytes, bucket, direct });
+    let begin = Instant::now();
+    let processes = arguments.network.spawn(ranks, &job)?;
+    let mut progress = Progress::new(bytes * OPERATIONS.len() * ranks);
+    let mut summaries: Vec<Option<Summary>> = (0..ranks).map(|_| None).collect();
+    let result = arguments.network.supervise(processes, |rank, body| match serde_json::from_slice(body) {
+        Ok(Report::Bucket { operation, bytes }) => progress.advance(operation, bytes),
+        Ok(Report::Done(summary)) => summaries[rank] = Some(summary),
+        Err(error) => eprintln!("railweave: a report of rank {rank} cannot be understood: {error}"),
+    });
+    progress.finish();
+    result.map_err(|error| format!("the demo failed: {error}"))?;
+    let summaries: Option<Vec<Summary>> = summaries.into_iter().collect();
+    let summaries = summaries.ok_or("the demo failed: a rank ended without a summary; this is a bug of railweave")?;
+    show(&summaries, bytes)?;
+    print(format_args!(
+        "All right: {ranks} ranks ran {} collectives of {} over {} (net v{}); every element was checked ({:.1} s).",
+        OPERATIONS.len(),
+        Size(bytes),
+        summaries[0].plugin,
+        summaries[0].api,
+        begin.elapsed().as_secs_f64(),
+    ))?;
+    Ok(())
+}
+
+/// Shows how far the ranks are: a bar on a terminal, now and then a line elsewhere.
+struct Progress {
+    bar: ProgressBar,
+    last_line: Option<Instant>,
+}
+
+impl Progress {
+    fn new(bytes: usize) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(bytes as u64), target);
+        let template = "{msg:14} {bar:40} {percent:>3}% {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}";
+        // A template that does not parse costs the look and nothing else.
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.set_message("set-up");
+        Self { bar, last_line: (!terminal).then(Instant::now) }
+    }
+
+    fn advance(&mut self, operation: usize, bytes: usize) {
+        let name = OPERATIONS.get(operation).copied().unwrap_or_default();
+        self.bar.set_message(name);
+        self.bar.inc(bytes as u64);
+        if let Some(last) = &mut self.last_line
+            && last.elapsed() >= LINE_INTERVAL
+        {
+            *last = Instant::now();
+            let all = self.bar.length().unwrap_or(1).max(1);
+            eprintln!("{name}: {}% of all collectives done", self.bar.position() * 100 / all);
+        }
+    }
+
+    fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn show(summaries: &[Summary], bytes: usize) -> std::io::Result<()> {
+    let mut times = table(&["collective", "time", "data", "GB/s"], 1);
+    for (operation, name) in OPERATIONS.iter().enumerate() {
+        // The slowest rank's time is the collective's.
+        let seconds = summaries.iter().map(|summary| summary.seconds[operation]).fold(0.0, f64::max);
+        let moved = elements(bytes, summaries.len()) * size_of::<f32>();
+        let rate = moved as f64 / 1e9 / seconds.max(1e-9);
+        times.add_row([(*name).to_owned(), format!("{seconds:.2} s"), Size(moved).to_string(), format!("{rate:.2}")]);
+    }
+    print(times)?;
+    let mut rails = table(&["rank", "local", "remote", "sent", "share", "Gb/s", "received", "state"], 3);
+    let mut counted = false;
+    for (rank, summary) in summaries.iter().enumerate() {
+        let sent: u64 = summary.rails.iter().flatten().map(|rail| rail.sent).sum();
+        let seconds: f64 = summary.seconds.iter().sum();
+        for rail in summary.rails.iter().flatten() {
+            counted = true;
+            rails.add_row([
+                rank.to_string(),
+                rail.local.clone(),
+                rail.remote.clone(),
+                Size(rail.sent as usize).to_string(),
+                format!("{:.1} %", rail.sent as f64 * 100.0 / sent.max(1) as f64),
+                format!("{:.2}", rail.sent as f64 * 8.0 / 1e9 / seconds.max(1e-9)),
+                Size(rail.received as usize).to_string(),
+                if rail.usable { "up" } else { "down" }.to_owned(),
+            ]);
+        }
+    }
+    if counted {
+        return print(rails);
+    }
+    print("The plugin has no counters for rails, which Railweave's has as railweaveRailCounters_v1.")
+}

@@ -1,0 +1,29 @@
+//! The process of one rank: what it is told to do, and the way to it.
+
+use crate::commands::{bench, demo};
+use railweave_host::ranks;
+use serde::{Deserialize, Serialize};
+use std::error::Error;
+use std::process::ExitCode;
+
+/// The hidden subcommand that a rank's process runs.
+pub(crate) const SUBCOMMAND: &str = "rank-process";
+
+/// What a rank does.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Job {
+    /// Its part of the demo.
+    Demo(demo::rank::Job),
+    /// Its part of the benchmark.
+    Bench(bench::Job),
+}
+
+/// The whole life of a rank's process.
+pub(crate) fn serve() -> ExitCode {
+    ranks::serve(|link| -> Result<(), Box<dyn Error>> {
+        match serde_json::from_slice(link.job())? {
+            Job::Demo(job) => demo::rank::work(&job, link),
+            Job::Bench(job) => bench::work(&job, link),
+        }
+    })
+}

@@ -1,0 +1,49 @@
+//! The railweave program: tries out and measures the plugin, or any other NCCL net plugin, without NCCL and without GPUs.
+//!
+//! It holds what a user sees: arguments, progress, tables. Loading plugins, ranks and collectives are `railweave-host`'s.
+//! Each subcommand is a module of [`commands`] with an `Arguments` and a `run`.
+#![forbid(unsafe_code)]
+
+mod commands;
+mod job;
+mod library;
+mod network;
+mod output;
+mod size;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Weaves every network path between two hosts into one NCCL device.
+#[derive(Parser)]
+#[command(name = "railweave", version)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs checked collectives between local processes and shows what each rail carried
+    Demo(commands::demo::Arguments),
+    /// Measures latency, bandwidth and connection set-up between two local processes
+    Bench(commands::bench::Arguments),
+    /// The process of one rank, started by the others
+    #[command(name = job::SUBCOMMAND, hide = true)]
+    Rank,
+}
+
+fn main() -> ExitCode {
+    let result = match CommandLine::parse().command {
+        Command::Demo(arguments) => commands::demo::run(&arguments),
+        Command::Bench(arguments) => commands::bench::run(&arguments),
+        Command::Rank => return job::serve(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("railweave: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What all subcommands that run ranks have in common: which plugin, over which rails, and the environment for that.
+
+use crate::job::{self, Job};
+use crate::library;
+use clap::Args;
+use railweave_host::logger;
+use railweave_host::ranks::{Ranks, RanksError};
+use railweave_host::{LoadError, LoadedNet, NetError, Plugin};
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// The rails when neither the user nor the environment says: two addresses that every Linux host has.
+const DEFAULT_RAILS: &str = "127.0.0.1,127.0.0.2";
+
+/// Arguments about the plugin and its network.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct NetworkArguments {
+    /// The plugin to load, of any maker [default: Railweave's, beside this program or where cargo puts it]
+    #[arg(long, value_name = "PATH")]
+    lib: Option<PathBuf>,
+    /// The version of the net API to use, 6 to 12 [default: the newest that the plugin exports]
+    #[arg(long, value_name = "VERSION", value_parser = clap::value_parser!(u32).range(6..=12))]
+    api: Option<u32>,
+    /// The rails: addresses, address ranges (CIDR) or names with commas between [default: 127.0.0.1,127.0.0.2 over TCP,
+    /// unless RAILWEAVE_FABRIC or RAILWEAVE_RAILS is set]
+    #[arg(long, value_name = "LIST")]
+    rails: Option<String>,
+    /// How traffic is shared between the rails, such as 80,20 [default: by speed]
+    #[arg(long, value_name = "LIST")]
+    weights: Option<String>,
+    /// The longest time without any progress, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    stall: u64,
+    /// Shows the plugin's lines of level INFO too, not only those of level WARN
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+/// What every rank is told about the plugin.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Network {
+    library: PathBuf,
+    api: Option<u32>,
+    stall_s: u64,
+    verbose: bool,
+}
+
+impl NetworkArguments {
+    /// What to tell the ranks. Loads the plugin once here too, so that a wrong path is one sentence and not one per rank.
+    pub(crate) fn network(&self) -> Result<Network, Box<dyn std::error::Error>> {
+        let library = library::find(self.lib.as_deref())?;
+        Plugin::load(&library, self.api)?;
+        Ok(Network { library, api: self.api, stall_s: self.stall, verbose: self.verbose })
+    }
+
+    /// Starts the processes of all ranks.
+    pub(crate) fn spawn(&self, ranks: usize, job: &Job) -> Result<Ranks, Box<dyn std::error::Error>> {
+        let program = std::env::current_exe()?;
+        let variables = self.variables(|name| std::env::var_os(name).is_some());
+        let job = serde_json::to_vec(job)?;
+        Ok(Ranks::spawn(ranks, &job, |_| {
+            let mut command = Command::new(&program);
+            command.arg(job::SUBCOMMAND).envs(variables.iter().cloned());
+            command
+        })?)
+    }
+
+    /// Relays for the ranks until all have ended.
+    pub(crate) fn supervise(&self, ranks: Ranks, on_report: impl FnMut(usize, &[u8])) -> Result<(), RanksError> {
+        // A rank that hangs inside the plugin cannot notice a stall itself; all others do in time.
+        ranks.run(Duration::from_secs(2 * self.stall + 60), on_report)
+    }
+
+    /// The environment of the ranks: what the user asks for here, and defaults where the user's environment, which
+    /// `is_set` tells about, says nothing.
+    fn variables(&self, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
+        let mut variables = Vec::new();
+        let fabric_is_ours = !is_set("RAILWEAVE_FABRIC");
+        if fabric_is_ours {
+            variables.push(("RAILWEAVE_FABRIC", "tcp".to_owned()));
+        }
+        match &self.rails {
+            Some(rails) => variables.push(("RAILWEAVE_RAILS", ranges(rails))),
+            None if fabric_is_ours && !is_set("RAILWEAVE_RAILS") => {
+                variables.push(("RAILWEAVE_RAILS", ranges(DEFAULT_RAILS)));
+            }
+            None => {}
+        }
+        if let Some(weights) = &self.weights {
+            variables.push(("RAILWEAVE_WEIGHTS", weights.clone()));
+        }
+        variables
+    }
+}
+
+impl Network {
+    /// Loads and starts the plugin in the process of one rank; its lines go to standard error with the rank before them.
+    pub(crate) fn start(&self, rank: usize) -> Result<(Plugin, LoadedNet), StartError> {
+        let most = if self.verbose { logger::INFO } else { logger::WARN };
+        logger::set_sink(move |line| {
+            if line.level <= most {
+                // One write, so that the lines of two ranks do not mix. Nobody is left to tell when it fails.
+                let text = format!("rank {rank}: {}\n", line.text.trim_end());
+                let _ = std::io::stderr().write_all(text.as_bytes());
+            }
+        });
+        let plugin = Plugin::load(&self.library, self.api)?;
+        // The same number on all ranks, as a communicator's hash is.
+        let net = plugin.init(0x7261_696c, None)?;
+        Ok((plugin, net))
+    }
+
+    /// The longest time without any progress.
+    pub(crate) fn stall(&self) -> Duration {
+        Duration::from_secs(self.stall_s)
+    }
+}
+
+/// Why a plugin did not start.
+#[derive(Debug)]
+pub(crate) enum StartError {
+    Load(LoadError),
+    Net(NetError),
+}
+
+impl std::fmt::Display for StartError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Load(error) => error.fmt(f),
+            Self::Net(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<LoadError> for StartError {
+    fn from(error: LoadError) -> Self {
+        Self::Load(error)
+    }
+}
+
+impl From<NetError> for StartError {
+    fn from(error: NetError) -> Self {
+        Self::Net(error)
+    }
+}
+
+/// Turns plain addresses of a list into ranges of one address, which is how `RAILWEAVE_RAILS` wants them.
+fn ranges(rails: &str) -> String {
+    let range = |item: &str| match item.parse() {
+        Ok(std::net::IpAddr::V4(address)) => format!("{address}/32"),
+        Ok(std::net::IpAddr::V6(address)) => format!("{address}/128"),
+        Err(_) => item.to_owned(),
+    };
+    rails.split(',').map(|item| range(item.trim())).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        network: NetworkArguments,
+    }
+
+    fn variables(arguments: &[&str], set: &[&str]) -> Vec<(&'static str, String)> {
+        let line = Line::parse_from([&["test"], arguments].concat());
+        line.network.variables(|name| set.contains(&name))
+    }
+
+    #[test]
+    fn defaults_fill_only_what_the_user_left_open() {
+        let tcp = ("RAILWEAVE_FABRIC", "tcp".to_owned());
+        let rails = |list: &str| ("RAILWEAVE_RAILS", list.to_owned());
+        assert_eq!(variables(&[], &[]), [tcp.clone(), rails("127.0.0.1/32,127.0.0.2/32")]);
+        assert_eq!(variables(&[], &["RAILWEAVE_RAILS"]), std::slice::from_ref(&tcp));
+        assert_eq!(variables(&[], &["RAILWEAVE_FABRIC"]), []);
+        let weights = ("RAILWEAVE_WEIGHTS", "80,20".to_owned());
+        let given = variables(&["--rails", "::1, eth0,10.0.0.0/8", "--weights", "80,20"], &["RAILWEAVE_RAILS"]);
+        assert_eq!(given, [tcp, rails("::1/128,eth0,10.0.0.0/8"), weights]);
+    }
+}

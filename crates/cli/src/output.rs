@@ -1,0 +1,20 @@
+//! Text on standard output, which may be a pipe that somebody closes.
+
+use comfy_table::{CellAlignment, Table, presets};
+use std::fmt::Display;
+use std::io::{self, Write};
+
+/// Writes lines to standard output. A closed pipe is an error like any other, and no panic.
+pub(crate) fn print(text: impl Display) -> io::Result<()> {
+    writeln!(io::stdout().lock(), "{text}")
+}
+
+/// An empty table in this program's style; all columns but the first `text_columns` are numbers.
+pub(crate) fn table(header: &[&str], text_columns: usize) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_header(header.to_vec());
+    for column in table.column_iter_mut().skip(text_columns) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}

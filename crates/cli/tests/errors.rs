@@ -1,0 +1,46 @@
+//! What a user reads when a command cannot work, and that its status says so.
+
+use std::process::{Command, Output};
+
+fn railweave(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_railweave")).args(arguments).output().unwrap()
+}
+
+/// The text on standard error of a command that has to fail with `status`.
+fn error(arguments: &[&str], status: i32) -> String {
+    let output = railweave(arguments);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(status), "{text}");
+    assert!(output.stdout.is_empty(), "an error is not a result");
+    text
+}
+
+#[test]
+fn a_missing_plugin_is_one_sentence_that_names_it() {
+    for command in ["demo", "bench"] {
+        let text = error(&[command, "--lib", "/nowhere/plugin.so"], 1);
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains("/nowhere/plugin.so") && text.contains("there is no such file"), "{text}");
+    }
+}
+
+#[test]
+fn values_that_are_not_allowed_are_refused_with_those_that_are() {
+    assert!(error(&["demo", "--bucket", "0"], 1).contains("allowed are 1 and more"));
+    assert!(error(&["demo", "--bytes", "lots"], 2).contains("such as 25MiB"));
+    assert!(error(&["demo", "--ranks", "1"], 2).contains("2..=64"));
+    assert!(error(&["bench", "--api", "5"], 2).contains("6..=12"));
+    assert!(error(&["bench", "--seconds", "nan"], 1).contains("allowed are 0.01 to 600"));
+}
+
+#[test]
+fn the_process_of_a_rank_does_not_run_by_hand() {
+    let text = error(&["rank-process"], 1);
+    assert!(text.contains("for railweave itself to run"), "{text}");
+}
+
+#[test]
+fn help_shows_the_subcommands_and_hides_the_rank() {
+    let help = String::from_utf8(railweave(&["--help"]).stdout).unwrap();
+    assert!(help.contains("demo") && help.contains("bench") && !help.contains("rank-process"), "{help}");
+}

@@ -1,0 +1,355 @@
+//! Which addresses of this host can be rails. Facts and the obvious exclusions only: filters, order and pairing are
+//! topology's.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use railweave_fabric::{Discovery, LeftOut, LinkLayer, PointerSupport, PortFacts};
+
+use crate::Interface;
+
+/// What sysfs does not tell is taken to be ordinary Ethernet.
+const DEFAULT_MTU: u32 = 1500;
+const LOOPBACK_MTU: u32 = 65_536;
+
+/// Sorts the addresses that [`Interface::list`] gives into ports and what is left out, with what sysfs says about their
+/// interfaces. `root` is `/`; tests give a tree of their own.
+///
+/// Loopback addresses are left out; whoever is asked for one by name adds [`loopback_port`].
+pub fn discover(root: &Path, interfaces: &[Interface]) -> Discovery {
+    let mut found = Discovery::default();
+    let mut usable = Vec::new();
+    for interface in interfaces {
+        match reason_against(root, interface, interfaces) {
+            Some(reason) => {
+                let name = format!("{}@{}", device_of(interface), interface.address);
+                found.left_out.push(LeftOut { name, reason });
+            }
+            None => usable.push(interface),
+        }
+    }
+    let mut addresses: BTreeMap<&str, usize> = BTreeMap::new();
+    for interface in &usable {
+        *addresses.entry(device_of(interface)).or_default() += 1;
+    }
+    for interface in usable {
+        let device = device_of(interface);
+        let name = match addresses.get(device) {
+            Some(1) => device.to_owned(),
+            _ => format!("{device}@{}", interface.address),
+        };
+        found.ports.push(port(root, interface, name));
+    }
+    found
+}
+
+/// A port for an address of this host that no packet leaves by: `127.0.0.0/8` and `::1`. No interface needs to list it;
+/// the kernel answers for all of `127.0.0.0/8`. For trying out several rails on one machine.
+pub fn loopback_port(address: IpAddr) -> PortFacts {
+    PortFacts {
+        name: format!("lo@{address}"),
+        device: "lo".to_owned(),
+        link_layer: LinkLayer::Tcp,
+        address,
+        prefix_len: if address.is_ipv4() { 8 } else { 128 },
+        speed_mbps: None,
+        mtu: LOOPBACK_MTU,
+        pci_path: None,
+        guid: 0,
+        port_number: 1,
+        pointers: PointerSupport::default(),
+    }
+}
+
+/// The interface's name without the label of an address.
+fn device_of(interface: &Interface) -> &str {
+    interface.name.split_once(':').map_or(&interface.name, |(device, _)| device)
+}
+
+fn sysfs(root: &Path, device: &str) -> PathBuf {
+    root.join("sys/class/net").join(device)
+}
+
+fn reason_against(root: &Path, interface: &Interface, all: &[Interface]) -> Option<String> {
+    let device = device_of(interface);
+    let directory = sysfs(root, device);
+    if interface.is_loopback || interface.address.is_loopback() {
+        return Some(format!(
+            "a loopback address reaches only this host; to use it, name it: RAILWEAVE_RAILS={}/{}",
+            interface.address,
+            if interface.address.is_ipv4() { 32 } else { 128 }
+        ));
+    }
+    let state = fs::read_to_string(directory.join("operstate")).unwrap_or_default();
+    if !interface.is_up || matches!(state.trim(), "down" | "lowerlayerdown" | "notpresent" | "dormant") {
+        return Some(format!("the interface is down; `ip link show {device}` says more"));
+    }
+    if is_virtual_bridge(&directory, device) {
+        return Some("a bridge for containers or virtual machines, whose address other hosts have too".to_owned());
+    }
+    let IpAddr::V6(v6) = interface.address else { return None };
+    if v6.is_unicast_link_local() {
+        return Some("an IPv6 link-local address; give the interface an IPv4 or a global IPv6 address".to_owned());
+    }
+    let ipv4 = all.iter().find(|other| device_of(other) == device && other.address.is_ipv4())?;
+    Some(format!("the interface's IPv4 address {} is used", ipv4.address))
+}
+
+/// Whether an interface is a bridge whose members are only virtual: docker0, virbr0 and the like. A bridge over a real
+/// interface carries that interface's address and is as good as it.
+fn is_virtual_bridge(directory: &Path, device: &str) -> bool {
+    let docker_network = device.strip_prefix("br-").is_some_and(|id| id.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    if device.starts_with("docker") || device.starts_with("virbr") || docker_network {
+        return true;
+    }
+    if !directory.join("bridge").is_dir() {
+        return false;
+    }
+    let Ok(members) = fs::read_dir(directory.join("brif")) else { return true };
+    let net = directory.parent().unwrap_or(directory);
+    // `bonding` and `device`: a bond has no device of its own but stands for real ones.
+    !members.flatten().any(|member| {
+        let member = net.join(member.file_name());
+        member.join("device").exists() || member.join("bonding").exists()
+    })
+}
+
+fn port(root: &Path, interface: &Interface, name: String) -> PortFacts {
+    let device = device_of(interface);
+    let directory = sysfs(root, device);
+    PortFacts {
+        name,
+        device: device.to_owned(),
+        link_layer: LinkLayer::Tcp,
+        address: interface.address,
+        prefix_len: interface.prefix_len,
+        speed_mbps: speed(&directory),
+        mtu: number(&directory.join("mtu")).unwrap_or(DEFAULT_MTU),
+        pci_path: pci_path(root, &directory),
+        guid: 0,
+        port_number: 1,
+        pointers: PointerSupport::default(),
+    }
+}
+
+/// Interfaces without a speed say -1, or 4294967295 in older kernels, or fail the read.
+fn speed(directory: &Path) -> Option<u32> {
+    number(&directory.join("speed")).filter(|&speed| speed > 0 && speed != u32::MAX)
+}
+
+fn number(file: &Path) -> Option<u32> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// The interface's PCI device. A virtio interface is a child of one.
+fn pci_path(root: &Path, directory: &Path) -> Option<PathBuf> {
+    let real = fs::canonicalize(directory.join("device")).ok()?;
+    let name = real.file_name()?.to_str()?;
+    let real = if name.starts_with("virtio") { real.parent()? } else { &real };
+    if !is_pci_address(real.file_name()?.to_str()?) {
+        return None;
+    }
+    let root = fs::canonicalize(root).ok()?;
+    Some(Path::new("/").join(real.strip_prefix(root).ok()?))
+}
+
+/// Whether a name is `domain:bus:device.function`, in hexadecimal.
+fn is_pci_address(name: &str) -> bool {
+    let is_hex = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let mut parts = name.splitn(3, ':');
+    let (domain, bus, rest) = (parts.next(), parts.next(), parts.next());
+    let function = rest.and_then(|rest| rest.split_once('.'));
+    domain.is_some_and(|part| part.len() >= 4 && is_hex(part))
+        && bus.is_some_and(|part| part.len() == 2 && is_hex(part))
+        && function.is_some_and(|(device, function)| device.len() == 2 && is_hex(device) && is_hex(function))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// A directory that goes with the test.
+    struct Tree(PathBuf);
+
+    impl Tree {
+        fn new() -> Self {
+            static COUNT: AtomicU32 = AtomicU32::new(0);
+            let unique =
+                format!("railweave-discovery-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+            let root = std::env::temp_dir().join(unique);
+            fs::create_dir_all(root.join("sys/class/net")).unwrap();
+            Self(root)
+        }
+
+        fn interface(&self, name: &str, files: &[(&str, &str)]) -> &Self {
+            let directory = sysfs(&self.0, name);
+            fs::create_dir_all(&directory).unwrap();
+            for (file, content) in files {
+                fs::write(directory.join(file), content).unwrap();
+            }
+            self
+        }
+
+        fn directory(&self, path: &str) -> &Self {
+            fs::create_dir_all(self.0.join(path)).unwrap();
+            self
+        }
+
+        fn device(&self, name: &str, path: &str) -> &Self {
+            self.directory(path);
+            std::os::unix::fs::symlink(self.0.join(path), sysfs(&self.0, name).join("device")).unwrap();
+            self
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn up(name: &str, address: &str, prefix_len: u8) -> Interface {
+        let address: IpAddr = address.parse().unwrap();
+        Interface { name: name.to_owned(), address, prefix_len, is_up: true, is_loopback: name == "lo" }
+    }
+
+    fn names(found: &Discovery) -> Vec<&str> {
+        found.ports.iter().map(|port| port.name.as_str()).collect()
+    }
+
+    fn reason<'a>(found: &'a Discovery, name: &str) -> &'a str {
+        &found.left_out.iter().find(|left| left.name == name).unwrap_or_else(|| panic!("no {name} in {found:?}")).reason
+    }
+
+    #[test]
+    fn facts_come_from_sysfs() {
+        let tree = Tree::new();
+        tree.interface("eth0", &[("speed", "100000\n"), ("mtu", "9000\n"), ("operstate", "up\n")])
+            .device("eth0", "sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.0");
+        let found = discover(&tree.0, &[up("eth0", "10.0.0.1", 24)]);
+        let expected = PortFacts {
+            name: "eth0".to_owned(),
+            device: "eth0".to_owned(),
+            link_layer: LinkLayer::Tcp,
+            address: "10.0.0.1".parse().unwrap(),
+            prefix_len: 24,
+            speed_mbps: Some(100_000),
+            mtu: 9000,
+            pci_path: Some("/sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.0".into()),
+            guid: 0,
+            port_number: 1,
+            pointers: PointerSupport::default(),
+        };
+        assert_eq!(found, Discovery { ports: vec![expected], left_out: vec![] });
+    }
+
+    #[test]
+    fn what_sysfs_does_not_say_is_unknown() {
+        let tree = Tree::new();
+        tree.interface("veth1", &[("speed", "-1\n"), ("operstate", "unknown\n")]);
+        tree.interface("old0", &[("speed", "4294967295\n")]);
+        tree.interface("usb0", &[]).device("usb0", "sys/devices/pci0000:00/0000:00:14.0/usb2/2-1/2-1:1.0");
+        tree.interface("vio0", &[]).device("vio0", "sys/devices/pci0000:00/0000:00:03.0/virtio1");
+        let all = [
+            up("veth1", "10.0.0.1", 24),
+            up("old0", "10.0.1.1", 24),
+            up("usb0", "10.0.2.1", 24),
+            up("vio0", "10.0.3.1", 24),
+            up("gone0", "10.0.4.1", 24),
+        ];
+        let found = discover(&tree.0, &all);
+        assert_eq!(names(&found), ["veth1", "old0", "usb0", "vio0", "gone0"]);
+        assert!(found.ports.iter().all(|port| port.speed_mbps.is_none() && port.mtu == 1500));
+        let paths: Vec<_> = found.ports.iter().map(|port| port.pci_path.as_deref()).collect();
+        let virtio = Path::new("/sys/devices/pci0000:00/0000:00:03.0");
+        assert_eq!(paths, [None, None, None, Some(virtio), None]);
+    }
+
+    #[test]
+    fn several_addresses_of_one_interface_are_told_apart() {
+        let tree = Tree::new();
+        tree.interface("eth0", &[]).interface("eth1", &[]);
+        let all = [up("eth0", "10.0.0.1", 24), up("eth0:1", "10.0.1.1", 24), up("eth1", "10.0.2.1", 24)];
+        let found = discover(&tree.0, &all);
+        assert_eq!(names(&found), ["eth0@10.0.0.1", "eth0@10.0.1.1", "eth1"]);
+        assert_eq!(found.ports[1].device, "eth0");
+    }
+
+    #[test]
+    fn ipv6_is_used_where_there_is_no_ipv4() {
+        let tree = Tree::new();
+        let all = [
+            up("eth0", "10.0.0.1", 24),
+            up("eth0", "2001:db8::1", 64),
+            up("eth1", "2001:db8:1::1", 64),
+            up("eth1", "fe80::1", 64),
+        ];
+        let found = discover(&tree.0, &all);
+        assert_eq!(names(&found), ["eth0", "eth1"]);
+        assert_eq!(found.ports[1].prefix_len, 64);
+        assert!(reason(&found, "eth0@2001:db8::1").contains("IPv4 address 10.0.0.1 is used"));
+        assert!(reason(&found, "eth1@fe80::1").contains("link-local"));
+    }
+
+    #[test]
+    fn interfaces_that_lead_nowhere_are_left_out_with_the_reason() {
+        let tree = Tree::new();
+        tree.interface("eth2", &[("operstate", "down\n")]).interface("eth3", &[("operstate", "up\n")]);
+        let mut unplugged = up("eth3", "10.0.3.1", 24);
+        unplugged.is_up = false;
+        let all = [up("lo", "127.0.0.1", 8), up("lo", "::1", 128), up("eth2", "10.0.2.1", 24), unplugged];
+        let found = discover(&tree.0, &all);
+        assert!(found.ports.is_empty());
+        assert!(reason(&found, "lo@127.0.0.1").contains("RAILWEAVE_RAILS=127.0.0.1/32"));
+        assert!(reason(&found, "lo@::1").contains("RAILWEAVE_RAILS=::1/128"));
+        assert!(reason(&found, "eth2@10.0.2.1").contains("down"));
+        assert!(reason(&found, "eth3@10.0.3.1").contains("down"));
+    }
+
+    #[test]
+    fn bridges_are_left_out_unless_they_stand_for_a_real_interface() {
+        let tree = Tree::new();
+        tree.interface("vnet0", &[]).interface("eth0", &[]).device("eth0", "sys/devices/pci0000:00/0000:00:1f.6");
+        tree.interface("cni0", &[]).directory("sys/class/net/cni0/bridge").directory("sys/class/net/cni0/brif/vnet0");
+        tree.interface("br0", &[]).directory("sys/class/net/br0/bridge").directory("sys/class/net/br0/brif/eth0");
+        let all = [
+            up("docker0", "172.17.0.1", 16),
+            up("virbr0", "192.168.122.1", 24),
+            up("br-0123456789ab", "172.18.0.1", 16),
+            up("cni0", "10.244.0.1", 24),
+            up("br0", "10.0.0.1", 24),
+            up("br-lan", "10.0.1.1", 24),
+        ];
+        let found = discover(&tree.0, &all);
+        assert_eq!(names(&found), ["br0", "br-lan"]);
+        for name in ["docker0@172.17.0.1", "virbr0@192.168.122.1", "br-0123456789ab@172.18.0.1", "cni0@10.244.0.1"] {
+            assert!(reason(&found, name).contains("bridge"));
+        }
+    }
+
+    #[test]
+    fn loopback_addresses_can_be_asked_for() {
+        let port = loopback_port("127.0.0.2".parse().unwrap());
+        assert_eq!((port.name.as_str(), port.prefix_len, port.mtu), ("lo@127.0.0.2", 8, 65_536));
+        assert_eq!(loopback_port("::1".parse().unwrap()).prefix_len, 128);
+    }
+
+    #[test]
+    fn pci_addresses_are_told_from_other_names() {
+        for name in ["0000:3b:00.0", "10000:e1:00.1"] {
+            assert!(is_pci_address(name), "{name}");
+        }
+        for name in ["2-1:1.0", "virtio0", "0000:3b:00", "0000:3b", "net:3b:00.0", ""] {
+            assert!(!is_pci_address(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn this_host_can_be_discovered() {
+        let found = discover(Path::new("/"), &Interface::list().unwrap());
+        assert!(found.left_out.iter().any(|left| left.name == "lo@127.0.0.1"));
+    }
+}

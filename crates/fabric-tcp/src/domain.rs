@@ -1,0 +1,189 @@
+//! The domain of a local address, and rails whose sockets are still coming.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use railweave_fabric::{
+    Access, Domain, Fault, LaneEndpoint, MAX_LANES, Memory, PendingRail, RailSpec, RegisterError, SetupError,
+};
+
+use crate::keys::{KEY_CAPACITY, KeyTable};
+use crate::socket::{Socket, SocketOptions};
+use crate::{Tcp, TcpRail, TcpRegistration};
+
+/// The longest send queue, and the largest pool of receives: more than any connection needs, little enough to allocate.
+const DEPTH_LIMIT: u32 = 1 << 16;
+
+/// How a domain's sockets are set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpConfig {
+    /// Size of the kernel's buffers per socket and direction in bytes. None leaves it to the kernel, which then adapts
+    /// it to the path; a fixed size ends that, and is cut to `net.core.wmem_max` and `net.core.rmem_max`.
+    pub socket_buffer: Option<u32>,
+    /// After how long without an answer from the peer's host a lane fails. None leaves the kernel's own limits, about
+    /// 15 minutes. The kernel also counts time in which the peer's host answers but its process reads nothing while
+    /// bytes wait for it, so this must be longer than any pause of the peer's progress.
+    pub peer_timeout: Option<Duration>,
+}
+
+impl Default for TcpConfig {
+    fn default() -> Self {
+        Self { socket_buffer: None, peer_timeout: Some(Duration::from_secs(60)) }
+    }
+}
+
+/// Where memory is registered for one local address.
+pub struct TcpDomain {
+    config: TcpConfig,
+    keys: Arc<KeyTable>,
+}
+
+impl TcpDomain {
+    /// A domain without registrations.
+    pub fn new(config: TcpConfig) -> Arc<Self> {
+        Arc::new(Self { config, keys: KeyTable::new(KEY_CAPACITY) })
+    }
+}
+
+impl Domain for TcpDomain {
+    type Fabric = Tcp;
+
+    fn register(&self, memory: Memory, access: Access) -> Result<TcpRegistration, RegisterError> {
+        self.keys.register(memory, access)
+    }
+
+    fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<TcpPendingRail, SetupError> {
+        let lanes = usize::from(spec.lanes);
+        if lanes == 0 || lanes > MAX_LANES {
+            return Err(wrong(format!("a rail of {lanes} lanes; 1 to {MAX_LANES} are allowed")));
+        }
+        if spec.send_depth == 0 || spec.send_depth > DEPTH_LIMIT {
+            return Err(wrong(format!("a send queue of {}; 1 to {DEPTH_LIMIT} are allowed", spec.send_depth)));
+        }
+        if spec.receive_depth > DEPTH_LIMIT {
+            return Err(wrong(format!("a pool of {} receives; 0 to {DEPTH_LIMIT} are allowed", spec.receive_depth)));
+        }
+        let options = SocketOptions {
+            buffer: self.config.socket_buffer,
+            peer_timeout: self.config.peer_timeout,
+            traffic_class: spec.traffic_class,
+        };
+        let sockets = (0..lanes).map(|_| None).collect();
+        Ok(TcpPendingRail { spec: spec.clone(), options, keys: Arc::clone(&self.keys), sockets })
+    }
+}
+
+/// A rail that waits for its sockets ([`PendingRail::attach`]).
+pub struct TcpPendingRail {
+    spec: RailSpec,
+    options: SocketOptions,
+    keys: Arc<KeyTable>,
+    /// One per lane.
+    sockets: Vec<Option<Socket>>,
+}
+
+impl PendingRail for TcpPendingRail {
+    type Fabric = Tcp;
+
+    fn endpoints(&self) -> Vec<LaneEndpoint> {
+        vec![LaneEndpoint::default(); self.sockets.len()]
+    }
+
+    fn connect(&mut self, _remote: &[LaneEndpoint]) -> Result<(), SetupError> {
+        Ok(())
+    }
+
+    fn attach(&mut self, lane: u8, socket: OwnedFd) -> Result<(), SetupError> {
+        let lanes = self.sockets.len();
+        let Some(place) = self.sockets.get_mut(usize::from(lane)) else {
+            return Err(misused(format!("a socket for lane {lane} of a rail with {lanes} lanes, counted from 0")));
+        };
+        if place.is_some() {
+            return Err(misused(format!("a second socket for lane {lane}")));
+        }
+        let socket = Socket::open(socket, &self.options).map_err(|(step, error)| SetupError {
+            fault: if error.raw_os_error() == Some(libc::ENOTCONN) { Fault::Peer } else { Fault::Local },
+            message: format!(
+                "the socket of lane {lane} could not be set up: {step}: {error}; if the peer has closed it, look at the \
+                 peer's log"
+            ),
+        })?;
+        *place = Some(socket);
+        Ok(())
+    }
+
+    fn is_ready(&self) -> bool {
+        self.sockets.iter().all(Option::is_some)
+    }
+
+    fn into_rail(self) -> Result<TcpRail, SetupError> {
+        let missing = self.sockets.iter().position(Option::is_none);
+        if let Some(lane) = missing {
+            return Err(misused(format!("lane {lane} has no socket yet; attach one per lane first")));
+        }
+        Ok(TcpRail::new(self.sockets.into_iter().flatten().collect(), &self.spec, self.keys))
+    }
+}
+
+fn wrong(message: String) -> SetupError {
+    SetupError { fault: Fault::Configuration, message }
+}
+
+fn misused(message: String) -> SetupError {
+    SetupError { fault: Fault::Protocol, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    use railweave_fabric::{Rail, Role};
+
+    const SPEC: RailSpec =
+        RailSpec { role: Role::Sender, lanes: 2, send_depth: 4, receive_depth: 4, traffic_class: None };
+
+    fn refusal<T>(result: Result<T, SetupError>) -> String {
+        result.err().expect("refused").message
+    }
+
+    #[test]
+    fn specifications_outside_the_limits_are_refused() {
+        let domain = TcpDomain::new(TcpConfig::default());
+        let open = |spec: RailSpec| refusal(domain.open_rail(&spec));
+        assert_eq!(open(RailSpec { lanes: 0, ..SPEC }), "a rail of 0 lanes; 1 to 16 are allowed");
+        assert_eq!(open(RailSpec { lanes: 17, ..SPEC }), "a rail of 17 lanes; 1 to 16 are allowed");
+        assert_eq!(open(RailSpec { send_depth: 0, ..SPEC }), "a send queue of 0; 1 to 65536 are allowed");
+        assert!(open(RailSpec { send_depth: u32::MAX, ..SPEC }).contains("4294967295"));
+        assert!(open(RailSpec { receive_depth: u32::MAX, ..SPEC }).contains("4294967295"));
+    }
+
+    #[test]
+    fn a_rail_is_ready_when_every_lane_has_its_socket() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let domain = TcpDomain::new(TcpConfig::default());
+        let mut pending = domain.open_rail(&SPEC).unwrap();
+        assert_eq!(pending.endpoints(), vec![LaneEndpoint::default(); 2]);
+        pending.connect(&[]).unwrap();
+        let first = TcpStream::connect(address).unwrap();
+        let local = first.local_addr().unwrap();
+        pending.attach(0, first.into()).unwrap();
+        assert!(!pending.is_ready());
+        let again = pending.attach(0, TcpStream::connect(address).unwrap().into());
+        assert_eq!(refusal(again), "a second socket for lane 0");
+        let beyond = pending.attach(2, TcpStream::connect(address).unwrap().into());
+        assert!(refusal(beyond).contains("lane 2 of a rail with 2 lanes"));
+        pending.attach(1, TcpStream::connect(address).unwrap().into()).unwrap();
+        assert!(pending.is_ready());
+        let rail = pending.into_rail().unwrap();
+        assert_eq!(rail.describe(), format!("{local} - {address}"));
+        assert_eq!((rail.lanes(), rail.send_room(1), rail.send_room(2)), (2, 4, 0));
+
+        let missing = domain.open_rail(&SPEC).unwrap().into_rail();
+        assert!(refusal(missing).contains("lane 0 has no socket"));
+        let mut pending = domain.open_rail(&SPEC).unwrap();
+        assert!(refusal(pending.attach(0, listener.into())).contains("getpeername"));
+    }
+}

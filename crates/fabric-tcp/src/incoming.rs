@@ -1,0 +1,309 @@
+//! What a lane receives: headers through a small buffer, large payloads straight into their destination.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{Ordering, fence};
+
+use railweave_fabric::{Fault, RailError};
+
+use crate::frame::{Body, Frame, HEADER_BYTES, WriteFrame};
+use crate::keys::{KeyError, KeyTable};
+use crate::lane::{LaneFailure, is_transient};
+use crate::outgoing::Outgoing;
+use crate::socket::Socket;
+
+/// Size of the buffer for headers and small payloads.
+const BUFFER_BYTES: usize = 16 << 10;
+/// A payload of which more than this is still to come goes straight to its destination. Less goes through the buffer,
+/// which costs a copy and saves a system call; and so the last word of a CTS entry is placed by an ordered store.
+const DIRECT_BYTES: usize = 4 << 10;
+/// Most system calls and bytes of one poll.
+const POLL_CALLS: usize = 16;
+const POLL_BYTES: usize = 1 << 20;
+/// After this many bytes a poll also ends when an acknowledgement is owed, so that the sender need not wait until
+/// everything that is in flight has been read.
+const PROMPT_BYTES: usize = 64 << 10;
+
+/// The generic receives of a rail, over all its lanes.
+pub(crate) struct Receives {
+    /// How many the pool holds.
+    depth: u32,
+    /// Posted and not consumed.
+    posted: u32,
+    /// Consumed, the completion not handed out yet. These still take their room, so that no completion is ever
+    /// without a place to wait.
+    held: u32,
+}
+
+impl Receives {
+    /// An empty pool.
+    pub(crate) fn new(depth: u32) -> Self {
+        Self { depth, posted: 0, held: 0 }
+    }
+
+    /// Posts up to `count`; answers how many had room.
+    pub(crate) fn post(&mut self, count: u32) -> u32 {
+        let taken = count.min(self.depth - self.posted - self.held);
+        self.posted += taken;
+        taken
+    }
+
+    fn consume(&mut self) -> bool {
+        let there = self.posted > 0;
+        if there {
+            self.posted -= 1;
+            self.held += 1;
+        }
+        there
+    }
+
+    fn release(&mut self) {
+        self.held -= 1;
+    }
+}
+
+/// A write with an immediate that has been placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    /// The immediate.
+    pub(crate) immediate: u32,
+    /// Bytes of the write.
+    pub(crate) bytes: u32,
+    /// Acknowledgements that must be in the kernel before this is handed out: a caller that then stops polling would
+    /// leave the sender waiting.
+    owed: u64,
+}
+
+/// A write whose payload is arriving.
+#[derive(Clone, Copy)]
+struct Arriving {
+    write: WriteFrame,
+    /// Bytes of the payload already placed.
+    done: u32,
+}
+
+impl Arriving {
+    fn left(&self) -> usize {
+        (self.write.length - self.done) as usize
+    }
+
+    /// Where the next byte goes. The header's check against the registration makes an overflow impossible, except
+    /// while lingering, when nothing is placed.
+    fn next(&self) -> u64 {
+        self.write.address.wrapping_add(u64::from(self.done))
+    }
+}
+
+/// The receiving half of a lane.
+pub(crate) struct Incoming {
+    buffer: Box<[u8]>,
+    /// The unread part of the buffer.
+    start: usize,
+    end: usize,
+    arriving: Option<Arriving>,
+    /// Completions not handed out. Never more than the rail's receives, so it never grows.
+    arrivals: VecDeque<Arrival>,
+    /// Everything is read and nothing placed: the registrations are gone, the peer only needs its acknowledgements.
+    discards: bool,
+}
+
+/// What a rail lends a lane while it receives.
+pub(crate) struct Surroundings<'a> {
+    /// Where the lane's bytes come from.
+    pub(crate) socket: &'a Socket,
+    /// Where they may go.
+    pub(crate) keys: &'a KeyTable,
+    /// The rail's generic receives.
+    pub(crate) receives: &'a mut Receives,
+}
+
+impl Incoming {
+    /// Room for `receive_depth` completions.
+    pub(crate) fn new(receive_depth: u32) -> Self {
+        Self {
+            buffer: vec![0; BUFFER_BYTES].into(),
+            start: 0,
+            end: 0,
+            arriving: None,
+            arrivals: VecDeque::with_capacity(receive_depth as usize),
+            discards: false,
+        }
+    }
+
+    /// From now on writes are read and thrown away.
+    pub(crate) fn discard(&mut self) {
+        self.discards = true;
+    }
+
+    /// The next completion, if the acknowledgements it owes are among the `confirmed` ones.
+    pub(crate) fn poll_arrival(&mut self, confirmed: u64, receives: &mut Receives) -> Option<Arrival> {
+        if self.arrivals.front()?.owed > confirmed {
+            return None;
+        }
+        receives.release();
+        self.arrivals.pop_front()
+    }
+
+    /// Reads what is there, within the bounds of one poll. Answers false when the peer has closed its end, between two
+    /// frames.
+    pub(crate) fn receive(
+        &mut self,
+        around: &mut Surroundings<'_>,
+        outgoing: &mut Outgoing,
+    ) -> Result<bool, LaneFailure> {
+        let mut total = 0;
+        for _ in 0..POLL_CALLS {
+            let (asked, received) = self.read(around)?;
+            match received {
+                Ok(0) => return self.handle_end(),
+                Ok(count) => {
+                    self.handle_bytes(count, around, outgoing)?;
+                    total += count;
+                    let prompt = total >= PROMPT_BYTES && outgoing.wants_to_send();
+                    if count < asked || total >= POLL_BYTES || prompt {
+                        break;
+                    }
+                }
+                Err(error) if is_transient(&error) => break,
+                Err(error) => return Err(LaneFailure::of_socket("receiving", &error)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// One system call: into the destination where much of a payload is to come, and into the buffer what follows.
+    fn read(&mut self, around: &Surroundings<'_>) -> Result<(usize, io::Result<usize>), LaneFailure> {
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        if let Some(arriving) = self.arriving.filter(|arriving| !self.discards && arriving.left() > DIRECT_BYTES) {
+            // While a payload is arriving the buffer is empty: what was in it has been placed.
+            let piece = arriving.left().min(POLL_BYTES);
+            let destination = around
+                .keys
+                .destination(arriving.write.key, arriving.next(), piece)
+                .map_err(refused(&arriving.write))?;
+            let then = if piece == arriving.left() { &mut self.buffer[..] } else { &mut [] };
+            let asked = piece + then.len();
+            return Ok((asked, around.socket.receive(Some(&destination), then)));
+        }
+        let then = &mut self.buffer[self.end..];
+        let asked = then.len();
+        Ok((asked, around.socket.receive(None, then)))
+    }
+
+    /// `count` bytes have come, where `read` wanted them.
+    fn handle_bytes(
+        &mut self,
+        count: usize,
+        around: &mut Surroundings<'_>,
+        outgoing: &mut Outgoing,
+    ) -> Result<(), LaneFailure> {
+        let mut buffered = count;
+        if let Some(arriving) =
+            self.arriving.as_mut().filter(|arriving| !self.discards && arriving.left() > DIRECT_BYTES)
+        {
+            let direct = count.min(arriving.left());
+            arriving.done += direct as u32;
+            buffered -= direct;
+        }
+        self.end += buffered;
+        loop {
+            if let Some(mut arriving) = self.arriving {
+                let bytes = &self.buffer[self.start..self.end];
+                let bytes = &bytes[..bytes.len().min(arriving.left())];
+                if !bytes.is_empty() && !self.discards {
+                    let destination = around
+                        .keys
+                        .destination(arriving.write.key, arriving.next(), bytes.len())
+                        .map_err(refused(&arriving.write))?;
+                    destination.place(bytes);
+                }
+                self.start += bytes.len();
+                arriving.done += bytes.len() as u32;
+                self.arriving = Some(arriving);
+                if arriving.left() > 0 {
+                    return Ok(());
+                }
+                self.arriving = None;
+                self.handle_placed(&arriving.write, around.receives, outgoing)?;
+            }
+            let Some((header, _)) = self.buffer[self.start..self.end].split_first_chunk::<HEADER_BYTES>() else {
+                return Ok(());
+            };
+            let frame = Frame::decode(header).map_err(|error| LaneFailure::of_lane(broken(&error)))?;
+            self.start += HEADER_BYTES;
+            outgoing.handle_acknowledged(frame.acknowledged).map_err(LaneFailure::of_lane)?;
+            if let Body::Write(write) = frame.body {
+                if write.length > 0 && !self.discards {
+                    // The whole range before the first byte: a write that does not fit leaves no trace.
+                    let checked = around.keys.destination(write.key, write.address, write.length as usize);
+                    drop(checked.map_err(refused(&write))?);
+                }
+                self.arriving = Some(Arriving { write, done: 0 });
+            }
+        }
+    }
+
+    /// All bytes of a write are where they belong.
+    fn handle_placed(
+        &mut self,
+        write: &WriteFrame,
+        receives: &mut Receives,
+        outgoing: &mut Outgoing,
+    ) -> Result<(), LaneFailure> {
+        // What the kernel and `place` wrote comes before whatever tells another thread of it.
+        fence(Ordering::Release);
+        if let Some(immediate) = write.immediate.filter(|_| !self.discards) {
+            if !receives.consume() {
+                return Err(LaneFailure::of_lane(RailError {
+                    fault: Fault::Protocol,
+                    message: format!(
+                        "no receive posted for immediate {immediate:#010x} ({} bytes); the peer sends more than it was \
+                         cleared to",
+                        write.length
+                    ),
+                }));
+            }
+            let owed = outgoing.placed() + u64::from(write.wants_acknowledgement);
+            self.arrivals.push_back(Arrival { immediate, bytes: write.length, owed });
+        }
+        if write.wants_acknowledgement {
+            outgoing.owe_acknowledgement();
+        }
+        Ok(())
+    }
+
+    fn handle_end(&self) -> Result<bool, LaneFailure> {
+        let inside = match &self.arriving {
+            Some(arriving) => format!("{} of {} bytes into a write", arriving.done, arriving.write.length),
+            None if self.end > self.start => format!("{} bytes into a header", self.end - self.start),
+            None => return Ok(false),
+        };
+        Err(LaneFailure::of_lane(RailError {
+            fault: Fault::Peer,
+            message: format!("the peer closed the connection {inside}; look at the peer's log for the reason"),
+        }))
+    }
+}
+
+/// Why a write of the peer was not placed.
+fn refused(write: &WriteFrame) -> impl FnOnce(KeyError) -> LaneFailure {
+    move |error| {
+        LaneFailure::of_lane(RailError {
+            fault: Fault::Protocol,
+            message: format!(
+                "a write of {} bytes to {:#x} was refused: {error}; was the memory deregistered while the peer was still \
+                 cleared to write to it?",
+                write.length, write.address
+            ),
+        })
+    }
+}
+
+fn broken(error: &dyn std::fmt::Display) -> RailError {
+    RailError {
+        fault: Fault::Protocol,
+        message: format!("the peer sent what is no frame: {error}; check that both ends run the same version"),
+    }
+}

@@ -1,0 +1,107 @@
+//! The addresses of this host's network interfaces, as the kernel lists them.
+#![allow(unsafe_code)] // getifaddrs hands out a linked list
+
+use std::ffi::CStr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// One address of one interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// The interface's name, with its label where the address has one: `eth0`, `eth0:1`.
+    pub name: String,
+    /// The address.
+    pub address: IpAddr,
+    /// Length of the network's prefix in bits, in the address's own family.
+    pub prefix_len: u8,
+    /// Whether the interface is up and has a carrier.
+    pub is_up: bool,
+    /// Whether it only leads back to this host.
+    pub is_loopback: bool,
+}
+
+impl Interface {
+    /// All addresses of this host, in the kernel's order.
+    ///
+    /// # Errors
+    /// When the kernel does not list them.
+    pub fn list() -> io::Result<Vec<Self>> {
+        let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
+        // SAFETY: the call stores the head of a list that it allocates in `first`, or fails and stores nothing.
+        if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut found = Vec::new();
+        let mut next = first;
+        while !next.is_null() {
+            // SAFETY: `next` is not null and points at an element of the list, which lives until `freeifaddrs`.
+            let element = unsafe { &*next };
+            // SAFETY: as above, and the element's own pointers are null or point into the list's memory.
+            found.extend(unsafe { read_element(element) });
+            next = element.ifa_next;
+        }
+        // SAFETY: `first` came from `getifaddrs` and is freed once; nothing borrows from the list any more.
+        unsafe { libc::freeifaddrs(first) };
+        Ok(found)
+    }
+}
+
+/// # Safety
+/// `element` is one of `getifaddrs`'s list, which has not been freed.
+unsafe fn read_element(element: &libc::ifaddrs) -> Option<Interface> {
+    // SAFETY: the address is null or a socket address of the family that it names.
+    let address = unsafe { read_address(element.ifa_addr) }?;
+    // SAFETY: as for the address.
+    let mask = unsafe { read_address(element.ifa_netmask) };
+    let prefix_len = match mask {
+        Some(IpAddr::V4(mask)) => mask.to_bits().leading_ones(),
+        Some(IpAddr::V6(mask)) => mask.to_bits().leading_ones(),
+        None if address.is_ipv4() => 32,
+        None => 128,
+    };
+    // SAFETY: the name is a C string in the list's memory.
+    let name = unsafe { CStr::from_ptr(element.ifa_name) }.to_string_lossy().into_owned();
+    let has = |flags: libc::c_int| element.ifa_flags & flags as libc::c_uint == flags as libc::c_uint;
+    Some(Interface {
+        name,
+        address,
+        prefix_len: prefix_len as u8,
+        is_up: has(libc::IFF_UP | libc::IFF_RUNNING),
+        is_loopback: has(libc::IFF_LOOPBACK),
+    })
+}
+
+/// # Safety
+/// `address` is null, or points at a socket address as long as its family says.
+unsafe fn read_address(address: *const libc::sockaddr) -> Option<IpAddr> {
+    if address.is_null() {
+        return None;
+    }
+    // SAFETY: not null, and every socket address begins with its family.
+    match i32::from(unsafe { (*address).sa_family }) {
+        libc::AF_INET => {
+            // SAFETY: the family says that it is a `sockaddr_in`; the copy asks for no alignment.
+            let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(Ipv4Addr::from_bits(u32::from_be(v4.sin_addr.s_addr)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says that it is a `sockaddr_in6`; the copy asks for no alignment.
+            let v6 = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(Ipv6Addr::from(v6.sin6_addr.s6_addr).into())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_host_has_a_loopback_address() {
+        let all = Interface::list().unwrap();
+        let loopback = all.iter().find(|one| one.address == IpAddr::from(Ipv4Addr::LOCALHOST)).unwrap();
+        assert!(loopback.is_loopback && loopback.is_up, "{loopback:?}");
+        assert_eq!(loopback.prefix_len, 8);
+    }
+}

@@ -1,0 +1,227 @@
+//! One lane: a socket with its two halves, and what has become of it.
+
+use std::io;
+
+use railweave_fabric::{Completion, Fault, LocalSlice, PostError, RailError, WorkId, Write};
+
+use crate::frame::MAX_WRITE;
+use crate::incoming::{Incoming, Receives, Surroundings};
+use crate::keys::KeyTable;
+use crate::outgoing::Outgoing;
+use crate::socket::Socket;
+
+/// Most system calls that send, in one poll.
+const POLL_SENDS: usize = 8;
+
+/// Why a lane ends. Boxed, because it travels beside small results.
+#[derive(Debug)]
+pub(crate) struct LaneFailure(Box<(Option<WorkId>, RailError)>);
+
+impl LaneFailure {
+    /// The lane as a whole.
+    pub(crate) fn of_lane(error: RailError) -> Self {
+        Self(Box::new((None, error)))
+    }
+
+    /// A piece of this side's work.
+    pub(crate) fn of_work(id: WorkId, error: RailError) -> Self {
+        Self(Box::new((Some(id), error)))
+    }
+
+    /// The kernel's answer to a system call.
+    pub(crate) fn of_socket(doing: &str, error: &io::Error) -> Self {
+        let (fault, hint) = match error.raw_os_error() {
+            Some(libc::ECONNRESET | libc::EPIPE | libc::ECONNABORTED) => {
+                (Fault::Peer, "the peer's process has probably ended; look at its log")
+            }
+            Some(libc::ETIMEDOUT) => (Fault::Peer, "the peer's host does not answer; check it and the path to it"),
+            Some(libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EHOSTDOWN | libc::ENETDOWN) => {
+                (Fault::Peer, "there is no path to the peer any more; check cables, switches and routes")
+            }
+            Some(libc::EFAULT) => {
+                (Fault::Protocol, "registered memory was unmapped; deregister memory before it is freed")
+            }
+            _ => (Fault::Local, "see this host's kernel log"),
+        };
+        Self::of_lane(RailError { fault, message: format!("{doing} failed: {error}; {hint}") })
+    }
+}
+
+/// Whether a system call is to be made again at the next poll.
+pub(crate) fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// What has become of a lane.
+enum State {
+    /// It works.
+    Open,
+    /// The peer has closed its end between two frames. A failure only if anything is outstanding or posted later.
+    Closed,
+    /// It is dead. Holds the failure until it is handed out.
+    Failed(Option<LaneFailure>),
+}
+
+/// One socket of a rail.
+pub(crate) struct Lane {
+    socket: Socket,
+    outgoing: Outgoing,
+    incoming: Incoming,
+    state: State,
+    /// Failures are nobody's concern any more.
+    lingers: bool,
+}
+
+impl Lane {
+    /// A lane over a connected socket. All its memory is taken here.
+    pub(crate) fn new(socket: Socket, send_depth: u32, receive_depth: u32) -> Self {
+        Self {
+            socket,
+            outgoing: Outgoing::new(send_depth),
+            incoming: Incoming::new(receive_depth),
+            state: State::Open,
+            lingers: false,
+        }
+    }
+
+    /// Writes that can be posted.
+    pub(crate) fn room(&self) -> u32 {
+        self.outgoing.room()
+    }
+
+    /// Whether the lane is dead.
+    pub(crate) fn is_failed(&self) -> bool {
+        matches!(self.state, State::Failed(_))
+    }
+
+    /// Whether nothing more would be gained by polling.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.is_failed() || self.outgoing.is_drained()
+    }
+
+    /// From now on writes of the peer are thrown away, and failures are silent.
+    pub(crate) fn linger(&mut self) {
+        self.lingers = true;
+        self.incoming.discard();
+        if let State::Failed(failure) = &mut self.state {
+            *failure = None;
+        }
+    }
+
+    /// Posts a chain, all or nothing, and sends what the kernel takes at once.
+    pub(crate) fn post(&mut self, chain: &[Write], keys: &KeyTable) -> Result<(), PostError> {
+        match self.state {
+            State::Open => {}
+            State::Closed => {
+                self.fail_closed();
+                return Err(PostError::Broken);
+            }
+            State::Failed(_) => return Err(PostError::Broken),
+        }
+        if chain.len() > self.outgoing.depth() {
+            return Err(PostError::Invalid(format!(
+                "a chain of {} writes can never fit into a send queue of {}; post shorter chains",
+                chain.len(),
+                self.outgoing.depth()
+            )));
+        }
+        for write in chain {
+            check(write, keys)?;
+        }
+        if chain.len() > self.outgoing.room() as usize {
+            return Err(PostError::Full);
+        }
+        for write in chain {
+            self.outgoing.push(write);
+        }
+        // A failure now is reported by the next poll, as any other.
+        self.send(keys, 1);
+        Ok(())
+    }
+
+    /// Receives, and sends what is waiting, within the bounds of one poll.
+    pub(crate) fn progress(&mut self, keys: &KeyTable, receives: &mut Receives) {
+        if matches!(self.state, State::Open) {
+            let mut around = Surroundings { socket: &self.socket, keys, receives };
+            match self.incoming.receive(&mut around, &mut self.outgoing) {
+                Ok(true) => {}
+                Ok(false) => self.state = State::Closed,
+                Err(failure) => self.fail(failure),
+            }
+        }
+        if matches!(self.state, State::Closed) && self.outgoing.is_outstanding() {
+            self.fail_closed();
+        }
+        self.send(keys, POLL_SENDS);
+    }
+
+    /// Hands out what is complete, and at the very end the failure, once.
+    pub(crate) fn collect(&mut self, lane: u8, out: &mut [Completion], receives: &mut Receives) -> usize {
+        let mut count = 0;
+        // Nothing more can be sent on a dead lane, so nothing is worth waiting for.
+        let confirmed = if self.is_failed() { u64::MAX } else { self.outgoing.confirmed() };
+        for place in out {
+            *place = if let Some(id) = self.outgoing.poll_completed() {
+                Completion::Sent { id }
+            } else if let Some(arrival) = self.incoming.poll_arrival(confirmed, receives) {
+                Completion::Received { lane, immediate: arrival.immediate, bytes: arrival.bytes }
+            } else if let State::Failed(failure) = &mut self.state
+                && let Some(LaneFailure(failure)) = failure.take()
+            {
+                Completion::Failed { lane, id: failure.0, error: Box::new(failure.1) }
+            } else {
+                break;
+            };
+            count += 1;
+        }
+        count
+    }
+
+    fn send(&mut self, keys: &KeyTable, calls: usize) {
+        for _ in 0..calls {
+            if self.is_failed() || !self.outgoing.wants_to_send() {
+                return;
+            }
+            match self.outgoing.send(&self.socket, keys) {
+                Ok(true) => {}
+                Ok(false) => return,
+                // The peer has closed, and only acknowledgements were left: it does not wait for them any more.
+                Err(_) if matches!(self.state, State::Closed) => return self.outgoing.forgive_acknowledgements(),
+                Err(failure) => return self.fail(failure),
+            }
+        }
+    }
+
+    #[cold]
+    fn fail_closed(&mut self) {
+        let message = match self.outgoing.unacknowledged() {
+            0 => "the peer closed the connection; look at the peer's log for the reason".to_owned(),
+            count => format!(
+                "the peer closed the connection with {count} writes unacknowledged; look at the peer's log for the reason"
+            ),
+        };
+        self.fail(LaneFailure::of_lane(RailError { fault: Fault::Peer, message }));
+    }
+
+    #[cold]
+    fn fail(&mut self, failure: LaneFailure) {
+        self.socket.shutdown();
+        self.state = State::Failed(Some(failure).filter(|_| !self.lingers));
+    }
+}
+
+/// Whether a write can be posted.
+fn check(write: &Write, keys: &KeyTable) -> Result<(), PostError> {
+    let LocalSlice { address, length, key } = write.local;
+    if length > MAX_WRITE {
+        return Err(PostError::Invalid(format!(
+            "a write of {length} bytes; at most {MAX_WRITE} are allowed, so split it"
+        )));
+    }
+    if length > 0
+        && let Err(error) = keys.source(key, address, length as usize)
+    {
+        return Err(PostError::Invalid(format!("the source of a write of {length} bytes at {address:#x}: {error}")));
+    }
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! Rails over TCP, so that everything runs on any machine: each lane is one socket, and a write is one frame.
+//!
+//! What it is not: it dials and accepts nothing (the plugin's control thread hands over connected sockets,
+//! `PendingRail::attach`), it knows nothing of slots and CTS (the transport's business), and it owns no thread. Both
+//! ends must poll for anything to move: [`railweave_fabric::Fabric::ONE_SIDED`] is false.
+//!
+//! The main types are [`TcpDomain`], which holds the keys of registered memory, and [`TcpRail`], which moves bytes.
+//! [`discover`] tells which addresses of this host can be rails.
+//!
+//! A write completes when the peer has placed its bytes, never when the kernel took them: each frame carries the
+//! number of signalled writes that its sender has placed so far ([`frame`]).
+
+#![deny(unsafe_code)]
+#![allow(unexpected_cfgs)] // `--cfg loom` is given by hand to model-check `entry`; cargo does not know it
+
+mod discovery;
+mod domain;
+mod entry;
+pub mod frame;
+mod incoming;
+mod interfaces;
+mod keys;
+mod lane;
+mod outgoing;
+mod pinned;
+mod rail;
+mod socket;
+mod sync;
+
+pub use discovery::{discover, loopback_port};
+pub use domain::{TcpConfig, TcpDomain, TcpPendingRail};
+pub use interfaces::Interface;
+pub use keys::{KEY_CAPACITY, TcpRegistration};
+pub use rail::TcpRail;
+
+use railweave_fabric::Fabric;
+
+/// The TCP fabric.
+#[derive(Clone, Copy, Debug)]
+pub struct Tcp;
+
+impl Fabric for Tcp {
+    const NAME: &'static str = "tcp";
+    const ONE_SIDED: bool = false;
+    const LANES_ARE_SOCKETS: bool = true;
+    type Domain = TcpDomain;
+    type PendingRail = TcpPendingRail;
+    type Rail = TcpRail;
+    type Registration = TcpRegistration;
+}

@@ -1,0 +1,315 @@
+//! What a lane sends: the ring of posted writes, and the acknowledgements that this end owes.
+//!
+//! A write leaves in three steps, each a counter into the ring: it is posted, the kernel has all its bytes
+//! (`unsent` passes it), the peer has acknowledged it and the completion was handed out (`head` passes it).
+
+use railweave_fabric::{Fault, LocalSlice, RailError, WorkId, Write};
+
+use crate::frame::{Body, Frame, HEADER_BYTES, WriteFrame};
+use crate::keys::KeyTable;
+use crate::lane::{LaneFailure, is_transient};
+use crate::socket::{GATHER_FRAMES, Gather, Socket};
+
+/// Most bytes of one system call, so that one lane does not hold up the others.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// A posted write. A whole one by value, so that the ring needs no memory after set-up.
+#[derive(Clone, Copy, Default)]
+struct Posted {
+    write: WriteFrame,
+    local: LocalSlice,
+    id: WorkId,
+    /// The encoded header. Fixed once its first byte is in the kernel.
+    header: [u8; HEADER_BYTES],
+    /// The acknowledgement inside `header`.
+    carries: u64,
+}
+
+impl Posted {
+    fn encode(&mut self, acknowledged: u64) {
+        self.header = Frame { acknowledged, body: Body::Write(self.write) }.encode();
+        self.carries = acknowledged;
+    }
+
+    fn frame_bytes(&self) -> usize {
+        HEADER_BYTES + self.local.length as usize
+    }
+}
+
+/// An acknowledgement that travels alone, because no write is there to carry it.
+#[derive(Default)]
+struct Notice {
+    bytes: [u8; HEADER_BYTES],
+    carries: u64,
+    /// Bytes that the kernel has. 0 when no notice is under way.
+    sent: usize,
+}
+
+/// The sending half of a lane.
+pub(crate) struct Outgoing {
+    ring: Box<[Posted]>,
+    /// Counts posted writes: the first whose room is not given back, the first that the kernel does not have wholly,
+    /// and the next to be posted. `head <= unsent <= tail <= head + ring.len()`.
+    head: u64,
+    unsent: u64,
+    tail: u64,
+    /// Bytes of the write at `unsent`, header included, that the kernel has.
+    front_bytes: usize,
+    /// Signalled writes: posted, wholly in the kernel, acknowledged by the peer, handed out as completed. Each at most
+    /// the one before.
+    signalled: u64,
+    signalled_sent: u64,
+    acknowledged: u64,
+    completed: u64,
+    /// Posted after the last signalled write: nothing will acknowledge them yet.
+    trailing: u64,
+    /// Writes of the peer that wanted an acknowledgement: placed here, and the highest number that the kernel has in a
+    /// whole header.
+    placed: u64,
+    confirmed: u64,
+    notice: Notice,
+}
+
+impl Outgoing {
+    /// A ring for `depth` writes.
+    pub(crate) fn new(depth: u32) -> Self {
+        Self {
+            ring: vec![Posted::default(); depth as usize].into(),
+            head: 0,
+            unsent: 0,
+            tail: 0,
+            front_bytes: 0,
+            signalled: 0,
+            signalled_sent: 0,
+            acknowledged: 0,
+            completed: 0,
+            trailing: 0,
+            placed: 0,
+            confirmed: 0,
+            notice: Notice::default(),
+        }
+    }
+
+    /// How many writes the ring holds.
+    pub(crate) fn depth(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// How many more writes can be posted.
+    pub(crate) fn room(&self) -> u32 {
+        (self.ring.len() as u64 - (self.tail - self.head)) as u32
+    }
+
+    /// Whether there is work that nobody knows to be complete.
+    pub(crate) fn is_outstanding(&self) -> bool {
+        self.acknowledged < self.signalled || self.trailing > 0
+    }
+
+    /// Signalled writes that wait for the peer's acknowledgement.
+    pub(crate) fn unacknowledged(&self) -> u64 {
+        self.signalled - self.acknowledged
+    }
+
+    /// Whether nothing is left to send and no acknowledgement is left to come. Unsignalled writes at the end count as
+    /// done once the kernel has them.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.acknowledged == self.signalled && !self.wants_to_send()
+    }
+
+    /// Whether [`Self::send`] has anything to do.
+    pub(crate) fn wants_to_send(&self) -> bool {
+        self.unsent < self.tail || self.notice.sent > 0 || self.confirmed < self.placed
+    }
+
+    /// Adds a write at the end. There must be room.
+    pub(crate) fn push(&mut self, write: &Write) {
+        let frame = WriteFrame {
+            immediate: write.immediate,
+            wants_acknowledgement: write.signalled,
+            length: write.local.length,
+            key: write.remote.key,
+            address: write.remote.address,
+        };
+        let at = self.index(self.tail);
+        self.ring[at] = Posted { write: frame, local: write.local, id: write.id, ..Posted::default() };
+        self.tail += 1;
+        if write.signalled {
+            self.signalled += 1;
+            self.trailing = 0;
+        } else {
+            self.trailing += 1;
+        }
+    }
+
+    /// A write of the peer that wants an acknowledgement has been placed.
+    pub(crate) fn owe_acknowledgement(&mut self) {
+        self.placed += 1;
+    }
+
+    /// Acknowledgements owed since the lane began.
+    pub(crate) fn placed(&self) -> u64 {
+        self.placed
+    }
+
+    /// Acknowledgements that the kernel has.
+    pub(crate) fn confirmed(&self) -> u64 {
+        self.confirmed
+    }
+
+    /// Nobody waits for the acknowledgements any more.
+    pub(crate) fn forgive_acknowledgements(&mut self) {
+        self.confirmed = self.placed;
+        self.notice.sent = 0;
+    }
+
+    /// The peer says that it has placed `count` signalled writes since the lane began.
+    pub(crate) fn handle_acknowledged(&mut self, count: u64) -> Result<(), RailError> {
+        if count < self.acknowledged || count > self.signalled_sent {
+            return Err(RailError {
+                fault: Fault::Protocol,
+                message: format!(
+                    "the peer acknowledges {count} writes, after {} and of {} that were sent to it; check that both ends \
+                     run the same version",
+                    self.acknowledged, self.signalled_sent
+                ),
+            });
+        }
+        self.acknowledged = count;
+        Ok(())
+    }
+
+    /// The next signalled write that is complete. Gives back its room and that of the unsignalled ones before it.
+    pub(crate) fn poll_completed(&mut self) -> Option<WorkId> {
+        if self.completed == self.acknowledged {
+            return None;
+        }
+        loop {
+            let posted = &self.ring[self.index(self.head)];
+            self.head += 1;
+            if posted.write.wants_acknowledgement {
+                self.completed += 1;
+                return Some(posted.id);
+            }
+        }
+    }
+
+    /// Makes one system call with as much as fits into it. Answers whether the kernel took all of it.
+    pub(crate) fn send(&mut self, socket: &Socket, keys: &KeyTable) -> Result<bool, LaneFailure> {
+        let end = self.tail.min(self.unsent + GATHER_FRAMES as u64);
+        for at in self.unsent..end {
+            if at > self.unsent || self.front_bytes == 0 {
+                let index = self.index(at);
+                self.ring[index].encode(self.placed);
+            }
+        }
+        let notice_first = self.notice.sent > 0;
+        if !notice_first {
+            let frame = Frame { acknowledged: self.placed, body: Body::Acknowledgement };
+            self.notice.bytes = frame.encode();
+            self.notice.carries = self.placed;
+        }
+        let mut gather = Gather::new();
+        let mut carried = self.confirmed;
+        if notice_first {
+            gather.push(&self.notice.bytes[self.notice.sent..]);
+            carried = self.notice.carries;
+        }
+        let mut whole = true;
+        for at in self.unsent..end {
+            let posted = &self.ring[self.index(at)];
+            let done = if at == self.unsent { self.front_bytes } else { 0 };
+            let payload_done = done.saturating_sub(HEADER_BYTES);
+            let left = posted.local.length as usize - payload_done;
+            let piece = left.min(BATCH_BYTES - gather.bytes().min(BATCH_BYTES));
+            if left > 0 && piece == 0 {
+                whole = false;
+                break;
+            }
+            // The payload first: a header must not leave when its payload cannot follow.
+            let source = match left {
+                0 => None,
+                _ => match keys.source(posted.local.key, posted.local.address + payload_done as u64, piece) {
+                    Ok(source) => Some(source),
+                    Err(_) if at > self.unsent => {
+                        whole = false;
+                        break;
+                    }
+                    Err(error) => return Err(LaneFailure::of_work(posted.id, vanished(&error))),
+                },
+            };
+            if done < HEADER_BYTES {
+                gather.push(&posted.header[done..]);
+            }
+            carried = carried.max(posted.carries);
+            if let Some(source) = source {
+                gather.push_source(source);
+            }
+            if piece < left {
+                whole = false;
+                break;
+            }
+        }
+        if !notice_first && whole && end == self.tail && carried < self.placed {
+            gather.push(&self.notice.bytes);
+        }
+        let asked = gather.bytes();
+        let sent = match socket.send(&gather) {
+            Ok(sent) => sent,
+            Err(error) if is_transient(&error) => return Ok(false),
+            Err(error) => return Err(LaneFailure::of_socket("sending", &error)),
+        };
+        drop(gather);
+        self.advance(sent);
+        Ok(sent == asked)
+    }
+
+    /// The kernel has taken `count` more bytes.
+    fn advance(&mut self, mut count: usize) {
+        if self.notice.sent > 0 {
+            count -= self.advance_notice(count);
+        }
+        while count > 0 && self.unsent < self.tail {
+            let at = self.index(self.unsent);
+            let posted = &self.ring[at];
+            let taken = count.min(posted.frame_bytes() - self.front_bytes);
+            self.front_bytes += taken;
+            count -= taken;
+            if self.front_bytes >= HEADER_BYTES {
+                self.confirmed = self.confirmed.max(posted.carries);
+            }
+            if self.front_bytes == posted.frame_bytes() {
+                self.signalled_sent += u64::from(posted.write.wants_acknowledgement);
+                self.unsent += 1;
+                self.front_bytes = 0;
+            }
+        }
+        if count > 0 {
+            self.advance_notice(count);
+        }
+    }
+
+    fn advance_notice(&mut self, count: usize) -> usize {
+        let taken = count.min(HEADER_BYTES - self.notice.sent);
+        self.notice.sent += taken;
+        if self.notice.sent == HEADER_BYTES {
+            self.confirmed = self.confirmed.max(self.notice.carries);
+            self.notice.sent = 0;
+        }
+        taken
+    }
+
+    #[inline]
+    fn index(&self, count: u64) -> usize {
+        (count % self.ring.len() as u64) as usize
+    }
+}
+
+fn vanished(error: &dyn std::fmt::Display) -> RailError {
+    RailError {
+        fault: Fault::Protocol,
+        message: format!(
+            "memory was deregistered before what was posted from it had been sent: {error}; deregister only after the \
+             send has completed"
+        ),
+    }
+}

@@ -1,0 +1,97 @@
+//! A rail over TCP: its lanes, and the receives they share.
+
+use std::sync::Arc;
+
+use railweave_fabric::{Completion, PostError, Rail, RailSpec, RemoteSlice, WorkId, Write};
+
+use crate::frame::MAX_WRITE;
+use crate::incoming::Receives;
+use crate::keys::KeyTable;
+use crate::lane::Lane;
+use crate::socket::Socket;
+
+/// One rail of one connection.
+pub struct TcpRail {
+    lanes: Box<[Lane]>,
+    receives: Receives,
+    keys: Arc<KeyTable>,
+    /// The lane that the next poll looks at first, so that a busy one does not starve the others of `out`.
+    first: usize,
+    description: String,
+}
+
+impl TcpRail {
+    /// A rail over these sockets, one per lane, at least one.
+    pub(crate) fn new(sockets: Vec<Socket>, spec: &RailSpec, keys: Arc<KeyTable>) -> Self {
+        let ends = sockets.first().map(|socket| format!("{} - {}", socket.local(), socket.remote()));
+        Self {
+            lanes: sockets.into_iter().map(|socket| Lane::new(socket, spec.send_depth, spec.receive_depth)).collect(),
+            receives: Receives::new(spec.receive_depth),
+            keys,
+            first: 0,
+            description: ends.unwrap_or_default(),
+        }
+    }
+}
+
+impl Rail for TcpRail {
+    fn lanes(&self) -> u8 {
+        self.lanes.len() as u8
+    }
+
+    fn send_room(&self, lane: u8) -> u32 {
+        self.lanes.get(usize::from(lane)).map_or(0, Lane::room)
+    }
+
+    fn max_write(&self) -> u32 {
+        MAX_WRITE
+    }
+
+    fn byte_counts(&self) -> bool {
+        true
+    }
+
+    fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
+        let lanes = self.lanes.len();
+        let Some(posted_on) = self.lanes.get_mut(usize::from(lane)) else {
+            return Err(PostError::Invalid(format!("there is no lane {lane}; the rail has {lanes}, counted from 0")));
+        };
+        posted_on.post(chain, &self.keys)
+    }
+
+    fn post_flush(&mut self, _target: RemoteSlice, _id: WorkId) -> Result<(), PostError> {
+        Err(PostError::Invalid("a TCP rail has no flush: it only writes host memory, which needs none".to_owned()))
+    }
+
+    fn post_receives(&mut self, count: u32) -> Result<u32, PostError> {
+        if self.lanes.iter().all(Lane::is_failed) {
+            return Err(PostError::Broken);
+        }
+        Ok(self.receives.post(count))
+    }
+
+    fn poll(&mut self, out: &mut [Completion]) -> usize {
+        let lanes = self.lanes.len();
+        let first = self.first;
+        self.first = if first + 1 < lanes { first + 1 } else { 0 };
+        let mut count = 0;
+        for at in (first..lanes).chain(0..first) {
+            let lane = &mut self.lanes[at];
+            lane.progress(&self.keys, &mut self.receives);
+            count += lane.collect(at as u8, &mut out[count..], &mut self.receives);
+        }
+        count
+    }
+
+    fn describe(&self) -> String {
+        self.description.clone()
+    }
+
+    fn start_linger(&mut self) {
+        self.lanes.iter_mut().for_each(Lane::linger);
+    }
+
+    fn is_drained(&self) -> bool {
+        self.lanes.iter().all(Lane::is_drained)
+    }
+}

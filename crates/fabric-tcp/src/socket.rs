@@ -1,0 +1,228 @@
+//! A connected, non-blocking TCP socket: this crate's edge to the kernel.
+#![allow(unsafe_code)] // sendmsg, recvmsg and setsockopt
+
+use std::io;
+use std::marker::PhantomData;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use crate::pinned::{Destination, Source};
+
+/// Frames that one system call sends at most: a header and a payload each.
+pub(crate) const GATHER_FRAMES: usize = 16;
+const GATHER_PIECES: usize = 2 * GATHER_FRAMES + 1;
+
+/// What [`Socket::open`] sets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SocketOptions {
+    /// Size of the kernel's buffers in bytes, each way.
+    pub(crate) buffer: Option<u32>,
+    /// After how long without an answer the kernel gives the peer up.
+    pub(crate) peer_timeout: Option<Duration>,
+    /// The IPv4 TOS byte or IPv6 traffic class.
+    pub(crate) traffic_class: Option<u8>,
+}
+
+/// The socket of a lane.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    stream: TcpStream,
+    local: SocketAddr,
+    remote: SocketAddr,
+}
+
+impl Socket {
+    /// Takes over a connected socket. The error names the step that failed.
+    pub(crate) fn open(fd: OwnedFd, options: &SocketOptions) -> Result<Self, (&'static str, io::Error)> {
+        let stream = TcpStream::from(fd);
+        let local = stream.local_addr().map_err(|error| ("getsockname", error))?;
+        let remote = stream.peer_addr().map_err(|error| ("getpeername", error))?;
+        let socket = Self { stream, local, remote };
+        socket.stream.set_nonblocking(true).map_err(|error| ("O_NONBLOCK", error))?;
+        socket.stream.set_nodelay(true).map_err(|error| ("TCP_NODELAY", error))?;
+        if let Some(bytes) = options.buffer {
+            let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+            socket.set("SO_SNDBUF", libc::SOL_SOCKET, libc::SO_SNDBUF, bytes)?;
+            socket.set("SO_RCVBUF", libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)?;
+        }
+        if let Some(timeout) = options.peer_timeout {
+            let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX).max(1);
+            let probes = 4;
+            let seconds = (millis / 1000).max(2);
+            socket.set("TCP_USER_TIMEOUT", libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis)?;
+            socket.set("SO_KEEPALIVE", libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+            // Half of the time in silence, and then four probes in the other half; the kernel takes at most 32767 s.
+            let half = seconds / 2;
+            socket.set("TCP_KEEPIDLE", libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, half.clamp(1, 32767))?;
+            socket.set("TCP_KEEPINTVL", libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, (half / probes).clamp(1, 32767))?;
+            socket.set("TCP_KEEPCNT", libc::IPPROTO_TCP, libc::TCP_KEEPCNT, probes)?;
+        }
+        if let Some(class) = options.traffic_class {
+            let class = i32::from(class);
+            if local.is_ipv6() {
+                socket.set("IPV6_TCLASS", libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class)?;
+            } else {
+                socket.set("IP_TOS", libc::IPPROTO_IP, libc::IP_TOS, class)?;
+            }
+        }
+        Ok(socket)
+    }
+
+    /// This end's address.
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The peer's address.
+    pub(crate) fn remote(&self) -> SocketAddr {
+        self.remote
+    }
+
+    /// Hands the gathered bytes to the kernel; answers how many it took.
+    pub(crate) fn send(&self, gather: &Gather<'_>) -> io::Result<usize> {
+        let mut message = empty_message();
+        message.msg_iov = gather.pieces.as_ptr().cast_mut();
+        message.msg_iovlen = gather.count as _;
+        // SAFETY: the descriptor is open as long as `self` is; the message points at `count` initialised pieces, each of
+        // which borrows or pins its bytes until `gather` is dropped; the kernel only reads them.
+        let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Receives into `first`, where there is one, and what comes after that into `then`. Answers how many bytes came; 0
+    /// when the peer has closed its end.
+    pub(crate) fn receive(&self, first: Option<&Destination<'_>>, then: &mut [u8]) -> io::Result<usize> {
+        let (start, length) = first.map_or((then.as_mut_ptr(), 0), Destination::raw);
+        let mut pieces = [piece(start, length), piece(then.as_mut_ptr(), then.len())];
+        let mut message = empty_message();
+        message.msg_iov = pieces.as_mut_ptr();
+        message.msg_iovlen = pieces.len() as _;
+        // SAFETY: the descriptor is open as long as `self` is; the first piece is registered memory that stays pinned
+        // during the call and may be written by anybody, or empty; the second is borrowed for writing.
+        let received = unsafe { libc::recvmsg(self.stream.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
+        usize::try_from(received).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Tells the peer that nothing more comes, and receives nothing more.
+    pub(crate) fn shutdown(&self) {
+        // It fails only when the connection is gone already.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    fn set(&self, name: &'static str, level: i32, option: i32, value: i32) -> Result<(), (&'static str, io::Error)> {
+        let size = size_of::<i32>() as libc::socklen_t;
+        // SAFETY: the descriptor is open; the value is an i32 on the stack, and its size is given with it.
+        let result =
+            unsafe { libc::setsockopt(self.stream.as_raw_fd(), level, option, (&raw const value).cast(), size) };
+        if result == 0 { Ok(()) } else { Err((name, io::Error::last_os_error())) }
+    }
+}
+
+/// Pieces of memory that one [`Socket::send`] sends, in order.
+pub(crate) struct Gather<'a> {
+    pieces: [libc::iovec; GATHER_PIECES],
+    count: usize,
+    sources: [Option<Source<'a>>; GATHER_FRAMES],
+    pinned: usize,
+    bytes: usize,
+    borrowed: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Gather<'a> {
+    /// No pieces.
+    pub(crate) fn new() -> Self {
+        Self {
+            pieces: [piece(std::ptr::null_mut(), 0); GATHER_PIECES],
+            count: 0,
+            sources: [const { None }; GATHER_FRAMES],
+            pinned: 0,
+            bytes: 0,
+            borrowed: PhantomData,
+        }
+    }
+
+    /// Adds bytes of this process.
+    ///
+    /// # Panics
+    /// When there is no room: see [`GATHER_FRAMES`].
+    pub(crate) fn push(&mut self, bytes: &'a [u8]) {
+        self.add(piece(bytes.as_ptr().cast_mut(), bytes.len()));
+    }
+
+    /// Adds registered memory, and keeps it pinned.
+    ///
+    /// # Panics
+    /// As [`Self::push`].
+    pub(crate) fn push_source(&mut self, source: Source<'a>) {
+        let (start, length) = source.raw();
+        self.add(piece(start, length));
+        self.sources[self.pinned] = Some(source);
+        self.pinned += 1;
+    }
+
+    /// Bytes in all pieces.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn add(&mut self, piece: libc::iovec) {
+        self.pieces[self.count] = piece;
+        self.count += 1;
+        self.bytes += piece.iov_len;
+    }
+}
+
+fn piece(start: *mut u8, length: usize) -> libc::iovec {
+    libc::iovec { iov_base: start.cast(), iov_len: length }
+}
+
+fn empty_message() -> libc::msghdr {
+    // SAFETY: all zero is a valid `msghdr`: null pointers with lengths of 0 (and padding on some systems).
+    unsafe { std::mem::zeroed() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn option(socket: &Socket, level: i32, option: i32) -> i32 {
+        let (mut value, mut size) = (0i32, size_of::<i32>() as libc::socklen_t);
+        // SAFETY: the descriptor is open; value and size are on the stack, and the size is that of the value.
+        let result = unsafe {
+            libc::getsockopt(socket.stream.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut size)
+        };
+        assert_eq!(result, 0);
+        value
+    }
+
+    #[test]
+    fn options_are_set() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let options = SocketOptions {
+            buffer: Some(20_000),
+            peer_timeout: Some(Duration::from_secs(40)),
+            traffic_class: Some(0x68),
+        };
+        let socket = Socket::open(stream.into(), &options).unwrap();
+        assert_eq!(option(&socket, libc::IPPROTO_TCP, libc::TCP_NODELAY), 1);
+        assert_eq!(option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF), 40_000);
+        assert_eq!(option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF), 40_000);
+        assert_eq!(option(&socket, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT), 40_000);
+        assert_eq!(option(&socket, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), 20);
+        assert_eq!(option(&socket, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL), 5);
+        assert_eq!(option(&socket, libc::IPPROTO_TCP, libc::TCP_KEEPCNT), 4);
+        assert_eq!(option(&socket, libc::IPPROTO_IP, libc::IP_TOS), 0x68);
+        assert_eq!(socket.remote(), listener.local_addr().unwrap());
+    }
+
+    #[test]
+    fn a_socket_that_is_not_connected_is_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let options = SocketOptions { buffer: None, peer_timeout: None, traffic_class: None };
+        let (step, _) = Socket::open(listener.into(), &options).unwrap_err();
+        assert_eq!(step, "getpeername");
+    }
+}

@@ -1,0 +1,12 @@
+//! The atomics of the concurrency core ([`crate::entry`]), behind one name so that a model checker can take their place.
+
+#[cfg(loom)]
+pub(crate) use loom::{
+    sync::atomic::{AtomicU64, Ordering},
+    thread::yield_now,
+};
+#[cfg(not(loom))]
+pub(crate) use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    thread::yield_now,
+};

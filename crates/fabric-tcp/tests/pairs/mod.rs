@@ -1,0 +1,73 @@
+//! Pairs of rails over loopback sockets.
+#![allow(dead_code, unreachable_pub)] // shared by several test files, each of which uses a part
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use railweave_fabric::conformance::{End, Harness, Pair};
+use railweave_fabric::{Domain, PendingRail, RailSpec};
+use railweave_fabric_tcp::{Tcp, TcpConfig, TcpDomain, TcpRail};
+
+/// Makes pairs over 127.0.0.1.
+pub struct Loopback {
+    /// Of both domains.
+    pub config: TcpConfig,
+    /// Size of each socket's send buffer in bytes, where it is to be set before the rail gets it.
+    pub send_buffer: Option<i32>,
+}
+
+impl Harness for Loopback {
+    type Fabric = Tcp;
+
+    fn pair(&mut self, near: &RailSpec, far: &RailSpec) -> Pair<Tcp> {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..near.lanes {
+            let (one, other) = sockets();
+            for socket in [&one, &other] {
+                if let Some(bytes) = self.send_buffer {
+                    set_send_buffer(socket, bytes);
+                }
+            }
+            ours.push(one);
+            theirs.push(other);
+        }
+        Pair { near: end(self.config, near, ours), far: end(self.config, far, theirs) }
+    }
+
+    fn settle(&mut self) {
+        std::thread::yield_now();
+    }
+}
+
+/// Two sockets that are connected to each other.
+pub fn sockets() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (one, listener.accept().unwrap().0)
+}
+
+/// An end over these sockets.
+pub fn end(config: TcpConfig, spec: &RailSpec, sockets: Vec<TcpStream>) -> End<Tcp> {
+    let domain = TcpDomain::new(config);
+    let rail = rail(&domain, spec, sockets);
+    End { domain, rail }
+}
+
+/// A rail over these sockets.
+pub fn rail(domain: &Arc<TcpDomain>, spec: &RailSpec, sockets: Vec<TcpStream>) -> TcpRail {
+    let mut pending = domain.open_rail(spec).unwrap();
+    for (lane, socket) in sockets.into_iter().enumerate() {
+        pending.attach(lane as u8, socket.into()).unwrap();
+    }
+    pending.into_rail().unwrap()
+}
+
+fn set_send_buffer(socket: &TcpStream, bytes: i32) {
+    let size = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the descriptor is open; the value is on the stack, and its size is given with it.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, (&raw const bytes).cast(), size)
+    };
+    assert_eq!(result, 0);
+}

@@ -1,0 +1,110 @@
+//! Both ends on threads of their own, as in two processes, through buffers that cut nearly every frame in pieces.
+
+mod pairs;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use pairs::Loopback;
+use railweave_fabric::conformance::{End, Harness, Pair};
+use railweave_fabric::{
+    Access, Completion, Domain, LocalSlice, Memory, PostError, Rail, RailSpec, Region, Registration, RemoteSlice, Role,
+    WorkId, Write,
+};
+use railweave_fabric_tcp::{Tcp, TcpConfig};
+
+const LANES: u8 = 2;
+const SPEC: RailSpec =
+    RailSpec { role: Role::Sender, lanes: LANES, send_depth: 16, receive_depth: 32, traffic_class: None };
+const SIZES: [u32; 6] = [64, 100_000, 1, 4097, 300_001, 20_000];
+const MESSAGES: usize = 900;
+const AREA: usize = 300_064;
+
+/// Sends and receives all messages; each direction's source is constant, so that a byte in a wrong place shows.
+fn drive(mut end: End<Tcp>, source: &Arc<Region>, target: RemoteSlice, taken: &AtomicUsize, peer_took: &AtomicUsize) {
+    let registration = end.domain.register(Memory::from_region(source), Access::SOURCE).unwrap();
+    let key = registration.local_key();
+    end.rail.post_receives(32).unwrap();
+    let (mut posted, mut sent, mut received) = (0, 0, 0);
+    let mut bytes = 0u64;
+    let mut out = [Completion::EMPTY; 8];
+    let start = Instant::now();
+    while sent < MESSAGES || received < MESSAGES {
+        // Never more than the peer has receives for: a CTS would say so.
+        while posted < MESSAGES && posted - peer_took.load(Ordering::Acquire) < 32 {
+            let length = SIZES[posted % SIZES.len()];
+            let local = LocalSlice { address: source.address(), length, key };
+            let write =
+                Write { local, remote: target, immediate: Some(length), signalled: true, id: WorkId(posted as u64) };
+            match end.rail.post((posted % usize::from(LANES)) as u8, &[write]) {
+                Ok(()) => posted += 1,
+                // A broken lane says why in the next poll.
+                Err(PostError::Full | PostError::Broken) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let count = end.rail.poll(&mut out);
+        for completion in &out[..count] {
+            match completion {
+                Completion::Sent { .. } => sent += 1,
+                Completion::Received { immediate, bytes: count, .. } => {
+                    assert_eq!(immediate, count);
+                    bytes += u64::from(*count);
+                    received += 1;
+                    assert_eq!(end.rail.post_receives(1), Ok(1));
+                    taken.store(received, Ordering::Release);
+                }
+                Completion::Failed { error, .. } => panic!("{error}"),
+            }
+        }
+        if count == 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "{sent} sent, {received} received of {MESSAGES}");
+            std::thread::yield_now();
+        }
+    }
+    let expected: u64 = (0..MESSAGES).map(|number| u64::from(SIZES[number % SIZES.len()])).sum();
+    assert_eq!(bytes, expected);
+    // The peer may still wait for acknowledgements.
+    while !end.rail.is_drained() {
+        end.rail.poll(&mut out);
+    }
+}
+
+fn run(mut harness: Loopback) {
+    let Pair { near, far } = harness.pair(&SPEC, &RailSpec { role: Role::Receiver, ..SPEC });
+    let regions: Vec<_> = (0..4).map(|_| Arc::new(Region::new(AREA))).collect();
+    regions[0].write(0, &(0..AREA).map(|at| (at % 251) as u8).collect::<Vec<_>>());
+    regions[1].write(0, &(0..AREA).map(|at| (at % 241) as u8).collect::<Vec<_>>());
+    let at_near = near.domain.register(Memory::from_region(&regions[2]), Access::DATA).unwrap();
+    let at_far = far.domain.register(Memory::from_region(&regions[3]), Access::DATA).unwrap();
+    let near_target = RemoteSlice { address: regions[3].address(), key: at_far.remote_key() };
+    let far_target = RemoteSlice { address: regions[2].address(), key: at_near.remote_key() };
+    let counts = [const { AtomicUsize::new(0) }; 2];
+    std::thread::scope(|scope| {
+        scope.spawn(|| drive(near, &regions[0], near_target, &counts[0], &counts[1]));
+        scope.spawn(|| drive(far, &regions[1], far_target, &counts[1], &counts[0]));
+    });
+    for (from, to) in [(0, 3), (1, 2)] {
+        let (mut one, mut other) = (vec![0; 300_001], vec![0; 300_001]);
+        regions[from].read(0, &mut one);
+        regions[to].read(0, &mut other);
+        assert!(one == other, "direction {from} arrived altered");
+        assert_eq!(regions[to].load(300_008, Ordering::Acquire), 0, "bytes beyond the end changed");
+    }
+}
+
+#[test]
+fn with_tiny_send_buffers() {
+    run(Loopback { config: TcpConfig::default(), send_buffer: Some(4608) });
+}
+
+#[test]
+fn with_small_buffers_both_ways() {
+    run(Loopback { config: TcpConfig { socket_buffer: Some(64 << 10), ..TcpConfig::default() }, send_buffer: None });
+}
+
+#[test]
+fn with_ordinary_buffers() {
+    run(Loopback { config: TcpConfig::default(), send_buffer: None });
+}

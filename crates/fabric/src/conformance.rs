@@ -1,0 +1,107 @@
+//! The suite that every fabric runs: what [`crate::Rail`] and [`crate::Domain`] promise, as cases that pass or panic.
+//!
+//! A fabric implements [`Harness`] in its tests and calls [`run_all`]. Each case makes a fresh pair of connected rails,
+//! called near and far, and has both ends polled in turn, so it runs alike over real networks and in virtual time.
+//! Where a case shows that something works, its neighbour shows what must not.
+
+mod bench;
+mod delivery;
+mod queues;
+mod refusals;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::{Fabric, RailSpec};
+
+/// How the suite gets rails of a fabric.
+pub trait Harness {
+    /// The fabric.
+    type Fabric: Fabric;
+
+    /// Two new domains, and in each an end of a new rail, connected.
+    fn pair(&mut self, near: &RailSpec, far: &RailSpec) -> Pair<Self::Fabric>;
+
+    /// Called between polls: a simulated world advances its clock here.
+    fn settle(&mut self) {}
+
+    /// After how many polls of both ends a case that waits for something gives up.
+    fn patience(&self) -> u32 {
+        3_000_000
+    }
+
+    /// After how many polls of both ends everything that could happen has happened.
+    fn quiet(&self) -> u32 {
+        300
+    }
+}
+
+/// One end of a rail.
+pub struct End<F: Fabric> {
+    /// Where its memory is registered.
+    pub domain: Arc<F::Domain>,
+    /// The rail.
+    pub rail: F::Rail,
+}
+
+/// Both ends of a rail.
+pub struct Pair<F: Fabric> {
+    /// The end whose specification was given first.
+    pub near: End<F>,
+    /// The other.
+    pub far: End<F>,
+}
+
+/// A case: it panics when the fabric breaks a promise.
+pub type Case<H> = fn(&mut H);
+
+/// Every case with its name.
+pub fn cases<H: Harness>() -> Vec<(&'static str, Case<H>)> {
+    macro_rules! named {
+        ($($module:ident::$case:ident,)*) => { vec![$((stringify!($case), $module::$case::<H> as Case<H>),)*] };
+    }
+    named![
+        delivery::bytes_land_exactly,
+        delivery::every_size_arrives,
+        delivery::later_writes_imply_earlier_ones,
+        delivery::an_immediate_follows_its_bytes,
+        delivery::an_empty_write_carries_its_immediate,
+        delivery::a_write_completes_only_when_placed,
+        delivery::lanes_are_told_apart,
+        delivery::both_directions_carry_random_sizes,
+        queues::unsignalled_writes_give_their_room_back,
+        queues::a_full_queue_posts_nothing_and_recovers,
+        queues::a_chain_is_posted_whole_or_not_at_all,
+        queues::receives_are_counted,
+        queues::a_small_out_loses_nothing,
+        queues::completions_come_once,
+        queues::an_empty_chain_is_nothing,
+        queues::a_drained_rail_says_so,
+        refusals::a_wrong_key_is_refused,
+        refusals::bytes_beyond_the_registration_are_refused,
+        refusals::bytes_before_the_registration_are_refused,
+        refusals::memory_without_the_right_is_refused,
+        refusals::deregistered_memory_is_not_written,
+        refusals::an_unregistered_source_is_not_read,
+        refusals::work_that_cannot_be_is_refused,
+        refusals::an_immediate_without_a_receive_is_not_lost,
+        refusals::a_dropped_peer_is_a_failure,
+        refusals::a_lingering_end_takes_no_offence,
+    ]
+}
+
+/// Runs every case.
+///
+/// # Panics
+/// When a case fails; names each of them, with its message.
+pub fn run_all<H: Harness>(harness: &mut H) {
+    let mut failed = Vec::new();
+    for (name, case) in cases::<H>() {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| case(harness))) {
+            let message = panic.downcast_ref::<String>().cloned();
+            let message = message.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            failed.push(format!("{name}: {}", message.unwrap_or_else(|| "a panic without a message".to_owned())));
+        }
+    }
+    assert!(failed.is_empty(), "{} cases of the conformance suite failed:\n{}", failed.len(), failed.join("\n"));
+}

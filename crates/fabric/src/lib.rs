@@ -1,0 +1,33 @@
+//! What a network is to Railweave: one trait per kind of thing a network has, and nothing that knows the protocol.
+//!
+//! A [`Fabric`] names the types. A [`Domain`] is where memory is registered for one port; a [`PendingRail`] is a rail
+//! whose lanes are being connected; a [`Rail`] is what the data path calls. `transport` is generic over them, so the
+//! same protocol runs over TCP, over verbs and in a simulated world.
+//!
+//! This crate opens nothing and calls nothing: it is types, plus the conformance suite that every fabric runs
+//! (feature `conformance`).
+
+#![deny(unsafe_code)]
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod error;
+mod memory;
+mod port;
+mod rail;
+mod region;
+
+pub use error::{Fault, PostError, RailError, RegisterError, SetupError};
+pub use memory::{Access, Memory, MemoryKind};
+pub use port::{Discovery, LeftOut, LinkLayer, PointerSupport, PortFacts};
+pub use rail::{
+    Completion, Domain, Fabric, LaneEndpoint, LocalSlice, PendingRail, Rail, RailSpec, Registration, RemoteSlice, Role,
+    WorkId, Write,
+};
+pub use region::Region;
+
+/// The most rails that one connection has: remote keys for this many fit into a CTS entry (docs/wire.md).
+pub const MAX_RAILS: usize = 8;
+
+/// The most lanes that one rail has.
+pub const MAX_LANES: usize = 16;

@@ -1,0 +1,96 @@
+//! Facts about ports, as a fabric reads them from the machine. What follows from them is topology's business.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::PathBuf;
+
+/// What carries packets on a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum LinkLayer {
+    /// The kernel's TCP.
+    Tcp = 0,
+    /// RDMA over converged Ethernet.
+    Roce = 1,
+    /// InfiniBand.
+    InfiniBand = 2,
+}
+
+impl LinkLayer {
+    /// The link layer with this code on the wire.
+    pub fn from_code(code: u8) -> Option<Self> {
+        [Self::Tcp, Self::Roce, Self::InfiniBand].into_iter().find(|layer| *layer as u8 == code)
+    }
+
+    /// Its name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Roce => "RoCE",
+            Self::InfiniBand => "InfiniBand",
+        }
+    }
+}
+
+/// Which pointers a port can send from and receive into (`NCCL_PTR_*`). Host memory always.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PointerSupport {
+    /// GPU memory by its CUDA address.
+    pub cuda: bool,
+    /// GPU memory through a dma-buf.
+    pub dma_buf: bool,
+}
+
+/// One physical RDMA port or network interface of this host, or one address of it on TCP.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortFacts {
+    /// Unique and stable: the interface's or RDMA device's name, with the address or port where one has several.
+    pub name: String,
+    /// The interface or RDMA device that the port belongs to, as filters name it.
+    pub device: String,
+    /// What carries its packets.
+    pub link_layer: LinkLayer,
+    /// Its address: an IP address on TCP, the GID on RDMA (IPv4 as a mapped address).
+    pub address: IpAddr,
+    /// Length of the network's prefix in bits, in the address's own family.
+    pub prefix_len: u8,
+    /// Speed in Mbit/s; None when the machine does not say.
+    pub speed_mbps: Option<u32>,
+    /// Largest packet in bytes, as the link layer counts it.
+    pub mtu: u32,
+    /// Directory of the PCI device below /sys, as a real path; None for a virtual interface.
+    pub pci_path: Option<PathBuf>,
+    /// Identifies the adapter: ports of one adapter share it. 0 where there is none.
+    pub guid: u64,
+    /// Number of the port on its adapter, from 1.
+    pub port_number: u8,
+    /// Which pointers it takes.
+    pub pointers: PointerSupport,
+}
+
+impl PortFacts {
+    /// The address as it travels on the wire: IPv4 as an IPv4-mapped IPv6 address (RFC 4291, 2.5.5.2).
+    pub fn wire_address(&self) -> Ipv6Addr {
+        match self.address {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        }
+    }
+}
+
+/// A port or address that is there but not used, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeftOut {
+    /// Its name, with the address.
+    pub name: String,
+    /// Why, as a clause that follows "left out:".
+    pub reason: String,
+}
+
+/// What a fabric found on this machine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Discovery {
+    /// Ports that can carry traffic, in the machine's own order.
+    pub ports: Vec<PortFacts>,
+    /// What was seen but cannot or should not be used.
+    pub left_out: Vec<LeftOut>,
+}

@@ -1,0 +1,272 @@
+//! The traits that a network implements.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::{Access, Memory, PostError, RailError, RegisterError, SetupError};
+
+/// A kind of network: names its types and says what it is capable of.
+pub trait Fabric: Sized + 'static {
+    /// Its name in options and messages: `tcp`, `verbs`.
+    const NAME: &'static str;
+    /// Writes land in the peer's memory, and its keys are honoured, without the peer's processor. Where they do not,
+    /// both ends must poll for anything to move.
+    const ONE_SIDED: bool;
+    /// Lanes are sockets that the control thread dials and accepts ([`PendingRail::attach`]); otherwise both ends
+    /// exchange [`LaneEndpoint`]s ([`PendingRail::connect`]).
+    const LANES_ARE_SOCKETS: bool;
+    /// Where memory is registered for one port.
+    type Domain: Domain<Fabric = Self>;
+    /// A rail whose lanes are being connected.
+    type PendingRail: PendingRail<Fabric = Self>;
+    /// A rail.
+    type Rail: Rail;
+    /// Registered memory.
+    type Registration: Registration;
+}
+
+/// Where memory is registered for one port (a protection domain, in RDMA). Shared by every connection over that port;
+/// called from NCCL's service threads while progress threads use what was registered.
+pub trait Domain: Send + Sync + 'static {
+    /// The fabric this belongs to.
+    type Fabric: Fabric;
+
+    /// Registers memory. Dropping the registration ends it: from then on its keys are refused, and the memory is
+    /// touched no more once the drop has returned.
+    ///
+    /// # Errors
+    /// When the fabric cannot register such memory, or a limit is reached.
+    fn register(&self, memory: Memory, access: Access)
+    -> Result<<Self::Fabric as Fabric>::Registration, RegisterError>;
+
+    /// The longest single write over this port, in bytes.
+    fn max_write(&self) -> u32 {
+        1 << 30
+    }
+
+    /// Whether [`Completion::Received`] carries true byte counts on this port.
+    fn byte_counts(&self) -> bool {
+        true
+    }
+
+    /// Begins a rail: creates its queues. May block where the fabric's [`Fabric::LANES_ARE_SOCKETS`] is false.
+    ///
+    /// # Errors
+    /// When this host cannot provide what the specification asks for.
+    fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<<Self::Fabric as Fabric>::PendingRail, SetupError>;
+}
+
+/// Registered memory: dropping it ends the registration.
+pub trait Registration: Send + Sync + 'static {
+    /// The key that this side's work names as its source.
+    fn local_key(&self) -> u32;
+    /// The key that the peer's writes name as their destination.
+    fn remote_key(&self) -> u32;
+}
+
+/// Which end of a connection a rail is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Sends data, receives CTS.
+    Sender,
+    /// Receives data, sends CTS.
+    Receiver,
+}
+
+/// What a rail must provide.
+#[derive(Clone, Debug)]
+pub struct RailSpec {
+    /// Which end.
+    pub role: Role,
+    /// Lanes, 1 to [`crate::MAX_LANES`].
+    pub lanes: u8,
+    /// Work requests that each lane's send queue holds.
+    pub send_depth: u32,
+    /// Generic receives that the rail's pool holds, over all its lanes.
+    pub receive_depth: u32,
+    /// DSCP and ECN bits of every packet (the IPv4 TOS byte, the IPv6 and GRH traffic class); None leaves the default.
+    pub traffic_class: Option<u8>,
+}
+
+/// How the other end reaches a lane, in the fabric's own bytes (docs/wire.md gives them per fabric).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneEndpoint(pub [u8; LaneEndpoint::BYTES]);
+
+impl LaneEndpoint {
+    /// Its length on the wire.
+    pub const BYTES: usize = 48;
+}
+
+impl Default for LaneEndpoint {
+    fn default() -> Self {
+        Self([0; Self::BYTES])
+    }
+}
+
+/// A rail whose lanes are being connected. Dropping it releases everything.
+pub trait PendingRail: Send + 'static {
+    /// The fabric this belongs to.
+    type Fabric: Fabric;
+
+    /// One end point per lane, for the peer. All zero where lanes are sockets.
+    fn endpoints(&self) -> Vec<LaneEndpoint>;
+
+    /// Connects the lanes to the peer's end points. May block. Where lanes are sockets this does nothing.
+    ///
+    /// # Errors
+    /// When a lane cannot be brought up; names the peer, the port and the attribute.
+    fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<(), SetupError>;
+
+    /// Hands over the connected socket of a lane. Only where lanes are sockets.
+    ///
+    /// # Errors
+    /// When the lane does not exist, has its socket already, or the socket cannot be configured.
+    fn attach(&mut self, lane: u8, socket: OwnedFd) -> Result<(), SetupError>;
+
+    /// Whether every lane is connected.
+    fn is_ready(&self) -> bool;
+
+    /// The rail. Call it when [`Self::is_ready`].
+    ///
+    /// # Errors
+    /// When a lane is not connected.
+    fn into_rail(self) -> Result<<Self::Fabric as Fabric>::Rail, SetupError>;
+}
+
+/// Names a piece of posted work in its completion. The fabric carries it and never looks inside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct WorkId(pub u64);
+
+/// A piece of this process's registered memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LocalSlice {
+    /// Address of the first byte.
+    pub address: u64,
+    /// Length in bytes.
+    pub length: u32,
+    /// [`Registration::local_key`] of the registration that covers it. Not looked at when the length is 0.
+    pub key: u32,
+}
+
+/// A place in the peer's registered memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemoteSlice {
+    /// Address of the first byte.
+    pub address: u64,
+    /// [`Registration::remote_key`] there. Not looked at when the length is 0.
+    pub key: u32,
+}
+
+/// A one-sided write, with or without an immediate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Write {
+    /// What to write. An empty slice writes nothing and only carries the immediate.
+    pub local: LocalSlice,
+    /// Where to.
+    pub remote: RemoteSlice,
+    /// Consumes one generic receive of the peer and reaches it as [`Completion::Received`].
+    pub immediate: Option<u32>,
+    /// Whether [`Completion::Sent`] is wanted. A chain's unsignalled writes give their room back with the next
+    /// signalled one on the same lane.
+    pub signalled: bool,
+    /// Comes back in the completion.
+    pub id: WorkId,
+}
+
+/// What a poll reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// A signalled write, or a flush, is complete: the peer's memory has the bytes, and the source may be reused. All
+    /// that was posted before on that lane is complete too.
+    Sent {
+        /// Of the work.
+        id: WorkId,
+    },
+    /// A write with an immediate has arrived: its bytes, and all that was posted before it on its lane, are in memory.
+    Received {
+        /// The lane it came on.
+        lane: u8,
+        /// The immediate.
+        immediate: u32,
+        /// Bytes of that one write.
+        bytes: u32,
+    },
+    /// A lane died, or this piece of work failed. What else was posted on the lane may or may not have arrived.
+    Failed {
+        /// The lane.
+        lane: u8,
+        /// The work, where the failure names one.
+        id: Option<WorkId>,
+        /// What happened.
+        error: Box<RailError>,
+    },
+}
+
+/// One rail of one connection: what the data path calls. No call blocks, allocates (but for errors) or locks.
+pub trait Rail: Send + 'static {
+    /// How many lanes the rail has.
+    fn lanes(&self) -> u8;
+
+    /// Work requests that `lane`'s send queue has room for.
+    fn send_room(&self, lane: u8) -> u32;
+
+    /// The longest single write in bytes.
+    fn max_write(&self) -> u32;
+
+    /// Whether [`Completion::Received`] carries true byte counts.
+    fn byte_counts(&self) -> bool;
+
+    /// Posts a chain of writes on one lane: all of them or none. They take effect in order.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError>;
+
+    /// Reads one byte back from this side's own registered memory through the port, so that everything the port wrote
+    /// there before is visible to whoever owns the memory. Completes as [`Completion::Sent`].
+    ///
+    /// # Errors
+    /// See [`PostError`]; [`PostError::Invalid`] where the fabric has no need of it.
+    fn post_flush(&mut self, target: RemoteSlice, id: WorkId) -> Result<(), PostError>;
+
+    /// Posts up to `count` generic receives; answers how many were taken.
+    ///
+    /// # Errors
+    /// When the rail is broken.
+    fn post_receives(&mut self, count: u32) -> Result<u32, PostError>;
+
+    /// Makes progress and reports completions, at most `out.len()`, in the order of their lanes. Answers how many. On
+    /// a fabric that is not one-sided this is also what moves bytes.
+    fn poll(&mut self, out: &mut [Completion]) -> usize;
+
+    /// Both ends of the rail in words, for messages: `127.0.0.1:1234 - 127.0.0.1:4321`.
+    fn describe(&self) -> String;
+
+    /// The connection is closing: from now on writes of the peer are thrown away, because their memory may be gone, and
+    /// failures are silent. Where the peer's processor has no part in a write, there is nothing to do.
+    fn start_linger(&mut self) {}
+
+    /// Whether everything posted is complete at the peer and everything that the peer waits for is on its way, so that
+    /// dropping the rail loses nothing. Unsignalled writes at the end of a lane count once they are on their way.
+    fn is_drained(&self) -> bool {
+        true
+    }
+}
+
+impl Completion {
+    /// A placeholder to fill poll's buffer with.
+    pub const EMPTY: Self = Self::Sent { id: WorkId(0) };
+}
+
+impl fmt::Display for Completion {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sent { id } => write!(out, "sent {:#x}", id.0),
+            Self::Received { lane, immediate, bytes } => {
+                write!(out, "received {bytes} bytes, immediate {immediate:#010x}, lane {lane}")
+            }
+            Self::Failed { lane, error, .. } => write!(out, "lane {lane} failed: {error}"),
+        }
+    }
+}

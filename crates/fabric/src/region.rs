@@ -1,0 +1,181 @@
+//! Memory that this process owns and shares with the network: the CTS stream, the completion records, test buffers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const WORDS_PER_LINE: usize = 8;
+
+/// One cache line, so that entries of 64 bytes never straddle two.
+#[repr(align(64))]
+struct Line([AtomicU64; WORDS_PER_LINE]);
+
+/// Zeroed memory, aligned to 64 bytes, that others (a peer, a network card, another thread) may write at any time.
+///
+/// All access goes through atomic words, so a torn or surprising value is possible but never undefined behaviour. The
+/// fabric writes to it by its address; this side reads with acquire where a flag orders what stands before it.
+pub struct Region {
+    lines: Box<[Line]>,
+    length: usize,
+}
+
+impl std::fmt::Debug for Region {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Region({} bytes at {:#x})", self.length, self.address())
+    }
+}
+
+impl Region {
+    /// A region of `length` bytes, all zero.
+    pub fn new(length: usize) -> Self {
+        let count = length.div_ceil(size_of::<Line>()).max(1);
+        let lines = (0..count).map(|_| Line(Default::default())).collect();
+        Self { lines, length }
+    }
+
+    /// Address of the first byte, for the fabric.
+    pub fn address(&self) -> u64 {
+        self.lines.as_ptr().expose_provenance() as u64
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether the region has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The word at `offset` bytes, read with `order`.
+    ///
+    /// # Panics
+    /// When `offset` is no multiple of 8 or lies outside the region.
+    #[inline]
+    pub fn load(&self, offset: usize, order: Ordering) -> u64 {
+        self.word(offset).load(order)
+    }
+
+    /// Writes the word at `offset` bytes with `order`.
+    ///
+    /// # Panics
+    /// When `offset` is no multiple of 8 or lies outside the region.
+    #[inline]
+    pub fn store(&self, offset: usize, value: u64, order: Ordering) {
+        self.word(offset).store(value, order);
+    }
+
+    /// Copies bytes from `offset` on into `out`.
+    ///
+    /// # Panics
+    /// When the range lies outside the region.
+    pub fn read(&self, offset: usize, out: &mut [u8]) {
+        self.check(offset, out.len());
+        let mut at = offset;
+        let mut rest = out;
+        while !rest.is_empty() {
+            let inside = at % 8;
+            let count = rest.len().min(8 - inside);
+            let word = self.word(at - inside).load(Ordering::Relaxed).to_ne_bytes();
+            let (now, later) = rest.split_at_mut(count);
+            now.copy_from_slice(&word[inside..inside + count]);
+            rest = later;
+            at += count;
+        }
+    }
+
+    /// Copies `bytes` into the region from `offset` on. The last word is written with release.
+    ///
+    /// # Panics
+    /// When the range lies outside the region.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        self.check(offset, bytes.len());
+        let mut at = offset;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let inside = at % 8;
+            let count = rest.len().min(8 - inside);
+            let (now, later) = rest.split_at(count);
+            let word = self.word(at - inside);
+            if count == 8 {
+                let mut whole = [0; 8];
+                whole.copy_from_slice(now);
+                word.store(u64::from_ne_bytes(whole), Ordering::Release);
+            } else {
+                let merge = |old: u64| {
+                    let mut whole = old.to_ne_bytes();
+                    whole[inside..inside + count].copy_from_slice(now);
+                    Some(u64::from_ne_bytes(whole))
+                };
+                // The closure always answers Some, so the update always happens.
+                let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, merge);
+            }
+            rest = later;
+            at += count;
+        }
+    }
+
+    /// Whether `length` bytes from `address` on lie inside the region; their offset when they do.
+    pub fn offset_of(&self, address: u64, length: u64) -> Option<usize> {
+        let offset = address.checked_sub(self.address())?;
+        let end = offset.checked_add(length)?;
+        (end <= self.length as u64).then_some(offset as usize)
+    }
+
+    fn check(&self, offset: usize, length: usize) {
+        let end = offset.checked_add(length);
+        assert!(
+            end.is_some_and(|end| end <= self.length),
+            "{length} bytes at offset {offset} lie outside a region of {} bytes",
+            self.length
+        );
+    }
+
+    #[inline]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset < self.lines.len() * 64, "offset {offset} is no word of the region");
+        &self.lines[offset / 64].0[offset / 8 % WORDS_PER_LINE]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_go_in_and_come_out_at_any_offset() {
+        let region = Region::new(100);
+        for offset in 0..40 {
+            for length in 0..40 {
+                let bytes: Vec<u8> = (0..length).map(|i| (offset * 7 + i) as u8).collect();
+                region.write(offset, &bytes);
+                let mut back = vec![0; length];
+                region.read(offset, &mut back);
+                assert_eq!(back, bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn a_write_leaves_its_neighbours_alone() {
+        let region = Region::new(24);
+        region.write(0, &[0xff; 24]);
+        region.write(9, &[1, 2, 3]);
+        let mut all = [0; 24];
+        region.read(0, &mut all);
+        assert_eq!(&all[8..13], &[0xff, 1, 2, 3, 0xff]);
+        assert!(all[..9].iter().chain(&all[12..]).all(|&byte| byte == 0xff));
+    }
+
+    #[test]
+    #[should_panic(expected = "outside a region")]
+    fn a_write_past_the_end_is_refused() {
+        Region::new(16).write(10, &[0; 7]);
+    }
+
+    #[test]
+    fn regions_are_aligned_to_cache_lines() {
+        for length in [1, 64, 65, 4096] {
+            assert_eq!(Region::new(length).address() % 64, 0);
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! The benchmark: latency, bandwidth and the time of connection set-up between two ranks, for any plugin.
+//!
+//! Receives are posted ahead of their sends, as NCCL does. What comes first is a warm-up and not counted; what is told is a
+//! median, with the 99th percentile beside it where single events are timed.
+
+use crate::bootstrap::{BootstrapError, Link};
+use crate::communicator::CommunicatorError;
+use crate::connection::{Connection, StepShape};
+use crate::net::{Handle, NetApi, NetError, Part, RecvComm, Request, SendComm};
+use crate::patience::Patience;
+use railweave_abi::net::HANDLE_MAX_BYTES;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The device to use on both ranks.
+    pub device: i32,
+    /// The sizes of messages for bandwidth, in bytes.
+    pub sizes: Vec<usize>,
+    /// Messages in flight for bandwidth, 1 to 32; fewer for sizes where that many would need more than 256 MiB.
+    pub in_flight: usize,
+    /// About how long to measure the latency, and the bandwidth of each size.
+    pub time: Duration,
+    /// How many connections to set up for their time.
+    pub connects: usize,
+    /// The longest time without any progress before an error.
+    pub stall: Duration,
+}
+
+/// The median and the 99th percentile of many times.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Times {
+    /// How many there were.
+    pub count: usize,
+    /// Half of them were at most this long.
+    pub median: Duration,
+    /// 99 of 100 were at most this long.
+    pub p99: Duration,
+}
+
+/// The bandwidth at one size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bandwidth {
+    /// The size of a message in bytes.
+    pub bytes: usize,
+    /// Messages in flight.
+    pub in_flight: usize,
+    /// The median rate in gigabits (10^9) of messages per second, in one direction.
+    pub gigabits_per_second: f64,
+}
+
+/// All that was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Results {
+    /// Half of a round trip of 8 bytes.
+    pub latency: Times,
+    /// The bandwidth at each size.
+    pub bandwidth: Vec<Bandwidth>,
+    /// From the first poll of connect and accept until both sides have their connection.
+    pub connect: Times,
+}
+
+/// Bytes of a message for latency.
+const LATENCY_BYTES: usize = 8;
+/// The most memory of one side.
+const MAX_BUFFER_BYTES: usize = 256 << 20;
+/// Rounds of the warm-up, and of the measurement that tells how many rounds fit into the time.
+const WARM_UP_ROUNDS: usize = 200;
+/// Rounds whose times are kept at most.
+const MAX_ROUNDS: usize = 200_000;
+/// Repetitions of a bandwidth measurement, of which the median counts.
+const REPETITIONS: usize = 7;
+/// The connections that warm up the set-up.
+const WARM_UP_CONNECTS: usize = 2;
+
+/// Measures; both ranks of `link` call this together and get the same results. `progress` is told what begins.
+///
+/// # Errors
+/// As a communicator's calls; and when there are not exactly two ranks.
+pub fn run<N: NetApi>(
+    net: &N,
+    link: &mut Link,
+    settings: &Settings,
+    mut progress: impl FnMut(&mut Link, &str),
+) -> Result<Results, CommunicatorError> {
+    if link.ranks() != 2 {
+        let what = format!("a benchmark between {} ranks", link.ranks());
+        return Err(CommunicatorError::Usage { what, allowed: "exactly 2 ranks" });
+    }
+    let abort = link.abort_flag();
+    progress(link, "connection set-up");
+    let connect = connect_times(net, link, settings, &abort)?;
+    let mut pair = Pair::connect(net, link, settings, &abort)?;
+    progress(link, "latency");
+    let latency = pair.latency(link, settings.time)?;
+    let mut bandwidth = Vec::with_capacity(settings.sizes.len());
+    for bytes in &settings.sizes {
+        progress(link, &format!("bandwidth of {bytes} bytes"));
+        bandwidth.push(pair.bandwidth(link, settings, *bytes)?);
+    }
+    link.barrier()?;
+    pair.to.close()?;
+    pair.from.close()?;
+    Ok(Results { latency, bandwidth, connect })
+}
+
+/// Sets connections up from rank 1 to rank 0, one after the other, and times them; a time is that of the slower side.
+fn connect_times<N: NetApi>(
+    net: &N,
+    link: &mut Link,
+    settings: &Settings,
+    abort: &AtomicBool,
+) -> Result<Times, CommunicatorError> {
+    let mut times = Vec::with_capacity(settings.connects);
+    for round in 0..WARM_UP_CONNECTS + settings.connects.max(1) {
+        let (side, took) = one_way(net, link, settings, abort, 1)?;
+        let took = gather_numbers(link, took.as_nanos() as u64)?.into_iter().max().unwrap_or(0);
+        match side {
+            OneWay::Send(comm) => net.close_send(comm)?,
+            OneWay::Recv(comm) => net.close_recv(comm)?,
+        }
+        if round >= WARM_UP_CONNECTS {
+            times.push(Duration::from_nanos(took));
+        }
+    }
+    Ok(Times::of(times))
+}
+
+/// What a rank has of a connection in one direction.
+enum OneWay {
+    Send(SendComm),
+    Recv(RecvComm),
+}
+
+/// Sets up one connection from rank `sender` to the other one.
+fn one_way<N: NetApi>(
+    net: &N,
+    link: &mut Link,
+    settings: &Settings,
+    abort: &AtomicBool,
+    sender: usize,
+) -> Result<(OneWay, Duration), CommunicatorError> {
+    let mut patience = Patience::new(link.rank(), settings.stall, abort);
+    if link.rank() == sender {
+        let all = link.all_gather(&[])?;
+        let bytes: Option<[u8; HANDLE_MAX_BYTES]> = all[1 - sender][..].try_into().ok();
+        let garbled = || BootstrapError::Garbled { what: "the handle of the other rank".to_owned() };
+        // On the heap, because the plugin writes to it and it must not move.
+        let mut handle = Box::new(Handle(bytes.ok_or_else(garbled)?));
+        link.barrier()?;
+        let begin = Instant::now();
+        loop {
+            if let Some(comm) = net.connect(settings.device, &mut handle)? {
+                return Ok((OneWay::Send(comm), begin.elapsed()));
+            }
+            patience.after_round(false, || format!("connect to rank {}", 1 - sender))?;
+        }
+    }
+    let mut handle = Handle::default();
+    let listen = net.listen(settings.device, &mut handle)?;
+    link.all_gather(&handle.0)?;
+    link.barrier()?;
+    let begin = Instant::now();
+    let comm = loop {
+        if let Some(comm) = net.accept(&listen)? {
+            break comm;
+        }
+        patience.after_round(false, || format!("accept from rank {sender}"))?;
+    };
+    let took = begin.elapsed();
+    net.close_listen(listen)?;
+    Ok((OneWay::Recv(comm), took))
+}
+
+/// A connection in each direction, with a registered buffer on each side.
+struct Pair<'a, N: NetApi> {
+    net: &'a N,
+    rank: usize,
+    to: Connection<'a, N, SendComm>,
+    from: Connection<'a, N, RecvComm>,
+    buffer_bytes: usize,
+    patience: Patience<'a>,
+}
+
+impl<'a, N: NetApi> Pair<'a, N> {
+    fn connect(
+        net: &'a N,
+        link: &mut Link,
+        settings: &Settings,
+        abort: &'a Arc<AtomicBool>,
+    ) -> Result<Self, CommunicatorError> {
+        let largest = settings.sizes.iter().copied().max().unwrap_or(0).max(LATENCY_BYTES);
+        let wanted = largest.saturating_mul(settings.in_flight).min(MAX_BUFFER_BYTES).max(largest);
+        let shape = StepShape { slice_bytes: wanted, in_flight: 1 };
+        let (rank, peer) = (link.rank(), 1 - link.rank());
+        let (mut to, mut from) = (None, None);
+        for sender in [0, 1] {
+            match one_way(net, link, settings, abort, sender)?.0 {
+                OneWay::Send(comm) => to = Some(Connection::new(net, comm, peer, shape)?),
+                OneWay::Recv(comm) => from = Some(Connection::new(net, comm, peer, shape)?),
+            }
+        }
+        let (Some(to), Some(from)) = (to, from) else { unreachable!("each rank is sender once and receiver once") };
+        let patience = Patience::new(rank, settings.stall, abort);
+        Ok(Self { net, rank, to, from, buffer_bytes: wanted, patience })
+    }
+
+    fn latency(&mut self, link: &mut Link, time: Duration) -> Result<Times, CommunicatorError> {
+        self.ping_pong(WARM_UP_ROUNDS)?;
+        let begin = Instant::now();
+        self.ping_pong(WARM_UP_ROUNDS)?;
+        let rounds = rounds_in(time, begin.elapsed() / WARM_UP_ROUNDS as u32).clamp(100, MAX_ROUNDS);
+        // Rank 0 says how many, so that both do the same.
+        let rounds = gather_numbers(link, rounds as u64)?[0] as usize;
+        let trips = self.ping_pong(rounds)?;
+        // Only rank 0 has times; it tells rank 1.
+        let median = Times::of(trips.into_iter().map(|trip| trip / 2).collect());
+        let nanos = [median.median, median.p99].map(|time| time.as_nanos() as u64);
+        let (p50, p99) = (gather_numbers(link, nanos[0])?[0], gather_numbers(link, nanos[1])?[0]);
+        Ok(Times { count: rounds, median: Duration::from_nanos(p50), p99: Duration::from_nanos(p99) })
+    }
+
+    /// `rounds` round trips from rank 0, which times each of them. A receive is always posted ahead of the peer's send.
+    fn ping_pong(&mut self, rounds: usize) -> Result<Vec<Duration>, CommunicatorError> {
+        let mut times = Vec::with_capacity(rounds);
+        let mut expected = VecDeque::from([self.post_receive(0, LATENCY_BYTES)?]);
+        for round in 0..rounds {
+            let last = round + 1 == rounds;
+            let begin = Instant::now();
+            if self.rank == 0 {
+                expected.push_back(self.post_send(0, LATENCY_BYTES)?);
+                self.finish_all(&mut expected)?;
+                times.push(begin.elapsed());
+                if !last {
+                    expected.push_back(self.post_receive(0, LATENCY_BYTES)?);
+                }
+            } else {
+                self.finish_all(&mut expected)?;
+                if !last {
+                    expected.push_back(self.post_receive(0, LATENCY_BYTES)?);
+                }
+                let sent = self.post_send(0, LATENCY_BYTES)?;
+                self.finish(&sent, "the end of an 8-byte send")?;
+            }
+        }
+        Ok(times)
+    }
+
+    /// Finishes requests in any order: some plugins move one transfer only inside the test of that very transfer.
+    fn finish_all(&mut self, requests: &mut VecDeque<Request>) -> Result<(), CommunicatorError> {
+        while let Some(request) = requests.pop_front() {
+            // SAFETY: a request that is done is not put back.
+            let done = unsafe { self.net.test(&request, None) }?;
+            if !done {
+                requests.push_back(request);
+            }
+            let left = requests.len();
+            self.patience.after_round(done, || format!("a round trip of 8 bytes: {left} requests are not done"))?;
+        }
+        Ok(())
+    }
+
+    fn bandwidth(
+        &mut self,
+        link: &mut Link,
+        settings: &Settings,
+        bytes: usize,
+    ) -> Result<Bandwidth, CommunicatorError> {
+        let in_flight = (self.buffer_bytes / bytes.max(1)).clamp(1, settings.in_flight.max(1));
+        self.burst(in_flight, bytes, in_flight)?;
+        let begin = Instant::now();
+        self.burst(in_flight, bytes, in_flight)?;
+        let one = begin.elapsed() / in_flight as u32;
+        let count = rounds_in(settings.time / REPETITIONS as u32, one).clamp(in_flight, 1 << 22);
+        let count = gather_numbers(link, count as u64)?[0] as usize;
+        let mut rates = Vec::with_capacity(REPETITIONS);
+        for _ in 0..REPETITIONS {
+            link.barrier()?;
+            let begin = Instant::now();
+            self.burst(count, bytes, in_flight)?;
+            let nanos = gather_numbers(link, begin.elapsed().as_nanos() as u64)?[0];
+            rates.push((bytes * count) as f64 * 8.0 / nanos.max(1) as f64);
+        }
+        rates.sort_by(f64::total_cmp);
+        Ok(Bandwidth { bytes, in_flight, gigabits_per_second: rates[REPETITIONS / 2] })
+    }
+
+    /// Rank 0 sends `count` messages; rank 1 receives them and answers the last with a small one.
+    fn burst(&mut self, count: usize, bytes: usize, in_flight: usize) -> Result<(), CommunicatorError> {
+        if self.rank == 0 {
+            let answer = self.post_receive(0, LATENCY_BYTES)?;
+            self.stream(count, in_flight, |pair, slot| pair.try_send(slot * bytes, bytes))?;
+            return self.finish(&answer, "the answer to a burst");
+        }
+        self.stream(count, in_flight, |pair, slot| pair.try_receive(slot * bytes, bytes))?;
+        let answer = self.post_send(0, LATENCY_BYTES)?;
+        self.finish(&answer, "the end of the answer to a burst")
+    }
+
+    /// Posts `count` requests, at most `in_flight` at a time, and tests them in order, as NCCL's progress thread does.
+    fn stream(
+        &mut self,
+        count: usize,
+        in_flight: usize,
+        post: impl Fn(&Self, usize) -> Result<Option<Request>, NetError>,
+    ) -> Result<(), CommunicatorError> {
+        let mut requests = VecDeque::with_capacity(in_flight);
+        let (mut posted, mut done) = (0, 0);
+        while done < count {
+            let mut moved = false;
+            if posted < count
+                && requests.len() < in_flight
+                && let Some(request) = post(self, posted % in_flight)?
+            {
+                requests.push_back(request);
+                posted += 1;
+                moved = true;
+            }
+            let tested = match requests.front() {
+                // SAFETY: the request is dropped as soon as it is done.
+                Some(first) => unsafe { self.net.test(first, None) }?,
+                None => false,
+            };
+            if tested {
+                requests.pop_front();
+                done += 1;
+                moved = true;
+            }
+            self.patience.after_round(moved, || format!("a burst: {posted} of {count} posted, {done} done"))?;
+        }
+        Ok(())
+    }
+
+    fn try_send(&self, offset: usize, bytes: usize) -> Result<Option<Request>, NetError> {
+        let (start, registration) = self.to.slot(0);
+        assert!(offset + bytes <= self.buffer_bytes, "a message inside the buffer");
+        // SAFETY: the message lies inside the registered buffer, whose content nobody reads or writes here.
+        unsafe { self.net.isend(self.to.side(), start.add(offset), bytes, 0, registration) }
+    }
+
+    fn try_receive(&self, offset: usize, bytes: usize) -> Result<Option<Request>, NetError> {
+        let (start, registration) = self.from.slot(0);
+        assert!(offset + bytes <= self.buffer_bytes, "a message inside the buffer");
+        // SAFETY: as for a send.
+        let part = Part { data: unsafe { start.add(offset) }, bytes, tag: 0, registration };
+        // SAFETY: as for a send.
+        unsafe { self.net.irecv(self.from.side(), &[part], false) }
+    }
+
+    fn post_send(&mut self, offset: usize, bytes: usize) -> Result<Request, CommunicatorError> {
+        loop {
+            let request = self.try_send(offset, bytes)?;
+            self.patience.after_round(request.is_some(), || "a send that finds no receive".to_owned())?;
+            if let Some(request) = request {
+                return Ok(request);
+            }
+        }
+    }
+
+    fn post_receive(&mut self, offset: usize, bytes: usize) -> Result<Request, CommunicatorError> {
+        loop {
+            let request = self.try_receive(offset, bytes)?;
+            self.patience.after_round(request.is_some(), || "a receive that cannot be posted".to_owned())?;
+            if let Some(request) = request {
+                return Ok(request);
+            }
+        }
+    }
+
+    fn finish(&mut self, request: &Request, what: &str) -> Result<(), CommunicatorError> {
+        loop {
+            // SAFETY: every request is finished once.
+            let done = unsafe { self.net.test(request, None) }?;
+            self.patience.after_round(done, || format!("wait for {what}"))?;
+            if done {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Times {
+    /// Of times in any order; all zero when there are none.
+    fn of(mut times: Vec<Duration>) -> Self {
+        times.sort();
+        let at = |percent: usize| times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)));
+        let at = |percent| at(percent).copied().unwrap_or_default();
+        Self { count: times.len(), median: at(50), p99: at(99) }
+    }
+}
+
+fn rounds_in(time: Duration, one: Duration) -> usize {
+    (time.as_secs_f64() / one.as_secs_f64().max(1e-9)) as usize
+}
+
+/// Gives a number to all ranks and returns all numbers in order of rank.
+fn gather_numbers(link: &mut Link, mine: u64) -> Result<Vec<u64>, BootstrapError> {
+    let garbled = || BootstrapError::Garbled { what: "a number of a rank".to_owned() };
+    let numbers = link.all_gather(&mine.to_le_bytes())?;
+    numbers.iter().map(|bytes| bytes[..].try_into().map(u64::from_le_bytes).map_err(|_| garbled())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_and_the_percentile_are_of_the_times_in_order() {
+        let times = Times::of((1..=1000).rev().map(Duration::from_micros).collect());
+        assert_eq!(
+            (times.count, times.median, times.p99),
+            (1000, Duration::from_micros(501), Duration::from_micros(991))
+        );
+        assert_eq!(Times::of(Vec::new()), Times { count: 0, median: Duration::ZERO, p99: Duration::ZERO });
+    }
+}

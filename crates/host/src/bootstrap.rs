@@ -1,0 +1,427 @@
+//! The exchange between ranks before they are connected: every rank has a socket to the parent process, which relays.
+//!
+//! [`Link`] is a rank's end, [`Relay`] the parent's. When either process dies the other sees the end of its socket, so
+//! nobody waits for the dead. A frame is one byte of kind, four of length, little-endian, then the body.
+
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+/// From the parent: rank, ranks and the job; the first frame.
+const START: u8 = 1;
+/// From a rank: its contribution to an all-gather.
+const GATHER: u8 = 2;
+/// From the parent: the contributions of all ranks.
+const GATHERED: u8 = 3;
+/// From a rank: something for the parent's program.
+const REPORT: u8 = 4;
+/// From a rank: why it ends.
+const FAILED: u8 = 5;
+/// From the parent: stop, because of this.
+const ABORT: u8 = 6;
+
+/// The largest body; a longer one means that the stream is garbled.
+const MAX_BODY_BYTES: usize = 64 << 20;
+/// The parent gives up on a rank that does not read for this long.
+const WRITE_LIMIT: Duration = Duration::from_secs(10);
+
+/// A frame's kind and body.
+type Frame = (u8, Vec<u8>);
+/// A rank and a frame of it, or `None` for the end of its socket.
+type FromRank = (usize, Option<Frame>);
+
+/// A rank's end.
+#[derive(Debug)]
+pub struct Link {
+    stream: UnixStream,
+    frames: Receiver<Frame>,
+    rank: usize,
+    ranks: usize,
+    job: Vec<u8>,
+    abort: Arc<AtomicBool>,
+    orphaned: Arc<AtomicBool>,
+}
+
+impl Link {
+    /// Takes over the socket to the parent and waits for the first frame.
+    ///
+    /// # Errors
+    /// The parent is gone, or is no parent.
+    pub fn open(mut stream: UnixStream) -> Result<Self, BootstrapError> {
+        let (kind, body) = read_frame(&mut stream)?;
+        let garbled = || BootstrapError::Garbled { what: "the first frame from the parent".to_owned() };
+        let (head, job) = body.split_first_chunk::<8>().filter(|_| kind == START).ok_or_else(garbled)?;
+        let (rank, ranks) = (number(head, 0), number(head, 4));
+        let (sender, frames) = channel();
+        let (abort, orphaned) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let mut reader = stream.try_clone()?;
+        let (reader_abort, reader_orphaned) = (Arc::clone(&abort), Arc::clone(&orphaned));
+        thread::Builder::new().name("bootstrap".to_owned()).spawn(move || {
+            while let Ok((kind, body)) = read_frame(&mut reader) {
+                if kind == ABORT {
+                    reader_abort.store(true, Ordering::Relaxed);
+                }
+                if sender.send((kind, body)).is_err() {
+                    return;
+                }
+            }
+            reader_orphaned.store(true, Ordering::Relaxed);
+            reader_abort.store(true, Ordering::Relaxed);
+        })?;
+        Ok(Self { stream, frames, rank, ranks, job: job.to_vec(), abort, orphaned })
+    }
+
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// What the parent wants of every rank.
+    #[must_use]
+    pub fn job(&self) -> &[u8] {
+        &self.job
+    }
+
+    /// Becomes true when the parent says stop or is gone.
+    #[must_use]
+    pub fn abort_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.abort)
+    }
+
+    /// Becomes true when the parent is gone.
+    #[must_use]
+    pub fn orphaned_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.orphaned)
+    }
+
+    /// Gives `mine` to all ranks and returns what each of them gave, in order of rank.
+    ///
+    /// # Errors
+    /// The parent is gone or says stop.
+    pub fn all_gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        write_frame(&mut self.stream, GATHER, mine)?;
+        match self.frames.recv() {
+            Ok((GATHERED, body)) => unpack(&body, self.ranks)
+                .ok_or_else(|| BootstrapError::Garbled { what: "what the ranks gave".to_owned() }),
+            Ok((ABORT, reason)) => Err(BootstrapError::Aborted { reason: lossy(&reason) }),
+            Ok((kind, _)) => Err(BootstrapError::Garbled { what: format!("a frame of kind {kind}") }),
+            Err(_) => Err(BootstrapError::ParentGone),
+        }
+    }
+
+    /// Waits until all ranks are here.
+    ///
+    /// # Errors
+    /// As [`Self::all_gather`].
+    pub fn barrier(&mut self) -> Result<(), BootstrapError> {
+        self.all_gather(&[]).map(drop)
+    }
+
+    /// Tells the parent's program something.
+    ///
+    /// # Errors
+    /// The parent is gone.
+    pub fn report(&mut self, body: &[u8]) -> Result<(), BootstrapError> {
+        Ok(write_frame(&mut self.stream, REPORT, body)?)
+    }
+
+    /// Tells the parent why this rank ends.
+    ///
+    /// # Errors
+    /// The parent is gone.
+    pub fn fail(&mut self, reason: &str) -> Result<(), BootstrapError> {
+        Ok(write_frame(&mut self.stream, FAILED, reason.as_bytes())?)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Ends the reading thread too, and shows the parent the end; it fails only when that is so already.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// What the parent learns of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A rank reports something.
+    Report {
+        /// Which rank.
+        rank: usize,
+        /// What.
+        body: Vec<u8>,
+    },
+    /// A rank says why it ends.
+    Failed {
+        /// Which rank.
+        rank: usize,
+        /// Why.
+        reason: String,
+    },
+    /// A rank's socket is at its end: it is done, or dead.
+    Closed {
+        /// Which rank.
+        rank: usize,
+    },
+}
+
+/// The parent's end of all links.
+#[derive(Debug)]
+pub struct Relay {
+    streams: Vec<UnixStream>,
+    frames: Receiver<FromRank>,
+    gathered: Vec<Option<Vec<u8>>>,
+}
+
+impl Relay {
+    /// Starts to relay between `streams`, one per rank, and gives each rank its number and the job.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start(streams: Vec<UnixStream>, job: &[u8]) -> io::Result<Self> {
+        let (sender, frames) = channel();
+        let ranks = streams.len();
+        for (rank, stream) in streams.iter().enumerate() {
+            stream.set_write_timeout(Some(WRITE_LIMIT))?;
+            let (mut reader, sender) = (stream.try_clone()?, sender.clone());
+            thread::Builder::new()
+                .name(format!("relay of rank {rank}"))
+                .spawn(move || relay_rank(rank, &mut reader, &sender))?;
+        }
+        for (rank, mut stream) in streams.iter().enumerate() {
+            let mut body = [rank, ranks].map(|number| (number as u32).to_le_bytes()).concat();
+            body.extend_from_slice(job);
+            // A rank that is gone already shows by the end of its socket.
+            let _ = write_frame(&mut stream, START, &body);
+        }
+        Ok(Self { streams, frames, gathered: vec![None; ranks] })
+    }
+
+    /// The next event; `None` when nothing at all came from any rank for `silence`.
+    pub fn next_event(&mut self, silence: Duration) -> Option<Event> {
+        loop {
+            let (rank, frame) = match self.frames.recv_timeout(silence) {
+                Ok(frame) => frame,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
+            };
+            match frame {
+                Some((GATHER, body)) => self.gather(rank, body),
+                Some((REPORT, body)) => return Some(Event::Report { rank, body }),
+                Some((FAILED, reason)) => return Some(Event::Failed { rank, reason: lossy(&reason) }),
+                Some((kind, _)) => {
+                    return Some(Event::Failed { rank, reason: format!("it sent a frame of the unknown kind {kind}") });
+                }
+                None => return Some(Event::Closed { rank }),
+            }
+        }
+    }
+
+    /// Tells all ranks to stop.
+    pub fn abort(&mut self, reason: &str) {
+        for mut stream in &self.streams {
+            // A rank that is gone needs no telling.
+            let _ = write_frame(&mut stream, ABORT, reason.as_bytes());
+        }
+    }
+
+    fn gather(&mut self, rank: usize, body: Vec<u8>) {
+        self.gathered[rank] = Some(body);
+        if self.gathered.iter().any(Option::is_none) {
+            return;
+        }
+        let packed = pack(self.gathered.iter_mut().filter_map(Option::take));
+        for mut stream in &self.streams {
+            // A rank that is gone shows by the end of its socket.
+            let _ = write_frame(&mut stream, GATHERED, &packed);
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        for stream in &self.streams {
+            // As for a link.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn relay_rank(rank: usize, reader: &mut UnixStream, sender: &Sender<FromRank>) {
+    while let Ok(frame) = read_frame(reader) {
+        if sender.send((rank, Some(frame))).is_err() {
+            return;
+        }
+    }
+    // Nobody listens any more when this fails.
+    let _ = sender.send((rank, None));
+}
+
+fn write_frame(stream: &mut impl Write, kind: u8, body: &[u8]) -> io::Result<()> {
+    assert!(body.len() <= MAX_BODY_BYTES, "a frame of {} bytes", body.len());
+    let mut frame = Vec::with_capacity(5 + body.len());
+    frame.push(kind);
+    frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    frame.extend_from_slice(body);
+    stream.write_all(&frame)
+}
+
+fn read_frame(stream: &mut UnixStream) -> io::Result<Frame> {
+    let mut head = [0; 5];
+    stream.read_exact(&mut head)?;
+    let length = number(&head, 1);
+    if length > MAX_BODY_BYTES {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a frame of {length} bytes")));
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body)?;
+    Ok((head[0], body))
+}
+
+/// The four bytes at `offset` as a little-endian number.
+fn number(bytes: &[u8], offset: usize) -> usize {
+    bytes[offset..offset + 4].iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
+}
+
+fn pack(parts: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
+    parts.fold(Vec::new(), |mut packed, part| {
+        packed.extend_from_slice(&(part.len() as u32).to_le_bytes());
+        packed.extend_from_slice(&part);
+        packed
+    })
+}
+
+fn unpack(mut packed: &[u8], count: usize) -> Option<Vec<Vec<u8>>> {
+    let mut parts = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (head, rest) = packed.split_at_checked(4)?;
+        let (part, rest) = rest.split_at_checked(number(head, 0))?;
+        parts.push(part.to_vec());
+        packed = rest;
+    }
+    packed.is_empty().then_some(parts)
+}
+
+fn lossy(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).into_owned()
+}
+
+/// What goes wrong between a rank and its parent.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum BootstrapError {
+    /// The socket failed.
+    #[error("the socket to the parent process failed: {reason}; look for what the parent says")]
+    Socket {
+        /// What the kernel says.
+        reason: String,
+    },
+    /// The parent ended.
+    #[error("the parent process is gone; start the whole command again")]
+    ParentGone,
+    /// The parent says stop.
+    #[error("the parent process says stop: {reason}")]
+    Aborted {
+        /// Why.
+        reason: String,
+    },
+    /// Bytes that make no sense.
+    #[error("{what} cannot be understood; all ranks must run the same program")]
+    Garbled {
+        /// Which bytes.
+        what: String,
+    },
+}
+
+impl From<io::Error> for BootstrapError {
+    fn from(error: io::Error) -> Self {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        match error.kind() {
+            BrokenPipe | ConnectionReset | UnexpectedEof => Self::ParentGone,
+            _ => Self::Socket { reason: error.to_string() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(count: usize) -> (Vec<UnixStream>, Vec<UnixStream>) {
+        (0..count).map(|_| UnixStream::pair().unwrap()).unzip()
+    }
+
+    #[test]
+    fn what_one_rank_gives_all_ranks_get_in_order() {
+        let (ours, theirs) = pairs(3);
+        let mut relay = Relay::start(ours, b"job").unwrap();
+        thread::scope(|scope| {
+            for stream in theirs {
+                scope.spawn(|| {
+                    let mut link = Link::open(stream).unwrap();
+                    assert_eq!((link.ranks(), link.job()), (3, &b"job"[..]));
+                    for round in 0..50_usize {
+                        let mine = vec![link.rank() as u8; round * link.rank()];
+                        let all = link.all_gather(&mine).unwrap();
+                        let expected: Vec<_> = (0..3).map(|rank| vec![rank as u8; round * rank]).collect();
+                        assert_eq!(all, expected);
+                    }
+                    link.report(&[7]).unwrap();
+                });
+            }
+            let mut events: Vec<_> = std::iter::from_fn(|| relay.next_event(Duration::from_secs(20))).take(6).collect();
+            events.sort_by_key(|event| format!("{event:?}"));
+            assert_eq!(events[..3], [0, 1, 2].map(|rank| Event::Closed { rank }));
+            assert_eq!(events[3..], [0, 1, 2].map(|rank| Event::Report { rank, body: vec![7] }));
+        });
+    }
+
+    #[test]
+    fn a_rank_that_waits_learns_that_the_parent_says_stop_or_is_gone() {
+        for gone in [false, true] {
+            let (ours, mut theirs) = pairs(2);
+            let mut relay = Relay::start(ours, b"").unwrap();
+            let mut link = Link::open(theirs.remove(0)).unwrap();
+            let abort = link.abort_flag();
+            let waits = thread::spawn(move || (link.barrier().unwrap_err(), link));
+            drop(theirs);
+            assert_eq!(relay.next_event(Duration::from_secs(20)), Some(Event::Closed { rank: 1 }));
+            if gone {
+                drop(relay);
+            } else {
+                relay.abort("rank 1 is dead");
+            }
+            let (error, link) = waits.join().unwrap();
+            while !abort.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            assert_eq!(link.orphaned_flag().load(Ordering::Relaxed), gone);
+            match error {
+                BootstrapError::Aborted { reason } => assert!(!gone && reason == "rank 1 is dead"),
+                error => assert!(gone, "{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn silence_is_an_answer_and_garbage_an_error() {
+        let (ours, theirs) = pairs(1);
+        let mut relay = Relay::start(ours, b"").unwrap();
+        assert_eq!(relay.next_event(Duration::from_millis(20)), None);
+        (&theirs[0]).write_all(&[GATHER, 0xff, 0xff, 0xff, 0xff]).unwrap();
+        assert_eq!(relay.next_event(Duration::from_secs(20)), Some(Event::Closed { rank: 0 }));
+        assert_eq!(unpack(&[1, 0, 0, 0], 1), None);
+        assert_eq!(unpack(&[1, 0, 0, 0, 9, 9], 1), None);
+        assert_eq!(unpack(&pack([vec![1], vec![]].into_iter()), 2), Some(vec![vec![1], vec![]]));
+    }
+}

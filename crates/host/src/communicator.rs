@@ -1,0 +1,442 @@
+//! A communicator: the connections between ranks and the collectives over them, with NCCL's two roles.
+//!
+//! The calling thread is the service: it sets connections up, registers and closes. The progress loop runs on a thread of
+//! its own, as NCCL's does, so a plugin sees the same calls from the same kinds of threads.
+
+use crate::bootstrap::{BootstrapError, Link};
+use crate::connection::{Connection, StepShape};
+use crate::net::{Handle, ListenComm, NetApi, NetError, RecvComm, SendComm};
+use crate::patience::Patience;
+use crate::plan::{Place, Plan, Ring, chunks};
+use crate::progress::{Buffers, ELEMENT_BYTES, run};
+use railweave_abi::net::HANDLE_MAX_BYTES;
+use std::ops::Range;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Where data goes on its way between a user's buffer and the plugin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Through staging buffers, registered once per connection: what NCCL does by default.
+    Staged,
+    /// Straight from and to the user's buffers, registered for each collective; sums still go through staging.
+    Direct,
+}
+
+/// What a communicator is made with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The devices to use: a ring over each, peers spread over them. Not empty, and the same on all ranks.
+    pub devices: Vec<i32>,
+    /// The way of data.
+    pub mode: Mode,
+    /// The longest time without any progress before an error.
+    pub stall: Duration,
+}
+
+/// Slices of direct transfers between two peers: larger than any staging slot, to be sure that nothing is staged.
+const DIRECT_SLICE_BYTES: usize = 8 << 20;
+
+/// The connections of one rank with all others. After an error it is closed, and every further call says so.
+#[derive(Debug)]
+pub struct Communicator<'net, N: NetApi> {
+    net: &'net N,
+    rank: usize,
+    ranks: usize,
+    settings: Settings,
+    abort: Arc<AtomicBool>,
+    /// One per device to the next rank, then one to each other rank in order.
+    senders: Vec<Connection<'net, N, SendComm>>,
+    /// One per device from the previous rank, then one from each other rank in order.
+    receivers: Vec<Connection<'net, N, RecvComm>>,
+}
+
+impl<'net, N: NetApi> Communicator<'net, N> {
+    /// Connects this rank with all others; all ranks call this together.
+    ///
+    /// # Errors
+    /// The plugin or another rank failed, or the set-up took longer than the time allowed without progress.
+    pub fn connect(net: &'net N, link: &mut Link, settings: Settings) -> Result<Self, CommunicatorError> {
+        let (rank, ranks) = (link.rank(), link.ranks());
+        if ranks < 2 || settings.devices.is_empty() {
+            let what = format!("a communicator of {ranks} ranks over {} devices", settings.devices.len());
+            return Err(CommunicatorError::Usage { what, allowed: "at least 2 ranks and 1 device" });
+        }
+        let abort = link.abort_flag();
+        let mut this = Self { net, rank, ranks, settings, abort, senders: Vec::new(), receivers: Vec::new() };
+        this.set_up(link)?;
+        // Nobody starts to send before everybody has accepted, so that times of collectives are of collectives.
+        link.barrier()?;
+        Ok(this)
+    }
+
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// Sums `data` of all ranks, element by element, into `data` of every rank.
+    ///
+    /// # Errors
+    /// See [`CommunicatorError`]; the communicator is then closed.
+    pub fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), CommunicatorError> {
+        let mut plan = Plan::default();
+        for (connection, part) in chunks(&(0..data.len()), self.settings.devices.len()).iter().enumerate() {
+            let chunks = chunks(part, self.ranks);
+            self.ring().all_reduce(&mut plan, connection, &chunks, RING_SLICE);
+        }
+        self.run(&plan, Buffers::in_place(data))
+    }
+
+    /// Puts the inputs of all ranks one after the other into `output` of every rank.
+    ///
+    /// # Errors
+    /// See [`CommunicatorError`]; the communicator is then closed, unless the lengths were wrong.
+    pub fn all_gather(&mut self, input: &[f32], output: &mut [f32]) -> Result<(), CommunicatorError> {
+        self.check_lengths("all-gather: output", output.len(), input.len() * self.ranks)?;
+        let block = input.len();
+        output[self.rank * block..][..block].copy_from_slice(input);
+        let mut plan = Plan::default();
+        for (connection, chunks) in self.blocks(block).iter().enumerate() {
+            self.ring().all_gather(&mut plan, connection, chunks, RING_SLICE);
+        }
+        self.run(&plan, Buffers::in_place(output))
+    }
+
+    /// Sums `data` of all ranks, of which this rank gets its own block: the range that is answered. The rest of `data`
+    /// then holds partial sums.
+    ///
+    /// # Errors
+    /// See [`CommunicatorError`]; the communicator is then closed, unless the length was wrong.
+    pub fn reduce_scatter(&mut self, data: &mut [f32]) -> Result<Range<usize>, CommunicatorError> {
+        let block = data.len() / self.ranks;
+        self.check_lengths("reduce-scatter: data", data.len(), block * self.ranks)?;
+        let mut plan = Plan::default();
+        for (connection, chunks) in self.blocks(block).iter().enumerate() {
+            self.ring().reduce_scatter(&mut plan, connection, chunks, RING_SLICE);
+        }
+        self.run(&plan, Buffers::in_place(data))?;
+        Ok(self.rank * block..(self.rank + 1) * block)
+    }
+
+    /// Sends block p of `input` to rank p and puts what comes from rank p into block p of `output`.
+    ///
+    /// # Errors
+    /// See [`CommunicatorError`]; the communicator is then closed, unless the lengths were wrong.
+    pub fn all_to_all(&mut self, input: &[f32], output: &mut [f32]) -> Result<(), CommunicatorError> {
+        let block = input.len() / self.ranks;
+        self.check_lengths("all-to-all: input", input.len(), block * self.ranks)?;
+        self.check_lengths("all-to-all: output", output.len(), input.len())?;
+        let range = |peer: usize| peer * block..(peer + 1) * block;
+        output[range(self.rank)].copy_from_slice(&input[range(self.rank)]);
+        let mut plan = Plan::default();
+        for peer in (0..self.ranks).filter(|peer| *peer != self.rank) {
+            plan.send(self.peer_connection(peer), &range(peer), self.peer_slice());
+            plan.receive(self.peer_connection(peer), &range(peer), self.peer_slice());
+        }
+        self.run(&plan, Buffers::new(input, output))
+    }
+
+    /// Sends `input` to rank `to` and receives `output` from rank `from`, at the same time.
+    ///
+    /// # Errors
+    /// See [`CommunicatorError`]; the communicator is then closed, unless a rank was wrong.
+    pub fn send_recv(
+        &mut self,
+        to: usize,
+        input: &[f32],
+        from: usize,
+        output: &mut [f32],
+    ) -> Result<(), CommunicatorError> {
+        for peer in [to, from] {
+            if peer >= self.ranks || peer == self.rank {
+                let what = format!("send and receive between rank {} and rank {peer} of {}", self.rank, self.ranks);
+                return Err(CommunicatorError::Usage { what, allowed: "two different ranks" });
+            }
+        }
+        let mut plan = Plan::default();
+        plan.send(self.peer_connection(to), &(0..input.len()), self.peer_slice());
+        plan.receive(self.peer_connection(from), &(0..output.len()), self.peer_slice());
+        self.run(&plan, Buffers::new(input, output))
+    }
+
+    /// Closes all connections; all ranks call this after their last collective.
+    ///
+    /// # Errors
+    /// The first that the plugin says; the rest is closed all the same.
+    pub fn close(mut self) -> Result<(), CommunicatorError> {
+        let mut result = Ok(());
+        for sender in self.senders.drain(..) {
+            result = result.and(sender.close());
+        }
+        for receiver in self.receivers.drain(..) {
+            result = result.and(receiver.close());
+        }
+        Ok(result?)
+    }
+
+    fn ring(&self) -> Ring {
+        Ring { rank: self.rank, ranks: self.ranks }
+    }
+
+    fn peer_slice(&self) -> usize {
+        let bytes = if self.settings.mode == Mode::Direct { DIRECT_SLICE_BYTES } else { StepShape::PEER.slice_bytes };
+        bytes / ELEMENT_BYTES
+    }
+
+    /// The index of the connections with `peer`, the same among senders and receivers.
+    fn peer_connection(&self, peer: usize) -> usize {
+        self.settings.devices.len() + if peer < self.rank { peer } else { peer - 1 }
+    }
+
+    /// For each device's ring, its part of the block of every rank.
+    fn blocks(&self, block: usize) -> Vec<Vec<Range<usize>>> {
+        let parts = chunks(&(0..block), self.settings.devices.len());
+        let shift = |part: &Range<usize>, rank: usize| part.start + rank * block..part.end + rank * block;
+        parts.iter().map(|part| (0..self.ranks).map(|rank| shift(part, rank)).collect()).collect()
+    }
+
+    fn check_lengths(&self, what: &str, length: usize, expected: usize) -> Result<(), CommunicatorError> {
+        if length == expected {
+            return Ok(());
+        }
+        let what = format!("{what} of {length} elements on rank {} of {}, not {expected}", self.rank, self.ranks);
+        Err(CommunicatorError::Usage { what, allowed: "lengths that divide evenly among the ranks" })
+    }
+
+    /// Carries out a plan: the service registers, the progress thread moves data, the service deregisters.
+    fn run(&mut self, plan: &Plan, buffers: Buffers) -> Result<(), CommunicatorError> {
+        if self.senders.is_empty() {
+            return Err(CommunicatorError::Closed { rank: self.rank });
+        }
+        assert!(buffers.hold(plan), "a plan stays inside the buffers that it was made for");
+        let result = self.register(plan, buffers).and_then(|()| {
+            let patience = Patience::new(self.rank, self.settings.stall, &self.abort);
+            let (net, senders, receivers) = (self.net, &self.senders[..], &self.receivers[..]);
+            std::thread::scope(|scope| {
+                // SAFETY: the buffers are borrowed by our caller and hold the plan; after an error the connections are
+                // closed below, before the borrow ends. Registrations are of whole buffers.
+                let progress = move || unsafe { run(net, plan, senders, receivers, buffers, patience) };
+                let thread = std::thread::Builder::new().name("progress".to_owned()).spawn_scoped(scope, progress);
+                match thread {
+                    Ok(thread) => thread.join(),
+                    Err(error) => Ok(Err(CommunicatorError::Thread { reason: error.to_string() })),
+                }
+            })
+            .unwrap_or_else(|panic| {
+                self.abandon();
+                resume_unwind(panic)
+            })
+        });
+        let result = result.and_then(|()| self.deregister());
+        if result.is_err() {
+            self.abandon();
+        }
+        result
+    }
+
+    /// Closes everything, as NCCL does on abort: transfers may be in flight.
+    fn abandon(&mut self) {
+        self.senders.clear();
+        self.receivers.clear();
+    }
+
+    fn register(&mut self, plan: &Plan, buffers: Buffers) -> Result<(), CommunicatorError> {
+        if self.settings.mode == Mode::Staged {
+            return Ok(());
+        }
+        for stream in &plan.sends {
+            let (data, bytes) = buffers.whole(stream.place);
+            // SAFETY: `run` deregisters or closes before the buffers' borrow ends.
+            unsafe { self.senders[stream.connection].register_user(data, bytes) }?;
+        }
+        for stream in &plan.receives {
+            let (data, bytes) = buffers.whole(Place::Output);
+            // SAFETY: as above.
+            unsafe { self.receivers[stream.connection].register_user(data, bytes) }?;
+        }
+        Ok(())
+    }
+
+    fn deregister(&mut self) -> Result<(), CommunicatorError> {
+        self.senders.iter_mut().try_for_each(Connection::deregister_user)?;
+        Ok(self.receivers.iter_mut().try_for_each(Connection::deregister_user)?)
+    }
+
+    /// Listens for every connection, exchanges the handles, then polls all connects and accepts until they are there.
+    fn set_up(&mut self, link: &mut Link) -> Result<(), CommunicatorError> {
+        let (net, rank, ranks) = (self.net, self.rank, self.ranks);
+        let rings = self.settings.devices.len();
+        let peers = || (0..ranks).filter(move |peer| *peer != rank);
+        let previous = (rank + ranks - 1) % ranks;
+        let sources = std::iter::repeat_n(previous, rings).chain(peers());
+        let mut mine = Vec::new();
+        let mut accepts = Vec::new();
+        for (index, peer) in sources.enumerate() {
+            let mut handle = Handle::default();
+            let listen = net.listen(self.device(index, peer), &mut handle)?;
+            mine.extend_from_slice(&handle.0);
+            accepts.push(Accepting { net, listen: Some(listen), peer, ready: None });
+        }
+        let all = link.all_gather(&mine)?;
+        let next = (rank + 1) % ranks;
+        let targets = std::iter::repeat_n(next, rings).chain(peers());
+        let mut connects = Vec::new();
+        for (index, peer) in targets.enumerate() {
+            // The peer's listens are in our own order, with the places of ranks after its own moved down by one.
+            let place = if index < rings { index } else { rings + if rank < peer { rank } else { rank - 1 } };
+            let bytes = all[peer].get(place * HANDLE_MAX_BYTES..(place + 1) * HANDLE_MAX_BYTES);
+            let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+            let bytes = bytes.ok_or_else(|| BootstrapError::Garbled { what: format!("the handles of rank {peer}") })?;
+            let device = self.device(index, peer);
+            connects.push(Connecting { device, handle: Box::new(Handle(bytes)), peer, ready: None });
+        }
+        let shape = |index: usize| if index < rings { StepShape::RING } else { StepShape::PEER };
+        let mut patience = Patience::new(rank, self.settings.stall, &self.abort);
+        loop {
+            let (mut missing, mut moved) = (Vec::new(), false);
+            for (index, connect) in connects.iter_mut().enumerate().filter(|(_, connect)| connect.ready.is_none()) {
+                match net.connect(connect.device, &mut connect.handle)? {
+                    Some(comm) => {
+                        connect.ready = Some(Connection::new(net, comm, connect.peer, shape(index))?);
+                        moved = true;
+                    }
+                    None => missing.push(("connect to", connect.peer)),
+                }
+            }
+            for (index, accept) in accepts.iter_mut().enumerate().filter(|(_, accept)| accept.ready.is_none()) {
+                if accept.poll(shape(index))? {
+                    moved = true;
+                } else {
+                    missing.push(("accept from", accept.peer));
+                }
+            }
+            if missing.is_empty() {
+                break;
+            }
+            patience.after_round(moved, || {
+                let missing = missing.iter().map(|(what, peer)| format!("{what} rank {peer}"));
+                missing.collect::<Vec<_>>().join("; ")
+            })?;
+        }
+        self.senders = connects.into_iter().filter_map(|connect| connect.ready).collect();
+        self.receivers = accepts.into_iter().filter_map(|mut accept| accept.ready.take()).collect();
+        Ok(())
+    }
+
+    /// The device of a connection with `peer`: both sides choose the same.
+    fn device(&self, index: usize, peer: usize) -> i32 {
+        let devices = &self.settings.devices;
+        devices[if index < devices.len() { index } else { (self.rank + peer) % devices.len() }]
+    }
+}
+
+/// The slice of a ring in elements.
+const RING_SLICE: usize = StepShape::RING.slice_bytes / ELEMENT_BYTES;
+
+/// A connect that is polled. The handle is on the heap: the plugin writes to it, so it must not move.
+struct Connecting<'net, N: NetApi> {
+    device: i32,
+    handle: Box<Handle>,
+    peer: usize,
+    ready: Option<Connection<'net, N, SendComm>>,
+}
+
+/// A listen that is polled for its connection; closed as soon as that is there, or when dropped.
+struct Accepting<'net, N: NetApi> {
+    net: &'net N,
+    listen: Option<ListenComm>,
+    peer: usize,
+    ready: Option<Connection<'net, N, RecvComm>>,
+}
+
+impl<N: NetApi> Accepting<'_, N> {
+    fn poll(&mut self, shape: StepShape) -> Result<bool, NetError> {
+        let Some(listen) = &self.listen else { return Ok(true) };
+        let Some(comm) = self.net.accept(listen)? else { return Ok(false) };
+        self.ready = Some(Connection::new(self.net, comm, self.peer, shape)?);
+        self.listen.take().map_or(Ok(()), |listen| self.net.close_listen(listen))?;
+        Ok(true)
+    }
+}
+
+impl<N: NetApi> Drop for Accepting<'_, N> {
+    fn drop(&mut self) {
+        if let Some(listen) = self.listen.take() {
+            // The set-up failed already, which is what its caller learns.
+            let _ = self.net.close_listen(listen);
+        }
+    }
+}
+
+/// What goes wrong in a communicator.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CommunicatorError {
+    /// The plugin failed.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// The exchange with the other ranks failed.
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+    /// Nothing moved for too long.
+    #[error(
+        "rank {rank} made no progress for {seconds} s: {stuck}; check that the peer is alive and that no firewall stands between, or allow more time"
+    )]
+    Stalled {
+        /// The rank that waits.
+        rank: usize,
+        /// How long it waited.
+        seconds: f64,
+        /// What it waits for.
+        stuck: String,
+    },
+    /// Another rank failed, or the parent is gone.
+    #[error(
+        "rank {rank} was told to stop, because another rank failed or the parent is gone; look for the first error"
+    )]
+    Aborted {
+        /// The rank that stops.
+        rank: usize,
+    },
+    /// The plugin reported another size than was sent.
+    #[error("slice {index} from rank {peer} has {bytes} bytes by test, but {expected} were sent; sizes must be exact")]
+    WrongSize {
+        /// The sender.
+        peer: usize,
+        /// The number of the slice in its stream.
+        index: usize,
+        /// What the plugin reported.
+        bytes: i64,
+        /// What was sent.
+        expected: usize,
+    },
+    /// A call after an error.
+    #[error("the communicator of rank {rank} is closed since its first error; make a new one")]
+    Closed {
+        /// The rank.
+        rank: usize,
+    },
+    /// No thread could be started.
+    #[error("no progress thread could be started: {reason}; check the limits of this process")]
+    Thread {
+        /// What the kernel says.
+        reason: String,
+    },
+    /// A call with arguments that do not fit.
+    #[error("{what} is not possible; allowed are {allowed}")]
+    Usage {
+        /// What was asked for.
+        what: String,
+        /// What would be right.
+        allowed: &'static str,
+    },
+}

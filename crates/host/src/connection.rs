@@ -1,0 +1,177 @@
+//! One side of a connection with the buffers that are registered for it, as NCCL's proxies keep them.
+
+use crate::memory::HostMemory;
+use crate::net::{Comm, NetApi, NetError, RecvComm, Registration, SendComm};
+use std::ptr::NonNull;
+
+/// How a connection cuts its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepShape {
+    /// Bytes of one slice, a multiple of 4.
+    pub slice_bytes: usize,
+    /// Slices in flight at one time, 1 to 32.
+    pub in_flight: usize,
+}
+
+impl StepShape {
+    /// NCCL's rings with protocol Simple: two of the eight steps of the 4 MiB buffer at a time.
+    pub const RING: Self = Self { slice_bytes: 1 << 20, in_flight: 4 };
+    /// NCCL's steps of 512 KiB, all eight in flight.
+    pub const PEER: Self = Self { slice_bytes: 1 << 19, in_flight: 8 };
+
+    /// The size of the staging buffer.
+    #[must_use]
+    pub fn buffer_bytes(self) -> usize {
+        self.slice_bytes * self.in_flight
+    }
+}
+
+/// A side of a connection: [`SendComm`] or [`RecvComm`].
+pub trait Side {
+    /// The side for a registration.
+    fn comm(&self) -> Comm<'_>;
+
+    /// Closes it.
+    ///
+    /// # Errors
+    /// As the plugin says.
+    fn close<N: NetApi>(self, net: &N) -> Result<(), NetError>;
+}
+
+impl Side for SendComm {
+    fn comm(&self) -> Comm<'_> {
+        Comm::Send(self)
+    }
+
+    fn close<N: NetApi>(self, net: &N) -> Result<(), NetError> {
+        net.close_send(self)
+    }
+}
+
+impl Side for RecvComm {
+    fn comm(&self) -> Comm<'_> {
+        Comm::Recv(self)
+    }
+
+    fn close<N: NetApi>(self, net: &N) -> Result<(), NetError> {
+        net.close_recv(self)
+    }
+}
+
+/// One side of a connection, its staging buffer, and at times a user's buffer. It is closed when dropped, with transfers
+/// in flight too, in NCCL's order: first the registrations, then the connection, then the memory.
+#[derive(Debug)]
+pub struct Connection<'net, N: NetApi, S: Side> {
+    net: &'net N,
+    /// `None` once closed.
+    side: Option<S>,
+    /// The staging buffer's registration, until it ends.
+    staged: Option<Registration>,
+    /// The registration of a user's buffer, during a collective.
+    user: Option<Registration>,
+    staging: HostMemory,
+    peer: usize,
+    shape: StepShape,
+}
+
+impl<'net, N: NetApi, S: Side> Connection<'net, N, S> {
+    /// Takes over a connection to rank `peer` and registers a staging buffer for it.
+    ///
+    /// # Errors
+    /// The registration failed; the connection is then closed.
+    pub fn new(net: &'net N, side: S, peer: usize, shape: StepShape) -> Result<Self, NetError> {
+        let staging = HostMemory::new(shape.buffer_bytes());
+        let mut this = Self { net, side: Some(side), staged: None, user: None, staging, peer, shape };
+        // SAFETY: the memory lives in `this` and is freed after the connection is closed.
+        let staged = unsafe { net.reg_mr(this.side().comm(), this.staging.start(), shape.buffer_bytes()) }?;
+        this.staged = Some(staged);
+        Ok(this)
+    }
+
+    /// The rank at the other end.
+    #[must_use]
+    pub fn peer(&self) -> usize {
+        self.peer
+    }
+
+    /// How it cuts its data.
+    #[must_use]
+    pub fn shape(&self) -> StepShape {
+        self.shape
+    }
+
+    /// The open side.
+    ///
+    /// # Panics
+    /// Never outside of `close` and `drop`, which end the connection.
+    #[must_use]
+    pub fn side(&self) -> &S {
+        self.side.as_ref().expect("open until closed")
+    }
+
+    /// The start of the staging buffer's slot for slice number `index`, and the registration over it.
+    #[must_use]
+    pub fn slot(&self, index: usize) -> (NonNull<u8>, Registration) {
+        let offset = index % self.shape.in_flight * self.shape.slice_bytes;
+        // SAFETY: the offset is below the size of the staging buffer.
+        let start = unsafe { self.staging.start().add(offset) };
+        (start, self.staged.expect("registered when made"))
+    }
+
+    /// The registration of the user's buffer, if there is one.
+    #[must_use]
+    pub fn user(&self) -> Option<Registration> {
+        self.user
+    }
+
+    /// Registers a user's buffer, as NCCL does for zero-copy.
+    ///
+    /// # Errors
+    /// As the plugin says.
+    ///
+    /// # Safety
+    /// The buffer stays in place until [`Self::deregister_user`] or the end of this connection.
+    pub unsafe fn register_user(&mut self, data: NonNull<u8>, bytes: usize) -> Result<(), NetError> {
+        self.deregister_user()?;
+        // SAFETY: by the caller's word.
+        self.user = Some(unsafe { self.net.reg_mr(self.side().comm(), data, bytes) }?);
+        Ok(())
+    }
+
+    /// Ends the registration of the user's buffer, if there is one.
+    ///
+    /// # Errors
+    /// As the plugin says.
+    pub fn deregister_user(&mut self) -> Result<(), NetError> {
+        let Some(user) = self.user.take() else { return Ok(()) };
+        // SAFETY: made for this connection, and taken away here.
+        unsafe { self.net.dereg_mr(self.side().comm(), user) }
+    }
+
+    /// Ends the registrations and the connection.
+    ///
+    /// # Errors
+    /// The first that the plugin says; the rest is done all the same.
+    pub fn close(mut self) -> Result<(), NetError> {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Result<(), NetError> {
+        let user = if self.side.is_some() { self.deregister_user() } else { Ok(()) };
+        let Some(side) = self.side.take() else { return Ok(()) };
+        let staged = match self.staged.take() {
+            // SAFETY: made for this connection, and taken away here.
+            Some(staged) => unsafe { self.net.dereg_mr(side.comm(), staged) },
+            None => Ok(()),
+        };
+        let closed = side.close(self.net);
+        user.and(staged).and(closed)
+    }
+}
+
+impl<N: NetApi, S: Side> Drop for Connection<'_, N, S> {
+    fn drop(&mut self) {
+        // Whoever wants to know how it ended calls `close`.
+        let _ = self.finish();
+    }
+}

@@ -1,0 +1,385 @@
+//! A started plugin: the calls of every version behind [`NetApi`], made as NCCL makes them.
+
+use crate::logger;
+use crate::net::{
+    Comm, Handle, ListenComm, MAX_PARTS, NetApi, NetError, Part, Properties, RecvComm, Registration, Request, SendComm,
+};
+use crate::plugin::Inner;
+use crate::table::{Table, each};
+use railweave_abi::NcclResult;
+use railweave_abi::net::parts::CommConfig;
+use railweave_abi::net::{OPTIONAL_RECV_COMPLETION, PTR_HOST, TRAFFIC_CLASS_UNDEF, optional_recv_completion};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::ptr::{NonNull, null_mut};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How many communicators use a plugin of v6 to v10: NCCL calls their `init` for the first of them only.
+#[derive(Debug, Default)]
+pub(crate) struct Starts(Mutex<usize>);
+
+/// A plugin that was started for one communicator; the API's `finalize` is called when this is dropped. Close what was
+/// made with it first: a `Communicator` that borrows it does.
+#[derive(Debug)]
+pub struct LoadedNet {
+    plugin: Arc<Inner>,
+    /// The context of v11 on; NULL before.
+    context: *mut c_void,
+    /// The configuration, which plugins may keep a pointer to.
+    config: Box<UnsafeCell<CommConfig>>,
+    /// Whether `finalize` was called.
+    finalized: bool,
+}
+
+// SAFETY: NCCL calls a plugin from several threads at once with one context; the configuration is not changed here.
+unsafe impl Send for LoadedNet {}
+// SAFETY: as above.
+unsafe impl Sync for LoadedNet {}
+
+impl LoadedNet {
+    pub(crate) fn start(plugin: Arc<Inner>, comm_id: u64, traffic_class: Option<i32>) -> Result<Self, NetError> {
+        let config = CommConfig { traffic_class: traffic_class.unwrap_or(TRAFFIC_CLASS_UNDEF) };
+        let mut net = Self { plugin, context: null_mut(), config: Box::new(UnsafeCell::new(config)), finalized: false };
+        // Nothing is to be finalized unless `init` succeeds.
+        net.finalized = true;
+        net.init(comm_id)?;
+        net.finalized = false;
+        Ok(net)
+    }
+
+    /// Ends the communicator with the API's `finalize` (v11 on; before, NCCL tells a plugin nothing).
+    ///
+    /// # Errors
+    /// As the plugin says.
+    pub fn finalize(mut self) -> Result<(), NetError> {
+        self.finish()
+    }
+
+    fn init(&mut self, comm_id: u64) -> Result<(), NetError> {
+        let (log, profiler) = (Some(logger::function()), Some(ignore_event as _));
+        let plugin = Arc::clone(&self.plugin);
+        let mut started = plugin.starts.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = plugin.table;
+        let code = if table.version() <= 10 && *started > 0 {
+            NcclResult::SUCCESS
+        } else {
+            // SAFETY: the arguments are those of each version; the context and the configuration outlive the call.
+            unsafe {
+                match table {
+                    Table::V6(net) => self.need("init", net.init)?(log),
+                    Table::V7(net) => self.need("init", net.init)?(log),
+                    Table::V8(net) => self.need("init", net.init)?(log),
+                    Table::V9(net) => self.need("init", net.init)?(log),
+                    Table::V10(net) => self.need("init", net.init)?(log, profiler),
+                    Table::V11(net) => {
+                        let context = &raw mut self.context;
+                        self.need("init", net.init)?(context, comm_id, self.config.get(), log, profiler)
+                    }
+                    Table::V12(net) => {
+                        let context = &raw mut self.context;
+                        self.need("init", net.init)?(context, comm_id, self.config.get(), log, profiler)
+                    }
+                }
+            }
+        };
+        self.check("init", code)?;
+        *started += 1;
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), NetError> {
+        if std::mem::replace(&mut self.finalized, true) {
+            return Ok(());
+        }
+        *self.plugin.starts.0.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        let call = match self.plugin.table {
+            Table::V11(net) => self.need("finalize", net.finalize)?,
+            Table::V12(net) => self.need("finalize", net.finalize)?,
+            _ => return Ok(()),
+        };
+        // SAFETY: the context is the one that init wrote, and this is its last use.
+        self.check("finalize", unsafe { call(self.context) })
+    }
+
+    /// A function of the table, or an error that names it.
+    fn need<F>(&self, call: &'static str, function: Option<F>) -> Result<F, NetError> {
+        function.ok_or_else(|| NetError::NullFunction {
+            plugin: self.plugin.name.clone(),
+            call,
+            version: self.plugin.table.version(),
+        })
+    }
+
+    fn check(&self, call: &'static str, code: NcclResult) -> Result<(), NetError> {
+        if code.is_success() { Ok(()) } else { Err(self.failed(call, code)) }
+    }
+
+    fn failed(&self, call: &'static str, code: NcclResult) -> NetError {
+        NetError::Call { plugin: self.plugin.name.clone(), call, code }
+    }
+
+    fn broken(&self, call: &'static str, what: &'static str) -> NetError {
+        NetError::Broken { plugin: self.plugin.name.clone(), call, what }
+    }
+
+    /// Refuses a size that this version cannot say, as NCCL's own shims for old versions do.
+    fn limit(&self, call: &'static str, bytes: usize, limit: Option<usize>) -> Result<(), NetError> {
+        match limit {
+            Some(limit) if bytes > limit => {
+                Err(NetError::TooLarge { call, bytes, limit, version: self.plugin.table.version() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses receives that cannot be said in one call.
+    fn check_parts(&self, call: &'static str, parts: &[Part]) -> Result<(), NetError> {
+        assert!(
+            (1..=MAX_PARTS).contains(&parts.len()),
+            "{call} of {} parts: 1 to {MAX_PARTS} are allowed",
+            parts.len()
+        );
+        parts.iter().try_for_each(|part| self.limit(call, part.bytes, self.plugin.table.message_limit()))
+    }
+}
+
+impl NetApi for LoadedNet {
+    fn devices(&self) -> Result<i32, NetError> {
+        let call = self.need("devices", each!(self.plugin.table, net => net.devices))?;
+        let mut count = 0;
+        // SAFETY: `count` is an int for the plugin to write.
+        self.check("devices", unsafe { call(&raw mut count) })?;
+        Ok(count)
+    }
+
+    fn properties(&self, device: i32) -> Result<Properties, NetError> {
+        // SAFETY: the plugin was started.
+        let answer = self.need("getProperties", unsafe { self.plugin.table.properties(device) })?;
+        answer.map_err(|code| self.failed("getProperties", code))
+    }
+
+    fn listen(&self, device: i32, handle: &mut Handle) -> Result<ListenComm, NetError> {
+        let (handle, mut comm) = (handle.0.as_mut_ptr().cast(), null_mut());
+        // SAFETY: the handle has the 128 bytes that the API wants.
+        let code = unsafe {
+            match self.plugin.table {
+                Table::V6(net) => self.need("listen", net.listen)?(device, handle, &raw mut comm),
+                Table::V7(net) => self.need("listen", net.listen)?(device, handle, &raw mut comm),
+                Table::V8(net) => self.need("listen", net.listen)?(device, handle, &raw mut comm),
+                Table::V9(net) => self.need("listen", net.listen)?(device, handle, &raw mut comm),
+                Table::V10(net) => self.need("listen", net.listen)?(device, handle, &raw mut comm),
+                Table::V11(net) => self.need("listen", net.listen)?(self.context, device, handle, &raw mut comm),
+                Table::V12(net) => self.need("listen", net.listen)?(self.context, device, handle, &raw mut comm),
+            }
+        };
+        self.check("listen", code)?;
+        NonNull::new(comm).map(ListenComm::new).ok_or_else(|| self.broken("listen", "success with a NULL listen"))
+    }
+
+    fn connect(&self, device: i32, handle: &mut Handle) -> Result<Option<SendComm>, NetError> {
+        let (handle, mut comm, mut offload) = (handle.0.as_mut_ptr().cast(), null_mut(), null_mut());
+        let (to_comm, to_offload) = (&raw mut comm, &raw mut offload);
+        let (context, config) = (self.context, self.config.get());
+        // SAFETY: the handle has the 128 bytes of the listen; context and configuration live as long as `self`.
+        let code = unsafe {
+            match self.plugin.table {
+                Table::V6(net) => self.need("connect", net.connect)?(device, handle, to_comm),
+                Table::V7(net) => self.need("connect", net.connect)?(device, handle, to_comm, to_offload),
+                Table::V8(net) => self.need("connect", net.connect)?(device, handle, to_comm, to_offload),
+                Table::V9(net) => self.need("connect", net.connect)?(device, handle, to_comm, to_offload),
+                Table::V10(net) => self.need("connect", net.connect)?(device, config, handle, to_comm, to_offload),
+                Table::V11(net) => self.need("connect", net.connect)?(context, device, handle, to_comm, to_offload),
+                Table::V12(net) => self.need("connect", net.connect)?(context, device, handle, to_comm, to_offload),
+            }
+        };
+        self.check("connect", code)?;
+        Ok(NonNull::new(comm).map(SendComm::new))
+    }
+
+    fn accept(&self, listen: &ListenComm) -> Result<Option<RecvComm>, NetError> {
+        let (listen, mut comm, mut offload) = (listen.pointer(), null_mut(), null_mut());
+        let (to_comm, to_offload) = (&raw mut comm, &raw mut offload);
+        // SAFETY: the listen is open.
+        let code = unsafe {
+            match self.plugin.table {
+                Table::V6(net) => self.need("accept", net.accept)?(listen, to_comm),
+                Table::V7(net) => self.need("accept", net.accept)?(listen, to_comm, to_offload),
+                Table::V8(net) => self.need("accept", net.accept)?(listen, to_comm, to_offload),
+                Table::V9(net) => self.need("accept", net.accept)?(listen, to_comm, to_offload),
+                Table::V10(net) => self.need("accept", net.accept)?(listen, to_comm, to_offload),
+                Table::V11(net) => self.need("accept", net.accept)?(listen, to_comm, to_offload),
+                Table::V12(net) => self.need("accept", net.accept)?(listen, to_comm, to_offload),
+            }
+        };
+        self.check("accept", code)?;
+        Ok(NonNull::new(comm).map(RecvComm::new))
+    }
+
+    unsafe fn reg_mr(&self, comm: Comm<'_>, data: NonNull<u8>, bytes: usize) -> Result<Registration, NetError> {
+        self.limit("regMr", bytes, self.plugin.table.registration_limit())?;
+        let (comm, data, mut registration) = (comm.pointer(), data.as_ptr().cast(), null_mut());
+        let out = &raw mut registration;
+        // The limit above makes the size of v6 and v7 fit.
+        let int = bytes as c_int;
+        // SAFETY: the caller keeps the memory in place while it is registered.
+        let code = unsafe {
+            match self.plugin.table {
+                Table::V6(net) => self.need("regMr", net.reg_mr)?(comm, data, int, PTR_HOST, out),
+                Table::V7(net) => self.need("regMr", net.reg_mr)?(comm, data, int, PTR_HOST, out),
+                Table::V8(net) => self.need("regMr", net.reg_mr)?(comm, data, bytes, PTR_HOST, out),
+                Table::V9(net) => self.need("regMr", net.reg_mr)?(comm, data, bytes, PTR_HOST, out),
+                Table::V10(net) => self.need("regMr", net.reg_mr)?(comm, data, bytes, PTR_HOST, out),
+                Table::V11(net) => self.need("regMr", net.reg_mr)?(comm, data, bytes, PTR_HOST, out),
+                Table::V12(net) => self.need("regMr", net.reg_mr)?(comm, data, bytes, PTR_HOST, out),
+            }
+        };
+        self.check("regMr", code)?;
+        Ok(Registration(registration))
+    }
+
+    unsafe fn dereg_mr(&self, comm: Comm<'_>, registration: Registration) -> Result<(), NetError> {
+        let call = self.need("deregMr", each!(self.plugin.table, net => net.dereg_mr))?;
+        // SAFETY: the caller's registration belongs to this connection.
+        self.check("deregMr", unsafe { call(comm.pointer(), registration.0) })
+    }
+
+    unsafe fn isend(
+        &self,
+        comm: &SendComm,
+        data: NonNull<u8>,
+        bytes: usize,
+        tag: i32,
+        registration: Registration,
+    ) -> Result<Option<Request>, NetError> {
+        self.limit("isend", bytes, self.plugin.table.message_limit())?;
+        let (comm, data, mr) = (comm.pointer(), data.as_ptr().cast(), registration.0);
+        let mut request = null_mut();
+        let out = &raw mut request;
+        // The limit above makes the size of v6 to v8 fit.
+        let int = bytes as c_int;
+        // SAFETY: the caller keeps the registered data in place until the request is done. The profiler's event is NULL.
+        let code = unsafe {
+            match self.plugin.table {
+                Table::V6(net) => self.need("isend", net.isend)?(comm, data, int, tag, mr, out),
+                Table::V7(net) => self.need("isend", net.isend)?(comm, data, int, tag, mr, out),
+                Table::V8(net) => self.need("isend", net.isend)?(comm, data, int, tag, mr, out),
+                Table::V9(net) => self.need("isend", net.isend)?(comm, data, bytes, tag, mr, out),
+                Table::V10(net) => self.need("isend", net.isend)?(comm, data, bytes, tag, mr, null_mut(), out),
+                Table::V11(net) => self.need("isend", net.isend)?(comm, data, bytes, tag, mr, null_mut(), out),
+                Table::V12(net) => self.need("isend", net.isend)?(comm, data, bytes, tag, mr, null_mut(), out),
+            }
+        };
+        self.check("isend", code)?;
+        Ok(NonNull::new(request).map(Request::new))
+    }
+
+    unsafe fn irecv(
+        &self,
+        comm: &RecvComm,
+        parts: &[Part],
+        completion_optional: bool,
+    ) -> Result<Option<Request>, NetError> {
+        self.check_parts("irecv", parts)?;
+        let (mut data, mut mrs) = ([null_mut(); MAX_PARTS], [null_mut(); MAX_PARTS]);
+        let (mut sizes, mut ints, mut tags) = ([0_usize; MAX_PARTS], [0 as c_int; MAX_PARTS], [0 as c_int; MAX_PARTS]);
+        for (index, part) in parts.iter().enumerate() {
+            data[index] = part.data.as_ptr().cast();
+            mrs[index] = part.registration.0;
+            sizes[index] = part.bytes;
+            // Used for v6 to v8 only, where the limit above makes it fit.
+            ints[index] = part.bytes as c_int;
+            tags[index] = part.tag;
+        }
+        let (comm, n) = (comm.pointer(), parts.len() as c_int);
+        let (data, mrs, tags) = (data.as_mut_ptr(), mrs.as_mut_ptr(), tags.as_mut_ptr());
+        let (sizes, ints) = (sizes.as_mut_ptr(), ints.as_mut_ptr());
+        // NCCL's shims take the hint away for the versions that do not know it.
+        let hint = completion_optional && parts.len() == 1 && self.plugin.table.version() >= 9;
+        let mut request = if hint { optional_recv_completion() } else { null_mut() };
+        let out = &raw mut request;
+        // SAFETY: every array has `n` entries; the caller leaves the registered buffers alone until the request is done.
+        // The profiler's events are NULL, also as an array, which NCCL's bootstrap does.
+        let code = unsafe {
+            match self.plugin.table {
+                Table::V6(net) => self.need("irecv", net.irecv)?(comm, n, data, ints, tags, mrs, out),
+                Table::V7(net) => self.need("irecv", net.irecv)?(comm, n, data, ints, tags, mrs, out),
+                Table::V8(net) => self.need("irecv", net.irecv)?(comm, n, data, ints, tags, mrs, out),
+                Table::V9(net) => self.need("irecv", net.irecv)?(comm, n, data, sizes, tags, mrs, out),
+                Table::V10(net) => self.need("irecv", net.irecv)?(comm, n, data, sizes, tags, mrs, null_mut(), out),
+                Table::V11(net) => self.need("irecv", net.irecv)?(comm, n, data, sizes, tags, mrs, null_mut(), out),
+                Table::V12(net) => self.need("irecv", net.irecv)?(comm, n, data, sizes, tags, mrs, null_mut(), out),
+            }
+        };
+        self.check("irecv", code)?;
+        if request.addr() == OPTIONAL_RECV_COMPLETION {
+            return Err(self.broken("irecv", "the hint 0x1 was left in *request; it must be written each time"));
+        }
+        Ok(NonNull::new(request).map(Request::new))
+    }
+
+    unsafe fn iflush(&self, comm: &RecvComm, parts: &[Part]) -> Result<Option<Request>, NetError> {
+        self.check_parts("iflush", parts)?;
+        let call = self.need("iflush", each!(self.plugin.table, net => net.iflush))?;
+        let (mut data, mut mrs, mut sizes) =
+            ([null_mut(); MAX_PARTS], [null_mut(); MAX_PARTS], [0 as c_int; MAX_PARTS]);
+        for (index, part) in parts.iter().enumerate() {
+            data[index] = part.data.as_ptr().cast();
+            mrs[index] = part.registration.0;
+            sizes[index] = c_int::try_from(part.bytes).unwrap_or(c_int::MAX);
+        }
+        let (n, mut request) = (parts.len() as c_int, null_mut());
+        let (data, sizes, mrs) = (data.as_mut_ptr(), sizes.as_mut_ptr(), mrs.as_mut_ptr());
+        // SAFETY: every array has `n` entries, and the caller's buffers are registered.
+        let code = unsafe { call(comm.pointer(), n, data, sizes, mrs, &raw mut request) };
+        self.check("iflush", code)?;
+        Ok(NonNull::new(request).map(Request::new))
+    }
+
+    unsafe fn test(&self, request: &Request, sizes: Option<&mut [c_int; MAX_PARTS]>) -> Result<bool, NetError> {
+        let call = self.need("test", each!(self.plugin.table, net => net.test))?;
+        let sizes = sizes.map_or(null_mut(), |sizes| sizes.as_mut_ptr());
+        let mut done = 0;
+        // SAFETY: the caller's request is not done yet; there is room for the sizes of as many parts as irecv takes.
+        self.check("test", unsafe { call(request.pointer(), &raw mut done, sizes) })?;
+        Ok(done != 0)
+    }
+
+    fn close_send(&self, comm: SendComm) -> Result<(), NetError> {
+        let call = self.need("closeSend", each!(self.plugin.table, net => net.close_send))?;
+        // SAFETY: the connection is open, and this takes it away.
+        self.check("closeSend", unsafe { call(comm.pointer()) })
+    }
+
+    fn close_recv(&self, comm: RecvComm) -> Result<(), NetError> {
+        let call = self.need("closeRecv", each!(self.plugin.table, net => net.close_recv))?;
+        // SAFETY: the connection is open, and this takes it away.
+        self.check("closeRecv", unsafe { call(comm.pointer()) })
+    }
+
+    fn close_listen(&self, listen: ListenComm) -> Result<(), NetError> {
+        let call = self.need("closeListen", each!(self.plugin.table, net => net.close_listen))?;
+        // SAFETY: the listen is open, and this takes it away.
+        self.check("closeListen", unsafe { call(listen.pointer()) })
+    }
+}
+
+impl Drop for LoadedNet {
+    fn drop(&mut self) {
+        // Whoever wants to know how it ended calls `finalize`.
+        let _ = self.finish();
+    }
+}
+
+/// The profiler's callback that plugins are given: it accepts every event and keeps none.
+unsafe extern "C" fn ignore_event(
+    _event: *mut *mut c_void,
+    _kind: c_int,
+    _parent: *mut c_void,
+    _plugin_id: i64,
+    _data: *mut c_void,
+) -> NcclResult {
+    NcclResult::SUCCESS
+}
+
+#[cfg(test)]
+mod tests;

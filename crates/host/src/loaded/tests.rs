@@ -1,0 +1,451 @@
+//! Every version against a plugin of static tables that writes down what it is asked.
+
+use super::*;
+use libloading::os::unix::Library;
+use railweave_abi::net::calls::{
+    AcceptV6, AcceptV7, ConnectV6, ConnectV7, ConnectV10, ConnectV11, InitV6, InitV10, InitV11, IrecvV6, IrecvV9,
+    IrecvV10, IsendV6, IsendV9, IsendV10, ListenV6, ListenV11, RegMrV6, RegMrV8,
+};
+use railweave_abi::net::parts::DeviceHandle;
+use railweave_abi::net::{PTR_CUDA, v6, v7, v8, v9, v10, v11, v12};
+use railweave_abi::{NcclLogger, ProfilerCallback};
+use std::cell::RefCell;
+use std::ffi::c_char;
+
+const CONTEXT: usize = 0x77;
+const OK: NcclResult = NcclResult::SUCCESS;
+
+thread_local! {
+    static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+fn note(text: String) -> NcclResult {
+    CALLS.with_borrow_mut(|calls| calls.push(text));
+    OK
+}
+
+fn calls() -> Vec<String> {
+    CALLS.take()
+}
+
+fn pointer(number: usize) -> *mut c_void {
+    std::ptr::without_provenance_mut(number)
+}
+
+unsafe extern "C" fn init_v6(log: Option<NcclLogger>) -> NcclResult {
+    note(format!("init {}", log.is_some()))
+}
+unsafe extern "C" fn init_v10(log: Option<NcclLogger>, profiler: Option<ProfilerCallback>) -> NcclResult {
+    note(format!("init {} {}", log.is_some(), profiler.is_some()))
+}
+unsafe extern "C" fn init_v11(
+    context: *mut *mut c_void,
+    comm_id: u64,
+    config: *mut CommConfig,
+    log: Option<NcclLogger>,
+    profiler: Option<ProfilerCallback>,
+) -> NcclResult {
+    // SAFETY: the host gives both pointers.
+    let class = unsafe {
+        *context = pointer(CONTEXT);
+        (*config).traffic_class
+    };
+    note(format!("init {comm_id} class {class} {} {}", log.is_some(), profiler.is_some()))
+}
+unsafe extern "C" fn devices(count: *mut c_int) -> NcclResult {
+    // SAFETY: the host gives the pointer.
+    unsafe { *count = 3 };
+    OK
+}
+unsafe extern "C" fn listen_v6(device: c_int, _handle: *mut c_void, listen: *mut *mut c_void) -> NcclResult {
+    // SAFETY: the host gives the pointer.
+    unsafe { *listen = pointer(0x10) };
+    note(format!("listen {device}"))
+}
+unsafe extern "C" fn listen_v11(
+    context: *mut c_void,
+    device: c_int,
+    handle: *mut c_void,
+    listen: *mut *mut c_void,
+) -> NcclResult {
+    assert_eq!(context.addr(), CONTEXT);
+    // SAFETY: the host's own arguments.
+    unsafe { listen_v6(device, handle, listen) }
+}
+unsafe extern "C" fn connect_v6(device: c_int, handle: *mut c_void, send: *mut *mut c_void) -> NcclResult {
+    // SAFETY: the host gives 128 bytes that stay, and the pointer.
+    unsafe {
+        let polls = handle.cast::<u8>().add(127);
+        *polls += 1;
+        if *polls == 2 {
+            *send = pointer(0x20);
+        }
+        note(format!("connect {device} poll {}", *polls))
+    }
+}
+unsafe extern "C" fn connect_v7(
+    device: c_int,
+    handle: *mut c_void,
+    send: *mut *mut c_void,
+    offload: *mut *mut DeviceHandle,
+) -> NcclResult {
+    assert!(!offload.is_null());
+    // SAFETY: the host's own arguments.
+    unsafe { connect_v6(device, handle, send) }
+}
+unsafe extern "C" fn connect_v10(
+    device: c_int,
+    config: *mut CommConfig,
+    handle: *mut c_void,
+    send: *mut *mut c_void,
+    offload: *mut *mut DeviceHandle,
+) -> NcclResult {
+    // SAFETY: the host's own arguments.
+    unsafe {
+        assert_eq!((*config).traffic_class, 5);
+        connect_v7(device, handle, send, offload)
+    }
+}
+unsafe extern "C" fn connect_v11(
+    context: *mut c_void,
+    device: c_int,
+    handle: *mut c_void,
+    send: *mut *mut c_void,
+    offload: *mut *mut DeviceHandle,
+) -> NcclResult {
+    assert_eq!(context.addr(), CONTEXT);
+    // SAFETY: the host's own arguments.
+    unsafe { connect_v7(device, handle, send, offload) }
+}
+unsafe extern "C" fn accept_v6(listen: *mut c_void, receive: *mut *mut c_void) -> NcclResult {
+    assert_eq!(listen.addr(), 0x10);
+    // SAFETY: the host gives the pointer.
+    unsafe { *receive = pointer(0x30) };
+    OK
+}
+unsafe extern "C" fn accept_v7(
+    listen: *mut c_void,
+    receive: *mut *mut c_void,
+    offload: *mut *mut DeviceHandle,
+) -> NcclResult {
+    assert!(!offload.is_null());
+    // SAFETY: the host's own arguments.
+    unsafe { accept_v6(listen, receive) }
+}
+unsafe extern "C" fn reg_mr_v6(
+    comm: *mut c_void,
+    data: *mut c_void,
+    bytes: c_int,
+    kind: c_int,
+    memory: *mut *mut c_void,
+) -> NcclResult {
+    // SAFETY: the host's own arguments.
+    unsafe { reg_mr_v8(comm, data, bytes as usize, kind, memory) }
+}
+unsafe extern "C" fn reg_mr_v8(
+    comm: *mut c_void,
+    _data: *mut c_void,
+    bytes: usize,
+    kind: c_int,
+    memory: *mut *mut c_void,
+) -> NcclResult {
+    // SAFETY: the host gives the pointer.
+    unsafe { *memory = pointer(0x50) };
+    note(format!("regMr {:x} {bytes} kind {kind}", comm.addr()))
+}
+unsafe extern "C" fn dereg_mr(_comm: *mut c_void, memory: *mut c_void) -> NcclResult {
+    note(format!("deregMr {:x}", memory.addr()))
+}
+unsafe extern "C" fn isend_v10(
+    send: *mut c_void,
+    _data: *mut c_void,
+    bytes: usize,
+    tag: c_int,
+    memory: *mut c_void,
+    profiler: *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult {
+    assert_eq!((send.addr(), memory.addr()), (0x20, 0x50));
+    assert!(profiler.is_null());
+    // SAFETY: the host gives the pointer.
+    unsafe { *request = pointer(0x60) };
+    note(format!("isend {bytes} tag {tag}"))
+}
+unsafe extern "C" fn isend_v9(
+    send: *mut c_void,
+    data: *mut c_void,
+    bytes: usize,
+    tag: c_int,
+    memory: *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult {
+    // SAFETY: the host's own arguments.
+    unsafe { isend_v10(send, data, bytes, tag, memory, null_mut(), request) }
+}
+unsafe extern "C" fn isend_v6(
+    send: *mut c_void,
+    data: *mut c_void,
+    bytes: c_int,
+    tag: c_int,
+    memory: *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult {
+    // SAFETY: the host's own arguments.
+    unsafe { isend_v9(send, data, bytes as usize, tag, memory, request) }
+}
+unsafe extern "C" fn irecv_v10(
+    _receive: *mut c_void,
+    n: c_int,
+    _data: *mut *mut c_void,
+    bytes: *mut usize,
+    tags: *mut c_int,
+    _memory: *mut *mut c_void,
+    profiler: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult {
+    assert!(profiler.is_null());
+    // SAFETY: the host gives arrays of `n` and the pointer.
+    unsafe {
+        let (bytes, tags) =
+            (std::slice::from_raw_parts(bytes, n as usize), std::slice::from_raw_parts(tags, n as usize));
+        let preset = (*request).addr();
+        // Tag 99 asks for the mistake of leaving the hint.
+        if tags[0] != 99 {
+            *request = null_mut();
+        }
+        note(format!("irecv {bytes:?} tags {tags:?} preset {preset}"))
+    }
+}
+unsafe extern "C" fn irecv_v9(
+    receive: *mut c_void,
+    n: c_int,
+    data: *mut *mut c_void,
+    bytes: *mut usize,
+    tags: *mut c_int,
+    memory: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult {
+    // SAFETY: the host's own arguments.
+    unsafe { irecv_v10(receive, n, data, bytes, tags, memory, null_mut(), request) }
+}
+unsafe extern "C" fn irecv_v6(
+    receive: *mut c_void,
+    n: c_int,
+    data: *mut *mut c_void,
+    bytes: *mut c_int,
+    tags: *mut c_int,
+    memory: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult {
+    // SAFETY: the host's own arguments, with wider sizes.
+    unsafe {
+        let mut wide: Vec<usize> = std::slice::from_raw_parts(bytes, n as usize).iter().map(|b| *b as usize).collect();
+        irecv_v9(receive, n, data, wide.as_mut_ptr(), tags, memory, request)
+    }
+}
+unsafe extern "C" fn test(request: *mut c_void, done: *mut c_int, bytes: *mut c_int) -> NcclResult {
+    assert_eq!(request.addr(), 0x60);
+    // SAFETY: the host gives the pointer.
+    unsafe { *done = 1 };
+    note(format!("test sizes {}", !bytes.is_null()))
+}
+unsafe extern "C" fn fail(_comm: *mut c_void) -> NcclResult {
+    NcclResult::REMOTE_ERROR
+}
+unsafe extern "C" fn close(_comm: *mut c_void) -> NcclResult {
+    OK
+}
+unsafe extern "C" fn finalize(context: *mut c_void) -> NcclResult {
+    note(format!("finalize {:x}", context.addr()))
+}
+unsafe extern "C" fn properties_v6(_device: c_int, out: *mut v6::NetProperties) -> NcclResult {
+    let name: *const c_char = c"six".as_ptr();
+    let pci_path = std::ptr::null();
+    let (guid, ptr_support, speed, port, latency) = (7, PTR_CUDA, 100, 1, 0.5);
+    // SAFETY: the host gives the memory.
+    unsafe {
+        out.write(v6::NetProperties {
+            name,
+            pci_path,
+            guid,
+            ptr_support,
+            speed,
+            port,
+            latency,
+            max_comms: 9,
+            max_recvs: 8,
+        });
+    }
+    OK
+}
+unsafe extern "C" fn properties_v12(_device: c_int, out: *mut v12::NetProperties) -> NcclResult {
+    // SAFETY: the host gives the memory, zeroed.
+    unsafe {
+        (*out).name = c"twelve".as_ptr();
+        (*out).pci_path = c"/sys/pci".as_ptr();
+        (*out).v_props.ndevs = 2;
+        (*out).v_props.devs[1] = 4;
+        (*out).max_p2p_bytes = 1 << 40;
+        (*out).plane_id = 3;
+        (*out).force_flush = 1;
+    }
+    OK
+}
+
+macro_rules! table {
+    ($module:ident, $($more:tt)*) => {{
+        static TABLE: $module::Net = $module::Net {
+            name: c"static".as_ptr(),
+            devices: Some(devices),
+            reg_mr_dma_buf: None,
+            dereg_mr: Some(dereg_mr),
+            iflush: None,
+            test: Some(test),
+            close_send: Some(fail),
+            close_recv: Some(close),
+            close_listen: Some(close),
+            $($more)*
+        };
+        &TABLE
+    }};
+}
+
+/// The table of a version. Versions between the first and the last form of a call share what is written here.
+fn tables() -> [Table; 7] {
+    const I6: Option<InitV6> = Some(init_v6);
+    const I10: Option<InitV10> = Some(init_v10);
+    const I11: Option<InitV11> = Some(init_v11);
+    const L6: Option<ListenV6> = Some(listen_v6);
+    const L11: Option<ListenV11> = Some(listen_v11);
+    const C6: Option<ConnectV6> = Some(connect_v6);
+    const C7: Option<ConnectV7> = Some(connect_v7);
+    const C10: Option<ConnectV10> = Some(connect_v10);
+    const C11: Option<ConnectV11> = Some(connect_v11);
+    const A6: Option<AcceptV6> = Some(accept_v6);
+    const A7: Option<AcceptV7> = Some(accept_v7);
+    const M6: Option<RegMrV6> = Some(reg_mr_v6);
+    const M8: Option<RegMrV8> = Some(reg_mr_v8);
+    const S6: Option<IsendV6> = Some(isend_v6);
+    const S9: Option<IsendV9> = Some(isend_v9);
+    const S10: Option<IsendV10> = Some(isend_v10);
+    const R6: Option<IrecvV6> = Some(irecv_v6);
+    const R9: Option<IrecvV9> = Some(irecv_v9);
+    const R10: Option<IrecvV10> = Some(irecv_v10);
+    macro_rules! build {
+        ($module:ident, $i:ident $l:ident $c:ident $a:ident $m:ident $s:ident $r:ident, $p:expr, $($more:tt)*) => {
+            table!($module, init: $i, listen: $l, connect: $c, accept: $a, reg_mr: $m, isend: $s, irecv: $r,
+                get_properties: $p, $($more)*)
+        };
+    }
+    [
+        Table::V6(build!(v6, I6 L6 C6 A6 M6 S6 R6, Some(properties_v6),)),
+        Table::V7(build!(v7, I6 L6 C7 A7 M6 S6 R6, None, get_device_mr: None, irecv_consumed: None)),
+        Table::V8(build!(v8, I6 L6 C7 A7 M8 S6 R6, None, get_device_mr: None, irecv_consumed: None)),
+        Table::V9(
+            build!(v9, I6 L6 C7 A7 M8 S9 R9, None, get_device_mr: None, irecv_consumed: None, make_v_device: None),
+        ),
+        Table::V10(
+            build!(v10, I10 L6 C10 A7 M8 S10 R10, None, get_device_mr: None, irecv_consumed: None, make_v_device: None),
+        ),
+        Table::V11(build!(v11, I11 L11 C11 A7 M8 S10 R10, None, get_device_mr: None, irecv_consumed: None,
+            make_v_device: None, finalize: Some(finalize), set_net_attr: None)),
+        Table::V12(
+            build!(v12, I11 L11 C11 A7 M8 S10 R10, Some(properties_v12), get_device_mr: None, irecv_consumed: None,
+            make_v_device: None, finalize: Some(finalize), set_net_attr: None),
+        ),
+    ]
+}
+
+fn start(table: Table) -> LoadedNet {
+    let plugin = Arc::new(Inner::of_table(Library::this(), table));
+    LoadedNet::start(plugin, 11, Some(5)).unwrap()
+}
+
+#[test]
+fn every_version_is_called_with_its_own_arguments() {
+    for table in tables() {
+        let version = table.version();
+        let net = start(table);
+        let expected = match version {
+            6..=9 => "init true",
+            10 => "init true true",
+            _ => "init 11 class 5 true true",
+        };
+        assert_eq!(calls(), [expected]);
+        assert_eq!(net.devices().unwrap(), 3);
+        let mut handle = Handle::default();
+        let listen = net.listen(2, &mut handle).unwrap();
+        assert!(net.connect(1, &mut handle).unwrap().is_none());
+        let send = net.connect(1, &mut handle).unwrap().expect("there at the second poll");
+        let receive = net.accept(&listen).unwrap().expect("there at once");
+        assert_eq!(calls(), ["listen 2", "connect 1 poll 1", "connect 1 poll 2"]);
+        let data = NonNull::<u8>::dangling();
+        let part = |bytes, tag| Part { data, bytes, tag, registration: Registration(pointer(0x50)) };
+        // SAFETY: the tables above touch no data.
+        unsafe {
+            let registration = net.reg_mr(Comm::Send(&send), data, 4096).unwrap();
+            let request = net.isend(&send, data, 100, 7, registration).unwrap().expect("a request");
+            assert!(net.test(&request, None).unwrap());
+            assert!(net.irecv(&receive, &[part(100, 7), part(200, 8)], true).unwrap().is_none());
+            assert!(net.irecv(&receive, &[part(300, 9)], true).unwrap().is_none());
+            net.dereg_mr(Comm::Send(&send), registration).unwrap();
+        }
+        // The hint is for single receives from v9 on.
+        let hint = u32::from(version >= 9);
+        let single = format!("irecv [300] tags [9] preset {hint}");
+        let grouped = "irecv [100, 200] tags [7, 8] preset 0";
+        let expected = ["regMr 20 4096 kind 1", "isend 100 tag 7", "test sizes false", grouped, &single, "deregMr 50"];
+        assert_eq!(calls(), expected, "v{version}");
+        net.close_recv(receive).unwrap();
+        net.close_listen(listen).unwrap();
+        let error = net.close_send(send).unwrap_err().to_string();
+        assert!(error.contains("closeSend of plugin \"static\" answered ncclRemoteError"), "{error}");
+        net.finalize().unwrap();
+        assert_eq!(calls().concat(), if version >= 11 { "finalize 77" } else { "" });
+    }
+}
+
+#[test]
+fn old_versions_are_started_once_while_a_communicator_exists() {
+    for table in tables() {
+        let plugin = Arc::new(Inner::of_table(Library::this(), table));
+        let first = LoadedNet::start(Arc::clone(&plugin), 1, None).unwrap();
+        let second = LoadedNet::start(Arc::clone(&plugin), 2, None).unwrap();
+        assert_eq!(calls().len(), if table.version() >= 11 { 2 } else { 1 });
+        drop((first, second));
+        drop(LoadedNet::start(plugin, 3, None).unwrap());
+        assert!(calls().iter().any(|call| call.starts_with("init")), "started again after the last one");
+    }
+}
+
+#[test]
+fn sizes_beyond_a_version_a_left_hint_and_a_missing_function_are_errors() {
+    for table in tables() {
+        let (version, net) = (table.version(), start(table));
+        let mut handle = Handle::default();
+        let listen = net.listen(0, &mut handle).unwrap();
+        let receive = net.accept(&listen).unwrap().unwrap();
+        let data = NonNull::<u8>::dangling();
+        let part = Part { data, bytes: 2 << 30, tag: 0, registration: Registration(null_mut()) };
+        // SAFETY: the tables above touch no data.
+        unsafe {
+            assert_eq!(net.reg_mr(Comm::Recv(&receive), data, 1 << 31).is_err(), version <= 7);
+            assert_eq!(net.irecv(&receive, &[part], false).is_err(), version <= 8);
+            let wrong = net.irecv(&receive, &[Part { bytes: 1, tag: 99, ..part }], true);
+            assert_eq!(wrong.is_err(), version >= 9, "the hint that is left is seen, and old versions get none");
+            let error = net.iflush(&receive, &[Part { bytes: 1, ..part }]).unwrap_err().to_string();
+            assert!(error.contains(&format!("NULL for iflush in its table for net v{version}")), "{error}");
+        }
+    }
+}
+
+#[test]
+fn properties_of_all_versions_are_told_in_the_words_of_the_newest() {
+    let [six, .., twelve] = tables();
+    let old = start(six).properties(0).unwrap();
+    assert_eq!((old.name.as_str(), old.pci_path, old.speed_mbps, old.max_recvs), ("six", None, 100, 8));
+    assert_eq!((old.reg_is_global, old.max_p2p_bytes, old.rail_id), (false, 1 << 30, -1));
+    let new = start(twelve).properties(0).unwrap();
+    assert_eq!((new.name.as_str(), new.pci_path.as_deref(), new.members), ("twelve", Some("/sys/pci"), vec![0, 4]));
+    assert_eq!((new.force_flush, new.max_p2p_bytes, new.plane_id), (true, 1 << 40, 3));
+}

@@ -1,0 +1,317 @@
+//! The net API without its versions: what a loaded plugin, or a stand-in for one in a test, can be asked to do.
+
+use railweave_abi::NcclResult;
+use railweave_abi::net::HANDLE_MAX_BYTES;
+use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
+
+/// The most receives that one irecv may group here; NCCL groups at most 8 with any plugin of its own.
+pub const MAX_PARTS: usize = 8;
+
+/// The bytes that a listen gives to the connecting side. The plugin may write to them at each poll of connect, so they
+/// stay in one place until the connection is there.
+#[repr(C, align(8))]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handle(pub [u8; HANDLE_MAX_BYTES]);
+
+impl Default for Handle {
+    fn default() -> Self {
+        Self([0; HANDLE_MAX_BYTES])
+    }
+}
+
+macro_rules! opaque {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name(NonNull<c_void>);
+
+        // SAFETY: the plugin's pointer is only passed back to it, and NCCL itself passes it from thread to thread.
+        unsafe impl Send for $name {}
+        // SAFETY: as above; NCCL's service and progress threads use one connection at the same time.
+        unsafe impl Sync for $name {}
+
+        impl $name {
+            /// Wraps the plugin's pointer.
+            #[must_use]
+            pub fn new(pointer: NonNull<c_void>) -> Self {
+                Self(pointer)
+            }
+
+            /// The plugin's pointer.
+            #[must_use]
+            pub fn pointer(&self) -> *mut c_void {
+                self.0.as_ptr()
+            }
+        }
+    };
+}
+
+opaque! {
+    /// A listen that accepts one connection.
+    ListenComm
+}
+opaque! {
+    /// The sending side of a connection.
+    SendComm
+}
+opaque! {
+    /// The receiving side of a connection.
+    RecvComm
+}
+opaque! {
+    /// A transfer that was started and is not done.
+    Request
+}
+
+/// Either side of a connection, for registrations.
+#[derive(Clone, Copy, Debug)]
+pub enum Comm<'a> {
+    /// The sending side.
+    Send(&'a SendComm),
+    /// The receiving side.
+    Recv(&'a RecvComm),
+}
+
+impl Comm<'_> {
+    /// The plugin's pointer.
+    #[must_use]
+    pub fn pointer(self) -> *mut c_void {
+        match self {
+            Self::Send(comm) => comm.pointer(),
+            Self::Recv(comm) => comm.pointer(),
+        }
+    }
+}
+
+/// A registration: the plugin's own pointer, which may be NULL when it needs none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registration(pub *mut c_void);
+
+// SAFETY: the pointer is only passed back to the plugin, which NCCL does from two threads.
+unsafe impl Send for Registration {}
+// SAFETY: as above.
+unsafe impl Sync for Registration {}
+
+/// One buffer of a receive.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// Where the message goes.
+    pub data: NonNull<u8>,
+    /// The most bytes that may come.
+    pub bytes: usize,
+    /// The tag of the message that belongs here.
+    pub tag: c_int,
+    /// The registration that covers the buffer.
+    pub registration: Registration,
+}
+
+/// What a device is, in the words of the newest version; what an older version lacks has the value that NCCL gives it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Properties {
+    /// The unique name.
+    pub name: String,
+    /// The directory of the PCI device; `None` for a virtual interface.
+    pub pci_path: Option<String>,
+    /// A number that ports of one adapter share.
+    pub guid: u64,
+    /// The kinds of memory it can register: a mask of `PTR_*`.
+    pub ptr_support: i32,
+    /// Whether a registration is not tied to one connection (v8 on).
+    pub reg_is_global: bool,
+    /// Whether received data in GPU memory always needs a flush (v9 on).
+    pub force_flush: bool,
+    /// Speed in Mbit/s.
+    pub speed_mbps: i32,
+    /// The number of the port on its adapter.
+    pub port: i32,
+    /// Latency in microseconds, 0 when unknown.
+    pub latency_us: f32,
+    /// How many connections it can have.
+    pub max_comms: i32,
+    /// The most receives in one irecv.
+    pub max_recvs: i32,
+    /// Who drives the network, 0 is the host (v7 on).
+    pub device_type: i32,
+    /// The indices of the devices that it is fused of; empty before v9.
+    pub members: Vec<i32>,
+    /// The largest message of send and receive in bytes; 1 GiB before v9.
+    pub max_p2p_bytes: usize,
+    /// The largest message of a collective in bytes; 1 GiB before v9.
+    pub max_coll_bytes: usize,
+    /// The rail that the user gave, -1 for none (v12 on).
+    pub rail_id: i16,
+    /// The plane that the user gave, -1 for none (v12 on).
+    pub plane_id: i16,
+}
+
+/// What a net plugin does. The methods are those of the API, one for one, with answers in Rust's types.
+///
+/// The unsafe ones follow the API's own rules: a registration belongs to the connection that it was made with, registered
+/// memory stays where it is until the registration or the connection ends, a buffer of a transfer stays inside its
+/// registration and is left alone until the transfer is done, and a request is not tested again after it is done.
+pub trait NetApi: Sync {
+    /// How many devices there are.
+    ///
+    /// # Errors
+    /// As the plugin says.
+    fn devices(&self) -> Result<i32, NetError>;
+
+    /// What device `device` is.
+    ///
+    /// # Errors
+    /// As the plugin says.
+    fn properties(&self, device: i32) -> Result<Properties, NetError>;
+
+    /// Starts to listen for one connection and writes the handle for the other side.
+    ///
+    /// # Errors
+    /// As the plugin says.
+    fn listen(&self, device: i32, handle: &mut Handle) -> Result<ListenComm, NetError>;
+
+    /// Connects; `None` while the connection is not ready, to be called again with the same handle at the same place.
+    ///
+    /// # Errors
+    /// As the plugin says.
+    fn connect(&self, device: i32, handle: &mut Handle) -> Result<Option<SendComm>, NetError>;
+
+    /// Accepts the connection of a listen; `None` while it is not ready.
+    ///
+    /// # Errors
+    /// As the plugin says.
+    fn accept(&self, listen: &ListenComm) -> Result<Option<RecvComm>, NetError>;
+
+    /// Registers host memory for a connection.
+    ///
+    /// # Errors
+    /// As the plugin says.
+    ///
+    /// # Safety
+    /// See the trait.
+    unsafe fn reg_mr(&self, comm: Comm<'_>, data: NonNull<u8>, bytes: usize) -> Result<Registration, NetError>;
+
+    /// Ends a registration.
+    ///
+    /// # Errors
+    /// As the plugin says.
+    ///
+    /// # Safety
+    /// See the trait.
+    unsafe fn dereg_mr(&self, comm: Comm<'_>, registration: Registration) -> Result<(), NetError>;
+
+    /// Starts a send; `None` when it must be tried again.
+    ///
+    /// # Errors
+    /// As the plugin says.
+    ///
+    /// # Safety
+    /// See the trait.
+    unsafe fn isend(
+        &self,
+        comm: &SendComm,
+        data: NonNull<u8>,
+        bytes: usize,
+        tag: i32,
+        registration: Registration,
+    ) -> Result<Option<Request>, NetError>;
+
+    /// Starts a receive of one to [`MAX_PARTS`] messages; `None` when it must be tried again. With `completion_optional`
+    /// the request is preset to the hint that NCCL gives for protocols whose receivers poll flags in the data.
+    ///
+    /// # Errors
+    /// As the plugin says.
+    ///
+    /// # Safety
+    /// See the trait.
+    unsafe fn irecv(
+        &self,
+        comm: &RecvComm,
+        parts: &[Part],
+        completion_optional: bool,
+    ) -> Result<Option<Request>, NetError>;
+
+    /// Makes received data visible to the GPU; `None` when nothing is left to do.
+    ///
+    /// # Errors
+    /// As the plugin says.
+    ///
+    /// # Safety
+    /// See the trait.
+    unsafe fn iflush(&self, comm: &RecvComm, parts: &[Part]) -> Result<Option<Request>, NetError>;
+
+    /// Whether a request is done; if so, the sizes of its messages are in `sizes`, unless that is `None`.
+    ///
+    /// # Errors
+    /// As the plugin says.
+    ///
+    /// # Safety
+    /// See the trait.
+    unsafe fn test(&self, request: &Request, sizes: Option<&mut [c_int; MAX_PARTS]>) -> Result<bool, NetError>;
+
+    /// Closes the sending side, also with transfers in flight.
+    ///
+    /// # Errors
+    /// As the plugin says.
+    fn close_send(&self, comm: SendComm) -> Result<(), NetError>;
+
+    /// Closes the receiving side, also with transfers in flight.
+    ///
+    /// # Errors
+    /// As the plugin says.
+    fn close_recv(&self, comm: RecvComm) -> Result<(), NetError>;
+
+    /// Closes a listen.
+    ///
+    /// # Errors
+    /// As the plugin says.
+    fn close_listen(&self, listen: ListenComm) -> Result<(), NetError>;
+}
+
+/// A call of the API that did not do what was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum NetError {
+    /// The plugin answered an error.
+    #[error("{call} of plugin {plugin:?} answered {code}; the plugin's own WARN lines say why")]
+    Call {
+        /// The plugin's name.
+        plugin: String,
+        /// The function's name in C.
+        call: &'static str,
+        /// What it answered.
+        code: NcclResult,
+    },
+    /// The plugin's table has no such function.
+    #[error(
+        "plugin {plugin:?} has NULL for {call} in its table for net v{version}, which NCCL would call; it must be set"
+    )]
+    NullFunction {
+        /// The plugin's name.
+        plugin: String,
+        /// The function's name in C.
+        call: &'static str,
+        /// The version of the API.
+        version: u32,
+    },
+    /// A size does not fit in what this version of the API can say.
+    #[error("{call} of {bytes} bytes: net v{version} allows at most {limit}; use less, or a newer version of the API")]
+    TooLarge {
+        /// The function's name in C.
+        call: &'static str,
+        /// The size that was asked for.
+        bytes: usize,
+        /// The largest one.
+        limit: usize,
+        /// The version of the API.
+        version: u32,
+    },
+    /// The plugin did something that the API does not allow.
+    #[error("plugin {plugin:?} breaks the API in {call}: {what}")]
+    Broken {
+        /// The plugin's name.
+        plugin: String,
+        /// The function's name in C.
+        call: &'static str,
+        /// What it did.
+        what: &'static str,
+    },
+}

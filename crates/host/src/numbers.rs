@@ -1,0 +1,100 @@
+//! The numbers that collectives carry in tests: known from rank, round and index alone, small integers so that sums of
+//! float32 are exact, and different at each place so that data in the wrong place shows.
+
+use std::fmt;
+use std::ops::Range;
+
+/// Values are below this, so a sum over up to 16384 ranks stays below 2^24, where float32 holds every integer.
+pub const VALUE_LIMIT: u32 = 1024;
+
+/// The most ranks whose sum is exact.
+pub const MAX_RANKS: usize = 16384;
+
+/// The value of element `index` in the buffer of `rank` in `round`.
+#[must_use]
+pub fn value(rank: usize, round: u64, index: usize) -> u32 {
+    // Multiplication by odd constants spreads the input to the high bits, which are then used.
+    let seed = (rank as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ round.wrapping_mul(0xd1b5_4a32_d192_ed03);
+    let mixed = (index as u64 ^ seed).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    ((mixed ^ (mixed >> 29)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 54) as u32
+}
+
+/// Fills `data` with the values of `rank` in `round` for the indices from `first` on.
+pub fn fill(data: &mut [f32], rank: usize, round: u64, first: usize) {
+    for (element, index) in data.iter_mut().zip(first..) {
+        *element = value(rank, round, index) as f32;
+    }
+}
+
+/// Checks that `data` holds, from index `first` on, the sum of the values of `ranks`; for one rank that is its data.
+///
+/// # Errors
+/// The first element that differs, and how many do.
+pub fn check(data: &[f32], ranks: Range<usize>, round: u64, first: usize) -> Result<(), Mismatch> {
+    let mut mismatch: Option<Mismatch> = None;
+    for (place, (element, index)) in data.iter().zip(first..).enumerate() {
+        let sum: u64 = ranks.clone().map(|rank| u64::from(value(rank, round, index))).sum();
+        let expected = sum as f32;
+        // Bits and not values: a negative zero or a not-a-number must show too.
+        if element.to_bits() != expected.to_bits() {
+            mismatch
+                .get_or_insert(Mismatch { place, found: *element, expected, count: 0, length: data.len() })
+                .count += 1;
+        }
+    }
+    mismatch.map_or(Ok(()), Err)
+}
+
+/// Data that is not what it has to be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mismatch {
+    /// Where in the buffer the first wrong element is.
+    pub place: usize,
+    /// What it holds.
+    pub found: f32,
+    /// What it should hold.
+    pub expected: f32,
+    /// How many elements are wrong.
+    pub count: usize,
+    /// How many elements were checked.
+    pub length: usize,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { place, found, expected, count, length } = self;
+        write!(f, "{count} of {length} elements are wrong, first element {place}: found {found}, expected {expected}")
+    }
+}
+
+impl std::error::Error for Mismatch {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flipped_bit_and_every_shift_shows() {
+        let mut data = vec![0.0; 1000];
+        fill(&mut data, 3, 7, 500);
+        check(&data, 3..4, 7, 500).unwrap();
+        for bit in 0..32 {
+            let mut wrong = data.clone();
+            wrong[123] = f32::from_bits(wrong[123].to_bits() ^ (1 << bit));
+            let mismatch = check(&wrong, 3..4, 7, 500).unwrap_err();
+            assert_eq!((mismatch.place, mismatch.count), (123, 1));
+        }
+        let shifted = check(&data, 3..4, 7, 501).unwrap_err();
+        assert!(shifted.count > 900, "{shifted}");
+        assert!(check(&data, 2..3, 7, 500).unwrap_err().count > 900);
+        assert!(check(&data, 3..4, 8, 500).unwrap_err().count > 900);
+    }
+
+    #[test]
+    fn values_stay_below_the_limit_and_use_its_whole_range() {
+        let all: Vec<u32> = (0..100_000).map(|index| value(1, 1, index)).collect();
+        assert!(all.iter().all(|value| *value < VALUE_LIMIT));
+        assert!(all.contains(&0) && all.contains(&(VALUE_LIMIT - 1)));
+        assert!(VALUE_LIMIT as usize * MAX_RANKS <= 1 << 24);
+    }
+}

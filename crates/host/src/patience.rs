@@ -1,0 +1,45 @@
+//! How long to poll: until something moves, the time allowed is over, or somebody says stop.
+
+use crate::communicator::CommunicatorError;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The patience of one polling loop.
+#[derive(Debug)]
+pub struct Patience<'a> {
+    rank: usize,
+    stall: Duration,
+    abort: &'a AtomicBool,
+    /// When the loop last began to find nothing to do; no clock is read while things move.
+    idle_since: Option<Instant>,
+}
+
+impl<'a> Patience<'a> {
+    /// For a loop of `rank` that may find nothing to do for `stall`, and ends when `abort` becomes true.
+    #[must_use]
+    pub fn new(rank: usize, stall: Duration, abort: &'a AtomicBool) -> Self {
+        Self { rank, stall, abort, idle_since: None }
+    }
+
+    /// To be called after each round of the loop: `moved` tells whether it did anything, `stuck` says what it waits for.
+    ///
+    /// # Errors
+    /// The time is over, or somebody says stop.
+    pub fn after_round(&mut self, moved: bool, stuck: impl FnOnce() -> String) -> Result<(), CommunicatorError> {
+        if self.abort.load(Ordering::Relaxed) {
+            return Err(CommunicatorError::Aborted { rank: self.rank });
+        }
+        if moved {
+            self.idle_since = None;
+            return Ok(());
+        }
+        if self.idle_since.get_or_insert_with(Instant::now).elapsed() > self.stall {
+            let seconds = self.stall.as_secs_f64();
+            return Err(CommunicatorError::Stalled { rank: self.rank, seconds, stuck: stuck() });
+        }
+        // As NCCL's threads do when they find nothing to do.
+        thread::yield_now();
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! Finding and loading a plugin's .so as NCCL does: `dlopen` with RTLD_NOW and RTLD_LOCAL, then the data symbols of the
+//! tables, newest version first.
+
+use crate::counters::{RailCount, read_counters};
+use crate::loaded::{LoadedNet, Starts};
+use crate::net::NetError;
+use crate::table::{Table, text};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use railweave_abi::net::NET_SYMBOLS;
+use railweave_abi::railweave::{RAIL_COUNTERS_SYMBOL, RailCountersFn};
+use std::error::Error;
+use std::ffi::{CStr, c_void};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A plugin that is loaded; its code stays in memory while this or a [`LoadedNet`] of it exists.
+#[derive(Clone, Debug)]
+pub struct Plugin {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    /// Loaded for as long as `table`, `counters` and every pointer of the plugin's is in use.
+    _library: Library,
+    pub(crate) table: Table,
+    pub(crate) name: String,
+    pub(crate) starts: Starts,
+    counters: Option<RailCountersFn>,
+    path: PathBuf,
+    versions: Vec<u32>,
+}
+
+#[cfg(test)]
+impl Inner {
+    /// A plugin that is a static table.
+    pub(crate) fn of_table(library: Library, table: Table) -> Self {
+        let (name, path, versions) = ("static".to_owned(), PathBuf::new(), vec![table.version()]);
+        Self { _library: library, table, name, starts: Starts::default(), counters: None, path, versions }
+    }
+}
+
+impl Plugin {
+    /// Loads the plugin at `path`, with version `wanted` of the API or the newest that it exports.
+    ///
+    /// Loading runs the initialisers of the .so, so `path` is code that the caller trusts, as NCCL_NET_PLUGIN is.
+    ///
+    /// # Errors
+    /// The file is missing or is no plugin, or lacks the wanted version.
+    pub fn load(path: &Path, wanted: Option<u32>) -> Result<Self, LoadError> {
+        if !path.exists() {
+            return Err(LoadError::Missing { path: path.to_owned() });
+        }
+        // An absolute path, so that dlopen never searches elsewhere for a name without a slash.
+        let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        // SAFETY: the initialisers of the .so run; which file that is, the user decides, as with NCCL itself.
+        let library = unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }
+            .map_err(|error| LoadError::Unloadable { path: path.to_owned(), reason: whole(&error) })?;
+        let found: Vec<(u32, *mut c_void)> =
+            NET_SYMBOLS.iter().filter_map(|(version, symbol)| Some((*version, address(&library, symbol)?))).collect();
+        let versions: Vec<u32> = found.iter().map(|(version, _)| *version).collect();
+        if found.is_empty() {
+            return Err(LoadError::NoPlugin { path: path.to_owned() });
+        }
+        let chosen = found.iter().find(|(version, _)| wanted.is_none_or(|wanted| wanted == *version));
+        let Some((version, address)) = chosen else {
+            let wanted = wanted.unwrap_or_default();
+            return Err(LoadError::NoVersion { path: path.to_owned(), wanted, versions: list(&versions) });
+        };
+        // SAFETY: the address is this version's symbol, and `Inner` keeps the library loaded beside the table.
+        let table =
+            unsafe { Table::at(*version, *address) }.ok_or_else(|| LoadError::NoPlugin { path: path.to_owned() })?;
+        // SAFETY: the API wants a constant text there.
+        let name = unsafe { text(table.name()) }
+            .ok_or_else(|| LoadError::NoName { path: path.to_owned(), version: *version })?;
+        let counters = self::address(&library, RAIL_COUNTERS_SYMBOL)
+            // SAFETY: the symbol's name ends with the version of this very type; an address is not NULL.
+            .map(|address| unsafe { std::mem::transmute::<*mut c_void, RailCountersFn>(address) });
+        let inner = Inner {
+            _library: library,
+            table,
+            name,
+            starts: Starts::default(),
+            counters,
+            path: path.to_owned(),
+            versions,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The plugin's own name, which a user gives to NCCL_NET.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// The file that it was loaded from.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// The version of the API in use.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.inner.table.version()
+    }
+
+    /// All versions that it exports, newest first.
+    #[must_use]
+    pub fn versions(&self) -> &[u32] {
+        &self.inner.versions
+    }
+
+    /// Starts the plugin for one communicator. `traffic_class` is used from v10 on.
+    ///
+    /// # Errors
+    /// As the plugin's `init` says.
+    pub fn init(&self, comm_id: u64, traffic_class: Option<i32>) -> Result<LoadedNet, NetError> {
+        LoadedNet::start(Arc::clone(&self.inner), comm_id, traffic_class)
+    }
+
+    /// The counters of every rail of this process; `None` when the plugin is not Railweave's and has none.
+    #[must_use]
+    pub fn rail_counters(&self) -> Option<Vec<RailCount>> {
+        // SAFETY: the function is the plugin's, of this type, and the plugin is loaded.
+        self.inner.counters.map(|counters| unsafe { read_counters(counters) })
+    }
+}
+
+fn address(library: &Library, symbol: &CStr) -> Option<*mut c_void> {
+    // SAFETY: only the address is taken here; the caller gives it the type that belongs to the symbol's name.
+    let found = unsafe { library.get::<*mut c_void>(symbol) }.ok()?;
+    let address = found.as_raw_ptr();
+    (!address.is_null()).then_some(address)
+}
+
+/// An error with its causes: the dynamic linker's own words are the cause of libloading's.
+fn whole(error: &(dyn Error + 'static)) -> String {
+    std::iter::successors(Some(error), |&error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+fn list(versions: &[u32]) -> String {
+    versions.iter().map(|version| format!("v{version}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Why a plugin was not loaded.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum LoadError {
+    /// There is no such file.
+    #[error(
+        "cannot load the plugin {path}: there is no such file; build it with `cargo build --release`, or give the path of another"
+    )]
+    Missing {
+        /// The path that was tried.
+        path: PathBuf,
+    },
+    /// The dynamic linker refused the file.
+    #[error(
+        "cannot load the plugin {path}: the dynamic linker says: {reason}; check that it was built for this processor and that the libraries it needs are installed"
+    )]
+    Unloadable {
+        /// The path that was tried.
+        path: PathBuf,
+        /// What the dynamic linker says.
+        reason: String,
+    },
+    /// The file has none of the tables.
+    #[error(
+        "{path} is no NCCL net plugin that this program can drive: none of the data symbols ncclNetPlugin_v12 down to ncclNetPlugin_v6 is in it; check the path, or build the plugin for net v6 or later"
+    )]
+    NoPlugin {
+        /// The path that was tried.
+        path: PathBuf,
+    },
+    /// The file has tables, but not of the wanted version.
+    #[error(
+        "{path} has no ncclNetPlugin_v{wanted}: it exports {versions}; ask for one of these, or for none to have the newest"
+    )]
+    NoVersion {
+        /// The path that was tried.
+        path: PathBuf,
+        /// The version that was asked for.
+        wanted: u32,
+        /// The versions that it exports.
+        versions: String,
+    },
+    /// The table lacks the plugin's name.
+    #[error("{path} has NULL for the name in ncclNetPlugin_v{version}, which NCCL would read; it must be a text")]
+    NoName {
+        /// The path that was tried.
+        path: PathBuf,
+        /// The version of the table.
+        version: u32,
+    },
+}

@@ -1,0 +1,303 @@
+//! The progress loop: carries out a plan on its connections as NCCL's progress thread does. Receives are posted as early
+//! as there is room for them, sends as soon as their data is there; requests are tested strictly in order; a call that
+//! answers no request is tried again in the next round. Both directions turn in one loop, so neither can wait for the
+//! other for ever.
+
+use crate::communicator::CommunicatorError;
+use crate::connection::Connection;
+use crate::net::{MAX_PARTS, NetApi, Part, RecvComm, Registration, Request, SendComm};
+use crate::patience::Patience;
+use crate::plan::{Action, Place, Plan, RecvStream, SendStream};
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+
+/// Bytes of one element.
+pub const ELEMENT_BYTES: usize = size_of::<f32>();
+
+/// The tag of every message: tags only tell apart the parts of one grouped receive, and these have one part.
+const SINGLE_TAG: i32 = 0;
+
+/// The user's buffers of one collective, as addresses, because plugins read and write them meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffers {
+    input: NonNull<f32>,
+    input_length: usize,
+    output: NonNull<f32>,
+    output_length: usize,
+}
+
+// SAFETY: only addresses; `run` says what its caller grants.
+unsafe impl Send for Buffers {}
+// SAFETY: as above.
+unsafe impl Sync for Buffers {}
+
+impl Buffers {
+    /// An input and an output.
+    #[must_use]
+    pub fn new(input: &[f32], output: &mut [f32]) -> Self {
+        let (input_length, output_length) = (input.len(), output.len());
+        // A NonNull of data that is only read: nothing writes to a plan's input.
+        Self {
+            input: NonNull::from_ref(input).cast(),
+            input_length,
+            output: NonNull::from_mut(output).cast(),
+            output_length,
+        }
+    }
+
+    /// One buffer that is both.
+    #[must_use]
+    pub fn in_place(data: &mut [f32]) -> Self {
+        let (data, length) = (NonNull::from_mut(data).cast(), data.len());
+        Self { input: data, input_length: length, output: data, output_length: length }
+    }
+
+    /// The address and the bytes of a whole buffer.
+    #[must_use]
+    pub fn whole(&self, place: Place) -> (NonNull<u8>, usize) {
+        match place {
+            Place::Input => (self.input.cast(), self.input_length * ELEMENT_BYTES),
+            Place::Output => (self.output.cast(), self.output_length * ELEMENT_BYTES),
+        }
+    }
+
+    /// Whether all of a plan lies inside.
+    #[must_use]
+    pub fn hold(&self, plan: &Plan) -> bool {
+        plan.fits(self.input_length, self.output_length)
+    }
+
+    /// # Safety
+    /// `offset` is inside the buffer or at its end.
+    unsafe fn at(&self, place: Place, offset: usize) -> NonNull<f32> {
+        let start = if place == Place::Input { self.input } else { self.output };
+        // SAFETY: by the caller's word.
+        unsafe { start.add(offset) }
+    }
+}
+
+/// Carries out `plan`.
+///
+/// # Errors
+/// An error of the plugin, a stall, an abort, or a message of the wrong size. Transfers may then be in flight: close all
+/// connections before the buffers are used again.
+///
+/// # Safety
+/// The buffers hold the plan (see [`Buffers::hold`]), stay in place, and are not touched by anyone else until this returns
+/// or, after an error, until the connections are closed. A connection with a user's registration has the whole of the
+/// buffer registered that its stream uses.
+///
+/// # Panics
+/// When a plan names a connection that is not there, or a slice that is longer than its connection's.
+pub unsafe fn run<N: NetApi>(
+    net: &N,
+    plan: &Plan,
+    senders: &[Connection<'_, N, SendComm>],
+    receivers: &[Connection<'_, N, RecvComm>],
+    buffers: Buffers,
+    mut patience: Patience<'_>,
+) -> Result<(), CommunicatorError> {
+    let mut sends: Vec<Sending<'_, '_, N>> =
+        plan.sends.iter().map(|stream| Sending::new(stream, &senders[stream.connection])).collect();
+    let mut receives: Vec<Receiving<'_, '_, N>> =
+        plan.receives.iter().map(|stream| Receiving::new(stream, &receivers[stream.connection])).collect();
+    loop {
+        let (mut moved, mut done) = (false, true);
+        for receive in &mut receives {
+            // SAFETY: by the caller's word; requests and buffers are handled as the trait wants inside.
+            moved |= unsafe { receive.progress(net, buffers) }?;
+            done &= receive.is_done();
+        }
+        for send in &mut sends {
+            let fed = send.stream.after.map_or(0, |after| receives[after].done);
+            // SAFETY: as above.
+            moved |= unsafe { send.progress(net, buffers, fed) }?;
+            done &= send.is_done();
+        }
+        if done {
+            return Ok(());
+        }
+        patience.after_round(moved, || {
+            let stuck = receives.iter().filter(|stream| !stream.is_done()).map(Receiving::describe);
+            let stuck = stuck.chain(sends.iter().filter(|stream| !stream.is_done()).map(Sending::describe));
+            stuck.collect::<Vec<_>>().join("; ")
+        })?;
+    }
+}
+
+/// A send stream on its way.
+struct Sending<'a, 'net, N: NetApi> {
+    stream: &'a SendStream,
+    connection: &'a Connection<'net, N, SendComm>,
+    requests: VecDeque<Request>,
+    posted: usize,
+    done: usize,
+    /// Whether the next slice is in its staging slot already, from a try that answered no request.
+    staged: bool,
+}
+
+impl<'a, 'net, N: NetApi> Sending<'a, 'net, N> {
+    fn new(stream: &'a SendStream, connection: &'a Connection<'net, N, SendComm>) -> Self {
+        let requests = VecDeque::with_capacity(connection.shape().in_flight);
+        Self { stream, connection, requests, posted: 0, done: 0, staged: false }
+    }
+
+    /// # Safety
+    /// As for `run`.
+    unsafe fn progress(&mut self, net: &N, buffers: Buffers, fed: usize) -> Result<bool, CommunicatorError> {
+        let mut moved = false;
+        while let Some(slice) = self.stream.slices.get(self.posted)
+            && self.posted - self.done < self.connection.shape().in_flight
+            && (self.stream.after.is_none() || slice.needs <= fed)
+        {
+            let bytes = slice.length * ELEMENT_BYTES;
+            // SAFETY: the plan fits the buffers.
+            let data: NonNull<u8> = unsafe { buffers.at(self.stream.place, slice.offset) }.cast();
+            let (data, registration) = match self.connection.user() {
+                Some(user) => (data, user),
+                None => {
+                    let (slot, registration) = self.connection.slot(self.posted);
+                    if !self.staged {
+                        assert!(bytes <= self.connection.shape().slice_bytes, "a slice fits its slot");
+                        // SAFETY: both places have room for the slice; the slot's last request is done, because no
+                        // more than `in_flight` are out.
+                        unsafe { slot.copy_from_nonoverlapping(data, bytes) };
+                        self.staged = true;
+                    }
+                    (slot, registration)
+                }
+            };
+            // SAFETY: the data lies inside the registration and is left alone until the request is done.
+            let request = unsafe { net.isend(self.connection.side(), data, bytes, SINGLE_TAG, registration) }?;
+            let Some(request) = request else { break };
+            self.requests.push_back(request);
+            self.staged = false;
+            self.posted += 1;
+            moved = true;
+        }
+        while let Some(request) = self.requests.front() {
+            // SAFETY: the request is not done yet; it is dropped as soon as it is.
+            if !unsafe { net.test(request, None) }? {
+                break;
+            }
+            self.requests.pop_front();
+            self.done += 1;
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    fn is_done(&self) -> bool {
+        self.done == self.stream.slices.len()
+    }
+
+    fn describe(&self) -> String {
+        let (peer, all) = (self.connection.peer(), self.stream.slices.len());
+        format!("send to rank {peer}: {} of {all} slices posted, {} done", self.posted, self.done)
+    }
+}
+
+/// A receive stream on its way.
+struct Receiving<'a, 'net, N: NetApi> {
+    stream: &'a RecvStream,
+    connection: &'a Connection<'net, N, RecvComm>,
+    requests: VecDeque<Request>,
+    posted: usize,
+    done: usize,
+}
+
+impl<'a, 'net, N: NetApi> Receiving<'a, 'net, N> {
+    fn new(stream: &'a RecvStream, connection: &'a Connection<'net, N, RecvComm>) -> Self {
+        let requests = VecDeque::with_capacity(connection.shape().in_flight);
+        Self { stream, connection, requests, posted: 0, done: 0 }
+    }
+
+    /// The user's registration, when slice `index` goes straight to the user's buffer; sums always go through a slot.
+    fn direct(&self, index: usize) -> Option<Registration> {
+        self.connection.user().filter(|_| self.stream.slices[index].action == Action::Store)
+    }
+
+    /// # Safety
+    /// As for `run`.
+    unsafe fn progress(&mut self, net: &N, buffers: Buffers) -> Result<bool, CommunicatorError> {
+        let mut moved = false;
+        while let Some(slice) = self.stream.slices.get(self.posted)
+            && self.posted - self.done < self.connection.shape().in_flight
+        {
+            let part = match self.direct(self.posted) {
+                Some(registration) => {
+                    // SAFETY: the plan fits the buffers.
+                    let data = unsafe { buffers.at(Place::Output, slice.offset) }.cast();
+                    Part { data, bytes: slice.length * ELEMENT_BYTES, tag: SINGLE_TAG, registration }
+                }
+                None => {
+                    // The size of a receive is an upper bound: NCCL always says the whole slice here.
+                    let (data, registration) = self.connection.slot(self.posted);
+                    assert!(
+                        slice.length * ELEMENT_BYTES <= self.connection.shape().slice_bytes,
+                        "a slice fits its slot"
+                    );
+                    Part { data, bytes: self.connection.shape().slice_bytes, tag: SINGLE_TAG, registration }
+                }
+            };
+            // SAFETY: the buffer lies inside its registration and is left alone until the request is done: a slot
+            // because no more than `in_flight` requests are out, the user's by the caller's word.
+            let request = unsafe { net.irecv(self.connection.side(), &[part], false) }?;
+            let Some(request) = request else { break };
+            self.requests.push_back(request);
+            self.posted += 1;
+            moved = true;
+        }
+        while let Some(request) = self.requests.front() {
+            let mut sizes = [0; MAX_PARTS];
+            // SAFETY: the request is not done yet; it is dropped as soon as it is.
+            if !unsafe { net.test(request, Some(&mut sizes)) }? {
+                break;
+            }
+            self.requests.pop_front();
+            // SAFETY: the slice was received just now.
+            unsafe { self.take_in(buffers, i64::from(sizes[0])) }?;
+            self.done += 1;
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    /// Puts the slice that was received last where it belongs.
+    ///
+    /// # Safety
+    /// As for `run`, and the request of slice `done` is done.
+    unsafe fn take_in(&self, buffers: Buffers, bytes: i64) -> Result<(), CommunicatorError> {
+        let slice = self.stream.slices[self.done];
+        let expected = slice.length * ELEMENT_BYTES;
+        if usize::try_from(bytes) != Ok(expected) {
+            let (peer, index) = (self.connection.peer(), self.done);
+            return Err(CommunicatorError::WrongSize { peer, index, bytes, expected });
+        }
+        if self.direct(self.done).is_some() {
+            return Ok(());
+        }
+        let (slot, _) = self.connection.slot(self.done);
+        // SAFETY: the slot is aligned to a float32, as slices are multiples of it, holds that many, and the plugin is
+        // done with it; the plan fits the output, and nobody else uses this part of it now.
+        let (received, output) = unsafe {
+            let received = std::slice::from_raw_parts(slot.cast::<f32>().as_ptr(), slice.length);
+            let output = buffers.at(Place::Output, slice.offset).as_ptr();
+            (received, std::slice::from_raw_parts_mut(output, slice.length))
+        };
+        match slice.action {
+            Action::Store => output.copy_from_slice(received),
+            Action::Add => output.iter_mut().zip(received).for_each(|(sum, value)| *sum += value),
+        }
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        self.done == self.stream.slices.len()
+    }
+
+    fn describe(&self) -> String {
+        let (peer, all) = (self.connection.peer(), self.stream.slices.len());
+        format!("receive from rank {peer}: {} of {all} slices posted, {} done", self.posted, self.done)
+    }
+}

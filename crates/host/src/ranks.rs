@@ -1,0 +1,239 @@
+//! Ranks as processes: the parent starts them, relays between them, and learns how each ended; a rank never outlives its
+//! parent by more than a moment.
+
+use crate::bootstrap::{BootstrapError, Event, Link, Relay};
+use std::fmt::Display;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a rank may take to end after it was told to stop, or after its socket closed.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Processes that run, one per rank. Dropping this kills those that still do.
+#[derive(Debug)]
+pub struct Ranks {
+    children: Vec<Child>,
+    relay: Relay,
+}
+
+impl Ranks {
+    /// Starts `ranks` processes. `command` gives each its program, arguments and environment; its standard input becomes
+    /// the socket to the parent, and its standard output goes to the parent's standard error. `job` goes to every rank.
+    ///
+    /// # Errors
+    /// A process cannot be started.
+    pub fn spawn(ranks: usize, job: &[u8], mut command: impl FnMut(usize) -> Command) -> Result<Self, RanksError> {
+        let mut children = Children(Vec::with_capacity(ranks));
+        let mut streams = Vec::with_capacity(ranks);
+        for rank in 0..ranks {
+            let mut start = || -> io::Result<(UnixStream, Child)> {
+                let (ours, theirs) = UnixStream::pair()?;
+                let output = io::stderr().as_fd().try_clone_to_owned()?;
+                let mut command = command(rank);
+                let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(output).spawn()?;
+                Ok((ours, child))
+            };
+            let (stream, child) = start().map_err(|error| RanksError::Spawn { rank, reason: error.to_string() })?;
+            streams.push(stream);
+            children.0.push(child);
+        }
+        let relay = Relay::start(streams, job).map_err(|error| RanksError::Relay { reason: error.to_string() })?;
+        Ok(Self { children: std::mem::take(&mut children.0), relay })
+    }
+
+    /// Relays until all ranks have ended, and gives every report to `on_report`. When a rank fails, or nothing comes from
+    /// any rank for `silence`, all others are told to stop, and those that do not are killed.
+    ///
+    /// # Errors
+    /// How ranks failed, the likely cause first.
+    pub fn run(mut self, silence: Duration, mut on_report: impl FnMut(usize, &[u8])) -> Result<(), RanksError> {
+        let mut open = vec![true; self.children.len()];
+        let mut reasons: Vec<Option<Reason>> = vec![None; self.children.len()];
+        let mut stopping: Option<Instant> = None;
+        let mut silent = false;
+        while open.contains(&true) {
+            let wait = stopping.map_or(silence, |since| GRACE.saturating_sub(since.elapsed()));
+            match self.relay.next_event(wait) {
+                Some(Event::Report { rank, body }) => on_report(rank, &body),
+                Some(Event::Failed { rank, reason }) => {
+                    let order = if stopping.is_some() { CONSEQUENCE } else { OWN_ERROR };
+                    reasons[rank].get_or_insert(Reason { order, text: format!("rank {rank}: {reason}") });
+                }
+                Some(Event::Closed { rank }) => open[rank] = false,
+                None if stopping.is_some() => break,
+                None => silent = true,
+            }
+            let failed = silent || reasons.iter().any(Option::is_some) || self.has_bad_end(&open);
+            if failed && stopping.is_none() {
+                stopping = Some(Instant::now());
+                self.relay.abort("another rank failed");
+            }
+        }
+        let mut failures = Vec::new();
+        for (rank, (child, reason)) in self.children.iter_mut().zip(reasons).enumerate() {
+            if open[rank] {
+                // It fails only for a process that has ended.
+                let _ = child.kill();
+                let text = format!("rank {rank} did not stop when told to and was killed by its parent");
+                failures.push(Reason { order: CONSEQUENCE, text });
+            } else {
+                failures.extend(bad_end(rank, end(child), reason));
+            }
+        }
+        failures.sort_by_key(|failure| failure.order);
+        let ranks = failures.iter().map(|failure| failure.text.as_str()).collect::<Vec<_>>().join("; ");
+        if silent {
+            return Err(RanksError::Silent { seconds: silence.as_secs_f64(), ranks });
+        }
+        if failures.is_empty() { Ok(()) } else { Err(RanksError::Failed { ranks }) }
+    }
+
+    /// Whether a rank whose socket is closed did not end well.
+    fn has_bad_end(&mut self, open: &[bool]) -> bool {
+        let closed = self.children.iter_mut().zip(open).filter(|(_, open)| !**open);
+        closed.map(|(child, _)| end(child)).any(|status| !status.is_some_and(|status| status.success()))
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        drop(Children(std::mem::take(&mut self.children)));
+    }
+}
+
+/// Kills and reaps its processes when dropped.
+struct Children(Vec<Child>);
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // Both fail only for a process that has ended and was waited for.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Waits for a process that is about to end; kills it when it does not. `None` when it cannot be waited for.
+fn end(child: &mut Child) -> Option<ExitStatus> {
+    let since = Instant::now();
+    while since.elapsed() < GRACE {
+        match child.try_wait() {
+            Ok(None) => thread::sleep(Duration::from_millis(2)),
+            Ok(status) => return status,
+            Err(_) => return None,
+        }
+    }
+    child.kill().and_then(|()| child.wait()).ok()
+}
+
+/// How one rank failed.
+#[derive(Clone, Debug)]
+struct Reason {
+    /// Sorts the likely cause first: one of the three constants below.
+    order: u8,
+    text: String,
+}
+
+/// A signal that came from outside.
+const SIGNAL: u8 = 0;
+/// An error that the rank found by itself.
+const OWN_ERROR: u8 = 1;
+/// An error after all ranks were told to stop.
+const CONSEQUENCE: u8 = 2;
+
+/// The reason of a rank that ended by itself, unless it ended well.
+fn bad_end(rank: usize, status: Option<ExitStatus>, reason: Option<Reason>) -> Option<Reason> {
+    if let Some(signal) = status.and_then(|status| status.signal()) {
+        let text = format!("rank {rank} was killed by signal {signal} ({})", signal_name(signal));
+        return Some(Reason { order: SIGNAL, text });
+    }
+    reason.or_else(|| match status.map(|status| status.code()) {
+        Some(Some(0)) => None,
+        Some(Some(code)) => Some(Reason { order: OWN_ERROR, text: format!("rank {rank} ended with status {code}") }),
+        _ => Some(Reason { order: OWN_ERROR, text: format!("rank {rank} ended in an unknown way") }),
+    })
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        2 => "SIGINT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        15 => "SIGTERM",
+        _ => "see signal(7)",
+    }
+}
+
+/// The whole of a rank's process: opens the link on standard input, does the work, and tells the parent of an error.
+/// When the parent dies, the process ends within moments, even inside a call that never returns.
+pub fn serve<E: Display>(work: impl FnOnce(&mut Link) -> Result<(), E>) -> ExitCode {
+    let link = io::stdin().as_fd().try_clone_to_owned().map_err(BootstrapError::from);
+    let mut link = match link.and_then(|socket| Link::open(UnixStream::from(socket))) {
+        Ok(link) => link,
+        Err(error) => {
+            eprintln!("railweave: this subcommand is for railweave itself to run: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let orphaned = link.orphaned_flag();
+    thread::spawn(move || {
+        while !orphaned.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(200));
+        }
+        thread::sleep(GRACE);
+        std::process::exit(1);
+    });
+    match work(&mut link) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Without a parent nobody is left to tell.
+            let _ = link.fail(&error.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What goes wrong with ranks.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum RanksError {
+    /// A process could not be started.
+    #[error("the process of rank {rank} could not be started: {reason}; check the limits of this user")]
+    Spawn {
+        /// Which rank.
+        rank: usize,
+        /// What the kernel says.
+        reason: String,
+    },
+    /// The relay could not be started.
+    #[error("the relay between the ranks could not be started: {reason}")]
+    Relay {
+        /// What the kernel says.
+        reason: String,
+    },
+    /// Ranks failed.
+    #[error("{ranks}")]
+    Failed {
+        /// Which ones and how, the likely cause first.
+        ranks: String,
+    },
+    /// Ranks said nothing for too long.
+    #[error("no rank said anything for {seconds} s, so all were stopped; the plugin may hang inside a call: {ranks}")]
+    Silent {
+        /// How long.
+        seconds: f64,
+        /// How they ended.
+        ranks: String,
+    },
+}

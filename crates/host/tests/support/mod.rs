@@ -1,0 +1,322 @@
+//! A net in memory, for ranks that are threads: it keeps the rules of the API and fails when the host breaks one.
+
+use railweave_host::bootstrap::{Event, Link, Relay};
+use railweave_host::communicator::{Mode, Settings};
+use railweave_host::net::{
+    Comm, Handle, ListenComm, MAX_PARTS, NetApi, NetError, Part, Properties, RecvComm, Registration, Request, SendComm,
+};
+use railweave_host::{Communicator, CommunicatorError};
+use std::collections::{HashMap, VecDeque};
+use std::ffi::{c_int, c_void};
+use std::os::unix::net::UnixStream;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// What goes wrong, by the number of the message in the order of sends over the whole world.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    /// One bit of this message's data is flipped.
+    pub(crate) flip_bit: Option<usize>,
+    /// This message and all later ones never arrive.
+    pub(crate) lose_from: Option<usize>,
+    /// The receiver is told one byte too few.
+    pub(crate) short_size: Option<usize>,
+    /// The sender's connection fails.
+    pub(crate) fail: Option<usize>,
+}
+
+/// What all ranks share.
+#[derive(Default)]
+pub(crate) struct World {
+    faults: Faults,
+    wires: Mutex<HashMap<u64, Arc<Wire>>>,
+    messages: AtomicUsize,
+    /// Messages of no bytes.
+    pub(crate) empty: AtomicUsize,
+    /// The largest message.
+    pub(crate) largest: AtomicUsize,
+    /// Listens, connections and registrations that are open.
+    pub(crate) open: AtomicI64,
+}
+
+/// One connection.
+#[derive(Default)]
+struct Wire {
+    state: Mutex<WireState>,
+}
+
+#[derive(Default)]
+struct WireState {
+    connected: bool,
+    closed: bool,
+    receives: VecDeque<Arc<Receive>>,
+}
+
+struct Receive {
+    data: NonNull<u8>,
+    bytes: usize,
+    tag: i32,
+    size: AtomicUsize,
+    done: AtomicBool,
+}
+
+// SAFETY: the address is used under the wire's lock only, while the wire is open.
+unsafe impl Send for Receive {}
+// SAFETY: as above.
+unsafe impl Sync for Receive {}
+
+/// Behind every pointer of a listen or a connection.
+struct End {
+    wire: Arc<Wire>,
+    registrations: Mutex<Vec<usize>>,
+}
+
+/// Behind a registration.
+struct Memory {
+    start: usize,
+    bytes: usize,
+}
+
+/// Behind a request.
+enum Pending {
+    Send { wire: Arc<Wire>, receive: Arc<Receive>, data: NonNull<u8>, bytes: usize, message: usize, polls: AtomicUsize },
+    Receive(Arc<Receive>),
+}
+
+/// One rank's net.
+pub(crate) struct Loopback(pub(crate) Arc<World>);
+
+fn end<'a>(pointer: *mut c_void) -> &'a End {
+    // SAFETY: every pointer was made from a box of this type and is freed by close only.
+    unsafe { &*pointer.cast() }
+}
+
+fn boxed<T>(value: T) -> NonNull<c_void> {
+    NonNull::from(Box::leak(Box::new(value))).cast()
+}
+
+fn failed(call: &'static str, what: &'static str) -> NetError {
+    NetError::Broken { plugin: "loopback".to_owned(), call, what }
+}
+
+impl Loopback {
+    fn open_end(&self, wire: Arc<Wire>) -> NonNull<c_void> {
+        self.0.open.fetch_add(1, SeqCst);
+        boxed(End { wire, registrations: Mutex::default() })
+    }
+
+    fn close_end(&self, pointer: *mut c_void) {
+        assert!(end(pointer).registrations.lock().unwrap().is_empty(), "closed before its registrations ended");
+        end(pointer).wire.state.lock().unwrap().closed = true;
+        // SAFETY: as for `end`; this is the pointer's last use.
+        drop(unsafe { Box::from_raw(pointer.cast::<End>()) });
+        self.0.open.fetch_sub(1, SeqCst);
+    }
+}
+
+fn check_registered(comm: Comm<'_>, registration: Registration, data: NonNull<u8>, bytes: usize) {
+    let known = end(comm.pointer()).registrations.lock().unwrap().contains(&registration.0.addr());
+    assert!(known, "a registration of another connection");
+    // SAFETY: it is known, so it is not freed yet.
+    let memory = unsafe { &*registration.0.cast::<Memory>() };
+    let start = data.addr().get();
+    assert!(memory.start <= start && start + bytes <= memory.start + memory.bytes, "outside of the registration");
+}
+
+impl NetApi for Loopback {
+    fn devices(&self) -> Result<i32, NetError> {
+        Ok(1)
+    }
+
+    fn properties(&self, _device: i32) -> Result<Properties, NetError> {
+        Err(failed("getProperties", "not needed here"))
+    }
+
+    fn listen(&self, _device: i32, handle: &mut Handle) -> Result<ListenComm, NetError> {
+        let wire = Arc::new(Wire::default());
+        let mut wires = self.0.wires.lock().unwrap();
+        let id = wires.len() as u64 + 1;
+        handle.0[..8].copy_from_slice(&id.to_le_bytes());
+        wires.insert(id, Arc::clone(&wire));
+        Ok(ListenComm::new(self.open_end(wire)))
+    }
+
+    fn connect(&self, _device: i32, handle: &mut Handle) -> Result<Option<SendComm>, NetError> {
+        // Some polls are counted in the handle, which therefore must persist.
+        handle.0[100] += 1;
+        if handle.0[100] < 3 {
+            return Ok(None);
+        }
+        let id = u64::from_le_bytes(handle.0[..8].try_into().unwrap());
+        let wire = Arc::clone(self.0.wires.lock().unwrap().get(&id).expect("a handle of a listen"));
+        let connected = std::mem::replace(&mut wire.state.lock().unwrap().connected, true);
+        assert!(!connected, "one listen is for one connection");
+        Ok(Some(SendComm::new(self.open_end(wire))))
+    }
+
+    fn accept(&self, listen: &ListenComm) -> Result<Option<RecvComm>, NetError> {
+        let wire = &end(listen.pointer()).wire;
+        let connected = wire.state.lock().unwrap().connected;
+        Ok(connected.then(|| RecvComm::new(self.open_end(Arc::clone(wire)))))
+    }
+
+    unsafe fn reg_mr(&self, comm: Comm<'_>, data: NonNull<u8>, bytes: usize) -> Result<Registration, NetError> {
+        self.0.open.fetch_add(1, SeqCst);
+        let memory = boxed(Memory { start: data.addr().get(), bytes }).as_ptr();
+        end(comm.pointer()).registrations.lock().unwrap().push(memory.addr());
+        Ok(Registration(memory))
+    }
+
+    unsafe fn dereg_mr(&self, comm: Comm<'_>, registration: Registration) -> Result<(), NetError> {
+        self.0.open.fetch_sub(1, SeqCst);
+        let mut known = end(comm.pointer()).registrations.lock().unwrap();
+        let index = known.iter().position(|known| *known == registration.0.addr()).expect("a registration of this one");
+        known.remove(index);
+        // SAFETY: made by `reg_mr`, and no longer known.
+        drop(unsafe { Box::from_raw(registration.0.cast::<Memory>()) });
+        Ok(())
+    }
+
+    unsafe fn isend(
+        &self,
+        comm: &SendComm,
+        data: NonNull<u8>,
+        bytes: usize,
+        tag: i32,
+        registration: Registration,
+    ) -> Result<Option<Request>, NetError> {
+        check_registered(Comm::Send(comm), registration, data, bytes);
+        let wire = Arc::clone(&end(comm.pointer()).wire);
+        let receive = wire.state.lock().unwrap().receives.pop_front();
+        let Some(receive) = receive else { return Ok(None) };
+        assert!(bytes <= receive.bytes && tag == receive.tag, "a send fits its receive");
+        let message = self.0.messages.fetch_add(1, SeqCst);
+        self.0.empty.fetch_add(usize::from(bytes == 0), SeqCst);
+        self.0.largest.fetch_max(bytes, SeqCst);
+        if self.0.faults.fail == Some(message) {
+            return Err(failed("isend", "a failure that the test asked for"));
+        }
+        let polls = AtomicUsize::new(0);
+        Ok(Some(Request::new(boxed(Pending::Send { wire, receive, data, bytes, message, polls }))))
+    }
+
+    unsafe fn irecv(&self, comm: &RecvComm, parts: &[Part], _optional: bool) -> Result<Option<Request>, NetError> {
+        let [part] = parts else { panic!("one part") };
+        check_registered(Comm::Recv(comm), part.registration, part.data, part.bytes);
+        let mut state = end(comm.pointer()).wire.state.lock().unwrap();
+        if state.receives.len() == 2 {
+            return Ok(None);
+        }
+        let (size, done) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let receive = Arc::new(Receive { data: part.data, bytes: part.bytes, tag: part.tag, size, done });
+        state.receives.push_back(Arc::clone(&receive));
+        Ok(Some(Request::new(boxed(Pending::Receive(receive)))))
+    }
+
+    unsafe fn iflush(&self, _comm: &RecvComm, _parts: &[Part]) -> Result<Option<Request>, NetError> {
+        Ok(None)
+    }
+
+    unsafe fn test(&self, request: &Request, sizes: Option<&mut [c_int; MAX_PARTS]>) -> Result<bool, NetError> {
+        // SAFETY: made by `isend` or `irecv`, and freed below only, when it is done.
+        let pending = unsafe { &*request.pointer().cast::<Pending>() };
+        let faults = self.0.faults;
+        let done = match pending {
+            Pending::Receive(receive) => {
+                let done = receive.done.load(SeqCst);
+                if let Some(sizes) = sizes.filter(|_| done) {
+                    sizes[0] = receive.size.load(SeqCst) as c_int;
+                }
+                done
+            }
+            Pending::Send { message, .. } if faults.lose_from.is_some_and(|from| *message >= from) => false,
+            Pending::Send { wire, receive, data, bytes, message, polls } => {
+                if polls.fetch_add(1, SeqCst) < 2 {
+                    return Ok(false);
+                }
+                let state = wire.state.lock().unwrap();
+                if state.closed {
+                    return Err(failed("test", "the peer closed"));
+                }
+                // SAFETY: the sender waits for this request, and the receiver's side is open, so both buffers are there.
+                unsafe {
+                    receive.data.copy_from_nonoverlapping(*data, *bytes);
+                    if faults.flip_bit == Some(*message) && *bytes > 0 {
+                        *receive.data.add(bytes / 2).as_ptr() ^= 0x10;
+                    }
+                }
+                receive.size.store(bytes - usize::from(faults.short_size == Some(*message)), SeqCst);
+                receive.done.store(true, SeqCst);
+                true
+            }
+        };
+        if done {
+            // SAFETY: a request is not tested again after it is done.
+            drop(unsafe { Box::from_raw(request.pointer().cast::<Pending>()) });
+        }
+        Ok(done)
+    }
+
+    fn close_send(&self, comm: SendComm) -> Result<(), NetError> {
+        self.close_end(comm.pointer());
+        Ok(())
+    }
+
+    fn close_recv(&self, comm: RecvComm) -> Result<(), NetError> {
+        self.close_end(comm.pointer());
+        Ok(())
+    }
+
+    fn close_listen(&self, listen: ListenComm) -> Result<(), NetError> {
+        // SAFETY: as for `end`; a listen's end does not close the connection.
+        drop(unsafe { Box::from_raw(listen.pointer().cast::<End>()) });
+        self.0.open.fetch_sub(1, SeqCst);
+        Ok(())
+    }
+}
+
+/// Runs `body` on `ranks` ranks over `devices` rings, and answers what each of them answered.
+pub(crate) fn with_ranks(
+    ranks: usize,
+    devices: i32,
+    mode: Mode,
+    faults: Faults,
+    body: impl Fn(&mut Communicator<'_, Loopback>) -> Result<(), String> + Sync,
+) -> (Vec<Result<(), String>>, Arc<World>) {
+    let world = Arc::new(World { faults, ..World::default() });
+    let (ours, theirs): (Vec<_>, Vec<_>) = (0..ranks).map(|_| UnixStream::pair().unwrap()).unzip();
+    let mut relay = Relay::start(ours, b"").unwrap();
+    let rank = |stream: UnixStream| -> Result<(), String> {
+        let text = |error: CommunicatorError| error.to_string();
+        let mut link = Link::open(stream).unwrap();
+        let net = Loopback(Arc::clone(&world));
+        let settings = Settings { devices: (0..devices).collect(), mode, stall: Duration::from_secs(1) };
+        let mut communicator = Communicator::connect(&net, &mut link, settings).map_err(text)?;
+        body(&mut communicator)?;
+        // Connections close when all are done; here a close ends the wire for both sides.
+        link.barrier().map_err(|error| error.to_string())?;
+        communicator.close().map_err(text)
+    };
+    let results = thread::scope(|scope| {
+        let threads: Vec<_> = theirs.into_iter().map(|stream| scope.spawn(|| rank(stream))).collect();
+        let mut closed = 0;
+        while closed < ranks {
+            match relay.next_event(Duration::from_secs(30)) {
+                Some(Event::Closed { .. }) => {
+                    closed += 1;
+                    // A rank that failed is not at the barrier; the others must not wait for it.
+                    if threads.iter().any(thread::ScopedJoinHandle::is_finished) && closed < ranks {
+                        thread::sleep(Duration::from_millis(50));
+                        relay.abort("a rank is gone");
+                    }
+                }
+                event => panic!("unexpected: {event:?}"),
+            }
+        }
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    (results, world)
+}

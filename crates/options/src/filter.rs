@@ -1,0 +1,316 @@
+//! Which ports become rails: the lists of names and address ranges that users write.
+//!
+//! The syntax is `NCCL_IB_HCA`'s, of which `NCCL_SOCKET_IFNAME`'s is a part (`misc/utils.cc` of NCCL), and address ranges
+//! besides: `[^][=]item,item,…` where an item is `name[:port[:rail[:plane]]]` or, with a slash, `address/length`.
+
+use crate::error::printable;
+use std::fmt;
+use std::net::IpAddr;
+
+/// The most items that one filter has.
+const MAX_ITEMS: usize = 64;
+
+/// A list that picks ports by name or address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RailFilter {
+    /// The list began with `^`: what it matches is left out, everything else is in.
+    pub exclude: bool,
+    /// The list began with `=` (after `^`, if any): names must match whole; without it the start of a name is enough.
+    pub exact: bool,
+    /// The items in the order given; at least one.
+    pub items: Vec<FilterItem>,
+}
+
+/// One item of a [`RailFilter`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FilterItem {
+    /// `name[:port[:rail[:plane]]]`; an empty field, a missing one and -1 are the same.
+    Name {
+        /// An interface's or adapter's name, or the start of one.
+        name: String,
+        /// The adapter's port number; `None` matches any.
+        port: Option<u32>,
+        /// The rail id that the port belongs to; `None` leaves it undefined.
+        rail: Option<u32>,
+        /// The plane id that the port belongs to; `None` leaves it undefined.
+        plane: Option<u32>,
+    },
+    /// `address/length`: every port with an address in that range.
+    Addresses(AddressRange),
+}
+
+/// The addresses that agree in their first bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressRange {
+    /// One address of the range.
+    pub address: IpAddr,
+    /// How many of its first bits count: 0 to 32 for IPv4, 0 to 128 for IPv6.
+    pub prefix_length: u8,
+}
+
+/// A port that a [`RailFilter`] lets in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Match {
+    /// The index of the first item that matches: the user's order. `None` when the list names what is left out.
+    pub item: Option<usize>,
+    /// The rail id that the item gives.
+    pub rail: Option<u32>,
+    /// The plane id that the item gives.
+    pub plane: Option<u32>,
+}
+
+impl RailFilter {
+    /// Whether the port called `name` is in, and what its item says about it.
+    ///
+    /// `address` is one address of the port, `None` when it has none (then no address range matches); `port` is the
+    /// adapter's port number, `None` when it has no ports of its own (then any number in an item matches).
+    pub fn matches(&self, name: &str, address: Option<IpAddr>, port: Option<u32>) -> Option<Match> {
+        let found = self.items.iter().enumerate().find(|(_, item)| item.matches(name, address, port, self.exact));
+        match (found, self.exclude) {
+            (Some(_), true) | (None, false) => None,
+            (None, true) => Some(Match { item: None, rail: None, plane: None }),
+            (Some((index, item)), false) => {
+                let (rail, plane) = match item {
+                    FilterItem::Name { rail, plane, .. } => (*rail, *plane),
+                    FilterItem::Addresses(_) => (None, None),
+                };
+                Some(Match { item: Some(index), rail, plane })
+            }
+        }
+    }
+
+    /// Reads a list. The error is the end of a sentence that begins with the list.
+    pub fn parse(text: &str) -> Result<RailFilter, String> {
+        let list = text.trim();
+        let (exclude, list) = leading(list, '^');
+        let (exact, list) = leading(list, '=');
+        if list.is_empty() {
+            return Err("names nothing".into());
+        }
+        let mut items = Vec::new();
+        for item in list.split(',').map(str::trim) {
+            // NCCL skips empty items, so that a trailing comma does no harm.
+            if item.is_empty() {
+                continue;
+            }
+            if items.len() == MAX_ITEMS {
+                return Err(format!("has more than {MAX_ITEMS} items"));
+            }
+            items.push(FilterItem::parse(item)?);
+        }
+        if items.is_empty() {
+            return Err("names nothing".into());
+        }
+        Ok(RailFilter { exclude, exact, items })
+    }
+}
+
+/// Whether `text` begins with `mark`, and what follows it.
+fn leading(text: &str, mark: char) -> (bool, &str) {
+    text.strip_prefix(mark).map_or((false, text), |rest| (true, rest.trim_start()))
+}
+
+impl FilterItem {
+    fn parse(item: &str) -> Result<FilterItem, String> {
+        let shown = printable(item);
+        if item.starts_with(['^', '=']) {
+            return Err(format!("has \"{shown}\" inside, but ^ and = may only lead the whole list, in this order"));
+        }
+        if let Some((address, length)) = item.split_once('/') {
+            return AddressRange::parse(address, length)
+                .map(FilterItem::Addresses)
+                .map_err(|reason| format!("has the address range \"{shown}\", in which {reason}"));
+        }
+        if let Ok(address) = item.parse::<IpAddr>() {
+            let length = AddressRange::longest(address);
+            return Err(format!("has the bare address \"{shown}\", which is written {shown}/{length}"));
+        }
+        let mut fields = item.split(':');
+        let name = fields.next().unwrap_or_default().trim();
+        if name.is_empty() {
+            return Err(format!("has the item \"{shown}\", which has no name"));
+        }
+        let mut field = |what: &str| -> Result<Option<u32>, String> {
+            match fields.next().map(str::trim) {
+                None | Some("" | "-1") => Ok(None),
+                Some(digits) => digits.parse().map(Some).map_err(|_| {
+                    format!("has the item \"{shown}\", in which the {what} \"{}\" is not a number", printable(digits))
+                }),
+            }
+        };
+        let (port, rail, plane) = (field("port")?, field("rail")?, field("plane")?);
+        if fields.next().is_some() {
+            return Err(format!("has the item \"{shown}\", which has more than four fields"));
+        }
+        Ok(FilterItem::Name { name: name.into(), port, rail, plane })
+    }
+
+    fn matches(&self, name: &str, address: Option<IpAddr>, port: Option<u32>, exact: bool) -> bool {
+        match self {
+            FilterItem::Name { name: wanted, port: wanted_port, .. } => {
+                let same_name = if exact { name == wanted } else { name.starts_with(wanted.as_str()) };
+                let same_port = match (wanted_port, port) {
+                    (Some(wanted), Some(port)) => *wanted == port,
+                    _ => true,
+                };
+                same_name && same_port
+            }
+            FilterItem::Addresses(range) => address.is_some_and(|address| range.contains(address)),
+        }
+    }
+}
+
+impl AddressRange {
+    /// Whether `address` is in the range. An IPv4 address inside IPv6 (`::ffff:a.b.c.d`) counts as IPv4.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let shift = |bits: u8| u32::from(bits.saturating_sub(self.prefix_length));
+        match (self.address.to_canonical(), address.to_canonical()) {
+            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
+                (ours.to_bits() ^ theirs.to_bits()).checked_shr(shift(32)).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(ours), IpAddr::V6(theirs)) => {
+                (ours.to_bits() ^ theirs.to_bits()).checked_shr(shift(128)).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+
+    fn parse(address: &str, length: &str) -> Result<AddressRange, String> {
+        let address: IpAddr =
+            address.trim().parse().map_err(|_| format!("\"{}\" is not an IP address", printable(address)))?;
+        let longest = AddressRange::longest(address);
+        let prefix_length: u8 = Some(length.trim())
+            .filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()))
+            .and_then(|digits| digits.parse().ok())
+            .filter(|length| *length <= longest)
+            .ok_or_else(|| format!("\"{}\" is not a prefix length from 0 to {longest}", printable(length)))?;
+        // So that `contains` may compare in one family: an IPv4 range written inside IPv6 becomes a plain one.
+        match address.to_canonical() {
+            IpAddr::V4(inner) if address.is_ipv6() => match prefix_length.checked_sub(96) {
+                Some(prefix_length) => Ok(AddressRange { address: IpAddr::V4(inner), prefix_length }),
+                None => Err(format!("an IPv4 range is wider than IPv4; write it as {inner}/0")),
+            },
+            _ => Ok(AddressRange { address, prefix_length }),
+        }
+    }
+
+    fn longest(address: IpAddr) -> u8 {
+        if address.is_ipv4() { 32 } else { 128 }
+    }
+}
+
+impl fmt::Display for RailFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = |yes, mark| if yes { mark } else { "" };
+        write!(f, "{}{}", mark(self.exclude, "^"), mark(self.exact, "="))?;
+        for (index, item) in self.items.iter().enumerate() {
+            write!(f, "{}{item}", mark(index > 0, ","))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for FilterItem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FilterItem::Addresses(range) => write!(f, "{}/{}", range.address, range.prefix_length),
+            FilterItem::Name { name, port, rail, plane } => {
+                f.write_str(name)?;
+                let fields = [port, rail, plane];
+                let given = fields.iter().rposition(|field| field.is_some()).map_or(0, |last| last + 1);
+                for field in &fields[..given] {
+                    f.write_str(":")?;
+                    if let Some(number) = field {
+                        write!(f, "{number}")?;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filter(text: &str) -> RailFilter {
+        RailFilter::parse(text).unwrap_or_else(|reason| panic!("{text:?} {reason}"))
+    }
+
+    fn takes(list: &str, name: &str, address: &str) -> bool {
+        filter(list).matches(name, address.parse().ok(), None).is_some()
+    }
+
+    #[test]
+    fn names_match_by_their_start_unless_exact() {
+        assert!(takes("eth", "eth0", ""));
+        assert!(!takes("eth", "veth0", ""));
+        assert!(takes("=eth0,ib0", "eth0", ""));
+        assert!(!takes("=eth0", "eth01", ""));
+        assert!(!takes("=eth0", "eth", ""));
+    }
+
+    #[test]
+    fn an_excluding_list_keeps_the_rest() {
+        let nccl = filter("^docker,lo");
+        assert_eq!(nccl.matches("docker0", None, None), None);
+        assert_eq!(nccl.matches("eth0", None, None), Some(Match { item: None, rail: None, plane: None }));
+        assert!(takes("^=lo", "lo1", ""));
+        assert!(!takes("^=lo", "lo", ""));
+    }
+
+    #[test]
+    fn fields_give_port_rail_and_plane() {
+        let list = filter("mlx5_0:1:3:2, mlx5_1::4,mlx5_2:-1::7");
+        assert_eq!(list.matches("mlx5_0", None, Some(1)), Some(Match { item: Some(0), rail: Some(3), plane: Some(2) }));
+        assert_eq!(list.matches("mlx5_0", None, Some(2)), None);
+        assert_eq!(list.matches("mlx5_0", None, None).unwrap().item, Some(0));
+        assert_eq!(list.matches("mlx5_1", None, Some(9)), Some(Match { item: Some(1), rail: Some(4), plane: None }));
+        assert_eq!(list.matches("mlx5_2", None, Some(9)), Some(Match { item: Some(2), rail: None, plane: Some(7) }));
+        assert_eq!(list.to_string(), "mlx5_0:1:3:2,mlx5_1::4,mlx5_2:::7");
+    }
+
+    #[test]
+    fn address_ranges() {
+        assert!(takes("10.1.0.7/16", "x", "10.1.200.3"));
+        assert!(!takes("10.1.0.0/16", "x", "10.2.0.1"));
+        assert!(takes("0.0.0.0/0", "x", "10.2.0.1"));
+        assert!(!takes("0.0.0.0/0", "x", "fd00::1"));
+        assert!(takes("10.0.0.1/32", "x", "::ffff:10.0.0.1"));
+        assert!(takes("::ffff:10.0.0.0/104", "x", "10.9.9.9"));
+        assert!(takes("fd00::/8,eth", "x", "fd12::1"));
+        assert!(takes("::/0", "x", "fe80::1"));
+        assert!(!takes("fd00::1/128", "x", "fd00::2"));
+        assert!(!takes("10.0.0.0/8", "x", ""));
+        assert!(!takes("^127.0.0.0/8", "lo", "127.0.0.2"));
+    }
+
+    #[test]
+    fn refusals_say_why() {
+        let refusals = [
+            ("^", "names nothing"),
+            ("^=", "names nothing"),
+            (" , ", "names nothing"),
+            ("eth0,^lo", "may only lead the whole list"),
+            ("=^eth0", "may only lead the whole list"),
+            ("10.0.0.1", "is written 10.0.0.1/32"),
+            ("fd00::1", "is written fd00::1/128"),
+            ("10.0.0.0/33", "not a prefix length from 0 to 32"),
+            ("10.0.0.0/+8", "not a prefix length from 0 to 32"),
+            ("fd00::/129", "not a prefix length from 0 to 128"),
+            ("10.0.0/8", "not an IP address"),
+            ("::ffff:10.0.0.0/8", "wider than IPv4"),
+            ("eth0:one", "the port \"one\" is not a number"),
+            ("a:1:-2", "the rail \"-2\" is not a number"),
+            (":1", "has no name"),
+            ("a:1:2:3:4", "more than four fields"),
+        ];
+        for (list, why) in refusals {
+            let reason = RailFilter::parse(list).expect_err(list);
+            assert!(reason.contains(why), "{list:?} {reason}");
+        }
+        assert!(RailFilter::parse(&"a,".repeat(64)).is_ok());
+        assert!(RailFilter::parse(&"a,".repeat(65)).is_err());
+    }
+}

@@ -1,0 +1,311 @@
+//! The types of the settings: what each may hold, and how it is written.
+
+use crate::number;
+use std::fmt;
+
+/// The most rails that one connection has.
+pub const MAX_RAILS: usize = 8;
+
+/// The most lanes that one rail has.
+pub(crate) const MAX_LANES: u8 = 16;
+
+/// The largest weight of one rail.
+pub(crate) const MAX_WEIGHT: u32 = 1_000_000;
+
+/// The most queue pairs per connection that NCCL itself takes from `NCCL_IB_QPS_PER_CONNECTION`.
+const NCCL_MAX_QPS: i64 = 128;
+
+/// Which network carries the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fabric {
+    /// RDMA where a port is active, else TCP.
+    #[default]
+    Auto,
+    /// TCP only.
+    Tcp,
+    /// RDMA only.
+    Verbs,
+}
+
+impl Fabric {
+    pub(crate) fn parse(text: &str) -> Result<Fabric, String> {
+        word(text, &[("auto", Fabric::Auto), ("tcp", Fabric::Tcp), ("verbs", Fabric::Verbs)])
+    }
+}
+
+impl fmt::Display for Fabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Fabric::Auto => "auto",
+            Fabric::Tcp => "tcp",
+            Fabric::Verbs => "verbs",
+        })
+    }
+}
+
+/// What one device is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// `Ports` on RDMA, `Fused` on TCP.
+    #[default]
+    Auto,
+    /// One device for each port.
+    Ports,
+    /// One device over all ports.
+    Fused,
+}
+
+impl Mode {
+    pub(crate) fn parse(text: &str) -> Result<Mode, String> {
+        word(text, &[("auto", Mode::Auto), ("ports", Mode::Ports), ("fused", Mode::Fused)])
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Auto => "auto",
+            Mode::Ports => "ports",
+            Mode::Fused => "fused",
+        })
+    }
+}
+
+/// The value whose word `text` is; upper and lower case are alike.
+fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
+    let text = text.trim();
+    let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
+    found.map(|(_, value)| *value).ok_or_else(|| "is not one of the known words".into())
+}
+
+/// How traffic is shared between rails until something steers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Weights {
+    /// In proportion to the rails' speeds.
+    #[default]
+    BySpeed,
+    /// As given, 0 to 1 000 000 for each rail in order, not all zero. A rail past the end of the list has 0: it carries
+    /// nothing while a rail with a weight is usable.
+    Fixed([u32; MAX_RAILS]),
+}
+
+impl Weights {
+    pub(crate) fn parse(text: &str) -> Result<Weights, String> {
+        let mut weights = [0; MAX_RAILS];
+        let wrong = |index: usize, reason: String| format!("has an item (number {}) that {reason}", index + 1);
+        for (index, item) in text.split(',').enumerate() {
+            let slot = weights.get_mut(index).ok_or_else(|| format!("has more than {MAX_RAILS} items"))?;
+            let weight = number::whole(item, 0, i64::from(MAX_WEIGHT)).map_err(|reason| wrong(index, reason))?;
+            *slot = u32::try_from(weight).map_err(|_| wrong(index, "is out of range".into()))?;
+        }
+        if weights == [0; MAX_RAILS] {
+            return Err("leaves no rail to use, because every weight is 0".into());
+        }
+        Ok(Weights::Fixed(weights))
+    }
+}
+
+impl fmt::Display for Weights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Weights::BySpeed => f.write_str("by speed"),
+            Weights::Fixed(weights) => list(f, weights, 0),
+        }
+    }
+}
+
+/// How many lanes each rail has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lanes {
+    per_rail: [u8; MAX_RAILS],
+}
+
+impl Lanes {
+    /// `count` lanes on every rail, made to fit 1 to 16.
+    pub const fn on_every_rail(count: u8) -> Lanes {
+        let count = match count {
+            0 => 1,
+            MAX_LANES.. => MAX_LANES,
+            _ => count,
+        };
+        Lanes { per_rail: [count; MAX_RAILS] }
+    }
+
+    /// The number of lanes of `rail`, 1 to 16. A rail past the end of a list has what the list's last item says.
+    pub fn on(&self, rail: usize) -> u8 {
+        self.per_rail[rail.min(MAX_RAILS - 1)]
+    }
+
+    /// One number for every rail, or a list with one number for each.
+    pub(crate) fn parse(text: &str) -> Result<Lanes, String> {
+        let mut lanes = Lanes::on_every_rail(1);
+        for (index, item) in text.split(',').enumerate() {
+            if index == MAX_RAILS {
+                return Err(format!("has more than {MAX_RAILS} items"));
+            }
+            let count = Lanes::count(item, i64::from(MAX_LANES));
+            let count = count.map_err(|reason| format!("has an item (number {}) that {reason}", index + 1))?;
+            lanes.per_rail[index..].fill(count);
+        }
+        Ok(lanes)
+    }
+
+    /// One number for every rail.
+    pub(crate) fn parse_count(text: &str) -> Result<Lanes, String> {
+        Lanes::count(text, i64::from(MAX_LANES)).map(Lanes::on_every_rail)
+    }
+
+    /// One number for every rail, which may be as large as NCCL allows.
+    pub(crate) fn parse_nccl(text: &str) -> Result<Lanes, String> {
+        Lanes::count(text, NCCL_MAX_QPS).map(Lanes::on_every_rail)
+    }
+
+    /// What to tell the user when NCCL's number is larger than Railweave can use.
+    pub(crate) fn note_nccl(text: &str) -> Option<String> {
+        let limited = number::whole(text, i64::from(MAX_LANES) + 1, NCCL_MAX_QPS).is_ok();
+        limited.then(|| format!("a rail has at most {MAX_LANES} lanes, so {MAX_LANES} are used"))
+    }
+
+    /// Both seeds' variables: the first rail has `first`, the others `second`, and 1 where one is not set.
+    pub(crate) fn join(first: Option<Lanes>, second: Option<Lanes>) -> Lanes {
+        let mut lanes = second.unwrap_or(Lanes::on_every_rail(1));
+        lanes.per_rail[0] = first.map_or(1, |first| first.on(0));
+        lanes
+    }
+
+    fn count(text: &str, high: i64) -> Result<u8, String> {
+        let count = number::whole(text, 1, high)?;
+        u8::try_from(count).map_err(|_| "is out of range".into())
+    }
+}
+
+impl fmt::Display for Lanes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        list(f, &self.per_rail.map(u32::from), self.per_rail[MAX_RAILS - 1].into())
+    }
+}
+
+/// Writes `values` with commas, without those at the end that equal `rest` (the first always stands, and so does the first of
+/// the rest where `rest` is not 0, because it says what follows).
+fn list(f: &mut fmt::Formatter<'_>, values: &[u32], rest: u32) -> fmt::Result {
+    let listed = values.iter().rposition(|value| *value != rest).map_or(0, |last| last + 1);
+    let listed = if rest == 0 { listed } else { listed + 1 };
+    for (index, value) in values.iter().take(listed.max(1)).enumerate() {
+        let comma = if index > 0 { "," } else { "" };
+        write!(f, "{comma}{value}")?;
+    }
+    Ok(())
+}
+
+/// TCP ports to listen on: the first free one of `first` to `last`, both included. 0 to 0 means any free port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PortRange {
+    /// The first port to try; 0 when any free port will do.
+    pub first: u16,
+    /// The last port to try; at least `first`.
+    pub last: u16,
+}
+
+impl PortRange {
+    /// Whether the operating system may choose.
+    pub fn is_any(&self) -> bool {
+        self.first == 0
+    }
+
+    pub(crate) fn parse(text: &str) -> Result<PortRange, String> {
+        let port = |text: &str, low| -> Result<u16, String> {
+            let port = number::whole(text, low, i64::from(u16::MAX))?;
+            u16::try_from(port).map_err(|_| "is out of range".into())
+        };
+        let Some((first, last)) = text.split_once('-').filter(|(first, _)| !first.trim().is_empty()) else {
+            let first = port(text, 0)?;
+            return Ok(PortRange { first, last: first });
+        };
+        let first = port(first, 1).map_err(|reason| format!("begins with a port that {reason}"))?;
+        let last = port(last, 1).map_err(|reason| format!("ends with a port that {reason}"))?;
+        if last < first {
+            return Err("is a range that ends before it begins".into());
+        }
+        Ok(PortRange { first, last })
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last { write!(f, "{}", self.first) } else { write!(f, "{}-{}", self.first, self.last) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words() {
+        assert_eq!(Fabric::parse(" TCP "), Ok(Fabric::Tcp));
+        assert_eq!(Fabric::parse("verbs"), Ok(Fabric::Verbs));
+        assert!(Fabric::parse("rdma").is_err());
+        assert_eq!(Mode::parse("Fused"), Ok(Mode::Fused));
+        assert!(Mode::parse("").is_err());
+    }
+
+    #[test]
+    fn weights() {
+        assert_eq!(Weights::parse("80, 20"), Ok(Weights::Fixed([80, 20, 0, 0, 0, 0, 0, 0])));
+        assert_eq!(Weights::parse("0,1000000").unwrap().to_string(), "0,1000000");
+        assert_eq!(Weights::parse("1,2,3,4,5,6,7,8").unwrap().to_string(), "1,2,3,4,5,6,7,8");
+        assert_eq!(Weights::parse("1,2,3,4,5,6,7,8,9"), Err("has more than 8 items".into()));
+        assert_eq!(Weights::parse("0,0"), Err("leaves no rail to use, because every weight is 0".into()));
+        assert_eq!(Weights::parse("1,1000001"), Err("has an item (number 2) that is more than 1000000".into()));
+        assert_eq!(Weights::parse("1,"), Err("has an item (number 2) that is not a whole number".into()));
+        assert!(Weights::parse("-1,2").is_err());
+        assert!(Weights::parse("0.8,0.2").is_err());
+    }
+
+    #[test]
+    fn lanes() {
+        let lanes = Lanes::parse("2,3").unwrap();
+        assert_eq!([lanes.on(0), lanes.on(1), lanes.on(2), lanes.on(99)], [2, 3, 3, 3]);
+        assert_eq!(lanes.to_string(), "2,3");
+        assert_eq!(Lanes::parse("16"), Ok(Lanes::on_every_rail(16)));
+        assert_eq!(Lanes::parse("16").unwrap().to_string(), "16");
+        assert_eq!(Lanes::parse("1,1,1,1,1,1,1,2").unwrap().to_string(), "1,1,1,1,1,1,1,2");
+        assert!(Lanes::parse("0").is_err());
+        assert!(Lanes::parse("17").is_err());
+        assert!(Lanes::parse("1,,2").is_err());
+        assert!(Lanes::parse("1,1,1,1,1,1,1,1,1").is_err());
+        assert!(Lanes::parse_count("2,3").is_err());
+        assert_eq!(Lanes::on_every_rail(0), Lanes::on_every_rail(1));
+        assert_eq!(Lanes::on_every_rail(200), Lanes::on_every_rail(16));
+    }
+
+    #[test]
+    fn lanes_of_nccl_are_limited() {
+        assert_eq!(Lanes::parse_nccl("128"), Ok(Lanes::on_every_rail(16)));
+        assert!(Lanes::note_nccl("128").is_some());
+        assert_eq!(Lanes::note_nccl("16"), None);
+        assert!(Lanes::parse_nccl("129").is_err());
+    }
+
+    #[test]
+    fn lanes_of_two_rails() {
+        let (two, three) = (Lanes::on_every_rail(2), Lanes::on_every_rail(3));
+        assert_eq!(Lanes::join(Some(two), Some(three)).to_string(), "2,3");
+        assert_eq!(Lanes::join(Some(two), None).to_string(), "2,1");
+        assert_eq!(Lanes::join(None, Some(three)).to_string(), "1,3");
+    }
+
+    #[test]
+    fn ports() {
+        assert!(PortRange::parse("0").unwrap().is_any());
+        assert_eq!(PortRange::parse("5000"), Ok(PortRange { first: 5000, last: 5000 }));
+        assert_eq!(PortRange::parse("5000 - 5100").unwrap().to_string(), "5000-5100");
+        assert_eq!(PortRange::parse("65535-65535").unwrap().to_string(), "65535");
+        assert_eq!(PortRange::parse("5100-5000"), Err("is a range that ends before it begins".into()));
+        assert_eq!(PortRange::parse("0-10"), Err("begins with a port that is less than 1".into()));
+        assert_eq!(PortRange::parse("1-65536"), Err("ends with a port that is more than 65535".into()));
+        assert_eq!(PortRange::parse("-1"), Err("is less than 0".into()));
+        assert!(PortRange::parse("1-2-3").is_err());
+        assert!(PortRange::parse("5000-").is_err());
+    }
+}

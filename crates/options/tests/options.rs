@@ -1,0 +1,304 @@
+//! Each setting: a good value, the edges, a bad one, and who wins over whom.
+
+use proptest::prelude::*;
+use railweave_options::{
+    Entry, Fabric, Lanes, Mode, OptionErrors, Options, PortRange, RailFilter, Source, TABLE, Warning, Weights,
+};
+use std::ffi::OsString;
+use std::time::Duration;
+
+type Variables<'a> = &'a [(&'a str, &'a str)];
+
+fn read(variables: Variables<'_>) -> Result<(Options, Vec<Warning>), OptionErrors> {
+    Options::from_variables(variables.iter().copied())
+}
+
+fn good(variables: Variables<'_>) -> Options {
+    let (options, warnings) = read(variables).unwrap_or_else(|errors| panic!("{variables:?}: {errors}"));
+    assert_eq!(warnings, [], "{variables:?}");
+    options
+}
+
+/// The one error that `variables` cause, as text.
+fn bad(variables: Variables<'_>) -> String {
+    let errors = read(variables).expect_err("the value should be refused");
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(!lines[0].contains('\n'));
+    lines.into_iter().next().unwrap()
+}
+
+#[test]
+fn defaults() {
+    let options = good(&[]);
+    assert_eq!(options, Options::default());
+    assert!(options.rows().iter().all(|row| row.source == Source::Default));
+    assert_eq!(options.fabric.value, Fabric::Auto);
+    assert_eq!(options.lanes.value, Lanes::on_every_rail(1));
+    assert_eq!(options.split_min.value, 8192);
+    assert_eq!(options.peer_timeout.value, Duration::from_secs(30));
+}
+
+#[test]
+fn an_empty_value_counts_as_unset() {
+    let options = good(&[("RAILWEAVE_LANES", " "), ("NCCL_IB_QPS_PER_CONNECTION", "4"), ("RAILWEAVE_FABRIC", "")]);
+    assert_eq!(options.lanes.source, Source::Variable("NCCL_IB_QPS_PER_CONNECTION"));
+    assert_eq!(options.fabric.source, Source::Default);
+}
+
+#[test]
+fn every_variable_of_the_table_is_read_and_every_example_is_good() {
+    for entry in TABLE {
+        let options = good(&[(entry.variable(), entry.example)]);
+        for row in options.rows() {
+            let expected = if row.entry == entry { Source::Variable(entry.variable()) } else { Source::Default };
+            assert_eq!(row.source, expected, "{} after setting {}", row.entry.name, entry.name);
+        }
+    }
+    for variable in TABLE.iter().flat_map(Entry::all_variables) {
+        let (name, value) = (variable, "\u{7f}no such value\u{7f}:::::/");
+        let errors = read(&[(name, value)]).expect_err(name);
+        assert!(errors.iter().all(|error| error.variable == name), "{errors}");
+    }
+}
+
+#[test]
+fn fabric() {
+    assert_eq!(good(&[("RAILWEAVE_FABRIC", "TCP")]).fabric.value, Fabric::Tcp);
+    assert_eq!(good(&[("RAILWEAVE_FABRIC", "verbs")]).fabric.value, Fabric::Verbs);
+    assert_eq!(
+        bad(&[("RAILWEAVE_FABRIC", "rdma\n")]),
+        "RAILWEAVE_FABRIC: \"rdma\\n\" is not one of the known words; allowed: auto, tcp or verbs; \
+         try RAILWEAVE_FABRIC=auto"
+    );
+}
+
+#[test]
+fn mode() {
+    assert_eq!(good(&[("RAILWEAVE_MODE", "ports")]).mode.value, Mode::Ports);
+    assert_eq!(good(&[("RAILWEAVE_MODE", "fused")]).mode.value, Mode::Fused);
+    bad(&[("RAILWEAVE_MODE", "0")]);
+}
+
+#[test]
+fn rails_and_the_interface_out_of_band() {
+    let options = good(&[("NCCL_SOCKET_IFNAME", "^docker,lo")]);
+    let nccl = RailFilter::parse("^docker,lo").unwrap();
+    assert_eq!(options.rails.value.as_ref(), Some(&nccl));
+    assert_eq!(options.oob_interface.value, Some(nccl));
+
+    let options =
+        good(&[("NCCL_SOCKET_IFNAME", "eth"), ("RAILWEAVE_RAILS", "=ib0,10.0.0.0/8"), ("MPIB_OOB_IF", "eno1")]);
+    assert_eq!(options.rails.source, Source::Variable("RAILWEAVE_RAILS"));
+    assert_eq!(options.oob_interface.source, Source::Variable("MPIB_OOB_IF"));
+    let options = good(&[("RAILWEAVE_OOB_IF", "eth1"), ("MPIB_OOB_IF", "eno1")]);
+    assert_eq!(options.oob_interface.source, Source::Variable("RAILWEAVE_OOB_IF"));
+
+    let error = bad(&[("RAILWEAVE_RAILS", "10.0.0.1")]);
+    assert!(error.contains("is written 10.0.0.1/32"), "{error}");
+    // One bad variable that two settings read is two errors only if both read it.
+    assert_eq!(read(&[("NCCL_SOCKET_IFNAME", "^")]).unwrap_err().iter().count(), 2);
+    bad(&[("NCCL_SOCKET_IFNAME", "^"), ("RAILWEAVE_RAILS", "eth0")]);
+}
+
+#[test]
+fn weights() {
+    let options = good(&[("RAILWEAVE_WEIGHTS", "80,20")]);
+    assert_eq!(options.weights.value, Weights::Fixed([80, 20, 0, 0, 0, 0, 0, 0]));
+    good(&[("RAILWEAVE_WEIGHTS", "1000000")]);
+    bad(&[("RAILWEAVE_WEIGHTS", "0,0")]);
+    bad(&[("RAILWEAVE_WEIGHTS", "1000001")]);
+}
+
+#[test]
+fn lanes() {
+    assert_eq!(good(&[("RAILWEAVE_LANES", "16")]).lanes.value, Lanes::on_every_rail(16));
+    bad(&[("RAILWEAVE_LANES", "0")]);
+    bad(&[("RAILWEAVE_LANES", "17")]);
+
+    let seeds = [("MPIB_SOUT_QP", "2"), ("MPIB_SUP_QP", "3"), ("NCCL_IB_QPS_PER_CONNECTION", "4")];
+    let lanes = good(&seeds).lanes;
+    assert_eq!([lanes.value.on(0), lanes.value.on(1)], [2, 3]);
+    assert_eq!(lanes.source.to_string(), "MPIB_SOUT_QP and MPIB_SUP_QP");
+    let lanes = good(&seeds[1..]).lanes;
+    assert_eq!([lanes.value.on(0), lanes.value.on(1)], [1, 3]);
+    assert_eq!(lanes.source, Source::Variable("MPIB_SUP_QP"));
+    assert_eq!(good(&seeds[2..]).lanes.value, Lanes::on_every_rail(4));
+    let all = [seeds.as_slice(), &[("RAILWEAVE_LANES", "5,6")]].concat();
+    assert_eq!(good(&all).lanes.source, Source::Variable("RAILWEAVE_LANES"));
+
+    let error = bad(&[("MPIB_SOUT_QP", "2"), ("MPIB_SUP_QP", "x")]);
+    assert_eq!(
+        error,
+        "MPIB_SUP_QP: \"x\" is not a whole number; allowed: a number from 1 to 16; \
+         try MPIB_SUP_QP=1, or set RAILWEAVE_LANES, which wins"
+    );
+}
+
+#[test]
+fn more_queue_pairs_than_lanes_are_limited_with_a_warning() {
+    let (options, warnings) = read(&[("NCCL_IB_QPS_PER_CONNECTION", "32")]).unwrap();
+    assert_eq!(options.lanes.value, Lanes::on_every_rail(16));
+    assert_eq!(warnings.len(), 1);
+    assert_eq!(
+        warnings[0].to_string(),
+        "NCCL_IB_QPS_PER_CONNECTION=\"32\": a rail has at most 16 lanes, so 16 are used"
+    );
+    bad(&[("NCCL_IB_QPS_PER_CONNECTION", "129")]);
+}
+
+#[test]
+fn control_port() {
+    assert!(good(&[("RAILWEAVE_CONTROL_PORT", "0")]).control_port.value.is_any());
+    let range = PortRange { first: 5000, last: 5100 };
+    assert_eq!(good(&[("RAILWEAVE_CONTROL_PORT", "5000-5100")]).control_port.value, range);
+    good(&[("RAILWEAVE_CONTROL_PORT", "65535")]);
+    bad(&[("RAILWEAVE_CONTROL_PORT", "65536")]);
+    bad(&[("RAILWEAVE_CONTROL_PORT", "5100-5000")]);
+}
+
+#[test]
+fn handshake_timeout() {
+    let timeout = |variables| good(variables).handshake_timeout.value;
+    assert_eq!(timeout(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "5")]), Duration::from_secs(5));
+    assert_eq!(timeout(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "100ms")]), Duration::from_millis(100));
+    assert_eq!(timeout(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "3600s")]), Duration::from_secs(3600));
+    assert_eq!(timeout(&[("NCCL_MESH_TIMEOUT_MS", "5000")]), Duration::from_secs(5));
+    let both = [("NCCL_MESH_TIMEOUT_MS", "5000"), ("RAILWEAVE_HANDSHAKE_TIMEOUT", "7")];
+    assert_eq!(timeout(&both), Duration::from_secs(7));
+    bad(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "99ms")]);
+    bad(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "3601")]);
+    bad(&[("NCCL_MESH_TIMEOUT_MS", "5s")]);
+}
+
+#[test]
+fn split_min() {
+    let bytes = |text| good(&[("RAILWEAVE_SPLIT_MIN", text)]).split_min.value;
+    assert_eq!(bytes("0"), 0);
+    assert_eq!(bytes("64K"), 65536);
+    assert_eq!(bytes("1GiB"), 1 << 30);
+    bad(&[("RAILWEAVE_SPLIT_MIN", "1073741825")]);
+    bad(&[("RAILWEAVE_SPLIT_MIN", "8KB")]);
+}
+
+#[test]
+fn socket_buffer() {
+    let bytes = |text| good(&[("RAILWEAVE_SOCKET_BUFFER", text)]).socket_buffer.value;
+    assert_eq!(bytes("0"), 0);
+    assert_eq!(bytes("256M"), 256 << 20);
+    bad(&[("RAILWEAVE_SOCKET_BUFFER", "257M")]);
+}
+
+#[test]
+fn traffic_class() {
+    let class = |variables| good(variables).traffic_class.value;
+    assert_eq!(class(&[("NCCL_IB_TC", "0x60")]), Some(96));
+    assert_eq!(class(&[("NCCL_IB_TC", "96"), ("RAILWEAVE_TRAFFIC_CLASS", "-1")]), None);
+    assert_eq!(class(&[("RAILWEAVE_TRAFFIC_CLASS", "255")]), Some(255));
+    bad(&[("RAILWEAVE_TRAFFIC_CLASS", "256")]);
+    bad(&[("NCCL_IB_TC", "-2")]);
+}
+
+#[test]
+fn peer_timeout() {
+    let timeout = |text| good(&[("RAILWEAVE_PEER_TIMEOUT", text)]).peer_timeout.value;
+    assert_eq!(timeout("1"), Duration::from_secs(1));
+    assert_eq!(timeout("2.5s"), Duration::from_millis(2500));
+    bad(&[("RAILWEAVE_PEER_TIMEOUT", "0")]);
+    bad(&[("RAILWEAVE_PEER_TIMEOUT", "3601")]);
+}
+
+#[test]
+fn all_errors_come_at_once_and_in_order() {
+    let errors = read(&[("RAILWEAVE_PEER_TIMEOUT", "x"), ("RAILWEAVE_MODE", "x"), ("RAILWEAVE_LANES", "x")]);
+    let errors = errors.unwrap_err();
+    let variables: Vec<&str> = errors.iter().map(|error| error.variable).collect();
+    assert_eq!(variables, ["RAILWEAVE_MODE", "RAILWEAVE_LANES", "RAILWEAVE_PEER_TIMEOUT"]);
+    assert_eq!(errors.to_string().lines().count(), 3);
+}
+
+#[test]
+fn unknown_variables_are_warned_of() {
+    let (_, warnings) = read(&[
+        ("RAILWEAVE_LANE", "2"),
+        ("RAILWEAVE_COLOUR", "blue"),
+        ("NCCL_UNKNOWN", "1"),
+        ("MPIB_UNKNOWN", "1"),
+        ("RAILWEAVE_TEST_LIB", "/tmp/x.so"),
+        ("PATH", "/bin"),
+    ])
+    .unwrap();
+    let lines: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        lines,
+        [
+            "RAILWEAVE_COLOUR is no setting of Railweave and has no effect; docs/options.md lists them all",
+            "RAILWEAVE_LANE is no setting of Railweave and has no effect; did you mean RAILWEAVE_LANES?",
+        ]
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn a_value_that_is_not_text_is_refused() {
+    use std::os::unix::ffi::OsStringExt;
+    let value = OsString::from_vec(vec![b'a', 0xff]);
+    let errors = Options::from_variables([("RAILWEAVE_RAILS", value)]).unwrap_err();
+    assert!(errors.to_string().starts_with("RAILWEAVE_RAILS: \"a\u{fffd}\" is not valid UTF-8; "), "{errors}");
+}
+
+/// Text that is often nearly right: pieces of good values in any order, and anything at all.
+fn nearly_right() -> impl Strategy<Value = String> {
+    let piece = prop::sample::select(vec![
+        "^",
+        "=",
+        ",",
+        ":",
+        "/",
+        "-",
+        "+",
+        ".",
+        " ",
+        "0",
+        "1",
+        "8",
+        "16",
+        "99999999999999999999",
+        "eth0",
+        "10.0.0.0",
+        "fd00::",
+        "::ffff:1.2.3.4",
+        "K",
+        "GiB",
+        "ms",
+        "s",
+        "0x",
+        "auto",
+        "é",
+    ]);
+    prop_oneof![prop::collection::vec(piece, 0..8).prop_map(|pieces| pieces.concat()), any::<String>()]
+}
+
+proptest! {
+    #[test]
+    fn no_value_panics_and_every_error_is_one_line(values in prop::collection::vec(nearly_right(), 32)) {
+        let names = TABLE.iter().flat_map(Entry::all_variables);
+        match Options::from_variables(names.zip(values)) {
+            Ok((options, _)) => prop_assert_eq!(options.rows().len(), TABLE.len()),
+            Err(errors) => for error in &errors {
+                prop_assert!(!error.to_string().contains(['\n', '\r']), "{}", error);
+            },
+        }
+    }
+
+    #[test]
+    fn a_filter_written_out_reads_the_same(text in nearly_right(), name in "[a-z0-9_]{1,8}", port in any::<u32>()) {
+        if let Ok(filter) = RailFilter::parse(&text) {
+            let again = RailFilter::parse(&filter.to_string());
+            prop_assert_eq!(again.as_ref(), Ok(&filter));
+            let included = filter.matches(&name, None, Some(port)).is_some();
+            let turned = RailFilter { exclude: !filter.exclude, ..filter };
+            prop_assert_eq!(turned.matches(&name, None, Some(port)).is_some(), !included);
+        }
+    }
+}

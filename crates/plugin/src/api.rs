@@ -1,0 +1,592 @@
+//! NCCL's net calls without versions: every table in `tables.rs` leads here. What NCCL hands in is checked as far as it
+//! can be; a panic never leaves; each error becomes one log line and one result code.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use railweave_abi::NcclResult;
+use railweave_abi::net::{HANDLE_MAX_BYTES, PTR_CUDA, PTR_DMABUF, PTR_HOST};
+use railweave_fabric::{Fault, Memory, MemoryKind};
+use railweave_transport::{
+    Error, Flushed, Handle, Incoming, MAX_BUFFERS, MAX_MESSAGE_BYTES, Outgoing, RecvRequest, SendRequest,
+};
+
+use crate::comm::{Comm, Listener, Request};
+use crate::control::ConnectRequest;
+use crate::identity::random_u64;
+use crate::log;
+use crate::network::{End, MemoryHandle};
+use crate::process::{self, Context};
+
+/// The plugin's name, which users give to NCCL_NET.
+pub(crate) const NAME: &CStr = c"railweave";
+
+/// Connections per device that NCCL may open: more than any job does, bounded by memory and descriptors alone.
+const MAX_COMMS: c_int = 65_536;
+
+/// The one place where faults become result codes (design: rulings, "error codes").
+fn code(fault: Fault) -> NcclResult {
+    match fault {
+        Fault::Local => NcclResult::SYSTEM_ERROR,
+        Fault::Peer => NcclResult::REMOTE_ERROR,
+        Fault::Protocol => NcclResult::INTERNAL_ERROR,
+        Fault::Configuration => NcclResult::INVALID_USAGE,
+    }
+}
+
+/// Runs an entry point: errors are logged and become codes, panics too.
+#[inline]
+pub(crate) fn guard(call: &'static str, run: impl FnOnce() -> Result<(), Error>) -> NcclResult {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(())) => NcclResult::SUCCESS,
+        Ok(Err(error)) => failed(call, &error),
+        Err(panic) => panicked(call, panic.as_ref()),
+    }
+}
+
+#[cold]
+fn failed(call: &str, error: &Error) -> NcclResult {
+    log::warn(&format!("{call}: {error}"));
+    code(error.fault)
+}
+
+#[cold]
+fn panicked(call: &str, panic: &(dyn std::any::Any + Send)) -> NcclResult {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+    log::warn(&format!("{call}: a bug in Railweave: {text}; please report it with the job's log"));
+    NcclResult::INTERNAL_ERROR
+}
+
+fn null(call: &str, what: &str) -> Error {
+    Error::protocol(format!("{call} was called with NULL for {what}"))
+}
+
+/// Writes through a pointer of NCCL's.
+///
+/// # Safety
+/// The pointer must be NULL or valid for writing.
+#[inline]
+unsafe fn put<T>(call: &str, what: &str, place: *mut T, value: T) -> Result<(), Error> {
+    if place.is_null() {
+        return Err(null(call, what));
+    }
+    // SAFETY: not NULL, and the caller's promise.
+    unsafe { place.write(value) };
+    Ok(())
+}
+
+/// `init`: makes a context.
+pub(crate) fn init(traffic_class: c_int) -> Result<*mut c_void, Error> {
+    let traffic_class = u8::try_from(traffic_class).ok();
+    let context = process::acquire(traffic_class)?;
+    Ok(Box::into_raw(Box::new(context)).cast())
+}
+
+/// The one context of v6 to v10, whose `init` gives none.
+static IMPLICIT: OnceLock<usize> = OnceLock::new();
+
+/// `init` of v6 to v10: there is no `finalize`, so the context stays.
+pub(crate) fn init_implicit() -> Result<(), Error> {
+    if IMPLICIT.get().is_none() {
+        let context = init(-1)?;
+        if IMPLICIT.set(context.expose_provenance()).is_err() {
+            // SAFETY: made above, and another thread's context is the one that stays.
+            unsafe { finalize(context) }?;
+        }
+    }
+    Ok(())
+}
+
+/// The context of v6 to v10; NULL before `init`.
+pub(crate) fn implicit() -> *mut c_void {
+    IMPLICIT.get().map_or(std::ptr::null_mut(), |address| std::ptr::with_exposed_provenance_mut(*address))
+}
+
+/// `finalize`.
+///
+/// # Safety
+/// `context` must come from [`init`], and neither it nor anything made from it may be used again.
+pub(crate) unsafe fn finalize(context: *mut c_void) -> Result<(), Error> {
+    if context.is_null() {
+        return Err(null("finalize", "the context"));
+    }
+    // SAFETY: init made it from a box, and NCCL hands it back once.
+    process::release(*unsafe { Box::from_raw(context.cast::<Context>()) });
+    Ok(())
+}
+
+/// # Safety
+/// `pointer` must be NULL or come from [`init`] and not be finalized.
+unsafe fn context<'a>(call: &str, pointer: *mut c_void) -> Result<&'a Context, Error> {
+    // SAFETY: the caller's promise; NULL gives None.
+    unsafe { pointer.cast::<Context>().as_ref() }.ok_or_else(|| null(call, "the context: init has to come first"))
+}
+
+/// `devices`.
+///
+/// # Safety
+/// `count` must be NULL or valid for writing.
+pub(crate) unsafe fn devices(count: *mut c_int) -> Result<(), Error> {
+    let number = process::current()?.network.devices().len();
+    // SAFETY: the caller's promise.
+    unsafe { put("devices", "the count", count, number as c_int) }
+}
+
+/// What a device is, in the newest form; each version's table picks what it has.
+#[derive(Clone, Copy)]
+pub(crate) struct Properties {
+    pub(crate) name: *const c_char,
+    pub(crate) pci_path: *const c_char,
+    pub(crate) guid: u64,
+    pub(crate) ptr_support: c_int,
+    pub(crate) speed: c_int,
+    pub(crate) port: c_int,
+    pub(crate) max_comms: c_int,
+    pub(crate) max_recvs: c_int,
+    pub(crate) max_bytes: usize,
+    pub(crate) rail_id: i16,
+    pub(crate) plane_id: i16,
+    pub(crate) index: c_int,
+}
+
+/// Text that stays valid for the process's life, as NCCL wants names and paths; the same text is kept once.
+fn keep(text: &str) -> *const c_char {
+    static KEPT: Mutex<Option<HashMap<String, &'static CStr>>> = Mutex::new(None);
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let kept = kept.get_or_insert_default();
+    if let Some(text) = kept.get(text) {
+        return text.as_ptr();
+    }
+    let c_text = CString::new(text.replace('\0', "")).unwrap_or_default();
+    let c_text: &'static CStr = Box::leak(c_text.into_boxed_c_str());
+    kept.insert(text.to_owned(), c_text);
+    c_text.as_ptr()
+}
+
+fn device_index(call: &str, device: c_int, count: usize) -> Result<usize, Error> {
+    let index = usize::try_from(device).ok().filter(|index| *index < count);
+    index.ok_or_else(|| Error::protocol(format!("{call} was called for device {device}, there are {count}, from 0")))
+}
+
+/// `getProperties`.
+pub(crate) fn properties(device: c_int) -> Result<Properties, Error> {
+    let process = process::current()?;
+    let devices = process.network.devices();
+    let index = device_index("getProperties", device, devices.len())?;
+    let found = &devices[index];
+    let pci_path = found.pci_path.as_ref().and_then(|path| path.to_str()).map_or(std::ptr::null(), keep);
+    let cuda = if found.pointers.cuda { PTR_CUDA } else { 0 };
+    let dma_buf = if found.pointers.dma_buf { PTR_DMABUF } else { 0 };
+    Ok(Properties {
+        name: keep(&found.name),
+        pci_path,
+        guid: found.guid,
+        ptr_support: PTR_HOST | cuda | dma_buf,
+        speed: c_int::try_from(found.speed_mbps).unwrap_or(c_int::MAX),
+        port: c_int::from(found.port_number),
+        max_comms: MAX_COMMS,
+        max_recvs: MAX_BUFFERS as c_int,
+        max_bytes: MAX_MESSAGE_BYTES as usize,
+        rail_id: found.rail_id.unwrap_or(-1),
+        plane_id: found.plane_id.unwrap_or(-1),
+        index: index as c_int,
+    })
+}
+
+/// `listen`.
+///
+/// # Safety
+/// `context` as for [`context`]; `handle` must be NULL or valid for writing 128 bytes, `listen` NULL or valid for writing.
+pub(crate) unsafe fn listen(
+    context: *mut c_void,
+    device: c_int,
+    handle: *mut c_void,
+    listen: *mut *mut c_void,
+) -> Result<(), Error> {
+    // SAFETY: the caller's promise.
+    let context = unsafe { self::context("listen", context) }?;
+    let process = &context.process;
+    let device = device_index("listen", device, process.network.devices().len())?;
+    let control = process.control()?;
+    let nonce = random_u64();
+    let bytes = process.handle(device, nonce, control.port()).encode();
+    let config = process.connection_config(context.traffic_class);
+    let listener = Arc::new(Listener::new(nonce, device, Arc::clone(&process.network), config, Arc::clone(&control)));
+    // SAFETY: the caller's promises.
+    unsafe {
+        put("listen", "the handle", handle.cast::<[u8; HANDLE_MAX_BYTES]>(), bytes)?;
+        put("listen", "the listener", listen, Arc::into_raw(Arc::clone(&listener)).cast_mut().cast())?;
+    }
+    control.listen(listener);
+    Ok(())
+}
+
+/// `connect`: never blocks; writes NULL until the connection is there.
+///
+/// # Safety
+/// `context` as for [`context`]; `handle` must be NULL or valid for reading 128 bytes, `send` NULL or valid for writing.
+pub(crate) unsafe fn connect(
+    context: *mut c_void,
+    device: c_int,
+    traffic_class: Option<c_int>,
+    handle: *mut c_void,
+    send: *mut *mut c_void,
+) -> Result<(), Error> {
+    // SAFETY: the caller's promises.
+    let context = unsafe {
+        put("connect", "the connection", send, std::ptr::null_mut())?;
+        self::context("connect", context)
+    }?;
+    let process = &context.process;
+    let device = device_index("connect", device, process.network.devices().len())?;
+    // SAFETY: the caller's promise; NULL gives None.
+    let bytes =
+        unsafe { handle.cast::<[u8; HANDLE_MAX_BYTES]>().as_ref() }.ok_or_else(|| null("connect", "the handle"))?;
+    let handle = Handle::decode(bytes).map_err(|error| Error::protocol(error.to_string()))?;
+    let key = (device, handle.nonce);
+    let mut connects = context.connects.lock().unwrap_or_else(PoisonError::into_inner);
+    let control = process.control()?;
+    let Some(pending) = connects.get(&key) else {
+        let pending = Arc::default();
+        connects.insert(key, Arc::clone(&pending));
+        let traffic_class = traffic_class.and_then(|class| u8::try_from(class).ok()).or(context.traffic_class);
+        control.connect(ConnectRequest {
+            addresses: process.dial_order(device, &handle),
+            handle,
+            network: Arc::clone(&process.network),
+            device,
+            config: process.connection_config(traffic_class),
+            result: pending,
+        });
+        return Ok(());
+    };
+    let Some(result) = pending.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+        return Ok(());
+    };
+    connects.remove(&key);
+    let (established, route) = result?;
+    log_connection("sends to", &established);
+    // SAFETY: checked above not to be NULL, and the caller's promise.
+    unsafe { send.write(Comm::into_raw(*established, route, control)) };
+    Ok(())
+}
+
+fn log_connection(what: &str, established: &crate::network::Established) {
+    let rails: Vec<_> = established.rails.iter().map(|rail| format!("rail {} ({})", rail.index, rail.name)).collect();
+    log::info(&format!("a connection {what} {} over {}", established.peer, rails.join(", ")));
+}
+
+/// `accept`: never blocks; writes NULL until a connection is there.
+///
+/// # Safety
+/// `listen` must be NULL or come from [`listen`] and not be closed; `receive` must be NULL or valid for writing.
+pub(crate) unsafe fn accept(listen: *mut c_void, receive: *mut *mut c_void) -> Result<(), Error> {
+    // SAFETY: the caller's promises.
+    let listener = unsafe {
+        put("accept", "the connection", receive, std::ptr::null_mut())?;
+        Listener::from_raw(listen)
+    }?;
+    let Some(result) = listener.pop() else {
+        return Ok(());
+    };
+    let (established, route) = result?;
+    log_connection("receives from", &established);
+    // SAFETY: checked above not to be NULL, and the caller's promise.
+    unsafe { receive.write(Comm::into_raw(*established, route, Arc::clone(&listener.control))) };
+    Ok(())
+}
+
+/// `closeListen`.
+///
+/// # Safety
+/// `listen` must be NULL or come from [`listen`], and not be used again.
+pub(crate) unsafe fn close_listen(listen: *mut c_void) -> Result<(), Error> {
+    if listen.is_null() {
+        return Ok(());
+    }
+    // SAFETY: listen made it with Arc::into_raw, and NCCL hands it back once.
+    let listener = unsafe { Arc::from_raw(listen.cast::<Listener>().cast_const()) };
+    listener.control.unlisten(listener.nonce);
+    Ok(())
+}
+
+/// `closeSend` and `closeRecv`. NCCL stops freeing the rest of a communicator at an error, so there is none.
+///
+/// # Safety
+/// `comm` must be NULL or come from [`connect`] or [`accept`], and neither it nor its requests may be used again.
+pub(crate) unsafe fn close(comm: *mut c_void) -> Result<(), Error> {
+    if comm.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise.
+    unsafe { Comm::close(comm) }
+}
+
+/// `regMr` and `regMrDmaBuf`.
+///
+/// # Safety
+/// `comm` must be a connection of this plugin; `data` must stay memory of `bytes` bytes until `deregMr`; `memory` must be
+/// NULL or valid for writing.
+pub(crate) unsafe fn reg_mr(
+    comm: *mut c_void,
+    data: *mut c_void,
+    bytes: usize,
+    kind: MemoryKind,
+    memory: *mut *mut c_void,
+) -> Result<(), Error> {
+    // SAFETY: the caller's promise.
+    let comm = unsafe { Comm::from_raw(comm) }?;
+    // SAFETY: NCCL keeps the memory registered and in place until deregMr (net.h).
+    let range = unsafe { Memory::from_raw(data.expose_provenance() as u64, bytes, kind) };
+    let handle: MemoryHandle = comm.registrar.register(&range)?;
+    let handle = Box::into_raw(Box::new(handle));
+    // SAFETY: the caller's promise.
+    let written = unsafe { put("regMr", "the memory handle", memory, handle.cast()) };
+    if written.is_err() {
+        // SAFETY: made above, and nobody else has it.
+        drop(unsafe { Box::from_raw(handle) });
+    }
+    written
+}
+
+/// The kind of memory behind `regMr`'s type.
+pub(crate) fn memory_kind(kind: c_int) -> Result<MemoryKind, Error> {
+    match kind {
+        PTR_HOST => Ok(MemoryKind::Host),
+        PTR_CUDA => Ok(MemoryKind::Cuda),
+        other => Err(Error::protocol(format!(
+            "regMr was called with memory type {other}; allowed are 1 (NCCL_PTR_HOST) and 2 (NCCL_PTR_CUDA)"
+        ))),
+    }
+}
+
+/// `deregMr`. NCCL stops freeing the rest of a communicator at an error, so there is none but for a wrong pointer.
+///
+/// # Safety
+/// `memory` must be NULL or come from [`reg_mr`], and not be used again.
+pub(crate) unsafe fn dereg_mr(memory: *mut c_void) -> Result<(), Error> {
+    if !memory.is_null() {
+        // SAFETY: reg_mr made it from a box, and NCCL hands it back once.
+        drop(unsafe { Box::from_raw(memory.cast::<MemoryHandle>()) });
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `memory` must be NULL or come from [`reg_mr`] and not be deregistered.
+#[inline]
+unsafe fn memory_handle<'a>(call: &str, memory: *mut c_void) -> Result<&'a MemoryHandle, Error> {
+    // SAFETY: the caller's promise; NULL gives None.
+    unsafe { memory.cast::<MemoryHandle>().as_ref() }.ok_or_else(|| null(call, "the memory handle (regMr's)"))
+}
+
+/// `isend`.
+///
+/// # Safety
+/// `comm` and `memory` must be this plugin's, `data` in that memory, `request` NULL or valid for writing; only the
+/// connection's progress thread may call this.
+#[inline]
+pub(crate) unsafe fn isend(
+    comm: *mut c_void,
+    data: *mut c_void,
+    size: usize,
+    tag: c_int,
+    memory: *mut c_void,
+    request: *mut *mut c_void,
+) -> Result<(), Error> {
+    // SAFETY: the caller's promises.
+    let (comm, memory) = unsafe {
+        put("isend", "the request", request, std::ptr::null_mut())?;
+        (Comm::from_raw(comm)?, memory_handle("isend", memory)?)
+    };
+    // SAFETY: this is the connection's progress thread.
+    let End::Send(end) = (unsafe { comm.end() }) else {
+        return Err(Error::protocol("isend was called on a connection that receives"));
+    };
+    let message = Outgoing { address: data.addr() as u64, size: size as u64, tag: tag as u32, keys: &memory.keys };
+    let Some(sent) = end.isend(&message)? else {
+        return Ok(());
+    };
+    if let Some(cut) = end.take_cut() {
+        log::warn(&format!(
+            "to {}: a message of {} bytes (tag {:#x}) was cut to the {} bytes of its receive; the application's send and \
+             receive sizes differ (said once per connection)",
+            comm.peer, cut.message, cut.tag, cut.receive
+        ));
+    }
+    // SAFETY: checked above not to be NULL, and the caller's promise.
+    unsafe { request.write(comm.request(sent.index())) };
+    Ok(())
+}
+
+/// One buffer of `irecv` and `iflush`.
+///
+/// # Safety
+/// `memory` as for [`memory_handle`].
+#[inline]
+unsafe fn incoming<'a>(
+    call: &str,
+    data: *mut c_void,
+    size: u64,
+    tag: c_int,
+    memory: *mut c_void,
+) -> Result<Incoming<'a>, Error> {
+    // SAFETY: the caller's promise.
+    let memory = unsafe { memory_handle(call, memory) }?;
+    Ok(Incoming { address: data.addr() as u64, size, tag: tag as u32, keys: &memory.keys })
+}
+
+/// The buffers of one grouped receive.
+pub(crate) struct Buffers<S> {
+    pub(crate) count: c_int,
+    pub(crate) data: *mut *mut c_void,
+    pub(crate) sizes: *mut S,
+    pub(crate) tags: *mut c_int,
+    pub(crate) memory: *mut *mut c_void,
+}
+
+/// `irecv`.
+///
+/// # Safety
+/// `comm` must be this plugin's; the arrays must hold `count` entries each, with memory handles of this plugin; `request`
+/// must be NULL or valid for reading and writing; only the connection's progress thread may call this.
+#[inline]
+pub(crate) unsafe fn irecv<S: Copy + TryInto<u64>>(
+    comm: *mut c_void,
+    buffers: &Buffers<S>,
+    optional_allowed: bool,
+    request: *mut *mut c_void,
+) -> Result<(), Error> {
+    if request.is_null() {
+        return Err(null("irecv", "the request"));
+    }
+    // SAFETY: not NULL, and the caller's promise.
+    let hint = unsafe { request.replace(std::ptr::null_mut()) };
+    let optional = optional_allowed && hint.addr() == railweave_abi::net::OPTIONAL_RECV_COMPLETION;
+    // SAFETY: the caller's promise.
+    let comm = unsafe { Comm::from_raw(comm) }?;
+    // SAFETY: this is the connection's progress thread.
+    let End::Recv(end) = (unsafe { comm.end() }) else {
+        return Err(Error::protocol("irecv was called on a connection that sends"));
+    };
+    let count = usize::try_from(buffers.count).unwrap_or(0);
+    if !(1..=MAX_BUFFERS).contains(&count) {
+        return Err(Error::protocol(format!(
+            "irecv was called with {} buffers, allowed are 1 to {MAX_BUFFERS} (maxRecvs)",
+            buffers.count
+        )));
+    }
+    if buffers.data.is_null() || buffers.sizes.is_null() || buffers.tags.is_null() || buffers.memory.is_null() {
+        return Err(null("irecv", "one of the buffers' arrays"));
+    }
+    // SAFETY: the arrays hold `count` entries, by the caller's promise; each is read inside them.
+    let buffer = |index: usize| unsafe {
+        let size = (*buffers.sizes.add(index)).try_into().map_err(|_| negative("irecv", index))?;
+        incoming("irecv", *buffers.data.add(index), size, *buffers.tags.add(index), *buffers.memory.add(index))
+    };
+    let received = if count == 1 {
+        end.irecv(&[buffer(0)?], optional)?
+    } else {
+        let mut all = [buffer(0)?; MAX_BUFFERS];
+        for (index, place) in all.iter_mut().enumerate().take(count) {
+            *place = buffer(index)?;
+        }
+        end.irecv(&all[..count], optional)?
+    };
+    if let Some(received) = received {
+        // SAFETY: checked above not to be NULL, and the caller's promise.
+        unsafe { request.write(comm.request(received.index())) };
+    }
+    Ok(())
+}
+
+#[cold]
+fn negative(call: &str, index: usize) -> Error {
+    Error::protocol(format!("{call} was called with a negative size for buffer {index}"))
+}
+
+/// `iflush`. A request of NULL means that there is nothing to wait for.
+///
+/// # Safety
+/// As for [`irecv`].
+pub(crate) unsafe fn iflush(
+    comm: *mut c_void,
+    buffers: &Buffers<c_int>,
+    request: *mut *mut c_void,
+) -> Result<(), Error> {
+    // SAFETY: the caller's promises.
+    let comm = unsafe {
+        put("iflush", "the request", request, std::ptr::null_mut())?;
+        Comm::from_raw(comm)
+    }?;
+    // SAFETY: this is the connection's progress thread.
+    let End::Recv(end) = (unsafe { comm.end() }) else {
+        return Err(Error::protocol("iflush was called on a connection that sends"));
+    };
+    let count = usize::try_from(buffers.count).unwrap_or(0).min(MAX_BUFFERS);
+    if count > 0 && (buffers.data.is_null() || buffers.sizes.is_null() || buffers.memory.is_null()) {
+        return Err(null("iflush", "one of the buffers' arrays"));
+    }
+    let mut all = Vec::new();
+    for index in 0..count {
+        // SAFETY: the arrays hold `count` entries, by the caller's promise.
+        let buffer = unsafe {
+            let size = u64::try_from(*buffers.sizes.add(index)).map_err(|_| negative("iflush", index))?;
+            incoming("iflush", *buffers.data.add(index), size, 0, *buffers.memory.add(index))
+        }?;
+        all.push(buffer);
+    }
+    if let Flushed::Pending(flush) = end.iflush(&all)? {
+        // SAFETY: checked above not to be NULL, and the caller's promise.
+        unsafe { request.write(comm.request(flush.index())) };
+    }
+    Ok(())
+}
+
+/// `test`.
+///
+/// # Safety
+/// `request` must come from this plugin and not be over; `done` must be NULL or valid for writing; `sizes` must be NULL
+/// or valid for writing one `int` per buffer; only the connection's progress thread may call this.
+#[inline]
+pub(crate) unsafe fn test(request: *mut c_void, done: *mut c_int, sizes: *mut c_int) -> Result<(), Error> {
+    // SAFETY: the caller's promises.
+    let (comm, index) = unsafe {
+        put("test", "done", done, 0)?;
+        Request::from_raw(request)
+    }?;
+    // Sizes are at most 1 GiB, which an int holds.
+    // SAFETY: this is the connection's progress thread.
+    let over = match unsafe { comm.end() } {
+        End::Send(end) => match end.test(SendRequest::from_index(index))? {
+            None => false,
+            Some(size) => {
+                if !sizes.is_null() {
+                    // SAFETY: not NULL, and the caller's promise.
+                    unsafe { sizes.write(size as c_int) };
+                }
+                true
+            }
+        },
+        End::Recv(end) => match end.test(RecvRequest::from_index(index))? {
+            None => false,
+            Some(received) => {
+                if !sizes.is_null() {
+                    for (place, size) in received.iter().enumerate() {
+                        // SAFETY: not NULL, and room for one int per buffer by the caller's promise.
+                        unsafe { sizes.add(place).write(*size as c_int) };
+                    }
+                }
+                true
+            }
+        },
+    };
+    if over {
+        // SAFETY: checked above not to be NULL, and the caller's promise.
+        unsafe { done.write(1) };
+    }
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! Sockets that are, or are to become, lanes; and accepted sockets that have not said what they are.
+
+use std::net::SocketAddr;
+
+use mio::Token as PollToken;
+use mio::net::TcpStream;
+use railweave_transport::{Dial, LanePreface, PREFACE_BYTES, Preface};
+
+use super::Route;
+use super::sessions::Session;
+use super::stream::{Fill, Stream};
+use super::thread::{Entry, Thread};
+
+/// What the acceptor of a lane answers: it is taken.
+const LANE_TAKEN: [u8; 8] = *b"RWLNTKN1";
+
+/// An accepted socket that has not said what it is.
+pub(super) struct Inbound {
+    stream: Stream,
+    address: SocketAddr,
+    pub(super) deadline_ns: u64,
+}
+
+/// A lane that this side dials.
+pub(super) struct LaneDial {
+    stream: Stream,
+    route: Route,
+    dial: Dial,
+    remote: SocketAddr,
+    presented: bool,
+    pub(super) deadline_ns: u64,
+}
+
+impl Thread {
+    pub(super) fn accept_socket(&mut self, socket: TcpStream, address: SocketAddr) {
+        let mut stream = Stream::new(socket);
+        let token = self.fresh_token();
+        if stream.register(self.registry(), PollToken(token)).is_ok() {
+            let deadline_ns = self.deadline_ns();
+            self.inbound += 1;
+            self.entries.insert(token, Entry::Inbound(Inbound { stream, address, deadline_ns }));
+        }
+    }
+
+    pub(super) fn handle_inbound(&mut self, token: usize, mut inbound: Inbound) {
+        let filled = inbound.stream.fill(PREFACE_BYTES);
+        let Some(bytes) = inbound.stream.input().first_chunk::<PREFACE_BYTES>() else {
+            if matches!(filled, Ok(Fill::Open)) {
+                self.entries.insert(token, Entry::Inbound(inbound));
+                return;
+            }
+            self.inbound -= 1;
+            // Whoever sent not even a byte looked whether the port is open; whoever sent some, broke off.
+            if !inbound.stream.input().is_empty() {
+                let count = inbound.stream.input().len();
+                self.stranger(inbound.address, &format!("closed after {count} of the {PREFACE_BYTES} first bytes"));
+            }
+            return;
+        };
+        self.inbound -= 1;
+        match Preface::decode(bytes) {
+            Err(error) => {
+                let text = format!("{error}; whoever connects there is not Railweave, or of another version");
+                self.stranger(inbound.address, &text);
+            }
+            Ok(Preface::Session) => {
+                inbound.stream.consume(PREFACE_BYTES);
+                let session = Session::accepted(inbound.stream, inbound.address, self.deadline_ns());
+                self.begin_session(token, session);
+            }
+            Ok(Preface::Lane(lane)) => self.accept_lane(inbound, lane),
+        }
+    }
+
+    pub(super) fn inbound_too_late(&mut self, inbound: Inbound) {
+        self.inbound -= 1;
+        let count = inbound.stream.input().len();
+        self.stranger(inbound.address, &format!("sent {count} of the {PREFACE_BYTES} first bytes in time"));
+    }
+
+    fn stranger(&mut self, address: SocketAddr, what: &str) {
+        let now = self.now_ns();
+        self.strangers.report(now, &format!("{address} on the control port: {what}; the socket was closed"));
+    }
+
+    fn accept_lane(&mut self, mut inbound: Inbound, lane: LanePreface) {
+        let address = inbound.address;
+        inbound.stream.consume(PREFACE_BYTES);
+        let Some(route) = self.lanes.get(&lane.token).copied() else {
+            return self.stranger(address, "presented a token that no connection here awaits");
+        };
+        // Eight bytes always fit into a fresh socket's buffer.
+        if inbound.stream.send(&LANE_TAKEN).is_err() || inbound.stream.has_unsent() {
+            return self.stranger(address, "a lane broke while it was answered");
+        }
+        inbound.stream.deregister(self.registry());
+        let socket = inbound.stream.into_socket();
+        let taken = self.with_handshake(route, |handshake| handshake.handle_lane(lane.rail, lane.lane, socket));
+        if let Some(Err(reason)) = taken {
+            self.stranger(address, &format!("lane {} of rail {} was refused: {reason}", lane.lane, lane.rail));
+        }
+    }
+
+    /// Begins to dial a lane of the connection at `route`.
+    pub(super) fn dial_lane(&mut self, route: Route, dial: Dial, port: u16) -> Result<(), String> {
+        let remote = SocketAddr::new(dial.remote, port);
+        let refused = |error: std::io::Error| format!("{} cannot reach {remote}: {error}", dial.local);
+        let mut stream = Stream::dial(Some(dial.local), remote).map_err(refused)?;
+        let token = self.fresh_token();
+        stream.register(self.registry(), PollToken(token)).map_err(refused)?;
+        let deadline_ns = self.deadline_ns();
+        let entry = LaneDial { stream, route, dial, remote, presented: false, deadline_ns };
+        self.entries.insert(token, Entry::LaneDial(entry));
+        Ok(())
+    }
+
+    pub(super) fn handle_lane_dial(&mut self, token: usize, mut dial: LaneDial) {
+        match dial.advance() {
+            Ok(false) => {
+                self.entries.insert(token, Entry::LaneDial(dial));
+            }
+            Ok(true) => {
+                dial.stream.deregister(self.registry());
+                let LaneDial { stream, route, dial, .. } = dial;
+                let socket = stream.into_socket();
+                self.with_handshake(route, |handshake| handshake.handle_dialed(dial.rail, dial.lane, Ok(socket)));
+            }
+            Err(reason) => self.lane_failed(&dial, reason),
+        }
+    }
+
+    pub(super) fn lane_too_late(&mut self, dial: LaneDial) {
+        let what = if dial.presented { "did not answer" } else { "cannot be reached" };
+        let reason = format!("{} {what} from {} in time; check routes and firewalls", dial.remote, dial.dial.local);
+        self.lane_failed(&dial, reason);
+    }
+
+    fn lane_failed(&mut self, dial: &LaneDial, reason: String) {
+        let (rail, lane) = (dial.dial.rail, dial.dial.lane);
+        self.with_handshake(dial.route, |handshake| handshake.handle_dialed(rail, lane, Err(reason)));
+    }
+}
+
+impl LaneDial {
+    /// Goes on; true when the lane is there.
+    fn advance(&mut self) -> Result<bool, String> {
+        let (local, remote) = (self.dial.local, self.remote);
+        let broken = |error: std::io::Error| format!("{local} cannot reach {remote}: {error}");
+        if !self.presented {
+            if !self.stream.is_connected().map_err(broken)? {
+                return Ok(false);
+            }
+            let lane = LanePreface { token: self.dial.token, rail: self.dial.rail, lane: self.dial.lane };
+            self.stream.send(&Preface::Lane(lane).encode()).map_err(broken)?;
+            self.presented = true;
+        }
+        self.stream.flush().map_err(broken)?;
+        let filled = self.stream.fill(LANE_TAKEN.len()).map_err(broken)?;
+        if self.stream.input() == LANE_TAKEN && !self.stream.has_unsent() {
+            self.stream.consume(LANE_TAKEN.len());
+            return Ok(true);
+        }
+        if filled == Fill::Closed || self.stream.input().len() == LANE_TAKEN.len() {
+            return Err(format!(
+                "{remote} did not take the lane from {local}: the peer gave the connection up, or it is none"
+            ));
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,104 @@
+//! Connections that are closed but not over: what is under way goes out, and both ends say BYE.
+
+use std::sync::Arc;
+
+use railweave_transport::{Error, Link, Message};
+
+use super::Route;
+use super::sessions::Connection;
+use super::thread::{Entry, Thread};
+use crate::network::End;
+
+/// A closed connection whose lanes the peer may still need.
+pub(super) struct Lingering {
+    route: Route,
+    end: End,
+    peer_said_bye: bool,
+    pub(super) next_ns: u64,
+    step_ns: u64,
+    deadline_ns: u64,
+}
+
+impl Lingering {
+    /// How long a closed connection waits for its peer.
+    pub(super) const LIMIT_NS: u64 = 3_000_000_000;
+    const FIRST_STEP_NS: u64 = 200_000;
+    const LAST_STEP_NS: u64 = 10_000_000;
+}
+
+/// An open connection whose session broke: it is lost unless its data says so first.
+pub(super) struct Losing {
+    link: Arc<Link>,
+    error: Error,
+    pub(super) deadline_ns: u64,
+}
+
+impl Losing {
+    /// Lanes carry what was sent before the peer died, and say themselves that it did; they get this long.
+    const GRACE_NS: u64 = 1_000_000_000;
+}
+
+impl Thread {
+    /// Closes a connection of this side.
+    pub(super) fn close(&mut self, route: Route, mut end: End) {
+        end.start_linger();
+        let now = self.now_ns();
+        let mut peer_said_bye = true; // no session, no peer
+        if let Some(Entry::Session(session)) = self.entries.get_mut(&route.session) {
+            if let Some(Connection::Open { peer_said_bye: said, .. }) = session.connections.get(&route.connection) {
+                peer_said_bye = *said;
+            }
+            session.connections.remove(&route.connection);
+            if !peer_said_bye {
+                session.connections.insert(route.connection, Connection::Closed);
+            }
+            session.touch(now);
+            if self.send(route, Message::Bye).is_err() {
+                peer_said_bye = true;
+            }
+        }
+        let step_ns = Lingering::FIRST_STEP_NS;
+        let deadline_ns = now + Lingering::LIMIT_NS;
+        self.lingering.push(Lingering { route, end, peer_said_bye, next_ns: now, step_ns, deadline_ns });
+    }
+
+    /// The peer has closed this connection, or there is no peer any more.
+    pub(super) fn peer_said_bye(&mut self, route: Route) {
+        let now = self.now_ns();
+        for lingering in self.lingering.iter_mut().filter(|lingering| lingering.route == route) {
+            lingering.peer_said_bye = true;
+            lingering.next_ns = now;
+        }
+    }
+
+    /// An open connection's session broke.
+    pub(super) fn begin_losing(&mut self, link: Arc<Link>, error: Error) {
+        let deadline_ns = self.now_ns() + Losing::GRACE_NS;
+        self.losing.push(Losing { link, error, deadline_ns });
+    }
+
+    pub(super) fn linger(&mut self, now: u64) {
+        self.lingering.retain_mut(|lingering| {
+            if lingering.next_ns > now {
+                return true;
+            }
+            let drained = lingering.end.linger();
+            if drained && lingering.peer_said_bye || lingering.deadline_ns <= now {
+                return false;
+            }
+            lingering.next_ns = now + lingering.step_ns;
+            lingering.step_ns = (lingering.step_ns * 2).min(Lingering::LAST_STEP_NS);
+            true
+        });
+    }
+
+    pub(super) fn lose(&mut self, now: u64) {
+        self.losing.retain(|losing| {
+            let over = losing.deadline_ns <= now;
+            if over {
+                losing.link.set_lost(losing.error.clone());
+            }
+            !over
+        });
+    }
+}

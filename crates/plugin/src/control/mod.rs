@@ -1,0 +1,139 @@
+//! The control thread: one per process, started on first need and joined at the last `finalize`. It accepts, dials,
+//! shakes hands, keeps the sessions, and sees closed connections off. It never touches the data path of an open
+//! connection.
+
+mod lanes;
+mod linger;
+mod sessions;
+mod stream;
+mod thread;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use mio::Waker;
+use railweave_options::PortRange;
+use railweave_transport::{Error, Handle, Hello};
+
+use crate::comm::Listener;
+use crate::network::{End, Established, Network};
+use crate::process::PendingConnect;
+
+/// What the control thread is told at its start.
+pub(crate) struct ControlConfig {
+    pub(crate) hello: Hello,
+    pub(crate) ports: PortRange,
+    pub(crate) handshake_timeout: Duration,
+}
+
+/// Names an open connection to the control thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Route {
+    /// The session's token.
+    pub(crate) session: usize,
+    /// The connection in the numbering of the session's opener.
+    pub(crate) connection: u32,
+}
+
+/// A connection that was set up, or why there is none.
+pub(crate) type Outcome = Result<(Box<Established>, Route), Error>;
+
+/// A connection that is wanted.
+pub(crate) struct ConnectRequest {
+    pub(crate) handle: Handle,
+    /// The addresses to try, in this order.
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) network: Arc<dyn Network>,
+    pub(crate) device: usize,
+    pub(crate) config: railweave_transport::ConnectionConfig,
+    pub(crate) result: Arc<PendingConnect>,
+}
+
+/// The listeners of this process by their nonce. Shared, so that one is known before its handle leaves `listen`.
+pub(crate) type Listeners = Arc<Mutex<HashMap<u64, Arc<Listener>>>>;
+
+/// What service threads ask of the control thread.
+pub(crate) enum Command {
+    Unlisten(Arc<Listener>),
+    Connect(Box<ConnectRequest>),
+    Close(Route, End),
+    Stop,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The control thread, seen from outside.
+pub(crate) struct Control {
+    commands: Sender<Command>,
+    listeners: Listeners,
+    waker: Arc<Waker>,
+    port: u16,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Control {
+    /// Starts the thread; its control port is bound when this returns.
+    ///
+    /// # Errors
+    /// When no port can be bound, or the thread cannot be started.
+    pub(crate) fn start(config: ControlConfig) -> Result<Self, Error> {
+        let (commands, receiver) = mpsc::channel();
+        let listeners = Listeners::default();
+        let thread = thread::Thread::new(config, receiver, Arc::clone(&listeners))?;
+        let (waker, port) = (thread.waker(), thread.port());
+        let handle = std::thread::Builder::new()
+            .name("railweave-ctl".to_owned())
+            .spawn(move || thread.run())
+            .map_err(|error| Error::local(format!("the control thread cannot be started: {error}")))?;
+        Ok(Self { commands, listeners, waker, port, thread: Mutex::new(Some(handle)) })
+    }
+
+    /// TCP port of the control socket.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn tell(&self, command: Command) {
+        // After the last finalize nobody listens: what is closed then is closed by dropping it.
+        if self.commands.send(command).is_ok() {
+            let _ = self.waker.wake();
+        }
+    }
+
+    /// Offers that name the listener's nonce go to it from now on.
+    pub(crate) fn listen(&self, listener: Arc<Listener>) {
+        lock(&self.listeners).insert(listener.nonce, listener);
+    }
+
+    /// Ends a listener, and what nobody accepted from it.
+    pub(crate) fn unlisten(&self, nonce: u64) {
+        if let Some(listener) = lock(&self.listeners).remove(&nonce) {
+            self.tell(Command::Unlisten(listener));
+        }
+    }
+
+    /// Begins a connection.
+    pub(crate) fn connect(&self, request: ConnectRequest) {
+        self.tell(Command::Connect(Box::new(request)));
+    }
+
+    /// Takes over a connection that is to be closed.
+    pub(crate) fn close(&self, route: Route, end: End) {
+        self.tell(Command::Close(route, end));
+    }
+
+    /// Ends the thread, once closed connections are seen off, and waits for it.
+    pub(crate) fn stop(&self) {
+        self.tell(Command::Stop);
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,590 @@
+//! Sessions: one control socket to each process that this one connects to, and the connections that are set up on it.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use mio::Token as PollToken;
+use railweave_fabric::Fault;
+use railweave_transport::{
+    Error, Frame, Hello, HelloError, Link, MAX_FRAME_BYTES, Message, Offer, Preface, ProcessId, Token,
+};
+
+use super::stream::{Fill, Stream};
+use super::thread::{Entry, Thread};
+use super::{ConnectRequest, Outcome, Route};
+use crate::comm::Listener;
+use crate::identity::random;
+use crate::log;
+use crate::network::{Handshake, Setup, Step};
+use crate::process::PendingConnect;
+
+/// How long a session without connections is kept by its opener.
+const IDLE_NS: u64 = 1_000_000_000;
+
+/// Connections that a peer may have in set-up at once on one session.
+const MOST_CONNECTIONS: usize = 65_536;
+
+/// Where a connection goes once it is there.
+enum Target {
+    Connect(Arc<PendingConnect>),
+    Accept(Arc<Listener>),
+}
+
+impl Target {
+    fn fail(&self, error: Error) {
+        match self {
+            Self::Connect(result) => give(result, Err(error)),
+            Self::Accept(listener) => listener.push(Err(error)),
+        }
+    }
+}
+
+fn give(place: &PendingConnect, result: Outcome) {
+    *place.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(result);
+}
+
+/// A connection of a session.
+pub(super) enum Connection {
+    /// Being set up.
+    Setup(Setting),
+    /// Up.
+    Open { link: Arc<Link>, peer_said_bye: bool },
+    /// Closed by this side; the peer's BYE is awaited.
+    Closed,
+}
+
+/// A connection that is being set up.
+pub(super) struct Setting {
+    handshake: Box<dyn Handshake>,
+    target: Target,
+    token: Option<Token>,
+}
+
+enum Stage {
+    /// The peer's HELLO is awaited.
+    Hello {
+        deadline_ns: u64,
+    },
+    Up(Box<Hello>),
+    /// What is left goes out, then the socket is closed.
+    Closing {
+        deadline_ns: u64,
+    },
+}
+
+/// A session.
+pub(super) struct Session {
+    stream: Stream,
+    address: SocketAddr,
+    stage: Stage,
+    /// This side opened it: it alone sends offers. The process that it wants to reach.
+    wanted: Option<ProcessId>,
+    next_connection: u32,
+    idle_since_ns: u64,
+    pub(super) connections: HashMap<u32, Connection>,
+}
+
+/// A process that connections are wanted to, while there is no session to it.
+pub(super) struct Reaching {
+    addresses: VecDeque<SocketAddr>,
+    waiting: Vec<ConnectRequest>,
+    failures: Vec<String>,
+    /// The session, once it is up or while it is dialled.
+    session: usize,
+    up: bool,
+}
+
+impl Session {
+    /// A session that a peer opened.
+    pub(super) fn accepted(stream: Stream, address: SocketAddr, deadline_ns: u64) -> Self {
+        Self {
+            stream,
+            address,
+            stage: Stage::Hello { deadline_ns },
+            wanted: None,
+            next_connection: 0,
+            idle_since_ns: 0,
+            connections: HashMap::new(),
+        }
+    }
+
+    pub(super) fn touch(&mut self, now_ns: u64) {
+        self.idle_since_ns = now_ns;
+    }
+
+    fn is_idle(&self) -> bool {
+        self.wanted.is_some() && self.connections.is_empty() && matches!(self.stage, Stage::Up(_))
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<u64> {
+        let stage = match self.stage {
+            Stage::Hello { deadline_ns } | Stage::Closing { deadline_ns } => Some(deadline_ns),
+            Stage::Up(_) if self.is_idle() => Some(self.idle_since_ns + IDLE_NS),
+            Stage::Up(_) => None,
+        };
+        let settings = self.connections.values().filter_map(|connection| match connection {
+            Connection::Setup(setting) => setting.handshake.timeout_ns(),
+            _ => None,
+        });
+        settings.chain(stage).min()
+    }
+
+    fn peer_name(&self) -> String {
+        match &self.stage {
+            Stage::Up(hello) => format!("{} at {}", hello.peer_name(), self.address),
+            _ => self.address.to_string(),
+        }
+    }
+
+    fn send(&mut self, connection: u32, message: Message) -> io::Result<()> {
+        self.stream.send(&Frame { connection, message }.encode())
+    }
+}
+
+impl Thread {
+    /// Begins a connection: over the session to its process, which is opened when there is none.
+    pub(super) fn connect(&mut self, request: ConnectRequest) {
+        let process = request.handle.process;
+        match self.reaching.get_mut(&process) {
+            Some(Reaching { up: true, session, .. }) => {
+                let session = *session;
+                self.offer(session, request);
+            }
+            Some(reaching) => reaching.waiting.push(request),
+            None => {
+                let port = request.handle.control_port;
+                let addresses =
+                    request.addresses.iter().map(|address| SocketAddr::new(*address, port)).collect::<VecDeque<_>>();
+                let failures = Vec::new();
+                let reaching = Reaching { addresses, waiting: vec![request], failures, session: 0, up: false };
+                self.reaching.insert(process, reaching);
+                self.dial_next(process);
+            }
+        }
+    }
+
+    /// Dials the next address of a process; without one, every connect to it fails.
+    fn dial_next(&mut self, process: ProcessId) {
+        let Some(mut reaching) = self.reaching.remove(&process) else {
+            return;
+        };
+        while let Some(address) = reaching.addresses.pop_front() {
+            // The time that is left is shared by the addresses that are left.
+            let share = self.handshake_timeout / (reaching.addresses.len() as u32 + 1);
+            let deadline_ns = self.now_ns() + u64::try_from(share.as_nanos()).unwrap_or(u64::MAX / 2);
+            let token = self.fresh_token();
+            let dialled = Stream::dial(None, address).and_then(|mut stream| {
+                stream.register(self.registry(), PollToken(token))?;
+                Ok(stream)
+            });
+            match dialled {
+                Ok(stream) => {
+                    let mut session = Session::accepted(stream, address, deadline_ns);
+                    session.wanted = Some(process);
+                    reaching.session = token;
+                    self.reaching.insert(process, reaching);
+                    self.begin_session(token, session);
+                    return;
+                }
+                Err(error) => reaching.failures.push(format!("{address}: {error}")),
+            }
+        }
+        let failures = match reaching.failures.as_slice() {
+            [] => "the handle names no address".to_owned(),
+            some => some.join("; "),
+        };
+        for request in reaching.waiting {
+            give(
+                &request.result,
+                Err(Error::peer(format!(
+                    "No local NIC found that reaches the peer: {failures}; check that both hosts have an address in a \
+                     common network, that no firewall blocks TCP between them, and RAILWEAVE_OOB_IF"
+                ))),
+            );
+        }
+    }
+
+    /// Sends what comes first on a session, and keeps it.
+    pub(super) fn begin_session(&mut self, token: usize, mut session: Session) {
+        let mut hello = self.hello.clone();
+        hello.nonce = random();
+        hello.wanted = session.wanted.unwrap_or_default();
+        let mut first = Vec::new();
+        if session.wanted.is_some() {
+            first.extend_from_slice(&Preface::Session.encode());
+        }
+        first.extend(Frame { connection: 0, message: Message::Hello(hello.encode()) }.encode());
+        match session.stream.send(&first) {
+            Ok(()) => self.handle_session(token, session),
+            Err(error) => self.session_over(token, session, &error.to_string()),
+        }
+    }
+
+    /// Reads and writes what a session has.
+    pub(super) fn handle_session(&mut self, token: usize, mut session: Session) {
+        match session.stream.is_connected() {
+            Ok(true) => {}
+            Ok(false) => {
+                self.entries.insert(token, Entry::Session(session));
+                return;
+            }
+            Err(error) => return self.session_over(token, session, &error.to_string()),
+        }
+        if let Err(error) = session.stream.flush() {
+            return self.session_over(token, session, &error.to_string());
+        }
+        loop {
+            let filled = session.stream.fill(MAX_FRAME_BYTES);
+            loop {
+                match Frame::decode(session.stream.input()) {
+                    Ok(None) => break,
+                    Ok(Some((frame, length))) => {
+                        session.stream.consume(length);
+                        self.entries.insert(token, Entry::Session(session));
+                        self.handle_frame(token, frame);
+                        match self.entries.remove(&token) {
+                            Some(Entry::Session(back)) => session = back,
+                            _ => return,
+                        }
+                    }
+                    Err(error) => {
+                        let text = format!("{} broke the control protocol: {error}", session.peer_name());
+                        let now = self.now_ns();
+                        self.strangers.report(now, &text);
+                        return self.session_over(token, session, &error.to_string());
+                    }
+                }
+            }
+            match filled {
+                Ok(Fill::Closed) => return self.session_over(token, session, "the peer closed the session"),
+                Err(error) => return self.session_over(token, session, &error.to_string()),
+                Ok(Fill::Full) => {}
+                Ok(Fill::Open) => break,
+            }
+        }
+        if matches!(session.stage, Stage::Closing { .. }) && !session.stream.has_unsent() {
+            return self.session_over(token, session, "closed");
+        }
+        self.entries.insert(token, Entry::Session(session));
+    }
+
+    fn session(&mut self, token: usize) -> Option<&mut Session> {
+        match self.entries.get_mut(&token) {
+            Some(Entry::Session(session)) => Some(session),
+            _ => None,
+        }
+    }
+
+    fn handle_frame(&mut self, token: usize, frame: Frame) {
+        let Some(session) = self.session(token) else {
+            return;
+        };
+        match (&session.stage, frame.message) {
+            (Stage::Hello { .. }, Message::Hello(bytes)) => self.handle_hello(token, &bytes),
+            (Stage::Up(_), Message::Offer(offer)) if session.wanted.is_none() => {
+                self.handle_offer(token, frame.connection, &offer);
+            }
+            (Stage::Up(_), Message::Bye) => self.handle_bye(Route { session: token, connection: frame.connection }),
+            (Stage::Up(_), Message::Hello(_) | Message::Offer(_)) | (Stage::Hello { .. }, _) => {
+                let peer = session.peer_name();
+                let now = self.now_ns();
+                self.strangers
+                    .report(now, &format!("{peer} sent a control message out of turn; its session was closed"));
+                self.end_session(token, "a control message came out of turn");
+            }
+            (Stage::Up(_), message) => {
+                let route = Route { session: token, connection: frame.connection };
+                self.with_handshake(route, |handshake| handshake.handle_message(message));
+            }
+            (Stage::Closing { .. }, _) => {}
+        }
+    }
+
+    fn handle_hello(&mut self, token: usize, bytes: &[u8]) {
+        let ours = self.hello.clone();
+        let now = self.now_ns();
+        let Some(session) = self.session(token) else {
+            return;
+        };
+        let wanted = session.wanted;
+        let ours = Hello { wanted: wanted.unwrap_or_default(), ..ours };
+        let checked = match Hello::decode(bytes) {
+            Ok(theirs) => ours.check(&theirs).map(|()| theirs).map_err(|error| (error.to_string(), Some(error))),
+            Err(error) => Err((error.to_string(), None)),
+        };
+        let address = session.address;
+        match checked {
+            Ok(theirs) => {
+                session.stage = Stage::Up(Box::new(theirs));
+                session.touch(now);
+                if let Some(process) = wanted {
+                    self.reached(process, token);
+                }
+            }
+            Err((text, error)) => {
+                match wanted {
+                    Some(process) => {
+                        let wrong_process = matches!(error, Some(HelloError::WrongProcess { .. }));
+                        self.session_refused(process, &format!("{address}: {text}"), wrong_process);
+                    }
+                    None => self.strangers.report(now, &format!("{address}: {text}; its session was refused")),
+                }
+                // Our HELLO is on its way: the peer names the difference itself.
+                let deadline_ns = now + IDLE_NS;
+                if let Some(session) = self.session(token) {
+                    session.stage = Stage::Closing { deadline_ns };
+                    session.wanted = None;
+                }
+            }
+        }
+    }
+
+    /// The session to a process is up: what waited for it goes on.
+    fn reached(&mut self, process: ProcessId, token: usize) {
+        let Some(reaching) = self.reaching.get_mut(&process) else {
+            return;
+        };
+        reaching.up = true;
+        reaching.session = token;
+        for request in std::mem::take(&mut reaching.waiting) {
+            self.offer(token, request);
+        }
+    }
+
+    /// The session to a process cannot be: by this address, or at all.
+    fn session_refused(&mut self, process: ProcessId, text: &str, try_next: bool) {
+        let Some(reaching) = self.reaching.get_mut(&process) else {
+            return;
+        };
+        reaching.failures.push(text.to_owned());
+        if try_next {
+            return self.dial_next(process);
+        }
+        if let Some(reaching) = self.reaching.remove(&process) {
+            for request in reaching.waiting {
+                give(&request.result, Err(Error::configuration(text)));
+            }
+        }
+    }
+
+    fn offer(&mut self, token: usize, request: ConnectRequest) {
+        let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
+        let Some(session) = self.session(token) else {
+            give(&request.result, Err(Error::peer("the session to the peer has just ended; it closed or died")));
+            return;
+        };
+        session.next_connection += 1;
+        session.touch(now);
+        let connection = session.next_connection;
+        let setup = Setup { config: request.config, peer: session.peer_name(), deadline_ns };
+        let handshake = request.network.connect(request.device, request.handle.nonce, setup);
+        let setting = Setting { handshake, target: Target::Connect(request.result), token: None };
+        session.connections.insert(connection, Connection::Setup(setting));
+        self.with_handshake(Route { session: token, connection }, |_| ());
+    }
+
+    fn handle_offer(&mut self, token: usize, connection: u32, offer: &Offer) {
+        let listener = super::lock(&self.listeners).get(&offer.nonce).cloned();
+        let (network, deadline_ns, lane_token) = (self.hello.network, self.deadline_ns(), Token(random()));
+        let route = Route { session: token, connection };
+        let Some(session) = self.session(token) else {
+            return;
+        };
+        let Stage::Up(hello) = &session.stage else {
+            return;
+        };
+        let refusal = if session.connections.contains_key(&connection) {
+            Some("the connection's number is in use already")
+        } else if session.connections.len() >= MOST_CONNECTIONS {
+            Some("the session has 65536 connections, which is all that it can have")
+        } else if listener.is_none() {
+            Some("there is no such listener: it was closed, or the handle is from another run")
+        } else {
+            None
+        };
+        let same_network = hello.network == network;
+        match (listener, refusal) {
+            (Some(listener), None) => {
+                let setup = Setup { config: listener.config.clone(), peer: session.peer_name(), deadline_ns };
+                let handshake = listener.network.accept(listener.device, offer, same_network, lane_token, setup);
+                let setting = Setting { handshake, target: Target::Accept(listener), token: Some(lane_token) };
+                session.connections.insert(connection, Connection::Setup(setting));
+                self.lanes.insert(lane_token, route);
+                self.with_handshake(route, |_| ());
+            }
+            (_, refusal) => {
+                let reason = refusal.unwrap_or_default().to_owned();
+                let _ = self.send(route, Message::Refuse { fault: Fault::Protocol, reason });
+            }
+        }
+    }
+
+    fn handle_bye(&mut self, route: Route) {
+        let now = self.now_ns();
+        let Some(session) = self.session(route.session) else {
+            return;
+        };
+        session.touch(now);
+        match session.connections.get_mut(&route.connection) {
+            Some(Connection::Open { peer_said_bye, .. }) => *peer_said_bye = true,
+            Some(Connection::Closed) => {
+                session.connections.remove(&route.connection);
+                self.peer_said_bye(route);
+            }
+            Some(Connection::Setup(_)) => {
+                self.with_handshake(route, |handshake| handshake.handle_message(Message::Bye));
+            }
+            None => {}
+        }
+    }
+
+    /// Sends a message about a connection; a session that cannot send is over.
+    pub(super) fn send(&mut self, route: Route, message: Message) -> Result<(), ()> {
+        let Some(session) = self.session(route.session) else {
+            return Err(());
+        };
+        let Err(error) = session.send(route.connection, message) else {
+            return Ok(());
+        };
+        self.end_session(route.session, &error.to_string());
+        Err(())
+    }
+
+    /// Lets `act` do something with a connection's handshake, then carries out what the handshake wants. None when the
+    /// connection is not being set up.
+    pub(super) fn with_handshake<R>(&mut self, route: Route, act: impl FnOnce(&mut dyn Handshake) -> R) -> Option<R> {
+        let session = self.session(route.session)?;
+        let Some(Connection::Setup(setting)) = session.connections.get_mut(&route.connection) else {
+            return None;
+        };
+        let result = act(setting.handshake.as_mut());
+        self.carry_out(route);
+        Some(result)
+    }
+
+    fn carry_out(&mut self, route: Route) {
+        loop {
+            let Some(session) = self.session(route.session) else {
+                return;
+            };
+            let peer = session.peer_name();
+            let port = session.address.port();
+            let Some(Connection::Setup(setting)) = session.connections.get_mut(&route.connection) else {
+                return;
+            };
+            match setting.handshake.poll_step() {
+                None => return,
+                Some(Step::Send(message)) => {
+                    let _ = self.send(route, message);
+                }
+                Some(Step::Dial(dial)) => {
+                    if let Err(reason) = self.dial_lane(route, dial, port) {
+                        self.with_handshake(route, |h| h.handle_dialed(dial.rail, dial.lane, Err(reason)));
+                    }
+                }
+                Some(Step::RailDropped { rail, reason }) => {
+                    log::warn(&format!("rail {rail} to {peer} is left out: {reason}"));
+                }
+                Some(Step::Ready(established)) => {
+                    let open = Connection::Open { link: Arc::clone(&established.link), peer_said_bye: false };
+                    let Some(Connection::Setup(setting)) = session.connections.insert(route.connection, open) else {
+                        return;
+                    };
+                    self.forget_lanes(&setting);
+                    match setting.target {
+                        Target::Connect(result) => give(&result, Ok((established, route))),
+                        Target::Accept(listener) => listener.push(Ok((established, route))),
+                    }
+                    return;
+                }
+                Some(Step::Failed(error)) => {
+                    if let Some(Connection::Setup(setting)) = session.connections.remove(&route.connection) {
+                        self.forget_lanes(&setting);
+                        setting.target.fail(error);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn forget_lanes(&mut self, setting: &Setting) {
+        if let Some(token) = setting.token {
+            self.lanes.remove(&token);
+        }
+    }
+
+    fn end_session(&mut self, token: usize, why: &str) {
+        if let Some(Entry::Session(session)) = self.entries.remove(&token) {
+            self.session_over(token, session, why);
+        }
+    }
+
+    /// A session ended: with it all that is being set up, and, unless its data says so first, all that is open.
+    fn session_over(&mut self, token: usize, mut session: Session, why: &str) {
+        session.stream.deregister(self.registry());
+        let peer = session.peer_name();
+        if let Some(process) = session.wanted {
+            let up = matches!(session.stage, Stage::Up(_));
+            let ours = self.reaching.get(&process).is_some_and(|reaching| reaching.session == token);
+            match (ours, up) {
+                (true, true) => drop(self.reaching.remove(&process)),
+                (true, false) => self.session_refused(process, &format!("{}: {why}", session.address), true),
+                (false, _) => {}
+            }
+        }
+        for (connection, state) in session.connections.drain() {
+            let route = Route { session: token, connection };
+            match state {
+                Connection::Setup(setting) => {
+                    self.forget_lanes(&setting);
+                    let text = format!("the session to {peer} ended while a connection was set up: {why}");
+                    setting.target.fail(Error::peer(text));
+                }
+                Connection::Open { link, peer_said_bye: false } => {
+                    let text = format!("{peer} is gone: {why}; look at that process's own log for the reason");
+                    self.begin_losing(link, Error::peer(text));
+                }
+                Connection::Open { .. } | Connection::Closed => {}
+            }
+            self.peer_said_bye(route);
+        }
+    }
+
+    /// The time has come for something of a session.
+    pub(super) fn session_deadline(&mut self, token: usize, mut session: Session, now_ns: u64) {
+        match session.stage {
+            Stage::Hello { deadline_ns } if deadline_ns <= now_ns => {
+                if session.wanted.is_none() {
+                    let text = format!("{} opened a session but sent no HELLO in time; it was closed", session.address);
+                    self.strangers.report(now_ns, &text);
+                }
+                let why =
+                    "Handshake timeout: no HELLO came in time; check that no firewall blocks TCP between the hosts";
+                return self.session_over(token, session, why);
+            }
+            Stage::Closing { deadline_ns } if deadline_ns <= now_ns => {
+                return self.session_over(token, session, "closed");
+            }
+            Stage::Up(_) if session.is_idle() && session.idle_since_ns + IDLE_NS <= now_ns => {
+                return self.session_over(token, session, "no connection uses it");
+            }
+            _ => {}
+        }
+        let late: Vec<u32> = session
+            .connections
+            .iter()
+            .filter_map(|(number, connection)| match connection {
+                Connection::Setup(s) if s.handshake.timeout_ns().is_some_and(|at| at <= now_ns) => Some(*number),
+                _ => None,
+            })
+            .collect();
+        session.touch(now_ns);
+        self.entries.insert(token, Entry::Session(session));
+        for connection in late {
+            self.with_handshake(Route { session: token, connection }, |handshake| handshake.handle_timeout(now_ns));
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! A non-blocking socket of the control thread, with what is read and what is still to be written.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// What a session may have waiting to be written before its peer counts as stuck.
+const MOST_UNSENT: usize = 4 << 20;
+
+/// A socket with its buffers.
+pub(crate) struct Stream {
+    socket: TcpStream,
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+/// Lets the kernel choose the source port when it knows the other end, so that one address has room for more than 28,000
+/// lanes. Without it (before Linux 4.2) they are merely fewer.
+fn choose_port_late(socket: &Socket) {
+    let yes: libc::c_int = 1;
+    // SAFETY: the option takes an int, and its address and size are given (ip(7), IP_BIND_ADDRESS_NO_PORT).
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const yes).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        );
+    }
+}
+
+/// What reading brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fill {
+    /// Nothing is left in the socket for now.
+    Open,
+    /// The buffer holds as much as was asked for; there may be more in the socket.
+    Full,
+    /// The peer has closed; what it sent before is in the buffer.
+    Closed,
+}
+
+impl Stream {
+    pub(crate) fn new(socket: TcpStream) -> Self {
+        let _ = socket.set_nodelay(true);
+        Self { socket, input: Vec::new(), output: Vec::new() }
+    }
+
+    /// Begins to dial `remote`, from `local` when that is given. Whether it succeeded shows once it is writable.
+    pub(crate) fn dial(local: Option<IpAddr>, remote: SocketAddr) -> io::Result<Self> {
+        let socket =
+            Socket::new(Domain::for_address(remote), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+        if let Some(local) = local {
+            choose_port_late(&socket);
+            socket.bind(&SocketAddr::new(local, 0).into())?;
+        }
+        match socket.connect(&remote.into()) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Self::new(TcpStream::from_std(socket.into())))
+    }
+
+    pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        registry.register(&mut self.socket, token, Interest::READABLE | Interest::WRITABLE)
+    }
+
+    /// Whether a dialled socket is connected; Ok(false) while it is not known.
+    pub(crate) fn is_connected(&self) -> io::Result<bool> {
+        if let Some(error) = self.socket.take_error()? {
+            return Err(error);
+        }
+        match self.socket.peer_addr() {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads until nothing is left or the buffer holds `most` bytes; never more, so that what follows stays in the
+    /// socket for whoever gets it.
+    pub(crate) fn fill(&mut self, most: usize) -> io::Result<Fill> {
+        let mut chunk = [0; 4096];
+        while self.input.len() < most {
+            let room = chunk.len().min(most - self.input.len());
+            match self.socket.read(&mut chunk[..room]) {
+                Ok(0) => return Ok(Fill::Closed),
+                Ok(count) => self.input.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Fill::Open),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Fill::Full)
+    }
+
+    pub(crate) fn input(&self) -> &[u8] {
+        &self.input
+    }
+
+    pub(crate) fn consume(&mut self, count: usize) {
+        self.input.drain(..count);
+    }
+
+    /// Adds bytes to what is to be written, and writes what goes.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.output.len() + bytes.len() > MOST_UNSENT {
+            return Err(io::Error::other(format!(
+                "the peer does not read: {} bytes wait to be sent",
+                self.output.len()
+            )));
+        }
+        self.output.extend_from_slice(bytes);
+        self.flush()
+    }
+
+    /// Writes what goes.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        let mut sent = 0;
+        let result = loop {
+            if sent == self.output.len() {
+                break Ok(());
+            }
+            match self.socket.write(&self.output[sent..]) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(()),
+                // Not connected yet: the bytes go once it is.
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => break Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        self.output.drain(..sent);
+        result
+    }
+
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.output.is_empty()
+    }
+
+    /// Ends the control thread's part in the socket.
+    pub(crate) fn deregister(&mut self, registry: &Registry) {
+        let _ = registry.deregister(&mut self.socket);
+    }
+
+    /// The socket itself. Nothing may be buffered.
+    pub(crate) fn into_socket(self) -> OwnedFd {
+        debug_assert!(self.input.is_empty() && self.output.is_empty(), "bytes would be lost with their buffer");
+        OwnedFd::from(std::net::TcpStream::from(self.socket))
+    }
+}

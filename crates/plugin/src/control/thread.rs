@@ -1,0 +1,307 @@
+//! The thread's loop: sockets, commands and deadlines, each handed to whom it concerns.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+use mio::net::TcpListener;
+use mio::{Events, Interest, Poll, Registry, Token as PollToken, Waker};
+use railweave_options::PortRange;
+use railweave_transport::{Error, Hello, ProcessId, Token};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::lanes::{Inbound, LaneDial};
+use super::linger::{Lingering, Losing};
+use super::sessions::{Reaching, Session};
+use super::{Command, ControlConfig, Listeners, Route};
+use crate::log;
+
+const WAKER: PollToken = PollToken(0);
+const LISTENER: PollToken = PollToken(1);
+const FIRST: usize = 2;
+
+/// Sockets of strangers that may be open at once.
+const MOST_INBOUND: usize = 4096;
+
+/// A socket that is waiting for something.
+pub(super) enum Entry {
+    /// Accepted; has not said what it is.
+    Inbound(Inbound),
+    /// A session, up or being shaken hands on.
+    Session(Session),
+    /// A lane that this side dials.
+    LaneDial(LaneDial),
+}
+
+/// Everything that the thread owns.
+pub(super) struct Thread {
+    poll: Poll,
+    waker: Arc<Waker>,
+    commands: Receiver<Command>,
+    listener: TcpListener,
+    port: u16,
+    epoch: Instant,
+    next_token: usize,
+    stopping: Option<u64>,
+    pub(super) handshake_timeout: Duration,
+    pub(super) hello: Hello,
+    pub(super) entries: HashMap<usize, Entry>,
+    pub(super) inbound: usize,
+    pub(super) listeners: Listeners,
+    pub(super) reaching: HashMap<ProcessId, Reaching>,
+    /// Connections that await lanes, by their token.
+    pub(super) lanes: HashMap<Token, Route>,
+    pub(super) lingering: Vec<Lingering>,
+    pub(super) losing: Vec<Losing>,
+    pub(super) strangers: Strangers,
+}
+
+/// Says what strangers did, but not a line for each of a thousand.
+#[derive(Default)]
+pub(super) struct Strangers {
+    window_ns: u64,
+    said: u32,
+    unsaid: u32,
+}
+
+impl Strangers {
+    const WINDOW_NS: u64 = 60_000_000_000;
+    const MOST: u32 = 10;
+
+    /// A line about an unwelcome peer, at most ten a minute; the next one counts those that were left out.
+    pub(super) fn report(&mut self, now_ns: u64, text: &str) {
+        if now_ns >= self.window_ns + Self::WINDOW_NS {
+            self.window_ns = now_ns;
+            self.said = 0;
+        }
+        if self.said >= Self::MOST {
+            self.unsaid += 1;
+            return;
+        }
+        self.said += 1;
+        match std::mem::take(&mut self.unsaid) {
+            0 => log::warn(text),
+            count => log::warn(&format!("{text} ({count} such lines were left out before)")),
+        }
+    }
+}
+
+impl Thread {
+    pub(super) fn new(config: ControlConfig, commands: Receiver<Command>, listeners: Listeners) -> Result<Self, Error> {
+        let local = |what: &str, error: io::Error| Error::local(format!("the control thread cannot {what}: {error}"));
+        let poll = Poll::new().map_err(|error| local("poll sockets", error))?;
+        let waker = Waker::new(poll.registry(), WAKER).map_err(|error| local("be woken", error))?;
+        let (mut listener, port) = bind(config.ports)?;
+        poll.registry()
+            .register(&mut listener, LISTENER, Interest::READABLE)
+            .map_err(|error| local("watch its port", error))?;
+        Ok(Self {
+            poll,
+            waker: Arc::new(waker),
+            commands,
+            listener,
+            port,
+            epoch: Instant::now(),
+            next_token: FIRST,
+            stopping: None,
+            handshake_timeout: config.handshake_timeout,
+            hello: config.hello,
+            entries: HashMap::new(),
+            inbound: 0,
+            listeners,
+            reaching: HashMap::new(),
+            lanes: HashMap::new(),
+            lingering: Vec::new(),
+            losing: Vec::new(),
+            strangers: Strangers::default(),
+        })
+    }
+
+    pub(super) fn waker(&self) -> Arc<Waker> {
+        Arc::clone(&self.waker)
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn now_ns(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn deadline_ns(&self) -> u64 {
+        self.now_ns().saturating_add(u64::try_from(self.handshake_timeout.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn registry(&self) -> &Registry {
+        self.poll.registry()
+    }
+
+    pub(super) fn fresh_token(&mut self) -> usize {
+        self.next_token += 1;
+        self.next_token - 1
+    }
+
+    /// Runs until it is told to stop.
+    pub(super) fn run(mut self) {
+        let mut events = Events::with_capacity(256);
+        loop {
+            let timeout = self.next_deadline().map(|at| Duration::from_nanos(at.saturating_sub(self.now_ns())));
+            match self.poll.poll(&mut events, timeout) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    log::warn(&format!("the control thread ends, no connection can be made any more: poll: {error}"));
+                    return;
+                }
+            }
+            for event in &events {
+                match event.token() {
+                    WAKER => {}
+                    LISTENER => self.accept_all(),
+                    PollToken(token) => self.handle_ready(token),
+                }
+            }
+            if !self.take_commands() {
+                return;
+            }
+            self.handle_deadlines();
+            if self.stopping.is_some_and(|until| self.lingering.is_empty() || self.now_ns() >= until) {
+                return;
+            }
+        }
+    }
+
+    /// Takes what service threads ask; false when there is nobody left who could.
+    fn take_commands(&mut self) -> bool {
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Unlisten(listener)) => {
+                    while let Some(result) = listener.pop() {
+                        if let Ok((established, route)) = result {
+                            self.close(route, established.end);
+                        }
+                    }
+                }
+                Ok(Command::Connect(request)) => self.connect(*request),
+                Ok(Command::Close(route, end)) => self.close(route, end),
+                Ok(Command::Stop) => self.stopping = Some(self.now_ns() + Lingering::LIMIT_NS),
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn accept_all(&mut self) {
+        loop {
+            match self.listener.accept() {
+                Ok((socket, _)) if self.inbound >= MOST_INBOUND => {
+                    drop(socket);
+                    let now = self.now_ns();
+                    let text = format!("{MOST_INBOUND} sockets have not said what they are; a further one was closed");
+                    self.strangers.report(now, &text);
+                }
+                Ok((socket, address)) => self.accept_socket(socket, address),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // The peer was gone before we looked, or we are out of descriptors for now: others may still come.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    let now = self.now_ns();
+                    let text =
+                        format!("a connection cannot be accepted: {error}; raise the limit of open files (ulimit -n)");
+                    self.strangers.report(now, &text);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn handle_ready(&mut self, token: usize) {
+        // Taken out while it is handled, so that it may change everything else.
+        match self.entries.remove(&token) {
+            None => {}
+            Some(Entry::Inbound(inbound)) => self.handle_inbound(token, inbound),
+            Some(Entry::LaneDial(dial)) => self.handle_lane_dial(token, dial),
+            Some(Entry::Session(session)) => self.handle_session(token, session),
+        }
+    }
+
+    fn next_deadline(&self) -> Option<u64> {
+        let entries = self.entries.values().filter_map(|entry| match entry {
+            Entry::Inbound(inbound) => Some(inbound.deadline_ns),
+            Entry::LaneDial(dial) => Some(dial.deadline_ns),
+            Entry::Session(session) => session.next_deadline(),
+        });
+        let lingering = self.lingering.iter().map(|lingering| lingering.next_ns);
+        let losing = self.losing.iter().map(|losing| losing.deadline_ns);
+        entries.chain(lingering).chain(losing).chain(self.stopping).min()
+    }
+
+    fn handle_deadlines(&mut self) {
+        let now = self.now_ns();
+        self.linger(now);
+        self.lose(now);
+        let due = |entry: &Entry| match entry {
+            Entry::Inbound(inbound) => inbound.deadline_ns <= now,
+            Entry::LaneDial(dial) => dial.deadline_ns <= now,
+            Entry::Session(session) => session.next_deadline().is_some_and(|at| at <= now),
+        };
+        let late: Vec<usize> = self.entries.iter().filter(|(_, entry)| due(entry)).map(|(token, _)| *token).collect();
+        for token in late {
+            match self.entries.remove(&token) {
+                None => {}
+                Some(Entry::Inbound(inbound)) => self.inbound_too_late(inbound),
+                Some(Entry::LaneDial(dial)) => self.lane_too_late(dial),
+                Some(Entry::Session(session)) => self.session_deadline(token, session, now),
+            }
+        }
+    }
+}
+
+/// Binds the control port: both families where the machine has IPv6, else IPv4 alone.
+fn bind(ports: PortRange) -> Result<(TcpListener, u16), Error> {
+    let mut last = None;
+    for port in ports.first..=ports.last {
+        for address in
+            [SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))]
+        {
+            match listen_on(address) {
+                Ok(listener) => {
+                    let port = listener.local_addr().map_or(port, |address| address.port());
+                    return Ok((listener, port));
+                }
+                // With IPv6 there, a port that is taken for it is taken for IPv4 too.
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                    last = Some(error);
+                    break;
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+    }
+    let reason = last.map_or_else(|| "the range is empty".to_owned(), |error| error.to_string());
+    let range =
+        if ports.first == ports.last { ports.first.to_string() } else { format!("{}-{}", ports.first, ports.last) };
+    Err(Error::local(format!(
+        "no control port can be bound: RAILWEAVE_CONTROL_PORT={range}: {reason}; each process needs a port of its own: give \
+         a range with at least one free port per process of this host, or 0 for any free port"
+    )))
+}
+
+fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    // A port from a range is often one that the job before this one has just left.
+    if address.port() != 0 {
+        socket.set_reuse_address(true)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(4096)?;
+    Ok(TcpListener::from_std(socket.into()))
+}

@@ -1,0 +1,65 @@
+//! Who this process is, as its peers see it.
+
+use std::env;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
+
+use railweave_transport::{Hello, PROTOCOL_VERSION, ProcessId};
+
+/// Fills `bytes` with random bytes from the kernel.
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    // The kernel's generator only fails before it is seeded at boot, or where getrandom is forbidden altogether.
+    getrandom::fill(&mut bytes).expect("the kernel gives no random bytes (getrandom)");
+    bytes
+}
+
+/// A random number.
+pub(crate) fn random_u64() -> u64 {
+    u64::from_le_bytes(random())
+}
+
+/// This process's HELLO: everything but the nonce and the wanted process, which are each session's own.
+pub(crate) fn hello(mode: u8, fabrics: u8) -> Hello {
+    Hello {
+        protocol_min: PROTOCOL_VERSION,
+        protocol_max: PROTOCOL_VERSION,
+        features: 0,
+        mode,
+        fabrics,
+        network: network(),
+        process: ProcessId(random()),
+        wanted: ProcessId::default(),
+        nonce: [0; 32],
+        pid: std::process::id(),
+        rank: from_env(&["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"]),
+        world: from_env(&["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"]),
+        host: host(),
+        build: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+fn from_env(names: &[&str]) -> i32 {
+    let value = |name: &&str| env::var(name).ok().and_then(|value| value.trim().parse().ok());
+    names.iter().find_map(value).filter(|number: &i32| *number >= 0).unwrap_or(-1)
+}
+
+fn host() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "unknown-host".to_owned() } else { name.to_owned() }
+}
+
+/// A number that two processes share exactly when they are on one machine and in one network namespace: the kernel's
+/// boot id and the namespace's inode. Without /proc it is random, so that nothing is taken for the same by mistake.
+fn network() -> u64 {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let namespace = fs::metadata("/proc/self/ns/net");
+    let (Ok(boot), Ok(namespace)) = (boot, namespace) else {
+        return random_u64();
+    };
+    let mut hasher = DefaultHasher::new();
+    (boot.trim(), namespace.ino()).hash(&mut hasher);
+    hasher.finish()
+}

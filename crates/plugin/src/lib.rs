@@ -1,0 +1,24 @@
+//! The NCCL net plugin: what NCCL calls, and what runs beside it.
+//!
+//! NCCL looks up one of the tables in `tables`, whose entries lead to `api`. There the connection behind an opaque
+//! pointer is found (`comm`), and one virtual call (`network`) leads into the protocol for the fabric in use. The
+//! `control` thread makes and ends connections. `fabrics` alone knows which fabrics there are.
+//!
+//! Nothing on the data path (isend, irecv, test, iflush) blocks, allocates or locks.
+
+mod api;
+mod comm;
+mod control;
+mod counters;
+mod fabrics;
+mod identity;
+mod log;
+mod network;
+mod process;
+mod tables;
+
+pub use counters::railweaveRailCounters_v1;
+pub use tables::{
+    ncclNetPlugin_v6, ncclNetPlugin_v7, ncclNetPlugin_v8, ncclNetPlugin_v9, ncclNetPlugin_v10, ncclNetPlugin_v11,
+    ncclNetPlugin_v12,
+};

@@ -1,0 +1,40 @@
+//! Lines to NCCL's logger. Never called per message.
+
+use std::ffi::{CString, c_int, c_ulong};
+use std::sync::RwLock;
+
+use railweave_abi::NcclLogger;
+use railweave_abi::log::{Level, subsystem};
+
+static LOGGER: RwLock<Option<NcclLogger>> = RwLock::new(None);
+
+/// Keeps the logger that NCCL gave to `init`; the newest counts.
+pub(crate) fn set_logger(logger: Option<NcclLogger>) {
+    if let (Some(logger), Ok(mut place)) = (logger, LOGGER.write()) {
+        *place = Some(logger);
+    }
+}
+
+/// Something is wrong, and the line says what to do: shown with NCCL_DEBUG=WARN.
+pub(crate) fn warn(text: &str) {
+    write(Level::WARN, c_ulong::MAX, text);
+}
+
+/// Good to know when looking for a problem: shown with NCCL_DEBUG=INFO.
+pub(crate) fn info(text: &str) {
+    write(Level::INFO, subsystem::INIT | subsystem::NET, text);
+}
+
+fn write(level: Level, flags: c_ulong, text: &str) {
+    let Some(logger) = LOGGER.read().ok().and_then(|logger| *logger) else {
+        return;
+    };
+    // A peer's text may hold anything; a NUL would cut the line short.
+    let line = format!("NET/Railweave : {text}").replace('\0', "\u{fffd}");
+    let Ok(line) = CString::new(line) else {
+        return;
+    };
+    // SAFETY: the logger is NCCL's, which stays loaded while any plugin is used; it takes a printf format and what the
+    // format names, here one text, all of which live until it returns (nccl_common.h, ncclDebugLogger_t).
+    unsafe { logger(level.0, flags, c"railweave".as_ptr(), 0 as c_int, c"%s".as_ptr(), line.as_ptr()) };
+}

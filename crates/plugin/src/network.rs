@@ -1,0 +1,383 @@
+//! A fabric with its devices behind traits without type parameters: dynamic once, generic inside. One virtual call per
+//! NCCL call leads from here into `Connection<F>`.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use railweave_fabric::{Access, Domain, Fabric, Memory, RegisterError, Registration};
+use railweave_topology::{ChosenPort, Device, Endpoint};
+use railweave_transport::{
+    AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Cut, Dial, Error, Flushed, HandshakePort, Incoming,
+    Link, MemoryKeys, Message, Offer, Outgoing, PortOffer, RailInfo, RecvConnection, RecvRequest, SendConnection,
+    SendRequest, Token,
+};
+
+use crate::counters;
+
+/// The sending end of a connection, whatever the fabric.
+pub(crate) trait SendEnd: Send {
+    fn isend(&mut self, message: &Outgoing<'_>) -> Result<Option<SendRequest>, Error>;
+    fn test(&mut self, request: SendRequest) -> Result<Option<u64>, Error>;
+    fn take_cut(&mut self) -> Option<Cut>;
+    fn start_linger(&mut self);
+    fn linger(&mut self) -> bool;
+}
+
+/// The receiving end of a connection, whatever the fabric.
+pub(crate) trait RecvEnd: Send {
+    fn irecv(&mut self, buffers: &[Incoming<'_>], optional: bool) -> Result<Option<RecvRequest>, Error>;
+    fn test(&mut self, request: RecvRequest) -> Result<Option<&[u64]>, Error>;
+    fn iflush(&mut self, buffers: &[Incoming<'_>]) -> Result<Flushed, Error>;
+    fn start_linger(&mut self);
+    fn linger(&mut self) -> bool;
+}
+
+impl<F: Fabric> SendEnd for SendConnection<F> {
+    fn isend(&mut self, message: &Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
+        Self::isend(self, message)
+    }
+    fn test(&mut self, request: SendRequest) -> Result<Option<u64>, Error> {
+        Self::test(self, request)
+    }
+    fn take_cut(&mut self) -> Option<Cut> {
+        Self::take_cut(self)
+    }
+    fn start_linger(&mut self) {
+        Self::start_linger(self);
+    }
+    fn linger(&mut self) -> bool {
+        Self::linger(self)
+    }
+}
+
+impl<F: Fabric> RecvEnd for RecvConnection<F> {
+    fn irecv(&mut self, buffers: &[Incoming<'_>], optional: bool) -> Result<Option<RecvRequest>, Error> {
+        Self::irecv(self, buffers, optional)
+    }
+    fn test(&mut self, request: RecvRequest) -> Result<Option<&[u64]>, Error> {
+        Self::test(self, request)
+    }
+    fn iflush(&mut self, buffers: &[Incoming<'_>]) -> Result<Flushed, Error> {
+        Self::iflush(self, buffers)
+    }
+    fn start_linger(&mut self) {
+        Self::start_linger(self);
+    }
+    fn linger(&mut self) -> bool {
+        Self::linger(self)
+    }
+}
+
+/// Either end.
+pub(crate) enum End {
+    Send(Box<dyn SendEnd>),
+    Recv(Box<dyn RecvEnd>),
+}
+
+impl End {
+    pub(crate) fn start_linger(&mut self) {
+        match self {
+            Self::Send(end) => end.start_linger(),
+            Self::Recv(end) => end.start_linger(),
+        }
+    }
+
+    pub(crate) fn linger(&mut self) -> bool {
+        match self {
+            Self::Send(end) => end.linger(),
+            Self::Recv(end) => end.linger(),
+        }
+    }
+}
+
+/// Memory registered on every rail of a connection: NCCL's `mhandle`.
+pub(crate) struct MemoryHandle {
+    pub(crate) keys: MemoryKeys,
+    _registrations: Vec<Box<dyn Registration>>,
+}
+
+/// Registers memory for a connection. Called by service threads while a progress thread uses the connection.
+pub(crate) trait Registrar: Send + Sync {
+    fn register(&self, memory: &Memory) -> Result<MemoryHandle, RegisterError>;
+}
+
+struct RegistrarOf<F: Fabric> {
+    /// The domain of each rail that came up, by the rail's number.
+    domains: Vec<(usize, Arc<F::Domain>)>,
+}
+
+impl<F: Fabric> Registrar for RegistrarOf<F> {
+    fn register(&self, memory: &Memory) -> Result<MemoryHandle, RegisterError> {
+        let mut keys =
+            MemoryKeys { host: memory.kind() == railweave_fabric::MemoryKind::Host, ..MemoryKeys::default() };
+        let mut registrations: Vec<Box<dyn Registration>> = Vec::new();
+        for (position, (rail, domain)) in self.domains.iter().enumerate() {
+            // Rails that share a port share the registration.
+            if let Some((first, _)) = self.domains[..position].iter().find(|(_, other)| Arc::ptr_eq(other, domain)) {
+                keys.local[*rail] = keys.local[*first];
+                keys.remote[*rail] = keys.remote[*first];
+                continue;
+            }
+            let registration = domain.register(memory.clone(), Access::DATA)?;
+            keys.local[*rail] = registration.local_key();
+            keys.remote[*rail] = registration.remote_key();
+            registrations.push(Box::new(registration));
+        }
+        Ok(MemoryHandle { keys, _registrations: registrations })
+    }
+}
+
+/// A connection that a handshake made.
+pub(crate) struct Established {
+    pub(crate) end: End,
+    pub(crate) registrar: Arc<dyn Registrar>,
+    pub(crate) link: Arc<Link>,
+    pub(crate) rails: Vec<RailInfo>,
+    pub(crate) peer: String,
+}
+
+/// What a handshake wants done, whatever the fabric.
+pub(crate) enum Step {
+    Send(Message),
+    Dial(Dial),
+    RailDropped { rail: u8, reason: String },
+    Ready(Box<Established>),
+    Failed(Error),
+}
+
+/// One side of a connection's set-up, whatever the fabric.
+pub(crate) trait Handshake: Send {
+    fn handle_message(&mut self, message: Message);
+    fn handle_dialed(&mut self, rail: u8, lane: u8, socket: Result<OwnedFd, String>);
+    fn handle_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), String>;
+    fn handle_timeout(&mut self, now_ns: u64);
+    fn timeout_ns(&self) -> Option<u64>;
+    fn poll_step(&mut self) -> Option<Step>;
+}
+
+struct Connecting<F: Fabric> {
+    connector: Connector<F>,
+    domains: Vec<Arc<F::Domain>>,
+}
+
+struct Accepting<F: Fabric> {
+    acceptor: Acceptor<F>,
+    domains: Vec<Arc<F::Domain>>,
+}
+
+fn registrar<F: Fabric>(rails: &[RailInfo], domains: &[Arc<F::Domain>]) -> Arc<dyn Registrar> {
+    let domains = rails.iter().map(|rail| (rail.index, Arc::clone(&domains[rail.local_port]))).collect();
+    Arc::new(RegistrarOf::<F> { domains })
+}
+
+fn step<C>(action: Action<C>, establish: impl FnOnce(Box<C>) -> Established) -> Step {
+    match action {
+        Action::Send(message) => Step::Send(message),
+        Action::Dial(dial) => Step::Dial(dial),
+        Action::RailDropped { rail, reason } => Step::RailDropped { rail, reason },
+        Action::Ready(connection) => Step::Ready(Box::new(establish(connection))),
+        Action::Failed(error) => Step::Failed(error),
+    }
+}
+
+impl<F: Fabric> Handshake for Connecting<F>
+where
+    SendConnection<F>: Send,
+    Connector<F>: Send,
+{
+    fn handle_message(&mut self, message: Message) {
+        self.connector.handle_message(message);
+    }
+    fn handle_dialed(&mut self, rail: u8, lane: u8, socket: Result<OwnedFd, String>) {
+        self.connector.handle_dialed(rail, lane, socket);
+    }
+    fn handle_lane(&mut self, rail: u8, _lane: u8, _socket: OwnedFd) -> Result<(), String> {
+        Err(format!("rail {rail} is dialled from this side"))
+    }
+    fn handle_timeout(&mut self, now_ns: u64) {
+        self.connector.handle_timeout(now_ns);
+    }
+    fn timeout_ns(&self) -> Option<u64> {
+        self.connector.timeout_ns()
+    }
+    fn poll_step(&mut self) -> Option<Step> {
+        let domains = &self.domains;
+        self.connector.poll_action().map(|action| {
+            step(action, |connection| {
+                let rails = connection.rails();
+                Established {
+                    registrar: registrar::<F>(&rails, domains),
+                    link: Arc::clone(connection.link()),
+                    peer: connection.peer().to_owned(),
+                    rails,
+                    end: End::Send(connection),
+                }
+            })
+        })
+    }
+}
+
+impl<F: Fabric> Handshake for Accepting<F>
+where
+    RecvConnection<F>: Send,
+    Acceptor<F>: Send,
+{
+    fn handle_message(&mut self, message: Message) {
+        self.acceptor.handle_message(message);
+    }
+    fn handle_dialed(&mut self, _rail: u8, _lane: u8, _socket: Result<OwnedFd, String>) {}
+    fn handle_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), String> {
+        self.acceptor.handle_lane(rail, lane, socket)
+    }
+    fn handle_timeout(&mut self, now_ns: u64) {
+        self.acceptor.handle_timeout(now_ns);
+    }
+    fn timeout_ns(&self) -> Option<u64> {
+        self.acceptor.timeout_ns()
+    }
+    fn poll_step(&mut self) -> Option<Step> {
+        let domains = &self.domains;
+        self.acceptor.poll_action().map(|action| {
+            step(action, |connection| {
+                let rails = connection.rails();
+                Established {
+                    registrar: registrar::<F>(&rails, domains),
+                    link: Arc::clone(connection.link()),
+                    peer: connection.peer().to_owned(),
+                    rails,
+                    end: End::Recv(connection),
+                }
+            })
+        })
+    }
+}
+
+/// What a handshake is told about its peer and its time.
+pub(crate) struct Setup {
+    pub(crate) config: ConnectionConfig,
+    pub(crate) peer: String,
+    pub(crate) deadline_ns: u64,
+}
+
+/// A fabric with its devices.
+pub(crate) trait Network: Send + Sync {
+    /// The devices, in NCCL's numbering.
+    fn devices(&self) -> &[Device];
+    /// The ports that the devices are made of.
+    fn ports(&self) -> &[ChosenPort];
+    /// Begins a connection from a device to the listener with this nonce.
+    fn connect(&self, device: usize, nonce: u64, setup: Setup) -> Box<dyn Handshake>;
+    /// Answers an offer to a device. `same_network`: both processes share a network namespace.
+    fn accept(
+        &self,
+        device: usize,
+        offer: &Offer,
+        same_network: bool,
+        token: Token,
+        setup: Setup,
+    ) -> Box<dyn Handshake>;
+}
+
+/// A fabric's ports and domains.
+pub(crate) struct NetworkOf<F: Fabric> {
+    pub(crate) devices: Vec<Device>,
+    pub(crate) ports: Vec<ChosenPort>,
+    /// One per port.
+    pub(crate) domains: Vec<Arc<F::Domain>>,
+    /// Lanes that this side wishes for, by the port's place in its device.
+    pub(crate) lanes: Box<dyn Fn(usize) -> u8 + Send + Sync>,
+    /// Weight by the port's place in its device; None takes the speed.
+    pub(crate) weight: Box<dyn Fn(usize) -> Option<u32> + Send + Sync>,
+}
+
+impl<F: Fabric> NetworkOf<F> {
+    fn handshake_ports(&self, device: usize) -> Vec<HandshakePort<F>> {
+        let ports = self.devices[device].ports.iter().enumerate();
+        ports
+            .map(|(place, index)| {
+                let port = &self.ports[*index];
+                HandshakePort {
+                    offer: PortOffer {
+                        link_layer: port.facts.link_layer,
+                        prefix_len: port.facts.prefix_len,
+                        lanes: (self.lanes)(place),
+                        speed_mbps: port.facts.speed_mbps.unwrap_or(railweave_topology::DEFAULT_SPEED_MBPS),
+                        mtu: port.facts.mtu,
+                        rail_id: port.rail_id.unwrap_or(-1),
+                        plane_id: port.plane_id.unwrap_or(-1),
+                        address: port.facts.wire_address(),
+                    },
+                    domain: Arc::clone(&self.domains[*index]),
+                    weight: (self.weight)(place),
+                }
+            })
+            .collect()
+    }
+
+    fn device_domains(&self, device: usize) -> Vec<Arc<F::Domain>> {
+        self.devices[device].ports.iter().map(|index| Arc::clone(&self.domains[*index])).collect()
+    }
+}
+
+fn endpoint(port: &PortOffer) -> Endpoint {
+    Endpoint {
+        link_layer: port.link_layer,
+        address: port.address,
+        prefix_len: port.prefix_len,
+        speed_mbps: port.speed_mbps,
+        rail_id: port.rail_id,
+        plane_id: port.plane_id,
+    }
+}
+
+impl<F: Fabric> Network for NetworkOf<F>
+where
+    SendConnection<F>: Send,
+    RecvConnection<F>: Send,
+    Connector<F>: Send,
+    Acceptor<F>: Send,
+{
+    fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    fn ports(&self) -> &[ChosenPort] {
+        &self.ports
+    }
+
+    fn connect(&self, device: usize, nonce: u64, setup: Setup) -> Box<dyn Handshake> {
+        let ports = self.handshake_ports(device);
+        let connector = Connector::<F>::new(setup.config, ports, nonce, setup.peer, setup.deadline_ns, counters::of);
+        Box::new(Connecting { connector, domains: self.device_domains(device) })
+    }
+
+    fn accept(
+        &self,
+        device: usize,
+        offer: &Offer,
+        same_network: bool,
+        token: Token,
+        setup: Setup,
+    ) -> Box<dyn Handshake> {
+        let ports = self.handshake_ports(device);
+        let theirs: Vec<_> = offer.ports.iter().map(endpoint).collect();
+        let ours: Vec<_> = ports.iter().map(|port| endpoint(&port.offer)).collect();
+        let pairing = railweave_topology::pair(&theirs, &ours, same_network);
+        let pairs: Vec<_> = pairing
+            .pairs
+            .iter()
+            .map(|pair| AcceptPairing { connector_port: pair.connector as u8, acceptor_port: pair.acceptor as u8 })
+            .collect();
+        let acceptor = Acceptor::<F>::new(
+            setup.config,
+            ports,
+            offer,
+            pairing.refusal().map_or(Ok(pairs.as_slice()), Err),
+            token,
+            setup.peer,
+            setup.deadline_ns,
+            counters::of,
+        );
+        Box::new(Accepting { acceptor, domains: self.device_domains(device) })
+    }
+}

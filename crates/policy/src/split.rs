@@ -1,0 +1,331 @@
+//! The split: from weights to the bytes of each rail.
+//!
+//! Each rail has a *due*: the bytes that its weight entitled it to in earlier messages and that it did not get (negative when
+//! it got more). Dues count in units of 2^-16 byte, so that a share of a few bytes per message is not rounded away. A message's ideal shares come from the weights by one multiplication each; a rail then gets its ideal
+//! share plus part of its due, rounded to 128 bytes, and the difference becomes its new due. So rounding, small
+//! messages that travel whole, and slivers that are not worth a piece all even out.
+//!
+//! Making up for the past has a price now: a slow rail that gets more than its share holds the message up. Hence a message pays
+//! back at most a quarter of the smallest share (but at least [`MIN_CORRECTION`]), and small messages may run up a debt of
+//! no more than [`SMALL_AHEAD`] before they move to other rails.
+
+use crate::{GRANULE, MAX_RAILS, Shares, rails};
+
+/// One byte in the units of dues.
+const BYTE: i64 = 1 << 16;
+
+/// How far small messages may put their favourite rail ahead of its weight.
+const SMALL_AHEAD: i64 = (256 << 10) * BYTE;
+
+/// How much of its due a rail may always get in one message: at least half a granule, or a rail whose share is
+/// less than a granule would never carry anything.
+const MIN_CORRECTION: i64 = 2 * GRANULE as i64 * BYTE;
+
+/// The least bound on dues; see [`Split::due_limit`].
+const MIN_DUE_LIMIT: i64 = (1 << 20) * BYTE;
+
+/// The largest bound on dues, far enough from what an `i64` holds that sums of a few cannot overflow.
+const MAX_DUE_LIMIT: i64 = i64::MAX / 16;
+
+/// Splits messages between the rails of one connection, in one direction.
+#[derive(Debug, Clone)]
+pub struct Split {
+    weights: [u32; MAX_RAILS],
+    split_min: u64,
+    /// What each rail is owed, negative when it is ahead, in units of 2^-16 byte; within `due_limit` both ways.
+    due: [i64; MAX_RAILS],
+    /// The bound on dues. Whole messages of up to `split_min` bytes need eight times that to even out between eight rails; more
+    /// would be a debt from a time that is over.
+    due_limit: i64,
+    plan: Plan,
+}
+
+/// What follows from the weights for one set of usable rails.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    usable: u8,
+    /// The rails to use: the usable ones with a weight; without any, the first usable one.
+    active: u8,
+    /// The first active rail.
+    first: usize,
+    /// The last active rail: the rest of each message is its.
+    last: usize,
+    /// The active rail with the largest weight, the first of them.
+    heaviest: usize,
+    /// Whether all active rails have the same weight.
+    equal: bool,
+    /// The share of each active rail in units of 2^-32, rounded down: at most 2^32.
+    share: [u64; MAX_RAILS],
+    /// The smallest of the active rails' shares, in the same units.
+    smallest_share: u64,
+}
+
+impl Split {
+    /// A split by `weights`, one per rail, of which 0 means that the rail is never used while another one can be. Rails that a
+    /// connection does not have may have any weight: they are never usable. Messages of fewer than `split_min` bytes
+    /// travel whole on one rail.
+    pub fn new(weights: [u32; MAX_RAILS], split_min: u64) -> Split {
+        let due_limit = in_due_units(split_min.saturating_mul(8));
+        Split {
+            weights,
+            split_min,
+            due: [0; MAX_RAILS],
+            due_limit: due_limit.clamp(MIN_DUE_LIMIT, MAX_DUE_LIMIT),
+            plan: Plan::new(&weights, u8::MAX),
+        }
+    }
+
+    /// The weights in use.
+    pub fn weights(&self) -> &[u32; MAX_RAILS] {
+        &self.weights
+    }
+
+    /// Changes the weights, from the next message on. What rails are owed so far they stay owed.
+    pub fn set_weights(&mut self, weights: [u32; MAX_RAILS]) {
+        if weights != self.weights {
+            self.weights = weights;
+            self.plan = Plan::new(&self.weights, self.plan.usable);
+        }
+    }
+
+    /// Splits a message of `bytes` bytes between the rails in `usable` (bit 0 for rail 0).
+    ///
+    /// Every piece is a multiple of 128 bytes except the one that ends the message, which is the last active rail's. A rail with
+    /// weight 0 carries nothing, unless no usable rail has a weight: then the first usable rail carries all. A
+    /// message of 0 bytes activates one rail. The mask of the answer is 0 only when `usable` is.
+    #[inline]
+    pub fn split(&mut self, bytes: u64, usable: u8) -> Shares {
+        if usable != self.plan.usable {
+            self.plan = Plan::new(&self.weights, usable);
+        }
+        let Plan { active, first, last, .. } = self.plan;
+        if first == last || bytes == 0 {
+            return if active == 0 { Shares::default() } else { Shares::whole(bytes, first) };
+        }
+        let ideal = self.plan.ideal(bytes);
+        let shares = if bytes < self.split_min || bytes <= GRANULE {
+            Shares::whole(bytes, self.rail_for_small())
+        } else {
+            self.pieces(bytes, &ideal)
+        };
+        for rail in rails(active) {
+            let missing = ideal[rail].saturating_sub(in_due_units(shares.bytes[rail]));
+            let due = self.due[rail].saturating_add(missing);
+            self.due[rail] = due.clamp(-self.due_limit, self.due_limit);
+        }
+        shares
+    }
+
+    /// The rail whose first lane carries the CTS of `slot`: where all usable rails weigh the same, they take turns; else the
+    /// heaviest, because a CTS on a slow rail delays the whole message. `None` when no rail is usable.
+    #[inline]
+    pub fn cts_rail(&self, slot: u32, usable: u8) -> Option<usize> {
+        let plan = if usable == self.plan.usable { self.plan } else { Plan::new(&self.weights, usable) };
+        if plan.active == 0 {
+            None
+        } else if plan.equal {
+            rails(plan.active).nth((slot % plan.active.count_ones()) as usize)
+        } else {
+            Some(plan.heaviest)
+        }
+    }
+
+    /// The rail for a message that travels whole: the heaviest, which has the lowest latency as a rule, until it is too far
+    /// ahead; then the one that is owed most.
+    fn rail_for_small(&self) -> usize {
+        let heaviest = self.plan.heaviest;
+        if self.due[heaviest] >= -SMALL_AHEAD {
+            return heaviest;
+        }
+        rails(self.plan.active).fold(heaviest, |most, rail| if self.due[rail] > self.due[most] { rail } else { most })
+    }
+
+    /// Cuts a message into pieces as close to `ideal` plus the dues as granules and bounds allow.
+    fn pieces(&self, bytes: u64, ideal: &[i64; MAX_RAILS]) -> Shares {
+        let mut shares = Shares::default();
+        let correction = self.correction(bytes);
+        let mut left = bytes;
+        let mut end = None;
+        for rail in rails(self.plan.active) {
+            // The correction is at most 1, so what is owed now is at most the due.
+            let owed = ((i128::from(self.due[rail]) * correction) >> 32) as i64;
+            let wanted = ideal[rail].saturating_add(owed).max(0).unsigned_abs() / BYTE.unsigned_abs() + GRANULE / 2;
+            let mut piece = (wanted - wanted % GRANULE).min(left);
+            if rail == self.plan.last {
+                piece = left;
+            }
+            // Less than a granule is not worth a piece of its own: the rail before takes it. There is one, or the
+            // message would be no longer than a granule.
+            let taker = if piece < GRANULE { end.unwrap_or(rail) } else { rail };
+            if piece == 0 {
+                continue;
+            }
+            shares.bytes[taker] += piece;
+            shares.mask |= 1 << taker;
+            end = Some(taker);
+            left -= piece;
+        }
+        shares
+    }
+
+    /// The part of every due that a message of `bytes` bytes pays back, in units of 2^-32. It is the same for all rails,
+    /// so that what one gains the others lose.
+    fn correction(&self, bytes: u64) -> i128 {
+        let most = rails(self.plan.active).map(|rail| self.due[rail].saturating_abs()).max().unwrap_or(0);
+        let bound = (scaled(bytes, self.plan.smallest_share) / 4).max(MIN_CORRECTION);
+        if most <= bound { 1 << 32 } else { (i128::from(bound) << 32) / i128::from(most) }
+    }
+}
+
+impl Plan {
+    #[cold]
+    fn new(weights: &[u32; MAX_RAILS], usable: u8) -> Plan {
+        let weighted = rails(usable).filter(|rail| weights[*rail] > 0).fold(0_u8, |mask, rail| mask | 1 << rail);
+        // `x & -x` is the lowest bit of x.
+        let active = if weighted == 0 { usable & usable.wrapping_neg() } else { weighted };
+        let first = rails(active).next().unwrap_or(0);
+        let last = rails(active).last().unwrap_or(0);
+        let heaviest = rails(active).fold(first, |most, rail| if weights[rail] > weights[most] { rail } else { most });
+        let sum: u64 = rails(active).map(|rail| u64::from(weights[rail])).sum();
+        let mut share = [0; MAX_RAILS];
+        for rail in rails(active) {
+            share[rail] = (u64::from(weights[rail]) << 32).checked_div(sum).unwrap_or(1 << 32);
+        }
+        Plan {
+            usable,
+            active,
+            first,
+            last,
+            heaviest,
+            equal: rails(active).all(|rail| weights[rail] == weights[first]),
+            share,
+            smallest_share: rails(active).map(|rail| share[rail]).min().unwrap_or(0),
+        }
+    }
+
+    /// What each active rail is entitled to of `bytes` bytes, in units of 2^-16 byte; the sum is exact.
+    #[inline]
+    fn ideal(&self, bytes: u64) -> [i64; MAX_RAILS] {
+        let mut ideal = [0; MAX_RAILS];
+        let mut left = in_due_units(bytes);
+        for rail in rails(self.active & !(1 << self.last)) {
+            ideal[rail] = scaled(bytes, self.share[rail]);
+            left = left.saturating_sub(ideal[rail]);
+        }
+        ideal[self.last] = left;
+        ideal
+    }
+}
+
+/// `bytes` times `share`, which is in units of 2^-32, in units of 2^-16 byte; saturating.
+#[inline]
+fn scaled(bytes: u64, share: u64) -> i64 {
+    i64::try_from((u128::from(bytes) * u128::from(share)) >> 16).unwrap_or(i64::MAX)
+}
+
+/// `bytes` in units of 2^-16 byte; saturating.
+#[inline]
+fn in_due_units(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX).saturating_mul(BYTE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(weights: &[u32], split_min: u64) -> Split {
+        let mut all = [0; MAX_RAILS];
+        all[..weights.len()].copy_from_slice(weights);
+        Split::new(all, split_min)
+    }
+
+    #[test]
+    fn two_equal_rails_halve() {
+        let shares = split(&[1, 1], 8192).split(1 << 20, 0b11);
+        assert_eq!(shares.bytes[..2], [1 << 19, 1 << 19]);
+        assert_eq!(shares.mask, 0b11);
+    }
+
+    #[test]
+    fn the_last_rail_takes_the_odd_bytes() {
+        let shares = split(&[1, 1], 0).split(10_001, 0b11);
+        assert_eq!(shares.bytes[0] % GRANULE, 0);
+        assert_eq!(shares.bytes[0] + shares.bytes[1], 10_001);
+    }
+
+    #[test]
+    fn less_than_a_granule_joins_the_rail_before() {
+        let shares = split(&[1, 1], 0).split(133, 0b11);
+        assert_eq!(shares, Shares::whole(133, 0));
+        assert_eq!(split(&[1, 1], 0).split(256, 0b11).bytes[..2], [128, 128]);
+    }
+
+    #[test]
+    fn an_empty_message_activates_the_first_rail_with_a_weight() {
+        let mut split = split(&[0, 1, 2], 8192);
+        assert_eq!(split.split(0, 0b111), Shares::whole(0, 1));
+        assert_eq!(split.split(0, 0b101), Shares::whole(0, 2));
+        assert_eq!(split.split(0, 0b001), Shares::whole(0, 0));
+        assert_eq!(split.split(0, 0), Shares::default());
+    }
+
+    #[test]
+    fn a_rail_without_weight_steps_in_when_it_must() {
+        let mut split = split(&[0, 1, 0], 0);
+        assert_eq!(split.split(1 << 20, 0b111), Shares::whole(1 << 20, 1));
+        assert_eq!(split.split(1 << 20, 0b101), Shares::whole(1 << 20, 0));
+        assert_eq!(split.split(1 << 20, 0b100), Shares::whole(1 << 20, 2));
+        assert_eq!(split.split(1 << 20, 0), Shares::default());
+    }
+
+    #[test]
+    fn small_messages_stay_on_the_heaviest_rail_until_it_is_too_far_ahead() {
+        let mut split = split(&[20, 80], 8192);
+        let mut bytes = [0; 2];
+        for _ in 0..20 {
+            assert_eq!(split.split(4096, 0b11).mask, 0b10);
+        }
+        for _ in 0..100_000 {
+            let shares = split.split(4096, 0b11);
+            assert_eq!(shares.mask.count_ones(), 1);
+            bytes[0] += shares.bytes[0];
+            bytes[1] += shares.bytes[1];
+        }
+        let part = bytes[0] * 1000 / (bytes[0] + bytes[1]);
+        assert!((198..=202).contains(&part), "{part} thousandths on the light rail instead of 200");
+    }
+
+    #[test]
+    fn a_large_message_pays_back_only_part() {
+        let mut split = split(&[20, 80], 8192);
+        for _ in 0..60 {
+            split.split(4096, 0b11);
+        }
+        let light = split.split(512 << 10, 0b11).bytes[0];
+        let ideal = (512 << 10) / 5;
+        assert!(light > ideal && light <= ideal * 5 / 4 + GRANULE, "{light} bytes on the light rail, ideal {ideal}");
+    }
+
+    #[test]
+    fn changed_weights_hold_from_the_next_message() {
+        let mut split = split(&[1, 1], 0);
+        split.split(1 << 20, 0b11);
+        split.set_weights([0, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(split.split(1 << 20, 0b11), Shares::whole(1 << 20, 1));
+        assert_eq!(split.weights()[1], 1);
+    }
+
+    #[test]
+    fn cts_takes_turns_between_equals_and_else_the_heaviest() {
+        let equal = split(&[3, 3, 3], 0);
+        let turns: Vec<_> = (0..4).map(|slot| equal.cts_rail(slot, 0b111)).collect();
+        assert_eq!(turns, [Some(0), Some(1), Some(2), Some(0)]);
+        let turns: Vec<_> = (0..3).map(|slot| equal.cts_rail(slot, 0b101)).collect();
+        assert_eq!(turns, [Some(0), Some(2), Some(0)]);
+        let unequal = split(&[1, 4, 4], 0);
+        assert!((0..9).all(|slot| unequal.cts_rail(slot, 0b111) == Some(1)));
+        assert_eq!(unequal.cts_rail(0, 0b001), Some(0));
+        assert_eq!(split(&[0, 0], 0).cts_rail(5, 0b10), Some(1));
+        assert_eq!(unequal.cts_rail(0, 0), None);
+    }
+}

@@ -1,0 +1,252 @@
+//! What NCCL sees: one device for each port, or one for all of them.
+
+use std::path::{Path, PathBuf};
+
+use railweave_fabric::{LinkLayer, MAX_RAILS, PointerSupport};
+
+use crate::ChosenPort;
+
+/// The speed of a port that does not say, in Mbit/s: what NCCL takes an unknown speed for.
+pub const DEFAULT_SPEED_MBPS: u32 = 10_000;
+
+/// The longest name of a device, in bytes.
+pub const MAX_NAME_BYTES: usize = 64;
+
+/// As many devices as NCCL's own transport has (`MAX_IB_DEVS`).
+const MAX_DEVICES: usize = 32;
+
+/// How ports become devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Each port is a device.
+    Ports,
+    /// All ports are one device, each a rail of its connections.
+    Fused,
+}
+
+impl Mode {
+    /// The most ports that are used.
+    pub fn most_ports(self) -> usize {
+        match self {
+            Self::Ports => MAX_DEVICES,
+            Self::Fused => MAX_RAILS,
+        }
+    }
+}
+
+/// A device as NCCL sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Device {
+    /// Unique and stable, at most [`MAX_NAME_BYTES`] long: the port's name, or the names joined by `+`.
+    pub name: String,
+    /// Indices of its ports among the chosen ones, at least one.
+    pub ports: Vec<usize>,
+    /// The sum of its ports' speeds in Mbit/s, where a port that does not say counts as [`DEFAULT_SPEED_MBPS`]. At most
+    /// what an `int` holds, because NCCL's is one.
+    pub speed_mbps: u32,
+    /// The first port's PCI device; None for a virtual interface.
+    pub pci_path: Option<PathBuf>,
+    /// The adapter of the first port on RDMA; the device's index on TCP or where the adapter has no identifier. NCCL
+    /// lets devices of equal guid share one adapter's bandwidth.
+    pub guid: u64,
+    /// The first port's number, moved up where another function of the same adapter has it: NCCL takes devices of equal
+    /// guid and number for one and the same port.
+    pub port_number: u8,
+    /// What every one of its ports takes.
+    pub pointers: PointerSupport,
+    /// NCCL's rail id where all its ports have the same, None otherwise.
+    pub rail_id: Option<i16>,
+    /// NCCL's plane id where all its ports have the same, None otherwise.
+    pub plane_id: Option<i16>,
+}
+
+/// The devices made of `ports`, in the order of the ports. No ports give no devices.
+pub fn devices(ports: &[ChosenPort], mode: Mode) -> Vec<Device> {
+    let groups: Vec<Vec<usize>> = match mode {
+        Mode::Ports => (0..ports.len()).map(|index| vec![index]).collect(),
+        Mode::Fused if ports.is_empty() => Vec::new(),
+        Mode::Fused => vec![(0..ports.len()).collect()],
+    };
+    let mut made: Vec<Device> = Vec::new();
+    for members in groups {
+        let device = device(ports, members, &made);
+        made.push(device);
+    }
+    made
+}
+
+fn device(ports: &[ChosenPort], members: Vec<usize>, earlier: &[Device]) -> Device {
+    let of = |index: &usize| &ports[*index];
+    let first = of(&members[0]);
+    let names: Vec<&str> = members.iter().map(|index| of(index).facts.name.as_str()).collect();
+    let speeds = members.iter().map(|index| of(index).facts.speed_mbps.filter(|&speed| speed > 0));
+    let speed_mbps = speeds.fold(0, |sum: u32, speed| sum.saturating_add(speed.unwrap_or(DEFAULT_SPEED_MBPS)));
+    let mut pointers = first.facts.pointers;
+    for member in members.iter().map(of) {
+        pointers.cuda &= member.facts.pointers.cuda;
+        pointers.dma_buf &= member.facts.pointers.dma_buf;
+    }
+    let is_rdma = first.facts.link_layer != LinkLayer::Tcp && first.facts.guid != 0;
+    let guid = if is_rdma { first.facts.guid } else { earlier.len() as u64 };
+    Device {
+        name: bounded_name(names.join("+")),
+        speed_mbps: speed_mbps.min(i32::MAX as u32),
+        pci_path: first.facts.pci_path.clone(),
+        guid,
+        port_number: free_port_number(first, guid, earlier),
+        pointers,
+        rail_id: first.rail_id.filter(|_| members.iter().all(|index| of(index).rail_id == first.rail_id)),
+        plane_id: first.plane_id.filter(|_| members.iter().all(|index| of(index).plane_id == first.plane_id)),
+        ports: members,
+    }
+}
+
+/// Each port of an adapter with several is often a PCI function of its own, with one port that has number 1. Functions
+/// of one adapter on different PCI buses may well be the same port (both halves of a split link), so they may share a
+/// number, as with NCCL's own transport.
+fn free_port_number(port: &ChosenPort, guid: u64, earlier: &[Device]) -> u8 {
+    let bus = pci_bus(port.facts.pci_path.as_deref());
+    let is_taken = |number: u8| {
+        let same = |device: &Device| device.guid == guid && pci_bus(device.pci_path.as_deref()) == bus;
+        earlier.iter().any(|device| device.port_number == number && same(device))
+    };
+    (port.facts.port_number..=u8::MAX).find(|number| !is_taken(*number)).unwrap_or(port.facts.port_number)
+}
+
+/// A PCI path up to the bus, without device and function.
+fn pci_bus(path: Option<&Path>) -> Option<&str> {
+    let path = path?.to_str()?;
+    Some(path.rsplit_once(':').map_or(path, |(bus, _)| bus))
+}
+
+/// A name that is too long is cut, and ends in a checksum of the whole of it, so that cut names stay different.
+fn bounded_name(name: String) -> String {
+    if name.len() <= MAX_NAME_BYTES {
+        return name;
+    }
+    // FNV-1a: short, and the same on every host and in every version.
+    let sum = name.bytes().fold(0x811c_9dc5_u32, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let tail = format!("~{sum:08x}");
+    let room = MAX_NAME_BYTES - tail.len();
+    let kept = (0..=room).rev().find(|&end| name.is_char_boundary(end)).unwrap_or(0);
+    // Whole members read better than a piece of one, unless the first is itself too long.
+    let kept = name[..kept].rfind('+').unwrap_or(kept);
+    format!("{}{tail}", &name[..kept])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use railweave_fabric::PortFacts;
+
+    fn tcp(name: &str, speed_mbps: Option<u32>) -> ChosenPort {
+        let facts = PortFacts {
+            name: name.to_owned(),
+            device: name.to_owned(),
+            link_layer: LinkLayer::Tcp,
+            address: "10.0.0.1".parse().unwrap(),
+            prefix_len: 24,
+            speed_mbps,
+            mtu: 1500,
+            pci_path: None,
+            guid: 0,
+            port_number: 1,
+            pointers: PointerSupport::default(),
+        };
+        ChosenPort { facts, rail_id: None, plane_id: None }
+    }
+
+    fn rdma(name: &str, pci: &str, guid: u64, port_number: u8) -> ChosenPort {
+        let mut port = tcp(name, Some(100_000));
+        port.facts.link_layer = LinkLayer::Roce;
+        port.facts.pci_path = Some(format!("/sys/devices/pci0000:00/{pci}").into());
+        port.facts.guid = guid;
+        port.facts.port_number = port_number;
+        port.facts.pointers = PointerSupport { cuda: true, dma_buf: true };
+        port
+    }
+
+    fn ids(devices: &[Device]) -> Vec<(u64, u8)> {
+        devices.iter().map(|device| (device.guid, device.port_number)).collect()
+    }
+
+    #[test]
+    fn each_port_is_a_device() {
+        let made = devices(&[tcp("eth0", Some(25_000)), tcp("eth1", None), tcp("eth2", Some(0))], Mode::Ports);
+        let shown: Vec<_> = made.iter().map(|d| (d.name.as_str(), d.ports.as_slice(), d.speed_mbps)).collect();
+        assert_eq!(shown, [("eth0", &[0][..], 25_000), ("eth1", &[1][..], 10_000), ("eth2", &[2][..], 10_000)]);
+        assert_eq!(ids(&made), [(0, 1), (1, 1), (2, 1)]);
+    }
+
+    #[test]
+    fn all_ports_are_one_device() {
+        let mut second = rdma("mlx5_1", "0000:02:00.0", 8, 1);
+        second.facts.pointers.dma_buf = false;
+        let ports = [rdma("mlx5_0", "0000:01:00.0", 7, 2), second];
+        let made = devices(&ports, Mode::Fused);
+        let expected = Device {
+            name: "mlx5_0+mlx5_1".to_owned(),
+            ports: vec![0, 1],
+            speed_mbps: 200_000,
+            pci_path: Some("/sys/devices/pci0000:00/0000:01:00.0".into()),
+            guid: 7,
+            port_number: 2,
+            pointers: PointerSupport { cuda: true, dma_buf: false },
+            rail_id: None,
+            plane_id: None,
+        };
+        assert_eq!(made, [expected]);
+        assert!(devices(&[], Mode::Fused).is_empty());
+        assert!(devices(&[], Mode::Ports).is_empty());
+    }
+
+    #[test]
+    fn ports_of_one_adapter_have_different_numbers() {
+        let functions = [rdma("a", "0000:01:00.0", 7, 1), rdma("b", "0000:01:00.1", 7, 1)];
+        assert_eq!(ids(&devices(&functions, Mode::Ports)), [(7, 1), (7, 2)]);
+        let ports = [rdma("a", "0000:01:00.0", 7, 1), rdma("a2", "0000:01:00.0", 7, 2)];
+        assert_eq!(ids(&devices(&ports, Mode::Ports)), [(7, 1), (7, 2)]);
+        let halves = [rdma("a", "0000:01:00.0", 7, 1), rdma("b", "0002:01:00.0", 7, 1)];
+        assert_eq!(ids(&devices(&halves, Mode::Ports)), [(7, 1), (7, 1)]);
+        let adapters = [rdma("a", "0000:01:00.0", 7, 1), rdma("b", "0000:01:00.1", 8, 1)];
+        assert_eq!(ids(&devices(&adapters, Mode::Ports)), [(7, 1), (8, 1)]);
+        let nameless = [rdma("a", "0000:01:00.0", 0, 1), rdma("b", "0000:02:00.0", 0, 1)];
+        assert_eq!(ids(&devices(&nameless, Mode::Ports)), [(0, 1), (1, 1)]);
+    }
+
+    #[test]
+    fn rail_and_plane_hold_only_when_all_ports_agree() {
+        let with = |rail_id, plane_id| ChosenPort { rail_id, plane_id, ..tcp("eth0", None) };
+        let fused = |ports: &[ChosenPort]| {
+            let device = devices(ports, Mode::Fused).remove(0);
+            (device.rail_id, device.plane_id)
+        };
+        assert_eq!(fused(&[with(Some(1), Some(2)), with(Some(1), Some(2))]), (Some(1), Some(2)));
+        assert_eq!(fused(&[with(Some(1), Some(2)), with(Some(3), Some(2))]), (None, Some(2)));
+        assert_eq!(fused(&[with(Some(1), None), with(None, Some(0))]), (None, None));
+    }
+
+    #[test]
+    fn speeds_do_not_overflow() {
+        let made = devices(&[tcp("a", Some(u32::MAX - 1)), tcp("b", Some(u32::MAX - 1))], Mode::Fused);
+        assert_eq!(made[0].speed_mbps, i32::MAX as u32);
+    }
+
+    #[test]
+    fn long_names_are_cut_between_members_and_stay_different() {
+        let fused = |last: &str| {
+            let mut ports: Vec<_> = (0..7).map(|index| tcp(&format!("eth{index}@10.20.30.4{index}"), None)).collect();
+            ports.push(tcp(last, None));
+            devices(&ports, Mode::Fused).remove(0).name
+        };
+        let (one, other) = (fused("x"), fused("y"));
+        assert!(one.starts_with("eth0@10.20.30.40+eth1@10.20.30.41+eth2@10.20.30.42~"), "{one}");
+        assert!(one.len() <= MAX_NAME_BYTES);
+        assert_ne!(one, other);
+        assert_eq!(one, fused("x"));
+        let longest = "n".repeat(MAX_NAME_BYTES);
+        assert_eq!(bounded_name(longest.clone()), longest);
+        let wide = bounded_name("é".repeat(40));
+        assert!(wide.len() <= MAX_NAME_BYTES && wide.starts_with("éé"), "{wide}");
+    }
+}

@@ -1,0 +1,123 @@
+//! Where a connector looks for the control port of its peer: the handle's addresses, in the order of promise.
+
+use std::net::IpAddr;
+
+use crate::NetworkAddress;
+
+/// One address of a peer, from its handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DialAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// Length of its network's prefix in bits, in the address's own family.
+    pub prefix_len: u8,
+    /// It is the address of the control sessions, and of no port.
+    pub out_of_band: bool,
+}
+
+/// How promising an address is: what comes first is tried first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Promise {
+    /// On a subnet of this host.
+    Neighbour,
+    /// An address that this host has too: the peer is on this host, or every host has it (docker0).
+    Own,
+    /// What the peer's user named for this purpose.
+    OutOfBand,
+    /// A router may know the way.
+    Routed,
+    /// Right only when the peer is on this host, and the connector cannot know.
+    Loopback,
+}
+
+/// The order in which to try the addresses of a peer's handle, as indices. `own` are this host's addresses.
+///
+/// First those on a subnet of this host, then the out-of-band one, then the others, and loopback addresses last; among
+/// equals the handle's order holds. Left out are addresses that cannot be dialled (an IPv6 link-local one needs an
+/// interface, and a handle names none) and repeated ones. HELLO tells when the process that answers is another one, so
+/// that a wrong address costs time and nothing else.
+pub fn dial_order(handle: &[DialAddress], own: &[NetworkAddress]) -> Vec<usize> {
+    let address_of = |entry: &DialAddress| NetworkAddress::new(entry.address, entry.prefix_len);
+    let mut order: Vec<(Promise, usize)> = Vec::new();
+    for (index, entry) in handle.iter().enumerate() {
+        let theirs = address_of(entry);
+        let needs_interface = theirs.address().is_ipv6() && theirs.is_link_local();
+        if theirs.is_unicast() && !needs_interface {
+            order.push((promise(&theirs, entry.out_of_band, own), index));
+        }
+    }
+    order.sort_unstable();
+    let mut tried: Vec<IpAddr> = Vec::new();
+    order.retain(|&(_, index)| {
+        let address = address_of(&handle[index]).address();
+        let is_new = !tried.contains(&address);
+        tried.push(address);
+        is_new
+    });
+    order.into_iter().map(|(_, index)| index).collect()
+}
+
+fn promise(theirs: &NetworkAddress, out_of_band: bool, own: &[NetworkAddress]) -> Promise {
+    if theirs.is_loopback() {
+        Promise::Loopback
+    } else if own.iter().any(|ours| ours.address() == theirs.address()) {
+        Promise::Own
+    } else if own.iter().any(|ours| ours.shares_subnet(theirs)) {
+        Promise::Neighbour
+    } else if out_of_band {
+        Promise::OutOfBand
+    } else {
+        Promise::Routed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `*` marks the out-of-band address.
+    fn entry(text: &str) -> DialAddress {
+        let (address, length) = text.trim_end_matches('*').split_once('/').unwrap();
+        let (address, prefix_len) = (address.parse().unwrap(), length.parse().unwrap());
+        DialAddress { address, prefix_len, out_of_band: text.ends_with('*') }
+    }
+
+    fn order(handle: &[&str], own: &[&str]) -> Vec<usize> {
+        let handle: Vec<_> = handle.iter().map(|text| entry(text)).collect();
+        let own = own.iter().map(|text| entry(text)).map(|own| NetworkAddress::new(own.address, own.prefix_len));
+        dial_order(&handle, &own.collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn subnets_first_then_out_of_band_then_the_rest() {
+        let handle = ["10.9.0.1/24", "10.1.0.1/24", "10.2.0.1/24", "192.168.0.1/24*"];
+        assert_eq!(order(&handle, &["10.2.0.7/24", "10.1.0.7/24"]), [1, 2, 3, 0]);
+        assert_eq!(order(&handle, &["10.3.0.7/24"]), [3, 0, 1, 2]);
+        assert_eq!(order(&handle, &["192.168.0.7/24"]), [3, 0, 1, 2]);
+        assert_eq!(order(&handle, &[]), [3, 0, 1, 2]);
+    }
+
+    #[test]
+    fn an_address_that_every_host_has_waits_for_its_neighbours() {
+        let handle = ["172.17.0.1/16", "10.1.0.1/24"];
+        assert_eq!(order(&handle, &["172.17.0.1/16", "10.1.0.7/24"]), [1, 0]);
+        assert_eq!(order(&handle, &["172.17.0.1/16", "10.1.0.1/24"]), [0, 1]);
+        assert_eq!(order(&["172.17.0.1/16", "10.1.0.1/24"], &["172.17.0.1/16"]), [0, 1]);
+    }
+
+    #[test]
+    fn loopback_is_last_but_tried() {
+        assert_eq!(order(&["127.0.0.1/8", "::1/128", "10.1.0.1/24"], &["127.0.0.1/8"]), [2, 0, 1]);
+        assert_eq!(order(&["127.0.0.1/8*", "10.1.0.1/24"], &[]), [1, 0]);
+        assert_eq!(order(&["127.0.0.1/8", "127.0.0.2/8"], &["127.0.0.1/8"]), [0, 1]);
+    }
+
+    #[test]
+    fn what_cannot_be_dialled_or_was_tried_is_left_out() {
+        assert_eq!(order(&["fe80::1/64", "0.0.0.0/0", "ff02::1/16", "10.1.0.1/24"], &["fe80::2/64"]), [3]);
+        assert_eq!(order(&["169.254.0.1/16"], &["169.254.0.2/16"]), [0]);
+        assert_eq!(order(&["10.1.0.1/24", "::ffff:10.1.0.1/24*"], &[]), [1]);
+        assert_eq!(order(&["10.1.0.1/24", "10.1.0.1/24*"], &["10.1.0.2/24"]), [0]);
+        assert!(order(&[], &["10.1.0.1/24"]).is_empty());
+    }
+}

@@ -1,0 +1,22 @@
+//! From port facts to ordered ports, devices and rail pairings.
+//!
+//! A fabric says which ports a machine has. [`select`] picks and orders those to use, [`devices`] turns them into what
+//! NCCL sees, [`dial_order`] says where to look for a peer, and [`pair`] weaves both ends' ports into rails. Each is a
+//! function of its arguments alone: equal facts give equal answers on every host.
+//!
+//! What this crate is not: it reads no sysfs and opens no socket (the fabrics do), it parses no setting (options does),
+//! and it does not say how much each rail carries (policy does).
+
+#![forbid(unsafe_code)]
+
+mod device;
+mod dial;
+mod network;
+mod pair;
+mod select;
+
+pub use device::{DEFAULT_SPEED_MBPS, Device, MAX_NAME_BYTES, Mode, devices};
+pub use dial::{DialAddress, dial_order};
+pub use network::NetworkAddress;
+pub use pair::{Endpoint, Pair, Pairing, Side, Unpaired, pair};
+pub use select::{ChosenPort, Filter, SelectError, Selected, Selection, only_loopback, select};

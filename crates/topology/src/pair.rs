@@ -1,0 +1,359 @@
+//! Which port of the connector goes with which port of the acceptor: the one function that decides it, and that only
+//! the acceptor runs, so that both ends cannot disagree.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+use railweave_fabric::{LinkLayer, MAX_RAILS};
+
+use crate::NetworkAddress;
+
+/// One end's port, as the offer gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// What carries packets.
+    pub link_layer: LinkLayer,
+    /// IP address (TCP) or GID (RDMA); IPv4 as an IPv4-mapped address.
+    pub address: Ipv6Addr,
+    /// Length of the network's prefix in bits, in the address's own family.
+    pub prefix_len: u8,
+    /// Speed in Mbit/s.
+    pub speed_mbps: u32,
+    /// NCCL's rail id, -1 when undefined.
+    pub rail_id: i16,
+    /// NCCL's plane id, -1 when undefined. Planes never connect to one another.
+    pub plane_id: i16,
+}
+
+/// Which end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Side {
+    /// The sender, which dials.
+    Connector,
+    /// The receiver, which answers.
+    Acceptor,
+}
+
+/// One rail: a port of each end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Pair {
+    /// Index of the connector's port.
+    pub connector: usize,
+    /// Index of the acceptor's port.
+    pub acceptor: usize,
+}
+
+/// A port without a partner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unpaired {
+    /// Whose port it is.
+    pub side: Side,
+    /// Its index.
+    pub index: usize,
+    /// Its address, as `address/length`.
+    pub port: NetworkAddress,
+    /// Why, as a clause.
+    pub reason: String,
+}
+
+/// The rails of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pairing {
+    /// The rails, at most [`MAX_RAILS`], in the order of the connector's ports (weights are given in that order), then
+    /// of the acceptor's. None where no port of one end can reach any port of the other.
+    pub pairs: Vec<Pair>,
+    /// The ports that are in no pair: the connector's, then the acceptor's.
+    pub unpaired: Vec<Unpaired>,
+}
+
+impl Pairing {
+    /// What to tell both ends when there is no rail: which ports there are and what keeps each from being one.
+    pub fn refusal(&self) -> Option<String> {
+        if !self.pairs.is_empty() {
+            return None;
+        }
+        let mut text = "No local NIC found that reaches the peer: ".to_owned();
+        for Unpaired { side, port, reason, .. } in self.unpaired.iter().take(2 * MAX_RAILS) {
+            text += &format!("the {side}'s {port}: {reason}; ");
+        }
+        text += "give both hosts an address on a common subnet, and name those ports in RAILWEAVE_RAILS";
+        Some(text)
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Connector => "connector",
+            Self::Acceptor => "acceptor",
+        })
+    }
+}
+
+/// How two ports reach one another, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bond {
+    /// One and the same address, of a network that both processes are in.
+    SameAddress,
+    SameSubnet,
+    /// Perhaps, by way of a router.
+    Routed,
+}
+
+/// Why two ports are not a pair. The later ones came closer to being one, and so tell more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Obstacle {
+    LinkLayer,
+    NotUnicast,
+    Family,
+    Plane,
+    Loopback,
+    LinkLocal,
+    Identical,
+    Subnet,
+    Taken,
+    Limit,
+}
+
+/// Pairs the ports of two processes. `same_network` says that both are in one network namespace of one host, so that
+/// equal addresses are one address.
+///
+/// * Ports of different link layers never pair, nor those of different planes.
+/// * Where the network is the same, equal addresses pair first. Elsewhere they never pair (every host has docker0's),
+///   and neither do loopback and IPv6 link-local addresses. A GID of InfiniBand is no IP address: it is made of the
+///   adapter's own identifier, so equal ones are one port anywhere, and its usual prefix is link-local.
+/// * Then ports on a common subnet pair, one to one: those of equal rail id before others, then those nearest in speed,
+///   then in order. A port that is left over shares a partner that already has a rail, the one with the most speed
+///   left; among partners, too, the same rail id goes first. A loopback port is not shared.
+/// * Only where none of this gives a pair, ports pair across routers, one to one: beside a common subnet, a port on
+///   another one is most often a cable to somewhere else, and to try it costs time.
+///
+/// What a port cannot pair with has no influence on its pairs, except through the limit of [`MAX_RAILS`].
+pub fn pair(connector: &[Endpoint], acceptor: &[Endpoint], same_network: bool) -> Pairing {
+    let mut plan = Plan { connector, acceptor, same_network, pairs: Vec::new() };
+    plan.match_one_to_one(Bond::SameAddress);
+    plan.match_one_to_one(Bond::SameSubnet);
+    if plan.pairs.is_empty() {
+        plan.match_one_to_one(Bond::Routed);
+    } else {
+        plan.share_partners();
+    }
+    plan.pairs.sort_unstable();
+    let mut unpaired = plan.unpaired(Side::Connector);
+    unpaired.extend(plan.unpaired(Side::Acceptor));
+    Pairing { pairs: plan.pairs, unpaired }
+}
+
+struct Plan<'a> {
+    connector: &'a [Endpoint],
+    acceptor: &'a [Endpoint],
+    same_network: bool,
+    pairs: Vec<Pair>,
+}
+
+impl Plan<'_> {
+    fn ports(&self, side: Side) -> &[Endpoint] {
+        match side {
+            Side::Connector => self.connector,
+            Side::Acceptor => self.acceptor,
+        }
+    }
+
+    fn bond(&self, pair: Pair) -> Result<Bond, Obstacle> {
+        bond(&self.connector[pair.connector], &self.acceptor[pair.acceptor], self.same_network)
+    }
+
+    fn has_partner(&self, side: Side, index: usize) -> bool {
+        self.pairs.iter().any(|pair| pair.port(side) == index)
+    }
+
+    /// Pairs ports without a partner that have this bond, the best matches first.
+    fn match_one_to_one(&mut self, wanted: Bond) {
+        let mut candidates = Vec::new();
+        for (connector, ours) in self.connector.iter().enumerate() {
+            for (acceptor, theirs) in self.acceptor.iter().enumerate() {
+                let pair = Pair { connector, acceptor };
+                if self.bond(pair) == Ok(wanted) {
+                    let distance = ours.speed_mbps.abs_diff(theirs.speed_mbps);
+                    candidates.push((rail_distance(ours, theirs), distance, pair));
+                }
+            }
+        }
+        candidates.sort_unstable();
+        for (.., pair) in candidates {
+            let is_free = |side: Side| !self.has_partner(side, pair.port(side));
+            if self.pairs.len() < MAX_RAILS && is_free(Side::Connector) && is_free(Side::Acceptor) {
+                self.pairs.push(pair);
+            }
+        }
+    }
+
+    /// Gives ports without a partner a share of one that has a rail already.
+    fn share_partners(&mut self) {
+        for side in [Side::Connector, Side::Acceptor] {
+            let left_over = (0..self.ports(side).len()).filter(|&index| !self.has_partner(side, index));
+            for index in left_over.collect::<Vec<_>>() {
+                if self.pairs.len() < MAX_RAILS
+                    && let Some(pair) = self.shared_partner(side, index)
+                {
+                    self.pairs.push(pair);
+                }
+            }
+        }
+    }
+
+    fn shared_partner(&self, side: Side, index: usize) -> Option<Pair> {
+        let other = side.other();
+        let candidates = (0..self.ports(other).len()).filter_map(|partner| {
+            let pair = Pair::new(side, index, partner);
+            let (ours, theirs) = (&self.ports(side)[index], &self.ports(other)[partner]);
+            // Two rails over one loopback address are one path with twice the work.
+            let is_loopback = ours.network().is_loopback() || theirs.network().is_loopback();
+            let is_near = matches!(self.bond(pair), Ok(Bond::SameAddress | Bond::SameSubnet));
+            let is_candidate = is_near && !is_loopback && self.has_partner(other, partner);
+            is_candidate.then(|| (rail_distance(ours, theirs), -self.speed_left(other, partner), pair))
+        });
+        candidates.min().map(|(.., pair)| pair)
+    }
+
+    /// A port's speed less that of the rails over it, in Mbit/s; negative where they could ask for more.
+    fn speed_left(&self, side: Side, index: usize) -> i64 {
+        let speed = |side: Side, index: usize| i64::from(self.ports(side)[index].speed_mbps);
+        let rails = self.pairs.iter().filter(|pair| pair.port(side) == index);
+        let assigned = |pair: &Pair| speed(side, index).min(speed(side.other(), pair.port(side.other())));
+        speed(side, index) - rails.map(assigned).sum::<i64>()
+    }
+
+    fn unpaired(&self, side: Side) -> Vec<Unpaired> {
+        let lone = (0..self.ports(side).len()).filter(|&index| !self.has_partner(side, index));
+        lone.map(|index| {
+            let port = self.ports(side)[index].network();
+            Unpaired { side, index, port, reason: self.reason_against(side, index) }
+        })
+        .collect()
+    }
+
+    fn reason_against(&self, side: Side, index: usize) -> String {
+        let others = self.ports(side.other());
+        let obstacle = (0..others.len()).map(|partner| match self.bond(Pair::new(side, index, partner)) {
+            Err(obstacle) => obstacle,
+            _ if self.pairs.len() == MAX_RAILS => Obstacle::Limit,
+            // Every pair has the same kind of bond in this respect: routed ones are made only where no other is.
+            Ok(Bond::Routed) if self.pairs.iter().any(|pair| self.bond(*pair) != Ok(Bond::Routed)) => Obstacle::Subnet,
+            Ok(_) => Obstacle::Taken,
+        });
+        let (port, other) = (&self.ports(side)[index], side.other());
+        obstacle.max().map_or_else(|| format!("the {other} has no ports"), |obstacle| obstacle.describe(port, other))
+    }
+}
+
+impl Obstacle {
+    /// The reason against `port`, whose closest candidate on the other side met this obstacle.
+    fn describe(self, port: &Endpoint, other: Side) -> String {
+        let network = port.network();
+        let address = network.address();
+        match self {
+            Self::LinkLayer => format!("no port of the {other} is {}", port.link_layer.name()),
+            Self::NotUnicast if network.is_unicast() => format!("no port of the {other} has an address of one host"),
+            Self::NotUnicast => format!("{address} is not the address of one host"),
+            Self::Family => {
+                format!("no port of the {other} has an IPv{} address", if address.is_ipv4() { 4 } else { 6 })
+            }
+            Self::Plane => format!("no port of the {other} is in plane {}", port.plane_id),
+            Self::Loopback if network.is_loopback() => {
+                format!("the loopback address {address} reaches only its own host")
+            }
+            Self::Loopback => format!("the {other} offers loopback addresses, which reach only its own host"),
+            Self::LinkLocal if network.is_link_local() => format!("{address} is a link-local address"),
+            Self::LinkLocal => format!("the {other} offers link-local addresses"),
+            Self::Identical => {
+                format!("the {other} has the address {address} too; each host needs one of its own")
+            }
+            Self::Subnet => {
+                format!("no port of the {other} is on the subnet of {network}, while other ports share one")
+            }
+            Self::Taken => format!("each port of the {other} that it could pair with has a partner"),
+            Self::Limit => format!("a connection has at most {MAX_RAILS} rails"),
+        }
+    }
+}
+
+fn bond(connector: &Endpoint, acceptor: &Endpoint, same_network: bool) -> Result<Bond, Obstacle> {
+    let (ours, theirs) = (connector.network(), acceptor.network());
+    let either = |is: fn(&NetworkAddress) -> bool| is(&ours) || is(&theirs);
+    if connector.link_layer != acceptor.link_layer {
+        return Err(Obstacle::LinkLayer);
+    }
+    if !ours.is_unicast() || !theirs.is_unicast() {
+        return Err(Obstacle::NotUnicast);
+    }
+    if !ours.same_family(&theirs) {
+        return Err(Obstacle::Family);
+    }
+    if connector.plane_id >= 0 && acceptor.plane_id >= 0 && connector.plane_id != acceptor.plane_id {
+        return Err(Obstacle::Plane);
+    }
+    let is_infiniband = connector.link_layer == LinkLayer::InfiniBand;
+    let is_here = same_network || is_infiniband;
+    if !is_here && either(NetworkAddress::is_loopback) {
+        return Err(Obstacle::Loopback);
+    }
+    if !is_here && either(|network| network.address().is_ipv6() && network.is_link_local()) {
+        return Err(Obstacle::LinkLocal);
+    }
+    if ours.address() == theirs.address() {
+        return if is_here { Ok(Bond::SameAddress) } else { Err(Obstacle::Identical) };
+    }
+    if ours.shares_subnet(&theirs) {
+        return Ok(Bond::SameSubnet);
+    }
+    if either(NetworkAddress::is_loopback) {
+        return Err(Obstacle::Loopback);
+    }
+    if either(NetworkAddress::is_link_local) {
+        return Err(Obstacle::LinkLocal);
+    }
+    Ok(Bond::Routed)
+}
+
+/// 0 for the same rail, 2 for different ones, 1 where one end does not say.
+fn rail_distance(ours: &Endpoint, theirs: &Endpoint) -> u8 {
+    match (ours.rail_id, theirs.rail_id) {
+        (ours, theirs) if ours < 0 || theirs < 0 => 1,
+        (ours, theirs) if ours == theirs => 0,
+        _ => 2,
+    }
+}
+
+impl Endpoint {
+    fn network(&self) -> NetworkAddress {
+        NetworkAddress::new(IpAddr::V6(self.address), self.prefix_len)
+    }
+}
+
+impl Pair {
+    fn new(side: Side, index: usize, partner: usize) -> Self {
+        match side {
+            Side::Connector => Self { connector: index, acceptor: partner },
+            Side::Acceptor => Self { connector: partner, acceptor: index },
+        }
+    }
+
+    /// Index of this side's port.
+    pub fn port(&self, side: Side) -> usize {
+        match side {
+            Side::Connector => self.connector,
+            Side::Acceptor => self.acceptor,
+        }
+    }
+}
+
+impl Side {
+    /// The other end.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Connector => Self::Acceptor,
+            Self::Acceptor => Self::Connector,
+        }
+    }
+}

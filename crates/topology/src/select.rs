@@ -1,0 +1,324 @@
+//! Which ports are used, and in which order. What is not used is listed with the reason.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::Path;
+
+use railweave_fabric::{Discovery, LeftOut, PortFacts};
+
+use crate::Mode;
+
+/// The most ports that the error about no usable port lists.
+const MOST_LISTED: usize = 16;
+
+/// What the user's list says about a port that it lets in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Selected {
+    /// Index of the list's item that names the port; None for a list of what to leave out.
+    pub order: Option<usize>,
+    /// The rail id that the item gives, 0 to 32767.
+    pub rail: Option<u32>,
+    /// The plane id that the item gives, 0 to 32767.
+    pub plane: Option<u32>,
+}
+
+/// The user's list: None for a port that it does not let in.
+pub type Filter<'a> = &'a dyn Fn(&PortFacts) -> Option<Selected>;
+
+/// A port that is used.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChosenPort {
+    /// What the fabric read; the name is unique among all ports.
+    pub facts: PortFacts,
+    /// NCCL's rail id, None when undefined. Never negative.
+    pub rail_id: Option<i16>,
+    /// NCCL's plane id, None when undefined. Never negative.
+    pub plane_id: Option<i16>,
+}
+
+/// The ports of this host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Selection {
+    /// Those that are used, at least one, in the order of devices and of rails.
+    pub ports: Vec<ChosenPort>,
+    /// Those that are not: what the fabric left out, then what the list and the limits left out.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// Why there is no selection. All of it is the configuration's or the machine's doing.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SelectError {
+    /// No port is left.
+    NoUsablePort {
+        /// Everything that was seen.
+        left_out: Vec<LeftOut>,
+    },
+    /// A rail id or plane id is beyond what NCCL takes.
+    Identifier {
+        /// The port's name.
+        port: String,
+        /// "rail id" or "plane id".
+        what: &'static str,
+        /// What the list says.
+        value: u32,
+    },
+}
+
+impl fmt::Display for SelectError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoUsablePort { left_out } if left_out.is_empty() => out.write_str(
+                "No usable port: this machine shows none at all; bring an interface up and give it an address \
+                 (`ip address` lists them), or name an address of this host in RAILWEAVE_RAILS",
+            ),
+            Self::NoUsablePort { left_out } => {
+                out.write_str("No usable port: ")?;
+                for seen in left_out.iter().take(MOST_LISTED) {
+                    write!(out, "{} left out: {}; ", seen.name, seen.reason)?;
+                }
+                if left_out.len() > MOST_LISTED {
+                    write!(out, "and {} more; ", left_out.len() - MOST_LISTED)?;
+                }
+                out.write_str(
+                    "set RAILWEAVE_RAILS to the names or addresses of ports that are up, or unset it to use all",
+                )
+            }
+            Self::Identifier { port, what, value } => write!(
+                out,
+                "the {what} {value} of {port} is more than NCCL takes; write a number from 0 to 32767 in \
+                 RAILWEAVE_RAILS"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SelectError {}
+
+/// Picks and orders the ports of one fabric. Without a filter every port is in.
+///
+/// The order is that of the list, where it names what is used; then by PCI address, as NCCL's own transport sorts, so
+/// that indices agree with it and between hosts; then the machine's own. A port without a PCI device comes after those
+/// with one.
+///
+/// # Errors
+/// When no port is left, or an id in the list is too large for NCCL.
+pub fn select(found: Discovery, filter: Option<Filter<'_>>, mode: Mode) -> Result<Selection, SelectError> {
+    let Discovery { mut ports, mut left_out } = found;
+    make_names_unique(&mut ports);
+    let mut candidates = Vec::new();
+    for facts in ports {
+        let Some(selected) = filter.map_or(Some(Selected::default()), |filter| filter(&facts)) else {
+            left_out.push(left(&facts, "the list of rails does not let it in".to_owned()));
+            continue;
+        };
+        let rail_id = identifier(&facts, "rail id", selected.rail)?;
+        let plane_id = identifier(&facts, "plane id", selected.plane)?;
+        candidates.push((selected.order, ChosenPort { facts, rail_id, plane_id }));
+    }
+    // A stable sort: the machine's own order decides between equals.
+    candidates.sort_by_key(|(order, port)| (order.unwrap_or(usize::MAX), pci_place(port.facts.pci_path.as_deref())));
+    let mut ports: Vec<_> = candidates.into_iter().map(|(_, port)| port).collect();
+    let most = mode.most_ports();
+    for port in ports.drain(most.min(ports.len())..) {
+        let reason = match mode {
+            Mode::Fused => format!("a fused device has at most {most} ports; RAILWEAVE_RAILS says which come first"),
+            Mode::Ports => format!("NCCL takes at most {most} devices; RAILWEAVE_RAILS says which come first"),
+        };
+        left_out.push(left(&port.facts, reason));
+    }
+    if ports.is_empty() { Err(SelectError::NoUsablePort { left_out }) } else { Ok(Selection { ports, left_out }) }
+}
+
+/// Whether all that a TCP discovery saw are loopback addresses, at least one: a machine without a network, on which
+/// 127.0.0.1 is as good as anything. Where there are interfaces that are down or left out, that is worth an error.
+pub fn only_loopback(found: &Discovery) -> bool {
+    let is_loopback = |left: &LeftOut| {
+        let address = left.name.rsplit_once('@').and_then(|(_, address)| address.parse::<IpAddr>().ok());
+        address.is_some_and(|address| address.is_loopback())
+    };
+    found.ports.is_empty() && !found.left_out.is_empty() && found.left_out.iter().all(is_loopback)
+}
+
+/// A PCI address (`domain:bus:device.function`, in hexadecimal) as NCCL's `busIdToInt64` reads it.
+fn pci_id(path: &Path) -> Option<u64> {
+    let name = path.file_name()?.to_str()?;
+    let digits: String = name.chars().filter(|c| !matches!(c, ':' | '.')).collect();
+    u64::from_str_radix(&digits, 16).ok()
+}
+
+/// Sorts as NCCL does: by the last component of the PCI path, ports without a path last.
+fn pci_place(path: Option<&Path>) -> (u8, u64) {
+    match path {
+        Some(path) => pci_id(path).map_or((1, 0), |id| (0, id)),
+        None => (2, 0),
+    }
+}
+
+/// Ports whose name an earlier one has get `#2`, `#3` and so on.
+fn make_names_unique(ports: &mut [PortFacts]) {
+    // A made-up name must not be one that another port really has.
+    let mut taken: HashSet<String> = ports.iter().map(|port| port.name.clone()).collect();
+    let mut seen = HashSet::new();
+    for port in ports {
+        if !seen.insert(port.name.clone()) {
+            let fresh = (2..).map(|count| format!("{}#{count}", port.name)).find(|name| !taken.contains(name));
+            port.name = fresh.unwrap_or_default();
+            taken.insert(port.name.clone());
+            seen.insert(port.name.clone());
+        }
+    }
+}
+
+fn identifier(facts: &PortFacts, what: &'static str, value: Option<u32>) -> Result<Option<i16>, SelectError> {
+    let convert =
+        |value| i16::try_from(value).map_err(|_| SelectError::Identifier { port: facts.name.clone(), what, value });
+    value.map(convert).transpose()
+}
+
+fn left(facts: &PortFacts, reason: String) -> LeftOut {
+    let name = if facts.name.contains('@') { facts.name.clone() } else { format!("{}@{}", facts.name, facts.address) };
+    LeftOut { name, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use railweave_fabric::{LinkLayer, PointerSupport};
+
+    fn port(name: &str, pci: Option<&str>) -> PortFacts {
+        PortFacts {
+            name: name.to_owned(),
+            device: name.to_owned(),
+            link_layer: LinkLayer::Tcp,
+            address: "10.0.0.1".parse().unwrap(),
+            prefix_len: 24,
+            speed_mbps: None,
+            mtu: 1500,
+            pci_path: pci.map(|pci| format!("/sys/devices/pci0000:00/{pci}").into()),
+            guid: 0,
+            port_number: 1,
+            pointers: PointerSupport::default(),
+        }
+    }
+
+    fn found(ports: &[(&str, Option<&str>)]) -> Discovery {
+        Discovery { ports: ports.iter().map(|(name, pci)| port(name, *pci)).collect(), left_out: vec![] }
+    }
+
+    fn names(selection: &Selection) -> Vec<&str> {
+        selection.ports.iter().map(|port| port.facts.name.as_str()).collect()
+    }
+
+    /// A list whose items are whole names.
+    fn list(items: &'static [&'static str]) -> impl Fn(&PortFacts) -> Option<Selected> {
+        |port| {
+            let order = items.iter().position(|item| *item == port.device);
+            order.map(|order| Selected { order: Some(order), ..Selected::default() })
+        }
+    }
+
+    #[test]
+    fn order_is_by_pci_address_then_the_machines() {
+        let all = found(&[
+            ("veth1", None),
+            ("b", Some("0001:01:00.0")),
+            ("c", Some("0000:81:00.1")),
+            ("d", Some("0000:81:00.0")),
+            ("deep", Some("0000:80:01.0/0000:09:00.0")),
+            ("domain", Some("10000:01:00.0")),
+            ("odd", Some("platform")),
+            ("a", Some("0000:81:00.0")),
+            ("veth0", None),
+        ]);
+        let selection = select(all, None, Mode::Ports).unwrap();
+        assert_eq!(names(&selection), ["deep", "d", "a", "c", "b", "domain", "odd", "veth1", "veth0"]);
+        assert!(selection.left_out.is_empty());
+    }
+
+    #[test]
+    fn an_include_list_gives_the_order() {
+        let all = [("eth0", Some("0000:01:00.0")), ("eth1", Some("0000:02:00.0")), ("eth2", None)];
+        let chosen = select(found(&all), Some(&list(&["eth2", "eth0"])), Mode::Fused).unwrap();
+        assert_eq!(names(&chosen), ["eth2", "eth0"]);
+        assert_eq!(chosen.left_out.len(), 1);
+        assert_eq!(chosen.left_out[0].name, "eth1@10.0.0.1");
+        assert!(chosen.left_out[0].reason.contains("list of rails"));
+    }
+
+    #[test]
+    fn ports_of_one_item_and_of_an_exclude_list_go_by_pci_address() {
+        let all = [("eth1", Some("0000:02:00.0")), ("eth0", Some("0000:01:00.0")), ("lo", None)];
+        for order in [Some(0), None] {
+            let filter =
+                |port: &PortFacts| (port.name != "lo").then_some(Selected { order, rail: Some(3), plane: Some(32767) });
+            let chosen = select(found(&all), Some(&filter), Mode::Fused).unwrap();
+            assert_eq!(names(&chosen), ["eth0", "eth1"]);
+            assert!(chosen.ports.iter().all(|port| port.rail_id == Some(3) && port.plane_id == Some(32767)));
+        }
+    }
+
+    #[test]
+    fn ids_beyond_nccls_are_refused() {
+        let too_large = |_: &PortFacts| Some(Selected { rail: Some(1), plane: Some(32768), ..Selected::default() });
+        let error = select(found(&[("eth0", None)]), Some(&too_large), Mode::Ports).unwrap_err();
+        let text = error.to_string();
+        for part in ["plane id 32768 of eth0", "0 to 32767", "RAILWEAVE_RAILS"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_become_unique() {
+        let all = found(&[("a", None), ("a", None), ("a#2", None), ("a", None), ("b", None)]);
+        assert_eq!(names(&select(all, None, Mode::Ports).unwrap()), ["a", "a#3", "a#2", "a#4", "b"]);
+    }
+
+    #[test]
+    fn what_is_past_the_limit_is_left_out() {
+        let many: Vec<String> = (0..33).map(|index| format!("eth{index}")).collect();
+        let all: Vec<_> = many.iter().map(|name| (name.as_str(), None)).collect();
+        for (mode, most) in [(Mode::Fused, 8), (Mode::Ports, 32)] {
+            let within = select(found(&all[..most]), None, mode).unwrap();
+            assert_eq!((within.ports.len(), within.left_out.len()), (most, 0));
+            let beyond = select(found(&all[..most + 1]), None, mode).unwrap();
+            assert_eq!((beyond.ports.len(), beyond.left_out.len()), (most, 1));
+            assert_eq!(beyond.left_out[0].name, format!("eth{most}@10.0.0.1"));
+            assert!(beyond.left_out[0].reason.contains(&format!("at most {most}")));
+        }
+    }
+
+    #[test]
+    fn no_port_is_an_error_that_lists_what_was_seen() {
+        let mut all = found(&[("eth0", None)]);
+        all.left_out.push(LeftOut { name: "docker0@172.17.0.1".to_owned(), reason: "a bridge".to_owned() });
+        let text = select(all, Some(&list(&["ib0"])), Mode::Ports).unwrap_err().to_string();
+        for part in ["docker0@172.17.0.1 left out: a bridge; eth0@10.0.0.1 left out: the list", "RAILWEAVE_RAILS"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let text = select(found(&[]), None, Mode::Ports).unwrap_err().to_string();
+        assert!(text.contains("none at all") && text.contains("RAILWEAVE_RAILS"), "{text}");
+    }
+
+    #[test]
+    fn a_long_list_of_unusable_ports_is_cut() {
+        let left_out = vec![LeftOut { name: "x".to_owned(), reason: "y".to_owned() }; 20];
+        let text = SelectError::NoUsablePort { left_out }.to_string();
+        assert_eq!(text.matches("x left out: y").count(), 16);
+        assert!(text.contains("and 4 more"), "{text}");
+    }
+
+    #[test]
+    fn a_machine_with_nothing_but_loopback_is_told() {
+        let left = |name: &str| LeftOut { name: name.to_owned(), reason: String::new() };
+        let mut seen = Discovery::default();
+        assert!(!only_loopback(&seen));
+        seen.left_out = vec![left("lo@127.0.0.1"), left("lo@::1")];
+        assert!(only_loopback(&seen));
+        seen.left_out.push(left("eth0@10.0.0.1"));
+        assert!(!only_loopback(&seen));
+        seen.left_out.pop();
+        seen.ports.push(port("eth0", None));
+        assert!(!only_loopback(&seen));
+    }
+}

@@ -1,0 +1,357 @@
+//! Each rule of pairing, with its neighbour that must fail; then properties of any pairing.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use railweave_fabric::{LinkLayer, MAX_RAILS};
+use railweave_topology::{Endpoint, NetworkAddress, Pair, Pairing, Side, pair};
+
+/// `address/length`, then any of: `rN` rail, `pN` plane, `Ng` speed in Gbit/s, `roce`, `ib`.
+fn endpoint(text: &str) -> Endpoint {
+    let mut words = text.split_whitespace();
+    let (address, length) = words.next().unwrap().split_once('/').unwrap();
+    let address = match address.parse::<IpAddr>().unwrap() {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    let mut port = Endpoint {
+        link_layer: LinkLayer::Tcp,
+        address,
+        prefix_len: length.parse().unwrap(),
+        speed_mbps: 10_000,
+        rail_id: -1,
+        plane_id: -1,
+    };
+    for word in words {
+        match word {
+            "roce" => port.link_layer = LinkLayer::Roce,
+            "ib" => port.link_layer = LinkLayer::InfiniBand,
+            _ if word.starts_with('r') => port.rail_id = word[1..].parse().unwrap(),
+            _ if word.starts_with('p') => port.plane_id = word[1..].parse().unwrap(),
+            _ => port.speed_mbps = 1000 * word.strip_suffix('g').unwrap().parse::<u32>().unwrap(),
+        }
+    }
+    port
+}
+
+fn paired(connector: &[&str], acceptor: &[&str], same_network: bool) -> Pairing {
+    let ends = [connector, acceptor].map(|end| end.iter().map(|text| endpoint(text)).collect::<Vec<_>>());
+    pair(&ends[0], &ends[1], same_network)
+}
+
+#[track_caller]
+fn check(connector: &[&str], acceptor: &[&str], same_network: bool, expected: &[(usize, usize)]) {
+    let found = paired(connector, acceptor, same_network);
+    let pairs: Vec<_> = found.pairs.iter().map(|pair| (pair.connector, pair.acceptor)).collect();
+    assert_eq!(pairs, expected, "{connector:?} {acceptor:?} {found:?}");
+}
+
+#[track_caller]
+fn apart(connector: &[&str], acceptor: &[&str], expected: &[(usize, usize)]) {
+    check(connector, acceptor, false, expected);
+}
+
+#[track_caller]
+fn together(connector: &[&str], acceptor: &[&str], expected: &[(usize, usize)]) {
+    check(connector, acceptor, true, expected);
+}
+
+#[track_caller]
+fn reason(found: &Pairing, side: Side, index: usize) -> &str {
+    &found.unpaired.iter().find(|lone| (lone.side, lone.index) == (side, index)).expect("paired").reason
+}
+
+#[test]
+fn link_layers_must_be_equal() {
+    apart(&["10.0.0.1/24 roce"], &["10.0.0.2/24 roce"], &[(0, 0)]);
+    apart(&["10.0.0.1/24 roce"], &["10.0.0.2/24"], &[]);
+    apart(&["10.0.0.1/24 ib"], &["10.0.0.2/24 roce"], &[]);
+    together(&["10.0.0.1/24 roce"], &["10.0.0.1/24"], &[]);
+}
+
+#[test]
+fn defined_planes_must_be_equal() {
+    apart(&["10.0.0.1/24 p1"], &["10.0.0.2/24 p1"], &[(0, 0)]);
+    apart(&["10.0.0.1/24 p1"], &["10.0.0.2/24"], &[(0, 0)]);
+    apart(&["10.0.0.1/24 p1"], &["10.0.0.2/24 p2"], &[]);
+    apart(&["10.0.0.1/24 p1"], &["10.9.0.2/24 p2"], &[]);
+    together(&["10.0.0.1/24 p1"], &["10.0.0.1/24 p2"], &[]);
+    apart(&["10.0.0.1/24 p0", "10.0.0.2/24 p1"], &["10.0.0.3/24 p1", "10.0.0.4/24 p0"], &[(0, 1), (1, 0)]);
+}
+
+#[test]
+fn identical_addresses_are_one_only_on_the_same_network() {
+    together(&["172.17.0.1/16"], &["172.17.0.1/16"], &[(0, 0)]);
+    apart(&["172.17.0.1/16"], &["172.17.0.1/16"], &[]);
+    apart(&["172.17.0.1/16", "10.0.0.1/24"], &["172.17.0.1/16", "10.0.0.2/24"], &[(1, 1)]);
+    apart(&["172.17.0.1/16"], &["172.17.0.2/16"], &[(0, 0)]);
+    // Neither may one that another port shares a subnet with be shared with itself.
+    apart(&["10.0.0.1/24", "10.0.0.9/24"], &["10.0.0.9/24"], &[(0, 0)]);
+}
+
+#[test]
+fn identical_addresses_go_before_rails_speeds_and_order() {
+    let ends = ["10.0.0.1/24 r0 1g", "10.0.0.2/24 r1 2g"];
+    together(&ends, &["10.0.0.2/24 r0 1g", "10.0.0.1/24 r1 2g"], &[(0, 1), (1, 0)]);
+    apart(&["10.0.0.1/24 r0 1g"], &["10.0.0.2/24 r0 1g", "10.0.0.1/24 r0 1g"], &[(0, 0)]);
+}
+
+#[test]
+fn loopback_pairs_with_itself_on_one_host() {
+    let both = ["127.0.0.1/8", "127.0.0.2/8"];
+    together(&both, &both, &[(0, 0), (1, 1)]);
+    together(&both, &["127.0.0.2/8", "127.0.0.1/8"], &[(0, 1), (1, 0)]);
+    together(&both[..1], &both[..1], &[(0, 0)]);
+    together(&both[..1], &both[1..], &[(0, 0)]);
+    together(&both, &both[..1], &[(0, 0)]);
+    together(&both[1..], &both, &[(0, 1)]);
+    together(&["::1/128"], &["::1/128"], &[(0, 0)]);
+    apart(&both, &both, &[]);
+    apart(&both[..1], &both[1..], &[]);
+    apart(&["::1/128"], &["::1/128"], &[]);
+    together(&["127.0.0.1/8"], &["10.0.0.1/24"], &[]);
+    together(&["127.0.0.1/8"], &["::1/128"], &[]);
+}
+
+#[test]
+fn ipv6_link_local_pairs_only_on_the_same_network() {
+    together(&["fe80::1/64"], &["fe80::1/64"], &[(0, 0)]);
+    together(&["fe80::1/64"], &["fe80::2/64"], &[(0, 0)]);
+    apart(&["fe80::1/64"], &["fe80::2/64"], &[]);
+    apart(&["fe80::1/64 roce"], &["fe80::2/64 roce"], &[]);
+    apart(&["fe80::1/64"], &["2001:db8::2/64"], &[]);
+}
+
+#[test]
+fn ipv4_link_local_pairs_on_its_subnet_but_not_across_routers() {
+    apart(&["169.254.1.1/16"], &["169.254.2.2/16"], &[(0, 0)]);
+    apart(&["169.254.1.1/24"], &["169.254.2.2/24"], &[]);
+    apart(&["169.254.1.1/16"], &["10.0.0.2/24"], &[]);
+}
+
+#[test]
+fn gids_of_infiniband_are_not_ip_addresses() {
+    apart(&["fe80::1:1/64 ib"], &["fe80::2:1/64 ib"], &[(0, 0)]);
+    apart(&["fe80::1:1/64 ib"], &["fe80::1:1/64 ib"], &[(0, 0)]);
+    apart(&["fe80::1:1/64 ib"], &["fe80:0:0:1::2:1/64 ib"], &[]);
+    apart(&["fec0::1:1/64 ib"], &["fec0:0:0:1::2:1/64 ib"], &[(0, 0)]);
+}
+
+#[test]
+fn addresses_that_name_no_host_never_pair() {
+    together(&["0.0.0.0/24"], &["0.0.0.0/24"], &[]);
+    apart(&["224.0.0.1/24"], &["224.0.0.2/24"], &[]);
+    apart(&["::/64"], &["::2/64"], &[]);
+    apart(&["10.0.0.1/24"], &["255.255.255.255/24"], &[]);
+}
+
+#[test]
+fn direct_cables_pair_by_subnet_whatever_their_order() {
+    let ends = ["10.0.1.1/24", "10.0.2.1/24"];
+    apart(&ends, &["10.0.2.2/24", "10.0.1.2/24"], &[(0, 1), (1, 0)]);
+    apart(&ends, &["10.0.2.2/24", "10.0.3.2/24"], &[(1, 0)]);
+    apart(&ends, &["10.0.2.2/24", "10.0.1.2/16"], &[(0, 1), (1, 0)]);
+    apart(&["10.0.1.0/31"], &["10.0.1.1/31", "10.0.1.2/31"], &[(0, 0)]);
+}
+
+#[test]
+fn on_one_subnet_rails_then_speeds_then_order_decide() {
+    let flat = ["10.0.0.1/24", "10.0.0.2/24"];
+    apart(&flat, &["10.0.0.3/24", "10.0.0.4/24"], &[(0, 0), (1, 1)]);
+    let speeds = ["10.0.0.1/24 100g", "10.0.0.2/24 25g"];
+    apart(&speeds, &["10.0.0.3/24 25g", "10.0.0.4/24 100g"], &[(0, 1), (1, 0)]);
+    apart(&speeds, &["10.0.0.3/24 40g", "10.0.0.4/24 80g"], &[(0, 1), (1, 0)]);
+    let rails = ["10.0.0.1/24 r0 100g", "10.0.0.2/24 r1 25g"];
+    apart(&rails, &["10.0.0.3/24 r0 25g", "10.0.0.4/24 r1 100g"], &[(0, 0), (1, 1)]);
+    apart(&rails, &["10.0.0.3/24 r1 100g", "10.0.0.4/24 r0 25g"], &[(0, 1), (1, 0)]);
+    // An undefined rail is nearer than a different one, and a different one is better than none.
+    apart(&["10.0.0.1/24 r0"], &["10.0.0.3/24 r1", "10.0.0.4/24"], &[(0, 0), (0, 1)]);
+    apart(&["10.0.0.1/24 r0", "10.0.0.2/24"], &["10.0.0.3/24 r1", "10.0.0.4/24"], &[(0, 1), (1, 0)]);
+    apart(&["10.0.0.1/24 r0"], &["10.0.0.3/24 r1"], &[(0, 0)]);
+}
+
+#[test]
+fn a_port_left_over_shares_the_partner_with_the_most_speed_left() {
+    let two = ["10.0.0.1/24 100g", "10.0.0.2/24 100g"];
+    apart(&two, &["10.0.0.9/24 200g"], &[(0, 0), (1, 0)]);
+    apart(&["10.0.0.9/24 200g"], &two, &[(0, 0), (0, 1)]);
+    apart(&two, &["10.0.0.9/32 200g"], &[(0, 0)]);
+    let three = ["10.0.0.1/24 100g", "10.0.0.2/24 100g", "10.0.0.3/24 100g"];
+    apart(&three, &["10.0.0.8/24 100g", "10.0.0.9/24 200g"], &[(0, 0), (1, 1), (2, 1)]);
+    apart(&three, &["10.0.0.8/24 100g", "10.0.0.9/24 100g"], &[(0, 0), (1, 1), (2, 0)]);
+    apart(&three, &["10.0.0.8/24 100g", "10.0.1.9/24 900g"], &[(0, 0), (1, 0), (2, 0)]);
+    // Two left over: the second goes where the first did not.
+    let four = [three[0], three[1], three[2], "10.0.0.4/24 100g"];
+    apart(&four, &["10.0.0.8/24 200g", "10.0.0.9/24 200g"], &[(0, 0), (1, 1), (2, 0), (3, 1)]);
+    // The same rail goes before the most speed.
+    let rails = ["10.0.0.1/24 r0", "10.0.0.2/24 r1", "10.0.0.3/24 r0"];
+    apart(&rails, &["10.0.0.8/24 r0 10g", "10.0.0.9/24 r1 90g"], &[(0, 0), (1, 1), (2, 0)]);
+    // On one network too, except for loopback.
+    together(&["10.0.0.1/24"], &["10.0.0.1/24", "10.0.0.2/24"], &[(0, 0), (0, 1)]);
+}
+
+#[test]
+fn across_routers_only_where_no_subnet_is_shared() {
+    let ends = ["10.0.1.1/24", "10.0.2.1/24"];
+    apart(&ends, &["10.0.3.2/24", "10.0.4.2/24"], &[(0, 0), (1, 1)]);
+    apart(&ends, &["10.0.3.2/24", "10.0.2.2/24"], &[(1, 1)]);
+    // One to one: across routers nothing is shared.
+    apart(&ends, &["10.0.3.2/24"], &[(0, 0)]);
+    apart(&["10.0.1.1/24 r0", "10.0.2.1/24 r1"], &["10.0.3.2/24 r1", "10.0.4.2/24 r0"], &[(0, 1), (1, 0)]);
+    // Neither loopback nor the other family.
+    apart(&["127.0.0.1/8", "10.0.1.1/24"], &["10.0.3.2/24"], &[(1, 0)]);
+    apart(&["10.0.1.1/24"], &["2001:db8::2/64", "10.0.3.2/24"], &[(0, 1)]);
+    apart(&["10.0.1.1/24"], &["2001:db8::2/64"], &[]);
+    apart(&["2001:db8::1/64"], &["2001:db8:1::2/64"], &[(0, 0)]);
+    apart(&["10.0.0.1/0"], &["10.0.0.2/0"], &[(0, 0)]);
+}
+
+#[test]
+fn a_connection_has_at_most_eight_rails() {
+    let many =
+        |host: u8, count: u8| -> Vec<String> { (0..count).map(|index| format!("10.0.{index}.{host}/24")).collect() };
+    let (nine, others) = (many(1, 9), many(2, 9));
+    let [nine, others] = [&nine, &others].map(|end| end.iter().map(String::as_str).collect::<Vec<_>>());
+    let eight: Vec<_> = (0..8).map(|index| (index, index)).collect();
+    apart(&nine[..8], &others[..8], &eight);
+    apart(&nine, &others, &eight);
+    let found = paired(&nine, &others, false);
+    assert!(reason(&found, Side::Connector, 8).contains("at most 8 rails"));
+    assert!(reason(&found, Side::Acceptor, 8).contains("at most 8 rails"));
+    let flat: Vec<_> = (1..=9).map(|host| format!("10.0.0.{host}/24")).collect();
+    let flat: Vec<_> = flat.iter().map(String::as_str).collect();
+    let found = paired(&flat, &["10.0.0.99/24"], false);
+    assert_eq!((found.pairs.len(), found.unpaired.len()), (8, 1));
+}
+
+#[test]
+fn each_unpaired_port_has_a_reason() {
+    for (connector, acceptor, part) in [
+        ("10.0.0.1/24", "10.0.0.2/24 roce", "no port of the acceptor is TCP"),
+        ("10.0.0.1/24 p3", "10.0.0.2/24 p4", "no port of the acceptor is in plane 3"),
+        ("0.0.0.0/0", "10.0.0.2/24", "0.0.0.0 is not the address of one host"),
+        ("10.0.0.1/24", "0.0.0.0/0", "no port of the acceptor has an address of one host"),
+        ("10.0.0.1/24", "2001:db8::1/64", "no port of the acceptor has an IPv4 address"),
+        ("2001:db8::1/64", "10.0.0.1/24", "no port of the acceptor has an IPv6 address"),
+        ("127.0.0.1/8", "127.0.0.1/8", "the loopback address 127.0.0.1 reaches only its own host"),
+        ("10.0.0.1/24", "127.0.0.1/8", "the acceptor offers loopback addresses"),
+        ("fe80::1/64", "fe80::2/64", "fe80::1 is a link-local address"),
+        ("2001:db8::1/64", "fe80::2/64", "the acceptor offers link-local addresses"),
+        ("10.0.0.1/24", "10.0.0.1/24", "the acceptor has the address 10.0.0.1 too"),
+    ] {
+        let found = paired(&[connector], &[acceptor], false);
+        let text = reason(&found, Side::Connector, 0);
+        assert!(text.contains(part), "{connector} {acceptor}: {text}");
+    }
+    let found = paired(&["10.0.0.1/24", "10.0.1.1/24"], &["10.0.0.2/24", "10.0.2.2/24"], false);
+    assert!(reason(&found, Side::Connector, 1).contains("subnet of 10.0.1.1/24"));
+    assert!(reason(&found, Side::Acceptor, 1).contains("no port of the connector is on the subnet of 10.0.2.2/24"));
+    let found = paired(&["10.0.0.1/24", "10.0.1.1/24"], &["10.0.2.2/24"], false);
+    assert!(reason(&found, Side::Connector, 1).contains("has a partner"));
+    let found = paired(&["10.0.0.1/24"], &[], false);
+    assert!(reason(&found, Side::Connector, 0).contains("the acceptor has no ports"));
+}
+
+#[test]
+fn without_a_rail_the_refusal_says_what_there_was() {
+    let text = paired(&["10.0.0.1/24"], &["10.0.0.2/24 roce"], false).refusal().unwrap();
+    for part in
+        ["No local NIC found", "the connector's 10.0.0.1/24: ", "the acceptor's 10.0.0.2/24: ", "RAILWEAVE_RAILS"]
+    {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(paired(&[], &[], false).refusal().is_some());
+    assert_eq!(paired(&["10.0.0.1/24"], &["10.0.0.2/24"], false).refusal(), None);
+}
+
+fn any_address() -> impl Strategy<Value = Ipv6Addr> {
+    let v4 = (prop::sample::select(vec![[10, 0], [10, 1], [127, 0], [169, 254], [224, 0], [0, 0]]), 0..3_u8, 0..4_u8);
+    let v6 = (prop::sample::select(vec![0xfe80_u16, 0x2001, 0]), 0..2_u16, 0..4_u16);
+    prop_oneof![
+        4 => v4.prop_map(|([a, b], c, d)| std::net::Ipv4Addr::new(a, b, c, d).to_ipv6_mapped()),
+        1 => v6.prop_map(|(a, d, h)| Ipv6Addr::new(a, 0, 0, d, 0, 0, 0, h)),
+        1 => any::<[u8; 16]>().prop_map(Ipv6Addr::from),
+    ]
+}
+
+prop_compose! {
+    fn any_endpoint()(
+        link_layer in prop::sample::select(vec![LinkLayer::Tcp, LinkLayer::Tcp, LinkLayer::Roce]),
+        address in any_address(),
+        prefix_len in prop_oneof![3 => Just(24_u8), 1 => any::<u8>()],
+        speed_mbps in prop_oneof![3 => prop::sample::select(vec![10_000_u32, 25_000, 100_000]), 1 => any::<u32>()],
+        rail_id in -1_i16..3,
+        plane_id in prop_oneof![3 => Just(-1_i16), 1 => -1_i16..2],
+    ) -> Endpoint {
+        Endpoint { link_layer, address, prefix_len, speed_mbps, rail_id, plane_id }
+    }
+}
+
+fn network(port: &Endpoint) -> NetworkAddress {
+    NetworkAddress::new(port.address.into(), port.prefix_len)
+}
+
+proptest! {
+    #[test]
+    fn any_pairing_is_sound(
+        connector in vec(any_endpoint(), 0..12),
+        acceptor in vec(any_endpoint(), 0..12),
+        same_network: bool,
+    ) {
+        let found = pair(&connector, &acceptor, same_network);
+        prop_assert_eq!(&found, &pair(&connector, &acceptor, same_network));
+        prop_assert!(found.pairs.len() <= MAX_RAILS);
+        prop_assert!(found.pairs.is_sorted_by(|one, next| one < next), "in order and unique");
+        let near = |p: &Pair| network(&connector[p.connector]).shares_subnet(&network(&acceptor[p.acceptor]))
+            || connector[p.connector].address == acceptor[p.acceptor].address;
+        prop_assert!(found.pairs.iter().all(near) || !found.pairs.iter().any(near), "near and routed do not mix");
+        for pair in &found.pairs {
+            let (ours, theirs) = (&connector[pair.connector], &acceptor[pair.acceptor]);
+            prop_assert_eq!(ours.link_layer, theirs.link_layer);
+            prop_assert!(ours.plane_id < 0 || theirs.plane_id < 0 || ours.plane_id == theirs.plane_id);
+            prop_assert_eq!(network(ours).address().is_ipv4(), network(theirs).address().is_ipv4());
+            if !same_network {
+                prop_assert_ne!(ours.address, theirs.address);
+                prop_assert!(!network(ours).address().is_loopback());
+            }
+        }
+        for (side, ports) in [(Side::Connector, &connector), (Side::Acceptor, &acceptor)] {
+            for index in 0..ports.len() {
+                let is_paired = found.pairs.iter().any(|pair| pair.port(side) == index);
+                let lone = found.unpaired.iter().filter(|lone| (lone.side, lone.index) == (side, index)).count();
+                prop_assert_eq!(lone, usize::from(!is_paired));
+            }
+        }
+    }
+
+    #[test]
+    fn ports_that_pair_with_nothing_change_nothing(
+        connector in vec(any_endpoint(), 0..7),
+        acceptor in vec(any_endpoint(), 0..7),
+        strangers in vec((any::<bool>(), 0..8_usize, any_address()), 1..4),
+        same_network: bool,
+    ) {
+        let before = pair(&connector, &acceptor, same_network);
+        // Each end's ports with their earlier index, None for a stranger. All strangers are of one end, so that they
+        // do not pair with one another.
+        let number = |ports: &[Endpoint]| -> Vec<_> {
+            ports.iter().enumerate().map(|(index, port)| (Some(index), *port)).collect()
+        };
+        let mut ends = [number(&connector), number(&acceptor)];
+        let end = &mut ends[usize::from(strangers[0].0)];
+        for (_, at, address) in strangers {
+            let mut stranger = endpoint("10.0.0.1/24 ib");
+            stranger.address = address;
+            end.insert(at.min(end.len()), (None, stranger));
+        }
+        let [connector, acceptor] = ends.clone().map(|end| end.into_iter().map(|(_, port)| port).collect::<Vec<_>>());
+        let after = pair(&connector, &acceptor, same_network);
+        let earlier = |pair: &Pair| Some(Pair {
+            connector: ends[0][pair.connector].0?,
+            acceptor: ends[1][pair.acceptor].0?,
+        });
+        let after: Option<Vec<_>> = after.pairs.iter().map(earlier).collect();
+        prop_assert_eq!(after, Some(before.pairs));
+    }
+}

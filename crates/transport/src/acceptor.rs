@@ -1,0 +1,306 @@
+//! The receiver's side of a connection's set-up: takes OFFER, answers with the rails, exchanges LANES, awaits READY.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use railweave_fabric::{Access, Domain, Fabric, MAX_RAILS, PendingRail, Rail, RailSpec, Region, Registration, Role};
+
+use crate::connection::{RailCounters, RailState, Rails};
+use crate::handshake::{Common, Depths, RailPlan, keys, register, weights};
+use crate::receive::{ReceiveParts, RecvConnection};
+use crate::{
+    Action, ConnectionConfig, Error, HandshakePort, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName, Token,
+};
+
+/// Which of the offered ports goes with which of this side's: the result of topology's pairing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AcceptPairing {
+    /// Index in the offer.
+    pub connector_port: u8,
+    /// Index among this side's ports.
+    pub acceptor_port: u8,
+}
+
+struct Opening<F: Fabric> {
+    plan: RailPlan,
+    pending: Option<F::PendingRail>,
+    registrations: Vec<F::Registration>,
+    cts_shadow_key: u32,
+    remote_cts_key: u32,
+}
+
+enum State {
+    Lanes,
+    Ready,
+    Over,
+}
+
+/// The receiver's side of a connection's set-up.
+pub struct Acceptor<F: Fabric> {
+    common: Common,
+    ports: Vec<HandshakePort<F>>,
+    state: State,
+    token: Token,
+    rails: Vec<Opening<F>>,
+    cts_shadow: Arc<Region>,
+    records: Arc<Region>,
+    peer_cts: u64,
+    actions: VecDeque<Action<RecvConnection<F>>>,
+}
+
+impl<F: Fabric> Acceptor<F> {
+    /// Answers an offer. `pairings` says which ports go together, or why none do: then the offer is refused. `token` is
+    /// fresh random, and the rest is as for [`crate::Connector::new`].
+    #[expect(clippy::too_many_arguments, reason = "each is a different thing, and there is one caller")]
+    pub fn new(
+        mut config: ConnectionConfig,
+        ports: Vec<HandshakePort<F>>,
+        offer: &Offer,
+        pairings: Result<&[AcceptPairing], String>,
+        token: Token,
+        peer: String,
+        deadline_ns: u64,
+        counters: impl Fn(&RailName) -> Arc<RailCounters> + Send + 'static,
+    ) -> Self {
+        config.striped = offer.striped;
+        config.traffic_class = config.traffic_class.or(offer.traffic_class);
+        let mut answers = Vec::new();
+        let mut rails = Vec::new();
+        let refusal = pairings.as_ref().err().cloned();
+        for pairing in pairings.unwrap_or_default() {
+            let (theirs, ours) =
+                (offer.ports[usize::from(pairing.connector_port)], &ports[usize::from(pairing.acceptor_port)]);
+            let lanes = theirs.lanes.min(ours.offer.lanes);
+            let connector_port = pairing.connector_port;
+            answers.push(RailAnswer { connector_port, lanes, port: ours.offer });
+            rails.push(Opening {
+                plan: RailPlan {
+                    local_port: pairing.acceptor_port,
+                    remote_port: connector_port,
+                    local: ours.offer,
+                    remote: theirs,
+                    weight: ours.weight,
+                    lanes,
+                },
+                pending: None,
+                registrations: Vec::new(),
+                cts_shadow_key: 0,
+                remote_cts_key: 0,
+            });
+        }
+        let mut acceptor = Self {
+            common: Common { config, peer, deadline_ns, counters: Box::new(counters) },
+            ports,
+            state: State::Lanes,
+            token,
+            rails,
+            cts_shadow: Arc::new(Region::new(crate::cts::STREAM_BYTES)),
+            records: Arc::new(Region::new(crate::record::RECORDS_BYTES)),
+            peer_cts: 0,
+            actions: VecDeque::new(),
+        };
+        if let Some(reason) = refusal {
+            acceptor.give_up(Error::configuration(reason));
+        } else {
+            acceptor.actions.push_back(Action::Send(Message::Answer { token, rails: answers }));
+        }
+        acceptor
+    }
+
+    /// The token that this connection's lanes present.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// What to do next.
+    pub fn poll_action(&mut self) -> Option<Action<RecvConnection<F>>> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] has to be called, in nanoseconds of the caller's clock; None once it is over.
+    pub fn timeout_ns(&self) -> Option<u64> {
+        (!matches!(self.state, State::Over)).then_some(self.common.deadline_ns)
+    }
+
+    /// Gives up when the time has come.
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        if now_ns < self.common.deadline_ns {
+            return;
+        }
+        let error = match self.state {
+            State::Lanes => self.common.timeout_error("LANES"),
+            State::Ready => self.common.timeout_error("READY"),
+            State::Over => return,
+        };
+        self.give_up(error);
+    }
+
+    /// Takes a message from the peer.
+    pub fn handle_message(&mut self, message: Message) {
+        let result = match (&self.state, message) {
+            (State::Over, _) => Ok(()),
+            (_, Message::Refuse { fault: _, reason }) => {
+                let error = Error::peer(format!("{} gave the connection up: {reason}", self.common.peer));
+                return self.fail(error);
+            }
+            (_, Message::Bye) => {
+                let error = Error::peer(format!("{} closed the connection while it was set up", self.common.peer));
+                return self.fail(error);
+            }
+            (State::Lanes, Message::Lanes(lanes)) => self.handle_lanes(lanes),
+            (State::Ready, Message::Ready { usable }) => self.handle_ready(usable),
+            (_, other) => Err(Error::protocol(format!(
+                "{} sent {} out of turn while a connection was set up; it breaks the protocol",
+                self.common.peer,
+                other.name()
+            ))),
+        };
+        if let Err(error) = result {
+            self.give_up(error);
+        }
+    }
+
+    /// Takes the socket of a lane that the peer dialled.
+    ///
+    /// # Errors
+    /// When no such lane waits for one; the socket is closed.
+    pub fn handle_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), String> {
+        let pending = match self.state {
+            State::Ready => self.rails.get_mut(usize::from(rail)).and_then(|rail| rail.pending.as_mut()),
+            _ => None,
+        };
+        let pending = pending.ok_or_else(|| format!("no lane of rail {rail} is awaited"))?;
+        pending.attach(lane, socket).map_err(|error| error.message)
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.state = State::Over;
+        self.rails.clear();
+        self.actions.push_back(Action::Failed(error));
+    }
+
+    fn give_up(&mut self, error: Error) {
+        self.actions.push_back(Action::Send(Message::Refuse { fault: error.fault, reason: error.message.clone() }));
+        self.fail(error);
+    }
+
+    fn handle_lanes(&mut self, lanes: Lanes) -> Result<(), Error> {
+        if lanes.rails.len() != self.rails.len() {
+            return Err(Error::protocol(format!(
+                "{} sent LANES for {} rails, ANSWER had {}; it breaks the protocol",
+                self.common.peer,
+                lanes.rails.len(),
+                self.rails.len()
+            )));
+        }
+        self.peer_cts = lanes.stream;
+        let mut ours = Vec::new();
+        for (index, theirs) in lanes.rails.into_iter().enumerate() {
+            let opened = match theirs {
+                RailLanes::Dropped(reason) => Err(format!("the peer says: {reason}")),
+                RailLanes::Open { key, endpoints } => {
+                    if endpoints.len() != usize::from(self.rails[index].plan.lanes) {
+                        return Err(Error::protocol(format!(
+                            "{} sent {} lanes for rail {index}, agreed were {}; it breaks the protocol",
+                            self.common.peer,
+                            endpoints.len(),
+                            self.rails[index].plan.lanes
+                        )));
+                    }
+                    self.open_rail(index, key, &endpoints).map_err(|error| error.message)
+                }
+            };
+            ours.push(opened.unwrap_or_else(|reason| {
+                self.rails[index].pending = None;
+                self.actions.push_back(Action::RailDropped { rail: index as u8, reason: reason.clone() });
+                RailLanes::Dropped(reason)
+            }));
+        }
+        let byte_counts = self.ports.iter().all(|port| port.domain.byte_counts());
+        let message = Lanes { byte_counts, stream: self.records.address(), rails: ours };
+        self.actions.push_back(Action::Send(Message::Lanes(message)));
+        self.state = State::Ready;
+        Ok(())
+    }
+
+    fn open_rail(
+        &mut self,
+        index: usize,
+        remote_cts_key: u32,
+        endpoints: &[railweave_fabric::LaneEndpoint],
+    ) -> Result<RailLanes, Error> {
+        let opening = &mut self.rails[index];
+        let domain = &self.ports[usize::from(opening.plan.local_port)].domain;
+        let depths = Depths::new(Role::Receiver, opening.plan.lanes, self.common.config.striped, domain.max_write());
+        let shadow = register::<F>(domain, &self.cts_shadow, Access::SOURCE)?;
+        let records = register::<F>(domain, &self.records, Access::CONTROL)?;
+        let mut pending = domain.open_rail(&RailSpec {
+            role: Role::Receiver,
+            lanes: opening.plan.lanes,
+            send_depth: depths.send,
+            receive_depth: depths.receive,
+            traffic_class: self.common.config.traffic_class,
+        })?;
+        if !F::LANES_ARE_SOCKETS {
+            pending.connect(endpoints)?;
+        }
+        let ours = RailLanes::Open { key: records.remote_key(), endpoints: pending.endpoints() };
+        opening.cts_shadow_key = keys(&shadow).0;
+        opening.remote_cts_key = remote_cts_key;
+        opening.pending = Some(pending);
+        opening.registrations = vec![shadow, records];
+        Ok(ours)
+    }
+
+    fn handle_ready(&mut self, usable: u8) -> Result<(), Error> {
+        let up = |(index, rail): (usize, &Opening<F>)| {
+            usable & 1 << index == 0 || rail.pending.as_ref().is_some_and(PendingRail::is_ready)
+        };
+        let known = usable != 0 && usize::from(usable) < 1 << self.rails.len();
+        if !known || !self.rails.iter().enumerate().all(up) {
+            return Err(Error::protocol(format!(
+                "{} says that rails {usable:#b} are ready, of {} rails not all of these are; it breaks the protocol",
+                self.common.peer,
+                self.rails.len()
+            )));
+        }
+        let openings = std::mem::take(&mut self.rails);
+        let mut weights = weights(&openings.iter().map(|opening| opening.plan).collect::<Vec<_>>());
+        let mut cts_shadow_keys = [0; MAX_RAILS];
+        let mut remote_cts_keys = [0; MAX_RAILS];
+        let mut rails = Vec::new();
+        for (index, opening) in openings.into_iter().enumerate() {
+            cts_shadow_keys[index] = opening.cts_shadow_key;
+            remote_cts_keys[index] = opening.remote_cts_key;
+            let pending = opening.pending.filter(|_| usable & 1 << index != 0);
+            let Some(pending) = pending else {
+                weights[index] = 0;
+                rails.push(None);
+                continue;
+            };
+            let rail = pending.into_rail()?;
+            rails.push(Some(RailState {
+                lanes: rail.lanes(),
+                rail,
+                info: opening.plan.info(index, &self.common.counters),
+                _registrations: opening.registrations,
+            }));
+        }
+        let connection = RecvConnection::new(ReceiveParts {
+            config: self.common.config.clone(),
+            rails: Rails::new(rails),
+            weights,
+            cts_shadow: Arc::clone(&self.cts_shadow),
+            cts_shadow_keys,
+            peer_cts: self.peer_cts,
+            peer_cts_keys: remote_cts_keys,
+            records: Arc::clone(&self.records),
+            peer: self.common.peer.clone(),
+            link: Arc::new(Link::default()),
+        });
+        self.state = State::Over;
+        self.actions.push_back(Action::Ready(Box::new(connection)));
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! Little-endian reading and writing with bounds, for everything that a peer sends.
+
+use thiserror::Error;
+
+/// Why bytes from a peer are not what they should be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// The bytes end too early.
+    #[error("{what} ends after {have} bytes, {need} are needed")]
+    Short {
+        /// What was being read.
+        what: &'static str,
+        /// How many bytes there are.
+        have: usize,
+        /// How many are needed at least.
+        need: usize,
+    },
+    /// Bytes are left over.
+    #[error("{what} has {extra} bytes too many")]
+    Long {
+        /// What was being read.
+        what: &'static str,
+        /// How many too many.
+        extra: usize,
+    },
+    /// A field has a value that it must not have.
+    #[error("{what} is {value:#x}, allowed is {allowed}")]
+    Value {
+        /// The field.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// What it may be.
+        allowed: &'static str,
+    },
+}
+
+/// Reads fields one after the other.
+pub(crate) struct Reader<'a> {
+    what: &'static str,
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(what: &'static str, bytes: &'a [u8]) -> Self {
+        Self { what, bytes, at: 0 }
+    }
+
+    pub(crate) fn take(&mut self, count: usize) -> Result<&'a [u8], DecodeError> {
+        let end = self.at + count;
+        let Some(taken) = self.bytes.get(self.at..end) else {
+            return Err(DecodeError::Short { what: self.what, have: self.bytes.len(), need: end });
+        };
+        self.at = end;
+        Ok(taken)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let mut out = [0; N];
+        out.copy_from_slice(self.take(N)?);
+        Ok(out)
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
+        Ok(u8::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn u16(&mut self) -> Result<u16, DecodeError> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn i16(&mut self) -> Result<i16, DecodeError> {
+        Ok(i16::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, DecodeError> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn i32(&mut self) -> Result<i32, DecodeError> {
+        Ok(i32::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, DecodeError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    /// Reserved bytes, which must be zero.
+    pub(crate) fn zeros(&mut self, count: usize) -> Result<(), DecodeError> {
+        match self.take(count)?.iter().find(|byte| **byte != 0) {
+            None => Ok(()),
+            Some(&byte) => Err(DecodeError::Value { what: "a reserved byte", value: u64::from(byte), allowed: "0" }),
+        }
+    }
+
+    /// Text with its length before it in two bytes; what is no UTF-8 or no printable character is replaced.
+    pub(crate) fn text(&mut self, field: &'static str, most: usize) -> Result<String, DecodeError> {
+        let length = usize::from(self.u16()?);
+        if length > most {
+            return Err(DecodeError::Value { what: field, value: length as u64, allowed: "a shorter text" });
+        }
+        let text = String::from_utf8_lossy(self.take(length)?);
+        Ok(text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect())
+    }
+
+    pub(crate) fn end(self) -> Result<(), DecodeError> {
+        match self.bytes.len() - self.at {
+            0 => Ok(()),
+            extra => Err(DecodeError::Long { what: self.what, extra }),
+        }
+    }
+}
+
+/// Writes fields one after the other.
+#[derive(Default)]
+pub(crate) struct Writer {
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Writer {
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> &mut Self {
+        self.bytes.extend_from_slice(bytes);
+        self
+    }
+
+    pub(crate) fn u8(&mut self, value: u8) -> &mut Self {
+        self.put(&[value])
+    }
+
+    pub(crate) fn u16(&mut self, value: u16) -> &mut Self {
+        self.put(&value.to_le_bytes())
+    }
+
+    pub(crate) fn i16(&mut self, value: i16) -> &mut Self {
+        self.put(&value.to_le_bytes())
+    }
+
+    pub(crate) fn u32(&mut self, value: u32) -> &mut Self {
+        self.put(&value.to_le_bytes())
+    }
+
+    pub(crate) fn i32(&mut self, value: i32) -> &mut Self {
+        self.put(&value.to_le_bytes())
+    }
+
+    pub(crate) fn u64(&mut self, value: u64) -> &mut Self {
+        self.put(&value.to_le_bytes())
+    }
+
+    pub(crate) fn zeros(&mut self, count: usize) -> &mut Self {
+        self.bytes.resize(self.bytes.len() + count, 0);
+        self
+    }
+
+    /// Text of at most `most` bytes, cut at a character's border when it is longer.
+    pub(crate) fn text(&mut self, text: &str, most: usize) -> &mut Self {
+        let cut = text.floor_char_boundary(most.min(usize::from(u16::MAX)));
+        self.u16(cut as u16).put(&text.as_bytes()[..cut])
+    }
+}

@@ -1,0 +1,276 @@
+//! What both ends of a connection share: rails, keys, names, counters, and the word from outside that the peer is gone.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use railweave_fabric::{Completion, Fabric, MAX_RAILS, Rail, RailError, WorkId};
+
+use crate::Error;
+
+/// How many completions one poll takes from a rail.
+pub(crate) const POLL_BATCH: usize = 16;
+
+/// What a connection is to be, from the options of both ends.
+#[derive(Clone, Debug)]
+pub struct ConnectionConfig {
+    /// Messages below this many bytes travel on one rail.
+    pub split_min: u64,
+    /// Large messages are striped over all lanes of each active rail (`NCCL_IB_SPLIT_DATA_ON_QPS`). The sender decides.
+    pub striped: bool,
+    /// Messages above this many bytes go as plain writes, then a write-with-immediate that carries only the record
+    /// (`NCCL_IB_AR_THRESHOLD`); None for never.
+    pub adaptive_routing_above: Option<u64>,
+    /// Traffic class of every packet, None for the default.
+    pub traffic_class: Option<u8>,
+}
+
+impl Default for ConnectionConfig {
+    fn default() -> Self {
+        Self { split_min: 8192, striped: false, adaptive_routing_above: None, traffic_class: None }
+    }
+}
+
+/// The keys of registered memory on each rail of a connection, in the order of its rails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryKeys {
+    /// For this side's work.
+    pub local: [u32; MAX_RAILS],
+    /// For the peer's writes.
+    pub remote: [u32; MAX_RAILS],
+    /// Whether it is host memory: then nothing needs to be flushed.
+    pub host: bool,
+}
+
+/// What the rest of the process knows about a connection's peer, told to the data path without a lock.
+#[derive(Debug, Default)]
+pub struct Link {
+    lost: OnceLock<Error>,
+}
+
+impl Link {
+    /// Says that the peer is gone, and why. Requests that are stuck fail with this; the first word counts.
+    pub fn set_lost(&self, error: Error) {
+        let _ = self.lost.set(error);
+    }
+
+    /// Why the peer is gone, if it is.
+    #[inline]
+    pub fn lost(&self) -> Option<&Error> {
+        self.lost.get()
+    }
+}
+
+/// The two ends of a rail, for tables and messages.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RailName {
+    /// Address of this end.
+    pub local: String,
+    /// Address of the other end.
+    pub remote: String,
+}
+
+impl fmt::Display for RailName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} - {}", self.local, self.remote)
+    }
+}
+
+/// What went over a rail so far. One thread counts, any may read.
+#[derive(Debug, Default)]
+pub struct RailCounters {
+    data_bytes: AtomicU64,
+    data_writes: AtomicU64,
+    cts_writes: AtomicU64,
+    received_bytes: AtomicU64,
+}
+
+impl RailCounters {
+    #[inline]
+    fn add(counter: &AtomicU64, value: u64) {
+        // One writer: a load and a store are cheaper than a locked add.
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(value), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn count_data(&self, writes: u64, bytes: u64) {
+        Self::add(&self.data_writes, writes);
+        Self::add(&self.data_bytes, bytes);
+    }
+
+    #[inline]
+    pub(crate) fn count_cts(&self) {
+        Self::add(&self.cts_writes, 1);
+    }
+
+    #[inline]
+    pub(crate) fn count_received(&self, bytes: u64) {
+        Self::add(&self.received_bytes, bytes);
+    }
+
+    /// Bytes of messages that this end sent.
+    pub fn data_bytes(&self) -> u64 {
+        self.data_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Work requests that carried them, and their records and immediates.
+    pub fn data_writes(&self) -> u64 {
+        self.data_writes.load(Ordering::Relaxed)
+    }
+
+    /// CTS writes that this end sent.
+    pub fn cts_writes(&self) -> u64 {
+        self.cts_writes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that this end received with immediates.
+    pub fn received_bytes(&self) -> u64 {
+        self.received_bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// A rail of a connection, as the rest of the process sees it.
+#[derive(Clone, Debug)]
+pub struct RailInfo {
+    /// Its number in the connection.
+    pub index: usize,
+    /// Index of this end's port in its device.
+    pub local_port: usize,
+    /// Its two ends.
+    pub name: RailName,
+    /// What went over it.
+    pub counters: Arc<RailCounters>,
+}
+
+/// One rail inside a connection.
+pub(crate) struct RailState<F: Fabric> {
+    pub(crate) rail: F::Rail,
+    pub(crate) lanes: u8,
+    pub(crate) info: RailInfo,
+    // Dropped after the rail, so that no lane outlives the memory that it writes to.
+    pub(crate) _registrations: Vec<F::Registration>,
+}
+
+/// The rails of a connection. A rail that never came up keeps its number and is not usable.
+pub(crate) struct Rails<F: Fabric> {
+    pub(crate) rails: [Option<RailState<F>>; MAX_RAILS],
+    pub(crate) count: usize,
+    pub(crate) usable: u8,
+}
+
+impl<F: Fabric> Rails<F> {
+    pub(crate) fn new(rails: Vec<Option<RailState<F>>>) -> Self {
+        let count = rails.len();
+        assert!((1..=MAX_RAILS).contains(&count), "a connection has 1 to {MAX_RAILS} rails, not {count}");
+        let mut usable = 0;
+        let mut all = [const { None }; MAX_RAILS];
+        for (index, rail) in rails.into_iter().enumerate() {
+            usable |= u8::from(rail.is_some()) << index;
+            all[index] = rail;
+        }
+        Self { rails: all, count, usable }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: usize) -> &RailState<F> {
+        self.rails[index].as_ref().expect("only usable rails are asked for")
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: usize) -> &mut RailState<F> {
+        self.rails[index].as_mut().expect("only usable rails are asked for")
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &RailState<F>)> {
+        self.rails.iter().enumerate().filter_map(|(index, rail)| rail.as_ref().map(|rail| (index, rail)))
+    }
+
+    pub(crate) fn infos(&self) -> Vec<RailInfo> {
+        self.iter().map(|(_, rail)| rail.info.clone()).collect()
+    }
+
+    pub(crate) fn name(&self, index: usize) -> String {
+        match self.rails.get(index).and_then(Option::as_ref) {
+            Some(rail) => format!("rail {index} ({})", rail.rail.describe()),
+            None => format!("rail {index}"),
+        }
+    }
+
+    /// A lane's failure as the connection's error.
+    pub(crate) fn failure(&self, index: usize, lane: u8, error: &RailError, peer: &str) -> Error {
+        let message = format!("{} to {peer}, lane {lane}: {error}", self.name(index));
+        Error { fault: error.fault, message }
+    }
+}
+
+/// The indices of the bits that are set, lowest first.
+#[inline]
+pub(crate) fn bits(mask: u8) -> impl Iterator<Item = usize> {
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        if rest == 0 {
+            return None;
+        }
+        let index = rest.trailing_zeros() as usize;
+        rest &= rest - 1;
+        Some(index)
+    })
+}
+
+/// A buffer for a poll's completions.
+pub(crate) fn completion_buffer() -> [Completion; POLL_BATCH] {
+    [const { Completion::EMPTY }; POLL_BATCH]
+}
+
+/// What a piece of work was, in its [`WorkId`]: a failed completion tells nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// The last write of a slot's data on a lane; the slot's sequence number, modulo 2^32.
+    Data(u32),
+    /// CTS entries up to and with this number, modulo 2^32.
+    Cts(u32),
+    /// A flush; which request, and its use modulo 2^24.
+    Flush { request: u8, generation: u32 },
+}
+
+impl Work {
+    #[inline]
+    pub(crate) fn id(self) -> WorkId {
+        WorkId(match self {
+            Self::Data(sequence) => 1 << 56 | u64::from(sequence),
+            Self::Cts(number) => 2 << 56 | u64::from(number),
+            Self::Flush { request, generation } => 3 << 56 | u64::from(generation) << 8 | u64::from(request),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn from_id(id: WorkId) -> Option<Self> {
+        match id.0 >> 56 {
+            1 => Some(Self::Data(id.0 as u32)),
+            2 => Some(Self::Cts(id.0 as u32)),
+            3 => Some(Self::Flush { request: id.0 as u8, generation: (id.0 >> 8) as u32 }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_comes_out_of_its_id() {
+        for work in
+            [Work::Data(u32::MAX), Work::Cts(0), Work::Flush { request: 31, generation: 0xff_ffff }, Work::Data(0)]
+        {
+            assert_eq!(Work::from_id(work.id()), Some(work));
+        }
+        assert_eq!(Work::from_id(WorkId(0)), None);
+    }
+
+    #[test]
+    fn bits_come_lowest_first() {
+        assert_eq!(bits(0b1010_0001).collect::<Vec<_>>(), [0, 5, 7]);
+        assert_eq!(bits(0).count(), 0);
+    }
+}

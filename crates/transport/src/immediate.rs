@@ -1,0 +1,101 @@
+//! The 32 bits that travel with the last write of a rail: which slot, which rails are active, and the size in units
+//! of 128 bytes.
+
+use crate::SPLIT_UNIT;
+
+/// How the bits are laid out on a connection with a given number of rails:
+/// `[7:0]` slot, `[8+n-1:8]` active mask, `[31:8+n]` size_q.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImmediateLayout {
+    rails: u32,
+    all_ones: u32,
+}
+
+/// An immediate, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Immediate {
+    /// The slot.
+    pub slot: u8,
+    /// The rails that carry part of the slot's data.
+    pub mask: u8,
+    /// The whole message in units of 128 bytes, rounded up; all ones when the completion record says it.
+    pub size_q: u32,
+}
+
+impl ImmediateLayout {
+    /// The layout for a connection of `rails` rails.
+    ///
+    /// # Panics
+    /// Unless `rails` is 1 to 8.
+    pub fn new(rails: usize) -> Self {
+        assert!((1..=railweave_fabric::MAX_RAILS).contains(&rails), "a connection has 1 to 8 rails, not {rails}");
+        let rails = rails as u32;
+        Self { rails, all_ones: (1 << (24 - rails)) - 1 }
+    }
+
+    /// The size_q that says: the completion record has the sizes.
+    #[inline]
+    pub fn all_ones(self) -> u32 {
+        self.all_ones
+    }
+
+    /// The size_q of a message, all ones when it is too large to be said.
+    #[inline]
+    pub fn size_q(self, bytes: u64) -> u32 {
+        let units = bytes.div_ceil(SPLIT_UNIT);
+        if units < u64::from(self.all_ones) { units as u32 } else { self.all_ones }
+    }
+
+    /// Puts an immediate together.
+    #[inline]
+    pub fn encode(self, immediate: Immediate) -> u32 {
+        u32::from(immediate.slot) | u32::from(immediate.mask) << 8 | immediate.size_q << (8 + self.rails)
+    }
+
+    /// Takes an immediate apart. Every value of 32 bits is one; whether it makes sense is the receiver's to check.
+    #[inline]
+    pub fn decode(self, bits: u32) -> Immediate {
+        Immediate {
+            slot: bits as u8,
+            mask: (bits >> 8) as u8 & (0xff >> (8 - self.rails)),
+            size_q: bits >> (8 + self.rails),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn two_rails_have_the_layout_of_the_seed() {
+        let layout = ImmediateLayout::new(2);
+        let bits = layout.encode(Immediate { slot: 0xab, mask: 0b10, size_q: 0x3_0001 });
+        assert_eq!(bits, 0xab | 0b10 << 8 | 0x3_0001 << 10);
+        assert_eq!(layout.all_ones(), (1 << 22) - 1);
+    }
+
+    #[test]
+    fn sizes_round_up_to_units_and_overflow_to_all_ones() {
+        let layout = ImmediateLayout::new(8);
+        assert_eq!(layout.all_ones(), 0xffff);
+        for (bytes, size_q) in [(0, 0), (1, 1), (128, 1), (129, 2), (0xfffe * 128, 0xfffe), (0xfffe * 128 + 1, 0xffff)]
+        {
+            assert_eq!(layout.size_q(bytes), size_q, "{bytes} bytes");
+        }
+        assert_eq!(layout.size_q(u64::MAX), 0xffff);
+    }
+
+    proptest! {
+        #[test]
+        fn what_goes_in_comes_out(rails in 1usize..=8, bits: u32) {
+            let layout = ImmediateLayout::new(rails);
+            let parts = layout.decode(bits);
+            prop_assert_eq!(layout.encode(parts), bits);
+            prop_assert!(parts.size_q <= layout.all_ones());
+            prop_assert!(u32::from(parts.mask) < 1 << rails);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The protocol, without I/O: what two processes say to each other to set up a connection, and how a message is split
+//! over its rails and put together again (docs/wire.md gives every byte).
+//!
+//! It makes no system call, reads no clock and owns no thread. It is generic over the [`Fabric`] that it posts work
+//! on; time and what arrives come in as arguments, and what is to be done goes out as values. So the same code runs on
+//! RDMA, on TCP and in a simulated world.
+//!
+//! The life of one message reads top-down in [`SendConnection::isend`] and [`RecvConnection::irecv`]; how a connection
+//! comes to be, in [`Connector`] and [`Acceptor`].
+//!
+//! [`Fabric`]: railweave_fabric::Fabric
+
+#![forbid(unsafe_code)]
+
+mod acceptor;
+mod codec;
+mod connection;
+mod connector;
+mod cts;
+mod error;
+mod handle;
+mod handshake;
+mod hello;
+mod immediate;
+mod message;
+mod receive;
+mod record;
+mod send;
+
+pub use acceptor::{AcceptPairing, Acceptor};
+pub use codec::DecodeError;
+pub use connection::{ConnectionConfig, Link, MemoryKeys, RailCounters, RailInfo, RailName};
+pub use connector::Connector;
+pub use error::Error;
+pub use handle::{Handle, HandleAddress};
+pub use handshake::{Action, Dial, HandshakePort, Token};
+pub use hello::{Hello, HelloError, ProcessId};
+pub use immediate::{Immediate, ImmediateLayout};
+pub use message::{
+    FRAME_HEADER_BYTES, Frame, FrameHeader, LanePreface, Lanes, MAX_FRAME_BYTES, Message, Offer, PREFACE_BYTES,
+    PortOffer, Preface, RailAnswer, RailLanes,
+};
+pub use receive::{Flushed, Incoming, RecvConnection, RecvRequest};
+pub use send::{Cut, Outgoing, SendConnection, SendRequest};
+
+/// Places for an outstanding receive in a connection.
+pub const SLOTS: usize = 256;
+
+/// The most buffers of one grouped receive (`maxRecvs`).
+pub const MAX_BUFFERS: usize = 8;
+
+/// The longest message in bytes: 1 GiB, NCCL's `MAX_NET_SIZE`.
+pub const MAX_MESSAGE_BYTES: u64 = 1 << 30;
+
+/// Splits are multiples of this, but for the piece that ends a message: LL128 relies on 128-byte pieces that arrive
+/// whole.
+pub const SPLIT_UNIT: u64 = 128;
+
+/// The protocol version that this build speaks.
+pub const PROTOCOL_VERSION: u16 = 1;

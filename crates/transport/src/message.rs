@@ -1,0 +1,589 @@
+//! Everything that travels over a control socket but HELLO's contents: the preface, frames, and the messages that set
+//! up and close a connection. All of it comes from a peer, so every count is bounded before it is believed.
+
+use std::net::Ipv6Addr;
+
+use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, MAX_LANES, MAX_RAILS};
+
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::handshake::Token;
+
+const PREFACE_MAGIC: u32 = u32::from_le_bytes(*b"RWCT");
+const MOST_TEXT: usize = 1024;
+const MOST_REASON: usize = 200;
+
+/// Bytes of a frame's header.
+pub const FRAME_HEADER_BYTES: usize = 12;
+
+/// The longest frame, header included. LANES with 8 rails of 16 lanes is the longest message.
+pub const MAX_FRAME_BYTES: usize = 16 * 1024;
+
+/// Bytes of the preface that opens every control socket.
+pub const PREFACE_BYTES: usize = 40;
+
+/// The first bytes on a socket to the control port: what it will be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preface {
+    /// A session: frames follow.
+    Session,
+    /// A lane of a TCP rail.
+    Lane(LanePreface),
+}
+
+/// Which lane a socket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LanePreface {
+    /// Proves that the dialer has the connection's ANSWER.
+    pub token: Token,
+    /// The rail.
+    pub rail: u8,
+    /// The lane.
+    pub lane: u8,
+}
+
+impl Preface {
+    /// The bytes.
+    pub fn encode(&self) -> [u8; PREFACE_BYTES] {
+        let mut out = Writer::default();
+        out.u32(PREFACE_MAGIC).u16(crate::PROTOCOL_VERSION);
+        match self {
+            Self::Session => out.u16(1),
+            Self::Lane(lane) => out.u16(2).put(&lane.token.0).u8(lane.rail).u8(lane.lane),
+        };
+        let mut bytes = [0; PREFACE_BYTES];
+        bytes[..out.bytes.len()].copy_from_slice(&out.bytes);
+        bytes
+    }
+
+    /// Reads a preface.
+    ///
+    /// # Errors
+    /// When the bytes are no preface: whoever dialled is not Railweave, or of another version.
+    pub fn decode(bytes: &[u8; PREFACE_BYTES]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new("the preface", bytes);
+        let magic = reader.u32()?;
+        if magic != PREFACE_MAGIC {
+            return Err(DecodeError::Value {
+                what: "the preface's magic number",
+                value: u64::from(magic),
+                allowed: "that of Railweave",
+            });
+        }
+        // Sessions say their versions in HELLO, so that both ends can name the difference.
+        let version = reader.u16()?;
+        match reader.u16()? {
+            1 => Ok(Self::Session),
+            2 if version == crate::PROTOCOL_VERSION => {
+                let lane = LanePreface { token: Token(reader.array()?), rail: reader.u8()?, lane: reader.u8()? };
+                reader.zeros(PREFACE_BYTES - 26)?;
+                Ok(Self::Lane(lane))
+            }
+            2 => Err(DecodeError::Value {
+                what: "the preface's protocol version",
+                value: u64::from(version),
+                allowed: "1: install the same version of Railweave on every host",
+            }),
+            kind => Err(DecodeError::Value { what: "the preface's kind", value: kind.into(), allowed: "1 or 2" }),
+        }
+    }
+}
+
+/// The header of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// Bytes that follow the header.
+    pub length: u32,
+    /// What the message is.
+    pub kind: u16,
+    /// The connection that it is about, in the numbering of the session's opener; 0 for HELLO.
+    pub connection: u32,
+}
+
+impl FrameHeader {
+    /// Reads a header and bounds the length.
+    ///
+    /// # Errors
+    /// When the length is beyond [`MAX_FRAME_BYTES`] or reserved bytes are set.
+    pub fn decode(bytes: &[u8; FRAME_HEADER_BYTES]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new("a frame's header", bytes);
+        let length = reader.u32()?;
+        if length as usize > MAX_FRAME_BYTES - FRAME_HEADER_BYTES {
+            return Err(DecodeError::Value {
+                what: "a frame's length",
+                value: length.into(),
+                allowed: "at most 16372 bytes",
+            });
+        }
+        let kind = reader.u16()?;
+        reader.zeros(2)?;
+        Ok(Self { length, kind, connection: reader.u32()? })
+    }
+}
+
+/// A message and the connection that it is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The connection, 0 for HELLO.
+    pub connection: u32,
+    /// The message.
+    pub message: Message,
+}
+
+/// A port that a connector offers, or that an acceptor chose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortOffer {
+    /// What carries packets.
+    pub link_layer: LinkLayer,
+    /// Length of the network's prefix in bits, in the address's own family.
+    pub prefix_len: u8,
+    /// Lanes that this end wishes for on a rail of this port, 1 to 16.
+    pub lanes: u8,
+    /// Speed in Mbit/s.
+    pub speed_mbps: u32,
+    /// Largest packet in bytes.
+    pub mtu: u32,
+    /// NCCL's rail id, -1 when undefined.
+    pub rail_id: i16,
+    /// NCCL's plane id, -1 when undefined. Planes never connect to one another.
+    pub plane_id: i16,
+    /// IP address (TCP) or GID (RDMA); IPv4 as an IPv4-mapped address.
+    pub address: Ipv6Addr,
+}
+
+/// The connector's wish for a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The listener, from its handle.
+    pub nonce: u64,
+    /// Large messages are striped over all lanes of a rail.
+    pub striped: bool,
+    /// Traffic class of the connection, None for none.
+    pub traffic_class: Option<u8>,
+    /// The device's ports, in the order of the device.
+    pub ports: Vec<PortOffer>,
+}
+
+/// One rail in the acceptor's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RailAnswer {
+    /// Index of the connector's port in its offer.
+    pub connector_port: u8,
+    /// Lanes of the rail: the smaller of both wishes.
+    pub lanes: u8,
+    /// The acceptor's port.
+    pub port: PortOffer,
+}
+
+/// One rail's lanes, from either end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RailLanes {
+    /// They are there.
+    Open {
+        /// The remote key of the stream (of CTS entries, or of completion records) on this rail.
+        key: u32,
+        /// How to reach each lane.
+        endpoints: Vec<LaneEndpoint>,
+    },
+    /// The rail could not be opened, and why.
+    Dropped(String),
+}
+
+/// The lanes of all rails, and the memory that the other end writes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lanes {
+    /// The sender of this message gets byte counts with its receive completions.
+    pub byte_counts: bool,
+    /// Address of the CTS stream (from the connector) or of the completion records (from the acceptor).
+    pub stream: u64,
+    /// In the order of the answer.
+    pub rails: Vec<RailLanes>,
+}
+
+/// What travels in a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// [`crate::Hello`], encoded.
+    Hello(Vec<u8>),
+    /// Connector to acceptor: the wish for a connection.
+    Offer(Offer),
+    /// Acceptor to connector: the rails.
+    Answer {
+        /// Lanes that are sockets present it.
+        token: Token,
+        /// The rails, at least one.
+        rails: Vec<RailAnswer>,
+    },
+    /// Both: the lanes.
+    Lanes(Lanes),
+    /// Connector to acceptor: these rails are up.
+    Ready {
+        /// One bit per rail of the answer.
+        usable: u8,
+    },
+    /// Either: this connection cannot be.
+    Refuse {
+        /// Who is at fault, seen from the sender of this message.
+        fault: Fault,
+        /// Why, in words.
+        reason: String,
+    },
+    /// Either: this connection is closed; what the other end still sends is thrown away.
+    Bye,
+}
+
+fn fault_code(fault: Fault) -> u8 {
+    match fault {
+        Fault::Local => 0,
+        Fault::Peer => 1,
+        Fault::Protocol => 2,
+        Fault::Configuration => 3,
+    }
+}
+
+fn count(what: &'static str, value: u8, most: usize, allowed: &'static str) -> Result<usize, DecodeError> {
+    match usize::from(value) {
+        0 => Err(DecodeError::Value { what, value: 0, allowed }),
+        count if count > most => Err(DecodeError::Value { what, value: count as u64, allowed }),
+        count => Ok(count),
+    }
+}
+
+impl PortOffer {
+    fn write(&self, out: &mut Writer) {
+        out.u8(self.link_layer as u8).u8(self.prefix_len).u8(self.lanes).u8(0);
+        out.u32(self.speed_mbps).u32(self.mtu).i16(self.rail_id).i16(self.plane_id);
+        out.put(&self.address.octets());
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let code = reader.u8()?;
+        let link_layer = LinkLayer::from_code(code).ok_or(DecodeError::Value {
+            what: "a port's link layer",
+            value: code.into(),
+            allowed: "0 TCP, 1 RoCE, 2 InfiniBand",
+        })?;
+        let prefix_len = reader.u8()?;
+        if prefix_len > 128 {
+            let value = prefix_len.into();
+            return Err(DecodeError::Value { what: "a port's prefix length", value, allowed: "at most 128" });
+        }
+        let lanes = count("a port's number of lanes", reader.u8()?, MAX_LANES, "1 to 16")? as u8;
+        reader.zeros(1)?;
+        Ok(Self {
+            link_layer,
+            prefix_len,
+            lanes,
+            speed_mbps: reader.u32()?,
+            mtu: reader.u32()?,
+            rail_id: reader.i16()?,
+            plane_id: reader.i16()?,
+            address: Ipv6Addr::from(reader.array::<16>()?),
+        })
+    }
+}
+
+impl Message {
+    /// The number that names the kind of message in a frame's header.
+    pub fn kind(&self) -> u16 {
+        match self {
+            Self::Hello(_) => 1,
+            Self::Offer(_) => 2,
+            Self::Answer { .. } => 3,
+            Self::Lanes(_) => 4,
+            Self::Ready { .. } => 5,
+            Self::Refuse { .. } => 6,
+            Self::Bye => 7,
+        }
+    }
+
+    /// The message's name in the protocol.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Hello(_) => "HELLO",
+            Self::Offer(_) => "OFFER",
+            Self::Answer { .. } => "ANSWER",
+            Self::Lanes(_) => "LANES",
+            Self::Ready { .. } => "READY",
+            Self::Refuse { .. } => "REFUSE",
+            Self::Bye => "BYE",
+        }
+    }
+
+    fn write(&self, out: &mut Writer) {
+        match self {
+            Self::Hello(bytes) => {
+                out.put(bytes);
+            }
+            Self::Offer(offer) => {
+                out.u64(offer.nonce).u16(u16::from(offer.striped));
+                out.i16(offer.traffic_class.map_or(-1, i16::from)).u8(offer.ports.len() as u8).zeros(3);
+                offer.ports.iter().for_each(|port| port.write(out));
+            }
+            Self::Answer { token, rails } => {
+                out.put(&token.0).u8(rails.len() as u8).zeros(3);
+                for rail in rails {
+                    out.u8(rail.connector_port).u8(rail.lanes).zeros(2);
+                    rail.port.write(out);
+                }
+            }
+            Self::Lanes(lanes) => {
+                out.u8(u8::from(lanes.byte_counts)).u8(lanes.rails.len() as u8).zeros(6).u64(lanes.stream);
+                for rail in &lanes.rails {
+                    match rail {
+                        RailLanes::Open { key, endpoints } => {
+                            out.u8(1).u8(endpoints.len() as u8).zeros(2).u32(*key);
+                            endpoints.iter().for_each(|endpoint| {
+                                out.put(&endpoint.0);
+                            });
+                        }
+                        RailLanes::Dropped(reason) => {
+                            out.u8(0).zeros(1).text(reason, MOST_REASON);
+                        }
+                    }
+                }
+            }
+            Self::Ready { usable } => {
+                out.u8(*usable).zeros(3);
+            }
+            Self::Refuse { fault, reason } => {
+                out.u8(fault_code(*fault)).zeros(1).text(reason, MOST_TEXT);
+            }
+            Self::Bye => {}
+        }
+    }
+
+    fn read(kind: u16, bytes: &[u8]) -> Result<Self, DecodeError> {
+        match kind {
+            1 => Ok(Self::Hello(bytes.to_vec())),
+            2 => read_offer(bytes),
+            3 => read_answer(bytes),
+            4 => read_lanes(bytes),
+            5 => {
+                let mut reader = Reader::new("READY", bytes);
+                let usable = reader.u8()?;
+                reader.zeros(3)?;
+                reader.end().map(|()| Self::Ready { usable })
+            }
+            6 => read_refuse(bytes),
+            7 => Reader::new("BYE", bytes).end().map(|()| Self::Bye),
+            kind => Err(DecodeError::Value { what: "a frame's kind", value: kind.into(), allowed: "1 to 7" }),
+        }
+    }
+}
+
+fn read_offer(bytes: &[u8]) -> Result<Message, DecodeError> {
+    let mut reader = Reader::new("OFFER", bytes);
+    let nonce = reader.u64()?;
+    let flags = reader.u16()?;
+    if flags > 1 {
+        return Err(DecodeError::Value { what: "OFFER's flags", value: flags.into(), allowed: "0 or 1" });
+    }
+    let class = reader.i16()?;
+    let traffic_class = match class {
+        -1 => None,
+        0..=255 => Some(class as u8),
+        _ => {
+            let value = class as u64;
+            return Err(DecodeError::Value { what: "OFFER's traffic class", value, allowed: "-1 to 255" });
+        }
+    };
+    let ports = count("OFFER's number of ports", reader.u8()?, MAX_RAILS, "1 to 8")?;
+    reader.zeros(3)?;
+    let ports = (0..ports).map(|_| PortOffer::read(&mut reader)).collect::<Result<_, _>>()?;
+    reader.end()?;
+    Ok(Message::Offer(Offer { nonce, striped: flags & 1 != 0, traffic_class, ports }))
+}
+
+fn read_answer(bytes: &[u8]) -> Result<Message, DecodeError> {
+    let mut reader = Reader::new("ANSWER", bytes);
+    let token = Token(reader.array()?);
+    let rails = count("ANSWER's number of rails", reader.u8()?, MAX_RAILS, "1 to 8")?;
+    reader.zeros(3)?;
+    let mut answers = Vec::with_capacity(rails);
+    for _ in 0..rails {
+        let connector_port = reader.u8()?;
+        let lanes = count("a rail's number of lanes", reader.u8()?, MAX_LANES, "1 to 16")? as u8;
+        reader.zeros(2)?;
+        answers.push(RailAnswer { connector_port, lanes, port: PortOffer::read(&mut reader)? });
+    }
+    reader.end()?;
+    Ok(Message::Answer { token, rails: answers })
+}
+
+fn read_lanes(bytes: &[u8]) -> Result<Message, DecodeError> {
+    let mut reader = Reader::new("LANES", bytes);
+    let flags = reader.u8()?;
+    if flags > 1 {
+        return Err(DecodeError::Value { what: "LANES' flags", value: flags.into(), allowed: "0 or 1" });
+    }
+    let rails = count("LANES' number of rails", reader.u8()?, MAX_RAILS, "1 to 8")?;
+    reader.zeros(6)?;
+    let stream = reader.u64()?;
+    let mut lanes = Vec::with_capacity(rails);
+    for _ in 0..rails {
+        match reader.u8()? {
+            1 => {
+                let endpoints = count("a rail's number of lanes", reader.u8()?, MAX_LANES, "1 to 16")?;
+                reader.zeros(2)?;
+                let key = reader.u32()?;
+                let endpoints = (0..endpoints).map(|_| reader.array().map(LaneEndpoint)).collect::<Result<_, _>>()?;
+                lanes.push(RailLanes::Open { key, endpoints });
+            }
+            0 => {
+                reader.zeros(1)?;
+                lanes.push(RailLanes::Dropped(reader.text("a dropped rail's reason", MOST_REASON)?));
+            }
+            state => {
+                return Err(DecodeError::Value { what: "a rail's state", value: state.into(), allowed: "0 or 1" });
+            }
+        }
+    }
+    reader.end()?;
+    Ok(Message::Lanes(Lanes { byte_counts: flags & 1 != 0, stream, rails: lanes }))
+}
+
+fn read_refuse(bytes: &[u8]) -> Result<Message, DecodeError> {
+    let mut reader = Reader::new("REFUSE", bytes);
+    let code = reader.u8()?;
+    let fault = [Fault::Local, Fault::Peer, Fault::Protocol, Fault::Configuration]
+        .into_iter()
+        .find(|fault| fault_code(*fault) == code)
+        .ok_or(DecodeError::Value { what: "REFUSE's fault", value: code.into(), allowed: "0 to 3" })?;
+    reader.zeros(1)?;
+    let reason = reader.text("REFUSE's reason", MOST_TEXT)?;
+    reader.end()?;
+    Ok(Message::Refuse { fault, reason })
+}
+
+impl Frame {
+    /// The bytes, header included.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = Writer::default();
+        self.message.write(&mut body);
+        assert!(body.bytes.len() + FRAME_HEADER_BYTES <= MAX_FRAME_BYTES, "{} is too long", self.message.name());
+        let mut out = Writer::default();
+        out.u32(body.bytes.len() as u32).u16(self.message.kind()).zeros(2).u32(self.connection);
+        out.put(&body.bytes);
+        out.bytes
+    }
+
+    /// Reads the first frame of `bytes`: the frame and how many bytes it took, None while it is not all there.
+    ///
+    /// # Errors
+    /// When the bytes are no frame; the session cannot go on.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, DecodeError> {
+        let Some(header) = bytes.first_chunk::<FRAME_HEADER_BYTES>() else {
+            return Ok(None);
+        };
+        let header = FrameHeader::decode(header)?;
+        let end = FRAME_HEADER_BYTES + header.length as usize;
+        let Some(body) = bytes.get(FRAME_HEADER_BYTES..end) else {
+            return Ok(None);
+        };
+        let message = Message::read(header.kind, body)?;
+        Ok(Some((Self { connection: header.connection, message }, end)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn port(last: u16) -> PortOffer {
+        PortOffer {
+            link_layer: LinkLayer::Tcp,
+            prefix_len: 24,
+            lanes: 2,
+            speed_mbps: 100_000,
+            mtu: 9000,
+            rail_id: -1,
+            plane_id: 3,
+            address: Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0x0a00, last),
+        }
+    }
+
+    fn messages() -> Vec<Message> {
+        let offer = Offer { nonce: 77, striped: true, traffic_class: Some(104), ports: vec![port(1), port(2)] };
+        let answer = RailAnswer { connector_port: 1, lanes: 2, port: port(9) };
+        let lanes = Lanes {
+            byte_counts: true,
+            stream: 0xffff_0000_1234,
+            rails: vec![
+                RailLanes::Open { key: 0x55, endpoints: vec![LaneEndpoint([9; 48]); 16] },
+                RailLanes::Dropped("no route to host".into()),
+            ],
+        };
+        vec![
+            Message::Hello(vec![1, 2, 3]),
+            Message::Offer(offer),
+            Message::Answer { token: Token([5; 16]), rails: vec![answer; 8] },
+            Message::Lanes(lanes),
+            Message::Ready { usable: 3 },
+            Message::Refuse { fault: Fault::Configuration, reason: "RAILWEAVE_MODE differs".into() },
+            Message::Bye,
+        ]
+    }
+
+    #[test]
+    fn every_message_comes_out_as_it_went_in_and_only_when_it_is_whole() {
+        for message in messages() {
+            let frame = Frame { connection: 42, message };
+            let bytes = frame.encode();
+            for cut in 0..bytes.len() {
+                assert_eq!(Frame::decode(&bytes[..cut]), Ok(None));
+            }
+            assert_eq!(Frame::decode(&bytes), Ok(Some((frame, bytes.len()))));
+        }
+    }
+
+    #[test]
+    fn the_longest_message_fits_into_a_frame() {
+        let rail = RailLanes::Open { key: 1, endpoints: vec![LaneEndpoint::default(); MAX_LANES] };
+        let lanes = Lanes { byte_counts: false, stream: 0, rails: vec![rail; MAX_RAILS] };
+        let frame = Frame { connection: 1, message: Message::Lanes(lanes) };
+        assert!(frame.encode().len() <= MAX_FRAME_BYTES);
+    }
+
+    #[test]
+    fn absurd_counts_are_refused_before_they_are_believed() {
+        let offer = Frame { connection: 1, message: messages()[1].clone() }.encode();
+        for (at, value, words) in [(24, 0, "number of ports"), (24, 255, "number of ports"), (8 + 12, 9, "flags")] {
+            let mut bad = offer.clone();
+            bad[at] = value;
+            let text = Frame::decode(&bad).unwrap_err().to_string();
+            assert!(text.contains(words), "{text}");
+        }
+        let mut long = offer;
+        long[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(Frame::decode(&long).unwrap_err().to_string().contains("length"));
+    }
+
+    #[test]
+    fn prefaces_come_out_as_they_went_in() {
+        let lane = Preface::Lane(LanePreface { token: Token([8; 16]), rail: 1, lane: 15 });
+        for preface in [Preface::Session, lane] {
+            assert_eq!(Preface::decode(&preface.encode()), Ok(preface));
+        }
+        let http = *b"GET / HTTP/1.1\r\nHost: node7\r\n\r\n.........";
+        assert!(Preface::decode(&http).unwrap_err().to_string().contains("magic"));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(kind in 0u16..9, body in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let mut bytes = Writer::default();
+            bytes.u32(body.len() as u32).u16(kind).zeros(2).u32(1).put(&body);
+            let _ = Frame::decode(&bytes.bytes);
+        }
+
+        #[test]
+        fn one_changed_byte_never_panics(which in 0usize..7, at: prop::sample::Index, value: u8) {
+            let mut bytes = Frame { connection: 42, message: messages()[which].clone() }.encode();
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+            let _ = Frame::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,681 @@
+//! The receiving end of a connection: from `irecv` and its CTS to the immediates of every active rail.
+
+use std::sync::Arc;
+
+use railweave_fabric::{Completion, Fabric, LocalSlice, MAX_RAILS, PostError, Rail, Region, RemoteSlice, Write};
+use railweave_policy::Split;
+
+use crate::connection::{Rails, Work, bits, completion_buffer};
+use crate::cts::{self, CtsEntry, ENTRY_BYTES};
+use crate::handshake::{CTS_SIGNAL_EVERY, Depths};
+use crate::record::Records;
+use crate::send::{linger, stripes};
+use crate::{
+    ConnectionConfig, Error, ImmediateLayout, Link, MAX_BUFFERS, MAX_MESSAGE_BYTES, MemoryKeys, RailInfo, SLOTS,
+    SPLIT_UNIT,
+};
+
+/// Generic receives are posted when at least this many are missing.
+const REFILL_BATCH: u32 = 32;
+
+/// Flushes that may be outstanding at once.
+const FLUSHES: usize = 32;
+
+/// Tested receives whose rails are remembered for their flush.
+const REMEMBERED: usize = 256;
+
+/// A buffer to receive into.
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming<'a> {
+    /// Address of the first byte.
+    pub address: u64,
+    /// Most bytes that may be received, at most 1 GiB.
+    pub size: u64,
+    /// Which send of a grouped receive goes here.
+    pub tag: u32,
+    /// Keys of the memory.
+    pub keys: &'a MemoryKeys,
+}
+
+/// A receive or a flush that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RecvRequest(u16);
+
+impl RecvRequest {
+    /// How many requests a connection has, flushes included.
+    pub const COUNT: usize = SLOTS + FLUSHES;
+
+    /// Its number, below [`Self::COUNT`].
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// The request with this number.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn from_index(index: usize) -> Self {
+        assert!(index < Self::COUNT, "a connection has {} receive requests", Self::COUNT);
+        Self(index as u16)
+    }
+}
+
+/// What became of a flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flushed {
+    /// There was nothing to flush.
+    Nothing,
+    /// It is under way.
+    Pending(RecvRequest),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Free,
+    /// CTS is out; the application waits.
+    Open,
+    /// CTS is out; the application was told already that it is done.
+    Early,
+    /// Everything is there; the application does not know yet.
+    Complete,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    state: State,
+    /// The completion may be reported before it is there.
+    optional: bool,
+    count: u8,
+    /// Rails that carry data: 0 until the first immediate says so.
+    expected: u8,
+    seen: u8,
+    size_q: u32,
+    bytes: u64,
+    first_entry: u64,
+    lanes_seen: [u16; MAX_RAILS],
+    capacities: [u64; MAX_BUFFERS],
+    sizes: [u64; MAX_BUFFERS],
+    /// Addresses of buffers that may need a flush; 0 for host memory.
+    addresses: [u64; MAX_BUFFERS],
+}
+
+#[derive(Clone, Copy, Default)]
+struct FlushRequest {
+    taken: bool,
+    generation: u32,
+    /// Rails on which it is still to be posted.
+    unposted: u8,
+    outstanding: u32,
+    targets: [RemoteSlice; MAX_RAILS],
+}
+
+/// The pool of generic receives of one rail.
+#[derive(Clone, Copy, Default)]
+struct Pool {
+    depth: u32,
+    posted: u32,
+    /// Immediates that open slots may still be owed.
+    reserved: u32,
+    /// Immediates that one slot may bring.
+    per_slot: u32,
+}
+
+/// What the handshake puts a receiving connection together from.
+pub(crate) struct ReceiveParts<F: Fabric> {
+    pub(crate) config: ConnectionConfig,
+    pub(crate) rails: Rails<F>,
+    pub(crate) weights: [u32; MAX_RAILS],
+    pub(crate) cts_shadow: Arc<Region>,
+    pub(crate) cts_shadow_keys: [u32; MAX_RAILS],
+    pub(crate) peer_cts: u64,
+    pub(crate) peer_cts_keys: [u32; MAX_RAILS],
+    pub(crate) records: Arc<Region>,
+    pub(crate) peer: String,
+    pub(crate) link: Arc<Link>,
+}
+
+/// The receiving end of a connection.
+pub struct RecvConnection<F: Fabric> {
+    rails: Rails<F>,
+    layout: ImmediateLayout,
+    split: Split,
+    config: ConnectionConfig,
+    slots: Box<[Slot; SLOTS]>,
+    /// Sequence number of the next receive.
+    head: u32,
+    /// Oldest slot whose CTS entries may not be written over yet.
+    oldest: u32,
+    /// Number of the next CTS entry.
+    next_entry: u64,
+    pools: [Pool; MAX_RAILS],
+    unsignalled_cts: [u32; MAX_RAILS],
+    cts_shadow: Arc<Region>,
+    cts_shadow_keys: [u32; MAX_RAILS],
+    peer_cts: u64,
+    peer_cts_keys: [u32; MAX_RAILS],
+    records: Records,
+    completions: [Completion; crate::connection::POLL_BATCH],
+    flushes: Box<[FlushRequest; FLUSHES]>,
+    rails_of: Box<[(u64, u8); REMEMBERED]>,
+    error: Option<Box<Error>>,
+    link: Arc<Link>,
+    peer: String,
+}
+
+impl<F: Fabric> RecvConnection<F> {
+    pub(crate) fn new(parts: ReceiveParts<F>) -> Self {
+        let mut pools = [Pool::default(); MAX_RAILS];
+        for (index, rail) in parts.rails.iter() {
+            let role = railweave_fabric::Role::Receiver;
+            let depth = Depths::new(role, rail.lanes, parts.config.striped, rail.rail.max_write()).receive;
+            let per_slot = if parts.config.striped { u32::from(rail.lanes) } else { 1 };
+            pools[index] = Pool { depth, posted: 0, reserved: 0, per_slot };
+        }
+        Self {
+            layout: ImmediateLayout::new(parts.rails.count),
+            split: Split::new(parts.weights, parts.config.split_min),
+            rails: parts.rails,
+            config: parts.config,
+            slots: Box::new([Slot::default(); SLOTS]),
+            head: 0,
+            oldest: 0,
+            next_entry: 0,
+            pools,
+            unsignalled_cts: [0; MAX_RAILS],
+            cts_shadow: parts.cts_shadow,
+            cts_shadow_keys: parts.cts_shadow_keys,
+            peer_cts: parts.peer_cts,
+            peer_cts_keys: parts.peer_cts_keys,
+            records: Records::new(parts.records),
+            completions: completion_buffer(),
+            flushes: Box::new([FlushRequest::default(); FLUSHES]),
+            rails_of: Box::new([(0, 0); REMEMBERED]),
+            error: None,
+            link: parts.link,
+            peer: parts.peer,
+        }
+    }
+
+    /// The peer in words.
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// Where the rest of the process says that the peer is gone.
+    pub fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// The rails that came up.
+    pub fn rails(&self) -> Vec<RailInfo> {
+        self.rails.infos()
+    }
+
+    /// Receives into a group of 1 to 8 buffers. None when there is no room: call again later.
+    ///
+    /// With `optional`, [`Self::test`] may say that it is done before the data is there
+    /// (`NCCL_NET_OPTIONAL_RECV_COMPLETION`); fabrics that need this side's processor to place data ignore it, because
+    /// a receive that nobody tests would never be placed.
+    ///
+    /// # Errors
+    /// When the connection is broken, or the buffers are not 1 to 8 of at most 1 GiB each.
+    pub fn irecv(&mut self, buffers: &[Incoming<'_>], optional: bool) -> Result<Option<RecvRequest>, Error> {
+        if self.error.is_some() {
+            return Err(self.broken());
+        }
+        if !(1..=MAX_BUFFERS).contains(&buffers.len()) {
+            return Err(wrong_count(buffers.len()));
+        }
+        if let Some(long) = buffers.iter().find(|buffer| buffer.size > MAX_MESSAGE_BYTES) {
+            return Err(too_long(long.size));
+        }
+        let index = self.head as u8;
+        if self.slots[usize::from(index)].state != State::Free || !self.entries_fit(buffers.len()) {
+            return self.no_room();
+        }
+        let Some(rail) = self.split.cts_rail(self.head, self.rails.usable) else {
+            return self.no_room();
+        };
+        // Entries that go round the ring's end take a second write.
+        if self.rails.get(rail).rail.send_room(0) < 2 || !self.reserve()? {
+            return self.no_room();
+        }
+        let slot = &mut self.slots[usize::from(index)];
+        *slot = Slot {
+            state: State::Open,
+            optional: optional && F::ONE_SIDED,
+            count: buffers.len() as u8,
+            first_entry: self.next_entry,
+            ..Slot::default()
+        };
+        for (number, buffer) in buffers.iter().enumerate() {
+            slot.capacities[number] = buffer.size;
+            slot.addresses[number] = if buffer.keys.host { 0 } else { buffer.address };
+            let entry = CtsEntry {
+                address: buffer.address,
+                size: buffer.size,
+                tag: buffer.tag,
+                slot: index,
+                buffer: number as u8,
+                buffers: buffers.len() as u8,
+                keys: buffer.keys.remote,
+            };
+            entry.store(&self.cts_shadow, self.next_entry + number as u64);
+        }
+        self.post_cts(rail, buffers.len() as u64)?;
+        self.head = self.head.wrapping_add(1);
+        Ok(Some(RecvRequest(u16::from(index))))
+    }
+
+    /// The exact sizes of the buffers, once everything is there; then the request is over. A flush has no sizes. A
+    /// receive whose completion is optional may be over before; then the sizes are those that it was posted with.
+    ///
+    /// # Errors
+    /// When the connection is broken, the peer breaks the protocol, or there is no such request.
+    pub fn test(&mut self, request: RecvRequest) -> Result<Option<&[u64]>, Error> {
+        if usize::from(request.0) >= SLOTS {
+            return Ok(self.test_flush(usize::from(request.0) - SLOTS)?.then_some(&[]));
+        }
+        let index = usize::from(request.0);
+        if self.slots[index].state != State::Complete {
+            if self.error.is_some() {
+                return Err(self.broken());
+            }
+            let moved = self.poll()?;
+            match (self.slots[index].state, self.slots[index].optional) {
+                (State::Complete, _) => {}
+                (State::Open, true) => {
+                    self.slots[index].state = State::Early;
+                    return Ok(Some(&self.slots[index].capacities[..usize::from(self.slots[index].count)]));
+                }
+                (State::Open, false) => {
+                    if !moved {
+                        self.check_link()?;
+                    }
+                    return Ok(None);
+                }
+                (State::Free | State::Early, _) => return Err(not_under_way(index)),
+            }
+        }
+        self.remember_rails(index);
+        let slot = &mut self.slots[index];
+        slot.state = State::Free;
+        Ok(Some(&slot.sizes[..usize::from(slot.count)]))
+    }
+
+    /// Makes what the rails wrote into these buffers visible to their owner. Only GPU memory with bytes in it needs
+    /// that.
+    ///
+    /// # Errors
+    /// When the connection is broken, or more flushes are outstanding than NCCL has requests.
+    pub fn iflush(&mut self, buffers: &[Incoming<'_>]) -> Result<Flushed, Error> {
+        if self.error.is_some() {
+            return Err(self.broken());
+        }
+        let mut unposted = 0;
+        let mut targets = [RemoteSlice::default(); MAX_RAILS];
+        for buffer in buffers.iter().filter(|buffer| buffer.size > 0 && !buffer.keys.host) {
+            let (address, mask) = self.rails_of[remembered(buffer.address)];
+            let mask = if address == buffer.address && mask != 0 { mask } else { self.rails.usable };
+            unposted |= mask;
+            for rail in bits(mask) {
+                targets[rail] = RemoteSlice { address: buffer.address, key: buffer.keys.remote[rail] };
+            }
+        }
+        if unposted == 0 {
+            return Ok(Flushed::Nothing);
+        }
+        let Some(index) = self.flushes.iter().position(|flush| !flush.taken) else {
+            return Err(Error::protocol(format!(
+                "more than {FLUSHES} flushes are outstanding on one connection; NCCL has at most 32 requests"
+            )));
+        };
+        let flush = &mut self.flushes[index];
+        let generation = flush.generation.wrapping_add(1) & 0xff_ffff;
+        *flush = FlushRequest { taken: true, generation, unposted, outstanding: 0, targets };
+        self.post_flush(index)?;
+        Ok(Flushed::Pending(RecvRequest((SLOTS + index) as u16)))
+    }
+
+    /// From now on nobody waits for anything: what arrives is thrown away, errors are silent. Called when it is closed.
+    pub fn start_linger(&mut self) {
+        self.rails.rails.iter_mut().flatten().for_each(|rail| rail.rail.start_linger());
+    }
+
+    /// Moves what is left to move; whether everything is out and acknowledged.
+    pub fn linger(&mut self) -> bool {
+        linger(&mut self.rails, &mut self.completions)
+    }
+
+    /// Whether the ring of CTS entries has room for `count` more.
+    #[inline]
+    fn entries_fit(&mut self, count: usize) -> bool {
+        loop {
+            if self.oldest == self.head {
+                return true;
+            }
+            let oldest = &self.slots[usize::from(self.oldest as u8)];
+            if self.next_entry + count as u64 - oldest.first_entry <= cts::ENTRIES {
+                return true;
+            }
+            if matches!(oldest.state, State::Open | State::Early) {
+                return false;
+            }
+            self.oldest = self.oldest.wrapping_add(1);
+        }
+    }
+
+    /// Reserves the immediates that one more slot may bring, on every rail; false when receives are short.
+    #[inline]
+    fn reserve(&mut self) -> Result<bool, Error> {
+        for rail in bits(self.rails.usable) {
+            let pool = &self.pools[rail];
+            if pool.posted < pool.reserved + pool.per_slot {
+                self.refill(rail)?;
+                let pool = &self.pools[rail];
+                if pool.posted < pool.reserved + pool.per_slot {
+                    return Ok(false);
+                }
+            }
+        }
+        for rail in bits(self.rails.usable) {
+            self.pools[rail].reserved += self.pools[rail].per_slot;
+        }
+        Ok(true)
+    }
+
+    fn refill(&mut self, rail: usize) -> Result<(), Error> {
+        let missing = self.pools[rail].depth - self.pools[rail].posted;
+        match self.rails.get_mut(rail).rail.post_receives(missing) {
+            Ok(posted) => {
+                self.pools[rail].posted += posted;
+                Ok(())
+            }
+            Err(PostError::Full) => Ok(()),
+            Err(error) => Err(self.post_failed(rail, error)),
+        }
+    }
+
+    /// Sends the entries of one slot, which stand in the shadow already.
+    #[inline]
+    fn post_cts(&mut self, rail: usize, count: u64) -> Result<(), Error> {
+        let first = self.next_entry;
+        self.next_entry += count;
+        let until_end = cts::ENTRIES - first % cts::ENTRIES;
+        self.unsignalled_cts[rail] += 1;
+        let signalled = self.unsignalled_cts[rail] == CTS_SIGNAL_EVERY;
+        if signalled {
+            self.unsignalled_cts[rail] = 0;
+        }
+        let id = Work::Cts(self.next_entry as u32).id();
+        let write = |from: u64, entries: u64, signalled: bool| Write {
+            local: LocalSlice {
+                address: self.cts_shadow.address() + cts::offset(from) as u64,
+                length: (entries * ENTRY_BYTES as u64) as u32,
+                key: self.cts_shadow_keys[rail],
+            },
+            remote: RemoteSlice {
+                address: self.peer_cts.wrapping_add(cts::offset(from) as u64),
+                key: self.peer_cts_keys[rail],
+            },
+            immediate: None,
+            signalled,
+            id,
+        };
+        let state = self.rails.rails[rail].as_mut().expect("CTS goes over a usable rail");
+        let posted = if count <= until_end {
+            state.rail.post(0, &[write(first, count, signalled)])
+        } else {
+            state
+                .rail
+                .post(0, &[write(first, until_end, false), write(first + until_end, count - until_end, signalled)])
+        };
+        state.info.counters.count_cts();
+        posted.map_err(|error| self.post_failed(rail, error))
+    }
+
+    /// Nothing could be posted: what arrives meanwhile makes room.
+    fn no_room(&mut self) -> Result<Option<RecvRequest>, Error> {
+        if !self.poll()? {
+            self.check_link()?;
+        }
+        Ok(None)
+    }
+
+    fn check_link(&mut self) -> Result<(), Error> {
+        match self.link.lost() {
+            None => Ok(()),
+            Some(error) => {
+                let error = error.clone();
+                Err(self.fail(error))
+            }
+        }
+    }
+
+    /// Takes what the rails have to say; whether there was anything.
+    fn poll(&mut self) -> Result<bool, Error> {
+        let mut moved = false;
+        for rail in bits(self.rails.usable) {
+            let count = self.rails.get_mut(rail).rail.poll(&mut self.completions);
+            for index in 0..count {
+                let completion = std::mem::replace(&mut self.completions[index], Completion::EMPTY);
+                let handled = match completion {
+                    Completion::Received { lane, immediate, bytes } => {
+                        self.handle_immediate(rail, lane, immediate, bytes)
+                    }
+                    Completion::Sent { id } => self.handle_sent(rail, id),
+                    Completion::Failed { lane, error, .. } => Err(self.rails.failure(rail, lane, &error, &self.peer)),
+                };
+                if let Err(error) = handled {
+                    return Err(self.fail(error));
+                }
+                moved = true;
+            }
+            if self.pools[rail].depth - self.pools[rail].posted >= REFILL_BATCH {
+                self.refill(rail)?;
+            }
+        }
+        Ok(moved)
+    }
+
+    fn handle_sent(&mut self, rail: usize, id: railweave_fabric::WorkId) -> Result<(), Error> {
+        match Work::from_id(id) {
+            Some(Work::Cts(_)) => Ok(()),
+            Some(Work::Flush { request, generation }) => {
+                let flush = &mut self.flushes[usize::from(request)];
+                assert!(
+                    flush.generation == generation && flush.outstanding > 0,
+                    "a flush on rail {rail} came back twice"
+                );
+                flush.outstanding -= 1;
+                Ok(())
+            }
+            _ => panic!("a receiver got a completion of work that it never posts: {:#x}", id.0),
+        }
+    }
+
+    /// One rail (or one lane of it) has spoken for a slot.
+    #[inline]
+    fn handle_immediate(&mut self, rail: usize, lane: u8, bits: u32, bytes: u32) -> Result<(), Error> {
+        let all_ones = self.layout.all_ones();
+        let immediate = self.layout.decode(bits);
+        let pool = &mut self.pools[rail];
+        pool.posted = pool.posted.saturating_sub(1);
+        self.rails.get(rail).info.counters.count_received(u64::from(bytes));
+        let slot = &mut self.slots[usize::from(immediate.slot)];
+        if !matches!(slot.state, State::Open | State::Early) {
+            return Err(self.violation(rail, bits, "the slot has no open receive"));
+        }
+        if immediate.mask & !self.rails.usable != 0 {
+            return Err(self.violation(rail, bits, "the mask names a rail that this connection does not have"));
+        }
+        if immediate.mask & 1 << rail == 0 {
+            return Err(self.violation(rail, bits, "the mask lacks the rail that it came on"));
+        }
+        if slot.expected == 0 {
+            slot.expected = immediate.mask;
+            slot.size_q = immediate.size_q;
+        } else if slot.expected != immediate.mask {
+            return Err(self.violation(rail, bits, "an earlier immediate of the slot had another mask"));
+        } else if slot.size_q != immediate.size_q {
+            return Err(self.violation(rail, bits, "an earlier immediate of the slot had another size_q"));
+        }
+        let lanes = match self.config.striped && stripes(immediate.size_q, all_ones) {
+            true => u32::from(self.rails.get(rail).lanes),
+            false => 1,
+        };
+        let lanes_seen = slot.lanes_seen[rail];
+        if lanes_seen & 1 << lane != 0 || lanes_seen.count_ones() >= lanes {
+            return Err(self.violation(rail, bits, "the rail has spoken for this slot before"));
+        }
+        slot.lanes_seen[rail] = lanes_seen | 1 << lane;
+        slot.bytes += u64::from(bytes);
+        if lanes_seen.count_ones() + 1 == lanes {
+            slot.seen |= 1 << rail;
+        }
+        if slot.seen == slot.expected { self.complete(rail, bits) } else { Ok(()) }
+    }
+
+    /// Every active rail of the slot has spoken.
+    #[inline]
+    fn complete(&mut self, rail: usize, bits_of: u32) -> Result<(), Error> {
+        let index = self.layout.decode(bits_of).slot;
+        let slot = &mut self.slots[usize::from(index)];
+        let count = usize::from(slot.count);
+        if slot.size_q == self.layout.all_ones() {
+            let Some(sizes) = self.records.take(index, count) else {
+                return Err(self.violation(rail, bits_of, "no completion record was written for the slot"));
+            };
+            slot.sizes = sizes;
+        } else if count > 1 {
+            return Err(self.violation(rail, bits_of, "a grouped receive needs a completion record"));
+        } else if slot.bytes.div_ceil(SPLIT_UNIT) != u64::from(slot.size_q) {
+            let what = format!("size_q contradicts the {} bytes that arrived", slot.bytes);
+            return Err(self.violation(rail, bits_of, &what));
+        } else {
+            slot.sizes[0] = slot.bytes;
+        }
+        let slot = &mut self.slots[usize::from(index)];
+        if (0..count).any(|buffer| slot.sizes[buffer] > slot.capacities[buffer]) {
+            let what = format!("sizes {:?} exceed the buffers' {:?}", &slot.sizes[..count], &slot.capacities[..count]);
+            return Err(self.violation(rail, bits_of, &what));
+        }
+        slot.state = if slot.state == State::Early { State::Free } else { State::Complete };
+        for rail in bits(self.rails.usable) {
+            self.pools[rail].reserved -= self.pools[rail].per_slot;
+        }
+        Ok(())
+    }
+
+    /// Keeps which rails wrote into a slot's GPU buffers: NCCL flushes buffers, not requests.
+    #[inline]
+    fn remember_rails(&mut self, index: usize) {
+        let slot = &self.slots[index];
+        for address in &slot.addresses[..usize::from(slot.count)] {
+            if *address != 0 {
+                self.rails_of[remembered(*address)] = (*address, slot.expected);
+            }
+        }
+    }
+
+    fn post_flush(&mut self, index: usize) -> Result<(), Error> {
+        let generation = self.flushes[index].generation;
+        for rail in bits(self.flushes[index].unposted) {
+            let target = self.flushes[index].targets[rail];
+            let id = Work::Flush { request: index as u8, generation }.id();
+            match self.rails.get_mut(rail).rail.post_flush(target, id) {
+                Ok(()) => {
+                    self.flushes[index].unposted &= !(1 << rail);
+                    self.flushes[index].outstanding += 1;
+                }
+                Err(PostError::Full) => {}
+                Err(error) => return Err(self.post_failed(rail, error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn test_flush(&mut self, index: usize) -> Result<bool, Error> {
+        if self.error.is_some() {
+            return Err(self.broken());
+        }
+        if !self.flushes.get(index).is_some_and(|flush| flush.taken) {
+            return Err(not_under_way(SLOTS + index));
+        }
+        let moved = self.poll()?;
+        self.post_flush(index)?;
+        let flush = &mut self.flushes[index];
+        if flush.unposted == 0 && flush.outstanding == 0 {
+            flush.taken = false;
+            return Ok(true);
+        }
+        if !moved {
+            self.check_link()?;
+        }
+        Ok(false)
+    }
+
+    #[cold]
+    fn fail(&mut self, error: Error) -> Error {
+        self.error.get_or_insert_with(|| Box::new(error)).as_ref().clone()
+    }
+
+    #[cold]
+    fn broken(&self) -> Error {
+        *self.error.clone().expect("asked only when there is one")
+    }
+
+    #[cold]
+    fn violation(&self, rail: usize, bits: u32, what: &str) -> Error {
+        let immediate = self.layout.decode(bits);
+        Error::protocol(format!(
+            "{} to {}: immediate {bits:#010x} (slot {}, mask {:#b}, size_q {:#x}): {what}; the peer breaks the protocol",
+            self.rails.name(rail),
+            self.peer,
+            immediate.slot,
+            immediate.mask,
+            immediate.size_q
+        ))
+    }
+
+    /// Work could not be posted although there was room. The lane's completion says more than its refusal.
+    #[cold]
+    fn post_failed(&mut self, rail: usize, error: PostError) -> Error {
+        if self.error.is_none()
+            && let Err(reason) = self.poll()
+        {
+            return reason;
+        }
+        let message = format!("{} to {}: {error}", self.rails.name(rail), self.peer);
+        self.fail(match error {
+            PostError::Invalid(_) => Error::protocol(message),
+            PostError::Full | PostError::Broken => Error::peer(message),
+        })
+    }
+}
+
+#[inline]
+fn remembered(address: u64) -> usize {
+    // Buffers are at least 4 KiB apart in NCCL's pipelines, and steps of a power of two must not fall together.
+    (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % REMEMBERED
+}
+
+#[cold]
+fn wrong_count(count: usize) -> Error {
+    Error::protocol(format!("irecv was called with {count} buffers, allowed are 1 to {MAX_BUFFERS} (maxRecvs)"))
+}
+
+#[cold]
+fn too_long(size: u64) -> Error {
+    Error::configuration(format!(
+        "a receive of {size} bytes is longer than {MAX_MESSAGE_BYTES} bytes, the maxP2pBytes of this device"
+    ))
+}
+
+#[cold]
+fn not_under_way(request: usize) -> Error {
+    Error::protocol(format!(
+        "test was called for receive request {request}, which is not under way; a request is over once test said done"
+    ))
+}

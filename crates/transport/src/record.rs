@@ -1,0 +1,94 @@
+//! Completion records: the exact sizes of a slot's buffers, written by the sender's leader rail when the immediates
+//! cannot say them. 64 bytes per slot: eight sizes of 8 bytes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use railweave_fabric::Region;
+
+use crate::{MAX_BUFFERS, SLOTS};
+
+/// Bytes of one slot's record.
+pub(crate) const RECORD_BYTES: usize = 8 * MAX_BUFFERS;
+
+/// Bytes of all records of a connection.
+pub(crate) const RECORDS_BYTES: usize = RECORD_BYTES * SLOTS;
+
+/// No record has been written here: no size is that large.
+const NOTHING: u64 = u64::MAX;
+
+/// Where the record of `slot` stands.
+#[inline]
+pub(crate) fn offset(slot: u8) -> usize {
+    usize::from(slot) * RECORD_BYTES
+}
+
+/// The sender's copy, from which records are written to the receiver.
+#[derive(Debug)]
+pub(crate) struct RecordSource {
+    pub(crate) region: Arc<Region>,
+}
+
+impl RecordSource {
+    pub(crate) fn new(region: Arc<Region>) -> Self {
+        assert_eq!(region.len(), RECORDS_BYTES, "the records have a fixed size");
+        Self { region }
+    }
+
+    /// Prepares the record of `slot`; sizes beyond `sizes` are 0.
+    pub(crate) fn fill(&self, slot: u8, sizes: &[u64]) {
+        for index in 0..MAX_BUFFERS {
+            let size = sizes.get(index).copied().unwrap_or(0);
+            self.region.store(offset(slot) + 8 * index, size.to_le(), Ordering::Release);
+        }
+    }
+}
+
+/// The receiver's records, into which the sender writes.
+#[derive(Debug)]
+pub(crate) struct Records {
+    region: Arc<Region>,
+}
+
+impl Records {
+    pub(crate) fn new(region: Arc<Region>) -> Self {
+        assert_eq!(region.len(), RECORDS_BYTES, "the records have a fixed size");
+        for word in 0..RECORDS_BYTES / 8 {
+            region.store(8 * word, NOTHING, Ordering::Relaxed);
+        }
+        Self { region }
+    }
+
+    /// Takes the record of `slot`: the sizes of its `count` buffers. None when the peer has written none, or with a
+    /// size that no buffer has.
+    pub(crate) fn take(&self, slot: u8, count: usize) -> Option<[u64; MAX_BUFFERS]> {
+        let mut sizes = [0; MAX_BUFFERS];
+        for (index, size) in sizes.iter_mut().enumerate() {
+            let at = offset(slot) + 8 * index;
+            *size = u64::from_le(self.region.load(at, Ordering::Acquire));
+            // So that the next use of the slot cannot mistake this record for its own.
+            self.region.store(at, NOTHING, Ordering::Relaxed);
+        }
+        let valid = |size: &u64| *size <= crate::MAX_MESSAGE_BYTES;
+        sizes[..count].iter().all(valid).then_some(sizes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_taken_once() {
+        let ours = RecordSource::new(Arc::new(Region::new(RECORDS_BYTES)));
+        let region = Arc::new(Region::new(RECORDS_BYTES));
+        let theirs = Records::new(Arc::clone(&region));
+        assert_eq!(theirs.take(7, 2), None, "nothing was written yet");
+        ours.fill(7, &[5, 6]);
+        let mut wire = [0; RECORD_BYTES];
+        ours.region.read(offset(7), &mut wire);
+        region.write(offset(7), &wire);
+        assert_eq!(theirs.take(7, 2), Some([5, 6, 0, 0, 0, 0, 0, 0]));
+        assert_eq!(theirs.take(7, 2), None, "the next use of the slot needs a record of its own");
+    }
+}

@@ -1,0 +1,35 @@
+//! The pages that are made from the code.
+
+use crate::Outcome;
+use crate::process::root;
+use std::fs;
+
+/// One page.
+struct Page {
+    /// Its path in the repository.
+    path: &'static str,
+    /// Makes its whole text.
+    text: fn() -> String,
+}
+
+const PAGES: &[Page] = &[Page { path: "docs/options.md", text: railweave_options::markdown }];
+
+/// Writes every page.
+pub(crate) fn write() -> Outcome {
+    for Page { path, text } in PAGES {
+        fs::write(root().join(path), text()).map_err(|error| format!("cannot write {path}: {error}"))?;
+        println!("wrote {path}");
+    }
+    Ok(())
+}
+
+/// Checks that every page is what the code makes.
+pub(crate) fn check() -> Outcome {
+    let fresh = |page: &Page| fs::read_to_string(root().join(page.path)).is_ok_and(|text| text == (page.text)());
+    match PAGES.iter().find(|page| !fresh(page)) {
+        None => Ok(()),
+        Some(Page { path, .. }) => {
+            Err(format!("{path} is not what the code makes; write it anew with: cargo xtask docs"))
+        }
+    }
+}

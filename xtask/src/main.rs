@@ -1,0 +1,93 @@
+//! The chores: `cargo xtask <command>`.
+//!
+//! `demo` shows Railweave at work on this machine, `test` is the whole test run, `dist` builds what both use, and `docs`
+//! writes the pages that are made from the code. Nothing here is part of the plugin.
+
+#![forbid(unsafe_code)]
+// The chores talk to the person who runs them.
+#![allow(clippy::print_stdout)]
+
+mod dist;
+mod docs;
+mod process;
+mod test;
+
+use std::process::ExitCode;
+
+/// What a chore answers: nothing, or a sentence that says what went wrong.
+type Outcome = Result<(), String>;
+
+struct Command {
+    name: &'static str,
+    help: &'static str,
+    run: fn(&[String]) -> Result<ExitCode, String>,
+}
+
+const COMMANDS: &[Command] = &[
+    Command {
+        name: "demo",
+        help: "build the release plugin and run `railweave demo` with the arguments that follow",
+        run: demo,
+    },
+    Command {
+        name: "dist",
+        help: "build the release plugin and program into target/dist",
+        run: |arguments| {
+            no_arguments("dist", arguments)?;
+            let built = dist::dist()?;
+            println!("{}\n{}", built.library.display(), built.program.display());
+            Ok(ExitCode::SUCCESS)
+        },
+    },
+    Command { name: "test", help: "the whole test run, or only the steps that are named", run: test::run },
+    Command {
+        name: "docs",
+        help: "write the pages in docs/ that are made from the code",
+        run: |arguments| {
+            no_arguments("docs", arguments)?;
+            docs::write()?;
+            Ok(ExitCode::SUCCESS)
+        },
+    },
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.split_first() {
+        None => Err(usage("cargo xtask wants a command")),
+        Some((name, _)) if matches!(name.as_str(), "help" | "-h" | "--help") => {
+            println!("{}", usage("The chores of Railweave"));
+            Ok(ExitCode::SUCCESS)
+        }
+        Some((name, rest)) => match COMMANDS.iter().find(|command| command.name == name) {
+            Some(command) => (command.run)(rest),
+            None => Err(usage(&format!("cargo xtask has no command \"{}\"", name.escape_debug()))),
+        },
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("{error}");
+        ExitCode::FAILURE
+    })
+}
+
+/// `sentence`, then the commands with a line each.
+fn usage(sentence: &str) -> String {
+    let commands = COMMANDS.iter().map(|command| format!("\n  cargo xtask {:<6}{}", command.name, command.help));
+    format!("{sentence}; the commands are:{}", commands.collect::<String>())
+}
+
+fn no_arguments(command: &str, arguments: &[String]) -> Outcome {
+    match arguments.first() {
+        None => Ok(()),
+        Some(first) => Err(format!("cargo xtask {command} takes no arguments, but got \"{}\"", first.escape_debug())),
+    }
+}
+
+/// Builds, and runs the demo with the exit status of the program.
+fn demo(arguments: &[String]) -> Result<ExitCode, String> {
+    let built = dist::dist()?;
+    let status = process::status(built.demo(arguments))?;
+    // A program that a signal ended has no code of its own.
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}

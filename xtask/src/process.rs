@@ -1,0 +1,40 @@
+//! Running other programs, and where things are.
+
+use crate::Outcome;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+/// The root of the repository.
+pub(crate) fn root() -> PathBuf {
+    // Cargo says where this package lies now, which need not be where it was built.
+    let package =
+        std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    package.parent().map_or_else(|| package.clone(), Path::to_path_buf)
+}
+
+/// Cargo's build directory.
+pub(crate) fn target() -> PathBuf {
+    let named = std::env::var_os("CARGO_TARGET_DIR").filter(|name| !name.is_empty());
+    root().join(named.map_or_else(|| "target".into(), PathBuf::from))
+}
+
+/// The cargo that runs this chore, in the root of the repository.
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(root());
+    command
+}
+
+/// Runs `command` to its end and answers its status.
+pub(crate) fn status(mut command: Command) -> Result<ExitStatus, String> {
+    command.status().map_err(|error| format!("cannot run {}: {error}", command.get_program().display()))
+}
+
+/// Runs `command`, which should succeed.
+pub(crate) fn run(command: Command) -> Outcome {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let line = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let status = status(command)?;
+    if status.success() { Ok(()) } else { Err(format!("{line}: {status}")) }
+}

@@ -1,0 +1,155 @@
+//! The whole test run: one table of steps.
+
+use crate::dist::{Dist, dist};
+use crate::docs;
+use crate::process::{cargo, run as run_command, target};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+/// One step: its name, why it is there, and what it does.
+struct Step {
+    name: &'static str,
+    why: &'static str,
+    run: fn(&mut Context) -> Result<Done, String>,
+}
+
+/// How a step ended that did not fail.
+enum Done {
+    Passed,
+    /// Not run, with the reason and how to change that.
+    LeftOut(String),
+}
+
+/// What steps share.
+#[derive(Default)]
+struct Context {
+    built: Option<Dist>,
+}
+
+impl Context {
+    /// The release build, made on first need.
+    fn dist(&mut self) -> Result<&Dist, String> {
+        match &mut self.built {
+            Some(built) => Ok(built),
+            none => Ok(none.insert(dist()?)),
+        }
+    }
+}
+
+/// The steps in order, the quick ones first.
+const STEPS: &[Step] = &[
+    Step {
+        name: "format",
+        why: "one layout of the code, by rustfmt",
+        run: |_| passes(cargo(&["fmt", "--all", "--check"])),
+    },
+    Step { name: "docs", why: "the pages made from the code are fresh", run: |_| docs::check().map(|()| Done::Passed) },
+    Step { name: "deny", why: "licences, sources and versions of what we depend on", run: deny },
+    Step {
+        name: "clippy",
+        why: "no warnings, in tests neither",
+        run: |_| passes(cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])),
+    },
+    Step {
+        name: "rustdoc",
+        why: "the documentation builds, and its links lead somewhere",
+        run: |_| {
+            let mut command = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
+            command.env("RUSTDOCFLAGS", "--deny warnings");
+            passes(command)
+        },
+    },
+    Step {
+        name: "dist",
+        why: "the release build that the next steps load, as users install it",
+        run: |context| context.dist().map(|_| Done::Passed),
+    },
+    Step {
+        name: "tests",
+        why: "every test; those that load the plugin load the release build",
+        run: |context| {
+            let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
+            command.env("RAILWEAVE_TEST_LIB", &context.dist()?.library);
+            passes(command)
+        },
+    },
+    Step {
+        name: "demo",
+        why: "the demonstration works here, briefly",
+        run: |context| passes(context.dist()?.demo(&["--quick".into()])),
+    },
+];
+
+/// Runs the steps named in `arguments`, or all, and counts.
+pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
+    let known = |name: &String| STEPS.iter().any(|step| step.name == name);
+    if let Some(unknown) = arguments.iter().find(|name| !known(name)) {
+        let steps: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
+        return Err(format!(
+            "cargo xtask test has no step \"{}\"; the steps are: {}",
+            unknown.escape_debug(),
+            steps.join(", ")
+        ));
+    }
+    let mut context = Context::default();
+    let (mut passed, mut failures) = (0, Vec::new());
+    for step in STEPS.iter().filter(|step| arguments.is_empty() || arguments.iter().any(|name| name == step.name)) {
+        println!("\n=== {}: {}", step.name, step.why);
+        let start = Instant::now();
+        let result = (step.run)(&mut context);
+        let seconds = start.elapsed().as_secs_f64();
+        match result {
+            Ok(Done::Passed) => {
+                passed += 1;
+                println!("=== {} passed in {seconds:.1} s", step.name);
+            }
+            Ok(Done::LeftOut(reason)) => println!("=== {} left out: {reason}", step.name),
+            Err(error) => {
+                println!("=== {} FAILED after {seconds:.1} s: {error}", step.name);
+                failures.push(format!("{}: {error}", step.name));
+            }
+        }
+    }
+    println!();
+    for failure in &failures {
+        println!("failed: {failure}");
+    }
+    println!("{passed} passed, {} failed", failures.len());
+    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn passes(command: Command) -> Result<Done, String> {
+    run_command(command).map(|()| Done::Passed)
+}
+
+/// Runs cargo-deny. Without it: installs it into `target/tools` on a machine for continuous integration, else leaves
+/// the step out.
+fn deny(_: &mut Context) -> Result<Done, String> {
+    let tools = target().join("tools");
+    let program = match find("cargo-deny") {
+        Some(program) => program,
+        None if std::env::var("CI").is_ok_and(|ci| ci == "true") => {
+            let mut install = cargo(&["install", "cargo-deny", "--locked", "--root"]);
+            install.arg(&tools);
+            run_command(install)?;
+            tools.join("bin").join("cargo-deny")
+        }
+        None => {
+            let root = tools.display();
+            return Ok(Done::LeftOut(format!(
+                "cargo-deny is not here; get it with: cargo install cargo-deny --locked --root {root}"
+            )));
+        }
+    };
+    let mut command = Command::new(program);
+    command.args(["check", "bans", "licenses", "sources"]).current_dir(crate::process::root());
+    passes(command)
+}
+
+/// The program `name` in `target/tools/bin` or on the path.
+fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(target().join("tools").join("bin")).chain(std::env::split_paths(&path));
+    folders.map(|folder| folder.join(name)).find(|program: &PathBuf| program.is_file())
+}
