@@ -4,11 +4,11 @@
 use std::fmt;
 use std::ops::Range;
 
-/// Values are below this, so a sum over up to 16384 ranks stays below 2^24, where float32 holds every integer.
-pub const VALUE_LIMIT: u32 = 1024;
+/// Values are below this, so a sum over up to [`MAX_RANKS`] ranks stays below 2^24, where float32 holds every integer.
+pub const VALUE_LIMIT: u32 = 1 << 16;
 
 /// The most ranks whose sum is exact.
-pub const MAX_RANKS: usize = 16384;
+pub const MAX_RANKS: usize = 256;
 
 /// The value of element `index` in the buffer of `rank` in `round`.
 #[must_use]
@@ -16,7 +16,7 @@ pub fn value(rank: usize, round: u64, index: usize) -> u32 {
     // Multiplication by odd constants spreads the input to the high bits, which are then used.
     let seed = (rank as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ round.wrapping_mul(0xd1b5_4a32_d192_ed03);
     let mixed = (index as u64 ^ seed).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    ((mixed ^ (mixed >> 29)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 54) as u32
+    ((mixed ^ (mixed >> 29)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 48) as u32
 }
 
 /// Fills `data` with the values of `rank` in `round` for the indices from `first` on.
@@ -27,6 +27,9 @@ pub fn fill(data: &mut [f32], rank: usize, round: u64, first: usize) {
 }
 
 /// Checks that `data` holds, from index `first` on, the sum of the values of `ranks`; for one rank that is its data.
+///
+/// Every bit of `data` counts. A bit that was flipped on the way into a sum, and that is too small for the sum's float32,
+/// is not in the result and so cannot show here; collectives that only move data show each bit.
 ///
 /// # Errors
 /// The first element that differs, and how many do.
@@ -94,7 +97,7 @@ mod tests {
     fn values_stay_below_the_limit_and_use_its_whole_range() {
         let all: Vec<u32> = (0..100_000).map(|index| value(1, 1, index)).collect();
         assert!(all.iter().all(|value| *value < VALUE_LIMIT));
-        assert!(all.contains(&0) && all.contains(&(VALUE_LIMIT - 1)));
+        assert!(all.iter().any(|value| *value < 32) && all.iter().any(|value| *value >= VALUE_LIMIT - 32));
         assert!(VALUE_LIMIT as usize * MAX_RANKS <= 1 << 24);
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct LaneDial {
 
 impl Thread {
     pub(super) fn accept_socket(&mut self, socket: TcpStream, address: SocketAddr) {
+        // The listener takes both families, and shows IPv4 addresses as mapped ones.
+        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
         let mut stream = Stream::new(socket);
         let token = self.fresh_token();
         if stream.register(self.registry(), PollToken(token)).is_ok() {
