@@ -105,8 +105,8 @@ impl PendingRail for TcpPendingRail {
         let socket = Socket::open(socket, &self.options).map_err(|(step, error)| SetupError {
             fault: if error.raw_os_error() == Some(libc::ENOTCONN) { Fault::Peer } else { Fault::Local },
             message: format!(
-                "the socket of lane {lane} could not be set up: {step}: {error}; if the peer has closed it, look at the \
-                 peer's log"
+                "the socket of lane {lane} could not be set up: {step}: {error}; if the peer has closed it, see \
+                 the peer's log"
             ),
         })?;
         *place = Some(socket);

@@ -224,7 +224,9 @@ mod tests {
         }
 
         #[test]
-        fn what_decodes_encodes_to_the_same_bytes(bytes in prop_oneof![any::<[u8; HEADER_BYTES]>(), nearly_a_header()]) {
+        fn what_decodes_encodes_to_the_same_bytes(
+            bytes in prop_oneof![any::<[u8; HEADER_BYTES]>(), nearly_a_header()],
+        ) {
             if let Ok(frame) = Frame::decode(&bytes) {
                 prop_assert_eq!(frame.encode(), bytes);
             }

@@ -293,8 +293,8 @@ fn refused(write: &WriteFrame) -> impl FnOnce(KeyError) -> LaneFailure {
         LaneFailure::of_lane(RailError {
             fault: Fault::Protocol,
             message: format!(
-                "a write of {} bytes to {:#x} was refused: {error}; was the memory deregistered while the peer was still \
-                 cleared to write to it?",
+                "a write of {} bytes to {:#x} was refused: {error}; was the memory deregistered while the peer was \
+                 still cleared to write to it?",
                 write.length, write.address
             ),
         })

@@ -27,7 +27,10 @@ pub(crate) enum KeyError {
     #[error("key {0:#010x} is not registered here, or no longer")]
     Unknown(u32),
     /// The range is not inside the registration.
-    #[error("{length} bytes at {address:#x} lie outside the {} bytes at {:#x} of key {key:#010x}", range.length, range.address)]
+    #[error(
+        "{length} bytes at {address:#x} lie outside the {} bytes at {:#x} of key {key:#010x}",
+        range.length, range.address
+    )]
     Bounds {
         /// The key.
         key: u32,

@@ -197,7 +197,8 @@ impl Lane {
         let message = match self.outgoing.unacknowledged() {
             0 => "the peer closed the connection; look at the peer's log for the reason".to_owned(),
             count => format!(
-                "the peer closed the connection with {count} writes unacknowledged; look at the peer's log for the reason"
+                "the peer closed the connection with {count} writes unacknowledged; look at the peer's log for the \
+                 reason"
             ),
         };
         self.fail(LaneFailure::of_lane(RailError { fault: Fault::Peer, message }));

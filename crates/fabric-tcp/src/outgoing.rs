@@ -168,8 +168,8 @@ impl Outgoing {
             return Err(RailError {
                 fault: Fault::Protocol,
                 message: format!(
-                    "the peer acknowledges {count} writes, after {} and of {} that were sent to it; check that both ends \
-                     run the same version",
+                    "the peer acknowledges {count} writes, after {} and of {} that were sent to it; check that both \
+                     ends run the same version",
                     self.acknowledged, self.signalled_sent
                 ),
             });

@@ -84,8 +84,8 @@ impl Socket {
         let mut message = empty_message();
         message.msg_iov = gather.pieces.as_ptr().cast_mut();
         message.msg_iovlen = gather.count as _;
-        // SAFETY: the descriptor is open as long as `self` is; the message points at `count` initialised pieces, each of
-        // which borrows or pins its bytes until `gather` is dropped; the kernel only reads them.
+        // SAFETY: the descriptor is open as long as `self` is; the message points at `count` initialised pieces, each
+        // of which borrows or pins its bytes until `gather` is dropped; the kernel only reads them.
         let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }

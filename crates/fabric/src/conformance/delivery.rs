@@ -187,7 +187,7 @@ impl<F: Fabric> Stream<F> {
         }
     }
 
-    /// Posts one message, as one or several writes, unless too many are in flight. Message `n` has area `n % IN_FLIGHT`.
+    /// Posts one message, in one write or two, unless too many are in flight. Message `n` has area `n % IN_FLIGHT`.
     fn post(&mut self, from: &mut Side<F>, lanes: usize) {
         let number = self.posted.len();
         if number == Self::COUNT || number - self.checked == Self::IN_FLIGHT {

@@ -6,8 +6,8 @@ use crate::{Access, Completion, Fabric, PostError, Rail, RailSpec, RemoteSlice};
 
 const LENGTH: usize = 4096;
 
-/// Writes `length` bytes to a place that is not to be written. Before that, where `access` lets the peer write at all, a
-/// write to the same memory that may be, so that the refusal is not for another reason.
+/// Writes `length` bytes to a place that is not to be written. Before that, where `access` lets the peer write at all,
+/// a write to the same memory that may be, so that the refusal is not for another reason.
 fn refuse<H: Harness>(
     harness: &mut H,
     access: Access,
