@@ -28,6 +28,8 @@ enum Command {
     Demo(commands::demo::Arguments),
     /// Measures latency, bandwidth and connection set-up between two local processes
     Bench(commands::bench::Arguments),
+    /// Shows every setting, its value here, and where the value comes from
+    Options(commands::options::Arguments),
     /// The process of one rank, started by the others
     #[command(name = job::SUBCOMMAND, hide = true)]
     Rank,
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
     let result = match CommandLine::parse().command {
         Command::Demo(arguments) => commands::demo::run(&arguments),
         Command::Bench(arguments) => commands::bench::run(&arguments),
+        Command::Options(arguments) => commands::options::run(&arguments),
         Command::Rank => return job::serve(),
     };
     match result {

@@ -263,8 +263,8 @@ pub(crate) unsafe fn connect(
         });
         return Ok(());
     };
-    let Some(result) = pending.lock().unwrap_or_else(PoisonError::into_inner).take() else {
-        return Ok(());
+    let Some(result) = pending.take() else {
+        return control.check();
     };
     connects.remove(&key);
     let (established, route) = result?;
@@ -290,7 +290,7 @@ pub(crate) unsafe fn accept(listen: *mut c_void, receive: *mut *mut c_void) -> R
         Listener::from_raw(listen)
     }?;
     let Some(result) = listener.pop() else {
-        return Ok(());
+        return listener.control.check();
     };
     let (established, route) = result?;
     log_connection("receives from", &established);

@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use railweave_transport::{ConnectionConfig, Error, RecvRequest, SendRequest};
 
@@ -122,7 +122,8 @@ pub(crate) struct Listener {
     pub(crate) network: Arc<dyn Network>,
     pub(crate) config: ConnectionConfig,
     pub(crate) control: Arc<Control>,
-    ready: Mutex<VecDeque<Outcome>>,
+    /// What is ready to be accepted; None once the listener is closed.
+    ready: Mutex<Option<VecDeque<Outcome>>>,
 }
 
 impl Listener {
@@ -133,17 +134,33 @@ impl Listener {
         config: ConnectionConfig,
         control: Arc<Control>,
     ) -> Self {
-        Self { nonce, device, network, config, control, ready: Mutex::default() }
+        Self { nonce, device, network, config, control, ready: Mutex::new(Some(VecDeque::new())) }
     }
 
-    /// Adds a connection that is ready, or the reason why one did not come to be.
-    pub(crate) fn push(&self, result: Outcome) {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner).push_back(result);
+    /// Adds a connection that is ready, or the reason why one did not come to be; hands it back when the listener is
+    /// closed.
+    pub(crate) fn give(&self, outcome: Outcome) -> Option<Outcome> {
+        match &mut *self.ready() {
+            Some(ready) => {
+                ready.push_back(outcome);
+                None
+            }
+            None => Some(outcome),
+        }
     }
 
     /// The oldest result that nobody accepted yet.
     pub(crate) fn pop(&self) -> Option<Outcome> {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+        self.ready().as_mut()?.pop_front()
+    }
+
+    /// Ends the listener; answers the connections that nobody accepted.
+    pub(crate) fn close(&self) -> impl Iterator<Item = (Box<Established>, Route)> {
+        self.ready().take().into_iter().flatten().filter_map(Result::ok)
+    }
+
+    fn ready(&self) -> MutexGuard<'_, Option<VecDeque<Outcome>>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The listener behind NCCL's pointer.

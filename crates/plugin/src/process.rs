@@ -23,8 +23,48 @@ pub(crate) struct Process {
     control: Mutex<Option<Arc<Control>>>,
 }
 
-/// A connect that is under way: NCCL polls it.
-pub(crate) type PendingConnect = Mutex<Option<Outcome>>;
+/// A connect that is under way: NCCL polls it, the control thread ends it.
+#[derive(Default)]
+pub(crate) struct PendingConnect {
+    state: Mutex<Pending>,
+}
+
+#[derive(Default)]
+enum Pending {
+    #[default]
+    Waiting,
+    Over(Outcome),
+    /// Nobody will ask any more.
+    Abandoned,
+}
+
+impl PendingConnect {
+    /// Gives the outcome to whoever polls; hands it back when nobody will.
+    pub(crate) fn give(&self, outcome: Outcome) -> Option<Outcome> {
+        let mut state = lock(&self.state);
+        if matches!(*state, Pending::Abandoned) {
+            return Some(outcome);
+        }
+        *state = Pending::Over(outcome);
+        None
+    }
+
+    /// The outcome, once there is one.
+    pub(crate) fn take(&self) -> Option<Outcome> {
+        self.replace(Pending::Waiting)
+    }
+
+    fn abandon(&self) -> Option<Outcome> {
+        self.replace(Pending::Abandoned)
+    }
+
+    fn replace(&self, with: Pending) -> Option<Outcome> {
+        match std::mem::replace(&mut *lock(&self.state), with) {
+            Pending::Over(outcome) => Some(outcome),
+            Pending::Waiting | Pending::Abandoned => None,
+        }
+    }
+}
 
 /// What one `init` made: from v11 on each communicator has one, before that there is one for all.
 pub(crate) struct Context {
@@ -147,7 +187,12 @@ pub(crate) fn acquire(traffic_class: Option<u8>) -> Result<Context, Error> {
 
 /// Ends a context's part. The last one ends the control thread, and does not return before it is gone.
 pub(crate) fn release(context: Context) {
-    drop(context.connects);
+    // What NCCL began to connect and never asked for again is closed like any other connection.
+    for (_, pending) in context.connects.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        if let (Some(Ok((established, route))), Ok(control)) = (pending.abandon(), context.process.control()) {
+            control.close(route, established.end);
+        }
+    }
     drop(context.process);
     let mut state = state();
     state.users = state.users.saturating_sub(1);

@@ -2,3 +2,4 @@
 
 pub(crate) mod bench;
 pub(crate) mod demo;
+pub(crate) mod options;

@@ -10,6 +10,7 @@ mod thread;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -20,6 +21,7 @@ use railweave_options::PortRange;
 use railweave_transport::{Error, Handle, Hello};
 
 use crate::comm::Listener;
+use crate::log;
 use crate::network::{End, Established, Network};
 use crate::process::PendingConnect;
 
@@ -58,7 +60,6 @@ pub(crate) type Listeners = Arc<Mutex<HashMap<u64, Arc<Listener>>>>;
 
 /// What service threads ask of the control thread.
 pub(crate) enum Command {
-    Unlisten(Arc<Listener>),
     Connect(Box<ConnectRequest>),
     Close(Route, End),
     Stop,
@@ -89,7 +90,12 @@ impl Control {
         let (waker, port) = (thread.waker(), thread.port());
         let handle = std::thread::Builder::new()
             .name("railweave-ctl".to_owned())
-            .spawn(move || thread.run())
+            .spawn(move || {
+                // Its absence shows in `check`; what was being set up then fails with a sentence.
+                if catch_unwind(AssertUnwindSafe(|| thread.run())).is_err() {
+                    log::warn("a bug in Railweave ended the control thread; please report it with the job's log");
+                }
+            })
             .map_err(|error| Error::local(format!("the control thread cannot be started: {error}")))?;
         Ok(Self { commands, listeners, waker, port, thread: Mutex::new(Some(handle)) })
     }
@@ -97,6 +103,19 @@ impl Control {
     /// TCP port of the control socket.
     pub(crate) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Whether the thread is there to do what it was asked.
+    ///
+    /// # Errors
+    /// When it ended before its time: its last words are in the log.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match &*lock(&self.thread) {
+            Some(thread) if thread.is_finished() => {
+                Err(Error::local("the control thread has ended; the lines before this one say why"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn tell(&self, command: Command) {
@@ -114,7 +133,10 @@ impl Control {
     /// Ends a listener, and what nobody accepted from it.
     pub(crate) fn unlisten(&self, nonce: u64) {
         if let Some(listener) = lock(&self.listeners).remove(&nonce) {
-            self.tell(Command::Unlisten(listener));
+            // What became ready but was never accepted is closed like any other connection.
+            for (established, route) in listener.close() {
+                self.close(route, established.end);
+            }
         }
     }
 

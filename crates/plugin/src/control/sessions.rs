@@ -33,16 +33,18 @@ enum Target {
 }
 
 impl Target {
-    fn fail(&self, error: Error) {
+    /// Hands the outcome on; gives it back when nobody waits for it any more.
+    fn give(&self, outcome: Outcome) -> Option<Outcome> {
         match self {
-            Self::Connect(result) => give(result, Err(error)),
-            Self::Accept(listener) => listener.push(Err(error)),
+            Self::Connect(pending) => pending.give(outcome),
+            Self::Accept(listener) => listener.give(outcome),
         }
     }
-}
 
-fn give(place: &PendingConnect, result: Outcome) {
-    *place.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(result);
+    fn fail(&self, error: Error) {
+        // An error that nobody waits for concerns nobody.
+        let _ = self.give(Err(error));
+    }
 }
 
 /// A connection of a session.
@@ -196,13 +198,10 @@ impl Thread {
             some => some.join("; "),
         };
         for request in reaching.waiting {
-            give(
-                &request.result,
-                Err(Error::peer(format!(
-                    "No local NIC found that reaches the peer: {failures}; check that both hosts have an address in a \
-                     common network, that no firewall blocks TCP between them, and RAILWEAVE_OOB_IF"
-                ))),
-            );
+            Target::Connect(request.result).fail(Error::peer(format!(
+                "No local NIC found that reaches the peer: {failures}; check that both hosts have an address in a common \
+                 network, that no firewall blocks TCP between them, and RAILWEAVE_OOB_IF"
+            )));
         }
     }
 
@@ -364,7 +363,7 @@ impl Thread {
         }
         if let Some(reaching) = self.reaching.remove(&process) {
             for request in reaching.waiting {
-                give(&request.result, Err(Error::configuration(text)));
+                Target::Connect(request.result).fail(Error::configuration(text));
             }
         }
     }
@@ -372,7 +371,8 @@ impl Thread {
     fn offer(&mut self, token: usize, request: ConnectRequest) {
         let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
         let Some(session) = self.session(token) else {
-            give(&request.result, Err(Error::peer("the session to the peer has just ended; it closed or died")));
+            Target::Connect(request.result)
+                .fail(Error::peer("the session to the peer has just ended; it closed or died"));
             return;
         };
         session.next_connection += 1;
@@ -493,9 +493,8 @@ impl Thread {
                         return;
                     };
                     self.forget_lanes(&setting);
-                    match setting.target {
-                        Target::Connect(result) => give(&result, Ok((established, route))),
-                        Target::Accept(listener) => listener.push(Ok((established, route))),
+                    if let Some(Ok((unwanted, route))) = setting.target.give(Ok((established, route))) {
+                        self.close(route, unwanted.end);
                     }
                     return;
                 }

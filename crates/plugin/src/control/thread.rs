@@ -179,13 +179,6 @@ impl Thread {
     fn take_commands(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
-                Ok(Command::Unlisten(listener)) => {
-                    while let Some(result) = listener.pop() {
-                        if let Ok((established, route)) = result {
-                            self.close(route, established.end);
-                        }
-                    }
-                }
                 Ok(Command::Connect(request)) => self.connect(*request),
                 Ok(Command::Close(route, end)) => self.close(route, end),
                 Ok(Command::Stop) => self.stopping = Some(self.now_ns() + Lingering::LIMIT_NS),

@@ -1,0 +1,81 @@
+//! `railweave options`: every setting, its value here, and where the value comes from.
+
+use crate::output::{print, table};
+use clap::Args;
+use railweave_options::{Options, Row};
+use serde::Serialize;
+use std::error::Error;
+
+/// Arguments of `railweave options`.
+#[derive(Args, Debug)]
+pub(crate) struct Arguments {
+    /// Also says what each setting does and may hold
+    #[arg(long, short)]
+    verbose: bool,
+    /// Prints the settings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One setting in the form of `--json`.
+#[derive(Serialize)]
+struct Setting {
+    /// The variable that wins over all others.
+    variable: &'static str,
+    /// Its value, as it would be written.
+    value: String,
+    /// Where the value comes from: a variable's name, or `default`.
+    source: String,
+    /// Every variable that is read for it, in order of precedence.
+    variables: Vec<&'static str>,
+    /// What its variable may hold.
+    allowed: &'static str,
+    /// What holds when nothing is set.
+    default: &'static str,
+    /// What it does.
+    help: &'static str,
+}
+
+impl Setting {
+    fn new(row: Row) -> Self {
+        Self {
+            variable: row.entry.variable(),
+            value: row.value,
+            source: row.source.to_string(),
+            variables: row.entry.all_variables().collect(),
+            allowed: row.entry.allowed,
+            default: row.entry.default,
+            help: row.entry.help,
+        }
+    }
+}
+
+/// Shows the settings as this environment makes them.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let (options, warnings) = Options::from_env().map_err(|errors| {
+        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        lines.join("\nrailweave: ")
+    })?;
+    for warning in &warnings {
+        eprintln!("railweave: {warning}");
+    }
+    let settings: Vec<Setting> = options.rows().into_iter().map(Setting::new).collect();
+    if arguments.json {
+        return Ok(print(serde_json::to_string_pretty(&settings)?)?);
+    }
+    let mut shown = table(&["setting", "value", "from"], 3);
+    for setting in &settings {
+        shown.add_row([setting.variable, &setting.value, &setting.source]);
+    }
+    print(shown)?;
+    if arguments.verbose {
+        for setting in &settings {
+            print(format_args!("\n{}\n  {}", setting.variable, setting.help))?;
+            print(format_args!("  allowed: {}; default: {}", setting.allowed, setting.default))?;
+            if setting.variables.len() > 1 {
+                print(format_args!("  also read: {}", setting.variables[1..].join(", ")))?;
+            }
+        }
+    }
+    Ok(())
+}
