@@ -31,6 +31,9 @@ pub(crate) struct NetworkArguments {
     /// How traffic is shared between the rails, such as 80,20 [default: by speed]
     #[arg(long, value_name = "LIST")]
     weights: Option<String>,
+    /// What to start each rank with, {rank} being its number, such as "ip netns exec host{rank}"
+    #[arg(long, value_name = "COMMAND")]
+    rank_command: Option<String>,
     /// The longest time without any progress, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     stall: u64,
@@ -61,8 +64,17 @@ impl NetworkArguments {
         let program = std::env::current_exe()?;
         let variables = self.variables(|name| std::env::var_os(name).is_some());
         let job = serde_json::to_vec(job)?;
-        Ok(Ranks::spawn(ranks, &job, |_| {
-            let mut command = Command::new(&program);
+        Ok(Ranks::spawn(ranks, &job, |rank| {
+            let wrapper = self.rank_command.as_deref().unwrap_or_default().replace("{rank}", &rank.to_string());
+            let mut words = wrapper.split_whitespace();
+            let mut command = match words.next() {
+                Some(first) => {
+                    let mut command = Command::new(first);
+                    command.args(words).arg(&program);
+                    command
+                }
+                None => Command::new(&program),
+            };
             command.arg(job::SUBCOMMAND).envs(variables.iter().cloned());
             command
         })?)

@@ -56,8 +56,11 @@ pub struct Bandwidth {
 /// All that was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Results {
-    /// Half of a round trip of 8 bytes.
+    /// Half of a round trip of 8 bytes, until its send and its receive are done; each receive is posted once the one
+    /// before it is done.
     pub latency: Times,
+    /// Half of a round trip of 8 bytes, until the answer has come; four receives are posted ahead.
+    pub latency_ahead: Times,
     /// The bandwidth at each size.
     pub bandwidth: Vec<Bandwidth>,
     /// From the first poll of connect and accept until both sides have their connection.
@@ -66,6 +69,8 @@ pub struct Results {
 
 /// Bytes of a message for latency.
 const LATENCY_BYTES: usize = 8;
+/// Receives that are posted ahead of their sends in the second measurement of latency.
+const RECEIVES_AHEAD: usize = 4;
 /// The most memory of one side.
 const MAX_BUFFER_BYTES: usize = 256 << 20;
 /// Rounds of the warm-up, and of the measurement that tells how many rounds fit into the time.
@@ -96,7 +101,8 @@ pub fn run<N: NetApi>(
     let connect = connect_times(net, link, settings, &abort)?;
     let mut pair = Pair::connect(net, link, settings, &abort)?;
     progress(link, "latency");
-    let latency = pair.latency(link, settings.time)?;
+    let latency = pair.latency(link, settings.time, 1)?;
+    let latency_ahead = pair.latency(link, settings.time, RECEIVES_AHEAD)?;
     let mut bandwidth = Vec::with_capacity(settings.sizes.len());
     for bytes in &settings.sizes {
         progress(link, &format!("bandwidth of {bytes} bytes"));
@@ -105,7 +111,7 @@ pub fn run<N: NetApi>(
     link.barrier()?;
     pair.to.close()?;
     pair.from.close()?;
-    Ok(Results { latency, bandwidth, connect })
+    Ok(Results { latency, latency_ahead, bandwidth, connect })
 }
 
 /// Sets connections up from rank 1 to rank 0, one after the other, and times them; a time is that of the slower side.
@@ -209,45 +215,63 @@ impl<'a, N: NetApi> Pair<'a, N> {
         Ok(Self { net, rank, to, from, buffer_bytes: wanted, patience })
     }
 
-    fn latency(&mut self, link: &mut Link, time: Duration) -> Result<Times, CommunicatorError> {
-        self.ping_pong(WARM_UP_ROUNDS)?;
+    fn latency(&mut self, link: &mut Link, time: Duration, ahead: usize) -> Result<Times, CommunicatorError> {
+        self.ping_pong(WARM_UP_ROUNDS, ahead)?;
         let begin = Instant::now();
-        self.ping_pong(WARM_UP_ROUNDS)?;
+        self.ping_pong(WARM_UP_ROUNDS, ahead)?;
         let rounds = rounds_in(time, begin.elapsed() / WARM_UP_ROUNDS as u32).clamp(100, MAX_ROUNDS);
         // Rank 0 says how many, so that both do the same.
         let rounds = gather_numbers(link, rounds as u64)?[0] as usize;
-        let trips = self.ping_pong(rounds)?;
-        // Only rank 0 has times; it tells rank 1.
-        let median = Times::of(trips.into_iter().map(|trip| trip / 2).collect());
-        let nanos = [median.median, median.p99].map(|time| time.as_nanos() as u64);
-        let (p50, p99) = (gather_numbers(link, nanos[0])?[0], gather_numbers(link, nanos[1])?[0]);
-        Ok(Times { count: rounds, median: Duration::from_nanos(p50), p99: Duration::from_nanos(p99) })
+        let trips = self.ping_pong(rounds, ahead)?;
+        Ok(Times::shared(link, Times::of(trips.into_iter().map(|trip| trip / 2).collect()))?)
     }
 
-    /// `rounds` round trips from rank 0, which times each of them. A receive is always posted ahead of the peer's send.
-    fn ping_pong(&mut self, rounds: usize) -> Result<Vec<Duration>, CommunicatorError> {
+    /// `rounds` round trips from rank 0, which times each of them, with `ahead` receives posted ahead of the peer's sends.
+    fn ping_pong(&mut self, rounds: usize, ahead: usize) -> Result<Vec<Duration>, CommunicatorError> {
         let mut times = Vec::with_capacity(rounds);
-        let mut expected = VecDeque::from([self.post_receive(0, LATENCY_BYTES)?]);
+        let mut expected = VecDeque::new();
+        for _ in 0..ahead.min(rounds) {
+            expected.push_back(self.post_receive(0, LATENCY_BYTES)?);
+        }
         for round in 0..rounds {
-            let last = round + 1 == rounds;
+            let more = round + ahead < rounds;
             let begin = Instant::now();
             if self.rank == 0 {
-                expected.push_back(self.post_send(0, LATENCY_BYTES)?);
-                self.finish_all(&mut expected)?;
-                times.push(begin.elapsed());
-                if !last {
-                    expected.push_back(self.post_receive(0, LATENCY_BYTES)?);
-                }
-            } else {
-                self.finish_all(&mut expected)?;
-                if !last {
-                    expected.push_back(self.post_receive(0, LATENCY_BYTES)?);
-                }
                 let sent = self.post_send(0, LATENCY_BYTES)?;
-                self.finish(&sent, "the end of an 8-byte send")?;
+                if ahead == 1 {
+                    expected.push_back(sent);
+                    self.finish_all(&mut expected)?;
+                    times.push(begin.elapsed());
+                } else {
+                    self.finish_first(&mut expected)?;
+                    times.push(begin.elapsed());
+                    self.finish(&sent, "the end of an 8-byte send")?;
+                }
+                if more {
+                    expected.push_back(self.post_receive(0, LATENCY_BYTES)?);
+                }
+                continue;
             }
+            self.finish_first(&mut expected)?;
+            // With others posted already, the next receive can wait until the answer is out.
+            if more && ahead == 1 {
+                expected.push_back(self.post_receive(0, LATENCY_BYTES)?);
+            }
+            let sent = self.post_send(0, LATENCY_BYTES)?;
+            if more && ahead > 1 {
+                expected.push_back(self.post_receive(0, LATENCY_BYTES)?);
+            }
+            self.finish(&sent, "the end of an 8-byte send")?;
         }
         Ok(times)
+    }
+
+    /// Finishes the oldest of some receives.
+    fn finish_first(&mut self, requests: &mut VecDeque<Request>) -> Result<(), CommunicatorError> {
+        match requests.pop_front() {
+            Some(first) => self.finish(&first, "a receive of 8 bytes"),
+            None => Ok(()),
+        }
     }
 
     /// Finishes requests in any order: some plugins move one transfer only inside the test of that very transfer.
@@ -384,8 +408,17 @@ impl<'a, N: NetApi> Pair<'a, N> {
 }
 
 impl Times {
+    /// Rank 0's times, for both ranks: only rank 0 has some.
+    pub(crate) fn shared(link: &mut Link, mine: Self) -> Result<Self, BootstrapError> {
+        let nanos = |time: Duration| time.as_nanos() as u64;
+        let [median, p99, count] = [nanos(mine.median), nanos(mine.p99), mine.count as u64];
+        let mut of_rank_0 = |number: u64| Ok::<_, BootstrapError>(gather_numbers(link, number)?[0]);
+        let (median, p99) = (Duration::from_nanos(of_rank_0(median)?), Duration::from_nanos(of_rank_0(p99)?));
+        Ok(Self { count: of_rank_0(count)? as usize, median, p99 })
+    }
+
     /// Of times in any order; all zero when there are none.
-    fn of(mut times: Vec<Duration>) -> Self {
+    pub(crate) fn of(mut times: Vec<Duration>) -> Self {
         times.sort();
         let at = |percent: usize| times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)));
         let at = |percent| at(percent).copied().unwrap_or_default();
@@ -393,12 +426,12 @@ impl Times {
     }
 }
 
-fn rounds_in(time: Duration, one: Duration) -> usize {
+pub(crate) fn rounds_in(time: Duration, one: Duration) -> usize {
     (time.as_secs_f64() / one.as_secs_f64().max(1e-9)) as usize
 }
 
 /// Gives a number to all ranks and returns all numbers in order of rank.
-fn gather_numbers(link: &mut Link, mine: u64) -> Result<Vec<u64>, BootstrapError> {
+pub(crate) fn gather_numbers(link: &mut Link, mine: u64) -> Result<Vec<u64>, BootstrapError> {
     let garbled = || BootstrapError::Garbled { what: "a number of a rank".to_owned() };
     let numbers = link.all_gather(&mine.to_le_bytes())?;
     numbers.iter().map(|bytes| bytes[..].try_into().map(u64::from_le_bytes).map_err(|_| garbled())).collect()

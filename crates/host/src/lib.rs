@@ -22,6 +22,7 @@ pub mod plan;
 mod plugin;
 pub mod progress;
 pub mod ranks;
+pub mod raw;
 mod table;
 
 pub use communicator::{Communicator, CommunicatorError};

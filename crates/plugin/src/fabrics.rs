@@ -12,6 +12,7 @@ use railweave_transport::{Error, HandleAddress};
 
 use crate::log;
 use crate::network::{Network, NetworkOf};
+use crate::registrations::Registrations;
 
 /// HELLO's bit for TCP.
 const TCP_BIT: u8 = 1;
@@ -80,7 +81,7 @@ fn tcp(options: &Options) -> Result<Found, Error> {
     let lanes = options.lanes.value;
     let weights = options.weights.value;
     let network = NetworkOf::<Tcp> {
-        domains: selection.ports.iter().map(|_| TcpDomain::new(config)).collect(),
+        registrations: selection.ports.iter().map(|_| Registrations::new(TcpDomain::new(config))).collect(),
         ports: selection.ports,
         devices,
         lanes: Box::new(move |place| lanes.on(place)),

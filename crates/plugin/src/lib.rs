@@ -15,6 +15,7 @@ mod identity;
 mod log;
 mod network;
 mod process;
+mod registrations;
 mod tables;
 
 pub use counters::railweaveRailCounters_v1;

@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use railweave_fabric::{Access, Domain, Fabric, Memory, RegisterError, Registration};
+use railweave_fabric::{Fabric, Memory, MemoryKind, RegisterError};
 use railweave_topology::{ChosenPort, Device, Endpoint};
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Cut, Dial, Error, Flushed, HandshakePort, Incoming,
@@ -13,6 +13,7 @@ use railweave_transport::{
 };
 
 use crate::counters;
+use crate::registrations::Registrations;
 
 /// The sending end of a connection, whatever the fabric.
 pub(crate) trait SendEnd: Send {
@@ -93,7 +94,8 @@ impl End {
 /// Memory registered on every rail of a connection: NCCL's `mhandle`.
 pub(crate) struct MemoryHandle {
     pub(crate) keys: MemoryKeys,
-    _registrations: Vec<Box<dyn Registration>>,
+    /// What to drop, which ends the part of this handle in each registration.
+    _registrations: Box<dyn Send + Sync>,
 }
 
 /// Registers memory for a connection. Called by service threads while a progress thread uses the connection.
@@ -102,28 +104,22 @@ pub(crate) trait Registrar: Send + Sync {
 }
 
 struct RegistrarOf<F: Fabric> {
-    /// The domain of each rail that came up, by the rail's number.
-    domains: Vec<(usize, Arc<F::Domain>)>,
+    /// The registrations of each rail's port, by the rail's number.
+    rails: Vec<(usize, Arc<Registrations<F>>)>,
 }
 
 impl<F: Fabric> Registrar for RegistrarOf<F> {
     fn register(&self, memory: &Memory) -> Result<MemoryHandle, RegisterError> {
-        let mut keys =
-            MemoryKeys { host: memory.kind() == railweave_fabric::MemoryKind::Host, ..MemoryKeys::default() };
-        let mut registrations: Vec<Box<dyn Registration>> = Vec::new();
-        for (position, (rail, domain)) in self.domains.iter().enumerate() {
-            // Rails that share a port share the registration.
-            if let Some((first, _)) = self.domains[..position].iter().find(|(_, other)| Arc::ptr_eq(other, domain)) {
-                keys.local[*rail] = keys.local[*first];
-                keys.remote[*rail] = keys.remote[*first];
-                continue;
-            }
-            let registration = domain.register(memory.clone(), Access::DATA)?;
+        let host = memory.kind() == MemoryKind::Host;
+        let mut keys = MemoryKeys { host, ..MemoryKeys::default() };
+        let mut shared = Vec::with_capacity(self.rails.len());
+        for (rail, registrations) in &self.rails {
+            let registration = registrations.register(memory)?;
             keys.local[*rail] = registration.local_key();
             keys.remote[*rail] = registration.remote_key();
-            registrations.push(Box::new(registration));
+            shared.push(registration);
         }
-        Ok(MemoryHandle { keys, _registrations: registrations })
+        Ok(MemoryHandle { keys, _registrations: Box::new(shared) })
     }
 }
 
@@ -157,17 +153,17 @@ pub(crate) trait Handshake: Send {
 
 struct Connecting<F: Fabric> {
     connector: Connector<F>,
-    domains: Vec<Arc<F::Domain>>,
+    registrations: Vec<Arc<Registrations<F>>>,
 }
 
 struct Accepting<F: Fabric> {
     acceptor: Acceptor<F>,
-    domains: Vec<Arc<F::Domain>>,
+    registrations: Vec<Arc<Registrations<F>>>,
 }
 
-fn registrar<F: Fabric>(rails: &[RailInfo], domains: &[Arc<F::Domain>]) -> Arc<dyn Registrar> {
-    let domains = rails.iter().map(|rail| (rail.index, Arc::clone(&domains[rail.local_port]))).collect();
-    Arc::new(RegistrarOf::<F> { domains })
+fn registrar<F: Fabric>(rails: &[RailInfo], registrations: &[Arc<Registrations<F>>]) -> Arc<dyn Registrar> {
+    let rails = rails.iter().map(|rail| (rail.index, Arc::clone(&registrations[rail.local_port]))).collect();
+    Arc::new(RegistrarOf::<F> { rails })
 }
 
 fn step<C>(action: Action<C>, establish: impl FnOnce(Box<C>) -> Established) -> Step {
@@ -201,12 +197,12 @@ where
         self.connector.timeout_ns()
     }
     fn poll_step(&mut self) -> Option<Step> {
-        let domains = &self.domains;
+        let registrations = &self.registrations;
         self.connector.poll_action().map(|action| {
             step(action, |connection| {
                 let rails = connection.rails();
                 Established {
-                    registrar: registrar::<F>(&rails, domains),
+                    registrar: registrar::<F>(&rails, registrations),
                     link: Arc::clone(connection.link()),
                     peer: connection.peer().to_owned(),
                     rails,
@@ -236,12 +232,12 @@ where
         self.acceptor.timeout_ns()
     }
     fn poll_step(&mut self) -> Option<Step> {
-        let domains = &self.domains;
+        let registrations = &self.registrations;
         self.acceptor.poll_action().map(|action| {
             step(action, |connection| {
                 let rails = connection.rails();
                 Established {
-                    registrar: registrar::<F>(&rails, domains),
+                    registrar: registrar::<F>(&rails, registrations),
                     link: Arc::clone(connection.link()),
                     peer: connection.peer().to_owned(),
                     rails,
@@ -283,7 +279,7 @@ pub(crate) struct NetworkOf<F: Fabric> {
     pub(crate) devices: Vec<Device>,
     pub(crate) ports: Vec<ChosenPort>,
     /// One per port.
-    pub(crate) domains: Vec<Arc<F::Domain>>,
+    pub(crate) registrations: Vec<Arc<Registrations<F>>>,
     /// Lanes that this side wishes for, by the port's place in its device.
     pub(crate) lanes: Box<dyn Fn(usize) -> u8 + Send + Sync>,
     /// Weight by the port's place in its device; None takes the speed.
@@ -307,15 +303,15 @@ impl<F: Fabric> NetworkOf<F> {
                         plane_id: port.plane_id.unwrap_or(-1),
                         address: port.facts.wire_address(),
                     },
-                    domain: Arc::clone(&self.domains[*index]),
+                    domain: Arc::clone(self.registrations[*index].domain()),
                     weight: (self.weight)(place),
                 }
             })
             .collect()
     }
 
-    fn device_domains(&self, device: usize) -> Vec<Arc<F::Domain>> {
-        self.devices[device].ports.iter().map(|index| Arc::clone(&self.domains[*index])).collect()
+    fn device_registrations(&self, device: usize) -> Vec<Arc<Registrations<F>>> {
+        self.devices[device].ports.iter().map(|index| Arc::clone(&self.registrations[*index])).collect()
     }
 }
 
@@ -348,7 +344,7 @@ where
     fn connect(&self, device: usize, nonce: u64, setup: Setup) -> Box<dyn Handshake> {
         let ports = self.handshake_ports(device);
         let connector = Connector::<F>::new(setup.config, ports, nonce, setup.peer, setup.deadline_ns, counters::of);
-        Box::new(Connecting { connector, domains: self.device_domains(device) })
+        Box::new(Connecting { connector, registrations: self.device_registrations(device) })
     }
 
     fn accept(
@@ -378,6 +374,6 @@ where
             setup.deadline_ns,
             counters::of,
         );
-        Box::new(Accepting { acceptor, domains: self.device_domains(device) })
+        Box::new(Accepting { acceptor, registrations: self.device_registrations(device) })
     }
 }

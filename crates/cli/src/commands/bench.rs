@@ -6,11 +6,14 @@ use crate::output::{print, table};
 use crate::size::Size;
 use clap::Args;
 use railweave_host::NetApi;
-use railweave_host::bench::{Results, Settings, Times, run as measure};
+use railweave_host::Plugin;
+use railweave_host::bench::{Bandwidth, Results, Settings, Times, run as measure};
 use railweave_host::bootstrap::Link;
+use railweave_host::raw::{self, RawResults, RawSettings};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::io::IsTerminal;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Arguments of `railweave bench`.
@@ -33,6 +36,9 @@ pub(crate) struct Arguments {
     /// The device to use
     #[arg(long, value_name = "INDEX", default_value_t = 0, value_parser = clap::value_parser!(i32).range(0..=255))]
     device: i32,
+    /// Also measures plain TCP sockets over the same rails, the limit of what a plugin over TCP can reach
+    #[arg(long)]
+    raw: bool,
     /// Prints the results as JSON
     #[arg(long)]
     json: bool,
@@ -47,6 +53,7 @@ pub(crate) struct Job {
     in_flight: usize,
     seconds: f64,
     connects: usize,
+    raw: bool,
 }
 
 /// What a rank tells its parent.
@@ -55,7 +62,7 @@ enum Report {
     /// What begins.
     Phase(String),
     /// What came out.
-    Done(Outcome),
+    Done(Box<Outcome>),
 }
 
 /// What was measured; the form of `--json`.
@@ -69,11 +76,26 @@ struct Outcome {
     api: u32,
     /// The name of the device.
     device: String,
-    /// Half of a round trip of 8 bytes.
+    /// Half of a round trip of 8 bytes, until its send and its receive are done.
     latency: TimesOutcome,
+    /// Half of a round trip of 8 bytes, until the answer has come, with four receives posted ahead.
+    latency_ahead: TimesOutcome,
     /// Set-up of one connection.
     connect: TimesOutcome,
     /// One entry for each size.
+    bandwidth: Vec<BandwidthOutcome>,
+    /// Plain sockets over the same rails, with `--raw`.
+    raw: Option<RawOutcome>,
+}
+
+/// What plain sockets reach.
+#[derive(Debug, Serialize, Deserialize)]
+struct RawOutcome {
+    /// The two ends of each rail.
+    rails: Vec<(IpAddr, IpAddr)>,
+    /// Half of a round trip of 8 bytes on the first rail.
+    latency: TimesOutcome,
+    /// All rails together, one entry for each size.
     bandwidth: Vec<BandwidthOutcome>,
 }
 
@@ -106,6 +128,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         in_flight: arguments.in_flight as usize,
         seconds: arguments.seconds,
         connects: arguments.connects as usize,
+        raw: arguments.raw,
     });
     let ranks = arguments.network.spawn(2, &job)?;
     let show_phases = std::io::stderr().is_terminal();
@@ -140,23 +163,48 @@ pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
         // A parent that is gone shows in the next exchange.
         let _ = report(link, &Report::Phase(phase.to_owned()));
     })?;
+    let raw = if job.raw { Some(raw(job, link, &plugin)?) } else { None };
     net.finalize()?;
-    let Results { latency, bandwidth, connect } = results;
-    let bandwidth = bandwidth.into_iter().map(|at| BandwidthOutcome {
-        bytes: at.bytes,
-        in_flight: at.in_flight,
-        gigabits_per_second: at.gigabits_per_second,
-    });
+    let Results { latency, latency_ahead, bandwidth, connect } = results;
     let outcome = Outcome {
         plugin: plugin.name().to_owned(),
         path: plugin.path().display().to_string(),
         api: plugin.version(),
         device,
         latency: latency.into(),
+        latency_ahead: latency_ahead.into(),
         connect: connect.into(),
-        bandwidth: bandwidth.collect(),
+        bandwidth: bandwidth.into_iter().map(BandwidthOutcome::from).collect(),
+        raw,
     };
-    report(link, &Report::Done(outcome))
+    report(link, &Report::Done(Box::new(outcome)))
+}
+
+/// Plain sockets over the rails that the plugin used, in rank 0's order.
+fn raw(job: &Job, link: &mut Link, plugin: &Plugin) -> Result<RawOutcome, Box<dyn Error>> {
+    let counted = plugin.rail_counters().unwrap_or_default();
+    let mut rails = Vec::new();
+    for rail in counted {
+        rails.push((rail.local.parse::<IpAddr>()?, rail.remote.parse::<IpAddr>()?));
+    }
+    report(link, &Report::Phase("plain sockets".to_owned()))?;
+    let of_rank_0 = link.all_gather(&serde_json::to_vec(&rails)?)?.swap_remove(0);
+    let rails: Vec<(IpAddr, IpAddr)> = serde_json::from_slice(&of_rank_0)?;
+    if rails.is_empty() {
+        return Err("--raw needs to know the rails, which only Railweave's own plugin tells; leave --raw out".into());
+    }
+    let mine =
+        |(first, second): &(IpAddr, IpAddr)| if link.rank() == 0 { (*first, *second) } else { (*second, *first) };
+    let settings = RawSettings {
+        rails: rails.iter().map(mine).collect(),
+        sizes: job.sizes.clone(),
+        in_flight: job.in_flight,
+        time: Duration::from_secs_f64(job.seconds),
+        stall: job.network.stall(),
+    };
+    let RawResults { latency, bandwidth } = raw::run(link, &settings)?;
+    let bandwidth = bandwidth.into_iter().map(BandwidthOutcome::from).collect();
+    Ok(RawOutcome { rails, latency: latency.into(), bandwidth })
 }
 
 fn report(link: &mut Link, report: &Report) -> Result<(), Box<dyn Error>> {
@@ -170,17 +218,48 @@ impl From<Times> for TimesOutcome {
     }
 }
 
+impl From<Bandwidth> for BandwidthOutcome {
+    fn from(at: Bandwidth) -> Self {
+        let Bandwidth { bytes, in_flight, gigabits_per_second } = at;
+        Self { bytes, in_flight, gigabits_per_second }
+    }
+}
+
 fn show(outcome: &Outcome) -> std::io::Result<()> {
-    let Outcome { plugin, path, api, device, latency, connect, bandwidth } = outcome;
+    let Outcome { plugin, path, api, device, latency, latency_ahead, connect, bandwidth, raw } = outcome;
     print(format_args!("{plugin} (net v{api}, device {device}), {path}"))?;
     let mut times = table(&["time", "median", "99th percentile", "count"], 1);
-    let us = |us: f64| format!("{us:.1} µs");
-    times.add_row(["8 bytes, one way", &us(latency.median_us), &us(latency.p99_us), &latency.count.to_string()]);
-    times.add_row(["connection set-up", &us(connect.median_us), &us(connect.p99_us), &connect.count.to_string()]);
-    print(times)?;
-    let mut rates = table(&["message", "in flight", "Gb/s"], 0);
-    for BandwidthOutcome { bytes, in_flight, gigabits_per_second } in bandwidth {
-        rates.add_row([Size(*bytes).to_string(), in_flight.to_string(), format!("{gigabits_per_second:.3}")]);
+    let mut add = |what: &str, times_of: &TimesOutcome| {
+        let us = |us: f64| format!("{us:.1} µs");
+        times.add_row([what, &us(times_of.median_us), &us(times_of.p99_us), &times_of.count.to_string()]);
+    };
+    add("8 bytes, one way, send and receive done", latency);
+    add("8 bytes, one way, 4 receives posted ahead", latency_ahead);
+    if let Some(raw) = raw {
+        add("8 bytes, one way, plain socket", &raw.latency);
     }
-    print(rates)
+    add("connection set-up", connect);
+    print(times)?;
+    let mut rates = match raw {
+        Some(_) => table(&["message", "in flight", "Gb/s", "plain sockets Gb/s", "ratio"], 0),
+        None => table(&["message", "in flight", "Gb/s"], 0),
+    };
+    for (index, BandwidthOutcome { bytes, in_flight, gigabits_per_second: rate }) in bandwidth.iter().enumerate() {
+        let mut row = vec![Size(*bytes).to_string(), in_flight.to_string(), format!("{rate:.3}")];
+        if let Some(plain) = raw.as_ref().and_then(|raw| raw.bandwidth.get(index)) {
+            let plain = plain.gigabits_per_second;
+            row.extend([format!("{plain:.3}"), format!("{:.2}", rate / plain)]);
+        }
+        rates.add_row(row);
+    }
+    print(rates)?;
+    if let Some(raw) = raw {
+        let ratio = latency_ahead.median_us / raw.latency.median_us;
+        let rails: Vec<String> = raw.rails.iter().map(|(a, b)| format!("{a} - {b}")).collect();
+        print(format_args!(
+            "latency with receives posted ahead: {ratio:.2} x a plain socket; rails: {}",
+            rails.join(", ")
+        ))?;
+    }
+    Ok(())
 }

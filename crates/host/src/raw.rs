@@ -1,0 +1,290 @@
+//! The raw limit of TCP between two ranks: plain sockets, a sender and a receiver that spin as the plugin does, the same
+//! sizes, and buffers used in turn. What a plugin over TCP reaches is to be seen beside this, from the same run.
+
+use crate::bench::{Bandwidth, Times, gather_numbers, rounds_in};
+use crate::bootstrap::{BootstrapError, Link};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Bytes of a message for latency.
+const LATENCY_BYTES: usize = 8;
+/// Round trips before the measurement.
+const WARM_UP_ROUNDS: usize = 200;
+/// The most round trips whose times are kept.
+const MAX_ROUNDS: usize = 200_000;
+/// Parts of the time of a stream, of which the first two are a warm-up and the median of the others counts.
+const WINDOWS: usize = 9;
+const WARM_UP_WINDOWS: usize = 2;
+/// The most memory of one side.
+const MAX_BUFFER_BYTES: usize = 256 << 20;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct RawSettings {
+    /// This rank's and the peer's address of each rail, in the same order on both ranks.
+    pub rails: Vec<(IpAddr, IpAddr)>,
+    /// The sizes of messages for bandwidth, in bytes.
+    pub sizes: Vec<usize>,
+    /// Buffers that are used in turn.
+    pub in_flight: usize,
+    /// About how long to measure the latency, and the bandwidth of each size.
+    pub time: Duration,
+    /// The longest time without any progress before an error.
+    pub stall: Duration,
+}
+
+/// All that was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RawResults {
+    /// Half of a round trip of 8 bytes on the first rail.
+    pub latency: Times,
+    /// The bandwidth of all rails together at each size: one stream on each, all at once.
+    pub bandwidth: Vec<Bandwidth>,
+}
+
+/// Why there is no measurement.
+#[derive(Debug)]
+pub enum RawError {
+    /// The exchange between the ranks failed.
+    Bootstrap(BootstrapError),
+    /// A socket failed.
+    Socket {
+        /// What was being done.
+        what: String,
+        /// The kernel's answer.
+        error: io::Error,
+    },
+    /// Nothing moved for too long.
+    Stalled(String),
+}
+
+impl std::fmt::Display for RawError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Bootstrap(error) => error.fmt(f),
+            Self::Socket { what, error } => write!(f, "raw sockets: {what}: {error}; check the rails' addresses"),
+            Self::Stalled(what) => {
+                write!(f, "raw sockets: {what} did not go on; look whether the other rank still runs")
+            }
+        }
+    }
+}
+
+impl std::error::Error for RawError {}
+
+impl From<BootstrapError> for RawError {
+    fn from(error: BootstrapError) -> Self {
+        Self::Bootstrap(error)
+    }
+}
+
+fn socket(what: &str) -> impl FnOnce(io::Error) -> RawError + '_ {
+    move |error| RawError::Socket { what: what.to_owned(), error }
+}
+
+/// Measures; both ranks of `link` call this together and get the same results. Rank 0 sends.
+///
+/// # Errors
+/// When a rail cannot be connected, or the other rank is gone.
+pub fn run(link: &mut Link, settings: &RawSettings) -> Result<RawResults, RawError> {
+    let abort = link.abort_flag();
+    let mut first = connect(link, &settings.rails[..1.min(settings.rails.len())], settings.stall, &abort)?;
+    let latency = latency(link, &mut first, settings, &abort)?;
+    drop(first);
+    let mut bandwidth = Vec::new();
+    for bytes in &settings.sizes {
+        let mut streams = connect(link, &settings.rails, settings.stall, &abort)?;
+        bandwidth.push(stream(link, &mut streams, *bytes, settings, &abort)?);
+        link.barrier()?;
+    }
+    Ok(RawResults { latency, bandwidth })
+}
+
+/// One socket per rail, from rank 0's address to rank 1's.
+fn connect(
+    link: &mut Link,
+    rails: &[(IpAddr, IpAddr)],
+    stall: Duration,
+    abort: &AtomicBool,
+) -> Result<Vec<TcpStream>, RawError> {
+    let listeners: Vec<TcpListener> = match link.rank() {
+        1 => rails.iter().map(|(local, _)| TcpListener::bind((*local, 0))).collect::<Result<_, _>>(),
+        _ => Ok(Vec::new()),
+    }
+    .map_err(socket("listening"))?;
+    let ports: Vec<u8> = listeners
+        .iter()
+        .flat_map(|listener| listener.local_addr().map_or(0, |address| address.port()).to_le_bytes())
+        .collect();
+    let ports = link.all_gather(&ports)?.swap_remove(1);
+    let mut streams = Vec::new();
+    if link.rank() == 0 {
+        for ((_, remote), port) in rails.iter().zip(ports.chunks_exact(2)) {
+            let address = SocketAddr::new(*remote, u16::from_le_bytes([port[0], port[1]]));
+            streams.push(TcpStream::connect_timeout(&address, stall).map_err(socket("connecting"))?);
+        }
+    } else {
+        for listener in &listeners {
+            listener.set_nonblocking(true).map_err(socket("listening"))?;
+            let begin = Instant::now();
+            streams.push(loop {
+                match listener.accept() {
+                    Ok((stream, _)) => break stream,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(socket("accepting")(error)),
+                }
+                check(begin, stall, abort, "accepting")?;
+                std::thread::sleep(Duration::from_millis(1));
+            });
+        }
+    }
+    for stream in &streams {
+        stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true)).map_err(socket("setting options"))?;
+    }
+    Ok(streams)
+}
+
+fn check(since: Instant, stall: Duration, abort: &AtomicBool, what: &str) -> Result<(), RawError> {
+    if abort.load(Ordering::Relaxed) || since.elapsed() > stall {
+        return Err(RawError::Stalled(what.to_owned()));
+    }
+    Ok(())
+}
+
+fn latency(
+    link: &mut Link,
+    streams: &mut [TcpStream],
+    settings: &RawSettings,
+    abort: &AtomicBool,
+) -> Result<Times, RawError> {
+    let Some(stream) = streams.first_mut() else {
+        return Ok(Times::of(Vec::new()));
+    };
+    let begins = link.rank() == 0;
+    let mut rounds = |count: usize| ping_pong(stream, begins, count, settings.stall, abort);
+    rounds(WARM_UP_ROUNDS)?;
+    let begin = Instant::now();
+    rounds(WARM_UP_ROUNDS)?;
+    let count = rounds_in(settings.time, begin.elapsed() / WARM_UP_ROUNDS as u32).clamp(100, MAX_ROUNDS);
+    let count = gather_numbers(link, count as u64)?[0] as usize;
+    let trips = rounds(count)?;
+    let median = Times::of(trips.into_iter().map(|trip| trip / 2).collect());
+    Ok(Times::shared(link, median)?)
+}
+
+fn ping_pong(
+    stream: &mut TcpStream,
+    begins: bool,
+    count: usize,
+    stall: Duration,
+    abort: &AtomicBool,
+) -> Result<Vec<Duration>, RawError> {
+    let mut message = [0; LATENCY_BYTES];
+    let mut times = Vec::with_capacity(count);
+    for _ in 0..count {
+        let begin = Instant::now();
+        if begins {
+            move_all(LATENCY_BYTES, stall, abort, |done| stream.write(&message[done..]))?;
+        }
+        move_all(LATENCY_BYTES, stall, abort, |done| stream.read(&mut message[done..]))?;
+        if begins {
+            times.push(begin.elapsed());
+        } else {
+            move_all(LATENCY_BYTES, stall, abort, |done| stream.write(&message[done..]))?;
+        }
+    }
+    Ok(times)
+}
+
+/// Spins until `count` bytes have moved.
+fn move_all(
+    count: usize,
+    stall: Duration,
+    abort: &AtomicBool,
+    mut step: impl FnMut(usize) -> io::Result<usize>,
+) -> Result<(), RawError> {
+    let mut done = 0;
+    let mut idle: Option<Instant> = None;
+    let mut spins = 0_u32;
+    while done < count {
+        match step(done) {
+            Ok(0) => return Err(socket("moving bytes")(ErrorKind::UnexpectedEof.into())),
+            Ok(moved) => {
+                done += moved;
+                idle = None;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                spins = spins.wrapping_add(1);
+                // The clock is looked at now and then only: it costs as much as an empty read.
+                if spins.is_multiple_of(4096) {
+                    check(*idle.get_or_insert_with(Instant::now), stall, abort, "moving bytes")?;
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(socket("moving bytes")(error)),
+        }
+    }
+    Ok(())
+}
+
+/// One stream on each rail, all at once, for the given time.
+fn stream(
+    link: &mut Link,
+    streams: &mut [TcpStream],
+    bytes: usize,
+    settings: &RawSettings,
+    abort: &AtomicBool,
+) -> Result<Bandwidth, RawError> {
+    let in_flight = (MAX_BUFFER_BYTES / bytes.max(1)).clamp(1, settings.in_flight.max(1));
+    let mut buffer = vec![1_u8; bytes.max(1) * in_flight];
+    // Rank 0 sends a little longer than rank 1 looks, so that the end is not counted.
+    let window = settings.time / (WINDOWS - WARM_UP_WINDOWS) as u32;
+    let mut positions = vec![0; streams.len()];
+    link.barrier()?;
+    let begin = Instant::now();
+    let sends = link.rank() == 0;
+    let end = if sends { window * (WINDOWS as u32 + 1) } else { window * WINDOWS as u32 };
+    let (mut rates, mut total) = (Vec::new(), 0_u64);
+    let mut since = (begin, 0_u64);
+    let mut moved_at = begin;
+    loop {
+        let now = Instant::now();
+        if now.duration_since(begin) >= end {
+            break;
+        }
+        if now.duration_since(since.0) >= window {
+            rates.push((total - since.1) as f64 * 8.0 / now.duration_since(since.0).as_nanos() as f64);
+            since = (now, total);
+        }
+        let mut moved = 0;
+        for (stream, position) in streams.iter_mut().zip(&mut positions) {
+            // To the end of the message at most, as a plugin that moves messages.
+            let rest = bytes.max(1) - *position % bytes.max(1);
+            let range = *position..*position + rest;
+            let step = if sends { stream.write(&buffer[range]) } else { stream.read(&mut buffer[range]) };
+            match step {
+                Ok(count) => {
+                    moved += count;
+                    *position = (*position + count) % buffer.len();
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                // The receiver is done first.
+                Err(error) if sends && matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
+                Err(error) => return Err(socket("streaming")(error)),
+            }
+        }
+        total += moved as u64;
+        if moved > 0 {
+            moved_at = now;
+        } else {
+            check(moved_at, settings.stall, abort, "a stream")?;
+        }
+    }
+    let mut counted: Vec<f64> = rates.into_iter().skip(WARM_UP_WINDOWS).collect();
+    counted.sort_by(f64::total_cmp);
+    let median = counted.get(counted.len() / 2).copied().unwrap_or(0.0);
+    let gigabits_per_second = f64::from_bits(gather_numbers(link, median.to_bits())?[1]);
+    Ok(Bandwidth { bytes, in_flight, gigabits_per_second })
+}
