@@ -186,6 +186,12 @@ impl Show for Option<u8> {
     }
 }
 
+impl Show for Option<std::path::PathBuf> {
+    fn show(&self) -> String {
+        self.as_ref().map_or_else(|| "none".into(), |path| path.display().to_string())
+    }
+}
+
 impl Show for bool {
     fn show(&self) -> String {
         u8::from(*self).to_string()

@@ -7,6 +7,7 @@ use crate::setting::{Reader, Setting, Show, Source, Variable, variable};
 use crate::value::{Fabric, Lanes, Mode, PortRange, Weights};
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// One setting as people see it: a line of [`TABLE`].
@@ -186,6 +187,14 @@ options! {
         help: "The TCP port for handshakes. Give a range that a firewall lets through; each process on a host needs \
                one port of it.",
     }
+    /// A file with a key that all processes of the job share; `None` lets any process connect.
+    key_file: Option<PathBuf> {
+        variables: [variable("RAILWEAVE_KEY_FILE", "the path of a file", "/etc/railweave/key", key_file)],
+        default: None, "none: any process may connect",
+        help: "A file with a secret of 16 to 4096 bytes, the same on every host. Processes then prove to each other that \
+               they have it, and one that has not gets no further. Only the user who runs the job may have access to it \
+               (mode 0600 or 0400). Data is not encrypted.",
+    }
     /// How long one step of the handshake may take: 100 ms to 3600 s.
     handshake_timeout: Duration {
         variables: [
@@ -322,6 +331,10 @@ const fn names<T, const N: usize>(variables: &[Variable<T>]) -> [[Option<&'stati
 
 fn filter(text: &str) -> Result<Option<RailFilter>, String> {
     RailFilter::parse(text).map(Some)
+}
+
+fn key_file(text: &str) -> Result<Option<PathBuf>, String> {
+    Ok(Some(PathBuf::from(text)))
 }
 
 fn traffic_class(text: &str) -> Result<Option<u8>, String> {

@@ -18,6 +18,7 @@ use crate::control::ConnectRequest;
 use crate::identity::random_u64;
 use crate::log;
 use crate::network::{End, MemoryHandle};
+use crate::per_process::PerProcess;
 use crate::process::{self, Context};
 
 /// The plugin's name, which users give to NCCL_NET.
@@ -86,13 +87,13 @@ pub(crate) fn init(traffic_class: c_int) -> Result<*mut c_void, Error> {
 }
 
 /// The one context of v6 to v10, whose `init` gives none.
-static IMPLICIT: OnceLock<usize> = OnceLock::new();
+static IMPLICIT: PerProcess<OnceLock<usize>> = PerProcess::new();
 
 /// `init` of v6 to v10: there is no `finalize`, so the context stays.
 pub(crate) fn init_implicit() -> Result<(), Error> {
-    if IMPLICIT.get().is_none() {
+    if IMPLICIT.get().get().is_none() {
         let context = init(-1)?;
-        if IMPLICIT.set(context.expose_provenance()).is_err() {
+        if IMPLICIT.get().set(context.expose_provenance()).is_err() {
             // SAFETY: made above, and another thread's context is the one that stays.
             unsafe { finalize(context) }?;
         }
@@ -102,7 +103,7 @@ pub(crate) fn init_implicit() -> Result<(), Error> {
 
 /// The context of v6 to v10; NULL before `init`.
 pub(crate) fn implicit() -> *mut c_void {
-    IMPLICIT.get().map_or(std::ptr::null_mut(), |address| std::ptr::with_exposed_provenance_mut(*address))
+    IMPLICIT.get().get().map_or(std::ptr::null_mut(), |address| std::ptr::with_exposed_provenance_mut(*address))
 }
 
 /// `finalize`.
@@ -154,9 +155,8 @@ pub(crate) struct Properties {
 
 /// Text that stays valid for the process's life, as NCCL wants names and paths; the same text is kept once.
 fn keep(text: &str) -> *const c_char {
-    static KEPT: Mutex<Option<HashMap<String, &'static CStr>>> = Mutex::new(None);
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    let kept = kept.get_or_insert_default();
+    static KEPT: PerProcess<Mutex<HashMap<String, &'static CStr>>> = PerProcess::new();
+    let mut kept = KEPT.get().lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(text) = kept.get(text) {
         return text.as_ptr();
     }
@@ -211,6 +211,7 @@ pub(crate) unsafe fn listen(
     let process = &context.process;
     let device = device_index("listen", device, process.network.devices().len())?;
     let control = process.control()?;
+    control.check()?;
     let nonce = random_u64();
     let bytes = process.handle(device, nonce, control.port()).encode();
     let config = process.connection_config(context.traffic_class);

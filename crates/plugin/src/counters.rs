@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex};
 use railweave_abi::railweave::RailCounters as CRailCounters;
 use railweave_transport::{RailCounters, RailName};
 
+use crate::per_process::PerProcess;
+
 #[derive(Default)]
 struct Rail {
     open: Vec<Arc<RailCounters>>,
@@ -14,7 +16,7 @@ struct Rail {
     connections: u32,
 }
 
-static RAILS: Mutex<BTreeMap<RailName, Rail>> = Mutex::new(BTreeMap::new());
+static RAILS: PerProcess<Mutex<BTreeMap<RailName, Rail>>> = PerProcess::new();
 
 fn values(counters: &RailCounters) -> [u64; 4] {
     [counters.data_bytes(), counters.data_writes(), counters.cts_writes(), counters.received_bytes()]
@@ -23,7 +25,7 @@ fn values(counters: &RailCounters) -> [u64; 4] {
 /// Fresh counters for one connection's use of a rail, which count towards the rail's.
 pub(crate) fn of(name: &RailName) -> Arc<RailCounters> {
     let counters = Arc::new(RailCounters::default());
-    let mut rails = RAILS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut rails = RAILS.get().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let rail = rails.entry(name.clone()).or_default();
     rail.fold();
     rail.connections += 1;
@@ -59,7 +61,7 @@ fn write_text(place: &mut [c_char], text: &str) {
 /// `out` must be valid for writing `capacity` entries, or `capacity` must not be positive.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn railweaveRailCounters_v1(out: *mut CRailCounters, capacity: c_int) -> c_int {
-    let mut rails = RAILS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut rails = RAILS.get().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for (index, (name, rail)) in rails.iter_mut().enumerate().take(usize::try_from(capacity).unwrap_or(0)) {
         rail.fold();
         let mut sum = rail.closed;

@@ -21,11 +21,11 @@ pub(crate) fn random_u64() -> u64 {
 }
 
 /// This process's HELLO: everything but the nonce and the wanted process, which are each session's own.
-pub(crate) fn hello(mode: u8, fabrics: u8) -> Hello {
+pub(crate) fn hello(mode: u8, fabrics: u8, keyed: bool) -> Hello {
     Hello {
         protocol_min: PROTOCOL_VERSION,
         protocol_max: PROTOCOL_VERSION,
-        features: 0,
+        features: if keyed { Hello::KEYED } else { 0 },
         mode,
         fabrics,
         network: network(),

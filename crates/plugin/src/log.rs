@@ -1,18 +1,25 @@
 //! Lines to NCCL's logger. Never called per message.
 
 use std::ffi::{CString, c_int, c_ulong};
-use std::sync::RwLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use railweave_abi::NcclLogger;
 use railweave_abi::log::{Level, subsystem};
 
-static LOGGER: RwLock<Option<NcclLogger>> = RwLock::new(None);
+/// The logger's address, or 0. No lock: a fork while another thread holds one would leave it locked in the child.
+static LOGGER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Keeps the logger that NCCL gave to `init`; the newest counts.
 pub(crate) fn set_logger(logger: Option<NcclLogger>) {
-    if let (Some(logger), Ok(mut place)) = (logger, LOGGER.write()) {
-        *place = Some(logger);
+    if let Some(logger) = logger {
+        LOGGER.store(logger as *mut (), Ordering::Release);
     }
+}
+
+fn logger() -> Option<NcclLogger> {
+    let address = LOGGER.load(Ordering::Acquire);
+    // SAFETY: only `set_logger` stores here, and what it stores is a function of this type; NULL is None.
+    unsafe { std::mem::transmute::<*mut (), Option<NcclLogger>>(address) }
 }
 
 /// Something is wrong, and the line says what to do: shown with NCCL_DEBUG=WARN.
@@ -26,7 +33,7 @@ pub(crate) fn info(text: &str) {
 }
 
 fn write(level: Level, flags: c_ulong, text: &str) {
-    let Some(logger) = LOGGER.read().ok().and_then(|logger| *logger) else {
+    let Some(logger) = logger() else {
         return;
     };
     // A peer's text may hold anything; a NUL would cut the line short.

@@ -11,8 +11,10 @@ use railweave_transport::{ConnectionConfig, Error, Handle, HandleAddress, Hello}
 use crate::control::{Control, ControlConfig, Outcome};
 use crate::fabrics;
 use crate::identity;
+use crate::key::Key;
 use crate::log;
 use crate::network::Network;
+use crate::per_process::PerProcess;
 
 /// Everything that all connections of this process share.
 pub(crate) struct Process {
@@ -20,6 +22,7 @@ pub(crate) struct Process {
     pub(crate) network: Arc<dyn Network>,
     pub(crate) hello: Hello,
     out_of_band: Option<HandleAddress>,
+    key: Option<Key>,
     control: Mutex<Option<Arc<Control>>>,
 }
 
@@ -74,42 +77,41 @@ pub(crate) struct Context {
     pub(crate) connects: Mutex<HashMap<(usize, u64), Arc<PendingConnect>>>,
 }
 
-struct State {
-    /// The process that this state belongs to: a forked child must not touch its parent's.
-    pid: u32,
-    users: usize,
+/// Who uses the process's state.
+#[derive(Default)]
+struct Users {
+    count: usize,
     process: Option<Arc<Process>>,
 }
 
-static STATE: Mutex<State> = Mutex::new(State { pid: 0, users: 0, process: None });
+static USERS: PerProcess<Mutex<Users>> = PerProcess::new();
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic is caught at the edge and reported; what it left behind is whole, or not used.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn state() -> MutexGuard<'static, State> {
-    let mut state = lock(&STATE);
-    let pid = std::process::id();
-    if state.pid != pid {
-        // After a fork: the parent's threads do not exist here, so its state can only be left alone.
-        std::mem::forget(state.process.take());
-        (state.pid, state.users) = (pid, 0);
-    }
-    state
-}
-
 impl Process {
     fn start() -> Result<Self, Error> {
         let (options, warnings) = Options::from_env().map_err(|errors| {
-            errors.iter().for_each(|error| log::warn(&error.to_string()));
-            let count = errors.iter().count();
-            Error::configuration(format!("{count} setting(s) cannot be used; the lines before this one name each"))
+            // A line for each: the last one is logged as the answer of `init`.
+            let mut errors = errors.iter();
+            let last = errors.next_back().map(ToString::to_string);
+            errors.for_each(|error| log::warn(&format!("init: {error}")));
+            Error::configuration(last.unwrap_or_default())
         })?;
         warnings.iter().for_each(|warning| log::warn(&warning.to_string()));
         let found = fabrics::find(&options)?;
-        let hello = identity::hello(found.mode, found.fabrics);
-        Ok(Self { options, network: found.network, hello, out_of_band: found.out_of_band, control: Mutex::new(None) })
+        let key = options.key_file.value.as_deref().map(Key::read).transpose()?;
+        let hello = identity::hello(found.mode, found.fabrics, key.is_some());
+        Ok(Self {
+            options,
+            network: found.network,
+            hello,
+            out_of_band: found.out_of_band,
+            key,
+            control: Mutex::new(None),
+        })
     }
 
     /// The control thread, started when it is first needed.
@@ -120,6 +122,7 @@ impl Process {
         }
         let config = ControlConfig {
             hello: self.hello.clone(),
+            key: self.key.clone(),
             ports: self.options.control_port.value,
             handshake_timeout: self.options.handshake_timeout.value,
         };
@@ -175,13 +178,13 @@ impl Process {
 /// # Errors
 /// When a setting is wrong or there is no usable port.
 pub(crate) fn acquire(traffic_class: Option<u8>) -> Result<Context, Error> {
-    let mut state = state();
-    let process = match &state.process {
+    let mut users = lock(USERS.get());
+    let process = match &users.process {
         Some(process) => Arc::clone(process),
         None => Arc::new(Process::start()?),
     };
-    state.process = Some(Arc::clone(&process));
-    state.users += 1;
+    users.process = Some(Arc::clone(&process));
+    users.count += 1;
     Ok(Context { process, traffic_class, connects: Mutex::default() })
 }
 
@@ -194,13 +197,13 @@ pub(crate) fn release(context: Context) {
         }
     }
     drop(context.process);
-    let mut state = state();
-    state.users = state.users.saturating_sub(1);
-    if state.users > 0 {
+    let mut users = lock(USERS.get());
+    users.count = users.count.saturating_sub(1);
+    if users.count > 0 {
         return;
     }
-    let last = state.process.take();
-    drop(state);
+    let last = users.process.take();
+    drop(users);
     if let Some(control) = last.and_then(|process| lock(&process.control).take()) {
         control.stop();
     }
@@ -208,7 +211,7 @@ pub(crate) fn release(context: Context) {
 
 /// The process's state, once `init` made it.
 pub(crate) fn current() -> Result<Arc<Process>, Error> {
-    state()
+    lock(USERS.get())
         .process
         .clone()
         .ok_or_else(|| Error::protocol("a net function was called before init, or after the last finalize"))

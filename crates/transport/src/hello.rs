@@ -27,7 +27,7 @@ pub struct Hello {
     pub protocol_min: u16,
     /// The newest.
     pub protocol_max: u16,
-    /// Bits for what is optional; unknown ones are ignored. None is defined yet.
+    /// Bits for what is optional: [`Hello::KEYED`]. Unknown ones are ignored.
     pub features: u32,
     /// How ports become devices: 0 ports, 1 fused. Both ends must agree, else devices would not match.
     pub mode: u8,
@@ -96,6 +96,18 @@ pub enum HelloError {
         /// Ours.
         ours: u8,
     },
+    /// One has a key and the other has none.
+    #[error(
+        "the peer {peer} {}; set RAILWEAVE_KEY_FILE to a copy of the same key on every host, or on none",
+        if *.theirs { "asks for a shared key, and this process has none" }
+        else { "has no shared key, and this process asks for one" }
+    )]
+    Key {
+        /// The peer.
+        peer: String,
+        /// Whether it is the peer that has one.
+        theirs: bool,
+    },
     /// Another process answered.
     #[error("{found} answered instead of the process {wanted}; another host carries the same address")]
     WrongProcess {
@@ -115,6 +127,14 @@ fn mode_name(mode: u8) -> &'static str {
 }
 
 impl Hello {
+    /// The bit of `features` that says: this process has a key (`RAILWEAVE_KEY_FILE`) and wants proof that the peer has it.
+    pub const KEYED: u32 = 1;
+
+    /// Whether this process has a key.
+    pub fn is_keyed(&self) -> bool {
+        self.features & Self::KEYED != 0
+    }
+
     /// The peer in messages: `node7, rank 3 (pid 4711)`.
     pub fn peer_name(&self) -> String {
         match self.rank {
@@ -187,6 +207,9 @@ impl Hello {
         if self.wanted != ProcessId::default() && theirs.process != self.wanted {
             return Err(HelloError::WrongProcess { wanted: self.wanted, found: peer });
         }
+        if theirs.is_keyed() != self.is_keyed() {
+            return Err(HelloError::Key { peer, theirs: theirs.is_keyed() });
+        }
         if theirs.mode != self.mode {
             return Err(HelloError::Mode { peer, theirs: mode_name(theirs.mode), ours: mode_name(self.mode) });
         }
@@ -243,6 +266,7 @@ mod tests {
         let cases = [
             (Hello { protocol_min: 2, protocol_max: 3, ..hello() }, "versions 2 to 3"),
             (Hello { mode: 0, ..hello() }, "RAILWEAVE_MODE=ports"),
+            (Hello { features: Hello::KEYED, ..hello() }, "RAILWEAVE_KEY_FILE"),
             (Hello { fabrics: 2, ..hello() }, "RAILWEAVE_FABRIC"),
             (Hello { process: ProcessId([2; 16]), ..hello() }, "another host carries the same address"),
         ];

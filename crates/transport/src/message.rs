@@ -227,6 +227,8 @@ pub enum Message {
         /// Why, in words.
         reason: String,
     },
+    /// Both, where a shared key is asked for: proof that its sender has the key ([`crate::Hello::KEYED`]).
+    Proof([u8; 32]),
     /// Either: this connection is closed; what the other end still sends is thrown away.
     Bye,
 }
@@ -293,6 +295,7 @@ impl Message {
             Self::Ready { .. } => 5,
             Self::Refuse { .. } => 6,
             Self::Bye => 7,
+            Self::Proof(_) => 8,
         }
     }
 
@@ -306,6 +309,7 @@ impl Message {
             Self::Ready { .. } => "READY",
             Self::Refuse { .. } => "REFUSE",
             Self::Bye => "BYE",
+            Self::Proof(_) => "PROOF",
         }
     }
 
@@ -349,6 +353,9 @@ impl Message {
                 out.u8(fault_code(*fault)).zeros(1).text(reason, MOST_TEXT);
             }
             Self::Bye => {}
+            Self::Proof(proof) => {
+                out.put(proof);
+            }
         }
     }
 
@@ -366,7 +373,12 @@ impl Message {
             }
             6 => read_refuse(bytes),
             7 => Reader::new("BYE", bytes).end().map(|()| Self::Bye),
-            kind => Err(DecodeError::Value { what: "a frame's kind", value: kind.into(), allowed: "1 to 7" }),
+            8 => {
+                let mut reader = Reader::new("PROOF", bytes);
+                let proof = reader.array()?;
+                reader.end().map(|()| Self::Proof(proof))
+            }
+            kind => Err(DecodeError::Value { what: "a frame's kind", value: kind.into(), allowed: "1 to 8" }),
         }
     }
 }
@@ -523,6 +535,7 @@ mod tests {
             Message::Ready { usable: 3 },
             Message::Refuse { fault: Fault::Configuration, reason: "RAILWEAVE_MODE differs".into() },
             Message::Bye,
+            Message::Proof([0xab; 32]),
         ]
     }
 
@@ -572,14 +585,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_never_panic(kind in 0u16..9, body in proptest::collection::vec(any::<u8>(), 0..600)) {
+        fn arbitrary_bytes_never_panic(kind in 0u16..10, body in proptest::collection::vec(any::<u8>(), 0..600)) {
             let mut bytes = Writer::default();
             bytes.u32(body.len() as u32).u16(kind).zeros(2).u32(1).put(&body);
             let _ = Frame::decode(&bytes.bytes);
         }
 
         #[test]
-        fn one_changed_byte_never_panics(which in 0usize..7, at: prop::sample::Index, value: u8) {
+        fn one_changed_byte_never_panics(which in 0usize..8, at: prop::sample::Index, value: u8) {
             let mut bytes = Frame { connection: 42, message: messages()[which].clone() }.encode();
             let at = at.index(bytes.len());
             bytes[at] = value;

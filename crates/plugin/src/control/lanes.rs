@@ -10,6 +10,7 @@ use super::Route;
 use super::sessions::Session;
 use super::stream::{Fill, Stream};
 use super::thread::{Entry, Thread};
+use crate::descriptors;
 
 /// What the acceptor of a lane answers: it is taken.
 const LANE_TAKEN: [u8; 8] = *b"RWLNTKN1";
@@ -106,7 +107,9 @@ impl Thread {
     /// Begins to dial a lane of the connection at `route`.
     pub(super) fn dial_lane(&mut self, route: Route, dial: Dial, port: u16) -> Result<(), String> {
         let remote = SocketAddr::new(dial.remote, port);
-        let refused = |error: std::io::Error| format!("{} cannot reach {remote}: {error}", dial.local);
+        let refused = |error: std::io::Error| {
+            format!("{} cannot reach {remote}: {error}{}", dial.local, descriptors::hint(&error))
+        };
         let mut stream = Stream::dial(Some(dial.local), remote).map_err(refused)?;
         let token = self.fresh_token();
         stream.register(self.registry(), PollToken(token)).map_err(refused)?;

@@ -21,6 +21,8 @@ use railweave_options::PortRange;
 use railweave_transport::{Error, Handle, Hello};
 
 use crate::comm::Listener;
+use crate::descriptors;
+use crate::key::Key;
 use crate::log;
 use crate::network::{End, Established, Network};
 use crate::process::PendingConnect;
@@ -28,6 +30,7 @@ use crate::process::PendingConnect;
 /// What the control thread is told at its start.
 pub(crate) struct ControlConfig {
     pub(crate) hello: Hello,
+    pub(crate) key: Option<Key>,
     pub(crate) ports: PortRange,
     pub(crate) handshake_timeout: Duration,
 }
@@ -75,6 +78,8 @@ pub(crate) struct Control {
     listeners: Listeners,
     waker: Arc<Waker>,
     port: u16,
+    /// Whose thread it is: a forked child has none.
+    pid: u32,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -84,6 +89,7 @@ impl Control {
     /// # Errors
     /// When no port can be bound, or the thread cannot be started.
     pub(crate) fn start(config: ControlConfig) -> Result<Self, Error> {
+        descriptors::raise_limit();
         let (commands, receiver) = mpsc::channel();
         let listeners = Listeners::default();
         let thread = thread::Thread::new(config, receiver, Arc::clone(&listeners))?;
@@ -97,7 +103,7 @@ impl Control {
                 }
             })
             .map_err(|error| Error::local(format!("the control thread cannot be started: {error}")))?;
-        Ok(Self { commands, listeners, waker, port, thread: Mutex::new(Some(handle)) })
+        Ok(Self { commands, listeners, waker, port, pid: std::process::id(), thread: Mutex::new(Some(handle)) })
     }
 
     /// TCP port of the control socket.
@@ -108,8 +114,13 @@ impl Control {
     /// Whether the thread is there to do what it was asked.
     ///
     /// # Errors
-    /// When it ended before its time: its last words are in the log.
+    /// When it ended before its time (its last words are in the log), or this is a forked child.
     pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.pid != std::process::id() {
+            return Err(Error::protocol(
+                "a connection of the parent was used after a fork; call init again in the child",
+            ));
+        }
         match &*lock(&self.thread) {
             Some(thread) if thread.is_finished() => {
                 Err(Error::local("the control thread has ended; the lines before this one say why"))

@@ -15,13 +15,20 @@ use super::stream::{Fill, Stream};
 use super::thread::{Entry, Thread};
 use super::{ConnectRequest, Outcome, Route};
 use crate::comm::Listener;
+use crate::descriptors;
 use crate::identity::random;
+use crate::key::Prover;
 use crate::log;
 use crate::network::{Handshake, Setup, Step};
 use crate::process::PendingConnect;
 
-/// How long a session without connections is kept by its opener.
+/// How long a session without connections is kept by its opener, and by the other end, which only needs to see to it
+/// that strangers do not keep sessions for ever.
 const IDLE_NS: u64 = 1_000_000_000;
+const ACCEPTED_IDLE_NS: u64 = 60_000_000_000;
+
+/// Sessions that peers may have opened at once: more than any job has processes that connect to one.
+const MOST_ACCEPTED: usize = 16_384;
 
 /// Connections that a peer may have in set-up at once on one session.
 const MOST_CONNECTIONS: usize = 65_536;
@@ -69,6 +76,12 @@ enum Stage {
     Hello {
         deadline_ns: u64,
     },
+    /// The peer's proof that it has the key is awaited.
+    Proof {
+        deadline_ns: u64,
+        theirs: Box<Hello>,
+        expected: Expected,
+    },
     Up(Box<Hello>),
     /// What is left goes out, then the socket is closed.
     Closing {
@@ -76,9 +89,18 @@ enum Stage {
     },
 }
 
+/// What the peer's proof is about.
+struct Expected {
+    prover: Prover,
+    opener_hello: Vec<u8>,
+    acceptor_hello: Vec<u8>,
+}
+
 /// A session.
 pub(super) struct Session {
     stream: Stream,
+    /// The HELLO that this end sent, encoded.
+    our_hello: Vec<u8>,
     address: SocketAddr,
     stage: Stage,
     /// This side opened it: it alone sends offers. The process that it wants to reach.
@@ -103,6 +125,7 @@ impl Session {
     pub(super) fn accepted(stream: Stream, address: SocketAddr, deadline_ns: u64) -> Self {
         Self {
             stream,
+            our_hello: Vec::new(),
             address,
             stage: Stage::Hello { deadline_ns },
             wanted: None,
@@ -116,15 +139,19 @@ impl Session {
         self.idle_since_ns = now_ns;
     }
 
-    fn is_idle(&self) -> bool {
-        self.wanted.is_some() && self.connections.is_empty() && matches!(self.stage, Stage::Up(_))
+    /// When a session that no connection uses is closed.
+    fn idle_deadline(&self) -> Option<u64> {
+        let idle = self.connections.is_empty() && matches!(self.stage, Stage::Up(_));
+        let patience = if self.wanted.is_some() { IDLE_NS } else { ACCEPTED_IDLE_NS };
+        idle.then(|| self.idle_since_ns + patience)
     }
 
     pub(super) fn next_deadline(&self) -> Option<u64> {
         let stage = match self.stage {
-            Stage::Hello { deadline_ns } | Stage::Closing { deadline_ns } => Some(deadline_ns),
-            Stage::Up(_) if self.is_idle() => Some(self.idle_since_ns + IDLE_NS),
-            Stage::Up(_) => None,
+            Stage::Hello { deadline_ns } | Stage::Proof { deadline_ns, .. } | Stage::Closing { deadline_ns } => {
+                Some(deadline_ns)
+            }
+            Stage::Up(_) => self.idle_deadline(),
         };
         let settings = self.connections.values().filter_map(|connection| match connection {
             Connection::Setup(setting) => setting.handshake.timeout_ns(),
@@ -135,7 +162,9 @@ impl Session {
 
     fn peer_name(&self) -> String {
         match &self.stage {
-            Stage::Up(hello) => format!("{} at {}", hello.peer_name(), self.address),
+            Stage::Up(hello) | Stage::Proof { theirs: hello, .. } => {
+                format!("{} at {}", hello.peer_name(), self.address)
+            }
             _ => self.address.to_string(),
         }
     }
@@ -190,7 +219,7 @@ impl Thread {
                     self.begin_session(token, session);
                     return;
                 }
-                Err(error) => reaching.failures.push(format!("{address}: {error}")),
+                Err(error) => reaching.failures.push(format!("{address}: {error}{}", descriptors::hint(&error))),
             }
         }
         let failures = match reaching.failures.as_slice() {
@@ -210,11 +239,19 @@ impl Thread {
         let mut hello = self.hello.clone();
         hello.nonce = random();
         hello.wanted = session.wanted.unwrap_or_default();
+        session.our_hello = hello.encode();
+        let accepted = |entry: &Entry| matches!(entry, Entry::Session(session) if session.wanted.is_none());
+        if session.wanted.is_none() && self.entries.values().filter(|entry| accepted(entry)).count() >= MOST_ACCEPTED {
+            let now = self.now_ns();
+            let text = format!("{MOST_ACCEPTED} sessions are open already; that of {} was closed", session.address);
+            self.strangers.report(now, &text);
+            return self.session_over(token, session, "too many sessions");
+        }
         let mut first = Vec::new();
         if session.wanted.is_some() {
             first.extend_from_slice(&Preface::Session.encode());
         }
-        first.extend(Frame { connection: 0, message: Message::Hello(hello.encode()) }.encode());
+        first.extend(Frame { connection: 0, message: Message::Hello(session.our_hello.clone()) }.encode());
         match session.stream.send(&first) {
             Ok(()) => self.handle_session(token, session),
             Err(error) => self.session_over(token, session, &error.to_string()),
@@ -282,11 +319,13 @@ impl Thread {
         };
         match (&session.stage, frame.message) {
             (Stage::Hello { .. }, Message::Hello(bytes)) => self.handle_hello(token, &bytes),
+            (Stage::Proof { .. }, Message::Proof(proof)) => self.handle_proof(token, &proof),
             (Stage::Up(_), Message::Offer(offer)) if session.wanted.is_none() => {
                 self.handle_offer(token, frame.connection, &offer);
             }
             (Stage::Up(_), Message::Bye) => self.handle_bye(Route { session: token, connection: frame.connection }),
-            (Stage::Up(_), Message::Hello(_) | Message::Offer(_)) | (Stage::Hello { .. }, _) => {
+            (Stage::Up(_), Message::Hello(_) | Message::Offer(_) | Message::Proof(_))
+            | (Stage::Hello { .. } | Stage::Proof { .. }, _) => {
                 let peer = session.peer_name();
                 let now = self.now_ns();
                 self.strangers
@@ -302,7 +341,7 @@ impl Thread {
     }
 
     fn handle_hello(&mut self, token: usize, bytes: &[u8]) {
-        let ours = self.hello.clone();
+        let (ours, key) = (self.hello.clone(), self.key.clone());
         let now = self.now_ns();
         let Some(session) = self.session(token) else {
             return;
@@ -315,13 +354,24 @@ impl Thread {
         };
         let address = session.address;
         match checked {
-            Ok(theirs) => {
-                session.stage = Stage::Up(Box::new(theirs));
-                session.touch(now);
-                if let Some(process) = wanted {
-                    self.reached(process, token);
+            Ok(theirs) => match &key {
+                None => self.session_up(token, Box::new(theirs)),
+                Some(key) => {
+                    let our_hello = session.our_hello.clone();
+                    let (us, prover, opener_hello, acceptor_hello) = match wanted {
+                        Some(_) => (Prover::Opener, Prover::Acceptor, our_hello, bytes.to_vec()),
+                        None => (Prover::Acceptor, Prover::Opener, bytes.to_vec(), our_hello),
+                    };
+                    let proof = key.proof(us, &opener_hello, &acceptor_hello);
+                    let expected = Expected { prover, opener_hello, acceptor_hello };
+                    let deadline_ns = match session.stage {
+                        Stage::Hello { deadline_ns } => deadline_ns,
+                        _ => now,
+                    };
+                    session.stage = Stage::Proof { deadline_ns, theirs: Box::new(theirs), expected };
+                    let _ = self.send(Route { session: token, connection: 0 }, Message::Proof(proof));
                 }
-            }
+            },
             Err((text, error)) => {
                 match wanted {
                     Some(process) => {
@@ -337,6 +387,42 @@ impl Thread {
                     session.wanted = None;
                 }
             }
+        }
+    }
+
+    fn handle_proof(&mut self, token: usize, proof: &[u8; 32]) {
+        let Some(key) = self.key.clone() else {
+            return;
+        };
+        let now = self.now_ns();
+        let Some(session) = self.session(token) else {
+            return;
+        };
+        let peer = session.peer_name();
+        let Stage::Proof { expected, theirs, .. } = &session.stage else {
+            return;
+        };
+        if key.is_proof(proof, expected.prover, &expected.opener_hello, &expected.acceptor_hello) {
+            let theirs = theirs.clone();
+            return self.session_up(token, theirs);
+        }
+        let text = format!("{peer} has another key; copy the same RAILWEAVE_KEY_FILE to every host");
+        match session.wanted.take() {
+            Some(process) => self.session_refused(process, &text, false),
+            None => self.strangers.report(now, &format!("{text}; its session was refused")),
+        }
+        self.end_session(token, "the keys differ");
+    }
+
+    fn session_up(&mut self, token: usize, theirs: Box<Hello>) {
+        let now = self.now_ns();
+        let Some(session) = self.session(token) else {
+            return;
+        };
+        session.stage = Stage::Up(theirs);
+        session.touch(now);
+        if let Some(process) = session.wanted {
+            self.reached(process, token);
         }
     }
 
@@ -555,19 +641,21 @@ impl Thread {
     /// The time has come for something of a session.
     pub(super) fn session_deadline(&mut self, token: usize, mut session: Session, now_ns: u64) {
         match session.stage {
-            Stage::Hello { deadline_ns } if deadline_ns <= now_ns => {
+            Stage::Hello { deadline_ns } | Stage::Proof { deadline_ns, .. } if deadline_ns <= now_ns => {
                 if session.wanted.is_none() {
-                    let text = format!("{} opened a session but sent no HELLO in time; it was closed", session.address);
+                    let text = format!(
+                        "{} opened a session but did not say who it is in time; it was closed",
+                        session.address
+                    );
                     self.strangers.report(now_ns, &text);
                 }
-                let why =
-                    "Handshake timeout: no HELLO came in time; check that no firewall blocks TCP between the hosts";
+                let why = "Handshake timeout: no HELLO or proof came in time; check that no firewall blocks TCP between the hosts";
                 return self.session_over(token, session, why);
             }
             Stage::Closing { deadline_ns } if deadline_ns <= now_ns => {
                 return self.session_over(token, session, "closed");
             }
-            Stage::Up(_) if session.is_idle() && session.idle_since_ns + IDLE_NS <= now_ns => {
+            Stage::Up(_) if session.idle_deadline().is_some_and(|at| at <= now_ns) => {
                 return self.session_over(token, session, "no connection uses it");
             }
             _ => {}

@@ -17,6 +17,8 @@ use super::lanes::{Inbound, LaneDial};
 use super::linger::{Lingering, Losing};
 use super::sessions::{Reaching, Session};
 use super::{Command, ControlConfig, Listeners, Route};
+use crate::descriptors;
+use crate::key::Key;
 use crate::log;
 
 const WAKER: PollToken = PollToken(0);
@@ -36,6 +38,9 @@ pub(super) enum Entry {
     LaneDial(LaneDial),
 }
 
+/// How long to wait before accepting again after the kernel refused.
+const ACCEPT_AGAIN_NS: u64 = 100_000_000;
+
 /// Everything that the thread owns.
 pub(super) struct Thread {
     poll: Poll,
@@ -46,8 +51,11 @@ pub(super) struct Thread {
     epoch: Instant,
     next_token: usize,
     stopping: Option<u64>,
+    /// When to accept again after the kernel refused: nothing else says that it would work now.
+    accept_again_ns: Option<u64>,
     pub(super) handshake_timeout: Duration,
     pub(super) hello: Hello,
+    pub(super) key: Option<Key>,
     pub(super) entries: HashMap<usize, Entry>,
     pub(super) inbound: usize,
     pub(super) listeners: Listeners,
@@ -107,8 +115,10 @@ impl Thread {
             epoch: Instant::now(),
             next_token: FIRST,
             stopping: None,
+            accept_again_ns: None,
             handshake_timeout: config.handshake_timeout,
             hello: config.hello,
+            key: config.key,
             entries: HashMap::new(),
             inbound: 0,
             listeners,
@@ -204,9 +214,9 @@ impl Thread {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     let now = self.now_ns();
-                    let text =
-                        format!("a connection cannot be accepted: {error}; raise the limit of open files (ulimit -n)");
+                    let text = format!("a connection cannot be accepted: {error}{}", descriptors::hint(&error));
                     self.strangers.report(now, &text);
+                    self.accept_again_ns = Some(now + ACCEPT_AGAIN_NS);
                     return;
                 }
             }
@@ -231,13 +241,17 @@ impl Thread {
         });
         let lingering = self.lingering.iter().map(|lingering| lingering.next_ns);
         let losing = self.losing.iter().map(|losing| losing.deadline_ns);
-        entries.chain(lingering).chain(losing).chain(self.stopping).min()
+        entries.chain(lingering).chain(losing).chain(self.stopping).chain(self.accept_again_ns).min()
     }
 
     fn handle_deadlines(&mut self) {
         let now = self.now_ns();
         self.linger(now);
         self.lose(now);
+        if self.accept_again_ns.is_some_and(|at| at <= now) {
+            self.accept_again_ns = None;
+            self.accept_all();
+        }
         let due = |entry: &Entry| match entry {
             Entry::Inbound(inbound) => inbound.deadline_ns <= now,
             Entry::LaneDial(dial) => dial.deadline_ns <= now,

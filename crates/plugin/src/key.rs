@@ -1,0 +1,136 @@
+//! The key that all processes of a job share (`RAILWEAVE_KEY_FILE`), and the proof that a peer has it.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use hmac::{Hmac, KeyInit, Mac};
+use railweave_transport::Error;
+use sha2::Sha256;
+
+const SHORTEST: usize = 16;
+const LONGEST: usize = 4096;
+
+/// A shared key.
+#[derive(Clone)]
+pub(crate) struct Key(Hmac<Sha256>);
+
+/// Which end of a session proves something: so that a proof cannot be sent back to whoever made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Prover {
+    Opener = 1,
+    Acceptor = 2,
+}
+
+impl Key {
+    /// Reads the key.
+    ///
+    /// # Errors
+    /// When the file cannot be read, others have access to it, or it is too short or too long.
+    pub(crate) fn read(path: &Path) -> Result<Self, Error> {
+        let wrong = |what: String| Error::configuration(format!("RAILWEAVE_KEY_FILE={}: {what}", path.display()));
+        let unreadable = |error: std::io::Error| wrong(format!("{error}; give a file that this user can read"));
+        let file = File::open(path).map_err(unreadable)?;
+        // Of the open file, so that nobody can exchange it in between.
+        let facts = file.metadata().map_err(unreadable)?;
+        if !facts.is_file() {
+            return Err(wrong("this is no regular file".to_owned()));
+        }
+        // SAFETY: the call has no arguments and always succeeds (geteuid(2)).
+        let user = unsafe { libc::geteuid() };
+        if facts.uid() != user && facts.uid() != 0 {
+            return Err(wrong(format!(
+                "it belongs to user {}; only this user's ({user}) or root's file is taken",
+                facts.uid()
+            )));
+        }
+        if facts.mode() & 0o077 != 0 {
+            return Err(wrong(format!(
+                "others have access to it (mode {:04o}); only its owner may: chmod 600 it, and make a new key",
+                facts.mode() & 0o7777
+            )));
+        }
+        let mut secret = Vec::new();
+        file.take(LONGEST as u64 + 1).read_to_end(&mut secret).map_err(unreadable)?;
+        if !(SHORTEST..=LONGEST).contains(&secret.len()) {
+            return Err(wrong(format!(
+                "it has {} bytes, allowed are {SHORTEST} to {LONGEST}; make one with: head -c 32 /dev/urandom",
+                if secret.len() > LONGEST { "more than 4096".to_owned() } else { secret.len().to_string() }
+            )));
+        }
+        let mac = Hmac::new_from_slice(&secret).map_err(|_| wrong("it cannot be used as a key".to_owned()))?;
+        Ok(Self(mac))
+    }
+
+    /// What `prover` sends: an HMAC-SHA256 over its role and both HELLOs, nonces and all.
+    pub(crate) fn proof(&self, prover: Prover, opener_hello: &[u8], acceptor_hello: &[u8]) -> [u8; 32] {
+        self.mac(prover, opener_hello, acceptor_hello).finalize().into_bytes().into()
+    }
+
+    /// Whether `proof` is what `prover` must send. Takes the same time whatever is wrong with it.
+    pub(crate) fn is_proof(
+        &self,
+        proof: &[u8; 32],
+        prover: Prover,
+        opener_hello: &[u8],
+        acceptor_hello: &[u8],
+    ) -> bool {
+        self.mac(prover, opener_hello, acceptor_hello).verify_slice(proof).is_ok()
+    }
+
+    fn mac(&self, prover: Prover, opener_hello: &[u8], acceptor_hello: &[u8]) -> Hmac<Sha256> {
+        let mut mac = self.0.clone();
+        mac.update(b"railweave proof 1");
+        mac.update(&[prover as u8]);
+        // Lengths, so that no byte can belong to one HELLO or to the other.
+        for hello in [opener_hello, acceptor_hello] {
+            mac.update(&(hello.len() as u64).to_le_bytes());
+            mac.update(hello);
+        }
+        mac
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn file(name: &str, bytes: &[u8], mode: u32) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("railweave-key-{}-{name}", std::process::id()));
+        fs::write(&path, bytes).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_proof_holds_for_its_maker_its_key_and_its_session_alone() {
+        let key = Key::read(&file("good", &[7; 32], 0o600)).unwrap();
+        let other = Key::read(&file("other", &[8; 32], 0o400)).unwrap();
+        let proof = key.proof(Prover::Opener, b"one", b"two");
+        assert!(key.is_proof(&proof, Prover::Opener, b"one", b"two"));
+        assert!(!key.is_proof(&proof, Prover::Acceptor, b"one", b"two"), "sent back to its maker");
+        assert!(!key.is_proof(&proof, Prover::Opener, b"one", b"tw2"), "another session");
+        assert!(!key.is_proof(&proof, Prover::Opener, b"onet", b"wo"), "the same bytes, cut elsewhere");
+        assert!(!other.is_proof(&proof, Prover::Opener, b"one", b"two"), "another key");
+    }
+
+    #[test]
+    fn a_key_that_others_can_read_or_that_is_no_key_is_refused_in_words() {
+        let cases = [
+            (file("open", &[7; 32], 0o644), "chmod 600"),
+            (file("short", &[7; 15], 0o600), "15 bytes"),
+            (file("long", &[7; 4097], 0o600), "more than 4096"),
+            (PathBuf::from("/nonexistent/key"), "No such file"),
+            (PathBuf::from("/dev/null"), "no regular file"),
+        ];
+        for (path, words) in cases {
+            let error = Key::read(&path).map(|_| ()).unwrap_err();
+            assert!(error.message.contains(words) && error.message.contains("RAILWEAVE_KEY_FILE"), "{error}");
+        }
+    }
+}

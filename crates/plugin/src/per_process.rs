@@ -1,0 +1,68 @@
+//! State that belongs to one process: a forked child gets fresh and empty state of its own.
+//!
+//! Data loaders fork. A child must never touch its parent's queues and sockets, and a lock that another thread held at the
+//! moment of the fork stays locked in the child for ever. So everything static and mutable is kept here, by process id.
+
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// One value per process, made when it is first asked for.
+pub(crate) struct PerProcess<T: 'static> {
+    slot: AtomicPtr<Owned<T>>,
+}
+
+struct Owned<T> {
+    pid: u32,
+    value: T,
+}
+
+impl<T: Default + Send + Sync> PerProcess<T> {
+    pub(crate) const fn new() -> Self {
+        Self { slot: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// This process's value.
+    pub(crate) fn get(&self) -> &'static T {
+        let pid = std::process::id();
+        loop {
+            let current = self.slot.load(Ordering::Acquire);
+            // SAFETY: the slot is NULL or holds a leaked box, which is never freed.
+            if let Some(owned) = unsafe { current.as_ref() }
+                && owned.pid == pid
+            {
+                return &owned.value;
+            }
+            // What a parent left is never looked at: it may be in the middle of a change.
+            let fresh = Box::into_raw(Box::new(Owned { pid, value: T::default() }));
+            if self.slot.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                // SAFETY: made above, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(fresh) });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn a_process_keeps_its_value_and_a_child_begins_afresh_even_when_the_lock_was_held() {
+        static VALUE: PerProcess<Mutex<u32>> = PerProcess::new();
+        *VALUE.get().lock().unwrap() = 7;
+        let held = VALUE.get().lock().unwrap();
+        // SAFETY: the child only takes a lock of its own and ends at once, without unwinding or running destructors.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let fresh = VALUE.get().try_lock().is_ok_and(|value| *value == 0);
+            // SAFETY: ends the child without running the parent's destructors.
+            unsafe { libc::_exit(if fresh { 0 } else { 1 }) };
+        }
+        assert_eq!(*held, 7);
+        let mut status = 0;
+        // SAFETY: the child's number is from fork, and the status is a place of this function.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "the child found its parent's state");
+    }
+}
