@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod environment;
 mod job;
 mod library;
 mod network;
@@ -30,6 +31,8 @@ enum Command {
     Bench(commands::bench::Arguments),
     /// Shows every setting, its value here, and where the value comes from
     Options(commands::options::Arguments),
+    /// Shows the ports, devices and rails of this machine, and what is left out and why
+    Topo(commands::topo::Arguments),
     /// The process of one rank, started by the others
     #[command(name = job::SUBCOMMAND, hide = true)]
     Rank,
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => commands::demo::run(&arguments),
         Command::Bench(arguments) => commands::bench::run(&arguments),
         Command::Options(arguments) => commands::options::run(&arguments),
+        Command::Topo(arguments) => commands::topo::run(&arguments),
         Command::Rank => return job::serve(),
     };
     match result {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use railweave_fabric::{Discovery, PortFacts};
+use railweave_fabric::{Discovery, Fabric, LeftOut, PortFacts};
 use railweave_fabric_tcp::{Interface, Tcp, TcpConfig, TcpDomain, discover, loopback_port};
 use railweave_options::{Fabric as FabricOption, FilterItem, Mode as ModeOption, Options, RailFilter, Weights};
 use railweave_topology::{ChosenPort, Mode, Selected, devices, select};
@@ -24,6 +24,10 @@ pub(crate) struct Found {
     pub(crate) mode: u8,
     /// HELLO's fabrics.
     pub(crate) fabrics: u8,
+    /// The fabric's name.
+    pub(crate) name: &'static str,
+    /// What was seen but is not used.
+    pub(crate) left_out: Vec<LeftOut>,
     /// The address that reaches this host when none of its ports does.
     pub(crate) out_of_band: Option<HandleAddress>,
 }
@@ -90,7 +94,14 @@ fn tcp(options: &Options) -> Result<Found, Error> {
             Weights::Fixed(weights) => Some(weights[place]),
         }),
     };
-    Ok(Found { network: Arc::new(network), mode: u8::from(mode == Mode::Fused), fabrics: TCP_BIT, out_of_band })
+    Ok(Found {
+        network: Arc::new(network),
+        mode: u8::from(mode == Mode::Fused),
+        fabrics: TCP_BIT,
+        name: Tcp::NAME,
+        left_out: selection.left_out,
+        out_of_band,
+    })
 }
 
 /// The first address of an interface that the options name for control sessions, else the first that leads anywhere.

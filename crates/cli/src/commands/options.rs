@@ -1,8 +1,9 @@
 //! `railweave options`: every setting, its value here, and where the value comes from.
 
+use crate::environment;
 use crate::output::{print, table};
 use clap::Args;
-use railweave_options::{Options, Row};
+use railweave_options::Row;
 use serde::Serialize;
 use std::error::Error;
 
@@ -52,13 +53,7 @@ impl Setting {
 
 /// Shows the settings as this environment makes them.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let (options, warnings) = Options::from_env().map_err(|errors| {
-        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        lines.join("\nrailweave: ")
-    })?;
-    for warning in &warnings {
-        eprintln!("railweave: {warning}");
-    }
+    let options = environment::options()?;
     let settings: Vec<Setting> = options.rows().into_iter().map(Setting::new).collect();
     if arguments.json {
         return Ok(print(serde_json::to_string_pretty(&settings)?)?);

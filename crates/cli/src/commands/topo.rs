@@ -1,0 +1,133 @@
+//! `railweave topo`: ports, devices and rails of this machine, and what is left out and why.
+
+use crate::environment;
+use crate::output::{print, table};
+use clap::Args;
+use nccl_net_railweave::{ReportedPort, TopologyReport};
+use serde::Serialize;
+use std::error::Error;
+
+/// Arguments of `railweave topo`.
+#[derive(Args, Debug)]
+pub(crate) struct Arguments {
+    /// Prints the topology as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The form of `--json`.
+#[derive(Serialize)]
+struct Topology {
+    /// The fabric in use.
+    fabric: &'static str,
+    /// As NCCL sees them, in its numbering.
+    devices: Vec<Device>,
+    /// What was seen but is not used.
+    left_out: Vec<LeftOut>,
+    /// The address for control sessions where no port reaches the peer.
+    out_of_band: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Device {
+    name: String,
+    speed_mbps: u32,
+    rails: Vec<Rail>,
+}
+
+/// A port, which becomes a rail of each connection of its device.
+#[derive(Serialize)]
+struct Rail {
+    port: String,
+    address: String,
+    link_layer: &'static str,
+    speed_mbps: Option<u32>,
+    mtu: u32,
+    /// The directory of the PCI device.
+    pci: Option<String>,
+    rail_id: Option<i16>,
+    plane_id: Option<i16>,
+    /// Of the device's traffic, 0 to 1, if the other end is as fast.
+    share: f64,
+    lanes: u8,
+}
+
+#[derive(Serialize)]
+struct LeftOut {
+    name: String,
+    reason: String,
+}
+
+impl From<ReportedPort> for Rail {
+    fn from(port: ReportedPort) -> Self {
+        let facts = port.facts;
+        Self {
+            address: format!("{}/{}", facts.address, facts.prefix_len),
+            link_layer: facts.link_layer.name(),
+            speed_mbps: facts.speed_mbps,
+            mtu: facts.mtu,
+            pci: facts.pci_path.map(|path| path.display().to_string()),
+            port: facts.name,
+            rail_id: port.rail_id,
+            plane_id: port.plane_id,
+            share: port.share,
+            lanes: port.lanes,
+        }
+    }
+}
+
+impl From<TopologyReport> for Topology {
+    fn from(report: TopologyReport) -> Self {
+        let devices = report.devices.into_iter().map(|device| Device {
+            name: device.name,
+            speed_mbps: device.speed_mbps,
+            rails: device.ports.into_iter().map(Rail::from).collect(),
+        });
+        let left_out = report.left_out.into_iter().map(|left| LeftOut { name: left.name, reason: left.reason });
+        Self {
+            fabric: report.fabric,
+            devices: devices.collect(),
+            left_out: left_out.collect(),
+            out_of_band: report.out_of_band.map(|address| address.to_string()),
+        }
+    }
+}
+
+/// Shows what the plugin would use here, with this environment.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let options = environment::options()?;
+    let topology = Topology::from(TopologyReport::new(&options)?);
+    if arguments.json {
+        return Ok(print(serde_json::to_string_pretty(&topology)?)?);
+    }
+    show(&topology)?;
+    Ok(())
+}
+
+fn show(topology: &Topology) -> std::io::Result<()> {
+    for (number, device) in topology.devices.iter().enumerate() {
+        print(format_args!("device {number}: {} over {}, {} Mbit/s", device.name, topology.fabric, device.speed_mbps))?;
+        let mut rails = table(&["rail", "port", "address", "PCI device", "Mbit/s", "MTU", "lanes", "share"], 4);
+        for (rail, port) in device.rails.iter().enumerate() {
+            let last = |path: &String| path.rsplit('/').next().unwrap_or_default().to_owned();
+            rails.add_row([
+                rail.to_string(),
+                port.port.clone(),
+                port.address.clone(),
+                port.pci.as_ref().map_or_else(|| "-".to_owned(), last),
+                port.speed_mbps.map_or_else(|| "unknown".to_owned(), |speed| speed.to_string()),
+                port.mtu.to_string(),
+                port.lanes.to_string(),
+                format!("{:.1} %", 100.0 * port.share),
+            ]);
+        }
+        print(rails)?;
+    }
+    if let Some(address) = &topology.out_of_band {
+        print(format_args!("control sessions go over {address} where no rail's address reaches the peer"))?;
+    }
+    for left in &topology.left_out {
+        print(format_args!("left out: {}: {}", left.name, left.reason))?;
+    }
+    Ok(())
+}
