@@ -9,6 +9,7 @@
 
 mod dist;
 mod docs;
+mod fuzz;
 mod process;
 mod test;
 
@@ -40,6 +41,11 @@ const COMMANDS: &[Command] = &[
         },
     },
     Command { name: "test", help: "the whole test run, or only the steps that are named", run: test::run },
+    Command {
+        name: "fuzz",
+        help: "run the fuzz targets long: all, or [--target T], for [--minutes M] each",
+        run: fuzz::run,
+    },
     Command {
         name: "docs",
         help: "write the pages in docs/ that are made from the code",

@@ -74,6 +74,7 @@ const STEPS: &[Step] = &[
             passes(command)
         },
     },
+    Step { name: "loom", why: "what threads share, in every order that the memory model allows", run: |_| loom() },
     Step {
         name: "demo",
         why: "the demonstration works here, briefly",
@@ -123,6 +124,18 @@ fn passes(command: Command) -> Result<Done, String> {
     run_command(command).map(|()| Done::Passed)
 }
 
+/// Runs the models of what threads share (docs/fuzzing.md). They replace the standard library's atomics, so they have a
+/// build of their own.
+fn loom() -> Result<Done, String> {
+    for tests in [["railweave-fabric-tcp", "--lib"].as_slice(), &["railweave-plugin", "--test", "models"]] {
+        let mut command = cargo(&["test", "--package"]);
+        command.args(tests).arg("model::");
+        command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target().join("loom"));
+        run_command(command)?;
+    }
+    Ok(Done::Passed)
+}
+
 /// Runs cargo-deny. Without it: installs it into `target/tools` on a machine for continuous integration, else leaves
 /// the step out.
 fn deny(_: &mut Context) -> Result<Done, String> {
@@ -148,7 +161,7 @@ fn deny(_: &mut Context) -> Result<Done, String> {
 }
 
 /// The program `name` in `target/tools/bin` or on the path.
-fn find(name: &str) -> Option<PathBuf> {
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(target().join("tools").join("bin")).chain(std::env::split_paths(&path));
     folders.map(|folder| folder.join(name)).find(|program: &PathBuf| program.is_file())

@@ -126,16 +126,41 @@ mod tests {
 }
 
 #[cfg(all(test, loom))]
+#[allow(unsafe_code)] // loom's cells stand for registered memory
 mod model {
     use super::*;
+    use loom::cell::UnsafeCell;
     use loom::sync::Arc;
 
-    /// Run with `RUSTFLAGS="--cfg loom" cargo test -p railweave-fabric-tcp --release --lib model`.
+    const RANGE: Range = Range { address: 1, length: 1, remote_write: true };
+
+    /// Registered memory, which loom watches: a write and a read that nothing orders are a failure.
+    #[derive(Default)]
+    struct Memory(UnsafeCell<u32>);
+
+    // SAFETY: that access is ordered is what the models check.
+    unsafe impl Sync for Memory {}
+    // SAFETY: as above.
+    unsafe impl Send for Memory {}
+
+    impl Memory {
+        fn write(&self, value: u32) {
+            // SAFETY: loom fails the model where anybody else may be here.
+            self.0.with_mut(|place| unsafe { *place = value });
+        }
+
+        fn read(&self) -> u32 {
+            // SAFETY: as above.
+            self.0.with(|place| unsafe { *place })
+        }
+    }
+
+    /// Run these with `cargo xtask test loom`.
     #[test]
     fn a_pin_never_sees_another_registration() {
         loom::model(|| {
             let entry = Arc::new(Entry::new());
-            entry.publish(1, Range { address: 1, length: 1, remote_write: true });
+            entry.publish(1, RANGE);
             let reader = {
                 let entry = Arc::clone(&entry);
                 loom::thread::spawn(move || {
@@ -151,6 +176,52 @@ mod model {
             entry.revoke();
             entry.publish(2, Range { address: 2, length: 2, remote_write: false });
             reader.join().unwrap();
+        });
+    }
+
+    /// What is written under a pin is written before `revoke` returns: then the memory is the application's again.
+    #[test]
+    fn nothing_is_written_after_a_registration_ended() {
+        loom::model(|| {
+            let (entry, memory) = (Arc::new(Entry::new()), Arc::new(Memory::default()));
+            entry.publish(1, RANGE);
+            let lane = {
+                let (entry, memory) = (Arc::clone(&entry), Arc::clone(&memory));
+                loom::thread::spawn(move || {
+                    let pinned = entry.pin(1).is_some();
+                    if pinned {
+                        memory.write(7);
+                        entry.unpin();
+                    }
+                    pinned
+                })
+            };
+            entry.revoke();
+            let value = memory.read();
+            memory.write(8);
+            assert_eq!(value == 7, lane.join().unwrap());
+        });
+    }
+
+    /// What the application wrote before it registered is there for whoever sends it; and two data paths may pin at once.
+    #[test]
+    fn a_pin_sees_what_was_there_before_the_registration() {
+        loom::model(|| {
+            let (entry, memory) = (Arc::new(Entry::new()), Arc::new(Memory::default()));
+            let lanes = [0; 2].map(|_| {
+                let (entry, memory) = (Arc::clone(&entry), Arc::clone(&memory));
+                loom::thread::spawn(move || {
+                    if let Some(range) = entry.pin(1) {
+                        assert_eq!((range, memory.read()), (RANGE, 7));
+                        entry.unpin();
+                    }
+                })
+            });
+            memory.write(7);
+            entry.publish(1, RANGE);
+            lanes.into_iter().for_each(|lane| lane.join().unwrap());
+            entry.revoke();
+            memory.write(8);
         });
     }
 }

@@ -69,9 +69,6 @@ pub(crate) struct Arrival {
     pub(crate) immediate: u32,
     /// Bytes of the write.
     pub(crate) bytes: u32,
-    /// Acknowledgements that must be in the kernel before this is handed out: a caller that then stops polling would
-    /// leave the sender waiting.
-    owed: u64,
 }
 
 /// A write whose payload is arriving.
@@ -135,13 +132,11 @@ impl Incoming {
         self.discards = true;
     }
 
-    /// The next completion, if the acknowledgements it owes are among the `confirmed` ones.
-    pub(crate) fn poll_arrival(&mut self, confirmed: u64, receives: &mut Receives) -> Option<Arrival> {
-        if self.arrivals.front()?.owed > confirmed {
-            return None;
-        }
+    /// The next completion.
+    pub(crate) fn poll_arrival(&mut self, receives: &mut Receives) -> Option<Arrival> {
+        let arrival = self.arrivals.pop_front()?;
         receives.release();
-        self.arrivals.pop_front()
+        Some(arrival)
     }
 
     /// Reads what is there, within the bounds of one poll. Answers false when the peer has closed its end, between two
@@ -265,8 +260,7 @@ impl Incoming {
                     ),
                 }));
             }
-            let owed = outgoing.placed() + u64::from(write.wants_acknowledgement);
-            self.arrivals.push_back(Arrival { immediate, bytes: write.length, owed });
+            self.arrivals.push_back(Arrival { immediate, bytes: write.length });
         }
         if write.wants_acknowledgement {
             outgoing.owe_acknowledgement();

@@ -3,6 +3,10 @@
 //! The data path only looks up and pins ([`crate::entry`]) and takes no lock; the mutex here is on the path of
 //! registering and of dropping a registration. A key is a place in the table and 16 random bits, new each time, so a
 //! key of a dropped registration is refused although its place is used again.
+#![allow(
+    clippy::disallowed_types,
+    reason = "the list of free keys is for registration; looking a key up takes no lock"
+)]
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

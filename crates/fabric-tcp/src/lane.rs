@@ -139,8 +139,12 @@ impl Lane {
         Ok(())
     }
 
-    /// Receives, and sends what is waiting, within the bounds of one poll.
+    /// Receives, and sends what is waiting, within the bounds of one poll. Acknowledgements for what is received now wait
+    /// for the next call: by then there may be a write that carries them.
     pub(crate) fn progress(&mut self, keys: &KeyTable, receives: &mut Receives) {
+        if self.outgoing.owes() {
+            self.send(keys, 1);
+        }
         if matches!(self.state, State::Open) {
             let mut around = Surroundings { socket: &self.socket, keys, receives };
             match self.incoming.receive(&mut around, &mut self.outgoing) {
@@ -152,18 +156,26 @@ impl Lane {
         if matches!(self.state, State::Closed) && self.outgoing.is_outstanding() {
             self.fail_closed();
         }
-        self.send(keys, POLL_SENDS);
+        if self.outgoing.has_unsent() {
+            self.send(keys, POLL_SENDS);
+        }
+    }
+
+    /// Sends the acknowledgements that are owed; whether none is left.
+    pub(crate) fn acknowledge(&mut self, keys: &KeyTable) -> bool {
+        if self.outgoing.owes() {
+            self.send(keys, POLL_SENDS);
+        }
+        self.is_failed() || !self.outgoing.owes()
     }
 
     /// Hands out what is complete, and at the very end the failure, once.
     pub(crate) fn collect(&mut self, lane: u8, out: &mut [Completion], receives: &mut Receives) -> usize {
         let mut count = 0;
-        // Nothing more can be sent on a dead lane, so nothing is worth waiting for.
-        let confirmed = if self.is_failed() { u64::MAX } else { self.outgoing.confirmed() };
         for place in out {
             *place = if let Some(id) = self.outgoing.poll_completed() {
                 Completion::Sent { id }
-            } else if let Some(arrival) = self.incoming.poll_arrival(confirmed, receives) {
+            } else if let Some(arrival) = self.incoming.poll_arrival(receives) {
                 Completion::Received { lane, immediate: arrival.immediate, bytes: arrival.bytes }
             } else if let State::Failed(failure) = &mut self.state
                 && let Some(LaneFailure(failure)) = failure.take()

@@ -118,7 +118,17 @@ impl Outgoing {
 
     /// Whether [`Self::send`] has anything to do.
     pub(crate) fn wants_to_send(&self) -> bool {
-        self.unsent < self.tail || self.notice.sent > 0 || self.confirmed < self.placed
+        self.has_unsent() || self.owes()
+    }
+
+    /// Whether anything is waiting that was posted, or has begun to leave.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.unsent < self.tail || self.notice.sent > 0
+    }
+
+    /// Whether acknowledgements are owed that the kernel does not have.
+    pub(crate) fn owes(&self) -> bool {
+        self.confirmed < self.placed
     }
 
     /// Adds a write at the end. There must be room.
@@ -144,16 +154,6 @@ impl Outgoing {
     /// A write of the peer that wants an acknowledgement has been placed.
     pub(crate) fn owe_acknowledgement(&mut self) {
         self.placed += 1;
-    }
-
-    /// Acknowledgements owed since the lane began.
-    pub(crate) fn placed(&self) -> u64 {
-        self.placed
-    }
-
-    /// Acknowledgements that the kernel has.
-    pub(crate) fn confirmed(&self) -> u64 {
-        self.confirmed
     }
 
     /// Nobody waits for the acknowledgements any more.

@@ -83,6 +83,10 @@ impl Rail for TcpRail {
         count
     }
 
+    fn acknowledge(&mut self) -> bool {
+        self.lanes.iter_mut().fold(true, |all, lane| lane.acknowledge(&self.keys) & all)
+    }
+
     fn describe(&self) -> String {
         self.description.clone()
     }

@@ -69,6 +69,7 @@ pub fn cases<H: Harness>() -> Vec<(&'static str, Case<H>)> {
         delivery::a_write_completes_only_when_placed,
         delivery::lanes_are_told_apart,
         delivery::both_directions_carry_random_sizes,
+        delivery::an_end_that_acknowledged_may_stop_polling,
         queues::unsignalled_writes_give_their_room_back,
         queues::a_full_queue_posts_nothing_and_recovers,
         queues::a_chain_is_posted_whole_or_not_at_all,

@@ -240,6 +240,14 @@ pub trait Rail: Send + 'static {
     /// a fabric that is not one-sided this is also what moves bytes.
     fn poll(&mut self, out: &mut [Completion]) -> usize;
 
+    /// Sends what this end owes the peer for what it has reported: a poll may put that off until the next call, so that it
+    /// can travel with what is posted then. True when nothing is owed any more. A caller that may stop polling calls this
+    /// until it is true; else the peer might wait for ever. Where the peer's processor has no part in a write, nothing is
+    /// ever owed.
+    fn acknowledge(&mut self) -> bool {
+        true
+    }
+
     /// Both ends of the rail in words, for messages: `127.0.0.1:1234 - 127.0.0.1:4321`.
     fn describe(&self) -> String;
 

@@ -189,7 +189,7 @@ options! {
     }
     /// A file with a key that all processes of the job share; `None` lets any process connect.
     key_file: Option<PathBuf> {
-        variables: [variable("RAILWEAVE_KEY_FILE", "the path of a file", "/etc/railweave/key", key_file)],
+        variables: [variable("RAILWEAVE_KEY_FILE", "the absolute path of a file", "/etc/railweave/key", key_file)],
         default: None, "none: any process may connect",
         help: "A file with a secret of 16 to 4096 bytes, the same on every host. Processes then prove to each other that \
                they have it, and one that has not gets no further. Only the user who runs the job may have access to it \
@@ -229,13 +229,13 @@ options! {
         help: "With 1, messages of 64K and more are striped over all lanes of each rail that carries a part of them. \
                With 0, each message takes one lane of a rail, and messages take the lanes in turn.",
     }
-    /// The size of each socket's send buffer, and of its receive buffer, in bytes: 0 (the kernel tunes them) to 256 MiB.
+    /// The size of each socket's send buffer, and of its receive buffer, in bytes: 0 (the kernel tunes them), or 64 KiB to 256 MiB.
     socket_buffer: u64 {
         variables: [variable(
             "RAILWEAVE_SOCKET_BUFFER",
-            "0 (the kernel tunes it), or bytes up to 256M; K, M and G count in 1024s",
+            "0 (the kernel tunes it), or bytes from 64K to 256M; K, M and G count in 1024s",
             "4M",
-            |text| number::bytes(text, 256 << 20),
+            socket_buffer,
         )],
         default: 0, "0 (the kernel tunes it)",
         help: "TCP only: the size of each lane's send buffer and of its receive buffer (`SO_SNDBUF`, `SO_RCVBUF`). The \
@@ -333,8 +333,17 @@ fn filter(text: &str) -> Result<Option<RailFilter>, String> {
     RailFilter::parse(text).map(Some)
 }
 
+/// Below 64 KiB Linux's loopback moves a few kilobytes per timer tick.
+fn socket_buffer(text: &str) -> Result<u64, String> {
+    match number::bytes(text, 256 << 20)? {
+        bytes @ 1..0x1_0000 => Err(format!("is {bytes} bytes, with which TCP crawls")),
+        bytes => Ok(bytes),
+    }
+}
+
 fn key_file(text: &str) -> Result<Option<PathBuf>, String> {
-    Ok(Some(PathBuf::from(text)))
+    let path = PathBuf::from(text);
+    if path.is_absolute() { Ok(Some(path)) } else { Err("is no absolute path".into()) }
 }
 
 fn traffic_class(text: &str) -> Result<Option<u8>, String> {

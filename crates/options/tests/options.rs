@@ -186,7 +186,9 @@ fn socket_buffer() {
     let bytes = |text| good(&[("RAILWEAVE_SOCKET_BUFFER", text)]).socket_buffer.value;
     assert_eq!(bytes("0"), 0);
     assert_eq!(bytes("256M"), 256 << 20);
+    assert_eq!(bytes("64K"), 64 << 10);
     bad(&[("RAILWEAVE_SOCKET_BUFFER", "257M")]);
+    bad(&[("RAILWEAVE_SOCKET_BUFFER", "63K")]);
 }
 
 #[test]

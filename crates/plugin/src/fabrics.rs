@@ -66,7 +66,10 @@ fn tcp(options: &Options) -> Result<Found, Error> {
         ModeOption::Ports => Mode::Ports,
     };
     let selection = select(discovery, filter.map(|_| &matches as &dyn Fn(&PortFacts) -> Option<Selected>), mode)
-        .map_err(|error| Error::configuration(error.to_string()))?;
+        .map_err(|error| match filter {
+            Some(list) => Error::configuration(format!("{}={list}: {error}", options.rails.source)),
+            None => Error::configuration(error.to_string()),
+        })?;
     for left in &selection.left_out {
         log::info(&format!("{} is left out: {}", left.name, left.reason));
     }

@@ -1,6 +1,6 @@
 //! The NCCL net plugin: what NCCL calls, and what runs beside it.
 //!
-//! NCCL looks up one of the tables in `tables`, whose entries lead to `api`. There the connection behind an opaque
+//! NCCL looks up one of the tables in `tables`, whose entries lead to `api`, and for the data path to `data_path`. There the connection behind an opaque
 //! pointer is found (`comm`), and one virtual call (`network`) leads into the protocol for the fabric in use. The
 //! `control` thread makes and ends connections. `fabrics` alone knows which fabrics there are.
 //!
@@ -10,15 +10,20 @@ mod api;
 mod comm;
 mod control;
 mod counters;
+mod data_path;
+mod debt;
 mod descriptors;
 mod fabrics;
 mod identity;
 mod key;
+mod listener;
 mod log;
 mod network;
 mod per_process;
 mod process;
 mod registrations;
+mod shares;
+mod sync;
 mod tables;
 mod topology_report;
 

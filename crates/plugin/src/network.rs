@@ -27,7 +27,9 @@ pub(crate) trait SendEnd: Send {
 /// The receiving end of a connection, whatever the fabric.
 pub(crate) trait RecvEnd: Send {
     fn irecv(&mut self, buffers: &[Incoming<'_>], optional: bool) -> Result<Option<RecvRequest>, Error>;
-    fn test(&mut self, request: RecvRequest) -> Result<Option<&[u64]>, Error>;
+    fn test(&mut self, request: RecvRequest, may_owe: bool) -> Result<Option<&[u64]>, Error>;
+    fn owes(&self) -> bool;
+    fn acknowledge(&mut self) -> bool;
     fn iflush(&mut self, buffers: &[Incoming<'_>]) -> Result<Flushed, Error>;
     fn start_linger(&mut self);
     fn linger(&mut self) -> bool;
@@ -55,8 +57,14 @@ impl<F: Fabric> RecvEnd for RecvConnection<F> {
     fn irecv(&mut self, buffers: &[Incoming<'_>], optional: bool) -> Result<Option<RecvRequest>, Error> {
         Self::irecv(self, buffers, optional)
     }
-    fn test(&mut self, request: RecvRequest) -> Result<Option<&[u64]>, Error> {
-        Self::test(self, request)
+    fn test(&mut self, request: RecvRequest, may_owe: bool) -> Result<Option<&[u64]>, Error> {
+        Self::test(self, request, may_owe)
+    }
+    fn owes(&self) -> bool {
+        Self::owes(self)
+    }
+    fn acknowledge(&mut self) -> bool {
+        Self::acknowledge(self)
     }
     fn iflush(&mut self, buffers: &[Incoming<'_>]) -> Result<Flushed, Error> {
         Self::iflush(self, buffers)
@@ -76,6 +84,14 @@ pub(crate) enum End {
 }
 
 impl End {
+    /// Sends what this end owes the peer; whether all of it is on its way.
+    pub(crate) fn acknowledge(&mut self) -> bool {
+        match self {
+            Self::Send(_) => true,
+            Self::Recv(end) => end.acknowledge(),
+        }
+    }
+
     pub(crate) fn start_linger(&mut self) {
         match self {
             Self::Send(end) => end.start_linger(),

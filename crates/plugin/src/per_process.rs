@@ -3,7 +3,7 @@
 //! Data loaders fork. A child must never touch its parent's queues and sockets, and a lock that another thread held at the
 //! moment of the fork stays locked in the child for ever. So everything static and mutable is kept here, by process id.
 
-use std::sync::atomic::{AtomicPtr, Ordering};
+use crate::sync::{AtomicPtr, Ordering};
 
 /// One value per process, made when it is first asked for.
 pub(crate) struct PerProcess<T: 'static> {
@@ -42,6 +42,7 @@ impl<T: Default + Send + Sync> PerProcess<T> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_types, reason = "the test is about a lock")]
 mod tests {
     use std::sync::Mutex;
 

@@ -1,4 +1,5 @@
 //! What there is once per process, and once per context: NCCL's `init` and `finalize` count users here.
+#![allow(clippy::disallowed_types, reason = "contexts and connects are service threads' business")]
 
 use std::collections::HashMap;
 use std::net::IpAddr;

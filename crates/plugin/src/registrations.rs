@@ -3,6 +3,7 @@
 //! NCCL registers the same buffers for each of hundreds of connections, and users' buffers once more for every part of
 //! them (`regIsGlobal`). A range that lies inside one that is registered, of the same kind, shares that registration;
 //! it ends when the last that shares it is dropped, at once.
+#![allow(clippy::disallowed_types, reason = "registration is service threads' business")]
 
 use std::collections::BTreeMap;
 use std::mem::discriminant;

@@ -1,4 +1,5 @@
-//! The tables that NCCL looks up, one per version. No logic: each entry fits a version's arguments to `api`'s.
+//! The tables that NCCL looks up, one per version. No logic: each entry fits a version's
+//! arguments to those of `api` and `data_path`.
 
 use std::ffi::{c_int, c_void};
 
@@ -7,11 +8,12 @@ use railweave_abi::net::{self, DEVICE_HOST, DEVICE_INVALID_VERSION, v6, v7, v8, 
 use railweave_abi::{NcclLogger, NcclResult, ProfilerCallback};
 use railweave_fabric::MemoryKind;
 
-use crate::api::{self, Buffers, NAME, guard};
+use crate::api::{self, NAME, guard};
+use crate::data_path::{self, Buffers};
 use crate::log;
 
 // Every function below is called by NCCL, whose promises (net.h; nccl-contract, sections 1 and 2) are the ones that the
-// functions of `api` ask for: pointers are NULL or valid for the call, objects are this plugin's and not closed, and the
+// functions of `api` and `data_path` ask for: pointers are NULL or valid for the call, objects are this plugin's and not closed, and the
 // data path of one connection is used by one thread at a time.
 
 unsafe extern "C" fn init_v6(logger: Option<NcclLogger>) -> NcclResult {
@@ -300,7 +302,7 @@ unsafe extern "C" fn isend_v6(
             railweave_transport::Error::protocol(format!("isend was called with a size of {bytes} bytes"))
         })?;
         // SAFETY: NCCL's promise.
-        unsafe { api::isend(send, data, bytes, tag, memory, request) }
+        unsafe { data_path::isend(send, data, bytes, tag, memory, request) }
     })
 }
 
@@ -313,7 +315,7 @@ unsafe extern "C" fn isend_v9(
     request: *mut *mut c_void,
 ) -> NcclResult {
     // SAFETY: NCCL's promise.
-    guard("isend", || unsafe { api::isend(send, data, bytes, tag, memory, request) })
+    guard("isend", || unsafe { data_path::isend(send, data, bytes, tag, memory, request) })
 }
 
 unsafe extern "C" fn isend_v10(
@@ -326,7 +328,7 @@ unsafe extern "C" fn isend_v10(
     request: *mut *mut c_void,
 ) -> NcclResult {
     // SAFETY: NCCL's promise.
-    guard("isend", || unsafe { api::isend(send, data, bytes, tag, memory, request) })
+    guard("isend", || unsafe { data_path::isend(send, data, bytes, tag, memory, request) })
 }
 
 unsafe extern "C" fn irecv_v6(
@@ -340,7 +342,7 @@ unsafe extern "C" fn irecv_v6(
 ) -> NcclResult {
     let buffers = Buffers { count, data, sizes, tags, memory };
     // SAFETY: NCCL's promise.
-    guard("irecv", || unsafe { api::irecv(receive, &buffers, false, request) })
+    guard("irecv", || unsafe { data_path::irecv(receive, &buffers, false, request) })
 }
 
 unsafe extern "C" fn irecv_v9(
@@ -354,7 +356,7 @@ unsafe extern "C" fn irecv_v9(
 ) -> NcclResult {
     let buffers = Buffers { count, data, sizes, tags, memory };
     // SAFETY: NCCL's promise.
-    guard("irecv", || unsafe { api::irecv(receive, &buffers, true, request) })
+    guard("irecv", || unsafe { data_path::irecv(receive, &buffers, true, request) })
 }
 
 unsafe extern "C" fn irecv_v10(
@@ -369,7 +371,7 @@ unsafe extern "C" fn irecv_v10(
 ) -> NcclResult {
     let buffers = Buffers { count, data, sizes, tags, memory };
     // SAFETY: NCCL's promise.
-    guard("irecv", || unsafe { api::irecv(receive, &buffers, true, request) })
+    guard("irecv", || unsafe { data_path::irecv(receive, &buffers, true, request) })
 }
 
 unsafe extern "C" fn iflush(
@@ -382,12 +384,12 @@ unsafe extern "C" fn iflush(
 ) -> NcclResult {
     let buffers = Buffers { count, data, sizes, tags: std::ptr::null_mut(), memory };
     // SAFETY: NCCL's promise.
-    guard("iflush", || unsafe { api::iflush(receive, &buffers, request) })
+    guard("iflush", || unsafe { data_path::iflush(receive, &buffers, request) })
 }
 
 unsafe extern "C" fn test(request: *mut c_void, done: *mut c_int, sizes: *mut c_int) -> NcclResult {
     // SAFETY: NCCL's promise.
-    guard("test", || unsafe { api::test(request, done, sizes) })
+    guard("test", || unsafe { data_path::test(request, done, sizes) })
 }
 
 unsafe extern "C" fn close(comm: *mut c_void) -> NcclResult {

@@ -8,6 +8,7 @@ use railweave_fabric::{Access, Domain, Fabric, MAX_RAILS, PendingRail, Rail, Rai
 
 use crate::connection::{RailCounters, RailState, Rails};
 use crate::handshake::{Common, Depths, RailPlan, keys, register, weights};
+use crate::plant::{Plant, kept, planted};
 use crate::receive::{ReceiveParts, RecvConnection};
 use crate::{
     Action, ConnectionConfig, Error, HandshakePort, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName, Token,
@@ -217,7 +218,7 @@ impl<F: Fabric> Acceptor<F> {
                 RailLanes::Dropped(reason)
             }));
         }
-        let byte_counts = self.ports.iter().all(|port| port.domain.byte_counts());
+        let byte_counts = self.ports.iter().all(|port| port.domain.byte_counts()) || planted(Plant::ByteSumTrusted);
         let message = Lanes { byte_counts, stream: self.records.address(), rails: ours };
         self.actions.push_back(Action::Send(Message::Lanes(message)));
         self.state = State::Ready;
@@ -284,7 +285,7 @@ impl<F: Fabric> Acceptor<F> {
                 lanes: rail.lanes(),
                 rail,
                 info: opening.plan.info(index, &self.common.counters),
-                _registrations: opening.registrations,
+                _registrations: kept(opening.registrations),
             }));
         }
         let connection = RecvConnection::new(ReceiveParts {

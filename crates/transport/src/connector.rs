@@ -8,6 +8,7 @@ use railweave_fabric::{Access, Domain, Fabric, MAX_RAILS, PendingRail, Rail, Rai
 
 use crate::connection::{RailCounters, RailState, Rails};
 use crate::handshake::{Common, Depths, RailPlan, keys, register, weights};
+use crate::plant::{Plant, kept, planted};
 use crate::send::{SendConnection, SendParts};
 use crate::{
     Action, ConnectionConfig, Dial, Error, HandshakePort, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName,
@@ -220,7 +221,11 @@ impl<F: Fabric> Connector<F> {
     }
 
     fn open_rail(&self, port: &HandshakePort<F>, plan: RailPlan, opening: &mut Opening<F>) -> Result<RailLanes, Error> {
-        let depths = Depths::new(Role::Sender, plan.lanes, self.common.config.striped, port.domain.max_write());
+        // A connection cuts its writes to what all of its ports can carry, so every queue must hold the longest chain
+        // of the smallest writes.
+        let shortest = self.ports.iter().map(|port| port.domain.max_write()).min().unwrap_or(1);
+        let max_write = if planted(Plant::ShortQueues) { port.domain.max_write() } else { shortest };
+        let depths = Depths::new(Role::Sender, plan.lanes, self.common.config.striped, max_write);
         let cts = register::<F>(&port.domain, &self.cts, Access::CONTROL)?;
         let records = register::<F>(&port.domain, &self.records, Access::SOURCE)?;
         let pending = port.domain.open_rail(&RailSpec {
@@ -309,7 +314,7 @@ impl<F: Fabric> Connector<F> {
                 lanes: rail.lanes(),
                 rail,
                 info: opening.plan.info(index, &self.common.counters),
-                _registrations: opening.registrations,
+                _registrations: kept(opening.registrations),
             }));
         }
         let rails = Rails::<F>::new(rails);

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use railweave_fabric::{MAX_RAILS, Region};
 
+use crate::plant::{Plant, checks, planted};
 use crate::{Error, MAX_BUFFERS, MAX_MESSAGE_BYTES};
 
 /// Bytes of an entry.
@@ -104,7 +105,8 @@ impl CtsStream {
 
     #[inline]
     fn is_there(&self, number: u64) -> bool {
-        u64::from_le(self.ring.load(offset(number) + 56, Ordering::Acquire)) == number + 1
+        let written = u64::from_le(self.ring.load(offset(number) + 56, Ordering::Acquire));
+        written == number + 1 || (planted(Plant::StaleCts) && written != 0)
     }
 
     /// Takes all entries of the next slot, once they are all there, and answers how many. The entries come from the
@@ -122,7 +124,7 @@ impl CtsStream {
                  the protocol or memory was overwritten"
             )));
         }
-        if (1..count as u64).any(|index| !self.is_there(self.next + index)) {
+        if (1..count as u64).any(|index| !self.is_there(self.next + index)) && !planted(Plant::TornGroup) {
             return Ok(0);
         }
         check(&first, reserved, slot, 0, count)?;
@@ -145,7 +147,7 @@ fn check(entry: &CtsEntry, reserved: u8, slot: u8, index: usize, count: usize) -
         && entry.size <= MAX_MESSAGE_BYTES
         && entry.address.checked_add(entry.size).is_some()
         && reserved == 0;
-    if fits {
+    if fits || !checks() {
         return Ok(());
     }
     Err(Error::protocol(format!(

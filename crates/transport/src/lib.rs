@@ -23,6 +23,7 @@ mod handshake;
 mod hello;
 mod immediate;
 mod message;
+mod plant;
 mod receive;
 mod record;
 mod send;
@@ -40,6 +41,8 @@ pub use message::{
     FRAME_HEADER_BYTES, Frame, FrameHeader, LanePreface, Lanes, MAX_FRAME_BYTES, Message, Offer, PREFACE_BYTES,
     PortOffer, Preface, RailAnswer, RailLanes,
 };
+#[cfg(feature = "plants")]
+pub use plant::{Plant, set_plant};
 pub use receive::{Flushed, Incoming, RecvConnection, RecvRequest};
 pub use send::{Cut, Outgoing, SendConnection, SendRequest};
 

@@ -8,6 +8,7 @@ use railweave_policy::{Shares, Split};
 use crate::connection::{Rails, Work, bits, completion_buffer};
 use crate::cts::{CtsEntry, CtsStream};
 use crate::handshake::longest_chain;
+use crate::plant::{Plant, checks, planted, said_mask, shared};
 use crate::record::{self, RecordSource};
 use crate::{
     ConnectionConfig, Error, Immediate, ImmediateLayout, Link, MAX_BUFFERS, MAX_MESSAGE_BYTES, MemoryKeys, RailInfo,
@@ -129,7 +130,9 @@ impl Requests {
             return None;
         }
         self.done[word] &= !bit;
-        self.free[word] |= bit;
+        if !(planted(Plant::RequestLeaked) && self.sizes[usize::from(request)] == 0) {
+            self.free[word] |= bit;
+        }
         Some(self.sizes[usize::from(request)])
     }
 
@@ -249,7 +252,7 @@ impl<F: Fabric> SendConnection<F> {
         }
         let filling = &mut *self.filling;
         let unfilled = |index: &usize| filling.filled & 1 << index == 0;
-        let tagged = |index: &usize| filling.entries[*index].tag == message.tag;
+        let tagged = |index: &usize| filling.entries[*index].tag == message.tag || planted(Plant::TagIgnored);
         let Some(buffer) = (0..filling.count).filter(unfilled).find(tagged) else {
             return self.no_room();
         };
@@ -257,7 +260,7 @@ impl<F: Fabric> SendConnection<F> {
             return self.no_room();
         };
         let receive = filling.entries[buffer].size;
-        let size = message.size.min(receive);
+        let size = if planted(Plant::CutIgnored) { message.size } else { message.size.min(receive) };
         filling.parts[buffer] = Part { address: message.address, size, local: message.keys.local, request };
         let filled = filling.filled | 1 << buffer;
         if usize::from(filled.count_ones() as u8) == filling.count && !self.post_slot()? {
@@ -344,6 +347,7 @@ impl<F: Fabric> SendConnection<F> {
     fn check_link(&mut self) -> Result<(), Error> {
         match self.link.lost() {
             None => Ok(()),
+            Some(_) if planted(Plant::LinkIgnored) => Ok(()),
             Some(error) => {
                 let error = error.clone();
                 Err(self.fail(error))
@@ -395,11 +399,14 @@ impl<F: Fabric> SendConnection<F> {
                 return Ok(0);
             }
         }
-        let shares = self.split.split(size, self.rails.usable);
+        let shares = shared(self.split.split(size, self.rails.usable));
         let slot = self.head as u8;
-        let immediate = Some(self.layout.encode(Immediate { slot, mask: shares.mask, size_q }));
+        let immediate = Some(self.layout.encode(Immediate { slot, mask: said_mask(shares.mask), size_q }));
         let id = Work::Data(self.head).id();
         for piece in shares.pieces() {
+            if planted(Plant::EmptyNotSent) && size == 0 {
+                continue;
+            }
             let (part, entry) = (&self.filling.parts[0], &self.filling.entries[0]);
             let write = Write {
                 local: LocalSlice {
@@ -407,7 +414,7 @@ impl<F: Fabric> SendConnection<F> {
                     length: piece.bytes as u32,
                     key: part.local[piece.rail],
                 },
-                remote: RemoteSlice { address: entry.address + piece.offset, key: entry.keys[piece.rail] },
+                remote: RemoteSlice { address: entry.address + piece.offset, key: entry.keys[key_of(piece.rail)] },
                 immediate,
                 signalled: true,
                 id,
@@ -431,7 +438,8 @@ impl<F: Fabric> SendConnection<F> {
         for rail in bits(self.rails.usable) {
             let state = self.rails.get(rail);
             let mut lanes = if self.config.striped { 0..state.lanes } else { self.lane(rail)..self.lane(rail) + 1 };
-            if lanes.any(|lane| state.rail.send_room(lane) < longest) {
+            let needed = if planted(Plant::RoomForOne) { 1 } else { longest };
+            if lanes.any(|lane| state.rail.send_room(lane) < needed) {
                 return Ok(0);
             }
         }
@@ -439,7 +447,7 @@ impl<F: Fabric> SendConnection<F> {
         let mut shares = [Shares::default(); MAX_BUFFERS];
         let mut mask = 0;
         for (share, part) in shares.iter_mut().zip(&self.filling.parts[..count]) {
-            *share = self.split.split(part.size, self.rails.usable);
+            *share = shared(self.split.split(part.size, self.rails.usable));
             mask |= if part.size == 0 { 0 } else { share.mask };
         }
         if mask == 0 {
@@ -453,12 +461,12 @@ impl<F: Fabric> SendConnection<F> {
         let in_record = size_q == self.layout.all_ones();
         let slot = self.head as u8;
         if in_record {
-            let sizes = self.filling.parts.map(|part| part.size);
-            self.records.fill(slot, &sizes[..count]);
+            self.fill_record(slot, planted(Plant::RecordFilledLate));
         }
-        let immediate = self.layout.encode(Immediate { slot, mask, size_q });
+        let immediate = self.layout.encode(Immediate { slot, mask: said_mask(mask), size_q });
         let all_lanes = self.config.striped && stripes(size_q, self.layout.all_ones());
-        let leader = mask.trailing_zeros() as usize;
+        let first = mask.trailing_zeros() as usize;
+        let leader = if planted(Plant::RecordByWrongRail) { 7 - mask.leading_zeros() as usize } else { first };
 
         let mut owed = 0;
         for rail in bits(mask) {
@@ -475,6 +483,9 @@ impl<F: Fabric> SendConnection<F> {
                 state.info.counters.count_data(self.chain.len() as u64, bytes);
                 owed += 1;
             }
+        }
+        if in_record && planted(Plant::RecordFilledLate) {
+            self.fill_record(slot, false);
         }
         Ok(owed)
     }
@@ -499,11 +510,14 @@ impl<F: Fabric> SendConnection<F> {
                         length: length as u32,
                         key: part.local[rail],
                     },
-                    remote: RemoteSlice { address: entry.address + offset, key: entry.keys[rail] },
+                    remote: RemoteSlice { address: entry.address + offset, key: entry.keys[key_of(rail)] },
                     ..Write::default()
                 });
                 offset += length;
                 left -= length;
+                if planted(Plant::LastWriteDropped) {
+                    break;
+                }
             }
         }
         total
@@ -529,6 +543,19 @@ impl<F: Fabric> SendConnection<F> {
         last.immediate = Some(immediate);
         last.signalled = true;
         last.id = Work::Data(self.head).id();
+        if planted(Plant::RecordFirst) && in_record {
+            self.chain.rotate_right(1);
+        }
+    }
+
+    /// Prepares the record of the slot that is being posted.
+    fn fill_record(&self, slot: u8, not_yet: bool) {
+        let count = self.filling.count;
+        let mut sizes = self.filling.parts.map(|part| if not_yet { 0 } else { part.size });
+        if planted(Plant::GroupSizesSwapped) {
+            sizes[..count].reverse();
+        }
+        self.records.fill(slot, &sizes[..count]);
     }
 
     /// Takes what the rails have to say; whether there was anything.
@@ -552,13 +579,14 @@ impl<F: Fabric> SendConnection<F> {
         match completion {
             Completion::Sent { id } => match Work::from_id(id) {
                 Some(Work::Data(sequence)) => {
+                    let sequence = if planted(Plant::SequenceWrapped) { sequence & !0x80 } else { sequence };
                     let posted = &mut self.posted[usize::from(sequence as u8)];
                     assert!(
-                        posted.sequence == sequence && posted.owed > 0,
+                        posted.sequence == sequence && posted.owed > 0 || !checks(),
                         "a completion came for slot {sequence:#x}, of which none is owed"
                     );
-                    posted.owed -= 1;
-                    if posted.owed == 0 {
+                    posted.owed = posted.owed.saturating_sub(1);
+                    if posted.owed == 0 || planted(Plant::SendDoneEarly) {
                         posted.requests[..usize::from(posted.count)].iter().for_each(|r| self.requests.finish(*r));
                     }
                     Ok(())
@@ -611,9 +639,16 @@ pub(crate) fn stripes(size_q: u32, all_ones: u32) -> bool {
     size_q == all_ones || u64::from(size_q) >= STRIPE_FROM / SPLIT_UNIT
 }
 
+/// The rail whose keys a rail's writes use: its own.
+#[inline]
+fn key_of(rail: usize) -> usize {
+    if planted(Plant::KeyOfOtherRail) { 0 } else { rail }
+}
+
 /// Lane `lane`'s part, of `lanes`, of a rail's piece: offset and bytes, in multiples of 128 but for the end.
 fn lane_part(offset: u64, bytes: u64, lane: u8, lanes: u8) -> (u64, u64) {
-    let each = bytes.div_ceil(u64::from(lanes)).next_multiple_of(SPLIT_UNIT);
+    let unit = if planted(Plant::LanesNot128) { 8 } else { SPLIT_UNIT };
+    let each = bytes.div_ceil(u64::from(lanes)).next_multiple_of(unit);
     let start = (each * u64::from(lane)).min(bytes);
     (offset + start, (bytes - start).min(each))
 }

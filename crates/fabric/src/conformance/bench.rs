@@ -52,6 +52,18 @@ impl<'h, H: Harness> Bench<'h, H> {
         }
     }
 
+    /// Polls the near end only until `done`.
+    pub(super) fn until_near(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..self.harness.patience() {
+            if done(self) {
+                return;
+            }
+            self.near.poll();
+            self.harness.settle();
+        }
+        panic!("waited in vain for: {what}\nnear: {:?}\nfar: {:?}", self.near.log, self.far.log);
+    }
+
     /// Polls the near end only until everything that it can do alone has happened.
     pub(super) fn until_near_is_quiet(&mut self) {
         for _ in 0..self.harness.quiet() {

@@ -1,6 +1,7 @@
 //! The control thread: one per process, started on first need and joined at the last `finalize`. It accepts, dials,
 //! shakes hands, keeps the sessions, and sees closed connections off. It never touches the data path of an open
 //! connection.
+#![allow(clippy::disallowed_types, reason = "service threads and the control thread talk here")]
 
 mod lanes;
 mod linger;
@@ -20,9 +21,9 @@ use mio::Waker;
 use railweave_options::PortRange;
 use railweave_transport::{Error, Handle, Hello};
 
-use crate::comm::Listener;
 use crate::descriptors;
 use crate::key::Key;
+use crate::listener::Listener;
 use crate::log;
 use crate::network::{End, Established, Network};
 use crate::process::PendingConnect;

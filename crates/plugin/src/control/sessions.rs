@@ -14,10 +14,10 @@ use railweave_transport::{
 use super::stream::{Fill, Stream};
 use super::thread::{Entry, Thread};
 use super::{ConnectRequest, Outcome, Route};
-use crate::comm::Listener;
 use crate::descriptors;
 use crate::identity::random;
 use crate::key::Prover;
+use crate::listener::Listener;
 use crate::log;
 use crate::network::{Handshake, Setup, Step};
 use crate::process::PendingConnect;

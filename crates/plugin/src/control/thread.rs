@@ -1,4 +1,5 @@
 //! The thread's loop: sockets, commands and deadlines, each handed to whom it concerns.
+#![allow(clippy::disallowed_types, reason = "this is the control thread")]
 
 use std::collections::HashMap;
 use std::io;

@@ -1,0 +1,66 @@
+//! An input's bytes as a script: fields one after the other, zero where the bytes have ended.
+//!
+//! Any bytes are a script, a script can be written by hand ([`crate::seeds`]), and a change of one byte changes one
+//! field, which is what a fuzzer's mutations need.
+
+/// What is left of an input.
+pub struct Input<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Input<'a> {
+    /// The whole input.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// The next byte.
+    pub fn u8(&mut self) -> u8 {
+        self.array::<1>()[0]
+    }
+
+    /// The next two bytes, little-endian.
+    pub fn u16(&mut self) -> u16 {
+        u16::from_le_bytes(self.array())
+    }
+
+    /// The next four bytes, little-endian.
+    pub fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.array())
+    }
+
+    /// The next eight bytes, little-endian.
+    pub fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.array())
+    }
+
+    /// One of `choices`, by the next byte.
+    pub fn choose<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[usize::from(self.u8()) % choices.len()]
+    }
+
+    /// The next `count` bytes, fewer where the input ends.
+    pub fn take(&mut self, count: usize) -> &'a [u8] {
+        let (taken, rest) = self.rest.split_at(count.min(self.rest.len()));
+        self.rest = rest;
+        taken
+    }
+
+    /// All that is left.
+    pub fn rest(&mut self) -> &'a [u8] {
+        self.take(usize::MAX)
+    }
+
+    /// The next bytes, zeros where the input ends.
+    pub fn array<const N: usize>(&mut self) -> [u8; N] {
+        let mut out = [0; N];
+        let taken = self.take(N);
+        out[..taken.len()].copy_from_slice(taken);
+        out
+    }
+}

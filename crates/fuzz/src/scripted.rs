@@ -1,0 +1,424 @@
+//! A fabric without a network: it records what is posted, checks it, and completes what it is told to complete.
+//!
+//! It is honest about what every fabric promises (completions in order, an immediate only where a receive is posted, a
+//! lane's failure once), because that the protocol may rely on. It checks what the protocol promises every fabric: room
+//! in the queue, and sources inside registered memory of the same port.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use railweave_fabric::{
+    Access, Completion, Domain, Fabric, Fault, LaneEndpoint, Memory, PendingRail, PostError, Rail, RailError, RailSpec,
+    Region, RegisterError, Registration, RemoteSlice, SetupError, WorkId, Write,
+};
+
+/// The fabric. One-sided, its lanes are connected by end points; otherwise they are sockets, as on TCP.
+pub(crate) struct Scripted<const ONE_SIDED: bool>;
+
+impl<const ONE_SIDED: bool> Fabric for Scripted<ONE_SIDED> {
+    const NAME: &'static str = "scripted";
+    const ONE_SIDED: bool = ONE_SIDED;
+    const LANES_ARE_SOCKETS: bool = !ONE_SIDED;
+    type Domain = Port<ONE_SIDED>;
+    type PendingRail = Pending<ONE_SIDED>;
+    type Rail = Open;
+    type Registration = Registered;
+}
+
+/// One process's network, seen from outside: the script reads and steers it here.
+#[derive(Clone, Default)]
+pub(crate) struct World(Arc<Mutex<State>>);
+
+/// What a world knows.
+#[derive(Default)]
+pub(crate) struct State {
+    memory: BTreeMap<u32, Range>,
+    keys: u32,
+    /// Rails that are being connected.
+    pub(crate) pending: usize,
+    /// Rails that are open.
+    pub(crate) open: usize,
+    /// In the order in which they became rails.
+    pub(crate) rails: Vec<RailState>,
+    /// The next registrations, rails and lanes that are refused.
+    pub(crate) refusals: Refusals,
+}
+
+/// How many of the next calls fail.
+#[derive(Default)]
+pub(crate) struct Refusals {
+    pub(crate) register: u8,
+    pub(crate) open: u8,
+    pub(crate) connect: u8,
+}
+
+struct Range {
+    port: usize,
+    address: u64,
+    length: u64,
+    access: Access,
+    region: Option<Arc<Region>>,
+}
+
+/// An open rail.
+pub(crate) struct RailState {
+    port: usize,
+    lanes: Vec<LaneState>,
+    send_depth: usize,
+    receive_depth: u32,
+    receives: u32,
+    completions: VecDeque<Completion>,
+    /// Writes that the script has not looked at yet.
+    pub(crate) posted: Vec<Write>,
+}
+
+#[derive(Default)]
+struct LaneState {
+    /// Writes whose room was not given back.
+    outstanding: VecDeque<Write>,
+    broken: bool,
+}
+
+impl World {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A port with a number of its own in this world.
+    pub(crate) fn port<const ONE_SIDED: bool>(&self, port: usize, caps: Caps) -> Arc<Port<ONE_SIDED>> {
+        Arc::new(Port { world: self.clone(), port, caps })
+    }
+
+    /// A descriptor to stand for a lane's socket.
+    pub(crate) fn socket() -> OwnedFd {
+        File::open("/dev/null").expect("/dev/null is there").into()
+    }
+
+    /// Nothing is left of what was opened and registered by the protocol.
+    pub(crate) fn assert_freed(&self) {
+        let state = self.lock();
+        let registered = state.memory.values().filter(|range| range.region.is_some()).count();
+        assert_eq!((state.pending, state.open, registered), (0, 0, 0), "pending rails, rails, registrations are left");
+    }
+}
+
+impl State {
+    /// Makes a range the application's registered memory on a port; nobody reads or writes it.
+    pub(crate) fn announce(&mut self, port: usize, address: u64, length: u64) -> u32 {
+        self.add(Range { port, address, length, access: Access::DATA, region: None })
+    }
+
+    fn add(&mut self, range: Range) -> u32 {
+        // Far apart, so that a slip in arithmetic on keys hits none.
+        self.keys += 1;
+        let key = self.keys.wrapping_mul(0x9e37_79b1);
+        self.memory.insert(key, range);
+        key
+    }
+
+    /// The protocol's only region with these rights.
+    pub(crate) fn own_region(&self, remote_write: bool) -> Option<Arc<Region>> {
+        let ranges = self.memory.values().filter(|range| range.access.remote_write == remote_write);
+        ranges.filter_map(|range| range.region.clone()).next()
+    }
+
+    /// Whether any write from this range of memory is under way.
+    pub(crate) fn reads(&self, address: u64, length: u64) -> bool {
+        let lanes = self.rails.iter().flat_map(|rail| &rail.lanes);
+        lanes.flat_map(|lane| &lane.outstanding).any(|write| {
+            let (start, bytes) = (write.local.address, u64::from(write.local.length));
+            bytes > 0 && length > 0 && start < address + length && address < start + bytes
+        })
+    }
+
+    fn check(&self, port: usize, write: &Write) {
+        let (address, length, key) = (write.local.address, u64::from(write.local.length), write.local.key);
+        if length == 0 {
+            return;
+        }
+        let range =
+            self.memory.get(&key).unwrap_or_else(|| panic!("posted with the local key {key:#x}, which is none"));
+        assert_eq!(range.port, port, "posted with another port's local key");
+        let end = address.checked_add(length).expect("a source does not wrap around");
+        assert!(
+            address >= range.address && end <= range.address + range.length,
+            "posted from {address:#x} to {end:#x}, outside of what is registered"
+        );
+    }
+}
+
+impl RailState {
+    pub(crate) fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Completes everything on a lane up to its next signalled write.
+    pub(crate) fn complete(&mut self, lane: usize) -> bool {
+        let lane = &mut self.lanes[lane];
+        let Some(signalled) = lane.outstanding.iter().position(|write| write.signalled) else {
+            return false;
+        };
+        let last = lane.outstanding.drain(..=signalled).next_back();
+        self.completions.extend(last.map(|write| Completion::Sent { id: write.id }));
+        true
+    }
+
+    /// An immediate arrives. Without a receive posted for it the lane fails, as on every fabric.
+    pub(crate) fn receive(&mut self, lane: usize, immediate: u32, bytes: u32) {
+        if self.lanes[lane].broken {
+            return;
+        }
+        if self.receives == 0 {
+            return self.fail(lane);
+        }
+        self.receives -= 1;
+        self.completions.push_back(Completion::Received { lane: lane as u8, immediate, bytes });
+    }
+
+    pub(crate) fn fail(&mut self, lane: usize) {
+        if !std::mem::replace(&mut self.lanes[lane].broken, true) {
+            let error = Box::new(RailError { fault: Fault::Peer, message: "the script broke the lane".into() });
+            self.completions.push_back(Completion::Failed { lane: lane as u8, id: None, error });
+        }
+    }
+}
+
+/// What a port can do.
+#[derive(Clone, Copy)]
+pub(crate) struct Caps {
+    pub(crate) max_write: u32,
+    pub(crate) byte_counts: bool,
+}
+
+/// A port.
+pub(crate) struct Port<const ONE_SIDED: bool> {
+    world: World,
+    port: usize,
+    caps: Caps,
+}
+
+impl<const ONE_SIDED: bool> Domain for Port<ONE_SIDED> {
+    type Fabric = Scripted<ONE_SIDED>;
+
+    fn register(&self, memory: Memory, access: Access) -> Result<Registered, RegisterError> {
+        let mut state = self.world.lock();
+        if refuses(&mut state.refusals.register) {
+            return Err(RegisterError::Exhausted("the script refuses the registration".into()));
+        }
+        let (address, length) = (memory.address(), memory.length() as u64);
+        let region = memory.region().cloned();
+        let key = state.add(Range { port: self.port, address, length, access, region });
+        Ok(Registered { world: self.world.clone(), key })
+    }
+
+    fn max_write(&self) -> u32 {
+        self.caps.max_write
+    }
+
+    fn byte_counts(&self) -> bool {
+        self.caps.byte_counts
+    }
+
+    fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<Pending<ONE_SIDED>, SetupError> {
+        let mut state = self.world.lock();
+        if refuses(&mut state.refusals.open) {
+            return Err(refusal("the rail"));
+        }
+        state.pending += 1;
+        Ok(Pending { port: Arc::clone(self), spec: spec.clone(), attached: 0 })
+    }
+}
+
+fn refuses(count: &mut u8) -> bool {
+    let refuses = *count > 0;
+    *count = count.saturating_sub(1);
+    refuses
+}
+
+fn refusal(what: &str) -> SetupError {
+    SetupError { fault: Fault::Local, message: format!("the script refuses {what}") }
+}
+
+/// Registered memory.
+pub(crate) struct Registered {
+    world: World,
+    key: u32,
+}
+
+impl Registration for Registered {
+    fn local_key(&self) -> u32 {
+        self.key
+    }
+
+    fn remote_key(&self) -> u32 {
+        self.key
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.world.lock().memory.remove(&self.key);
+    }
+}
+
+/// A rail that is being connected.
+pub(crate) struct Pending<const ONE_SIDED: bool> {
+    port: Arc<Port<ONE_SIDED>>,
+    spec: RailSpec,
+    attached: u16,
+}
+
+impl<const ONE_SIDED: bool> PendingRail for Pending<ONE_SIDED> {
+    type Fabric = Scripted<ONE_SIDED>;
+
+    fn endpoints(&self) -> Vec<LaneEndpoint> {
+        vec![LaneEndpoint([0xe5; LaneEndpoint::BYTES]); usize::from(self.spec.lanes)]
+    }
+
+    fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<(), SetupError> {
+        assert_eq!(remote.len(), usize::from(self.spec.lanes), "one end point per lane");
+        if refuses(&mut self.port.world.lock().refusals.connect) {
+            return Err(refusal("the lanes"));
+        }
+        self.attached = u16::MAX;
+        Ok(())
+    }
+
+    fn attach(&mut self, lane: u8, _socket: OwnedFd) -> Result<(), SetupError> {
+        let refuses = refuses(&mut self.port.world.lock().refusals.connect);
+        if lane >= self.spec.lanes || self.attached & 1 << lane != 0 || refuses {
+            return Err(refusal("the lane"));
+        }
+        self.attached |= 1 << lane;
+        Ok(())
+    }
+
+    fn is_ready(&self) -> bool {
+        self.attached.trailing_ones() >= u32::from(self.spec.lanes)
+    }
+
+    fn into_rail(self) -> Result<Open, SetupError> {
+        assert!(self.is_ready(), "a rail is made when its lanes are connected");
+        let mut state = self.port.world.lock();
+        state.open += 1;
+        state.rails.push(RailState {
+            port: self.port.port,
+            lanes: (0..self.spec.lanes).map(|_| LaneState::default()).collect(),
+            send_depth: self.spec.send_depth as usize,
+            receive_depth: self.spec.receive_depth,
+            receives: 0,
+            completions: VecDeque::new(),
+            posted: Vec::new(),
+        });
+        let index = state.rails.len() - 1;
+        Ok(Open {
+            world: self.port.world.clone(),
+            index,
+            lanes: self.spec.lanes,
+            caps: self.port.caps,
+            one_sided: ONE_SIDED,
+        })
+    }
+}
+
+impl<const ONE_SIDED: bool> Drop for Pending<ONE_SIDED> {
+    fn drop(&mut self) {
+        self.port.world.lock().pending -= 1;
+    }
+}
+
+/// A rail.
+pub(crate) struct Open {
+    world: World,
+    index: usize,
+    lanes: u8,
+    caps: Caps,
+    one_sided: bool,
+}
+
+impl Rail for Open {
+    fn lanes(&self) -> u8 {
+        self.lanes
+    }
+
+    fn send_room(&self, lane: u8) -> u32 {
+        let state = self.world.lock();
+        let rail = &state.rails[self.index];
+        (rail.send_depth - rail.lanes[usize::from(lane)].outstanding.len()) as u32
+    }
+
+    fn max_write(&self) -> u32 {
+        self.caps.max_write
+    }
+
+    fn byte_counts(&self) -> bool {
+        self.caps.byte_counts
+    }
+
+    fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
+        let mut state = self.world.lock();
+        for write in chain {
+            assert!(write.local.length <= self.caps.max_write, "a write of {} bytes is too long", write.local.length);
+            state.check(state.rails[self.index].port, write);
+        }
+        let rail = &mut state.rails[self.index];
+        let lane = &mut rail.lanes[usize::from(lane)];
+        if lane.broken {
+            return Err(PostError::Broken);
+        }
+        assert!(lane.outstanding.len() + chain.len() <= rail.send_depth, "posted without room");
+        lane.outstanding.extend(chain);
+        rail.posted.extend_from_slice(chain);
+        Ok(())
+    }
+
+    fn post_flush(&mut self, _target: RemoteSlice, id: WorkId) -> Result<(), PostError> {
+        assert!(self.one_sided, "a flush where the fabric has no need of it");
+        let mut state = self.world.lock();
+        let rail = &mut state.rails[self.index];
+        let lane = &mut rail.lanes[0];
+        if lane.broken {
+            return Err(PostError::Broken);
+        }
+        if lane.outstanding.len() == rail.send_depth {
+            return Err(PostError::Full);
+        }
+        lane.outstanding.push_back(Write { signalled: true, id, ..Write::default() });
+        Ok(())
+    }
+
+    fn post_receives(&mut self, count: u32) -> Result<u32, PostError> {
+        let mut state = self.world.lock();
+        let rail = &mut state.rails[self.index];
+        if rail.lanes.iter().any(|lane| lane.broken) {
+            return Err(PostError::Broken);
+        }
+        let taken = count.min(rail.receive_depth - rail.receives);
+        rail.receives += taken;
+        Ok(taken)
+    }
+
+    fn poll(&mut self, out: &mut [Completion]) -> usize {
+        let mut state = self.world.lock();
+        let completions = &mut state.rails[self.index].completions;
+        let count = completions.len().min(out.len());
+        out.iter_mut().zip(completions.drain(..count)).for_each(|(place, completion)| *place = completion);
+        count
+    }
+
+    fn describe(&self) -> String {
+        format!("scripted {}", self.index)
+    }
+
+    fn is_drained(&self) -> bool {
+        self.world.lock().rails[self.index].lanes.iter().all(|lane| lane.outstanding.is_empty())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.world.lock().open -= 1;
+    }
+}

@@ -1,0 +1,36 @@
+//! What the plugin logged in this process.
+
+use railweave_host::logger::{self, INFO, Line, WARN};
+use std::sync::{Mutex, PoisonError};
+
+static LINES: Mutex<Vec<Line>> = Mutex::new(Vec::new());
+
+/// Keeps every line from now on, and shows the warnings to whoever looks at a failed scenario.
+pub(super) fn keep() {
+    logger::set_sink(|line| {
+        if line.level == WARN {
+            eprintln!("WARN {}", line.text);
+        }
+        LINES.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+    });
+}
+
+fn texts(level: logger::Level) -> Vec<String> {
+    let lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
+    lines.iter().filter(|line| line.level == level).map(|line| line.text.clone()).collect()
+}
+
+/// Every warning so far.
+pub(crate) fn warnings() -> Vec<String> {
+    texts(WARN)
+}
+
+/// The warnings so far that contain all of these words.
+pub(crate) fn warnings_with(words: &[&str]) -> Vec<String> {
+    warnings().into_iter().filter(|text| words.iter().all(|word| text.contains(word))).collect()
+}
+
+/// Every line of the level INFO so far.
+pub(crate) fn info_lines() -> Vec<String> {
+    texts(INFO)
+}

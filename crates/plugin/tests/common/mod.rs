@@ -1,0 +1,91 @@
+//! What the scenarios share. They load the built library as NCCL does and call it through its tables; nothing here
+//! looks inside the plugin.
+#![allow(clippy::disallowed_types, reason = "tests are not the data path")]
+#![allow(dead_code, unused_imports, reason = "each file of scenarios uses a part of this")]
+
+mod buffer;
+mod logs;
+mod pair;
+mod process;
+mod random;
+mod stranger;
+
+pub(crate) use buffer::Buffer;
+pub(crate) use logs::{info_lines, warnings, warnings_with};
+pub(crate) use pair::{Pair, Received, accept, connect, listen};
+pub(crate) use process::{Peer, alone, each, with_peer};
+pub(crate) use random::{Random, noise};
+pub(crate) use stranger::Stranger;
+
+use railweave_host::{LoadedNet, Plugin};
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Two rails between a process and itself, or another on this machine.
+pub(crate) const TWO_RAILS: (&str, &str) = ("RAILWEAVE_RAILS", "127.0.0.1/32,127.0.0.2/32");
+
+/// One rail.
+pub(crate) const ONE_RAIL: (&str, &str) = ("RAILWEAVE_RAILS", "127.0.0.1/32");
+
+/// How long anything that is polled for may take. Far beyond what it takes: nothing is measured by it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The library under test: what RAILWEAVE_TEST_LIB names, else the one that cargo built for these very tests.
+pub(crate) fn library() -> PathBuf {
+    if let Some(path) = std::env::var_os("RAILWEAVE_TEST_LIB") {
+        return path.into();
+    }
+    // Integration tests depend on the package's library, so cargo builds every crate type of it beside them.
+    let tests = std::env::current_exe().expect("a test knows its own program");
+    let path = tests.with_file_name("libnccl_net_railweave.so");
+    assert!(
+        path.exists(),
+        "{} is not there; run `cargo build -p railweave-plugin` or `cargo xtask test`",
+        path.display()
+    );
+    path
+}
+
+/// Loads the library with one version of the API, or with the newest.
+pub(crate) fn load(version: Option<u32>) -> Plugin {
+    logs::keep();
+    Plugin::load(&library(), version).expect("the library loads")
+}
+
+/// Loads the library and starts it for one communicator.
+pub(crate) fn start() -> (Plugin, LoadedNet) {
+    let plugin = load(None);
+    let net = plugin.init(1, None).expect("init succeeds");
+    (plugin, net)
+}
+
+/// Polls until there is an answer.
+pub(crate) fn until<T>(what: &str, poll: impl FnMut() -> Option<T>) -> T {
+    until_within(PATIENCE, what, poll)
+}
+
+/// Polls until there is an answer, for at most so long.
+pub(crate) fn until_within<T>(limit: Duration, what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(answer) = poll() {
+            return answer;
+        }
+        assert!(begin.elapsed() < limit, "waited {} s for this: {what}", limit.as_secs());
+        thread::yield_now();
+    }
+}
+
+/// Descriptors that this process has open.
+pub(crate) fn descriptors() -> usize {
+    // One of them is the one that lists them.
+    std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() - 1
+}
+
+/// Control threads of this process.
+pub(crate) fn control_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.trim() == "railweave-ctl").count()
+}

@@ -1,0 +1,159 @@
+//! A connection with both of its ends.
+
+use super::{Buffer, noise, until};
+use railweave_host::net::{Comm, Handle, ListenComm, MAX_PARTS, NetApi, Part, RecvComm, Request, SendComm};
+use railweave_host::{LoadedNet, NetError};
+
+/// The sizes that `test` told for the parts of a receive, -1 where it told none.
+pub(crate) type Received = [i32; MAX_PARTS];
+
+/// A connection from one communicator to another, or to itself.
+pub(crate) struct Pair<'a> {
+    pub(crate) from: &'a LoadedNet,
+    pub(crate) to: &'a LoadedNet,
+    pub(crate) send: SendComm,
+    pub(crate) recv: RecvComm,
+}
+
+/// Listens on a device.
+pub(crate) fn listen(net: &LoadedNet, device: i32) -> (ListenComm, Handle) {
+    let mut handle = Handle::default();
+    let listen = net.listen(device, &mut handle).expect("listen succeeds");
+    (listen, handle)
+}
+
+/// Polls connect until the connection is there.
+pub(crate) fn connect(net: &LoadedNet, device: i32, handle: &Handle) -> SendComm {
+    let mut handle = handle.clone();
+    until("connect", || net.connect(device, &mut handle).expect("connect succeeds"))
+}
+
+/// Polls accept until a connection is there.
+pub(crate) fn accept(net: &LoadedNet, listen: &ListenComm) -> RecvComm {
+    until("accept", || net.accept(listen).expect("accept succeeds"))
+}
+
+impl<'a> Pair<'a> {
+    /// Sets a connection up on a device of both.
+    pub(crate) fn open(from: &'a LoadedNet, to: &'a LoadedNet, device: i32) -> Self {
+        let (listen, handle) = listen(to, device);
+        let send = connect(from, device, &handle);
+        let recv = accept(to, &listen);
+        to.close_listen(listen).expect("the listen is closed");
+        Self { from, to, send, recv }
+    }
+
+    /// Closes both ends.
+    pub(crate) fn close(self) {
+        self.from.close_send(self.send).expect("the sending end is closed");
+        self.to.close_recv(self.recv).expect("the receiving end is closed");
+    }
+
+    /// A message, registered for sending.
+    pub(crate) fn outgoing(&self, message: &[u8]) -> Buffer {
+        Buffer::holding(self.from, Comm::Send(&self.send), message)
+    }
+
+    /// A buffer, registered for receiving.
+    pub(crate) fn incoming(&self, bytes: usize) -> Buffer {
+        Buffer::new(self.to, Comm::Recv(&self.recv), bytes)
+    }
+
+    pub(crate) fn release_outgoing(&self, buffer: Buffer) {
+        buffer.release(self.from, Comm::Send(&self.send));
+    }
+
+    pub(crate) fn release_incoming(&self, buffer: Buffer) {
+        buffer.release(self.to, Comm::Recv(&self.recv));
+    }
+
+    /// One call of irecv.
+    pub(crate) fn try_irecv(&self, parts: &[Part], optional: bool) -> Result<Option<Request>, NetError> {
+        // SAFETY: scenarios keep their buffers until the request is done or the connection is closed.
+        unsafe { self.to.irecv(&self.recv, parts, optional) }
+    }
+
+    /// Posts a receive.
+    pub(crate) fn irecv(&self, parts: &[Part]) -> Request {
+        until("room for a receive", || self.try_irecv(parts, false).expect("irecv succeeds"))
+    }
+
+    /// One call of isend with the first bytes of a buffer.
+    pub(crate) fn try_isend(&self, from: &Buffer, bytes: usize, tag: i32) -> Result<Option<Request>, NetError> {
+        // SAFETY: as above.
+        unsafe { self.from.isend(&self.send, from.start(), bytes, tag, from.registration()) }
+    }
+
+    /// Sends the first bytes of a buffer, once there is a receive for them.
+    pub(crate) fn isend(&self, from: &Buffer, bytes: usize, tag: i32) -> Request {
+        until("a receive for this send", || self.try_isend(from, bytes, tag).expect("isend succeeds"))
+    }
+
+    /// One call of test for a send: its size once it is done.
+    pub(crate) fn test_send(&self, request: &Request) -> Result<Option<i32>, NetError> {
+        let mut sizes = [-1; MAX_PARTS];
+        // SAFETY: a request is not tested again once it was done.
+        let done = unsafe { self.from.test(request, Some(&mut sizes)) }?;
+        Ok(done.then_some(sizes[0]))
+    }
+
+    /// One call of test for a receive: its sizes once it is done, -1 where the plugin wrote none.
+    pub(crate) fn test_recv(&self, request: &Request) -> Result<Option<Received>, NetError> {
+        let mut sizes = [-1; MAX_PARTS];
+        // SAFETY: as above.
+        let done = unsafe { self.to.test(request, Some(&mut sizes)) }?;
+        Ok(done.then_some(sizes))
+    }
+
+    /// One call of test with NULL for the sizes.
+    pub(crate) fn test_without_sizes(net: &LoadedNet, request: &Request) -> bool {
+        // SAFETY: as above.
+        unsafe { net.test(request, None) }.expect("test succeeds")
+    }
+
+    /// Tests both sides in turn until all is done, and tells the sizes.
+    pub(crate) fn finish(&self, sends: &[Request], recvs: &[Request]) -> (Vec<i32>, Vec<Received>) {
+        self.finish_beside(None, sends, recvs)
+    }
+
+    /// As `finish`, beside a receive that has no send yet: it is tested too, as NCCL does, and is not done.
+    pub(crate) fn finish_beside(
+        &self,
+        open: Option<&Request>,
+        sends: &[Request],
+        recvs: &[Request],
+    ) -> (Vec<i32>, Vec<Received>) {
+        let mut sent = vec![None; sends.len()];
+        let mut received = vec![None; recvs.len()];
+        until("all transfers", || {
+            for (size, request) in sent.iter_mut().zip(sends).filter(|(size, _)| size.is_none()) {
+                *size = self.test_send(request).expect("test of a send succeeds");
+            }
+            for (sizes, request) in received.iter_mut().zip(recvs).filter(|(sizes, _)| sizes.is_none()) {
+                *sizes = self.test_recv(request).expect("test of a receive succeeds");
+            }
+            let early = open.and_then(|open| self.test_recv(open).expect("test of a receive succeeds"));
+            assert_eq!(early, None, "a receive without a send cannot be done");
+            (sent.iter().all(Option::is_some) && received.iter().all(Option::is_some)).then_some(())
+        });
+        (sent.into_iter().flatten().collect(), received.into_iter().flatten().collect())
+    }
+
+    /// Sends the first bytes of one buffer to the start of another; what `test` told on both sides.
+    pub(crate) fn transfer(&self, from: &Buffer, bytes: usize, to: &Buffer) -> (i32, i32) {
+        let recv = self.irecv(&[to.part(7)]);
+        let send = self.isend(from, bytes, 7);
+        let (sent, received) = self.finish(&[send], &[recv]);
+        (sent[0], received[0][0])
+    }
+
+    /// Moves one message and checks every byte of it.
+    pub(crate) fn exchange(&self, seed: u64, bytes: usize) {
+        let message = noise(seed, bytes);
+        let (from, to) = (self.outgoing(&message), self.incoming(bytes + 100));
+        assert_eq!(self.transfer(&from, bytes, &to), (bytes as i32, bytes as i32));
+        to.assert_holds(&message);
+        self.release_outgoing(from);
+        self.release_incoming(to);
+    }
+}

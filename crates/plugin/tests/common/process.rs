@@ -1,0 +1,172 @@
+//! Scenarios in processes of their own: settings are environment variables, and the plugin's state is once per process.
+//! A test starts its own program again for itself alone; what it runs there is the scenario.
+
+use std::any::type_name;
+use std::env;
+use std::io::{self, PipeReader, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Tells a process which part of its test it runs: the number of a case, or [`PEER`]. Unset, it is the test itself.
+const ROLE: &str = "RAILWEAVE_TEST_ROLE";
+const PEER: &str = "peer";
+
+/// What a scenario says at its end, so that a program that ran no test at all is not taken for one that succeeded.
+const OVER: &str = "the scenario came to its end";
+
+/// After this long a scenario is killed.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs a scenario in a process of its own, with these settings and no others of Railweave's or NCCL's.
+pub(crate) fn alone<F: Fn()>(settings: &[(&str, &str)], body: F) {
+    run(type_name::<F>(), &[()], |()| settings.to_vec(), |()| body());
+}
+
+/// Runs a scenario once for each case, each in a process of its own.
+pub(crate) fn each<'a, T, F: Fn(&T)>(cases: &'a [T], settings: impl Fn(&'a T) -> Vec<(&'a str, &'a str)>, body: F) {
+    run(type_name::<F>(), cases, settings, body);
+}
+
+fn run<'a, T>(body_name: &str, cases: &'a [T], settings: impl Fn(&'a T) -> Vec<(&'a str, &'a str)>, body: impl Fn(&T)) {
+    match env::var(ROLE) {
+        Err(_) => {
+            for (number, case) in cases.iter().enumerate() {
+                watch(body_name, number, again(body_name, &number.to_string()).envs(settings(case)));
+            }
+        }
+        Ok(role) => {
+            end_with_parent();
+            body(&cases[role.parse::<usize>().expect("a role is the number of a case")]);
+            eprintln!("{OVER}");
+        }
+    }
+}
+
+/// This program again, for this one test.
+fn again(body_name: &str, role: &str) -> Command {
+    // A closure's name is crate::test::{{closure}}.
+    let test = body_name.split("::{{closure}}").next().unwrap_or(body_name);
+    let test = test.split_once("::").map_or(test, |(_, test)| test);
+    let mut command = Command::new(env::current_exe().expect("a test knows its own program"));
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+    let ours = |name: &str| ["RAILWEAVE_", "MPIB_", "NCCL_"].iter().any(|prefix| name.starts_with(prefix));
+    for (name, _) in env::vars().filter(|(name, _)| ours(name) && !name.starts_with("RAILWEAVE_TEST_")) {
+        command.env_remove(name);
+    }
+    command.env(ROLE, role);
+    command
+}
+
+/// Runs a scenario's process, and panics with all that it said unless it ends well in time.
+fn watch(name: &str, case: usize, command: &mut Command) {
+    let (reader, writer) = io::pipe().expect("a pipe can be made");
+    let errors = writer.try_clone().expect("a pipe's end can be cloned");
+    // Its own group, so that the processes that it starts end with it.
+    command.stdin(Stdio::piped()).stdout(writer).stderr(errors).process_group(0);
+    let mut child = command.spawn().expect("this program can be started again");
+    // The parent's own ends would keep the pipe open.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let (give, output) = mpsc::channel();
+    thread::spawn(move || give.send(read_all(reader)));
+    let status = end(&mut child, LIMIT);
+    kill_group(&child);
+    let _ = child.wait();
+    let output = output.recv_timeout(Duration::from_secs(10)).unwrap_or_else(|_| "(its output never ended)".to_owned());
+    let ending = status.map_or_else(|| format!("was killed after {} s", LIMIT.as_secs()), |status| status.to_string());
+    let well = status.is_some_and(|status| status.success()) && output.contains(OVER);
+    assert!(well, "{name}, case {case}: {ending}; it said:\n{output}");
+}
+
+fn read_all(mut reader: PipeReader) -> String {
+    let mut bytes = Vec::new();
+    // What came before an error is worth showing.
+    let _ = reader.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn end(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let begin = Instant::now();
+    while begin.elapsed() < limit {
+        if let Some(status) = child.try_wait().expect("a child can be waited for") {
+            return Some(status);
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    None
+}
+
+fn kill_group(leader: &Child) {
+    let group = libc::pid_t::try_from(leader.id()).expect("a process id is positive");
+    // SAFETY: no memory is involved. The group is this child's: its number is not used again while anyone is in it, and
+    // with nobody in it this does nothing.
+    unsafe { libc::kill(-group, libc::SIGKILL) };
+}
+
+/// A scenario whose test was killed ends too.
+fn end_with_parent() {
+    thread::spawn(|| {
+        // Nobody writes: this returns when the parent is gone.
+        let _ = io::stdin().read(&mut [0]);
+        std::process::exit(1);
+    });
+}
+
+/// Another process of the same test.
+pub(crate) struct Peer {
+    child: Child,
+    pub(crate) link: UnixStream,
+}
+
+/// Runs a scenario of two processes: `body` in one, `peer` in the other, which ends with it. The settings are for both,
+/// the second ones for the peer alone.
+pub(crate) fn with_peer<F: Fn(Peer)>(
+    settings: &[(&str, &str)],
+    peers_settings: &[(&str, &str)],
+    body: F,
+    peer: impl Fn(UnixStream),
+) {
+    let name = type_name::<F>();
+    if env::var(ROLE).is_ok_and(|role| role == PEER) {
+        let socket = io::stdin().as_fd().try_clone_to_owned().expect("a descriptor can be cloned");
+        return peer(UnixStream::from(socket));
+    }
+    run(
+        name,
+        &[()],
+        |()| settings.to_vec(),
+        |()| {
+            let (link, theirs) = UnixStream::pair().expect("sockets can be made");
+            let mut command = again(name, PEER);
+            let settings = settings.iter().chain(peers_settings).copied();
+            let child = command.envs(settings).stdin(OwnedFd::from(theirs)).spawn();
+            body(Peer { child: child.expect("this program can be started again"), link });
+        },
+    );
+}
+
+impl Peer {
+    /// Kills the peer, and returns once it is gone.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("the peer can be killed");
+        self.child.wait().expect("the peer can be waited for");
+    }
+
+    /// Waits for the peer to end well.
+    pub(crate) fn wait(&mut self) {
+        let status = end(&mut self.child, LIMIT).expect("the peer ends in time");
+        assert!(status.success(), "the peer ended with {status}");
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Both fail only for a process that has ended and was waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,165 @@
+//! A client of the control port that is not the plugin, and stops wherever a scenario wants.
+
+use railweave_fabric::{LaneEndpoint, LinkLayer};
+use railweave_host::net::Handle as HandleBytes;
+use railweave_transport::{
+    Frame, Handle, HandleAddress, Hello, LanePreface, Lanes, Message, Offer, PREFACE_BYTES, PROTOCOL_VERSION,
+    PortOffer, Preface, ProcessId, RailAnswer, RailLanes, Token,
+};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+/// Who a stranger is.
+const OWN: ProcessId = ProcessId([9; 16]);
+
+/// One socket to the control port, and who stands behind the handle.
+pub(crate) struct Stranger {
+    pub(crate) socket: TcpStream,
+    handle: Handle,
+    input: Vec<u8>,
+    network: u64,
+}
+
+impl Stranger {
+    /// Connects to the control port behind a handle.
+    pub(crate) fn dial(handle: &HandleBytes) -> Self {
+        let handle = Handle::decode(&handle.0).expect("the plugin's own handle");
+        let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, handle.control_port)).expect("the control port listens");
+        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
+        Self { socket, handle, input: Vec::new(), network: 0 }
+    }
+
+    /// The handle of a stranger that listens.
+    pub(crate) fn handle(address: SocketAddr) -> HandleBytes {
+        let reached = HandleAddress { address: address.ip(), prefix_len: 8, port: 0 };
+        HandleBytes(Self::listening(address.port(), vec![reached]).encode())
+    }
+
+    fn listening(control_port: u16, addresses: Vec<HandleAddress>) -> Handle {
+        Handle { process: OWN, nonce: 5, control_port, addresses }
+    }
+
+    /// Takes the plugin's session.
+    pub(crate) fn accept(listener: &TcpListener) -> Self {
+        let (socket, _) = listener.accept().expect("the plugin dials");
+        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
+        Self { socket, handle: Self::listening(0, Vec::new()), input: Vec::new(), network: 0 }
+    }
+
+    /// Reads what opens the plugin's session.
+    pub(crate) fn expect_preface(&mut self) {
+        let mut bytes = [0; PREFACE_BYTES];
+        self.socket.read_exact(&mut bytes).expect("the preface comes");
+        assert_eq!(Preface::decode(&bytes), Ok(Preface::Session));
+    }
+
+    /// Answers an offer with one rail.
+    pub(crate) fn answer(&mut self, offer: &Offer) {
+        let rails = vec![RailAnswer { connector_port: 0, lanes: 1, port: offer.ports[0] }];
+        self.send(1, Message::Answer { token: Token([6; 16]), rails });
+    }
+
+    /// Where this side's end is.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.socket.local_addr().expect("a connected socket has an address")
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
+        self.socket.write_all(bytes).expect("the control port reads");
+    }
+
+    pub(crate) fn send(&mut self, connection: u32, message: Message) {
+        self.write(&Frame { connection, message }.encode());
+    }
+
+    /// The next message of the other side.
+    pub(crate) fn receive(&mut self) -> Message {
+        loop {
+            if let Some((frame, length)) = Frame::decode(&self.input).expect("the plugin keeps to the protocol") {
+                self.input.drain(..length);
+                return frame.message;
+            }
+            let mut chunk = [0; 4096];
+            let count = self.socket.read(&mut chunk).expect("the plugin answers");
+            assert!(count > 0, "the plugin closed the session");
+            self.input.extend_from_slice(&chunk[..count]);
+        }
+    }
+
+    /// Says that a session follows.
+    pub(crate) fn begin(&mut self) {
+        self.write(&Preface::Session.encode());
+    }
+
+    /// What the plugin's own HELLO would be, with this range of protocol versions.
+    pub(crate) fn hello(&self, versions: (u16, u16)) -> Message {
+        let hello = Hello {
+            protocol_min: versions.0,
+            protocol_max: versions.1,
+            features: 0,
+            mode: 1,
+            fabrics: 1,
+            network: self.network,
+            process: OWN,
+            wanted: self.handle.process,
+            nonce: [3; 32],
+            pid: 4711,
+            rank: -1,
+            world: -1,
+            host: "stranger".to_owned(),
+            build: "test".to_owned(),
+        };
+        Message::Hello(hello.encode())
+    }
+
+    /// Says HELLO and hears the other side's.
+    pub(crate) fn shake_hands(&mut self) {
+        self.begin();
+        let Message::Hello(theirs) = self.receive() else { panic!("HELLO comes first") };
+        self.network = Hello::decode(&theirs).expect("a HELLO").network;
+        let hello = self.hello((PROTOCOL_VERSION, PROTOCOL_VERSION));
+        self.send(0, hello);
+    }
+
+    /// Offers one port and hears the answer.
+    pub(crate) fn offer(&mut self, connection: u32) -> Token {
+        let port = PortOffer {
+            link_layer: LinkLayer::Tcp,
+            prefix_len: 8,
+            lanes: 1,
+            speed_mbps: 10_000,
+            mtu: 65_536,
+            rail_id: -1,
+            plane_id: -1,
+            address: Ipv4Addr::new(127, 0, 0, 9).to_ipv6_mapped(),
+        };
+        let nonce = self.handle.nonce;
+        self.send(connection, Message::Offer(Offer { nonce, striped: false, traffic_class: None, ports: vec![port] }));
+        match self.receive() {
+            Message::Answer { token, rails } => {
+                assert_eq!(rails.len(), 1);
+                token
+            }
+            other => panic!("ANSWER follows, not {other:?}"),
+        }
+    }
+
+    /// Tells of the lanes and hears of the other side's.
+    pub(crate) fn lanes(&mut self, connection: u32) {
+        let rail = RailLanes::Open { key: 1, endpoints: vec![LaneEndpoint::default()] };
+        self.send(connection, Message::Lanes(Lanes { byte_counts: false, stream: 0x1000, rails: vec![rail] }));
+        assert!(matches!(self.receive(), Message::Lanes(_)));
+    }
+
+    /// Brings the one lane of the offered rail.
+    pub(crate) fn lane(&self, token: Token) -> TcpStream {
+        let mut socket = TcpStream::connect((Ipv4Addr::LOCALHOST, self.handle.control_port)).expect("a lane connects");
+        let preface = Preface::Lane(LanePreface { token, rail: 0, lane: 0 });
+        socket.write_all(&preface.encode()).expect("the control port reads");
+        let mut taken = [0; 8];
+        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
+        socket.read_exact(&mut taken).expect("the lane is answered");
+        socket
+    }
+}

@@ -1,0 +1,146 @@
+//! The key that processes share: who has it is let in, and nobody else.
+
+mod common;
+
+use common::{
+    ONE_RAIL, Pair, Peer, Stranger, TWO_RAILS, accept, alone, connect, each, listen, load, start, until, warnings,
+    warnings_with, with_peer,
+};
+use railweave_abi::NcclResult;
+use railweave_host::NetError;
+use railweave_host::net::{Handle, NetApi};
+use std::fs::{OpenOptions, Permissions, set_permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+
+const KEY: &[u8] = b"sixteen bytes or more";
+
+/// The path of a file with these bytes, which these may access. Each scenario has a file of its own.
+fn file(name: &str, bytes: &[u8], mode: u32) -> String {
+    let path = format!("{}/key-of-{name}", env!("CARGO_TARGET_TMPDIR"));
+    // Several processes of one test write the same.
+    let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).unwrap();
+    file.write_all(bytes).unwrap();
+    set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+    path
+}
+
+#[test]
+fn with_the_same_key_everything_works() {
+    let key = file("equal", KEY, 0o600);
+    alone(&[TWO_RAILS, ("RAILWEAVE_KEY_FILE", &key)], || {
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        pair.exchange(1, 300_000);
+        pair.close();
+        assert!(warnings().is_empty());
+    });
+}
+
+#[test]
+fn a_key_file_that_cannot_be_used_stops_init_with_one_line() {
+    let cases = [
+        (format!("{}/no-such-key", env!("CARGO_TARGET_TMPDIR")), "No such file"),
+        (env!("CARGO_TARGET_TMPDIR").to_owned(), "no regular file"),
+        (file("short", b"fifteen bytes!!", 0o600), "it has 15 bytes"),
+        (file("long", &[7; 4097], 0o600), "more than 4096"),
+        (file("open", KEY, 0o640), "others have access to it (mode 0640)"),
+    ];
+    each(
+        &cases,
+        |(path, _)| vec![ONE_RAIL, ("RAILWEAVE_KEY_FILE", path)],
+        |(path, words)| {
+            let Err(NetError::Call { code, .. }) = load(None).init(1, None) else { panic!("init succeeds") };
+            assert_eq!(code, NcclResult::INVALID_USAGE);
+            let named = format!("RAILWEAVE_KEY_FILE={path}: ");
+            assert_eq!((warnings().len(), warnings_with(&[&named, words]).len()), (1, 1));
+        },
+    );
+}
+
+#[test]
+fn a_stranger_without_the_key_is_refused_and_others_go_on() {
+    let key = file("stranger", KEY, 0o600);
+    alone(&[TWO_RAILS, ("RAILWEAVE_KEY_FILE", &key)], || {
+        let (_plugin, net) = start();
+        let (listen, handle) = listen(&net, 0);
+        let mut stranger = Stranger::dial(&handle);
+        stranger.shake_hands();
+        let address = stranger.address().to_string();
+        until("its line", || (warnings_with(&[&address, "has no shared key"]).len() == 1).then_some(()));
+        assert!(net.accept(&listen).unwrap().is_none());
+        let (send, recv) = (connect(&net, 0, &handle), accept(&net, &listen));
+        Pair { from: &net, to: &net, send, recv }.exchange(1, 1000);
+        assert_eq!(warnings().len(), 1);
+    });
+}
+
+/// The listening process refuses the other, says why with these words, and goes on.
+fn refuse(mut peer: Peer, words: &[&str]) {
+    let (_plugin, net) = start();
+    let (listen, handle) = listen(&net, 0);
+    peer.link.write_all(&handle.0).unwrap();
+    peer.wait();
+    assert!(net.accept(&listen).unwrap().is_none());
+    assert_eq!((warnings().len(), warnings_with(words).len()), (1, 1));
+    Pair::open(&net, &net, 0).exchange(1, 1000);
+}
+
+/// The other process gets no connection, and says why with these words.
+fn be_refused(mut link: UnixStream, words: &[&str]) {
+    let (_plugin, net) = start();
+    let mut handle = Handle::default();
+    link.read_exact(&mut handle.0).unwrap();
+    until("connect", || net.connect(0, &mut handle).map(|_| None).unwrap_or_else(Some));
+    assert_eq!((warnings().len(), warnings_with(words).len()), (1, 1));
+}
+
+#[test]
+fn processes_with_the_same_key_in_files_of_their_own_understand_one_another() {
+    let (ours, theirs) = (file("one", KEY, 0o600), file("other", KEY, 0o600));
+    with_peer(
+        &[TWO_RAILS, ("RAILWEAVE_KEY_FILE", &ours)],
+        &[("RAILWEAVE_KEY_FILE", &theirs)],
+        |mut peer| {
+            let (_plugin, net) = start();
+            let (listen, handle) = listen(&net, 0);
+            peer.link.write_all(&handle.0).unwrap();
+            net.close_recv(accept(&net, &listen)).unwrap();
+            peer.wait();
+            assert!(warnings().is_empty());
+        },
+        |mut link| {
+            let (_plugin, net) = start();
+            let mut handle = Handle::default();
+            link.read_exact(&mut handle.0).unwrap();
+            net.close_send(connect(&net, 0, &handle)).unwrap();
+            assert!(warnings().is_empty());
+        },
+    );
+}
+
+#[test]
+fn a_peer_with_another_key_is_refused_on_both_sides() {
+    let (ours, theirs) = (file("us", KEY, 0o600), file("them", b"another sixteen bytes", 0o600));
+    let words = ["has another key", "RAILWEAVE_KEY_FILE"];
+    with_peer(
+        &[TWO_RAILS, ("RAILWEAVE_KEY_FILE", &ours)],
+        &[("RAILWEAVE_KEY_FILE", &theirs)],
+        |peer| refuse(peer, &words),
+        |link| be_refused(link, &words),
+    );
+}
+
+#[test]
+fn a_peer_without_a_key_is_refused_on_both_sides() {
+    let key = file("alone", KEY, 0o600);
+    let words = ["shared key", "RAILWEAVE_KEY_FILE"];
+    with_peer(
+        &[TWO_RAILS, ("RAILWEAVE_KEY_FILE", &key)],
+        // An empty value counts as unset.
+        &[("RAILWEAVE_KEY_FILE", "")],
+        |peer| refuse(peer, &words),
+        |link| be_refused(link, &words),
+    );
+}

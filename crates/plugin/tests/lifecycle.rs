@@ -1,0 +1,266 @@
+//! From init to finalize: how connections come and go, and what is left when they are gone.
+
+mod common;
+
+use common::{
+    ONE_RAIL, Pair, Random, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each, listen, load, noise,
+};
+use common::{start, until, warnings, warnings_with};
+use railweave_host::net::NetApi;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[test]
+fn a_listener_serves_several_connections() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let (listen, handle) = listen(&net, 0);
+        let sends: Vec<_> = (0..5).map(|_| connect(&net, 0, &handle)).collect();
+        for (seed, send) in sends.into_iter().enumerate() {
+            let pair = Pair { from: &net, to: &net, send, recv: accept(&net, &listen) };
+            pair.exchange(seed as u64, 50_000);
+            pair.close();
+        }
+        net.close_listen(listen).unwrap();
+        assert!(warnings().is_empty());
+    });
+}
+
+#[test]
+fn connect_needs_no_poll_of_accept_and_accept_none_of_connect() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let (listen, mut handle) = listen(&net, 0);
+        for _ in 0..1000 {
+            assert!(net.accept(&listen).unwrap().is_none());
+        }
+        // One call begins it; all else happens beside, while accept alone is polled.
+        assert!(net.connect(0, &mut handle).unwrap().is_none());
+        let recv = accept(&net, &listen);
+        let send = connect(&net, 0, &handle);
+        Pair { from: &net, to: &net, send, recv }.exchange(1, 20_000);
+        // The other way round: connect is through before accept is asked again.
+        let send = connect(&net, 0, &handle);
+        Pair { from: &net, to: &net, send, recv: accept(&net, &listen) }.exchange(2, 20_000);
+    });
+}
+
+#[test]
+fn sixty_four_connections_at_once_come_up_and_carry_messages() {
+    alone(&[TWO_RAILS], || {
+        let (plugin, net) = start();
+        let before = descriptors();
+        std::thread::scope(|scope| {
+            for rank in 0..4 {
+                let plugin = &plugin;
+                scope.spawn(move || {
+                    let net = plugin.init(rank, None).unwrap();
+                    let (listens, mut handles): (Vec<_>, Vec<_>) = (0..16).map(|_| listen(&net, 0)).unzip();
+                    let (mut sends, mut recvs): (Vec<_>, Vec<_>) = (0..16).map(|_| (None, None)).unzip();
+                    until("16 connections", || {
+                        for index in 0..16 {
+                            sends[index] = sends[index].take().or_else(|| net.connect(0, &mut handles[index]).unwrap());
+                            recvs[index] = recvs[index].take().or_else(|| net.accept(&listens[index]).unwrap());
+                        }
+                        sends.iter().all(Option::is_some).then_some(())?;
+                        recvs.iter().all(Option::is_some).then_some(())
+                    });
+                    listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
+                    let pairs = sends.into_iter().flatten().zip(recvs.into_iter().flatten());
+                    let pairs: Vec<_> = pairs.map(|(send, recv)| Pair { from: &net, to: &net, send, recv }).collect();
+                    for (index, pair) in pairs.iter().enumerate() {
+                        pair.exchange(rank * 100 + index as u64, 30_000 + index);
+                    }
+                    pairs.into_iter().for_each(Pair::close);
+                });
+            }
+        });
+        drop(net);
+        assert_eq!((descriptors(), control_threads()), (before, 0));
+        assert!(warnings().is_empty());
+    });
+}
+
+#[test]
+fn the_three_objects_close_in_any_order_with_messages_untested() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let before = descriptors();
+        for order in ["lsr", "lrs", "slr", "srl", "rls", "rsl"] {
+            let (listen, handle) = listen(&net, 0);
+            let pair = Pair { from: &net, to: &net, send: connect(&net, 0, &handle), recv: accept(&net, &listen) };
+            let (from, to) = (pair.outgoing(&noise(1, 500_000)), pair.incoming(500_000));
+            // One that is sent and tested by nobody, and one that has no send.
+            let _recv = pair.irecv(&[to.part(7)]);
+            let _send = pair.isend(&from, 500_000, 7);
+            let _more = pair.irecv(&[to.part(7)]);
+            pair.release_outgoing(from);
+            pair.release_incoming(to);
+            let Pair { send, recv, .. } = pair;
+            let (mut listen, mut send, mut recv) = (Some(listen), Some(send), Some(recv));
+            for object in order.chars() {
+                match object {
+                    'l' => net.close_listen(listen.take().unwrap()).unwrap(),
+                    's' => net.close_send(send.take().unwrap()).unwrap(),
+                    _ => net.close_recv(recv.take().unwrap()).unwrap(),
+                }
+            }
+            let next = Pair::open(&net, &net, 0);
+            next.exchange(2, 1000);
+            next.close();
+        }
+        net.finalize().unwrap();
+        assert_eq!((descriptors(), control_threads(), warnings()), (before, 0, vec![]));
+    });
+}
+
+#[test]
+fn what_is_closed_without_use_leaves_nothing() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let before = descriptors();
+        // A listen that nobody connects to, one that is connected to but never accepts, and an idle connection.
+        net.close_listen(listen(&net, 0).0).unwrap();
+        let (unaccepted, handle) = listen(&net, 0);
+        let send = connect(&net, 0, &handle);
+        net.close_listen(unaccepted).unwrap();
+        net.close_send(send).unwrap();
+        Pair::open(&net, &net, 0).close();
+        net.finalize().unwrap();
+        assert_eq!((descriptors(), control_threads(), warnings()), (before, 0, vec![]));
+    });
+}
+
+#[test]
+fn finalize_frees_all_and_init_works_again() {
+    each(
+        &[TWO_RAILS, ONE_RAIL],
+        |rails| vec![*rails],
+        |_| {
+            let plugin = load(None);
+            let before = descriptors();
+            for round in 0..4 {
+                let (first, second) = (plugin.init(1, None).unwrap(), plugin.init(2, None).unwrap());
+                let pairs = [Pair::open(&first, &second, 0), Pair::open(&second, &first, 0)];
+                pairs.iter().for_each(|pair| pair.exchange(round, 200_000));
+                assert_eq!(control_threads(), 1);
+                pairs.into_iter().for_each(Pair::close);
+                first.finalize().unwrap();
+                assert_eq!(control_threads(), 1, "the second communicator needs it still");
+                second.finalize().unwrap();
+                assert_eq!((descriptors(), control_threads(), warnings()), (before, 0, vec![]));
+            }
+        },
+    );
+}
+
+#[test]
+fn without_listen_or_connect_there_is_no_control_thread() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        assert_eq!((net.devices().unwrap(), control_threads()), (1, 0));
+        let (listen, _) = listen(&net, 0);
+        // A thread gives itself its name.
+        until("the control thread", || (control_threads() == 1).then_some(()));
+        net.close_listen(listen).unwrap();
+        net.finalize().unwrap();
+        assert_eq!(control_threads(), 0);
+    });
+}
+
+#[test]
+fn finalize_ends_what_an_aborted_communicator_left_open() {
+    alone(&[TWO_RAILS], || {
+        let (plugin, net) = start();
+        // NCCL forgets the listen, and the connect under way, when it aborts while it connects.
+        let (_forgotten, _) = listen(&net, 0);
+        let (_connected, mut handle) = listen(&net, 0);
+        assert!(net.connect(0, &mut handle).unwrap().is_none());
+        net.finalize().unwrap();
+        assert_eq!(control_threads(), 0);
+        let net = plugin.init(2, None).unwrap();
+        Pair::open(&net, &net, 0).exchange(1, 1000);
+    });
+}
+
+#[test]
+fn a_connect_to_a_closed_listener_says_so() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let (closed, mut handle) = listen(&net, 0);
+        net.close_listen(closed).unwrap();
+        let error = until("connect", || net.connect(0, &mut handle).map(|_| None).unwrap_or_else(Some));
+        assert!(error.to_string().contains("ncclRemoteError"), "{error}");
+        assert_eq!((warnings().len(), warnings_with(&["connect", "there is no such listener"]).len()), (1, 1));
+        Pair::open(&net, &net, 0).exchange(1, 1000);
+    });
+}
+
+#[test]
+fn closing_at_once_after_the_last_test_loses_nothing_of_the_peer() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        for round in 0..50 {
+            let pair = Pair::open(&net, &net, 0);
+            let message = noise(round, 400_000);
+            let (from, to) = (pair.outgoing(&message), pair.incoming(400_000));
+            let recv = pair.irecv(&[to.part(0)]);
+            let send = pair.isend(&from, 400_000, 0);
+            // The receiver is done first, and closes; the sender must still learn that all of it arrived.
+            let (mut received, mut sent) = (None, None);
+            until("the receive", || {
+                sent = sent.or_else(|| pair.test_send(&send).unwrap());
+                received = received.or_else(|| pair.test_recv(&recv).unwrap());
+                received
+            });
+            to.assert_holds(&message);
+            pair.release_incoming(to);
+            let Pair { send: comm, recv, .. } = pair;
+            net.close_recv(recv).unwrap();
+            let mut sizes = [0; 8];
+            // SAFETY: the buffer is there, and the request was not done yet.
+            until("the send", || sent.or_else(|| unsafe { net.test(&send, Some(&mut sizes)) }.unwrap().then_some(0)));
+            net.close_send(comm).unwrap();
+        }
+        assert!(warnings().is_empty());
+    });
+}
+
+#[test]
+fn memory_is_registered_and_given_back_while_messages_move() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for seed in 0..2 {
+                let (pair, over) = (&pair, &over);
+                scope.spawn(move || {
+                    let mut random = Random::new(seed);
+                    while !over.load(Ordering::Relaxed) {
+                        let bytes = 1 + random.below(300_000);
+                        let (from, to) = (pair.outgoing(&[1; 64]), pair.incoming(bytes));
+                        pair.release_outgoing(from);
+                        pair.release_incoming(to);
+                    }
+                });
+            }
+            for seed in 0..200 {
+                pair.exchange(seed, 100_000);
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        pair.close();
+        assert!(warnings().is_empty());
+    });
+}
+
+#[test]
+fn without_any_setting_a_connection_comes_up() {
+    alone(&[], || {
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        pair.exchange(1, 1_000_000);
+        pair.close();
+        assert!(warnings().is_empty());
+    });
+}

@@ -1,0 +1,242 @@
+//! What is refused: settings, machines without a usable rail, misuse of the API. Each time with an error code and one
+//! line that a user can act upon, and never with a crash.
+
+mod common;
+
+use common::{ONE_RAIL, Pair, TWO_RAILS, alone, connect, each, library, listen, load, noise, start, until, warnings};
+use railweave_abi::NcclResult;
+use railweave_host::net::{Handle, NetApi};
+use railweave_host::{LoadError, NetError, Plugin};
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, TcpListener};
+
+/// Each variable with values that it must not have.
+const WRONG: &[(&str, &str)] = &[
+    ("RAILWEAVE_FABRIC", "ethernet"),
+    ("RAILWEAVE_MODE", "fuse"),
+    ("RAILWEAVE_RAILS", "10.0.0.0/33"),
+    ("RAILWEAVE_RAILS", "eth0,10.0.0.1"),
+    ("RAILWEAVE_WEIGHTS", "0,0"),
+    ("RAILWEAVE_WEIGHTS", "80;20"),
+    ("RAILWEAVE_WEIGHTS", "1,1,1,1,1,1,1,1,1"),
+    ("RAILWEAVE_LANES", "0"),
+    ("RAILWEAVE_LANES", "17"),
+    ("RAILWEAVE_OOB_IF", "^"),
+    ("RAILWEAVE_CONTROL_PORT", "65536"),
+    ("RAILWEAVE_CONTROL_PORT", "5100-5000"),
+    ("RAILWEAVE_HANDSHAKE_TIMEOUT", "0"),
+    ("RAILWEAVE_HANDSHAKE_TIMEOUT", "soon"),
+    ("RAILWEAVE_SPLIT_MIN", "2G"),
+    ("RAILWEAVE_SPLIT_DATA_ON_LANES", "yes"),
+    ("RAILWEAVE_SOCKET_BUFFER", "512M"),
+    ("RAILWEAVE_TRAFFIC_CLASS", "256"),
+    ("RAILWEAVE_PEER_TIMEOUT", "0.5"),
+    ("MPIB_SOUT_QP", "none"),
+    ("MPIB_SUP_QP", "17"),
+    ("MPIB_OOB_IF", "eth0:1:2:3:4"),
+    ("NCCL_SOCKET_IFNAME", "="),
+    ("NCCL_IB_QPS_PER_CONNECTION", "129"),
+    ("NCCL_IB_SPLIT_DATA_ON_QPS", "2"),
+    ("NCCL_IB_TC", "-2"),
+    ("NCCL_MESH_TIMEOUT_MS", "99"),
+];
+
+/// The code of a refused call.
+fn code<T: std::fmt::Debug>(result: Result<T, NetError>) -> NcclResult {
+    match result {
+        Err(NetError::Call { code, .. }) => code,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn a_wrong_value_stops_init_with_one_line_that_names_variable_value_and_what_is_allowed() {
+    let named: BTreeSet<_> = WRONG.iter().map(|(variable, _)| *variable).collect();
+    // Any path may be a key's; what is wrong with a file is in keys.rs.
+    let table = railweave_options::TABLE.iter().filter(|entry| entry.variable() != "RAILWEAVE_KEY_FILE");
+    let all: BTreeSet<_> = table.flat_map(railweave_options::Entry::all_variables).collect();
+    assert_eq!(named, all, "every variable has a wrong value here");
+    each(
+        WRONG,
+        |wrong| vec![*wrong],
+        |(variable, value)| {
+            assert_eq!(code(load(None).init(1, None)), NcclResult::INVALID_USAGE);
+            let warnings = warnings();
+            // One variable of NCCL's stands for two settings.
+            let readers =
+                railweave_options::TABLE.iter().filter(|entry| entry.all_variables().any(|name| name == *variable));
+            assert_eq!(warnings.len(), readers.count(), "{warnings:?}");
+            let named = format!("init: {variable}: \"{value}\"");
+            let complete = |text: &String| text.contains(&named) && text.contains("; allowed: ");
+            assert!(warnings.iter().all(complete), "{warnings:?}");
+            let entry = railweave_options::TABLE.iter().find(|entry| entry.variable() == *variable);
+            assert!(entry.is_none_or(|entry| warnings[0].contains(entry.allowed)), "{warnings:?}");
+        },
+    );
+}
+
+#[test]
+fn each_of_several_wrong_values_has_its_line() {
+    alone(&[("RAILWEAVE_LANES", "x"), ("RAILWEAVE_MODE", "y"), ("NCCL_IB_TC", "z")], || {
+        assert_eq!(code(load(None).init(1, None)), NcclResult::INVALID_USAGE);
+        let warnings = warnings();
+        assert_eq!(warnings.len(), 3, "{warnings:?}");
+        for (warning, variable) in warnings.iter().zip(["RAILWEAVE_MODE", "RAILWEAVE_LANES", "NCCL_IB_TC"]) {
+            assert!(warning.contains(variable), "{warnings:?}");
+        }
+    });
+}
+
+#[test]
+fn an_unknown_setting_is_warned_of_and_stops_nothing() {
+    alone(&[TWO_RAILS, ("RAILWEAVE_LANE", "2")], || {
+        let (_plugin, net) = start();
+        assert_eq!(warnings().len(), 1);
+        assert!(warnings()[0].contains("RAILWEAVE_LANE ") && warnings()[0].contains("RAILWEAVE_LANES"));
+        Pair::open(&net, &net, 0).exchange(1, 1000);
+    });
+}
+
+#[test]
+fn settings_that_leave_no_rail_stop_init() {
+    let cases = [
+        (vec![("RAILWEAVE_RAILS", "203.0.113.0/24")], ["No usable port", "set RAILWEAVE_RAILS"]),
+        (vec![("RAILWEAVE_RAILS", "=no-such-interface")], ["No usable port", "set RAILWEAVE_RAILS"]),
+        (vec![TWO_RAILS, ("RAILWEAVE_WEIGHTS", "0,0,5")], ["RAILWEAVE_WEIGHTS", "2 rail(s)"]),
+        (vec![TWO_RAILS, ("RAILWEAVE_OOB_IF", "=no-such-interface")], ["RAILWEAVE_OOB_IF", "lo (127.0.0.1)"]),
+        (vec![("RAILWEAVE_FABRIC", "verbs")], ["RAILWEAVE_FABRIC=verbs", "RAILWEAVE_FABRIC=tcp"]),
+    ];
+    each(
+        &cases,
+        |(settings, _)| settings.clone(),
+        |(_, words)| {
+            let plugin = load(None);
+            for round in 1..=2 {
+                assert_eq!(code(plugin.init(1, None)), NcclResult::INVALID_USAGE);
+                let warnings = warnings();
+                assert_eq!(warnings.len(), round, "{warnings:?}");
+                assert!(words.iter().all(|word| warnings[round - 1].contains(word)), "{warnings:?}");
+            }
+        },
+    );
+}
+
+#[test]
+fn a_control_port_that_is_taken_makes_listen_fail_and_a_range_goes_on_to_the_next() {
+    // Bound by the test, for as long as its scenarios run.
+    let taken = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    let first = taken.local_addr().unwrap().port();
+    let (one, range) = (first.to_string(), format!("{first}-{}", first.saturating_add(20)));
+    each(
+        &[one, range],
+        |ports| vec![ONE_RAIL, ("RAILWEAVE_CONTROL_PORT", ports)],
+        |ports| {
+            let (_plugin, net) = start();
+            if ports.contains('-') {
+                return Pair::open(&net, &net, 0).exchange(1, 1000);
+            }
+            for round in 1..=2 {
+                assert_eq!(code(net.listen(0, &mut Handle::default())), NcclResult::SYSTEM_ERROR);
+                let warnings = warnings();
+                assert_eq!(warnings.len(), round, "{warnings:?}");
+                let setting = std::env::var("RAILWEAVE_CONTROL_PORT").unwrap();
+                assert!(warnings[0].contains(&format!("RAILWEAVE_CONTROL_PORT={setting}")), "{warnings:?}");
+                assert!(warnings[0].contains("give a range"), "{warnings:?}");
+            }
+        },
+    );
+}
+
+#[test]
+fn a_handle_that_is_none_makes_connect_fail_at_once() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let (listen, good) = listen(&net, 0);
+        let mut other_version = good.clone();
+        other_version.0[4] = 9;
+        let mut many_addresses = good.clone();
+        many_addresses.0[6] = 200;
+        let cases = [
+            (Handle([0; 128]), "magic number"),
+            (Handle(noise(1, 128).try_into().unwrap()), "another plugin"),
+            (other_version, "protocol version"),
+            (many_addresses, "the handle ends after"),
+        ];
+        for (mut handle, words) in cases {
+            let before = warnings().len();
+            assert_eq!(code(net.connect(0, &mut handle)), NcclResult::INTERNAL_ERROR);
+            let warnings = warnings();
+            assert!(warnings.len() == before + 1 && warnings[before].contains(words), "{warnings:?}");
+        }
+        let pair = Pair { from: &net, to: &net, send: connect(&net, 0, &good), recv: common::accept(&net, &listen) };
+        pair.exchange(1, 1000);
+    });
+}
+
+#[test]
+fn a_handle_that_leads_nowhere_makes_connect_fail_with_what_to_check() {
+    alone(&[TWO_RAILS, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "500ms")], || {
+        let (_plugin, net) = start();
+        let (_listen, good) = listen(&net, 0);
+        let mut closed_port = good.clone();
+        let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        closed_port.0[32..34].copy_from_slice(&unused.to_le_bytes());
+        closed_port.0[8] ^= 1;
+        let mut other_process = good.clone();
+        other_process.0[8] ^= 2;
+        let mut no_address = good.clone();
+        no_address.0[8] ^= 4;
+        no_address.0[6..8].fill(0);
+        let mute = TcpListener::bind("0.0.0.0:0").unwrap();
+        let mut silent = good.clone();
+        silent.0[8] ^= 8;
+        silent.0[32..34].copy_from_slice(&mute.local_addr().unwrap().port().to_le_bytes());
+        let cases = [
+            (closed_port, "Connection refused"),
+            (other_process, "answered instead of the process"),
+            (no_address, "names no address"),
+            (silent, "Handshake timeout"),
+        ];
+        for (mut handle, words) in cases {
+            let before = warnings().len();
+            let refused =
+                until("connect", || net.connect(0, &mut handle).map(|_| None).unwrap_or_else(|e| Some(Err(e))));
+            assert_eq!(code::<()>(refused), NcclResult::REMOTE_ERROR);
+            let warnings = warnings();
+            assert!(
+                warnings[before..].iter().any(|text| text.contains("connect: ") && text.contains(words)),
+                "{warnings:?}"
+            );
+        }
+        connect(&net, 0, &good);
+    });
+}
+
+#[test]
+fn devices_that_are_not_there_are_refused() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let (_listen, mut handle) = listen(&net, 0);
+        for device in [-1, 1, i32::MIN, i32::MAX] {
+            let before = warnings().len();
+            assert_eq!(code(net.properties(device)), NcclResult::INTERNAL_ERROR);
+            assert_eq!(code(net.listen(device, &mut Handle::default())), NcclResult::INTERNAL_ERROR);
+            assert_eq!(code(net.connect(device, &mut handle)), NcclResult::INTERNAL_ERROR);
+            let said = warnings().split_off(before);
+            let named = |text: &&String| text.contains(&format!("device {device}, there are 1"));
+            assert_eq!((said.len(), said.iter().filter(named).count()), (3, 3), "{said:?}");
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_loaded_is_named_with_the_reason() {
+    let missing = library().with_file_name("no-such-library.so");
+    assert!(matches!(Plugin::load(&missing, None), Err(LoadError::Missing { path }) if path == missing));
+    let program = std::env::current_exe().unwrap();
+    assert!(matches!(Plugin::load(&program, None), Err(LoadError::Unloadable { .. })));
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let libc = maps.lines().filter_map(|line| line.split_whitespace().nth(5)).find(|path| path.contains("/libc.so"));
+    let error = Plugin::load(libc.unwrap().as_ref(), None).unwrap_err();
+    assert!(matches!(error, LoadError::NoPlugin { .. }), "{error}");
+}

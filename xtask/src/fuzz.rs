@@ -1,0 +1,196 @@
+//! Long runs of the fuzz targets (docs/fuzzing.md), on stable Rust: libFuzzer through cargo-fuzz, without a sanitizer.
+
+use crate::process::{cargo, root, run as run_command, status, target};
+use crate::test::find;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// How long each target runs when nobody says.
+const MINUTES: u64 = 10;
+/// Longer inputs find nothing that shorter ones do not.
+const LONGEST_INPUT: usize = 4096;
+
+/// What is wanted.
+struct Wanted {
+    targets: Vec<String>,
+    minutes: u64,
+}
+
+/// Builds the targets, and runs those that are wanted one after the other.
+pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
+    let known = targets()?;
+    let wanted = Wanted::read(arguments, &known)?;
+    let programs = build()?;
+    let mut findings = 0;
+    for name in &wanted.targets {
+        findings += run_target(name, &programs.join(name), wanted.minutes)?;
+    }
+    Ok(if findings == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Wanted {
+    fn read(arguments: &[String], known: &[String]) -> Result<Self, String> {
+        let mut wanted = Self { targets: Vec::new(), minutes: MINUTES };
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            match (argument.as_str(), rest.next()) {
+                ("--target", Some(name)) if known.contains(name) => wanted.targets.push(name.clone()),
+                ("--minutes", Some(text)) if text.parse().is_ok_and(|minutes: u64| minutes > 0) => {
+                    wanted.minutes = text.parse().unwrap_or(MINUTES);
+                }
+                (argument, value) => {
+                    let value = value.map_or_else(String::new, |value| format!(" {value}"));
+                    return Err(format!(
+                        "cargo xtask fuzz cannot use \"{}\"; it takes --target with one of {}, and --minutes with a \
+                         number from 1",
+                        format!("{argument}{value}").escape_debug(),
+                        known.join(", ")
+                    ));
+                }
+            }
+        }
+        if wanted.targets.is_empty() {
+            wanted.targets = known.to_vec();
+        }
+        Ok(wanted)
+    }
+}
+
+/// The targets' names: those of their programs.
+fn targets() -> Result<Vec<String>, String> {
+    let folder = root().join("fuzz").join("fuzz_targets");
+    let entries = fs::read_dir(&folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.ok()?.path().file_stem()?.to_str().map(str::to_owned)).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Builds every target and answers the folder of the programs.
+fn build() -> Result<PathBuf, String> {
+    let cargo_fuzz = match find("cargo-fuzz") {
+        Some(program) => program,
+        None => {
+            let tools = target().join("tools");
+            println!("cargo-fuzz is not here; installing it into {}", tools.display());
+            let mut install = cargo(&["install", "cargo-fuzz", "--locked", "--root"]);
+            install.arg(&tools);
+            run_command(install)?;
+            tools.join("bin").join("cargo-fuzz")
+        }
+    };
+    let built = target().join("fuzz");
+    let mut command = Command::new(cargo_fuzz);
+    // Sanitizers need a nightly compiler; what is left is the coverage that leads the fuzzer.
+    command.args(["fuzz", "build", "--sanitizer", "none", "--target-dir"]).arg(&built).current_dir(root());
+    run_command(command)?;
+    let folders = fs::read_dir(&built).map_err(|error| format!("cannot read {}: {error}", built.display()))?;
+    let name = targets()?.into_iter().next().unwrap_or_default();
+    folders
+        .filter_map(|folder| Some(folder.ok()?.path().join("release")))
+        .find(|folder| folder.join(&name).is_file())
+        .ok_or_else(|| format!("cargo-fuzz built nothing in {}", built.display()))
+}
+
+/// Runs one target and answers how many findings it left.
+fn run_target(name: &str, program: &Path, minutes: u64) -> Result<usize, String> {
+    let seeds = root().join("fuzz").join("corpus").join(name);
+    let corpus = target().join("fuzz-corpus").join(name);
+    let findings = target().join("fuzz-findings").join(name);
+    let log = target().join("fuzz-logs").join(format!("{name}.log"));
+    for folder in [&corpus, &findings].into_iter().map(PathBuf::as_path).chain(log.parent()) {
+        fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    }
+    println!("{name}: {minutes} min; {} grows with it", log.display());
+    let before = count(&findings);
+    let cannot_log = |error: std::io::Error| format!("cannot write {}: {error}", log.display());
+    let out = File::create(&log).map_err(cannot_log)?;
+    let mut command = Command::new(program);
+    command
+        .arg(&corpus)
+        .arg(&seeds)
+        .arg(format!("-max_total_time={}", minutes * 60))
+        .arg(format!("-max_len={LONGEST_INPUT}"))
+        .arg(format!("-artifact_prefix={}/", findings.display()))
+        .args(["-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1"])
+        .stdout(out.try_clone().map_err(cannot_log)?)
+        .stderr(out);
+    let status = status(command)?;
+    let text = String::from_utf8_lossy(&fs::read(&log).unwrap_or_default()).into_owned();
+    println!("{name}: {}", summary(&text));
+    let found = count(&findings) - before;
+    if !status.success() || found > 0 {
+        println!(
+            "{name}: FOUND {found} input(s), the last lines of the log say what; to replay one and keep it: copy it \
+             from {} to {}/found-<what>, then: cargo test --package railweave-fuzz",
+            findings.display(),
+            seeds.display()
+        );
+        return Ok(found.max(1));
+    }
+    Ok(0)
+}
+
+fn count(folder: &Path) -> usize {
+    fs::read_dir(folder).map_or(0, Iterator::count)
+}
+
+/// What libFuzzer's output says of a run: executions, and edges reached of those that there are.
+fn summary(log: &str) -> String {
+    let after = |line: &str, word: &str| -> Option<String> {
+        let rest = line.split_once(word)?.1.trim_start();
+        Some(rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default().to_owned())
+    };
+    let last = |word: &str| log.lines().rev().find_map(|line| after(line, word)).unwrap_or_else(|| "?".to_owned());
+    // A run that ends with a finding prints no statistics of its own.
+    let executions = match last("stat::number_of_executed_units:") {
+        unknown if unknown == "?" => {
+            log.lines().rev().find_map(|line| after(line.trim_start(), "#").filter(|n| !n.is_empty()))
+        }
+        known => Some(known),
+    };
+    format!(
+        "{} executions, {} of {} edges, {} features",
+        executions.unwrap_or_else(|| "?".to_owned()),
+        last(" cov: "),
+        last("Loaded 1 modules   ("),
+        last(" ft: ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "\
+INFO: Loaded 1 modules   (23456 inline 8-bit counters): 23456 [0x1, 0x2),
+#8      INITED cov: 500 ft: 700 corp: 3/1Kb exec/s: 0 rss: 30Mb
+#4096   DONE   cov: 1081 ft: 4000 corp: 300/40Kb lim: 4096 exec/s: 5000 rss: 50Mb
+Done 4096 runs in 11 second(s)
+stat::number_of_executed_units: 4096
+stat::average_exec_per_sec:     372
+";
+
+    #[test]
+    fn a_log_is_summed_up() {
+        assert_eq!(summary(LOG), "4096 executions, 1081 of 23456 edges, 4000 features");
+        let cut: String = LOG.lines().take(3).map(|line| format!("{line}\n")).collect();
+        assert_eq!(summary(&cut), "4096 executions, 1081 of 23456 edges, 4000 features");
+        assert_eq!(summary(""), "? executions, ? of ? edges, ? features");
+    }
+
+    #[test]
+    fn arguments_are_checked_in_words() {
+        let known = ["send".to_owned(), "wire".to_owned()];
+        let read = |words: &[&str]| Wanted::read(&words.iter().map(ToString::to_string).collect::<Vec<_>>(), &known);
+        let all = read(&[]).unwrap();
+        assert_eq!((all.targets.as_slice(), all.minutes), (known.as_slice(), MINUTES));
+        let one = read(&["--minutes", "3", "--target", "send"]).unwrap();
+        assert_eq!((one.targets, one.minutes), (vec!["send".to_owned()], 3));
+        for wrong in [&["--target", "absent"][..], &["--minutes", "0"], &["--minutes"], &["send"]] {
+            let error = read(wrong).err().expect("refused");
+            assert!(error.contains("--minutes") && error.contains("send, wire"), "{error}");
+        }
+    }
+}
