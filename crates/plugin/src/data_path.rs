@@ -7,7 +7,7 @@ use railweave_transport::{Error, Flushed, Incoming, MAX_BUFFERS, Outgoing, RecvR
 
 use crate::api::{null, put};
 use crate::comm::{Comm, Request};
-use crate::debt;
+use crate::debtor;
 use crate::log;
 use crate::network::{End, MemoryHandle};
 
@@ -56,7 +56,7 @@ pub(crate) unsafe fn isend(
     };
     let message = Outgoing { address: data.addr() as u64, size: size as u64, tag: tag as u32, keys: &memory.keys };
     let sent = end.isend(&message)?;
-    debt::leave(comm, false);
+    debtor::leave(comm, false);
     let Some(sent) = sent else {
         return Ok(());
     };
@@ -146,7 +146,7 @@ pub(crate) unsafe fn irecv<S: Copy + TryInto<u64>>(
         }
         end.irecv(&all[..count], optional)?
     };
-    debt::leave(comm, end.owes());
+    debtor::leave(comm, end.owes());
     if let Some(received) = received {
         // SAFETY: checked above not to be NULL, and the caller's promise.
         unsafe { request.write(comm.request(received.index())) };
@@ -218,7 +218,7 @@ pub(crate) unsafe fn test(request: *mut c_void, done: *mut c_int, sizes: *mut c_
         None => return Err(Error::protocol("test was called for a request of a connection that was closed")),
         Some(End::Send(end)) => {
             let sent = end.test(SendRequest::from_index(index))?;
-            debt::leave(comm, false);
+            debtor::leave(comm, false);
             if let Some(size) = sent
                 && !sizes.is_null()
             {
@@ -228,7 +228,7 @@ pub(crate) unsafe fn test(request: *mut c_void, done: *mut c_int, sizes: *mut c_
             sent.is_some()
         }
         Some(End::Recv(end)) => {
-            let received = end.test(RecvRequest::from_index(index), debt::may_owe(comm))?;
+            let received = end.test(RecvRequest::from_index(index), debtor::may_owe(comm))?;
             if let Some(received) = received
                 && !sizes.is_null()
             {
@@ -238,7 +238,7 @@ pub(crate) unsafe fn test(request: *mut c_void, done: *mut c_int, sizes: *mut c_
                 }
             }
             let over = received.is_some();
-            debt::leave(comm, end.owes());
+            debtor::leave(comm, end.owes());
             over
         }
     };

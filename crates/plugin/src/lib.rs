@@ -12,6 +12,7 @@ mod control;
 mod counters;
 mod data_path;
 mod debt;
+mod debtor;
 mod descriptors;
 mod fabrics;
 mod identity;

@@ -5,6 +5,9 @@
 #![cfg(loom)]
 #![allow(unexpected_cfgs)] // `--cfg loom` is given by hand; cargo does not know it
 
+#[path = "../src/debt.rs"]
+#[allow(dead_code)] // a model needs no more than its own calls
+mod debt;
 #[path = "../src/per_process.rs"]
 #[allow(dead_code, clippy::undocumented_unsafe_blocks)] // its own tests are not for loom
 mod per_process;
@@ -15,7 +18,8 @@ mod sync {
     use std::sync::{Mutex, OnceLock};
 
     pub(crate) use loom::sync::Arc;
-    pub(crate) use loom::sync::atomic::Ordering;
+    pub(crate) use loom::sync::atomic::{AtomicU8, Ordering};
+    pub(crate) use loom::thread::yield_now as spin_loop;
 
     type Pointer = loom::sync::atomic::AtomicPtr<()>;
 
@@ -68,6 +72,7 @@ mod model {
     use loom::sync::{Arc, Mutex};
     use loom::thread;
 
+    use crate::debt::Debt;
     use crate::per_process::PerProcess;
     use crate::shares::take_abandoned;
 
@@ -138,6 +143,34 @@ mod model {
             };
             let ours = get(&value);
             assert_eq!(other.join().unwrap(), ours);
+        });
+    }
+
+    /// A thread settles what it left while another closes the connection: never both at once, and who has it last finds
+    /// what the other did. Loom's cell panics when two look inside at the same time.
+    #[test]
+    fn a_debt_is_settled_by_one_thread_at_a_time() {
+        loom::model(|| {
+            let shared = Arc::new((Debt::new(), UnsafeCell::new(0)));
+            shared.0.incur();
+            let theirs = Arc::clone(&shared);
+            let closing = thread::spawn(move || {
+                let (debt, end) = &*theirs;
+                debt.take_over();
+                // SAFETY: loom checks that nobody else looks.
+                end.with_mut(|end| unsafe { *end += 1 });
+            });
+            let (debt, end) = &*shared;
+            if debt.begin_settling() {
+                // SAFETY: as above.
+                end.with_mut(|end| unsafe { *end += 1 });
+                debt.end_settling();
+            }
+            closing.join().unwrap();
+            debt.take_over();
+            // SAFETY: as above.
+            let times = end.with(|end| unsafe { *end });
+            assert!((1..=2).contains(&times));
         });
     }
 }
