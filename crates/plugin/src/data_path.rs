@@ -55,9 +55,8 @@ pub(crate) unsafe fn isend(
         return Err(Error::protocol("isend was called on a connection that receives"));
     };
     let message = Outgoing { address: data.addr() as u64, size: size as u64, tag: tag as u32, keys: &memory.keys };
-    let sent = end.isend(&message)?;
-    debtor::leave(comm, false);
-    let Some(sent) = sent else {
+    let Some(sent) = end.isend(&message)? else {
+        debtor::leave(comm, false);
         return Ok(());
     };
     if let Some(cut) = end.take_cut() {
@@ -146,7 +145,11 @@ pub(crate) unsafe fn irecv<S: Copy + TryInto<u64>>(
         }
         end.irecv(&all[..count], optional)?
     };
-    debtor::leave(comm, end.owes());
+    // A thread that has posted something posts or tests more: what it owes elsewhere may still travel with that.
+    let owes = end.owes();
+    if received.is_none() || owes {
+        debtor::leave(comm, owes);
+    }
     if let Some(received) = received {
         // SAFETY: checked above not to be NULL, and the caller's promise.
         unsafe { request.write(comm.request(received.index())) };
