@@ -211,7 +211,7 @@ impl<'a, N: NetApi> Pair<'a, N> {
             }
         }
         let (Some(to), Some(from)) = (to, from) else { unreachable!("each rank is sender once and receiver once") };
-        let patience = Patience::new(rank, settings.stall, abort);
+        let patience = Patience::new(rank, settings.stall, abort).spinning();
         Ok(Self { net, rank, to, from, buffer_bytes: wanted, patience })
     }
 

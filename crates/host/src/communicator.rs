@@ -6,6 +6,7 @@
 use crate::bootstrap::{BootstrapError, Link};
 use crate::connection::{Connection, StepShape};
 use crate::net::{Handle, ListenComm, NetApi, NetError, RecvComm, SendComm};
+use crate::numbers::Mismatch;
 use crate::patience::Patience;
 use crate::plan::{Place, Plan, Ring, chunks};
 use crate::progress::{Buffers, ELEMENT_BYTES, run};
@@ -418,6 +419,14 @@ pub enum CommunicatorError {
         bytes: i64,
         /// What was sent.
         expected: usize,
+    },
+    /// What arrived is not what was sent.
+    #[error("the messages of {connections} connections arrived changed: {mismatch}; a plugin must move exact bytes")]
+    WrongData {
+        /// How many connections carried one each, in order.
+        connections: usize,
+        /// The difference, over all messages one after the other.
+        mismatch: Mismatch,
     },
     /// A call after an error.
     #[error("the communicator of rank {rank} is closed since its first error; make a new one")]

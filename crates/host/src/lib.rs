@@ -14,6 +14,7 @@ pub mod connection;
 pub mod counters;
 mod loaded;
 pub mod logger;
+pub mod many;
 pub mod memory;
 pub mod net;
 pub mod numbers;

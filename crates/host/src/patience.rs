@@ -13,13 +13,25 @@ pub struct Patience<'a> {
     abort: &'a AtomicBool,
     /// When the loop last began to find nothing to do; no clock is read while things move.
     idle_since: Option<Instant>,
+    /// Rounds that found nothing to do, since something moved.
+    idle_rounds: u32,
+    yields: bool,
 }
+
+/// The clock is read in every this many idle rounds.
+const CLOCK_EVERY: u32 = 64;
 
 impl<'a> Patience<'a> {
     /// For a loop of `rank` that may find nothing to do for `stall`, and ends when `abort` becomes true.
     #[must_use]
     pub fn new(rank: usize, stall: Duration, abort: &'a AtomicBool) -> Self {
-        Self { rank, stall, abort, idle_since: None }
+        Self { rank, stall, abort, idle_since: None, idle_rounds: 0, yields: true }
+    }
+
+    /// The same for a measurement: it spins and never gives its processor away.
+    #[must_use]
+    pub fn spinning(self) -> Self {
+        Self { yields: false, ..self }
     }
 
     /// To be called after each round of the loop: `moved` tells whether it did anything, `stuck` says what it waits for.
@@ -32,6 +44,11 @@ impl<'a> Patience<'a> {
         }
         if moved {
             self.idle_since = None;
+            self.idle_rounds = 0;
+            return Ok(());
+        }
+        self.idle_rounds = self.idle_rounds.wrapping_add(1);
+        if !self.yields && !self.idle_rounds.is_multiple_of(CLOCK_EVERY) {
             return Ok(());
         }
         if self.idle_since.get_or_insert_with(Instant::now).elapsed() > self.stall {
@@ -39,7 +56,9 @@ impl<'a> Patience<'a> {
             return Err(CommunicatorError::Stalled { rank: self.rank, seconds, stuck: stuck() });
         }
         // As NCCL's threads do when they find nothing to do.
-        thread::yield_now();
+        if self.yields {
+            thread::yield_now();
+        }
         Ok(())
     }
 }
