@@ -169,12 +169,15 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
                 let slot = request.index() as u8;
                 // Its last use is over: a slot is only used again when everything of it has arrived.
                 self.receives.retain(|receive| receive.slot != slot);
+                // The peer may have spoken for the slot before it was opened: who polls later cannot tell.
+                let of_slot = |immediate| self.layout.decode(immediate).slot == slot;
+                let heard = self.world.lock().rails.iter().any(|rail| rail.has_waiting(of_slot));
                 self.receives.push(Receive {
                     slot,
                     first_entry: self.next_entry,
                     capacities,
                     optional: optional && ONE_SIDED,
-                    heard: false,
+                    heard,
                     left: None,
                     request: Some(request),
                 });

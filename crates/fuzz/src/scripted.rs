@@ -177,6 +177,15 @@ impl RailState {
         self.completions.push_back(Completion::Received { lane: lane as u8, immediate, bytes });
     }
 
+    /// Whether an immediate that is not reported yet is of a kind.
+    pub(crate) fn has_waiting(&self, mut is: impl FnMut(u32) -> bool) -> bool {
+        let immediates = self.completions.iter().filter_map(|completion| match completion {
+            Completion::Received { immediate, .. } => Some(*immediate),
+            _ => None,
+        });
+        { immediates }.any(&mut is)
+    }
+
     pub(crate) fn fail(&mut self, lane: usize) {
         if !std::mem::replace(&mut self.lanes[lane].broken, true) {
             let error = Box::new(RailError { fault: Fault::Peer, message: "the script broke the lane".into() });

@@ -197,7 +197,8 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
         let mut state = self.world.lock();
         let posted: Vec<Vec<Write>> = state.rails.iter_mut().map(|rail| std::mem::take(&mut rail.posted)).collect();
         drop(state);
-        let inside = |start: u64, end: u64, address: u64, size: u64| start >= address && end <= address + size;
+        let inside =
+            |start: u64, end: u64, address: u64, size: u64| start >= address && end <= address.saturating_add(size);
         for (rail, writes) in posted.iter().enumerate() {
             for write in writes.iter().filter(|write| write.local.length > 0) {
                 let (length, from, to) = (u64::from(write.local.length), write.local.address, write.remote.address);
