@@ -116,6 +116,9 @@ impl FilterItem {
         if item.starts_with(['^', '=']) {
             return Err(format!("has \"{shown}\" inside, but ^ and = may only lead the whole list, in this order"));
         }
+        if item.chars().any(char::is_control) {
+            return Err(format!("has the item \"{shown}\", which has a character that no name has"));
+        }
         if let Some((address, length)) = item.split_once('/') {
             return AddressRange::parse(address, length)
                 .map(FilterItem::Addresses)
@@ -133,7 +136,7 @@ impl FilterItem {
         let mut field = |what: &str| -> Result<Option<u32>, String> {
             match fields.next().map(str::trim) {
                 None | Some("" | "-1") => Ok(None),
-                Some(digits) => digits.parse().map(Some).map_err(|_| {
+                Some(digits) => digits_only(digits).and_then(|digits| digits.parse().ok()).map(Some).ok_or_else(|| {
                     format!("has the item \"{shown}\", in which the {what} \"{}\" is not a number", printable(digits))
                 }),
             }
@@ -179,8 +182,7 @@ impl AddressRange {
         let address: IpAddr =
             address.trim().parse().map_err(|_| format!("\"{}\" is not an IP address", printable(address)))?;
         let longest = AddressRange::longest(address);
-        let prefix_length: u8 = Some(length.trim())
-            .filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()))
+        let prefix_length: u8 = digits_only(length.trim())
             .and_then(|digits| digits.parse().ok())
             .filter(|length| *length <= longest)
             .ok_or_else(|| format!("\"{}\" is not a prefix length from 0 to {longest}", printable(length)))?;
@@ -228,6 +230,11 @@ impl fmt::Display for FilterItem {
             }
         }
     }
+}
+
+/// The text when it is nothing but digits: a sign is no part of an index or a length.
+fn digits_only(text: &str) -> Option<&str> {
+    Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 #[cfg(test)]
