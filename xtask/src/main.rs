@@ -1,7 +1,8 @@
 //! The chores: `cargo xtask <command>`.
 //!
-//! `demo` shows Railweave at work on this machine, `test` is the whole test run, `dist` builds what both use, and `docs`
-//! writes the pages that are made from the code. Nothing here is part of the plugin.
+//! `demo` shows Railweave at work on this machine, `test` is the whole test run, `dist` builds what both use, `sim` plays
+//! the protocol in a simulated world, and `docs` writes the pages that are made from the code. Nothing here is part of
+//! the plugin.
 
 #![forbid(unsafe_code)]
 // The chores talk to the person who runs them.
@@ -11,6 +12,8 @@ mod dist;
 mod docs;
 mod fuzz;
 mod process;
+mod sim;
+mod stress;
 mod test;
 
 use std::process::ExitCode;
@@ -42,9 +45,19 @@ const COMMANDS: &[Command] = &[
     },
     Command { name: "test", help: "the whole test run, or only the steps that are named", run: test::run },
     Command {
+        name: "sim",
+        help: "play the protocol in virtual time: [--seeds N] [--from S] [--only WORKLOAD] [--history] [--plants]",
+        run: sim::run,
+    },
+    Command {
         name: "fuzz",
         help: "run the fuzz targets long: all, or [--target T], for [--minutes M] each",
         run: fuzz::run,
+    },
+    Command {
+        name: "stress",
+        help: "the long tests about edges: all, or [rounds] [asan] [valgrind] [table]",
+        run: stress::run,
     },
     Command {
         name: "docs",

@@ -3,6 +3,7 @@
 use crate::dist::{Dist, dist};
 use crate::docs;
 use crate::process::{cargo, run as run_command, target};
+use crate::sim;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -73,6 +74,16 @@ const STEPS: &[Step] = &[
             command.env("RAILWEAVE_TEST_LIB", &context.dist()?.library);
             passes(command)
         },
+    },
+    Step {
+        name: "sim",
+        why: "2,000 seeds of the simulated world, all workloads mixed",
+        run: |_| passes(sim::command(&["--seeds".into(), "2000".into()])),
+    },
+    Step {
+        name: "plants",
+        why: "the simulation's checkers find every bug that is planted in the protocol",
+        run: |_| passes(sim::command(&["--plants".into()])),
     },
     Step { name: "loom", why: "what threads share, in every order that the memory model allows", run: |_| loom() },
     Step {

@@ -2,6 +2,9 @@
 //! (docs/simulation.md). Only with the feature `plants`, which is never on where the plugin is built for use: without it
 //! every question here is answered at compile time, and nothing is left of it.
 
+// Without the feature nobody outside can name these.
+#![cfg_attr(not(feature = "plants"), allow(unreachable_pub, dead_code))]
+
 use railweave_policy::Shares;
 
 macro_rules! plants {
@@ -25,6 +28,7 @@ macro_rules! plants {
 }
 
 plants! {
+    Nothing = "nothing; only the protocol's own checks are off";
     MaskBitLost = "the immediate's mask lacks one of the active rails";
     StaleMask = "the immediate's mask is that of the message before: split by a stale rail set";
     SizeOffByOne = "the receiver reports a byte too many";
@@ -116,12 +120,12 @@ mod ground {
     }
 }
 
-#[cfg(feature = "plants")]
-pub use ground::set_plant;
 /// Whether the protocol checks what it is given: always, but while a bug is planted.
 pub(crate) use ground::checks;
 /// Whether this bug is planted.
 pub(crate) use ground::planted;
+#[cfg(feature = "plants")]
+pub use ground::set_plant;
 
 /// The mask that an immediate says.
 #[inline(always)]

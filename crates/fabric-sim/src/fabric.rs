@@ -1,0 +1,253 @@
+//! The fabric's handles: each names something in the world, and asks the world.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use railweave_fabric::{
+    Access, Completion, Domain, Fabric, Fault, LaneEndpoint, Memory, MemoryKind, PendingRail, PostError, Rail,
+    RailSpec, Region, RegisterError, Registration, RemoteSlice, SetupError, WorkId, Write,
+};
+
+use crate::world::{KeyPair, Port, Registered, World};
+
+/// The simulated fabric. With `ONE_SIDED`, writes land in the peer's memory when they arrive; without, when the peer
+/// polls.
+#[derive(Debug)]
+pub struct Sim<const ONE_SIDED: bool>;
+
+impl<const ONE_SIDED: bool> Fabric for Sim<ONE_SIDED> {
+    const NAME: &'static str = "sim";
+    const ONE_SIDED: bool = ONE_SIDED;
+    const LANES_ARE_SOCKETS: bool = false;
+    type Domain = SimDomain<ONE_SIDED>;
+    type PendingRail = SimPendingRail<ONE_SIDED>;
+    type Rail = SimRail;
+    type Registration = SimRegistration;
+}
+
+/// A port of a process.
+#[derive(Debug)]
+pub struct SimDomain<const ONE_SIDED: bool> {
+    world: Arc<World>,
+    port: usize,
+    max_write: u32,
+    byte_counts: bool,
+}
+
+impl<const ONE_SIDED: bool> SimDomain<ONE_SIDED> {
+    /// Adds a port to a process of the world. `max_write` is in bytes, a power of two of at least 128.
+    pub fn new(world: &Arc<World>, process: usize, max_write: u32, byte_counts: bool) -> Arc<Self> {
+        let mut state = world.lock();
+        let port = state.ports.len();
+        state.ports.push(Port { process, max_write, byte_counts, dead: false });
+        drop(state);
+        Arc::new(Self { world: Arc::clone(world), port, max_write, byte_counts })
+    }
+
+    /// Its number in the world.
+    pub(crate) fn port(&self) -> usize {
+        self.port
+    }
+
+    /// Registers a region that goes by another address than its own, as memory of some kind: addresses that are the
+    /// same in every run, and GPU memory.
+    pub fn register_as(&self, region: &Arc<Region>, address: u64, kind: MemoryKind, access: Access) -> SimRegistration {
+        let mut state = self.world.lock();
+        let process = state.ports[self.port].process;
+        let registered = Registered { region: Arc::clone(region), address, kind, access, process, port: self.port };
+        let keys = state.keys.add(registered);
+        drop(state);
+        SimRegistration { world: Arc::clone(&self.world), keys }
+    }
+}
+
+impl<const ONE_SIDED: bool> Domain for SimDomain<ONE_SIDED> {
+    type Fabric = Sim<ONE_SIDED>;
+
+    fn register(&self, memory: Memory, access: Access) -> Result<SimRegistration, RegisterError> {
+        match memory.region() {
+            Some(region) => Ok(self.register_as(region, memory.address(), memory.kind(), access)),
+            // The world has no unsafe code, so it cannot touch memory that it knows only by address.
+            None => Err(RegisterError::Unsupported { fabric: "sim", kind: memory.kind().name() }),
+        }
+    }
+
+    fn max_write(&self) -> u32 {
+        self.max_write
+    }
+
+    fn byte_counts(&self) -> bool {
+        self.byte_counts
+    }
+
+    fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<SimPendingRail<ONE_SIDED>, SetupError> {
+        let opened = self.world.lock().open_end(self.port, spec, ONE_SIDED);
+        let end = opened.map_err(|message| SetupError { fault: Fault::Local, message })?;
+        let rail = SimRail {
+            world: Arc::clone(&self.world),
+            end,
+            lanes: spec.lanes,
+            max_write: self.max_write,
+            byte_counts: self.byte_counts,
+        };
+        Ok(SimPendingRail { rail, connected: false })
+    }
+}
+
+/// Registered memory of a world.
+#[derive(Debug)]
+pub struct SimRegistration {
+    world: Arc<World>,
+    keys: KeyPair,
+}
+
+impl Registration for SimRegistration {
+    fn local_key(&self) -> u32 {
+        self.keys.local
+    }
+
+    fn remote_key(&self) -> u32 {
+        self.keys.remote
+    }
+}
+
+impl Drop for SimRegistration {
+    fn drop(&mut self) {
+        self.world.lock().keys.remove(self.keys);
+    }
+}
+
+/// One end of a rail that is being set up.
+#[derive(Debug)]
+pub struct SimPendingRail<const ONE_SIDED: bool> {
+    rail: SimRail,
+    connected: bool,
+}
+
+impl<const ONE_SIDED: bool> PendingRail for SimPendingRail<ONE_SIDED> {
+    type Fabric = Sim<ONE_SIDED>;
+
+    fn endpoints(&self) -> Vec<LaneEndpoint> {
+        let endpoint = |lane| {
+            let mut bytes = [0; LaneEndpoint::BYTES];
+            bytes[..8].copy_from_slice(&(self.rail.end as u64).to_le_bytes());
+            bytes[8] = lane;
+            LaneEndpoint(bytes)
+        };
+        (0..self.rail.lanes).map(endpoint).collect()
+    }
+
+    fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<(), SetupError> {
+        let wrong = |message: String| SetupError { fault: Fault::Peer, message };
+        let numbers: Vec<u64> =
+            remote.iter().map(|endpoint| u64::from_le_bytes(endpoint.0[..8].try_into().unwrap_or_default())).collect();
+        let lanes_fit = remote.iter().enumerate().all(|(lane, endpoint)| usize::from(endpoint.0[8]) == lane);
+        let peer = numbers.first().copied().unwrap_or(u64::MAX) as usize;
+        if remote.len() != usize::from(self.rail.lanes) || !lanes_fit || numbers.iter().any(|n| *n != peer as u64) {
+            return Err(wrong(format!("{} end points do not fit the rail's {} lanes", remote.len(), self.rail.lanes)));
+        }
+        let mut state = self.rail.world.lock();
+        let Some(rail) = state.ends.get(peer).and_then(Option::as_ref).map(|end| end.rail) else {
+            return Err(wrong("the peer's end of the rail is gone".into()));
+        };
+        if let Some(end) = state.ends[self.rail.end].as_mut() {
+            end.peer = Some(peer);
+            if !end.sender {
+                // Both ends count a rail alike: the sender's end is opened first, and knows its number.
+                end.rail = rail;
+            }
+        }
+        drop(state);
+        self.connected = true;
+        Ok(())
+    }
+
+    fn attach(&mut self, lane: u8, _socket: OwnedFd) -> Result<(), SetupError> {
+        let message = format!("a simulated lane takes no socket, but lane {lane} was given one");
+        Err(SetupError { fault: Fault::Protocol, message })
+    }
+
+    fn is_ready(&self) -> bool {
+        self.connected
+    }
+
+    fn into_rail(self) -> Result<SimRail, SetupError> {
+        match self.connected {
+            true => Ok(self.rail),
+            false => Err(SetupError { fault: Fault::Protocol, message: "the simulated rail is not connected".into() }),
+        }
+    }
+}
+
+/// One end of a rail.
+#[derive(Debug)]
+pub struct SimRail {
+    world: Arc<World>,
+    end: usize,
+    lanes: u8,
+    max_write: u32,
+    byte_counts: bool,
+}
+
+impl Rail for SimRail {
+    fn lanes(&self) -> u8 {
+        self.lanes
+    }
+
+    fn send_room(&self, lane: u8) -> u32 {
+        self.world.lock().send_room(self.end, lane)
+    }
+
+    fn max_write(&self) -> u32 {
+        self.max_write
+    }
+
+    fn byte_counts(&self) -> bool {
+        self.byte_counts
+    }
+
+    fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
+        self.world.lock().post(self.end, lane, chain)
+    }
+
+    fn post_flush(&mut self, target: RemoteSlice, id: WorkId) -> Result<(), PostError> {
+        self.world.lock().post_flush(self.end, target, id)
+    }
+
+    fn post_receives(&mut self, count: u32) -> Result<u32, PostError> {
+        self.world.lock().post_receives(self.end, count)
+    }
+
+    fn poll(&mut self, out: &mut [Completion]) -> usize {
+        self.world.lock().poll_end(self.end, out)
+    }
+
+    fn acknowledge(&mut self) -> bool {
+        self.world.lock().acknowledge(self.end)
+    }
+
+    fn describe(&self) -> String {
+        let state = self.world.lock();
+        let port = |end: usize| state.ends[end].as_ref().map_or(usize::MAX, |end| end.port);
+        match state.ends[self.end].as_ref().and_then(|end| end.peer) {
+            Some(peer) => format!("port {} - port {}", port(self.end), port(peer)),
+            None => format!("port {} - nobody", port(self.end)),
+        }
+    }
+
+    fn start_linger(&mut self) {
+        if let Some(end) = self.world.lock().ends[self.end].as_mut() {
+            end.lingering = true;
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.world.lock().is_drained(self.end)
+    }
+}
+
+impl Drop for SimRail {
+    fn drop(&mut self) {
+        self.world.lock().drop_end(self.end);
+    }
+}

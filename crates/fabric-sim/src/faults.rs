@@ -1,0 +1,167 @@
+//! What can go wrong in the world, in one flat structure: units last, zero for never.
+
+use crate::Chance;
+
+/// The faults of one seed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Faults {
+    /// One-way delay of a write, in nanoseconds.
+    pub delay_ns: u64,
+    /// Most that is added to each write's delay. Lanes and rails overtake each other by it; a lane keeps its order.
+    pub jitter_ns: u64,
+    /// Most that one rail lags behind the others, for its whole life.
+    pub lag_ns: u64,
+    /// Slowest and fastest rail, in Mbit/s.
+    pub rate_mbps: (u64, u64),
+    /// Of 1000 writes, how many are stalled.
+    pub stall_permille: u32,
+    /// Longest stall.
+    pub stall_ns: u64,
+    /// Of 1000 writes of more than 64 bytes, how many land in two steps.
+    pub torn_permille: u32,
+    /// Of 1000 writes, how many have their source read only when they land.
+    pub late_read_permille: u32,
+    /// Of 1000 polls, after how many a lane's send queue says that it is full.
+    pub room_withheld_permille: u32,
+    /// Longest time for which it says so.
+    pub room_withheld_ns: u64,
+    /// Of 1000 calls that post receives, how many take fewer than asked for, or none.
+    pub receives_short_permille: u32,
+    /// Of 1000 flushes, how many find no room.
+    pub flush_full_permille: u32,
+    /// Longest time from an event to its completion.
+    pub completion_late_ns: u64,
+    /// Completions come in bursts, one in this many nanoseconds.
+    pub completion_burst_ns: u64,
+    /// Of 1000 polls, how many report no more than one completion.
+    pub poll_short_permille: u32,
+    /// Where the receiver's processor places what arrives, it puts acknowledgements off until its next call.
+    pub acks_put_off: bool,
+    /// One-way delay of the control session.
+    pub session_delay_ns: u64,
+    /// Most that is added to it, for each message.
+    pub session_jitter_ns: u64,
+    /// Of 1000 rails, how many cannot be opened while a connection is set up.
+    pub open_fails_permille: u32,
+    /// How long a lane tries to reach a silent peer before it fails.
+    pub retry_ns: u64,
+    /// How long a process takes to notice that the process at the other end of a session is dead.
+    pub detect_ns: u64,
+    /// How long a connection whose session is over may still work, before its link is declared lost.
+    pub grace_ns: u64,
+    /// What dies, if anything.
+    pub death: Option<Death>,
+}
+
+/// What dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// Who or what.
+    pub kind: DeathKind,
+    /// When, in nanoseconds of virtual time; for [`DeathKind::Killed`] after how many calls.
+    pub at: u64,
+}
+
+/// Ways to die.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DeathKind {
+    /// A rail carries nothing any more, and nobody says so.
+    RailSilent,
+    /// A rail's lanes fail at both ends at once.
+    RailError,
+    /// A port, with all its rails, carries nothing any more.
+    PortSilent,
+    /// A process vanishes at a point of time.
+    Process,
+    /// A process vanishes between two calls of its sequence.
+    Killed,
+    /// The control session between two processes breaks.
+    Session,
+}
+
+impl DeathKind {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::RailSilent, Self::RailError, Self::PortSilent, Self::Process, Self::Killed, Self::Session];
+}
+
+impl Faults {
+    /// A world without faults, in which everything takes a microsecond.
+    pub const fn none() -> Self {
+        Self {
+            delay_ns: 1_000,
+            jitter_ns: 0,
+            lag_ns: 0,
+            rate_mbps: (100_000, 100_000),
+            stall_permille: 0,
+            stall_ns: 0,
+            torn_permille: 0,
+            late_read_permille: 0,
+            room_withheld_permille: 0,
+            room_withheld_ns: 0,
+            receives_short_permille: 0,
+            flush_full_permille: 0,
+            completion_late_ns: 0,
+            completion_burst_ns: 0,
+            poll_short_permille: 0,
+            acks_put_off: false,
+            session_delay_ns: 20_000,
+            session_jitter_ns: 0,
+            open_fails_permille: 0,
+            retry_ns: 50_000,
+            detect_ns: 100_000,
+            grace_ns: 2_000_000,
+            death: None,
+        }
+    }
+
+    /// Faults at random: each kind is absent from about half of the seeds, so that none hides another.
+    pub fn random(chance: &mut Chance) -> Self {
+        let mut maybe = |values: &[u64]| if chance.permille(500) { chance.pick(values) } else { 0 };
+        let jitter_ns = maybe(&[500, 5_000, 50_000]);
+        let lag_ns = maybe(&[2_000, 20_000, 100_000]);
+        let stall_permille = maybe(&[2, 20]) as u32;
+        let torn_permille = maybe(&[50, 500]) as u32;
+        let late_read_permille = maybe(&[500, 1000]) as u32;
+        let room_withheld_permille = maybe(&[5, 50]) as u32;
+        let receives_short_permille = maybe(&[100, 500, 900]) as u32;
+        let flush_full_permille = maybe(&[200, 700]) as u32;
+        let completion_late_ns = maybe(&[1_000, 20_000]);
+        let completion_burst_ns = maybe(&[5_000, 40_000]);
+        let poll_short_permille = maybe(&[100, 900]) as u32;
+        let session_jitter_ns = maybe(&[10_000, 500_000]);
+        let slow = chance.pick(&[10_000, 25_000, 100_000, 400_000]);
+        Self {
+            delay_ns: chance.pick(&[200, 1_000, 3_000, 20_000]),
+            jitter_ns,
+            lag_ns,
+            rate_mbps: (slow, slow * chance.pick(&[1, 1, 4, 10])),
+            stall_permille,
+            stall_ns: chance.pick(&[20_000, 200_000, 800_000]),
+            torn_permille,
+            late_read_permille,
+            room_withheld_permille,
+            room_withheld_ns: chance.pick(&[2_000, 50_000]),
+            receives_short_permille,
+            flush_full_permille,
+            completion_late_ns,
+            completion_burst_ns,
+            poll_short_permille,
+            acks_put_off: chance.permille(500),
+            session_delay_ns: chance.pick(&[5_000, 30_000, 300_000]),
+            session_jitter_ns,
+            open_fails_permille: if chance.permille(100) { 200 } else { 0 },
+            retry_ns: chance.pick(&[300_000, 2_000_000]),
+            detect_ns: chance.pick(&[50_000, 1_000_000]),
+            grace_ns: 3_000_000,
+            death: None,
+        }
+    }
+
+    /// Within this time of virtual nanoseconds every request at a live process ends, in one way or another, once
+    /// something that it needs is dead: retries, the peer's giving up, its goodbye, the grace, and the time to notice.
+    pub fn death_limit_ns(&self) -> u64 {
+        let session_ns = self.session_delay_ns + self.session_jitter_ns;
+        3 * self.retry_ns + self.detect_ns + self.grace_ns + 2 * session_ns + 10 * self.stall_ns + 8_000_000
+    }
+}

@@ -1,0 +1,148 @@
+//! What happened, one line per event: hashed always, kept in words when asked for. docs/simulation.md has the legend.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Kinds of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    Post,
+    Land,
+    Torn,
+    Sent,
+    Received,
+    Failed,
+    Refused,
+    Lost,
+    NoReceive,
+    Flush,
+    Flushed,
+    Receives,
+    Register,
+    Deregister,
+    Control,
+    Up,
+    Over,
+    Isend,
+    Irecv,
+    SendDone,
+    RecvDone,
+    Early,
+    Iflush,
+    FlushDone,
+    Error,
+    Close,
+    Gone,
+    Death,
+    LinkLost,
+    Sabotage,
+    Violation,
+}
+
+/// One event: who, and up to four numbers whose meaning depends on the kind.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(crate) struct Event {
+    pub(crate) at_ns: u64,
+    pub(crate) kind: Kind,
+    pub(crate) who: Who,
+    pub(crate) numbers: [u64; 4],
+}
+
+/// Who an event is about.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// One end of a rail of a connection.
+    Rail { connection: usize, sender: bool, rail: u8, lane: u8 },
+    /// One end of a connection.
+    End { connection: usize, sender: bool },
+    /// A process.
+    Process(usize),
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let side = |sender: &bool| if *sender { 's' } else { 'r' };
+        match self {
+            Self::Rail { connection, sender, rail, lane } => {
+                write!(out, "c{connection}{} rail {rail}.{lane}", side(sender))
+            }
+            Self::End { connection, sender } => write!(out, "c{connection}{}", side(sender)),
+            Self::Process(process) => write!(out, "p{process}"),
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d] = self.numbers;
+        let micros = self.at_ns / 1000;
+        write!(out, "{micros:>8}.{:03} {:<14} ", self.at_ns % 1000, self.who.to_string())?;
+        let immediate = |value: u64| if value == u64::MAX { String::new() } else { format!(" imm {value:#010x}") };
+        match self.kind {
+            Kind::Post => {
+                let signalled = if c == 1 { " signalled" } else { "" };
+                write!(out, "post {a} B{}{signalled}, lands at {}.{:03}", immediate(b), d / 1000, d % 1000)
+            }
+            Kind::Land => write!(out, "land {a} B at {b:#x}{}", immediate(c)),
+            Kind::Torn => write!(out, "torn {a} of {b} B"),
+            Kind::Sent => write!(out, "sent id {a:#x}"),
+            Kind::Received => write!(out, "received {b} B{}", immediate(a)),
+            Kind::Failed => write!(out, "FAILED"),
+            Kind::Refused => write!(out, "refused: {}", ["room", "receives", "flush"][a as usize]),
+            Kind::Lost => write!(out, "lost on the way, fails at {}.{:03}", a / 1000, a % 1000),
+            Kind::NoReceive => write!(out, "NO RECEIVE for an immediate"),
+            Kind::Flush => write!(out, "flush id {a:#x}"),
+            Kind::Flushed => write!(out, "flushed id {a:#x}"),
+            Kind::Receives => write!(out, "post receives: {b} of {a}"),
+            Kind::Register => write!(out, "register {b} B at {a:#x}, port {c}"),
+            Kind::Deregister => write!(out, "deregister {a:#x}, port {c}"),
+            Kind::Control => write!(out, "control message {a} to the {}", if b == 1 { "sender" } else { "receiver" }),
+            Kind::Up => write!(out, "up, rails {a:#b}"),
+            Kind::Over => write!(out, "handshake over without a connection"),
+            Kind::Isend => write!(out, "isend {b} B, tag {c} -> message {a}"),
+            Kind::Irecv => write!(out, "irecv {b} buffers, first at {c:#x} -> group {a}"),
+            Kind::SendDone => write!(out, "send done: message {a}, {b} B"),
+            Kind::RecvDone => write!(out, "receive done: group {a}, first {b} B"),
+            Kind::Early => write!(out, "receive done early: group {a}"),
+            Kind::Iflush => write!(out, "iflush group {a}: {}", if b == 1 { "under way" } else { "nothing to do" }),
+            Kind::FlushDone => write!(out, "flush done: group {a}"),
+            Kind::Error => write!(out, "ERROR"),
+            Kind::Close => write!(out, "close"),
+            Kind::Gone => write!(out, "gone"),
+            Kind::Death => write!(out, "DEATH {a}"),
+            Kind::LinkLost => write!(out, "link declared lost"),
+            Kind::Sabotage => write!(out, "breaks the contract ({a})"),
+            Kind::Violation => write!(out, "VIOLATION"),
+        }
+    }
+}
+
+/// The events of one seed.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    hasher: DefaultHasher,
+    pub(crate) events: u64,
+    /// The lines, where they are kept.
+    pub(crate) lines: Option<Vec<String>>,
+}
+
+impl History {
+    pub(crate) fn record(&mut self, event: Event) {
+        event.hash(&mut self.hasher);
+        self.events += 1;
+        if let Some(lines) = &mut self.lines {
+            lines.push(event.to_string());
+        }
+    }
+
+    /// A remark in words below the last event. Words are not hashed: they may hold addresses.
+    pub(crate) fn remark(&mut self, words: &str) {
+        if let Some(lines) = &mut self.lines {
+            lines.push(format!("{:>28}{words}", ""));
+        }
+    }
+
+    pub(crate) fn hash(&self) -> u64 {
+        self.hasher.finish()
+    }
+}

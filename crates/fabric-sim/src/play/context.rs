@@ -1,0 +1,60 @@
+//! What an application needs besides its connection.
+
+use std::sync::Arc;
+
+use super::plan::ConnectionPlan;
+use crate::history::{Kind, Who};
+use crate::world::World;
+use crate::{Chance, Seen};
+
+/// What became of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Nothing moved.
+    Idle,
+    /// Something did.
+    Moved,
+    /// The process was killed after its last call.
+    Killed,
+}
+
+/// An application's surroundings during its turn.
+pub(crate) struct Context<'a> {
+    pub(crate) world: &'a Arc<World>,
+    pub(crate) chance: &'a mut Chance,
+    pub(crate) connection: usize,
+    pub(crate) who: Who,
+    pub(crate) plan: &'a ConnectionPlan,
+    /// Calls that were made so far, by anybody.
+    pub(crate) calls: &'a mut u64,
+    /// The process that makes this call is killed.
+    pub(crate) killed_at: Option<u64>,
+}
+
+impl Context<'_> {
+    /// A call was made; whether the process is killed before it does anything else.
+    pub(crate) fn called(&mut self) -> bool {
+        *self.calls += 1;
+        self.killed_at == Some(*self.calls)
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.world.lock().now_ns
+    }
+
+    /// From here on this connection may fail, because a call broke the contract.
+    pub(crate) fn sabotaged(&mut self, what: &str) {
+        self.broke_contract(what);
+        let mut state = self.world.lock();
+        let now_ns = state.now_ns;
+        state.watch.harm(now_ns, self.connection, what);
+    }
+
+    /// A call broke the contract, in a way that the connection must bear.
+    pub(crate) fn broke_contract(&mut self, what: &str) {
+        let mut state = self.world.lock();
+        state.saw(Seen::ContractBroken);
+        state.record(Kind::Sabotage, self.who, [0; 4]);
+        state.history.remark(what);
+    }
+}

@@ -1,0 +1,564 @@
+//! The game of one seed: whose turn it is, what ends, and when something is stuck.
+
+use std::sync::Arc;
+
+use railweave_fabric::RailError;
+use railweave_transport::{Acceptor, Connector, Error, RecvConnection, SendConnection};
+
+use super::Task;
+use super::context::{Context, Step};
+use super::plan::{ConnectionPlan, Plan};
+use super::receiver::RecvApp;
+use super::sender::SendApp;
+use crate::history::{Kind, Who};
+use crate::watch::Connection as Watched;
+use crate::world::World;
+use crate::{Chance, Checker, DeathKind, Seen, Sim, SimDomain};
+
+/// Without anything moving for so long, an unharmed connection is stuck.
+const STUCK_NS: u64 = 60_000_000;
+
+/// For so long an application looks for the data of a receive that it took early, when something has died.
+const LOOKS_NS: u64 = 3_000_000;
+
+/// One end of a connection, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Side {
+    pub(super) connection: usize,
+    pub(super) sender: bool,
+}
+
+impl Side {
+    pub(super) fn who(self) -> Who {
+        Who::End { connection: self.connection, sender: self.sender }
+    }
+}
+
+/// How far an end is.
+pub(super) enum Stage<H, C, A> {
+    Waiting,
+    Handshake(H),
+    Up(Box<C>, Box<A>),
+    Lingering(Box<C>),
+    Over,
+}
+
+impl<H, C, A> Stage<H, C, A> {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Handshake(_) => "handshake",
+            Self::Up(..) => "up",
+            Self::Lingering(_) => "lingering",
+            Self::Over => "over",
+        }
+    }
+}
+
+/// An end of a connection.
+pub(super) struct Place<S> {
+    pub(super) stage: S,
+    pub(super) peer_said_bye: bool,
+    /// When something last moved for its application.
+    pub(super) last_ns: Option<u64>,
+    failed: bool,
+    closing: bool,
+}
+
+impl<S> Place<S> {
+    fn new(stage: S) -> Self {
+        Self { stage, peer_said_bye: false, last_ns: None, failed: false, closing: false }
+    }
+}
+
+type SendStage<const O: bool> = Stage<Connector<Sim<O>>, SendConnection<Sim<O>>, SendApp<O>>;
+type RecvStage<const O: bool> = Stage<Acceptor<Sim<O>>, RecvConnection<Sim<O>>, RecvApp<O>>;
+
+/// A connection with both its ends.
+pub(super) struct Pair<const O: bool> {
+    pub(super) plan: ConnectionPlan,
+    pub(super) sender: Place<SendStage<O>>,
+    pub(super) receiver: Place<RecvStage<O>>,
+    pub(super) session_over: bool,
+    pub(super) last_frame_ns: [u64; 2],
+    pub(super) linger_until_ns: [u64; 2],
+}
+
+/// A process.
+pub(super) struct Process<const O: bool> {
+    pub(super) domains: Vec<Arc<SimDomain<O>>>,
+    pub(super) dead: bool,
+    pub(super) aborted: bool,
+    awake: bool,
+    idle_ns: u64,
+}
+
+/// Everything of one seed.
+pub(super) struct Game<const O: bool> {
+    pub(super) world: Arc<World>,
+    pub(super) chance: Chance,
+    pub(super) processes: Vec<Process<O>>,
+    pub(super) connections: Vec<Pair<O>>,
+    calls: u64,
+    description: String,
+}
+
+impl<const O: bool> Game<O> {
+    pub(super) fn new(seed: u64, plan: Plan) -> Self {
+        let description = format!(
+            "seed {seed}: {} processes, {} connections, {}, {:?}",
+            plan.ports.len(),
+            plan.connections.len(),
+            if O { "one-sided" } else { "two-sided" },
+            plan.faults
+        );
+        let death = plan.faults.death;
+        let world = World::new(seed, plan.faults);
+        let mut processes = Vec::new();
+        for ports in &plan.ports {
+            let process = world.add_process();
+            let domain =
+                |port: &super::plan::PortPlan| SimDomain::new(&world, process, port.max_write, port.byte_counts);
+            let domains = ports.iter().map(domain).collect();
+            processes.push(Process { domains, dead: false, aborted: false, awake: false, idle_ns: 500 });
+        }
+        let mut state = world.lock();
+        state.watch.on = true;
+        let mut connections = Vec::new();
+        for (number, plan) in plan.connections.into_iter().enumerate() {
+            state.watch.connections.push(Watched::default());
+            state.at(plan.connect_at_ns, Task::Connect(number));
+            if let Some((sender, at_ns)) = plan.close_early {
+                state.at(at_ns, Task::Close { connection: number, sender, early: true });
+            }
+            connections.push(Pair {
+                plan,
+                sender: Place::new(Stage::Waiting),
+                receiver: Place::new(Stage::Waiting),
+                session_over: false,
+                last_frame_ns: [0; 2],
+                linger_until_ns: [0; 2],
+            });
+        }
+        if let Some(death) = death.filter(|death| death.kind != DeathKind::Killed) {
+            state.at(death.at, Task::Death);
+        }
+        drop(state);
+        Self { world, chance: Chance::new(seed ^ 0x7e57_ab1e), processes, connections, calls: 0, description }
+    }
+
+    pub(super) fn world(&self) -> Arc<World> {
+        Arc::clone(&self.world)
+    }
+
+    /// The seed in a line, and a line for each connection.
+    pub(super) fn describe(&self) -> String {
+        let mut text = self.description.clone();
+        for (number, pair) in self.connections.iter().enumerate() {
+            let plan = &pair.plan;
+            text += &format!(
+                "\nc{number}: p{} -> p{}, rails {:?}, lanes {:?}, striped {}, split from {}, adaptive {:?}, {} receives, \
+                 window {}, probe {}, cuda {}, weights {:?}, {:?}",
+                plan.from,
+                plan.to,
+                plan.pairs,
+                plan.lanes,
+                plan.striped,
+                plan.split_min,
+                plan.adaptive_above,
+                plan.groups.len(),
+                plan.window,
+                plan.probe,
+                plan.cuda,
+                plan.weights,
+                plan.sabotage
+            );
+        }
+        text
+    }
+
+    pub(super) fn now_ns(&self) -> u64 {
+        self.world.lock().now_ns
+    }
+
+    pub(super) fn violate(&self, checker: Checker, message: String) {
+        let mut state = self.world.lock();
+        let now_ns = state.now_ns;
+        state.watch.violate(now_ns, checker, message);
+    }
+
+    /// Plays to the end, or to the first violation.
+    pub(super) fn play(&mut self) {
+        loop {
+            let mut state = self.world.lock();
+            if state.watch.violation.is_some() {
+                state.record(Kind::Violation, Who::Process(0), [0; 4]);
+                return;
+            }
+            let pending = state.next_at().is_some();
+            let task = state.step();
+            drop(state);
+            if let Some(task) = task {
+                self.handle(task);
+            }
+            if !pending {
+                break;
+            }
+        }
+        self.check_end();
+    }
+
+    fn handle(&mut self, task: Task) {
+        match task {
+            Task::Turn(process) => self.handle_turn(process),
+            Task::Connect(connection) => self.handle_connect(connection),
+            Task::Frame { connection, to_sender, bytes } => self.handle_frame(connection, to_sender, &bytes),
+            Task::Deadline { connection, sender } => self.handle_deadline(connection, sender),
+            Task::Close { connection, sender, early } => self.handle_close(Side { connection, sender }, early),
+            Task::Linger { connection, sender } => self.handle_linger(Side { connection, sender }),
+            Task::Lose { connection, sender } => self.handle_lose(Side { connection, sender }),
+            Task::SessionOver { connection, sender } => self.handle_session_over(Side { connection, sender }),
+            Task::Abort(process) => self.handle_abort(process),
+            Task::Death => self.handle_death(),
+        }
+    }
+
+    pub(super) fn process_of(&self, side: Side) -> usize {
+        let plan = &self.connections[side.connection].plan;
+        if side.sender { plan.from } else { plan.to }
+    }
+
+    /// The process's progress thread has something to do.
+    pub(super) fn wake(&mut self, process: usize) {
+        let state = &mut self.processes[process];
+        if !state.dead && !std::mem::replace(&mut state.awake, true) {
+            self.world.lock().later(100, Task::Turn(process));
+        }
+    }
+
+    fn handle_turn(&mut self, process: usize) {
+        self.processes[process].awake = false;
+        if self.processes[process].dead {
+            return;
+        }
+        let mut moved = false;
+        let mut up = false;
+        for connection in 0..self.connections.len() {
+            for sender in [true, false] {
+                let side = Side { connection, sender };
+                if self.process_of(side) != process {
+                    continue;
+                }
+                match self.step(side) {
+                    None => continue,
+                    Some(Ok(Step::Killed)) => {
+                        self.world.lock().saw(Seen::ProcessKilled);
+                        return self.kill(process);
+                    }
+                    Some(Ok(step)) => moved |= step == Step::Moved,
+                    Some(Err(error)) => self.fail(side, &error),
+                }
+                up = true;
+            }
+        }
+        if !up {
+            return;
+        }
+        let state = &mut self.processes[process];
+        state.idle_ns = if moved { 300 } else { (state.idle_ns * 2).min(20_000) };
+        let mut next_ns = self.chance.between(state.idle_ns / 2, state.idle_ns);
+        if self.chance.permille(5) {
+            // The thread is busy elsewhere.
+            next_ns += self.chance.below(150_000);
+        }
+        state.awake = true;
+        self.world.lock().later(next_ns, Task::Turn(process));
+    }
+
+    /// One turn of one application; None when there is none that is at work.
+    fn step(&mut self, side: Side) -> Option<Result<Step, Error>> {
+        let pair = &mut self.connections[side.connection];
+        let faults_death = self.world.lock().faults.death;
+        let killed_at = faults_death.filter(|death| death.kind == DeathKind::Killed).map(|death| death.at);
+        let mut context = Context {
+            world: &self.world,
+            chance: &mut self.chance,
+            connection: side.connection,
+            who: side.who(),
+            plan: &pair.plan,
+            calls: &mut self.calls,
+            killed_at,
+        };
+        let (result, done, closing) = match (side.sender, &mut pair.sender, &mut pair.receiver) {
+            (true, Place { stage: Stage::Up(made, app), failed: false, closing, .. }, _) => {
+                (app.step(made, &mut context), app.is_done(), closing)
+            }
+            (false, _, Place { stage: Stage::Up(made, app), failed: false, closing, .. }) => {
+                (app.step(made, &mut context), app.is_done(), closing)
+            }
+            _ => return None,
+        };
+        if done && result.is_ok() {
+            if !std::mem::replace(closing, true) {
+                let delay_ns = self.chance.below(80_000);
+                let task = Task::Close { connection: side.connection, sender: side.sender, early: false };
+                self.world.lock().later(delay_ns, task);
+                return Some(result);
+            }
+            return None;
+        }
+        if matches!(result, Ok(Step::Idle | Step::Moved)) {
+            self.check_progress(side, matches!(result, Ok(Step::Moved)));
+        }
+        Some(result)
+    }
+
+    /// An application that waits must get somewhere, or an error, in time.
+    fn check_progress(&mut self, side: Side, moved: bool) {
+        let mut state = self.world.lock();
+        let now_ns = state.now_ns;
+        let pair = &mut self.connections[side.connection];
+        let last_ns = if side.sender { &mut pair.sender.last_ns } else { &mut pair.receiver.last_ns };
+        if moved || last_ns.is_none() {
+            *last_ns = Some(now_ns);
+            return;
+        }
+        let last_ns = last_ns.unwrap_or(now_ns);
+        let (waits, probing, only_looks) = match (side.sender, &pair.sender.stage, &pair.receiver.stage) {
+            (true, Stage::Up(_, app), _) => (app.waits_for(), app.is_probing(), false),
+            (false, _, Stage::Up(_, app)) => (app.waits_for(), app.is_probing(), app.only_looks()),
+            _ => return,
+        };
+        match state.watch.harmed(side.connection).cloned() {
+            Some((since_ns, why)) => {
+                let limit_ns = state.faults.death_limit_ns();
+                let patience_ns = if only_looks { LOOKS_NS } else { limit_ns };
+                if now_ns - last_ns.max(since_ns) > patience_ns {
+                    if only_looks {
+                        // Nobody is asked any more who could tell it: as in NCCL, others must.
+                        drop(state);
+                        let error = Error::peer("the application gave up looking for the data of an early receive");
+                        return self.fail(side, &error);
+                    }
+                    let text = format!(
+                        "{}: {patience_ns} ns after \"{why}\" neither a completion nor an error has come; it waits for {waits}",
+                        side.who()
+                    );
+                    state.watch.violate(now_ns, Checker::Death, text);
+                }
+            }
+            None if now_ns - last_ns.max(state.moved_ns) > STUCK_NS => {
+                let checker = if probing { Checker::Leaks } else { Checker::Progress };
+                let text = format!(
+                    "{}: nothing has moved for {STUCK_NS} ns; it waits for {waits}; the next send meets {:?}; {}",
+                    side.who(),
+                    state.watch.filling(side.connection),
+                    self.describe_waits()
+                );
+                state.watch.violate(now_ns, checker, text);
+            }
+            None => {}
+        }
+    }
+
+    /// What every application waits for.
+    fn describe_waits(&self) -> String {
+        let mut text = String::new();
+        for (number, pair) in self.connections.iter().enumerate() {
+            if let Stage::Up(_, app) = &pair.sender.stage {
+                text += &format!("c{number}s: {}; ", app.waits_for());
+            }
+            if let Stage::Up(_, app) = &pair.receiver.stage {
+                text += &format!("c{number}r: {}; ", app.waits_for());
+            }
+        }
+        text
+    }
+
+    /// A call answered with an error.
+    fn fail(&mut self, side: Side, error: &Error) {
+        let mut state = self.world.lock();
+        let now_ns = state.now_ns;
+        state.record(Kind::Error, side.who(), [0; 4]);
+        state.history.remark(&error.message);
+        state.saw(Seen::Failed);
+        state.watch.connections[side.connection].sender_failed |= side.sender;
+        if state.watch.harmed(side.connection).is_none() {
+            let text = format!("{}: an error for which there is no reason: {}", side.who(), error.message);
+            state.watch.violate(now_ns, Checker::Errors, text);
+        }
+        if error.message.len() < 10 {
+            state.watch.violate(now_ns, Checker::Errors, format!("an error without words: {:?}", error.message));
+        }
+        let delay_ns = state.chance.below(100_000);
+        let process = self.process_of(side);
+        state.later(delay_ns, Task::Abort(process));
+        drop(state);
+        let pair = &mut self.connections[side.connection];
+        if side.sender { pair.sender.failed = true } else { pair.receiver.failed = true }
+    }
+
+    /// NCCL gives up the whole communicator when one of its connections fails.
+    fn handle_abort(&mut self, process: usize) {
+        if self.processes[process].dead || std::mem::replace(&mut self.processes[process].aborted, true) {
+            return;
+        }
+        let mut sides: Vec<Side> = (0..self.connections.len())
+            .flat_map(|connection| [true, false].map(|sender| Side { connection, sender }))
+            .filter(|side| self.process_of(*side) == process)
+            .collect();
+        self.chance.shuffle(&mut sides);
+        for side in sides {
+            self.handle_close(side, false);
+        }
+    }
+
+    fn harm(&self, connection: usize, why: &str) {
+        let mut state = self.world.lock();
+        let now_ns = state.now_ns;
+        state.watch.harm(now_ns, connection, why);
+    }
+
+    fn kill(&mut self, process: usize) {
+        if std::mem::replace(&mut self.processes[process].dead, true) {
+            return;
+        }
+        self.world.lock().record(Kind::Death, Who::Process(process), [0; 4]);
+        self.world.lock().kill_process(process);
+        for connection in 0..self.connections.len() {
+            let (from, to) = (self.connections[connection].plan.from, self.connections[connection].plan.to);
+            if from != process && to != process {
+                continue;
+            }
+            self.harm(connection, "a process died");
+            let pair = &mut self.connections[connection];
+            let dead_sender = (from == process).then(|| std::mem::replace(&mut pair.sender.stage, Stage::Over));
+            let dead_receiver = (to == process).then(|| std::mem::replace(&mut pair.receiver.stage, Stage::Over));
+            drop((dead_sender, dead_receiver));
+            self.end_session(connection);
+        }
+    }
+
+    fn handle_death(&mut self) {
+        let Some(death) = self.world.lock().faults.death else { return };
+        match death.kind {
+            DeathKind::Process => {
+                self.world.lock().saw(Seen::ProcessDied);
+                let process = self.chance.index(self.processes.len());
+                self.kill(process);
+            }
+            DeathKind::Killed => {}
+            DeathKind::Session => {
+                self.world.lock().saw(Seen::SessionBroke);
+                let which = self.chance.index(self.connections.len());
+                let pair = (self.connections[which].plan.from, self.connections[which].plan.to);
+                for connection in 0..self.connections.len() {
+                    let plan = &self.connections[connection].plan;
+                    if (plan.from, plan.to) == pair {
+                        self.harm(connection, "the session broke");
+                        self.world.lock().record(Kind::Death, Who::End { connection, sender: true }, [1, 0, 0, 0]);
+                        self.end_session(connection);
+                    }
+                }
+            }
+            DeathKind::PortSilent => {
+                let mut state = self.world.lock();
+                let port = self.chance.index(state.ports.len());
+                state.ports[port].dead = true;
+                state.saw(Seen::PortDied);
+                drop(state);
+                for connection in 0..self.connections.len() {
+                    let plan = &self.connections[connection].plan;
+                    let has =
+                        |process: usize| self.processes[process].domains.iter().any(|domain| domain.port() == port);
+                    if has(plan.from) || has(plan.to) {
+                        self.harm(connection, "a port died");
+                    }
+                }
+            }
+            DeathKind::RailSilent | DeathKind::RailError => self.kill_rail(death.kind == DeathKind::RailError),
+        }
+    }
+
+    fn kill_rail(&mut self, loud: bool) {
+        let mut state = self.world.lock();
+        let rails: Vec<(usize, usize)> =
+            (0..state.ends.len()).filter_map(|end| Some((end, state.ends[end].as_ref()?.peer?))).collect();
+        if rails.is_empty() {
+            return;
+        }
+        let (end, peer) = self.chance.pick(&rails);
+        state.saw(if loud { Seen::RailDiedLoud } else { Seen::RailDiedSilent });
+        for one in [end, peer] {
+            let Some(found) = state.ends[one].as_mut() else { continue };
+            found.cut = true;
+            let (who, connection, lanes) = (found.who(0), found.connection, found.lanes.len());
+            let now_ns = state.now_ns;
+            state.record(Kind::Death, who, [2 + u64::from(loud), 0, 0, 0]);
+            state.watch.harm(now_ns, connection, "a rail died");
+            for lane in 0..if loud { lanes } else { 0 } {
+                let message = "the port went down; check its cable".to_owned();
+                state.fail_lane(one, lane as u8, RailError { fault: railweave_fabric::Fault::Peer, message });
+            }
+        }
+    }
+
+    pub(super) fn is_closed(&self, side: Side) -> bool {
+        let pair = &self.connections[side.connection];
+        let name = if side.sender { pair.sender.stage.name() } else { pair.receiver.stage.name() };
+        matches!(name, "lingering" | "over")
+    }
+
+    /// Whether an end's application has done all it had to do.
+    pub(super) fn is_finished(&self, side: Side) -> bool {
+        let pair = &self.connections[side.connection];
+        match (side.sender, &pair.sender.stage, &pair.receiver.stage) {
+            (true, Stage::Up(_, app), _) => app.is_done(),
+            (false, _, Stage::Up(_, app)) => {
+                if app.is_done() && self.world.lock().watch.connections[side.connection].condemned {
+                    self.violate(Checker::Errors, format!("{}: a hostile immediate was no error", side.who()));
+                }
+                app.is_done()
+            }
+            _ => false,
+        }
+    }
+
+    /// An end is gone, with everything that it had.
+    pub(super) fn over(&mut self, side: Side) {
+        let pair = &mut self.connections[side.connection];
+        let failed = if side.sender { pair.sender.failed } else { pair.receiver.failed };
+        if side.sender {
+            drop(std::mem::replace(&mut pair.sender.stage, Stage::Over));
+        } else {
+            drop(std::mem::replace(&mut pair.receiver.stage, Stage::Over));
+        }
+        let mut state = self.world.lock();
+        state.record(Kind::Gone, side.who(), [0; 4]);
+        if !failed && state.watch.harmed(side.connection).is_none() {
+            state.saw(Seen::Clean);
+        }
+    }
+
+    /// Nothing is left to happen: nothing may be left over either.
+    fn check_end(&mut self) {
+        for (number, pair) in self.connections.iter().enumerate() {
+            let harmed = self.world.lock().watch.harmed(number).is_some();
+            let stages = [pair.sender.stage.name(), pair.receiver.stage.name()];
+            let stuck = |stage: &&str| *stage != "over" && !(harmed && *stage == "waiting");
+            if stages.iter().any(stuck) {
+                self.violate(
+                    Checker::Progress,
+                    format!("c{number}: nothing is left to happen, but its ends are {stages:?}"),
+                );
+            }
+        }
+        let state = self.world.lock();
+        let (keys, ends) = (state.keys.len(), state.ends.iter().flatten().count());
+        drop(state);
+        if keys > 0 || ends > 0 {
+            let text = format!("{keys} registrations and {ends} ends of rails are left when everything is closed");
+            self.violate(Checker::Leaks, text);
+        }
+    }
+}

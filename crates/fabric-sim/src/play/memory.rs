@@ -1,0 +1,154 @@
+//! The application's memory: buffers that are registered on every port of their process, filled and compared.
+
+use std::sync::Arc;
+
+use railweave_fabric::{Access, MAX_RAILS, MemoryKind, Region, Registration};
+use railweave_transport::{MemoryKeys, RailInfo};
+
+use crate::history::{Kind, Who};
+use crate::world::World;
+use crate::{SimDomain, SimRegistration};
+
+/// Bytes before and behind every buffer.
+const GUARD: u64 = 128;
+
+/// A buffer of the application.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    region: Arc<Region>,
+    /// Address of the region's first byte.
+    base: u64,
+    kind: MemoryKind,
+    registrations: Vec<SimRegistration>,
+}
+
+impl Buffer {
+    pub(crate) fn address(&self) -> u64 {
+        self.base + GUARD
+    }
+
+    fn capacity(&self) -> u64 {
+        self.region.len() as u64 - 2 * GUARD
+    }
+
+    pub(crate) fn keys(&self, rails: &[RailInfo]) -> MemoryKeys {
+        let mut keys =
+            MemoryKeys { local: [0; MAX_RAILS], remote: [0; MAX_RAILS], host: self.kind == MemoryKind::Host };
+        for rail in rails {
+            let Some(registration) = self.registrations.get(rail.local_port) else { continue };
+            keys.local[rail.index] = registration.local_key();
+            keys.remote[rail.index] = registration.remote_key();
+        }
+        keys
+    }
+
+    pub(crate) fn deregister(&mut self) {
+        self.registrations.clear();
+    }
+}
+
+/// The memory of one end's application.
+#[derive(Debug)]
+pub(crate) struct Memory<const ONE_SIDED: bool> {
+    world: Arc<World>,
+    domains: Vec<Arc<SimDomain<ONE_SIDED>>>,
+    who: Who,
+    kind: MemoryKind,
+    next_address: u64,
+    free: Vec<Buffer>,
+    pattern: Vec<u8>,
+    seen: Vec<u8>,
+}
+
+/// The first bytes of message `message` of `connection`.
+fn fill(connection: usize, message: u64, size: u64, out: &mut Vec<u8>) {
+    out.clear();
+    out.reserve(size as usize + 8);
+    let mut word = (connection as u64 + 1) << 48 ^ message.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    while out.len() < size as usize {
+        out.extend_from_slice(&word.to_le_bytes());
+        word = word.wrapping_add(0x0123_4567_89ab_cdef);
+    }
+    out.truncate(size as usize);
+}
+
+impl<const ONE_SIDED: bool> Memory<ONE_SIDED> {
+    pub(crate) fn new(
+        world: &Arc<World>,
+        domains: &[Arc<SimDomain<ONE_SIDED>>],
+        who: Who,
+        number: usize,
+        kind: MemoryKind,
+    ) -> Self {
+        Self {
+            world: Arc::clone(world),
+            domains: domains.to_vec(),
+            who,
+            kind,
+            next_address: (number as u64 + 1) << 36,
+            free: Vec::new(),
+            pattern: Vec::new(),
+            seen: Vec::new(),
+        }
+    }
+
+    /// A buffer of at least `size` bytes.
+    pub(crate) fn take(&mut self, size: u64) -> Buffer {
+        // Not one that is much too large: those are few, and the next large message wants one.
+        let fits = |buffer: &Buffer| buffer.capacity() >= size && buffer.capacity() <= size.max(1024) * 4;
+        if let Some(found) = self.free.iter().position(fits) {
+            return self.free.swap_remove(found);
+        }
+        let capacity = size.max(64).next_power_of_two();
+        let region = Arc::new(Region::new((capacity + 2 * GUARD) as usize));
+        let base = self.next_address;
+        self.next_address += (capacity + 2 * GUARD).next_multiple_of(4096);
+        let mut buffer = Buffer { region, base, kind: self.kind, registrations: Vec::new() };
+        self.register(&mut buffer);
+        buffer
+    }
+
+    fn register(&self, buffer: &mut Buffer) {
+        for domain in &self.domains {
+            let registration = domain.register_as(&buffer.region, buffer.base, buffer.kind, Access::DATA);
+            buffer.registrations.push(registration);
+        }
+        let numbers = [buffer.base, buffer.region.len() as u64, self.domains[0].port() as u64, 0];
+        self.world.lock().record(Kind::Register, self.who, numbers);
+    }
+
+    /// Gives a buffer back; `anew` registers it anew before its next use.
+    pub(crate) fn put(&mut self, mut buffer: Buffer, anew: bool) {
+        if anew {
+            buffer.deregister();
+            let port = self.domains[0].port() as u64;
+            self.world.lock().record(Kind::Deregister, self.who, [buffer.base, port, 0, 0]);
+            self.register(&mut buffer);
+        }
+        self.free.push(buffer);
+    }
+
+    /// Puts a message into a buffer.
+    pub(crate) fn write(&mut self, buffer: &Buffer, connection: usize, message: u64, size: u64) {
+        fill(connection, message, size, &mut self.pattern);
+        buffer.region.write(GUARD as usize, &self.pattern);
+    }
+
+    /// Overwrites a message: its memory is the application's again.
+    pub(crate) fn scrub(&mut self, buffer: &Buffer, size: u64) {
+        self.pattern.clear();
+        self.pattern.resize(size as usize, 0xdb);
+        buffer.region.write(GUARD as usize, &self.pattern);
+    }
+
+    /// Whether a buffer holds a message; else the first byte that differs.
+    pub(crate) fn compare(&mut self, buffer: &Buffer, connection: usize, message: u64, size: u64) -> Option<usize> {
+        fill(connection, message, size, &mut self.pattern);
+        self.seen.resize(size as usize, 0);
+        buffer.region.read(GUARD as usize, &mut self.seen);
+        if self.seen == self.pattern {
+            return None;
+        }
+        self.seen.iter().zip(&self.pattern).position(|(have, want)| have != want)
+    }
+}

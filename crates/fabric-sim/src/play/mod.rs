@@ -1,0 +1,107 @@
+//! NCCL's part: processes with their connections, their handshakes and sessions, and the applications on them.
+
+mod context;
+mod game;
+mod memory;
+mod plan;
+mod receiver;
+mod sender;
+mod session;
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::counts::Counts;
+use crate::{Checker, Violation};
+use game::Game;
+use plan::Plan;
+pub use plan::Workload;
+
+/// Something that is to be done at a time.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// A process's progress thread takes a turn.
+    Turn(usize),
+    /// A connection is begun.
+    Connect(usize),
+    /// A frame of the control session arrives.
+    Frame { connection: usize, to_sender: bool, bytes: Vec<u8> },
+    /// The deadline of a handshake.
+    Deadline { connection: usize, sender: bool },
+    /// An application closes its end.
+    Close { connection: usize, sender: bool, early: bool },
+    /// A closed end moves on.
+    Linger { connection: usize, sender: bool },
+    /// A link is declared lost.
+    Lose { connection: usize, sender: bool },
+    /// A process notices that a session is over.
+    SessionOver { connection: usize, sender: bool },
+    /// A process gives up because one of its connections failed.
+    Abort(usize),
+    /// What the seed says dies now.
+    Death,
+}
+
+/// What came of a seed.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// What was played.
+    pub workload: Workload,
+    /// What a checker found, if one found anything.
+    pub violation: Option<Violation>,
+    /// What was exercised.
+    pub counts: Counts,
+    /// A fingerprint of the history.
+    pub hash: u64,
+    /// Events in it.
+    pub events: u64,
+    /// How long it took, in virtual nanoseconds.
+    pub virtual_ns: u64,
+    /// The history, where it was asked for.
+    pub history: Vec<String>,
+}
+
+/// Plays one seed. With `history`, the outcome has it in words.
+pub fn run(seed: u64, workload: Workload, history: bool) -> Outcome {
+    let plan = Plan::new(seed, workload);
+    if plan.one_sided {
+        play(Game::<true>::new(seed, plan), seed, workload, history)
+    } else {
+        play(Game::<false>::new(seed, plan), seed, workload, history)
+    }
+}
+
+fn play<const ONE_SIDED: bool>(mut game: Game<ONE_SIDED>, seed: u64, workload: Workload, history: bool) -> Outcome {
+    let world = game.world();
+    if history {
+        world.lock().history.lines = Some(vec![game.describe()]);
+    }
+    let panic = catch_unwind(AssertUnwindSafe(|| game.play())).err();
+    if let Some(panic) = panic {
+        let message = words_of(&*panic);
+        let mut state = world.lock();
+        let now_ns = state.now_ns;
+        state.watch.violate(now_ns, Checker::Panic, message);
+    }
+    // What panicked may be left in any state; it must not take the run along.
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(game)));
+    let mut state = world.lock();
+    Outcome {
+        seed,
+        workload,
+        violation: state.watch.violation.clone(),
+        counts: state.counts.clone(),
+        hash: state.history.hash(),
+        events: state.history.events,
+        virtual_ns: state.now_ns,
+        history: state.history.lines.take().unwrap_or_default(),
+    }
+}
+
+fn words_of(panic: &(dyn Any + Send)) -> String {
+    let owned = panic.downcast_ref::<String>().cloned();
+    let words = owned.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    words.unwrap_or_else(|| "a panic without words".to_owned())
+}

@@ -1,0 +1,409 @@
+//! What is played with one seed: who there is, who is connected with whom, and what travels.
+
+use crate::{Chance, Death, DeathKind, Faults};
+
+/// Patterns of traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Workload {
+    /// Every process sends to the next.
+    Ring,
+    /// A binary tree, up and down.
+    Tree,
+    /// Every process sends to every other.
+    AllToAll,
+    /// Grouped receives of 1 to 8 buffers, as PXN uses them.
+    Grouped,
+    /// Everything at random: hints, flushes, cut messages, memory registered anew.
+    Random,
+    /// As many requests as a connection has, round its rings several times.
+    Flood,
+    /// Something dies.
+    Deaths,
+    /// Calls that break NCCL's contract, and a peer that breaks the protocol.
+    Breakers,
+    /// Handshakes that are slow, refused, broken off, or run out of time.
+    Handshake,
+}
+
+impl Workload {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Ring,
+        Self::Tree,
+        Self::AllToAll,
+        Self::Grouped,
+        Self::Random,
+        Self::Flood,
+        Self::Deaths,
+        Self::Breakers,
+        Self::Handshake,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ring => "ring",
+            Self::Tree => "tree",
+            Self::AllToAll => "all-to-all",
+            Self::Grouped => "grouped",
+            Self::Random => "random",
+            Self::Flood => "flood",
+            Self::Deaths => "deaths",
+            Self::Breakers => "breakers",
+            Self::Handshake => "handshake",
+        }
+    }
+
+    /// The workload with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|workload| workload.name() == name)
+    }
+
+    /// The one that a seed has when all are mixed.
+    pub fn of_seed(seed: u64) -> Self {
+        Self::ALL[(seed % Self::ALL.len() as u64) as usize]
+    }
+}
+
+/// A call that NCCL never makes, or something that no peer may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sabotage {
+    /// `test` of a request that is over.
+    TestTwice,
+    /// `test` of a flush that there never was.
+    TestUnknown,
+    /// `irecv` with no buffer, or with nine.
+    WrongCount,
+    /// `isend` or `irecv` of more than 1 GiB.
+    TooLong,
+    /// `isend` from memory that is not registered.
+    SourceKeys,
+    /// `irecv` into memory that is not registered.
+    TargetKeys,
+    /// `deregMr` of a buffer that is in use.
+    DeregisterSource,
+    /// The same at the receiver.
+    DeregisterTarget,
+    /// More flushes than a connection has.
+    ManyFlushes,
+    /// An immediate for a slot that is not open.
+    HostileSlot,
+    /// An immediate whose mask names other rails.
+    HostileMask,
+}
+
+impl Sabotage {
+    pub(crate) const ALL: [Self; 11] = [
+        Self::TestTwice,
+        Self::TestUnknown,
+        Self::WrongCount,
+        Self::TooLong,
+        Self::SourceKeys,
+        Self::TargetKeys,
+        Self::DeregisterSource,
+        Self::DeregisterTarget,
+        Self::ManyFlushes,
+        Self::HostileSlot,
+        Self::HostileMask,
+    ];
+
+    /// Whether it is the sender who does it.
+    pub(crate) fn by_sender(self) -> bool {
+        matches!(self, Self::SourceKeys | Self::DeregisterSource)
+    }
+}
+
+/// A receive and the sends that meet it, in the order in which they are tried.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupPlan {
+    /// Tag and capacity of each buffer.
+    pub(crate) buffers: Vec<(u32, u64)>,
+    /// Tag and size of each send.
+    pub(crate) sends: Vec<(u32, u64)>,
+    pub(crate) hinted: bool,
+    pub(crate) flush: bool,
+}
+
+/// One direction between two processes.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionPlan {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    /// Port of the connector, port of the acceptor; none when the acceptor refuses.
+    pub(crate) pairs: Vec<(u8, u8)>,
+    pub(crate) lanes: (u8, u8),
+    pub(crate) weights: Vec<Option<u32>>,
+    pub(crate) speeds: Vec<u32>,
+    pub(crate) striped: bool,
+    pub(crate) split_min: u64,
+    pub(crate) adaptive_above: Option<u64>,
+    pub(crate) groups: Vec<GroupPlan>,
+    /// Receives under way at most.
+    pub(crate) window: usize,
+    /// Receives of the leak probe at the end.
+    pub(crate) probe: usize,
+    /// Receives go into GPU memory.
+    pub(crate) cuda: bool,
+    pub(crate) reregister_permille: u32,
+    pub(crate) connect_at_ns: u64,
+    pub(crate) deadline_ns: u64,
+    /// Who closes although there is more to do, and when.
+    pub(crate) close_early: Option<(bool, u64)>,
+    pub(crate) sabotage: Option<(Sabotage, u64)>,
+}
+
+/// A port of a process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PortPlan {
+    pub(crate) max_write: u32,
+    pub(crate) byte_counts: bool,
+}
+
+/// Everything that a seed decides beforehand.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) one_sided: bool,
+    pub(crate) faults: Faults,
+    pub(crate) ports: Vec<Vec<PortPlan>>,
+    pub(crate) connections: Vec<ConnectionPlan>,
+}
+
+/// Draws sizes until the seed's bytes are used up.
+struct Sizes {
+    left: u64,
+    split_min: u64,
+}
+
+impl Sizes {
+    fn draw(&mut self, chance: &mut Chance) -> u64 {
+        let around = |chance: &mut Chance, middle: u64| (middle + chance.below(260)).saturating_sub(130);
+        let size = match chance.below(24) {
+            0 | 1 => 0,
+            2 => 1,
+            3 => chance.between(127, 129),
+            4 => 128 * chance.between(1, 40),
+            5..=7 => around(chance, self.split_min),
+            8..=9 => around(chance, 64 << 10),
+            10 => around(chance, 16 << 10),
+            11..=15 => chance.between(1, 2000),
+            16..=20 => chance.between(1, 24 << 10),
+            21 | 22 => chance.between(32 << 10, 200 << 10),
+            _ => chance.between(256 << 10, 2 << 20),
+        };
+        let size = if size > self.left { chance.below(600) } else { size };
+        self.left = self.left.saturating_sub(size);
+        size
+    }
+}
+
+impl Plan {
+    pub(crate) fn new(seed: u64, workload: Workload) -> Self {
+        let mut chance = Chance::new(seed ^ 0x9a7e_11ed);
+        let chance = &mut chance;
+        let mut faults = if chance.permille(100) { Faults::none() } else { Faults::random(chance) };
+        let processes = match workload {
+            Workload::Ring => chance.between(2, 4),
+            Workload::Tree => chance.between(3, 5),
+            Workload::AllToAll => chance.between(3, 4),
+            Workload::Deaths | Workload::Random | Workload::Handshake => chance.between(2, 3),
+            Workload::Grouped | Workload::Flood | Workload::Breakers => 2,
+        } as usize;
+        let port_count = chance.pick(&[1, 2, 2, 2, 3, 4, 8]);
+        let max_write =
+            if chance.permille(350) { chance.pick(&[4096, 4096, 16 << 10, 64 << 10, 256 << 10]) } else { 1 << 30 };
+        let byte_counts = !chance.permille(200);
+        let mut ports = Vec::new();
+        for _ in 0..processes {
+            let port = |chance: &mut Chance| PortPlan {
+                max_write: if chance.permille(700) { max_write } else { 1 << 30 },
+                byte_counts: byte_counts || chance.permille(500),
+            };
+            ports.push((0..port_count).map(|_| port(chance)).collect());
+        }
+        let pairs: Vec<(usize, usize)> = match workload {
+            Workload::Ring => (0..processes).map(|from| (from, (from + 1) % processes)).collect(),
+            Workload::Tree => {
+                (1..processes).flat_map(|child| [(child, (child - 1) / 2), ((child - 1) / 2, child)]).collect()
+            }
+            Workload::AllToAll => (0..processes)
+                .flat_map(|from| (0..processes).filter(move |to| *to != from).map(move |to| (from, to)))
+                .collect(),
+            Workload::Random | Workload::Deaths | Workload::Handshake => {
+                let count = chance.between(1, 4);
+                (0..count)
+                    .map(|_| {
+                        let from = chance.index(processes);
+                        // A process may connect to itself: ncclCommRegister does.
+                        let to = if chance.permille(50) {
+                            from
+                        } else {
+                            (from + 1 + chance.index(processes - 1)) % processes
+                        };
+                        (from, to)
+                    })
+                    .collect()
+            }
+            Workload::Grouped | Workload::Flood => vec![(0, 1)],
+            Workload::Breakers => vec![(0, 1), (1, 0)],
+        };
+        let budget = (3 << 20) / pairs.len() as u64;
+        let mut connections: Vec<ConnectionPlan> =
+            pairs.iter().map(|pair| connection(chance, workload, *pair, port_count, budget)).collect();
+        let many_writes = matches!(workload, Workload::Random | Workload::Grouped | Workload::Ring);
+        if many_writes && max_write == 4096 && chance.permille(700) {
+            // More writes than a short send queue holds.
+            let size = 1_100_000 + chance.below(400_000);
+            let first = GroupPlan { buffers: vec![(0, size)], sends: vec![(0, size)], hinted: false, flush: true };
+            connections[0].groups.insert(0, first);
+        }
+        let dies = match workload {
+            Workload::Deaths => !chance.permille(100),
+            Workload::Handshake => chance.permille(400),
+            Workload::Flood | Workload::Breakers => false,
+            _ => chance.permille(60),
+        };
+        if dies {
+            let kind = chance.pick(&DeathKind::ALL);
+            let at = match kind {
+                DeathKind::Killed => chance.between(1, 600),
+                _ if workload == Workload::Handshake => chance.between(1, 2_000_000),
+                _ => chance.between(1_000, 4_000_000),
+            };
+            faults.death = Some(Death { kind, at });
+        }
+        if workload == Workload::Handshake && chance.permille(400) {
+            faults.open_fails_permille = chance.pick(&[100, 500, 1000]);
+        }
+        Self { one_sided: chance.permille(550), faults, ports, connections }
+    }
+}
+
+fn connection(
+    chance: &mut Chance,
+    workload: Workload,
+    (from, to): (usize, usize),
+    ports: usize,
+    budget: u64,
+) -> ConnectionPlan {
+    let mut pairs: Vec<(u8, u8)> = (0..ports as u8).map(|port| (port, port)).collect();
+    if chance.permille(200) {
+        // Several ports of one end share one of the other.
+        pairs.iter_mut().for_each(|pair| pair.1 = chance.index(ports) as u8);
+    }
+    if workload == Workload::Handshake && chance.permille(60) {
+        pairs.clear();
+    }
+    let lanes = if chance.permille(400) { (chance.between(1, 4) as u8, chance.between(1, 4) as u8) } else { (1, 1) };
+    let split_min = chance.pick(&[0, 1024, 8192, 8192, 64 << 10]);
+    let weights =
+        (0..ports).map(|_| if chance.permille(200) { Some(chance.pick(&[0, 1, 1, 3, 10])) } else { None }).collect();
+    let speed = chance.pick(&[1_000, 100_000]);
+    let speeds = (0..ports).map(|_| if chance.permille(300) { speed / 4 } else { speed }).collect();
+    let cuda = chance.permille(500);
+    let hints = if chance.permille(300) { 400 } else { 0 };
+    let cuts = if matches!(workload, Workload::Random | Workload::Grouped) { 150 } else { 0 };
+    let count = match workload {
+        Workload::Ring => chance.between(5, 40),
+        Workload::Tree | Workload::AllToAll => chance.between(3, 20),
+        Workload::Grouped => chance.between(5, 30),
+        Workload::Random => chance.between(1, 60),
+        Workload::Flood => chance.between(600, 900),
+        Workload::Deaths => chance.between(20, 120),
+        Workload::Breakers => chance.between(6, 30),
+        Workload::Handshake => chance.between(0, 5),
+    } as usize;
+    let grouped = match workload {
+        Workload::Grouped => 900,
+        Workload::Random | Workload::Deaths => chance.pick(&[0, 0, 300]),
+        Workload::Flood => chance.pick(&[0, 300, 900]),
+        _ => 0,
+    };
+    let mut sizes = Sizes { left: budget, split_min };
+    let steady = sizes.draw(chance);
+    let flood = workload == Workload::Flood;
+    // Many small receives and then large ones, or large ones from the first on.
+    let late = flood && chance.permille(500);
+    let groups_count = if late || (flood && grouped > 500) { count / 2 } else { count };
+    let mut groups = Vec::new();
+    for number in 0..groups_count {
+        let grouped = match late {
+            true if number < 270 => 0,
+            true => 950,
+            false => grouped,
+        };
+        let buffers = if chance.permille(grouped) { chance.between(1, 8) as usize } else { 1 };
+        let same_tags = chance.permille(200);
+        let first_tag = if buffers > 1 { chance.below(5) as u32 } else { 0 };
+        let mut group = GroupPlan {
+            buffers: Vec::new(),
+            sends: Vec::new(),
+            hinted: chance.permille(hints),
+            flush: chance.permille(600),
+        };
+        let all_empty = chance.permille(20);
+        for number in 0..buffers {
+            let tag = if same_tags { first_tag } else { first_tag + number as u32 };
+            let size = match workload {
+                _ if all_empty => 0,
+                Workload::Flood => chance.pick(&[0, 1, 8, 64, 128, 200, 1000]),
+                Workload::Ring if chance.permille(700) && steady <= sizes.left => {
+                    sizes.left -= steady;
+                    steady
+                }
+                _ => sizes.draw(chance),
+            };
+            let capacity = match chance.below(1000) {
+                cut if cut < cuts => chance.below(size + 1),
+                exact if exact < 600 => size,
+                _ => size + chance.below(1000),
+            };
+            group.buffers.push((tag, capacity));
+            group.sends.push((tag, size));
+        }
+        chance.shuffle(&mut group.sends);
+        groups.push(group);
+    }
+    if workload == Workload::Random && ports == 8 && chance.permille(250) {
+        // More than size_q can say on eight rails.
+        let size = (8 << 20) + chance.below(1 << 20);
+        groups.push(GroupPlan { buffers: vec![(0, size)], sends: vec![(0, size)], hinted: false, flush: true });
+    }
+    let probe = match workload {
+        Workload::Flood => 256,
+        Workload::Random | Workload::Grouped | Workload::Ring if chance.permille(150) => 256,
+        _ => 0,
+    };
+    for _ in 0..probe {
+        let size = chance.pick(&[0, 8]);
+        groups.push(GroupPlan { buffers: vec![(0, size)], sends: vec![(0, size)], hinted: false, flush: false });
+    }
+    let handshake = workload == Workload::Handshake;
+    ConnectionPlan {
+        from,
+        to,
+        pairs,
+        lanes,
+        weights,
+        speeds,
+        striped: lanes != (1, 1) && chance.permille(600),
+        split_min,
+        adaptive_above: chance.permille(300).then(|| chance.pick(&[0, 1000, 8192])),
+        groups,
+        window: if late {
+            300
+        } else if flood {
+            chance.pick(&[256, 300, 40])
+        } else {
+            chance.pick(&[1, 2, 8, 8, 32])
+        },
+        probe,
+        cuda,
+        reregister_permille: if chance.permille(300) { 200 } else { 0 },
+        connect_at_ns: chance.below(if handshake { 1_000_000 } else { 20_000 }),
+        deadline_ns: if handshake && chance.permille(300) { chance.between(1_000, 1_500_000) } else { 60_000_000 },
+        close_early: (matches!(workload, Workload::Deaths) && chance.permille(100)
+            || handshake && chance.permille(200))
+        .then(|| (chance.permille(500), chance.between(1_000, 2_000_000))),
+        sabotage: (workload == Workload::Breakers).then(|| (chance.pick(&Sabotage::ALL), chance.between(1, 25))),
+    }
+}

@@ -1,0 +1,437 @@
+//! The receiving application: it calls `irecv`, `test` and `iflush` as NCCL's progress thread does.
+
+use railweave_transport::{Error, Flushed, Incoming, MemoryKeys, RailInfo, RecvConnection, RecvRequest, SLOTS};
+
+use super::context::{Context, Step};
+use super::memory::{Buffer, Memory};
+use super::plan::{ConnectionPlan, GroupPlan, Sabotage};
+use crate::history::Kind;
+use crate::watch::Buffer as Watched;
+use crate::{Checker, Seen, Sim};
+
+/// Entries in the ring of CTS entries (docs/wire.md).
+const ENTRIES: usize = 512;
+
+/// NCCL has no more requests than this.
+const FLUSHES: usize = 32;
+
+/// A receive that is under way, or was reported done early.
+struct Receiving {
+    request: RecvRequest,
+    group: usize,
+    buffers: Vec<Buffer>,
+    not_before_ns: u64,
+    doomed: bool,
+}
+
+/// A receive whose flush is under way.
+struct Flushing {
+    request: RecvRequest,
+    /// None for a flush that nobody needs.
+    group: Option<usize>,
+    buffers: Vec<Buffer>,
+}
+
+/// The application at the receiving end of a connection.
+pub(crate) struct RecvApp<const ONE_SIDED: bool> {
+    /// The next receive to post.
+    next: usize,
+    prepared: Option<Vec<Buffer>>,
+    receiving: Vec<Receiving>,
+    early: Vec<Receiving>,
+    flushing: Vec<Flushing>,
+    /// Buffers that nobody uses again.
+    kept: Vec<Buffer>,
+    memory: Memory<ONE_SIDED>,
+    rails: Vec<RailInfo>,
+    groups: usize,
+    probe_from: usize,
+    done: u64,
+    last_done: Option<RecvRequest>,
+    owes: bool,
+    sabotage: Option<(Sabotage, u64)>,
+}
+
+impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
+    pub(crate) fn new(plan: &ConnectionPlan, memory: Memory<ONE_SIDED>, rails: Vec<RailInfo>) -> Self {
+        Self {
+            next: 0,
+            prepared: None,
+            receiving: Vec::new(),
+            early: Vec::new(),
+            flushing: Vec::new(),
+            kept: Vec::new(),
+            memory,
+            rails,
+            groups: plan.groups.len(),
+            probe_from: plan.groups.len() - plan.probe,
+            done: 0,
+            last_done: None,
+            owes: false,
+            sabotage: plan.sabotage.filter(|(what, _)| !what.by_sender()),
+        }
+    }
+
+    /// Everything is received.
+    pub(crate) fn is_done(&self) -> bool {
+        self.next == self.groups && self.is_empty() && !self.owes
+    }
+
+    pub(crate) fn is_probing(&self) -> bool {
+        self.next > self.probe_from || self.next == self.probe_from && self.probe_from < self.groups && self.is_empty()
+    }
+
+    /// What it waits for, for messages.
+    pub(crate) fn waits_for(&self) -> String {
+        format!(
+            "{} receives to post, {} to complete, {} early, {} to flush",
+            self.groups - self.next,
+            self.receiving.len(),
+            self.early.len(),
+            self.flushing.len()
+        )
+    }
+
+    /// It makes no calls, but looks in memory for the data of receives that it took early.
+    pub(crate) fn only_looks(&self) -> bool {
+        self.receiving.is_empty() && self.flushing.is_empty() && !self.early.is_empty()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.receiving.is_empty() && self.early.is_empty() && self.flushing.is_empty()
+    }
+
+    pub(crate) fn step(
+        &mut self,
+        connection: &mut RecvConnection<Sim<ONE_SIDED>>,
+        context: &mut Context<'_>,
+    ) -> Result<Step, Error> {
+        let mut moved = self.sabotage(connection, context)?;
+        for _ in 0..context.chance.between(1, 6) {
+            match self.irecv(connection, context)? {
+                None | Some(Step::Idle) => break,
+                Some(Step::Moved) => moved = true,
+                Some(Step::Killed) => return Ok(Step::Killed),
+            }
+        }
+        let posting_probe = self.next > self.probe_from && self.next < self.groups;
+        let tests = if posting_probe { 0 } else { context.chance.between(0, 6).min(self.receiving.len() as u64) };
+        for _ in 0..tests {
+            let which = context.chance.index(self.receiving.len());
+            if self.receiving[which].not_before_ns > context.now_ns() {
+                continue;
+            }
+            let may_owe = context.chance.permille(500);
+            let result = connection.test(self.receiving[which].request, may_owe).map(|done| done.map(<[u64]>::to_vec));
+            if context.called() {
+                return Ok(Step::Killed);
+            }
+            if let Some(sizes) = result? {
+                let received = self.receiving.swap_remove(which);
+                self.finish(received, &sizes, connection, context)?;
+                moved = true;
+            }
+        }
+        moved |= self.test_flushes(connection, context)?;
+        moved |= self.look_at_early(context);
+        // Whoever lets acknowledgements be put off sees to them before it waits.
+        self.owes = connection.owes() && !connection.acknowledge();
+        Ok(if moved { Step::Moved } else { Step::Idle })
+    }
+
+    fn irecv(
+        &mut self,
+        connection: &mut RecvConnection<Sim<ONE_SIDED>>,
+        context: &mut Context<'_>,
+    ) -> Result<Option<Step>, Error> {
+        let group = self.next;
+        let Some(planned) = context.plan.groups.get(group) else { return Ok(None) };
+        let probe = group >= self.probe_from;
+        let full = self.receiving.len() + self.early.len() >= context.plan.window;
+        if !probe && full || (probe && group == self.probe_from && !self.is_empty()) {
+            return Ok(None);
+        }
+        let buffers = self
+            .prepared
+            .take()
+            .unwrap_or_else(|| planned.buffers.iter().map(|(_, capacity)| self.memory.take(*capacity)).collect());
+        let mut keys: Vec<MemoryKeys> = buffers.iter().map(|buffer| buffer.keys(&self.rails)).collect();
+        let doomed = matches!(self.sabotage, Some((Sabotage::TargetKeys, at)) if self.done >= at);
+        if doomed {
+            keys.iter_mut().for_each(|keys| keys.remote = keys.local);
+            context.sabotaged("irecv into memory that is not registered");
+        }
+        let incoming: Vec<Incoming<'_>> = planned
+            .buffers
+            .iter()
+            .zip(&buffers)
+            .zip(&keys)
+            .map(|(((tag, size), buffer), keys)| Incoming { address: buffer.address(), size: *size, tag: *tag, keys })
+            .collect();
+        let result = connection.irecv(&incoming, planned.hinted);
+        let killed = context.called();
+        let request = match result {
+            Ok(Some(request)) => request,
+            Ok(None) => {
+                let open = self.receiving.iter().chain(&self.early);
+                let entries: usize = open.map(|receive| receive.buffers.len()).sum();
+                let reason = if self.receiving.len() + self.early.len() >= SLOTS {
+                    Seen::NoSlot
+                } else if entries + buffers.len() > ENTRIES {
+                    Seen::NoEntry
+                } else {
+                    Seen::NoReceives
+                };
+                context.world.lock().saw(reason);
+                self.prepared = Some(buffers);
+                return Ok(Some(if killed { Step::Killed } else { Step::Idle }));
+            }
+            Err(error) => return if killed { Ok(Some(Step::Killed)) } else { Err(error) },
+        };
+        if doomed {
+            self.sabotage = None;
+        }
+        let watched = incoming.iter().map(|buffer| Watched::new(buffer.address, buffer.size, buffer.tag)).collect();
+        let mut state = context.world.lock();
+        let number = state.watch.irecv(context.connection, watched, planned.hinted && ONE_SIDED);
+        debug_assert_eq!(number, group, "receives are watched from the first on");
+        let first = incoming[0].address;
+        state.record(Kind::Irecv, context.who, [group as u64, incoming.len() as u64, first, 0]);
+        let now_ns = state.now_ns;
+        drop(state);
+        let slow = if context.chance.permille(50) { context.chance.below(100_000) } else { 0 };
+        self.receiving.push(Receiving { request, group, buffers, not_before_ns: now_ns + slow, doomed });
+        self.next += 1;
+        Ok(Some(if killed { Step::Killed } else { Step::Moved }))
+    }
+
+    /// A receive is done, or said to be.
+    fn finish(
+        &mut self,
+        received: Receiving,
+        sizes: &[u64],
+        connection: &mut RecvConnection<Sim<ONE_SIDED>>,
+        context: &mut Context<'_>,
+    ) -> Result<(), Error> {
+        self.last_done = Some(received.request);
+        self.done += 1;
+        let mut state = context.world.lock();
+        let now_ns = state.now_ns;
+        if state.watch.recv_done(now_ns, context.connection, received.group, sizes) {
+            state.saw(Seen::EarlyDone);
+            state.record(Kind::Early, context.who, [received.group as u64, 0, 0, 0]);
+            drop(state);
+            self.early.push(received);
+            return Ok(());
+        }
+        if received.doomed && sizes.iter().any(|size| *size > 0) {
+            let text = format!("group {} was received into memory that is not registered", received.group);
+            state.watch.violate(now_ns, Checker::Errors, text);
+        }
+        let planned = &context.plan.groups[received.group];
+        if planned.hinted && ONE_SIDED {
+            state.saw(Seen::HintedDone);
+        }
+        let first = sizes.first().copied().unwrap_or(0);
+        state.record(Kind::RecvDone, context.who, [received.group as u64, first, 0, 0]);
+        drop(state);
+        // NCCL flushes only what it moves by itself, and never a receive that it takes early.
+        if !planned.flush || planned.hinted || self.flushing.len() >= FLUSHES {
+            self.release(received.group, received.buffers, context);
+            return Ok(());
+        }
+        self.flush(planned, received.group, received.buffers, sizes, connection, context)
+    }
+
+    fn flush(
+        &mut self,
+        planned: &GroupPlan,
+        group: usize,
+        buffers: Vec<Buffer>,
+        sizes: &[u64],
+        connection: &mut RecvConnection<Sim<ONE_SIDED>>,
+        context: &mut Context<'_>,
+    ) -> Result<(), Error> {
+        let keys: Vec<MemoryKeys> = buffers.iter().map(|buffer| buffer.keys(&self.rails)).collect();
+        let written: Vec<Incoming<'_>> = (0..buffers.len().min(sizes.len()))
+            .map(|n| Incoming {
+                address: buffers[n].address(),
+                size: sizes[n],
+                tag: planned.buffers[n].0,
+                keys: &keys[n],
+            })
+            .collect();
+        let flushed = connection.iflush(&written)?;
+        let mut state = context.world.lock();
+        let pending = matches!(flushed, Flushed::Pending(_));
+        state.record(Kind::Iflush, context.who, [group as u64, u64::from(pending), 0, 0]);
+        state.saw(if pending { Seen::FlushPending } else { Seen::FlushNothing });
+        let now_ns = state.now_ns;
+        match flushed {
+            Flushed::Nothing => {
+                state.watch.look(now_ns, context.connection, group);
+                drop(state);
+                self.release(group, buffers, context);
+            }
+            Flushed::Pending(request) => {
+                drop(state);
+                self.flushing.push(Flushing { request, group: Some(group), buffers });
+            }
+        }
+        Ok(())
+    }
+
+    fn test_flushes(
+        &mut self,
+        connection: &mut RecvConnection<Sim<ONE_SIDED>>,
+        context: &mut Context<'_>,
+    ) -> Result<bool, Error> {
+        let mut moved = false;
+        let mut index = 0;
+        while index < self.flushing.len() {
+            if connection.test(self.flushing[index].request, false)?.is_none() {
+                index += 1;
+                continue;
+            }
+            moved = true;
+            let Flushing { group, buffers, .. } = self.flushing.swap_remove(index);
+            let Some(group) = group else { continue };
+            let mut state = context.world.lock();
+            let now_ns = state.now_ns;
+            state.record(Kind::FlushDone, context.who, [group as u64, 0, 0, 0]);
+            state.watch.look(now_ns, context.connection, group);
+            drop(state);
+            self.release(group, buffers, context);
+        }
+        Ok(moved)
+    }
+
+    /// Receives that were reported early: the application sees in the data when they are there.
+    fn look_at_early(&mut self, context: &mut Context<'_>) -> bool {
+        let mut moved = false;
+        let mut index = 0;
+        while index < self.early.len() {
+            let group = self.early[index].group;
+            let mut state = context.world.lock();
+            if !state.watch.group_is_whole(context.connection, group) {
+                index += 1;
+                continue;
+            }
+            state.watch.close_group(context.connection, group);
+            drop(state);
+            let early = self.early.swap_remove(index);
+            self.release(group, early.buffers, context);
+            moved = true;
+        }
+        moved
+    }
+
+    /// The application reads a receive, and has its buffers back.
+    fn release(&mut self, group: usize, buffers: Vec<Buffer>, context: &mut Context<'_>) {
+        for (number, buffer) in buffers.into_iter().enumerate() {
+            let mut state = context.world.lock();
+            let watched = &state.watch.connections[context.connection].groups[group].buffers[number];
+            let message = watched.message;
+            state.saw(Seen::Messages);
+            drop(state);
+            if let Some((message, size)) = message {
+                context.world.lock().counts.add(Seen::Bytes, size);
+                if let Some(at) = self.memory.compare(&buffer, context.connection, message, size) {
+                    let text = format!(
+                        "c{}: byte {at} of message {message} ({size} bytes) in group {group} is wrong",
+                        context.connection
+                    );
+                    let mut state = context.world.lock();
+                    let now_ns = state.now_ns;
+                    state.watch.violate(now_ns, Checker::Bytes, text);
+                }
+            }
+            let anew = context.chance.permille(context.plan.reregister_permille);
+            if anew {
+                context.world.lock().saw(Seen::Reregistered);
+            }
+            self.memory.put(buffer, anew);
+        }
+    }
+
+    /// Does what NCCL never does, when the time has come. Answers whether anything was done.
+    fn sabotage(
+        &mut self,
+        connection: &mut RecvConnection<Sim<ONE_SIDED>>,
+        context: &mut Context<'_>,
+    ) -> Result<bool, Error> {
+        let Some((what, at)) = self.sabotage.filter(|(_, at)| self.done >= *at) else { return Ok(false) };
+        debug_assert!(self.done >= at, "sabotage waits for its time");
+        match what {
+            Sabotage::TargetKeys | Sabotage::SourceKeys | Sabotage::DeregisterSource => return Ok(false),
+            Sabotage::DeregisterTarget => {
+                let Some(which) = self.receiving.len().checked_sub(1) else { return Ok(false) };
+                context.sabotaged("deregMr of a receive buffer that is in use");
+                self.receiving[which].buffers.iter_mut().for_each(Buffer::deregister);
+            }
+            Sabotage::HostileSlot | Sabotage::HostileMask => {
+                context.sabotaged("the peer sends an immediate that no peer may send");
+                let open = self.receiving.first().map_or(self.next, |oldest| oldest.group);
+                let slot = if what == Sabotage::HostileSlot { self.next + 60 } else { open };
+                let mut state = context.world.lock();
+                let own_mask = what == Sabotage::HostileSlot;
+                state.inject(context.connection, (slot % SLOTS) as u8, own_mask);
+            }
+            Sabotage::TestTwice => {
+                let Some(over) = self.last_done else { return Ok(false) };
+                context.broke_contract("test of a receive that is over");
+                self.expect_error(connection.test(over, true).is_err(), "test of a receive that is over", context);
+            }
+            Sabotage::TestUnknown => {
+                context.broke_contract("test of a flush that there never was");
+                let unknown = RecvRequest::from_index(RecvRequest::COUNT - 1);
+                self.expect_error(connection.test(unknown, true).is_err(), "test of an unknown flush", context);
+            }
+            Sabotage::WrongCount => {
+                context.broke_contract("irecv with 0 and with 9 buffers");
+                let keys = MemoryKeys::default();
+                let nine = [Incoming { address: 64, size: 8, tag: 0, keys: &keys }; 9];
+                self.expect_error(connection.irecv(&[], false).is_err(), "irecv without buffers", context);
+                self.expect_error(connection.irecv(&nine, false).is_err(), "irecv with 9 buffers", context);
+            }
+            Sabotage::TooLong => {
+                context.broke_contract("irecv of more than 1 GiB");
+                let keys = MemoryKeys::default();
+                let long = [Incoming { address: 64, size: (1 << 30) + 1, tag: 0, keys: &keys }];
+                self.expect_error(connection.irecv(&long, false).is_err(), "irecv of more than 1 GiB", context);
+            }
+            Sabotage::ManyFlushes => self.flush_too_often(connection, context),
+        }
+        self.sabotage = None;
+        Ok(true)
+    }
+
+    fn flush_too_often(&mut self, connection: &mut RecvConnection<Sim<ONE_SIDED>>, context: &mut Context<'_>) {
+        context.broke_contract("more flushes than a connection has");
+        let buffer = self.memory.take(64);
+        let keys = buffer.keys(&self.rails);
+        let flush = [Incoming { address: buffer.address(), size: 8, tag: 0, keys: &keys }];
+        let mut refused = keys.host;
+        for _ in 0..40 {
+            match connection.iflush(&flush) {
+                Ok(Flushed::Nothing) => {}
+                Ok(Flushed::Pending(request)) => {
+                    self.flushing.push(Flushing { request, group: None, buffers: Vec::new() });
+                }
+                Err(_) => refused = true,
+            }
+        }
+        // It stays registered: flushes of it are still under way.
+        self.kept.push(buffer);
+        self.expect_error(refused, "a 33rd flush", context);
+    }
+
+    fn expect_error(&self, failed: bool, what: &str, context: &mut Context<'_>) {
+        if !failed {
+            let mut state = context.world.lock();
+            let now_ns = state.now_ns;
+            let text = format!("c{}: {what} was no error", context.connection);
+            state.watch.violate(now_ns, Checker::Errors, text);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The sending application: it calls `isend` and `test` as NCCL's progress thread does.
+
+use std::collections::VecDeque;
+
+use railweave_transport::{Error, MAX_BUFFERS, Outgoing, RailInfo, SendConnection, SendRequest};
+
+use super::context::{Context, Step};
+use super::memory::{Buffer, Memory};
+use super::plan::{ConnectionPlan, Sabotage};
+use crate::history::Kind;
+use crate::{Checker, Seen, Sim};
+
+/// So many sends a connection must hold at once, when nothing has leaked: with records each takes two places in a
+/// send queue of 256.
+const PROBE: usize = 120;
+
+/// A message that is not taken yet.
+struct Pending {
+    group: usize,
+    tag: u32,
+    size: u64,
+    /// Its number and its buffer, once it was tried.
+    prepared: Option<(u64, Buffer)>,
+}
+
+/// A message that is under way.
+struct Sending {
+    request: SendRequest,
+    message: u64,
+    /// What the receive leaves of its size.
+    size: u64,
+    whole: u64,
+    buffer: Buffer,
+    doomed: bool,
+}
+
+/// The application at the sending end of a connection.
+pub(crate) struct SendApp<const ONE_SIDED: bool> {
+    pending: VecDeque<Pending>,
+    sending: Vec<Sending>,
+    memory: Memory<ONE_SIDED>,
+    rails: Vec<RailInfo>,
+    next_message: u64,
+    done: u64,
+    probe_from: usize,
+    probing: bool,
+    sabotage: Option<(Sabotage, u64)>,
+}
+
+impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
+    pub(crate) fn new(plan: &ConnectionPlan, memory: Memory<ONE_SIDED>, rails: Vec<RailInfo>) -> Self {
+        let mut pending = VecDeque::new();
+        for (group, planned) in plan.groups.iter().enumerate() {
+            let sends = planned.sends.iter();
+            pending.extend(sends.map(|(tag, size)| Pending { group, tag: *tag, size: *size, prepared: None }));
+        }
+        Self {
+            pending,
+            sending: Vec::new(),
+            memory,
+            rails,
+            next_message: 0,
+            done: 0,
+            probe_from: plan.groups.len() - plan.probe,
+            probing: false,
+            sabotage: plan.sabotage.filter(|(what, _)| what.by_sender()),
+        }
+    }
+
+    /// Everything is sent.
+    pub(crate) fn is_done(&self) -> bool {
+        self.pending.is_empty() && self.sending.is_empty()
+    }
+
+    pub(crate) fn is_probing(&self) -> bool {
+        self.probing
+    }
+
+    /// What it waits for, for messages.
+    pub(crate) fn waits_for(&self) -> String {
+        let next = self.pending.front().map(|first| (first.group, first.tag, first.size));
+        format!(
+            "{} sends to post (first: group, tag, size {next:?}), {} to complete",
+            self.pending.len(),
+            self.sending.len()
+        )
+    }
+
+    pub(crate) fn step(
+        &mut self,
+        connection: &mut SendConnection<Sim<ONE_SIDED>>,
+        context: &mut Context<'_>,
+    ) -> Result<Step, Error> {
+        let mut moved = false;
+        self.sabotage(context);
+        for _ in 0..context.chance.between(1, 6) {
+            match self.isend(connection, context)? {
+                None => break,
+                Some(Step::Idle) => {}
+                Some(Step::Moved) => moved = true,
+                Some(Step::Killed) => return Ok(Step::Killed),
+            }
+        }
+        // The probe takes the requests that there are before it looks at any. The last few may need room in a queue.
+        let posting_probe = self.probing && !self.pending.is_empty() && self.sending.len() < PROBE;
+        let tests = if posting_probe { 0 } else { context.chance.between(0, 6) };
+        for _ in 0..tests.min(self.sending.len() as u64) {
+            let which = context.chance.index(self.sending.len());
+            let result = connection.test(self.sending[which].request);
+            if context.called() {
+                return Ok(Step::Killed);
+            }
+            if let Some(said) = result? {
+                self.finish(which, said, context);
+                moved = true;
+            }
+        }
+        Ok(if moved { Step::Moved } else { Step::Idle })
+    }
+
+    /// Tries to send one message; None when there is nothing to try.
+    fn isend(
+        &mut self,
+        connection: &mut SendConnection<Sim<ONE_SIDED>>,
+        context: &mut Context<'_>,
+    ) -> Result<Option<Step>, Error> {
+        let Some(first) = self.pending.front() else { return Ok(None) };
+        let oldest = first.group;
+        let probe = context.plan.probe > 0 && oldest >= self.probe_from;
+        if probe && !self.probing {
+            self.probing = self.sending.is_empty();
+        }
+        if probe && !self.probing || (!probe && self.sending.len() >= (context.plan.window * 2).max(MAX_BUFFERS)) {
+            return Ok(None);
+        }
+        // A message of the next receive finds no buffer with its tag, unless that has the same.
+        let last = if context.chance.permille(850) || probe { oldest } else { oldest + 1 };
+        let span = self.pending.iter().take_while(|pending| pending.group <= last).count();
+        let which = context.chance.index(span);
+        let pending = &mut self.pending[which];
+        let (message, buffer) = pending.prepared.get_or_insert_with(|| {
+            let buffer = self.memory.take(pending.size);
+            self.memory.write(&buffer, context.connection, self.next_message, pending.size);
+            self.next_message += 1;
+            (self.next_message - 1, buffer)
+        });
+        let mut keys = buffer.keys(&self.rails);
+        let doomed =
+            pending.size > 0 && self.sabotage.is_some_and(|(what, at)| what == Sabotage::SourceKeys && self.done >= at);
+        if doomed {
+            keys.local = keys.remote;
+            context.sabotaged("isend from memory that is not registered");
+        }
+        let (message, tag) = (*message, pending.tag);
+        let outgoing = Outgoing { address: buffer.address(), size: pending.size, tag: pending.tag, keys: &keys };
+        let result = connection.isend(&outgoing);
+        let killed = context.called();
+        let request = match result {
+            Ok(Some(request)) => request,
+            Ok(None) => {
+                let mut state = context.world.lock();
+                let tags = state.watch.filling(context.connection).1;
+                state.saw(match tags.contains(&tag) {
+                    true => Seen::NotYet,
+                    false if tags.is_empty() => Seen::NoReceive,
+                    false => Seen::NoTag,
+                });
+                drop(state);
+                return Ok(Some(if killed { Step::Killed } else { Step::Idle }));
+            }
+            Err(error) => return if killed { Ok(Some(Step::Killed)) } else { Err(error) },
+        };
+        if doomed {
+            self.sabotage = None;
+        }
+        let Some(Pending { tag, size, prepared: Some((_, buffer)), .. }) = self.pending.remove(which) else {
+            return Ok(None);
+        };
+        let mut state = context.world.lock();
+        let now_ns = state.now_ns;
+        let cut = state.watch.isend(now_ns, context.connection, message, tag, size);
+        state.record(Kind::Isend, context.who, [message, size, u64::from(tag), 0]);
+        if connection.take_cut().is_some() {
+            state.saw(Seen::Cut);
+        }
+        if self.sending.len() == SendRequest::COUNT - 1 {
+            state.saw(Seen::RequestsOut);
+        }
+        drop(state);
+        if self.probing && self.pending.is_empty() {
+            context.world.lock().saw(Seen::LeakProbe);
+        }
+        self.sending.push(Sending { request, message, size: cut, whole: size, buffer, doomed: doomed && cut > 0 });
+        Ok(Some(if killed { Step::Killed } else { Step::Moved }))
+    }
+
+    fn finish(&mut self, which: usize, said: u64, context: &mut Context<'_>) {
+        let Sending { message, size, whole, buffer, doomed, .. } = self.sending.swap_remove(which);
+        let mut state = context.world.lock();
+        let now_ns = state.now_ns;
+        state.record(Kind::SendDone, context.who, [message, said, 0, 0]);
+        state.watch.send_done(now_ns, context.connection, message, size, said);
+        if doomed {
+            let text = format!("message {message} was sent from memory that is not registered");
+            state.watch.violate(now_ns, Checker::Errors, text);
+        }
+        drop(state);
+        self.memory.scrub(&buffer, whole);
+        let anew = context.chance.permille(context.plan.reregister_permille);
+        if anew {
+            context.world.lock().saw(Seen::Reregistered);
+        }
+        self.memory.put(buffer, anew);
+        self.done += 1;
+    }
+
+    fn sabotage(&mut self, context: &mut Context<'_>) {
+        if let Some((Sabotage::DeregisterSource, at)) = self.sabotage
+            && self.done >= at
+            && !self.sending.is_empty()
+        {
+            self.sabotage = None;
+            context.sabotaged("deregMr of a source that is in use");
+            let which = context.chance.index(self.sending.len());
+            self.sending[which].buffer.deregister();
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Messages: which send meets which receive, what has landed where, and when which end may say that it is done.
+
+use super::{Checked, Checker, Connection, Landing, Watch};
+
+/// A buffer of a receive.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    pub(crate) address: u64,
+    pub(crate) capacity: u64,
+    pub(crate) tag: u32,
+    /// The send that it meets: number and size, which is cut to the buffer's.
+    pub(crate) message: Option<(u64, u64)>,
+    pub(crate) landed: u64,
+    /// What has landed: begin and end, from the buffer's begin.
+    pieces: Vec<(u64, u64)>,
+    /// What was written but is not visible to a GPU: through which port, and when.
+    staged: Vec<(usize, u64)>,
+}
+
+impl Buffer {
+    pub(crate) fn new(address: u64, capacity: u64, tag: u32) -> Self {
+        Self { address, capacity, tag, message: None, landed: 0, pieces: Vec::new(), staged: Vec::new() }
+    }
+
+    /// Everything of its message is there.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.message.is_some_and(|(_, size)| size == self.landed)
+    }
+}
+
+/// A receive.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) buffers: Vec<Buffer>,
+    /// Its completion is optional.
+    pub(crate) hinted: bool,
+    pub(crate) done: bool,
+}
+
+impl Connection {
+    /// The open buffer that holds all of these bytes, and where in it they begin.
+    pub(super) fn window(&self, address: u64, length: u64) -> Option<(usize, usize, u64)> {
+        let (start, &(group, number)) = self.windows.range(..=address).next_back()?;
+        let offset = address - start;
+        (offset + length <= self.groups[group].buffers[number].capacity).then_some((group, number, offset))
+    }
+
+    pub(super) fn data_landed(&mut self, landing: &Landing) -> Checked {
+        let (address, length) = (landing.address, landing.length);
+        let Some((group, number, offset)) = self.window(address, length) else {
+            return Err((Checker::Window, format!("{length} bytes at {address:#x} landed outside any open buffer")));
+        };
+        let buffer = &mut self.groups[group].buffers[number];
+        let Some((message, size)) = buffer.message else {
+            if self.sender_failed {
+                return Ok(());
+            }
+            return Err((
+                Checker::Delivery,
+                format!("bytes landed in buffer {number} of group {group} before any send"),
+            ));
+        };
+        let end = offset + length;
+        if end > size {
+            let message = format!("message {message} of {size} bytes was written up to byte {end} of its buffer");
+            return Err((Checker::Window, message));
+        }
+        if !offset.is_multiple_of(128) || (!end.is_multiple_of(128) && end != size) {
+            return Err((Checker::Pieces, format!("message {message} of {size} bytes has a piece {offset}..{end}")));
+        }
+        if buffer.pieces.iter().any(|(from, to)| offset < *to && *from < end) {
+            return Err((Checker::Window, format!("bytes {offset}..{end} of message {message} were written twice")));
+        }
+        buffer.pieces.push((offset, end));
+        buffer.landed += length;
+        Ok(())
+    }
+}
+
+impl Watch {
+    /// A receive was posted; answers its number.
+    pub(crate) fn irecv(&mut self, connection: usize, buffers: Vec<Buffer>, hinted: bool) -> usize {
+        let watched = &mut self.connections[connection];
+        let group = watched.groups.len();
+        for (number, buffer) in buffers.iter().enumerate().filter(|(_, buffer)| buffer.capacity > 0) {
+            watched.windows.insert(buffer.address, (group, number));
+        }
+        watched.groups.push(Group { buffers, hinted, done: false });
+        group
+    }
+
+    /// A send was taken: it meets the first buffer with its tag that is unfilled, in the oldest receive that has any.
+    /// Answers the size to which it is cut.
+    pub(crate) fn isend(&mut self, at_ns: u64, connection: usize, message: u64, tag: u32, size: u64) -> u64 {
+        let watched = &mut self.connections[connection];
+        let filling = watched.filling;
+        let Some(group) = watched.groups.get_mut(filling) else {
+            let text = format!("c{connection}: message {message} was taken, but no receive is open");
+            self.violate(at_ns, Checker::Delivery, text);
+            return size;
+        };
+        let Some(buffer) = group.buffers.iter_mut().find(|buffer| buffer.message.is_none() && buffer.tag == tag) else {
+            let text =
+                format!("c{connection}: message {message} with tag {tag} was taken, group {filling} has no such");
+            self.violate(at_ns, Checker::Delivery, text);
+            return size;
+        };
+        let cut = size.min(buffer.capacity);
+        buffer.message = Some((message, cut));
+        if group.buffers.iter().all(|buffer| buffer.message.is_some()) {
+            watched.filling += 1;
+        }
+        cut
+    }
+
+    /// The receive that the next send meets, and the tags of its unfilled buffers.
+    pub(crate) fn filling(&self, connection: usize) -> (usize, Vec<u32>) {
+        let watched = &self.connections[connection];
+        let buffers = watched.groups.get(watched.filling).map_or(&[][..], |group| &group.buffers);
+        let unfilled = buffers.iter().filter(|buffer| buffer.message.is_none());
+        (watched.filling, unfilled.map(|buffer| buffer.tag).collect())
+    }
+
+    /// A send is done, says the sender.
+    pub(crate) fn send_done(&mut self, at_ns: u64, connection: usize, message: u64, expected: u64, said: u64) {
+        if said != expected {
+            let text = format!("c{connection}: the sender says {said} bytes of message {message}, it has {expected}");
+            return self.violate(at_ns, Checker::Size, text);
+        }
+        if self.connections[connection].discards {
+            return;
+        }
+        // The message is in one of the groups that are not long over.
+        let watched = &self.connections[connection];
+        let whole = watched
+            .groups
+            .iter()
+            .rev()
+            .flat_map(|group| &group.buffers)
+            .find_map(|buffer| buffer.message.filter(|(number, _)| *number == message).map(|_| buffer.is_whole()));
+        if whole != Some(true) {
+            let text = format!("c{connection}: message {message} is done for the sender, but not all of it has landed");
+            self.violate(at_ns, Checker::Delivery, text);
+        }
+    }
+
+    /// A receive is done, says the receiver. Answers whether it was told early, that is before the data is there.
+    pub(crate) fn recv_done(&mut self, at_ns: u64, connection: usize, group: usize, sizes: &[u64]) -> bool {
+        let watched = &mut self.connections[connection];
+        let found = &mut watched.groups[group];
+        let whole = found.buffers.iter().all(Buffer::is_whole);
+        let capacities = found.buffers.iter().map(|buffer| buffer.capacity);
+        let exact = |buffer: &Buffer| buffer.message.map(|(_, size)| size);
+        let is_exact = whole && found.buffers.iter().map(exact).eq(sizes.iter().map(|size| Some(*size)));
+        if found.hinted && !is_exact && capacities.eq(sizes.iter().copied()) {
+            return true;
+        }
+        if found.done {
+            let text = format!("c{connection}: group {group} was reported done twice");
+            self.violate(at_ns, Checker::Delivery, text);
+        } else if !whole {
+            let landed: Vec<_> = found.buffers.iter().map(|buffer| (buffer.message, buffer.landed)).collect();
+            let text = format!(
+                "c{connection}: group {group} was reported done with sizes {sizes:?}, but these messages \
+                 (number and size, bytes landed) are not whole: {landed:?}"
+            );
+            self.violate(at_ns, Checker::Delivery, text);
+        } else if !is_exact {
+            let messages: Vec<_> = found.buffers.iter().map(|buffer| buffer.message).collect();
+            let text = format!("c{connection}: group {group} was reported with sizes {sizes:?}, it has {messages:?}");
+            self.violate(at_ns, Checker::Size, text);
+        }
+        self.close_group(connection, group);
+        false
+    }
+
+    /// The buffers of a receive are the application's again: nothing may be written to them any more.
+    pub(crate) fn close_group(&mut self, connection: usize, group: usize) {
+        let watched = &mut self.connections[connection];
+        let found = &mut watched.groups[group];
+        found.done = true;
+        for buffer in &mut found.buffers {
+            buffer.pieces = Vec::new();
+            // A later receive may have the same address.
+            if let Some(open) = watched.windows.get(&buffer.address).copied()
+                && open.0 == group
+            {
+                watched.windows.remove(&buffer.address);
+            }
+        }
+    }
+
+    /// Whether every message of a receive is there, as an application sees that looks at flags in the data.
+    pub(crate) fn group_is_whole(&self, connection: usize, group: usize) -> bool {
+        self.connections[connection].groups[group].buffers.iter().all(Buffer::is_whole)
+    }
+
+    /// A rail wrote into GPU memory: it is visible to the GPU only after a flush through that port.
+    pub(crate) fn staged(&mut self, connection: usize, address: u64, port: usize, landed: u64) {
+        let Some(watched) = self.connections.get_mut(connection) else { return };
+        if let Some((group, number, _)) = watched.window(address, 0) {
+            watched.groups[group].buffers[number].staged.push((port, landed));
+        }
+    }
+
+    /// A flush through a port came back: what the port wrote before the flush was posted is visible.
+    pub(crate) fn flushed(&mut self, connection: usize, port: usize, landed: u64) {
+        let Some(watched) = self.connections.get_mut(connection) else { return };
+        for buffer in watched.groups.iter_mut().rev().take(512).flat_map(|group| &mut group.buffers) {
+            buffer.staged.retain(|(through, when)| *through != port || *when >= landed);
+        }
+    }
+
+    /// The application looks at a receive's GPU memory, after its flush.
+    pub(crate) fn look(&mut self, at_ns: u64, connection: usize, group: usize) {
+        let buffers = &self.connections[connection].groups[group].buffers;
+        if let Some(buffer) = buffers.iter().find(|buffer| !buffer.staged.is_empty()) {
+            let text = format!(
+                "c{connection}: group {group} was flushed, but what came through port {} is not visible",
+                buffer.staged[0].0
+            );
+            self.violate(at_ns, Checker::Flush, text);
+        }
+    }
+}

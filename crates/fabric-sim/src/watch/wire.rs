@@ -1,0 +1,188 @@
+//! What docs/wire.md says of immediates and completion records, read a second time and independently.
+
+use super::{Checked, Checker, Connection, Landing};
+use crate::Seen;
+use crate::counts::Counts;
+
+const SLOTS: usize = 256;
+
+/// What has been seen of one use of a slot.
+#[derive(Clone, Debug, Default)]
+struct Use {
+    mask: u8,
+    size_q: u32,
+    lanes: [u16; 8],
+    spoken: u8,
+    record: Option<[u64; 8]>,
+    writes: u32,
+}
+
+/// The connection as its handshake made it, and its slots.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    /// Rails, those included that did not come up.
+    pub(crate) rails: u32,
+    pub(crate) usable: u8,
+    pub(crate) lanes: [u8; 8],
+    pub(crate) striped: bool,
+    /// The receiver's ports count bytes.
+    pub(crate) byte_counts: bool,
+    pub(crate) adaptive_above: Option<u64>,
+    uses: Vec<Use>,
+    /// Per slot, the receive that it now belongs to.
+    group_of: Vec<usize>,
+}
+
+impl Default for Wire {
+    fn default() -> Self {
+        Self {
+            rails: 0,
+            usable: 0,
+            lanes: [0; 8],
+            striped: false,
+            byte_counts: true,
+            adaptive_above: None,
+            uses: vec![Use::default(); SLOTS],
+            group_of: (0..SLOTS).collect(),
+        }
+    }
+}
+
+impl Connection {
+    pub(super) fn record_landed(&mut self, landing: &Landing, bytes: &[u8]) -> Checked {
+        let slot = (landing.address / 64) as usize;
+        if landing.length != 64 || !landing.address.is_multiple_of(64) || slot >= SLOTS {
+            let text = format!("{} bytes at {:#x} of the records are no record", landing.length, landing.address);
+            return Err((Checker::Wire, text));
+        }
+        if landing.immediate.is_none() {
+            return Err((Checker::Wire, format!("the record of slot {slot} came without an immediate")));
+        }
+        let mut sizes = [0; 8];
+        for (size, word) in sizes.iter_mut().zip(bytes.chunks_exact(8)) {
+            *size = u64::from_le_bytes(word.try_into().unwrap_or_default());
+        }
+        self.wire.uses[slot].record = Some(sizes);
+        Ok(())
+    }
+
+    pub(super) fn immediate_landed(&mut self, landing: &Landing, bits: u32, counts: &mut Counts) -> Checked {
+        let wire = &mut self.wire;
+        let rails = wire.rails;
+        let slot = (bits & 0xff) as usize;
+        let mask = (bits >> 8 & ((1 << rails) - 1)) as u8;
+        let size_q = bits >> (8 + rails);
+        let all_ones = (1 << (24 - rails)) - 1;
+        let group = wire.group_of[slot];
+        let wrong = |text: String| {
+            let head = format!("immediate {bits:#010x} (slot {slot}, mask {mask:#b}, size_q {size_q:#x}): ");
+            Err((Checker::Wire, head + &text))
+        };
+        let Some(receive) = self.groups.get(group) else {
+            return wrong("the slot has no open receive".into());
+        };
+        let Some(sizes) =
+            receive.buffers.iter().map(|buffer| buffer.message.map(|(_, size)| size)).collect::<Option<Vec<u64>>>()
+        else {
+            if self.sender_failed {
+                return Ok(());
+            }
+            return wrong(format!("group {group} is not filled"));
+        };
+        let rail = usize::from(landing.rail);
+        if mask & !wire.usable != 0 || mask & 1 << rail == 0 {
+            return wrong(format!("the mask does not go with usable rails {:#b} and rail {rail}", wire.usable));
+        }
+        let found = &mut wire.uses[slot];
+        if found.mask == 0 {
+            (found.mask, found.size_q) = (mask, size_q);
+        } else if (found.mask, found.size_q) != (mask, size_q) {
+            return wrong(format!("an earlier one had mask {:#b} and size_q {:#x}", found.mask, found.size_q));
+        }
+        found.writes += 1;
+        // A message's rails are posted in the order of their numbers.
+        if u32::from(found.spoken) >> (landing.rail + 1) != 0 {
+            counts.saw(Seen::RailsOvertook);
+        }
+        let all_lanes = wire.striped && (size_q == all_ones || size_q >= 512);
+        let lanes = if all_lanes { u32::from(wire.lanes[rail]) } else { 1 };
+        if found.lanes[rail] & 1 << landing.lane != 0 || found.lanes[rail].count_ones() >= lanes {
+            return wrong(format!("rail {rail} has spoken before on lanes {:#b}", found.lanes[rail]));
+        }
+        found.lanes[rail] |= 1 << landing.lane;
+        if size_q == all_ones {
+            let leader = mask.trailing_zeros() as usize;
+            if landing.control && rail != leader {
+                return wrong(format!("the record came over rail {rail}, the leader is {leader}"));
+            }
+        } else if sizes.len() > 1 || !wire.byte_counts || landing.control {
+            return wrong("the sizes belong into a record".into());
+        } else if u64::from(size_q) != sizes[0].div_ceil(128) {
+            return wrong(format!("the message has {} bytes", sizes[0]));
+        }
+        if found.lanes[rail].count_ones() == lanes {
+            found.spoken |= 1 << rail;
+        }
+        if found.spoken != mask {
+            return Ok(());
+        }
+        let done = std::mem::take(found);
+        wire.group_of[slot] += SLOTS;
+        if size_q == all_ones {
+            let Some(record) = done.record else {
+                return wrong("no record came with it".into());
+            };
+            let mut expected = [0; 8];
+            expected[..sizes.len()].copy_from_slice(&sizes);
+            if record != expected {
+                return Err((Checker::Size, format!("the record of slot {slot} says {record:?}, not {expected:?}")));
+            }
+        }
+        if let Some(short) = receive.buffers.iter().find(|buffer| !buffer.is_whole()) {
+            let text = format!("all of group {group} is said to be there, but {short:?} is not whole");
+            return Err((Checker::Delivery, text));
+        }
+        wire.count(&sizes, size_q == all_ones, all_lanes, &done, mask, counts);
+        if group >= SLOTS {
+            counts.saw(Seen::SlotsWrapped);
+        }
+        Ok(())
+    }
+}
+
+impl Wire {
+    fn count(&self, sizes: &[u64], record: bool, all_lanes: bool, done: &Use, mask: u8, counts: &mut Counts) {
+        counts.saw(if record { Seen::Record } else { Seen::OneWrite });
+        let total: u64 = sizes.iter().sum();
+        if record && !self.byte_counts {
+            counts.saw(Seen::NoByteCounts);
+        }
+        if record && self.byte_counts && sizes.len() == 1 {
+            let in_immediate = total.div_ceil(128) < (1 << (24 - self.rails)) - 1;
+            counts.saw(match self.adaptive_above {
+                Some(above) if total > above => Seen::AdaptiveRouting,
+                _ if in_immediate => Seen::SeveralWrites,
+                _ => Seen::HugeSize,
+            });
+        }
+        if self.usable.count_ones() > 1 {
+            counts.saw(if mask.count_ones() > 1 { Seen::ManyRails } else { Seen::OneRail });
+        }
+        if self.striped && self.lanes.iter().any(|lanes| *lanes > 1) {
+            counts.saw(if all_lanes && done.writes > mask.count_ones() { Seen::Striped } else { Seen::OneLaneOfMany });
+        }
+        if sizes.len() > 1 {
+            counts.saw(Seen::Grouped);
+            if total == 0 {
+                counts.saw(Seen::AllEmpty);
+            } else if sizes.contains(&0) {
+                counts.saw(Seen::GroupedEmpty);
+            }
+        } else if total == 0 {
+            counts.saw(Seen::ZeroBytes);
+        }
+        if self.usable.count_ones() < self.rails {
+            counts.saw(Seen::GappyRails);
+        }
+    }
+}

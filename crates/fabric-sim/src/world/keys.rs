@@ -1,0 +1,128 @@
+//! Registered memory and its keys.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use railweave_fabric::{Access, MemoryKind, Region};
+
+/// Registered memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Registered {
+    pub(crate) region: Arc<Region>,
+    /// Address of its first byte, as work names it.
+    pub(crate) address: u64,
+    pub(crate) kind: MemoryKind,
+    pub(crate) access: Access,
+    pub(crate) process: usize,
+    pub(crate) port: usize,
+}
+
+/// Every registration of the world. Keys are never used again, so what is deregistered stays refused.
+#[derive(Debug, Default)]
+pub(crate) struct Keys {
+    by_number: BTreeMap<u32, Registered>,
+    made: u32,
+}
+
+/// The two keys of a registration: for this side's work, and for the peer's. They never fit each other's purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyPair {
+    pub(crate) local: u32,
+    pub(crate) remote: u32,
+}
+
+/// Odd, so that multiplying scatters counted numbers over all keys, one to one: a key off by little fits nothing.
+const SCATTER: u32 = 0x9e37_79b1;
+/// Takes [`SCATTER`] back, modulo 2^32.
+const GATHER: u32 = 0x0e8b_2f51;
+
+impl Keys {
+    pub(crate) fn add(&mut self, registered: Registered) -> KeyPair {
+        self.made += 2;
+        self.by_number.insert(self.made, registered);
+        KeyPair { local: self.made.wrapping_mul(SCATTER), remote: (self.made + 1).wrapping_mul(SCATTER) }
+    }
+
+    pub(crate) fn remove(&mut self, keys: KeyPair) -> Option<Registered> {
+        self.by_number.remove(&keys.local.wrapping_mul(GATHER))
+    }
+
+    pub(crate) fn remove_process(&mut self, process: usize) {
+        self.by_number.retain(|_, registered| registered.process != process);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_number.len()
+    }
+
+    fn find(&self, number: u32, port: usize, address: u64, length: u64) -> Result<(&Registered, usize), &'static str> {
+        let registered = self
+            .by_number
+            .get(&number)
+            .filter(|found| found.port == port)
+            .ok_or("the key is not registered on this port")?;
+        let offset = address.checked_sub(registered.address).ok_or("the range begins before the registration")?;
+        match offset.checked_add(length) {
+            Some(end) if end <= registered.region.len() as u64 => Ok((registered, offset as usize)),
+            _ => Err("the range ends beyond the registration"),
+        }
+    }
+
+    /// The memory that this side's work names as its source.
+    pub(crate) fn source(
+        &self,
+        port: usize,
+        key: u32,
+        address: u64,
+        length: u64,
+    ) -> Result<(&Registered, usize), &'static str> {
+        self.find(key.wrapping_mul(GATHER), port, address, length)
+    }
+
+    /// The memory that the peer's work names.
+    pub(crate) fn target(
+        &self,
+        port: usize,
+        key: u32,
+        address: u64,
+        length: u64,
+    ) -> Result<(&Registered, usize), &'static str> {
+        self.find(key.wrapping_mul(GATHER).wrapping_sub(1), port, address, length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registered(address: u64) -> Registered {
+        let region = Arc::new(Region::new(64));
+        Registered { region, address, kind: MemoryKind::Host, access: Access::DATA, process: 0, port: 3 }
+    }
+
+    #[test]
+    fn keys_fit_only_their_purpose_their_port_and_their_range() {
+        let mut keys = Keys::default();
+        let pair = keys.add(registered(4096));
+        assert!(keys.source(3, pair.local, 4096, 64).is_ok() && keys.target(3, pair.remote, 4100, 60).is_ok());
+        assert!(keys.source(3, pair.remote, 4096, 1).is_err() && keys.target(3, pair.local, 4096, 1).is_err());
+        assert!(keys.source(2, pair.local, 4096, 1).is_err());
+        for (address, length) in [(4095, 1), (4096, 65), (4160, 1), (u64::MAX, 2)] {
+            assert!(keys.target(3, pair.remote, address, length).is_err(), "{length} bytes at {address}");
+        }
+        assert!(keys.remove(pair).is_some() && keys.remove(pair).is_none());
+        assert!(keys.target(3, pair.remote, 4096, 1).is_err());
+        assert_eq!(keys.len(), 0);
+    }
+
+    #[test]
+    fn a_key_never_comes_twice() {
+        let mut keys = Keys::default();
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..10_000 {
+            let pair = keys.add(registered(0));
+            assert!(seen.insert(pair.local) && seen.insert(pair.remote));
+            keys.remove(pair);
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Writes reach the other end: they land, are held back, refused, or lost; and are acknowledged.
+
+use railweave_fabric::{Access, Completion, MemoryKind};
+
+use super::end::Flight;
+use super::{Event, State};
+use crate::history::Kind;
+use crate::watch::Landing;
+use crate::{Checker, Seen};
+
+/// Bytes of the ring of CTS entries (docs/wire.md).
+const CTS_RING_BYTES: u64 = 512 * 64;
+
+/// What became of a flight.
+enum Landed {
+    /// It is there.
+    Whole,
+    /// Only its first part.
+    Torn,
+    /// There is no receive for its immediate.
+    NoReceive,
+    /// It may not be there.
+    Refused(&'static str),
+}
+
+impl State {
+    pub(super) fn handle_arrival(&mut self, id: usize, lane: u8) {
+        let Some(end) = self.ends[id].as_mut() else { return };
+        let one_sided = end.one_sided;
+        let state = &mut end.lanes[usize::from(lane)];
+        if state.dead || state.lost {
+            return;
+        }
+        if !self.reaches(id, lane) {
+            return self.lose(id, lane);
+        }
+        let Some(end) = self.ends[id].as_mut() else { return };
+        end.lanes[usize::from(lane)].arrived += 1;
+        if one_sided {
+            self.land_arrived(id, lane);
+        }
+    }
+
+    /// Whether anything gets through to the other end.
+    fn reaches(&self, id: usize, lane: u8) -> bool {
+        let Some(end) = self.ends[id].as_ref() else { return false };
+        let peer = end.peer.and_then(|peer| self.ends[peer].as_ref());
+        peer.is_some_and(|peer| {
+            !end.cut
+                && !peer.cut
+                && !self.ports[end.port].dead
+                && !self.ports[peer.port].dead
+                && !peer.lanes[usize::from(lane)].dead
+        })
+    }
+
+    /// Nothing on this lane lands any more; after its retries the lane fails.
+    fn lose(&mut self, id: usize, lane: u8) {
+        let retry_ns = self.faults.retry_ns;
+        let at_ns = self.now_ns + retry_ns + self.chance.below(retry_ns + 1);
+        let Some(end) = self.ends[id].as_mut() else { return };
+        let state = &mut end.lanes[usize::from(lane)];
+        if std::mem::replace(&mut state.lost, true) {
+            return;
+        }
+        let who = end.who(lane);
+        self.record(Kind::Lost, who, [at_ns, 0, 0, 0]);
+        self.schedule(at_ns, Event::GiveUp { end: id, lane });
+    }
+
+    /// Lands what has arrived on a lane, as far as it goes.
+    pub(super) fn land_arrived(&mut self, id: usize, lane: u8) {
+        loop {
+            let Some(end) = self.ends[id].as_mut() else { return };
+            let one_sided = end.one_sided;
+            let state = &mut end.lanes[usize::from(lane)];
+            if state.dead || state.held || state.arrived == 0 {
+                return;
+            }
+            let Some(mut flight) = state.flights.pop_front() else { return };
+            if !self.reaches(id, lane) {
+                self.lose(id, lane);
+                return;
+            }
+            let landed = self.land(id, lane, &mut flight);
+            let Some(state) = self.ends[id].as_mut().map(|end| &mut end.lanes[usize::from(lane)]) else { return };
+            match landed {
+                Landed::Whole => {
+                    state.arrived -= 1;
+                    let (work, signalled) = (flight.write.id, flight.write.signalled);
+                    state.unacknowledged.push_back((work, signalled));
+                    if one_sided || !self.faults.acks_put_off {
+                        self.schedule_ack(id, lane);
+                    } else {
+                        state.put_off += 1;
+                    }
+                }
+                Landed::Torn => {
+                    state.held = true;
+                    state.flights.push_front(flight);
+                    let rest_ns = self.now_ns + self.chance.between(1, 3_000);
+                    self.schedule(rest_ns, Event::Rest { end: id, lane });
+                    return;
+                }
+                Landed::NoReceive => {
+                    state.held = true;
+                    state.flights.push_front(flight);
+                    let who = self.ends[id].as_ref().map(|end| end.who(lane));
+                    if let Some(who) = who {
+                        self.record(Kind::NoReceive, who, [0; 4]);
+                        let message = format!("{who}: an immediate found no receive in the pool");
+                        self.watch.violate(self.now_ns, Checker::Receives, message);
+                    }
+                    return;
+                }
+                Landed::Refused(why) => {
+                    let peer = self.ends[id].as_ref().and_then(|end| end.peer.filter(|_| !end.one_sided));
+                    self.refuse(id, lane, why);
+                    if let Some(peer) = peer {
+                        self.refuse(peer, lane, why);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn schedule_ack(&mut self, id: usize, lane: u8) {
+        let ack_ns = self.now_ns + self.faults.delay_ns + self.chance.below(self.faults.jitter_ns + 1);
+        let Some(end) = self.ends[id].as_mut() else { return };
+        let state = &mut end.lanes[usize::from(lane)];
+        state.last_ack_ns = ack_ns.max(state.last_ack_ns);
+        let at_ns = state.last_ack_ns;
+        self.schedule(at_ns, Event::Ack { end: id, lane });
+    }
+
+    /// Sends the acknowledgements that this end has put off; whether all are out.
+    pub(crate) fn acknowledge(&mut self, id: usize) -> bool {
+        let Some(peer) = self.ends[id].as_ref().filter(|end| !end.one_sided).and_then(|end| end.peer) else {
+            return true;
+        };
+        let lanes = self.ends[peer].as_ref().map_or(0, |end| end.lanes.len());
+        for lane in 0..lanes {
+            let put_off = self.ends[peer].as_mut().map_or(0, |end| std::mem::take(&mut end.lanes[lane].put_off));
+            if put_off > 0 {
+                self.saw(Seen::AckPutOff);
+            }
+            (0..put_off).for_each(|_| self.schedule_ack(peer, lane as u8));
+        }
+        true
+    }
+
+    pub(super) fn handle_rest(&mut self, id: usize, lane: u8) {
+        let Some(end) = self.ends[id].as_mut() else { return };
+        end.lanes[usize::from(lane)].held = false;
+        // Where the receiver's processor places bytes, it does so in its next poll.
+        if end.one_sided {
+            self.land_arrived(id, lane);
+        }
+    }
+
+    fn land(&mut self, id: usize, lane: u8, flight: &mut Flight) -> Landed {
+        let Some(from) = self.ends[id].as_ref() else { return Landed::Refused("the sender is gone") };
+        let (connection, sender, rail, who, source_port) =
+            (from.connection, from.sender, from.rail, from.who(lane), from.port);
+        let Some(peer) = from.peer else { return Landed::Refused("the lane is not connected") };
+        let Some(to) = self.ends[peer].as_ref() else { return Landed::Refused("the receiver is gone") };
+        if to.lingering && !to.one_sided {
+            return Landed::Whole;
+        }
+        let write = flight.write;
+        let length = u64::from(write.local.length);
+        if write.immediate.is_some() && to.posted == 0 {
+            return Landed::NoReceive;
+        }
+        let target_port = to.port;
+        let (mut control, mut place) = (false, 0);
+        if length > 0 {
+            let (region, offset, access, kind) =
+                match self.keys.target(target_port, write.remote.key, write.remote.address, length) {
+                    Ok((target, offset)) => (target.region.clone(), offset, target.access, target.kind),
+                    Err(why) => return Landed::Refused(why),
+                };
+            if !access.remote_write {
+                return Landed::Refused("the memory may not be written");
+            }
+            control = access == Access::CONTROL;
+            // The protocol's own memory lies anywhere; where in it is the same for every run.
+            place = if control { offset as u64 } else { write.remote.address };
+            let mut bytes = std::mem::take(&mut self.scratch);
+            bytes.resize(length as usize, 0);
+            match &flight.bytes {
+                Some(early) => bytes.copy_from_slice(early),
+                None => match self.keys.source(source_port, write.local.key, write.local.address, length) {
+                    Ok((source, at)) => source.region.read(at, &mut bytes),
+                    Err(_) => {
+                        self.scratch = bytes;
+                        return Landed::Refused("its source was deregistered while it was under way");
+                    }
+                },
+            }
+            if !flight.torn && length > 64 && self.chance.permille(self.faults.torn_permille) {
+                // Control memory is written in order of address, other memory in any.
+                let cut = 64 * self.chance.between(1, (length - 1) / 64) as usize;
+                let first = if control || self.chance.permille(500) { 0..cut } else { cut..length as usize };
+                region.write(offset + first.start, &bytes[first.clone()]);
+                self.scratch = bytes;
+                flight.torn = true;
+                self.saw(Seen::Torn);
+                self.record(Kind::Torn, who, [first.len() as u64, length, 0, 0]);
+                if sender && !control {
+                    let at = write.remote.address + first.start as u64;
+                    self.watch.touched(self.now_ns, connection, at, first.len() as u64);
+                }
+                return Landed::Torn;
+            }
+            region.write(offset, &bytes);
+            self.scratch = bytes;
+            if kind == MemoryKind::Cuda {
+                self.watch.staged(connection, write.remote.address, target_port, self.landed);
+            }
+        }
+        self.landed += 1;
+        self.moved_ns = self.now_ns;
+        let immediate = write.immediate.map_or(u64::MAX, u64::from);
+        self.record(Kind::Land, who, [length, place, immediate, 0]);
+        if control && !sender && place + length == CTS_RING_BYTES {
+            self.saw(Seen::RingWrapped);
+        }
+        if sender && self.watch.on {
+            let landing =
+                Landing { connection, rail, lane, address: place, length, control, immediate: write.immediate };
+            let record = std::mem::take(&mut self.scratch);
+            self.watch.landed(self.now_ns, &landing, &record, &mut self.counts);
+            self.scratch = record;
+        }
+        if let Some(immediate) = write.immediate {
+            let bytes = if self.ports[target_port].byte_counts { write.local.length } else { 0 };
+            if let Some(to) = self.ends[peer].as_mut() {
+                to.posted -= 1;
+                to.unreported_receives += 1;
+            }
+            self.complete(peer, Completion::Received { lane, immediate, bytes }, lane, 0);
+        }
+        Landed::Whole
+    }
+
+    pub(super) fn handle_ack(&mut self, id: usize, lane: u8) {
+        if self.ends[id].is_none() || !self.reaches_back(id) {
+            return;
+        }
+        self.moved_ns = self.now_ns;
+        let Some(end) = self.ends[id].as_mut() else { return };
+        let state = &mut end.lanes[usize::from(lane)];
+        let mut retires = 1;
+        match state.unacknowledged.front() {
+            None => return,
+            Some((_, false)) => {
+                // Its room comes back with the next signalled one.
+                state.unacknowledged.pop_front();
+                state.acked_unsignalled += 1;
+                return;
+            }
+            Some((_, true)) => retires += std::mem::take(&mut state.acked_unsignalled),
+        }
+        let Some((work, _)) = state.unacknowledged.pop_front() else { return };
+        self.complete(id, Completion::Sent { id: work }, lane, retires);
+    }
+
+    /// Whether an acknowledgement gets back.
+    fn reaches_back(&mut self, id: usize) -> bool {
+        let Some(end) = self.ends[id].as_ref() else { return false };
+        let there = !end.cut && !self.ports[end.port].dead;
+        if !there {
+            let lanes = end.lanes.len();
+            (0..lanes).for_each(|lane| self.lose(id, lane as u8));
+        }
+        there
+    }
+}

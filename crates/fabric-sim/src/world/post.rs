@@ -1,0 +1,193 @@
+//! What the data path asks of a rail.
+
+use railweave_fabric::{PostError, RemoteSlice, WorkId, Write};
+
+use super::end::Flight;
+use super::{Event, State};
+use crate::history::Kind;
+use crate::{Checker, Seen};
+
+/// Time that a write takes on the wire besides its bytes.
+const PER_WRITE_NS: u64 = 60;
+
+impl State {
+    pub(crate) fn send_room(&mut self, id: usize, lane: u8) -> u32 {
+        let Some(end) = self.ends[id].as_ref() else { return 0 };
+        let state = &end.lanes[usize::from(lane)];
+        let who = end.who(lane);
+        let room = end.send_depth.saturating_sub(state.outstanding);
+        let (now_ns, withheld) = (self.now_ns, state.withheld_until_ns);
+        if withheld > now_ns {
+            self.saw(Seen::RoomWithheld);
+            self.record(Kind::Refused, who, [0; 4]);
+            return 0;
+        }
+        if room == 0 {
+            self.saw(Seen::QueueFull);
+        }
+        room
+    }
+
+    pub(crate) fn post(&mut self, id: usize, lane: u8, chain: &[Write]) -> Result<(), PostError> {
+        let Some(end) = self.ends[id].as_ref() else { return Err(PostError::Broken) };
+        let Some(state) = end.lanes.get(usize::from(lane)) else {
+            return Err(PostError::Invalid(format!("the rail has {} lanes, there is no lane {lane}", end.lanes.len())));
+        };
+        if state.dead {
+            return Err(PostError::Broken);
+        }
+        let (port, who) = (end.port, end.who(lane));
+        let max_write = self.ports[port].max_write;
+        for write in chain {
+            let length = write.local.length;
+            if length > max_write {
+                return Err(PostError::Invalid(format!("a write of {length} bytes, this port carries {max_write}")));
+            }
+            if length > 0
+                && let Err(why) = self.keys.source(port, write.local.key, write.local.address, u64::from(length))
+            {
+                return Err(PostError::Invalid(format!("the source of a write of {length} bytes: {why}")));
+            }
+        }
+        let withheld = state.withheld_until_ns > self.now_ns;
+        let room = if withheld { 0 } else { end.send_depth.saturating_sub(state.outstanding) };
+        if chain.len() > room as usize {
+            let message = format!("{who}: a chain of {} was posted to a send queue with room for {room}", chain.len());
+            self.watch.violate(self.now_ns, Checker::Queues, message);
+            return Err(PostError::Full);
+        }
+        if chain.len() == 2 && !end.sender {
+            self.saw(Seen::CtsSplit);
+        }
+        // Acknowledgements that were put off travel with what is posted.
+        self.acknowledge(id);
+        for write in chain {
+            self.send(id, lane, write);
+        }
+        Ok(())
+    }
+
+    /// Puts one write on the wire.
+    fn send(&mut self, id: usize, lane: u8, write: &Write) {
+        let length = u64::from(write.local.length);
+        let late = self.chance.permille(self.faults.late_read_permille);
+        let bytes = if late || length == 0 {
+            if length > 0 {
+                self.saw(Seen::LateRead);
+            }
+            None
+        } else {
+            let port = self.ends[id].as_ref().map_or(0, |end| end.port);
+            self.keys.source(port, write.local.key, write.local.address, length).ok().map(|(source, offset)| {
+                let mut bytes = vec![0; length as usize];
+                source.region.read(offset, &mut bytes);
+                bytes.into_boxed_slice()
+            })
+        };
+        let mut extra_ns = self.faults.delay_ns + self.chance.below(self.faults.jitter_ns + 1);
+        if self.chance.permille(self.faults.stall_permille) {
+            self.saw(Seen::Stall);
+            extra_ns += self.chance.below(self.faults.stall_ns + 1);
+        }
+        let now_ns = self.now_ns;
+        let Some(end) = self.ends[id].as_mut() else { return };
+        let start_ns = end.wire_free_ns.max(now_ns);
+        end.wire_free_ns = start_ns + PER_WRITE_NS + length * 8_000 / end.rate_mbps.max(1);
+        let who = end.who(lane);
+        let state = &mut end.lanes[usize::from(lane)];
+        let arrival_ns = (end.wire_free_ns + extra_ns + end.lag_ns).max(state.last_arrival_ns);
+        state.last_arrival_ns = arrival_ns;
+        state.outstanding += 1;
+        state.unsignalled = if write.signalled { 0 } else { state.unsignalled + 1 };
+        let (unsignalled, depth) = (state.unsignalled, end.send_depth);
+        state.flights.push_back(Flight { write: *write, bytes, torn: false });
+        let immediate = write.immediate.map_or(u64::MAX, u64::from);
+        self.record(Kind::Post, who, [length, immediate, u64::from(write.signalled), arrival_ns]);
+        if self.watch.on && unsignalled * 2 > depth {
+            let message = format!("{who}: {unsignalled} of {depth} queue entries wait for a signalled write");
+            self.watch.violate(now_ns, Checker::Leaks, message);
+        }
+        self.schedule(arrival_ns, Event::Arrive { end: id, lane });
+    }
+
+    pub(crate) fn post_receives(&mut self, id: usize, count: u32) -> Result<u32, PostError> {
+        let Some(end) = self.ends[id].as_ref() else { return Err(PostError::Broken) };
+        if end.lanes.iter().all(|lane| lane.dead) {
+            return Err(PostError::Broken);
+        }
+        let who = end.who(0);
+        let room = end.receive_depth.saturating_sub(end.posted + end.unreported_receives);
+        let mut taken = count.min(room);
+        if taken > 0 && self.chance.permille(self.faults.receives_short_permille) {
+            self.saw(Seen::ReceivesShort);
+            self.record(Kind::Refused, who, [1, 0, 0, 0]);
+            if self.chance.permille(300) {
+                return Err(PostError::Full);
+            }
+            taken = self.chance.below(u64::from(taken).min(6)) as u32;
+        }
+        if let Some(end) = self.ends[id].as_mut() {
+            end.posted += taken;
+        }
+        self.record(Kind::Receives, who, [u64::from(count), u64::from(taken), 0, 0]);
+        if taken > 0 {
+            self.release_held(id);
+        }
+        Ok(taken)
+    }
+
+    /// Immediates that were held back for want of a receive try again.
+    fn release_held(&mut self, id: usize) {
+        let Some((peer, one_sided)) = self.ends[id].as_ref().and_then(|end| Some((end.peer?, end.one_sided))) else {
+            return;
+        };
+        let Some(sender) = self.ends[peer].as_mut() else { return };
+        let mut held = Vec::new();
+        for (number, lane) in sender.lanes.iter_mut().enumerate() {
+            if lane.held && lane.flights.front().is_some_and(|flight| !flight.torn) {
+                lane.held = false;
+                held.push(number as u8);
+            }
+        }
+        if one_sided {
+            held.into_iter().for_each(|lane| self.land_arrived(peer, lane));
+        }
+    }
+
+    pub(crate) fn post_flush(&mut self, id: usize, target: RemoteSlice, work: WorkId) -> Result<(), PostError> {
+        let Some(end) = self.ends[id].as_ref() else { return Err(PostError::Broken) };
+        let (port, who) = (end.port, end.who(0));
+        if end.cut || end.lanes.iter().all(|lane| lane.dead) {
+            return Err(PostError::Broken);
+        }
+        match self.keys.target(port, target.key, target.address, 1) {
+            Err(why) => return Err(PostError::Invalid(format!("the target of a flush: {why}"))),
+            Ok((registered, _)) if !registered.access.remote_read => {
+                return Err(PostError::Invalid("the target of a flush may not be read".into()));
+            }
+            Ok(_) => {}
+        }
+        if self.chance.permille(self.faults.flush_full_permille) {
+            self.saw(Seen::FlushFull);
+            self.record(Kind::Refused, who, [2, 0, 0, 0]);
+            return Err(PostError::Full);
+        }
+        self.record(Kind::Flush, who, [work.0, 0, 0, 0]);
+        if let Some(end) = self.ends[id].as_mut() {
+            end.flushes += 1;
+        }
+        let delay_ns = 500 + self.chance.below(self.faults.jitter_ns + 1);
+        let landed = self.landed;
+        self.schedule(self.now_ns + delay_ns, Event::Flushed { end: id, id: work, landed });
+        Ok(())
+    }
+
+    pub(super) fn handle_flushed(&mut self, id: usize, work: WorkId, landed: u64) {
+        let Some(end) = self.ends[id].as_mut() else { return };
+        end.flushes -= 1;
+        let (port, who, connection) = (end.port, end.who(0), end.connection);
+        self.record(Kind::Flushed, who, [work.0, 0, 0, 0]);
+        self.watch.flushed(connection, port, landed);
+        self.complete(id, railweave_fabric::Completion::Sent { id: work }, 0, 0);
+    }
+}

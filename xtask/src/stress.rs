@@ -1,0 +1,119 @@
+//! The long forms of the tests about edges (docs/edge.md): more rounds, AddressSanitizer, valgrind, and the table of hostile
+//! peers.
+
+use crate::process::{cargo, run as run_command, target};
+use crate::test::find;
+use std::fs;
+use std::process::{Command, ExitCode};
+
+/// Those tests.
+const TESTS: [&str; 4] = ["threads", "connections", "hostile", "embedding"];
+
+/// One part: its name, what it is for, and what it does.
+struct Part {
+    name: &'static str,
+    why: &'static str,
+    run: fn() -> Result<(), String>,
+}
+
+const PARTS: &[Part] = &[
+    Part {
+        name: "rounds",
+        why: "NCCL's threads in every version of the API, forty times",
+        run: || {
+            let mut command = tests(&["threads"]);
+            command.env("RAILWEAVE_TEST_ROUNDS", "40").env("RAILWEAVE_TEST_PATIENCE", "5");
+            run_command(command)
+        },
+    },
+    Part { name: "asan", why: "the same and the other edges under AddressSanitizer", run: asan },
+    Part { name: "valgrind", why: "fewer of NCCL's threads, and connections, under valgrind", run: valgrind },
+    Part { name: "table", why: "what hostile peers achieve, for docs/edge.md", run: table },
+];
+
+/// Runs the parts named in `arguments`, or all.
+pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
+    if let Some(unknown) = arguments.iter().find(|name| !PARTS.iter().any(|part| part.name == *name)) {
+        let parts: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
+        return Err(format!(
+            "cargo xtask stress has no part \"{}\"; the parts are: {}",
+            unknown.escape_debug(),
+            parts.join(", ")
+        ));
+    }
+    let mut failures = 0;
+    for part in PARTS.iter().filter(|part| arguments.is_empty() || arguments.iter().any(|name| name == part.name)) {
+        println!("\n=== {}: {}", part.name, part.why);
+        match (part.run)() {
+            Ok(()) => println!("=== {} passed", part.name),
+            Err(error) => {
+                println!("=== {} FAILED: {error}", part.name);
+                failures += 1;
+            }
+        }
+    }
+    Ok(if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Cargo, to run these tests of the plugin.
+fn tests(names: &[&str]) -> Command {
+    let mut command = cargo(&["test", "--package", "railweave-plugin", "--no-fail-fast"]);
+    for name in names {
+        command.args(["--test", name]);
+    }
+    command
+}
+
+/// The triple of this machine, which tells cargo to leave build scripts as they are.
+fn host() -> Result<String, String> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc).arg("-vV").output().map_err(|error| format!("cannot run rustc -vV: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).ok_or_else(|| "rustc -vV names no host; is this rustc?".to_owned())
+}
+
+/// The sanitizer is a nightly compiler's, which the stable one is too when it is told so.
+fn asan() -> Result<(), String> {
+    let mut command = tests(&TESTS);
+    command
+        .args(["--target", &host()?])
+        .env("RUSTC_BOOTSTRAP", "1")
+        // The library finds the sanitizer in the program that loads it, which must show it for that.
+        .env("RUSTFLAGS", "-Zsanitizer=address -Clink-arg=-rdynamic")
+        // The tests count memory themselves, and leave some when a process ends without a word.
+        .env("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1")
+        .env("RAILWEAVE_TEST_PATIENCE", "5")
+        .env("CARGO_TARGET_DIR", target().join("asan"));
+    run_command(command)
+}
+
+fn valgrind() -> Result<(), String> {
+    if find("valgrind").is_none() {
+        return Err("valgrind is not on the path; install it, or name the other parts alone".to_owned());
+    }
+    let mut command = tests(&["threads", "connections"]);
+    let runner = format!("CARGO_TARGET_{}_RUNNER", host()?.to_uppercase().replace('-', "_"));
+    command
+        .env(runner, "valgrind --quiet --error-exitcode=99 --trace-children=yes --fair-sched=yes --max-threads=100")
+        // Optimised code compares bytes that it then ignores, which valgrind cannot know.
+        .env("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
+        .env("CARGO_TARGET_DIR", target().join("valgrind"))
+        .env("RAILWEAVE_TEST_SMALL", "1")
+        .env("RAILWEAVE_TEST_PATIENCE", "20");
+    run_command(command)
+}
+
+fn table() -> Result<(), String> {
+    let path = target().join("hostile-peers.md");
+    let cannot = |error: std::io::Error| format!("cannot use {}: {error}", path.display());
+    if path.exists() {
+        fs::remove_file(&path).map_err(cannot)?;
+    }
+    let mut command = tests(&["hostile"]);
+    command.env("RAILWEAVE_TEST_TABLE", &path);
+    run_command(command)?;
+    let rows = fs::read_to_string(&path).map_err(cannot)?;
+    println!("| what it does | what is logged | memory at most | closed after |\n|---|---|---|---|\n{rows}");
+    Ok(())
+}
