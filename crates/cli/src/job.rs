@@ -1,6 +1,6 @@
 //! The process of one rank: what it is told to do, and the way to it.
 
-use crate::commands::{bench, demo};
+use crate::commands::{bench, connections, demo};
 use railweave_host::ranks;
 use serde::{Deserialize, Serialize};
 use std::error::Error;
@@ -16,6 +16,8 @@ pub(crate) enum Job {
     Demo(demo::rank::Job),
     /// Its part of the benchmark.
     Bench(bench::Job),
+    /// Its part of `bench --connections`.
+    Connections(connections::Job),
 }
 
 /// The whole life of a rank's process.
@@ -24,6 +26,7 @@ pub(crate) fn serve() -> ExitCode {
         match serde_json::from_slice(link.job())? {
             Job::Demo(job) => demo::rank::work(&job, link),
             Job::Bench(job) => bench::work(&job, link),
+            Job::Connections(job) => connections::work(&job, link),
         }
     })
 }

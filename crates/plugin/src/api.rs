@@ -221,6 +221,7 @@ pub(crate) unsafe fn listen(
         put("listen", "the handle", handle.cast::<[u8; HANDLE_MAX_BYTES]>(), bytes)?;
         put("listen", "the listener", listen, Arc::into_raw(Arc::clone(&listener)).cast_mut().cast())?;
     }
+    context.remember(&listener);
     control.listen(listener);
     Ok(())
 }

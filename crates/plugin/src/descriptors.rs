@@ -7,12 +7,12 @@ use crate::log;
 /// Below this many, a job of some hundred connections runs out.
 const COMFORTABLE: u64 = 4096;
 
-/// Raises this process's soft limit to its hard one, and says so where even that is little.
-pub(crate) fn raise_limit() {
+/// Raises this process's soft limit to its hard one, and says so where even that is little. Answers the limit.
+pub(crate) fn raise_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the call writes to the place that it is given (getrlimit(2)).
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
-        return;
+        return u64::MAX;
     }
     if limit.rlim_cur < limit.rlim_max {
         let before = limit.rlim_cur;
@@ -30,6 +30,7 @@ pub(crate) fn raise_limit() {
             limit.rlim_cur
         ));
     }
+    limit.rlim_cur
 }
 
 /// What to do about an error, where it says that descriptors are short.

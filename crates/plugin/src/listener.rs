@@ -49,6 +49,11 @@ impl Listener {
         self.ready().as_mut()?.pop_front()
     }
 
+    /// Whether nobody has closed it yet.
+    pub(crate) fn is_open(&self) -> bool {
+        self.ready().is_some()
+    }
+
     /// Ends the listener; answers the connections that nobody accepted.
     pub(crate) fn close(&self) -> impl Iterator<Item = (Box<Established>, Route)> {
         self.ready().take().into_iter().flatten().filter_map(Result::ok)

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use railweave_options::Options;
 use railweave_topology::{DialAddress, NetworkAddress, dial_order};
@@ -13,6 +13,7 @@ use crate::control::{Control, ControlConfig, Outcome};
 use crate::fabrics;
 use crate::identity;
 use crate::key::Key;
+use crate::listener::Listener;
 use crate::log;
 use crate::network::Network;
 use crate::per_process::PerProcess;
@@ -76,6 +77,17 @@ pub(crate) struct Context {
     pub(crate) traffic_class: Option<u8>,
     /// Connects under way, by device and the listener's nonce: NCCL's handle memory says nothing about who asks.
     pub(crate) connects: Mutex<HashMap<(usize, u64), Arc<PendingConnect>>>,
+    /// The listeners that were made from it, and are not all closed.
+    listeners: Mutex<Vec<Weak<Listener>>>,
+}
+
+impl Context {
+    /// Remembers a listener, to end it with the context when NCCL does not: an aborted communicator forgets its listeners.
+    pub(crate) fn remember(&self, listener: &Arc<Listener>) {
+        let mut listeners = lock(&self.listeners);
+        listeners.retain(|other| other.strong_count() > 0);
+        listeners.push(Arc::downgrade(listener));
+    }
 }
 
 /// Who uses the process's state.
@@ -186,16 +198,27 @@ pub(crate) fn acquire(traffic_class: Option<u8>) -> Result<Context, Error> {
     };
     users.process = Some(Arc::clone(&process));
     users.count += 1;
-    Ok(Context { process, traffic_class, connects: Mutex::default() })
+    Ok(Context { process, traffic_class, connects: Mutex::default(), listeners: Mutex::default() })
 }
 
 /// Ends a context's part. The last one ends the control thread, and does not return before it is gone.
 pub(crate) fn release(context: Context) {
+    if !lock(USERS.get()).process.as_ref().is_some_and(|process| Arc::ptr_eq(process, &context.process)) {
+        // This is a forked child, and the context its parent's, whose locks another thread may have held.
+        return std::mem::forget(context);
+    }
     // What NCCL began to connect and never asked for again is closed like any other connection.
     for (_, pending) in context.connects.into_inner().unwrap_or_else(PoisonError::into_inner) {
         if let (Some(Ok((established, route))), Ok(control)) = (pending.abandon(), context.process.control()) {
             control.close(route, established.end);
         }
+    }
+    let listeners = context.listeners.into_inner().unwrap_or_else(PoisonError::into_inner);
+    for listener in listeners.iter().filter_map(Weak::upgrade).filter(|listener| listener.is_open()) {
+        listener.control.unlisten(listener.nonce);
+        // SAFETY: listen made NCCL's share with Arc::into_raw; closeListen would have ended it, but was not called, and
+        // after finalize nothing that was made from the context is used.
+        drop(unsafe { Arc::from_raw(Arc::as_ptr(&listener)) });
     }
     drop(context.process);
     let mut users = lock(USERS.get());

@@ -1,5 +1,6 @@
 //! `railweave bench`: latency, bandwidth and set-up time of any plugin, between two local processes.
 
+use crate::commands::connections;
 use crate::job;
 use crate::network::{Network, NetworkArguments};
 use crate::output::{print, table};
@@ -39,6 +40,13 @@ pub(crate) struct Arguments {
     /// Also measures plain TCP sockets over the same rails, the limit of what a plugin over TCP can reach
     #[arg(long)]
     raw: bool,
+    /// Instead of all else: sets up so many connections at once, sends a checked message over each, and tells time and
+    /// memory
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    connections: Option<u32>,
+    /// With --connections: then leaves them alone for so long and tells what each thread did meanwhile
+    #[arg(long, value_name = "SECONDS", requires = "connections", value_parser = clap::value_parser!(u64).range(1..=60))]
+    idle: Option<u64>,
     /// Prints the results as JSON
     #[arg(long)]
     json: bool,
@@ -119,6 +127,15 @@ struct BandwidthOutcome {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     if !(0.01..=600.0).contains(&arguments.seconds) {
         return Err(format!("--seconds {} is not possible; allowed are 0.01 to 600", arguments.seconds).into());
+    }
+    if let Some(count) = arguments.connections {
+        let many = connections::Wanted {
+            device: arguments.device,
+            connections: count as usize,
+            idle_s: arguments.idle.unwrap_or(0),
+            json: arguments.json,
+        };
+        return connections::run(&arguments.network, &many);
     }
     let network = arguments.network.network()?;
     let job = job::Job::Bench(Job {

@@ -1,6 +1,7 @@
 //! The subcommands, one module each.
 
 pub(crate) mod bench;
+pub(crate) mod connections;
 pub(crate) mod demo;
 pub(crate) mod options;
 pub(crate) mod topo;

@@ -19,6 +19,7 @@ const LANE_TAKEN: [u8; 8] = *b"RWLNTKN1";
 pub(super) struct Inbound {
     stream: Stream,
     address: SocketAddr,
+    pub(super) accepted_ns: u64,
     pub(super) deadline_ns: u64,
 }
 
@@ -39,9 +40,9 @@ impl Thread {
         let mut stream = Stream::new(socket);
         let token = self.fresh_token();
         if stream.register(self.registry(), PollToken(token)).is_ok() {
-            let deadline_ns = self.deadline_ns();
+            let (accepted_ns, deadline_ns) = (self.now_ns(), self.deadline_ns());
             self.inbound += 1;
-            self.entries.insert(token, Entry::Inbound(Inbound { stream, address, deadline_ns }));
+            self.entries.insert(token, Entry::Inbound(Inbound { stream, address, accepted_ns, deadline_ns }));
         }
     }
 
@@ -79,6 +80,13 @@ impl Thread {
         self.inbound -= 1;
         let count = inbound.stream.input().len();
         self.stranger(inbound.address, &format!("sent {count} of the {PREFACE_BYTES} first bytes in time"));
+    }
+
+    pub(super) fn inbound_makes_place(&mut self, inbound: Inbound) {
+        let others = self.inbound;
+        self.inbound -= 1;
+        let text = format!("has not said what it is, as {others} others, while more wait");
+        self.stranger(inbound.address, &text);
     }
 
     fn stranger(&mut self, address: SocketAddr, what: &str) {

@@ -6,6 +6,7 @@
 mod lanes;
 mod linger;
 mod sessions;
+mod signals;
 mod stream;
 mod thread;
 
@@ -90,11 +91,13 @@ impl Control {
     /// # Errors
     /// When no port can be bound, or the thread cannot be started.
     pub(crate) fn start(config: ControlConfig) -> Result<Self, Error> {
-        descriptors::raise_limit();
+        let most_files = descriptors::raise_limit();
         let (commands, receiver) = mpsc::channel();
         let listeners = Listeners::default();
-        let thread = thread::Thread::new(config, receiver, Arc::clone(&listeners))?;
+        let thread = thread::Thread::new(config, receiver, Arc::clone(&listeners), most_files)?;
         let (waker, port) = (thread.waker(), thread.port());
+        // The application's signals are for the application's threads.
+        let _blocked = signals::Blocked::all();
         let handle = std::thread::Builder::new()
             .name("railweave-ctl".to_owned())
             .spawn(move || {
@@ -117,7 +120,7 @@ impl Control {
     /// # Errors
     /// When it ended before its time (its last words are in the log), or this is a forked child.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.pid != std::process::id() {
+        if !self.is_ours() {
             return Err(Error::protocol(
                 "a connection of the parent was used after a fork; call init again in the child",
             ));
@@ -130,7 +133,17 @@ impl Control {
         }
     }
 
+    /// Whether this is the process that the thread runs in, and not a forked child, which has no such thread and must
+    /// not touch what its parent's threads may have held at that moment.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
     fn tell(&self, command: Command) {
+        if !self.is_ours() {
+            // What it holds is the parent's.
+            return std::mem::forget(command);
+        }
         // After the last finalize nobody listens: what is closed then is closed by dropping it.
         if self.commands.send(command).is_ok() {
             let _ = self.waker.wake();
@@ -144,6 +157,9 @@ impl Control {
 
     /// Ends a listener, and what nobody accepted from it.
     pub(crate) fn unlisten(&self, nonce: u64) {
+        if !self.is_ours() {
+            return;
+        }
         if let Some(listener) = lock(&self.listeners).remove(&nonce) {
             // What became ready but was never accepted is closed like any other connection.
             for (established, route) in listener.close() {

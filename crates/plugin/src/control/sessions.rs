@@ -33,6 +33,9 @@ const MOST_ACCEPTED: usize = 16_384;
 /// Connections that a peer may have in set-up at once on one session.
 const MOST_CONNECTIONS: usize = 65_536;
 
+/// What a session without connections may have waiting to be written: its peer asks, and does not read the answers.
+const MOST_UNSENT_WITHOUT_CONNECTIONS: usize = 64 << 10;
+
 /// Where a connection goes once it is there.
 enum Target {
     Connect(Arc<PendingConnect>),
@@ -169,7 +172,16 @@ impl Session {
         }
     }
 
+    /// Whether nobody has proved to be welcome on it: a peer opened it, and no listener of ours has a connection on it.
+    fn is_strangers(&self) -> bool {
+        self.wanted.is_none() && self.connections.is_empty()
+    }
+
     fn send(&mut self, connection: u32, message: Message) -> io::Result<()> {
+        let unsent = self.stream.unsent_bytes();
+        if self.is_strangers() && unsent > MOST_UNSENT_WITHOUT_CONNECTIONS {
+            return Err(io::Error::other(format!("the peer does not read: {unsent} bytes wait to be sent")));
+        }
         self.stream.send(&Frame { connection, message }.encode())
     }
 }
@@ -512,7 +524,10 @@ impl Thread {
         let Some(session) = self.session(route.session) else {
             return;
         };
-        session.touch(now);
+        // What names no connection does not keep the session either.
+        if session.connections.contains_key(&route.connection) {
+            session.touch(now);
+        }
         match session.connections.get_mut(&route.connection) {
             Some(Connection::Open { peer_said_bye, .. }) => *peer_said_bye = true,
             Some(Connection::Closed) => {
@@ -534,6 +549,11 @@ impl Thread {
         let Err(error) = session.send(route.connection, message) else {
             return Ok(());
         };
+        if session.is_strangers() {
+            let text = format!("{}: {error}; its session was closed", session.peer_name());
+            let now = self.now_ns();
+            self.strangers.report(now, &text);
+        }
         self.end_session(route.session, &error.to_string());
         Err(())
     }

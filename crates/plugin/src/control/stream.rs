@@ -144,6 +144,11 @@ impl Stream {
         !self.output.is_empty()
     }
 
+    /// How many bytes wait to be written.
+    pub(crate) fn unsent_bytes(&self) -> usize {
+        self.output.len()
+    }
+
     /// Ends the control thread's part in the socket.
     pub(crate) fn deregister(&mut self, registry: &Registry) {
         let _ = registry.deregister(&mut self.socket);

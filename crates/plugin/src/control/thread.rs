@@ -26,8 +26,15 @@ const WAKER: PollToken = PollToken(0);
 const LISTENER: PollToken = PollToken(1);
 const FIRST: usize = 2;
 
-/// Sockets of strangers that may be open at once.
+/// Places for so many sockets are kept though nobody needs them.
+const FEW_ENTRIES: usize = 32;
+
+/// Sockets that have not said what they are may be this many at once, and no more than a quarter of all descriptors: they
+/// are also the application's.
 const MOST_INBOUND: usize = 4096;
+
+/// How long such a socket has, when others wait for its place. What is welcome has said what it is by then.
+const INBOUND_GRACE_NS: u64 = 1_000_000_000;
 
 /// A socket that is waiting for something.
 pub(super) enum Entry {
@@ -39,8 +46,9 @@ pub(super) enum Entry {
     LaneDial(LaneDial),
 }
 
-/// How long to wait before accepting again after the kernel refused.
+/// How long to wait before accepting again after the kernel refused, or while there is no place.
 const ACCEPT_AGAIN_NS: u64 = 100_000_000;
+const PLACE_AGAIN_NS: u64 = 5_000_000;
 
 /// Everything that the thread owns.
 pub(super) struct Thread {
@@ -59,6 +67,7 @@ pub(super) struct Thread {
     pub(super) key: Option<Key>,
     pub(super) entries: HashMap<usize, Entry>,
     pub(super) inbound: usize,
+    most_inbound: usize,
     pub(super) listeners: Listeners,
     pub(super) reaching: HashMap<ProcessId, Reaching>,
     /// Connections that await lanes, by their token.
@@ -99,7 +108,12 @@ impl Strangers {
 }
 
 impl Thread {
-    pub(super) fn new(config: ControlConfig, commands: Receiver<Command>, listeners: Listeners) -> Result<Self, Error> {
+    pub(super) fn new(
+        config: ControlConfig,
+        commands: Receiver<Command>,
+        listeners: Listeners,
+        most_files: u64,
+    ) -> Result<Self, Error> {
         let local = |what: &str, error: io::Error| Error::local(format!("the control thread cannot {what}: {error}"));
         let poll = Poll::new().map_err(|error| local("poll sockets", error))?;
         let waker = Waker::new(poll.registry(), WAKER).map_err(|error| local("be woken", error))?;
@@ -122,6 +136,7 @@ impl Thread {
             key: config.key,
             entries: HashMap::new(),
             inbound: 0,
+            most_inbound: usize::try_from(most_files / 4).unwrap_or(usize::MAX).clamp(1, MOST_INBOUND),
             listeners,
             reaching: HashMap::new(),
             lanes: HashMap::new(),
@@ -180,6 +195,7 @@ impl Thread {
                 return;
             }
             self.handle_deadlines();
+            self.give_memory_back();
             if self.stopping.is_some_and(|until| self.lingering.is_empty() || self.now_ns() >= until) {
                 return;
             }
@@ -201,13 +217,12 @@ impl Thread {
 
     fn accept_all(&mut self) {
         loop {
+            if self.inbound > self.most_inbound && !self.make_place() {
+                // Others wait in the kernel meanwhile.
+                self.accept_again_ns = Some(self.now_ns() + PLACE_AGAIN_NS);
+                return;
+            }
             match self.listener.accept() {
-                Ok((socket, _)) if self.inbound >= MOST_INBOUND => {
-                    drop(socket);
-                    let now = self.now_ns();
-                    let text = format!("{MOST_INBOUND} sockets have not said what they are; a further one was closed");
-                    self.strangers.report(now, &text);
-                }
                 Ok((socket, address)) => self.accept_socket(socket, address),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // The peer was gone before we looked, or we are out of descriptors for now: others may still come.
@@ -224,6 +239,23 @@ impl Thread {
         }
     }
 
+    /// Closes the oldest of the sockets that have not said what they are, unless even that is fresh.
+    fn make_place(&mut self) -> bool {
+        let accepted = |entry: &Entry| match entry {
+            Entry::Inbound(inbound) => Some(inbound.accepted_ns),
+            _ => None,
+        };
+        let all = self.entries.iter().filter_map(|(token, entry)| Some((accepted(entry)?, *token)));
+        let now = self.now_ns();
+        let Some((_, token)) = all.min().filter(|(accepted_ns, _)| accepted_ns + INBOUND_GRACE_NS <= now) else {
+            return false;
+        };
+        if let Some(Entry::Inbound(inbound)) = self.entries.remove(&token) {
+            self.inbound_makes_place(inbound);
+        }
+        true
+    }
+
     fn handle_ready(&mut self, token: usize) {
         // Taken out while it is handled, so that it may change everything else.
         match self.entries.remove(&token) {
@@ -231,6 +263,14 @@ impl Thread {
             Some(Entry::Inbound(inbound)) => self.handle_inbound(token, inbound),
             Some(Entry::LaneDial(dial)) => self.handle_lane_dial(token, dial),
             Some(Entry::Session(session)) => self.handle_session(token, session),
+        }
+    }
+
+    /// A crowd that has left leaves its places behind.
+    fn give_memory_back(&mut self) {
+        let (length, capacity) = (self.entries.len(), self.entries.capacity());
+        if capacity > FEW_ENTRIES && length < capacity / 8 {
+            self.entries.shrink_to(length * 2);
         }
     }
 

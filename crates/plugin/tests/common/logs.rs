@@ -30,6 +30,13 @@ pub(crate) fn warnings_with(words: &[&str]) -> Vec<String> {
     warnings().into_iter().filter(|text| words.iter().all(|word| text.contains(word))).collect()
 }
 
+/// Forgets what is no warning, so that it does not count as memory in use.
+pub(super) fn forget_info() {
+    let mut lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
+    lines.retain(|line| line.level == WARN);
+    lines.shrink_to_fit();
+}
+
 /// Every line of the level INFO so far.
 pub(crate) fn info_lines() -> Vec<String> {
     texts(INFO)

@@ -4,6 +4,7 @@
 #![allow(dead_code, unused_imports, reason = "each file of scenarios uses a part of this")]
 
 mod buffer;
+mod heap;
 mod logs;
 mod pair;
 mod process;
@@ -11,6 +12,7 @@ mod random;
 mod stranger;
 
 pub(crate) use buffer::Buffer;
+pub(crate) use heap::heap_bytes;
 pub(crate) use logs::{info_lines, warnings, warnings_with};
 pub(crate) use pair::{Pair, Received, accept, connect, listen};
 pub(crate) use process::{Peer, alone, each, with_peer};
@@ -65,8 +67,14 @@ pub(crate) fn until<T>(what: &str, poll: impl FnMut() -> Option<T>) -> T {
     until_within(PATIENCE, what, poll)
 }
 
+/// How much longer than usual everything may take: `cargo xtask stress` says so where a tool slows everything down.
+fn patience_factor() -> u32 {
+    std::env::var("RAILWEAVE_TEST_PATIENCE").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
 /// Polls until there is an answer, for at most so long.
 pub(crate) fn until_within<T>(limit: Duration, what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    let limit = limit * patience_factor();
     let begin = Instant::now();
     loop {
         if let Some(answer) = poll() {

@@ -73,11 +73,12 @@ fn watch(name: &str, case: usize, command: &mut Command) {
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let (give, output) = mpsc::channel();
     thread::spawn(move || give.send(read_all(reader)));
-    let status = end(&mut child, LIMIT);
+    let limit = LIMIT * super::patience_factor();
+    let status = end(&mut child, limit);
     kill_group(&child);
     let _ = child.wait();
     let output = output.recv_timeout(Duration::from_secs(10)).unwrap_or_else(|_| "(its output never ended)".to_owned());
-    let ending = status.map_or_else(|| format!("was killed after {} s", LIMIT.as_secs()), |status| status.to_string());
+    let ending = status.map_or_else(|| format!("was killed after {} s", limit.as_secs()), |status| status.to_string());
     let well = status.is_some_and(|status| status.success()) && output.contains(OVER);
     assert!(well, "{name}, case {case}: {ending}; it said:\n{output}");
 }
@@ -158,7 +159,7 @@ impl Peer {
 
     /// Waits for the peer to end well.
     pub(crate) fn wait(&mut self) {
-        let status = end(&mut self.child, LIMIT).expect("the peer ends in time");
+        let status = end(&mut self.child, LIMIT * super::patience_factor()).expect("the peer ends in time");
         assert!(status.success(), "the peer ended with {status}");
     }
 }

@@ -1,0 +1,223 @@
+//! `railweave bench --connections`: many connections at once, what memory they take, and what they cost while idle.
+
+use crate::job;
+use crate::network::{Network, NetworkArguments};
+use crate::output::{print, table};
+use crate::size::Size;
+use railweave_host::NetApi;
+use railweave_host::bootstrap::Link;
+use railweave_host::many::{Results, Settings, ThreadTime, run as measure};
+use serde::{Deserialize, Serialize};
+use std::error::Error;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// The size of each connection's message.
+const MESSAGE_BYTES: usize = 64 << 10;
+
+/// What the user wants.
+pub(crate) struct Wanted {
+    pub(crate) device: i32,
+    pub(crate) connections: usize,
+    pub(crate) idle_s: u64,
+    pub(crate) json: bool,
+}
+
+/// What each of the two ranks is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Job {
+    network: Network,
+    device: i32,
+    connections: usize,
+    idle_s: u64,
+}
+
+/// What a rank tells its parent.
+#[derive(Debug, Serialize, Deserialize)]
+enum Report {
+    /// What begins.
+    Phase(String),
+    /// What came out.
+    Done(Box<OfRank>),
+}
+
+/// What one rank measured.
+#[derive(Debug, Serialize, Deserialize)]
+struct OfRank {
+    plugin: String,
+    path: String,
+    api: u32,
+    device: String,
+    set_up_s: f64,
+    messages_s: f64,
+    side: Side,
+}
+
+/// The form of `--json`.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    /// The name of the plugin.
+    plugin: String,
+    /// The file that it was loaded from.
+    path: String,
+    /// The version of the net API.
+    api: u32,
+    /// The name of the device.
+    device: String,
+    /// How many connections there were.
+    connections: usize,
+    /// The size of each connection's message.
+    message_bytes: usize,
+    /// From the first listen until every connection was there on both sides.
+    set_up_s: f64,
+    /// From then until every connection had carried its message, and all were checked.
+    messages_s: f64,
+    /// The sending side, then the receiving one.
+    sides: Vec<Side>,
+}
+
+/// One side of the connections.
+#[derive(Debug, Serialize, Deserialize)]
+struct Side {
+    /// Growth of the process's resident memory, divided by the connections.
+    bytes_per_connection: f64,
+    /// The process's resident memory before the first listen, and with every connection used once.
+    memory_before: u64,
+    memory_after: u64,
+    /// Descriptors that the connections opened, divided by them.
+    descriptors_per_connection: f64,
+    /// What each thread did while nobody called, with `--idle`.
+    idle: Vec<Idle>,
+}
+
+/// What one thread did.
+#[derive(Debug, Serialize, Deserialize)]
+struct Idle {
+    thread: String,
+    ran_ms: f64,
+    watched_s: f64,
+    /// Of one core.
+    percent: f64,
+}
+
+/// Runs it and prints what was measured.
+pub(crate) fn run(network: &NetworkArguments, wanted: &Wanted) -> Result<(), Box<dyn Error>> {
+    let Wanted { device, connections, idle_s, json } = *wanted;
+    let job = job::Job::Connections(Job { network: network.network()?, device, connections, idle_s });
+    let ranks = network.spawn(2, &job)?;
+    let show_phases = std::io::stderr().is_terminal();
+    let mut found = [None, None];
+    network.supervise(ranks, |rank, body| match serde_json::from_slice(body) {
+        Ok(Report::Phase(phase)) if rank == 0 && show_phases => eprintln!("measuring: {phase}"),
+        Ok(Report::Done(done)) => found[rank] = Some(done),
+        _ => {}
+    })?;
+    let [Some(sender), Some(receiver)] = found else {
+        return Err("a rank ended without results; this is a bug of railweave".into());
+    };
+    let OfRank { plugin, path, api, device, set_up_s, messages_s, side } = *sender;
+    let outcome = Outcome {
+        plugin,
+        path,
+        api,
+        device,
+        connections,
+        message_bytes: MESSAGE_BYTES,
+        set_up_s,
+        messages_s,
+        sides: vec![side, receiver.side],
+    };
+    if json {
+        print(serde_json::to_string_pretty(&outcome)?)?;
+    } else {
+        show(&outcome)?;
+    }
+    Ok(())
+}
+
+/// A rank's part.
+pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
+    let (plugin, net) = job.network.start(link.rank())?;
+    let device = net.properties(job.device)?.name;
+    let settings = Settings {
+        device: job.device,
+        connections: job.connections,
+        message_bytes: MESSAGE_BYTES,
+        idle: Duration::from_secs(job.idle_s),
+        stall: job.network.stall(),
+    };
+    let results = measure(&net, link, &settings, |link, phase| {
+        // A parent that is gone shows in the next exchange.
+        let _ = report(link, &Report::Phase(phase.to_owned()));
+    })?;
+    net.finalize()?;
+    let done = OfRank {
+        plugin: plugin.name().to_owned(),
+        path: plugin.path().display().to_string(),
+        api: plugin.version(),
+        device,
+        set_up_s: results.set_up.as_secs_f64(),
+        messages_s: results.messages.as_secs_f64(),
+        side: Side::of(&results, job.connections),
+    };
+    report(link, &Report::Done(Box::new(done)))
+}
+
+fn report(link: &mut Link, report: &Report) -> Result<(), Box<dyn Error>> {
+    Ok(link.report(&serde_json::to_vec(report)?)?)
+}
+
+impl Side {
+    fn of(results: &Results, connections: usize) -> Self {
+        let each = |before: u64, after: u64| (after as f64 - before as f64) / connections.max(1) as f64;
+        Self {
+            bytes_per_connection: each(results.memory_before, results.memory_after),
+            memory_before: results.memory_before,
+            memory_after: results.memory_after,
+            descriptors_per_connection: each(results.descriptors_before as u64, results.descriptors_after as u64),
+            idle: results.idle.iter().map(Idle::of).collect(),
+        }
+    }
+}
+
+impl Idle {
+    fn of(thread: &ThreadTime) -> Self {
+        let (ran, watched) = (thread.ran.as_secs_f64(), thread.watched.as_secs_f64());
+        let percent = 100.0 * ran / watched.max(1e-9);
+        Self { thread: thread.name.clone(), ran_ms: ran * 1e3, watched_s: watched, percent }
+    }
+}
+
+const SIDES: [&str; 2] = ["sending", "receiving"];
+
+fn show(outcome: &Outcome) -> std::io::Result<()> {
+    let Outcome { plugin, path, api, device, connections, message_bytes, set_up_s, messages_s, sides } = outcome;
+    print(format_args!("{plugin} (net v{api}, device {device}), {path}"))?;
+    print(format_args!(
+        "{connections} connections at once: {set_up_s:.3} s until all are there, then {messages_s:.3} s for a checked \
+         message of {} on each",
+        Size(*message_bytes)
+    ))?;
+    let mut memory = table(&["side", "memory per connection", "descriptors per connection"], 1);
+    for (name, side) in SIDES.iter().zip(sides) {
+        let kib = format!("{:.1} KiB", side.bytes_per_connection / 1024.0);
+        memory.add_row([(*name).to_owned(), kib, format!("{:.2}", side.descriptors_per_connection)]);
+    }
+    print(memory)?;
+    if sides.iter().all(|side| side.idle.is_empty()) {
+        return Ok(());
+    }
+    let mut idle = table(&["side", "thread", "ran", "in", "of a core"], 2);
+    for (name, side) in SIDES.iter().zip(sides) {
+        for thread in &side.idle {
+            idle.add_row([
+                (*name).to_owned(),
+                thread.thread.clone(),
+                format!("{:.3} ms", thread.ran_ms),
+                format!("{:.1} s", thread.watched_s),
+                format!("{:.4} %", thread.percent),
+            ]);
+        }
+    }
+    print(idle)
+}

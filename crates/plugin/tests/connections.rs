@@ -1,0 +1,248 @@
+//! Connections in numbers: several hundred at once, and those that nobody finishes, which must leave nothing behind: no
+//! descriptor, no thread, no memory.
+
+mod common;
+
+use common::{
+    Buffer, Pair, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each, heap_bytes, listen, load,
+    noise, start, until, until_within, warnings, with_peer,
+};
+use railweave_host::LoadedNet;
+use railweave_host::net::{Comm, Handle, NetApi, Request};
+use std::io::{Read, Write};
+use std::time::Duration;
+
+/// Connections of a process with another one; fewer where a tool slows everything down.
+fn many() -> usize {
+    if std::env::var_os("RAILWEAVE_TEST_SMALL").is_some() { 30 } else { 300 }
+}
+
+/// Allocators keep some of what is freed; a leak grows beyond any bound.
+const SLACK_BYTES: usize = 64 << 10;
+
+/// How often something is done that must not add up.
+fn times() -> u64 {
+    if std::env::var_os("RAILWEAVE_TEST_SMALL").is_some() { 10 } else { 100 }
+}
+
+fn done(net: &LoadedNet, request: &Request) -> bool {
+    // SAFETY: callers test no request that is over, and keep its buffers.
+    unsafe { net.test(request, None) }.expect("a transfer goes on")
+}
+
+fn forget_what_is_done(net: &LoadedNet, requests: &mut [Option<Request>]) {
+    for request in requests {
+        request.take_if(|request| done(net, request));
+    }
+}
+
+#[test]
+fn hundreds_of_connections_are_set_up_at_once_over_one_session_and_each_carries_its_message() {
+    with_peer(
+        &[TWO_RAILS],
+        &[],
+        |mut peer| {
+            let (_plugin, net) = start();
+            let first = listen(&net, 0);
+            peer.link.write_all(&first.1.0).unwrap();
+            let first_recv = accept(&net, &first.0);
+            let before = descriptors();
+            let (listens, handles): (Vec<_>, Vec<_>) = (0..many()).map(|_| listen(&net, 0)).unzip();
+            handles.iter().for_each(|handle| peer.link.write_all(&handle.0).unwrap());
+            // Nobody accepts before every connect has begun.
+            peer.link.read_exact(&mut [0]).unwrap();
+            let mut recvs: Vec<_> = (0..many()).map(|_| None).collect();
+            until("all connections", || {
+                for (recv, listening) in recvs.iter_mut().zip(&listens).filter(|(recv, _)| recv.is_none()) {
+                    *recv = net.accept(listening).unwrap();
+                }
+                recvs.iter().all(Option::is_some).then_some(())
+            });
+            assert_eq!(descriptors(), before + 2 * many(), "a lane on each rail, and no further session");
+            let recvs: Vec<_> = recvs.into_iter().flatten().collect();
+            let buffers: Vec<_> = recvs.iter().map(|recv| Buffer::new(&net, Comm::Recv(recv), 3000)).collect();
+            let post = |(recv, to): (_, &Buffer)| {
+                // SAFETY: the buffers stay until the end.
+                unsafe { net.irecv(recv, &[to.part(1)], false) }.unwrap().expect("a fresh connection has room")
+            };
+            let mut requests: Vec<_> = recvs.iter().zip(&buffers).map(post).map(Some).collect();
+            until("all messages", || {
+                forget_what_is_done(&net, &mut requests);
+                requests.iter().all(Option::is_none).then_some(())
+            });
+            buffers.iter().enumerate().for_each(|(seed, buffer)| buffer.assert_holds(&noise(seed as u64, 3000)));
+            recvs.into_iter().for_each(|recv| net.close_recv(recv).unwrap());
+            listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
+            peer.link.write_all(&[1]).unwrap();
+            until("every lane is closed", || (descriptors() == before).then_some(()));
+            net.close_recv(first_recv).unwrap();
+            peer.wait();
+            assert_eq!(warnings(), Vec::<String>::new());
+        },
+        |mut link| {
+            let (_plugin, net) = start();
+            let mut read_handle = || {
+                let mut handle = Handle::default();
+                link.read_exact(&mut handle.0).unwrap();
+                handle
+            };
+            let first = connect(&net, 0, &read_handle());
+            let before = descriptors();
+            let mut handles: Vec<_> = (0..many()).map(|_| read_handle()).collect();
+            let mut sends: Vec<_> = handles.iter_mut().map(|handle| net.connect(0, handle).unwrap()).collect();
+            link.write_all(&[1]).unwrap();
+            until("all connections", || {
+                for (send, handle) in sends.iter_mut().zip(&mut handles).filter(|(send, _)| send.is_none()) {
+                    *send = net.connect(0, handle).unwrap();
+                }
+                sends.iter().all(Option::is_some).then_some(())
+            });
+            assert_eq!(descriptors(), before + 2 * many(), "a lane on each rail, and no further session");
+            let sends: Vec<_> = sends.into_iter().flatten().collect();
+            let hold = |(seed, send)| Buffer::holding(&net, Comm::Send(send), &noise(seed as u64, 3000));
+            let buffers: Vec<_> = sends.iter().enumerate().map(hold).collect();
+            let post = |(send, from): (_, &Buffer)| {
+                // SAFETY: the buffers stay until the end.
+                let isend = || unsafe { net.isend(send, from.start(), 3000, 1, from.registration()) };
+                until("a receive", || isend().unwrap())
+            };
+            let mut requests: Vec<_> = sends.iter().zip(&buffers).map(post).map(Some).collect();
+            until("all messages", || {
+                forget_what_is_done(&net, &mut requests);
+                requests.iter().all(Option::is_none).then_some(())
+            });
+            sends.into_iter().for_each(|send| net.close_send(send).unwrap());
+            link.read_exact(&mut [0]).unwrap();
+            until("every lane is closed", || (descriptors() == before).then_some(()));
+            net.close_send(first).unwrap();
+            assert_eq!(warnings(), Vec::<String>::new());
+        },
+    );
+}
+
+/// Where a communicator is when NCCL gives it up: it closes nothing of this, and only `finalize` follows.
+#[derive(Clone, Copy, Debug)]
+enum AbandonedAt {
+    /// A listen.
+    Listen,
+    /// A listen, and a connect to it that was asked for once.
+    Connect,
+    /// A connect whose listen was closed before it could be accepted.
+    ConnectToClosed,
+    /// A connect to a process that never answers.
+    ConnectToNobody,
+    /// Both sides are ready, but neither was taken.
+    Ready,
+    /// The connect was taken and closed, the accept never asked for.
+    Connected,
+    /// The accept was taken and closed, the connect never asked for again.
+    Accepted,
+}
+
+const STEPS: [AbandonedAt; 7] = [
+    AbandonedAt::Listen,
+    AbandonedAt::Connect,
+    AbandonedAt::ConnectToClosed,
+    AbandonedAt::ConnectToNobody,
+    AbandonedAt::Ready,
+    AbandonedAt::Connected,
+    AbandonedAt::Accepted,
+];
+
+fn abandon(net: &LoadedNet, other: &LoadedNet, at: AbandonedAt, nobody: &Handle) {
+    let (listening, mut handle) = listen(net, 0);
+    match at {
+        AbandonedAt::Listen => {}
+        AbandonedAt::Connect => assert!(net.connect(0, &mut handle).unwrap().is_none()),
+        AbandonedAt::ConnectToClosed => {
+            assert!(net.connect(0, &mut handle).unwrap().is_none());
+            net.close_listen(listening).unwrap();
+        }
+        AbandonedAt::ConnectToNobody => assert!(net.connect(0, &mut nobody.clone()).unwrap().is_none()),
+        AbandonedAt::Ready => {
+            let before = descriptors();
+            assert!(net.connect(0, &mut handle).unwrap().is_none());
+            // Two lanes with two ends in this process; whether both sides know of them by then does not matter.
+            until("the lanes", || (descriptors() >= before + 4).then_some(()));
+        }
+        AbandonedAt::Connected => net.close_send(connect(other, 0, &handle)).unwrap(),
+        AbandonedAt::Accepted => {
+            assert!(net.connect(0, &mut handle).unwrap().is_none());
+            net.close_recv(accept(net, &listening)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_set_up_that_is_abandoned_at_any_step_is_freed_with_its_context_while_others_go_on() {
+    each(
+        &STEPS,
+        |_| vec![TWO_RAILS],
+        |at| {
+            let plugin = load(None);
+            // Another communicator keeps the control thread, so that not everything ends with it.
+            let other = plugin.init(1, None).unwrap();
+            let pair = Pair::open(&other, &other, 0);
+            let silent = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let nobody = common::Stranger::handle(silent.local_addr().unwrap());
+            let round = |number: u64| {
+                let net = plugin.init(2, None).unwrap();
+                abandon(&net, &other, *at, &nobody);
+                net.finalize().unwrap();
+                pair.exchange(number, 10_000);
+            };
+            let before = descriptors();
+            (0..times() / 5).for_each(round);
+            let session_to_nobody = usize::from(matches!(at, AbandonedAt::ConnectToNobody));
+            until("descriptors are closed", || (descriptors() <= before + session_to_nobody).then_some(()));
+            let heap = heap_bytes();
+            (20..20 + times()).for_each(round);
+            until("descriptors are closed", || (descriptors() <= before + session_to_nobody).then_some(()));
+            assert_eq!(control_threads(), 1);
+            let limit = heap + SLACK_BYTES;
+            until("memory is freed", || (heap_bytes() <= limit).then_some(()));
+            pair.close();
+            other.finalize().unwrap();
+            until_within(Duration::from_secs(10), "all is closed", || (control_threads() == 0).then_some(()));
+            assert_eq!(warnings(), Vec::<String>::new());
+        },
+    );
+}
+
+#[test]
+fn a_connection_that_comes_and_goes_leaves_no_memory() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let keep = Pair::open(&net, &net, 0);
+        let round = |number: u64| {
+            let pair = Pair::open(&net, &net, 0);
+            pair.exchange(number, 20_000);
+            pair.close();
+        };
+        (0..times() / 4).for_each(round);
+        let before = descriptors();
+        until("closed connections are over", || (descriptors() <= before).then_some(()));
+        let heap = heap_bytes();
+        (30..30 + 2 * times()).for_each(round);
+        until("memory is freed", || (heap_bytes() <= heap + SLACK_BYTES).then_some(()));
+        keep.exchange(1, 1000);
+        keep.close();
+        assert_eq!(warnings(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_connect_that_nobody_answers_fails_at_its_deadline_and_is_freed() {
+    alone(&[TWO_RAILS, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "2")], || {
+        let (_plugin, net) = start();
+        let keep = Pair::open(&net, &net, 0);
+        let silent = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let before = descriptors();
+        let mut handle = common::Stranger::handle(silent.local_addr().unwrap());
+        let error = until("connect", || net.connect(0, &mut handle).map(|_| None).unwrap_or_else(Some));
+        assert!(error.to_string().contains("ncclRemoteError"), "{error}");
+        until("its socket closes", || (descriptors() == before).then_some(()));
+        assert_eq!((warnings().len(), common::warnings_with(&["connect: ", "Handshake timeout"]).len()), (1, 1));
+        keep.exchange(1, 1000);
+    });
+}

@@ -1,0 +1,439 @@
+//! Life in someone else's process: forks, signals, few descriptors, no place to write, other process ids, exits without
+//! a word, and libraries that are unloaded and loaded again.
+
+mod common;
+
+use common::{
+    Buffer, ONE_RAIL, Pair, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each, info_lines, listen,
+    load, noise, start, until, warnings, warnings_with, with_peer,
+};
+use railweave_host::net::{Comm, Handle, NetApi};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Forks a child that does this and ends without a destructor; whether it ended well.
+fn in_a_child(act: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the C library makes its allocator usable in the child; the child then uses this library and the plugin, which
+    // is what is tested, and ends without running the parent's destructors.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).unwrap_or(false);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(if well { 0 } else { 1 }) };
+    }
+    assert!(child > 0, "a child was forked");
+    let mut status = 0;
+    until("the child's end", || {
+        // SAFETY: the child's number is fork's, and the status is a place of this function.
+        let ended = unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) };
+        (ended == child).then_some(())
+    });
+    status == 0
+}
+
+#[test]
+fn a_forked_child_begins_afresh_and_its_parent_goes_on_while_messages_move() {
+    alone(&[TWO_RAILS], || {
+        let (plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let (pair, over) = (&pair, &over);
+            let mover = scope.spawn(move || {
+                let mut seed = 0;
+                while !over.load(Ordering::Relaxed) {
+                    pair.exchange(seed, 50_000);
+                    seed += 1;
+                }
+            });
+            for round in 0..10 {
+                assert!(
+                    in_a_child(|| {
+                        // Nothing of the parent's is there: not its context, not its control thread.
+                        let before = control_threads();
+                        let net = plugin.init(7, None).unwrap();
+                        let own = Pair::open(&net, &net, 0);
+                        own.exchange(round, 30_000);
+                        own.close();
+                        let during = control_threads();
+                        net.finalize().unwrap();
+                        (before, during, control_threads()) == (0, 1, 0)
+                    }),
+                    "child {round}"
+                );
+            }
+            over.store(true, Ordering::Relaxed);
+            mover.join().unwrap();
+        });
+        pair.exchange(1, 50_000);
+        assert_eq!(warnings(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn what_a_child_does_with_its_parents_connections_changes_nothing_for_the_parent() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let (listening, mut handle) = listen(&net, 0);
+        for round in 0..5 {
+            let pair = Pair::open(&net, &net, 0);
+            pair.exchange(round, 50_000);
+            let Pair { send, recv, .. } = &pair;
+            let (send, recv) = (send.pointer(), recv.pointer());
+            let well = in_a_child(|| {
+                let wrap = |pointer| std::ptr::NonNull::new(pointer).unwrap();
+                // It may not connect with what it has not made, which it is told.
+                let refused = net.connect(0, &mut handle).is_err() || net.connect(0, &mut handle).is_err();
+                // What it closes is its own copy.
+                net.close_send(railweave_host::net::SendComm::new(wrap(send))).unwrap();
+                net.close_recv(railweave_host::net::RecvComm::new(wrap(recv))).unwrap();
+                refused
+            });
+            assert!(well, "child {round}");
+            pair.exchange(round + 100, 50_000);
+            pair.close();
+        }
+        let (send, recv) = (connect(&net, 0, &handle), accept(&net, &listening));
+        Pair { from: &net, to: &net, send, recv }.exchange(1, 1000);
+        net.finalize().unwrap();
+        assert_eq!((control_threads(), warnings()), (0, vec![]));
+    });
+}
+
+#[test]
+fn an_unloaded_library_is_loaded_again_and_works_in_the_oldest_and_the_newest_version() {
+    each(
+        &[6, 12],
+        |_| vec![TWO_RAILS],
+        |version| {
+            let nothing = descriptors();
+            for round in 0..3 {
+                let plugin = load(Some(*version));
+                let net = plugin.init(round, None).unwrap();
+                let pair = Pair::open(&net, &net, 0);
+                pair.exchange(round, 100_000);
+                pair.close();
+                net.finalize().unwrap();
+                drop(plugin);
+                // Before v11 nobody says that it is over: the thread stays, with its port, its poll and its waker, and is
+                // the same one in the next round.
+                let kept = usize::from(*version < 11);
+                assert_eq!(control_threads(), kept);
+                until("sessions without connections close", || (descriptors() == nothing + 3 * kept).then_some(()));
+            }
+            assert_eq!(warnings(), Vec::<String>::new());
+        },
+    );
+}
+
+fn send_handle(link: &mut UnixStream, handle: &Handle) {
+    link.write_all(&handle.0).unwrap();
+}
+
+fn hear_handle(link: &mut UnixStream) -> Handle {
+    let mut handle = Handle::default();
+    link.read_exact(&mut handle.0).unwrap();
+    handle
+}
+
+#[test]
+fn a_process_that_exits_without_finalize_ends_well_and_at_once() {
+    with_peer(
+        &[TWO_RAILS],
+        &[],
+        |mut peer| {
+            let (_plugin, net) = start();
+            let (listening, handle) = listen(&net, 0);
+            send_handle(&mut peer.link, &handle);
+            let recv = accept(&net, &listening);
+            let to = Buffer::new(&net, Comm::Recv(&recv), 1000);
+            // SAFETY: the buffer stays until the connection is closed.
+            let request = unsafe { net.irecv(&recv, &[to.part(1)], false) }.unwrap().unwrap();
+            peer.wait();
+            // SAFETY: as above; the request is not over.
+            let error =
+                until("the end to show", || unsafe { net.test(&request, None) }.map(|_| None).unwrap_or_else(Some));
+            assert!(error.to_string().contains("ncclRemoteError"), "{error}");
+            assert!(!warnings_with(&["test: ", "(pid "]).is_empty(), "{:?}", warnings());
+        },
+        |mut link| {
+            let (plugin, net) = start();
+            let send = connect(&net, 0, &hear_handle(&mut link));
+            // Threads are at work, and one connect never ends.
+            let (_listening, mut handle) = listen(&net, 0);
+            let _ = net.connect(0, &mut handle);
+            std::mem::forget((plugin, net, send));
+            // With the handlers and destructors of an ordinary exit.
+            std::process::exit(0);
+        },
+    );
+}
+
+/// How often the handler ran.
+static SIGNALS: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn count_signal(_: libc::c_int) {
+    SIGNALS.fetch_add(1, Ordering::Relaxed);
+}
+
+#[test]
+fn signals_disturb_no_call_and_the_control_thread_takes_none() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        // SAFETY: the handler only counts; without SA_RESTART calls are interrupted.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = count_signal as *const () as usize;
+            libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut());
+            let every = libc::timeval { tv_sec: 0, tv_usec: 500 };
+            let timer = libc::itimerval { it_interval: every, it_value: every };
+            libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
+        }
+        for seed in 0..30 {
+            let pair = Pair::open(&net, &net, 0);
+            pair.exchange(seed, 1_000_000);
+            pair.close();
+        }
+        assert!(SIGNALS.load(Ordering::Relaxed) > 0, "signals came");
+        let statuses = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path().join("status"));
+        let control =
+            statuses.map(|path| fs::read_to_string(path).unwrap()).find(|text| text.contains("railweave-ctl"));
+        let blocked = control.unwrap().lines().find_map(|line| Some(line.strip_prefix("SigBlk:")?.trim().to_owned()));
+        let blocked = u64::from_str_radix(&blocked.unwrap(), 16).unwrap();
+        for signal in [libc::SIGALRM, libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGCHLD] {
+            assert!(blocked & 1 << (signal - 1) != 0, "signal {signal}: {blocked:#x}");
+        }
+        // SAFETY: an empty set is asked for, and written.
+        let ours = unsafe {
+            let mut ours: libc::sigset_t = std::mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), &raw mut ours);
+            libc::sigismember(&raw const ours, libc::SIGALRM)
+        };
+        assert_eq!(ours, 0, "this thread's own signals are as they were");
+        assert_eq!(warnings(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_peer_that_vanishes_while_it_is_sent_to_kills_nobody_with_sigpipe() {
+    with_peer(
+        &[TWO_RAILS],
+        &[],
+        |mut peer| {
+            // SAFETY: no handler is involved. Programs in C and Python have this, or worse.
+            unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+            let (_plugin, net) = start();
+            let (listening, handle) = listen(&net, 0);
+            send_handle(&mut peer.link, &handle);
+            let send = connect(&net, 0, &hear_handle(&mut peer.link));
+            let recv = accept(&net, &listening);
+            let from = Buffer::holding(&net, Comm::Send(&send), &noise(1, 8 << 20));
+            // SAFETY: the buffer stays until the connection is closed.
+            let isend = || unsafe { net.isend(&send, from.start(), from.bytes(), 1, from.registration()) };
+            let request = until("the peer's receive", || isend().unwrap());
+            peer.kill();
+            // SAFETY: as above; the request is not over.
+            let test = || unsafe { net.test(&request, None) };
+            until("the failure", || test().map(|_| None).unwrap_or_else(Some));
+            net.close_send(send).unwrap();
+            net.close_recv(recv).unwrap();
+            net.finalize().unwrap();
+        },
+        |mut link| {
+            let (_plugin, net) = start();
+            let (listening, handle) = listen(&net, 0);
+            let send = connect(&net, 0, &hear_handle(&mut link));
+            send_handle(&mut link, &handle);
+            let recv = accept(&net, &listening);
+            let to = Buffer::new(&net, Comm::Recv(&recv), 8 << 20);
+            // SAFETY: the buffer stays until this process is killed.
+            let _request = unsafe { net.irecv(&recv, &[to.part(1)], false) }.unwrap();
+            let _ = link.read(&mut [0]);
+            net.close_send(send).unwrap();
+        },
+    );
+}
+
+/// Sets this process's limits of open files.
+fn limit_files(soft: u64, hard: u64) {
+    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+    // SAFETY: the call reads what it is given.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+}
+
+#[test]
+fn a_low_soft_limit_of_files_is_raised_and_a_low_hard_one_is_named() {
+    let limits = [(64, 5000, 0), (64, 100, 1)];
+    each(
+        &limits,
+        |_| vec![TWO_RAILS],
+        |(soft, hard, lines)| {
+            limit_files(*soft, *hard);
+            let (_plugin, net) = start();
+            Pair::open(&net, &net, 0).exchange(1, 1000);
+            let raised = format!("was raised from {soft} to {hard}");
+            assert_eq!(info_lines().iter().filter(|line| line.contains(&raised)).count(), 1);
+            let words = [&*format!("only {hard} files may be open"), "ulimit -Hn", "4096"];
+            assert_eq!((warnings().len(), warnings_with(&words).len()), (*lines, *lines));
+        },
+    );
+}
+
+#[test]
+fn a_process_without_descriptors_says_so_and_goes_on_when_it_has_some() {
+    alone(&[ONE_RAIL], || {
+        limit_files(200, 200);
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        let spare: Vec<_> = std::iter::from_fn(|| fs::File::open("/dev/null").ok()).collect();
+        let (listening, mut handle) = listen(&net, 0);
+        let failed = until("connect", || match net.connect(0, &mut handle) {
+            Ok(None) => None,
+            Ok(Some(_)) => Some(false),
+            Err(_) => Some(true),
+        });
+        assert!(failed, "there is no descriptor for a lane");
+        let hints = warnings_with(&["may open no more files", "ulimit -Hn"]);
+        assert!(!hints.is_empty(), "{:?}", warnings());
+        pair.exchange(1, 100_000);
+        drop(spare);
+        net.close_listen(listening).unwrap();
+        let again = Pair::open(&net, &net, 0);
+        again.exchange(2, 1000);
+        pair.exchange(3, 1000);
+    });
+}
+
+#[test]
+fn strangers_cannot_take_every_descriptor_nor_keep_a_peer_out() {
+    alone(&[TWO_RAILS], || {
+        limit_files(400, 400);
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let port = railweave_transport::Handle::decode(&handle.0).unwrap().control_port;
+        let before = descriptors();
+        // A quarter of 400 and a newcomer on the plugin's side; these are in the same process, and count once more.
+        let held: Vec<_> = (0..140).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
+        thread::sleep(Duration::from_millis(300));
+        assert!(descriptors() <= before + held.len() + 101, "{} files", descriptors());
+        let (send, recv) = (connect(&net, 0, &handle), accept(&net, &listening));
+        Pair { from: &net, to: &net, send, recv }.exchange(1, 1000);
+        assert!(!warnings_with(&["has not said what it is", "while more wait"]).is_empty(), "{:?}", warnings());
+        drop(held);
+    });
+}
+
+#[test]
+fn nothing_is_ever_written_to_a_file() {
+    alone(&[TWO_RAILS], || {
+        std::env::set_current_dir("/proc").unwrap();
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the call reads what it is given; the signal would end this process at the first write to a file.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const none) }, 0);
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        pair.exchange(1, 300_000);
+        let links =
+            fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+        // What is open is sockets, pipes and the kernel's own objects, this listing of them, and nothing on a disk.
+        let on_disk =
+            |path: &std::path::PathBuf| path.is_absolute() && !path.starts_with("/proc") && !path.starts_with("/dev");
+        assert_eq!(links.filter(on_disk).collect::<Vec<_>>(), Vec::<std::path::PathBuf>::new());
+        pair.close();
+        net.finalize().unwrap();
+        assert_eq!(warnings(), Vec::<String>::new());
+    });
+}
+
+/// Set in the process that has a process namespace of its own.
+const INSIDE: &str = "RAILWEAVE_TEST_INSIDE";
+
+#[test]
+fn processes_in_other_process_namespaces_understand_one_another() {
+    with_peer(
+        &[TWO_RAILS],
+        &[],
+        |mut peer| {
+            let (_plugin, net) = start();
+            let mut there = [0];
+            peer.link.read_exact(&mut there).unwrap();
+            if there == [0] {
+                eprintln!("left out: this user may make no process namespaces (unshare)");
+                return;
+            }
+            let (listening, handle) = listen(&net, 0);
+            send_handle(&mut peer.link, &handle);
+            let send = connect(&net, 0, &hear_handle(&mut peer.link));
+            let recv = accept(&net, &listening);
+            // One connection each way: what is sent comes back.
+            let message = noise(1, 300_000);
+            let from = Buffer::holding(&net, Comm::Send(&send), &message);
+            let to = Buffer::new(&net, Comm::Recv(&recv), message.len());
+            pass(&net, (&send, &from), (&recv, &to));
+            to.assert_holds(&noise(2, 300_000));
+            assert!(info_lines().iter().any(|line| line.contains("(pid 1)")), "the peer's own number");
+            peer.wait();
+            assert_eq!(warnings(), Vec::<String>::new());
+        },
+        |mut link| {
+            if std::env::var_os(INSIDE).is_none() {
+                let mut unshare = Command::new("unshare");
+                unshare.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]);
+                let may = unshare.args(["true"]).status().is_ok_and(|status| status.success());
+                if !may {
+                    return link.write_all(&[0]).unwrap();
+                }
+                let mut unshare = Command::new("unshare");
+                unshare.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]);
+                unshare.arg(std::env::current_exe().unwrap()).args(std::env::args_os().skip(1)).env(INSIDE, "1");
+                // It takes over the link, which is standard input.
+                let status = unshare.status().unwrap();
+                assert!(status.success(), "{status}");
+                return;
+            }
+            assert_eq!(std::process::id(), 1);
+            link.write_all(&[1]).unwrap();
+            let (_plugin, net) = start();
+            let (listening, handle) = listen(&net, 0);
+            let theirs = hear_handle(&mut link);
+            send_handle(&mut link, &handle);
+            let send = connect(&net, 0, &theirs);
+            let recv = accept(&net, &listening);
+            let from = Buffer::holding(&net, Comm::Send(&send), &noise(2, 300_000));
+            let to = Buffer::new(&net, Comm::Recv(&recv), 300_000);
+            pass(&net, (&send, &from), (&recv, &to));
+            to.assert_holds(&noise(1, 300_000));
+            net.close_send(send).unwrap();
+            net.close_recv(recv).unwrap();
+            net.finalize().unwrap();
+            io::stderr().flush().unwrap();
+        },
+    );
+}
+
+/// Sends one buffer and receives another.
+fn pass(
+    net: &railweave_host::LoadedNet,
+    (send, from): (&railweave_host::net::SendComm, &Buffer),
+    (recv, to): (&railweave_host::net::RecvComm, &Buffer),
+) {
+    // SAFETY: the buffers stay until both requests are over.
+    let receiving = unsafe { net.irecv(recv, &[to.part(1)], false) }.unwrap().unwrap();
+    // SAFETY: as above.
+    let isend = || unsafe { net.isend(send, from.start(), from.bytes(), 1, from.registration()) };
+    let sending = until("the peer's receive", || isend().unwrap());
+    let (mut sent, mut received) = (false, false);
+    until("both messages", || {
+        // SAFETY: neither is tested once it is over.
+        sent = sent || unsafe { net.test(&sending, None) }.unwrap();
+        // SAFETY: as above.
+        received = received || unsafe { net.test(&receiving, None) }.unwrap();
+        (sent && received).then_some(())
+    });
+}
