@@ -3,10 +3,11 @@
 mod common;
 
 use common::{
-    ONE_RAIL, Pair, Random, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each, listen, load, noise,
+    Buffer, ONE_RAIL, Pair, Random, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each, listen,
+    load, noise,
 };
 use common::{start, until, warnings, warnings_with};
-use railweave_host::net::NetApi;
+use railweave_host::net::{Comm, NetApi};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
@@ -262,5 +263,58 @@ fn without_any_setting_a_connection_comes_up() {
         pair.exchange(1, 1_000_000);
         pair.close();
         assert!(warnings().is_empty());
+    });
+}
+
+#[test]
+fn an_end_that_waits_for_a_closed_peer_is_told_so() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let Pair { send, recv, .. } = Pair::open(&net, &net, 0);
+        let to = Buffer::new(&net, Comm::Recv(&recv), 1000);
+        // SAFETY: the buffer stays until the end.
+        let waiting = unsafe { net.irecv(&recv, &[to.part(7)], false) }.unwrap().unwrap();
+        net.close_send(send).unwrap();
+        // SAFETY: the request is not over.
+        let error =
+            until("the receive's failure", || unsafe { net.test(&waiting, None) }.map(|_| None).unwrap_or_else(Some));
+        assert!(error.to_string().contains("ncclRemoteError"), "{error}");
+        assert_eq!(warnings_with(&["test: ", "closed"]).len(), 1, "{:?}", warnings());
+        net.close_recv(recv).unwrap();
+
+        let Pair { send, recv, .. } = Pair::open(&net, &net, 0);
+        let from = Buffer::holding(&net, Comm::Send(&send), &noise(1, 1000));
+        net.close_recv(recv).unwrap();
+        // SAFETY: the buffer stays until the end.
+        let isend = || unsafe { net.isend(&send, from.start(), 1000, 7, from.registration()) };
+        let error = until("the send's failure", || isend().map(|_| None).unwrap_or_else(Some));
+        assert!(error.to_string().contains("ncclRemoteError"), "{error}");
+        net.close_send(send).unwrap();
+        net.finalize().unwrap();
+    });
+}
+
+#[test]
+fn what_came_before_the_peer_closed_is_received_however_late() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        let (from, to) = (pair.outgoing(&noise(1, 1000)), pair.incoming(1000));
+        let requests = [pair.irecv(&[to.part(7)]), pair.irecv(&[to.part(7)])];
+        let mut sends = vec![pair.isend(&from, 1000, 7), pair.isend(&from, 1000, 7)];
+        // Testing the first places both; the second stays untested until long after the peer has closed.
+        let mut first = Some(&requests[0]);
+        until("the first receive and both sends", || {
+            first = first.filter(|first| pair.test_recv(first).unwrap().is_none());
+            sends.retain(|send| pair.test_send(send).unwrap().is_none());
+            (first.is_none() && sends.is_empty()).then_some(())
+        });
+        let Pair { send, recv, .. } = pair;
+        net.close_send(send).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        // SAFETY: the request is not over.
+        assert!(unsafe { net.test(&requests[1], None) }.unwrap(), "it was there before the peer closed");
+        net.close_recv(recv).unwrap();
+        net.finalize().unwrap();
     });
 }

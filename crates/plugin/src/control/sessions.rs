@@ -177,6 +177,10 @@ impl Session {
         self.wanted.is_none() && self.connections.is_empty()
     }
 
+    fn is_open(&self, connection: u32) -> bool {
+        matches!(self.connections.get(&connection), Some(Connection::Open { .. }))
+    }
+
     fn send(&mut self, connection: u32, message: Message) -> io::Result<()> {
         let unsent = self.stream.unsent_bytes();
         if self.is_strangers() && unsent > MOST_UNSENT_WITHOUT_CONNECTIONS {
@@ -334,6 +338,9 @@ impl Thread {
             (Stage::Proof { .. }, Message::Proof(proof)) => self.handle_proof(token, &proof),
             (Stage::Up(_), Message::Offer(offer)) if session.wanted.is_none() => {
                 self.handle_offer(token, frame.connection, &offer);
+            }
+            (Stage::Up(_), Message::Refuse { reason, .. }) if session.is_open(frame.connection) => {
+                self.handle_late_refusal(token, frame.connection, &reason);
             }
             (Stage::Up(_), Message::Bye) => self.handle_bye(Route { session: token, connection: frame.connection }),
             (Stage::Up(_), Message::Hello(_) | Message::Offer(_) | Message::Proof(_))
@@ -519,6 +526,18 @@ impl Thread {
         }
     }
 
+    /// The acceptor gave up on a connection that is up on this side, as when READY came too late for it.
+    fn handle_late_refusal(&mut self, token: usize, connection: u32, reason: &str) {
+        let Some(session) = self.session(token) else {
+            return;
+        };
+        let text = format!("{} gave the connection up: {reason}", session.peer_name());
+        if let Some(Connection::Open { link, peer_said_bye }) = session.connections.get_mut(&connection) {
+            *peer_said_bye = true;
+            link.set_lost(Error::peer(text));
+        }
+    }
+
     fn handle_bye(&mut self, route: Route) {
         let now = self.now_ns();
         let Some(session) = self.session(route.session) else {
@@ -528,8 +547,15 @@ impl Thread {
         if session.connections.contains_key(&route.connection) {
             session.touch(now);
         }
+        let peer = session.peer_name();
         match session.connections.get_mut(&route.connection) {
-            Some(Connection::Open { peer_said_bye, .. }) => *peer_said_bye = true,
+            Some(Connection::Open { peer_said_bye, link }) => {
+                *peer_said_bye = true;
+                // What the peer sent before is there, or will never be: what is still stuck then has nothing to wait for.
+                let link = Arc::clone(link);
+                let text = format!("{peer} has closed the connection; look at that process's own log for the reason");
+                self.begin_losing(link, Error::peer(text));
+            }
             Some(Connection::Closed) => {
                 session.connections.remove(&route.connection);
                 self.peer_said_bye(route);
