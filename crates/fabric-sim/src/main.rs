@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 // It talks to the person who runs it.
-#![allow(clippy::print_stdout)]
+#![allow(clippy::print_stdout)] // a program whose output is its result
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
