@@ -18,6 +18,7 @@ mod connection;
 mod connector;
 mod cts;
 mod error;
+mod flush;
 mod handle;
 mod handshake;
 mod hello;
@@ -26,6 +27,7 @@ mod message;
 mod plant;
 mod receive;
 mod record;
+mod requests;
 mod send;
 
 pub use acceptor::{AcceptPairing, Acceptor};

@@ -7,6 +7,7 @@ use railweave_policy::Split;
 
 use crate::connection::{Rails, Work, bits, completion_buffer};
 use crate::cts::{self, CtsEntry, ENTRY_BYTES};
+use crate::flush::{FLUSHES, Flushes};
 use crate::handshake::{CTS_SIGNAL_EVERY, Depths};
 use crate::plant::{Plant, attributed, checks, planted};
 use crate::record::Records;
@@ -18,12 +19,6 @@ use crate::{
 
 /// Generic receives are posted when at least this many are missing.
 const REFILL_BATCH: u32 = 32;
-
-/// Flushes that may be outstanding at once.
-const FLUSHES: usize = 32;
-
-/// Tested receives whose rails are remembered for their flush.
-const REMEMBERED: usize = 256;
 
 /// A buffer to receive into.
 #[derive(Clone, Copy, Debug)]
@@ -124,16 +119,6 @@ impl Slot {
     }
 }
 
-#[derive(Clone, Copy, Default)]
-struct FlushRequest {
-    taken: bool,
-    generation: u32,
-    /// Rails on which it is still to be posted.
-    unposted: u8,
-    outstanding: u32,
-    targets: [RemoteSlice; MAX_RAILS],
-}
-
 /// The pool of generic receives of one rail.
 #[derive(Clone, Copy, Default)]
 struct Pool {
@@ -184,8 +169,7 @@ pub struct RecvConnection<F: Fabric> {
     peer_cts_keys: [u32; MAX_RAILS],
     records: Records,
     completions: [Completion; crate::connection::POLL_BATCH],
-    flushes: Box<[FlushRequest; FLUSHES]>,
-    rails_of: Box<[(u64, u8); REMEMBERED]>,
+    flushes: Flushes,
     error: Option<Box<Error>>,
     link: Arc<Link>,
     peer: String,
@@ -219,8 +203,7 @@ impl<F: Fabric> RecvConnection<F> {
             peer_cts_keys: parts.peer_cts_keys,
             records: Records::new(parts.records),
             completions: completion_buffer(),
-            flushes: Box::new([FlushRequest::default(); FLUSHES]),
-            rails_of: Box::new([(0, 0); REMEMBERED]),
+            flushes: Flushes::new(),
             error: None,
             link: parts.link,
             peer: parts.peer,
@@ -359,28 +342,9 @@ impl<F: Fabric> RecvConnection<F> {
         if self.error.is_some() {
             return Err(self.broken());
         }
-        let mut unposted = 0;
-        let mut targets = [RemoteSlice::default(); MAX_RAILS];
-        for buffer in buffers.iter().filter(|buffer| buffer.size > 0 && !buffer.keys.host) {
-            let (address, mask) = self.rails_of[remembered(buffer.address)];
-            let mask = if address == buffer.address && mask != 0 { mask } else { self.rails.usable };
-            let mask = if planted(Plant::FlushOneRail) { mask & mask.wrapping_neg() } else { mask };
-            unposted |= mask;
-            for rail in bits(mask) {
-                targets[rail] = RemoteSlice { address: buffer.address, key: buffer.keys.remote[rail] };
-            }
-        }
-        if unposted == 0 {
+        let Some(index) = self.flushes.begin(buffers, self.rails.usable)? else {
             return Ok(Flushed::Nothing);
-        }
-        let Some(index) = self.flushes.iter().position(|flush| !flush.taken) else {
-            return Err(Error::protocol(format!(
-                "more than {FLUSHES} flushes are outstanding on one connection; NCCL has at most 32 requests"
-            )));
         };
-        let flush = &mut self.flushes[index];
-        let generation = flush.generation.wrapping_add(1) & 0xff_ffff;
-        *flush = FlushRequest { taken: true, generation, unposted, outstanding: 0, targets };
         self.post_flush(index)?;
         Ok(Flushed::Pending(RecvRequest((SLOTS + index) as u16)))
     }
@@ -549,12 +513,7 @@ impl<F: Fabric> RecvConnection<F> {
         match Work::from_id(id) {
             Some(Work::Cts(_)) => Ok(()),
             Some(Work::Flush { request, generation }) => {
-                let flush = &mut self.flushes[usize::from(request)];
-                assert!(
-                    flush.generation == generation && flush.outstanding > 0 || !checks(),
-                    "a flush on rail {rail} came back twice"
-                );
-                flush.outstanding -= 1;
+                self.flushes.handle_sent(usize::from(request), generation, rail);
                 Ok(())
             }
             _ => panic!("a receiver got a completion of work that it never posts: {:#x}", id.0),
@@ -643,40 +602,28 @@ impl<F: Fabric> RecvConnection<F> {
         let slot = &self.slots[index];
         for address in &slot.addresses[..usize::from(slot.count)] {
             if *address != 0 {
-                self.rails_of[remembered(*address)] = (*address, slot.expected);
+                self.flushes.remember(*address, slot.expected);
             }
         }
     }
 
     fn post_flush(&mut self, index: usize) -> Result<(), Error> {
-        let generation = self.flushes[index].generation;
-        for rail in bits(self.flushes[index].unposted) {
-            let target = self.flushes[index].targets[rail];
-            let id = Work::Flush { request: index as u8, generation }.id();
-            match self.rails.get_mut(rail).rail.post_flush(target, id) {
-                Ok(()) => {
-                    self.flushes[index].unposted &= !(1 << rail);
-                    self.flushes[index].outstanding += 1;
-                }
-                Err(PostError::Full) => {}
-                Err(error) => return Err(self.post_failed(rail, error)),
-            }
+        match self.flushes.post(index, &mut self.rails) {
+            Ok(()) => Ok(()),
+            Err((rail, error)) => Err(self.post_failed(rail, error)),
         }
-        Ok(())
     }
 
     fn test_flush(&mut self, index: usize) -> Result<bool, Error> {
         if self.error.is_some() {
             return Err(self.broken());
         }
-        if !self.flushes.get(index).is_some_and(|flush| flush.taken) {
+        if !self.flushes.is_under_way(index) {
             return Err(not_under_way(SLOTS + index));
         }
         let moved = self.poll()?;
         self.post_flush(index)?;
-        let flush = &mut self.flushes[index];
-        if flush.unposted == 0 && flush.outstanding == 0 {
-            flush.taken = false;
+        if self.flushes.finish(index) {
             return Ok(true);
         }
         if !moved {
@@ -722,12 +669,6 @@ impl<F: Fabric> RecvConnection<F> {
             PostError::Full | PostError::Broken => Error::peer(message),
         })
     }
-}
-
-#[inline]
-fn remembered(address: u64) -> usize {
-    // Buffers are at least 4 KiB apart in NCCL's pipelines, and steps of a power of two must not fall together.
-    (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % REMEMBERED
 }
 
 #[cold]

@@ -10,6 +10,7 @@ use crate::cts::{CtsEntry, CtsStream};
 use crate::handshake::longest_chain;
 use crate::plant::{Plant, checks, planted, said_mask, shared};
 use crate::record::{self, RecordSource};
+use crate::requests::{REQUESTS, Requests};
 use crate::{
     ConnectionConfig, Error, Immediate, ImmediateLayout, Link, MAX_BUFFERS, MAX_MESSAGE_BYTES, MemoryKeys, RailInfo,
     SLOTS, SPLIT_UNIT,
@@ -17,9 +18,6 @@ use crate::{
 
 /// From this size on, a connection with striped lanes uses all lanes of a rail for one message.
 pub(crate) const STRIPE_FROM: u64 = 64 * 1024;
-
-/// Sends that may be outstanding at once.
-const REQUESTS: usize = 256;
 
 /// A message to send.
 #[derive(Clone, Copy, Debug)]
@@ -92,53 +90,6 @@ struct Posted {
     owed: u16,
     count: u8,
     requests: [u8; MAX_BUFFERS],
-}
-
-/// Which requests are free, under way, or done.
-struct Requests {
-    free: [u64; REQUESTS / 64],
-    done: [u64; REQUESTS / 64],
-    sizes: Box<[u64; REQUESTS]>,
-}
-
-impl Requests {
-    fn new() -> Self {
-        Self { free: [u64::MAX; REQUESTS / 64], done: [0; REQUESTS / 64], sizes: Box::new([0; REQUESTS]) }
-    }
-
-    #[inline]
-    fn first_free(&self) -> Option<u8> {
-        let word = self.free.iter().position(|word| *word != 0)?;
-        Some((word * 64) as u8 + self.free[word].trailing_zeros() as u8)
-    }
-
-    #[inline]
-    fn take(&mut self, request: u8) {
-        self.free[usize::from(request) / 64] &= !(1 << (request % 64));
-    }
-
-    #[inline]
-    fn finish(&mut self, request: u8) {
-        self.done[usize::from(request) / 64] |= 1 << (request % 64);
-    }
-
-    /// The size of a request that is done, which is then free again.
-    #[inline]
-    fn release(&mut self, request: u8) -> Option<u64> {
-        let (word, bit) = (usize::from(request) / 64, 1 << (request % 64));
-        if self.done[word] & bit == 0 {
-            return None;
-        }
-        self.done[word] &= !bit;
-        if !(planted(Plant::RequestLeaked) && self.sizes[usize::from(request)] == 0) {
-            self.free[word] |= bit;
-        }
-        Some(self.sizes[usize::from(request)])
-    }
-
-    fn is_free(&self, request: u8) -> bool {
-        self.free[usize::from(request) / 64] & 1 << (request % 64) != 0
-    }
 }
 
 /// What the handshake puts a sending connection together from.
@@ -682,20 +633,5 @@ mod tests {
             }
             prop_assert_eq!(at, offset + bytes);
         }
-    }
-
-    #[test]
-    fn requests_come_free_only_when_they_are_done() {
-        let mut requests = Requests::new();
-        for expected in 0..=255 {
-            assert_eq!(requests.first_free(), Some(expected));
-            requests.take(expected);
-        }
-        assert_eq!(requests.first_free(), None);
-        assert_eq!(requests.release(70), None);
-        requests.sizes[70] = 7;
-        requests.finish(70);
-        assert_eq!((requests.release(70), requests.release(70)), (Some(7), None));
-        assert_eq!(requests.first_free(), Some(70));
     }
 }

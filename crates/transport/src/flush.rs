@@ -1,0 +1,118 @@
+//! Flushes: making what rails wrote into GPU memory visible to its owner.
+//!
+//! NCCL flushes buffers, not requests. So a tested receive leaves which rails wrote into its buffers, by their address, and a
+//! flush reads one byte back through each of these rails.
+
+use railweave_fabric::{Fabric, MAX_RAILS, PostError, Rail, RemoteSlice};
+
+use crate::connection::{Rails, Work, bits};
+use crate::plant::{Plant, checks, planted};
+use crate::{Error, Incoming};
+
+/// Flushes that may be outstanding at once.
+pub(crate) const FLUSHES: usize = 32;
+
+/// Tested receives whose rails are remembered for their flush.
+const REMEMBERED: usize = 256;
+
+#[derive(Clone, Copy, Default)]
+struct FlushRequest {
+    taken: bool,
+    generation: u32,
+    /// Rails on which it is still to be posted.
+    unposted: u8,
+    outstanding: u32,
+    targets: [RemoteSlice; MAX_RAILS],
+}
+
+/// The flushes of a receiving connection.
+pub(crate) struct Flushes {
+    requests: Box<[FlushRequest; FLUSHES]>,
+    /// Address of a buffer, and the rails that wrote into it last.
+    rails_of: Box<[(u64, u8); REMEMBERED]>,
+}
+
+impl Flushes {
+    pub(crate) fn new() -> Self {
+        Self { requests: Box::new([FlushRequest::default(); FLUSHES]), rails_of: Box::new([(0, 0); REMEMBERED]) }
+    }
+
+    /// Keeps which rails wrote into the buffer at `address`.
+    #[inline]
+    pub(crate) fn remember(&mut self, address: u64, mask: u8) {
+        self.rails_of[remembered(address)] = (address, mask);
+    }
+
+    /// Begins a flush of those buffers that need one: GPU memory with bytes in it. None when none does.
+    pub(crate) fn begin(&mut self, buffers: &[Incoming<'_>], usable: u8) -> Result<Option<usize>, Error> {
+        let mut unposted = 0;
+        let mut targets = [RemoteSlice::default(); MAX_RAILS];
+        for buffer in buffers.iter().filter(|buffer| buffer.size > 0 && !buffer.keys.host) {
+            let (address, mask) = self.rails_of[remembered(buffer.address)];
+            let mask = if address == buffer.address && mask != 0 { mask } else { usable };
+            let mask = if planted(Plant::FlushOneRail) { mask & mask.wrapping_neg() } else { mask };
+            unposted |= mask;
+            for rail in bits(mask) {
+                targets[rail] = RemoteSlice { address: buffer.address, key: buffer.keys.remote[rail] };
+            }
+        }
+        if unposted == 0 {
+            return Ok(None);
+        }
+        let Some(index) = self.requests.iter().position(|flush| !flush.taken) else {
+            return Err(Error::protocol(format!(
+                "more than {FLUSHES} flushes are outstanding on one connection; NCCL has at most 32 requests"
+            )));
+        };
+        let flush = &mut self.requests[index];
+        let generation = flush.generation.wrapping_add(1) & 0xff_ffff;
+        *flush = FlushRequest { taken: true, generation, unposted, outstanding: 0, targets };
+        Ok(Some(index))
+    }
+
+    /// Posts a flush on the rails that have room; the rail and why, where one refuses.
+    pub(crate) fn post<F: Fabric>(&mut self, index: usize, rails: &mut Rails<F>) -> Result<(), (usize, PostError)> {
+        let flush = &mut self.requests[index];
+        for rail in bits(flush.unposted) {
+            let id = Work::Flush { request: index as u8, generation: flush.generation }.id();
+            match rails.get_mut(rail).rail.post_flush(flush.targets[rail], id) {
+                Ok(()) => {
+                    flush.unposted &= !(1 << rail);
+                    flush.outstanding += 1;
+                }
+                Err(PostError::Full) => {}
+                Err(error) => return Err((rail, error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// A rail is done with its part of a flush.
+    pub(crate) fn handle_sent(&mut self, index: usize, generation: u32, rail: usize) {
+        let flush = &mut self.requests[index];
+        assert!(
+            flush.generation == generation && flush.outstanding > 0 || !checks(),
+            "a flush on rail {rail} came back twice"
+        );
+        flush.outstanding -= 1;
+    }
+
+    /// Whether there is such a flush.
+    pub(crate) fn is_under_way(&self, index: usize) -> bool {
+        self.requests.get(index).is_some_and(|flush| flush.taken)
+    }
+
+    /// Ends a flush that every rail is done with; whether it is.
+    pub(crate) fn finish(&mut self, index: usize) -> bool {
+        let flush = &mut self.requests[index];
+        let done = flush.unposted == 0 && flush.outstanding == 0;
+        flush.taken &= !done;
+        done
+    }
+}
+
+#[inline]
+fn remembered(address: u64) -> usize {
+    // Buffers are at least 4 KiB apart in NCCL's pipelines, and steps of a power of two must not fall together.
+    (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % REMEMBERED
+}
