@@ -21,9 +21,8 @@ pub struct TcpConfig {
     /// Size of the kernel's buffers per socket and direction in bytes. None leaves it to the kernel, which then adapts
     /// it to the path; a fixed size ends that, and is cut to `net.core.wmem_max` and `net.core.rmem_max`.
     pub socket_buffer: Option<u32>,
-    /// After how long without an answer from the peer's host a lane fails. None leaves the kernel's own limits, about
-    /// 15 minutes. The kernel also counts time in which the peer's host answers but its process reads nothing while
-    /// bytes wait for it, so this must be longer than any pause of the peer's progress.
+    /// After how long without an answer from the peer's host a lane fails; a peer whose host answers may read nothing for
+    /// as long as it likes. Noticed when the lane is polled. None leaves the kernel's own limits, about 15 minutes.
     pub peer_timeout: Option<Duration>,
 }
 
@@ -142,7 +141,7 @@ mod tests {
     use railweave_fabric::{Rail, Role};
 
     const SPEC: RailSpec =
-        RailSpec { role: Role::Sender, lanes: 2, send_depth: 4, receive_depth: 4, traffic_class: None };
+        RailSpec { role: Role::Sender, lanes: 2, send_depth: 4, receive_depth: 4, traffic_class: None, peer: None };
 
     fn refusal<T>(result: Result<T, SetupError>) -> String {
         result.err().expect("refused").message

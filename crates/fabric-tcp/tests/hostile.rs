@@ -19,7 +19,7 @@ use railweave_fabric_tcp::{TcpConfig, TcpDomain, TcpRail, TcpRegistration};
 
 const LENGTH: usize = 100_000;
 const SPEC: RailSpec =
-    RailSpec { role: Role::Receiver, lanes: 1, send_depth: 8, receive_depth: 4, traffic_class: None };
+    RailSpec { role: Role::Receiver, lanes: 1, send_depth: 8, receive_depth: 4, traffic_class: None, peer: None };
 
 /// A rail with one lane, whose peer is the test.
 struct Victim {
@@ -109,7 +109,14 @@ impl Victim {
 
     fn post(&mut self, length: usize) -> Result<(), PostError> {
         let local = LocalSlice { address: self.region.address(), length: length as u32, key: self.key };
-        let write = Write { local, remote: RemoteSlice::default(), immediate: None, signalled: true, id: WorkId(5) };
+        let write = Write {
+            local,
+            remote: RemoteSlice::default(),
+            immediate: None,
+            signalled: true,
+            host: true,
+            id: WorkId(5),
+        };
         self.rail.post(0, &[write])
     }
 
@@ -208,7 +215,8 @@ fn acknowledgements_that_cannot_be_are_refused() {
     victim.peer = peer;
     let registration = domain.register(Memory::from_region(&region), Access::SOURCE).unwrap();
     let local = LocalSlice { address: region.address(), length: 64 << 20, key: registration.local_key() };
-    let write = Write { local, remote: RemoteSlice::default(), immediate: None, signalled: true, id: WorkId(1) };
+    let write =
+        Write { local, remote: RemoteSlice::default(), immediate: None, signalled: true, host: true, id: WorkId(1) };
     victim.rail.post(0, &[write]).unwrap();
     victim.send(&acknowledgement(1));
     victim.until("the failure", |victim| !victim.failures().is_empty());
@@ -328,7 +336,8 @@ fn acknowledging_is_not_done_before_the_kernel_has_it() {
     let registration = domain.register(Memory::from_region(&region), Access::DATA).unwrap();
     let key = registration.local_key();
     let local = LocalSlice { address: region.address(), length: 64 << 20, key };
-    let write = Write { local, remote: RemoteSlice::default(), immediate: None, signalled: false, id: WorkId(1) };
+    let write =
+        Write { local, remote: RemoteSlice::default(), immediate: None, signalled: false, host: true, id: WorkId(1) };
     rail.post(0, &[write]).unwrap();
     victim.rail = rail;
     victim.peer = peer;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use pairs::Loopback;
+use pairs::{IPV4, Loopback};
 use railweave_fabric::conformance::{End, Harness, Pair};
 use railweave_fabric::{
     Access, Completion, Domain, LocalSlice, Memory, PostError, Rail, RailSpec, Region, Registration, RemoteSlice, Role,
@@ -16,7 +16,7 @@ use railweave_fabric_tcp::{Tcp, TcpConfig};
 
 const LANES: u8 = 2;
 const SPEC: RailSpec =
-    RailSpec { role: Role::Sender, lanes: LANES, send_depth: 16, receive_depth: 32, traffic_class: None };
+    RailSpec { role: Role::Sender, lanes: LANES, send_depth: 16, receive_depth: 32, traffic_class: None, peer: None };
 const SIZES: [u32; 6] = [64, 100_000, 1, 4097, 300_001, 20_000];
 const MESSAGES: usize = 900;
 const AREA: usize = 300_064;
@@ -35,8 +35,14 @@ fn drive(mut end: End<Tcp>, source: &Arc<Region>, target: RemoteSlice, taken: &A
         while posted < MESSAGES && posted - peer_took.load(Ordering::Acquire) < 32 {
             let length = SIZES[posted % SIZES.len()];
             let local = LocalSlice { address: source.address(), length, key };
-            let write =
-                Write { local, remote: target, immediate: Some(length), signalled: true, id: WorkId(posted as u64) };
+            let write = Write {
+                local,
+                remote: target,
+                immediate: Some(length),
+                signalled: true,
+                host: true,
+                id: WorkId(posted as u64),
+            };
             match end.rail.post((posted % usize::from(LANES)) as u8, &[write]) {
                 Ok(()) => posted += 1,
                 // A broken lane says why in the next poll.
@@ -96,15 +102,19 @@ fn run(mut harness: Loopback) {
 
 #[test]
 fn with_tiny_send_buffers() {
-    run(Loopback { config: TcpConfig::default(), send_buffer: Some(4608) });
+    run(Loopback { address: IPV4, config: TcpConfig::default(), send_buffer: Some(4608) });
 }
 
 #[test]
 fn with_small_buffers_both_ways() {
-    run(Loopback { config: TcpConfig { socket_buffer: Some(64 << 10), ..TcpConfig::default() }, send_buffer: None });
+    run(Loopback {
+        address: IPV4,
+        config: TcpConfig { socket_buffer: Some(64 << 10), ..TcpConfig::default() },
+        send_buffer: None,
+    });
 }
 
 #[test]
 fn with_ordinary_buffers() {
-    run(Loopback { config: TcpConfig::default(), send_buffer: None });
+    run(Loopback { address: IPV4, config: TcpConfig::default(), send_buffer: None });
 }

@@ -1,6 +1,7 @@
 //! The traits that a network implements.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -87,6 +88,8 @@ pub struct RailSpec {
     pub receive_depth: u32,
     /// DSCP and ECN bits of every packet (the IPv4 TOS byte, the IPv6 and GRH traffic class); None leaves the default.
     pub traffic_class: Option<u8>,
+    /// The peer's address as it was offered: a port with several addresses of its own takes one that suits.
+    pub peer: Option<Ipv6Addr>,
 }
 
 /// How the other end reaches a lane, in the fabric's own bytes (docs/wire.md gives them per fabric).
@@ -170,6 +173,8 @@ pub struct Write {
     /// Whether [`Completion::Sent`] is wanted. A chain's unsignalled writes give their room back with the next
     /// signalled one on the same lane.
     pub signalled: bool,
+    /// The source is host memory, so that the processor may read it: a fabric may carry a short one in the work itself.
+    pub host: bool,
     /// Comes back in the completion.
     pub id: WorkId,
 }

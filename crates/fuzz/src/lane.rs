@@ -111,7 +111,14 @@ fn sockets() -> (TcpStream, TcpStream) {
 }
 
 fn rail(domain: &Arc<TcpDomain>, socket: TcpStream) -> TcpRail {
-    let spec = RailSpec { role: Role::Receiver, lanes: 1, send_depth: 8, receive_depth: RECEIVES, traffic_class: None };
+    let spec = RailSpec {
+        role: Role::Receiver,
+        lanes: 1,
+        send_depth: 8,
+        receive_depth: RECEIVES,
+        traffic_class: None,
+        peer: None,
+    };
     let mut pending = domain.open_rail(&spec).expect("a fair specification");
     pending.attach(0, socket.into()).expect("a connected socket");
     pending.into_rail().expect("its only lane is there")
@@ -234,7 +241,7 @@ impl Victim {
         let (address, key) = (self.memory.address() + READ_ONLY.start as u64, self.keys[1]);
         let local = LocalSlice { address, length, key };
         let remote = RemoteSlice { address: input.u64(), key: input.u32() };
-        let write = Write { local, remote, immediate: None, signalled: true, id: WorkId(7) };
+        let write = Write { local, remote, immediate: None, signalled: true, host: true, id: WorkId(7) };
         let _ = self.rail.post(0, &[write]);
     }
 

@@ -242,6 +242,7 @@ impl<F: Fabric> Acceptor<F> {
             send_depth: depths.send,
             receive_depth: depths.receive,
             traffic_class: self.common.config.traffic_class,
+            peer: Some(opening.plan.remote.address),
         })?;
         if !F::LANES_ARE_SOCKETS {
             pending.connect(endpoints)?;

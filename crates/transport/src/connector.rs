@@ -234,6 +234,7 @@ impl<F: Fabric> Connector<F> {
             send_depth: depths.send,
             receive_depth: depths.receive,
             traffic_class: self.common.config.traffic_class,
+            peer: Some(plan.remote.address),
         })?;
         opening.cts_key = cts.remote_key();
         opening.record_key = keys(&records).0;

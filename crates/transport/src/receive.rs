@@ -430,6 +430,7 @@ impl<F: Fabric> RecvConnection<F> {
             },
             immediate: None,
             signalled,
+            host: true,
             id,
         };
         let state = self.rails.rails[rail].as_mut().expect("CTS goes over a usable rail");

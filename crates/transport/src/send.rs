@@ -70,6 +70,7 @@ struct Part {
     address: u64,
     size: u64,
     local: [u32; MAX_RAILS],
+    host: bool,
     request: u8,
 }
 
@@ -212,7 +213,8 @@ impl<F: Fabric> SendConnection<F> {
         };
         let receive = filling.entries[buffer].size;
         let size = if planted(Plant::CutIgnored) { message.size } else { message.size.min(receive) };
-        filling.parts[buffer] = Part { address: message.address, size, local: message.keys.local, request };
+        filling.parts[buffer] =
+            Part { address: message.address, size, local: message.keys.local, host: message.keys.host, request };
         let filled = filling.filled | 1 << buffer;
         if usize::from(filled.count_ones() as u8) == filling.count && !self.post_slot()? {
             return self.no_room();
@@ -368,6 +370,7 @@ impl<F: Fabric> SendConnection<F> {
                 remote: RemoteSlice { address: entry.address + piece.offset, key: entry.keys[key_of(piece.rail)] },
                 immediate,
                 signalled: true,
+                host: part.host,
                 id,
             };
             let lane = self.lane(piece.rail);
@@ -462,6 +465,7 @@ impl<F: Fabric> SendConnection<F> {
                         key: part.local[rail],
                     },
                     remote: RemoteSlice { address: entry.address + offset, key: entry.keys[key_of(rail)] },
+                    host: part.host,
                     ..Write::default()
                 });
                 offset += length;
@@ -490,6 +494,7 @@ impl<F: Fabric> SendConnection<F> {
                 address: self.peer_records.wrapping_add(record::offset(slot) as u64),
                 key: self.peer_record_keys[rail],
             };
+            last.host = true;
         }
         last.immediate = Some(immediate);
         last.signalled = true;

@@ -10,7 +10,7 @@ use crate::{
 
 /// The specification that cases start from.
 pub(super) const SPEC: RailSpec =
-    RailSpec { role: Role::Sender, lanes: 1, send_depth: 64, receive_depth: 64, traffic_class: None };
+    RailSpec { role: Role::Sender, lanes: 1, send_depth: 64, receive_depth: 64, traffic_class: None, peer: None };
 
 /// A pair of ends that a case drives.
 pub(super) struct Bench<'h, H: Harness> {
@@ -217,7 +217,7 @@ impl<F: Fabric> Block<F> {
 
 /// A plain write.
 pub(super) fn write(local: LocalSlice, remote: RemoteSlice) -> Write {
-    Write { local, remote, immediate: None, signalled: false, id: WorkId(0) }
+    Write { local, remote, host: true, ..Write::default() }
 }
 
 /// A write whose completion is wanted.
