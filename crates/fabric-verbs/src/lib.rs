@@ -1,7 +1,30 @@
 //! Rails over RDMA: InfiniBand and RoCE through libibverbs, which is loaded at run time.
 //!
-//! The hardware edge is a ladder. [`sys`] holds C's types and functions; `device`, `memory` and `queue_pair` own what the
-//! library hands out and destroy it in the right order; [`VerbsDomain`] and [`VerbsRail`] are the fabric. What a machine
-//! has is in `discovery`.
+//! The hardware edge is a ladder. [`sys`] holds C's types and functions; [`Device`] and what `queues` and `memory` own
+//! are what the library hands out, destroyed in the right order; [`VerbsDomain`] and [`VerbsRail`] are the fabric. What a
+//! machine has is in [`discovery`], and which of its GIDs a lane uses in [`gid`].
 
+mod config;
+mod device;
+pub mod discovery;
+mod domain;
+mod endpoint;
+mod events;
+mod flush;
+pub mod gid;
+mod memory;
+mod pending;
+mod pointers;
+mod queues;
+mod rail;
+mod status;
 pub mod sys;
+mod sysfs;
+
+pub use config::{RelaxedOrdering, VerbsConfig};
+pub use device::{About, Device, Event, Gid};
+pub use domain::{Verbs, VerbsDomain, port_state};
+pub use events::DeviceEvents;
+pub use memory::VerbsRegistration;
+pub use pending::VerbsPendingRail;
+pub use rail::VerbsRail;

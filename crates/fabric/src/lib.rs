@@ -19,7 +19,7 @@ mod region;
 
 pub use error::{Fault, PostError, RailError, RegisterError, SetupError};
 pub use memory::{Access, Memory, MemoryKind};
-pub use port::{Discovery, LeftOut, LinkLayer, PointerSupport, PortFacts};
+pub use port::{Discovery, EventSource, LeftOut, LinkLayer, PointerSupport, PortEvent, PortFacts};
 pub use rail::{
     Completion, Domain, Fabric, LaneEndpoint, LocalSlice, PendingRail, Rail, RailSpec, Registration, RemoteSlice, Role,
     WorkId, Write,

@@ -1,6 +1,7 @@
 //! Facts about ports, as a fabric reads them from the machine. What follows from them is topology's business.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 /// What carries packets on a port.
@@ -84,6 +85,25 @@ pub struct LeftOut {
     pub name: String,
     /// Why, as a clause that follows "left out:".
     pub reason: String,
+}
+
+/// Something that happened to a port, a device or a lane of it, outside of any work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortEvent {
+    /// Whether it breaks connections, so that someone should look at it; else it is only worth knowing.
+    pub is_fault: bool,
+    /// What happened, to what, and what to look at, in one sentence.
+    pub message: String,
+}
+
+/// What tells of events: a device of this host. One thread waits for its descriptor to become readable and then takes
+/// events until there is none.
+pub trait EventSource: Send + Sync {
+    /// The descriptor; it stays open for as long as the source lives.
+    fn descriptor(&self) -> RawFd;
+
+    /// The next event; never blocks.
+    fn take_event(&self) -> Option<PortEvent>;
 }
 
 /// What a fabric found on this machine.

@@ -1,0 +1,285 @@
+//! Which RDMA ports of this host can be rails. Facts and the obvious exclusions only: filters, order and pairing are
+//! topology's.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use railweave_fabric::{LeftOut, LinkLayer, PointerSupport, PortFacts};
+
+use crate::Device;
+use crate::domain::port_state;
+use crate::gid::{GidRules, PortGid, eligible, reason_for_none};
+use crate::pointers::pointer_support;
+use crate::sys::{self, Functions};
+use crate::sysfs::Sysfs;
+
+/// The prefix of an IPv4 address that is on no interface of this host.
+const DEFAULT_IPV4_PREFIX: u8 = 24;
+/// The prefix of an IPv6 address that is on no interface of this host, and of every InfiniBand GID.
+const DEFAULT_IPV6_PREFIX: u8 = 64;
+
+/// A port that can be a rail.
+#[derive(Clone)]
+pub struct VerbsPort {
+    /// What topology needs to know. The address is that of the first GID; the number is the port's on its device.
+    pub facts: PortFacts,
+    /// The device, open.
+    pub device: Arc<Device>,
+    /// The port's number on its device, from 1.
+    pub number: u8,
+    /// What the port said of itself when it was found.
+    pub attributes: sys::PortAttributes,
+    /// The GIDs that its lanes may use, best first; at least one.
+    pub gids: Vec<PortGid>,
+}
+
+impl fmt::Debug for VerbsPort {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("VerbsPort").field("facts", &self.facts).field("gids", &self.gids).finish_non_exhaustive()
+    }
+}
+
+/// What a user says about the ports, and what the rest of this host says.
+pub struct DiscoveryRules<'a> {
+    /// The rules for the GIDs of the device with this name.
+    pub gids: &'a dyn Fn(&str) -> GidRules,
+    /// Length of the prefix of an address of this host; None where no interface has the address.
+    pub prefix_len: &'a dyn Fn(IpAddr) -> Option<u8>,
+    /// Whether an adapter's virtual functions count as one PCI device with it.
+    pub merge_vfs: bool,
+}
+
+/// The RDMA ports of this host.
+#[derive(Debug, Default)]
+pub struct VerbsDiscovery {
+    /// Those that can carry traffic, by the names of their devices.
+    pub ports: Vec<VerbsPort>,
+    /// What was seen but cannot be used.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// Opens every device of this host and sorts its ports into those that can be rails and what is left out, with what
+/// sysfs says about them. `root` is `/`; tests give a tree of their own.
+///
+/// # Errors
+/// When this host shows no RDMA device at all.
+pub fn discover(
+    root: &Path,
+    functions: &Arc<Functions>,
+    rules: &DiscoveryRules<'_>,
+) -> Result<VerbsDiscovery, NoDevice> {
+    let mut devices = Device::open_all(functions).map_err(NoDevice::NotListed)?;
+    if devices.is_empty() {
+        return Err(NoDevice::NoneThere);
+    }
+    // Where nothing else orders them, rxe2 comes before rxe10, whatever the order in which the kernel made them.
+    let name = |device: &Result<Arc<Device>, (String, io::Error)>| match device {
+        Ok(device) => device.name().to_owned(),
+        Err((name, _)) => name.clone(),
+    };
+    devices.sort_by_cached_key(|device| (name(device).len(), name(device)));
+    let mut found = VerbsDiscovery::default();
+    for device in devices {
+        match device {
+            Ok(device) => found.add(root, &device, rules),
+            Err((name, error)) => found.leave_out(
+                &name,
+                format!(
+                    "the device cannot be opened: {error}; give this process access to /dev/infiniband (in a container: \
+                     --device=/dev/infiniband)"
+                ),
+            ),
+        }
+    }
+    Ok(found)
+}
+
+/// Why there are no RDMA ports to look at.
+#[derive(Debug, thiserror::Error)]
+pub enum NoDevice {
+    /// The library cannot list devices.
+    #[error("the RDMA devices cannot be listed (ibv_get_device_list): {0}; is the kernel module ib_uverbs loaded?")]
+    NotListed(io::Error),
+    /// The list is empty.
+    #[error("no RDMA device is there: `rdma link` shows none, or its driver's part of libibverbs is not installed")]
+    NoneThere,
+}
+
+impl VerbsDiscovery {
+    fn add(&mut self, root: &Path, device: &Arc<Device>, rules: &DiscoveryRules<'_>) {
+        if !device.is_infiniband_transport() {
+            let reason = "it speaks iWARP or another transport that has no writes with an immediate; only InfiniBand and RoCE \
+                          do";
+            return self.leave_out(device.name(), reason.to_owned());
+        }
+        let attributes = match device.attributes() {
+            Ok(attributes) => attributes,
+            Err(error) => {
+                return self
+                    .leave_out(device.name(), format!("the device cannot be queried: {error}; is it still there?"));
+            }
+        };
+        let adapter = Adapter {
+            sysfs: Sysfs { root, device: device.name() },
+            device,
+            guid: u64::from_be(attributes.sys_image_guid),
+            has_several_ports: attributes.phys_port_cnt > 1,
+            pointers: pointer_support(root, device),
+        };
+        for number in 1..=attributes.phys_port_cnt {
+            match adapter.port(number, rules) {
+                Ok(port) => self.ports.push(port),
+                Err(reason) => self.leave_out(&adapter.port_name(number), reason),
+            }
+        }
+    }
+
+    fn leave_out(&mut self, name: &str, reason: String) {
+        self.left_out.push(LeftOut { name: name.to_owned(), reason });
+    }
+}
+
+/// What all ports of one device share.
+struct Adapter<'a> {
+    sysfs: Sysfs<'a>,
+    device: &'a Arc<Device>,
+    guid: u64,
+    has_several_ports: bool,
+    pointers: PointerSupport,
+}
+
+impl Adapter<'_> {
+    fn port_name(&self, number: u8) -> String {
+        let device = self.device.name();
+        if self.has_several_ports { format!("{device}:{number}") } else { device.to_owned() }
+    }
+
+    /// The port with this number, or why it cannot be a rail.
+    fn port(&self, number: u8, rules: &DiscoveryRules<'_>) -> Result<VerbsPort, String> {
+        let attributes = self
+            .device
+            .port_attributes(number)
+            .map_err(|error| format!("the port cannot be queried: {error}; is it still there?"))?;
+        if attributes.state != sys::PORT_ACTIVE {
+            let state = port_state(attributes.state);
+            return Err(format!(
+                "the port is {state}; check its cable and its switch (`rdma link` and `ibstat` say more)"
+            ));
+        }
+        let link_layer = match attributes.link_layer {
+            sys::LINK_LAYER_INFINIBAND => LinkLayer::InfiniBand,
+            sys::LINK_LAYER_ETHERNET => LinkLayer::Roce,
+            other => return Err(format!("its link layer {other} is neither InfiniBand (1) nor Ethernet (2)")),
+        };
+        let table = self.gid_table(number, link_layer, attributes.gid_tbl_len, rules);
+        let gid_rules = (rules.gids)(self.device.name());
+        let gids = eligible(&table, link_layer, &gid_rules);
+        let Some(best) = gids.first() else {
+            return Err(reason_for_none(&table, link_layer, &gid_rules));
+        };
+        let facts = PortFacts {
+            name: self.port_name(number),
+            device: self.device.name().to_owned(),
+            link_layer,
+            address: best.address(),
+            prefix_len: best.prefix_len,
+            speed_mbps: self.speed_mbps(number, &attributes),
+            mtu: mtu_bytes(attributes.active_mtu),
+            pci_path: self.sysfs.pci_path(rules.merge_vfs),
+            guid: self.guid,
+            port_number: number,
+            pointers: self.pointers,
+        };
+        Ok(VerbsPort { facts, device: Arc::clone(self.device), number, attributes, gids })
+    }
+
+    fn gid_table(&self, port: u8, link_layer: LinkLayer, length: i32, rules: &DiscoveryRules<'_>) -> Vec<PortGid> {
+        let entries = (0..u32::try_from(length).unwrap_or(0)).filter_map(|index| self.device.gid(port, index));
+        let port_gid = |gid: crate::Gid| {
+            let version = match gid.kind {
+                Some(sys::GID_TYPE_ROCE_V1) => Some(1),
+                Some(sys::GID_TYPE_ROCE_V2) => Some(2),
+                Some(_) => None,
+                None => self.sysfs.roce_version(port, gid.index),
+            };
+            let interface = self.sysfs.interface(port, gid.index);
+            let mut port_gid =
+                PortGid { bytes: gid.bytes, index: gid.index, version, prefix_len: DEFAULT_IPV6_PREFIX, interface };
+            if link_layer == LinkLayer::Roce {
+                let address = port_gid.address();
+                let default = if address.is_ipv4() { DEFAULT_IPV4_PREFIX } else { DEFAULT_IPV6_PREFIX };
+                port_gid.prefix_len = (rules.prefix_len)(address).unwrap_or(default);
+            }
+            port_gid
+        };
+        entries.map(port_gid).collect()
+    }
+
+    fn speed_mbps(&self, port: u8, attributes: &sys::PortAttributes) -> Option<u32> {
+        let queried = self.device.port_speed_mbps(port).and_then(|speed| u32::try_from(speed).ok());
+        let computed = || Some(lanes(attributes.active_width)? * lane_mbps(attributes.active_speed)?);
+        queried.or_else(computed).or_else(|| self.sysfs.rate_mbps(port))
+    }
+}
+
+/// How many lanes a link has, from its encoded width (`ibv_port_attr.active_width`).
+fn lanes(width: u8) -> Option<u32> {
+    match width {
+        1 => Some(1),
+        2 => Some(4),
+        4 => Some(8),
+        8 => Some(12),
+        16 => Some(2),
+        _ => None,
+    }
+}
+
+/// What one lane of a link carries, in Mbit/s, from the encoded speed (`ibv_port_attr.active_speed`). What is faster
+/// than NDR does not fit there: XDR is told by ibv_query_port_speed(3) or by sysfs.
+fn lane_mbps(speed: u8) -> Option<u32> {
+    match speed {
+        1 => Some(2_500),
+        2 => Some(5_000),
+        4 | 8 => Some(10_000),
+        16 => Some(14_000),
+        32 => Some(25_000),
+        64 => Some(50_000),
+        128 => Some(100_000),
+        _ => None,
+    }
+}
+
+/// The bytes that an `enum ibv_mtu` stands for; what is none stands for the least that a port may have.
+fn mtu_bytes(mtu: i32) -> u32 {
+    match mtu {
+        2..=5 => 128 << mtu,
+        _ => 256,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_are_those_of_the_specification() {
+        let speed = |width, speed| Some(lanes(width)? * lane_mbps(speed)?);
+        assert_eq!(speed(2, 1), Some(10_000));
+        assert_eq!(speed(2, 16), Some(56_000));
+        assert_eq!(speed(2, 32), Some(100_000));
+        assert_eq!(speed(2, 64), Some(200_000));
+        assert_eq!(speed(2, 128), Some(400_000));
+        assert_eq!(speed(16, 64), Some(100_000));
+        assert_eq!(speed(0, 128), None);
+        assert_eq!(speed(2, 0), None);
+    }
+
+    #[test]
+    fn mtus_are_in_bytes() {
+        assert_eq!([1, 2, 3, 4, 5].map(mtu_bytes), [256, 512, 1024, 2048, 4096]);
+        assert_eq!([0, 6, -1].map(mtu_bytes), [256; 3]);
+    }
+}

@@ -1,0 +1,133 @@
+//! One port: where its memory is registered and its rails begin.
+
+use std::io;
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+
+use railweave_fabric::{Access, Domain, Fabric, Fault, LinkLayer, Memory, RailSpec, RegisterError, SetupError};
+
+use crate::discovery::VerbsPort;
+use crate::gid::PortGid;
+use crate::memory::{VerbsRegistration, register};
+use crate::pending::VerbsPendingRail;
+use crate::queues::ProtectionDomain;
+use crate::rail::VerbsRail;
+use crate::{Device, VerbsConfig, sys};
+
+/// Rails over RDMA.
+#[derive(Debug)]
+pub struct Verbs;
+
+impl Fabric for Verbs {
+    const NAME: &'static str = "verbs";
+    const ONE_SIDED: bool = true;
+    const LANES_ARE_SOCKETS: bool = false;
+    type Domain = VerbsDomain;
+    type PendingRail = VerbsPendingRail;
+    type Rail = VerbsRail;
+    type Registration = VerbsRegistration;
+}
+
+/// The longest single write that the protocol has.
+const MAX_WRITE: u32 = 1 << 30;
+
+/// One port with its protection domain.
+pub struct VerbsDomain {
+    pub(crate) pd: Arc<ProtectionDomain>,
+    pub(crate) config: VerbsConfig,
+    /// The port's name in messages.
+    pub(crate) name: String,
+    /// Its number on its device, from 1.
+    pub(crate) port: u8,
+    pub(crate) link_layer: LinkLayer,
+    /// Those that may be used, best first; never empty.
+    pub(crate) gids: Vec<PortGid>,
+    max_write: u32,
+}
+
+impl VerbsDomain {
+    /// Opens a port that discovery found.
+    ///
+    /// # Errors
+    /// When the device has no protection domain left.
+    pub fn open(port: &VerbsPort, config: VerbsConfig) -> Result<Arc<Self>, SetupError> {
+        let name = port.facts.name.clone();
+        let pd = ProtectionDomain::new(&port.device).map_err(|error| SetupError {
+            fault: Fault::Local,
+            message: format!("{name}: no protection domain can be allocated: {error}; look at the kernel log"),
+        })?;
+        Ok(Arc::new(Self {
+            pd: Arc::new(pd),
+            config,
+            name,
+            port: port.number,
+            link_layer: port.facts.link_layer,
+            gids: port.gids.clone(),
+            max_write: match port.attributes.max_msg_sz {
+                0 => MAX_WRITE,
+                most => most.min(MAX_WRITE),
+            },
+        }))
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        self.pd.device()
+    }
+
+    /// What the port says of itself now, when it can carry traffic.
+    pub(crate) fn active_port(&self) -> Result<sys::PortAttributes, SetupError> {
+        let failed = |message: String| SetupError { fault: Fault::Local, message };
+        let attributes = self.device().port_attributes(self.port).map_err(|error| {
+            failed(format!("{}: the port cannot be queried: {error}; is the adapter still there?", self.name))
+        })?;
+        if attributes.state != sys::PORT_ACTIVE {
+            return Err(failed(format!(
+                "{}: the port is {} now; check its cable and switch port (ibstat or rdma link)",
+                self.name,
+                port_state(attributes.state)
+            )));
+        }
+        Ok(attributes)
+    }
+
+    /// What the kernel or the library refused, in words.
+    pub(crate) fn refused(&self, what: &str, error: &io::Error, advice: &str) -> SetupError {
+        SetupError { fault: Fault::Local, message: format!("{}: {what}: {error}; {advice}", self.name) }
+    }
+}
+
+impl Domain for VerbsDomain {
+    type Fabric = Verbs;
+
+    fn register(&self, memory: Memory, access: Access) -> Result<VerbsRegistration, RegisterError> {
+        register(&self.pd, &self.name, memory, access, self.config.relaxed_ordering)
+    }
+
+    fn max_write(&self) -> u32 {
+        self.max_write
+    }
+
+    fn byte_counts(&self) -> bool {
+        self.config.byte_counts
+    }
+
+    fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<VerbsPendingRail, SetupError> {
+        VerbsPendingRail::open(self, spec)
+    }
+}
+
+/// A port's state by the name that ibstat gives it.
+pub fn port_state(state: i32) -> &'static str {
+    match state {
+        sys::PORT_DOWN => "down",
+        sys::PORT_INIT => "initialising (no subnet manager?)",
+        sys::PORT_ARMED => "armed",
+        sys::PORT_ACTIVE => "active",
+        _ => "in an unknown state",
+    }
+}
+
+/// A GID as people write it: as an IPv4 address where it is one.
+pub(crate) fn show_gid(gid: [u8; 16]) -> String {
+    Ipv6Addr::from(gid).to_canonical().to_string()
+}

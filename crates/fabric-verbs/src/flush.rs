@@ -1,0 +1,115 @@
+//! The loop-back lane: a queue pair connected to itself, on which one byte is read back from GPU memory, so that what the
+//! adapter wrote there before is visible to the GPU.
+
+use std::sync::Arc;
+
+use railweave_fabric::{Access, LinkLayer, Memory, PostError, Region, RemoteSlice, SetupError, WorkId};
+
+use crate::domain::VerbsDomain;
+use crate::endpoint::Endpoint;
+use crate::memory::{VerbsRegistration, register};
+use crate::pending::{Classes, Path, bring_up, initialise, random_psn};
+use crate::queues::{CompletionQueue, QueuePair, QueuePairSpec};
+use crate::{RelaxedOrdering, sys};
+
+/// A queue pair connected to itself.
+pub(crate) struct FlushLane {
+    // Before the memory that it writes to.
+    qp: QueuePair,
+    room: u32,
+    target: Arc<Region>,
+    registration: VerbsRegistration,
+    ids: [WorkId; Self::DEPTH as usize],
+    posted: u32,
+}
+
+impl FlushLane {
+    /// Flushes that can be under way at once.
+    pub(crate) const DEPTH: u32 = 64;
+
+    pub(crate) fn open(
+        domain: &VerbsDomain,
+        completions: &CompletionQueue,
+        path: &Path<'_>,
+    ) -> Result<Self, SetupError> {
+        let spec = QueuePairSpec { completions, shared: None, send_depth: Self::DEPTH, receive_depth: 0, inline: 0 };
+        let mut qp = QueuePair::new(&domain.pd, &spec).map_err(|error| {
+            let advice = "look at the device's max_qp (ibv_devinfo -v)";
+            domain.refused("a queue pair for flushes cannot be created", &error, advice)
+        })?;
+        initialise(domain, &mut qp, sys::ACCESS_REMOTE_READ)?;
+        let psn = random_psn(domain)?;
+        let own = Endpoint {
+            number: qp.number(),
+            psn,
+            lid: path.attributes.lid,
+            link_layer: domain.link_layer,
+            mtu: path.attributes.active_mtu as u8,
+            wants_grh: path.attributes.flags & sys::QPF_GRH_REQUIRED != 0 && domain.link_layer != LinkLayer::Roce,
+            gid: path.local.bytes,
+            ece: None,
+        };
+        bring_up(path, &mut qp, psn, &own, Classes::default())?;
+        let target = Arc::new(Region::new(1));
+        let access = Access { remote_write: false, remote_read: false, strict_order: true };
+        let registration =
+            register(&domain.pd, &domain.name, Memory::from_region(&target), access, RelaxedOrdering::Off)
+                .map_err(|error| SetupError { fault: error.fault(), message: error.to_string() })?;
+        Ok(Self {
+            qp,
+            room: Self::DEPTH,
+            target,
+            registration,
+            ids: [WorkId::default(); Self::DEPTH as usize],
+            posted: 0,
+        })
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.qp.number()
+    }
+
+    /// Reads one byte from `source`; `wr_id` comes back in the completion with the low bits of [`Self::completed`]'s
+    /// number.
+    pub(crate) fn post(&mut self, source: RemoteSlice, id: WorkId, wr_id: u64) -> Result<(), PostError> {
+        use railweave_fabric::Registration as _;
+        if self.room == 0 {
+            return Err(PostError::Full);
+        }
+        let number = self.posted % Self::DEPTH;
+        let mut piece = sys::Sge { address: self.target.address(), length: 1, lkey: self.registration.local_key() };
+        let mut work = sys::SendWr {
+            wr_id: wr_id | u64::from(number),
+            next: std::ptr::null_mut(),
+            sg_list: &raw mut piece,
+            num_sge: 1,
+            opcode: sys::WR_RDMA_READ,
+            send_flags: sys::SEND_SIGNALED,
+            imm_data: 0,
+            rdma: sys::RdmaTarget { remote_address: source.address, rkey: source.key },
+            others: [0; 9],
+        };
+        // SAFETY: a chain of one; the library copies it before it returns (ibv_post_send(3)), and the target is registered
+        // for as long as this lives.
+        match unsafe { self.qp.post(&raw mut work) } {
+            0 => {
+                self.ids[number as usize] = id;
+                self.posted = self.posted.wrapping_add(1);
+                self.room -= 1;
+                Ok(())
+            }
+            _ => Err(PostError::Broken),
+        }
+    }
+
+    /// The flush whose completion has come; `number` is the low bits of its `wr_id`.
+    pub(crate) fn completed(&mut self, number: u32) -> WorkId {
+        self.room = (self.room + 1).min(Self::DEPTH);
+        self.ids[(number % Self::DEPTH) as usize]
+    }
+
+    /// Whether no flush is under way.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.room == Self::DEPTH
+    }
+}

@@ -1,0 +1,232 @@
+//! Which entries of a port's GID table lanes may use, and which of them reaches a peer: rules alone, over what the table
+//! holds.
+
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv6Addr};
+
+use railweave_fabric::LinkLayer;
+
+/// The most entries that a reason lists.
+const MOST_LISTED: usize = 8;
+
+/// An entry of a port's GID table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortGid {
+    /// The GID, in network order.
+    pub bytes: [u8; 16],
+    /// Its place in the table.
+    pub index: u32,
+    /// The version of RoCE that its packets have, 1 or 2; None on InfiniBand and where the machine does not say.
+    pub version: Option<u8>,
+    /// Length of its network's prefix in bits, in the address's own family.
+    pub prefix_len: u8,
+    /// The network interface that it belongs to, where the machine says.
+    pub interface: Option<String>,
+}
+
+impl PortGid {
+    /// The GID as an address: IPv4 where it is a mapped one.
+    pub fn address(&self) -> IpAddr {
+        address(self.bytes)
+    }
+
+    fn is_link_local(&self) -> bool {
+        matches!(self.address(), IpAddr::V6(v6) if v6.is_unicast_link_local())
+    }
+
+    /// The number of a routable InfiniBand port on its subnet's routers; 0 where it has none.
+    fn flid(&self) -> u16 {
+        u16::from_be_bytes([self.bytes[4], self.bytes[5]])
+    }
+
+    /// The leading bits of the GID that name its network.
+    fn network_bits(&self) -> u32 {
+        let mapped = if self.address().is_ipv4() { 96 } else { 0 };
+        (mapped + u32::from(self.prefix_len)).min(128)
+    }
+}
+
+/// What a user says about GIDs. The default leaves everything to the rules of [`eligible`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GidRules {
+    /// This entry and no other, on RoCE.
+    pub index: Option<u32>,
+    /// The version of RoCE, 1 or 2.
+    pub roce_version: u8,
+    /// This family and no other; None takes IPv4, and IPv6 where there is no IPv4.
+    pub family: Option<Family>,
+    /// Addresses of this range and no others.
+    pub range: Option<AddressRange>,
+    /// The entry of an InfiniBand port that has the number (FLID) by which routers between subnets know it.
+    pub flid_index: u32,
+}
+
+impl Default for GidRules {
+    fn default() -> Self {
+        Self { index: None, roce_version: 2, family: None, range: None, flid_index: 1 }
+    }
+}
+
+/// A family of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4, which a GID carries as a mapped address.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+}
+
+/// The addresses that agree in their first bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressRange {
+    /// One address of the range.
+    pub address: IpAddr,
+    /// How many of its first bits count, in its own family.
+    pub prefix_len: u8,
+}
+
+impl AddressRange {
+    fn contains(&self, address: IpAddr) -> bool {
+        let ours = self.address.to_canonical();
+        let mapped = if ours.is_ipv4() { 96 } else { 0 };
+        ours.is_ipv4() == address.is_ipv4()
+            && common_bits(gid(ours), gid(address)) >= (mapped + u32::from(self.prefix_len)).min(128)
+    }
+}
+
+/// The entries of `gids` that lanes may use, best first; none where the rules leave none.
+///
+/// On InfiniBand that is one entry: the one with a FLID if there is one, else the first of the table. On RoCE it is the
+/// entry that the user names, or else every entry of the right version, family and range that is not link-local IPv6:
+/// IPv4 before IPv6, link-local IPv4 last, and the table's order among equals. Where the machine does not say versions,
+/// the last of several equal GIDs is taken for version 2, because the kernel lists version 1 first.
+pub fn eligible(gids: &[PortGid], link_layer: LinkLayer, rules: &GidRules) -> Vec<PortGid> {
+    let at = |index: u32| gids.iter().find(move |gid| gid.index == index);
+    if link_layer == LinkLayer::InfiniBand {
+        let routable = at(rules.flid_index).filter(|gid| gid.flid() != 0);
+        return routable.or_else(|| at(0)).into_iter().cloned().collect();
+    }
+    let gids = with_versions(gids);
+    if let Some(index) = rules.index {
+        return gids.into_iter().filter(|gid| gid.index == index).collect();
+    }
+    let mut found: Vec<PortGid> = gids.into_iter().filter(|gid| obstacle(gid, rules).is_none()).collect();
+    found.sort_by_key(|gid| match gid.address() {
+        IpAddr::V4(v4) => (if v4.is_link_local() { 2 } else { 0 }, gid.index),
+        IpAddr::V6(_) => (1, gid.index),
+    });
+    found
+}
+
+/// Why [`eligible`] finds nothing: what the table holds, and what to change. A clause.
+pub fn reason_for_none(gids: &[PortGid], link_layer: LinkLayer, rules: &GidRules) -> String {
+    if link_layer == LinkLayer::InfiniBand {
+        return "its GID table has no entry 0; is the subnet manager running (`sminfo`)?".to_owned();
+    }
+    if gids.is_empty() {
+        return "its GID table is empty; give its network interface an address (`ip address`), or, in a container, share \
+                the host's network"
+            .to_owned();
+    }
+    let mut obstacles = Vec::new();
+    let mut text = match rules.index {
+        Some(index) => format!("its GID table has no entry {index}, which the settings name: it has "),
+        None => "no entry of its GID table can be used: ".to_owned(),
+    };
+    for (count, gid) in with_versions(gids).iter().enumerate() {
+        let obstacle = obstacle(gid, rules).filter(|_| rules.index.is_none());
+        if count < MOST_LISTED {
+            let separator = if count == 0 { "" } else { ", " };
+            let why = obstacle.map(|obstacle| format!(" is {}", obstacle.describe(rules))).unwrap_or_default();
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{separator}{} ({}{why})", gid.index, gid.address());
+        }
+        obstacles.extend(obstacle);
+    }
+    if gids.len() > MOST_LISTED {
+        let _ = write!(text, " and {} more", gids.len() - MOST_LISTED);
+    }
+    text + "; " + advice(&obstacles, rules)
+}
+
+/// The one of `gids` that shares a network with the peer's GID, else the first.
+///
+/// # Panics
+/// When `gids` is empty; those of a port that discovery found are not.
+pub fn for_peer(gids: &[PortGid], peer: [u8; 16]) -> &PortGid {
+    let is_near = |gid: &&PortGid| {
+        let bits = gid.network_bits();
+        gid.address().is_ipv4() == address(peer).is_ipv4() && gid.prefix_len > 0 && common_bits(gid.bytes, peer) >= bits
+    };
+    gids.iter().find(is_near).unwrap_or(&gids[0])
+}
+
+/// What keeps an entry of a RoCE port's table from being used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Obstacle {
+    LinkLocal,
+    Version(u8),
+    Family,
+    Range,
+}
+
+fn obstacle(gid: &PortGid, rules: &GidRules) -> Option<Obstacle> {
+    let address = gid.address();
+    let is_family = |family| (family == Family::Ipv4) == address.is_ipv4();
+    match gid.version {
+        _ if gid.is_link_local() => Some(Obstacle::LinkLocal),
+        Some(version) if version != rules.roce_version => Some(Obstacle::Version(version)),
+        _ if !rules.family.is_none_or(is_family) => Some(Obstacle::Family),
+        _ if !rules.range.is_none_or(|range| range.contains(address)) => Some(Obstacle::Range),
+        _ => None,
+    }
+}
+
+impl Obstacle {
+    fn describe(self, rules: &GidRules) -> String {
+        match (self, rules.range) {
+            (Self::LinkLocal, _) => "link-local".to_owned(),
+            (Self::Version(version), _) => format!("RoCE v{version}, not v{}", rules.roce_version),
+            (Self::Range, Some(range)) => format!("not in {}/{}", range.address, range.prefix_len),
+            (Self::Family | Self::Range, _) => "not of the family that is asked for".to_owned(),
+        }
+    }
+}
+
+fn advice(obstacles: &[Obstacle], rules: &GidRules) -> &'static str {
+    if rules.index.is_some() {
+        "set RAILWEAVE_GID_INDEX (NCCL_IB_GID_INDEX) to one of these, or unset it"
+    } else if obstacles.contains(&Obstacle::Range) {
+        "set RAILWEAVE_ADDRESS_RANGE (NCCL_IB_ADDR_RANGE) to a range that has one of these, or unset it"
+    } else if obstacles.contains(&Obstacle::Family) {
+        "set RAILWEAVE_ADDRESS_FAMILY (NCCL_IB_ADDR_FAMILY) to the family of these, or unset it"
+    } else if obstacles.iter().any(|obstacle| matches!(obstacle, Obstacle::Version(_))) {
+        "set RAILWEAVE_ROCE_VERSION (NCCL_IB_ROCE_VERSION_NUM) to the version of these"
+    } else {
+        "give its network interface an IPv4 or a global IPv6 address, or name an entry in RAILWEAVE_GID_INDEX"
+    }
+}
+
+fn with_versions(gids: &[PortGid]) -> Vec<PortGid> {
+    let version = |place: usize, gid: &PortGid| {
+        let is_listed_again = gids[place + 1..].iter().any(|later| later.bytes == gid.bytes);
+        gid.version.unwrap_or(if is_listed_again { 1 } else { 2 })
+    };
+    let gids = gids.iter().enumerate();
+    gids.map(|(place, gid)| PortGid { version: Some(version(place, gid)), ..gid.clone() }).collect()
+}
+
+fn address(gid: [u8; 16]) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::from(gid)).to_canonical()
+}
+
+fn gid(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+fn common_bits(one: [u8; 16], other: [u8; 16]) -> u32 {
+    (u128::from_be_bytes(one) ^ u128::from_be_bytes(other)).leading_zeros()
+}

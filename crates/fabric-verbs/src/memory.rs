@@ -1,0 +1,120 @@
+//! Registered memory of one port.
+
+use std::ffi::c_int;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use railweave_fabric::{Access, Memory, MemoryKind, RegisterError, Registration};
+
+use crate::queues::ProtectionDomain;
+use crate::{RelaxedOrdering, sys};
+
+/// Memory that one port may read and write. Dropping it ends that.
+pub struct VerbsRegistration {
+    mr: NonNull<sys::Mr>,
+    local_key: u32,
+    remote_key: u32,
+    pd: Arc<ProtectionDomain>,
+    /// Keeps memory that Railweave owns until the adapter lets go of it.
+    _memory: Memory,
+}
+
+// SAFETY: libibverbs is thread-safe (verbs(7)), and nothing here is changed.
+unsafe impl Send for VerbsRegistration {}
+// SAFETY: as for Send.
+unsafe impl Sync for VerbsRegistration {}
+
+impl Registration for VerbsRegistration {
+    fn local_key(&self) -> u32 {
+        self.local_key
+    }
+
+    fn remote_key(&self) -> u32 {
+        self.remote_key
+    }
+}
+
+impl Drop for VerbsRegistration {
+    fn drop(&mut self) {
+        // SAFETY: it was registered once and is given back once.
+        unsafe { (self.pd.device().functions().dereg_mr)(self.mr.as_ptr()) };
+    }
+}
+
+/// Registers memory in a domain; `port` names it in errors.
+pub(crate) fn register(
+    pd: &Arc<ProtectionDomain>,
+    port: &str,
+    memory: Memory,
+    access: Access,
+    ordering: RelaxedOrdering,
+) -> Result<VerbsRegistration, RegisterError> {
+    let (address, length) = (memory.address(), memory.length());
+    if memory.end().is_none() {
+        return Err(RegisterError::Range { address, length });
+    }
+    let mut flags = sys::ACCESS_LOCAL_WRITE;
+    if access.remote_write {
+        flags |= sys::ACCESS_REMOTE_WRITE;
+    }
+    if access.remote_read {
+        flags |= sys::ACCESS_REMOTE_READ;
+    }
+    let functions = pd.device().functions();
+    let relaxed = !access.strict_order && ordering != RelaxedOrdering::Off;
+    if relaxed && (functions.reg_mr_iova2.is_some() || matches!(memory.kind(), MemoryKind::DmaBuf { .. })) {
+        flags |= sys::ACCESS_RELAXED_ORDERING;
+    } else if relaxed && ordering == RelaxedOrdering::On {
+        return Err(RegisterError::System(format!(
+            "{port}: relaxed ordering is asked for (NCCL_IB_PCI_RELAXED_ORDERING=1), but this libibverbs cannot \
+             (ibv_reg_mr_iova2 of version IBVERBS_1.8 is missing); set it to 2 or 0, or update rdma-core"
+        )));
+    }
+    let place = address as usize as *mut std::ffi::c_void;
+    // SAFETY: whoever made the Memory promised that the range may be read and written until the registration is dropped;
+    // the library checks that it is mapped.
+    let mr = unsafe {
+        match (memory.kind(), functions.reg_mr_iova2, functions.reg_dmabuf_mr) {
+            (MemoryKind::DmaBuf { fd, offset }, _, Some(reg)) => reg(pd.as_ptr(), offset, length, address, fd, flags),
+            (MemoryKind::DmaBuf { .. }, _, None) => {
+                return Err(RegisterError::System(format!(
+                    "{port}: this libibverbs cannot register a dma-buf (ibv_reg_dmabuf_mr of version IBVERBS_1.12 is \
+                     missing); update rdma-core, or load nvidia_peermem"
+                )));
+            }
+            (_, Some(reg), _) if flags & sys::ACCESS_RELAXED_ORDERING != 0 => {
+                reg(pd.as_ptr(), place, length, address, flags.cast_unsigned())
+            }
+            _ => (functions.reg_mr)(pd.as_ptr(), place, length, flags),
+        }
+    };
+    let Some(mr) = NonNull::new(mr) else {
+        return Err(refused(port, &memory, flags, &io::Error::last_os_error()));
+    };
+    // SAFETY: the library answered a valid registration.
+    let (local_key, remote_key) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
+    Ok(VerbsRegistration { mr, local_key, remote_key, pd: Arc::clone(pd), _memory: memory })
+}
+
+fn refused(port: &str, memory: &Memory, flags: c_int, error: &io::Error) -> RegisterError {
+    let advice = match (error.raw_os_error(), memory.kind()) {
+        (Some(libc::ENOMEM | libc::EAGAIN), MemoryKind::Host) => {
+            "raise the limit of locked memory (ulimit -l unlimited; in a container --ulimit memlock=-1)"
+        }
+        (_, MemoryKind::Cuda) => "load nvidia_peermem, or let NCCL use dma-buf (NCCL_DMABUF_ENABLE=1)",
+        (_, MemoryKind::DmaBuf { .. }) => "check that kernel and driver support dma-buf, or load nvidia_peermem",
+        (Some(libc::EFAULT | libc::EINVAL), _) => "the range must be mapped and writable",
+        _ => "look at the kernel log",
+    };
+    let text = format!(
+        "{port}: {} bytes of {} memory at {:#x} cannot be registered (access {flags:#x}): {error}; {advice}",
+        memory.length(),
+        memory.kind().name(),
+        memory.address()
+    );
+    match error.raw_os_error() {
+        Some(libc::ENOMEM | libc::EAGAIN) => RegisterError::Exhausted(text),
+        _ => RegisterError::System(text),
+    }
+}

@@ -1,0 +1,42 @@
+//! Which pointers the ports of a device take: whether GPU memory can be registered there, and how.
+#![allow(unsafe_code)] // asks libibverbs to register memory that is not there
+
+use std::io;
+use std::path::Path;
+
+use railweave_fabric::PointerSupport;
+
+use crate::Device;
+
+/// Where the kernel modules show themselves that let an adapter reach GPU memory by its CUDA address.
+const PEER_MEMORY: [&str; 3] = [
+    "sys/kernel/mm/memory_peers/nv_mem/version",
+    "sys/kernel/mm/memory_peers/nv_mem_nc/version",
+    "sys/module/nvidia_peermem/version",
+];
+
+/// What the ports of `device` take. `root` is `/`; tests give a tree of their own. Needs no GPU.
+pub fn pointer_support(root: &Path, device: &Device) -> PointerSupport {
+    PointerSupport { cuda: PEER_MEMORY.iter().any(|file| root.join(file).exists()), dma_buf: takes_dma_buf(device) }
+}
+
+/// Whether the kernel and the device's driver take dma-bufs: they complain of a wrong descriptor, and not of the call.
+fn takes_dma_buf(device: &Device) -> bool {
+    let functions = device.functions();
+    let Some(register) = functions.reg_dmabuf_mr else { return false };
+    // SAFETY: the context is open for as long as the device lives.
+    let pd = unsafe { (functions.alloc_pd)(device.context()) };
+    if pd.is_null() {
+        return false;
+    }
+    // SAFETY: the protection domain was just made, and no memory is behind the range of no bytes.
+    let mr = unsafe { register(pd, 0, 0, 0, -1, 0) };
+    let refusal = io::Error::last_os_error().raw_os_error();
+    if !mr.is_null() {
+        // SAFETY: the registration was just made and is ended once.
+        unsafe { (functions.dereg_mr)(mr) };
+    }
+    // SAFETY: the protection domain was made above, and nothing of it is left.
+    unsafe { (functions.dealloc_pd)(pd) };
+    mr.is_null() && refusal == Some(libc::EBADF)
+}

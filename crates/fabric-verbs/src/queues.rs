@@ -1,0 +1,272 @@
+//! What libibverbs hands out, owned: each is destroyed when it is dropped, and keeps alive what it was made from.
+
+use std::ffi::c_int;
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use crate::Device;
+use crate::device::check;
+use crate::sys;
+
+/// A protection domain: what is registered in one can be used by its queue pairs alone.
+pub(crate) struct ProtectionDomain {
+    pd: NonNull<sys::Pd>,
+    device: Arc<Device>,
+}
+
+// SAFETY: libibverbs is thread-safe (verbs(7)), and the pointer is never changed.
+unsafe impl Send for ProtectionDomain {}
+// SAFETY: as for Send.
+unsafe impl Sync for ProtectionDomain {}
+
+impl ProtectionDomain {
+    pub(crate) fn new(device: &Arc<Device>) -> io::Result<Self> {
+        // SAFETY: the context is open.
+        let pd = unsafe { (device.functions().alloc_pd)(device.context()) };
+        let pd = NonNull::new(pd).ok_or_else(io::Error::last_os_error)?;
+        Ok(Self { pd, device: Arc::clone(device) })
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut sys::Pd {
+        self.pd.as_ptr()
+    }
+}
+
+impl Drop for ProtectionDomain {
+    fn drop(&mut self) {
+        // SAFETY: all that was made from it held an Arc of this and is gone.
+        unsafe { (self.device.functions().dealloc_pd)(self.pd.as_ptr()) };
+    }
+}
+
+/// A completion queue without interrupts: it is polled.
+pub(crate) struct CompletionQueue {
+    cq: NonNull<sys::Cq>,
+    poll: unsafe extern "C" fn(*mut sys::Cq, c_int, *mut sys::Wc) -> c_int,
+    device: Arc<Device>,
+}
+
+// SAFETY: as for ProtectionDomain.
+unsafe impl Send for CompletionQueue {}
+
+impl CompletionQueue {
+    /// A queue that holds at least `entries` completions.
+    pub(crate) fn new(device: &Arc<Device>, entries: u32) -> io::Result<Self> {
+        let entries = c_int::try_from(entries).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        // SAFETY: the context is open; no completion channel is asked for.
+        let cq =
+            unsafe { (device.functions().create_cq)(device.context(), entries, ptr::null_mut(), ptr::null_mut(), 0) };
+        let cq = NonNull::new(cq).ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: an open context's table of functions is filled.
+        let poll = unsafe { (*device.context()).ops.poll_cq };
+        let device = Arc::clone(device);
+        match poll {
+            Some(poll) => Ok(Self { cq, poll, device }),
+            None => {
+                // SAFETY: it was just made and nothing uses it.
+                unsafe { (device.functions().destroy_cq)(cq.as_ptr()) };
+                Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+            }
+        }
+    }
+
+    /// Takes completions into `out`; how many. A broken queue is an error.
+    #[inline]
+    pub(crate) fn poll(&mut self, out: &mut [std::mem::MaybeUninit<sys::Wc>]) -> Result<usize, c_int> {
+        // SAFETY: the queue is valid and the place holds `out.len()` completions.
+        let count = unsafe { (self.poll)(self.cq.as_ptr(), out.len() as c_int, out.as_mut_ptr().cast()) };
+        usize::try_from(count).map_err(|_| count)
+    }
+
+    fn as_ptr(&self) -> *mut sys::Cq {
+        self.cq.as_ptr()
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        // SAFETY: the queue pairs that used it are gone: whoever owns them drops them first.
+        unsafe { (self.device.functions().destroy_cq)(self.cq.as_ptr()) };
+    }
+}
+
+/// A receive queue that several queue pairs share.
+pub(crate) struct SharedReceives {
+    srq: NonNull<sys::Srq>,
+    post: unsafe extern "C" fn(*mut sys::Srq, *mut sys::RecvWr, *mut *mut sys::RecvWr) -> c_int,
+    pd: Arc<ProtectionDomain>,
+}
+
+// SAFETY: as for ProtectionDomain.
+unsafe impl Send for SharedReceives {}
+
+impl SharedReceives {
+    /// A queue of at least `depth` receives without memory.
+    pub(crate) fn new(pd: &Arc<ProtectionDomain>, depth: u32) -> io::Result<Self> {
+        // One piece is the least that some providers take.
+        let attr = sys::SrqAttributes { max_wr: depth, max_sge: 1, srq_limit: 0 };
+        let mut attributes = sys::SrqInitAttributes { srq_context: ptr::null_mut(), attr };
+        // SAFETY: the domain and the attributes are valid.
+        let srq = unsafe { (pd.device.functions().create_srq)(pd.as_ptr(), &raw mut attributes) };
+        let srq = NonNull::new(srq).ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: an open context's table of functions is filled.
+        let post = unsafe { (*pd.device.context()).ops.post_srq_recv };
+        match post {
+            Some(post) => Ok(Self { srq, post, pd: Arc::clone(pd) }),
+            None => {
+                // SAFETY: it was just made and nothing uses it.
+                unsafe { (pd.device.functions().destroy_srq)(srq.as_ptr()) };
+                Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+            }
+        }
+    }
+
+    /// Posts a chain of receives.
+    ///
+    /// # Safety
+    /// `chain` is the first of a chain of valid requests that ends in a null pointer.
+    #[inline]
+    pub(crate) unsafe fn post(&mut self, chain: *mut sys::RecvWr) -> c_int {
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue is valid, the chain is by the caller's promise.
+        unsafe { (self.post)(self.srq.as_ptr(), chain, &raw mut bad) }
+    }
+}
+
+impl Drop for SharedReceives {
+    fn drop(&mut self) {
+        // SAFETY: the queue pairs that shared it are gone: whoever owns them drops them first.
+        unsafe { (self.pd.device.functions().destroy_srq)(self.srq.as_ptr()) };
+    }
+}
+
+/// What a queue pair is made with.
+pub(crate) struct QueuePairSpec<'a> {
+    pub(crate) completions: &'a CompletionQueue,
+    pub(crate) shared: Option<&'a SharedReceives>,
+    pub(crate) send_depth: u32,
+    /// Receives of its own; 0 with a shared queue.
+    pub(crate) receive_depth: u32,
+    /// Bytes that a write may carry in its work request.
+    pub(crate) inline: u32,
+}
+
+/// A reliably connected queue pair.
+pub(crate) struct QueuePair {
+    qp: NonNull<sys::Qp>,
+    number: u32,
+    inline: u32,
+    post_send: unsafe extern "C" fn(*mut sys::Qp, *mut sys::SendWr, *mut *mut sys::SendWr) -> c_int,
+    post_receive: unsafe extern "C" fn(*mut sys::Qp, *mut sys::RecvWr, *mut *mut sys::RecvWr) -> c_int,
+    pd: Arc<ProtectionDomain>,
+}
+
+// SAFETY: as for ProtectionDomain.
+unsafe impl Send for QueuePair {}
+
+impl QueuePair {
+    pub(crate) fn new(pd: &Arc<ProtectionDomain>, spec: &QueuePairSpec<'_>) -> io::Result<Self> {
+        let mut attributes = sys::QpInitAttributes {
+            qp_context: ptr::null_mut(),
+            send_cq: spec.completions.as_ptr(),
+            recv_cq: spec.completions.as_ptr(),
+            srq: spec.shared.map_or(ptr::null_mut(), |shared| shared.srq.as_ptr()),
+            cap: sys::QpCapabilities {
+                max_send_wr: spec.send_depth,
+                max_recv_wr: spec.receive_depth,
+                max_send_sge: 1,
+                max_recv_sge: u32::from(spec.receive_depth > 0),
+                max_inline_data: spec.inline,
+            },
+            qp_type: sys::QPT_RC,
+            sq_sig_all: 0,
+        };
+        // SAFETY: all that the attributes point to is valid.
+        let qp = unsafe { (pd.device.functions().create_qp)(pd.as_ptr(), &raw mut attributes) };
+        let qp = NonNull::new(qp).ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: the queue pair is valid, and an open context's table of functions is filled.
+        let (number, post_send, post_receive) = unsafe {
+            let ops = &(*pd.device.context()).ops;
+            ((*qp.as_ptr()).qp_num, ops.post_send, ops.post_recv)
+        };
+        match (post_send, post_receive) {
+            (Some(post_send), Some(post_receive)) => {
+                let inline = attributes.cap.max_inline_data.min(spec.inline);
+                Ok(Self { qp, number, inline, post_send, post_receive, pd: Arc::clone(pd) })
+            }
+            _ => {
+                // SAFETY: it was just made and nothing uses it.
+                unsafe { (pd.device.functions().destroy_qp)(qp.as_ptr()) };
+                Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+            }
+        }
+    }
+
+    /// Its number, as the peer and completions name it.
+    #[inline]
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Bytes that a write may carry in its work request.
+    pub(crate) fn inline(&self) -> u32 {
+        self.inline
+    }
+
+    /// Changes its attributes: ibv_modify_qp(3).
+    pub(crate) fn modify(&mut self, attributes: &mut sys::QpAttributes, mask: c_int) -> io::Result<()> {
+        // SAFETY: the queue pair and the attributes are valid.
+        check(unsafe { (self.pd.device.functions().modify_qp)(self.qp.as_ptr(), attributes, mask) })
+    }
+
+    /// What the device knows of enhanced connection establishment; None where it, or the library, knows nothing.
+    pub(crate) fn ece(&self) -> Option<sys::Ece> {
+        let mut ece = sys::Ece::default();
+        // SAFETY: the queue pair and the place are valid.
+        let result = unsafe { (self.pd.device.functions().query_ece?)(self.qp.as_ptr(), &raw mut ece) };
+        (result == 0).then_some(ece)
+    }
+
+    /// Takes the peer's enhanced connection establishment for the change to RTR.
+    pub(crate) fn set_ece(&mut self, mut ece: sys::Ece) -> io::Result<()> {
+        let Some(set) = self.pd.device.functions().set_ece else {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        };
+        // SAFETY: the queue pair and the value are valid.
+        check(unsafe { set(self.qp.as_ptr(), &raw mut ece) })
+    }
+
+    /// Posts a chain of work requests.
+    ///
+    /// # Safety
+    /// `chain` is the first of a chain of valid requests that ends in a null pointer. What the requests name as their
+    /// sources stays registered until they are complete.
+    #[inline]
+    pub(crate) unsafe fn post(&mut self, chain: *mut sys::SendWr) -> c_int {
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is valid, the chain is by the caller's promise.
+        unsafe { (self.post_send)(self.qp.as_ptr(), chain, &raw mut bad) }
+    }
+
+    /// Posts a chain of receives of its own.
+    ///
+    /// # Safety
+    /// As for [`SharedReceives::post`].
+    pub(crate) unsafe fn post_receives(&mut self, chain: *mut sys::RecvWr) -> c_int {
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is valid, the chain is by the caller's promise.
+        unsafe { (self.post_receive)(self.qp.as_ptr(), chain, &raw mut bad) }
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: it was made once and is destroyed once; no call on it is under way, because it is owned here.
+        unsafe { (self.pd.device.functions().destroy_qp)(self.qp.as_ptr()) };
+    }
+}

@@ -1,0 +1,84 @@
+//! The conformance suite over real verbs: both ends of each rail on one port, which loops back inside the device. It runs
+//! where a device is named in RAILWEAVE_TEST_VERBS_DEVICE, as the lab does with soft-RoCE; and everywhere over the
+//! stand-in.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use railweave_fabric::conformance::{End, Harness, Pair, run_all};
+use railweave_fabric::{Domain as _, PendingRail as _, RailSpec, Role};
+use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsPort, discover};
+use railweave_fabric_verbs::gid::GidRules;
+use railweave_fabric_verbs::sys::Functions;
+use railweave_fabric_verbs::{Verbs, VerbsConfig, VerbsDomain};
+
+/// Both ends on one port.
+struct Loopback {
+    port: VerbsPort,
+    config: VerbsConfig,
+    real: bool,
+}
+
+impl Harness for Loopback {
+    type Fabric = Verbs;
+
+    fn pair(&mut self, near: &RailSpec, far: &RailSpec) -> Pair<Verbs> {
+        // The connector is the sender (fabric::Role); the suite gives either end any role.
+        let near = RailSpec { role: Role::Sender, ..near.clone() };
+        let far = RailSpec { role: Role::Receiver, ..far.clone() };
+        let open = |spec: &RailSpec| {
+            let domain = VerbsDomain::open(&self.port, self.config).unwrap();
+            let pending = domain.open_rail(spec).unwrap_or_else(|error| panic!("{error}"));
+            (domain, pending)
+        };
+        let (near_domain, mut near) = open(&near);
+        let (far_domain, mut far) = open(&far);
+        far.connect(&near.endpoints()).unwrap_or_else(|error| panic!("{error}"));
+        near.connect(&far.endpoints()).unwrap_or_else(|error| panic!("{error}"));
+        assert!(near.is_ready() && far.is_ready());
+        Pair {
+            near: End { domain: near_domain, rail: near.into_rail().unwrap() },
+            far: End { domain: far_domain, rail: far.into_rail().unwrap() },
+        }
+    }
+
+    fn settle(&mut self) {
+        if self.real {
+            // An emulated machine has one processor, and soft-RoCE works in the kernel's threads.
+            std::thread::yield_now();
+        }
+    }
+
+    fn patience(&self) -> u32 {
+        if self.real { 2_000_000 } else { 10_000 }
+    }
+
+    fn quiet(&self) -> u32 {
+        if self.real {
+            std::thread::sleep(Duration::from_millis(30));
+        }
+        300
+    }
+}
+
+fn ports(functions: &Arc<Functions>) -> Vec<VerbsPort> {
+    let rules = DiscoveryRules { gids: &|_| GidRules::default(), prefix_len: &|_| None, merge_vfs: true };
+    let found = discover(Path::new("/"), functions, &rules).unwrap_or_else(|error| panic!("{error}"));
+    found.left_out.iter().for_each(|left| println!("{} is left out: {}", left.name, left.reason));
+    found.ports
+}
+
+#[test]
+fn over_the_named_device() {
+    let Ok(name) = std::env::var("RAILWEAVE_TEST_VERBS_DEVICE") else {
+        println!("skipped: RAILWEAVE_TEST_VERBS_DEVICE names no RDMA device (cargo xtask lab conformance has one)");
+        return;
+    };
+    let functions = Arc::new(Functions::load(&["libibverbs.so.1"]).unwrap());
+    let port = ports(&functions).into_iter().find(|port| port.facts.device == name);
+    let port = port.unwrap_or_else(|| panic!("there is no usable port on {name}"));
+    // A lane whose peer is gone should not take half a minute to say so: 16.8 ms, eight times.
+    let config = VerbsConfig { timeout: 12, ..VerbsConfig::default() };
+    run_all(&mut Loopback { port, config, real: true });
+}
