@@ -1,6 +1,7 @@
 //! The process of one rank: what it is told to do, and the way to it.
 
 use crate::commands::{bench, connections, demo};
+use railweave_host::bootstrap::Link;
 use railweave_host::ranks;
 use serde::{Deserialize, Serialize};
 use std::error::Error;
@@ -29,4 +30,9 @@ pub(crate) fn serve() -> ExitCode {
             Job::Connections(job) => connections::work(&job, link),
         }
     })
+}
+
+/// Tells the parent something.
+pub(crate) fn report(link: &mut Link, report: &impl Serialize) -> Result<(), Box<dyn Error>> {
+    Ok(link.report(&serde_json::to_vec(report)?)?)
 }

@@ -5,9 +5,11 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod device;
 mod environment;
 mod job;
 mod library;
+mod measurement;
 mod network;
 mod output;
 mod size;

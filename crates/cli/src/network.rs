@@ -3,6 +3,7 @@
 use crate::job::{self, Job};
 use crate::library;
 use clap::Args;
+use railweave_host::environment::{self, EnvironmentError};
 use railweave_host::logger;
 use railweave_host::ranks::{Ranks, RanksError};
 use railweave_host::{LoadError, LoadedNet, NetError, Plugin};
@@ -21,6 +22,9 @@ pub(crate) struct NetworkArguments {
     /// The plugin to load, of any maker [default: Railweave's, beside this program or where cargo puts it]
     #[arg(long, value_name = "PATH")]
     lib: Option<PathBuf>,
+    /// NCCL's own library (libnccl.so.2), whose IB transport is then driven as a plugin is
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["lib", "api", "rails", "weights"])]
+    nccl: Option<PathBuf>,
     /// The version of the net API to use, 6 to 12 [default: the newest that the plugin exports]
     #[arg(long, value_name = "VERSION", value_parser = clap::value_parser!(u32).range(6..=12))]
     api: Option<u32>,
@@ -42,11 +46,19 @@ pub(crate) struct NetworkArguments {
     verbose: bool,
 }
 
+/// Where the plugin comes from.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Source {
+    /// A plugin's file, with the version of the net API to use.
+    File(PathBuf, Option<u32>),
+    /// NCCL's library, for its own IB transport.
+    Nccl(PathBuf),
+}
+
 /// What every rank is told about the plugin.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Network {
-    library: PathBuf,
-    api: Option<u32>,
+    source: Source,
     stall_s: u64,
     verbose: bool,
 }
@@ -54,15 +66,23 @@ pub(crate) struct Network {
 impl NetworkArguments {
     /// What to tell the ranks. Loads the plugin once here too, so that a wrong path is one sentence and not one per rank.
     pub(crate) fn network(&self) -> Result<Network, Box<dyn std::error::Error>> {
-        let library = library::find(self.lib.as_deref())?;
-        Plugin::load(&library, self.api)?;
-        Ok(Network { library, api: self.api, stall_s: self.stall, verbose: self.verbose })
+        let source = match &self.nccl {
+            Some(library) => Source::Nccl(library.clone()),
+            None => Source::File(library::find(self.lib.as_deref())?, self.api),
+        };
+        source.load()?;
+        Ok(Network { source, stall_s: self.stall, verbose: self.verbose })
+    }
+
+    /// Gives this process the environment that ranks get. It comes before anything that starts a thread.
+    pub(crate) fn set_variables(&self) -> Result<(), EnvironmentError> {
+        environment::set(&self.variables(is_set))
     }
 
     /// Starts the processes of all ranks.
     pub(crate) fn spawn(&self, ranks: usize, job: &Job) -> Result<Ranks, Box<dyn std::error::Error>> {
         let program = std::env::current_exe()?;
-        let variables = self.variables(|name| std::env::var_os(name).is_some());
+        let variables = self.variables(is_set);
         let job = serde_json::to_vec(job)?;
         Ok(Ranks::spawn(ranks, &job, |rank| {
             let wrapper = self.rank_command.as_deref().unwrap_or_default().replace("{rank}", &rank.to_string());
@@ -90,6 +110,13 @@ impl NetworkArguments {
     /// `is_set` tells about, says nothing.
     fn variables(&self, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
         let mut variables = Vec::new();
+        if self.nccl.is_some() {
+            // Its IB transport logs by NCCL's own logger, which without this says nothing.
+            if !is_set("NCCL_DEBUG") {
+                variables.push(("NCCL_DEBUG", if self.verbose { "INFO" } else { "WARN" }.to_owned()));
+            }
+            return variables;
+        }
         let fabric_is_ours = !is_set("RAILWEAVE_FABRIC");
         if fabric_is_ours {
             variables.push(("RAILWEAVE_FABRIC", "tcp".to_owned()));
@@ -108,18 +135,33 @@ impl NetworkArguments {
     }
 }
 
+impl Source {
+    fn load(&self) -> Result<Plugin, LoadError> {
+        match self {
+            Self::File(library, api) => Plugin::load(library, *api),
+            Self::Nccl(library) => Plugin::load_nccl(library),
+        }
+    }
+}
+
 impl Network {
-    /// Loads and starts the plugin in the process of one rank; its lines go to standard error with the rank before them.
-    pub(crate) fn start(&self, rank: usize) -> Result<(Plugin, LoadedNet), StartError> {
+    /// As [`Self::start`], in the process of one rank.
+    pub(crate) fn start_rank(&self, rank: usize) -> Result<(Plugin, LoadedNet), StartError> {
+        self.start(&format!("rank {rank}: "))
+    }
+
+    /// Loads and starts the plugin in this process; its lines go to standard error with `prefix` before them.
+    pub(crate) fn start(&self, prefix: &str) -> Result<(Plugin, LoadedNet), StartError> {
         let most = if self.verbose { logger::INFO } else { logger::WARN };
+        let prefix = prefix.to_owned();
         logger::set_sink(move |line| {
             if line.level <= most {
                 // One write, so that the lines of two ranks do not mix. Nobody is left to tell when it fails.
-                let text = format!("rank {rank}: {}\n", line.text.trim_end());
+                let text = format!("{prefix}{}\n", line.text.trim_end());
                 let _ = std::io::stderr().write_all(text.as_bytes());
             }
         });
-        let plugin = Plugin::load(&self.library, self.api)?;
+        let plugin = self.source.load()?;
         // The same number on all ranks, as a communicator's hash is.
         let net = plugin.init(0x7261_696c, None)?;
         Ok((plugin, net))
@@ -161,6 +203,10 @@ impl From<NetError> for StartError {
     }
 }
 
+fn is_set(variable: &str) -> bool {
+    std::env::var_os(variable).is_some()
+}
+
 /// Turns plain addresses of a list into ranges of one address, which is how `RAILWEAVE_RAILS` wants them.
 fn ranges(rails: &str) -> String {
     let range = |item: &str| match item.parse() {
@@ -197,5 +243,9 @@ mod tests {
         let weights = ("RAILWEAVE_WEIGHTS", "80,20".to_owned());
         let given = variables(&["--rails", "::1, eth0,10.0.0.0/8", "--weights", "80,20"], &["RAILWEAVE_RAILS"]);
         assert_eq!(given, [tcp, rails("::1/128,eth0,10.0.0.0/8"), weights]);
+        let level = |level: &str| ("NCCL_DEBUG", level.to_owned());
+        assert_eq!(variables(&["--nccl", "x"], &[]), [level("WARN")]);
+        assert_eq!(variables(&["--nccl", "x", "--verbose"], &[]), [level("INFO")]);
+        assert_eq!(variables(&["--nccl", "x", "--verbose"], &["NCCL_DEBUG"]), []);
     }
 }

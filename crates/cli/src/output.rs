@@ -1,12 +1,37 @@
 //! Text on standard output, which may be a pipe that somebody closes.
 
 use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+use std::error::Error;
 use std::fmt::Display;
+use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 
 /// Writes lines to standard output. A closed pipe is an error like any other, and no panic.
 pub(crate) fn print(text: impl Display) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{text}")
+}
+
+/// Prints what came out, as JSON or by `show` for people.
+pub(crate) fn print_as<T: Serialize>(
+    outcome: &T,
+    json: bool,
+    show: impl FnOnce(&T) -> io::Result<()>,
+) -> Result<(), Box<dyn Error>> {
+    if json {
+        print(serde_json::to_string_pretty(outcome)?)?;
+    } else {
+        show(outcome)?;
+    }
+    Ok(())
+}
+
+/// Standard output for results alone: what libraries in this process write to it goes to standard error from now on.
+pub(crate) fn only_for_results() -> io::Result<File> {
+    let results = io::stdout().as_fd().try_clone_to_owned()?;
+    rustix::stdio::dup2_stdout(io::stderr())?;
+    Ok(File::from(results))
 }
 
 /// An empty table in this program's style; all columns but the first `text_columns` are numbers.

@@ -9,6 +9,18 @@ pub(crate) struct Size(pub(crate) usize);
 
 const UNITS: [(&str, usize); 4] = [("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10), ("", 1)];
 
+/// The largest message that NCCL sends.
+const MAX_MESSAGE: Size = Size(1 << 30);
+
+/// Reads the size of one message.
+pub(crate) fn of_message(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse()?;
+    if size.0 > MAX_MESSAGE.0 {
+        return Err(format!("a message of {size} is not possible; allowed are 0 to {MAX_MESSAGE}"));
+    }
+    Ok(size)
+}
+
 impl FromStr for Size {
     type Err = String;
 
@@ -51,6 +63,13 @@ mod tests {
             let error = text.parse::<Size>().unwrap_err();
             assert!(error.contains("allowed are"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_message_is_at_most_what_nccl_sends() {
+        assert_eq!(of_message("1GiB"), Ok(Size(1 << 30)));
+        assert!(of_message("1073741825").unwrap_err().contains("allowed are 0 to 1 GiB"));
+        assert!(of_message("lots").unwrap_err().contains("is no size"));
     }
 
     #[test]

@@ -25,10 +25,23 @@ fn a_missing_plugin_is_one_sentence_that_names_it() {
 }
 
 #[test]
+fn what_is_not_nccls_library_is_one_sentence_that_names_it() {
+    for (command, path) in [("demo", "/nowhere/libnccl.so.2"), ("bench", env!("CARGO_MANIFEST_DIR"))] {
+        let text = error(&[command, "--nccl", path], 1);
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains(path) && text.contains("give the path of a libnccl.so.2"), "{text}");
+    }
+    assert!(error(&["bench", "--nccl", "x", "--lib", "y"], 2).contains("cannot be used with"));
+}
+
+#[test]
 fn values_that_are_not_allowed_are_refused_with_those_that_are() {
     assert!(error(&["demo", "--bucket", "0"], 1).contains("allowed are 1 and more"));
     assert!(error(&["demo", "--bytes", "lots"], 2).contains("such as 25MiB"));
     assert!(error(&["demo", "--ranks", "1"], 2).contains("2..=64"));
+    assert!(error(&["bench", "--in-process", "--bytes", "2GiB"], 2).contains("allowed are 0 to 1 GiB"));
+    assert!(error(&["bench", "--messages", "5"], 2).contains("--in-process"));
+    assert!(error(&["bench", "--in-process", "--raw"], 2).contains("cannot be used with"));
     assert!(error(&["bench", "--api", "5"], 2).contains("6..=12"));
     assert!(error(&["bench", "--seconds", "nan"], 1).contains("allowed are 0.01 to 600"));
 }

@@ -6,9 +6,9 @@
 use crate::bootstrap::{BootstrapError, Link};
 use crate::communicator::CommunicatorError;
 use crate::connection::{Connection, StepShape};
-use crate::net::{Handle, NetApi, NetError, Part, RecvComm, Request, SendComm};
+use crate::ends::{self, Ends};
+use crate::net::{NetApi, NetError, Part, RecvComm, Request, SendComm};
 use crate::patience::Patience;
-use railweave_abi::net::HANDLE_MAX_BYTES;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -25,6 +25,8 @@ pub struct Settings {
     pub in_flight: usize,
     /// About how long to measure the latency, and the bandwidth of each size.
     pub time: Duration,
+    /// About how long each size is sent before its bandwidth is measured; a shaper on the way lets a burst pass first.
+    pub warm_up: Duration,
     /// How many connections to set up for their time.
     pub connects: usize,
     /// The longest time without any progress before an error.
@@ -72,7 +74,7 @@ const LATENCY_BYTES: usize = 8;
 /// Receives that are posted ahead of their sends in the second measurement of latency.
 const RECEIVES_AHEAD: usize = 4;
 /// The most memory of one side.
-const MAX_BUFFER_BYTES: usize = 256 << 20;
+pub(crate) const MAX_BUFFER_BYTES: usize = 256 << 20;
 /// Rounds of the warm-up, and of the measurement that tells how many rounds fit into the time.
 const WARM_UP_ROUNDS: usize = 200;
 /// Rounds whose times are kept at most.
@@ -92,10 +94,7 @@ pub fn run<N: NetApi>(
     settings: &Settings,
     mut progress: impl FnMut(&mut Link, &str),
 ) -> Result<Results, CommunicatorError> {
-    if link.ranks() != 2 {
-        let what = format!("a benchmark between {} ranks", link.ranks());
-        return Err(CommunicatorError::Usage { what, allowed: "exactly 2 ranks" });
-    }
+    ends::check_ranks(link, "a benchmark")?;
     let abort = link.abort_flag();
     progress(link, "connection set-up");
     let connect = connect_times(net, link, settings, &abort)?;
@@ -109,8 +108,7 @@ pub fn run<N: NetApi>(
         bandwidth.push(pair.bandwidth(link, settings, *bytes)?);
     }
     link.barrier()?;
-    pair.to.close()?;
-    pair.from.close()?;
+    pair.close()?;
     Ok(Results { latency, latency_ahead, bandwidth, connect })
 }
 
@@ -121,78 +119,45 @@ fn connect_times<N: NetApi>(
     settings: &Settings,
     abort: &AtomicBool,
 ) -> Result<Times, CommunicatorError> {
+    let mut patience = Patience::new(link.rank(), settings.stall, abort);
     let mut times = Vec::with_capacity(settings.connects);
     for round in 0..WARM_UP_CONNECTS + settings.connects.max(1) {
-        let (side, took) = one_way(net, link, settings, abort, 1)?;
-        let took = gather_numbers(link, took.as_nanos() as u64)?.into_iter().max().unwrap_or(0);
-        match side {
-            OneWay::Send(comm) => net.close_send(comm)?,
-            OneWay::Recv(comm) => net.close_recv(comm)?,
-        }
+        let (ends, took) = Ends::open(net, link, settings.device, 1, 1, &mut patience)?;
+        let took = slower(link, took)?;
+        ends.close(net)?;
         if round >= WARM_UP_CONNECTS {
-            times.push(Duration::from_nanos(took));
+            times.push(took);
         }
     }
     Ok(Times::of(times))
 }
 
-/// What a rank has of a connection in one direction.
-enum OneWay {
-    Send(SendComm),
-    Recv(RecvComm),
-}
-
-/// Sets up one connection from rank `sender` to the other one.
-fn one_way<N: NetApi>(
-    net: &N,
-    link: &mut Link,
-    settings: &Settings,
-    abort: &AtomicBool,
-    sender: usize,
-) -> Result<(OneWay, Duration), CommunicatorError> {
-    let mut patience = Patience::new(link.rank(), settings.stall, abort);
-    if link.rank() == sender {
-        let all = link.all_gather(&[])?;
-        let bytes: Option<[u8; HANDLE_MAX_BYTES]> = all[1 - sender][..].try_into().ok();
-        let garbled = || BootstrapError::Garbled { what: "the handle of the other rank".to_owned() };
-        // On the heap, because the plugin writes to it and it must not move.
-        let mut handle = Box::new(Handle(bytes.ok_or_else(garbled)?));
-        link.barrier()?;
-        let begin = Instant::now();
-        loop {
-            if let Some(comm) = net.connect(settings.device, &mut handle)? {
-                return Ok((OneWay::Send(comm), begin.elapsed()));
-            }
-            patience.after_round(false, || format!("connect to rank {}", 1 - sender))?;
-        }
-    }
-    let mut handle = Handle::default();
-    let listen = net.listen(settings.device, &mut handle)?;
-    link.all_gather(&handle.0)?;
-    link.barrier()?;
-    let begin = Instant::now();
-    let comm = loop {
-        if let Some(comm) = net.accept(&listen)? {
-            break comm;
-        }
-        patience.after_round(false, || format!("accept from rank {sender}"))?;
-    };
-    let took = begin.elapsed();
-    net.close_listen(listen)?;
-    Ok((OneWay::Recv(comm), took))
-}
-
 /// A connection in each direction, with a registered buffer on each side.
-struct Pair<'a, N: NetApi> {
+pub(crate) struct Pair<'a, N: NetApi> {
     net: &'a N,
     rank: usize,
-    to: Connection<'a, N, SendComm>,
-    from: Connection<'a, N, RecvComm>,
-    buffer_bytes: usize,
-    patience: Patience<'a>,
+    pub(crate) to: Connection<'a, N, SendComm>,
+    pub(crate) from: Connection<'a, N, RecvComm>,
+    pub(crate) buffer_bytes: usize,
+    pub(crate) patience: Patience<'a>,
 }
 
 impl<'a, N: NetApi> Pair<'a, N> {
+    /// Takes over the ends that `rank` has of connections to and from `peer`, with `buffer_bytes` on each side.
+    pub(crate) fn new(
+        net: &'a N,
+        rank: usize,
+        (to, from): (SendComm, RecvComm),
+        peer: usize,
+        buffer_bytes: usize,
+        patience: Patience<'a>,
+    ) -> Result<Self, NetError> {
+        let shape = StepShape { slice_bytes: buffer_bytes, in_flight: 1 };
+        let to = Connection::new(net, to, peer, shape);
+        let from = Connection::new(net, from, peer, shape);
+        Ok(Self { net, rank, to: to?, from: from?, buffer_bytes, patience: patience.spinning() })
+    }
+
     fn connect(
         net: &'a N,
         link: &mut Link,
@@ -201,18 +166,16 @@ impl<'a, N: NetApi> Pair<'a, N> {
     ) -> Result<Self, CommunicatorError> {
         let largest = settings.sizes.iter().copied().max().unwrap_or(0).max(LATENCY_BYTES);
         let wanted = largest.saturating_mul(settings.in_flight).min(MAX_BUFFER_BYTES).max(largest);
-        let shape = StepShape { slice_bytes: wanted, in_flight: 1 };
-        let (rank, peer) = (link.rank(), 1 - link.rank());
+        let mut patience = Patience::new(link.rank(), settings.stall, abort);
         let (mut to, mut from) = (None, None);
         for sender in [0, 1] {
-            match one_way(net, link, settings, abort, sender)?.0 {
-                OneWay::Send(comm) => to = Some(Connection::new(net, comm, peer, shape)?),
-                OneWay::Recv(comm) => from = Some(Connection::new(net, comm, peer, shape)?),
+            match Ends::open(net, link, settings.device, 1, sender, &mut patience)?.0 {
+                Ends::Send(comms) => to = comms.into_iter().next(),
+                Ends::Recv(comms) => from = comms.into_iter().next(),
             }
         }
         let (Some(to), Some(from)) = (to, from) else { unreachable!("each rank is sender once and receiver once") };
-        let patience = Patience::new(rank, settings.stall, abort).spinning();
-        Ok(Self { net, rank, to, from, buffer_bytes: wanted, patience })
+        Ok(Self::new(net, link.rank(), (to, from), 1 - link.rank(), wanted, patience)?)
     }
 
     fn latency(&mut self, link: &mut Link, time: Duration, ahead: usize) -> Result<Times, CommunicatorError> {
@@ -296,11 +259,12 @@ impl<'a, N: NetApi> Pair<'a, N> {
     ) -> Result<Bandwidth, CommunicatorError> {
         let in_flight = (self.buffer_bytes / bytes.max(1)).clamp(1, settings.in_flight.max(1));
         self.burst(in_flight, bytes, in_flight)?;
-        let begin = Instant::now();
-        self.burst(in_flight, bytes, in_flight)?;
-        let one = begin.elapsed() / in_flight as u32;
-        let count = rounds_in(settings.time / REPETITIONS as u32, one).clamp(in_flight, 1 << 22);
-        let count = gather_numbers(link, count as u64)?[0] as usize;
+        let mut one = self.time_of_one(in_flight, bytes, in_flight)?;
+        if !settings.warm_up.is_zero() {
+            let count = shared_count(link, settings.warm_up, one, in_flight)?;
+            one = self.time_of_one(count, bytes, in_flight)?;
+        }
+        let count = shared_count(link, settings.time / REPETITIONS as u32, one, in_flight)?;
         let mut rates = Vec::with_capacity(REPETITIONS);
         for _ in 0..REPETITIONS {
             link.barrier()?;
@@ -311,6 +275,13 @@ impl<'a, N: NetApi> Pair<'a, N> {
         }
         rates.sort_by(f64::total_cmp);
         Ok(Bandwidth { bytes, in_flight, gigabits_per_second: rates[REPETITIONS / 2] })
+    }
+
+    /// What one message of a burst takes.
+    fn time_of_one(&mut self, count: usize, bytes: usize, in_flight: usize) -> Result<Duration, CommunicatorError> {
+        let begin = Instant::now();
+        self.burst(count, bytes, in_flight)?;
+        Ok(begin.elapsed() / count as u32)
     }
 
     /// Rank 0 sends `count` messages; rank 1 receives them and answers the last with a small one.
@@ -344,13 +315,7 @@ impl<'a, N: NetApi> Pair<'a, N> {
                 posted += 1;
                 moved = true;
             }
-            let tested = match requests.front() {
-                // SAFETY: the request is dropped as soon as it is done.
-                Some(first) => unsafe { self.net.test(first, None) }?,
-                None => false,
-            };
-            if tested {
-                requests.pop_front();
+            if self.test_oldest(&mut requests)? {
                 done += 1;
                 moved = true;
             }
@@ -359,14 +324,30 @@ impl<'a, N: NetApi> Pair<'a, N> {
         Ok(())
     }
 
-    fn try_send(&self, offset: usize, bytes: usize) -> Result<Option<Request>, NetError> {
+    /// Tests the first of some requests, and takes it away when it is done.
+    pub(crate) fn test_oldest(&self, requests: &mut VecDeque<Request>) -> Result<bool, NetError> {
+        let Some(first) = requests.front() else { return Ok(false) };
+        // SAFETY: the request is dropped as soon as it is done.
+        let done = unsafe { self.net.test(first, None) }?;
+        if done {
+            requests.pop_front();
+        }
+        Ok(done)
+    }
+
+    /// Closes both connections.
+    pub(crate) fn close(self) -> Result<(), NetError> {
+        self.to.close().and(self.from.close())
+    }
+
+    pub(crate) fn try_send(&self, offset: usize, bytes: usize) -> Result<Option<Request>, NetError> {
         let (start, registration) = self.to.slot(0);
         assert!(offset + bytes <= self.buffer_bytes, "a message inside the buffer");
         // SAFETY: the message lies inside the registered buffer, whose content nobody reads or writes here.
         unsafe { self.net.isend(self.to.side(), start.add(offset), bytes, 0, registration) }
     }
 
-    fn try_receive(&self, offset: usize, bytes: usize) -> Result<Option<Request>, NetError> {
+    pub(crate) fn try_receive(&self, offset: usize, bytes: usize) -> Result<Option<Request>, NetError> {
         let (start, registration) = self.from.slot(0);
         assert!(offset + bytes <= self.buffer_bytes, "a message inside the buffer");
         // SAFETY: as for a send.
@@ -424,6 +405,18 @@ impl Times {
         let at = |percent| at(percent).copied().unwrap_or_default();
         Self { count: times.len(), median: at(50), p99: at(99) }
     }
+}
+
+/// The longer one of both ranks' times.
+pub(crate) fn slower(link: &mut Link, mine: Duration) -> Result<Duration, BootstrapError> {
+    let nanos = gather_numbers(link, mine.as_nanos() as u64)?;
+    Ok(Duration::from_nanos(nanos.into_iter().max().unwrap_or(0)))
+}
+
+/// How many messages of a burst fit into `time` when each takes `one`, at least `in_flight`. Rank 0 says how many.
+fn shared_count(link: &mut Link, time: Duration, one: Duration, in_flight: usize) -> Result<usize, BootstrapError> {
+    let count = rounds_in(time, one).clamp(in_flight, 1 << 22);
+    Ok(gather_numbers(link, count as u64)?[0] as usize)
 }
 
 pub(crate) fn rounds_in(time: Duration, one: Duration) -> usize {

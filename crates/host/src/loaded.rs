@@ -7,7 +7,7 @@ use crate::net::{
 use crate::plugin::Inner;
 use crate::table::{Table, each};
 use railweave_abi::NcclResult;
-use railweave_abi::net::parts::CommConfig;
+use railweave_abi::net::parts::{CommConfig, VDeviceProps4, VDeviceProps8};
 use railweave_abi::net::{OPTIONAL_RECV_COMPLETION, PTR_HOST, TRAFFIC_CLASS_UNDEF, optional_recv_completion};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -44,6 +44,11 @@ impl LoadedNet {
         net.finalized = true;
         net.init(comm_id)?;
         net.finalized = false;
+        let (answer, path) = (net.devices()?, net.plugin.path.clone());
+        // As NCCL does, which then tries its next plugin.
+        if answer <= 0 {
+            return Err(NetError::NoDevice { plugin: net.plugin.name.clone(), path, answer });
+        }
         Ok(net)
     }
 
@@ -53,6 +58,41 @@ impl LoadedNet {
     /// As the plugin says.
     pub fn finalize(mut self) -> Result<(), NetError> {
         self.finish()
+    }
+
+    /// Fuses `members`, indices of devices, into one more device and answers its index.
+    ///
+    /// # Errors
+    /// As the plugin says; and when it fuses none, or not so many.
+    pub fn fuse(&self, members: &[i32]) -> Result<i32, NetError> {
+        let version = self.plugin.table.version();
+        let cannot = || NetError::CannotFuse { plugin: self.plugin.name.clone(), version };
+        let mut device = -1;
+        macro_rules! make {
+            ($net:ident, $props:ident) => {{
+                let call = $net.make_v_device.ok_or_else(cannot)?;
+                let mut props = $props { ndevs: members.len() as c_int, devs: [0; _] };
+                let limit = props.devs.len();
+                if !(1..=limit).contains(&members.len()) {
+                    return Err(NetError::Members { members: members.len(), limit, version });
+                }
+                props.devs[..members.len()].copy_from_slice(members);
+                // SAFETY: both are of the types that this version reads and writes.
+                unsafe { call(&raw mut device, &raw mut props) }
+            }};
+        }
+        let code = match self.plugin.table {
+            Table::V6(_) | Table::V7(_) | Table::V8(_) => return Err(cannot()),
+            Table::V9(net) => make!(net, VDeviceProps4),
+            Table::V10(net) => make!(net, VDeviceProps4),
+            Table::V11(net) => make!(net, VDeviceProps4),
+            Table::V12(net) => make!(net, VDeviceProps8),
+        };
+        self.check("makeVDevice", code)?;
+        if (0..self.devices()?).contains(&device) {
+            return Ok(device);
+        }
+        Err(self.broken("makeVDevice", "success with an index that is none of a device"))
     }
 
     fn init(&mut self, comm_id: u64) -> Result<(), NetError> {

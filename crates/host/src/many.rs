@@ -3,14 +3,14 @@
 //!
 //! All of them lead from rank 0 to rank 1, so that what one rank takes is what that kind of end takes.
 
-use crate::bench::gather_numbers;
-use crate::bootstrap::{BootstrapError, Link};
+use crate::bench::slower;
+use crate::bootstrap::Link;
 use crate::communicator::CommunicatorError;
+use crate::ends::{self, Ends, all};
 use crate::memory::HostMemory;
-use crate::net::{Comm, Handle, ListenComm, NetApi, Part, RecvComm, Registration, Request, SendComm};
+use crate::net::{NetApi, NetError, Part, Registration, Request};
 use crate::numbers;
 use crate::patience::Patience;
-use railweave_abi::net::HANDLE_MAX_BYTES;
 use std::fs;
 use std::ptr::NonNull;
 use std::thread;
@@ -74,10 +74,7 @@ pub fn run<N: NetApi>(
     settings: &Settings,
     mut progress: impl FnMut(&mut Link, &str),
 ) -> Result<Results, CommunicatorError> {
-    if link.ranks() != 2 {
-        let what = format!("many connections between {} ranks", link.ranks());
-        return Err(CommunicatorError::Usage { what, allowed: "exactly 2 ranks" });
-    }
+    ends::check_ranks(link, "a measurement of many connections")?;
     let abort = link.abort_flag();
     let mut patience = Patience::new(link.rank(), settings.stall, &abort);
     let messages = Messages::new(link.rank(), settings);
@@ -85,14 +82,14 @@ pub fn run<N: NetApi>(
     let (memory_before, descriptors_before) = (resident_bytes(), descriptors());
     link.barrier()?;
     let begin = Instant::now();
-    let ends = Ends::open(net, link, settings, &mut patience)?;
+    let (ends, _) = Ends::open(net, link, settings.device, settings.connections, 0, &mut patience)?;
     let set_up = slower(link, begin.elapsed())?;
     let descriptors_after = descriptors();
     progress(link, "one message on each");
     let begin = Instant::now();
-    let registrations = ends.register(net, &messages)?;
+    let registrations = register(net, &ends, &messages)?;
     link.barrier()?;
-    ends.transfer(net, &messages, &registrations, &mut patience)?;
+    transfer(net, &ends, &messages, &registrations, &mut patience)?;
     if link.rank() == 1 {
         messages.check()?;
     }
@@ -105,7 +102,8 @@ pub fn run<N: NetApi>(
         idle = left_alone(settings.idle);
     }
     link.barrier()?;
-    ends.close(net, registrations)?;
+    deregister(net, &ends, registrations)?;
+    ends.close(net)?;
     Ok(Results { set_up, messages: carried, memory_before, memory_after, descriptors_before, descriptors_after, idle })
 }
 
@@ -152,142 +150,46 @@ impl Messages {
     }
 }
 
-/// One rank's ends.
-enum Ends {
-    Send(Vec<SendComm>),
-    Recv(Vec<RecvComm>),
+/// Registers each connection's message for it.
+fn register<N: NetApi>(net: &N, ends: &Ends, messages: &Messages) -> Result<Vec<Registration>, NetError> {
+    // SAFETY: the messages' memory outlives the connections, which end the registrations at the latest.
+    let register = |(index, comm)| unsafe { net.reg_mr(comm, messages.start(index), messages.bytes) };
+    ends.comms().into_iter().enumerate().map(register).collect()
 }
 
-impl Ends {
-    /// Listens for all, tells the handles, then polls every connect and accept in turn, as NCCL's service thread does.
-    fn open<N: NetApi>(
-        net: &N,
-        link: &mut Link,
-        settings: &Settings,
-        patience: &mut Patience<'_>,
-    ) -> Result<Self, CommunicatorError> {
-        if link.rank() == 0 {
-            let handles = link.all_gather(&[])?.swap_remove(1);
-            let (handles, rest) = handles.as_chunks::<HANDLE_MAX_BYTES>();
-            if handles.len() != settings.connections || !rest.is_empty() {
-                return Err(BootstrapError::Garbled { what: "the handles of rank 1".to_owned() }.into());
-            }
-            // On the heap, because the plugin writes to them and they must not move.
-            let mut handles: Box<[Handle]> = handles.iter().map(|bytes| Handle(*bytes)).collect();
-            let comms = all(settings.connections, patience, "connect to rank 1", |index| {
-                net.connect(settings.device, &mut handles[index]).map_err(CommunicatorError::from)
-            })?;
-            return Ok(Self::Send(comms));
-        }
-        let mut handles = Vec::with_capacity(settings.connections * HANDLE_MAX_BYTES);
-        let mut listens = Vec::with_capacity(settings.connections);
-        for _ in 0..settings.connections {
-            let mut handle = Handle::default();
-            listens.push(Some(net.listen(settings.device, &mut handle)?));
-            handles.extend_from_slice(&handle.0);
-        }
-        link.all_gather(&handles)?;
-        let comms = all(settings.connections, patience, "accept from rank 0", |index| {
-            let Some(comm) = listens[index].as_ref().map_or(Ok(None), |listen: &ListenComm| net.accept(listen))? else {
-                return Ok(None);
-            };
-            // At once, as NCCL does.
-            listens[index].take().map_or(Ok(()), |listen| net.close_listen(listen))?;
-            Ok(Some(comm))
-        })?;
-        Ok(Self::Recv(comms))
-    }
-
-    fn register<N: NetApi>(&self, net: &N, messages: &Messages) -> Result<Vec<Registration>, CommunicatorError> {
-        let register = |(index, comm)| {
-            // SAFETY: the messages' memory outlives the connections, which end the registrations at the latest.
-            Ok(unsafe { net.reg_mr(comm, messages.start(index), messages.bytes) }?)
-        };
-        match self {
-            Self::Send(comms) => comms.iter().map(Comm::Send).enumerate().map(register).collect(),
-            Self::Recv(comms) => comms.iter().map(Comm::Recv).enumerate().map(register).collect(),
-        }
-    }
-
-    /// Starts the message of every connection, then tests all until all are done.
-    fn transfer<N: NetApi>(
-        &self,
-        net: &N,
-        messages: &Messages,
-        registrations: &[Registration],
-        patience: &mut Patience<'_>,
-    ) -> Result<(), CommunicatorError> {
-        let requests: Vec<Request> = match self {
-            Self::Send(comms) => all(comms.len(), patience, "a receive for a send", |index| {
-                let (start, registration) = (messages.start(index), registrations[index]);
-                // SAFETY: the message lies inside its registration and stays until the connection is closed.
-                Ok(unsafe { net.isend(&comms[index], start, messages.bytes, 0, registration) }?)
-            })?,
-            Self::Recv(comms) => all(comms.len(), patience, "room for a receive", |index| {
-                let registration = registrations[index];
-                let part = Part { data: messages.start(index), bytes: messages.bytes, tag: 0, registration };
-                // SAFETY: as for a send.
-                Ok(unsafe { net.irecv(&comms[index], &[part], false) }?)
-            })?,
-        };
-        all(requests.len(), patience, "the end of a message", |index| {
-            // SAFETY: `all` asks no more once the answer was yes.
-            Ok(unsafe { net.test(&requests[index], None) }?.then_some(()))
-        })?;
-        Ok(())
-    }
-
-    fn close<N: NetApi>(self, net: &N, registrations: Vec<Registration>) -> Result<(), CommunicatorError> {
-        match self {
-            Self::Send(comms) => comms.into_iter().zip(registrations).try_for_each(|(comm, registration)| {
-                // SAFETY: made in `register` for this connection.
-                unsafe { net.dereg_mr(Comm::Send(&comm), registration) }?;
-                net.close_send(comm)
-            })?,
-            Self::Recv(comms) => comms.into_iter().zip(registrations).try_for_each(|(comm, registration)| {
-                // SAFETY: as above.
-                unsafe { net.dereg_mr(Comm::Recv(&comm), registration) }?;
-                net.close_recv(comm)
-            })?,
-        }
-        Ok(())
-    }
-}
-
-/// Polls `count` things in turn until each has answered.
-fn all<T>(
-    count: usize,
+/// Starts the message of every connection, then tests all until all are done.
+fn transfer<N: NetApi>(
+    net: &N,
+    ends: &Ends,
+    messages: &Messages,
+    registrations: &[Registration],
     patience: &mut Patience<'_>,
-    what: &str,
-    mut poll: impl FnMut(usize) -> Result<Option<T>, CommunicatorError>,
-) -> Result<Vec<T>, CommunicatorError> {
-    let mut answers: Vec<Option<T>> = (0..count).map(|_| None).collect();
-    let mut missing: Vec<usize> = (0..count).collect();
-    while !missing.is_empty() {
-        let before = missing.len();
-        let mut failure = None;
-        missing.retain(|index| {
-            if failure.is_some() {
-                return true;
-            }
-            match poll(*index) {
-                Ok(answer) => answers[*index] = answer,
-                Err(error) => failure = Some(error),
-            }
-            answers[*index].is_none()
-        });
-        if let Some(error) = failure {
-            return Err(error);
-        }
-        let left = missing.len();
-        patience.after_round(left < before, || format!("wait for {what}: {left} of {count} are missing"))?;
-    }
-    Ok(answers.into_iter().flatten().collect())
+) -> Result<(), CommunicatorError> {
+    let requests: Vec<Request> = match ends {
+        Ends::Send(comms) => all(comms.len(), patience, "a receive for a send", |index| {
+            let (start, registration) = (messages.start(index), registrations[index]);
+            // SAFETY: the message lies inside its registration and stays until the connection is closed.
+            unsafe { net.isend(&comms[index], start, messages.bytes, 0, registration) }
+        })?,
+        Ends::Recv(comms) => all(comms.len(), patience, "room for a receive", |index| {
+            let registration = registrations[index];
+            let part = Part { data: messages.start(index), bytes: messages.bytes, tag: 0, registration };
+            // SAFETY: as for a send.
+            unsafe { net.irecv(&comms[index], &[part], false) }
+        })?,
+    };
+    all(requests.len(), patience, "the end of a message", |index| {
+        // SAFETY: `all` asks no more once the answer was yes.
+        Ok(unsafe { net.test(&requests[index], None) }?.then_some(()))
+    })?;
+    Ok(())
 }
 
-fn slower(link: &mut Link, mine: Duration) -> Result<Duration, BootstrapError> {
-    let nanos = gather_numbers(link, mine.as_nanos() as u64)?;
-    Ok(Duration::from_nanos(nanos.into_iter().max().unwrap_or(0)))
+fn deregister<N: NetApi>(net: &N, ends: &Ends, registrations: Vec<Registration>) -> Result<(), NetError> {
+    ends.comms().into_iter().zip(registrations).try_for_each(|(comm, registration)| {
+        // SAFETY: made in `register` for this connection.
+        unsafe { net.dereg_mr(comm, registration) }
+    })
 }
 
 /// The memory of this process that is in use, in bytes; 0 where /proc is missing.

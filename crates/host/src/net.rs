@@ -3,6 +3,7 @@
 use railweave_abi::NcclResult;
 use railweave_abi::net::HANDLE_MAX_BYTES;
 use std::ffi::{c_int, c_void};
+use std::path::PathBuf;
 use std::ptr::NonNull;
 
 /// The most receives that one irecv may group here; NCCL groups at most 8 with any plugin of its own.
@@ -300,6 +301,38 @@ pub enum NetError {
         /// The size that was asked for.
         bytes: usize,
         /// The largest one.
+        limit: usize,
+        /// The version of the API.
+        version: u32,
+    },
+    /// It started and has nothing to work with.
+    #[error(
+        "plugin {plugin:?} of {path} has no device: init succeeded and devices answered {answer}, so it found no active port or interface that it may use; its lines of level INFO say what it looked at, and its settings, such as NCCL_IB_HCA and NCCL_SOCKET_IFNAME, what it may use"
+    )]
+    NoDevice {
+        /// The plugin's name.
+        plugin: String,
+        /// The file that it was loaded from.
+        path: PathBuf,
+        /// How many devices it says that there are.
+        answer: i32,
+    },
+    /// It fuses no devices.
+    #[error(
+        "plugin {plugin:?} cannot fuse devices: it has no makeVDevice, which net v9 to v12 may have and this table of v{version} has not; use one device"
+    )]
+    CannotFuse {
+        /// The plugin's name.
+        plugin: String,
+        /// The version of the API.
+        version: u32,
+    },
+    /// More devices than this version of the API can say.
+    #[error("a device fused of {members}: net v{version} allows 1 to {limit}; name fewer")]
+    Members {
+        /// How many were asked for.
+        members: usize,
+        /// The largest number.
         limit: usize,
         /// The version of the API.
         version: u32,

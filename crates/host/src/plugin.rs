@@ -1,8 +1,9 @@
 //! Finding and loading a plugin's .so as NCCL does: `dlopen` with RTLD_NOW and RTLD_LOCAL, then the data symbols of the
-//! tables, newest version first.
+//! tables, newest version first. NCCL's own IB transport is a plugin too once it is loaded.
 
 use crate::counters::{RailCount, read_counters};
 use crate::loaded::{LoadedNet, Starts};
+use crate::nccl::{self, NcclError};
 use crate::net::NetError;
 use crate::table::{Table, text};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -21,13 +22,14 @@ pub struct Plugin {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    /// Loaded for as long as `table`, `counters` and every pointer of the plugin's is in use.
-    _library: Library,
+    /// Loaded for as long as `table`, `counters` and every pointer of the plugin's is in use; `None` for NCCL's own library,
+    /// which stays for good.
+    _library: Option<Library>,
     pub(crate) table: Table,
     pub(crate) name: String,
     pub(crate) starts: Starts,
     counters: Option<RailCountersFn>,
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     versions: Vec<u32>,
 }
 
@@ -36,7 +38,7 @@ impl Inner {
     /// A plugin that is a static table.
     pub(crate) fn of_table(library: Library, table: Table) -> Self {
         let (name, path, versions) = ("static".to_owned(), PathBuf::new(), vec![table.version()]);
-        Self { _library: library, table, name, starts: Starts::default(), counters: None, path, versions }
+        Self { _library: Some(library), table, name, starts: Starts::default(), counters: None, path, versions }
     }
 }
 
@@ -51,11 +53,7 @@ impl Plugin {
         if !path.exists() {
             return Err(LoadError::Missing { path: path.to_owned() });
         }
-        // An absolute path, so that dlopen never searches elsewhere for a name without a slash.
-        let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        // SAFETY: the initialisers of the .so run; which file that is, the user decides, as with NCCL itself.
-        let library = unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }
-            .map_err(|error| LoadError::Unloadable { path: path.to_owned(), reason: whole(&error) })?;
+        let library = open(path)?;
         let found: Vec<(u32, *mut c_void)> =
             NET_SYMBOLS.iter().filter_map(|(version, symbol)| Some((*version, address(&library, symbol)?))).collect();
         let versions: Vec<u32> = found.iter().map(|(version, _)| *version).collect();
@@ -77,7 +75,7 @@ impl Plugin {
             // SAFETY: the symbol's name ends with the version of this very type; an address is not NULL.
             .map(|address| unsafe { std::mem::transmute::<*mut c_void, RailCountersFn>(address) });
         let inner = Inner {
-            _library: library,
+            _library: Some(library),
             table,
             name,
             starts: Starts::default(),
@@ -86,6 +84,18 @@ impl Plugin {
             versions,
         };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Loads the IB transport inside NCCL's library at `path`, to be driven as a plugin is. The library stays loaded.
+    ///
+    /// # Errors
+    /// The file is not NCCL's library, or holds no such table that this program can drive.
+    pub fn load_nccl(path: &Path) -> Result<Self, LoadError> {
+        let table = nccl::load(path)?;
+        // SAFETY: the table that was loaded begins with a constant text.
+        let name = unsafe { text(table.name()) }.unwrap_or_default();
+        let (starts, path, versions) = (Starts::default(), path.to_owned(), vec![table.version()]);
+        Ok(Self { inner: Arc::new(Inner { _library: None, table, name, starts, counters: None, path, versions }) })
     }
 
     /// The plugin's own name, which a user gives to NCCL_NET.
@@ -128,7 +138,17 @@ impl Plugin {
     }
 }
 
-fn address(library: &Library, symbol: &CStr) -> Option<*mut c_void> {
+/// Loads a library as NCCL loads plugins.
+pub(crate) fn open(path: &Path) -> Result<Library, LoadError> {
+    // An absolute path, so that dlopen never searches elsewhere for a name without a slash.
+    let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    // SAFETY: the initialisers of the .so run; which file that is, the user decides, as with NCCL itself.
+    unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }
+        .map_err(|error| LoadError::Unloadable { path: path.to_owned(), reason: whole(&error) })
+}
+
+/// The address of an exported symbol.
+pub(crate) fn address(library: &Library, symbol: &CStr) -> Option<*mut c_void> {
     // SAFETY: only the address is taken here; the caller gives it the type that belongs to the symbol's name.
     let found = unsafe { library.get::<*mut c_void>(symbol) }.ok()?;
     let address = found.as_raw_ptr();
@@ -157,7 +177,7 @@ pub enum LoadError {
     },
     /// The dynamic linker refused the file.
     #[error(
-        "cannot load the plugin {path}: the dynamic linker says: {reason}; check that it was built for this processor and that the libraries it needs are installed"
+        "cannot load {path}: the dynamic linker says: {reason}; check that it was built for this processor and that the libraries it needs are installed"
     )]
     Unloadable {
         /// The path that was tried.
@@ -185,6 +205,9 @@ pub enum LoadError {
         /// The versions that it exports.
         versions: String,
     },
+    /// NCCL's library has no IB transport that can be driven.
+    #[error(transparent)]
+    Nccl(#[from] NcclError),
     /// The table lacks the plugin's name.
     #[error("{path} has NULL for the name in ncclNetPlugin_v{version}, which NCCL would read; it must be a text")]
     NoName {

@@ -55,6 +55,20 @@ impl Table {
         }
     }
 
+    /// The size of the table of `version`; `None` for a version that does not exist.
+    pub(crate) fn bytes(version: u32) -> Option<usize> {
+        Some(match version {
+            6 => size_of::<v6::Net>(),
+            7 => size_of::<v7::Net>(),
+            8 => size_of::<v8::Net>(),
+            9 => size_of::<v9::Net>(),
+            10 => size_of::<v10::Net>(),
+            11 => size_of::<v11::Net>(),
+            12 => size_of::<v12::Net>(),
+            _ => return None,
+        })
+    }
+
     /// The version of the API.
     pub(crate) fn version(self) -> u32 {
         match self {

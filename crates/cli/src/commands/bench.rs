@@ -1,19 +1,19 @@
 //! `railweave bench`: latency, bandwidth and set-up time of any plugin, between two local processes.
 
-use crate::commands::connections;
+use crate::commands::{connections, in_process};
+use crate::device::Device;
 use crate::job;
+use crate::measurement::{self, Subject, done, phase};
 use crate::network::{Network, NetworkArguments};
-use crate::output::{print, table};
-use crate::size::Size;
+use crate::output::{print, print_as, table};
+use crate::size::{self, Size};
 use clap::Args;
-use railweave_host::NetApi;
 use railweave_host::Plugin;
 use railweave_host::bench::{Bandwidth, Results, Settings, Times, run as measure};
 use railweave_host::bootstrap::Link;
 use railweave_host::raw::{self, RawResults, RawSettings};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
-use std::io::IsTerminal;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     network: NetworkArguments,
     /// The sizes of messages whose bandwidth is measured
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "8,4KiB,64KiB,512KiB,1MiB,8MiB,64MiB")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size::of_message)]
+    #[arg(default_value = "8,4KiB,64KiB,512KiB,1MiB,8MiB,64MiB")]
     sizes: Vec<Size>,
     /// Messages in flight, as NCCL keeps up to 8
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=32))]
@@ -31,12 +32,14 @@ pub(crate) struct Arguments {
     /// About how long to measure latency, and the bandwidth of each size
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
+    /// About how long to send each size before its bandwidth is measured, which counts behind a shaper
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    warm_up: f64,
     /// How many connections to set up for their time
     #[arg(long, value_name = "COUNT", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connects: u32,
-    /// The device to use
-    #[arg(long, value_name = "INDEX", default_value_t = 0, value_parser = clap::value_parser!(i32).range(0..=255))]
-    device: i32,
+    #[command(flatten)]
+    device: Device,
     /// Also measures plain TCP sockets over the same rails, the limit of what a plugin over TCP can reach
     #[arg(long)]
     raw: bool,
@@ -47,6 +50,8 @@ pub(crate) struct Arguments {
     /// With --connections: then leaves them alone for so long and tells what each thread did meanwhile
     #[arg(long, value_name = "SECONDS", requires = "connections", value_parser = clap::value_parser!(u64).range(1..=60))]
     idle: Option<u64>,
+    #[command(flatten)]
+    in_process: in_process::InProcessArguments,
     /// Prints the results as JSON
     #[arg(long)]
     json: bool,
@@ -56,34 +61,20 @@ pub(crate) struct Arguments {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     network: Network,
-    device: i32,
+    device: Device,
     sizes: Vec<usize>,
     in_flight: usize,
     seconds: f64,
+    warm_up: f64,
     connects: usize,
     raw: bool,
-}
-
-/// What a rank tells its parent.
-#[derive(Debug, Serialize, Deserialize)]
-enum Report {
-    /// What begins.
-    Phase(String),
-    /// What came out.
-    Done(Box<Outcome>),
 }
 
 /// What was measured; the form of `--json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Outcome {
-    /// The name of the plugin.
-    plugin: String,
-    /// The file that it was loaded from.
-    path: String,
-    /// The version of the net API.
-    api: u32,
-    /// The name of the device.
-    device: String,
+    #[serde(flatten)]
+    subject: Subject,
     /// Half of a round trip of 8 bytes, until its send and its receive are done.
     latency: TimesOutcome,
     /// Half of a round trip of 8 bytes, until the answer has come, with four receives posted ahead.
@@ -128,73 +119,64 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     if !(0.01..=600.0).contains(&arguments.seconds) {
         return Err(format!("--seconds {} is not possible; allowed are 0.01 to 600", arguments.seconds).into());
     }
+    if !(0.0..=600.0).contains(&arguments.warm_up) {
+        return Err(format!("--warm-up {} is not possible; allowed are 0 to 600", arguments.warm_up).into());
+    }
+    let in_flight = arguments.in_flight as usize;
+    if arguments.in_process.in_process {
+        let Arguments { in_process, network, device, json, .. } = arguments;
+        return in_process::run(in_process, network, device, in_flight, *json);
+    }
     if let Some(count) = arguments.connections {
         let many = connections::Wanted {
-            device: arguments.device,
+            device: arguments.device.clone(),
             connections: count as usize,
             idle_s: arguments.idle.unwrap_or(0),
             json: arguments.json,
         };
-        return connections::run(&arguments.network, &many);
+        return connections::run(&arguments.network, many);
     }
     let network = arguments.network.network()?;
     let job = job::Job::Bench(Job {
         network,
-        device: arguments.device,
+        device: arguments.device.clone(),
         sizes: arguments.sizes.iter().map(|size| size.0).collect(),
-        in_flight: arguments.in_flight as usize,
+        in_flight,
         seconds: arguments.seconds,
+        warm_up: arguments.warm_up,
         connects: arguments.connects as usize,
         raw: arguments.raw,
     });
-    let ranks = arguments.network.spawn(2, &job)?;
-    let show_phases = std::io::stderr().is_terminal();
-    let mut outcome = None;
-    arguments.network.supervise(ranks, |rank, body| match serde_json::from_slice(body) {
-        Ok(Report::Phase(phase)) if rank == 0 && show_phases => eprintln!("measuring: {phase}"),
-        Ok(Report::Done(done)) if rank == 0 => outcome = Some(done),
-        _ => {}
-    })?;
-    let outcome = outcome.ok_or("rank 0 ended without results; this is a bug of railweave")?;
-    if arguments.json {
-        print(serde_json::to_string_pretty(&outcome)?)?;
-    } else {
-        show(&outcome)?;
-    }
-    Ok(())
+    let [outcome, _]: [Outcome; 2] = measurement::run(&arguments.network, &job)?;
+    print_as(&outcome, arguments.json, show)
 }
 
 /// A rank's part.
 pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
-    let (plugin, net) = job.network.start(link.rank())?;
-    let device = net.properties(job.device)?.name;
+    let (plugin, net) = job.network.start_rank(link.rank())?;
+    let (device, name) = job.device.choose(&net)?;
     let settings = Settings {
-        device: job.device,
+        device,
         sizes: job.sizes.clone(),
         in_flight: job.in_flight,
         time: Duration::from_secs_f64(job.seconds),
+        warm_up: Duration::from_secs_f64(job.warm_up),
         connects: job.connects,
         stall: job.network.stall(),
     };
-    let results = measure(&net, link, &settings, |link, phase| {
-        // A parent that is gone shows in the next exchange.
-        let _ = report(link, &Report::Phase(phase.to_owned()));
-    })?;
+    let results = measure(&net, link, &settings, phase)?;
     let raw = if job.raw { Some(raw(job, link, &plugin)?) } else { None };
     net.finalize()?;
     let Results { latency, latency_ahead, bandwidth, connect } = results;
     let outcome = Outcome {
-        plugin: plugin.name().to_owned(),
-        path: plugin.path().display().to_string(),
-        api: plugin.version(),
-        device,
+        subject: Subject::new(&plugin, name),
         latency: latency.into(),
         latency_ahead: latency_ahead.into(),
         connect: connect.into(),
         bandwidth: bandwidth.into_iter().map(BandwidthOutcome::from).collect(),
         raw,
     };
-    report(link, &Report::Done(Box::new(outcome)))
+    done(link, outcome)
 }
 
 /// Plain sockets over the rails that the plugin used, in rank 0's order.
@@ -204,7 +186,7 @@ fn raw(job: &Job, link: &mut Link, plugin: &Plugin) -> Result<RawOutcome, Box<dy
     for rail in counted {
         rails.push((rail.local.parse::<IpAddr>()?, rail.remote.parse::<IpAddr>()?));
     }
-    report(link, &Report::Phase("plain sockets".to_owned()))?;
+    phase(link, "plain sockets");
     let of_rank_0 = link.all_gather(&serde_json::to_vec(&rails)?)?.swap_remove(0);
     let rails: Vec<(IpAddr, IpAddr)> = serde_json::from_slice(&of_rank_0)?;
     if rails.is_empty() {
@@ -224,10 +206,6 @@ fn raw(job: &Job, link: &mut Link, plugin: &Plugin) -> Result<RawOutcome, Box<dy
     Ok(RawOutcome { rails, latency: latency.into(), bandwidth })
 }
 
-fn report(link: &mut Link, report: &Report) -> Result<(), Box<dyn Error>> {
-    Ok(link.report(&serde_json::to_vec(report)?)?)
-}
-
 impl From<Times> for TimesOutcome {
     fn from(times: Times) -> Self {
         let us = |time: Duration| time.as_nanos() as f64 / 1e3;
@@ -243,8 +221,8 @@ impl From<Bandwidth> for BandwidthOutcome {
 }
 
 fn show(outcome: &Outcome) -> std::io::Result<()> {
-    let Outcome { plugin, path, api, device, latency, latency_ahead, connect, bandwidth, raw } = outcome;
-    print(format_args!("{plugin} (net v{api}, device {device}), {path}"))?;
+    let Outcome { subject, latency, latency_ahead, connect, bandwidth, raw } = outcome;
+    print(subject)?;
     let mut times = table(&["time", "median", "99th percentile", "count"], 1);
     let mut add = |what: &str, times_of: &TimesOutcome| {
         let us = |us: f64| format!("{us:.1} µs");

@@ -1,15 +1,15 @@
 //! `railweave bench --connections`: many connections at once, what memory they take, and what they cost while idle.
 
+use crate::device::Device;
 use crate::job;
+use crate::measurement::{self, Subject, done, phase};
 use crate::network::{Network, NetworkArguments};
-use crate::output::{print, table};
+use crate::output::{print, print_as, table};
 use crate::size::Size;
-use railweave_host::NetApi;
 use railweave_host::bootstrap::Link;
 use railweave_host::many::{Results, Settings, ThreadTime, run as measure};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
-use std::io::IsTerminal;
 use std::time::Duration;
 
 /// The size of each connection's message.
@@ -17,7 +17,7 @@ const MESSAGE_BYTES: usize = 64 << 10;
 
 /// What the user wants.
 pub(crate) struct Wanted {
-    pub(crate) device: i32,
+    pub(crate) device: Device,
     pub(crate) connections: usize,
     pub(crate) idle_s: u64,
     pub(crate) json: bool,
@@ -27,27 +27,15 @@ pub(crate) struct Wanted {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     network: Network,
-    device: i32,
+    device: Device,
     connections: usize,
     idle_s: u64,
-}
-
-/// What a rank tells its parent.
-#[derive(Debug, Serialize, Deserialize)]
-enum Report {
-    /// What begins.
-    Phase(String),
-    /// What came out.
-    Done(Box<OfRank>),
 }
 
 /// What one rank measured.
 #[derive(Debug, Serialize, Deserialize)]
 struct OfRank {
-    plugin: String,
-    path: String,
-    api: u32,
-    device: String,
+    subject: Subject,
     set_up_s: f64,
     messages_s: f64,
     side: Side,
@@ -56,14 +44,8 @@ struct OfRank {
 /// The form of `--json`.
 #[derive(Debug, Serialize)]
 struct Outcome {
-    /// The name of the plugin.
-    plugin: String,
-    /// The file that it was loaded from.
-    path: String,
-    /// The version of the net API.
-    api: u32,
-    /// The name of the device.
-    device: String,
+    #[serde(flatten)]
+    subject: Subject,
     /// How many connections there were.
     connections: usize,
     /// The size of each connection's message.
@@ -101,70 +83,36 @@ struct Idle {
 }
 
 /// Runs it and prints what was measured.
-pub(crate) fn run(network: &NetworkArguments, wanted: &Wanted) -> Result<(), Box<dyn Error>> {
-    let Wanted { device, connections, idle_s, json } = *wanted;
+pub(crate) fn run(network: &NetworkArguments, wanted: Wanted) -> Result<(), Box<dyn Error>> {
+    let Wanted { device, connections, idle_s, json } = wanted;
     let job = job::Job::Connections(Job { network: network.network()?, device, connections, idle_s });
-    let ranks = network.spawn(2, &job)?;
-    let show_phases = std::io::stderr().is_terminal();
-    let mut found = [None, None];
-    network.supervise(ranks, |rank, body| match serde_json::from_slice(body) {
-        Ok(Report::Phase(phase)) if rank == 0 && show_phases => eprintln!("measuring: {phase}"),
-        Ok(Report::Done(done)) => found[rank] = Some(done),
-        _ => {}
-    })?;
-    let [Some(sender), Some(receiver)] = found else {
-        return Err("a rank ended without results; this is a bug of railweave".into());
-    };
-    let OfRank { plugin, path, api, device, set_up_s, messages_s, side } = *sender;
-    let outcome = Outcome {
-        plugin,
-        path,
-        api,
-        device,
-        connections,
-        message_bytes: MESSAGE_BYTES,
-        set_up_s,
-        messages_s,
-        sides: vec![side, receiver.side],
-    };
-    if json {
-        print(serde_json::to_string_pretty(&outcome)?)?;
-    } else {
-        show(&outcome)?;
-    }
-    Ok(())
+    let [sender, receiver]: [OfRank; 2] = measurement::run(network, &job)?;
+    let OfRank { subject, set_up_s, messages_s, side } = sender;
+    let sides = vec![side, receiver.side];
+    let outcome = Outcome { subject, connections, message_bytes: MESSAGE_BYTES, set_up_s, messages_s, sides };
+    print_as(&outcome, json, show)
 }
 
 /// A rank's part.
 pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
-    let (plugin, net) = job.network.start(link.rank())?;
-    let device = net.properties(job.device)?.name;
+    let (plugin, net) = job.network.start_rank(link.rank())?;
+    let (device, name) = job.device.choose(&net)?;
     let settings = Settings {
-        device: job.device,
+        device,
         connections: job.connections,
         message_bytes: MESSAGE_BYTES,
         idle: Duration::from_secs(job.idle_s),
         stall: job.network.stall(),
     };
-    let results = measure(&net, link, &settings, |link, phase| {
-        // A parent that is gone shows in the next exchange.
-        let _ = report(link, &Report::Phase(phase.to_owned()));
-    })?;
+    let results = measure(&net, link, &settings, phase)?;
     net.finalize()?;
-    let done = OfRank {
-        plugin: plugin.name().to_owned(),
-        path: plugin.path().display().to_string(),
-        api: plugin.version(),
-        device,
+    let outcome = OfRank {
+        subject: Subject::new(&plugin, name),
         set_up_s: results.set_up.as_secs_f64(),
         messages_s: results.messages.as_secs_f64(),
         side: Side::of(&results, job.connections),
     };
-    report(link, &Report::Done(Box::new(done)))
-}
-
-fn report(link: &mut Link, report: &Report) -> Result<(), Box<dyn Error>> {
-    Ok(link.report(&serde_json::to_vec(report)?)?)
+    done(link, outcome)
 }
 
 impl Side {
@@ -191,8 +139,8 @@ impl Idle {
 const SIDES: [&str; 2] = ["sending", "receiving"];
 
 fn show(outcome: &Outcome) -> std::io::Result<()> {
-    let Outcome { plugin, path, api, device, connections, message_bytes, set_up_s, messages_s, sides } = outcome;
-    print(format_args!("{plugin} (net v{api}, device {device}), {path}"))?;
+    let Outcome { subject, connections, message_bytes, set_up_s, messages_s, sides } = outcome;
+    print(subject)?;
     print(format_args!(
         "{connections} connections at once: {set_up_s:.3} s until all are there, then {messages_s:.3} s for a checked \
          message of {} on each",

@@ -3,5 +3,6 @@
 pub(crate) mod bench;
 pub(crate) mod connections;
 pub(crate) mod demo;
+pub(crate) mod in_process;
 pub(crate) mod options;
 pub(crate) mod topo;

@@ -4,9 +4,9 @@ use super::*;
 use libloading::os::unix::Library;
 use railweave_abi::net::calls::{
     AcceptV6, AcceptV7, ConnectV6, ConnectV7, ConnectV10, ConnectV11, InitV6, InitV10, InitV11, IrecvV6, IrecvV9,
-    IrecvV10, IsendV6, IsendV9, IsendV10, ListenV6, ListenV11, RegMrV6, RegMrV8,
+    IrecvV10, IsendV6, IsendV9, IsendV10, ListenV6, ListenV11, MakeVDevice, RegMrV6, RegMrV8,
 };
-use railweave_abi::net::parts::DeviceHandle;
+use railweave_abi::net::parts::{DeviceHandle, VDeviceProps4, VDeviceProps8};
 use railweave_abi::net::{PTR_CUDA, v6, v7, v8, v9, v10, v11, v12};
 use railweave_abi::{NcclLogger, ProfilerCallback};
 use std::cell::RefCell;
@@ -292,6 +292,23 @@ unsafe extern "C" fn properties_v12(_device: c_int, out: *mut v12::NetProperties
     OK
 }
 
+/// Device 1 fused with others is device 2, which is the last; any other set is none.
+fn fused(members: &[c_int], device: *mut c_int) -> NcclResult {
+    // SAFETY: the host gives the pointer.
+    unsafe { *device = if members[0] == 1 { 2 } else { 3 } };
+    note(format!("makeVDevice {members:?}"))
+}
+unsafe extern "C" fn make_v_device_v9(device: *mut c_int, members: *mut VDeviceProps4) -> NcclResult {
+    // SAFETY: the host gives the structure.
+    let VDeviceProps4 { ndevs, devs } = unsafe { *members };
+    fused(&devs[..ndevs as usize], device)
+}
+unsafe extern "C" fn make_v_device_v12(device: *mut c_int, members: *mut VDeviceProps8) -> NcclResult {
+    // SAFETY: the host gives the structure.
+    let VDeviceProps8 { ndevs, devs } = unsafe { *members };
+    fused(&devs[..ndevs as usize], device)
+}
+
 macro_rules! table {
     ($module:ident, $($more:tt)*) => {{
         static TABLE: $module::Net = $module::Net {
@@ -331,6 +348,8 @@ fn tables() -> [Table; 7] {
     const R6: Option<IrecvV6> = Some(irecv_v6);
     const R9: Option<IrecvV9> = Some(irecv_v9);
     const R10: Option<IrecvV10> = Some(irecv_v10);
+    const V9: Option<MakeVDevice<VDeviceProps4>> = Some(make_v_device_v9);
+    const V12: Option<MakeVDevice<VDeviceProps8>> = Some(make_v_device_v12);
     macro_rules! build {
         ($module:ident, $i:ident $l:ident $c:ident $a:ident $m:ident $s:ident $r:ident, $p:expr, $($more:tt)*) => {
             table!($module, init: $i, listen: $l, connect: $c, accept: $a, reg_mr: $m, isend: $s, irecv: $r,
@@ -341,17 +360,15 @@ fn tables() -> [Table; 7] {
         Table::V6(build!(v6, I6 L6 C6 A6 M6 S6 R6, Some(properties_v6),)),
         Table::V7(build!(v7, I6 L6 C7 A7 M6 S6 R6, None, get_device_mr: None, irecv_consumed: None)),
         Table::V8(build!(v8, I6 L6 C7 A7 M8 S6 R6, None, get_device_mr: None, irecv_consumed: None)),
-        Table::V9(
-            build!(v9, I6 L6 C7 A7 M8 S9 R9, None, get_device_mr: None, irecv_consumed: None, make_v_device: None),
-        ),
+        Table::V9(build!(v9, I6 L6 C7 A7 M8 S9 R9, None, get_device_mr: None, irecv_consumed: None, make_v_device: V9)),
         Table::V10(
             build!(v10, I10 L6 C10 A7 M8 S10 R10, None, get_device_mr: None, irecv_consumed: None, make_v_device: None),
         ),
         Table::V11(build!(v11, I11 L11 C11 A7 M8 S10 R10, None, get_device_mr: None, irecv_consumed: None,
-            make_v_device: None, finalize: Some(finalize), set_net_attr: None)),
+            make_v_device: V9, finalize: Some(finalize), set_net_attr: None)),
         Table::V12(
             build!(v12, I11 L11 C11 A7 M8 S10 R10, Some(properties_v12), get_device_mr: None, irecv_consumed: None,
-            make_v_device: None, finalize: Some(finalize), set_net_attr: None),
+            make_v_device: V12, finalize: Some(finalize), set_net_attr: None),
         ),
     ]
 }
@@ -436,6 +453,29 @@ fn sizes_beyond_a_version_a_left_hint_and_a_missing_function_are_errors() {
             let error = net.iflush(&receive, &[Part { bytes: 1, ..part }]).unwrap_err().to_string();
             assert!(error.contains(&format!("NULL for iflush in its table for net v{version}")), "{error}");
         }
+    }
+}
+
+#[test]
+fn devices_are_fused_where_the_version_and_the_plugin_can() {
+    for table in tables() {
+        let (version, net) = (table.version(), start(table));
+        calls();
+        if version < 9 || version == 10 {
+            let error = net.fuse(&[1, 0]).unwrap_err().to_string();
+            assert!(error.contains("cannot fuse devices") && error.contains(&format!("v{version}")), "{error}");
+            continue;
+        }
+        assert_eq!(net.fuse(&[1, 0]).unwrap(), 2, "v{version}");
+        assert_eq!(calls(), ["makeVDevice [1, 0]"]);
+        let limit = if version == 12 { 8 } else { 4 };
+        assert!(net.fuse(&vec![1; limit]).is_ok());
+        for wrong in [0, limit + 1] {
+            let error = net.fuse(&vec![1; wrong]).unwrap_err().to_string();
+            assert!(error.contains(&format!("{wrong}: net v{version} allows 1 to {limit}")), "{error}");
+        }
+        let error = net.fuse(&[0, 1]).unwrap_err().to_string();
+        assert!(error.contains("breaks the API in makeVDevice"), "an index beyond all devices: {error}");
     }
 }
 

@@ -1,4 +1,5 @@
 //! A net in memory, for ranks that are threads: it keeps the rules of the API and fails when the host breaks one.
+#![allow(dead_code, reason = "no test needs all of it")]
 
 use railweave_host::bootstrap::{Event, Link, Relay};
 use railweave_host::communicator::{Mode, Settings};
@@ -33,7 +34,8 @@ pub(crate) struct Faults {
 pub(crate) struct World {
     faults: Faults,
     wires: Mutex<HashMap<u64, Arc<Wire>>>,
-    messages: AtomicUsize,
+    /// Messages sent.
+    pub(crate) messages: AtomicUsize,
     /// Messages of no bytes.
     pub(crate) empty: AtomicUsize,
     /// The largest message.
@@ -276,6 +278,12 @@ impl NetApi for Loopback {
         self.0.open.fetch_sub(1, SeqCst);
         Ok(())
     }
+}
+
+/// A net for one process by itself.
+pub(crate) fn alone(faults: Faults) -> (Loopback, Arc<World>) {
+    let world = Arc::new(World { faults, ..World::default() });
+    (Loopback(Arc::clone(&world)), world)
 }
 
 /// Runs `body` on `ranks` ranks over `devices` rings, and answers what each of them answered.

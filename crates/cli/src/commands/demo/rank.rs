@@ -1,5 +1,6 @@
 //! One rank's part of the demo: every collective over every bucket, every element checked.
 
+use crate::job::report;
 use crate::network::Network;
 use railweave_host::bootstrap::Link;
 use railweave_host::communicator::{Communicator, CommunicatorError, Mode, Settings};
@@ -72,7 +73,7 @@ const ELEMENT_BYTES: usize = size_of::<f32>();
 
 /// Runs a rank's part.
 pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
-    let (plugin, net) = job.network.start(link.rank())?;
+    let (plugin, net) = job.network.start_rank(link.rank())?;
     let devices = (0..net.devices()?).collect();
     let mode = if job.direct { Mode::Direct } else { Mode::Staged };
     let mut communicator = Communicator::connect(&net, link, Settings { devices, mode, stall: job.network.stall() })?;
@@ -210,8 +211,4 @@ impl From<RailCount> for Rail {
         let RailCount { local, remote, data_bytes, received_bytes, usable, .. } = count;
         Self { local, remote, sent: data_bytes, received: received_bytes, usable }
     }
-}
-
-fn report(link: &mut Link, report: &Report) -> Result<(), Box<dyn Error>> {
-    Ok(link.report(&serde_json::to_vec(report)?)?)
 }

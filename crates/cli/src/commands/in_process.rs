@@ -1,0 +1,77 @@
+//! `railweave bench --in-process`: messages of this process to itself, for tools that count instructions.
+
+use crate::device::Device;
+use crate::measurement::Subject;
+use crate::network::NetworkArguments;
+use crate::output::only_for_results;
+use crate::size::{self, Size};
+use clap::Args;
+use railweave_host::in_process::{Results, Settings, run as carry};
+use serde::Serialize;
+use std::error::Error;
+use std::io::Write;
+
+/// Arguments of `railweave bench --in-process`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct InProcessArguments {
+    /// Instead of all else: both ends in this process and one thread, with the loop over the messages in the function
+    /// railweave_message_loop, which callgrind counts alone with --toggle-collect=railweave_message_loop
+    #[arg(long, conflicts_with_all = ["sizes", "seconds", "warm_up", "connects", "raw", "connections", "rank_command"])]
+    pub(crate) in_process: bool,
+    /// With --in-process: how many messages the loop carries
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000, requires = "in_process")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    messages: u32,
+    /// With --in-process: the size of a message
+    #[arg(long, value_name = "SIZE", default_value = "8", requires = "in_process", value_parser = size::of_message)]
+    bytes: Size,
+}
+
+/// The form of `--json`.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    #[serde(flatten)]
+    subject: Subject,
+    /// How many messages the loop carried.
+    messages: usize,
+    /// The size of a message.
+    message_bytes: usize,
+    /// Messages in flight.
+    in_flight: usize,
+    /// How long the loop took.
+    seconds: f64,
+}
+
+/// Runs it and prints what was carried.
+pub(crate) fn run(
+    arguments: &InProcessArguments,
+    network: &NetworkArguments,
+    device: &Device,
+    in_flight: usize,
+    json: bool,
+) -> Result<(), Box<dyn Error>> {
+    network.set_variables()?;
+    let mut out = only_for_results()?;
+    let network = network.network()?;
+    let (plugin, net) = network.start("")?;
+    let (index, name) = device.choose(&net)?;
+    let (bytes, messages, stall) = (arguments.bytes.0, arguments.messages as usize, network.stall());
+    let Results { messages, in_flight, took } =
+        carry(&net, &Settings { device: index, bytes, messages, in_flight, stall })?;
+    net.finalize()?;
+    let subject = Subject::new(&plugin, name);
+    let seconds = took.as_secs_f64();
+    let outcome = Outcome { subject, messages, message_bytes: bytes, in_flight, seconds };
+    if json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&outcome)?)?;
+        return Ok(());
+    }
+    writeln!(out, "{}", outcome.subject)?;
+    writeln!(
+        out,
+        "{messages} messages of {}, {in_flight} in flight, from this process to itself: {:.3} µs each, all arrived as sent",
+        arguments.bytes,
+        seconds * 1e6 / messages as f64,
+    )?;
+    Ok(())
+}

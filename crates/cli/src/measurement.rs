@@ -1,0 +1,76 @@
+//! A measurement between two ranks: what they tell their parent, and what it does with that.
+
+use crate::job::{Job, report};
+use crate::network::NetworkArguments;
+use railweave_host::Plugin;
+use railweave_host::bootstrap::Link;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::error::Error;
+use std::fmt;
+use std::io::IsTerminal;
+
+/// What a rank tells its parent.
+#[derive(Debug, Serialize, Deserialize)]
+enum Report<T> {
+    /// What begins.
+    Phase(String),
+    /// What came out.
+    Done(Box<T>),
+}
+
+/// What was measured.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Subject {
+    /// The name of the plugin.
+    plugin: String,
+    /// The file that it was loaded from.
+    path: String,
+    /// The version of the net API.
+    api: u32,
+    /// The name of the device.
+    device: String,
+}
+
+impl Subject {
+    /// A device of a plugin.
+    pub(crate) fn new(plugin: &Plugin, device: String) -> Self {
+        let (name, path) = (plugin.name().to_owned(), plugin.path().display().to_string());
+        Self { plugin: name, path, api: plugin.version(), device }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { plugin, path, api, device } = self;
+        write!(f, "{plugin} (net v{api}, device {device}), {path}")
+    }
+}
+
+/// Has two ranks do a job and answers what each of them found.
+pub(crate) fn run<T: DeserializeOwned>(network: &NetworkArguments, job: &Job) -> Result<[T; 2], Box<dyn Error>> {
+    let ranks = network.spawn(2, job)?;
+    let show_phases = std::io::stderr().is_terminal();
+    let mut found: [Option<T>; 2] = [None, None];
+    network.supervise(ranks, |rank, body| match serde_json::from_slice(body) {
+        Ok(Report::Phase(phase)) if rank == 0 && show_phases => eprintln!("measuring: {phase}"),
+        Ok(Report::Phase(_)) => {}
+        Ok(Report::Done(done)) => found[rank] = Some(*done),
+        Err(error) => eprintln!("railweave: a report of rank {rank} cannot be understood: {error}"),
+    })?;
+    match found {
+        [Some(first), Some(second)] => Ok([first, second]),
+        _ => Err("a rank ended without results; this is a bug of railweave".into()),
+    }
+}
+
+/// Tells the parent what begins.
+pub(crate) fn phase(link: &mut Link, what: &str) {
+    // A parent that is gone shows in the next exchange.
+    let _ = report(link, &Report::<()>::Phase(what.to_owned()));
+}
+
+/// Tells the parent what came out.
+pub(crate) fn done<T: Serialize>(link: &mut Link, outcome: T) -> Result<(), Box<dyn Error>> {
+    report(link, &Report::Done(Box::new(outcome)))
+}

@@ -1,0 +1,92 @@
+//! `railweave bench` with the built plugin: what comes out, for small numbers.
+
+use object::{Object, ObjectSymbol, SymbolKind};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// The built plugin: the one that the whole test run names, or the one that cargo builds beside this program's tests.
+fn library() -> PathBuf {
+    std::env::var_os("RAILWEAVE_TEST_LIB")
+        .map_or_else(|| std::env::current_exe().unwrap().with_file_name("libnccl_net_railweave.so"), PathBuf::from)
+}
+
+fn bench(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_railweave"));
+    command.arg("bench").arg("--lib").arg(library()).args(arguments);
+    command.env_remove("RAILWEAVE_RAILS").env_remove("RAILWEAVE_FABRIC").output().unwrap()
+}
+
+/// The results of a run that has to succeed.
+fn results(arguments: &[&str]) -> Value {
+    let output = bench(&[arguments, &["--json"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The one line on standard error of a run that has to fail.
+fn error(arguments: &[&str]) -> String {
+    let output = bench(arguments);
+    assert!(!output.status.success() && output.stdout.is_empty());
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    text
+}
+
+#[test]
+fn many_connections_come_up_and_carry_a_message_each() {
+    let results = results(&["--connections", "3", "--idle", "1", "--rails", "127.0.0.1"]);
+    assert_eq!((&results["plugin"], &results["connections"]), (&"railweave".into(), &3.into()));
+    assert!(results["device"].as_str().unwrap().contains("127.0.0.1"), "{results}");
+    assert!(results["set_up_s"].as_f64().unwrap() > 0.0 && results["messages_s"].as_f64().unwrap() > 0.0, "{results}");
+    let sides = results["sides"].as_array().unwrap();
+    assert_eq!(sides.len(), 2);
+    for side in sides {
+        // A lane is one socket.
+        assert!(side["descriptors_per_connection"].as_f64().unwrap() >= 1.0, "{side}");
+        assert!(side["memory_after"].as_u64() > side["memory_before"].as_u64(), "{side}");
+        assert!(!side["idle"].as_array().unwrap().is_empty(), "{side}");
+    }
+}
+
+#[test]
+fn latency_and_bandwidth_are_of_the_sizes_that_were_asked_for() {
+    let results = results(&["--seconds", "0.01", "--sizes", "0,64KiB", "--connects", "2", "--in-flight", "4"]);
+    let sizes: Vec<_> =
+        results["bandwidth"].as_array().unwrap().iter().map(|of_size| of_size["bytes"].clone()).collect();
+    assert_eq!(sizes, [0, 65536]);
+    assert!(results["latency"]["median_us"].as_f64().unwrap() > 0.0, "{results}");
+    assert_eq!(results["connect"]["count"], 2);
+}
+
+#[test]
+fn one_process_sends_to_itself_over_the_rails_that_are_given() {
+    for (in_flight, size, bytes) in [("1", "0", 0), ("8", "8", 8), ("3", "300001", 300_001)] {
+        let wanted = ["--in-process", "--messages", "50", "--rails", "127.0.0.3"];
+        let results = results(&[&wanted[..], &["--in-flight", in_flight, "--bytes", size]].concat());
+        assert_eq!((&results["messages"], &results["message_bytes"]), (&50.into(), &bytes.into()));
+        assert_eq!(results["in_flight"].to_string(), in_flight);
+        assert!(results["device"].as_str().unwrap().contains("127.0.0.3"), "{results}");
+    }
+}
+
+#[test]
+fn the_loop_over_the_messages_keeps_its_name_in_the_program() {
+    let program = std::fs::read(env!("CARGO_BIN_EXE_railweave")).unwrap();
+    let program = object::File::parse(&program[..]).unwrap();
+    let mut symbols = program.symbols().filter(|symbol| symbol.name() == Ok("railweave_message_loop"));
+    assert!(
+        symbols.any(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text),
+        "callgrind looks for it"
+    );
+}
+
+#[test]
+fn devices_that_there_are_not_and_cannot_be_are_named() {
+    let index = error(&["--in-process", "--device", "7"]);
+    assert!(index.contains("there is no device 7; allowed are 0 to 0"), "{index}");
+    let name = error(&["--in-process", "--fuse", "mlx5_0,mlx5_1"]);
+    assert!(name.contains("--fuse names the device \"mlx5_0\", which there is not; allowed are "), "{name}");
+    let rails = error(&["--in-process", "--fuse", "all"]);
+    assert!(rails.contains("cannot fuse devices") && rails.contains("no makeVDevice"), "{rails}");
+}

@@ -1,0 +1,156 @@
+//! The ends of connections that lead one way: set up many at once, polled in turn as NCCL's service thread does.
+
+use crate::bootstrap::{BootstrapError, Link};
+use crate::communicator::CommunicatorError;
+use crate::net::{Comm, Handle, ListenComm, NetApi, NetError, RecvComm, SendComm};
+use crate::patience::Patience;
+use railweave_abi::net::HANDLE_MAX_BYTES;
+use std::time::{Duration, Instant};
+
+/// The ends that one of two ranks has.
+#[derive(Debug)]
+pub(crate) enum Ends {
+    /// Of the rank that sends.
+    Send(Vec<SendComm>),
+    /// Of the rank that receives.
+    Recv(Vec<RecvComm>),
+}
+
+impl Ends {
+    /// Sets up `count` connections from rank `sender` to the other one; both ranks call this together. Also answers how
+    /// long it took this rank from the first poll on.
+    pub(crate) fn open<N: NetApi>(
+        net: &N,
+        link: &mut Link,
+        device: i32,
+        count: usize,
+        sender: usize,
+        patience: &mut Patience<'_>,
+    ) -> Result<(Self, Duration), CommunicatorError> {
+        if link.rank() == sender {
+            let receiver = 1 - sender;
+            let handles = link.all_gather(&[])?.swap_remove(receiver);
+            let (handles, rest) = handles.as_chunks::<HANDLE_MAX_BYTES>();
+            if handles.len() != count || !rest.is_empty() {
+                return Err(BootstrapError::Garbled { what: format!("the handles of rank {receiver}") }.into());
+            }
+            // On the heap, because the plugin writes to them and they must not move.
+            let mut handles: Box<[Handle]> = handles.iter().map(|bytes| Handle(*bytes)).collect();
+            link.barrier()?;
+            let begin = Instant::now();
+            let what = format!("connect to rank {receiver}");
+            let comms = all(count, patience, &what, |index| net.connect(device, &mut handles[index]))?;
+            return Ok((Self::Send(comms), begin.elapsed()));
+        }
+        let mut handles = Vec::with_capacity(count * HANDLE_MAX_BYTES);
+        let mut listens = Vec::with_capacity(count);
+        for _ in 0..count {
+            let mut handle = Handle::default();
+            listens.push(Some(net.listen(device, &mut handle)?));
+            handles.extend_from_slice(&handle.0);
+        }
+        link.all_gather(&handles)?;
+        link.barrier()?;
+        let begin = Instant::now();
+        let what = format!("accept from rank {sender}");
+        let comms = all(count, patience, &what, |index| accept(net, &mut listens[index]))?;
+        Ok((Self::Recv(comms), begin.elapsed()))
+    }
+
+    /// Each end, for registrations.
+    pub(crate) fn comms(&self) -> Vec<Comm<'_>> {
+        match self {
+            Self::Send(comms) => comms.iter().map(Comm::Send).collect(),
+            Self::Recv(comms) => comms.iter().map(Comm::Recv).collect(),
+        }
+    }
+
+    /// Closes all.
+    pub(crate) fn close<N: NetApi>(self, net: &N) -> Result<(), NetError> {
+        match self {
+            Self::Send(comms) => comms.into_iter().try_for_each(|comm| net.close_send(comm)),
+            Self::Recv(comms) => comms.into_iter().try_for_each(|comm| net.close_recv(comm)),
+        }
+    }
+}
+
+/// Sets up one connection of which this process has both ends.
+pub(crate) fn open_both<N: NetApi>(
+    net: &N,
+    device: i32,
+    patience: &mut Patience<'_>,
+) -> Result<(SendComm, RecvComm), CommunicatorError> {
+    // On the heap, because the plugin writes to it and it must not move.
+    let mut handle = Box::<Handle>::default();
+    let mut listen = Some(net.listen(device, &mut handle)?);
+    let (mut send, mut recv) = (None, None);
+    loop {
+        let mut moved = false;
+        if send.is_none() {
+            send = net.connect(device, &mut handle)?;
+            moved |= send.is_some();
+        }
+        if recv.is_none() {
+            recv = accept(net, &mut listen)?;
+            moved |= recv.is_some();
+        }
+        (send, recv) = match (send, recv) {
+            (Some(send), Some(recv)) => return Ok((send, recv)),
+            unfinished => unfinished,
+        };
+        let (connected, accepted) = (send.is_some(), recv.is_some());
+        patience.after_round(moved, || {
+            format!(
+                "a connection of this process with itself; connect is done: {connected}, accept is done: {accepted}"
+            )
+        })?;
+    }
+}
+
+/// Polls `count` things in turn until each has answered.
+pub(crate) fn all<T>(
+    count: usize,
+    patience: &mut Patience<'_>,
+    what: &str,
+    mut poll: impl FnMut(usize) -> Result<Option<T>, NetError>,
+) -> Result<Vec<T>, CommunicatorError> {
+    let mut answers: Vec<Option<T>> = (0..count).map(|_| None).collect();
+    let mut missing: Vec<usize> = (0..count).collect();
+    while !missing.is_empty() {
+        let before = missing.len();
+        let mut failure = None;
+        missing.retain(|index| {
+            if failure.is_some() {
+                return true;
+            }
+            match poll(*index) {
+                Ok(answer) => answers[*index] = answer,
+                Err(error) => failure = Some(error),
+            }
+            answers[*index].is_none()
+        });
+        if let Some(error) = failure {
+            return Err(error.into());
+        }
+        let left = missing.len();
+        patience.after_round(left < before, || format!("wait for {what}: {left} of {count} are missing"))?;
+    }
+    Ok(answers.into_iter().flatten().collect())
+}
+
+/// Refuses what is for two ranks when there are others.
+pub(crate) fn check_ranks(link: &Link, what: &str) -> Result<(), CommunicatorError> {
+    if link.ranks() == 2 {
+        return Ok(());
+    }
+    let what = format!("{what} between {} ranks", link.ranks());
+    Err(CommunicatorError::Usage { what, allowed: "exactly 2 ranks" })
+}
+
+/// Polls a listen for its connection, and closes it at once when that is there, as NCCL does.
+fn accept<N: NetApi>(net: &N, listen: &mut Option<ListenComm>) -> Result<Option<RecvComm>, NetError> {
+    let Some(open) = listen.as_ref() else { return Ok(None) };
+    let Some(comm) = net.accept(open)? else { return Ok(None) };
+    listen.take().map_or(Ok(()), |listen| net.close_listen(listen))?;
+    Ok(Some(comm))
+}

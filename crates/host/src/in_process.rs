@@ -1,0 +1,136 @@
+//! Messages between two ends of one connection in one process and one thread, so that a tool which counts instructions sees
+//! all that a message costs.
+//!
+//! The loop over the messages runs inside of [`railweave_message_loop`], whose symbol stays in the program:
+//! `valgrind --tool=callgrind --toggle-collect=railweave_message_loop` counts this loop and nothing else.
+
+use crate::bench::{MAX_BUFFER_BYTES, Pair};
+use crate::communicator::CommunicatorError;
+use crate::ends;
+use crate::net::{NetApi, Registration};
+use crate::patience::Patience;
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The device to use.
+    pub device: i32,
+    /// The size of a message in bytes.
+    pub bytes: usize,
+    /// How many messages the loop carries.
+    pub messages: usize,
+    /// Receives that are posted ahead, and sends in flight at most, 1 to 32; fewer where that many messages would need more
+    /// than 256 MiB.
+    pub in_flight: usize,
+    /// The longest time without any progress before an error.
+    pub stall: Duration,
+}
+
+/// What ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Results {
+    /// Messages that the loop carried.
+    pub messages: usize,
+    /// Messages in flight.
+    pub in_flight: usize,
+    /// How long the loop took.
+    pub took: Duration,
+}
+
+/// Connects this process with itself, carries some messages that are not counted, then those of the loop, and checks that
+/// they arrived as they were sent.
+///
+/// # Errors
+/// As a communicator's calls.
+pub fn run<N: NetApi>(net: &N, settings: &Settings) -> Result<Results, CommunicatorError> {
+    let Settings { device, bytes, messages, stall, .. } = *settings;
+    let in_flight = (MAX_BUFFER_BYTES / bytes.max(1)).clamp(1, settings.in_flight.max(1));
+    let abort = AtomicBool::new(false);
+    let mut patience = Patience::new(0, stall, &abort);
+    let ends = ends::open_both(net, device, &mut patience)?;
+    let mut pair = Pair::new(net, 0, ends, 0, in_flight * bytes, patience)?;
+    pair.carry(WARM_UP_MESSAGES, bytes, in_flight)?;
+    pair.mark(messages.min(in_flight) * bytes);
+    let mut result = Ok(());
+    let begin = Instant::now();
+    railweave_message_loop(&mut || result = pair.carry(messages, bytes, in_flight));
+    let took = begin.elapsed();
+    result?;
+    pair.check(messages.min(in_flight) * bytes)?;
+    pair.close()?;
+    Ok(Results { messages, in_flight, took })
+}
+
+/// The loop over the messages, which a tool finds by this name. It is called once.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub fn railweave_message_loop(carry: &mut dyn FnMut()) {
+    carry();
+}
+
+/// Messages that make everything ready which is made on first use.
+const WARM_UP_MESSAGES: usize = 100;
+
+impl<N: NetApi> Pair<'_, N> {
+    /// Carries `count` messages from this process to itself: receives are posted ahead of the sends, and the oldest of each
+    /// is tested, as NCCL's progress thread does.
+    fn carry(&mut self, count: usize, bytes: usize, in_flight: usize) -> Result<(), CommunicatorError> {
+        let (mut receives, mut sends) = (VecDeque::with_capacity(in_flight), VecDeque::with_capacity(in_flight));
+        let (mut received, mut sent) = (0, 0);
+        while received < count || sent < count {
+            let mut moved = false;
+            while receives.len() < in_flight && received + receives.len() < count {
+                let place = (received + receives.len()) % in_flight;
+                let Some(receive) = self.try_receive(place * bytes, bytes)? else { break };
+                receives.push_back(receive);
+                moved = true;
+            }
+            if sends.len() < in_flight && sent + sends.len() < count {
+                let place = (sent + sends.len()) % in_flight;
+                if let Some(send) = self.try_send(place * bytes, bytes)? {
+                    sends.push_back(send);
+                    moved = true;
+                }
+            }
+            if self.test_oldest(&mut receives)? {
+                (received, moved) = (received + 1, true);
+            }
+            if self.test_oldest(&mut sends)? {
+                (sent, moved) = (sent + 1, true);
+            }
+            self.patience
+                .after_round(moved, || format!("{received} of {count} messages are received, {sent} are sent"))?;
+        }
+        Ok(())
+    }
+
+    /// The first `bytes` of what is sent and of what is received; no transfer may be under way.
+    fn buffers(&mut self, bytes: usize) -> (&mut [u8], &mut [u8]) {
+        assert!(bytes <= self.buffer_bytes, "bytes of the buffers");
+        let start = |(start, _): (NonNull<u8>, Registration)| start.as_ptr();
+        let (sent, received) = (start(self.to.slot(0)), start(self.from.slot(0)));
+        // SAFETY: two buffers of at least so many bytes, which belong to this value and which no transfer uses now.
+        unsafe { (std::slice::from_raw_parts_mut(sent, bytes), std::slice::from_raw_parts_mut(received, bytes)) }
+    }
+
+    /// Makes every byte that is sent known, and what is received nothing like it.
+    fn mark(&mut self, bytes: usize) {
+        let (sent, received) = self.buffers(bytes);
+        for (index, (sent, received)) in sent.iter_mut().zip(received).enumerate() {
+            *sent = (index % 251) as u8;
+            *received = !*sent;
+        }
+    }
+
+    fn check(&mut self, bytes: usize) -> Result<(), CommunicatorError> {
+        let (sent, received) = self.buffers(bytes);
+        match sent.iter().zip(received.iter()).position(|(sent, received)| sent != received) {
+            Some(place) => Err(CommunicatorError::WrongByte { place, sent: sent[place], received: received[place] }),
+            None => Ok(()),
+        }
+    }
+}
