@@ -101,10 +101,12 @@ pub fn discover(
 #[derive(Debug, thiserror::Error)]
 pub enum NoDevice {
     /// The library cannot list devices.
-    #[error("the RDMA devices cannot be listed (ibv_get_device_list): {0}; is the kernel module ib_uverbs loaded?")]
+    #[error("the RDMA devices cannot be listed (ibv_get_device_list): {0}; load the kernel module ib_uverbs")]
     NotListed(io::Error),
     /// The list is empty.
-    #[error("no RDMA device is there: `rdma link` shows none, or its driver's part of libibverbs is not installed")]
+    #[error(
+        "no RDMA device is there; `rdma link` lists those of the kernel, which need their drivers' part of libibverbs"
+    )]
     NoneThere,
 }
 

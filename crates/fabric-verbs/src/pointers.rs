@@ -1,5 +1,4 @@
 //! Which pointers the ports of a device take: whether GPU memory can be registered there, and how.
-#![allow(unsafe_code)] // asks libibverbs to register memory that is not there
 
 use std::io;
 use std::path::Path;
@@ -15,8 +14,11 @@ const PEER_MEMORY: [&str; 3] = [
     "sys/module/nvidia_peermem/version",
 ];
 
+/// A page: a length that no driver finds fault with before it looks at the descriptor.
+const PROBED_BYTES: usize = 4096;
+
 /// What the ports of `device` take. `root` is `/`; tests give a tree of their own. Needs no GPU.
-pub fn pointer_support(root: &Path, device: &Device) -> PointerSupport {
+pub(crate) fn pointer_support(root: &Path, device: &Device) -> PointerSupport {
     PointerSupport { cuda: PEER_MEMORY.iter().any(|file| root.join(file).exists()), dma_buf: takes_dma_buf(device) }
 }
 
@@ -29,8 +31,8 @@ fn takes_dma_buf(device: &Device) -> bool {
     if pd.is_null() {
         return false;
     }
-    // SAFETY: the protection domain was just made, and no memory is behind the range of no bytes.
-    let mr = unsafe { register(pd, 0, 0, 0, -1, 0) };
+    // SAFETY: the protection domain was just made; -1 is no descriptor, so there is no memory to touch.
+    let mr = unsafe { register(pd, 0, PROBED_BYTES, 0, -1, 0) };
     let refusal = io::Error::last_os_error().raw_os_error();
     if !mr.is_null() {
         // SAFETY: the registration was just made and is ended once.

@@ -77,3 +77,102 @@ impl<'a> PciBus<'a> {
         is_address.then_some(Self { bus, device })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// A directory that goes with the test.
+    struct Tree(PathBuf);
+
+    impl Tree {
+        fn new() -> Self {
+            static COUNT: AtomicU32 = AtomicU32::new(0);
+            let unique = format!("railweave-rdma-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+            let root = std::env::temp_dir().join(unique);
+            fs::create_dir_all(&root).unwrap();
+            Self(root)
+        }
+
+        /// A device below `path` of /sys/devices.
+        fn device(&self, name: &str, path: &str) -> &Self {
+            let directory = self.0.join("sys/class/infiniband").join(name);
+            let device = self.0.join("sys/devices").join(path);
+            fs::create_dir_all(&directory).unwrap();
+            fs::create_dir_all(&device).unwrap();
+            std::os::unix::fs::symlink(device, directory.join("device")).unwrap();
+            self
+        }
+
+        fn file(&self, device: &str, file: &str, content: &str) -> &Self {
+            let file = self.0.join("sys/class/infiniband").join(device).join("ports/1").join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, content).unwrap();
+            self
+        }
+
+        fn sysfs<'a>(&'a self, device: &'a str) -> Sysfs<'a> {
+            Sysfs { root: &self.0, device }
+        }
+
+        fn pci(&self, device: &str, merge_vfs: bool) -> Option<String> {
+            Some(self.sysfs(device).pci_path(merge_vfs)?.to_str()?.to_owned())
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn functions_of_one_adapter_have_one_path() {
+        let tree = Tree::new();
+        tree.device("mlx5_0", "pci0000:00/0000:00:01.0/0000:3b:00.0")
+            .device("mlx5_1", "pci0000:00/0000:00:01.0/0000:3b:00.1")
+            .device("mlx5_2", "pci0000:00/0000:00:01.0/0000:3b:02.3")
+            .device("mlx5_3", "pci0002:00/0002:00:01.0/0002:3b:00.0");
+        let adapter = "/sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.0";
+        for device in ["mlx5_0", "mlx5_1"] {
+            for merge_vfs in [false, true] {
+                assert_eq!(tree.pci(device, merge_vfs).as_deref(), Some(adapter), "{device}");
+            }
+        }
+        assert_eq!(tree.pci("mlx5_2", true).as_deref(), Some(adapter));
+        let own = "/sys/devices/pci0000:00/0000:00:01.0/0000:3b:02.0";
+        assert_eq!(tree.pci("mlx5_2", false).as_deref(), Some(own));
+        let other = "/sys/devices/pci0002:00/0002:00:01.0/0002:3b:00.0";
+        assert_eq!(tree.pci("mlx5_3", true).as_deref(), Some(other));
+    }
+
+    #[test]
+    fn what_is_no_pci_device_has_no_path() {
+        let tree = Tree::new();
+        tree.device("hns_0", "platform/HISI00D1:00").device("usb_0", "pci0000:00/0000:00:14.0/usb2/2-1/2-1:1.0");
+        for device in ["hns_0", "usb_0", "rxe0"] {
+            assert_eq!(tree.pci(device, true), None, "{device}");
+        }
+    }
+
+    #[test]
+    fn gids_and_rates_are_read_where_the_kernel_gives_them() {
+        let tree = Tree::new();
+        tree.file("mlx5_0", "gid_attrs/types/0", "IB/RoCE v1\n")
+            .file("mlx5_0", "gid_attrs/types/1", "RoCE v2\n")
+            .file("mlx5_0", "gid_attrs/types/2", "something newer\n")
+            .file("mlx5_0", "gid_attrs/ndevs/1", "eth2\n")
+            .file("mlx5_0", "rate", "800 Gb/sec (4X XDR)\n")
+            .file("rxe0", "rate", "2.5 Gb/sec (1X SDR)\n")
+            .file("odd", "rate", "fast\n");
+        let sysfs = tree.sysfs("mlx5_0");
+        assert_eq!([0, 1, 2, 3].map(|index| sysfs.roce_version(1, index)), [Some(1), Some(2), None, None]);
+        assert_eq!(sysfs.interface(1, 1).as_deref(), Some("eth2"));
+        assert_eq!(sysfs.interface(1, 0), None);
+        assert_eq!(sysfs.rate_mbps(1), Some(800_000));
+        assert_eq!(tree.sysfs("rxe0").rate_mbps(1), Some(2_500));
+        assert_eq!(tree.sysfs("odd").rate_mbps(1), None);
+        assert_eq!(sysfs.rate_mbps(2), None);
+    }
+}

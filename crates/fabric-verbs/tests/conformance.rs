@@ -12,6 +12,7 @@ use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsPort, discover};
 use railweave_fabric_verbs::gid::GidRules;
 use railweave_fabric_verbs::sys::Functions;
 use railweave_fabric_verbs::{Verbs, VerbsConfig, VerbsDomain};
+use railweave_verbs_stand_in::{Open, StandIn};
 
 /// Both ends on one port.
 struct Loopback {
@@ -81,4 +82,31 @@ fn over_the_named_device() {
     // A lane whose peer is gone should not take half a minute to say so: 16.8 ms, eight times.
     let config = VerbsConfig { timeout: 12, ..VerbsConfig::default() };
     run_all(&mut Loopback { port, config, real: true });
+}
+
+/// The suite over a machine that stands for many; nothing may be left of it.
+fn over(machine: &str) {
+    let library = railweave_verbs_stand_in::build();
+    let stand_in = StandIn::load(&library).unwrap();
+    stand_in.describe(Some(machine)).unwrap();
+    let functions = Arc::new(Functions::load(&[library.to_str().unwrap()]).unwrap());
+    let port = ports(&functions).into_iter().next().unwrap();
+    run_all(&mut Loopback { port, config: VerbsConfig::default(), real: false });
+    drop(functions);
+    assert_eq!(stand_in.open(), Open::default(), "something was not destroyed");
+}
+
+// The stand-in is one world for all threads of a process, so one test plays all machines.
+#[test]
+fn over_machines_of_every_kind() {
+    for machine in [
+        "[device roce]\n[port 1]\n",
+        "[device infiniband]\n[port 1]\nlink_layer = infiniband\nlid = 7\n",
+        "[device without_shared_queues]\nmax_srq = 0\n[port 1]\n",
+        "[device without_inline]\nmax_inline = 0\n[port 1]\n",
+        "[device small]\n[port 1]\nmax_message = 0x200000\n",
+    ] {
+        println!("{machine}");
+        over(machine);
+    }
 }

@@ -178,6 +178,17 @@ impl AddressRange {
         }
     }
 
+    /// Reads `address/length`, or an address alone, which is a range of one. The error is the end of a sentence that
+    /// begins with the text.
+    pub(crate) fn parse_text(text: &str) -> Result<AddressRange, String> {
+        let wrong = |reason| format!("is no range, because {reason}");
+        if let Some((address, length)) = text.split_once('/') {
+            return AddressRange::parse(address, length).map_err(wrong);
+        }
+        let longest = text.parse().map_or(0, AddressRange::longest).to_string();
+        AddressRange::parse(text, &longest).map_err(wrong)
+    }
+
     fn parse(address: &str, length: &str) -> Result<AddressRange, String> {
         let address: IpAddr =
             address.trim().parse().map_err(|_| format!("\"{}\" is not an IP address", printable(address)))?;
@@ -212,10 +223,16 @@ impl fmt::Display for RailFilter {
     }
 }
 
+impl fmt::Display for AddressRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix_length)
+    }
+}
+
 impl fmt::Display for FilterItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FilterItem::Addresses(range) => write!(f, "{}/{}", range.address, range.prefix_length),
+            FilterItem::Addresses(range) => range.fmt(f),
             FilterItem::Name { name, port, rail, plane } => {
                 f.write_str(name)?;
                 let fields = [port, rail, plane];

@@ -17,9 +17,11 @@
 #![forbid(unsafe_code)]
 
 mod document;
+mod environment;
 mod error;
 mod filter;
 mod number;
+mod rdma;
 mod setting;
 mod table;
 mod value;
@@ -27,6 +29,7 @@ mod value;
 pub use document::markdown;
 pub use error::{OptionError, OptionErrors, Warning};
 pub use filter::{AddressRange, FilterItem, Match, RailFilter};
+pub use rdma::{AdaptiveRouting, AddressFamily, GidIndices, RelaxedOrdering};
 pub use setting::{Setting, Source};
 pub use table::{Entry, Options, Row, TABLE};
 pub use value::{Fabric, Lanes, MAX_RAILS, Mode, PortRange, Weights};

@@ -149,8 +149,11 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
                 if name != main {
                     advice.push_str(&format!(", or set {main}, which wins"));
                 }
-                let (value, allowed) = (printable(&lossy), variable.allowed);
-                self.errors.push(OptionError { variable: name, value, reason, allowed, advice });
+                // Several settings may read one variable; its mistake is one.
+                if self.errors.iter().all(|error| (error.variable, &error.reason) != (name, &reason)) {
+                    let (value, allowed) = (printable(&lossy), variable.allowed);
+                    self.errors.push(OptionError { variable: name, value, reason, allowed, advice });
+                }
                 Text::Wrong
             }
         }
@@ -173,8 +176,23 @@ macro_rules! show_as_written {
     ($($type:ty),*) => { $(impl Show for $type { fn show(&self) -> String { self.to_string() } })* };
 }
 show_as_written!(crate::Fabric, crate::Mode, crate::Weights, crate::Lanes, crate::PortRange);
+show_as_written!(
+    crate::GidIndices,
+    crate::AddressFamily,
+    crate::RelaxedOrdering,
+    crate::AdaptiveRouting,
+    u8,
+    u16,
+    String
+);
 
 impl Show for Option<crate::RailFilter> {
+    fn show(&self) -> String {
+        self.as_ref().map_or_else(|| "any".into(), ToString::to_string)
+    }
+}
+
+impl Show for Option<crate::AddressRange> {
     fn show(&self) -> String {
         self.as_ref().map_or_else(|| "any".into(), ToString::to_string)
     }

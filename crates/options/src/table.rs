@@ -1,11 +1,11 @@
 //! The table itself: every setting, once.
 
-use crate::error::{OptionErrors, Warning, closest, printable};
-use crate::filter::RailFilter;
+use crate::error::{OptionErrors, Warning};
+use crate::filter::{AddressRange, RailFilter};
 use crate::number;
+use crate::rdma::{self, AdaptiveRouting, AddressFamily, GidIndices, RelaxedOrdering};
 use crate::setting::{Reader, Setting, Show, Source, Variable, variable};
 use crate::value::{Fabric, Lanes, Mode, PortRange, Weights};
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -112,22 +112,41 @@ macro_rules! options {
 /// What a list of names may hold.
 const FILTER: &str = "[^][=]item,item,... where an item is name[:port[:rail[:plane]]] or address/length";
 
+/// What a range of addresses may be.
+const RANGE: &str = "address/length, or one address";
+
+/// What a library's name may be.
+const LIBRARY: &str = "the name or the file of a shared library";
+
+/// What NCCL's variables for GID indices may hold.
+const GID_INDEX: &str = "a number from 0 to 255, or -1 for none in particular";
+
+/// What the length of a prefix may be.
+const PREFIX_LENGTH: &str = "a number from 1 to 32, or -1 for the interface's";
+
+/// What a number of bytes may be.
+const BYTES: &str = "bytes from 0 to 1G; K, M and G count in 1024s";
+
 const HANDSHAKE_TIMEOUT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3600));
 const PEER_TIMEOUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
 
 options! {
     /// Which network carries the data.
     fabric: Fabric {
-        variables: [variable("RAILWEAVE_FABRIC", "auto, tcp or verbs", "auto", Fabric::parse)],
+        variables: [
+            variable("RAILWEAVE_FABRIC", "auto, tcp or verbs", "auto", Fabric::parse),
+            variable("NCCL_IB_DISABLE", "0 or 1", "0", Fabric::parse_disabled),
+        ],
         default: Fabric::Auto, "auto",
-        help: "Which network carries the data: `verbs` (RDMA), `tcp`, or `auto`: RDMA where a port is active, else TCP.",
+        help: "Which network carries the data: `verbs` (RDMA), `tcp`, or `auto`: RDMA where a port is active, else TCP. \
+               `NCCL_IB_DISABLE=1` means `tcp`.",
     }
     /// What one device is.
     mode: Mode {
         variables: [variable("RAILWEAVE_MODE", "auto, ports or fused", "auto", Mode::parse)],
         default: Mode::Auto, "auto",
         help: "What NCCL sees: one device for each port (`ports`), one over all of them (`fused`), or `auto`: \
-               `ports` on RDMA, `fused` on TCP.",
+               `ports` on RDMA (but `fused` where `MPIB_HCA_SOUT` and `MPIB_HCA_SUP` name its rails), `fused` on TCP.",
     }
     /// Which ports become rails; `None` leaves the choice to the topology's own rules.
     rails: Option<RailFilter> {
@@ -138,6 +157,20 @@ options! {
         default: None, "every usable one",
         help: "Which ports become rails. `^` leaves out what the list matches, `=` asks for whole names, an item with \
                a slash is a range of addresses. `NCCL_SOCKET_IFNAME` counts on TCP.",
+    }
+    /// Which RDMA ports become rails; `None` leaves the choice to the topology's own rules.
+    rdma_rails: Option<RailFilter> {
+        variables: [
+            variable("RAILWEAVE_RDMA_RAILS", FILTER, "mlx5_0,mlx5_1", filter),
+            variable("RAILWEAVE_RAILS", FILTER, "mlx5_0,mlx5_1", filter),
+            variable("MPIB_HCA_SOUT", "name[:port] of one device", "mlx5_0", rdma::one_device)
+                .and("MPIB_HCA_SUP", rdma::join_devices),
+            variable("NCCL_IB_HCA", FILTER, "mlx5", filter),
+        ],
+        default: None, "every usable one",
+        help: "Which RDMA ports become rails, where TCP is to have another list than RDMA. Names are those of RDMA devices \
+               (`rdma link` lists them), addresses those of their GIDs. `MPIB_HCA_SOUT` names the first rail, \
+               `MPIB_HCA_SUP` the second.",
     }
     /// How traffic is shared between rails until something steers it.
     weights: Weights {
@@ -213,9 +246,7 @@ options! {
     }
     /// Messages of fewer bytes travel on one rail: 0 to 1 GiB.
     split_min: u64 {
-        variables: [variable("RAILWEAVE_SPLIT_MIN", "bytes from 0 to 1G; K, M and G count in 1024s", "8K", |text| {
-            number::bytes(text, 1 << 30)
-        })],
+        variables: [variable("RAILWEAVE_SPLIT_MIN", BYTES, "8K", |text| number::bytes(text, 1 << 30))],
         default: 8192, "8K",
         help: "Messages of fewer bytes travel whole on one rail; the other rails make up for it later.",
     }
@@ -250,7 +281,7 @@ options! {
         default: None, "-1 (what NCCL asks for)",
         help: "The traffic class of the data: the byte that holds DSCP and ECN, on TCP and on RoCE.",
     }
-    /// How long a lane may stay without any acknowledgement before the peer counts as gone: 1 s to 3600 s.
+    /// How long a lane or a session may stay without any answer before the peer counts as gone: 1 s to 3600 s.
     peer_timeout: Duration {
         variables: [variable(
             "RAILWEAVE_PEER_TIMEOUT",
@@ -259,63 +290,202 @@ options! {
             |text| number::seconds(text, PEER_TIMEOUT.0, PEER_TIMEOUT.1),
         )],
         default: Duration::from_secs(30), "30 s",
-        help: "How long a lane with data under way may stay without any acknowledgement before the peer counts as gone.",
+        help: "How long a lane with data under way may stay without any acknowledgement from the peer's host, and the peer's \
+               process without an answer to a heartbeat, before the peer counts as gone. A process may stand still for less \
+               than that, as in a debugger.",
     }
-}
-
-impl Options {
-    /// Reads every setting from `variables`, as an environment lists them, and warns of `RAILWEAVE_*` names among them
-    /// that no setting reads.
-    ///
-    /// # Errors
-    ///
-    /// As [`Options::parse`].
-    pub fn from_variables<K: Into<OsString>, V: Into<OsString>>(
-        variables: impl IntoIterator<Item = (K, V)>,
-    ) -> Result<(Options, Vec<Warning>), OptionErrors> {
-        let mut known = HashMap::new();
-        let mut unknown = Vec::new();
-        for (name, value) in variables {
-            let (name, value) = (name.into(), value.into());
-            match TABLE.iter().flat_map(Entry::all_variables).find(|known| name == *known) {
-                Some(name) => drop(known.insert(name, value)),
-                None if may_be_meant(&name.to_string_lossy()) => unknown.push(name),
-                None => {}
-            }
-        }
-        unknown.sort();
-        let (options, mut warnings) = Options::parse(|name| known.get(name).cloned())?;
-        warnings.extend(unknown.iter().map(|name| {
-            let name = name.to_string_lossy();
-            let closest = closest(&name, TABLE.iter().map(Entry::variable));
-            Warning::Unknown { variable: printable(&name), closest }
-        }));
-        Ok((options, warnings))
+    /// The library that RDMA goes through: a file, or a name that the dynamic linker finds.
+    ibverbs_library: String {
+        variables: [
+            variable("RAILWEAVE_IBVERBS_LIB", LIBRARY, "libibverbs.so.1", rdma::library),
+            variable("NCCL_IBVERBS_LIB", LIBRARY, "libibverbs.so.1", rdma::library),
+        ],
+        default: "libibverbs.so.1".to_owned(), "libibverbs.so.1",
+        help: "RDMA only: the library to load, by a name that the dynamic linker finds, or by its file.",
     }
-
-    /// Reads every setting from the environment of this process.
-    ///
-    /// # Errors
-    ///
-    /// As [`Options::parse`].
-    pub fn from_env() -> Result<(Options, Vec<Warning>), OptionErrors> {
-        Options::from_variables(std::env::vars_os())
+    /// Which entry of its GID table each RoCE device uses.
+    gid_index: GidIndices {
+        variables: [
+            variable(
+                "RAILWEAVE_GID_INDEX",
+                "a number from 0 to 255, -1 for none in particular, or device:number,device:number,...",
+                "mlx5_0:3,mlx5_1:5",
+                GidIndices::parse,
+            ),
+            variable("NCCL_MESH_GID_INDEX", GID_INDEX, "3", GidIndices::parse_one),
+            variable("NCCL_IB_GID_INDEX", GID_INDEX, "3", GidIndices::parse),
+        ],
+        default: GidIndices::Automatic, "-1 (chosen by the four settings that follow)",
+        help: "RoCE only: the entry of the GID table that a port uses (`show_gids` lists them): one for all devices, or a \
+               list by device; devices that are not in the list use what the rules choose.",
     }
-}
-
-impl Default for Options {
-    /// What holds when no variable is set.
-    fn default() -> Options {
-        match Options::parse(|_| None) {
-            Ok((options, _)) => options,
-            Err(errors) => unreachable!("nothing is set, so nothing is wrong: {errors}"),
-        }
+    /// The version of RoCE: 1 or 2.
+    roce_version: u8 {
+        variables: [
+            variable("RAILWEAVE_ROCE_VERSION", "1 or 2", "2", |text| rdma::byte(text, 1, 2)),
+            variable("NCCL_IB_ROCE_VERSION_NUM", "1 or 2", "2", |text| rdma::byte(text, 1, 2)),
+        ],
+        default: 2, "2",
+        help: "RoCE only: the version of the GIDs to use. Version 1 cannot be routed.",
     }
-}
-
-/// Whether someone who sets `name` means it for Railweave's settings. `RAILWEAVE_TEST_*` is for its tests.
-fn may_be_meant(name: &str) -> bool {
-    name.starts_with("RAILWEAVE_") && !name.starts_with("RAILWEAVE_TEST_")
+    /// The family of the addresses of RoCE ports.
+    address_family: AddressFamily {
+        variables: [
+            variable("RAILWEAVE_ADDRESS_FAMILY", "auto, ipv4 or ipv6", "auto", AddressFamily::parse),
+            variable("NCCL_IB_ADDR_FAMILY", "AF_INET or AF_INET6", "AF_INET", AddressFamily::parse_nccl),
+        ],
+        default: AddressFamily::Auto, "auto (IPv4; IPv6 where a port has no IPv4)",
+        help: "RoCE only: the family of the GIDs to use.",
+    }
+    /// The range of the addresses of RoCE ports; `None` takes any.
+    address_range: Option<AddressRange> {
+        variables: [
+            variable("RAILWEAVE_ADDRESS_RANGE", RANGE, "10.0.0.0/8", rdma::address_range),
+            variable("NCCL_IB_ADDR_RANGE", RANGE, "10.0.0.0/8", rdma::address_range),
+        ],
+        default: None, "any",
+        help: "RoCE only: the addresses that a GID may have. A port without one of these is left out.",
+    }
+    /// Length in bits of the prefix of RoCE ports' IPv4 networks, 1 to 32; `None` takes the interface's.
+    prefix_length: Option<u8> {
+        variables: [
+            variable("RAILWEAVE_PREFIX_LENGTH", PREFIX_LENGTH, "24", rdma::prefix_length),
+            variable("NCCL_IB_SUBNET_PREFIX_LEN", PREFIX_LENGTH, "24", rdma::prefix_length),
+        ],
+        default: None, "-1 (the interface's; 24 where it is not known)",
+        help: "RoCE only: how many bits of an IPv4 address name its subnet. Ports on one subnet become a rail.",
+    }
+    /// The entry of an InfiniBand port's GID table that routers between subnets use, 0 to 255.
+    flid_gid_index: u8 {
+        variables: [
+            variable("RAILWEAVE_FLID_GID_INDEX", "a number from 0 to 255", "1", |text| rdma::byte(text, 0, 255)),
+            variable("NCCL_IB_ROUTABLE_FLID_GID_INDEX", "a number from 0 to 255", "1", |text| rdma::byte(text, 0, 255)),
+        ],
+        default: 1, "1",
+        help: "InfiniBand only: the entry of the GID table that is used when it has a number for routers (a FLID); else \
+               entry 0 is.",
+    }
+    /// Whether virtual functions count as one adapter.
+    merge_vfs: bool {
+        variables: [
+            variable("RAILWEAVE_MERGE_VFS", "0 or 1", "1", number::switch),
+            variable("NCCL_IB_MERGE_VFS", "0 or 1", "1", number::switch),
+        ],
+        default: true, "1",
+        help: "RDMA only: with 1, NCCL sees the virtual functions of an adapter as ports of that one adapter.",
+    }
+    /// Whether RDMA devices are ordered by PCI address.
+    pci_order: bool {
+        variables: [
+            variable("RAILWEAVE_PCI_ORDER", "0 or 1", "1", number::switch),
+            variable("NCCL_IB_DEVICE_PCI_ORDER", "0 or 1", "1", number::switch),
+        ],
+        default: true, "1",
+        help: "RDMA only: with 1, devices are numbered by PCI address, so that numbers agree between hosts that are alike; \
+               with 0, by name.",
+    }
+    /// The local ACK timeout of lanes: 4.096 µs × 2^n, 0 to 31, where 0 is for ever.
+    ack_timeout: u8 {
+        variables: [
+            variable("RAILWEAVE_ACK_TIMEOUT", "a number from 0 to 31", "20", |text| rdma::byte(text, 0, 31)),
+            variable("NCCL_IB_TIMEOUT", "a number from 0 to 31", "20", |text| rdma::byte(text, 0, 31)),
+        ],
+        default: 20, "20 (4.3 s)",
+        help: "RDMA only: how long an adapter waits for an acknowledgement before it sends a packet again: 4.096 µs × 2^n, \
+               where 0 is for ever.",
+    }
+    /// How often a packet is sent again, 0 to 7.
+    retry_count: u8 {
+        variables: [
+            variable("RAILWEAVE_RETRY_COUNT", "a number from 0 to 7", "7", |text| rdma::byte(text, 0, 7)),
+            variable("NCCL_IB_RETRY_CNT", "a number from 0 to 7", "7", |text| rdma::byte(text, 0, 7)),
+        ],
+        default: 7, "7",
+        help: "RDMA only: how often an adapter sends a packet again before the lane fails.",
+    }
+    /// Index into the ports' tables of partition keys.
+    pkey_index: u16 {
+        variables: [
+            variable("RAILWEAVE_PKEY_INDEX", "a number from 0 to 65535", "0", rdma::pkey_index),
+            variable("NCCL_IB_PKEY", "a number from 0 to 65535", "0", rdma::pkey_index),
+        ],
+        default: 0, "0",
+        help: "RDMA only: the index of the partition key to use, in the port's table of partition keys.",
+    }
+    /// The service level of lanes, 0 to 15; `None` leaves it to what NCCL asks for.
+    service_level: Option<u8> {
+        variables: [
+            variable("RAILWEAVE_SERVICE_LEVEL", "a number from 0 to 15, or -1 for none", "1", rdma::service_level),
+            variable("NCCL_IB_SL", "a number from 0 to 15, or -1 for none", "1", rdma::service_level),
+        ],
+        default: None, "-1 (what NCCL asks for on InfiniBand, else 0)",
+        help: "RDMA only: the service level of the data.",
+    }
+    /// The traffic class of CTS, 0 to 255; `None` gives them that of the data.
+    cts_traffic_class: Option<u8> {
+        variables: [
+            variable("RAILWEAVE_CTS_TRAFFIC_CLASS", "a number from 0 to 255, or -1 for none", "160", traffic_class),
+            variable("NCCL_IB_FIFO_TC", "a number from 0 to 255, or -1 for none", "160", traffic_class),
+        ],
+        default: None, "-1 (that of the data)",
+        help: "RoCE only: the traffic class of the receiver's notes to the sender that buffers are ready (CTS).",
+    }
+    /// Whether lanes agree on enhanced connection establishment.
+    ece: bool {
+        variables: [
+            variable("RAILWEAVE_ECE", "0 or 1", "1", number::switch),
+            variable("NCCL_IB_ECE_ENABLE", "0 or 1", "1", number::switch),
+        ],
+        default: true, "1",
+        help: "RDMA only: with 1, both adapters agree on features beyond the standard (enhanced connection establishment, \
+               congestion control among them) where both have them.",
+    }
+    /// When memory is registered with relaxed ordering.
+    relaxed_ordering: RelaxedOrdering {
+        variables: [
+            variable("RAILWEAVE_RELAXED_ORDERING", "0, 1 or 2", "2", RelaxedOrdering::parse),
+            variable("NCCL_IB_PCI_RELAXED_ORDERING", "0, 1 or 2", "2", RelaxedOrdering::parse),
+        ],
+        default: RelaxedOrdering::WhereKnown, "2",
+        help: "RDMA only: whether adapters may write data into memory in any order, which is faster on some hosts: 0 never, \
+               1 always, 2 where the library can.",
+    }
+    /// Whether the adapters report how many bytes a write had.
+    byte_counts: bool {
+        variables: [variable("RAILWEAVE_BYTE_COUNTS", "0 or 1", "1", number::switch)],
+        default: true, "1",
+        help: "RDMA only: whether receive completions of a write carry its length, as the specification wants it. Set it \
+               to 0 for an adapter that reports wrong lengths; each message then costs one more work request.",
+    }
+    /// Whether adaptive routing may change the order of packets.
+    adaptive_routing: AdaptiveRouting {
+        variables: [
+            variable("RAILWEAVE_ADAPTIVE_ROUTING", "auto, 0 or 1", "auto", AdaptiveRouting::parse),
+            variable("NCCL_IB_ADAPTIVE_ROUTING", "0, 1, or -2 for the default", "1", AdaptiveRouting::parse_nccl),
+        ],
+        default: AdaptiveRouting::Auto, "auto (on InfiniBand)",
+        help: "RDMA only: with 1, large messages end in a write of their own, so that switches may send their data on any \
+               way; `auto` does so on InfiniBand.",
+    }
+    /// Messages of more bytes count as large for adaptive routing.
+    adaptive_routing_threshold: u64 {
+        variables: [
+            variable("RAILWEAVE_ADAPTIVE_ROUTING_THRESHOLD", BYTES, "8K", |text| number::bytes(text, 1 << 30)),
+            variable("NCCL_IB_AR_THRESHOLD", BYTES, "8192", |text| number::bytes(text, 1 << 30)),
+        ],
+        default: 8192, "8K",
+        help: "RDMA only: messages of more bytes are large for `RAILWEAVE_ADAPTIVE_ROUTING`.",
+    }
+    /// Whether GPU memory is flushed when NCCL asks for it.
+    flush: bool {
+        variables: [
+            variable("RAILWEAVE_FLUSH", "0 or 1", "1", number::switch),
+            variable("NCCL_GDR_FLUSH_DISABLE", "0 or 1", "0", |text| number::switch(text).map(|disabled| !disabled)),
+        ],
+        default: true, "1",
+        help: "RDMA only: with 0, received data is not flushed into GPU memory even where NCCL asks for it. \
+               `NCCL_GDR_FLUSH_DISABLE=1` means 0.",
+    }
 }
 
 /// The names of `variables`, for the table.

@@ -31,6 +31,11 @@ impl Fabric {
     pub(crate) fn parse(text: &str) -> Result<Fabric, String> {
         word(text, &[("auto", Fabric::Auto), ("tcp", Fabric::Tcp), ("verbs", Fabric::Verbs)])
     }
+
+    /// NCCL's switch: 1 leaves RDMA out.
+    pub(crate) fn parse_disabled(text: &str) -> Result<Fabric, String> {
+        Ok(if number::switch(text)? { Fabric::Tcp } else { Fabric::Auto })
+    }
 }
 
 impl fmt::Display for Fabric {
@@ -72,7 +77,7 @@ impl fmt::Display for Mode {
 }
 
 /// The value whose word `text` is; upper and lower case are alike.
-fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
+pub(crate) fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
     let text = text.trim();
     let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
     found.map(|(_, value)| *value).ok_or_else(|| "is not one of the known words".into())

@@ -23,6 +23,16 @@ pub struct Selected {
     pub plane: Option<u32>,
 }
 
+/// How ports are ordered where the user's list does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// By PCI address, as NCCL's own transport sorts, so that indices agree with it and between hosts; then the
+    /// machine's own order. A port without a PCI device comes after those with one.
+    Pci,
+    /// The machine's own.
+    Machine,
+}
+
 /// The user's list: None for a port that it does not let in.
 pub type Filter<'a> = &'a dyn Fn(&PortFacts) -> Option<Selected>;
 
@@ -97,13 +107,16 @@ impl std::error::Error for SelectError {}
 
 /// Picks and orders the ports of one fabric. Without a filter every port is in.
 ///
-/// The order is that of the list, where it names what is used; then by PCI address, as NCCL's own transport sorts, so
-/// that indices agree with it and between hosts; then the machine's own. A port without a PCI device comes after those
-/// with one.
+/// The order is that of the list, where it names what is used; then `order`.
 ///
 /// # Errors
 /// When no port is left, or an id in the list is too large for NCCL.
-pub fn select(found: Discovery, filter: Option<Filter<'_>>, mode: Mode) -> Result<Selection, SelectError> {
+pub fn select(
+    found: Discovery,
+    filter: Option<Filter<'_>>,
+    mode: Mode,
+    order: Order,
+) -> Result<Selection, SelectError> {
     let Discovery { mut ports, mut left_out } = found;
     make_names_unique(&mut ports);
     let mut candidates = Vec::new();
@@ -117,7 +130,13 @@ pub fn select(found: Discovery, filter: Option<Filter<'_>>, mode: Mode) -> Resul
         candidates.push((selected.order, ChosenPort { facts, rail_id, plane_id }));
     }
     // A stable sort: the machine's own order decides between equals.
-    candidates.sort_by_key(|(order, port)| (order.unwrap_or(usize::MAX), pci_place(port.facts.pci_path.as_deref())));
+    candidates.sort_by_key(|(listed, port)| {
+        let place = match order {
+            Order::Pci => pci_place(port.facts.pci_path.as_deref()),
+            Order::Machine => (0, 0),
+        };
+        (listed.unwrap_or(usize::MAX), place)
+    });
     let mut ports: Vec<_> = candidates.into_iter().map(|(_, port)| port).collect();
     let most = mode.most_ports();
     for port in ports.drain(most.min(ports.len())..) {
@@ -231,15 +250,24 @@ mod tests {
             ("a", Some("0000:81:00.0")),
             ("veth0", None),
         ]);
-        let selection = select(all, None, Mode::Ports).unwrap();
+        let selection = select(all, None, Mode::Ports, Order::Pci).unwrap();
         assert_eq!(names(&selection), ["deep", "d", "a", "c", "b", "domain", "odd", "veth1", "veth0"]);
         assert!(selection.left_out.is_empty());
     }
 
     #[test]
+    fn the_machines_order_can_be_kept() {
+        let all = [("b", Some("0000:02:00.0")), ("veth", None), ("a", Some("0000:01:00.0"))];
+        let kept = select(found(&all), None, Mode::Ports, Order::Machine).unwrap();
+        assert_eq!(names(&kept), ["b", "veth", "a"]);
+        let listed = select(found(&all), Some(&list(&["a", "b"])), Mode::Ports, Order::Machine).unwrap();
+        assert_eq!(names(&listed), ["a", "b"]);
+    }
+
+    #[test]
     fn an_include_list_gives_the_order() {
         let all = [("eth0", Some("0000:01:00.0")), ("eth1", Some("0000:02:00.0")), ("eth2", None)];
-        let chosen = select(found(&all), Some(&list(&["eth2", "eth0"])), Mode::Fused).unwrap();
+        let chosen = select(found(&all), Some(&list(&["eth2", "eth0"])), Mode::Fused, Order::Pci).unwrap();
         assert_eq!(names(&chosen), ["eth2", "eth0"]);
         assert_eq!(chosen.left_out.len(), 1);
         assert_eq!(chosen.left_out[0].name, "eth1@10.0.0.1");
@@ -252,7 +280,7 @@ mod tests {
         for order in [Some(0), None] {
             let filter =
                 |port: &PortFacts| (port.name != "lo").then_some(Selected { order, rail: Some(3), plane: Some(32767) });
-            let chosen = select(found(&all), Some(&filter), Mode::Fused).unwrap();
+            let chosen = select(found(&all), Some(&filter), Mode::Fused, Order::Pci).unwrap();
             assert_eq!(names(&chosen), ["eth0", "eth1"]);
             assert!(chosen.ports.iter().all(|port| port.rail_id == Some(3) && port.plane_id == Some(32767)));
         }
@@ -261,7 +289,7 @@ mod tests {
     #[test]
     fn ids_beyond_nccls_are_refused() {
         let too_large = |_: &PortFacts| Some(Selected { rail: Some(1), plane: Some(32768), ..Selected::default() });
-        let error = select(found(&[("eth0", None)]), Some(&too_large), Mode::Ports).unwrap_err();
+        let error = select(found(&[("eth0", None)]), Some(&too_large), Mode::Ports, Order::Pci).unwrap_err();
         let text = error.to_string();
         for part in ["plane id 32768 of eth0", "0 to 32767", "RAILWEAVE_RAILS"] {
             assert!(text.contains(part), "{text}");
@@ -271,7 +299,7 @@ mod tests {
     #[test]
     fn names_become_unique() {
         let all = found(&[("a", None), ("a", None), ("a#2", None), ("a", None), ("b", None)]);
-        assert_eq!(names(&select(all, None, Mode::Ports).unwrap()), ["a", "a#3", "a#2", "a#4", "b"]);
+        assert_eq!(names(&select(all, None, Mode::Ports, Order::Pci).unwrap()), ["a", "a#3", "a#2", "a#4", "b"]);
     }
 
     #[test]
@@ -279,9 +307,9 @@ mod tests {
         let many: Vec<String> = (0..33).map(|index| format!("eth{index}")).collect();
         let all: Vec<_> = many.iter().map(|name| (name.as_str(), None)).collect();
         for (mode, most) in [(Mode::Fused, 8), (Mode::Ports, 32)] {
-            let within = select(found(&all[..most]), None, mode).unwrap();
+            let within = select(found(&all[..most]), None, mode, Order::Pci).unwrap();
             assert_eq!((within.ports.len(), within.left_out.len()), (most, 0));
-            let beyond = select(found(&all[..most + 1]), None, mode).unwrap();
+            let beyond = select(found(&all[..most + 1]), None, mode, Order::Pci).unwrap();
             assert_eq!((beyond.ports.len(), beyond.left_out.len()), (most, 1));
             assert_eq!(beyond.left_out[0].name, format!("eth{most}@10.0.0.1"));
             assert!(beyond.left_out[0].reason.contains(&format!("at most {most}")));
@@ -292,11 +320,11 @@ mod tests {
     fn no_port_is_an_error_that_lists_what_was_seen() {
         let mut all = found(&[("eth0", None)]);
         all.left_out.push(LeftOut { name: "docker0@172.17.0.1".to_owned(), reason: "a bridge".to_owned() });
-        let text = select(all, Some(&list(&["ib0"])), Mode::Ports).unwrap_err().to_string();
+        let text = select(all, Some(&list(&["ib0"])), Mode::Ports, Order::Pci).unwrap_err().to_string();
         for part in ["docker0@172.17.0.1 left out: a bridge; eth0@10.0.0.1 left out: the list", "RAILWEAVE_RAILS"] {
             assert!(text.contains(part), "{text}");
         }
-        let text = select(found(&[]), None, Mode::Ports).unwrap_err().to_string();
+        let text = select(found(&[]), None, Mode::Ports, Order::Pci).unwrap_err().to_string();
         assert!(text.contains("none at all") && text.contains("RAILWEAVE_RAILS"), "{text}");
     }
 

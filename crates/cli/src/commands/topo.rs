@@ -3,7 +3,7 @@
 use crate::environment;
 use crate::output::{print, table};
 use clap::Args;
-use nccl_net_railweave::{ReportedPort, TopologyReport};
+use nccl_net_railweave::{ReportedGid, ReportedPort, TopologyReport};
 use serde::Serialize;
 use std::error::Error;
 
@@ -50,6 +50,20 @@ struct Rail {
     /// Of the device's traffic, 0 to 1, if the other end is as fast.
     share: f64,
     lanes: u8,
+    /// The ways in which it reaches GPU memory.
+    gpu_memory: Vec<&'static str>,
+    /// On RDMA: the GIDs that its lanes may use, best first.
+    gids: Vec<Gid>,
+}
+
+#[derive(Serialize)]
+struct Gid {
+    /// Its place in the port's table.
+    index: u32,
+    address: String,
+    /// None on InfiniBand.
+    roce_version: Option<u8>,
+    interface: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -72,6 +86,22 @@ impl From<ReportedPort> for Rail {
             plane_id: port.plane_id,
             share: port.share,
             lanes: port.lanes,
+            gpu_memory: [("peer memory", facts.pointers.cuda), ("dma-buf", facts.pointers.dma_buf)]
+                .into_iter()
+                .filter_map(|(name, is_there)| is_there.then_some(name))
+                .collect(),
+            gids: port.gids.into_iter().map(Gid::from).collect(),
+        }
+    }
+}
+
+impl From<ReportedGid> for Gid {
+    fn from(gid: ReportedGid) -> Self {
+        Self {
+            index: gid.index,
+            address: format!("{}/{}", gid.address, gid.prefix_len),
+            roce_version: gid.roce_version,
+            interface: gid.interface,
         }
     }
 }
@@ -122,6 +152,9 @@ fn show(topology: &Topology) -> std::io::Result<()> {
             ]);
         }
         print(rails)?;
+        for port in device.rails.iter().filter(|port| !port.gids.is_empty()) {
+            show_rdma(port)?;
+        }
     }
     if let Some(address) = &topology.out_of_band {
         print(format_args!("control sessions go over {address} where no rail's address reaches the peer"))?;
@@ -130,4 +163,17 @@ fn show(topology: &Topology) -> std::io::Result<()> {
         print(format_args!("left out: {}: {}", left.name, left.reason))?;
     }
     Ok(())
+}
+
+/// What only an RDMA port has: its GIDs and the ways to GPU memory.
+fn show_rdma(port: &Rail) -> std::io::Result<()> {
+    let gid = |gid: &Gid| {
+        let version = gid.roce_version.map(|version| format!("RoCE v{version}"));
+        let notes: Vec<String> = version.into_iter().chain(gid.interface.clone()).collect();
+        let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join(", ")) };
+        format!("{} is {}{notes}", gid.index, gid.address)
+    };
+    let gids: Vec<String> = port.gids.iter().map(gid).collect();
+    let memory = if port.gpu_memory.is_empty() { "none".to_owned() } else { port.gpu_memory.join(" and ") };
+    print(format_args!("{}: {}; GID {}; way to GPU memory: {memory}", port.port, port.link_layer, gids.join(", GID ")))
 }

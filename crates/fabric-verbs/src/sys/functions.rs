@@ -201,6 +201,19 @@ functions! {
 // The functions may be called from any thread (ibverbs is thread-safe, verbs(7)), and the struct holds nothing else.
 
 impl Functions {
+    /// Makes the library ready for a process that forks, before anything else is asked of it: ibv_fork_init(3). With a
+    /// kernel that copies pinned memory at a fork (5.12 and later) the library has nothing to do.
+    ///
+    /// # Errors
+    /// When the library cannot: memory was registered before.
+    pub fn prepare_for_forks(&self) -> std::io::Result<()> {
+        // SAFETY: the function takes nothing and may be called at any time, and again.
+        match unsafe { (self.fork_init)() } {
+            0 => Ok(()),
+            errno => Err(std::io::Error::from_raw_os_error(errno.abs())),
+        }
+    }
+
     /// The name under which the library was found.
     pub fn name(&self) -> &str {
         &self.name

@@ -2,7 +2,7 @@
 
 use super::Harness;
 use super::bench::{Bench, Block, SPEC, bytes, immediate, signalled};
-use crate::{Access, Completion, Fabric, PostError, Rail, RailSpec, RemoteSlice};
+use crate::{Access, Completion, Fabric, PostError, Rail, RailSpec, RemoteSlice, Write};
 
 const LENGTH: usize = 4096;
 
@@ -106,8 +106,10 @@ pub(super) fn an_unregistered_source_is_not_read<H: Harness>(harness: &mut H) {
     let mut unknown = source.source(0, 16);
     unknown.key ^= 0x8000;
     for wrong in [beyond, unknown] {
+        // The processor may read what is said to be host memory, whether it is registered or not; the network may not.
+        let work = Write { host: false, ..signalled(wrong, target.place(0)) };
         // A fabric that looks at keys only while it sends says so in a failed completion instead.
-        match bench.near.try_post(0, &[signalled(wrong, target.place(0))]) {
+        match bench.near.try_post(0, &[work]) {
             Ok(_) => {
                 bench.until("the failure", |bench| bench.near.has_failed());
                 break;

@@ -1,0 +1,277 @@
+//! Which ports are found, on machines that the stand-in for libibverbs describes.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use railweave_fabric::{LinkLayer, PointerSupport, PortFacts};
+use railweave_fabric_verbs::discovery::{DiscoveryRules, NoDevice, VerbsDiscovery, VerbsPort, discover};
+use railweave_fabric_verbs::gid::GidRules;
+use railweave_fabric_verbs::sys::Functions;
+use railweave_verbs_stand_in::{Open, StandIn, build_without};
+
+/// One machine at a time: the library's state is the process's.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A machine, while one test has it: the library and a file system's root, which goes with the test.
+struct Machine {
+    functions: Arc<Functions>,
+    stand_in: StandIn,
+    root: PathBuf,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Machine {
+    fn new(description: &str) -> Self {
+        Self::without(&[], description)
+    }
+
+    /// With a library that lacks these functions.
+    fn without(absent: &[&str], description: &str) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let library = build_without(absent);
+        let stand_in = StandIn::load(&library).unwrap();
+        stand_in.describe(Some(description)).unwrap();
+        let functions = Arc::new(Functions::load(&[library.to_str().unwrap()]).unwrap());
+        let unique = format!("railweave-ports-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let root = std::env::temp_dir().join(unique);
+        fs::create_dir_all(&root).unwrap();
+        Self { functions, stand_in, root, _turn: turn }
+    }
+
+    fn file(&self, path: &str, content: &str) -> &Self {
+        let path = self.root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+        self
+    }
+
+    fn pci(&self, device: &str, address: &str) -> &Self {
+        let directory = self.root.join("sys/class/infiniband").join(device);
+        let pci = self.root.join("sys/devices/pci0000:00").join(address);
+        fs::create_dir_all(&directory).unwrap();
+        fs::create_dir_all(&pci).unwrap();
+        std::os::unix::fs::symlink(pci, directory.join("device")).unwrap();
+        self
+    }
+
+    fn try_discover(&self, gids: &dyn Fn(&str) -> GidRules) -> Result<VerbsDiscovery, NoDevice> {
+        let prefix_len = |address: IpAddr| (address == IpAddr::from([10, 1, 0, 1])).then_some(16);
+        let rules = DiscoveryRules { gids, prefix_len: &prefix_len, merge_vfs: true };
+        discover(&self.root, &self.functions, &rules)
+    }
+
+    fn discover(&self) -> VerbsDiscovery {
+        self.try_discover(&|_| GidRules::default()).unwrap()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+        if !std::thread::panicking() {
+            assert_eq!(self.stand_in.open(), Open::default(), "something is left open");
+        }
+    }
+}
+
+fn names(found: &VerbsDiscovery) -> Vec<&str> {
+    found.ports.iter().map(|port| port.facts.name.as_str()).collect()
+}
+
+fn port<'a>(found: &'a VerbsDiscovery, name: &str) -> &'a VerbsPort {
+    found.ports.iter().find(|port| port.facts.name == name).unwrap_or_else(|| panic!("no {name} in {found:?}"))
+}
+
+fn reason<'a>(found: &'a VerbsDiscovery, name: &str) -> &'a str {
+    &found.left_out.iter().find(|left| left.name == name).unwrap_or_else(|| panic!("no {name} in {found:?}")).reason
+}
+
+#[test]
+fn facts_come_from_the_library_and_from_sysfs() {
+    let machine = Machine::new(
+        "[device mlx5_0]\nguid = 0x1070fd0300a1b2c4\nsystem_guid = 0x1070fd0300a1b2c0\n\
+         [port 1]\nmtu = 4096\nspeed = ndr\n\
+         gid = 0 fe80::1 roce1 2\ngid = 1 fe80::1 roce2 2\ngid = 2 10.1.0.1 roce1 2\ngid = 3 10.1.0.1 roce2 2\n",
+    );
+    machine.pci("mlx5_0", "0000:3b:00.1").file("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/3", "eth2\n");
+    let found = machine.discover();
+    assert!(found.left_out.is_empty(), "{found:?}");
+    let port = port(&found, "mlx5_0");
+    let expected = PortFacts {
+        name: "mlx5_0".to_owned(),
+        device: "mlx5_0".to_owned(),
+        link_layer: LinkLayer::Roce,
+        address: "10.1.0.1".parse().unwrap(),
+        prefix_len: 16,
+        speed_mbps: Some(400_000),
+        mtu: 4096,
+        pci_path: Some("/sys/devices/pci0000:00/0000:3b:00.0".into()),
+        guid: 0x1070_fd03_00a1_b2c0,
+        port_number: 1,
+        pointers: PointerSupport { cuda: false, dma_buf: true },
+    };
+    assert_eq!(port.facts, expected);
+    assert_eq!(port.number, 1);
+    assert_eq!(port.gids.len(), 1);
+    assert_eq!((port.gids[0].index, port.gids[0].version), (3, Some(2)));
+    assert_eq!(port.gids[0].interface.as_deref(), Some("eth2"));
+}
+
+#[test]
+fn infiniband_is_known_by_its_first_gid() {
+    let machine = Machine::new(
+        "[device mlx5_0]\n[port 1]\nlink_layer = infiniband\nlid = 7\nwidth = 4\nspeed = hdr\nmtu = 4096\n\
+         gid = 0 fe80::2:c903:1 ib 0\n\
+         [device mlx5_1]\n[port 1]\nlink_layer = infiniband\nlid = 8\n\
+         gid = 0 fe80::2:c903:2 ib 0\ngid = 1 fec0:0:17:1::2:c903:2 ib 0\n",
+    );
+    let found = machine.discover();
+    let first = port(&found, "mlx5_0");
+    assert_eq!((first.facts.link_layer, first.attributes.lid), (LinkLayer::InfiniBand, 7));
+    assert_eq!(first.facts.address, "fe80::2:c903:1".parse::<IpAddr>().unwrap());
+    assert_eq!((first.facts.prefix_len, first.facts.speed_mbps), (64, Some(200_000)));
+    assert_eq!((first.gids[0].index, first.gids[0].version), (0, None));
+    assert_eq!(port(&found, "mlx5_1").gids[0].index, 1);
+}
+
+#[test]
+fn a_device_with_several_ports_gives_each_its_number() {
+    let machine = Machine::new(
+        "[device mlx4_0]\n[port 1]\nlink_layer = infiniband\n[port 2]\ngid = 0 10.1.0.1 roce2 0\n\
+         [device mlx4_1]\n[port 1]\nstate = down\n[port 2]\n",
+    );
+    let found = machine.discover();
+    assert_eq!(names(&found), ["mlx4_0:1", "mlx4_0:2", "mlx4_1:2"]);
+    assert_eq!(port(&found, "mlx4_0:2").facts.device, "mlx4_0");
+    assert_eq!(port(&found, "mlx4_0:2").facts.port_number, 2);
+    assert!(reason(&found, "mlx4_1:1").contains("the port is down"));
+    assert_eq!(port(&found, "mlx4_0:1").facts.guid, port(&found, "mlx4_0:2").facts.guid);
+}
+
+#[test]
+fn what_cannot_carry_traffic_is_left_out_with_the_reason() {
+    let machine = Machine::new(
+        "[device a0]\n[port 1]\nstate = down\n\
+         [device b0]\n[port 1]\nlink_layer = infiniband\nstate = init\n\
+         [device c0]\ntransport = iwarp\n[port 1]\n\
+         [device d0]\n[port 1]\nlink_layer = unspecified\n\
+         [device e0]\n[port 1]\ngid = 0 fe80::1 roce1 0\ngid = 1 fe80::1 roce2 0\n\
+         [device f0]\n[port 1]\n",
+    );
+    let found = machine.discover();
+    assert_eq!(names(&found), ["f0"]);
+    for (name, part) in [
+        ("a0", "the port is down"),
+        ("b0", "no subnet manager"),
+        ("c0", "iWARP"),
+        ("d0", "neither InfiniBand (1) nor Ethernet (2)"),
+        ("e0", "0 (fe80::1 is link-local), 1 (fe80::1 is link-local); give its network interface an IPv4"),
+    ] {
+        assert!(reason(&found, name).contains(part), "{name}: {}", reason(&found, name));
+    }
+}
+
+#[test]
+fn what_cannot_be_asked_is_left_out_with_the_kernels_reason() {
+    let devices = "[device a0]\n[port 1]\n[device b0]\n[port 1]\n[device c0]\n[port 1]\n";
+    for (fault, left, part) in [
+        ("open_device:2:EACCES", "b0", "Permission denied (os error 13); give this process access to /dev/infiniband"),
+        ("query_device:1:EIO", "a0", "the device cannot be queried: Input/output error"),
+        ("query_port:3:ENODEV", "c0", "the port cannot be queried: No such device"),
+    ] {
+        let machine = Machine::new(&format!("fail = {fault}\n{devices}"));
+        let found = machine.discover();
+        assert_eq!(found.ports.len(), 2, "{fault}: {found:?}");
+        assert!(reason(&found, left).contains(part), "{fault}: {}", reason(&found, left));
+    }
+}
+
+#[test]
+fn a_machine_without_devices_says_so() {
+    let machine = Machine::new("fail = get_device_list:1:ENOSYS\n[device a0]\n[port 1]\n");
+    let error = machine.try_discover(&|_| GidRules::default()).unwrap_err().to_string();
+    assert!(error.contains("Function not implemented") && error.contains("ib_uverbs"), "{error}");
+    drop(machine);
+    let machine = Machine::new("# nothing\n");
+    let error = machine.try_discover(&|_| GidRules::default()).unwrap_err().to_string();
+    assert!(error.contains("no RDMA device") && error.contains("`rdma link`"), "{error}");
+}
+
+#[test]
+fn devices_come_by_name() {
+    let machine = Machine::new("[device rxe10]\n[port 1]\n[device rxe2]\n[port 1]\n[device rxe1]\n[port 1]\n");
+    assert_eq!(names(&machine.discover()), ["rxe1", "rxe2", "rxe10"]);
+}
+
+#[test]
+fn each_adapter_can_have_an_index_of_its_own() {
+    let table = "[port 1]\ngid = 0 fe80::1 roce2 0\ngid = 1 10.1.0.1 roce2 0\ngid = 2 10.2.0.1 roce2 0\n";
+    let machine = Machine::new(&format!("[device a0]\n{table}[device a1]\n{table}[device a2]\n{table}"));
+    let index = |device: &str| match device {
+        "a0" => Some(2),
+        "a1" => Some(7),
+        _ => None,
+    };
+    let found = machine.try_discover(&|device| GidRules { index: index(device), ..GidRules::default() }).unwrap();
+    let first = |name: &str| (port(&found, name).gids[0].index, port(&found, name).facts.prefix_len);
+    assert_eq!([first("a0"), first("a2")], [(2, 24), (1, 16)]);
+    assert_eq!(port(&found, "a2").gids.len(), 2);
+    assert!(reason(&found, "a1").contains("no entry 7"), "{}", reason(&found, "a1"));
+}
+
+#[test]
+fn an_older_library_leaves_the_types_of_gids_to_sysfs() {
+    let table =
+        "gid = 0 fe80::1 roce1 0\ngid = 1 fe80::1 roce2 0\ngid = 2 10.1.0.1 roce1 0\ngid = 3 10.1.0.1 roce2 0\n";
+    let machine = Machine::without(&["_ibv_query_gid_ex"], &format!("[device a0]\n[port 1]\n{table}"));
+    // A container without these files: the kernel's order tells.
+    assert_eq!(port(&machine.discover(), "a0").gids[0].index, 3);
+    let types = "sys/class/infiniband/a0/ports/1/gid_attrs/types";
+    for (index, kind) in [(0, "IB/RoCE v1"), (1, "RoCE v2"), (2, "RoCE v2"), (3, "IB/RoCE v1")] {
+        machine.file(&format!("{types}/{index}"), kind);
+    }
+    let found = machine.discover();
+    assert_eq!((port(&found, "a0").gids[0].index, port(&found, "a0").gids[0].version), (2, Some(2)));
+}
+
+#[test]
+fn a_refused_query_of_types_is_no_end() {
+    let machine = Machine::new("fail = query_gid_ex:*:EOPNOTSUPP\n[device a0]\n[port 1]\ngid = 2 10.1.0.1 roce2 0\n");
+    assert_eq!(port(&machine.discover(), "a0").gids[0].index, 2);
+}
+
+#[test]
+fn speeds_beyond_the_tables_are_asked_for() {
+    let machine = Machine::new("[device a0]\n[port 1]\nport_speed = 8000\n[device b0]\n[port 1]\nspeed = edr\n");
+    let found = machine.discover();
+    let speed = |name: &str| port(&found, name).facts.speed_mbps;
+    assert_eq!([speed("a0"), speed("b0")], [Some(800_000), Some(100_000)]);
+}
+
+#[test]
+fn gpu_memory_is_offered_where_kernel_and_device_can() {
+    let machine = Machine::new("[device a0]\ndma_buf = yes\n[port 1]\n[device b0]\ndma_buf = no\n[port 1]\n");
+    let pointers = |found: &VerbsDiscovery, name: &str| port(found, name).facts.pointers;
+    let found = machine.discover();
+    assert_eq!(pointers(&found, "a0"), PointerSupport { cuda: false, dma_buf: true });
+    assert_eq!(pointers(&found, "b0"), PointerSupport::default());
+    drop(found);
+    machine.file("sys/module/nvidia_peermem/version", "550.54\n");
+    let found = machine.discover();
+    assert_eq!(pointers(&found, "a0"), PointerSupport { cuda: true, dma_buf: true });
+    assert_eq!(pointers(&found, "b0"), PointerSupport { cuda: true, dma_buf: false });
+}
+
+#[test]
+fn without_protection_domain_or_function_there_is_no_dma_buf() {
+    let device = "[device a0]\ndma_buf = yes\n[port 1]\n";
+    let machine = Machine::new(&format!("fail = alloc_pd:1:ENOMEM\n{device}"));
+    assert!(!port(&machine.discover(), "a0").facts.pointers.dma_buf);
+    drop(machine);
+    let machine = Machine::without(&["ibv_reg_dmabuf_mr"], device);
+    assert!(!port(&machine.discover(), "a0").facts.pointers.dma_buf);
+}

@@ -1,0 +1,175 @@
+//! Which GIDs of a port's table are used: the tables that hosts really have, and what users ask for.
+
+use std::net::IpAddr;
+
+use railweave_fabric::LinkLayer;
+use railweave_fabric_verbs::gid::{AddressRange, Family, GidRules, PortGid, eligible, for_peer, reason_for_none};
+
+/// An entry as `show_gids` lists it: index, address, version (0 where the machine does not say).
+fn entry(index: u32, text: &str, version: u8) -> PortGid {
+    let address: IpAddr = text.parse().unwrap();
+    let bytes = match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    let prefix_len = if address.is_ipv4() { 24 } else { 64 };
+    PortGid { bytes, index, version: (version > 0).then_some(version), prefix_len, interface: None }
+}
+
+/// What an adapter with one IPv4 and one IPv6 address shows.
+fn both_families() -> Vec<PortGid> {
+    vec![
+        entry(0, "fe80::1", 1),
+        entry(1, "fe80::1", 2),
+        entry(2, "10.0.0.1", 1),
+        entry(3, "10.0.0.1", 2),
+        entry(4, "2001:db8::1", 1),
+        entry(5, "2001:db8::1", 2),
+    ]
+}
+
+fn roce(table: &[PortGid], rules: GidRules) -> Vec<u32> {
+    eligible(table, LinkLayer::Roce, &rules).iter().map(|gid| gid.index).collect()
+}
+
+fn why(table: &[PortGid], rules: GidRules) -> String {
+    assert_eq!(roce(table, rules), [0; 0], "the rules should leave none");
+    let reason = reason_for_none(table, LinkLayer::Roce, &rules);
+    assert!(!reason.contains('\n'));
+    reason
+}
+
+fn range(text: &str, prefix_len: u8) -> GidRules {
+    GidRules { range: Some(AddressRange { address: text.parse().unwrap(), prefix_len }), ..GidRules::default() }
+}
+
+#[test]
+fn ipv4_of_version_2_comes_first() {
+    assert_eq!(roce(&both_families(), GidRules::default()), [3, 5]);
+    assert_eq!(roce(&both_families(), GidRules { roce_version: 1, ..GidRules::default() }), [2, 4]);
+}
+
+#[test]
+fn a_host_with_ipv6_only_is_as_good_unless_ipv4_is_asked_for() {
+    let table = [entry(0, "fe80::1", 1), entry(1, "fe80::1", 2), entry(2, "fd00::1", 1), entry(3, "fd00::1", 2)];
+    assert_eq!(roce(&table, GidRules::default()), [3]);
+    assert_eq!(roce(&table, GidRules { family: Some(Family::Ipv6), ..GidRules::default() }), [3]);
+    let reason = why(&table, GidRules { family: Some(Family::Ipv4), ..GidRules::default() });
+    for part in ["3 (fd00::1 is not of the family", "0 (fe80::1 is link-local)", "RAILWEAVE_ADDRESS_FAMILY"] {
+        assert!(reason.contains(part), "{reason}");
+    }
+}
+
+#[test]
+fn a_family_that_is_asked_for_leaves_the_other_out() {
+    assert_eq!(roce(&both_families(), GidRules { family: Some(Family::Ipv4), ..GidRules::default() }), [3]);
+    assert_eq!(roce(&both_families(), GidRules { family: Some(Family::Ipv6), ..GidRules::default() }), [5]);
+}
+
+#[test]
+fn link_local_gids_are_of_no_use() {
+    let table = [entry(0, "fe80::1", 1), entry(1, "fe80::1", 2)];
+    let reason = why(&table, GidRules::default());
+    for part in ["0 (fe80::1 is link-local), 1 (fe80::1 is link-local)", "give its network interface an IPv4"] {
+        assert!(reason.contains(part), "{reason}");
+    }
+    // A user who names one knows what it is good for: a cable without a switch.
+    assert_eq!(roce(&table, GidRules { index: Some(1), ..GidRules::default() }), [1]);
+    let cable = [entry(0, "fe80::1", 2), entry(1, "169.254.0.1", 2), entry(2, "2001:db8::1", 2)];
+    assert_eq!(roce(&cable, GidRules::default()), [2, 1]);
+}
+
+#[test]
+fn where_versions_are_not_known_the_kernels_order_tells() {
+    let lone = [entry(0, "fe80::1", 0), entry(1, "10.0.0.1", 0)];
+    assert_eq!(roce(&lone, GidRules::default()), [1]);
+    let twice = [entry(0, "fe80::1", 0), entry(1, "fe80::1", 0), entry(2, "10.0.0.1", 0), entry(3, "10.0.0.1", 0)];
+    assert_eq!(roce(&twice, GidRules::default()), [3]);
+    assert_eq!(roce(&twice, GidRules { roce_version: 1, ..GidRules::default() }), [2]);
+    let ipv6 = [entry(0, "fe80::1", 0), entry(1, "fd00::1", 0)];
+    assert_eq!(roce(&ipv6, GidRules::default()), [1]);
+    assert_eq!(eligible(&lone, LinkLayer::Roce, &GidRules::default())[0].version, Some(2));
+}
+
+#[test]
+fn a_version_that_is_not_there_is_named() {
+    let table = [entry(0, "fe80::1", 1), entry(1, "10.0.0.1", 1)];
+    let reason = why(&table, GidRules::default());
+    for part in ["1 (10.0.0.1 is RoCE v1, not v2)", "RAILWEAVE_ROCE_VERSION (NCCL_IB_ROCE_VERSION_NUM)"] {
+        assert!(reason.contains(part), "{reason}");
+    }
+}
+
+#[test]
+fn a_range_picks_one_of_several_subnets() {
+    let table = [entry(0, "10.0.0.1", 2), entry(1, "192.168.7.1", 2), entry(2, "fd00::1", 2)];
+    assert_eq!(roce(&table, range("192.168.0.0", 16)), [1]);
+    assert_eq!(roce(&table, range("fd00::", 8)), [2]);
+    assert_eq!(roce(&table, range("0.0.0.0", 0)), [0, 1]);
+    assert_eq!(roce(&table, range("::ffff:10.0.0.0", 8)), [0]);
+    let reason = why(&table, range("172.16.0.0", 12));
+    for part in ["0 (10.0.0.1 is not in 172.16.0.0/12)", "RAILWEAVE_ADDRESS_RANGE (NCCL_IB_ADDR_RANGE)"] {
+        assert!(reason.contains(part), "{reason}");
+    }
+}
+
+#[test]
+fn an_index_that_is_asked_for_wins_over_all_rules() {
+    let table = both_families();
+    let index = |index| GidRules { index: Some(index), ..range("172.16.0.0", 12) };
+    assert_eq!(roce(&table, index(2)), [2]);
+    assert_eq!(roce(&table, index(0)), [0]);
+    let reason = why(&table, index(9));
+    for part in ["no entry 9", "3 (10.0.0.1)", "RAILWEAVE_GID_INDEX (NCCL_IB_GID_INDEX)"] {
+        assert!(reason.contains(part), "{reason}");
+    }
+}
+
+#[test]
+fn a_peer_is_reached_from_the_subnet_that_it_is_on() {
+    let table =
+        [entry(0, "10.0.0.1", 2), entry(1, "10.0.1.1", 2), entry(2, "fd00::1", 2), entry(3, "fd00:0:0:1::1", 2)];
+    let gids = eligible(&table, LinkLayer::Roce, &GidRules::default());
+    let index = |peer: &str| for_peer(&gids, entry(0, peer, 2).bytes).index;
+    assert_eq!(index("10.0.1.2"), 1);
+    assert_eq!(index("10.0.0.2"), 0);
+    assert_eq!(index("fd00:0:0:1::2"), 3);
+    assert_eq!(index("10.9.0.1"), 0);
+    assert_eq!(index("fe80::1"), 0);
+}
+
+#[test]
+fn a_prefix_of_no_bits_is_no_subnet() {
+    let mut wide = entry(1, "10.0.1.1", 2);
+    wide.prefix_len = 0;
+    let gids = [entry(0, "10.0.0.1", 2), wide.clone()];
+    assert_eq!(for_peer(&gids, entry(0, "10.0.1.2", 2).bytes).index, 0);
+    wide.prefix_len = 200;
+    assert_eq!(for_peer(&[gids[0].clone(), wide], entry(0, "10.0.1.1", 2).bytes).index, 1);
+}
+
+#[test]
+fn infiniband_uses_the_entry_that_routers_know() {
+    let infiniband = |table: &[PortGid], rules: GidRules| -> Vec<u32> {
+        eligible(table, LinkLayer::InfiniBand, &rules).iter().map(|gid| gid.index).collect()
+    };
+    let plain = [entry(0, "fe80::2:c903:1", 0), entry(1, "fe80::2:c903:2", 0)];
+    assert_eq!(infiniband(&plain, GidRules::default()), [0]);
+    let routable = [entry(0, "fe80::2:c903:1", 0), entry(1, "fec0:0:17:1::2:c903:1", 0)];
+    assert_eq!(infiniband(&routable, GidRules::default()), [1]);
+    assert_eq!(infiniband(&routable, GidRules { flid_index: 0, ..GidRules::default() }), [0]);
+    assert_eq!(infiniband(&routable, GidRules { flid_index: 7, ..GidRules::default() }), [0]);
+    // What is said about RoCE has no say here.
+    assert_eq!(infiniband(&plain, GidRules { index: Some(1), roce_version: 1, ..range("10.0.0.0", 8) }), [0]);
+    assert_eq!(infiniband(&routable[1..], GidRules { flid_index: 7, ..GidRules::default() }), [0; 0]);
+    let reason = reason_for_none(&[], LinkLayer::InfiniBand, &GidRules::default());
+    assert!(reason.contains("no entry 0"), "{reason}");
+}
+
+#[test]
+fn an_empty_table_and_a_long_one_are_told() {
+    assert!(why(&[], GidRules::default()).contains("its GID table is empty"));
+    let many: Vec<PortGid> = (0..20).map(|index| entry(index, "fe80::1", 2)).collect();
+    let reason = why(&many, GidRules::default());
+    assert!(reason.contains("7 (fe80::1 is link-local) and 12 more"), "{reason}");
+}

@@ -1,0 +1,62 @@
+//! Settings from an environment, as a process has one.
+
+use crate::error::{OptionErrors, Warning, closest, printable};
+use crate::table::{Entry, Options, TABLE};
+use std::collections::HashMap;
+use std::ffi::OsString;
+
+impl Options {
+    /// Reads every setting from `variables`, as an environment lists them, and warns of `RAILWEAVE_*` names among them
+    /// that no setting reads.
+    ///
+    /// # Errors
+    ///
+    /// As [`Options::parse`].
+    pub fn from_variables<K: Into<OsString>, V: Into<OsString>>(
+        variables: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<(Options, Vec<Warning>), OptionErrors> {
+        let mut known = HashMap::new();
+        let mut unknown = Vec::new();
+        for (name, value) in variables {
+            let (name, value) = (name.into(), value.into());
+            match TABLE.iter().flat_map(Entry::all_variables).find(|known| name == *known) {
+                Some(name) => drop(known.insert(name, value)),
+                None if may_be_meant(&name.to_string_lossy()) => unknown.push(name),
+                None => {}
+            }
+        }
+        unknown.sort();
+        let (options, mut warnings) = Options::parse(|name| known.get(name).cloned())?;
+        warnings.extend(unknown.iter().map(|name| {
+            let name = name.to_string_lossy();
+            let closest = closest(&name, TABLE.iter().map(Entry::variable));
+            Warning::Unknown { variable: printable(&name), closest }
+        }));
+        Ok((options, warnings))
+    }
+
+    /// Reads every setting from the environment of this process.
+    ///
+    /// # Errors
+    ///
+    /// As [`Options::parse`].
+    pub fn from_env() -> Result<(Options, Vec<Warning>), OptionErrors> {
+        Options::from_variables(std::env::vars_os())
+    }
+}
+
+impl Default for Options {
+    /// What holds when no variable is set.
+    fn default() -> Options {
+        match Options::parse(|_| None) {
+            Ok((options, _)) => options,
+            Err(errors) => unreachable!("nothing is set, so nothing is wrong: {errors}"),
+        }
+    }
+}
+
+/// Whether someone who sets `name` means it for Railweave's settings. `RAILWEAVE_TEST_*` is for its tests, and
+/// `RAILWEAVE_STAND_IN` for their stand-in for libibverbs.
+fn may_be_meant(name: &str) -> bool {
+    name.starts_with("RAILWEAVE_") && !name.starts_with("RAILWEAVE_TEST_") && name != "RAILWEAVE_STAND_IN"
+}

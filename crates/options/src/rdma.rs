@@ -1,0 +1,293 @@
+//! The types of the settings for RDMA: what each may hold, and how it is written.
+
+use crate::error::printable;
+use crate::filter::{AddressRange, RailFilter};
+use crate::number;
+use crate::value::word;
+use std::fmt;
+
+/// The largest index of a GID that a packet's address can have: one byte (`ibv_global_route`).
+const MAX_GID_INDEX: i64 = 255;
+
+/// The most devices that a list of GID indices names.
+const MAX_GID_DEVICES: usize = 64;
+
+/// Which entry of the GID table each device uses.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum GidIndices {
+    /// The rules choose.
+    #[default]
+    Automatic,
+    /// This one on every device, 0 to 255.
+    Everywhere(u32),
+    /// As listed, by the device's name; the rules choose for the others.
+    ByDevice(Vec<(String, u32)>),
+}
+
+impl GidIndices {
+    /// The index for a device; `None` leaves it to the rules.
+    pub fn on(&self, device: &str) -> Option<u32> {
+        match self {
+            GidIndices::Automatic => None,
+            GidIndices::Everywhere(index) => Some(*index),
+            GidIndices::ByDevice(list) => list.iter().find(|(name, _)| name == device).map(|(_, index)| *index),
+        }
+    }
+
+    /// One number for every device, or a list of `device:number`.
+    pub(crate) fn parse(text: &str) -> Result<GidIndices, String> {
+        if !text.contains(':') {
+            return GidIndices::parse_one(text);
+        }
+        let mut list: Vec<(String, u32)> = Vec::new();
+        for item in text.split(',').map(str::trim) {
+            let wrong = |reason: &str| format!("has the item \"{}\", {reason}", printable(item));
+            let (name, index) = item.split_once(':').ok_or_else(|| wrong("which has no colon before its number"))?;
+            let (name, index) = (name.trim(), gid_index(index));
+            if name.is_empty() || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
+                return Err(wrong("which has no device's name before the colon"));
+            }
+            if list.iter().any(|(other, _)| other == name) {
+                return Err(wrong("whose device is there twice"));
+            }
+            if list.len() == MAX_GID_DEVICES {
+                return Err(format!("has more than {MAX_GID_DEVICES} items"));
+            }
+            list.push((name.to_owned(), index.map_err(|reason| wrong(&format!("whose number {reason}")))?));
+        }
+        Ok(GidIndices::ByDevice(list))
+    }
+
+    /// One number for every device.
+    pub(crate) fn parse_one(text: &str) -> Result<GidIndices, String> {
+        let index = number::whole(text, -1, MAX_GID_INDEX)?;
+        Ok(u32::try_from(index).map_or(GidIndices::Automatic, GidIndices::Everywhere))
+    }
+}
+
+impl fmt::Display for GidIndices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GidIndices::Automatic => f.write_str("-1"),
+            GidIndices::Everywhere(index) => write!(f, "{index}"),
+            GidIndices::ByDevice(list) => {
+                let items: Vec<String> = list.iter().map(|(name, index)| format!("{name}:{index}")).collect();
+                f.write_str(&items.join(","))
+            }
+        }
+    }
+}
+
+fn gid_index(text: &str) -> Result<u32, String> {
+    let index = number::whole(text, 0, MAX_GID_INDEX)?;
+    u32::try_from(index).map_err(|_| "is out of range".into())
+}
+
+/// Which family the addresses of RoCE GIDs have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AddressFamily {
+    /// IPv4, and IPv6 where there is no IPv4.
+    #[default]
+    Auto,
+    /// IPv4 only.
+    Ipv4,
+    /// IPv6 only.
+    Ipv6,
+}
+
+impl AddressFamily {
+    pub(crate) fn parse(text: &str) -> Result<AddressFamily, String> {
+        word(text, &[("auto", AddressFamily::Auto), ("ipv4", AddressFamily::Ipv4), ("ipv6", AddressFamily::Ipv6)])
+    }
+
+    /// As NCCL writes it.
+    pub(crate) fn parse_nccl(text: &str) -> Result<AddressFamily, String> {
+        word(text, &[("AF_INET", AddressFamily::Ipv4), ("AF_INET6", AddressFamily::Ipv6)])
+    }
+}
+
+impl fmt::Display for AddressFamily {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AddressFamily::Auto => "auto",
+            AddressFamily::Ipv4 => "ipv4",
+            AddressFamily::Ipv6 => "ipv6",
+        })
+    }
+}
+
+/// When memory is registered with relaxed ordering.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RelaxedOrdering {
+    /// Never.
+    Off,
+    /// Always.
+    On,
+    /// Where the library can.
+    #[default]
+    WhereKnown,
+}
+
+impl RelaxedOrdering {
+    /// 0, 1 or 2, as NCCL numbers them.
+    pub(crate) fn parse(text: &str) -> Result<RelaxedOrdering, String> {
+        Ok(match number::whole(text, 0, 2)? {
+            0 => RelaxedOrdering::Off,
+            1 => RelaxedOrdering::On,
+            _ => RelaxedOrdering::WhereKnown,
+        })
+    }
+}
+
+impl fmt::Display for RelaxedOrdering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RelaxedOrdering::Off => "0",
+            RelaxedOrdering::On => "1",
+            RelaxedOrdering::WhereKnown => "2",
+        })
+    }
+}
+
+/// Where packets of one lane may take different ways, and so arrive in any order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AdaptiveRouting {
+    /// On InfiniBand, and not on RoCE.
+    #[default]
+    Auto,
+    /// Nowhere.
+    Off,
+    /// On every RDMA port.
+    On,
+}
+
+impl AdaptiveRouting {
+    pub(crate) fn parse(text: &str) -> Result<AdaptiveRouting, String> {
+        word(text, &[("auto", AdaptiveRouting::Auto), ("0", AdaptiveRouting::Off), ("1", AdaptiveRouting::On)])
+    }
+
+    /// 0, 1, or -2 for `Auto`, as NCCL numbers them.
+    pub(crate) fn parse_nccl(text: &str) -> Result<AdaptiveRouting, String> {
+        word(text, &[("-2", AdaptiveRouting::Auto), ("0", AdaptiveRouting::Off), ("1", AdaptiveRouting::On)])
+    }
+}
+
+impl fmt::Display for AdaptiveRouting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AdaptiveRouting::Auto => "auto",
+            AdaptiveRouting::Off => "0",
+            AdaptiveRouting::On => "1",
+        })
+    }
+}
+
+/// One device by its whole name, perhaps with a port: `mlx5_3` or `mlx5_3:1`.
+pub(crate) fn one_device(text: &str) -> Result<Option<RailFilter>, String> {
+    let filter = RailFilter::parse(text)?;
+    if filter.exclude || filter.items.len() > 1 {
+        return Err("names more than one device".into());
+    }
+    Ok(Some(RailFilter { exact: true, ..filter }))
+}
+
+/// Both seeds' devices as one list, in their order.
+pub(crate) fn join_devices(
+    first: Option<Option<RailFilter>>,
+    second: Option<Option<RailFilter>>,
+) -> Option<RailFilter> {
+    match (first.flatten(), second.flatten()) {
+        (Some(first), Some(second)) => Some(RailFilter { items: [first.items, second.items].concat(), ..first }),
+        (first, second) => first.or(second),
+    }
+}
+
+/// A range of addresses, or one address.
+pub(crate) fn address_range(text: &str) -> Result<Option<AddressRange>, String> {
+    AddressRange::parse_text(text.trim()).map(Some)
+}
+
+/// 0 to 15; -1 for none.
+pub(crate) fn service_level(text: &str) -> Result<Option<u8>, String> {
+    number::whole(text, -1, 15).map(|number| u8::try_from(number).ok())
+}
+
+/// Any index that the table of a port may have.
+pub(crate) fn pkey_index(text: &str) -> Result<u16, String> {
+    number::whole(text, 0, i64::from(u16::MAX))
+        .and_then(|number| u16::try_from(number).map_err(|_| "is out of range".into()))
+}
+
+/// -1 leaves the choice to the interface; 0 bits would name no subnet.
+pub(crate) fn prefix_length(text: &str) -> Result<Option<u8>, String> {
+    match number::whole(text, -1, 32)? {
+        0 => Err("is no subnet".into()),
+        number => Ok(u8::try_from(number).ok()),
+    }
+}
+
+/// A number from `low` to `high`, which a byte holds.
+pub(crate) fn byte(text: &str, low: i64, high: i64) -> Result<u8, String> {
+    number::whole(text, low, high).and_then(|number| u8::try_from(number).map_err(|_| "is out of range".into()))
+}
+
+/// What dlopen(3) takes.
+pub(crate) fn library(text: &str) -> Result<String, String> {
+    let name = text.trim();
+    if name.chars().any(char::is_control) {
+        return Err("has a character that no file's name has".into());
+    }
+    if name.ends_with('/') {
+        return Err("names a directory".into());
+    }
+    Ok(name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gid_indices() {
+        assert_eq!(GidIndices::parse("-1"), Ok(GidIndices::Automatic));
+        assert_eq!(GidIndices::parse("255").unwrap().on("any"), Some(255));
+        let list = GidIndices::parse("mlx5_0:3, mlx5_1 : 5").unwrap();
+        assert_eq!([list.on("mlx5_0"), list.on("mlx5_1"), list.on("mlx5_10")], [Some(3), Some(5), None]);
+        assert_eq!(list.to_string(), "mlx5_0:3,mlx5_1:5");
+        for (text, why) in [
+            ("256", "is more than 255"),
+            ("3,5", "is not a whole number"),
+            ("mlx5_0:-1", "whose number is less than 0"),
+            ("mlx5_0:3,5", "no colon"),
+            (":3", "no device's name"),
+            ("a:1,a:2", "there twice"),
+            ("a:b:1", "whose number is not a whole number"),
+        ] {
+            let reason = GidIndices::parse(text).expect_err(text);
+            assert!(reason.contains(why), "{text:?} {reason}");
+        }
+        assert!(GidIndices::parse_one("mlx5_0:3").is_err());
+    }
+
+    #[test]
+    fn words_and_numbers() {
+        assert_eq!(AddressFamily::parse("IPv6"), Ok(AddressFamily::Ipv6));
+        assert_eq!(AddressFamily::parse_nccl("AF_INET6"), Ok(AddressFamily::Ipv6));
+        assert!(AddressFamily::parse("AF_INET").is_err());
+        assert_eq!(RelaxedOrdering::parse("1"), Ok(RelaxedOrdering::On));
+        assert!(RelaxedOrdering::parse("3").is_err());
+        assert_eq!(AdaptiveRouting::parse_nccl("-2"), Ok(AdaptiveRouting::Auto));
+        assert!(AdaptiveRouting::parse("-2").is_err());
+    }
+
+    #[test]
+    fn two_devices_are_one_list_in_their_order() {
+        let device = |text| one_device(text).unwrap_or_else(|reason| panic!("{text:?} {reason}"));
+        let joined = join_devices(Some(device("mlx5_3")), Some(device("mlx5_1:2"))).unwrap();
+        assert_eq!(joined.to_string(), "=mlx5_3,mlx5_1:2");
+        assert_eq!(join_devices(None, Some(device("mlx5_1"))).unwrap().to_string(), "=mlx5_1");
+        assert_eq!(joined.matches("mlx5_30", None, Some(1)), None);
+        assert!(one_device("mlx5_3,mlx5_4").is_err());
+        assert!(one_device("^mlx5_3").is_err());
+    }
+}

@@ -1,0 +1,317 @@
+//! Devices and open devices: what is listed, opened and asked for its properties.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::{offset_of, zeroed};
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use railweave_fabric_verbs::sys;
+
+use crate::completions::poll_cq;
+use crate::description::{DeviceFacts, PortFacts};
+use crate::events::{Events, Source};
+use crate::faulty;
+use crate::pairs::{post_recv, post_send};
+use crate::receives::post_srq_recv;
+use crate::world::{World, unknown};
+
+/// The part of `struct ibv_port_attr` that the function of the library writes; programs compiled against newer headers
+/// call the function in the context, which writes all of it.
+const OLD_PORT_ATTRIBUTES: usize = (offset_of!(sys::PortAttributes, flags) + 1).next_multiple_of(4);
+
+/// A `struct ibv_device` and what stands behind it.
+#[repr(C)]
+pub(crate) struct Device {
+    public: sys::Device,
+    /// Where providers look for their own functions; NULL is nobody's.
+    provider: *const c_void,
+    facts: Mutex<DeviceFacts>,
+}
+
+// SAFETY: the pointers in `public` and `provider` are NULL; all else is plain data or behind a lock.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl Device {
+    pub(crate) fn new(facts: DeviceFacts, index: usize) -> Arc<Self> {
+        // SAFETY: all zeros is valid for these plain fields.
+        let mut public: sys::Device = unsafe { zeroed() };
+        public.node_type = 1; // a channel adapter
+        public.transport_type = facts.transport;
+        let verbs = format!("uverbs{index}");
+        write_text(&mut public.name, &facts.name);
+        write_text(&mut public.dev_name, &verbs);
+        write_text(&mut public.dev_path, &format!("/sys/class/infiniband_verbs/{verbs}"));
+        write_text(&mut public.ibdev_path, &facts.ibdev_path);
+        Arc::new(Self { public, provider: ptr::null(), facts: Mutex::new(facts) })
+    }
+
+    pub(crate) fn facts(&self) -> MutexGuard<'_, DeviceFacts> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A port; none if the device has none of this number.
+    pub(crate) fn port(&self, number: u32) -> Option<PortFacts> {
+        let index = (number as usize).checked_sub(1)?;
+        self.facts().ports.get(index).cloned()
+    }
+
+    fn address(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).expose_provenance()
+    }
+}
+
+/// A `struct verbs_context` and what stands behind it.
+#[repr(C)]
+pub(crate) struct OpenDevice {
+    verbs: sys::VerbsContext,
+    pub(crate) device: Arc<Device>,
+    pub(crate) events: Arc<Events>,
+}
+
+impl OpenDevice {
+    /// The open device whose context is at this address, which the world knows.
+    pub(crate) fn at<'world>(context: usize) -> &'world Self {
+        // SAFETY: addresses of contexts come out of the world's map; see `world::pair`. The context is a field of an
+        // OpenDevice, exposed with the whole.
+        unsafe { &*ptr::with_exposed_provenance::<Self>(context - Self::CONTEXT) }
+    }
+
+    /// Where the context lies.
+    const CONTEXT: usize = offset_of!(Self, verbs) + offset_of!(sys::VerbsContext, context);
+}
+
+/// A failure as ibv_* functions return it.
+type Answer<T> = Result<T, c_int>;
+
+impl World {
+    pub(crate) fn get_device_list(&mut self) -> Answer<(*mut *mut sys::Device, usize)> {
+        self.refresh()?;
+        self.strike("get_device_list")?;
+        let listed = self.devices.clone();
+        let mut pointers: Vec<*mut sys::Device> =
+            listed.iter().map(|device| ptr::with_exposed_provenance_mut(device.address())).collect();
+        pointers.push(ptr::null_mut());
+        let count = listed.len();
+        let list = Box::into_raw(pointers.into_boxed_slice()).cast::<*mut sys::Device>();
+        self.lists.insert(list.expose_provenance(), listed);
+        Ok((list, count))
+    }
+
+    pub(crate) fn free_device_list(&mut self, list: *mut *mut sys::Device) {
+        let Some(listed) = self.lists.remove(&list.addr()) else {
+            unknown("device list");
+            return;
+        };
+        // SAFETY: made by get_device_list with one more pointer than devices, and freed once: it was in the map.
+        drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(list, listed.len() + 1)) });
+    }
+
+    pub(crate) fn device(&self, device: *const sys::Device) -> Answer<Arc<Device>> {
+        let known = self.lists.values().flatten().chain(self.contexts.values());
+        known.into_iter().find(|known| known.address() == device.addr()).cloned().ok_or_else(|| unknown("device"))
+    }
+
+    pub(crate) fn open_device(&mut self, device: *mut sys::Device) -> Answer<*mut sys::Context> {
+        self.strike("open_device")?;
+        let device = self.device(device)?;
+        let events = Events::new().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+        // SAFETY: all zeros is valid for these plain fields, for functions that are not there, and for an unlocked mutex.
+        let mut verbs: sys::VerbsContext = unsafe { zeroed() };
+        verbs.query_port = Some(query_port_in_full);
+        verbs.size = size_of::<sys::VerbsContext>();
+        let context = &mut verbs.context;
+        context.device = ptr::with_exposed_provenance_mut(device.address());
+        context.abi_compat = ptr::without_provenance_mut(usize::MAX);
+        context.cmd_fd = -1;
+        context.async_fd = events.descriptor();
+        context.num_comp_vectors = 1;
+        let faulty = |function| self.has_fault(function);
+        context.ops.poll_cq = Some(if faulty("poll_cq") { faulty::poll_cq } else { poll_cq });
+        context.ops.post_send = Some(if faulty("post_send") { faulty::post_send } else { post_send });
+        context.ops.post_recv = Some(if faulty("post_recv") { faulty::post_recv } else { post_recv });
+        context.ops.post_srq_recv = Some(if faulty("post_srq_recv") { faulty::post_srq_recv } else { post_srq_recv });
+        let open = Box::new(OpenDevice { verbs, device: device.clone(), events: Arc::new(events) });
+        let address = Box::into_raw(open).expose_provenance() + OpenDevice::CONTEXT;
+        self.contexts.insert(address, device);
+        Ok(ptr::with_exposed_provenance_mut(address))
+    }
+
+    pub(crate) fn close_device(&mut self, context: usize) -> Answer<()> {
+        self.strike("close_device")?;
+        self.context(context)?;
+        let used = self.domains.values().chain(self.completion_queues.values()).any(|used| used.context == context)
+            || self.pairs.values().any(|entry| entry.context == context);
+        if used {
+            crate::complaints::complain(format_args!("a device is closed while something on it is still open"));
+            return Err(libc::EBUSY);
+        }
+        self.contexts.remove(&context);
+        // SAFETY: made by open_device, and freed once: it was in the map.
+        drop(unsafe { Box::from_raw(ptr::with_exposed_provenance_mut::<OpenDevice>(context - OpenDevice::CONTEXT)) });
+        Ok(())
+    }
+
+    pub(crate) fn query_device(&mut self, context: usize) -> Answer<sys::DeviceAttributes> {
+        self.strike("query_device")?;
+        let facts = self.context(context)?.device.facts();
+        // SAFETY: all zeros is valid for these plain fields.
+        let mut attributes: sys::DeviceAttributes = unsafe { zeroed() };
+        write_text(&mut attributes.fw_ver, "1.0.0");
+        attributes.node_guid = facts.guid.to_be();
+        attributes.sys_image_guid = facts.system_guid.to_be();
+        attributes.max_mr_size = facts.max_mr_size;
+        attributes.page_size_cap = 4096;
+        attributes.vendor_id = facts.vendor_id;
+        attributes.vendor_part_id = facts.vendor_part_id;
+        attributes.max_qp = facts.max_qp as c_int;
+        attributes.max_qp_wr = facts.max_qp_wr as c_int;
+        attributes.max_sge = facts.max_sge as c_int;
+        attributes.max_sge_rd = facts.max_sge as c_int;
+        attributes.max_cq = facts.max_cq as c_int;
+        attributes.max_cqe = facts.max_cqe as c_int;
+        attributes.max_mr = facts.max_mr as c_int;
+        attributes.max_pd = facts.max_pd as c_int;
+        attributes.max_qp_rd_atom = facts.max_rd_atomic as c_int;
+        attributes.max_qp_init_rd_atom = facts.max_rd_atomic as c_int;
+        attributes.max_srq = facts.max_srq as c_int;
+        attributes.max_srq_wr = if facts.max_srq == 0 { 0 } else { facts.max_srq_wr as c_int };
+        attributes.max_srq_sge = if facts.max_srq == 0 { 0 } else { facts.max_sge as c_int };
+        attributes.max_pkeys = facts.ports.iter().map(|port| port.pkeys.len()).max().unwrap_or(0) as u16;
+        attributes.phys_port_cnt = facts.ports.len() as u8;
+        Ok(attributes)
+    }
+
+    pub(crate) fn query_port(&mut self, context: usize, number: u32) -> Answer<sys::PortAttributes> {
+        self.strike("query_port")?;
+        let port = self.port(context, number)?;
+        let up = port.state == sys::PORT_ACTIVE;
+        Ok(sys::PortAttributes {
+            state: port.state,
+            max_mtu: port.max_mtu,
+            active_mtu: port.mtu,
+            gid_tbl_len: port.gids.len() as c_int,
+            max_msg_sz: port.max_message,
+            pkey_tbl_len: port.pkeys.len() as u16,
+            lid: port.lid,
+            sm_lid: port.sm_lid,
+            max_vl_num: 1,
+            active_width: match port.width {
+                1 => 1,
+                2 => 16,
+                4 => 2,
+                8 => 4,
+                _ => 8,
+            },
+            active_speed: port.speed,
+            phys_state: if up { 5 } else { 3 },
+            link_layer: port.link_layer,
+            flags: if port.grh_required { sys::QPF_GRH_REQUIRED } else { 0 },
+            ..sys::PortAttributes::default()
+        })
+    }
+
+    pub(crate) fn query_port_speed(&mut self, context: usize, number: u32) -> Answer<u64> {
+        self.strike("query_port_speed")?;
+        self.port(context, number)?.stated_speed().ok_or(libc::EOPNOTSUPP)
+    }
+
+    pub(crate) fn query_gid(&mut self, context: usize, number: u32, index: u32) -> Answer<sys::Gid> {
+        self.strike("query_gid")?;
+        let port = self.port(context, number)?;
+        let place = port.gids.get(index as usize).ok_or(libc::EINVAL)?;
+        Ok(place.map_or(sys::Gid::default(), |facts| facts.gid))
+    }
+
+    pub(crate) fn query_gid_ex(&mut self, context: usize, number: u32, index: u32) -> Answer<sys::GidEntry> {
+        self.strike("query_gid_ex")?;
+        let port = self.port(context, number)?;
+        let facts = port.gids.get(index as usize).ok_or(libc::EINVAL)?.ok_or(libc::ENODATA)?;
+        Ok(sys::GidEntry {
+            gid: facts.gid,
+            gid_index: index,
+            port_num: number,
+            gid_type: facts.kind,
+            ndev_ifindex: facts.interface,
+        })
+    }
+
+    /// In network order.
+    pub(crate) fn query_pkey(&mut self, context: usize, number: u32, index: usize) -> Answer<u16> {
+        self.strike("query_pkey")?;
+        self.port(context, number)?.pkeys.get(index).map(|key| key.to_be()).ok_or(libc::EINVAL)
+    }
+
+    /// Changes a device, wherever it is listed or open; false: there is none of this name.
+    pub(crate) fn change(&self, name: &str, mut change: impl FnMut(&mut DeviceFacts) -> bool) -> bool {
+        let mut all: Vec<&Arc<Device>> = self.devices.iter().chain(self.contexts.values()).collect();
+        all.sort_by_key(|device| device.address());
+        all.dedup_by_key(|device| device.address());
+        let changed = all.into_iter().filter(|device| {
+            let mut facts = device.facts();
+            facts.name == name && change(&mut facts)
+        });
+        changed.count() > 0
+    }
+
+    /// Raises an event on everything that has this device open; false: nothing has.
+    pub(crate) fn raise(&self, name: &str, kind: c_int, source: Source) -> bool {
+        let open = self.contexts.keys().map(|&context| OpenDevice::at(context));
+        let told = open.filter(|open| {
+            let meant = open.device.facts().name == name;
+            if meant {
+                open.events.raise(kind, source);
+            }
+            meant
+        });
+        told.count() > 0
+    }
+
+    fn port(&self, context: usize, number: u32) -> Answer<PortFacts> {
+        self.context(context)?.device.port(number).ok_or(libc::EINVAL)
+    }
+}
+
+/// Writes as much of the attributes as the caller has room for.
+///
+/// # Safety
+/// `attributes` must have room for `length` bytes.
+pub(crate) unsafe fn write_port(port: &sys::PortAttributes, attributes: *mut sys::PortAttributes, length: usize) {
+    let length = length.min(size_of::<sys::PortAttributes>());
+    // SAFETY: the caller vouches for the room; the source is at least as long.
+    unsafe { ptr::copy_nonoverlapping(ptr::from_ref(port).cast::<u8>(), attributes.cast::<u8>(), length) };
+}
+
+/// As [`write_port`], for callers of ibv_query_port in the library.
+///
+/// # Safety
+/// `attributes` must have room for the older structure.
+pub(crate) unsafe fn write_old_port(port: &sys::PortAttributes, attributes: *mut sys::PortAttributes) {
+    // SAFETY: the caller vouches for the room.
+    unsafe { write_port(port, attributes, OLD_PORT_ATTRIBUTES) };
+}
+
+/// Behind the header's ibv_query_port.
+unsafe extern "C" fn query_port_in_full(
+    context: *mut sys::Context,
+    port: u8,
+    attributes: *mut sys::PortAttributes,
+    length: usize,
+) -> c_int {
+    match crate::world::lock().query_port(context.addr(), port.into()) {
+        Ok(facts) => {
+            // SAFETY: the caller says how much room there is.
+            unsafe { write_port(&facts, attributes, length) };
+            0
+        }
+        Err(errno) => errno,
+    }
+}
+
+fn write_text(field: &mut [c_char], text: &str) {
+    let room = field.len() - 1; // for the zero at the end, which is there already
+    for (place, byte) in field.iter_mut().zip(text.bytes().take(room)) {
+        *place = byte as c_char;
+    }
+}

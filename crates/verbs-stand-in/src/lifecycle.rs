@@ -1,0 +1,297 @@
+//! The life of a queue pair: created, brought up step by step, broken, destroyed.
+
+use std::ffi::c_int;
+use std::mem::zeroed;
+use std::ptr::with_exposed_provenance_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use railweave_fabric_verbs::sys;
+
+use crate::complaints::complain;
+use crate::description::DeviceFacts;
+use crate::events::Source;
+use crate::pairs::{Gate, QueuePair, next_epoch};
+use crate::receives::ReceiveQueue;
+use crate::reports::{QpReport, Step};
+use crate::transitions::Request;
+use crate::world::{PairEntry, Used, World, await_acknowledgements, lock, pair, shared_receive_queue, unknown};
+
+type Answer<T> = Result<T, c_int>;
+
+impl World {
+    pub(crate) fn create_qp(&mut self, domain: usize, wish: &sys::QpInitAttributes) -> Answer<*mut sys::Qp> {
+        self.strike("create_qp")?;
+        let context = self.domains.get(&domain).ok_or_else(|| unknown("protection domain"))?.context;
+        let open = self.context(context)?;
+        let (device, events) = (open.device.clone(), open.events.clone());
+        let byte_counts = {
+            let facts = device.facts();
+            check_capabilities(&facts, wish)?;
+            if self.pairs.values().filter(|entry| entry.context == context).count() >= facts.max_qp as usize {
+                return Err(libc::ENOMEM);
+            }
+            facts.byte_counts
+        };
+        let belongs = |used: Option<&Used>| used.is_some_and(|used| used.context == context);
+        let queues = [wish.send_cq, wish.recv_cq];
+        if !queues.iter().all(|queue| belongs(self.completion_queues.get(&queue.addr()))) {
+            return Err(unknown("completion queue of this device"));
+        }
+        let shared = wish.srq.addr();
+        if shared != 0 && !belongs(self.shared_receive_queues.get(&shared)) {
+            return Err(unknown("shared receive queue of this device"));
+        }
+        let number = self.free_number();
+        // SAFETY: all zeros is valid for these plain fields and for an unlocked mutex and condition variable.
+        let mut public: sys::Qp = unsafe { zeroed() };
+        public.context = with_exposed_provenance_mut(context);
+        public.qp_context = wish.qp_context;
+        public.pd = with_exposed_provenance_mut(domain);
+        (public.send_cq, public.recv_cq, public.srq) = (wish.send_cq, wish.recv_cq, wish.srq);
+        (public.handle, public.qp_num, public.qp_type) = (number, number, wish.qp_type);
+        let receives: Option<*const ReceiveQueue> =
+            (shared != 0).then(|| &raw const shared_receive_queue(shared).queue);
+        let made = Box::into_raw(Box::new(QueuePair::new(public, domain, wish, receives, byte_counts, events)));
+        let entry = PairEntry {
+            context,
+            device,
+            created: *wish,
+            domain,
+            attributes: sys::QpAttributes::default(),
+            init: Step::default(),
+            rtr: Step::default(),
+            rts: Step::default(),
+            ece: None,
+            cut: false,
+            incarnation: 0,
+            knows: AtomicU64::new(0),
+        };
+        let address = made.expose_provenance();
+        self.numbers.insert(number, address);
+        self.add_users(&entry, 1);
+        self.pairs.insert(address, entry);
+        Ok(made.cast())
+    }
+
+    pub(crate) fn modify_qp(&mut self, address: usize, attributes: &sys::QpAttributes, mask: c_int) -> Answer<()> {
+        let target = (mask & sys::QP_STATE != 0).then_some(attributes.qp_state);
+        self.strike_in("modify_qp", target)?;
+        let entry = self.pairs.get_mut(&address).ok_or_else(|| unknown("queue pair"))?;
+        let pair = pair(address);
+        let mut sends = pair.sends.lock();
+        let device = entry.device.facts();
+        let request =
+            Request { state: pair.state(), port: entry.attributes.port_num, device: &device, attributes, mask };
+        let target = request.target();
+        if let Err(reason) = request.check() {
+            complain(format_args!("ibv_modify_qp of queue pair {:#x}: {reason}", pair.number));
+            return Err(libc::EINVAL);
+        }
+        drop(device);
+        match target {
+            sys::QPS_RESET => {
+                pair.reset(&mut sends);
+                entry.attributes = sys::QpAttributes::default();
+                (entry.init, entry.rtr, entry.rts) = (Step::default(), Step::default(), Step::default());
+                entry.ece = None;
+                entry.incarnation = 0;
+                entry.knows.store(0, Ordering::Relaxed);
+                pair.set_state(sys::QPS_RESET);
+            }
+            sys::QPS_ERR => pair.break_down(&mut sends, None),
+            _ => {
+                merge(&mut entry.attributes, attributes, mask);
+                let step = Step { mask, attributes: *attributes };
+                match target {
+                    sys::QPS_INIT => entry.init = step,
+                    sys::QPS_RTR => {
+                        entry.rtr = step;
+                        self.last_incarnation += 1;
+                        entry.incarnation = self.last_incarnation;
+                    }
+                    _ => entry.rts = step,
+                }
+                pair.set_state(target);
+            }
+        }
+        sends.gate = Gate::Shut;
+        drop(sends);
+        self.after_change();
+        Ok(())
+    }
+
+    pub(crate) fn query_qp(&mut self, address: usize) -> Answer<(sys::QpAttributes, sys::QpInitAttributes)> {
+        self.strike("query_qp")?;
+        let entry = self.pairs.get(&address).ok_or_else(|| unknown("queue pair"))?;
+        let state = pair(address).state();
+        let attributes =
+            sys::QpAttributes { qp_state: state, cur_qp_state: state, cap: entry.created.cap, ..entry.attributes };
+        Ok((attributes, entry.created))
+    }
+
+    pub(crate) fn query_ece(&mut self, address: usize) -> Answer<sys::Ece> {
+        self.strike("query_ece")?;
+        let entry = self.pairs.get(&address).ok_or_else(|| unknown("queue pair"))?;
+        let offered = entry.device.facts().ece.ok_or(libc::EOPNOTSUPP)?;
+        Ok(entry.ece.unwrap_or(offered))
+    }
+
+    pub(crate) fn set_ece(&mut self, address: usize, wish: sys::Ece) -> Answer<()> {
+        self.strike("set_ece")?;
+        let entry = self.pairs.get_mut(&address).ok_or_else(|| unknown("queue pair"))?;
+        let offered = entry.device.facts().ece.ok_or(libc::EOPNOTSUPP)?;
+        let pair = pair(address);
+        let early = matches!(pair.state(), sys::QPS_RESET | sys::QPS_INIT);
+        let known = wish.vendor_id == 0 || wish.vendor_id == offered.vendor_id;
+        if !early || !known || wish.comp_mask != 0 {
+            complain(format_args!(
+                "ibv_set_ece of queue pair {:#x} with vendor {:#x}; vendor {:#x} is allowed, before RTR",
+                pair.number, wish.vendor_id, offered.vendor_id
+            ));
+            return Err(libc::EINVAL);
+        }
+        entry.ece = Some(sys::Ece { options: wish.options & offered.options, ..wish });
+        Ok(())
+    }
+
+    /// Sees to what a change of queue pairs or ports means for work that waits.
+    pub(crate) fn after_change(&self) {
+        next_epoch();
+        self.carry_on();
+    }
+
+    /// Lets the oldest work that waits fail, on all of these queue pairs, as when no answer has come for too long.
+    pub(crate) fn time_out(&self, meant: impl Fn(&PairEntry, &QueuePair) -> bool) {
+        for (_, pair) in self.each_pair().filter(|(entry, pair)| meant(entry, pair)) {
+            let mut sends = pair.sends.lock();
+            pair.fail_oldest(&mut sends, sys::WC_RETRY_EXC_ERR);
+            sends.wreck = None;
+        }
+        self.after_change();
+    }
+
+    /// What is to be told about a queue pair.
+    pub(crate) fn report(&self, number: u32) -> Option<QpReport> {
+        let (entry, pair) = self.pair_of(number)?;
+        let mut device = [0; sys::SYSFS_NAME_MAX];
+        let name = entry.device.facts().name.clone();
+        device[..name.len()].copy_from_slice(name.as_bytes());
+        Some(QpReport {
+            number,
+            state: pair.state(),
+            device,
+            port: entry.attributes.port_num.into(),
+            capabilities: entry.created.cap,
+            shared_receives: u32::from(!entry.created.srq.is_null()),
+            held: pair.sends.lock().held.len() as u32,
+            receives: pair.receives().waiting() as u32,
+            ece: entry.ece.unwrap_or_default(),
+            init: entry.init,
+            rtr: entry.rtr,
+            rts: entry.rts,
+        })
+    }
+
+    fn remove_qp(&mut self, address: usize) -> Answer<()> {
+        self.strike("destroy_qp")?;
+        let entry = self.pairs.remove(&address).ok_or_else(|| unknown("queue pair"))?;
+        let pair = pair(address);
+        self.numbers.remove(&pair.number);
+        next_epoch();
+        self.let_transfers_finish();
+        pair.forget_completions();
+        pair.count(&mut self.past);
+        self.context(entry.context)?.events.forget(Source::Qp(address));
+        self.add_users(&entry, -1);
+        self.carry_on();
+        Ok(())
+    }
+
+    fn add_users(&mut self, entry: &PairEntry, change: i32) {
+        let created = &entry.created;
+        for queue in [created.send_cq.addr(), created.recv_cq.addr()] {
+            if let Some(used) = self.completion_queues.get_mut(&queue) {
+                used.users = used.users.wrapping_add_signed(change);
+            }
+        }
+        if let Some(used) = self.shared_receive_queues.get_mut(&created.srq.addr()) {
+            used.users = used.users.wrapping_add_signed(change);
+        }
+        if let Some(used) = self.domains.get_mut(&entry.domain) {
+            used.users = used.users.wrapping_add_signed(change);
+        }
+    }
+
+    /// A number that no queue pair has and that was not had for long. Each process begins elsewhere, so that a peer in
+    /// another process is not mistaken for one here.
+    fn free_number(&mut self) -> u32 {
+        const LOWEST: u32 = 0x100;
+        const HIGHEST: u32 = 0xff_fffe;
+        if self.last_number == 0 {
+            self.last_number = (std::process::id() << 12) & HIGHEST;
+        }
+        loop {
+            self.last_number = if self.last_number >= HIGHEST { LOWEST } else { (self.last_number + 1).max(LOWEST) };
+            if !self.numbers.contains_key(&self.last_number) {
+                return self.last_number;
+            }
+        }
+    }
+}
+
+/// Ends a queue pair; waits for acknowledgements without the world's lock.
+pub(crate) fn destroy_qp(address: usize) -> Answer<()> {
+    lock().remove_qp(address)?;
+    if await_acknowledgements(&pair(address).unacknowledged, "a queue pair") {
+        // SAFETY: made by create_qp, and freed once: it was in the map. No transfer under way uses it (`remove_qp`), and no new
+        // one finds it.
+        drop(unsafe { Box::from_raw(with_exposed_provenance_mut::<QueuePair>(address)) });
+    }
+    Ok(())
+}
+
+fn check_capabilities(facts: &DeviceFacts, wish: &sys::QpInitAttributes) -> Answer<()> {
+    let asked = &wish.cap;
+    if wish.qp_type != sys::QPT_RC {
+        complain(format_args!("a queue pair of type {} is created; only reliable connections are there", wish.qp_type));
+        return Err(libc::EOPNOTSUPP);
+    }
+    for (name, value, limit) in [
+        ("max_send_wr", asked.max_send_wr, facts.max_qp_wr),
+        ("max_recv_wr", asked.max_recv_wr, facts.max_qp_wr),
+        ("max_send_sge", asked.max_send_sge, facts.max_sge),
+        ("max_recv_sge", asked.max_recv_sge, facts.max_sge),
+        ("max_inline_data", asked.max_inline_data, facts.max_inline),
+    ] {
+        if value > limit {
+            complain(format_args!("a queue pair is created with {name} {value}; up to {limit} are allowed"));
+            return Err(libc::EINVAL);
+        }
+    }
+    Ok(())
+}
+
+/// Takes over the attributes that count.
+fn merge(all: &mut sys::QpAttributes, given: &sys::QpAttributes, mask: c_int) {
+    macro_rules! take {
+        ($($bit:ident: $field:ident),* $(,)?) => {
+            $(if mask & sys::$bit != 0 { all.$field = given.$field; })*
+        };
+    }
+    take! {
+        QP_ACCESS_FLAGS: qp_access_flags,
+        QP_PKEY_INDEX: pkey_index,
+        QP_PORT: port_num,
+        QP_AV: ah_attr,
+        QP_PATH_MTU: path_mtu,
+        QP_TIMEOUT: timeout,
+        QP_RETRY_CNT: retry_cnt,
+        QP_RNR_RETRY: rnr_retry,
+        QP_RQ_PSN: rq_psn,
+        QP_MAX_QP_RD_ATOMIC: max_rd_atomic,
+        QP_MIN_RNR_TIMER: min_rnr_timer,
+        QP_SQ_PSN: sq_psn,
+        QP_MAX_DEST_RD_ATOMIC: max_dest_rd_atomic,
+        QP_DEST_QPN: dest_qp_num,
+    }
+}

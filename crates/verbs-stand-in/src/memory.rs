@@ -1,0 +1,222 @@
+//! Protection domains and registered memory.
+
+use std::ffi::{c_int, c_void};
+use std::mem::zeroed;
+use std::ptr::{null_mut, with_exposed_provenance_mut};
+
+use railweave_fabric_verbs::sys;
+
+use crate::complaints::complain;
+use crate::pairs::next_epoch;
+use crate::regions::{self, Region};
+use crate::world::{RegionEntry, Used, World, unknown};
+
+type Answer<T> = Result<T, c_int>;
+
+/// Remote atomics: given by NCCL, used by nobody here.
+const ACCESS_REMOTE_ATOMIC: c_int = 1 << 3;
+/// The rights that ibv_reg_mr takes.
+const BASIC_ACCESS: c_int =
+    sys::ACCESS_LOCAL_WRITE | sys::ACCESS_REMOTE_WRITE | sys::ACCESS_REMOTE_READ | ACCESS_REMOTE_ATOMIC;
+/// Rights that a library may ignore: verbs.h, IBV_ACCESS_OPTIONAL_RANGE.
+const OPTIONAL_ACCESS: c_int = 0x3ff0_0000;
+
+/// Pages looked at in one system call.
+const PAGES_AT_ONCE: usize = 1 << 16;
+
+/// Memory of a descriptor, mapped for as long as it is registered.
+pub(crate) struct Mapping {
+    address: *mut c_void,
+    length: usize,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    fn new(descriptor: c_int, offset: u64, length: usize) -> Answer<(Self, u64)> {
+        // What stands before the offset in its page is mapped too: mappings begin at pages.
+        let before = offset % page_size() as u64;
+        let length = length.checked_add(before as usize).ok_or(libc::EINVAL)?;
+        let from = i64::try_from(offset - before).map_err(|_| libc::EINVAL)?;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses touches no other memory.
+        let address = unsafe { libc::mmap(null_mut(), length, protection, libc::MAP_SHARED, descriptor, from) };
+        if address == libc::MAP_FAILED {
+            return Err(last_errno());
+        }
+        let start = address.expose_provenance() as u64 + before;
+        Ok((Self { address, length }, start))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this mapping, made above, which nobody reaches any more: its region was taken out before.
+        unsafe { libc::munmap(self.address, self.length) };
+    }
+}
+
+/// Memory that is to be registered.
+pub(crate) struct Wish {
+    pub(crate) function: &'static str,
+    pub(crate) domain: usize,
+    /// Its address in this process, or in the descriptor.
+    pub(crate) address: u64,
+    pub(crate) length: usize,
+    /// The address under which work requests name it.
+    pub(crate) iova: u64,
+    pub(crate) access: c_int,
+    pub(crate) descriptor: Option<c_int>,
+}
+
+impl World {
+    pub(crate) fn alloc_pd(&mut self, context: usize) -> Answer<*mut sys::Pd> {
+        self.strike("alloc_pd")?;
+        let limit = self.context(context)?.device.facts().max_pd;
+        if self.domains.values().filter(|used| used.context == context).count() >= limit as usize {
+            return Err(libc::ENOMEM);
+        }
+        let domain = Box::into_raw(Box::new(sys::Pd { context: with_exposed_provenance_mut(context), handle: 0 }));
+        self.domains.insert(domain.expose_provenance(), Used { context, users: 0 });
+        Ok(domain)
+    }
+
+    pub(crate) fn dealloc_pd(&mut self, domain: usize) -> Answer<()> {
+        self.strike("dealloc_pd")?;
+        let used = self.domains.get(&domain).ok_or_else(|| unknown("protection domain"))?;
+        if used.users > 0 {
+            complain(format_args!("a protection domain is freed while {} things still use it", used.users));
+            return Err(libc::EBUSY);
+        }
+        self.domains.remove(&domain);
+        // SAFETY: made by alloc_pd, and freed once: it was in the map.
+        drop(unsafe { Box::from_raw(with_exposed_provenance_mut::<sys::Pd>(domain)) });
+        Ok(())
+    }
+
+    pub(crate) fn register(&mut self, wish: &Wish) -> Answer<*mut sys::Mr> {
+        self.strike(wish.function)?;
+        let context = self.domains.get(&wish.domain).ok_or_else(|| unknown("protection domain"))?.context;
+        let (limit, longest, dma_buf) = {
+            let facts = self.context(context)?.device.facts();
+            (facts.max_mr as usize, facts.max_mr_size, facts.dma_buf)
+        };
+        if wish.descriptor.is_some() && !dma_buf {
+            return Err(libc::EOPNOTSUPP);
+        }
+        check_access(wish)?;
+        // SAFETY: fcntl with F_GETFD touches no memory.
+        if wish.descriptor.is_some_and(|descriptor| unsafe { libc::fcntl(descriptor, libc::F_GETFD) } < 0) {
+            return Err(libc::EBADF); // before all else: with descriptor -1 programs ask whether dma-bufs are supported
+        }
+        let length = wish.length as u64;
+        if length == 0 || length > longest || wish.iova.checked_add(length).is_none() {
+            complain(format_args!("{length} bytes are registered; 1 to {longest} are allowed"));
+            return Err(libc::EINVAL);
+        }
+        if self.regions.values().filter(|entry| entry.context == context).count() >= limit {
+            return Err(libc::ENOMEM);
+        }
+        let (mapping, memory) = match wish.descriptor {
+            None => {
+                check_mapped(wish.address, wish.length)?;
+                (None, wish.address)
+            }
+            Some(descriptor) => {
+                let (mapping, start) = Mapping::new(descriptor, wish.address, wish.length)?;
+                (Some(mapping), start)
+            }
+        };
+        let (slot, uses) = self.take_slot()?;
+        let (lkey, rkey) = regions::keys(slot, uses);
+        // SAFETY: all zeros is valid for these plain fields.
+        let mut public: sys::Mr = unsafe { zeroed() };
+        public.context = with_exposed_provenance_mut(context);
+        public.pd = with_exposed_provenance_mut(wish.domain);
+        public.address = with_exposed_provenance_mut(if mapping.is_some() { 0 } else { wish.address as usize });
+        public.length = wish.length;
+        (public.lkey, public.rkey) = (lkey, rkey);
+        let access = wish.access as u32;
+        regions::publish(slot, lkey, Region { domain: wish.domain, start: wish.iova, length, memory, access });
+        let region = Box::into_raw(Box::new(public));
+        let entry = RegionEntry { context, domain: wish.domain, slot, mapping };
+        self.regions.insert(region.expose_provenance(), entry);
+        self.use_domain(wish.domain);
+        Ok(region)
+    }
+
+    pub(crate) fn deregister(&mut self, region: usize) -> Answer<()> {
+        self.strike("dereg_mr")?;
+        let entry = self.regions.remove(&region).ok_or_else(|| unknown("memory region"))?;
+        regions::withdraw(entry.slot);
+        next_epoch();
+        self.let_transfers_finish();
+        self.free_slots.push_back(entry.slot);
+        self.leave_domain(entry.domain);
+        drop(entry.mapping);
+        // SAFETY: made by register, and freed once: it was in the map.
+        drop(unsafe { Box::from_raw(with_exposed_provenance_mut::<sys::Mr>(region)) });
+        Ok(())
+    }
+
+    /// Counts one more thing that needs the domain, which is known.
+    pub(crate) fn use_domain(&mut self, domain: usize) {
+        if let Some(used) = self.domains.get_mut(&domain) {
+            used.users += 1;
+        }
+    }
+
+    /// Counts one thing less.
+    pub(crate) fn leave_domain(&mut self, domain: usize) {
+        if let Some(used) = self.domains.get_mut(&domain) {
+            used.users -= 1;
+        }
+    }
+}
+
+fn check_access(wish: &Wish) -> Answer<()> {
+    let access = wish.access;
+    let optional = if wish.function == "reg_mr" { 0 } else { OPTIONAL_ACCESS };
+    let unknown = access & !(BASIC_ACCESS | optional);
+    if unknown != 0 {
+        complain(format_args!(
+            "ibv_{} has no access flags {unknown:#x}; optional ones, such as relaxed ordering, go to ibv_reg_mr_iova2",
+            wish.function
+        ));
+        return Err(libc::EINVAL);
+    }
+    if access & (sys::ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC) != 0 && access & sys::ACCESS_LOCAL_WRITE == 0 {
+        complain(format_args!("memory that others may write needs local write access as well"));
+        return Err(libc::EINVAL);
+    }
+    Ok(())
+}
+
+/// Fails unless all of the range is mapped, as pinning its pages would.
+fn check_mapped(address: u64, length: usize) -> Answer<()> {
+    let page = page_size();
+    let start = address as usize / page * page;
+    let end = (address as usize).checked_add(length).ok_or(libc::EFAULT)?;
+    let mut seen = vec![0_u8; (end - start).div_ceil(page).min(PAGES_AT_ONCE)];
+    let mut at = start;
+    while at < end {
+        let step = (end - at).min(PAGES_AT_ONCE * page);
+        // SAFETY: mincore only looks at the range, and writes one byte a page.
+        if unsafe { libc::mincore(with_exposed_provenance_mut(at), step, seen.as_mut_ptr()) } != 0 {
+            complain(format_args!("{length} bytes at {address:#x} are registered, which are not all mapped"));
+            return Err(libc::EFAULT);
+        }
+        at += step;
+    }
+    Ok(())
+}
+
+fn page_size() -> usize {
+    // SAFETY: sysconf touches no memory.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
+fn last_errno() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}

@@ -1,0 +1,441 @@
+//! Queue pairs: what is posted is carried out on the spot, in the memory of this one process.
+
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use railweave_fabric_verbs::sys;
+
+use crate::completions::{CompletionQueue, Entry};
+use crate::events::{Events, Source};
+use crate::receives::ReceiveQueue;
+use crate::reports::Counts;
+use crate::spin::SpinLock;
+use crate::wire::Work;
+use crate::world;
+
+/// The most pieces of memory that one work request may name.
+pub(crate) const MAX_SGES: usize = 16;
+
+/// Raised with everything that may change where a queue pair's work goes: then it looks again before it sends.
+static EPOCH: AtomicU64 = AtomicU64::new(1);
+
+/// The current epoch.
+#[inline]
+pub(crate) fn epoch() -> u64 {
+    EPOCH.load(Ordering::Acquire)
+}
+
+/// Makes every queue pair look again before it sends.
+pub(crate) fn next_epoch() {
+    EPOCH.fetch_add(1, Ordering::AcqRel);
+}
+
+/// What happens to work that is posted now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// The queue pair is not ready to send: it is refused.
+    Shut,
+    /// It is carried out.
+    Open,
+    /// It waits behind what waits already, or for a cable.
+    Held,
+    /// Nobody answers: it fails with `Sends::loss`.
+    Lost,
+    /// The queue pair is in the error state: it comes back flushed.
+    Broken,
+}
+
+/// What a failure does to others. Seen to when the queue pair's own lock is free again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wreck {
+    /// The other queue pair and the event that it gets, if it is dragged along.
+    pub(crate) peer: Option<(u32, c_int)>,
+}
+
+/// Work that waits: a copy of the request.
+pub(crate) struct Held {
+    request: sys::SendWr,
+    pieces: Box<[sys::Sge]>,
+    /// The bytes of inline work, to which `pieces` point.
+    _inline: Box<[u8]>,
+}
+
+impl Held {
+    pub(crate) fn work(&self) -> Work<'_> {
+        Work::new(&self.request, &self.pieces)
+    }
+}
+
+/// The sending side, under its lock.
+pub(crate) struct Sends {
+    pub(crate) gate: Gate,
+    /// When `gate` and `peer` were found out.
+    pub(crate) epoch: u64,
+    /// Valid while the gate is open and the epoch current: whoever ends a queue pair raises the epoch and then passes
+    /// through this lock.
+    pub(crate) peer: *const QueuePair,
+    /// What the peer's queue pair lets others do.
+    pub(crate) peer_access: u32,
+    /// May this side read? More than the peer serves it must not.
+    pub(crate) reads: bool,
+    /// The longest message, in bytes.
+    pub(crate) max_message: u64,
+    /// For `Gate::Lost`.
+    pub(crate) loss: c_int,
+    /// How often to try when the peer has no receive; 7 is for ever.
+    pub(crate) rnr_retry: u8,
+    pub(crate) held: VecDeque<Held>,
+    pub(crate) wreck: Option<Wreck>,
+    posted: u32,
+    /// Finished work whose places no completion has given back yet.
+    pub(crate) unreported: u32,
+    pub(crate) counts: Counts,
+}
+
+/// A `struct ibv_qp` and what stands behind it.
+#[repr(C)]
+pub(crate) struct QueuePair {
+    public: UnsafeCell<sys::Qp>,
+    /// Events of this queue pair that were taken and not yet acknowledged.
+    pub(crate) unacknowledged: AtomicU32,
+    pub(crate) number: u32,
+    /// Its protection domain, as a number.
+    pub(crate) domain: usize,
+    pub(crate) send_cq: *const CompletionQueue,
+    pub(crate) recv_cq: *const CompletionQueue,
+    /// Its own receive queue or the shared one.
+    pub(crate) receives: *const ReceiveQueue,
+    own_receives: Option<Box<ReceiveQueue>>,
+    /// Places of the send queue whose completions were polled; `Sends::posted` counts the others too.
+    pub(crate) released: AtomicU32,
+    capacities: sys::QpCapabilities,
+    pub(crate) signal_all: bool,
+    /// Do receive completions say how many bytes came?
+    pub(crate) byte_counts: bool,
+    events: Arc<Events>,
+    pub(crate) sends: SpinLock<Sends>,
+}
+
+impl QueuePair {
+    /// A new queue pair in the reset state. `public` names its queues.
+    pub(crate) fn new(
+        public: sys::Qp,
+        domain: usize,
+        attributes: &sys::QpInitAttributes,
+        shared: Option<*const ReceiveQueue>,
+        byte_counts: bool,
+        events: Arc<Events>,
+    ) -> Self {
+        let own_receives = shared
+            .is_none()
+            .then(|| Box::new(ReceiveQueue::new(attributes.cap.max_recv_wr as usize, attributes.cap.max_recv_sge)));
+        let receives = shared.unwrap_or_else(|| own_receives.as_deref().map_or(ptr::null(), ptr::from_ref));
+        Self {
+            unacknowledged: AtomicU32::new(0),
+            number: public.qp_num,
+            domain,
+            send_cq: public.send_cq.cast(),
+            recv_cq: public.recv_cq.cast(),
+            receives,
+            own_receives,
+            released: AtomicU32::new(0),
+            capacities: attributes.cap,
+            signal_all: attributes.sq_sig_all != 0,
+            byte_counts,
+            events,
+            sends: SpinLock::new(Sends {
+                gate: Gate::Shut,
+                epoch: 0,
+                peer: ptr::null(),
+                peer_access: 0,
+                reads: false,
+                max_message: 0,
+                loss: 0,
+                rnr_retry: 0,
+                held: VecDeque::new(),
+                wreck: None,
+                posted: 0,
+                unreported: 0,
+                counts: Counts::default(),
+            }),
+            public: UnsafeCell::new(public),
+        }
+    }
+
+    /// The state, in the field that programs read.
+    pub(crate) fn state(&self) -> c_int {
+        self.state_field().load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_state(&self, state: c_int) {
+        self.state_field().store(state, Ordering::Release);
+    }
+
+    /// Forgets all work, as when it was created.
+    pub(crate) fn reset(&self, sends: &mut Sends) {
+        self.forget_completions();
+        if let Some(receives) = &self.own_receives {
+            receives.reset();
+        }
+        sends.held.clear();
+        (sends.posted, sends.unreported) = (0, 0);
+        self.released.store(0, Ordering::Release);
+    }
+
+    /// Takes its entries out of its completion queues.
+    pub(crate) fn forget_completions(&self) {
+        self.send_cq().forget(self.number);
+        self.recv_cq().forget(self.number);
+    }
+
+    /// Ends in the error state: work that waits comes back flushed.
+    pub(crate) fn break_down(&self, sends: &mut Sends, event: Option<c_int>) {
+        let source = Source::Qp(ptr::from_ref(self).expose_provenance());
+        if let Some(event) = event {
+            self.events.raise(event, source);
+        }
+        if self.state() == sys::QPS_ERR {
+            return;
+        }
+        self.set_state(sys::QPS_ERR);
+        next_epoch();
+        sends.gate = Gate::Broken;
+        while let Some(held) = sends.held.pop_front() {
+            self.report(sends, held.request.wr_id, sys::WC_WR_FLUSH_ERR);
+        }
+        match &self.own_receives {
+            Some(receives) => receives.close().into_iter().for_each(|id| self.flush_receive(id)),
+            None => self.events.raise(sys::EVENT_QP_LAST_WQE_REACHED, source),
+        }
+    }
+
+    /// Carries out what waits, as far as it goes. The gate must have been looked at in this epoch.
+    pub(crate) fn drive(&self, sends: &mut Sends, open: bool) {
+        while open && let Some(held) = sends.held.pop_front() {
+            if !self.carry_or_fail(sends, &held.work()) {
+                sends.held.push_front(held);
+                sends.gate = Gate::Held;
+                return;
+            }
+            if sends.gate == Gate::Broken {
+                return;
+            }
+        }
+        if open {
+            sends.gate = Gate::Open;
+        }
+    }
+
+    /// Fails the oldest work that waits, as the card does when no answer has come for too long.
+    pub(crate) fn fail_oldest(&self, sends: &mut Sends, status: c_int) {
+        if let Some(held) = sends.held.pop_front() {
+            self.fail(sends, held.request.wr_id, status, None);
+        }
+    }
+
+    /// Adds what was counted here.
+    pub(crate) fn count(&self, counts: &mut Counts) {
+        counts.add(&self.sends.lock().counts);
+        if let Some(receives) = &self.own_receives {
+            receives.count(counts);
+        }
+    }
+
+    /// Puts a failure of one work request, and all that follows from it, into effect.
+    pub(crate) fn fail(&self, sends: &mut Sends, id: u64, status: c_int, peer: Option<(u32, c_int)>) {
+        self.report(sends, id, status);
+        self.break_down(sends, None);
+        sends.wreck = Some(Wreck { peer });
+    }
+
+    #[inline]
+    pub(crate) fn send_cq(&self) -> &CompletionQueue {
+        // SAFETY: a completion queue is not destroyed while a queue pair uses it (`world` answers EBUSY).
+        unsafe { &*self.send_cq }
+    }
+
+    #[inline]
+    pub(crate) fn recv_cq(&self) -> &CompletionQueue {
+        // SAFETY: as above.
+        unsafe { &*self.recv_cq }
+    }
+
+    #[inline]
+    pub(crate) fn receives(&self) -> &ReceiveQueue {
+        // SAFETY: it is this queue pair's own, or a shared one, which is not destroyed while a queue pair uses it.
+        unsafe { &*self.receives }
+    }
+
+    fn state_field(&self) -> &AtomicI32 {
+        // SAFETY: the field is an aligned c_int, and is changed in no other way. Programs read it as they do from a card.
+        unsafe { AtomicI32::from_ptr(&raw mut (*self.public.get()).state) }
+    }
+
+    /// Reports failed work. Of such a completion only status, identifier and queue pair mean anything: the rest is junk,
+    /// so that whoever reads it is found out.
+    fn report(&self, sends: &mut Sends, id: u64, status: c_int) {
+        let places = std::mem::take(&mut sends.unreported) + 1;
+        self.send_cq().push(Entry { completion: failed(id, self.number, status), released: &self.released, places });
+    }
+
+    fn flush_receive(&self, id: u64) {
+        self.recv_cq().push(Entry {
+            completion: failed(id, self.number, sys::WC_WR_FLUSH_ERR),
+            released: &self.receives().released,
+            places: 1,
+        });
+    }
+
+    /// May this request be posted now?
+    #[inline]
+    fn admit(&self, sends: &Sends, request: &sys::SendWr) -> Result<(), c_int> {
+        let places = sends.posted.wrapping_sub(self.released.load(Ordering::Acquire));
+        if places >= self.capacities.max_send_wr {
+            return Err(libc::ENOMEM);
+        }
+        if sends.gate == Gate::Shut
+            || request.num_sge < 0
+            || request.num_sge as u32 > self.capacities.max_send_sge
+            || (request.num_sge > 0 && request.sg_list.is_null())
+            || !matches!(request.opcode, sys::WR_RDMA_WRITE | sys::WR_RDMA_WRITE_WITH_IMM | sys::WR_RDMA_READ)
+        {
+            return Err(libc::EINVAL);
+        }
+        Ok(())
+    }
+
+    fn admit_inline(&self, work: &Work<'_>) -> Result<(), c_int> {
+        let fits = work.length() <= u64::from(self.capacities.max_inline_data);
+        if fits && work.request.opcode != sys::WR_RDMA_READ { Ok(()) } else { Err(libc::EINVAL) }
+    }
+
+    #[cold]
+    fn hold(&self, sends: &mut Sends, work: &Work<'_>) {
+        let mut pieces: Box<[sys::Sge]> = work.pieces.into();
+        let mut inline: Vec<u8> = Vec::new();
+        if work.inline() {
+            inline.reserve_exact(work.length() as usize);
+            for piece in &mut pieces {
+                let place = inline.len();
+                // SAFETY: ibv_post_send(3): inline memory is readable during the call, whatever its key. The vector does not
+                // move: it has room for all pieces.
+                unsafe {
+                    let from: *const u8 = ptr::with_exposed_provenance(piece.address as usize);
+                    inline.extend_from_slice(std::slice::from_raw_parts(from, piece.length as usize));
+                    piece.address = inline.as_ptr().add(place).expose_provenance() as u64;
+                }
+            }
+        }
+        sends.gate = Gate::Held;
+        sends.held.push_back(Held { request: *work.request, pieces, _inline: inline.into_boxed_slice() });
+    }
+
+    /// Carries out one request; false: it must wait for a receive.
+    #[inline]
+    fn carry_or_fail(&self, sends: &mut Sends, work: &Work<'_>) -> bool {
+        match self.carry(sends, work) {
+            Ok(true) => true,
+            Ok(false) if sends.rnr_retry == 7 => false,
+            Ok(false) => {
+                self.fail(sends, work.request.wr_id, sys::WC_RNR_RETRY_EXC_ERR, None);
+                true
+            }
+            Err(failure) => {
+                let peer = failure.event.map(|event| (failure.peer, event));
+                self.fail(sends, work.request.wr_id, failure.status, peer);
+                true
+            }
+        }
+    }
+
+    #[inline]
+    fn post(&self, sends: &mut Sends, request: &sys::SendWr) -> Result<(), c_int> {
+        self.admit(sends, request)?;
+        // SAFETY: ibv_post_send(3): `sg_list` has `num_sge` entries, which is no negative number.
+        let work = unsafe { Work::of(request) };
+        if work.inline() {
+            self.admit_inline(&work)?;
+        }
+        sends.posted = sends.posted.wrapping_add(1);
+        work.count(&mut sends.counts);
+        match sends.gate {
+            Gate::Open => {
+                if !self.carry_or_fail(sends, &work) {
+                    self.hold(sends, &work);
+                }
+            }
+            Gate::Held => self.hold(sends, &work),
+            Gate::Lost => self.fail(sends, request.wr_id, sends.loss, None),
+            Gate::Broken | Gate::Shut => self.report(sends, request.wr_id, sys::WC_WR_FLUSH_ERR),
+        }
+        Ok(())
+    }
+}
+
+/// ibv_post_send(3).
+pub(crate) unsafe extern "C" fn post_send(qp: *mut sys::Qp, wr: *mut sys::SendWr, bad: *mut *mut sys::SendWr) -> c_int {
+    // SAFETY: ibv_post_send(3): the caller hands over what ibv_create_qp gave, not yet destroyed; that is the first field of
+    // a QueuePair.
+    let pair = unsafe { &*qp.cast::<QueuePair>() };
+    let mut sends = pair.sends.lock();
+    sends.counts.send_posts += 1;
+    let mut next = wr;
+    let mut refusal = 0;
+    while !next.is_null() {
+        if sends.gate != Gate::Open || sends.epoch != epoch() {
+            drop(sends);
+            sends = world::lock().look(pair);
+        }
+        // SAFETY: the caller hands over a chain of work requests.
+        let request = unsafe { &*next };
+        if let Err(errno) = pair.post(&mut sends, request) {
+            refusal = errno;
+            // SAFETY: the caller hands over a place for it.
+            unsafe { bad.write(next) };
+            break;
+        }
+        next = request.next;
+    }
+    let wreck = sends.wreck.take();
+    drop(sends);
+    if let Some(wreck) = wreck {
+        world::lock().clear(wreck);
+    }
+    refusal
+}
+
+/// ibv_post_recv(3).
+pub(crate) unsafe extern "C" fn post_recv(qp: *mut sys::Qp, wr: *mut sys::RecvWr, bad: *mut *mut sys::RecvWr) -> c_int {
+    // SAFETY: as for `post_send`.
+    let pair = unsafe { &*qp.cast::<QueuePair>() };
+    let Some(receives) = &pair.own_receives else {
+        // SAFETY: the caller hands over a place for it.
+        unsafe { bad.write(wr) };
+        return libc::EINVAL;
+    };
+    if pair.state() == sys::QPS_RESET {
+        // SAFETY: as above.
+        unsafe { bad.write(wr) };
+        return libc::EINVAL;
+    }
+    // SAFETY: the caller hands over a chain of work requests and a place for the bad one.
+    unsafe { receives.post_chain(wr, bad, |id| pair.flush_receive(id)) }
+}
+
+/// A completion of failed work.
+fn failed(id: u64, qp_number: u32, status: c_int) -> sys::Wc {
+    sys::Wc {
+        wr_id: id,
+        status,
+        opcode: -1,
+        vendor_err: 0x50 + status as u32,
+        byte_len: u32::MAX,
+        imm_data: u32::MAX,
+        qp_num: qp_number,
+        ..sys::Wc::default()
+    }
+}

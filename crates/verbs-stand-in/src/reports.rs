@@ -1,0 +1,143 @@
+//! What the stand-in tells about itself: plain C structures, shared by the library and by those who load it.
+
+use std::ffi::c_int;
+
+use railweave_fabric_verbs::sys;
+
+/// What has been done since the library was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Counts {
+    /// Calls of ibv_post_send.
+    pub send_posts: u64,
+    /// Writes without an immediate that were posted.
+    pub writes: u64,
+    /// Writes with an immediate that were posted.
+    pub writes_with_immediate: u64,
+    /// Reads that were posted.
+    pub reads: u64,
+    /// Of all work requests those with inline data.
+    pub inline: u64,
+    /// Of all work requests those that ask for a completion.
+    pub signalled: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Calls of ibv_post_recv and ibv_post_srq_recv.
+    pub receive_posts: u64,
+    /// Receives that were posted.
+    pub receives: u64,
+    /// Receives that a write with an immediate consumed.
+    pub receives_consumed: u64,
+    /// Calls of ibv_poll_cq.
+    pub polls: u64,
+    /// Of these the ones that found nothing.
+    pub empty_polls: u64,
+    /// Completions that were polled.
+    pub completions: u64,
+}
+
+impl Counts {
+    /// All work requests that were posted to send queues.
+    #[must_use]
+    pub fn work_requests(&self) -> u64 {
+        self.writes + self.writes_with_immediate + self.reads
+    }
+
+    /// What was counted since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        self.with(earlier, u64::wrapping_sub)
+    }
+
+    /// Adds `other`.
+    pub(crate) fn add(&mut self, other: &Self) {
+        *self = self.with(other, u64::wrapping_add);
+    }
+
+    fn with(&self, other: &Self, apply: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            send_posts: apply(self.send_posts, other.send_posts),
+            writes: apply(self.writes, other.writes),
+            writes_with_immediate: apply(self.writes_with_immediate, other.writes_with_immediate),
+            reads: apply(self.reads, other.reads),
+            inline: apply(self.inline, other.inline),
+            signalled: apply(self.signalled, other.signalled),
+            bytes: apply(self.bytes, other.bytes),
+            receive_posts: apply(self.receive_posts, other.receive_posts),
+            receives: apply(self.receives, other.receives),
+            receives_consumed: apply(self.receives_consumed, other.receives_consumed),
+            polls: apply(self.polls, other.polls),
+            empty_polls: apply(self.empty_polls, other.empty_polls),
+            completions: apply(self.completions, other.completions),
+        }
+    }
+}
+
+/// What is open. After a clean shutdown everything is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Open {
+    /// Device lists that were not freed.
+    pub device_lists: u32,
+    /// Devices.
+    pub contexts: u32,
+    /// Protection domains.
+    pub domains: u32,
+    /// Memory regions.
+    pub regions: u32,
+    /// Completion queues.
+    pub completion_queues: u32,
+    /// Shared receive queues.
+    pub shared_receive_queues: u32,
+    /// Queue pairs.
+    pub queue_pairs: u32,
+}
+
+/// What one call of ibv_modify_qp was given.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Step {
+    /// Which attributes count; 0 where the step has not been taken since the last reset.
+    pub mask: c_int,
+    /// The attributes.
+    pub attributes: sys::QpAttributes,
+}
+
+/// An open queue pair.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct QpReport {
+    /// Its number.
+    pub number: u32,
+    /// Its state.
+    pub state: c_int,
+    /// Its device's name, ended by a zero byte.
+    pub device: [u8; sys::SYSFS_NAME_MAX],
+    /// Its port; 0 before INIT.
+    pub port: u32,
+    /// What ibv_create_qp was asked for.
+    pub capabilities: sys::QpCapabilities,
+    /// Does it take its receives from a shared queue?
+    pub shared_receives: u32,
+    /// Work requests that wait: for a receive, or for a cut cable.
+    pub held: u32,
+    /// Receives that wait in its queue, or in the shared one.
+    pub receives: u32,
+    /// What ibv_set_ece was given; zeros without.
+    pub ece: sys::Ece,
+    /// The last step to INIT.
+    pub init: Step,
+    /// The last step to RTR.
+    pub rtr: Step,
+    /// The last step to RTS.
+    pub rts: Step,
+}
+
+impl QpReport {
+    /// Its device's name.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        let end = self.device.iter().position(|&byte| byte == 0).unwrap_or(self.device.len());
+        std::str::from_utf8(&self.device[..end]).unwrap_or_default()
+    }
+}

@@ -1,0 +1,94 @@
+//! A lock for what is held for a few instructions: a queue of completions, of receives, of sends.
+
+use std::cell::UnsafeCell;
+use std::hint::spin_loop;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::yield_now;
+
+/// How often a waiting thread looks before it lets others run: the holder may have been taken off its processor.
+const LOOKS: u32 = 100;
+
+/// A value that one thread at a time uses, without a system call.
+pub(crate) struct SpinLock<T> {
+    taken: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the flag lets one thread at a time reach the value. The values point to each other (a queue pair to its
+// peer); those pointers are followed under the rules of `world`, from any thread.
+unsafe impl<T> Sync for SpinLock<T> {}
+// SAFETY: as above.
+unsafe impl<T> Send for SpinLock<T> {}
+
+impl<T> SpinLock<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
+        if self.taken.swap(true, Ordering::Acquire) {
+            self.wait();
+        }
+        SpinGuard(self)
+    }
+
+    #[cold]
+    fn wait(&self) {
+        let mut looks = 0;
+        while self.taken.swap(true, Ordering::Acquire) {
+            while self.taken.load(Ordering::Relaxed) {
+                looks += 1;
+                if looks % LOOKS == 0 {
+                    yield_now();
+                }
+                spin_loop();
+            }
+        }
+    }
+}
+
+/// The right to use the value, until dropped.
+pub(crate) struct SpinGuard<'lock, T>(&'lock SpinLock<T>);
+
+impl<T> Deref for SpinGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: whoever has the guard is the only one to reach the value.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for SpinGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: whoever has the guard is the only one to reach the value.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for SpinGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.taken.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_at_a_time_has_it() {
+        let lock = SpinLock::new(0_u64);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10_000).for_each(|_| *lock.lock() += 1));
+            }
+        });
+        assert_eq!(*lock.lock(), 40_000);
+    }
+}

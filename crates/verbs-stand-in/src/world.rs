@@ -1,0 +1,372 @@
+//! All that is open, behind one lock, and what may happen between queue pairs.
+//!
+//! Order of locks: this one, then those of queue pairs, then those of receive and completion queues and of events. The
+//! data path takes this lock only while it holds no other. Whoever ends a queue pair or takes out a region first makes it
+//! unfindable, raises the epoch, and then passes through the lock of every queue pair (`let_transfers_finish`): after
+//! that no transfer under way can still use it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::c_int;
+use std::ptr::with_exposed_provenance;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use railweave_fabric_verbs::sys;
+
+use crate::complaints::complain;
+use crate::completions::CompletionQueue;
+use crate::description::{DEFAULT, Machine, PortFacts};
+use crate::devices::{Device, OpenDevice};
+use crate::faults::Fault;
+use crate::pairs::{Gate, QueuePair, Sends, Wreck, epoch};
+use crate::paths::{End, NoWay};
+use crate::receives::SharedReceiveQueue;
+use crate::reports::{Counts, Open, Step};
+use crate::spin::SpinGuard;
+use crate::{memory, paths, regions};
+
+/// The file that describes the machine.
+pub(crate) const DESCRIPTION_VARIABLE: &str = "RAILWEAVE_STAND_IN";
+
+/// How long destroying waits for events to be acknowledged. The real library waits for ever.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+static WORLD: LazyLock<Mutex<World>> = LazyLock::new(Mutex::default);
+
+/// Takes the lock.
+pub(crate) fn lock() -> MutexGuard<'static, World> {
+    WORLD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What hangs on something open.
+pub(crate) struct Used {
+    /// The open device, by address.
+    pub(crate) context: usize,
+    /// How many other things need it.
+    pub(crate) users: u32,
+}
+
+/// A region, beside its slot.
+pub(crate) struct RegionEntry {
+    pub(crate) context: usize,
+    pub(crate) domain: usize,
+    pub(crate) slot: usize,
+    /// Memory that was mapped for it: a dma-buf's.
+    pub(crate) mapping: Option<memory::Mapping>,
+}
+
+/// A queue pair's attributes.
+pub(crate) struct PairEntry {
+    pub(crate) context: usize,
+    pub(crate) device: Arc<Device>,
+    pub(crate) created: sys::QpInitAttributes,
+    pub(crate) domain: usize,
+    /// All in all.
+    pub(crate) attributes: sys::QpAttributes,
+    pub(crate) init: Step,
+    pub(crate) rtr: Step,
+    pub(crate) rts: Step,
+    pub(crate) ece: Option<sys::Ece>,
+    pub(crate) cut: bool,
+    /// Which connection this is, among all there have ever been.
+    pub(crate) incarnation: u64,
+    /// The peer's connection that it has exchanged packets with. Set under the world's lock while others are looked at.
+    pub(crate) knows: AtomicU64,
+}
+
+// SAFETY: the pointers in `created` are the program's own; they are compared and handed back, never followed.
+unsafe impl Send for PairEntry {}
+
+/// Everything. Things are known by their addresses, so that what a program hands over can be checked before it is used.
+#[derive(Default)]
+pub(crate) struct World {
+    /// The description that was handed over in place of a file.
+    pub(crate) given: Option<String>,
+    /// What the devices were read from.
+    source: Option<String>,
+    pub(crate) devices: Vec<Arc<Device>>,
+    faults: Vec<Fault>,
+    pub(crate) lists: BTreeMap<usize, Vec<Arc<Device>>>,
+    pub(crate) contexts: BTreeMap<usize, Arc<Device>>,
+    pub(crate) domains: BTreeMap<usize, Used>,
+    pub(crate) regions: BTreeMap<usize, RegionEntry>,
+    pub(crate) completion_queues: BTreeMap<usize, Used>,
+    pub(crate) shared_receive_queues: BTreeMap<usize, Used>,
+    pub(crate) pairs: BTreeMap<usize, PairEntry>,
+    /// The address of each queue pair, by its number.
+    pub(crate) numbers: BTreeMap<u32, usize>,
+    pub(crate) last_number: u32,
+    pub(crate) last_incarnation: u64,
+    /// Free slots of the table of regions; the longest unused first, so that an old key is found out.
+    pub(crate) free_slots: VecDeque<usize>,
+    pub(crate) slots_used: usize,
+    pub(crate) slot_uses: BTreeMap<usize, u32>,
+    /// What was counted in queues that are gone.
+    pub(crate) past: Counts,
+}
+
+impl World {
+    /// Reads the description again. The same text leaves everything as it is, with what was changed since.
+    pub(crate) fn refresh(&mut self) -> Result<(), c_int> {
+        let text = match (&self.given, std::env::var_os(DESCRIPTION_VARIABLE)) {
+            (Some(text), _) => text.clone(),
+            (None, Some(path)) => std::fs::read_to_string(&path).map_err(|error| {
+                let path = path.display();
+                complain(format_args!(
+                    "{DESCRIPTION_VARIABLE} is {path}, which cannot be read: {error}; name a file that describes a machine, \
+                     or unset it"
+                ));
+                error.raw_os_error().unwrap_or(libc::EINVAL)
+            })?,
+            (None, None) => DEFAULT.to_owned(),
+        };
+        if self.source.as_ref() == Some(&text) {
+            return Ok(());
+        }
+        let machine: Machine = text.parse().map_err(|error| {
+            complain(format_args!("the description of the machine is wrong: {error}"));
+            libc::EINVAL
+        })?;
+        self.devices =
+            machine.devices.into_iter().enumerate().map(|(index, facts)| Device::new(facts, index)).collect();
+        self.faults = machine.faults;
+        self.source = Some(text);
+        Ok(())
+    }
+
+    /// Makes the next list read its description afresh, whatever it was.
+    pub(crate) fn describe(&mut self, text: Option<String>) {
+        self.given = text;
+        self.source = None;
+    }
+
+    /// Fails if this call of `function` is to fail.
+    pub(crate) fn strike(&mut self, function: &str) -> Result<(), c_int> {
+        self.strike_in(function, None)
+    }
+
+    /// Fails if this call of `function` for that state is to fail.
+    pub(crate) fn strike_in(&mut self, function: &str, state: Option<c_int>) -> Result<(), c_int> {
+        // Each counts, also after one has struck.
+        let struck: Vec<c_int> = self.faults.iter_mut().filter_map(|fault| fault.strike(function, state)).collect();
+        struck.first().map_or(Ok(()), |&errno| Err(errno))
+    }
+
+    /// May calls of `function` fail on demand?
+    pub(crate) fn has_fault(&self, function: &str) -> bool {
+        self.faults.iter().any(|fault| fault.function() == function)
+    }
+
+    /// What is open.
+    pub(crate) fn open(&self) -> Open {
+        Open {
+            device_lists: self.lists.len() as u32,
+            contexts: self.contexts.len() as u32,
+            domains: self.domains.len() as u32,
+            regions: self.regions.len() as u32,
+            completion_queues: self.completion_queues.len() as u32,
+            shared_receive_queues: self.shared_receive_queues.len() as u32,
+            queue_pairs: self.pairs.len() as u32,
+        }
+    }
+
+    /// What was done.
+    pub(crate) fn counts(&self) -> Counts {
+        let mut counts = self.past;
+        self.each_pair().for_each(|(_, pair)| pair.count(&mut counts));
+        for &address in self.completion_queues.keys() {
+            completion_queue(address).count(&mut counts);
+        }
+        for &address in self.shared_receive_queues.keys() {
+            shared_receive_queue(address).queue.count(&mut counts);
+        }
+        counts
+    }
+
+    /// All queue pairs.
+    pub(crate) fn each_pair(&self) -> impl Iterator<Item = (&PairEntry, &QueuePair)> {
+        self.pairs.iter().map(|(&address, entry)| (entry, pair(address)))
+    }
+
+    /// A queue pair by its number.
+    pub(crate) fn pair_of(&self, number: u32) -> Option<(&PairEntry, &QueuePair)> {
+        let address = self.numbers.get(&number)?;
+        Some((self.pairs.get(address)?, pair(*address)))
+    }
+
+    /// The open device behind a pointer that a program hands over.
+    pub(crate) fn context(&self, address: usize) -> Result<&OpenDevice, c_int> {
+        if self.contexts.contains_key(&address) { Ok(OpenDevice::at(address)) } else { Err(unknown("open device")) }
+    }
+
+    /// Finds out where a queue pair's work goes now, and takes its lock.
+    pub(crate) fn look<'pair>(&self, pair: &'pair QueuePair) -> SpinGuard<'pair, Sends> {
+        let mut sends = pair.sends.lock();
+        if self.find_way(pair, &mut sends) && !sends.held.is_empty() {
+            sends.gate = Gate::Held;
+        }
+        sends
+    }
+
+    /// Carries out all that waits and no longer has to.
+    pub(crate) fn carry_on(&self) {
+        loop {
+            let mut wrecks = Vec::new();
+            for (_, pair) in self.each_pair() {
+                let mut sends = pair.sends.lock();
+                if sends.held.is_empty() {
+                    continue;
+                }
+                let open = self.find_way(pair, &mut sends);
+                match sends.gate {
+                    Gate::Lost => {
+                        let loss = sends.loss;
+                        pair.fail_oldest(&mut sends, loss);
+                    }
+                    _ => pair.drive(&mut sends, open),
+                }
+                wrecks.extend(sends.wreck.take());
+            }
+            if wrecks.is_empty() {
+                return;
+            }
+            wrecks.into_iter().for_each(|wreck| self.drag_along(wreck));
+        }
+    }
+
+    /// Does to others what a failure does to them.
+    pub(crate) fn clear(&self, wreck: Wreck) {
+        self.drag_along(wreck);
+        self.carry_on();
+    }
+
+    /// Returns when no transfer is under way that began before.
+    pub(crate) fn let_transfers_finish(&self) {
+        self.each_pair().for_each(|(_, pair)| drop(pair.sends.lock()));
+    }
+
+    fn drag_along(&self, wreck: Wreck) {
+        if let Some((number, event)) = wreck.peer
+            && let Some((_, pair)) = self.pair_of(number)
+        {
+            pair.break_down(&mut pair.sends.lock(), Some(event));
+        }
+    }
+
+    /// Sets the gate; true: the peer can be reached.
+    fn find_way(&self, pair: &QueuePair, sends: &mut Sends) -> bool {
+        sends.epoch = epoch();
+        sends.gate = match pair.state() {
+            sys::QPS_RTS => match self.way(pair.number, sends) {
+                Ok(()) => Gate::Open,
+                Err(NoWay::Cut) => Gate::Held,
+                Err(NoWay::Lost { status, reason }) => {
+                    complain(format_args!("{reason}"));
+                    sends.loss = status;
+                    Gate::Lost
+                }
+            },
+            sys::QPS_ERR => Gate::Broken,
+            _ => Gate::Shut,
+        };
+        sends.gate == Gate::Open
+    }
+
+    fn way(&self, number: u32, sends: &mut Sends) -> Result<(), NoWay> {
+        let own = self.pair_of(number).and_then(|(entry, pair)| Some((entry, pair, entry.port()?)));
+        let Some((own, own_pair, own_port)) = own else {
+            return Err(NoWay::Lost { status: sys::WC_GENERAL_ERR, reason: format!("queue pair {number:#x} is gone") });
+        };
+        let peer = self.pair_of(own.attributes.dest_qp_num);
+        let peer = peer.and_then(|(entry, pair)| Some((entry, pair, entry.port()?)));
+        let to = peer.as_ref().map(|(entry, pair, port)| entry.end(pair, port));
+        paths::check(&own.end(own_pair, &own_port), to.as_ref())?;
+        if let Some((entry, pair, _)) = &peer {
+            own.knows.store(entry.incarnation, Ordering::Relaxed);
+            entry.knows.store(own.incarnation, Ordering::Relaxed);
+            sends.peer = *pair;
+            sends.peer_access = entry.attributes.qp_access_flags;
+            let (asked, served) = (own.attributes.max_rd_atomic, entry.attributes.max_dest_rd_atomic);
+            sends.reads = (1..=served).contains(&asked);
+        }
+        sends.max_message = own_port.max_message.into();
+        sends.rnr_retry = own.attributes.rnr_retry;
+        Ok(())
+    }
+
+    /// A free slot for a region, and which use of it this is.
+    pub(crate) fn take_slot(&mut self) -> Result<(usize, u32), c_int> {
+        // Slot 0 stays free: a key of 0 is no key.
+        let slot = if self.slots_used + 1 < regions::SLOTS {
+            self.slots_used += 1;
+            self.slots_used
+        } else {
+            self.free_slots.pop_front().ok_or(libc::ENOMEM)?
+        };
+        let uses = self.slot_uses.entry(slot).or_default();
+        *uses = uses.wrapping_add(1);
+        Ok((slot, *uses))
+    }
+}
+
+impl PairEntry {
+    /// Its port, as it is now; none before INIT.
+    fn port(&self) -> Option<PortFacts> {
+        self.device.port(self.attributes.port_num.into())
+    }
+
+    fn end<'entry>(&'entry self, pair: &QueuePair, port: &'entry PortFacts) -> End<'entry> {
+        End {
+            number: pair.number,
+            state: pair.state(),
+            attributes: &self.attributes,
+            port,
+            ece: self.ece,
+            cut: self.cut,
+            incarnation: self.incarnation,
+            knows: self.knows.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Waits until all events about something were acknowledged; false: nobody does.
+pub(crate) fn await_acknowledgements(counter: &AtomicU32, what: &str) -> bool {
+    let start = Instant::now();
+    while counter.load(Ordering::Acquire) != 0 {
+        if start.elapsed() > PATIENCE {
+            complain(format_args!(
+                "{what} is destroyed, but an event about it was never acknowledged: the real library would wait for ever; \
+                 call ibv_ack_async_event first"
+            ));
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+/// Complains about a pointer to nothing that is open.
+pub(crate) fn unknown(what: &str) -> c_int {
+    complain(format_args!("a pointer to no {what} was handed over: never created, or destroyed already"));
+    libc::EINVAL
+}
+
+/// The queue pair at an address that the world knows.
+pub(crate) fn pair<'world>(address: usize) -> &'world QueuePair {
+    // SAFETY: addresses come out of the world's maps, and what they name is freed only after it has left them, under the lock
+    // that whoever calls this holds.
+    unsafe { &*with_exposed_provenance(address) }
+}
+
+/// The completion queue at an address that the world knows.
+pub(crate) fn completion_queue<'world>(address: usize) -> &'world CompletionQueue {
+    // SAFETY: as above.
+    unsafe { &*with_exposed_provenance(address) }
+}
+
+/// The shared receive queue at an address that the world knows.
+pub(crate) fn shared_receive_queue<'world>(address: usize) -> &'world SharedReceiveQueue {
+    // SAFETY: as above.
+    unsafe { &*with_exposed_provenance(address) }
+}
