@@ -121,7 +121,8 @@ impl PendingRail for TcpPendingRail {
         if let Some(lane) = missing {
             return Err(misused(format!("lane {lane} has no socket yet; attach one per lane first")));
         }
-        Ok(TcpRail::new(self.sockets.into_iter().flatten().collect(), &self.spec, self.keys))
+        let sockets = self.sockets.into_iter().flatten().collect();
+        Ok(TcpRail::new(sockets, &self.spec, self.options.peer_timeout, self.keys))
     }
 }
 

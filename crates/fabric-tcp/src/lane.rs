@@ -1,13 +1,15 @@
 //! One lane: a socket with its two halves, and what has become of it.
 
 use std::io;
+use std::time::{Duration, Instant};
 
-use railweave_fabric::{Completion, Fault, LocalSlice, PostError, RailError, WorkId, Write};
+use railweave_fabric::{Completion, Fault, LocalSlice, PostError, RailError, RailSpec, WorkId, Write};
 
 use crate::frame::MAX_WRITE;
 use crate::incoming::{Incoming, Receives, Surroundings};
 use crate::keys::KeyTable;
 use crate::outgoing::Outgoing;
+use crate::silence::Silence;
 use crate::socket::Socket;
 
 /// Most system calls that send, in one poll.
@@ -68,18 +70,20 @@ pub(crate) struct Lane {
     outgoing: Outgoing,
     incoming: Incoming,
     state: State,
+    silence: Silence,
     /// Failures are nobody's concern any more.
     lingers: bool,
 }
 
 impl Lane {
     /// A lane over a connected socket. All its memory is taken here.
-    pub(crate) fn new(socket: Socket, send_depth: u32, receive_depth: u32) -> Self {
+    pub(crate) fn new(socket: Socket, spec: &RailSpec, peer_timeout: Option<Duration>) -> Self {
         Self {
             socket,
-            outgoing: Outgoing::new(send_depth),
-            incoming: Incoming::new(receive_depth),
+            outgoing: Outgoing::new(spec.send_depth),
+            incoming: Incoming::new(spec.receive_depth),
             state: State::Open,
+            silence: Silence::new(peer_timeout),
             lingers: false,
         }
     }
@@ -159,6 +163,9 @@ impl Lane {
         if self.outgoing.has_unsent() {
             self.send(keys, POLL_SENDS);
         }
+        if self.outgoing.is_outstanding() && self.silence.is_due() {
+            self.look_for_silence();
+        }
     }
 
     /// Sends the acknowledgements that are owed; whether none is left.
@@ -201,6 +208,19 @@ impl Lane {
                 Err(_) if matches!(self.state, State::Closed) => return self.outgoing.forgive_acknowledgements(),
                 Err(failure) => return self.fail(failure),
             }
+        }
+    }
+
+    #[cold]
+    fn look_for_silence(&mut self) {
+        if let State::Open = self.state
+            && let Some(silent) = self.silence.look(Instant::now(), self.socket.heard_ago())
+        {
+            let message = format!(
+                "the peer's host has not acknowledged a byte for {:.1} s; check it and the path to it",
+                silent.as_secs_f64()
+            );
+            self.fail(LaneFailure::of_lane(RailError { fault: Fault::Peer, message }));
         }
     }
 

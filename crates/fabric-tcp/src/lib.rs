@@ -24,6 +24,7 @@ mod lane;
 mod outgoing;
 mod pinned;
 mod rail;
+mod silence;
 mod socket;
 mod sync;
 

@@ -1,6 +1,7 @@
 //! A rail over TCP: its lanes, and the receives they share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use railweave_fabric::{Completion, PostError, Rail, RailSpec, RemoteSlice, WorkId, Write};
 
@@ -22,10 +23,15 @@ pub struct TcpRail {
 
 impl TcpRail {
     /// A rail over these sockets, one per lane, at least one.
-    pub(crate) fn new(sockets: Vec<Socket>, spec: &RailSpec, keys: Arc<KeyTable>) -> Self {
+    pub(crate) fn new(
+        sockets: Vec<Socket>,
+        spec: &RailSpec,
+        peer_timeout: Option<Duration>,
+        keys: Arc<KeyTable>,
+    ) -> Self {
         let ends = sockets.first().map(|socket| format!("{} - {}", socket.local(), socket.remote()));
         Self {
-            lanes: sockets.into_iter().map(|socket| Lane::new(socket, spec.send_depth, spec.receive_depth)).collect(),
+            lanes: sockets.into_iter().map(|socket| Lane::new(socket, spec, peer_timeout)).collect(),
             receives: Receives::new(spec.receive_depth),
             keys,
             first: 0,

@@ -18,7 +18,7 @@ const GATHER_PIECES: usize = 2 * GATHER_FRAMES + 1;
 pub(crate) struct SocketOptions {
     /// Size of the kernel's buffers in bytes, each way.
     pub(crate) buffer: Option<u32>,
-    /// After how long without an answer the kernel gives the peer up.
+    /// After how long without an answer the peer is given up.
     pub(crate) peer_timeout: Option<Duration>,
     /// The IPv4 TOS byte or IPv6 traffic class.
     pub(crate) traffic_class: Option<u8>,
@@ -30,6 +30,18 @@ pub(crate) struct Socket {
     stream: TcpStream,
     local: SocketAddr,
     remote: SocketAddr,
+}
+
+/// Places in the kernel's `struct tcp_info` (linux/tcp.h), counted in 32-bit words. Only its first part is in `libc`; a
+/// kernel that knows less fills in less.
+mod tcp_info {
+    pub(super) const UNACKED: usize = 6;
+    pub(super) const LAST_ACK_RECV: usize = 14;
+    /// Since Linux 4.6.
+    pub(super) const NOTSENT_BYTES: usize = 36;
+    /// Since Linux 5.4.
+    pub(super) const SND_WND: usize = 57;
+    pub(super) const WORDS: usize = 58;
 }
 
 impl Socket {
@@ -47,10 +59,9 @@ impl Socket {
             socket.set("SO_RCVBUF", libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)?;
         }
         if let Some(timeout) = options.peer_timeout {
-            let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX).max(1);
+            // For a lane on which nothing is under way; `Silence` watches the others.
             let probes = 4;
-            let seconds = (millis / 1000).max(2);
-            socket.set("TCP_USER_TIMEOUT", libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis)?;
+            let seconds = i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX).max(2);
             socket.set("SO_KEEPALIVE", libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
             // Half of the time in silence, and then four probes in the other half; the kernel takes at most 32767 s.
             let half = seconds / 2;
@@ -102,6 +113,25 @@ impl Socket {
         // during the call and may be written by anybody, or empty; the second is borrowed for writing.
         let received = unsafe { libc::recvmsg(self.stream.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// How long ago the peer's host was heard; None while no bytes are under way to it, or only its closed window keeps
+    /// them. The system call costs as much as one that receives nothing.
+    pub(crate) fn heard_ago(&self) -> Option<Duration> {
+        let mut info = [0u32; tcp_info::WORDS];
+        // Where the kernel does not tell of the window, it counts as open.
+        info[tcp_info::SND_WND] = 1;
+        let mut size = size_of_val(&info) as libc::socklen_t;
+        // SAFETY: the descriptor is open; the kernel writes at most `size` bytes of plain numbers into the array.
+        let result = unsafe {
+            let (level, option) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+            libc::getsockopt(self.stream.as_raw_fd(), level, option, info.as_mut_ptr().cast(), &raw mut size)
+        };
+        // Without a route even what the window has room for stays here.
+        let under_way = info[tcp_info::UNACKED] > 0 || info[tcp_info::NOTSENT_BYTES] > 0;
+        // A peer that has its window closed is asked less and less often, and so answers less and less often.
+        let counts = result == 0 && under_way && info[tcp_info::SND_WND] > 0;
+        counts.then(|| Duration::from_millis(u64::from(info[tcp_info::LAST_ACK_RECV])))
     }
 
     /// Tells the peer that nothing more comes, and receives nothing more.
@@ -210,7 +240,6 @@ mod tests {
         assert_eq!(option(&socket, libc::IPPROTO_TCP, libc::TCP_NODELAY), 1);
         assert_eq!(option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF), 40_000);
         assert_eq!(option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF), 40_000);
-        assert_eq!(option(&socket, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT), 40_000);
         assert_eq!(option(&socket, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), 20);
         assert_eq!(option(&socket, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL), 5);
         assert_eq!(option(&socket, libc::IPPROTO_TCP, libc::TCP_KEEPCNT), 4);

@@ -154,6 +154,35 @@ fn a_well_behaved_bare_socket_is_served() {
 }
 
 #[test]
+fn a_peer_that_reads_nothing_for_longer_than_the_timeout_is_served_when_it_reads() {
+    let mut victim = Victim::new();
+    let config = TcpConfig { peer_timeout: Some(Duration::from_millis(300)), ..TcpConfig::default() };
+    let domain = TcpDomain::new(config);
+    let (ours, peer) = pairs::sockets();
+    victim.rail = pairs::rail(&domain, &SPEC, vec![ours]);
+    victim.peer = peer;
+    let region = Arc::new(Region::new(64 << 20));
+    let registration = domain.register(Memory::from_region(&region), Access::SOURCE).unwrap();
+    let local = LocalSlice { address: region.address(), length: 64 << 20, key: registration.local_key() };
+    let write =
+        Write { local, remote: RemoteSlice::default(), immediate: None, signalled: true, host: true, id: WorkId(1) };
+    victim.rail.post(0, &[write]).unwrap();
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(1500) {
+        victim.poll();
+    }
+    assert_eq!(victim.log, [], "its host answers all the while");
+    let mut peer = victim.peer.try_clone().unwrap();
+    let reader = std::thread::spawn(move || peer.read_exact(&mut vec![0; HEADER_BYTES + (64 << 20)]).unwrap());
+    while !reader.is_finished() {
+        victim.poll();
+    }
+    reader.join().unwrap();
+    victim.send(&acknowledgement(1));
+    victim.until("the completion", |victim| victim.log == [Completion::Sent { id: WorkId(1) }]);
+}
+
+#[test]
 fn headers_that_are_none_end_the_lane() {
     let good = WriteFrame { length: 8, ..WriteFrame::default() };
     let with = |at: usize, value: u8| {

@@ -84,6 +84,8 @@ fn wire() -> Vec<(&'static str, Vec<u8>)> {
         Message::Ready { usable: 3 },
         Message::Refuse { fault: Fault::Configuration, reason: "RAILWEAVE_MODE differs".into() },
         Message::Bye,
+        Message::Ping,
+        Message::Pong,
     ];
     let frames: Vec<u8> = messages.into_iter().flat_map(|message| Frame { connection: 42, message }.encode()).collect();
     let lane = Preface::Lane(LanePreface { token: Token([8; 16]), rail: 1, lane: 15 });

@@ -214,7 +214,7 @@ pub(crate) unsafe fn listen(
     control.check()?;
     let nonce = random_u64();
     let bytes = process.handle(device, nonce, control.port()).encode();
-    let config = process.connection_config(context.traffic_class);
+    let config = process.connection_config(device, context.traffic_class);
     let listener = Arc::new(Listener::new(nonce, device, Arc::clone(&process.network), config, Arc::clone(&control)));
     // SAFETY: the caller's promises.
     unsafe {
@@ -260,7 +260,7 @@ pub(crate) unsafe fn connect(
             handle,
             network: Arc::clone(&process.network),
             device,
-            config: process.connection_config(traffic_class),
+            config: process.connection_config(device, traffic_class),
             result: pending,
         });
         return Ok(());

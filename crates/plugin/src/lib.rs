@@ -33,4 +33,4 @@ pub use tables::{
     ncclNetPlugin_v6, ncclNetPlugin_v7, ncclNetPlugin_v8, ncclNetPlugin_v9, ncclNetPlugin_v10, ncclNetPlugin_v11,
     ncclNetPlugin_v12,
 };
-pub use topology_report::{ReportedDevice, ReportedPort, TopologyReport};
+pub use topology_report::{ReportedDevice, ReportedGid, ReportedPort, TopologyReport};

@@ -165,6 +165,8 @@ pub(crate) trait Handshake: Send {
     fn handle_timeout(&mut self, now_ns: u64);
     fn timeout_ns(&self) -> Option<u64>;
     fn poll_step(&mut self) -> Option<Step>;
+    /// Whether handling a message may block, as making queue pairs does.
+    fn may_block(&self) -> bool;
 }
 
 struct Connecting<F: Fabric> {
@@ -212,6 +214,9 @@ where
     fn timeout_ns(&self) -> Option<u64> {
         self.connector.timeout_ns()
     }
+    fn may_block(&self) -> bool {
+        !F::LANES_ARE_SOCKETS
+    }
     fn poll_step(&mut self) -> Option<Step> {
         let registrations = &self.registrations;
         self.connector.poll_action().map(|action| {
@@ -246,6 +251,9 @@ where
     }
     fn timeout_ns(&self) -> Option<u64> {
         self.acceptor.timeout_ns()
+    }
+    fn may_block(&self) -> bool {
+        !F::LANES_ARE_SOCKETS
     }
     fn poll_step(&mut self) -> Option<Step> {
         let registrations = &self.registrations;

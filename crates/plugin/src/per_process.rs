@@ -1,9 +1,47 @@
 //! State that belongs to one process: a forked child gets fresh and empty state of its own.
 //!
 //! Data loaders fork. A child must never touch its parent's queues and sockets, and a lock that another thread held at the
-//! moment of the fork stays locked in the child for ever. So everything static and mutable is kept here, by process id.
+//! moment of the fork stays locked in the child for ever. So everything static and mutable is kept here, by process.
+
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use crate::sync::{AtomicPtr, Ordering};
+
+/// How many forks lie between this process and the one that first asked. The C library counts them: process ids are not
+/// enough, as a child in a process namespace of its own may have its parent's.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+static COUNTING: AtomicBool = AtomicBool::new(false);
+
+/// Tells a process from those that it forked, and from the one that forked it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProcessMark {
+    forks: u32,
+    /// A child that was made behind the C library's back (`clone`) is not counted, but has most likely another id.
+    pid: u32,
+}
+
+impl ProcessMark {
+    /// This process's mark.
+    pub(crate) fn own() -> Self {
+        if !COUNTING.load(Ordering::Relaxed) {
+            count_forks();
+        }
+        Self { forks: FORKS.load(Ordering::Relaxed), pid: std::process::id() }
+    }
+}
+
+/// Has forks counted from now on. Threads that come here at once have each counted twice or more, which does no harm.
+#[cold]
+fn count_forks() {
+    // SAFETY: the handler is a function of this library, which is never unloaded (-z nodelete), and only adds to a number.
+    // Without memory for it the call fails, and processes are told apart by their ids alone.
+    unsafe { libc::pthread_atfork(None, None, Some(count_in_child)) };
+    COUNTING.store(true, Ordering::Relaxed);
+}
+
+unsafe extern "C" fn count_in_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
 
 /// One value per process, made when it is first asked for.
 pub(crate) struct PerProcess<T: 'static> {
@@ -11,7 +49,7 @@ pub(crate) struct PerProcess<T: 'static> {
 }
 
 struct Owned<T> {
-    pid: u32,
+    process: ProcessMark,
     value: T,
 }
 
@@ -22,17 +60,17 @@ impl<T: Default + Send + Sync> PerProcess<T> {
 
     /// This process's value.
     pub(crate) fn get(&self) -> &'static T {
-        let pid = std::process::id();
+        let process = ProcessMark::own();
         loop {
             let current = self.slot.load(Ordering::Acquire);
             // SAFETY: the slot is NULL or holds a leaked box, which is never freed.
             if let Some(owned) = unsafe { current.as_ref() }
-                && owned.pid == pid
+                && owned.process == process
             {
                 return &owned.value;
             }
             // What a parent left is never looked at: it may be in the middle of a change.
-            let fresh = Box::into_raw(Box::new(Owned { pid, value: T::default() }));
+            let fresh = Box::into_raw(Box::new(Owned { process, value: T::default() }));
             if self.slot.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                 // SAFETY: made above, and nobody else has seen it.
                 drop(unsafe { Box::from_raw(fresh) });

@@ -1,10 +1,11 @@
 //! What there is once per process, and once per context: NCCL's `init` and `finalize` count users here.
 #![allow(clippy::disallowed_types, reason = "contexts and connects are service threads' business")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use railweave_fabric::EventSource;
 use railweave_options::Options;
 use railweave_topology::{DialAddress, NetworkAddress, dial_order};
 use railweave_transport::{ConnectionConfig, Error, Handle, HandleAddress, Hello};
@@ -24,6 +25,7 @@ pub(crate) struct Process {
     pub(crate) network: Arc<dyn Network>,
     pub(crate) hello: Hello,
     out_of_band: Option<HandleAddress>,
+    events: Vec<Arc<dyn EventSource>>,
     key: Option<Key>,
     control: Mutex<Option<Arc<Control>>>,
 }
@@ -107,10 +109,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Process {
     fn start() -> Result<Self, Error> {
         let (options, warnings) = Options::from_env().map_err(|errors| {
-            // A line for each: the last one is logged as the answer of `init`.
-            let mut errors = errors.iter();
-            let last = errors.next_back().map(ToString::to_string);
-            errors.for_each(|error| log::warn(&format!("init: {error}")));
+            // A line for each variable, even one that two settings read; the last is logged as the answer of `init`.
+            let mut named = HashSet::new();
+            let mut errors: Vec<_> = errors.iter().filter(|error| named.insert(error.variable)).collect();
+            let last = errors.pop().map(ToString::to_string);
+            errors.iter().for_each(|error| log::warn(&format!("init: {error}")));
             Error::configuration(last.unwrap_or_default())
         })?;
         warnings.iter().for_each(|warning| log::warn(&warning.to_string()));
@@ -122,6 +125,7 @@ impl Process {
             network: found.network,
             hello,
             out_of_band: found.out_of_band,
+            events: found.events,
             key,
             control: Mutex::new(None),
         })
@@ -138,6 +142,8 @@ impl Process {
             key: self.key.clone(),
             ports: self.options.control_port.value,
             handshake_timeout: self.options.handshake_timeout.value,
+            peer_timeout: self.options.peer_timeout.value,
+            events: self.events.clone(),
         };
         let started = Arc::new(Control::start(config)?);
         *control = Some(Arc::clone(&started));
@@ -175,12 +181,12 @@ impl Process {
         dial_order(&theirs, &own).into_iter().map(|index| handle.addresses[index].address).collect()
     }
 
-    /// What connections are to be, but for what differs from one to the next.
-    pub(crate) fn connection_config(&self, traffic_class: Option<u8>) -> ConnectionConfig {
+    /// What the connections of a device are to be.
+    pub(crate) fn connection_config(&self, device: usize, traffic_class: Option<u8>) -> ConnectionConfig {
         ConnectionConfig {
             split_min: self.options.split_min.value,
             striped: self.options.split_data_on_lanes.value,
-            adaptive_routing_above: None,
+            adaptive_routing_above: fabrics::adaptive_routing_above(&self.options, &*self.network, device),
             traffic_class: self.options.traffic_class.value.or(traffic_class),
         }
     }

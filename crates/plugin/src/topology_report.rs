@@ -1,5 +1,7 @@
 //! What the plugin would use on this machine, for programs that show it.
 
+use std::net::IpAddr;
+
 use railweave_fabric::{LeftOut, PortFacts};
 use railweave_options::{Options, Weights};
 use railweave_topology::DEFAULT_SPEED_MBPS;
@@ -19,6 +21,23 @@ pub struct ReportedPort {
     pub share: f64,
     /// Lanes that this end wishes for.
     pub lanes: u8,
+    /// The GIDs that its lanes may use, best first; none on TCP.
+    pub gids: Vec<ReportedGid>,
+}
+
+/// A GID of an RDMA port.
+#[derive(Clone, Debug)]
+pub struct ReportedGid {
+    /// Its place in the port's table.
+    pub index: u32,
+    /// The GID as an address: IPv4 where it is a mapped one.
+    pub address: IpAddr,
+    /// Length of its network's prefix in bits, in the address's own family.
+    pub prefix_len: u8,
+    /// The version of RoCE; None on InfiniBand.
+    pub roce_version: Option<u8>,
+    /// The network interface that it belongs to, where the machine says.
+    pub interface: Option<String>,
 }
 
 /// One device, as NCCL sees it.
@@ -42,7 +61,7 @@ pub struct TopologyReport {
     /// What was seen but is not used.
     pub left_out: Vec<LeftOut>,
     /// The address for control sessions where no port reaches the peer.
-    pub out_of_band: Option<std::net::IpAddr>,
+    pub out_of_band: Option<IpAddr>,
 }
 
 impl TopologyReport {
@@ -66,6 +85,7 @@ impl TopologyReport {
                 plane_id: all[*index].plane_id,
                 share: weights[place] / sum,
                 lanes: options.lanes.value.on(place),
+                gids: found.gids[*index].clone(),
             });
             ReportedDevice { name: device.name.clone(), speed_mbps: device.speed_mbps, ports: ports.collect() }
         });

@@ -4,8 +4,8 @@
 mod common;
 
 use common::{
-    Buffer, ONE_RAIL, Pair, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each, info_lines, listen,
-    load, noise, start, until, warnings, warnings_with, with_peer,
+    Buffer, ONE_RAIL, Pair, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each, in_namespace,
+    info_lines, listen, load, noise, start, until, warnings, warnings_with, with_peer,
 };
 use railweave_host::net::{Comm, Handle, NetApi};
 use std::fs;
@@ -348,6 +348,32 @@ fn nothing_is_ever_written_to_a_file() {
         pair.close();
         net.finalize().unwrap();
         assert_eq!(warnings(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_child_with_its_parents_process_id_begins_afresh_too() {
+    alone(&[TWO_RAILS], || {
+        in_namespace("--pid", || {
+            assert_eq!(std::process::id(), 1);
+            let (plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            pair.exchange(1, 50_000);
+            // SAFETY: it concerns only the processes that are forked from now on.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0, "{}", io::Error::last_os_error());
+            let well = in_a_child(|| {
+                let net = plugin.init(2, None).unwrap();
+                let own = Pair::open(&net, &net, 0);
+                own.exchange(2, 50_000);
+                own.close();
+                net.finalize().unwrap();
+                std::process::id() == 1
+            });
+            assert!(well, "the child had no state of its own");
+            pair.exchange(3, 50_000);
+            pair.close();
+            assert_eq!(warnings(), Vec::<String>::new());
+        });
     });
 }
 

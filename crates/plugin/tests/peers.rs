@@ -265,6 +265,137 @@ fn a_peer_that_is_killed_fails_what_is_under_way_and_is_named() {
     );
 }
 
+#[test]
+fn a_peer_that_is_killed_while_a_child_of_it_lives_is_missed_in_time() {
+    with_peer(
+        &[TWO_RAILS, ("RAILWEAVE_PEER_TIMEOUT", "1")],
+        &[],
+        |mut peer| {
+            let (_plugin, net) = start();
+            let before = descriptors();
+            let own = Pair::open(&net, &net, 0);
+            let ends = meet(&net, &mut peer.link);
+            let from = common::Buffer::holding(&net, Comm::Send(&ends.send), &noise(1, 64 << 20));
+            let to = common::Buffer::new(&net, Comm::Recv(&ends.recv), 1000);
+            // SAFETY: both buffers stay until the end.
+            let recv = unsafe { net.irecv(&ends.recv, &[to.part(7)], false) }.unwrap().unwrap();
+            // SAFETY: as above.
+            let isend = || unsafe { net.isend(&ends.send, from.start(), from.bytes(), 7, from.registration()) };
+            let send = until("the peer's receive", || isend().unwrap());
+            let (parent, child) = (peer_pid(&mut peer.link), peer_pid(&mut peer.link));
+            peer.kill();
+            assert_eq!(failure(&net, &send), NcclResult::REMOTE_ERROR);
+            assert_eq!(failure(&net, &recv), NcclResult::REMOTE_ERROR);
+            // The child still holds every socket: it is the silence that told.
+            assert_eq!(signal(child, 0), 0);
+            let name = format!("(pid {parent})");
+            let words = ["test: ", &name, "has been silent for", "RAILWEAVE_PEER_TIMEOUT (1 s)"];
+            assert_eq!((warnings().len(), warnings_with(&words).len()), (2, 2), "{:?}", warnings());
+            own.exchange(2, 100_000);
+            finish(ends);
+            own.close();
+            net.finalize().unwrap();
+            assert_eq!((descriptors(), common::control_threads()), (before, 0));
+            signal(child, libc::SIGKILL);
+        },
+        |mut link| {
+            let (_plugin, net) = start();
+            let ends = meet(&net, &mut link);
+            let to = common::Buffer::new(&net, Comm::Recv(&ends.recv), 64 << 20);
+            // SAFETY: the buffer stays until this process is killed.
+            let _recv = unsafe { net.irecv(&ends.recv, &[to.part(7)], false) }.unwrap().unwrap();
+            // SAFETY: the child does nothing but wait to be killed.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                loop {
+                    // SAFETY: no memory is involved.
+                    unsafe { libc::pause() };
+                }
+            }
+            link.write_all(&std::process::id().to_le_bytes()).unwrap();
+            link.write_all(&child.to_le_bytes()).unwrap();
+            let _ = link.read(&mut [0]);
+        },
+    );
+}
+
+/// Sends a signal to a process of this test, 0 to ask whether it is there; 0 when it is.
+fn signal(pid: u32, number: libc::c_int) -> libc::c_int {
+    let pid = libc::pid_t::try_from(pid).expect("a process id");
+    // SAFETY: no memory is involved.
+    unsafe { libc::kill(pid, number) }
+}
+
+#[test]
+fn a_peer_that_is_quiet_or_makes_no_progress_for_longer_than_its_time_stays() {
+    const LONG: Duration = Duration::from_millis(2500);
+    with_peer(
+        &[TWO_RAILS, ("RAILWEAVE_PEER_TIMEOUT", "1")],
+        &[],
+        |mut peer| {
+            let (_plugin, net) = start();
+            let ends = meet(&net, &mut peer.link);
+            std::thread::sleep(LONG);
+            converse(&ends);
+            // Far more than the kernel takes: what is left waits for a peer that reads nothing.
+            let from = common::Buffer::holding(&net, Comm::Send(&ends.send), &noise(1, 64 << 20));
+            // SAFETY: the buffer stays until the request is done.
+            let isend = || unsafe { net.isend(&ends.send, from.start(), from.bytes(), 7, from.registration()) };
+            let send = until("the peer's receive", || isend().unwrap());
+            // SAFETY: as above.
+            until("the send", || unsafe { net.test(&send, None) }.unwrap().then_some(()));
+            finish(ends);
+            peer.wait();
+            assert_eq!(warnings(), Vec::<String>::new());
+        },
+        |mut link| {
+            let (_plugin, net) = start();
+            let ends = meet(&net, &mut link);
+            std::thread::sleep(LONG);
+            converse(&ends);
+            let to = common::Buffer::new(&net, Comm::Recv(&ends.recv), 64 << 20);
+            // SAFETY: the buffer stays until the request is done.
+            let recv = unsafe { net.irecv(&ends.recv, &[to.part(7)], false) }.unwrap().unwrap();
+            std::thread::sleep(LONG);
+            // SAFETY: as above.
+            until("the receive", || unsafe { net.test(&recv, None) }.unwrap().then_some(()));
+            to.assert_holds(&noise(1, 64 << 20));
+            finish(ends);
+            assert_eq!(warnings(), Vec::<String>::new());
+        },
+    );
+}
+
+#[test]
+fn a_peer_that_is_stopped_for_less_than_its_time_stays_and_one_that_is_stopped_for_longer_is_missed() {
+    with_peer(
+        &[TWO_RAILS, ("RAILWEAVE_PEER_TIMEOUT", "4")],
+        &[],
+        |mut peer| {
+            let (_plugin, net) = start();
+            let ends = meet(&net, &mut peer.link);
+            let pid = peer_pid(&mut peer.link);
+            assert_eq!(signal(pid, libc::SIGSTOP), 0);
+            std::thread::sleep(Duration::from_secs(2));
+            assert_eq!(signal(pid, libc::SIGCONT), 0);
+            converse(&ends);
+            assert_eq!(signal(pid, libc::SIGSTOP), 0);
+            let to = common::Buffer::new(&net, Comm::Recv(&ends.recv), 1000);
+            // SAFETY: the buffer stays until the end.
+            let recv = unsafe { net.irecv(&ends.recv, &[to.part(7)], false) }.unwrap().unwrap();
+            assert_eq!(failure(&net, &recv), NcclResult::REMOTE_ERROR);
+            assert_eq!((warnings().len(), warnings_with(&["test: ", "has been silent for"]).len()), (1, 1));
+        },
+        |mut link| {
+            let (_plugin, net) = start();
+            let ends = meet(&net, &mut link);
+            link.write_all(&std::process::id().to_le_bytes()).unwrap();
+            converse(&ends);
+            let _ = link.read(&mut [0]);
+        },
+    );
+}
+
 fn peer_pid(link: &mut UnixStream) -> u32 {
     let mut bytes = [0; 4];
     link.read_exact(&mut bytes).unwrap();

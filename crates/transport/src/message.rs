@@ -95,7 +95,7 @@ pub struct FrameHeader {
     pub length: u32,
     /// What the message is.
     pub kind: u16,
-    /// The connection that it is about, in the numbering of the session's opener; 0 for HELLO.
+    /// The connection that it is about, in the numbering of the session's opener; 0 for what is about the session.
     pub connection: u32,
 }
 
@@ -123,7 +123,7 @@ impl FrameHeader {
 /// A message and the connection that it is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// The connection, 0 for HELLO.
+    /// The connection, 0 for what is about the session.
     pub connection: u32,
     /// The message.
     pub message: Message,
@@ -231,6 +231,10 @@ pub enum Message {
     Proof([u8; 32]),
     /// Either: this connection is closed; what the other end still sends is thrown away.
     Bye,
+    /// Either: is this session's other end still there?
+    Ping,
+    /// The answer to PING: it is.
+    Pong,
 }
 
 fn fault_code(fault: Fault) -> u8 {
@@ -296,6 +300,8 @@ impl Message {
             Self::Refuse { .. } => 6,
             Self::Bye => 7,
             Self::Proof(_) => 8,
+            Self::Ping => 9,
+            Self::Pong => 10,
         }
     }
 
@@ -310,6 +316,8 @@ impl Message {
             Self::Refuse { .. } => "REFUSE",
             Self::Bye => "BYE",
             Self::Proof(_) => "PROOF",
+            Self::Ping => "PING",
+            Self::Pong => "PONG",
         }
     }
 
@@ -352,7 +360,7 @@ impl Message {
             Self::Refuse { fault, reason } => {
                 out.u8(fault_code(*fault)).zeros(1).text(reason, MOST_TEXT);
             }
-            Self::Bye => {}
+            Self::Bye | Self::Ping | Self::Pong => {}
             Self::Proof(proof) => {
                 out.put(proof);
             }
@@ -378,7 +386,9 @@ impl Message {
                 let proof = reader.array()?;
                 reader.end().map(|()| Self::Proof(proof))
             }
-            kind => Err(DecodeError::Value { what: "a frame's kind", value: kind.into(), allowed: "1 to 8" }),
+            9 => Reader::new("PING", bytes).end().map(|()| Self::Ping),
+            10 => Reader::new("PONG", bytes).end().map(|()| Self::Pong),
+            kind => Err(DecodeError::Value { what: "a frame's kind", value: kind.into(), allowed: "1 to 10" }),
         }
     }
 }
@@ -536,6 +546,8 @@ mod tests {
             Message::Refuse { fault: Fault::Configuration, reason: "RAILWEAVE_MODE differs".into() },
             Message::Bye,
             Message::Proof([0xab; 32]),
+            Message::Ping,
+            Message::Pong,
         ]
     }
 
@@ -585,14 +597,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_never_panic(kind in 0u16..10, body in proptest::collection::vec(any::<u8>(), 0..600)) {
+        fn arbitrary_bytes_never_panic(kind in 0u16..12, body in proptest::collection::vec(any::<u8>(), 0..600)) {
             let mut bytes = Writer::default();
             bytes.u32(body.len() as u32).u16(kind).zeros(2).u32(1).put(&body);
             let _ = Frame::decode(&bytes.bytes);
         }
 
         #[test]
-        fn one_changed_byte_never_panics(which in 0usize..8, at: prop::sample::Index, value: u8) {
+        fn one_changed_byte_never_panics(which in 0usize..10, at: prop::sample::Index, value: u8) {
             let mut bytes = Frame { connection: 42, message: messages()[which].clone() }.encode();
             let at = at.index(bytes.len());
             bytes[at] = value;

@@ -1,7 +1,7 @@
 //! Pairs of rails over loopback sockets.
 #![allow(dead_code, unreachable_pub)] // shared by several test files, each of which uses a part
 
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
@@ -9,8 +9,10 @@ use railweave_fabric::conformance::{End, Harness, Pair};
 use railweave_fabric::{Domain, PendingRail, RailSpec};
 use railweave_fabric_tcp::{Tcp, TcpConfig, TcpDomain, TcpRail};
 
-/// Makes pairs over 127.0.0.1.
+/// Makes pairs over a loopback address.
 pub struct Loopback {
+    /// The address.
+    pub address: IpAddr,
     /// Of both domains.
     pub config: TcpConfig,
     /// Size of each socket's send buffer in bytes, where it is to be set before the rail gets it.
@@ -23,7 +25,7 @@ impl Harness for Loopback {
     fn pair(&mut self, near: &RailSpec, far: &RailSpec) -> Pair<Tcp> {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..near.lanes {
-            let (one, other) = sockets();
+            let (one, other) = sockets_at(self.address);
             for socket in [&one, &other] {
                 if let Some(bytes) = self.send_buffer {
                     set_send_buffer(socket, bytes);
@@ -40,9 +42,16 @@ impl Harness for Loopback {
     }
 }
 
+/// IPv4's.
+pub const IPV4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
 /// Two sockets that are connected to each other.
 pub fn sockets() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    sockets_at(IPV4)
+}
+
+fn sockets_at(address: IpAddr) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((address, 0)).unwrap();
     let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     (one, listener.accept().unwrap().0)
 }

@@ -7,6 +7,7 @@ use mio::net::TcpStream;
 use railweave_transport::{Dial, LanePreface, PREFACE_BYTES, Preface};
 
 use super::Route;
+use super::heartbeat::Heartbeat;
 use super::sessions::Session;
 use super::stream::{Fill, Stream};
 use super::thread::{Entry, Thread};
@@ -69,7 +70,8 @@ impl Thread {
             }
             Ok(Preface::Session) => {
                 inbound.stream.consume(PREFACE_BYTES);
-                let session = Session::accepted(inbound.stream, inbound.address, self.deadline_ns());
+                let heartbeat = Heartbeat::new(self.peer_timeout, self.now_ns());
+                let session = Session::accepted(inbound.stream, inbound.address, self.deadline_ns(), heartbeat);
                 self.begin_session(token, session);
             }
             Ok(Preface::Lane(lane)) => self.accept_lane(inbound, lane),

@@ -3,12 +3,16 @@
 //! connection.
 #![allow(clippy::disallowed_types, reason = "service threads and the control thread talk here")]
 
+mod heartbeat;
 mod lanes;
 mod linger;
+mod proof;
+mod reaching;
 mod sessions;
 mod signals;
 mod stream;
 mod thread;
+mod worker;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -19,6 +23,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use mio::Waker;
+use railweave_fabric::EventSource;
 use railweave_options::PortRange;
 use railweave_transport::{Error, Handle, Hello};
 
@@ -27,6 +32,7 @@ use crate::key::Key;
 use crate::listener::Listener;
 use crate::log;
 use crate::network::{End, Established, Network};
+use crate::per_process::ProcessMark;
 use crate::process::PendingConnect;
 
 /// What the control thread is told at its start.
@@ -35,6 +41,9 @@ pub(crate) struct ControlConfig {
     pub(crate) key: Option<Key>,
     pub(crate) ports: PortRange,
     pub(crate) handshake_timeout: Duration,
+    pub(crate) peer_timeout: Duration,
+    /// What tells of events of the ports.
+    pub(crate) events: Vec<Arc<dyn EventSource>>,
 }
 
 /// Names an open connection to the control thread.
@@ -81,7 +90,7 @@ pub(crate) struct Control {
     waker: Arc<Waker>,
     port: u16,
     /// Whose thread it is: a forked child has none.
-    pid: u32,
+    process: ProcessMark,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -107,7 +116,7 @@ impl Control {
                 }
             })
             .map_err(|error| Error::local(format!("the control thread cannot be started: {error}")))?;
-        Ok(Self { commands, listeners, waker, port, pid: std::process::id(), thread: Mutex::new(Some(handle)) })
+        Ok(Self { commands, listeners, waker, port, process: ProcessMark::own(), thread: Mutex::new(Some(handle)) })
     }
 
     /// TCP port of the control socket.
@@ -136,7 +145,7 @@ impl Control {
     /// Whether this is the process that the thread runs in, and not a forked child, which has no such thread and must
     /// not touch what its parent's threads may have held at that moment.
     pub(crate) fn is_ours(&self) -> bool {
-        self.pid == std::process::id()
+        self.process == ProcessMark::own()
     }
 
     fn tell(&self, command: Command) {

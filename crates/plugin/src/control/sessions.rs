@@ -5,18 +5,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use mio::Token as PollToken;
 use railweave_fabric::Fault;
 use railweave_transport::{
     Error, Frame, Hello, HelloError, Link, MAX_FRAME_BYTES, Message, Offer, Preface, ProcessId, Token,
 };
 
+use super::heartbeat::Heartbeat;
+use super::proof::Expected;
 use super::stream::{Fill, Stream};
 use super::thread::{Entry, Thread};
 use super::{ConnectRequest, Outcome, Route};
-use crate::descriptors;
 use crate::identity::random;
-use crate::key::Prover;
 use crate::listener::Listener;
 use crate::log;
 use crate::network::{Handshake, Setup, Step};
@@ -37,7 +36,7 @@ const MOST_CONNECTIONS: usize = 65_536;
 const MOST_UNSENT_WITHOUT_CONNECTIONS: usize = 64 << 10;
 
 /// Where a connection goes once it is there.
-enum Target {
+pub(super) enum Target {
     Connect(Arc<PendingConnect>),
     Accept(Arc<Listener>),
 }
@@ -51,7 +50,7 @@ impl Target {
         }
     }
 
-    fn fail(&self, error: Error) {
+    pub(super) fn fail(&self, error: Error) {
         // An error that nobody waits for concerns nobody.
         let _ = self.give(Err(error));
     }
@@ -69,12 +68,26 @@ pub(super) enum Connection {
 
 /// A connection that is being set up.
 pub(super) struct Setting {
-    handshake: Box<dyn Handshake>,
+    /// None while the set-up worker has it.
+    pub(super) handshake: Option<Box<dyn Handshake>>,
+    /// What came from the peer meanwhile.
+    pub(super) waiting: VecDeque<Message>,
     target: Target,
     token: Option<Token>,
 }
 
-enum Stage {
+impl Setting {
+    fn new(handshake: Box<dyn Handshake>, target: Target, token: Option<Token>) -> Self {
+        Self { handshake: Some(handshake), waiting: VecDeque::new(), target, token }
+    }
+
+    /// When its time is over. One that the worker has is looked at when it is back.
+    fn timeout_ns(&self) -> Option<u64> {
+        self.handshake.as_ref()?.timeout_ns()
+    }
+}
+
+pub(super) enum Stage {
     /// The peer's HELLO is awaited.
     Hello {
         deadline_ns: u64,
@@ -92,40 +105,24 @@ enum Stage {
     },
 }
 
-/// What the peer's proof is about.
-struct Expected {
-    prover: Prover,
-    opener_hello: Vec<u8>,
-    acceptor_hello: Vec<u8>,
-}
-
 /// A session.
 pub(super) struct Session {
     stream: Stream,
     /// The HELLO that this end sent, encoded.
-    our_hello: Vec<u8>,
+    pub(super) our_hello: Vec<u8>,
     address: SocketAddr,
-    stage: Stage,
+    pub(super) stage: Stage,
     /// This side opened it: it alone sends offers. The process that it wants to reach.
-    wanted: Option<ProcessId>,
+    pub(super) wanted: Option<ProcessId>,
     next_connection: u32,
     idle_since_ns: u64,
+    pub(super) heartbeat: Heartbeat,
     pub(super) connections: HashMap<u32, Connection>,
-}
-
-/// A process that connections are wanted to, while there is no session to it.
-pub(super) struct Reaching {
-    addresses: VecDeque<SocketAddr>,
-    waiting: Vec<ConnectRequest>,
-    failures: Vec<String>,
-    /// The session, once it is up or while it is dialled.
-    session: usize,
-    up: bool,
 }
 
 impl Session {
     /// A session that a peer opened.
-    pub(super) fn accepted(stream: Stream, address: SocketAddr, deadline_ns: u64) -> Self {
+    pub(super) fn accepted(stream: Stream, address: SocketAddr, deadline_ns: u64, heartbeat: Heartbeat) -> Self {
         Self {
             stream,
             our_hello: Vec::new(),
@@ -134,6 +131,7 @@ impl Session {
             wanted: None,
             next_connection: 0,
             idle_since_ns: 0,
+            heartbeat,
             connections: HashMap::new(),
         }
     }
@@ -154,16 +152,17 @@ impl Session {
             Stage::Hello { deadline_ns } | Stage::Proof { deadline_ns, .. } | Stage::Closing { deadline_ns } => {
                 Some(deadline_ns)
             }
+            Stage::Up(_) if self.needs_peer() => Some(self.heartbeat.next_ns()),
             Stage::Up(_) => self.idle_deadline(),
         };
         let settings = self.connections.values().filter_map(|connection| match connection {
-            Connection::Setup(setting) => setting.handshake.timeout_ns(),
+            Connection::Setup(setting) => setting.timeout_ns(),
             _ => None,
         });
         settings.chain(stage).min()
     }
 
-    fn peer_name(&self) -> String {
+    pub(super) fn peer_name(&self) -> String {
         match &self.stage {
             Stage::Up(hello) | Stage::Proof { theirs: hello, .. } => {
                 format!("{} at {}", hello.peer_name(), self.address)
@@ -181,6 +180,15 @@ impl Session {
         matches!(self.connections.get(&connection), Some(Connection::Open { .. }))
     }
 
+    /// Whether a connection needs the peer to be there: it is open, or the peer has still to say that it is over.
+    pub(super) fn needs_peer(&self) -> bool {
+        self.connections.values().any(|connection| match connection {
+            Connection::Setup(_) => false,
+            Connection::Open { peer_said_bye, .. } => !peer_said_bye,
+            Connection::Closed => true,
+        })
+    }
+
     fn send(&mut self, connection: u32, message: Message) -> io::Result<()> {
         let unsent = self.stream.unsent_bytes();
         if self.is_strangers() && unsent > MOST_UNSENT_WITHOUT_CONNECTIONS {
@@ -191,65 +199,6 @@ impl Session {
 }
 
 impl Thread {
-    /// Begins a connection: over the session to its process, which is opened when there is none.
-    pub(super) fn connect(&mut self, request: ConnectRequest) {
-        let process = request.handle.process;
-        match self.reaching.get_mut(&process) {
-            Some(Reaching { up: true, session, .. }) => {
-                let session = *session;
-                self.offer(session, request);
-            }
-            Some(reaching) => reaching.waiting.push(request),
-            None => {
-                let port = request.handle.control_port;
-                let addresses =
-                    request.addresses.iter().map(|address| SocketAddr::new(*address, port)).collect::<VecDeque<_>>();
-                let failures = Vec::new();
-                let reaching = Reaching { addresses, waiting: vec![request], failures, session: 0, up: false };
-                self.reaching.insert(process, reaching);
-                self.dial_next(process);
-            }
-        }
-    }
-
-    /// Dials the next address of a process; without one, every connect to it fails.
-    fn dial_next(&mut self, process: ProcessId) {
-        let Some(mut reaching) = self.reaching.remove(&process) else {
-            return;
-        };
-        while let Some(address) = reaching.addresses.pop_front() {
-            // The time that is left is shared by the addresses that are left.
-            let share = self.handshake_timeout / (reaching.addresses.len() as u32 + 1);
-            let deadline_ns = self.now_ns() + u64::try_from(share.as_nanos()).unwrap_or(u64::MAX / 2);
-            let token = self.fresh_token();
-            let dialled = Stream::dial(None, address).and_then(|mut stream| {
-                stream.register(self.registry(), PollToken(token))?;
-                Ok(stream)
-            });
-            match dialled {
-                Ok(stream) => {
-                    let mut session = Session::accepted(stream, address, deadline_ns);
-                    session.wanted = Some(process);
-                    reaching.session = token;
-                    self.reaching.insert(process, reaching);
-                    self.begin_session(token, session);
-                    return;
-                }
-                Err(error) => reaching.failures.push(format!("{address}: {error}{}", descriptors::hint(&error))),
-            }
-        }
-        let failures = match reaching.failures.as_slice() {
-            [] => "the handle names no address".to_owned(),
-            some => some.join("; "),
-        };
-        for request in reaching.waiting {
-            Target::Connect(request.result).fail(Error::peer(format!(
-                "No local NIC found that reaches the peer: {failures}; check that both hosts have an address in a common \
-                 network, that no firewall blocks TCP between them, and RAILWEAVE_OOB_IF"
-            )));
-        }
-    }
-
     /// Sends what comes first on a session, and keeps it.
     pub(super) fn begin_session(&mut self, token: usize, mut session: Session) {
         let mut hello = self.hello.clone();
@@ -294,6 +243,7 @@ impl Thread {
                     Ok(None) => break,
                     Ok(Some((frame, length))) => {
                         session.stream.consume(length);
+                        session.heartbeat.heard(self.now_ns());
                         self.entries.insert(token, Entry::Session(session));
                         self.handle_frame(token, frame);
                         match self.entries.remove(&token) {
@@ -322,7 +272,7 @@ impl Thread {
         self.entries.insert(token, Entry::Session(session));
     }
 
-    fn session(&mut self, token: usize) -> Option<&mut Session> {
+    pub(super) fn session(&mut self, token: usize) -> Option<&mut Session> {
         match self.entries.get_mut(&token) {
             Some(Entry::Session(session)) => Some(session),
             _ => None,
@@ -343,6 +293,10 @@ impl Thread {
                 self.handle_late_refusal(token, frame.connection, &reason);
             }
             (Stage::Up(_), Message::Bye) => self.handle_bye(Route { session: token, connection: frame.connection }),
+            (Stage::Up(_), Message::Ping) => {
+                let _ = self.send(Route { session: token, connection: 0 }, Message::Pong);
+            }
+            (Stage::Up(_), Message::Pong) => {}
             (Stage::Up(_), Message::Hello(_) | Message::Offer(_) | Message::Proof(_))
             | (Stage::Hello { .. } | Stage::Proof { .. }, _) => {
                 let peer = session.peer_name();
@@ -353,7 +307,7 @@ impl Thread {
             }
             (Stage::Up(_), message) => {
                 let route = Route { session: token, connection: frame.connection };
-                self.with_handshake(route, |handshake| handshake.handle_message(message));
+                self.handshake_message(route, message);
             }
             (Stage::Closing { .. }, _) => {}
         }
@@ -375,21 +329,7 @@ impl Thread {
         match checked {
             Ok(theirs) => match &key {
                 None => self.session_up(token, Box::new(theirs)),
-                Some(key) => {
-                    let our_hello = session.our_hello.clone();
-                    let (us, prover, opener_hello, acceptor_hello) = match wanted {
-                        Some(_) => (Prover::Opener, Prover::Acceptor, our_hello, bytes.to_vec()),
-                        None => (Prover::Acceptor, Prover::Opener, bytes.to_vec(), our_hello),
-                    };
-                    let proof = key.proof(us, &opener_hello, &acceptor_hello);
-                    let expected = Expected { prover, opener_hello, acceptor_hello };
-                    let deadline_ns = match session.stage {
-                        Stage::Hello { deadline_ns } => deadline_ns,
-                        _ => now,
-                    };
-                    session.stage = Stage::Proof { deadline_ns, theirs: Box::new(theirs), expected };
-                    let _ = self.send(Route { session: token, connection: 0 }, Message::Proof(proof));
-                }
+                Some(key) => self.ask_for_proof(token, key, Box::new(theirs), bytes),
             },
             Err((text, error)) => {
                 match wanted {
@@ -409,31 +349,7 @@ impl Thread {
         }
     }
 
-    fn handle_proof(&mut self, token: usize, proof: &[u8; 32]) {
-        let Some(key) = self.key.clone() else {
-            return;
-        };
-        let now = self.now_ns();
-        let Some(session) = self.session(token) else {
-            return;
-        };
-        let peer = session.peer_name();
-        let Stage::Proof { expected, theirs, .. } = &session.stage else {
-            return;
-        };
-        if key.is_proof(proof, expected.prover, &expected.opener_hello, &expected.acceptor_hello) {
-            let theirs = theirs.clone();
-            return self.session_up(token, theirs);
-        }
-        let text = format!("{peer} has another key; copy the same RAILWEAVE_KEY_FILE to every host");
-        match session.wanted.take() {
-            Some(process) => self.session_refused(process, &text, false),
-            None => self.strangers.report(now, &format!("{text}; its session was refused")),
-        }
-        self.end_session(token, "the keys differ");
-    }
-
-    fn session_up(&mut self, token: usize, theirs: Box<Hello>) {
+    pub(super) fn session_up(&mut self, token: usize, theirs: Box<Hello>) {
         let now = self.now_ns();
         let Some(session) = self.session(token) else {
             return;
@@ -445,35 +361,8 @@ impl Thread {
         }
     }
 
-    /// The session to a process is up: what waited for it goes on.
-    fn reached(&mut self, process: ProcessId, token: usize) {
-        let Some(reaching) = self.reaching.get_mut(&process) else {
-            return;
-        };
-        reaching.up = true;
-        reaching.session = token;
-        for request in std::mem::take(&mut reaching.waiting) {
-            self.offer(token, request);
-        }
-    }
-
-    /// The session to a process cannot be: by this address, or at all.
-    fn session_refused(&mut self, process: ProcessId, text: &str, try_next: bool) {
-        let Some(reaching) = self.reaching.get_mut(&process) else {
-            return;
-        };
-        reaching.failures.push(text.to_owned());
-        if try_next {
-            return self.dial_next(process);
-        }
-        if let Some(reaching) = self.reaching.remove(&process) {
-            for request in reaching.waiting {
-                Target::Connect(request.result).fail(Error::configuration(text));
-            }
-        }
-    }
-
-    fn offer(&mut self, token: usize, request: ConnectRequest) {
+    /// Offers a connection on the session to its process.
+    pub(super) fn offer(&mut self, token: usize, request: ConnectRequest) {
         let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
         let Some(session) = self.session(token) else {
             Target::Connect(request.result)
@@ -485,7 +374,7 @@ impl Thread {
         let connection = session.next_connection;
         let setup = Setup { config: request.config, peer: session.peer_name(), deadline_ns };
         let handshake = request.network.connect(request.device, request.handle.nonce, setup);
-        let setting = Setting { handshake, target: Target::Connect(request.result), token: None };
+        let setting = Setting::new(handshake, Target::Connect(request.result), None);
         session.connections.insert(connection, Connection::Setup(setting));
         self.with_handshake(Route { session: token, connection }, |_| ());
     }
@@ -514,7 +403,7 @@ impl Thread {
             (Some(listener), None) => {
                 let setup = Setup { config: listener.config.clone(), peer: session.peer_name(), deadline_ns };
                 let handshake = listener.network.accept(listener.device, offer, same_network, lane_token, setup);
-                let setting = Setting { handshake, target: Target::Accept(listener), token: Some(lane_token) };
+                let setting = Setting::new(handshake, Target::Accept(listener), Some(lane_token));
                 session.connections.insert(connection, Connection::Setup(setting));
                 self.lanes.insert(lane_token, route);
                 self.with_handshake(route, |_| ());
@@ -561,7 +450,7 @@ impl Thread {
                 self.peer_said_bye(route);
             }
             Some(Connection::Setup(_)) => {
-                self.with_handshake(route, |handshake| handshake.handle_message(Message::Bye));
+                self.handshake_message(route, Message::Bye);
             }
             None => {}
         }
@@ -591,7 +480,7 @@ impl Thread {
         let Some(Connection::Setup(setting)) = session.connections.get_mut(&route.connection) else {
             return None;
         };
-        let result = act(setting.handshake.as_mut());
+        let result = act(setting.handshake.as_mut()?.as_mut());
         self.carry_out(route);
         Some(result)
     }
@@ -606,7 +495,7 @@ impl Thread {
             let Some(Connection::Setup(setting)) = session.connections.get_mut(&route.connection) else {
                 return;
             };
-            match setting.handshake.poll_step() {
+            match setting.handshake.as_mut().and_then(|handshake| handshake.poll_step()) {
                 None => return,
                 Some(Step::Send(message)) => {
                     let _ = self.send(route, message);
@@ -630,14 +519,17 @@ impl Thread {
                     }
                     return;
                 }
-                Some(Step::Failed(error)) => {
-                    if let Some(Connection::Setup(setting)) = session.connections.remove(&route.connection) {
-                        self.forget_lanes(&setting);
-                        setting.target.fail(error);
-                    }
-                    return;
-                }
+                Some(Step::Failed(error)) => return self.fail_setting(route, error),
             }
+        }
+    }
+
+    /// There will be no such connection.
+    pub(super) fn fail_setting(&mut self, route: Route, error: Error) {
+        let removed = self.session(route.session).and_then(|session| session.connections.remove(&route.connection));
+        if let Some(Connection::Setup(setting)) = removed {
+            self.forget_lanes(&setting);
+            setting.target.fail(error);
         }
     }
 
@@ -647,7 +539,7 @@ impl Thread {
         }
     }
 
-    fn end_session(&mut self, token: usize, why: &str) {
+    pub(super) fn end_session(&mut self, token: usize, why: &str) {
         if let Some(Entry::Session(session)) = self.entries.remove(&token) {
             self.session_over(token, session, why);
         }
@@ -710,12 +602,13 @@ impl Thread {
             .connections
             .iter()
             .filter_map(|(number, connection)| match connection {
-                Connection::Setup(s) if s.handshake.timeout_ns().is_some_and(|at| at <= now_ns) => Some(*number),
+                Connection::Setup(s) if s.timeout_ns().is_some_and(|at| at <= now_ns) => Some(*number),
                 _ => None,
             })
             .collect();
         session.touch(now_ns);
         self.entries.insert(token, Entry::Session(session));
+        self.beat(token, now_ns);
         for connection in late {
             self.with_handshake(Route { session: token, connection }, |handshake| handshake.handle_timeout(now_ns));
         }

@@ -9,14 +9,18 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token as PollToken, Waker};
+use railweave_fabric::EventSource;
 use railweave_options::PortRange;
 use railweave_transport::{Error, Hello, ProcessId, Token};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::lanes::{Inbound, LaneDial};
 use super::linger::{Lingering, Losing};
-use super::sessions::{Reaching, Session};
+use super::reaching::Reaching;
+use super::sessions::Session;
+use super::worker::Worker;
 use super::{Command, ControlConfig, Listeners, Route};
 use crate::descriptors;
 use crate::key::Key;
@@ -63,6 +67,8 @@ pub(super) struct Thread {
     /// When to accept again after the kernel refused: nothing else says that it would work now.
     accept_again_ns: Option<u64>,
     pub(super) handshake_timeout: Duration,
+    /// How long a peer may take to answer a PING.
+    pub(super) peer_timeout: Duration,
     pub(super) hello: Hello,
     pub(super) key: Option<Key>,
     pub(super) entries: HashMap<usize, Entry>,
@@ -75,6 +81,10 @@ pub(super) struct Thread {
     pub(super) lingering: Vec<Lingering>,
     pub(super) losing: Vec<Losing>,
     pub(super) strangers: Strangers,
+    /// By their tokens.
+    port_events: HashMap<usize, Arc<dyn EventSource>>,
+    /// Started when a handshake first needs it.
+    pub(super) worker: Option<Worker>,
 }
 
 /// Says what strangers did, but not a line for each of a thousand.
@@ -121,6 +131,15 @@ impl Thread {
         poll.registry()
             .register(&mut listener, LISTENER, Interest::READABLE)
             .map_err(|error| local("watch its port", error))?;
+        let mut port_events = HashMap::new();
+        let mut next_token = FIRST;
+        for source in config.events {
+            poll.registry()
+                .register(&mut SourceFd(&source.descriptor()), PollToken(next_token), Interest::READABLE)
+                .map_err(|error| local("watch a port's events", error))?;
+            port_events.insert(next_token, source);
+            next_token += 1;
+        }
         Ok(Self {
             poll,
             waker: Arc::new(waker),
@@ -128,10 +147,11 @@ impl Thread {
             listener,
             port,
             epoch: Instant::now(),
-            next_token: FIRST,
+            next_token,
             stopping: None,
             accept_again_ns: None,
             handshake_timeout: config.handshake_timeout,
+            peer_timeout: config.peer_timeout,
             hello: config.hello,
             key: config.key,
             entries: HashMap::new(),
@@ -143,6 +163,8 @@ impl Thread {
             lingering: Vec::new(),
             losing: Vec::new(),
             strangers: Strangers::default(),
+            port_events,
+            worker: None,
         })
     }
 
@@ -188,12 +210,16 @@ impl Thread {
                 match event.token() {
                     WAKER => {}
                     LISTENER => self.accept_all(),
-                    PollToken(token) => self.handle_ready(token),
+                    PollToken(token) => match self.port_events.get(&token) {
+                        Some(source) => tell_events(&**source),
+                        None => self.handle_ready(token),
+                    },
                 }
             }
             if !self.take_commands() {
                 return;
             }
+            self.take_handshakes();
             self.handle_deadlines();
             self.give_memory_back();
             if self.stopping.is_some_and(|until| self.lingering.is_empty() || self.now_ns() >= until) {
@@ -256,7 +282,7 @@ impl Thread {
         true
     }
 
-    fn handle_ready(&mut self, token: usize) {
+    pub(super) fn handle_ready(&mut self, token: usize) {
         // Taken out while it is handled, so that it may change everything else.
         match self.entries.remove(&token) {
             None => {}
@@ -306,6 +332,17 @@ impl Thread {
                 Some(Entry::LaneDial(dial)) => self.lane_too_late(dial),
                 Some(Entry::Session(session)) => self.session_deadline(token, session, now),
             }
+        }
+    }
+}
+
+/// Says what happened to ports. What follows for connections they find out themselves.
+fn tell_events(source: &dyn EventSource) {
+    while let Some(event) = source.take_event() {
+        if event.is_fault {
+            log::warn(&event.message);
+        } else {
+            log::info(&event.message);
         }
     }
 }

@@ -6,6 +6,7 @@
 mod buffer;
 mod heap;
 mod logs;
+mod namespace;
 mod pair;
 mod process;
 mod random;
@@ -14,6 +15,7 @@ mod stranger;
 pub(crate) use buffer::Buffer;
 pub(crate) use heap::heap_bytes;
 pub(crate) use logs::{info_lines, warnings, warnings_with};
+pub(crate) use namespace::{in_namespace, ip};
 pub(crate) use pair::{Pair, Received, accept, connect, listen};
 pub(crate) use process::{Peer, alone, each, with_peer};
 pub(crate) use random::{Random, noise};

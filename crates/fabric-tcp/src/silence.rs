@@ -1,0 +1,97 @@
+//! For how long the peer's host has been silent though bytes are under way to it. TCP_USER_TIMEOUT would not do: it also
+//! ends a lane whose peer reads nothing for so long and answers all the while.
+
+use std::time::{Duration, Instant};
+
+/// After so many polls of a lane with work outstanding the kernel is asked: its answer costs as much as a poll.
+const POLLS_BETWEEN_LOOKS: u32 = 256;
+
+/// The kernel tells times in ticks, of at most 10 ms.
+const GRAIN: Duration = Duration::from_millis(20);
+
+/// Watches one lane.
+pub(crate) struct Silence {
+    timeout: Option<Duration>,
+    polls: u32,
+    /// A look then found bytes under way, and no later one found that anything was answered since.
+    since: Option<Instant>,
+}
+
+impl Silence {
+    /// Silence that is too long after `timeout`, or never.
+    pub(crate) fn new(timeout: Option<Duration>) -> Self {
+        Self { timeout, polls: 0, since: None }
+    }
+
+    /// Counts a poll with work outstanding; whether it is time for a look.
+    #[inline]
+    pub(crate) fn is_due(&mut self) -> bool {
+        self.polls += 1;
+        if self.polls < POLLS_BETWEEN_LOOKS {
+            return false;
+        }
+        self.polls = 0;
+        self.timeout.is_some()
+    }
+
+    /// A look at `now`: how long ago the peer's host was heard, None when no bytes are under way to it. Answers how long it
+    /// has been silent, once that is too long.
+    pub(crate) fn look(&mut self, now: Instant, heard_ago: Option<Duration>) -> Option<Duration> {
+        let Some(heard_ago) = heard_ago else {
+            self.since = None;
+            return None;
+        };
+        // What was under way then still is if nothing was heard since. It may only just have been sent otherwise.
+        let since = self.since.filter(|since| heard_ago >= now.duration_since(*since) + GRAIN);
+        let since = *self.since.insert(since.unwrap_or(now));
+        let silent = now.duration_since(since);
+        self.timeout.is_some_and(|timeout| silent >= timeout).then_some(silent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Looks at these times, each with when the peer was last heard; the times are in milliseconds. Answers when, and for how
+    /// long, it has been silent for more than a second.
+    fn looks(looks: &[(u32, Option<u32>)]) -> Vec<(u32, u128)> {
+        let mut silence = Silence::new(Some(1000 * MS));
+        let begin = Instant::now();
+        let look = |(at, heard): &(u32, Option<u32>)| {
+            let silent = silence.look(begin + *at * MS, heard.map(|heard| (at - heard) * MS))?;
+            Some((*at, silent.as_millis()))
+        };
+        looks.iter().filter_map(look).collect()
+    }
+
+    #[test]
+    fn bytes_that_nobody_acknowledges_show_after_the_time_and_not_before() {
+        assert_eq!(looks(&[(100, Some(10)), (600, Some(10)), (1099, Some(10)), (1100, Some(10))]), [(1100, 1000)]);
+    }
+
+    #[test]
+    fn a_lane_that_was_idle_begins_anew() {
+        assert_eq!(looks(&[(90_000, Some(10)), (90_001, Some(10)), (90_500, Some(90_499))]), []);
+        // Nobody looked while all was answered, and then while nothing was under way.
+        assert_eq!(looks(&[(100, Some(10)), (90_000, Some(101)), (90_002, Some(101)), (90_900, Some(101))]), []);
+        assert_eq!(looks(&[(100, Some(10)), (500, None), (1200, Some(10)), (2199, Some(10))]), []);
+    }
+
+    #[test]
+    fn an_answer_of_the_peers_host_begins_it_anew() {
+        let trickle: Vec<_> = (1..40).map(|step| (step * 100, Some(step * 100 - 90))).collect();
+        assert_eq!(looks(&trickle), []);
+        assert_eq!(looks(&[(100, Some(10)), (1000, Some(900)), (1900, Some(900)), (2000, Some(900))]), [(2000, 1000)]);
+    }
+
+    #[test]
+    fn without_a_limit_it_is_never_too_long_and_nobody_looks() {
+        let mut silence = Silence::new(None);
+        assert!((0..10_000).all(|_| !silence.is_due()));
+        let mut silence = Silence::new(Some(MS));
+        assert_eq!((0..2560).filter(|_| silence.is_due()).count(), 10);
+    }
+}

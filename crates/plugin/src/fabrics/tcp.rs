@@ -1,0 +1,65 @@
+//! Rails over TCP.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use railweave_fabric::{Discovery, Fabric};
+use railweave_fabric_tcp::{Interface, Tcp, TcpConfig, TcpDomain, discover, loopback_port};
+use railweave_options::{FilterItem, Mode as ModeOption, Options, RailFilter};
+use railweave_topology::{Mode, Order};
+use railweave_transport::Error;
+
+use super::{Found, Refusal, choose, network, out_of_band};
+use crate::log;
+use crate::registrations::Registrations;
+
+/// HELLO's bit for TCP.
+const BIT: u8 = 1;
+
+/// Finds the addresses of this host that become rails.
+pub(super) fn find(options: &Options, interfaces: &[Interface]) -> Result<Found, Error> {
+    let mut discovery = discover(Path::new("/"), interfaces);
+    add_loopback(&mut discovery, options.rails.value.as_ref());
+    let mode = match options.mode.value {
+        ModeOption::Auto | ModeOption::Fused => Mode::Fused,
+        ModeOption::Ports => Mode::Ports,
+    };
+    let selection = choose(discovery, &options.rails, mode, Order::Pci).map_err(Refusal::into_error)?;
+    let config = TcpConfig {
+        socket_buffer: u32::try_from(options.socket_buffer.value).ok().filter(|bytes| *bytes > 0),
+        peer_timeout: Some(options.peer_timeout.value),
+    };
+    let registrations = selection.ports.iter().map(|_| Registrations::new(TcpDomain::new(config))).collect();
+    Ok(Found {
+        network: network::<Tcp>(options, &selection, mode, registrations)?,
+        mode: u8::from(mode == Mode::Fused),
+        fabrics: BIT,
+        name: Tcp::NAME,
+        out_of_band: out_of_band(options, interfaces)?,
+        gids: vec![Vec::new(); selection.ports.len()],
+        events: Vec::new(),
+        left_out: selection.left_out,
+    })
+}
+
+/// Loopback addresses are ports when the list names them, for trying out, or when there is nothing else at all.
+fn add_loopback(discovery: &mut Discovery, filter: Option<&RailFilter>) {
+    let named = filter.filter(|filter| !filter.exclude).into_iter().flat_map(|filter| &filter.items);
+    let mut addresses: Vec<IpAddr> = named
+        .filter_map(|item| match item {
+            FilterItem::Addresses(range) if range.address.is_loopback() => Some(range.address),
+            FilterItem::Name { name, .. } if name == "lo" => Some(IpAddr::from([127, 0, 0, 1])),
+            _ => None,
+        })
+        .collect();
+    if filter.is_none() && discovery.ports.is_empty() {
+        addresses.push(IpAddr::from([127, 0, 0, 1]));
+        log::info("no network interface but loopback is usable: connections reach this host only");
+    }
+    for address in addresses {
+        let port = loopback_port(address);
+        if !discovery.ports.iter().any(|other| other.address == address) {
+            discovery.ports.push(port);
+        }
+    }
+}

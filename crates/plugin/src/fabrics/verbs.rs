@@ -1,0 +1,194 @@
+//! Rails over RDMA.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::sync::Arc;
+
+use railweave_fabric::{Discovery, EventSource, Fabric, LeftOut};
+use railweave_fabric_tcp::Interface;
+use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsDiscovery, VerbsPort, discover};
+use railweave_fabric_verbs::gid::{AddressRange, Family, GidRules, PortGid};
+use railweave_fabric_verbs::sys::Functions;
+use railweave_fabric_verbs::{Device, DeviceEvents, RelaxedOrdering, Verbs, VerbsConfig, VerbsDomain};
+use railweave_options::{
+    AddressFamily, Mode as ModeOption, Options, RailFilter, RelaxedOrdering as RelaxedOrderingOption, Setting, Source,
+};
+use railweave_topology::{ChosenPort, Mode, Order, SelectError};
+
+use super::{Found, Refusal, choose, handle_address, network, out_of_band};
+use crate::log;
+use crate::registrations::Registrations;
+use crate::topology_report::ReportedGid;
+
+/// HELLO's bit for verbs.
+const BIT: u8 = 2;
+
+/// Finds the RDMA ports of this host that become rails.
+pub(super) fn find(options: &Options, interfaces: &[Interface]) -> Result<Found, Refusal> {
+    let VerbsDiscovery { mut ports, left_out } = seen(options, interfaces)?;
+    if let Some(list) = &options.rdma_rails.value {
+        ports.iter_mut().for_each(|port| pick_gids(port, list));
+    }
+    let discovery = Discovery { ports: ports.iter().map(|port| port.facts.clone()).collect(), left_out };
+    let mode = match options.mode.value {
+        ModeOption::Fused => Mode::Fused,
+        // The two variables of the seeds name the rails of one device.
+        ModeOption::Auto if matches!(options.rdma_rails.source, Source::Variables(..)) => Mode::Fused,
+        ModeOption::Auto | ModeOption::Ports => Mode::Ports,
+    };
+    let order = if options.pci_order.value { Order::Pci } else { Order::Machine };
+    let mut selection = choose(discovery, &options.rdma_rails, mode, order)?;
+    let mut opened = Vec::new();
+    let left_out = &mut selection.left_out;
+    selection.ports.retain(|chosen| match open(options, &ports, chosen) {
+        Ok(port) => {
+            opened.push(port);
+            true
+        }
+        Err(reason) => {
+            left_out.push(LeftOut { name: chosen.facts.name.clone(), reason });
+            false
+        }
+    });
+    if opened.is_empty() {
+        let none = SelectError::NoUsablePort { left_out: selection.left_out };
+        return Err(Refusal::of_selection(&none, &options.rdma_rails));
+    }
+    warn_of_strangers(&options.rdma_rails, &selection.ports);
+    let (gids, registrations) = opened.into_iter().unzip();
+    // A GID of InfiniBand is no address that a socket could use, and the machine may have no other than loopback.
+    let loopback = || handle_address(IpAddr::V4(Ipv4Addr::LOCALHOST), 8);
+    let out_of_band = out_of_band(options, interfaces)?.unwrap_or_else(loopback);
+    Ok(Found {
+        network: network::<Verbs>(options, &selection, mode, registrations)?,
+        mode: u8::from(mode == Mode::Fused),
+        fabrics: BIT,
+        name: Verbs::NAME,
+        left_out: selection.left_out,
+        out_of_band: Some(out_of_band),
+        gids,
+        events: events(&ports, &selection.ports),
+    })
+}
+
+/// The events of the devices that the chosen ports belong to.
+fn events(ports: &[VerbsPort], chosen: &[ChosenPort]) -> Vec<Arc<dyn EventSource>> {
+    let mut devices: Vec<&Arc<Device>> = Vec::new();
+    for port in ports.iter().filter(|port| chosen.iter().any(|chosen| chosen.facts.name == port.facts.name)) {
+        if !devices.iter().any(|device| Arc::ptr_eq(device, &port.device)) {
+            devices.push(&port.device);
+        }
+    }
+    let source = |device: &Arc<Device>| match DeviceEvents::new(device) {
+        Ok(events) => Some(Arc::new(events) as Arc<dyn EventSource>),
+        Err(error) => {
+            log::warn(&format!(
+                "{}: the events of its ports cannot be followed: {error}; a port that goes down shows only when its lanes \
+                 fail",
+                device.name()
+            ));
+            None
+        }
+    };
+    devices.into_iter().filter_map(source).collect()
+}
+
+/// What there is on this machine, whatever the user's list lets in.
+fn seen(options: &Options, interfaces: &[Interface]) -> Result<VerbsDiscovery, Refusal> {
+    let library = options.ibverbs_library.value.as_str();
+    let functions = Functions::load(&[library]).map_err(|error| Refusal::NoPort(error.to_string()))?;
+    if let Err(error) = functions.prepare_for_forks() {
+        log::warn(&format!(
+            "ibv_fork_init: {error}; a process that forks (data loaders) may lose memory that the adapter uses: start \
+             workers with spawn instead, or before NCCL is initialised"
+        ));
+    }
+    let gids = |device: &str| GidRules {
+        index: options.gid_index.value.on(device),
+        roce_version: options.roce_version.value,
+        family: match options.address_family.value {
+            AddressFamily::Auto => None,
+            AddressFamily::Ipv4 => Some(Family::Ipv4),
+            AddressFamily::Ipv6 => Some(Family::Ipv6),
+        },
+        range: options
+            .address_range
+            .value
+            .map(|range| AddressRange { address: range.address, prefix_len: range.prefix_length }),
+        flid_index: options.flid_gid_index.value.into(),
+    };
+    let prefix_len = |address: IpAddr| {
+        let of_interface = || interfaces.iter().find(|interface| interface.address == address);
+        let set = options.prefix_length.value.filter(|_| address.is_ipv4());
+        set.or_else(|| of_interface().map(|interface| interface.prefix_len))
+    };
+    let rules = DiscoveryRules { gids: &gids, prefix_len: &prefix_len, merge_vfs: options.merge_vfs.value };
+    discover(Path::new("/"), &Arc::new(functions), &rules).map_err(|error| Refusal::NoPort(error.to_string()))
+}
+
+/// A list that lets a port in by addresses lets in those of its GIDs and no others.
+fn pick_gids(port: &mut VerbsPort, list: &RailFilter) {
+    let facts = &mut port.facts;
+    let is_in =
+        |gid: &PortGid| list.matches(&facts.device, Some(gid.address()), Some(facts.port_number.into())).is_some();
+    if port.gids.iter().any(is_in) {
+        port.gids.retain(is_in);
+        (facts.address, facts.prefix_len) = (port.gids[0].address(), port.gids[0].prefix_len);
+    }
+}
+
+/// A chosen port, ready for use, with its GIDs; or why it cannot be used.
+fn open(
+    options: &Options,
+    ports: &[VerbsPort],
+    chosen: &ChosenPort,
+) -> Result<(Vec<ReportedGid>, Arc<Registrations<Verbs>>), String> {
+    let port = ports.iter().find(|port| port.facts.name == chosen.facts.name).ok_or("it is gone")?;
+    let pointers = port.facts.pointers;
+    let config = VerbsConfig {
+        timeout: options.ack_timeout.value,
+        retry_count: options.retry_count.value,
+        pkey_index: options.pkey_index.value,
+        service_level: options.service_level.value,
+        traffic_class: options.traffic_class.value,
+        cts_traffic_class: options.cts_traffic_class.value,
+        ece: options.ece.value,
+        relaxed_ordering: match options.relaxed_ordering.value {
+            RelaxedOrderingOption::Off => RelaxedOrdering::Off,
+            RelaxedOrderingOption::On => RelaxedOrdering::On,
+            RelaxedOrderingOption::WhereKnown => RelaxedOrdering::WhereKnown,
+        },
+        byte_counts: options.byte_counts.value,
+        flush: options.flush.value && (pointers.cuda || pointers.dma_buf),
+    };
+    let domain = VerbsDomain::open(port, config).map_err(|error| error.message)?;
+    Ok((port.gids.iter().map(reported).collect(), Registrations::new(domain)))
+}
+
+fn reported(gid: &PortGid) -> ReportedGid {
+    ReportedGid {
+        index: gid.index,
+        address: gid.address(),
+        prefix_len: gid.prefix_len,
+        roce_version: gid.version,
+        interface: gid.interface.clone(),
+    }
+}
+
+/// A list that names a port which is not there may be wrong, or meant for several kinds of host.
+fn warn_of_strangers(filter: &Setting<Option<RailFilter>>, ports: &[ChosenPort]) {
+    let Some(list) = filter.value.as_ref().filter(|list| !list.exclude) else { return };
+    for item in &list.items {
+        let alone = RailFilter { exclude: false, exact: list.exact, items: vec![item.clone()] };
+        let is_there = |port: &ChosenPort| {
+            let facts = &port.facts;
+            alone.matches(&facts.device, Some(facts.address), Some(facts.port_number.into())).is_some()
+        };
+        if !ports.iter().any(is_there) {
+            let source = filter.source;
+            log::warn(&format!(
+                "{item} (from {source}) is the name of no RDMA port in use; `railweave topo` lists those that are there"
+            ));
+        }
+    }
+}

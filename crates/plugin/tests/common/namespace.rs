@@ -1,0 +1,33 @@
+//! Scenarios in namespaces of their own, in which any user is root: a network to build and break, or other process ids.
+
+use std::env;
+use std::process::Command;
+
+/// Set in the process that has the namespaces.
+const INSIDE: &str = "RAILWEAVE_TEST_INSIDE";
+
+/// Runs `body` in a process with these further namespaces (unshare(1): `--net`, `--pid`), which is this test's own program
+/// once more. Leaves it out, and says so, where users may make none.
+pub(crate) fn in_namespace(kind: &str, body: impl FnOnce()) {
+    if env::var_os(INSIDE).is_some() {
+        return body();
+    }
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", kind, "--fork", "--kill-child"]);
+        command
+    };
+    if !unshare().arg("true").status().is_ok_and(|status| status.success()) {
+        eprintln!("left out: this user may make no namespaces (unshare {kind})");
+        return;
+    }
+    let own = env::current_exe().expect("a test knows its own program");
+    let status = unshare().arg(own).args(env::args_os().skip(1)).env(INSIDE, "1").status().expect("unshare runs");
+    assert!(status.success(), "in its namespace: {status}");
+}
+
+/// Runs ip(8) with these words; whether it succeeded.
+pub(crate) fn ip(words: &str) -> bool {
+    let status = Command::new("ip").args(words.split_whitespace()).status();
+    status.is_ok_and(|status| status.success())
+}

@@ -1,0 +1,309 @@
+//! Which fabric is used, which of its ports, and how the settings reach them. The machine is what the stand-in for
+//! libibverbs describes.
+
+mod common;
+
+use std::sync::OnceLock;
+
+use common::{Pair, each, info_lines, load, noise, start, warnings, warnings_with};
+use railweave_abi::NcclResult;
+use railweave_host::NetError;
+use railweave_host::net::{NetApi, Properties};
+use railweave_verbs_stand_in::{Open, QpReport, StandIn, build};
+
+/// An InfiniBand port, a RoCE port on two subnets, one that is down, and one with no address but a link-local one.
+const MACHINE: &str = "\
+[device mlx5_0]
+guid = 0x100
+dma_buf = no
+[port 1]
+link_layer = infiniband
+speed = ndr
+pkeys = 0xffff 0x8001
+[device mlx5_1]
+guid = 0x200
+[port 1]
+speed = edr
+pkeys = 0xffff 0x8001
+gid = 0 fe80::1 roce2 0
+gid = 1 10.1.0.1 roce1 0
+gid = 2 10.1.0.1 roce2 0
+gid = 3 10.2.0.1 roce2 0
+[device mlx5_2]
+[port 1]
+state = down
+[device mlx5_3]
+[port 1]
+gid = 0 fe80::2 roce2 0
+";
+
+/// A library that is not there.
+const NONE: &str = "/no/such/library.so";
+
+type Settings = &'static [(&'static str, &'static str)];
+
+/// The stand-in's file. The first who asks links it.
+fn library() -> &'static str {
+    static PATH: OnceLock<String> = OnceLock::new();
+    PATH.get_or_init(|| build().to_str().expect("the path is text").to_owned())
+}
+
+/// Settings, with the stand-in in libibverbs' place. The last of several for one variable counts.
+fn with<'a>(settings: &[(&'a str, &'a str)], more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    [&[("RAILWEAVE_IBVERBS_LIB", library())], settings, more].concat()
+}
+
+/// Makes this process's machine.
+fn machine(description: &str) -> StandIn {
+    let stand_in = StandIn::load(library().as_ref()).expect("the stand-in loads");
+    stand_in.describe(Some(description)).expect("the description is well-formed");
+    stand_in
+}
+
+fn devices(net: &dyn NetApi) -> Vec<Properties> {
+    let count = net.devices().expect("devices succeeds");
+    (0..count).map(|device| net.properties(device).expect("properties succeeds")).collect()
+}
+
+fn names(net: &dyn NetApi) -> Vec<String> {
+    devices(net).into_iter().map(|device| device.name).collect()
+}
+
+#[test]
+fn rdma_is_used_where_the_list_for_it_lets_a_port_in() {
+    let cases: [(Settings, &[&str]); 13] = [
+        (&[], &["mlx5_0", "mlx5_1"]),
+        (&[("RAILWEAVE_FABRIC", "verbs")], &["mlx5_0", "mlx5_1"]),
+        (&[("RAILWEAVE_MODE", "fused")], &["mlx5_0+mlx5_1"]),
+        (&[("NCCL_IB_HCA", "mlx5_1")], &["mlx5_1"]),
+        (&[("NCCL_IB_HCA", "^=mlx5_1:1")], &["mlx5_0"]),
+        (&[("NCCL_SOCKET_IFNAME", "lo")], &["mlx5_0", "mlx5_1"]),
+        (&[("RAILWEAVE_RAILS", "mlx5_1,mlx5_0")], &["mlx5_1", "mlx5_0"]),
+        (&[("RAILWEAVE_RAILS", "10.2.0.0/16")], &["mlx5_1"]),
+        (&[("MPIB_HCA_SOUT", "mlx5_1"), ("MPIB_HCA_SUP", "mlx5_0")], &["mlx5_1+mlx5_0"]),
+        (
+            &[("MPIB_HCA_SOUT", "mlx5_1"), ("MPIB_HCA_SUP", "mlx5_0"), ("RAILWEAVE_MODE", "ports")],
+            &["mlx5_1", "mlx5_0"],
+        ),
+        (&[("RAILWEAVE_RAILS", "127.0.0.1/32")], &["lo@127.0.0.1"]),
+        (
+            &[("RAILWEAVE_FABRIC", "tcp"), ("RAILWEAVE_RAILS", "127.0.0.1/32"), ("NCCL_IB_HCA", "mlx5_1")],
+            &["lo@127.0.0.1"],
+        ),
+        (&[("NCCL_IB_DISABLE", "1"), ("NCCL_SOCKET_IFNAME", "lo")], &["lo@127.0.0.1"]),
+    ];
+    each(
+        &cases,
+        |(settings, _)| with(settings, &[]),
+        |(_, expected)| {
+            machine(MACHINE);
+            let (_plugin, net) = start();
+            assert_eq!(names(&net), *expected);
+            assert_eq!(warnings(), [""; 0]);
+        },
+    );
+}
+
+#[test]
+fn auto_says_once_why_rdma_is_not_used() {
+    let cases: [(Settings, &str, &str); 5] = [
+        (&[("RAILWEAVE_IBVERBS_LIB", NONE)], MACHINE, NONE),
+        (&[("RAILWEAVE_IBVERBS_LIB", "libc.so.6")], MACHINE, "ibv_get_device_list of version IBVERBS_1.1"),
+        (&[], "# no device\n", "no RDMA device is there"),
+        (&[], "[device a0]\n[port 1]\nstate = down\n", "a0 left out: the port is down"),
+        (
+            &[("NCCL_IB_HCA", "mlx5_2")],
+            MACHINE,
+            "NCCL_IB_HCA=mlx5_2: No usable port: mlx5_2 left out: the port is down",
+        ),
+    ];
+    each(
+        &cases,
+        |(settings, ..)| with(settings, &[("NCCL_SOCKET_IFNAME", "lo")]),
+        |(_, description, reason)| {
+            machine(description);
+            let (_plugin, net) = start();
+            assert_eq!(names(&net), ["lo@127.0.0.1"]);
+            let lines: Vec<_> = info_lines().into_iter().filter(|line| line.contains("RDMA cannot be")).collect();
+            assert!(lines.len() == 1 && lines[0].contains(reason), "{lines:?}");
+        },
+    );
+}
+
+#[test]
+fn verbs_fails_in_a_sentence_where_there_is_no_port() {
+    let cases: [(Settings, &str, &[&str]); 7] = [
+        (&[("RAILWEAVE_IBVERBS_LIB", NONE)], MACHINE, &[NONE, "install libibverbs"]),
+        (&[("RAILWEAVE_IBVERBS_LIB", "libc.so.6")], MACHINE, &["libc.so.6 has no function ibv_get_device_list"]),
+        (&[], "# no device\n", &["no RDMA device is there", "`rdma link`"]),
+        (&[], "fail = get_device_list:*:ENOSYS\n[device a0]\n[port 1]\n", &["Function not implemented", "ib_uverbs"]),
+        (&[], "[device a0]\n[port 1]\nstate = down\n", &["a0 left out: the port is down"]),
+        (
+            &[("RAILWEAVE_RAILS", "mlx5_7")],
+            MACHINE,
+            &["RAILWEAVE_RAILS=mlx5_7: No usable port", "mlx5_2 left out", "mlx5_3 left out", "mlx5_0@"],
+        ),
+        (&[], "fail = alloc_pd:*:ENOMEM\n[device a0]\n[port 1]\n", &["a0 left out", "no protection domain"]),
+    ];
+    each(
+        &cases,
+        |(settings, ..)| with(settings, &[("RAILWEAVE_FABRIC", "verbs")]),
+        |(_, description, words)| {
+            let stand_in = machine(description);
+            let refused = load(None).init(1, None).expect_err("there is no port");
+            assert!(matches!(refused, NetError::Call { code: NcclResult::INVALID_USAGE, .. }), "{refused:?}");
+            let warnings = warnings();
+            assert_eq!(warnings.len(), 1, "{warnings:?}");
+            let all = ["RAILWEAVE_FABRIC=verbs: ", "; or set RAILWEAVE_FABRIC=tcp or auto"];
+            assert!(words.iter().chain(&all).all(|word| warnings[0].contains(word)), "{warnings:?}");
+            assert_eq!(stand_in.open(), Open::default(), "something is left open");
+        },
+    );
+}
+
+#[test]
+fn a_port_that_cannot_be_opened_is_left_out_and_the_others_are_used() {
+    each(
+        &[()],
+        |()| with(&[], &[]),
+        |()| {
+            // One protection domain for each of the four devices to ask it about dma-bufs, then those of the ports.
+            machine(&format!("fail = alloc_pd:5:ENOMEM\n{MACHINE}"));
+            let (_plugin, net) = start();
+            assert_eq!(names(&net), ["mlx5_1"]);
+            let reason = "mlx5_0 is left out: mlx5_0: no protection domain can be allocated: Cannot allocate memory";
+            assert!(info_lines().iter().any(|line| line.contains(reason)), "{:?}", info_lines());
+        },
+    );
+}
+
+#[test]
+fn a_device_says_what_its_port_is() {
+    each(
+        &[()],
+        |()| with(&[], &[]),
+        |()| {
+            machine(MACHINE);
+            let (_plugin, net) = start();
+            let facts: Vec<_> = devices(&net)
+                .into_iter()
+                .map(|device| (device.guid, device.speed_mbps, device.port, device.ptr_support, device.pci_path))
+                .collect();
+            assert_eq!(facts, [(0x100, 400_000, 1, 1, None), (0x200, 100_000, 1, 5, None)]);
+            let lines = info_lines();
+            assert!(
+                lines.iter().any(|line| line.contains("device mlx5_1 over verbs 10.1.0.1 (100000 Mbit/s)")),
+                "{lines:?}"
+            );
+            for (name, reason) in [("mlx5_2", "the port is down"), ("mlx5_3", "link-local")] {
+                let is_told = |line: &String| line.contains(&format!("{name} is left out: ")) && line.contains(reason);
+                assert!(lines.iter().any(is_told), "{name}: {lines:?}");
+            }
+        },
+    );
+}
+
+#[test]
+fn a_list_that_names_what_is_not_there_is_warned_of() {
+    each(
+        &[()],
+        |()| with(&[("MPIB_HCA_SOUT", "mlx5_1"), ("MPIB_HCA_SUP", "mlx5_2")], &[]),
+        |()| {
+            machine(MACHINE);
+            let (_plugin, net) = start();
+            assert_eq!(names(&net), ["mlx5_1"]);
+            assert_eq!(warnings_with(&["mlx5_2 (from MPIB_HCA_SOUT and MPIB_HCA_SUP)", "railweave topo"]).len(), 1);
+        },
+    );
+}
+
+/// Sends messages over a device of this process to itself.
+fn exchange(net: &railweave_host::LoadedNet, device: i32, count: usize, bytes: usize) -> Vec<QpReport> {
+    let stand_in = StandIn::load(library().as_ref()).expect("the stand-in is loaded");
+    let pair = Pair::open(net, net, device);
+    let message = noise(5, bytes);
+    let (from, mut to) = (pair.outgoing(&message), pair.incoming(bytes));
+    for _ in 0..count {
+        assert_eq!(pair.transfer(&from, bytes, &to), (bytes as i32, bytes as i32));
+        to.assert_holds(&message);
+        to.clear();
+    }
+    let lanes = stand_in.queue_pairs();
+    pair.release_outgoing(from);
+    pair.release_incoming(to);
+    pair.close();
+    lanes
+}
+
+#[test]
+fn settings_reach_the_lanes() {
+    let settings = [
+        ("NCCL_IB_TIMEOUT", "14"),
+        ("NCCL_IB_RETRY_CNT", "5"),
+        ("NCCL_IB_PKEY", "1"),
+        ("NCCL_IB_SL", "3"),
+        ("NCCL_IB_TC", "96"),
+        ("NCCL_IB_GID_INDEX", "mlx5_1:3"),
+        ("NCCL_IB_QPS_PER_CONNECTION", "2"),
+        ("RAILWEAVE_FABRIC", "verbs"),
+        ("NCCL_IB_HCA", "mlx5_1"),
+        ("NCCL_GDR_FLUSH_DISABLE", "1"),
+    ];
+    each(
+        &[()],
+        |()| with(&settings, &[]),
+        |()| {
+            machine(MACHINE);
+            let (_plugin, net) = start();
+            let lanes = exchange(&net, 0, 1, 1000);
+            assert_eq!(lanes.len(), 4, "two lanes with two ends each, and none for flushes: {lanes:?}");
+            for lane in lanes {
+                let (init, rtr, rts) = (lane.init.attributes, lane.rtr.attributes, lane.rts.attributes);
+                assert_eq!((rts.timeout, rts.retry_cnt, init.pkey_index), (14, 5, 1));
+                assert_eq!((rtr.ah_attr.sl, rtr.ah_attr.grh.traffic_class, rtr.ah_attr.grh.sgid_index), (3, 96, 3));
+            }
+        },
+    );
+}
+
+#[test]
+fn where_gpu_memory_can_be_reached_the_receiver_has_a_lane_for_flushes() {
+    let cases = [("mlx5_0", "1", 2), ("mlx5_1", "1", 3), ("mlx5_1", "0", 2)];
+    each(
+        &cases,
+        |(device, flush, _)| with(&[("NCCL_IB_HCA", device), ("RAILWEAVE_FLUSH", flush)], &[]),
+        |(_, _, lanes)| {
+            machine(MACHINE);
+            let (_plugin, net) = start();
+            assert_eq!(exchange(&net, 0, 1, 1000).len(), *lanes);
+        },
+    );
+}
+
+#[test]
+fn adaptive_routing_ends_large_messages_of_infiniband_in_a_write_of_their_own() {
+    const COUNT: u64 = 20;
+    // The settings, the device, and whether its messages of 10,000 bytes end so.
+    let cases: [(Settings, &str, bool); 6] = [
+        (&[], "mlx5_0", true),
+        (&[], "mlx5_1", false),
+        (&[("NCCL_IB_ADAPTIVE_ROUTING", "0")], "mlx5_0", false),
+        (&[("NCCL_IB_ADAPTIVE_ROUTING", "1")], "mlx5_1", true),
+        (&[("NCCL_IB_AR_THRESHOLD", "10000")], "mlx5_0", false),
+        (&[("NCCL_IB_AR_THRESHOLD", "9999")], "mlx5_0", true),
+    ];
+    each(
+        &cases,
+        |(settings, device, _)| with(settings, &[("NCCL_IB_HCA", device)]),
+        |(_, _, adaptive)| {
+            let stand_in = machine(MACHINE);
+            let (_plugin, net) = start();
+            let before = stand_in.counts();
+            exchange(&net, 0, COUNT as usize, 10_000);
+            let counts = stand_in.counts().since(&before);
+            assert_eq!(counts.writes_with_immediate, COUNT);
+            // The receiver's CTS are plain writes, too.
+            assert_eq!(counts.writes, if *adaptive { 2 * COUNT } else { COUNT }, "{counts:?}");
+        },
+    );
+}
