@@ -60,7 +60,7 @@ pub(crate) struct PortFacts {
     /// As the header counts them: 5 is 4096 bytes.
     pub(crate) mtu: c_int,
     pub(crate) max_mtu: c_int,
-    /// Lanes of the cable.
+    /// How many times as wide as the narrowest link.
     pub(crate) width: u8,
     pub(crate) speed: u8,
     /// What ibv_query_port_speed says.
@@ -76,7 +76,7 @@ pub(crate) struct PortFacts {
 /// What ibv_query_port_speed says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortSpeed {
-    /// What lanes and their speed come to.
+    /// Width times speed.
     Nominal,
     /// This, in units of 100 Mbit/s.
     Said(u64),
@@ -323,7 +323,7 @@ impl PortFacts {
 
     /// In units of 100 Mbit/s; none: nobody says.
     pub(crate) fn stated_speed(&self) -> Option<u64> {
-        let lane = match self.speed {
+        let single = match self.speed {
             1 => 25,
             2 => 50,
             4 => 100,
@@ -334,7 +334,7 @@ impl PortFacts {
             _ => 1000,
         };
         match self.port_speed {
-            PortSpeed::Nominal => Some(lane * u64::from(self.width)),
+            PortSpeed::Nominal => Some(single * u64::from(self.width)),
             PortSpeed::Said(speed) => Some(speed),
             PortSpeed::Unsaid => None,
         }

@@ -37,9 +37,9 @@
 //! link_layer = infiniband        # ethernet (the usual), infiniband, unspecified
 //! lid = 7                        # sm_lid
 //! mtu = 4096                     # active; max_mtu
-//! width = 4                      # 1, 2, 4, 8, 12 lanes
+//! width = 4                      # 1, 2, 4, 8, 12
 //! speed = ndr                    # sdr, ddr, qdr, fdr10, fdr, edr (the usual), hdr, ndr
-//! port_speed = 4000              # what ibv_query_port_speed says, in units of 100 Mbit/s, if not lanes times speed;
+//! port_speed = 4000              # what ibv_query_port_speed says, in units of 100 Mbit/s, if not width times speed;
 //!                                # none: EOPNOTSUPP
 //! max_message = 0x40000000
 //! grh_required = no
