@@ -60,7 +60,9 @@ impl Device {
             (name, sysfs, is_infiniband, (functions.open_device)(device))
         };
         match NonNull::new(context) {
-            Some(context) => Ok(Arc::new(Self { functions: Arc::clone(functions), context, name, sysfs, is_infiniband })),
+            Some(context) => {
+                Ok(Arc::new(Self { functions: Arc::clone(functions), context, name, sysfs, is_infiniband }))
+            }
             None => Err((name, io::Error::last_os_error())),
         }
     }

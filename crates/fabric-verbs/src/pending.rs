@@ -136,17 +136,10 @@ impl VerbsPendingRail {
         let path = Path { local: &self.gid, attributes: &self.attributes, domain: &self.domain };
         let classes = classes(&self.domain, &self.spec);
         let lane = &mut self.lanes[index];
-        // Only what both know can be agreed on.
-        let agreed = lane.ece.and(peer.ece);
-        if let Some(ece) = agreed
-            && let Err(error) = lane.qp.set_ece(ece)
-            && error.raw_os_error() != Some(libc::EOPNOTSUPP)
-        {
-            return Err(failed(&path, &lane.qp, &peer, "ECE", "the peer's ECE", &error));
-        }
+        let has_ece = set_ece(&path, lane, &peer)?;
         bring_up(&path, &mut lane.qp, lane.psn, &peer, classes)?;
-        lane.ece = match (role, agreed) {
-            (Role::Receiver, Some(_)) => lane.qp.ece(),
+        lane.ece = match role {
+            Role::Receiver if has_ece => lane.qp.ece(),
             _ => None,
         };
         lane.peer = Some(peer);
@@ -254,6 +247,31 @@ fn shared_receives(domain: &VerbsDomain, depth: u32) -> Result<Option<SharedRece
             }
             let what = format!("a shared receive queue of {depth} cannot be created");
             Err(domain.refused(&what, &error, "look at the device's max_srq and max_srq_wr (ibv_devinfo -v)"))
+        }
+    }
+}
+
+/// Takes over the peer's ECE where both ends know it; whether it is set.
+fn set_ece(path: &Path<'_>, lane: &mut PendingLane, peer: &Endpoint) -> Result<bool, SetupError> {
+    // What the options mean is the maker's business.
+    let of_one_maker = |theirs: &sys::Ece| lane.ece.is_some_and(|ours| ours.vendor_id == theirs.vendor_id);
+    let Some(ece) = peer.ece.filter(of_one_maker) else {
+        return Ok(false);
+    };
+    match lane.qp.set_ece(ece) {
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(false),
+        Err(error) => {
+            let what = format!(
+                "the ECE of the peer's queue pair {:#x} (GID {}; vendor {:#x}, options {:#x}) cannot be set on {:#x}",
+                peer.number,
+                show_gid(peer.gid),
+                ece.vendor_id,
+                ece.options,
+                lane.qp.number()
+            );
+            let advice = "give both adapters the same firmware, or set NCCL_IB_ECE_ENABLE=0 on both hosts";
+            Err(path.domain.refused(&what, &error, advice))
         }
     }
 }

@@ -128,6 +128,35 @@ impl Work {
     }
 }
 
+impl Lane {
+    /// Fills a request with a write; from now on it counts as posted.
+    #[inline]
+    fn fill(&mut self, index: u8, write: &Write, send: &mut sys::SendWr, piece: &mut sys::Sge) {
+        send.wr_id = send_id(index, self.posted);
+        send.num_sge = i32::from(write.local.length > 0);
+        send.rdma = sys::RdmaTarget { remote_address: write.remote.address, rkey: write.remote.key };
+        *piece = sys::Sge { address: write.local.address, length: write.local.length, lkey: write.local.key };
+        send.opcode = match write.immediate {
+            Some(immediate) => {
+                send.imm_data = immediate.to_be();
+                sys::WR_RDMA_WRITE_WITH_IMM
+            }
+            None => sys::WR_RDMA_WRITE,
+        };
+        let mut flags = 0;
+        if write.signalled {
+            flags = sys::SEND_SIGNALED;
+            self.ids[self.posted as usize & (self.ids.len() - 1)] = write.id;
+            self.owed += 1;
+        }
+        if write.host && write.local.length <= self.inline {
+            flags |= sys::SEND_INLINE;
+        }
+        send.send_flags = flags;
+        self.posted = self.posted.wrapping_add(1);
+    }
+}
+
 impl VerbsRail {
     pub(crate) fn new(parts: RailParts) -> Self {
         let depth = parts.spec.send_depth;
@@ -162,51 +191,39 @@ impl VerbsRail {
         }
     }
 
-    /// Hands over a chain that fits into the prepared requests.
+    /// Hands over one write, for which there is room.
     #[inline]
+    fn post_one(&mut self, index: usize, write: &Write) -> Result<(), PostError> {
+        let work = &mut *self.work;
+        let (send, piece) = (&mut work.sends[CHAIN - 1], &mut work.pieces[CHAIN - 1]);
+        let lane = &mut self.lanes[index];
+        lane.fill(index as u8, write, send, piece);
+        // SAFETY: the last of the linked requests has no next. That the source is registered until completion is what
+        // fabric::Memory's maker promised.
+        match unsafe { lane.qp.post(send) } {
+            0 => Ok(()),
+            errno => self.post_failed(index, errno),
+        }
+    }
+
+    /// Hands over a chain that fits into the prepared requests.
     fn post_some(&mut self, index: usize, chain: &[Write]) -> Result<(), PostError> {
         let lane = &mut self.lanes[index];
         let work = &mut *self.work;
         let first = CHAIN - chain.len();
-        let mask = lane.ids.len() as u32 - 1;
         for ((write, send), piece) in chain.iter().zip(&mut work.sends[first..]).zip(&mut work.pieces[first..]) {
-            send.wr_id = send_id(index as u8, lane.posted);
-            send.num_sge = i32::from(write.local.length > 0);
-            send.rdma = sys::RdmaTarget { remote_address: write.remote.address, rkey: write.remote.key };
-            *piece = sys::Sge { address: write.local.address, length: write.local.length, lkey: write.local.key };
-            let mut flags = 0;
-            match write.immediate {
-                Some(immediate) => {
-                    send.opcode = sys::WR_RDMA_WRITE_WITH_IMM;
-                    send.imm_data = immediate.to_be();
-                }
-                None => send.opcode = sys::WR_RDMA_WRITE,
-            }
-            if write.signalled {
-                flags |= sys::SEND_SIGNALED;
-                lane.ids[(lane.posted & mask) as usize] = write.id;
-                lane.owed += 1;
-            }
-            if write.host && write.local.length <= lane.inline {
-                flags |= sys::SEND_INLINE;
-            }
-            send.send_flags = flags;
-            lane.posted = lane.posted.wrapping_add(1);
+            lane.fill(index as u8, write, send, piece);
         }
-        // SAFETY: the chain stands at the end of the linked requests, so it ends in a null pointer. That the sources are
-        // registered until completion is what fabric::Memory's maker promised.
+        // SAFETY: as in post_one: the chain stands at the end of the linked requests.
         match unsafe { lane.qp.post(&raw mut work.sends[first]) } {
             0 => Ok(()),
-            errno => {
-                self.post_failed(index, errno);
-                Err(PostError::Broken)
-            }
+            errno => self.post_failed(index, errno),
         }
     }
 
     /// The library refused work for which there is room.
     #[cold]
-    fn post_failed(&mut self, index: usize, errno: i32) {
+    fn post_failed(&mut self, index: usize, errno: i32) -> Result<(), PostError> {
         let error = std::io::Error::from_raw_os_error(errno.abs());
         let message = format!(
             "{}: the adapter takes no work on queue pair {:#x} ({error}); look at the kernel log of this host",
@@ -214,6 +231,7 @@ impl VerbsRail {
             self.lanes[index].qp.number()
         );
         self.fail(index, None, RailError { fault: Fault::Local, message });
+        Err(PostError::Broken)
     }
 
     /// Marks a lane as dead; the first time, the failure is reported by the next poll.
@@ -353,6 +371,11 @@ impl Rail for VerbsRail {
         if chain.len() > (self.depth - state.posted.wrapping_sub(state.completed)) as usize {
             return Err(PostError::Full);
         }
+        if let [write] = chain
+            && write.local.length <= self.max_write
+        {
+            return self.post_one(index, write);
+        }
         if let Some(long) = chain.iter().find(|write| write.local.length > self.max_write) {
             return Err(too_long(long.local.length, self.max_write));
         }
@@ -391,8 +414,7 @@ impl Rail for VerbsRail {
                 // SAFETY: the chain stands at the end of the linked requests, so it ends in a null pointer.
                 let errno = unsafe { shared.post(chain(some)) };
                 if errno != 0 {
-                    self.post_failed(0, errno);
-                    return Err(PostError::Broken);
+                    return self.post_failed(0, errno).map(|()| 0);
                 }
                 left -= some;
             }
@@ -405,8 +427,7 @@ impl Rail for VerbsRail {
                     // SAFETY: as above.
                     let errno = unsafe { lane.qp.post_receives(chain(some)) };
                     if errno != 0 {
-                        self.post_failed(index, errno);
-                        return Err(PostError::Broken);
+                        return self.post_failed(index, errno).map(|()| 0);
                     }
                     lane.receives += some;
                 }

@@ -64,6 +64,16 @@ impl Region {
         self.word(offset).store(value, order);
     }
 
+    /// The cache line at `offset` bytes, word by word.
+    ///
+    /// # Panics
+    /// When `offset` is no multiple of 64 or lies outside the region.
+    #[inline]
+    pub fn line(&self, offset: usize) -> &[AtomicU64; WORDS_PER_LINE] {
+        assert!(offset.is_multiple_of(size_of::<Line>()), "offset {offset} is no line of the region");
+        &self.lines[offset / size_of::<Line>()].0
+    }
+
     /// Copies bytes from `offset` on into `out`.
     ///
     /// # Panics

@@ -7,7 +7,8 @@
 //!
 //! Making up for the past has a price now: a slow rail that gets more than its share holds the message up. Hence a message pays
 //! back at most a quarter of the smallest share (but at least [`MIN_CORRECTION`]), and small messages may run up a debt of
-//! no more than [`SMALL_AHEAD`] before they move to other rails.
+//! no more than [`SMALL_AHEAD`] before they move to other rails. Dues are not written for each small message: those of
+//! [`SETTLE_BYTES`] are counted together.
 
 use crate::{GRANULE, MAX_RAILS, Shares, rails};
 
@@ -16,6 +17,9 @@ const BYTE: i64 = 1 << 16;
 
 /// How far small messages may put their favourite rail ahead of its weight.
 const SMALL_AHEAD: i64 = (256 << 10) * BYTE;
+
+/// Small messages of so many bytes go to one rail before it is asked again which.
+const SETTLE_BYTES: u64 = 16 << 10;
 
 /// How much of its due a rail may always get in one message: at least half a granule, or a rail whose share is
 /// less than a granule would never carry anything.
@@ -38,6 +42,10 @@ pub struct Split {
     /// would be a debt from a time that is over.
     due_limit: i64,
     plan: Plan,
+    /// The rail for messages that travel whole.
+    small_rail: usize,
+    /// The bytes that went over it since the dues were written.
+    small_bytes: u64,
 }
 
 /// What follows from the weights for one set of usable rails.
@@ -52,8 +60,9 @@ struct Plan {
     last: usize,
     /// The active rail with the largest weight, the first of them.
     heaviest: usize,
-    /// Whether all active rails have the same weight.
-    equal: bool,
+    /// The rails that take turns with CTS: all active ones where all weigh the same, else the heaviest.
+    turns: [u8; MAX_RAILS],
+    turn_count: u32,
     /// The share of each active rail in units of 2^-32, rounded down: at most 2^32.
     share: [u64; MAX_RAILS],
     /// The smallest of the active rails' shares, in the same units.
@@ -66,12 +75,15 @@ impl Split {
     /// travel whole on one rail.
     pub fn new(weights: [u32; MAX_RAILS], split_min: u64) -> Split {
         let due_limit = in_due_units(split_min.saturating_mul(8));
+        let plan = Plan::new(&weights, u8::MAX);
         Split {
             weights,
             split_min,
             due: [0; MAX_RAILS],
             due_limit: due_limit.clamp(MIN_DUE_LIMIT, MAX_DUE_LIMIT),
-            plan: Plan::new(&weights, u8::MAX),
+            small_rail: plan.heaviest,
+            small_bytes: 0,
+            plan,
         }
     }
 
@@ -83,9 +95,34 @@ impl Split {
     /// Changes the weights, from the next message on. What rails are owed so far they stay owed.
     pub fn set_weights(&mut self, weights: [u32; MAX_RAILS]) {
         if weights != self.weights {
+            self.settle();
             self.weights = weights;
-            self.plan = Plan::new(&self.weights, self.plan.usable);
+            self.replan(self.plan.usable);
         }
+    }
+
+    /// The rail on which a message of `bytes` bytes travels whole; None where it is to be split, or no rail is usable. The
+    /// short form of [`Split::split`] for most messages: what it answers is sent.
+    #[inline]
+    pub fn whole(&mut self, bytes: u64, usable: u8) -> Option<usize> {
+        if usable != self.plan.usable {
+            self.replan(usable);
+        }
+        if self.plan.first == self.plan.last {
+            return (self.plan.active != 0).then_some(self.plan.first);
+        }
+        if bytes >= self.split_min && bytes > GRANULE {
+            return None;
+        }
+        if bytes == 0 {
+            return Some(self.plan.first);
+        }
+        let rail = self.small_rail;
+        self.small_bytes = self.small_bytes.saturating_add(bytes);
+        if self.small_bytes >= SETTLE_BYTES {
+            self.settle();
+        }
+        Some(rail)
     }
 
     /// Splits a message of `bytes` bytes between the rails in `usable` (bit 0 for rail 0).
@@ -95,23 +132,19 @@ impl Split {
     /// message of 0 bytes activates one rail. The mask of the answer is 0 only when `usable` is.
     #[inline]
     pub fn split(&mut self, bytes: u64, usable: u8) -> Shares {
-        if usable != self.plan.usable {
-            self.plan = Plan::new(&self.weights, usable);
+        if let Some(rail) = self.whole(bytes, usable) {
+            return Shares::whole(bytes, rail);
         }
-        let Plan { active, first, last, .. } = self.plan;
-        if first == last || bytes == 0 {
-            return if active == 0 { Shares::default() } else { Shares::whole(bytes, first) };
+        if self.plan.active == 0 {
+            return Shares::default();
+        }
+        if self.small_bytes > 0 {
+            self.settle();
         }
         let ideal = self.plan.ideal(bytes);
-        let shares = if bytes < self.split_min || bytes <= GRANULE {
-            Shares::whole(bytes, self.rail_for_small())
-        } else {
-            self.pieces(bytes, &ideal)
-        };
-        for rail in rails(active) {
-            let missing = ideal[rail].saturating_sub(in_due_units(shares.bytes[rail]));
-            let due = self.due[rail].saturating_add(missing);
-            self.due[rail] = due.clamp(-self.due_limit, self.due_limit);
+        let shares = self.pieces(bytes, &ideal);
+        for rail in rails(self.plan.active) {
+            self.owe(rail, ideal[rail].saturating_sub(in_due_units(shares.bytes[rail])));
         }
         shares
     }
@@ -119,15 +152,42 @@ impl Split {
     /// The rail whose first lane carries the CTS of `slot`: where all usable rails weigh the same, they take turns; else the
     /// heaviest, because a CTS on a slow rail delays the whole message. `None` when no rail is usable.
     #[inline]
-    pub fn cts_rail(&self, slot: u32, usable: u8) -> Option<usize> {
-        let plan = if usable == self.plan.usable { self.plan } else { Plan::new(&self.weights, usable) };
-        if plan.active == 0 {
-            None
-        } else if plan.equal {
-            rails(plan.active).nth((slot % plan.active.count_ones()) as usize)
-        } else {
-            Some(plan.heaviest)
+    pub fn cts_rail(&mut self, slot: u32, usable: u8) -> Option<usize> {
+        if usable != self.plan.usable {
+            self.replan(usable);
         }
+        match self.plan.turn_count {
+            0 => None,
+            1 => Some(usize::from(self.plan.turns[0])),
+            count => Some(usize::from(self.plan.turns[(slot % count) as usize])),
+        }
+    }
+
+    /// Other rails are usable, or weights have changed.
+    #[cold]
+    fn replan(&mut self, usable: u8) {
+        self.settle();
+        self.plan = Plan::new(&self.weights, usable);
+        self.small_rail = self.rail_for_small();
+    }
+
+    /// Writes down what small messages have done to the dues, and chooses their rail anew.
+    #[cold]
+    fn settle(&mut self) {
+        let bytes = std::mem::take(&mut self.small_bytes);
+        if bytes > 0 {
+            let ideal = self.plan.ideal(bytes);
+            for rail in rails(self.plan.active) {
+                let carried = if rail == self.small_rail { in_due_units(bytes) } else { 0 };
+                self.owe(rail, ideal[rail].saturating_sub(carried));
+            }
+        }
+        self.small_rail = self.rail_for_small();
+    }
+
+    /// Adds to what a rail is owed.
+    fn owe(&mut self, rail: usize, missing: i64) {
+        self.due[rail] = self.due[rail].saturating_add(missing).clamp(-self.due_limit, self.due_limit);
     }
 
     /// The rail for a message that travels whole: the heaviest, which has the lowest latency as a rule, until it is too far
@@ -191,13 +251,18 @@ impl Plan {
         for rail in rails(active) {
             share[rail] = (u64::from(weights[rail]) << 32).checked_div(sum).unwrap_or(1 << 32);
         }
+        let equal = rails(active).all(|rail| weights[rail] == weights[first]);
+        let taking_turns = if equal { active } else { 1 << heaviest };
+        let mut turns = [0; MAX_RAILS];
+        turns.iter_mut().zip(rails(taking_turns)).for_each(|(turn, rail)| *turn = rail as u8);
         Plan {
             usable,
             active,
             first,
             last,
             heaviest,
-            equal: rails(active).all(|rail| weights[rail] == weights[first]),
+            turns,
+            turn_count: taking_turns.count_ones(),
             share,
             smallest_share: rails(active).map(|rail| share[rail]).min().unwrap_or(0),
         }
@@ -317,12 +382,12 @@ mod tests {
 
     #[test]
     fn cts_takes_turns_between_equals_and_else_the_heaviest() {
-        let equal = split(&[3, 3, 3], 0);
+        let mut equal = split(&[3, 3, 3], 0);
         let turns: Vec<_> = (0..4).map(|slot| equal.cts_rail(slot, 0b111)).collect();
         assert_eq!(turns, [Some(0), Some(1), Some(2), Some(0)]);
         let turns: Vec<_> = (0..3).map(|slot| equal.cts_rail(slot, 0b101)).collect();
         assert_eq!(turns, [Some(0), Some(2), Some(0)]);
-        let unequal = split(&[1, 4, 4], 0);
+        let mut unequal = split(&[1, 4, 4], 0);
         assert!((0..9).all(|slot| unequal.cts_rail(slot, 0b111) == Some(1)));
         assert_eq!(unequal.cts_rail(0, 0b001), Some(0));
         assert_eq!(split(&[0, 0], 0).cts_rail(5, 0b10), Some(1));

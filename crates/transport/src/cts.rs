@@ -50,8 +50,8 @@ impl CtsEntry {
     /// Writes entry `number` into the receiver's copy of the ring.
     #[inline]
     pub(crate) fn store(&self, ring: &Region, number: u64) {
-        let at = offset(number);
-        let relaxed = |index: usize, value: u64| ring.store(at + 8 * index, value.to_le(), Ordering::Relaxed);
+        let line = ring.line(offset(number));
+        let relaxed = |index: usize, value: u64| line[index].store(value.to_le(), Ordering::Relaxed);
         relaxed(0, self.address);
         relaxed(1, self.size);
         relaxed(
@@ -64,13 +64,13 @@ impl CtsEntry {
         for pair in 0..MAX_RAILS / 2 {
             relaxed(3 + pair, u64::from(self.keys[2 * pair]) | u64::from(self.keys[2 * pair + 1]) << 32);
         }
-        ring.store(at + 56, (number + 1).to_le(), Ordering::Release);
+        line[7].store((number + 1).to_le(), Ordering::Release);
     }
 
     #[inline]
     fn load(ring: &Region, number: u64) -> (Self, u8) {
-        let at = offset(number);
-        let word = |index: usize| u64::from_le(ring.load(at + 8 * index, Ordering::Relaxed));
+        let line = ring.line(offset(number));
+        let word = |index: usize| u64::from_le(line[index].load(Ordering::Relaxed));
         let mixed = word(2);
         let mut entry = Self {
             address: word(0),
@@ -105,7 +105,7 @@ impl CtsStream {
 
     #[inline]
     fn is_there(&self, number: u64) -> bool {
-        let written = u64::from_le(self.ring.load(offset(number) + 56, Ordering::Acquire));
+        let written = u64::from_le(self.ring.line(offset(number))[7].load(Ordering::Acquire));
         written == number + 1 || (planted(Plant::StaleCts) && written != 0)
     }
 

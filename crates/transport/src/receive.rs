@@ -97,6 +97,20 @@ struct Slot {
 }
 
 impl Slot {
+    /// Takes it for a new receive; its sizes and buffers are written by whoever knows them.
+    #[inline]
+    fn open(&mut self, count: u8, optional: bool, first_entry: u64) {
+        self.state = State::Open;
+        self.optional = optional;
+        self.count = count;
+        self.expected = 0;
+        self.seen = 0;
+        self.size_q = 0;
+        self.bytes = 0;
+        self.first_entry = first_entry;
+        self.lanes_seen = [0; MAX_RAILS];
+    }
+
     /// What is wrong with an immediate of this slot that came on a lane of a rail, where the rail uses `lanes` lanes.
     #[inline]
     fn wrong_with(&self, immediate: &Immediate, usable: u8, rail: usize, lane: u8, lanes: u32) -> Option<&'static str> {
@@ -111,7 +125,7 @@ impl Slot {
             Some("an earlier immediate of the slot had another mask")
         } else if self.expected != 0 && self.size_q != immediate.size_q {
             Some("an earlier immediate of the slot had another size_q")
-        } else if seen & 1 << lane != 0 || seen.count_ones() >= lanes {
+        } else if if lanes == 1 { seen != 0 } else { seen & 1 << lane != 0 || seen.count_ones() >= lanes } {
             Some("the rail has spoken for this slot before")
         } else {
             None
@@ -260,13 +274,7 @@ impl<F: Fabric> RecvConnection<F> {
             self.oldest = self.oldest.wrapping_add(1);
         }
         let slot = &mut self.slots[usize::from(index)];
-        *slot = Slot {
-            state: State::Open,
-            optional: optional && F::ONE_SIDED,
-            count: buffers.len() as u8,
-            first_entry: self.next_entry,
-            ..Slot::default()
-        };
+        slot.open(buffers.len() as u8, optional && F::ONE_SIDED, self.next_entry);
         for (number, buffer) in buffers.iter().enumerate() {
             slot.capacities[number] = buffer.size;
             slot.addresses[number] = if buffer.keys.host { 0 } else { buffer.address };
@@ -465,30 +473,39 @@ impl<F: Fabric> RecvConnection<F> {
     }
 
     /// Takes what the rails have to say; whether there was anything.
+    #[inline]
     fn poll(&mut self) -> Result<bool, Error> {
         let mut moved = false;
         for rail in bits(self.rails.usable) {
             let count = self.rails.get_mut(rail).rail.poll(&mut self.completions);
             for index in 0..count {
-                let completion = std::mem::replace(&mut self.completions[index], Completion::EMPTY);
-                let handled = match completion {
+                match self.completions[index] {
                     Completion::Received { lane, immediate, bytes } => {
-                        self.owing |= 1 << rail;
-                        self.handle_immediate(attributed(rail, self.rails.usable), lane, immediate, bytes)
+                        if !F::ONE_SIDED {
+                            self.owing |= 1 << rail;
+                        }
+                        self.handle_immediate(attributed(rail, self.rails.usable), lane, immediate, bytes)?;
                     }
                     Completion::Sent { id } => self.handle_sent(rail, id),
-                    Completion::Failed { lane, error, .. } => Err(self.rails.failure(rail, lane, &error, &self.peer)),
-                };
-                if let Err(error) = handled {
-                    return Err(self.fail(error));
+                    Completion::Failed { .. } => return Err(self.handle_failure(rail, index)),
                 }
-                moved = true;
             }
+            moved |= count > 0;
             if self.pools[rail].depth - self.pools[rail].posted >= REFILL_BATCH {
                 self.refill(rail);
             }
         }
         Ok(moved)
+    }
+
+    #[cold]
+    fn handle_failure(&mut self, rail: usize, index: usize) -> Error {
+        let failure = std::mem::replace(&mut self.completions[index], Completion::EMPTY);
+        let Completion::Failed { lane, error, .. } = failure else {
+            unreachable!("asked for failures only");
+        };
+        let error = self.rails.failure(rail, lane, &error, &self.peer);
+        self.fail(error)
     }
 
     /// Whether the peer may be waiting for acknowledgements that were put off.
@@ -510,12 +527,11 @@ impl<F: Fabric> RecvConnection<F> {
         F::ONE_SIDED || self.owing == 0
     }
 
-    fn handle_sent(&mut self, rail: usize, id: railweave_fabric::WorkId) -> Result<(), Error> {
+    fn handle_sent(&mut self, rail: usize, id: railweave_fabric::WorkId) {
         match Work::from_id(id) {
-            Some(Work::Cts(_)) => Ok(()),
+            Some(Work::Cts(_)) => {}
             Some(Work::Flush { request, generation }) => {
                 self.flushes.handle_sent(usize::from(request), generation, rail);
-                Ok(())
             }
             _ => panic!("a receiver got a completion of work that it never posts: {:#x}", id.0),
         }
@@ -546,7 +562,7 @@ impl<F: Fabric> RecvConnection<F> {
         }
         slot.lanes_seen[rail] |= 1 << lane;
         slot.bytes += u64::from(bytes);
-        if slot.lanes_seen[rail].count_ones() == lanes {
+        if lanes == 1 || slot.lanes_seen[rail].count_ones() == lanes {
             slot.seen |= 1 << rail;
         }
         let all_seen = slot.seen == slot.expected || planted(Plant::DoneBeforeLastRail);
@@ -561,16 +577,14 @@ impl<F: Fabric> RecvConnection<F> {
         let count = usize::from(slot.count);
         let in_record = slot.size_q == self.layout.all_ones();
         let record = if in_record { self.records.take(index, count) } else { None };
-        let wrong = if in_record && record.is_none() {
-            Some("no completion record was written for the slot".to_owned())
-        } else if !in_record && count > 1 {
-            Some("a grouped receive needs a completion record".to_owned())
-        } else if !in_record && slot.bytes.div_ceil(SPLIT_UNIT) != u64::from(slot.size_q) {
-            Some(format!("size_q contradicts the {} bytes that arrived", slot.bytes))
-        } else {
-            None
-        };
-        if let Some(what) = wrong.filter(|_| checks()) {
+        let wrong = (in_record && record.is_none())
+            || (!in_record && (count > 1 || slot.bytes.div_ceil(SPLIT_UNIT) != u64::from(slot.size_q)));
+        if wrong && checks() {
+            let what = match (in_record, count) {
+                (true, _) => "no completion record was written for the slot".to_owned(),
+                (false, 2..) => "a grouped receive needs a completion record".to_owned(),
+                _ => contradiction(slot.bytes),
+            };
             return Err(self.violation(rail, bits_of, &what));
         }
         let slot = &mut self.slots[usize::from(index)];
@@ -643,17 +657,19 @@ impl<F: Fabric> RecvConnection<F> {
         *self.error.clone().expect("asked only when there is one")
     }
 
+    /// The peer broke the protocol, which ends the connection.
     #[cold]
-    fn violation(&self, rail: usize, bits: u32, what: &str) -> Error {
+    fn violation(&mut self, rail: usize, bits: u32, what: &str) -> Error {
         let immediate = self.layout.decode(bits);
-        Error::protocol(format!(
+        let error = Error::protocol(format!(
             "{} to {}: immediate {bits:#010x} (slot {}, mask {:#b}, size_q {:#x}): {what}; the peer breaks the protocol",
             self.rails.name(rail),
             self.peer,
             immediate.slot,
             immediate.mask,
             immediate.size_q
-        ))
+        ));
+        self.fail(error)
     }
 
     /// Work could not be posted although there was room. The lane's completion says more than its refusal.
@@ -670,6 +686,14 @@ impl<F: Fabric> RecvConnection<F> {
             PostError::Full | PostError::Broken => Error::peer(message),
         })
     }
+}
+
+#[cold]
+fn contradiction(bytes: u64) -> String {
+    format!(
+        "size_q contradicts the {bytes} bytes that arrived (an adapter that does not report byte counts needs \
+         RAILWEAVE_BYTE_COUNTS=0)"
+    )
 }
 
 #[cold]

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use railweave_fabric::{Completion, Fabric, LocalSlice, MAX_RAILS, PostError, Rail, Region, RemoteSlice, Write};
-use railweave_policy::{Shares, Split};
+use railweave_fabric::{
+    Completion, Fabric, LocalSlice, MAX_RAILS, PostError, Rail, Region, RemoteSlice, WorkId, Write,
+};
+use railweave_policy::{Piece, Shares, Split};
 
 use crate::connection::{Rails, Work, bits, completion_buffer};
 use crate::cts::{CtsEntry, CtsStream};
@@ -352,35 +354,44 @@ impl<F: Fabric> SendConnection<F> {
                 return Ok(0);
             }
         }
+        if planted(Plant::EmptyNotSent) && size == 0 {
+            return Ok(1);
+        }
+        if let Some(rail) = self.split.whole(size, self.rails.usable) {
+            self.post_piece(Piece { rail, offset: 0, bytes: size }, 1 << rail, size_q)?;
+            return Ok(1);
+        }
         let shares = shared(self.split.split(size, self.rails.usable));
-        let slot = self.head as u8;
-        let immediate = Some(self.layout.encode(Immediate { slot, mask: said_mask(shares.mask), size_q }));
-        let id = Work::Data(self.head).id();
         for piece in shares.pieces() {
-            if planted(Plant::EmptyNotSent) && size == 0 {
-                continue;
-            }
-            let (part, entry) = (&self.filling.parts[0], &self.filling.entries[0]);
-            let write = Write {
-                local: LocalSlice {
-                    address: part.address.wrapping_add(piece.offset),
-                    length: piece.bytes as u32,
-                    key: part.local[piece.rail],
-                },
-                remote: RemoteSlice { address: entry.address + piece.offset, key: entry.keys[key_of(piece.rail)] },
-                immediate,
-                signalled: true,
-                host: part.host,
-                id,
-            };
-            let lane = self.lane(piece.rail);
-            let state = self.rails.get_mut(piece.rail);
-            if let Err(error) = state.rail.post(lane, &[write]) {
-                return Err(self.post_failed(piece.rail, error));
-            }
-            state.info.counters.count_data(1, piece.bytes);
+            self.post_piece(piece, shares.mask, size_q)?;
         }
         Ok(shares.mask.count_ones() as u16)
+    }
+
+    /// One rail's part of the slot's only buffer, as one write-with-immediate.
+    #[inline]
+    fn post_piece(&mut self, piece: Piece, mask: u8, size_q: u32) -> Result<(), Error> {
+        let slot = self.head as u8;
+        let (part, entry) = (&self.filling.parts[0], &self.filling.entries[0]);
+        let write = Write {
+            local: LocalSlice {
+                address: part.address.wrapping_add(piece.offset),
+                length: piece.bytes as u32,
+                key: part.local[piece.rail],
+            },
+            remote: RemoteSlice { address: entry.address + piece.offset, key: entry.keys[key_of(piece.rail)] },
+            immediate: Some(self.layout.encode(Immediate { slot, mask: said_mask(mask), size_q })),
+            signalled: true,
+            host: part.host,
+            id: Work::Data(self.head).id(),
+        };
+        let lane = self.lane(piece.rail);
+        let state = self.rails.get_mut(piece.rail);
+        if let Err(error) = state.rail.post(lane, &[write]) {
+            return Err(self.post_failed(piece.rail, error));
+        }
+        state.info.counters.count_data(1, piece.bytes);
+        Ok(())
     }
 
     /// Every other case: chains of plain writes that end in a write-with-immediate, and where the immediate cannot say
@@ -515,47 +526,52 @@ impl<F: Fabric> SendConnection<F> {
     }
 
     /// Takes what the rails have to say; whether there was anything.
+    #[inline]
     fn poll(&mut self) -> Result<bool, Error> {
         let mut moved = false;
         for rail in bits(self.rails.usable) {
             let count = self.rails.get_mut(rail).rail.poll(&mut self.completions);
             for index in 0..count {
-                let completion = std::mem::replace(&mut self.completions[index], Completion::EMPTY);
-                if let Err(error) = self.handle_completion(rail, completion) {
-                    return Err(self.fail(error));
+                match self.completions[index] {
+                    Completion::Sent { id } => self.handle_sent(id),
+                    _ => return Err(self.handle_other(rail, index)),
                 }
-                moved = true;
             }
+            moved |= count > 0;
         }
         Ok(moved)
     }
 
+    /// A signalled write is complete.
     #[inline]
-    fn handle_completion(&mut self, rail: usize, completion: Completion) -> Result<(), Error> {
-        match completion {
-            Completion::Sent { id } => match Work::from_id(id) {
-                Some(Work::Data(sequence)) => {
-                    let sequence = if planted(Plant::SequenceWrapped) { sequence & !0x80 } else { sequence };
-                    let posted = &mut self.posted[usize::from(sequence as u8)];
-                    assert!(
-                        posted.sequence == sequence && posted.owed > 0 || !checks(),
-                        "a completion came for slot {sequence:#x}, of which none is owed"
-                    );
-                    posted.owed = posted.owed.saturating_sub(1);
-                    if posted.owed == 0 || planted(Plant::SendDoneEarly) {
-                        posted.requests[..usize::from(posted.count)].iter().for_each(|r| self.requests.finish(*r));
-                    }
-                    Ok(())
-                }
-                _ => panic!("a sender got a completion of work that it never posts: {:#x}", id.0),
-            },
-            Completion::Received { immediate, .. } => Err(Error::protocol(format!(
-                "{} to {}: an immediate ({immediate:#010x}) came to the sending end; the peer breaks the protocol",
+    fn handle_sent(&mut self, id: WorkId) {
+        let Some(Work::Data(sequence)) = Work::from_id(id) else {
+            panic!("a sender got a completion of work that it never posts: {:#x}", id.0);
+        };
+        let sequence = if planted(Plant::SequenceWrapped) { sequence & !0x80 } else { sequence };
+        let posted = &mut self.posted[usize::from(sequence as u8)];
+        assert!(
+            posted.sequence == sequence && posted.owed > 0 || !checks(),
+            "a completion came for slot {sequence:#x}, of which none is owed"
+        );
+        posted.owed = posted.owed.saturating_sub(1);
+        if posted.owed == 0 || planted(Plant::SendDoneEarly) {
+            posted.requests[..usize::from(posted.count)].iter().for_each(|request| self.requests.finish(*request));
+        }
+    }
+
+    /// A completion that ends the connection.
+    #[cold]
+    fn handle_other(&mut self, rail: usize, index: usize) -> Error {
+        let error = match std::mem::replace(&mut self.completions[index], Completion::EMPTY) {
+            Completion::Failed { lane, error, .. } => self.rails.failure(rail, lane, &error, &self.peer),
+            other => Error::protocol(format!(
+                "{} to {}: an immediate came to the sending end ({other}); the peer breaks the protocol",
                 self.rails.name(rail),
                 self.peer
-            ))),
-            Completion::Failed { lane, error, .. } => Err(self.rails.failure(rail, lane, &error, &self.peer)),
-        }
+            )),
+        };
+        self.fail(error)
     }
 
     #[cold]
