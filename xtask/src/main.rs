@@ -11,6 +11,8 @@
 mod dist;
 mod docs;
 mod fuzz;
+mod gpu;
+mod lab;
 mod process;
 mod sim;
 mod stress;
@@ -58,6 +60,16 @@ const COMMANDS: &[Command] = &[
         name: "stress",
         help: "the long tests about edges: all, or [rounds] [asan] [valgrind] [table]",
         run: stress::run,
+    },
+    Command {
+        name: "lab",
+        help: "RDMA between emulated machines: all scenarios, or [NAME...] [--short] [--list] [--json] [--install]",
+        run: lab::run,
+    },
+    Command {
+        name: "gpu",
+        help: "Railweave under the real NCCL on one GPU: [--quick] [--json] [--only PATTERN] [--backend gloo] [--help]",
+        run: gpu::run,
     },
     Command {
         name: "docs",

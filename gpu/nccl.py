@@ -1,0 +1,221 @@
+"""What NCCL is told through its environment, and what its log says happened."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from refusal import Refusal
+
+PLUGIN = "railweave"
+
+# The oldest release in which NCCL_HOSTID alone is known to make two processes on one GPU look like two hosts.
+OLDEST = (2, 18, 0)
+
+# The first release whose NCCL_NET_PLUGIN takes a path.
+TAKES_PATH = (2, 21, 0)
+
+# The first release that writes a line about the plugin also if the plugin has the newest API that it knows.
+SAYS_NEWEST = (2, 24, 0)
+
+# The first release that says for each collective which algorithm and protocol it uses.
+SAYS_PROTOCOL = (2, 24, 0)
+
+# The newest net API of each release, from the first release that has it.
+APIS = (
+    ((2, 13, 0), 6),
+    ((2, 19, 0), 7),
+    ((2, 20, 0), 8),
+    ((2, 24, 0), 9),
+    ((2, 26, 0), 10),
+    ((2, 28, 0), 11),
+    ((2, 30, 0), 12),
+)
+
+# The names of this process's settings that are not inherited: what is checked must not depend on who checks.
+OWNED = ("NCCL_", "TORCH_NCCL_", "RAILWEAVE_", "MPIB_")
+
+Version = tuple[int, int, int]
+
+
+def version_text(version: Version) -> str:
+    return ".".join(map(str, version))
+
+
+def decode_version(code: int) -> Version:
+    """The release that ncclGetVersion means; before 2.9 it counted otherwise."""
+    if code < 10000:
+        return code // 1000, code // 100 % 10, code % 100
+    return code // 10000, code // 100 % 100, code % 100
+
+
+def newest_api(version: Version) -> int:
+    """The newest net API that this release asks a plugin for."""
+    return max((api for first, api in APIS if version >= first), default=0)
+
+
+def find_library(path: Path) -> Path:
+    """libnccl.so.2 at `path`, or in the folder `path` as NCCL's packages lay it out."""
+    places = [
+        path,
+        path / "libnccl.so.2",
+        path / "lib" / "libnccl.so.2",
+        path / "nvidia" / "nccl" / "lib" / "libnccl.so.2",
+    ]
+    for place in places:
+        if place.is_file():
+            return place.resolve()
+    raise Refusal(f"--nccl {path} has no libnccl.so.2; give the file, or the folder of an unpacked nvidia-nccl package")
+
+
+def library_version(library: Path) -> Version:
+    """The release of `library`, as it says itself."""
+    code = ctypes.c_int()
+    try:
+        ctypes.CDLL(str(library)).ncclGetVersion(ctypes.byref(code))
+    except (OSError, AttributeError) as error:
+        raise Refusal(f"--nccl {library} is not NCCL's library ({error}); give a libnccl.so.2") from None
+    return decode_version(code.value)
+
+
+def check_plugin(path: Path) -> None:
+    """Refuses what is not Railweave's plugin."""
+    if not path.is_file():
+        raise Refusal(f"--plugin {path}: there is no such file; cargo xtask dist builds it into target/dist/lib")
+    try:
+        library = ctypes.CDLL(str(path.resolve()))
+        # A table begins with its name.
+        name = ctypes.c_char_p.in_dll(library, f"ncclNetPlugin_v{APIS[-1][1]}").value
+    except OSError as error:
+        raise Refusal(
+            f"--plugin {path} is not a library that this machine can load ({error}); give {PLUGIN}'s .so"
+        ) from None
+    except ValueError:
+        raise Refusal(f"--plugin {path} has no ncclNetPlugin_v{APIS[-1][1]}, so it is not {PLUGIN}'s plugin") from None
+    if name != PLUGIN.encode():
+        raise Refusal(f"--plugin {path} is the plugin {name!r}; only {PLUGIN}'s can be checked") from None
+
+
+def inherited(environment: dict[str, str]) -> dict[str, str]:
+    """The environment without the settings that the check owns."""
+    return {name: value for name, value in environment.items() if not name.startswith(OWNED)}
+
+
+def through_plugin(plugin: Path, version: Version, rails: str, folder: Path) -> dict[str, str]:
+    """Settings that leave NCCL no other way between two ranks than the plugin."""
+    variables = {"NCCL_NET_PLUGIN": str(plugin), "NCCL_NET": PLUGIN, "RAILWEAVE_RAILS": rails}
+    if version < TAKES_PATH:
+        # These look for libnccl-net-NAME.so on the library path.
+        link = folder / f"libnccl-net-{PLUGIN}.so"
+        if not link.is_symlink():
+            link.symlink_to(plugin)
+        folders = [str(folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+        variables |= {"NCCL_NET_PLUGIN": PLUGIN, "LD_LIBRARY_PATH": ":".join(folders)}
+    return variables
+
+
+def as_own_host(rank: int, log: Path) -> dict[str, str]:
+    """Settings that make rank `rank` look like a host of its own, and write its log to `log`."""
+    return {
+        # Two hosts share no GPU, no NVLink and no memory: this allows two ranks on one GPU, and leaves the network.
+        "NCCL_HOSTID": f"check-host-{rank}",
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_DISABLE": "1",
+        # A GPU of an NVLink domain knows what else belongs to it, whatever the host says.
+        "NCCL_MNNVL_ENABLE": "0",
+        "NCCL_NVLS_ENABLE": "0",
+        # Networking from the GPU starts NCCL's own InfiniBand transport beside the plugin.
+        "NCCL_GIN_ENABLE": "0",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_FILE": str(log),
+    }
+
+
+@dataclass
+class Log:
+    """What NCCL's log of one process says."""
+
+    version: str = ""
+    networks: set[str] = field(default_factory=set)
+    api: int | None = None
+    paths: set[str] = field(default_factory=set)
+    channels: set[int] = field(default_factory=set)
+    used: set[tuple[str, str]] = field(default_factory=set)
+    devices: set[str] = field(default_factory=set)
+    bootstrap: set[str] = field(default_factory=set)
+    warnings: list[str] = field(default_factory=list)
+    telling: list[str] = field(default_factory=list)
+
+
+def read_log(text: str) -> Log:
+    """Reads what NCCL 2.18 to 2.30 write at NCCL_DEBUG=INFO."""
+    log = Log()
+    for line in text.splitlines():
+        message = line.partition(" NCCL INFO ")[2] or line
+        if found := re.search(r"NCCL version (\d+\.\d+\.\d+)", line):
+            log.version = found[1]
+        elif found := re.match(rf"NET/Plugin: Loaded net plugin {PLUGIN} \(v(\d+)\)", message):
+            log.api = int(found[1])
+        elif found := re.match(r"Using network (\S+)", message):
+            log.networks.add(found[1])
+        elif found := re.match(r"Channel \d+(?:/\d+)? : .* via (\w+(?:/\w+)?)", message):
+            log.paths.add(found[1])
+            continue
+        elif found := re.match(r"(\d+) coll channels", message):
+            log.channels.add(int(found[1]))
+        elif found := re.match(r"\w+: \d+ Bytes -> Algo (\w+) proto (\w+)", message):
+            log.used.add((found[1].upper(), found[2].upper()))
+            continue
+        elif found := re.match(r"NET/Railweave : device (\S+) over", message):
+            log.devices.add(found[1])
+        elif found := re.match(r"Bootstrap: Using (\S+):-?\d+$", message):
+            log.bootstrap.add(found[1])
+        elif " NCCL WARN " in line or "NET/Railweave" in message:
+            if " NCCL WARN " in line:
+                log.warnings.append(line.partition(" NCCL WARN ")[2])
+        elif not re.match(
+            r"NET/Plugin|Successfully loaded external network|(Initialized|Assigned) NET plugin", message
+        ):
+            continue
+        log.telling.append(line)
+    return log
+
+
+def problems(log: Log, version: Version, network: str, settings: dict[str, str]) -> list[str]:
+    """What the log says that is not as it was asked for; nothing if all is."""
+    found = []
+    if log.version and log.version != version_text(version):
+        found.append(f"NCCL {log.version} ran, not {version_text(version)}")
+    if log.networks != {network}:
+        found.append(
+            f'the log has no "Using network {network}"' + (f" but {sorted(log.networks)}" if log.networks else "")
+        )
+    if log.paths != {f"NET/{network}"}:
+        found.append(f"channels go via {sorted(log.paths) or 'nothing'}, not via NET/{network} alone")
+    if network == PLUGIN:
+        wanted = newest_api(version) if version >= SAYS_NEWEST else None
+        if log.api != wanted:
+            found.append(f"the plugin was loaded with API {log.api and f'v{log.api}'}, not {wanted and f'v{wanted}'}")
+        if not log.devices:
+            found.append("the plugin names no device")
+    channels = settings.get("NCCL_MAX_NCHANNELS")
+    if channels and log.channels != {int(channels)}:
+        found.append(f"{sorted(log.channels)} channels were used, not {channels}")
+    if settings.get("NCCL_OOB_NET_ENABLE") == "1" and not log.bootstrap & log.devices:
+        found.append("the bootstrap did not use the plugin")
+    return found
+
+
+def not_exercised(log: Log, version: Version, settings: dict[str, str]) -> str | None:
+    """The algorithm and protocol that were asked for and not used, from the log of rank 0."""
+    algorithm, protocol = settings.get("NCCL_ALGO", "").upper(), settings.get("NCCL_PROTO", "").upper()
+    if version < SAYS_PROTOCOL or not (algorithm or protocol):
+        return None
+    if any(algorithm in ("", each) and protocol in ("", other) for each, other in log.used):
+        return None
+    used = ", ".join(f"{each}/{other}" for each, other in sorted(log.used)) or "nothing"
+    return f"{algorithm or 'any'}/{protocol or 'any'} was asked for, and the log shows {used}"

@@ -1,0 +1,71 @@
+//! Railweave under the real NCCL, on one GPU: builds the plugin and runs `gpu/check.py` with it (docs/gpu.md).
+
+use std::ffi::OsString;
+use std::process::{Command, ExitCode};
+
+use crate::dist::dist;
+use crate::process::{root, status};
+
+/// The variable that names the Python which has PyTorch.
+const PYTHON: &str = "PYTHON";
+
+/// Checks, and ends with the exit status of the check.
+pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
+    let mut command = command(std::env::var_os(PYTHON), arguments);
+    if names_no_plugin(arguments) {
+        command.arg("--plugin").arg(dist()?.library);
+    }
+    let program = command.get_program().to_owned();
+    let hint = |error| format!("{error}; {PYTHON} names the program ({}), which needs PyTorch", program.display());
+    let code = status(command).map_err(hint)?.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// The check with `arguments`, run by `python` or the one on the path.
+fn command(python: Option<OsString>, arguments: &[String]) -> Command {
+    let python = python.filter(|name| !name.is_empty()).unwrap_or_else(|| "python3".into());
+    let mut command = Command::new(python);
+    // -B: no compiled files beside the sources.
+    command.arg("-B").arg(root().join("gpu").join("check.py")).args(arguments);
+    command
+}
+
+/// Whether the check shall have the plugin that is built here.
+fn names_no_plugin(arguments: &[String]) -> bool {
+    !arguments.iter().any(|argument| {
+        let name = argument.split('=').next().unwrap_or_default();
+        // Help needs none either, nor does gloo.
+        matches!(name, "--plugin" | "--help" | "-h") || matches!(argument.as_str(), "gloo" | "--backend=gloo")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_built_plugin_is_added_unless_another_is_named_or_none_is_needed() {
+        for line in ["", "--quick --json", "--only all_reduce --nccl somewhere"] {
+            assert!(names_no_plugin(&words(line)), "{line}");
+        }
+        for line in ["--plugin a.so", "--plugin=a.so --quick", "--backend gloo", "--backend=gloo", "--help", "-h"] {
+            assert!(!names_no_plugin(&words(line)), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_variable_chooses_the_python() {
+        let line = |python: Option<&str>| {
+            let command = command(python.map(OsString::from), &words("--quick"));
+            let last = command.get_args().last().map(ToOwned::to_owned);
+            (command.get_program().to_owned(), last)
+        };
+        assert_eq!(line(Some("pythons/3.12")), ("pythons/3.12".into(), Some("--quick".into())));
+        assert_eq!(line(Some("")).0, "python3");
+        assert_eq!(line(None).0, "python3");
+    }
+}

@@ -1,0 +1,188 @@
+//! The run of a bench: `railweave bench` on this machine, its ranks in guests.
+
+use crate::dist::Dist;
+use crate::lab::figure::Figures;
+use crate::lab::frame::End;
+use crate::lab::ranks::Ranks;
+use crate::lab::report::RunReport;
+use crate::lab::rig::{Rig, Site};
+use crate::lab::scenario::{Deed, RankEnd, Run, Status};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often the lab looks whether something is due or over.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Lines of a rank that are shown when it said the wrong thing.
+const LAST_LINES: usize = 3;
+
+/// Variables of the user's own environment that would change what a scenario means begin so.
+const OURS: [&str; 3] = ["RAILWEAVE_", "NCCL_", "MPIB_"];
+
+/// Runs `railweave bench` with `arguments` and `variables`. Log files have names that begin with `log`.
+pub(crate) fn run(
+    rig: &Rig,
+    site: &Site,
+    built: &Dist,
+    run: &Run,
+    arguments: &str,
+    variables: &[(String, String)],
+    log: &Path,
+) -> Result<RunReport, String> {
+    let ranks = Ranks::listen(&site.scratch.join("ranks"), rig.lines(), log)?;
+    let (output, errors) = (log_file(log, "bench.json"), log_file(log, "bench.log"));
+    let create = |path: &Path| File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display()));
+    let mut command = Command::new(&built.program);
+    let stand_in = format!("{} lab --as-rank {} {{rank}}", site.program.display(), ranks.socket().display());
+    command.args(["bench", "--json", "--rank-command", &stand_in]).args(arguments.split_whitespace());
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_ours(&name.to_string_lossy())) {
+        command.env_remove(name);
+    }
+    command.envs(variables.iter().cloned()).stdin(Stdio::null()).stdout(create(&output)?).stderr(create(&errors)?);
+    let child = command.spawn().map_err(|error| format!("cannot run {}: {error}", built.program.display()))?;
+    let course = watch(rig, run, &ranks, Parent(child));
+    // The next run finds the cables as they were.
+    let restored = if run.steps.is_empty() { Ok(()) } else { rig.restore() };
+    let course = course?;
+    let text = fs::read_to_string(&errors).unwrap_or_default();
+    let mut report = RunReport::new(&text);
+    if let Ok(json) = serde_json::from_slice(&fs::read(&output).unwrap_or_default()) {
+        report.figures = Figures::of_bench(&json);
+    }
+    judge(run, &ranks, &course, &mut report);
+    report.failures.extend(restored.err());
+    Ok(report)
+}
+
+/// How a bench went.
+struct Course {
+    /// How the parent of the ranks ended; `None` when it took too long.
+    status: Option<ExitStatus>,
+    /// When the last step was taken.
+    last_step: Option<Instant>,
+    /// Steps that were still to come.
+    steps_left: usize,
+}
+
+/// The parent of the ranks; dropping this kills it, and then its ranks end, too.
+struct Parent(Child);
+
+impl Drop for Parent {
+    fn drop(&mut self) {
+        // Both fail only for a process that has ended and was waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits for the end of the bench, and takes the steps when they are due.
+fn watch(rig: &Rig, run: &Run, ranks: &Ranks, mut parent: Parent) -> Result<Course, String> {
+    let begin = Instant::now();
+    let mut due = run.steps.iter().peekable();
+    let mut last_step = None;
+    loop {
+        let status = parent.0.try_wait().map_err(|error| format!("cannot wait for railweave bench: {error}"))?;
+        if status.is_some() || begin.elapsed() > Duration::from_secs(run.limit_s) {
+            return Ok(Course { status, last_step, steps_left: due.count() });
+        }
+        let both = [0, 1].map(|number| ranks.rank(number));
+        if let [Some(first), Some(second)] = &both {
+            let started = first.started.max(second.started);
+            while let Some(step) = due.next_if(|step| started.elapsed().as_secs_f64() >= step.after_s) {
+                if run.alone && last_step.is_none() {
+                    ranks.leave_alone(true);
+                }
+                match step.deed()? {
+                    Deed::Kill(rank) => ranks.kill(rank)?,
+                    deed => rig.carry_out(deed)?,
+                }
+                last_step = Some(Instant::now());
+            }
+            let patience = run.ends.iter().filter_map(|end| end.within_s).fold(0.0, f64::max);
+            let is_late = last_step.is_some_and(|step| step.elapsed().as_secs_f64() > patience + 1.0);
+            if first.ended.is_some() && second.ended.is_some() || is_late {
+                ranks.leave_alone(false);
+            }
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// Adds to the report what the ranks' ends tell, and what is wrong with them.
+fn judge(run: &Run, ranks: &Ranks, course: &Course, report: &mut RunReport) {
+    let expected = |number: usize| run.ends.iter().find(|end| end.rank == number);
+    match course.status {
+        None => report.failures.push(format!("it did not end within {} s and was killed", run.limit_s)),
+        Some(status) => {
+            let should_succeed = run.ends.iter().all(|end| end.status == Status::Succeeds);
+            if status.success() != should_succeed {
+                let text = report.text.lines().last().unwrap_or_default();
+                report.failures.push(format!("railweave bench ended with {status}: {text}"));
+            }
+        }
+    }
+    if course.steps_left > 0 {
+        report.failures.push(format!("it was over before {} of its steps", course.steps_left));
+    }
+    for number in [0, 1] {
+        let Some(rank) = ranks.rank(number) else {
+            report.failures.push(format!("rank {number} never started"));
+            continue;
+        };
+        let after_s = match (&rank.ended, course.last_step) {
+            (Some((ended, _)), Some(step)) => Some(ended.saturating_duration_since(step).as_secs_f64()),
+            _ => None,
+        };
+        if let Some(after_s) = after_s {
+            report.figures.add(&format!("rank{number}.ended_after_step_s"), after_s);
+        }
+        let Some(wanted) = expected(number) else { continue };
+        let RankEnd { status, within_s, says, .. } = wanted;
+        match &rank.ended {
+            None => report.failures.push(format!("rank {number} did not end")),
+            Some((_, end)) if !is_as_wanted(end, *status) => {
+                let wanted = match status {
+                    Status::Succeeds => "should have succeeded",
+                    Status::Fails => "should have failed by itself",
+                    Status::Killed => "should have been killed",
+                };
+                report.failures.push(format!("rank {number} {end}, but {wanted}"));
+            }
+            Some(_) => {}
+        }
+        if let (Some(limit), Some(after_s)) = (within_s, after_s)
+            && after_s > *limit
+        {
+            report
+                .failures
+                .push(format!("rank {number} ended {after_s:.1} s after the last step, but should within {limit} s"));
+        }
+        if let Some(pattern) = says
+            && !pattern.is_in(&rank.said)
+        {
+            let lines: Vec<&str> = rank.said.lines().filter(|line| !line.trim().is_empty()).collect();
+            let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("; ");
+            report.failures.push(format!("rank {number} said nothing like \"{pattern}\"; its last words are: {last}"));
+        }
+    }
+}
+
+fn is_as_wanted(end: &End, wanted: Status) -> bool {
+    match end {
+        End::Status(0) => wanted == Status::Succeeds,
+        End::Status(_) => wanted == Status::Fails,
+        End::Signal(_) => wanted == Status::Killed,
+        End::NotStarted(_) => false,
+    }
+}
+
+fn is_ours(name: &str) -> bool {
+    OURS.iter().any(|prefix| name.starts_with(prefix))
+}
+
+fn log_file(log: &Path, what: &str) -> PathBuf {
+    PathBuf::from(format!("{}.{what}", log.display()))
+}

@@ -1,0 +1,165 @@
+//! Cables between guests: what they carry, and the commands that make a guest's port so.
+
+use serde::Deserialize;
+
+/// A cable between two guests, the same in both directions; or one that is plugged in at one end only.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Cable {
+    /// The guests that it joins, or the one guest that it is plugged into.
+    #[serde(default = "first_two")]
+    pub(crate) between: Vec<usize>,
+    /// What it carries; without it, as much as the emulation can.
+    rate_mbit: Option<f64>,
+    /// What may pass faster after a pause.
+    #[serde(default = "burst")]
+    burst_kib: u32,
+    /// How much later everything arrives.
+    #[serde(default)]
+    delay_ms: f64,
+    /// How much does not arrive, by chance.
+    #[serde(default)]
+    loss_percent: f64,
+}
+
+/// A guest's port at one end of a cable. The guest's first cable is in its port `eth0`, which is the RDMA device `rxe0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Port {
+    /// The cable.
+    pub(crate) cable: usize,
+    /// The guest.
+    pub(crate) guest: usize,
+    /// How many cables with smaller numbers the guest has.
+    pub(crate) index: usize,
+}
+
+impl Cable {
+    /// Says in a sentence what makes no sense among so many guests.
+    pub(crate) fn check(&self, guests: usize) -> Result<(), String> {
+        let between = &self.between;
+        let is_possible = match between[..] {
+            [only] => only < guests,
+            [a, b] => a != b && a.max(b) < guests,
+            _ => false,
+        };
+        if !is_possible {
+            return Err(format!(
+                "between = {between:?} is not possible; it needs one or two of the {guests} guests, from 0"
+            ));
+        }
+        if let Some(rate) = self.rate_mbit.filter(|rate| !(0.1..=100_000.0).contains(rate)) {
+            return Err(format!("rate_mbit = {rate} is not possible; allowed are 0.1 to 100000"));
+        }
+        if !(8..=65_536).contains(&self.burst_kib) {
+            return Err(format!("burst_kib = {} is not possible; allowed are 8 to 65536", self.burst_kib));
+        }
+        if !(0.0..=10_000.0).contains(&self.delay_ms) {
+            return Err(format!("delay_ms = {} is not possible; allowed are 0 to 10000", self.delay_ms));
+        }
+        if !(0.0..=100.0).contains(&self.loss_percent) {
+            return Err(format!("loss_percent = {} is not possible; allowed are 0 to 100", self.loss_percent));
+        }
+        Ok(())
+    }
+
+    /// The shell's commands that shape what leaves `port`; with another loss than the cable's own where `loss` says so.
+    pub(crate) fn shape(&self, port: Port, loss: Option<f64>) -> String {
+        let Self { rate_mbit, burst_kib, delay_ms, loss_percent, .. } = self;
+        let (index, loss) = (port.index, loss.unwrap_or(*loss_percent));
+        let mut commands = format!("tc qdisc del dev eth{index} root 2>/dev/null || true\n");
+        let mut parent = "root".to_owned();
+        if let Some(rate) = rate_mbit {
+            let kbit = (rate * 1000.0).round();
+            commands += &format!(
+                "tc qdisc add dev eth{index} {parent} handle 1: tbf rate {kbit}kbit burst {burst_kib}kb limit 8mb\n"
+            );
+            parent = "parent 1:1".to_owned();
+        }
+        if *delay_ms > 0.0 || loss > 0.0 {
+            // The limit is in packets, of which one that is delayed long needs many.
+            commands += &format!(
+                "tc qdisc add dev eth{index} {parent} handle 2: netem delay {}us loss {loss}% limit 20000\n",
+                (delay_ms * 1000.0).round()
+            );
+        }
+        commands
+    }
+}
+
+impl Port {
+    /// The ports of all `cables`, in their order.
+    pub(crate) fn all(cables: &[Cable]) -> Vec<Self> {
+        let mut ports: Vec<Self> = Vec::new();
+        for (cable, Cable { between, .. }) in cables.iter().enumerate() {
+            for guest in between.iter().copied() {
+                let index = ports.iter().filter(|port| port.guest == guest).count();
+                ports.push(Self { cable, guest, index });
+            }
+        }
+        ports
+    }
+
+    /// The shell's commands that set the port up: its address, and RDMA on it.
+    pub(crate) fn set_up(self) -> String {
+        let Self { cable, guest, index } = self;
+        // An active MTU of 4096 bytes, and RDMA's own headers.
+        format!(
+            "ip link set eth{index} mtu 4200 up\n\
+             ip address add 10.0.{cable}.{}/24 dev eth{index}\n\
+             rdma link add rxe{index} type rxe netdev eth{index}\n",
+            guest + 1
+        )
+    }
+
+    /// The shell's command that takes the port up or down.
+    pub(crate) fn switch(self, up: bool) -> String {
+        format!("ip link set eth{} {}\n", self.index, if up { "up" } else { "down" })
+    }
+
+    /// Its hardware address.
+    pub(crate) fn mac(self) -> String {
+        format!("52:54:00:00:{:02x}:{:02x}", self.cable, self.guest)
+    }
+}
+
+fn first_two() -> Vec<usize> {
+    vec![0, 1]
+}
+
+fn burst() -> u32 {
+    64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(between: &[usize]) -> Cable {
+        Cable { between: between.to_vec(), rate_mbit: None, burst_kib: 64, delay_ms: 0.0, loss_percent: 0.0 }
+    }
+
+    #[test]
+    fn guests_count_their_own_ports() {
+        let cables = [plain(&[0, 1]), plain(&[1, 2]), plain(&[2, 0]), plain(&[1])];
+        let indices: Vec<_> = Port::all(&cables).iter().map(|port| (port.guest, port.index)).collect();
+        assert_eq!(indices, [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (0, 1), (1, 2)]);
+        let port = Port { cable: 1, guest: 2, index: 0 };
+        assert!(port.set_up().contains("10.0.1.3/24 dev eth0"), "{}", port.set_up());
+        assert_eq!(port.switch(false), "ip link set eth0 down\n");
+    }
+
+    #[test]
+    fn a_cable_is_shaped_only_as_far_as_it_says() {
+        let port = Port { cable: 0, guest: 0, index: 3 };
+        let del = "tc qdisc del dev eth3 root 2>/dev/null || true\n";
+        assert_eq!(plain(&[0, 1]).shape(port, None), del);
+        let rated = Cable { rate_mbit: Some(0.5), ..plain(&[0, 1]) };
+        let tbf = "tc qdisc add dev eth3 root handle 1: tbf rate 500kbit burst 64kb limit 8mb\n";
+        assert_eq!(rated.shape(port, None), format!("{del}{tbf}"));
+        let netem = "tc qdisc add dev eth3 parent 1:1 handle 2: netem delay 0us loss 100% limit 20000\n";
+        assert_eq!(rated.shape(port, Some(100.0)), format!("{del}{tbf}{netem}"));
+        let lossy = Cable { delay_ms: 1.5, loss_percent: 2.0, ..plain(&[0, 1]) };
+        assert!(lossy.shape(port, None).ends_with("root handle 2: netem delay 1500us loss 2% limit 20000\n"));
+        assert!(!lossy.shape(port, Some(0.0)).contains("loss 2%"));
+    }
+}

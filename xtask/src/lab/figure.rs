@@ -1,0 +1,212 @@
+//! Figures of a run, by name, and what must hold of them.
+
+use regex::{Regex, RegexBuilder};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
+
+/// Named figures, in the order in which they came.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Figures(Vec<(String, f64)>);
+
+impl Figures {
+    /// Every number in the JSON that `railweave bench` prints, by its path with dots between; a bandwidth by the bytes of
+    /// its message, in Mbit/s.
+    pub(crate) fn of_bench(json: &Value) -> Self {
+        let mut figures = Self::default();
+        figures.collect("", json);
+        figures
+    }
+
+    /// Adds a figure.
+    pub(crate) fn add(&mut self, name: &str, value: f64) {
+        self.0.push((name.to_owned(), value));
+    }
+
+    /// The last figure of this name.
+    pub(crate) fn get(&self, name: &str) -> Option<f64> {
+        self.0.iter().rev().find(|(other, _)| other == name).map(|(_, value)| *value)
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+
+    fn collect(&mut self, path: &str, json: &Value) {
+        let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+        match json {
+            Value::Number(number) => self.add(path, number.as_f64().unwrap_or(f64::NAN)),
+            Value::Object(fields) => {
+                let rate = fields.get("gigabits_per_second").and_then(Value::as_f64);
+                if let (Some(rate), Some(bytes)) = (rate, fields.get("bytes").and_then(Value::as_u64)) {
+                    return self.add(&below(&bytes.to_string()), rate * 1000.0);
+                }
+                for (name, value) in fields {
+                    self.collect(&below(name), value);
+                }
+            }
+            Value::Array(values) => {
+                for (index, value) in values.iter().enumerate() {
+                    let is_rate = value.get("gigabits_per_second").is_some();
+                    self.collect(&if is_rate { path.to_owned() } else { below(&index.to_string()) }, value);
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::String(_) => {}
+        }
+    }
+}
+
+impl Serialize for Figures {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+/// What must hold of one figure, such as `bandwidth.524288 >= 97.5`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Threshold {
+    figure: String,
+    at_least: bool,
+    limit: f64,
+}
+
+impl Threshold {
+    /// Which figure.
+    pub(crate) fn figure(&self) -> &str {
+        &self.figure
+    }
+
+    /// Says in a sentence what does not hold.
+    pub(crate) fn check(&self, figures: &Figures) -> Result<(), String> {
+        match figures.get(&self.figure) {
+            Some(value) if self.at_least && value >= self.limit => Ok(()),
+            Some(value) if !self.at_least && value <= self.limit => Ok(()),
+            Some(value) => Err(format!("{} is {value:.1}, but should be {}", self.figure, self.wanted())),
+            None => {
+                let known: Vec<&str> = figures.iter().map(|(name, _)| name).collect();
+                Err(format!("there is no figure {}; there are: {}", self.figure, known.join(", ")))
+            }
+        }
+    }
+
+    /// The comparison and the number.
+    pub(crate) fn wanted(&self) -> String {
+        format!("{} {}", if self.at_least { ">=" } else { "<=" }, self.limit)
+    }
+}
+
+impl TryFrom<String> for Threshold {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let wrong = || {
+            format!(
+                "\"{}\" is nothing that can hold; write the name of a figure, >= or <=, and a number, such as \
+                 \"bandwidth.524288 >= 97.5\"",
+                text.escape_debug()
+            )
+        };
+        let [figure, comparison @ (">=" | "<="), limit] = words[..] else { return Err(wrong()) };
+        let limit = limit.parse().ok().filter(|limit: &f64| limit.is_finite()).ok_or_else(wrong)?;
+        Ok(Self { figure: figure.to_owned(), at_least: comparison == ">=", limit })
+    }
+}
+
+/// A regular expression, line by line.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Pattern(Regex);
+
+impl Pattern {
+    /// Whether it is somewhere in `text`.
+    pub(crate) fn is_in(&self, text: &str) -> bool {
+        self.0.is_match(text)
+    }
+
+    /// The number that its first group finds last in `text`.
+    pub(crate) fn number_in(&self, text: &str) -> Option<f64> {
+        self.0.captures_iter(text).last()?.get(1)?.as_str().parse().ok()
+    }
+
+    /// Whether it has a group for a number.
+    pub(crate) fn has_group(&self) -> bool {
+        self.0.captures_len() > 1
+    }
+}
+
+impl std::fmt::Display for Pattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl TryFrom<String> for Pattern {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        RegexBuilder::new(&text).multi_line(true).build().map(Self).map_err(|error| {
+            // The crate draws the place in lines of its own; the last says what is wrong.
+            let reason = error.to_string().lines().last().unwrap_or_default().trim().to_owned();
+            format!("\"{}\" is no regular expression: {reason}", text.escape_debug())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn figures() -> Figures {
+        Figures::of_bench(&json!({
+            "plugin": "Railweave", "api": 12,
+            "latency": {"count": 3, "median_us": 510.5},
+            "bandwidth": [
+                {"bytes": 8, "in_flight": 8, "gigabits_per_second": 0.001},
+                {"bytes": 524_288, "in_flight": 8, "gigabits_per_second": 0.0985},
+            ],
+            "raw": null, "rails": [{"bytes": 7}],
+        }))
+    }
+
+    #[test]
+    fn numbers_are_found_by_their_path_and_rates_by_their_size() {
+        let names: Vec<_> = figures().iter().map(|(name, _)| name.to_owned()).collect();
+        let wanted = ["api", "bandwidth.8", "bandwidth.524288", "latency.count", "latency.median_us", "rails.0.bytes"];
+        assert_eq!(names, wanted);
+        assert_eq!(figures().get("latency.median_us"), Some(510.5));
+        assert!((figures().get("bandwidth.524288").unwrap() - 98.5).abs() < 1e-9);
+        assert_eq!(serde_json::to_value(figures()).unwrap()["api"], json!(12.0));
+    }
+
+    #[test]
+    fn thresholds_hold_or_say_why_not() {
+        let check = |text: &str| Threshold::try_from(text.to_owned()).unwrap().check(&figures());
+        assert_eq!(check("bandwidth.524288 >= 98.5"), Ok(()));
+        assert_eq!(check("latency.median_us <= 510.5"), Ok(()));
+        assert_eq!(check("bandwidth.524288 >= 98.6").unwrap_err(), "bandwidth.524288 is 98.5, but should be >= 98.6");
+        assert!(check("latency.median_us <= 510.4").is_err());
+        let absent = check("bandwidth.9 >= 1").unwrap_err();
+        assert!(absent.contains("no figure bandwidth.9") && absent.contains("latency.count"), "{absent}");
+        let mut nothing = figures();
+        nothing.add("bandwidth.9", f64::NAN);
+        assert!(Threshold::try_from("bandwidth.9 >= 0".to_owned()).unwrap().check(&nothing).is_err());
+        for wrong in ["", "a", "a >= b", "a > 1", "a >= 1 2", "a >= NaN", ">= 1"] {
+            let error = Threshold::try_from(wrong.to_owned()).unwrap_err();
+            assert!(error.contains("bandwidth.524288 >= 97.5"), "{error}");
+        }
+    }
+
+    #[test]
+    fn patterns_read_the_last_number() {
+        let pattern = Pattern::try_from(r"^\s*524288 +\d+ +(\S+)$".to_owned()).unwrap();
+        let text = " #bytes n rate\n 524288 10 0.07\n 524288 11 0.079\n end";
+        assert_eq!(pattern.number_in(text), Some(0.079));
+        assert_eq!(pattern.number_in("nothing"), None);
+        assert!(pattern.has_group() && !Pattern::try_from("a".to_owned()).unwrap().has_group());
+        let error = Pattern::try_from("(".to_owned()).unwrap_err();
+        assert!(error.contains("unclosed group") && !error.contains('\n'), "{error}");
+    }
+}

@@ -1,0 +1,296 @@
+//! A guest: a small virtual machine, and the processes that run in it.
+
+use crate::lab::frame::{self, End, Frame, Program};
+use crate::lab::image::Image;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a guest may take to come up; emulated on a busy machine it takes about 5 s.
+const BOOT_LIMIT: Duration = Duration::from_secs(180);
+
+/// How QEMU is told of one end of a cable.
+#[derive(Clone, Debug)]
+pub(crate) struct Plug {
+    /// The datagram socket of this end.
+    pub(crate) here: String,
+    /// The datagram socket of the other end, unless nothing is plugged in there.
+    pub(crate) there: Option<String>,
+    /// The hardware address.
+    pub(crate) mac: String,
+}
+
+/// A running guest; dropping it turns it off.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    machine: Child,
+    line: Arc<Line>,
+    ready: Receiver<Frame>,
+}
+
+/// The way to the processes of a guest, for any thread.
+#[derive(Debug)]
+pub(crate) struct Line {
+    guest: usize,
+    /// Where the guest's kernel and QEMU say what is wrong.
+    logs: String,
+    input: Mutex<ChildStdin>,
+    /// Where frames of each channel go; `None` when the guest is gone.
+    channels: Mutex<Channels>,
+}
+
+#[derive(Debug, Default)]
+struct Channels {
+    last: u32,
+    open: Option<HashMap<u32, Sender<Frame>>>,
+}
+
+/// A process in a guest. Dropping it kills the process if it still runs.
+#[derive(Debug)]
+pub(crate) struct Process {
+    line: Arc<Line>,
+    channel: u32,
+    frames: Receiver<Frame>,
+}
+
+/// What a process wrote, and how it ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Output {
+    /// Standard output and standard error, as they came.
+    pub(crate) text: String,
+    /// How it ended.
+    pub(crate) end: End,
+}
+
+impl Guest {
+    /// Starts guest `number`; what its kernel and QEMU say goes to files in the folder `logs`.
+    pub(crate) fn boot(
+        number: usize,
+        image: &Image,
+        agent: &Path,
+        memory_mib: u32,
+        plugs: &[Plug],
+        logs: &Path,
+    ) -> Result<Self, String> {
+        let log = |what: &str| logs.join(format!("guest{number}.{what}.log"));
+        let (console, qemu) = (log("console"), log("qemu"));
+        let errors = File::create(&qemu).map_err(|error| format!("cannot write {}: {error}", qemu.display()))?;
+        // When the lab dies without a chance to clean up, the kernel ends the machine.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]);
+        // Always emulated, so that figures mean the same on every machine.
+        command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", &memory_mib.to_string()]);
+        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+        command.arg("-serial").arg(format!("file:{}", console.display()));
+        command.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initramfs);
+        let kernel =
+            format!("console=ttyS0 panic=1 quiet net.ifnames=0 lab_guest={number} lab_agent={}", agent.display());
+        command.arg("-append").arg(kernel);
+        command.args(["-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"]);
+        command.args(["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]);
+        command.args(["-chardev", "stdio,id=lab,signal=off", "-device", "virtserialport,chardev=lab,name=lab"]);
+        for (index, Plug { here, there, mac }) in plugs.iter().enumerate() {
+            let cable = match there {
+                Some(there) => format!(
+                    "dgram,id=cable{index},local.type=unix,local.path={here},remote.type=unix,remote.path={there}"
+                ),
+                None => format!("hubport,id=cable{index},hubid={index}"),
+            };
+            command.args(["-netdev", &cable, "-device", &format!("virtio-net-pci,netdev=cable{index},mac={mac}")]);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
+        let mut machine = command.spawn().map_err(|error| format!("cannot start setpriv and QEMU: {error}"))?;
+        let (Some(input), Some(output)) = (machine.stdin.take(), machine.stdout.take()) else {
+            unreachable!("both were asked for");
+        };
+        let (sender, ready) = channel();
+        let channels = Channels { last: 0, open: Some(HashMap::from([(0, sender)])) };
+        let line = Arc::new(Line {
+            guest: number,
+            logs: format!("{} and {}", console.display(), qemu.display()),
+            input: Mutex::new(input),
+            channels: Mutex::new(channels),
+        });
+        let reader = Arc::clone(&line);
+        thread::spawn(move || reader.hand_out(output));
+        Ok(Self { machine, line, ready })
+    }
+
+    /// Waits until the guest is up.
+    pub(crate) fn wait_ready(&self) -> Result<(), String> {
+        match self.ready.recv_timeout(BOOT_LIMIT) {
+            Ok(_) => Ok(()),
+            Err(RecvTimeoutError::Disconnected) => Err(self.line.gone()),
+            Err(RecvTimeoutError::Timeout) => Err(format!(
+                "guest {} did not come up in {} s; what its kernel and QEMU say is in {}",
+                self.line.guest,
+                BOOT_LIMIT.as_secs(),
+                self.line.logs
+            )),
+        }
+    }
+
+    /// The way to its processes.
+    pub(crate) fn line(&self) -> &Arc<Line> {
+        &self.line
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // Both fail only for a machine that has ended and was waited for.
+        let _ = self.machine.kill();
+        let _ = self.machine.wait();
+    }
+}
+
+impl Line {
+    /// Starts a program.
+    pub(crate) fn start(self: &Arc<Self>, program: Program) -> Result<Process, String> {
+        let (sender, frames) = channel();
+        let channel = {
+            let mut channels = self.channels();
+            channels.last += 1;
+            let number = channels.last;
+            channels.open.as_mut().ok_or_else(|| self.gone())?.insert(number, sender);
+            number
+        };
+        let process = Process { line: Arc::clone(self), channel, frames };
+        process.send(&Frame::Start(program))?;
+        Ok(process)
+    }
+
+    /// Runs a shell's commands to their end, which must be a good one.
+    pub(crate) fn shell(self: &Arc<Self>, commands: &str, limit: Duration) -> Result<String, String> {
+        let output = self.start(shell(commands, &[]))?.wait(limit)?;
+        if output.end.is_success() {
+            return Ok(output.text);
+        }
+        Err(format!("in guest {}, \"{commands}\" {}: {}", self.guest, output.end, output.text.trim()))
+    }
+
+    /// Says so in a sentence when the guest is gone.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.channels().open.is_some() { Ok(()) } else { Err(self.gone()) }
+    }
+
+    /// Which guest this is.
+    pub(crate) fn guest(&self) -> usize {
+        self.guest
+    }
+
+    fn hand_out(&self, mut output: ChildStdout) {
+        while let Ok((channel, frame)) = frame::read(&mut output) {
+            if let Some(sender) = self.channels().open.as_ref().and_then(|open| open.get(&channel)) {
+                // Nobody wants what comes for a process that was given up.
+                let _ = sender.send(frame);
+            }
+        }
+        self.channels().open = None;
+    }
+
+    fn channels(&self) -> MutexGuard<'_, Channels> {
+        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn gone(&self) -> String {
+        format!("guest {} is gone; what its kernel and QEMU say is in {}", self.guest, self.logs)
+    }
+}
+
+impl Process {
+    /// Tells the guest something about this process.
+    pub(crate) fn send(&self, frame: &Frame) -> Result<(), String> {
+        self.line.send(self.channel, frame)
+    }
+
+    /// What another thread needs to tell the guest something about this process.
+    pub(crate) fn remote(&self) -> Remote {
+        Remote { line: Arc::clone(&self.line), channel: self.channel }
+    }
+
+    /// The next frame; `None` when none comes within `limit`.
+    pub(crate) fn next(&self, limit: Duration) -> Result<Option<Frame>, String> {
+        match self.frames.recv_timeout(limit) {
+            Ok(frame) => Ok(Some(frame)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(self.line.gone()),
+        }
+    }
+
+    /// Waits for the process's end.
+    pub(crate) fn wait(self, limit: Duration) -> Result<Output, String> {
+        let mut text = Vec::new();
+        let end = self.wait_into(&mut text, limit)?;
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let slow = || {
+            let (seconds, guest) = (limit.as_secs(), self.line.guest);
+            format!(
+                "a process in guest {guest} did not end within {seconds} s and was killed; it wrote: {}",
+                text.trim()
+            )
+        };
+        Ok(Output { end: end.ok_or_else(slow)?, text })
+    }
+
+    /// Waits for the process's end and keeps what it writes in `text`; `None` when it still runs after `limit`.
+    pub(crate) fn wait_into(&self, text: &mut Vec<u8>, limit: Duration) -> Result<Option<End>, String> {
+        let begin = Instant::now();
+        loop {
+            match self.next(limit.saturating_sub(begin.elapsed()))? {
+                Some(Frame::Output(bytes) | Frame::Error(bytes)) => text.extend(bytes),
+                Some(Frame::Ended(end)) => return Ok(Some(end)),
+                Some(_) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Means nothing for a process that has ended; and with its guest gone, it is gone.
+        let _ = self.send(&Frame::Signal(KILL));
+        if let Some(open) = self.line.channels().open.as_mut() {
+            open.remove(&self.channel);
+        }
+    }
+}
+
+/// The signal that no process survives.
+pub(crate) const KILL: i32 = 9;
+
+/// Tells a guest something about one process.
+#[derive(Clone, Debug)]
+pub(crate) struct Remote {
+    line: Arc<Line>,
+    channel: u32,
+}
+
+impl Remote {
+    /// As [`Process::send`].
+    pub(crate) fn send(&self, frame: &Frame) -> Result<(), String> {
+        self.line.send(self.channel, frame)
+    }
+}
+
+impl Line {
+    fn send(&self, channel: u32, frame: &Frame) -> Result<(), String> {
+        let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
+        frame::write(&mut *input, channel, frame).map_err(|_: io::Error| self.gone())
+    }
+}
+
+/// The program that runs a shell's commands, with `variables` besides the few that every program wants.
+pub(crate) fn shell(commands: &str, variables: &[(String, String)]) -> Program {
+    let common = [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("HOME", "/root")];
+    let common = common.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let words = ["/bin/sh", "-ec", commands].map(str::to_owned).to_vec();
+    Program { words, environment: common.into_iter().chain(variables.iter().cloned()).collect(), socket: false }
+}

@@ -1,0 +1,282 @@
+//! The lab: real RDMA (soft-RoCE) between small emulated machines, on any machine (docs/lab.md).
+//!
+//! A [`scenario`] says which guests there are, what the cables between them carry, what runs and what must hold. A [`rig`]
+//! is a scenario's guests, booted.
+
+mod agent;
+mod bench;
+mod cable;
+mod figure;
+mod frame;
+mod guest;
+mod image;
+mod packages;
+mod programs;
+mod ranks;
+mod report;
+mod rig;
+mod scenario;
+mod stand_in;
+
+use crate::dist::{Dist, dist};
+use crate::process::{root, target};
+use report::{RunReport, ScenarioReport};
+use rig::{Rig, Site};
+use scenario::{Kind, Run, Scenario};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Runs the scenarios that `arguments` name, or all.
+pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
+    match arguments.split_first() {
+        // How the lab starts itself; see `agent` and `stand_in`.
+        Some((first, [])) if first == "--as-agent" => return agent::serve(),
+        Some((first, rest)) if first == "--as-rank" => return stand_in::run(rest),
+        _ => {}
+    }
+    let wanted = Wanted::read(arguments, Scenario::read_all(&root().join("lab"))?)?;
+    if wanted.list {
+        for Scenario { name, short, about, .. } in &wanted.scenarios {
+            println!("{name:<16}{}  {about}", if *short { "short" } else { "     " });
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    packages::require(wanted.install || packages::is_continuous_integration())?;
+    let folder = target().join("lab");
+    fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    let image = image::prepare(&folder)?;
+    let has_bench = |run: &Run| matches!(run.kind(), Kind::Bench(_));
+    let needs_dist = wanted.scenarios.iter().any(|scenario| scenario.runs.iter().any(has_bench));
+    let built = if needs_dist { Some(dist()?) } else { None };
+    let scratch = Scratch::new()?;
+    let site = Site { image, program: scratch.program()?, scratch: scratch.0.clone(), logs: folder.join("log") };
+    let mut reports = Vec::new();
+    for scenario in &wanted.scenarios {
+        eprintln!("=== {}: {}", scenario.name, scenario.about);
+        let report = play(scenario, &site, built.as_ref());
+        if let Some(failure) = &report.failure {
+            eprintln!("  FAILED: {failure}");
+        }
+        reports.push(report);
+    }
+    let failures: Vec<String> = reports.iter().flat_map(ScenarioReport::failures).collect();
+    if wanted.json {
+        let by_name: BTreeMap<&str, &ScenarioReport> =
+            reports.iter().map(|report| (report.name.as_str(), report)).collect();
+        println!("{}", serde_json::to_string_pretty(&by_name).map_err(|error| error.to_string())?);
+    } else {
+        for failure in &failures {
+            println!("failed: {failure}");
+        }
+        let failed = reports.iter().filter(|report| report.failures().next().is_some()).count();
+        println!(
+            "{} scenarios passed, {failed} failed; what was said: {}",
+            reports.len() - failed,
+            site.logs.display()
+        );
+    }
+    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What is wanted.
+#[derive(Debug, Default)]
+struct Wanted {
+    scenarios: Vec<Scenario>,
+    list: bool,
+    json: bool,
+    install: bool,
+}
+
+impl Wanted {
+    fn read(arguments: &[String], mut known: Vec<Scenario>) -> Result<Self, String> {
+        let mut wanted = Self::default();
+        let (mut names, mut short) = (Vec::new(), false);
+        for argument in arguments {
+            match argument.as_str() {
+                "--list" => wanted.list = true,
+                "--json" => wanted.json = true,
+                "--install" => wanted.install = true,
+                "--short" => short = true,
+                name if known.iter().any(|scenario| scenario.name == name) => names.push(name),
+                unknown => {
+                    let known: Vec<&str> = known.iter().map(|scenario| scenario.name.as_str()).collect();
+                    return Err(format!(
+                        "cargo xtask lab cannot use \"{}\"; it takes --list, --short, --json, --install and the names of \
+                         scenarios: {}",
+                        unknown.escape_debug(),
+                        known.join(", ")
+                    ));
+                }
+            }
+        }
+        known.retain(|scenario| {
+            let is_named = names.is_empty() || names.contains(&scenario.name.as_str());
+            is_named && (!short || scenario.short)
+        });
+        wanted.scenarios = known;
+        Ok(wanted)
+    }
+}
+
+/// A folder for sockets, whose names must be short, and for a copy of this program, which a build may replace meanwhile.
+/// Dropping it removes it.
+struct Scratch(PathBuf);
+
+/// What the names of these folders begin with; a process number follows.
+const SCRATCH: &str = "railweave-lab-";
+
+impl Scratch {
+    fn new() -> Result<Self, String> {
+        let parent = std::env::temp_dir();
+        // Those of labs that were killed.
+        for entry in fs::read_dir(&parent).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let pid = name.strip_prefix(SCRATCH).filter(|pid| pid.parse::<u32>().is_ok());
+            if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+                // Another user's stays.
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+        let folder = parent.join(format!("{SCRATCH}{}", std::process::id()));
+        let name = folder.display().to_string();
+        if name.len() > 60 || name.contains(|c: char| c.is_whitespace() || c == ',') {
+            return Err(format!(
+                "the lab cannot put its sockets into {name}: QEMU wants a short path without blanks and commas; set TMPDIR to one"
+            ));
+        }
+        fs::create_dir_all(&folder).map_err(|error| format!("cannot make {name}: {error}"))?;
+        Ok(Self(folder))
+    }
+
+    /// Copies this program into the folder.
+    fn program(&self) -> Result<PathBuf, String> {
+        let copy = self.0.join("xtask");
+        let copied = std::env::current_exe().and_then(|program| fs::copy(program, &copy));
+        copied.map(|_| copy).map_err(|error| format!("cannot copy this program to {}: {error}", self.0.display()))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // The next lab tries again.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Boots a scenario's guests and runs what it says.
+fn play(scenario: &Scenario, site: &Site, built: Option<&Dist>) -> ScenarioReport {
+    let begin = Instant::now();
+    let mut runs = Vec::new();
+    let failure = play_into(&mut runs, scenario, site, built).err();
+    ScenarioReport { name: scenario.name.clone(), seconds: begin.elapsed().as_secs_f64(), failure, runs }
+}
+
+fn play_into(
+    reports: &mut Vec<(String, RunReport)>,
+    scenario: &Scenario,
+    site: &Site,
+    built: Option<&Dist>,
+) -> Result<(), String> {
+    let logs = site.logs.join(&scenario.name);
+    if logs.exists() {
+        fs::remove_dir_all(&logs).map_err(|error| format!("cannot remove {}: {error}", logs.display()))?;
+    }
+    fs::create_dir_all(&logs).map_err(|error| format!("cannot make {}: {error}", logs.display()))?;
+    let mut tests = BTreeMap::new();
+    for run in &scenario.runs {
+        if let Kind::Test(test) = run.kind() {
+            tests.insert(&run.name, programs::build(test)?);
+        }
+    }
+    let rig = Rig::boot(scenario, site, &logs)?;
+    for run in &scenario.runs {
+        let begin = Instant::now();
+        let (log, variables) = (logs.join(&run.name), variables(scenario, run));
+        let report = match (run.kind(), tests.get(&run.name), built) {
+            (Kind::Bench(arguments), _, Some(built)) => {
+                bench::run(&rig, site, built, run, &filled_in(arguments), &variables, &log)
+            }
+            (Kind::Test(test), Some(program), _) => programs::test(&rig, run, test, program, &variables, &log),
+            (Kind::Commands(commands), ..) => {
+                let mut commands = commands.to_vec();
+                commands.iter_mut().for_each(|command| command.line = filled_in(&command.line));
+                programs::commands(&rig, run, &commands, &variables, &log)
+            }
+            (Kind::Bench(_), _, None) | (Kind::Test(_), None, _) => unreachable!("what runs was built before"),
+        };
+        let mut report = report.map_err(|error| format!("run {}: {error}", run.name))?;
+        report.check(&run.hold);
+        report.seconds = begin.elapsed().as_secs_f64();
+        eprint!("{}", report.describe(&run.name, &run.hold));
+        reports.push((run.name.clone(), report));
+        rig.check()?;
+    }
+    Ok(())
+}
+
+/// The variables of a run; its own win over the scenario's.
+fn variables(scenario: &Scenario, run: &Run) -> Vec<(String, String)> {
+    let mut variables = scenario.environment.clone();
+    variables.extend(run.environment.clone());
+    variables.into_iter().map(|(name, value)| (name, filled_in(&value))).collect()
+}
+
+/// `text` with the paths of the repository and of cargo's build directory where it says {root} and {target}.
+fn filled_in(text: &str) -> String {
+    text.replace("{root}", &root().display().to_string()).replace("{target}", &target().display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(arguments: &[&str]) -> Result<Wanted, String> {
+        let scenario = |name: &str, short: bool| {
+            let text = format!(
+                "about = \"\"\nshort = {short}\n[[run]]\nname = \"a\"\ncommand = [{{ guest = 0, line = \"true\" }}]"
+            );
+            Scenario::parse(name, &text).unwrap()
+        };
+        let known = vec![scenario("long", false), scenario("quick", true), scenario("other", true)];
+        let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+        Wanted::read(&arguments, known)
+    }
+
+    #[test]
+    fn names_and_options_say_what_is_played() {
+        let names = |arguments: &[&str]| -> Vec<String> {
+            wanted(arguments).unwrap().scenarios.into_iter().map(|scenario| scenario.name).collect()
+        };
+        assert_eq!(names(&[]), ["long", "quick", "other"]);
+        assert_eq!(names(&["--json", "--short"]), ["quick", "other"]);
+        assert_eq!(names(&["other", "long"]), ["long", "other"]);
+        assert!(wanted(&["--list"]).unwrap().list);
+        assert_eq!(names(&["other", "long", "--short"]), ["other"]);
+        for wrong in [&["absent"][..], &["--jsn"]] {
+            let error = wanted(wrong).unwrap_err();
+            assert!(error.contains("--install") && error.contains("long, quick, other"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_run_overrides_the_variables_of_its_scenario() {
+        let text = "about = \"\"\n[environment]\nA = \"1\"\nB = \"2\"\n[[run]]\nname = \"a\"\nbench = \"\"\n\
+                    environment = { B = \"{root}/3\" }";
+        let scenario = Scenario::parse("s", text).unwrap();
+        let variables = variables(&scenario, &scenario.runs[0]);
+        let three = format!("{}/3", root().display());
+        assert_eq!(variables, [("A".to_owned(), "1".to_owned()), ("B".to_owned(), three)]);
+    }
+
+    #[test]
+    fn a_folder_for_sockets_goes_with_its_lab() {
+        let scratch = Scratch::new().unwrap();
+        let folder = scratch.0.clone();
+        assert!(scratch.program().unwrap().is_file());
+        drop(scratch);
+        assert!(!folder.exists());
+    }
+}

@@ -1,0 +1,145 @@
+//! The runs of tests and of plain commands in guests.
+
+use crate::lab::frame::{End, Frame, Program};
+use crate::lab::guest::{KILL, Output, Process, shell};
+use crate::lab::report::RunReport;
+use crate::lab::rig::Rig;
+use crate::lab::scenario::{Command, Run, Test};
+use crate::process::cargo;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a command in the background may go on after the last one in the foreground, to end by itself.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// How long one look for a listener may take.
+const LOOK_LIMIT: Duration = Duration::from_secs(30);
+
+/// Builds a test program and answers its path.
+pub(crate) fn build(test: &Test) -> Result<PathBuf, String> {
+    let Test { package, name, .. } = test;
+    let mut command = cargo(&["test", "--package", package, "--test", name, "--no-run", "--message-format=json"]);
+    let output = command.stderr(Stdio::inherit()).output().map_err(|error| format!("cannot run cargo: {error}"))?;
+    if !output.status.success() {
+        return Err(format!(
+            "cargo cannot build the test {name} of {package}: {}; what it says is above",
+            output.status
+        ));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let messages = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let ours = messages.filter(|message| message["target"]["name"] == name.as_str());
+    let mut programs = ours.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
+    programs.next_back().ok_or_else(|| format!("cargo built no program for the test {name} of {package}"))
+}
+
+/// Runs a test that was built. Its output goes to a file whose name begins with `log`.
+pub(crate) fn test(
+    rig: &Rig,
+    run: &Run,
+    test: &Test,
+    program: &Path,
+    variables: &[(String, String)],
+    log: &Path,
+) -> Result<RunReport, String> {
+    let words = std::iter::once(program.display().to_string()).chain(test.arguments.iter().cloned());
+    let program = Program { words: words.collect(), ..shell("", variables) };
+    let process = rig.line(test.guest).start(program)?;
+    let (output, late) = finish(&process, Duration::from_secs(run.limit_s))?;
+    keep(log, "test", &output)?;
+    let mut report = RunReport::new(&output.text);
+    report.failures.extend(verdict("the test", run, &output, late));
+    Ok(report)
+}
+
+/// Runs commands one after the other. Their output goes to files whose names begin with `log`.
+pub(crate) fn commands(
+    rig: &Rig,
+    run: &Run,
+    commands: &[Command],
+    variables: &[(String, String)],
+    log: &Path,
+) -> Result<RunReport, String> {
+    let begin = Instant::now();
+    let left = || Duration::from_secs(run.limit_s).saturating_sub(begin.elapsed());
+    let mut started: Vec<(&Command, Process)> = Vec::new();
+    let mut ended: Vec<(&Command, Output, bool)> = Vec::new();
+    for command in commands {
+        let process = rig.line(command.guest).start(shell(&command.line, variables))?;
+        if let Some(port) = command.listens {
+            wait_for_listener(rig, command, port, left())?;
+        }
+        if command.background {
+            started.push((command, process));
+        } else {
+            let (output, late) = finish(&process, left())?;
+            ended.push((command, output, late));
+        }
+    }
+    for (command, process) in started {
+        let (mut output, late) = finish(&process, left().min(GRACE))?;
+        if late {
+            // What is in the background need not end by itself.
+            output.end = End::Status(0);
+        }
+        ended.push((command, output, false));
+    }
+    let mut report = RunReport::new("");
+    for (index, (command, output, late)) in ended.iter().enumerate() {
+        keep(log, &format!("command{index}"), output)?;
+        report.add_text(&output.text);
+        let line = format!("in guest {}, \"{}\"", command.guest, command.line);
+        report.failures.extend(verdict(&line, run, output, *late));
+        for reading in &command.figures {
+            match reading.pattern.number_in(&output.text) {
+                Some(number) => report.figures.add(&reading.name, number * reading.times),
+                None => report.failures.push(format!("{line} wrote nothing like \"{}\"", reading.pattern)),
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// Waits for the end of a process; kills it after `limit`, and says whether that was so.
+fn finish(process: &Process, limit: Duration) -> Result<(Output, bool), String> {
+    let mut text = Vec::new();
+    let mut end = process.wait_into(&mut text, limit)?;
+    let late = end.is_none();
+    if late {
+        process.send(&Frame::Signal(KILL))?;
+        end = process.wait_into(&mut text, GRACE)?;
+    }
+    let text = String::from_utf8_lossy(&text).into_owned();
+    Ok((Output { text, end: end.unwrap_or(End::Signal(KILL)) }, late))
+}
+
+fn verdict(what: &str, run: &Run, output: &Output, late: bool) -> Option<String> {
+    if late {
+        Some(format!("{what} did not end in time and was killed; limit_s is {}", run.limit_s))
+    } else if output.end.is_success() {
+        None
+    } else {
+        Some(format!("{what} {}", output.end))
+    }
+}
+
+fn wait_for_listener(rig: &Rig, command: &Command, port: u16, limit: Duration) -> Result<(), String> {
+    let begin = Instant::now();
+    while begin.elapsed() < limit {
+        let listeners = rig.line(command.guest).shell(&format!("ss -Hltn 'sport = :{port}'"), LOOK_LIMIT)?;
+        if !listeners.trim().is_empty() {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+    Err(format!("in guest {}, \"{}\" never listened on port {port}", command.guest, command.line))
+}
+
+fn keep(log: &Path, what: &str, output: &Output) -> Result<(), String> {
+    let path = PathBuf::from(format!("{}.{what}.log", log.display()));
+    fs::write(&path, &output.text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}

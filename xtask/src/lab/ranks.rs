@@ -1,0 +1,210 @@
+//! The ranks of a bench, seen from this machine: between each rank's stand-in and the rank in its guest the lab passes
+//! everything on, and remembers what was said and how it ended.
+
+use crate::lab::frame::{self, End, Frame};
+use crate::lab::guest::{KILL, Line, Process, Remote};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often waiting threads look whether things have changed.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Waits for stand-ins on a socket, for one bench. Dropping it ends that.
+#[derive(Debug)]
+pub(crate) struct Ranks {
+    socket: PathBuf,
+    shared: Arc<Shared>,
+}
+
+/// What is known of one rank.
+#[derive(Clone, Debug)]
+pub(crate) struct Rank {
+    /// When its process was started.
+    pub(crate) started: Instant,
+    /// The text in what it wrote to standard error, and told its parent.
+    pub(crate) said: String,
+    /// When and how it ended.
+    pub(crate) ended: Option<(Instant, End)>,
+    process: Remote,
+}
+
+#[derive(Debug)]
+struct Shared {
+    lines: Vec<Arc<Line>>,
+    /// Where each rank's output goes: this, then the rank's number.
+    log: PathBuf,
+    ranks: Mutex<[Option<Rank>; 2]>,
+    alone: AtomicBool,
+    over: AtomicBool,
+}
+
+impl Ranks {
+    /// Listens on `socket`; rank 0 runs behind the first of `lines`. Log files have names that begin with `log`.
+    pub(crate) fn listen(socket: &Path, lines: Vec<Arc<Line>>, log: &Path) -> Result<Self, String> {
+        let cannot = |error: io::Error| format!("cannot listen on {}: {error}", socket.display());
+        match fs::remove_file(socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(error)),
+            _ => {}
+        }
+        let listener = UnixListener::bind(socket).map_err(cannot)?;
+        listener.set_nonblocking(true).map_err(cannot)?;
+        let shared = Arc::new(Shared {
+            lines,
+            log: log.to_owned(),
+            ranks: Mutex::default(),
+            alone: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+        });
+        let for_thread = Arc::clone(&shared);
+        thread::spawn(move || for_thread.accept(&listener));
+        Ok(Self { socket: socket.to_owned(), shared })
+    }
+
+    /// Where stand-ins find the lab.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// What is known of a rank; nothing until its process was started.
+    pub(crate) fn rank(&self, number: usize) -> Option<Rank> {
+        self.shared.ranks()[number].clone()
+    }
+
+    /// Kills a rank.
+    pub(crate) fn kill(&self, number: usize) -> Result<(), String> {
+        let process = self.shared.ranks()[number].as_ref().map(|rank| rank.process.clone());
+        let process = process.ok_or_else(|| format!("rank {number} cannot be killed: it never started"))?;
+        process.send(&Frame::Signal(KILL))
+    }
+
+    /// From now on, holds back all that ranks and their parent tell each other, or no more.
+    pub(crate) fn leave_alone(&self, alone: bool) {
+        self.shared.alone.store(alone, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        self.leave_alone(false);
+        self.shared.over.store(true, Ordering::SeqCst);
+        for rank in self.shared.ranks().iter().flatten().filter(|rank| rank.ended.is_none()) {
+            // The next bench has the guests for itself. With its guest gone, a rank is gone.
+            let _ = rank.process.send(&Frame::Signal(KILL));
+        }
+        // Somebody may have removed it already, with the folder it is in.
+        let _ = fs::remove_file(&self.socket);
+    }
+}
+
+impl Shared {
+    fn accept(self: &Arc<Self>, listener: &UnixListener) {
+        while !self.over.load(Ordering::SeqCst) {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    let shared = Arc::clone(self);
+                    thread::spawn(move || {
+                        if let Err(error) = shared.serve(stream) {
+                            eprintln!("the lab cannot serve a rank: {error}");
+                        }
+                    });
+                }
+                Err(_) => thread::sleep(LOOK),
+            }
+        }
+    }
+
+    /// Serves one stand-in until its rank has ended.
+    fn serve(self: &Arc<Self>, mut stand_in: UnixStream) -> Result<(), String> {
+        let lost = |error: io::Error| format!("its stand-in is gone: {error}");
+        stand_in.set_nonblocking(false).map_err(lost)?;
+        let (number, Frame::Start(program)) = frame::read(&mut stand_in).map_err(lost)? else {
+            return Err("its stand-in does not begin with a program".to_owned());
+        };
+        let number = number as usize;
+        let is_new = self.ranks().get(number).is_some_and(Option::is_none);
+        let line = self.lines.get(number).filter(|_| is_new);
+        let line = line.ok_or_else(|| format!("a bench has one rank 0 and one rank 1, and this is rank {number}"))?;
+        let log = PathBuf::from(format!("{}.rank{number}.log", self.log.display()));
+        let log = File::create(&log).map_err(|error| format!("cannot write {}: {error}", log.display()))?;
+        let process = line.start(program)?;
+        let rank = Rank { started: Instant::now(), said: String::new(), ended: None, process: process.remote() };
+        self.ranks()[number] = Some(rank);
+        let (reader, remote, shared) = (stand_in.try_clone().map_err(lost)?, process.remote(), Arc::clone(self));
+        thread::spawn(move || shared.pass_on_to_guest(reader, &remote));
+        let passed_on = self.pass_on_from_guest(number, &process, &mut stand_in, log);
+        // Ends the thread that reads from it, too. Fails only for a stand-in that is gone.
+        let _ = stand_in.shutdown(Shutdown::Both);
+        passed_on
+    }
+
+    fn pass_on_to_guest(&self, mut stand_in: UnixStream, process: &Remote) {
+        while let Ok((_, frame)) = frame::read(&mut stand_in) {
+            while self.alone.load(Ordering::SeqCst) {
+                thread::sleep(LOOK);
+            }
+            if process.send(&frame).is_err() {
+                return;
+            }
+        }
+        // Without its stand-in a rank has no parent. Means nothing for one that has ended.
+        let _ = process.send(&Frame::Signal(KILL));
+    }
+
+    fn pass_on_from_guest(
+        &self,
+        number: usize,
+        process: &Process,
+        stand_in: &mut UnixStream,
+        mut log: File,
+    ) -> Result<(), String> {
+        let (mut held, mut is_over) = (Vec::new(), false);
+        while !(is_over && held.is_empty()) {
+            let frame = if is_over { None } else { process.next(LOOK)? };
+            if let Some(frame) = frame {
+                is_over = matches!(frame, Frame::Ended(_));
+                if let Frame::Output(bytes) | Frame::Error(bytes) = &frame {
+                    log.write_all(bytes).map_err(|error| format!("cannot write a log file: {error}"))?;
+                }
+                self.note(number, &frame);
+                held.push(frame);
+            } else if is_over {
+                thread::sleep(LOOK);
+            }
+            if !self.alone.load(Ordering::SeqCst) {
+                for frame in held.drain(..) {
+                    // A stand-in that is gone shows on the other way, too, and then the rank is killed.
+                    let _ = frame::write(stand_in, 0, &frame);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&self, number: usize, frame: &Frame) {
+        let mut ranks = self.ranks();
+        let Some(rank) = &mut ranks[number] else { return };
+        match frame {
+            Frame::Answer(bytes) | Frame::Output(bytes) | Frame::Error(bytes) => {
+                rank.said.extend(String::from_utf8_lossy(bytes).chars().filter(|c| is_text(*c)));
+            }
+            Frame::Ended(end) => rank.ended = Some((Instant::now(), end.clone())),
+            _ => {}
+        }
+    }
+
+    fn ranks(&self) -> MutexGuard<'_, [Option<Rank>; 2]> {
+        self.ranks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a character can be part of what a rank says: what it tells its parent is not all text.
+fn is_text(c: char) -> bool {
+    c == '\n' || !c.is_control() && c != char::REPLACEMENT_CHARACTER
+}

@@ -1,0 +1,132 @@
+//! What came out of runs and scenarios, for people and as JSON.
+
+use crate::lab::figure::{Figures, Threshold};
+use serde::{Serialize, Serializer};
+
+/// How many lines of a run's output a report keeps.
+const LINES: usize = 12;
+
+/// What came out of a run.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct RunReport {
+    /// How long it took.
+    pub(crate) seconds: f64,
+    /// The load of this machine at its end, the kernel's average over a minute. The guests make about one each; what
+    /// others add slows them down.
+    pub(crate) load: f64,
+    /// What was measured; bandwidths in Mbit/s.
+    pub(crate) figures: Figures,
+    /// What did not hold; the run passed when this is empty.
+    pub(crate) failures: Vec<String>,
+    /// The last lines that it wrote.
+    pub(crate) text: String,
+}
+
+/// What came out of a scenario.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ScenarioReport {
+    /// Its name.
+    #[serde(skip)]
+    pub(crate) name: String,
+    /// How long it took with the guests' boot.
+    pub(crate) seconds: f64,
+    /// Why it could not begin, or go on.
+    pub(crate) failure: Option<String>,
+    /// Its runs by name, in their order; those that came after a failure are absent.
+    #[serde(serialize_with = "by_name")]
+    pub(crate) runs: Vec<(String, RunReport)>,
+}
+
+impl RunReport {
+    /// Of a run that wrote `text`.
+    pub(crate) fn new(text: &str) -> Self {
+        let mut report =
+            Self { seconds: 0.0, load: load(), figures: Figures::default(), failures: Vec::new(), text: String::new() };
+        report.add_text(text);
+        report
+    }
+
+    /// Adds the last lines of `text`.
+    pub(crate) fn add_text(&mut self, text: &str) {
+        let lines: Vec<&str> = text.lines().collect();
+        for line in &lines[lines.len().saturating_sub(LINES)..] {
+            self.text.push_str(line);
+            self.text.push('\n');
+        }
+    }
+
+    /// Notes what does not hold of the figures. A run that failed already has no figures to speak of.
+    pub(crate) fn check(&mut self, thresholds: &[Threshold]) {
+        if self.failures.is_empty() {
+            self.failures = thresholds.iter().filter_map(|threshold| threshold.check(&self.figures).err()).collect();
+        }
+    }
+
+    /// The report for people, with what had to hold.
+    pub(crate) fn describe(&self, name: &str, thresholds: &[Threshold]) -> String {
+        let verdict = if self.failures.is_empty() { "passed" } else { "FAILED" };
+        let mut text = format!("  {name}: {verdict} in {:.1} s\n", self.seconds);
+        for (figure, value) in self.figures.iter() {
+            let wanted = thresholds.iter().filter(|threshold| threshold.figure() == figure);
+            let wanted: String = wanted.map(|threshold| format!("  ({})", threshold.wanted())).collect();
+            text += &format!("    {figure:<28}{value:>12.1}{wanted}\n");
+        }
+        for failure in &self.failures {
+            text += &format!("    failed: {failure}\n");
+        }
+        if !self.failures.is_empty() {
+            let processors = std::thread::available_parallelism().map_or(1, usize::from);
+            text += &format!("    the load of this machine: {:.1} on {processors} processors\n", self.load);
+            text.extend(self.text.lines().map(|line| format!("    | {line}\n")));
+        }
+        text
+    }
+}
+
+impl ScenarioReport {
+    /// What failed, a line each.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = String> {
+        let own = self.failure.iter().map(|failure| format!("{}: {failure}", self.name));
+        let runs = self.runs.iter().flat_map(|(run, report)| report.failures.iter().map(move |failure| (run, failure)));
+        own.chain(runs.map(|(run, failure)| format!("{}, {run}: {failure}", self.name)))
+    }
+}
+
+/// The load of this machine; zero where the kernel does not say.
+fn load() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0.0)
+}
+
+fn by_name<S: Serializer>(runs: &[(String, RunReport)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(runs.iter().map(|(name, report)| (name, report)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_says_what_failed_and_keeps_the_runs_in_order() {
+        let thresholds = vec![Threshold::try_from("a >= 2".to_owned()).unwrap()];
+        let mut good = RunReport::new("one\ntwo");
+        good.figures.add("a", 3.0);
+        good.check(&thresholds);
+        let mut bad = RunReport::new(&"line\n".repeat(100));
+        bad.figures.add("a", 1.0);
+        bad.check(&thresholds);
+        assert_eq!(bad.text.lines().count(), LINES);
+        assert!(good.describe("z", &thresholds).contains("3.0  (>= 2)"), "{}", good.describe("z", &thresholds));
+        assert!(bad.describe("b", &thresholds).contains("failed: a is 1.0, but should be >= 2"));
+        let report = ScenarioReport {
+            name: "s".to_owned(),
+            seconds: 1.0,
+            failure: None,
+            runs: vec![("z".to_owned(), good), ("b".to_owned(), bad)],
+        };
+        assert_eq!(report.failures().collect::<Vec<_>>(), ["s, b: a is 1.0, but should be >= 2"]);
+        let json = serde_json::to_string(&report).unwrap();
+        assert!(json.find("\"z\"").unwrap() < json.find("\"b\"").unwrap(), "{json}");
+        assert!(json.contains(r#""figures":{"a":3.0}"#), "{json}");
+    }
+}

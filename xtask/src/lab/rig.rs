@@ -1,0 +1,121 @@
+//! The guests of a scenario with the cables between them.
+
+use crate::lab::cable::{Cable, Port};
+use crate::lab::guest::{Guest, Line, Plug};
+use crate::lab::image::Image;
+use crate::lab::scenario::{CableEnd, Deed, Loss, Scenario};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// How long a guest may take to set up its ports.
+const SET_UP_LIMIT: Duration = Duration::from_secs(60);
+
+/// What all scenarios have in common.
+#[derive(Debug)]
+pub(crate) struct Site {
+    /// What guests boot.
+    pub(crate) image: Image,
+    /// This program, where no build replaces it.
+    pub(crate) program: PathBuf,
+    /// A folder for sockets, with a short name.
+    pub(crate) scratch: PathBuf,
+    /// A folder with a folder of log files for each scenario.
+    pub(crate) logs: PathBuf,
+}
+
+/// Guests that run. Dropping this turns them off.
+#[derive(Debug)]
+pub(crate) struct Rig {
+    guests: Vec<Guest>,
+    cables: Vec<Cable>,
+    ports: Vec<Port>,
+}
+
+impl Rig {
+    /// Boots the guests and plugs in the cables. Log files go to the folder `logs`.
+    pub(crate) fn boot(scenario: &Scenario, site: &Site, logs: &Path) -> Result<Self, String> {
+        let ports = Port::all(&scenario.cables);
+        let mut guests = Vec::with_capacity(scenario.guests);
+        for guest in 0..scenario.guests {
+            let plugs: Vec<Plug> =
+                ports.iter().filter(|port| port.guest == guest).map(|port| plug(site, &ports, *port)).collect();
+            guests.push(Guest::boot(guest, &site.image, &site.program, scenario.memory_mib, &plugs, logs)?);
+        }
+        let rig = Self { guests, cables: scenario.cables.clone(), ports };
+        rig.guests.iter().try_for_each(Guest::wait_ready)?;
+        rig.each_guest(|port| port.set_up() + &rig.cables[port.cable].shape(port, None))?;
+        Ok(rig)
+    }
+
+    /// Says so in a sentence when a guest is gone.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        self.guests.iter().try_for_each(|guest| guest.line().check())
+    }
+
+    /// The way to a guest's processes.
+    pub(crate) fn line(&self, guest: usize) -> &Arc<Line> {
+        self.guests[guest].line()
+    }
+
+    /// The ways to all guests' processes.
+    pub(crate) fn lines(&self) -> Vec<Arc<Line>> {
+        self.guests.iter().map(|guest| Arc::clone(guest.line())).collect()
+    }
+
+    /// Does to cables and ports what `deed` says; a rank is not the rig's to kill.
+    pub(crate) fn carry_out(&self, deed: Deed) -> Result<(), String> {
+        let here = |end: CableEnd| move |port: Port| (port.cable, port.guest) == (end.cable, end.guest);
+        match deed {
+            Deed::Kill(_) => Ok(()),
+            Deed::Loss(Loss { cable, percent }) => {
+                self.at(|port| port.cable == cable, |port| self.cables[cable].shape(port, Some(percent)))
+            }
+            Deed::Down(end) => self.at(here(end), |port| port.switch(false)),
+            Deed::Up(end) => self.at(here(end), |port| port.switch(true)),
+            Deed::Restore(cable) => {
+                self.at(|port| port.cable == cable, |port| port.switch(true) + &self.cables[cable].shape(port, None))
+            }
+        }
+    }
+
+    /// Makes every cable as it was at first.
+    pub(crate) fn restore(&self) -> Result<(), String> {
+        self.each_guest(|port| port.switch(true) + &self.cables[port.cable].shape(port, None))
+    }
+
+    fn each_guest(&self, commands: impl Fn(Port) -> String) -> Result<(), String> {
+        self.at(|_| true, commands)
+    }
+
+    /// Runs the commands for those of the ports that `is_meant`, in all guests at the same time.
+    fn at(&self, is_meant: impl Fn(Port) -> bool, commands: impl Fn(Port) -> String) -> Result<(), String> {
+        let of = |guest: usize| -> String {
+            let meant = self.ports.iter().copied().filter(|port| port.guest == guest && is_meant(*port));
+            meant.map(&commands).collect()
+        };
+        let all: Vec<(Arc<Line>, String)> = self
+            .lines()
+            .into_iter()
+            .map(|line| {
+                let commands = of(line.guest());
+                (line, commands)
+            })
+            .collect();
+        thread::scope(|scope| {
+            let meant = all.iter().filter(|(_, commands)| !commands.is_empty());
+            let threads: Vec<_> =
+                meant.map(|(line, commands)| scope.spawn(|| line.shell(commands, SET_UP_LIMIT).map(drop))).collect();
+            let mut ends = threads.into_iter().map(thread::ScopedJoinHandle::join);
+            ends.try_for_each(|end| end.unwrap_or_else(|_| Err("a thread of the lab panicked".to_owned())))
+        })
+    }
+}
+
+/// The plug of a port. The two sockets of a cable are known by the guests at its ends.
+fn plug(site: &Site, ports: &[Port], port: Port) -> Plug {
+    let socket = |guest: usize| site.scratch.join(format!("cable{}.{guest}", port.cable)).display().to_string();
+    let other = ports.iter().find(|other| other.cable == port.cable && other.guest != port.guest);
+    Plug { here: socket(port.guest), there: other.map(|other| socket(other.guest)), mac: port.mac() }
+}

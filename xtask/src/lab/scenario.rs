@@ -1,0 +1,491 @@
+//! What a scenario file says (docs/lab.md).
+
+use crate::lab::cable::Cable;
+use crate::lab::figure::{Pattern, Threshold};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// The most guests of a scenario.
+const MAX_GUESTS: usize = 4;
+
+/// One scenario: guests, the cables between them, and what runs there, one after the other.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Scenario {
+    /// The name of its file.
+    #[serde(skip)]
+    pub(crate) name: String,
+    /// What it shows, in a line.
+    pub(crate) about: String,
+    /// Whether the short run has it.
+    #[serde(default)]
+    pub(crate) short: bool,
+    /// How many guests, 1 to 4.
+    #[serde(default = "two")]
+    pub(crate) guests: usize,
+    /// The memory of each guest.
+    #[serde(default = "memory")]
+    pub(crate) memory_mib: u32,
+    /// The cables.
+    #[serde(default, rename = "cable")]
+    pub(crate) cables: Vec<Cable>,
+    /// Environment variables of all that runs.
+    #[serde(default)]
+    pub(crate) environment: BTreeMap<String, String>,
+    /// What runs.
+    #[serde(rename = "run")]
+    pub(crate) runs: Vec<Run>,
+}
+
+/// One run, of one of three kinds.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Run {
+    /// Its name, for results and log files.
+    pub(crate) name: String,
+    /// The longest it may take.
+    #[serde(default = "limit")]
+    pub(crate) limit_s: u64,
+    /// More environment variables.
+    #[serde(default)]
+    pub(crate) environment: BTreeMap<String, String>,
+    /// The first kind: `railweave bench` with these arguments, rank 0 in guest 0 and rank 1 in guest 1.
+    bench: Option<String>,
+    /// The second kind: a test of the workspace.
+    test: Option<Test>,
+    /// The third kind: commands in guests.
+    #[serde(default, rename = "command")]
+    commands: Vec<Command>,
+    /// What must hold of the run's figures.
+    #[serde(default)]
+    pub(crate) hold: Vec<Threshold>,
+    /// With `bench`: whether the ranks hear nothing of each other's fate after the first step, except over the cables.
+    #[serde(default)]
+    pub(crate) alone: bool,
+    /// With `bench`: what is done meanwhile.
+    #[serde(default, rename = "step")]
+    pub(crate) steps: Vec<Step>,
+    /// With `bench`: how ranks must end; where it says nothing, well.
+    #[serde(default, rename = "end")]
+    pub(crate) ends: Vec<RankEnd>,
+}
+
+/// The three kinds of run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind<'a> {
+    /// `railweave bench` with arguments.
+    Bench(&'a str),
+    /// A test.
+    Test(&'a Test),
+    /// Commands.
+    Commands(&'a [Command]),
+}
+
+/// A test program of the workspace.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Test {
+    /// The package it belongs to.
+    pub(crate) package: String,
+    /// Its name, as for `cargo test --test`.
+    pub(crate) name: String,
+    /// Its arguments.
+    #[serde(default)]
+    pub(crate) arguments: Vec<String>,
+    /// Where it runs.
+    #[serde(default)]
+    pub(crate) guest: usize,
+}
+
+/// A shell's command line in one guest.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Command {
+    /// Where it runs.
+    pub(crate) guest: usize,
+    /// The command line.
+    pub(crate) line: String,
+    /// Whether the next command starts while this one runs.
+    #[serde(default)]
+    pub(crate) background: bool,
+    /// The next command starts once somebody listens on this TCP port of the guest.
+    pub(crate) listens: Option<u16>,
+    /// Figures to read from its output.
+    #[serde(default, rename = "figure")]
+    pub(crate) figures: Vec<Reading>,
+}
+
+/// How to read a figure from text.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Reading {
+    /// Its name.
+    pub(crate) name: String,
+    /// A regular expression whose first group is the number; the last place that it matches counts.
+    pub(crate) pattern: Pattern,
+    /// What to multiply the number with, to come to the unit of other figures.
+    #[serde(default = "one")]
+    pub(crate) times: f64,
+}
+
+/// What is done during a run.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Step {
+    /// When: this long after both ranks have started.
+    pub(crate) after_s: f64,
+    kill: Option<usize>,
+    loss: Option<Loss>,
+    down: Option<CableEnd>,
+    up: Option<CableEnd>,
+    restore: Option<usize>,
+}
+
+/// The kinds of step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Deed {
+    /// Kills the rank in this guest.
+    Kill(usize),
+    /// Makes a cable lose packets in both directions.
+    Loss(Loss),
+    /// Takes the port at one end of a cable down.
+    Down(CableEnd),
+    /// Takes it up again.
+    Up(CableEnd),
+    /// Makes a cable as it was at first, with both its ports up.
+    Restore(usize),
+}
+
+/// How much of what a cable carries is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Loss {
+    /// Which cable.
+    pub(crate) cable: usize,
+    /// How much, 0 to 100.
+    pub(crate) percent: f64,
+}
+
+/// The port of a guest that a cable is plugged into.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CableEnd {
+    /// Which cable.
+    pub(crate) cable: usize,
+    /// Which guest.
+    pub(crate) guest: usize,
+}
+
+/// How a rank must end.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RankEnd {
+    /// Which rank.
+    pub(crate) rank: usize,
+    /// How.
+    pub(crate) status: Status,
+    /// How long after the last step at most.
+    pub(crate) within_s: Option<f64>,
+    /// What it must have written to standard error, or told its parent.
+    pub(crate) says: Option<Pattern>,
+}
+
+/// The ways to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Status {
+    /// With status 0.
+    Succeeds,
+    /// By itself with another status.
+    Fails,
+    /// By a signal.
+    Killed,
+}
+
+impl Scenario {
+    /// All scenarios in a folder, by name.
+    pub(crate) fn read_all(folder: &Path) -> Result<Vec<Self>, String> {
+        let cannot = |error: std::io::Error| format!("cannot read {}: {error}", folder.display());
+        let mut scenarios = Vec::new();
+        for entry in fs::read_dir(folder).map_err(cannot)? {
+            let path = entry.map_err(cannot)?.path();
+            let stem = path.file_stem().and_then(|name| name.to_str()).map(str::to_owned);
+            if let (Some(name), Some("toml")) = (stem, path.extension().and_then(|extension| extension.to_str())) {
+                let text = fs::read_to_string(&path);
+                let text = text.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+                scenarios.push(Self::parse(&name, &text)?);
+            }
+        }
+        scenarios.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(scenarios)
+    }
+
+    /// Reads the text of the scenario `name`.
+    pub(crate) fn parse(name: &str, text: &str) -> Result<Self, String> {
+        let mut scenario: Self = toml::from_str(text).map_err(|error| {
+            let before = text.get(..error.span().map_or(0, |span| span.start)).unwrap_or_default();
+            let (line, reason) = (before.matches('\n').count() + 1, error.message().replace('\n', ", "));
+            format!("lab/{name}.toml, line {line}: {reason}; docs/lab.md says what a scenario may hold")
+        })?;
+        name.clone_into(&mut scenario.name);
+        scenario.check().map_err(|reason| format!("lab/{name}.toml: {reason}"))?;
+        Ok(scenario)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if !(1..=MAX_GUESTS).contains(&self.guests) {
+            return Err(format!("guests = {} is not possible; allowed are 1 to {MAX_GUESTS}", self.guests));
+        }
+        if !(256..=16_384).contains(&self.memory_mib) {
+            return Err(format!("memory_mib = {} is not possible; allowed are 256 to 16384", self.memory_mib));
+        }
+        for (index, cable) in self.cables.iter().enumerate() {
+            cable.check(self.guests).map_err(|reason| format!("cable {index}: {reason}"))?;
+        }
+        for (index, run) in self.runs.iter().enumerate() {
+            if self.runs[..index].iter().any(|other| other.name == run.name) {
+                return Err(format!("two runs have the name \"{}\"; results go by names, so change one", run.name));
+            }
+            run.check(self).map_err(|reason| format!("run \"{}\": {reason}", run.name.escape_debug()))?;
+        }
+        Ok(())
+    }
+
+    fn check_end(&self, CableEnd { cable, guest }: CableEnd) -> Result<(), String> {
+        self.check_cable(cable)?;
+        if self.cables[cable].between.contains(&guest) {
+            return Ok(());
+        }
+        Err(format!("cable {cable} has no end in guest {guest}; it leads between {:?}", self.cables[cable].between))
+    }
+
+    fn check_cable(&self, cable: usize) -> Result<(), String> {
+        let count = self.cables.len();
+        if cable < count { Ok(()) } else { Err(format!("there is no cable {cable}; there are {count}, from 0")) }
+    }
+
+    fn check_guest(&self, guest: usize) -> Result<(), String> {
+        let count = self.guests;
+        if guest < count { Ok(()) } else { Err(format!("there is no guest {guest}; there are {count}, from 0")) }
+    }
+}
+
+impl Run {
+    /// What runs.
+    pub(crate) fn kind(&self) -> Kind<'_> {
+        match (&self.bench, &self.test) {
+            (Some(arguments), _) => Kind::Bench(arguments),
+            (None, Some(test)) => Kind::Test(test),
+            (None, None) => Kind::Commands(&self.commands),
+        }
+    }
+
+    fn check(&self, scenario: &Scenario) -> Result<(), String> {
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+        if self.name.is_empty() || !self.name.chars().all(is_plain) {
+            return Err("a name is of small letters, digits, - and _, because log files are named so".to_owned());
+        }
+        let kinds = [self.bench.is_some(), self.test.is_some(), !self.commands.is_empty()];
+        if kinds.into_iter().filter(|given| *given).count() != 1 {
+            return Err("it must have exactly one of bench, test and command".to_owned());
+        }
+        if self.limit_s == 0 {
+            return Err("limit_s = 0 leaves no time; allowed are numbers from 1".to_owned());
+        }
+        let needs_ranks = self.alone || !self.steps.is_empty() || !self.ends.is_empty();
+        match self.kind() {
+            Kind::Bench(_) if scenario.guests < 2 => return Err("a bench needs 2 guests".to_owned()),
+            Kind::Bench(_) => {}
+            Kind::Test(_) | Kind::Commands(_) if needs_ranks => {
+                return Err("alone, step and end are about ranks, so they go with bench only".to_owned());
+            }
+            Kind::Test(test) => scenario.check_guest(test.guest)?,
+            Kind::Commands(commands) => {
+                for command in commands {
+                    scenario.check_guest(command.guest)?;
+                    let has_no_group = |reading: &&Reading| !reading.pattern.has_group();
+                    if let Some(reading) = command.figures.iter().find(has_no_group) {
+                        let (name, pattern) = (&reading.name, &reading.pattern);
+                        return Err(format!(
+                            "the pattern of figure {name} has no group for the number, (...): {pattern}"
+                        ));
+                    }
+                }
+            }
+        }
+        for step in &self.steps {
+            match step.deed()? {
+                Deed::Kill(rank) => check_rank(rank)?,
+                Deed::Loss(Loss { cable, percent }) => {
+                    scenario.check_cable(cable)?;
+                    if !(0.0..=100.0).contains(&percent) {
+                        return Err(format!("percent = {percent} is not possible; allowed are 0 to 100"));
+                    }
+                }
+                Deed::Down(end) | Deed::Up(end) => scenario.check_end(end)?,
+                Deed::Restore(cable) => scenario.check_cable(cable)?,
+            }
+            if !(0.0..=3600.0).contains(&step.after_s) {
+                return Err(format!("after_s = {} is not possible; allowed are 0 to 3600", step.after_s));
+            }
+        }
+        if !self.steps.is_sorted_by(|a, b| a.after_s <= b.after_s) {
+            return Err("its steps are not in the order of after_s; sort them".to_owned());
+        }
+        self.ends.iter().try_for_each(|end| check_rank(end.rank))
+    }
+}
+
+impl Step {
+    /// What is done.
+    ///
+    /// # Errors
+    /// There is not exactly one deed, which [`Scenario::parse`] refuses.
+    pub(crate) fn deed(&self) -> Result<Deed, String> {
+        let Self { after_s, kill, loss, down, up, restore } = *self;
+        let all = [
+            kill.map(Deed::Kill),
+            loss.map(Deed::Loss),
+            down.map(Deed::Down),
+            up.map(Deed::Up),
+            restore.map(Deed::Restore),
+        ];
+        let mut given = all.into_iter().flatten();
+        match (given.next(), given.next()) {
+            (Some(deed), None) => Ok(deed),
+            _ => Err(format!("the step after {after_s} s must have exactly one of kill, loss, down, up and restore")),
+        }
+    }
+}
+
+fn check_rank(rank: usize) -> Result<(), String> {
+    if rank < 2 { Ok(()) } else { Err(format!("there is no rank {rank}; there are 0 and 1")) }
+}
+
+fn two() -> usize {
+    2
+}
+
+fn memory() -> u32 {
+    2048
+}
+
+fn limit() -> u64 {
+    300
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::root;
+
+    const FULL: &str = r#"
+about = "all there is"
+short = true
+guests = 3
+memory_mib = 512
+environment = { A = "1" }
+
+[[cable]]
+rate_mbit = 80
+burst_kib = 32
+delay_ms = 1.5
+loss_percent = 0.1
+
+[[cable]]
+between = [1, 2]
+
+[[run]]
+name = "first"
+limit_s = 60
+bench = "--sizes 8"
+environment = { A = "2" }
+hold = ["bandwidth.8 >= 1", "latency.median_us <= 3"]
+alone = true
+step = [
+    { after_s = 1, loss = { cable = 1, percent = 100 } },
+    { after_s = 1.5, down = { cable = 0, guest = 1 } },
+    { after_s = 2, up = { cable = 0, guest = 1 } },
+    { after_s = 3, restore = 1 },
+    { after_s = 4, kill = 1 },
+]
+end = [{ rank = 0, status = "fails", within_s = 20, says = "peer" }, { rank = 1, status = "killed" }]
+
+[[run]]
+name = "second"
+test = { package = "p", name = "t", arguments = ["a"], guest = 2 }
+
+[[run]]
+name = "third"
+command = [
+    { guest = 1, line = "server", background = true, listens = 18515 },
+    { guest = 0, line = "client", figure = [{ name = "f", pattern = '(\d+)', times = 1000 }] },
+]
+"#;
+
+    #[test]
+    fn everything_that_a_scenario_may_hold_is_understood() {
+        let scenario = Scenario::parse("full", FULL).unwrap();
+        assert_eq!((scenario.name.as_str(), scenario.guests, scenario.short), ("full", 3, true));
+        assert_eq!((&scenario.cables[0].between[..], &scenario.cables[1].between[..]), (&[0, 1][..], &[1, 2][..]));
+        let [first, second, third] = &scenario.runs[..] else { panic!("three runs") };
+        assert!(matches!(first.kind(), Kind::Bench("--sizes 8")));
+        let deeds: Vec<_> = first.steps.iter().map(|step| step.deed().unwrap()).collect();
+        let end = CableEnd { cable: 0, guest: 1 };
+        let loss = Deed::Loss(Loss { cable: 1, percent: 100.0 });
+        assert_eq!(deeds, [loss, Deed::Down(end), Deed::Up(end), Deed::Restore(1), Deed::Kill(1)]);
+        assert!(matches!(second.kind(), Kind::Test(test) if test.guest == 2));
+        assert!(matches!(third.kind(), Kind::Commands([server, _]) if server.background));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_in_a_sentence() {
+        let cases = [
+            ("memory_mib = 512", "memory = 512", "line 5: unknown field `memory`"),
+            ("guests = 3", "guests = 9", "guests = 9 is not possible; allowed are 1 to 4"),
+            ("guests = 3", "guests = 2", "cable 1: "),
+            ("guests = 3", "guests = \"3\"", "line 4: invalid type: string"),
+            ("memory_mib = 512", "memory_mib = 1", "allowed are 256 to 16384"),
+            ("rate_mbit = 80", "rate_mbit = 0", "rate_mbit = 0 is not possible"),
+            ("rate_mbit = 80", "rate = 80", "line 9: unknown field `rate`"),
+            ("delay_ms = 1.5", "delay_ms = -1", "delay_ms = -1 is not possible"),
+            ("loss_percent = 0.1", "loss_percent = 101", "loss_percent = 101 is not possible"),
+            ("between = [1, 2]", "between = [1, 1]", "cable 1: "),
+            ("bandwidth.8 >= 1", "bandwidth.8 > 1", "is nothing that can hold"),
+            ("name = \"second\"", "name = \"first\"", "two runs have the name \"first\""),
+            ("name = \"second\"", "name = \"a/b\"", "small letters"),
+            ("limit_s = 60", "limit_s = 0", "leaves no time"),
+            ("bench = \"--sizes 8\"", "", "exactly one of bench, test and command"),
+            ("name = \"second\"", "name = \"second\"\nbench = \"\"", "exactly one of bench, test and command"),
+            ("name = \"second\"", "name = \"second\"\nalone = true", "go with bench only"),
+            ("after_s = 4", "after_s = 0", "not in the order"),
+            ("after_s = 4", "after_s = 4000", "allowed are 0 to 3600"),
+            ("kill = 1 }", "kill = 2 }", "there is no rank 2"),
+            ("kill = 1 }", "kill = 1, restore = 1 }", "exactly one of kill"),
+            ("restore = 1", "restore = 2", "there is no cable 2; there are 2, from 0"),
+            ("percent = 100", "percent = 200", "percent = 200 is not possible"),
+            ("up = { cable = 0, guest = 1 }", "up = { cable = 0, guest = 2 }", "cable 0 has no end in guest 2"),
+            ("status = \"killed\"", "status = \"dead\"", "unknown variant `dead`"),
+            ("says = \"peer\"", "says = \"(\"", "is no regular expression: "),
+            ("guest = 2 }", "guest = 3 }", "there is no guest 3; there are 3, from 0"),
+            (r"(\d+)", r"\d+", "has no group for the number"),
+        ];
+        for (from, to, wanted) in cases {
+            assert!(FULL.contains(from), "{from}");
+            let error = Scenario::parse("full", &FULL.replacen(from, to, 1)).map(drop).unwrap_err();
+            assert!(error.starts_with("lab/full.toml") && error.contains(wanted), "{to}: {error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_scenario_of_the_repository_can_be_read() {
+        assert!(!Scenario::read_all(&root().join("lab")).unwrap().is_empty());
+    }
+}

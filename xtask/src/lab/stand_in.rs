@@ -1,0 +1,65 @@
+//! The stand-in of a rank on this machine: `railweave bench` starts it with `--rank-command`, and the rank itself runs in a
+//! guest. What the rank's parent sees of it is what the rank does: the socket on standard input, output, exit status.
+
+use crate::lab::frame::{self, End, Frame, Program};
+use rustix::process::{Signal, getpid, kill_process};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::thread;
+
+/// Runs the rank `arguments` name: the lab's socket, the number of the rank, and the command line.
+pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
+    let [socket, rank, words @ ..] = arguments else {
+        return Err("this subcommand is for cargo xtask lab, which starts it for each rank".to_owned());
+    };
+    let number = rank.parse().map_err(|_| format!("\"{}\" is no number of a rank", rank.escape_debug()))?;
+    let gone = |error: io::Error| format!("the stand-in of rank {number} lost the lab ({socket}): {error}");
+    let mut lab = UnixStream::connect(socket).map_err(gone)?;
+    let environment =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let program = Program { words: words.to_vec(), environment: environment.collect(), socket: true };
+    // The channel says here which rank this is.
+    frame::write(&mut lab, number, &Frame::Start(program)).map_err(gone)?;
+    let to_parent = io::stdin().as_fd().try_clone_to_owned().map_err(gone)?;
+    let mut to_parent = UnixStream::from(to_parent);
+    let (mut from_parent, mut to_lab) = (to_parent.try_clone().map_err(gone)?, lab.try_clone().map_err(gone)?);
+    thread::spawn(move || {
+        let mut buffer = vec![0; 16 << 10];
+        while let Ok(length @ 1..) = from_parent.read(&mut buffer) {
+            if frame::write(&mut to_lab, number, &Frame::Input(buffer[..length].to_vec())).is_err() {
+                return;
+            }
+        }
+        // The main thread sees for itself when the lab is gone.
+        let _ = frame::write(&mut to_lab, number, &Frame::InputEnd);
+    });
+    loop {
+        // A parent that does not listen any more must not keep us from learning how the rank ends.
+        let _ = match frame::read(&mut lab).map_err(gone)?.1 {
+            Frame::Answer(bytes) => to_parent.write_all(&bytes),
+            Frame::Output(bytes) | Frame::Error(bytes) => io::stderr().write_all(&bytes),
+            Frame::Ended(end) => return Ok(end_as(&end)),
+            _ => Ok(()),
+        };
+    }
+}
+
+/// Ends as the rank did; by the same signal where it was one.
+fn end_as(end: &End) -> ExitCode {
+    match end {
+        End::Status(status) => u8::try_from(*status).map_or(ExitCode::FAILURE, ExitCode::from),
+        End::Signal(signal) => {
+            if let Some(signal) = Signal::from_named_raw(*signal) {
+                // Returns only where it fails, and then a plain failure must do.
+                let _ = kill_process(getpid(), signal);
+            }
+            ExitCode::FAILURE
+        }
+        End::NotStarted(_) => {
+            eprintln!("the rank {end}");
+            ExitCode::FAILURE
+        }
+    }
+}
