@@ -12,7 +12,10 @@ mod dist;
 mod docs;
 mod fuzz;
 mod gpu;
+mod instructions;
 mod lab;
+mod nccl;
+mod packages;
 mod process;
 mod sim;
 mod stress;
@@ -72,6 +75,11 @@ const COMMANDS: &[Command] = &[
         run: gpu::run,
     },
     Command {
+        name: "instructions",
+        help: "what a message costs, beside NCCL's: [--nccl PATH] or [--fetch], [--functions N] [--json]",
+        run: instructions::run,
+    },
+    Command {
         name: "docs",
         help: "write the pages in docs/ that are made from the code",
         run: |arguments| {
@@ -103,7 +111,7 @@ fn main() -> ExitCode {
 
 /// `sentence`, then the commands with a line each.
 fn usage(sentence: &str) -> String {
-    let commands = COMMANDS.iter().map(|command| format!("\n  cargo xtask {:<6}{}", command.name, command.help));
+    let commands = COMMANDS.iter().map(|command| format!("\n  cargo xtask {:<14}{}", command.name, command.help));
     format!("{sentence}; the commands are:{}", commands.collect::<String>())
 }
 

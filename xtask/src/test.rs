@@ -4,6 +4,7 @@ use crate::dist::{Dist, dist};
 use crate::docs;
 use crate::process::{cargo, run as run_command, target};
 use crate::sim;
+use crate::{lab, packages};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -26,6 +27,8 @@ enum Done {
 #[derive(Default)]
 struct Context {
     built: Option<Dist>,
+    /// Whether Debian packages may be installed.
+    may_install: bool,
 }
 
 impl Context {
@@ -70,6 +73,7 @@ const STEPS: &[Step] = &[
         name: "tests",
         why: "every test; those that load the plugin load the release build",
         run: |context| {
+            headers(context)?;
             let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
             command.env("RAILWEAVE_TEST_LIB", &context.dist()?.library);
             passes(command)
@@ -91,22 +95,25 @@ const STEPS: &[Step] = &[
         why: "the demonstration works here, briefly",
         run: |context| passes(context.dist()?.demo(&["--quick".into()])),
     },
+    Step { name: "lab", why: "the plugin over real verbs, between emulated machines (docs/lab.md)", run: short_lab },
 ];
 
-/// Runs the steps named in `arguments`, or all, and counts.
+/// Runs the steps named in `arguments`, or all, and counts. With `--install` missing Debian packages are installed.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
+    let (options, arguments): (Vec<&String>, Vec<&String>) = arguments.iter().partition(|word| *word == "--install");
     let known = |name: &String| STEPS.iter().any(|step| step.name == name);
-    if let Some(unknown) = arguments.iter().find(|name| !known(name)) {
+    if let Some(unknown) = arguments.iter().copied().find(|name| !known(name)) {
         let steps: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
         return Err(format!(
-            "cargo xtask test has no step \"{}\"; the steps are: {}",
+            "cargo xtask test has no step \"{}\"; it takes --install and the steps {}",
             unknown.escape_debug(),
             steps.join(", ")
         ));
     }
-    let mut context = Context::default();
+    let may_install = !options.is_empty() || packages::is_continuous_integration();
+    let mut context = Context { built: None, may_install };
     let (mut passed, mut failures) = (0, Vec::new());
-    for step in STEPS.iter().filter(|step| arguments.is_empty() || arguments.iter().any(|name| name == step.name)) {
+    for step in STEPS.iter().filter(|step| arguments.is_empty() || arguments.iter().any(|name| *name == step.name)) {
         println!("\n=== {}: {}", step.name, step.why);
         let start = Instant::now();
         let result = (step.run)(&mut context);
@@ -135,6 +142,33 @@ fn passes(command: Command) -> Result<Done, String> {
     run_command(command).map(|()| Done::Passed)
 }
 
+/// The header that one test compares our types with. Without it that test says that it is left out.
+fn headers(context: &Context) -> Result<(), String> {
+    match packages::require(packages::HEADERS, context.may_install, "test") {
+        Err(reason) if context.may_install || is_ci() => Err(reason),
+        Err(reason) => {
+            println!("the comparison with libibverbs' header is left out: {reason}");
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+/// The lab's short scenarios, where the machine can.
+fn short_lab(context: &mut Context) -> Result<Done, String> {
+    if let Err(reason) = lab::require(context.may_install, "test") {
+        return if is_ci() { Err(reason) } else { Ok(Done::LeftOut(reason)) };
+    }
+    match lab::run(&["--short".into()])? {
+        ExitCode::SUCCESS => Ok(Done::Passed),
+        _ => Err("a scenario failed, see above".into()),
+    }
+}
+
+fn is_ci() -> bool {
+    std::env::var("CI").is_ok_and(|ci| ci == "true")
+}
+
 /// Runs the models of what threads share (docs/fuzzing.md). They replace the standard library's atomics, so they have a
 /// build of their own.
 fn loom() -> Result<Done, String> {
@@ -153,7 +187,7 @@ fn deny(_: &mut Context) -> Result<Done, String> {
     let tools = target().join("tools");
     let program = match find("cargo-deny") {
         Some(program) => program,
-        None if std::env::var("CI").is_ok_and(|ci| ci == "true") => {
+        None if is_ci() => {
             let mut install = cargo(&["install", "cargo-deny", "--locked", "--root"]);
             install.arg(&tools);
             run_command(install)?;

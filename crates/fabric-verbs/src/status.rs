@@ -33,7 +33,12 @@ fn meaning(status: c_int) -> (&'static str, Fault, &'static str) {
     const OWN: &str = "this is a bug of Railweave; please report it with this line";
     match status {
         sys::WC_LOC_LEN_ERR => ("local length error", Fault::Local, OWN),
-        sys::WC_LOC_QP_OP_ERR => ("local queue-pair operation error", Fault::Local, OWN),
+        sys::WC_LOC_QP_OP_ERR => (
+            "local queue-pair operation error",
+            Fault::Local,
+            "the adapter could not carry the work out: its port may be down or its address gone (so says soft-RoCE), or its \
+             driver failed; look at the port's state (rdma link, ibstat) and the kernel log of this host",
+        ),
         sys::WC_LOC_PROT_ERR => (
             "local protection error",
             Fault::Local,

@@ -62,13 +62,17 @@ impl Serialize for Figures {
     }
 }
 
-/// What must hold of one figure, such as `bandwidth.524288 >= 97.5`.
+/// What must hold of one figure, such as `bandwidth.524288 >= 97.5`, or beside a figure of a run that came before, such as
+/// `bandwidth.524288 >= 0.995 * nccl/bandwidth.524288`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct Threshold {
     figure: String,
     at_least: bool,
+    /// The limit, or the part of the other figure that is the limit.
     limit: f64,
+    /// The other figure: its run and its name.
+    beside: Option<(String, String)>,
 }
 
 impl Threshold {
@@ -77,11 +81,25 @@ impl Threshold {
         &self.figure
     }
 
-    /// Says in a sentence what does not hold.
-    pub(crate) fn check(&self, figures: &Figures) -> Result<(), String> {
+    /// Says in a sentence what does not hold. `earlier` answers a figure of a run that came before.
+    pub(crate) fn check(
+        &self,
+        figures: &Figures,
+        earlier: impl Fn(&str, &str) -> Option<f64>,
+    ) -> Result<(), String> {
+        let limit = match &self.beside {
+            None => self.limit,
+            Some((run, figure)) => {
+                let other = earlier(run, figure).ok_or_else(|| format!("no run {run} before had a figure {figure}"))?;
+                self.limit * other
+            }
+        };
         match figures.get(&self.figure) {
-            Some(value) if self.at_least && value >= self.limit => Ok(()),
-            Some(value) if !self.at_least && value <= self.limit => Ok(()),
+            Some(value) if self.at_least && value >= limit => Ok(()),
+            Some(value) if !self.at_least && value <= limit => Ok(()),
+            Some(value) if self.beside.is_some() => {
+                Err(format!("{} is {value:.1}, but should be {}, which is {limit:.1}", self.figure, self.wanted()))
+            }
             Some(value) => Err(format!("{} is {value:.1}, but should be {}", self.figure, self.wanted())),
             None => {
                 let known: Vec<&str> = figures.iter().map(|(name, _)| name).collect();
@@ -92,7 +110,11 @@ impl Threshold {
 
     /// The comparison and the number.
     pub(crate) fn wanted(&self) -> String {
-        format!("{} {}", if self.at_least { ">=" } else { "<=" }, self.limit)
+        let comparison = if self.at_least { ">=" } else { "<=" };
+        match &self.beside {
+            None => format!("{comparison} {}", self.limit),
+            Some((run, figure)) => format!("{comparison} {} * {run}/{figure}", self.limit),
+        }
     }
 }
 
@@ -104,13 +126,20 @@ impl TryFrom<String> for Threshold {
         let wrong = || {
             format!(
                 "\"{}\" is nothing that can hold; write the name of a figure, >= or <=, and a number, such as \
-                 \"bandwidth.524288 >= 97.5\"",
+                 \"bandwidth.524288 >= 97.5\", or a number * RUN/FIGURE of a run before",
                 text.escape_debug()
             )
         };
-        let [figure, comparison @ (">=" | "<="), limit] = words[..] else { return Err(wrong()) };
+        let (figure, comparison, limit, other) = match words[..] {
+            [figure, comparison @ (">=" | "<="), limit] => (figure, comparison, limit, None),
+            [figure, comparison @ (">=" | "<="), limit, "*", other] => {
+                (figure, comparison, limit, Some(other.split_once('/').ok_or_else(wrong)?))
+            }
+            _ => return Err(wrong()),
+        };
         let limit = limit.parse().ok().filter(|limit: &f64| limit.is_finite()).ok_or_else(wrong)?;
-        Ok(Self { figure: figure.to_owned(), at_least: comparison == ">=", limit })
+        let beside = other.map(|(run, figure)| (run.to_owned(), figure.to_owned()));
+        Ok(Self { figure: figure.to_owned(), at_least: comparison == ">=", limit, beside })
     }
 }
 
@@ -183,17 +212,22 @@ mod tests {
 
     #[test]
     fn thresholds_hold_or_say_why_not() {
-        let check = |text: &str| Threshold::try_from(text.to_owned()).unwrap().check(&figures());
+        let earlier = |run: &str, figure: &str| (run == "nccl" && figure == "x").then_some(100.0);
+        let check = |text: &str| Threshold::try_from(text.to_owned()).unwrap().check(&figures(), earlier);
         assert_eq!(check("bandwidth.524288 >= 98.5"), Ok(()));
         assert_eq!(check("latency.median_us <= 510.5"), Ok(()));
         assert_eq!(check("bandwidth.524288 >= 98.6").unwrap_err(), "bandwidth.524288 is 98.5, but should be >= 98.6");
         assert!(check("latency.median_us <= 510.4").is_err());
         let absent = check("bandwidth.9 >= 1").unwrap_err();
         assert!(absent.contains("no figure bandwidth.9") && absent.contains("latency.count"), "{absent}");
+        assert_eq!(check("bandwidth.524288 >= 0.98 * nccl/x"), Ok(()));
+        let less = check("bandwidth.524288 >= 0.99 * nccl/x").unwrap_err();
+        assert_eq!(less, "bandwidth.524288 is 98.5, but should be >= 0.99 * nccl/x, which is 99.0");
+        assert!(check("bandwidth.524288 >= 1 * other/x").unwrap_err().contains("no run other before"));
         let mut nothing = figures();
         nothing.add("bandwidth.9", f64::NAN);
-        assert!(Threshold::try_from("bandwidth.9 >= 0".to_owned()).unwrap().check(&nothing).is_err());
-        for wrong in ["", "a", "a >= b", "a > 1", "a >= 1 2", "a >= NaN", ">= 1"] {
+        assert!(Threshold::try_from("bandwidth.9 >= 0".to_owned()).unwrap().check(&nothing, earlier).is_err());
+        for wrong in ["", "a", "a >= b", "a > 1", "a >= 1 2", "a >= NaN", ">= 1", "a >= 1 * b", "a >= 1 + b/c"] {
             let error = Threshold::try_from(wrong.to_owned()).unwrap_err();
             assert!(error.contains("bandwidth.524288 >= 97.5"), "{error}");
         }

@@ -10,7 +10,6 @@ mod figure;
 mod frame;
 mod guest;
 mod image;
-mod packages;
 mod programs;
 mod ranks;
 mod report;
@@ -19,6 +18,7 @@ mod scenario;
 mod stand_in;
 
 use crate::dist::{Dist, dist};
+use crate::{Outcome, nccl, packages};
 use crate::process::{root, target};
 use report::{RunReport, ScenarioReport};
 use rig::{Rig, Site};
@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    packages::require(wanted.install || packages::is_continuous_integration())?;
+    require(wanted.install || packages::is_continuous_integration(), "lab")?;
     let folder = target().join("lab");
     fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
     let image = image::prepare(&folder)?;
@@ -79,6 +79,17 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         );
     }
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Makes sure that the lab can run here, or says in a sentence why not. `command` is what needs it, and takes --install.
+pub(crate) fn require(may_install: bool, command: &str) -> Outcome {
+    if std::env::consts::ARCH != "x86_64" {
+        let arch = std::env::consts::ARCH;
+        return Err(format!(
+            "the lab emulates x86_64 and shares its programs with this machine, which is {arch}; use an x86_64 machine"
+        ));
+    }
+    packages::require(packages::LAB, may_install, command)
 }
 
 /// What is wanted.
@@ -194,21 +205,23 @@ fn play_into(
     let rig = Rig::boot(scenario, site, &logs)?;
     for run in &scenario.runs {
         let begin = Instant::now();
-        let (log, variables) = (logs.join(&run.name), variables(scenario, run));
+        let (log, variables) = (logs.join(&run.name), variables(scenario, run)?);
         let report = match (run.kind(), tests.get(&run.name), built) {
             (Kind::Bench(arguments), _, Some(built)) => {
-                bench::run(&rig, site, built, run, &filled_in(arguments), &variables, &log)
+                bench::run(&rig, site, built, run, &filled_in(arguments)?, &variables, &log)
             }
             (Kind::Test(test), Some(program), _) => programs::test(&rig, run, test, program, &variables, &log),
             (Kind::Commands(commands), ..) => {
                 let mut commands = commands.to_vec();
-                commands.iter_mut().for_each(|command| command.line = filled_in(&command.line));
+                for command in &mut commands {
+                    command.line = filled_in(&command.line)?;
+                }
                 programs::commands(&rig, run, &commands, &variables, &log)
             }
             (Kind::Bench(_), _, None) | (Kind::Test(_), None, _) => unreachable!("what runs was built before"),
         };
         let mut report = report.map_err(|error| format!("run {}: {error}", run.name))?;
-        report.check(&run.hold);
+        report.check(&run.hold, reports);
         report.seconds = begin.elapsed().as_secs_f64();
         eprint!("{}", report.describe(&run.name, &run.hold));
         reports.push((run.name.clone(), report));
@@ -218,15 +231,21 @@ fn play_into(
 }
 
 /// The variables of a run; its own win over the scenario's.
-fn variables(scenario: &Scenario, run: &Run) -> Vec<(String, String)> {
+fn variables(scenario: &Scenario, run: &Run) -> Result<Vec<(String, String)>, String> {
     let mut variables = scenario.environment.clone();
     variables.extend(run.environment.clone());
-    variables.into_iter().map(|(name, value)| (name, filled_in(&value))).collect()
+    variables.into_iter().map(|(name, value)| Ok((name, filled_in(&value)?))).collect()
 }
 
-/// `text` with the paths of the repository and of cargo's build directory where it says {root} and {target}.
-fn filled_in(text: &str) -> String {
-    text.replace("{root}", &root().display().to_string()).replace("{target}", &target().display().to_string())
+/// `text` with the paths of the repository, of cargo's build directory and of NCCL's own library where it says {root},
+/// {target} and {nccl}. The library is fetched when it is first asked for.
+fn filled_in(text: &str) -> Result<String, String> {
+    let mut text =
+        text.replace("{root}", &root().display().to_string()).replace("{target}", &target().display().to_string());
+    if text.contains("{nccl}") {
+        text = text.replace("{nccl}", &nccl::library()?.display().to_string());
+    }
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -266,7 +285,7 @@ mod tests {
         let text = "about = \"\"\n[environment]\nA = \"1\"\nB = \"2\"\n[[run]]\nname = \"a\"\nbench = \"\"\n\
                     environment = { B = \"{root}/3\" }";
         let scenario = Scenario::parse("s", text).unwrap();
-        let variables = variables(&scenario, &scenario.runs[0]);
+        let variables = variables(&scenario, &scenario.runs[0]).unwrap();
         let three = format!("{}/3", root().display());
         assert_eq!(variables, [("A".to_owned(), "1".to_owned()), ("B".to_owned(), three)]);
     }

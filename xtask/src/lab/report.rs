@@ -56,9 +56,14 @@ impl RunReport {
     }
 
     /// Notes what does not hold of the figures. A run that failed already has no figures to speak of.
-    pub(crate) fn check(&mut self, thresholds: &[Threshold]) {
+    /// `earlier` are the runs that came before.
+    pub(crate) fn check(&mut self, thresholds: &[Threshold], earlier: &[(String, Self)]) {
         if self.failures.is_empty() {
-            self.failures = thresholds.iter().filter_map(|threshold| threshold.check(&self.figures).err()).collect();
+            let figure = |run: &str, figure: &str| {
+                earlier.iter().find(|(name, _)| name == run).and_then(|(_, report)| report.figures.get(figure))
+            };
+            self.failures =
+                thresholds.iter().filter_map(|threshold| threshold.check(&self.figures, figure).err()).collect();
         }
     }
 
@@ -111,10 +116,10 @@ mod tests {
         let thresholds = vec![Threshold::try_from("a >= 2".to_owned()).unwrap()];
         let mut good = RunReport::new("one\ntwo");
         good.figures.add("a", 3.0);
-        good.check(&thresholds);
+        good.check(&thresholds, &[]);
         let mut bad = RunReport::new(&"line\n".repeat(100));
         bad.figures.add("a", 1.0);
-        bad.check(&thresholds);
+        bad.check(&thresholds, &[]);
         assert_eq!(bad.text.lines().count(), LINES);
         assert!(good.describe("z", &thresholds).contains("3.0  (>= 2)"), "{}", good.describe("z", &thresholds));
         assert!(bad.describe("b", &thresholds).contains("failed: a is 1.0, but should be >= 2"));

@@ -1,11 +1,14 @@
-//! What the lab needs of Debian.
+//! Debian packages: which are missing, and their installation where that is allowed.
 
 use crate::Outcome;
 use crate::process::run;
 use std::process::{Command, Stdio};
 
-/// The packages, and what each is for.
-const PACKAGES: &[&str] = &[
+/// What the comparison of our types with libibverbs' own needs.
+pub(crate) const HEADERS: &[&str] = &["libibverbs-dev"];
+
+/// What the lab needs.
+pub(crate) const LAB: &[&str] = &[
     // Runs the guests.
     "qemu-system-x86",
     // Makes their initial file system, with the modules of their kernel.
@@ -24,23 +27,18 @@ const PACKAGES: &[&str] = &[
     "perftest",
 ];
 
-/// Makes sure that all packages are here: installs the missing ones if `may_install`, else says how to.
-pub(crate) fn require(may_install: bool) -> Outcome {
-    if std::env::consts::ARCH != "x86_64" {
-        let arch = std::env::consts::ARCH;
-        return Err(format!(
-            "the lab emulates x86_64 and shares its programs with this machine, which is {arch}; use an x86_64 machine"
-        ));
-    }
-    let missing = missing()?;
+/// Makes sure that `packages` are here: installs the missing ones if `may_install`, else says how to. `command` is what
+/// needs them, and takes --install.
+pub(crate) fn require(packages: &[&'static str], may_install: bool, command: &str) -> Outcome {
+    let missing = missing(packages)?;
     if missing.is_empty() {
         return Ok(());
     }
     let names = missing.join(" ");
     if !may_install {
         return Err(format!(
-            "the lab needs packages that are not here: {names}; install them with \"apt-get install {names}\", or as root \
-             with \"cargo xtask lab --install\""
+            "packages are missing: {names}; install them with \"apt-get install {names}\", or as root with \"cargo xtask \
+             {command} --install\""
         ));
     }
     eprintln!("installing {names}");
@@ -54,13 +52,13 @@ pub(crate) fn is_continuous_integration() -> bool {
     std::env::var("CI").is_ok_and(|ci| ci == "true") && rustix::process::geteuid().is_root()
 }
 
-fn missing() -> Result<Vec<&'static str>, String> {
+fn missing(packages: &[&'static str]) -> Result<Vec<&'static str>, String> {
     let mut missing = Vec::new();
-    for name in PACKAGES {
+    for name in packages {
         let mut query = Command::new("dpkg-query");
         query.args(["--show", "--showformat=${db:Status-Status}", name]).stderr(Stdio::null());
         let output = query.output().map_err(|error| {
-            format!("cannot run dpkg-query: {error}; the lab takes kernel and programs from Debian 12, so run it there")
+            format!("cannot run dpkg-query: {error}; the packages are Debian's, so run this on Debian 12")
         })?;
         if output.stdout != b"installed" {
             missing.push(*name);

@@ -1,0 +1,181 @@
+//! Counting: the bench under callgrind, over the stand-in for libibverbs.
+
+use crate::Outcome;
+use crate::dist::{Dist, dist};
+use crate::instructions::cost::{Cost, Objects};
+use crate::instructions::profile::Profile;
+use crate::process::{cargo, run, target};
+use crate::test::find;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The function whose instructions are counted, with all that it calls: the bench's loop over the messages. It runs once,
+/// after messages that are not counted.
+const LOOP: &str = "railweave_message_loop";
+
+/// Settings of the user's would change what is counted.
+const SETTINGS: [&str; 3] = ["RAILWEAVE_", "NCCL_", "MPIB_"];
+
+/// What callgrind writes: a profile when the loop begins and one, the second, when it has ended. It writes one for each
+/// thread, and the loop is in the first.
+const PROFILE: &str = "callgrind";
+const LOOP_PROFILE: &str = "callgrind.2-01";
+
+/// The stand-in's description of a machine.
+const MACHINE: &str = "machine";
+
+/// How many lines of a failed run are told.
+const LINES: usize = 3;
+
+/// What is counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Transport<'a> {
+    /// The plugin as users install it.
+    Railweave,
+    /// NCCL's own IB transport, in this library.
+    Nccl(&'a Path),
+}
+
+/// One way to carry messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    /// Rails, each on a device of its own; several are fused into one device.
+    pub(crate) rails: usize,
+    /// The size of a message in bytes.
+    pub(crate) message_bytes: usize,
+    /// Messages in flight.
+    pub(crate) in_flight: usize,
+    /// How many messages are carried.
+    pub(crate) messages: u32,
+}
+
+/// All that counting needs, built.
+#[derive(Debug)]
+pub(crate) struct Counter {
+    valgrind: PathBuf,
+    plugin: PathBuf,
+    program: PathBuf,
+    stand_in: PathBuf,
+    /// Where a folder for each run is kept, with the machine's description and the profiles.
+    folder: PathBuf,
+}
+
+impl Counter {
+    /// Builds the plugin, the program and the stand-in.
+    pub(crate) fn build() -> Result<Self, String> {
+        let valgrind = find("valgrind").ok_or(
+            "valgrind, which counts the instructions, is not on the path; install it with \"apt-get install valgrind\"",
+        )?;
+        let Dist { library, program } = dist()?;
+        run(cargo(&["build", "--release", "--package", "railweave-verbs-stand-in"]))?;
+        // Callgrind names objects by the paths that the kernel knows them by.
+        let real = |path: PathBuf| {
+            path.canonicalize().map_err(|error| format!("{} was built but cannot be used: {error}", path.display()))
+        };
+        let [plugin, program, stand_in] = [real(library)?, real(program)?, real(link_stand_in()?)?];
+        Ok(Self { valgrind, plugin, program, stand_in, folder: target().join("instructions") })
+    }
+
+    /// Counts what a message costs.
+    pub(crate) fn count(&self, transport: Transport<'_>, case: &Case) -> Result<Cost, String> {
+        let Case { rails, message_bytes, in_flight, messages } = *case;
+        let (name, library) = match transport {
+            Transport::Railweave => ("railweave", self.plugin.as_path()),
+            Transport::Nccl(library) => ("nccl", library),
+        };
+        let name = format!("{name}-{rails}-rails-{message_bytes}-bytes-{in_flight}-in-flight");
+        let folder = self.folder.join(&name);
+        self.prepare(&folder, rails)?;
+        let mut command = self.callgrind(&folder);
+        command.arg(&self.program).args(["bench", "--in-process", "--messages", &messages.to_string()]);
+        command.args(["--bytes", &message_bytes.to_string(), "--in-flight", &in_flight.to_string()]);
+        match transport {
+            Transport::Railweave => {
+                command.env("RAILWEAVE_FABRIC", "verbs").arg("--lib").arg(library);
+                if rails > 1 {
+                    command.env("RAILWEAVE_MODE", "fused");
+                }
+            }
+            Transport::Nccl(library) => {
+                command.arg("--nccl").arg(library);
+                if rails > 1 {
+                    command.args(["--fuse", "all"]);
+                }
+            }
+        }
+        let output = command.output().map_err(|error| format!("cannot run {}: {error}", self.valgrind.display()))?;
+        if !output.status.success() {
+            return Err(format!("counting {name} failed with {}: {}", output.status, last_words(&output.stderr)));
+        }
+        let path = folder.join(LOOP_PROFILE);
+        let text = fs::read_to_string(&path).map_err(|error| {
+            format!("cannot read {}: {error}; is {LOOP} still a function of the program?", path.display())
+        })?;
+        let profile = Profile::read(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+        let objects = Objects { transport: library, stand_in: &self.stand_in, program: &self.program };
+        Cost::of(&profile, messages, objects)
+    }
+
+    /// An empty folder for a run, but for the description of a machine with as many devices as there are rails.
+    fn prepare(&self, folder: &Path, rails: usize) -> Outcome {
+        let text: String = (0..rails).map(|index| format!("[device sim{index}]\n[port 1]\n")).collect();
+        let prepared = match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => fs::create_dir_all(folder).and_then(|()| fs::write(folder.join(MACHINE), text)),
+        };
+        prepared.map_err(|error| format!("cannot prepare {}: {error}", folder.display()))
+    }
+
+    /// Callgrind in a folder, for a program and its arguments.
+    fn callgrind(&self, folder: &Path) -> Command {
+        let mut command = Command::new(&self.valgrind);
+        for (variable, _) in std::env::vars_os() {
+            if SETTINGS.iter().any(|prefix| variable.as_encoded_bytes().starts_with(prefix.as_bytes())) {
+                command.env_remove(variable);
+            }
+        }
+        command.env("NCCL_IBVERBS_LIB", &self.stand_in).env("RAILWEAVE_STAND_IN", folder.join(MACHINE));
+        // Profiles before and after the loop, and not --toggle-collect: that counts the loop's instructions alone, but all
+        // calls, and how often the ends poll while they connect is chance.
+        command.args(["--tool=callgrind", "--separate-threads=yes"]);
+        command.args([format!("--dump-before={LOOP}"), format!("--dump-after={LOOP}")]);
+        // A name without its folder, because valgrind takes some signs in it for orders.
+        command.arg(format!("--callgrind-out-file={PROFILE}")).current_dir(folder).stdin(Stdio::null());
+        command
+    }
+}
+
+/// Links the stand-in that was built, by its own program, which says where it is.
+fn link_stand_in() -> Result<PathBuf, String> {
+    let mut command = Command::new(target().join("release").join("railweave-stand-in"));
+    let program = command.get_program().to_owned();
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cannot run {}: {error}", program.display()))?;
+    if !output.status.success() {
+        return Err(format!("{} linked no library: {}", program.display(), output.status));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim_end().into())
+}
+
+/// The last lines that a run wrote on standard error, without valgrind's own.
+fn last_words(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty() && !line.starts_with("==")).collect();
+    lines[lines.len().saturating_sub(LINES)..].join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_words_are_the_programs() {
+        let words = last_words(b"one\ntwo\nthree\n\n==7== Events : Ir\nfour\n==7== \n");
+        assert_eq!(words, "two; three; four");
+        assert_eq!(last_words(b""), "");
+    }
+}

@@ -1,0 +1,267 @@
+//! What callgrind writes of a thread: how many instructions ran where, and who called whom (its manual, "Callgrind Format Specification").
+
+use std::collections::{BTreeMap, HashMap};
+
+/// What callgrind saw.
+#[derive(Debug, Default)]
+pub(crate) struct Profile {
+    /// What each function ran itself.
+    own: BTreeMap<Place, u64>,
+    /// Calls from one object into another, by the object that calls and the function that is called.
+    calls: BTreeMap<(String, Place), Calls>,
+}
+
+/// A function in an object, which is a program or a shared library.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    /// The object's path.
+    pub(crate) object: String,
+    /// The function, demangled.
+    pub(crate) function: String,
+}
+
+/// Calls of one function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Calls {
+    /// How many.
+    pub(crate) count: u64,
+    /// What the function ran in them, with all that it called.
+    pub(crate) instructions: u64,
+}
+
+impl Profile {
+    /// Reads the text of callgrind's file.
+    ///
+    /// # Errors
+    /// A sentence, when it is no such file, was cut short, or nothing was counted.
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        let mut reader = Reader::default();
+        for (index, line) in text.lines().enumerate() {
+            reader.line(line).map_err(|what| {
+                format!("line {} of what callgrind wrote, \"{}\", {what}", index + 1, line.escape_debug())
+            })?;
+        }
+        let counted: u64 = reader.profile.own.values().sum();
+        match reader.totals {
+            Some(0) => {
+                Err("callgrind counted no instruction; was the function named that is to be counted?".to_owned())
+            }
+            Some(totals) if totals == counted => Ok(reader.profile),
+            Some(totals) => {
+                Err(format!("callgrind wrote that {totals} instructions ran, but only where {counted} did"))
+            }
+            None => Err("what callgrind wrote has no totals; it was cut short, so count anew".to_owned()),
+        }
+    }
+
+    /// Every function with the instructions that it ran itself.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = (&Place, u64)> {
+        self.own.iter().map(|(place, instructions)| (place, *instructions))
+    }
+
+    /// All calls from one object into another: the object that calls, the function that is called.
+    pub(crate) fn calls(&self) -> impl Iterator<Item = (&str, &Place, Calls)> {
+        self.calls.iter().map(|((caller, place), calls)| (caller.as_str(), place, *calls))
+    }
+}
+
+/// What is known while the lines are read.
+#[derive(Debug, Default)]
+struct Reader {
+    profile: Profile,
+    totals: Option<u64>,
+    objects: Names,
+    functions: Names,
+    /// Where the costs of the next lines arise.
+    object: String,
+    function: String,
+    /// The callee of the next call; its object is the caller's unless it is named.
+    callee_object: Option<String>,
+    callee_function: String,
+    /// How many calls the next line's cost is of; none if it is a function's own.
+    calls: Option<u64>,
+}
+
+impl Reader {
+    /// Takes in one line, or says what is wrong with it.
+    fn line(&mut self, line: &str) -> Result<(), &'static str> {
+        if line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first)) {
+            return self.cost(line);
+        }
+        if let Some((key, value)) = line.split_once('=') {
+            match key {
+                "ob" => self.object = self.objects.resolve(value)?,
+                "fn" => self.function = self.functions.resolve(value)?,
+                "cob" => self.callee_object = Some(self.objects.resolve(value)?),
+                "cfn" => self.callee_function = self.functions.resolve(value)?,
+                "calls" => self.calls = Some(number(value.split(' ').next())?),
+                // Files and jumps, and values of the header that have this sign in them.
+                _ => {}
+            }
+            return Ok(());
+        }
+        match line.split_once(": ") {
+            Some(("positions", kinds)) if kinds != "line" => {
+                Err("has other positions than lines, which are all that is read")
+            }
+            Some(("events", events)) if events != "Ir" => Err("has other events than Ir, which is all that is read"),
+            Some(("totals", totals)) => {
+                self.totals = Some(number(Some(totals))?);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A position and what it cost.
+    fn cost(&mut self, line: &str) -> Result<(), &'static str> {
+        let cost = match line.split(' ').nth(1) {
+            // The format lets zeros at the end out.
+            None => 0,
+            word => number(word)?,
+        };
+        let Some(count) = self.calls.take() else {
+            let place = Place { object: self.object.clone(), function: self.function.clone() };
+            *self.profile.own.entry(place).or_default() += cost;
+            return Ok(());
+        };
+        let object = self.callee_object.take().unwrap_or_else(|| self.object.clone());
+        if object != self.object {
+            let place = Place { object, function: self.callee_function.clone() };
+            let calls = self.profile.calls.entry((self.object.clone(), place)).or_default();
+            calls.count += count;
+            calls.instructions += cost;
+        }
+        Ok(())
+    }
+}
+
+/// Names by their numbers: "(3) name" gives one, "(3)" means it from then on.
+#[derive(Debug, Default)]
+struct Names(HashMap<u64, String>);
+
+impl Names {
+    fn resolve(&mut self, value: &str) -> Result<String, &'static str> {
+        let Some((id, name)) = value.strip_prefix('(').and_then(|rest| rest.split_once(')')) else {
+            return Ok(value.to_owned());
+        };
+        // "(below main)" is a name that merely looks so.
+        let Ok(id) = id.parse() else { return Ok(value.to_owned()) };
+        if let Some(name) = name.strip_prefix(' ') {
+            self.0.insert(id, name.to_owned());
+        }
+        self.0.get(&id).cloned().ok_or("means a name that was not given")
+    }
+}
+
+fn number(word: Option<&str>) -> Result<u64, &'static str> {
+    word.and_then(|word| word.trim().parse().ok()).ok_or("has no number where one belongs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: &str = "\
+# callgrind format
+version: 1
+cmd:  railweave bench --toggle=1
+desc: Trigger: Program termination
+
+positions: line
+events: Ir
+summary: 133
+
+ob=(7) /bin/railweave
+fl=(1) loop.rs
+fn=(2) railweave_message_loop
+10 20
+cob=(8) /lib/plugin.so
+cfi=(3) send.rs
+cfn=(4) plugin::isend
+calls=5 +3
+* 100
++1 3
+cfn=(9) (below main)
+calls=1 0
+-2 7
+
+fn=(9)
+5 7
+
+ob=(8)
+fl=(3)
+fn=(4)
+1 40
+fi=(1)
+2 10
+2
+cob=(6) /lib/libc.so.6
+cfi=(5) ???
+cfn=(5) memcpy
+calls=4 0
+3 30
+cob=(6)
+cfi=(5)
+cfn=(5)
+calls=1 0
+3 20
+cfn=(11) plugin::helper'2
+calls=1 0
+3 3
+
+fn=(11)
+9 3
+
+ob=(6)
+fl=(5)
+fn=(5)
+0 50
+
+totals: 133
+";
+
+    fn place(object: &str, function: &str) -> Place {
+        Place { object: object.to_owned(), function: function.to_owned() }
+    }
+
+    #[test]
+    fn own_costs_are_summed_by_function_and_calls_by_the_object_that_calls() {
+        let profile = Profile::read(SAMPLE).unwrap();
+        let functions: Vec<_> = profile.functions().map(|(place, own)| (place.clone(), own)).collect();
+        let expected = [
+            (place("/bin/railweave", "(below main)"), 7),
+            (place("/bin/railweave", "railweave_message_loop"), 23),
+            (place("/lib/libc.so.6", "memcpy"), 50),
+            (place("/lib/plugin.so", "plugin::helper'2"), 3),
+            (place("/lib/plugin.so", "plugin::isend"), 50),
+        ];
+        assert_eq!(functions, expected);
+        let calls: Vec<_> =
+            profile.calls().map(|(caller, place, calls)| (caller, place.function.as_str(), calls)).collect();
+        let expected = [
+            ("/bin/railweave", "plugin::isend", Calls { count: 5, instructions: 100 }),
+            ("/lib/plugin.so", "memcpy", Calls { count: 5, instructions: 50 }),
+        ];
+        assert_eq!(calls, expected);
+    }
+
+    #[test]
+    fn what_is_not_whole_or_not_such_a_file_is_refused() {
+        let error = |from: &str, to: &str| {
+            let text = SAMPLE.replacen(from, to, 1);
+            assert_ne!(text, SAMPLE, "{from}");
+            Profile::read(&text).unwrap_err()
+        };
+        assert!(error("\ntotals: 133\n", "").contains("was cut short"));
+        assert!(error("totals: 133", "totals: 134").contains("that 134 instructions ran, but only where 133 did"));
+        assert!(error("totals: 133", "totals: 0").contains("counted no instruction"));
+        assert!(error("totals: 133", "totals: x").contains("no number"));
+        assert!(error("positions: line", "positions: instr line").contains("other positions than lines"));
+        assert!(error("events: Ir", "events: Ir Dr").contains("other events than Ir"));
+        assert!(error("calls=5 +3", "calls=").contains("line 17 of what callgrind wrote, \"calls=\", has no number"));
+        assert!(error("10 20", "10 x").contains("no number"));
+        assert!(error("cob=(6) /lib/libc.so.6", "cob=(6)").contains("a name that was not given"));
+        assert!(Profile::read("").unwrap_err().contains("no totals"));
+    }
+}
