@@ -71,6 +71,30 @@ fn one_process_sends_to_itself_over_the_rails_that_are_given() {
 }
 
 #[test]
+fn every_size_arrives_as_it_was_sent() {
+    let results = results(&["--sweep", "64KiB", "--seed", "7", "--rails", "127.0.0.1,127.0.0.2"]);
+    assert_eq!(
+        (&results["max_bytes"], &results["seed"], &results["mismatches"]),
+        (&65536.into(), &7.into(), &0.into())
+    );
+    let phases = results["phases"].as_array().unwrap();
+    assert_eq!(phases.len(), 4, "{results}");
+    for number in ["messages", "bytes"] {
+        let of_phases = phases.iter().map(|phase| phase[number].as_u64().unwrap());
+        assert!(of_phases.clone().all(|count| count >= 100), "{results}");
+        assert_eq!(results[number], of_phases.sum::<u64>());
+    }
+    let size = bench(&["--sweep", "1GiB"]);
+    let size = String::from_utf8(size.stderr).unwrap();
+    assert!(size.contains("a sweep up to 1 GiB is not possible; allowed are 1 KiB to 256 MiB"), "{size}");
+    for other in ["--raw", "--in-process", "--connections=2", "--sizes=8", "--in-flight=2"] {
+        let refused = bench(&["--sweep=1KiB", other]);
+        let text = String::from_utf8(refused.stderr).unwrap();
+        assert!(!refused.status.success() && text.contains("cannot be used with"), "{text}");
+    }
+}
+
+#[test]
 fn the_loop_over_the_messages_keeps_its_name_in_the_program() {
     let program = std::fs::read(env!("CARGO_BIN_EXE_railweave")).unwrap();
     let program = object::File::parse(&program[..]).unwrap();

@@ -167,15 +167,8 @@ impl<'a, N: NetApi> Pair<'a, N> {
         let largest = settings.sizes.iter().copied().max().unwrap_or(0).max(LATENCY_BYTES);
         let wanted = largest.saturating_mul(settings.in_flight).min(MAX_BUFFER_BYTES).max(largest);
         let mut patience = Patience::new(link.rank(), settings.stall, abort);
-        let (mut to, mut from) = (None, None);
-        for sender in [0, 1] {
-            match Ends::open(net, link, settings.device, 1, sender, &mut patience)?.0 {
-                Ends::Send(comms) => to = comms.into_iter().next(),
-                Ends::Recv(comms) => from = comms.into_iter().next(),
-            }
-        }
-        let (Some(to), Some(from)) = (to, from) else { unreachable!("each rank is sender once and receiver once") };
-        Ok(Self::new(net, link.rank(), (to, from), 1 - link.rank(), wanted, patience)?)
+        let ends = ends::open_each_way(net, link, settings.device, &mut patience)?;
+        Ok(Self::new(net, link.rank(), ends, 1 - link.rank(), wanted, patience)?)
     }
 
     fn latency(&mut self, link: &mut Link, time: Duration, ahead: usize) -> Result<Times, CommunicatorError> {

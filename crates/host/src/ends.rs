@@ -74,6 +74,24 @@ impl Ends {
     }
 }
 
+/// Sets up a connection in each direction between two ranks, first that from rank 0; both call this together.
+pub(crate) fn open_each_way<N: NetApi>(
+    net: &N,
+    link: &mut Link,
+    device: i32,
+    patience: &mut Patience<'_>,
+) -> Result<(SendComm, RecvComm), CommunicatorError> {
+    let (mut to, mut from) = (None, None);
+    for sender in [0, 1] {
+        match Ends::open(net, link, device, 1, sender, patience)?.0 {
+            Ends::Send(comms) => to = comms.into_iter().next(),
+            Ends::Recv(comms) => from = comms.into_iter().next(),
+        }
+    }
+    let (Some(to), Some(from)) = (to, from) else { unreachable!("each rank is sender once and receiver once") };
+    Ok((to, from))
+}
+
 /// Sets up one connection of which this process has both ends.
 pub(crate) fn open_both<N: NetApi>(
     net: &N,

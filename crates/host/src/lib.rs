@@ -28,6 +28,7 @@ mod plugin;
 pub mod progress;
 pub mod ranks;
 pub mod raw;
+pub mod sweep;
 mod table;
 
 pub use communicator::{Communicator, CommunicatorError};

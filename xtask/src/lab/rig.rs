@@ -72,8 +72,15 @@ impl Rig {
             Deed::Loss(Loss { cable, percent }) => {
                 self.at(|port| port.cable == cable, |port| self.cables[cable].shape(port, Some(percent)))
             }
-            Deed::Down(end) => self.at(here(end), |port| port.switch(false)),
-            Deed::Up(end) => self.at(here(end), |port| port.switch(true)),
+            // On a wire what nobody takes is gone; an emulated port that nobody empties would hold the other end up.
+            Deed::Down(end) => {
+                self.at(|port| port.cable == end.cable, |port| self.cables[end.cable].shape(port, Some(100.0)))?;
+                self.at(here(end), |port| port.switch(false))
+            }
+            Deed::Up(end) => {
+                self.at(here(end), |port| port.switch(true))?;
+                self.at(|port| port.cable == end.cable, |port| self.cables[end.cable].shape(port, None))
+            }
             Deed::Restore(cable) => {
                 self.at(|port| port.cable == cable, |port| port.switch(true) + &self.cables[cable].shape(port, None))
             }

@@ -1,6 +1,6 @@
 //! `railweave bench`: latency, bandwidth and set-up time of any plugin, between two local processes.
 
-use crate::commands::{connections, in_process};
+use crate::commands::{connections, in_process, sweep};
 use crate::device::Device;
 use crate::job;
 use crate::measurement::{self, Subject, done, phase};
@@ -52,6 +52,8 @@ pub(crate) struct Arguments {
     idle: Option<u64>,
     #[command(flatten)]
     in_process: in_process::InProcessArguments,
+    #[command(flatten)]
+    sweep: sweep::SweepArguments,
     /// Prints the results as JSON
     #[arg(long)]
     json: bool,
@@ -135,6 +137,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             json: arguments.json,
         };
         return connections::run(&arguments.network, many);
+    }
+    if let Some(wanted) = arguments.sweep.wanted(&arguments.device) {
+        return sweep::run(&arguments.network, wanted, arguments.json);
     }
     let network = arguments.network.network()?;
     let job = job::Job::Bench(Job {

@@ -5,4 +5,5 @@ pub(crate) mod connections;
 pub(crate) mod demo;
 pub(crate) mod in_process;
 pub(crate) mod options;
+pub(crate) mod sweep;
 pub(crate) mod topo;
