@@ -21,6 +21,8 @@ pub(crate) fn library() -> Result<PathBuf, String> {
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check", "--target"]);
     pip.arg(&folder).arg(PACKAGE);
-    run(pip).map_err(|error| format!("NCCL's library cannot be fetched: {error}; install python3-pip, or see pip's own words"))?;
+    run(pip).map_err(|error| {
+        format!("NCCL's library cannot be fetched: {error}; install python3-pip, or see pip's own words")
+    })?;
     if library.exists() { Ok(library) } else { Err(format!("{PACKAGE} has no {LIBRARY}; is it for this processor?")) }
 }

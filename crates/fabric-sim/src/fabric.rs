@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use railweave_fabric::{
-    Access, Completion, Domain, Fabric, Fault, LaneEndpoint, Memory, MemoryKind, PendingRail, PostError, Rail,
-    RailSpec, Region, RegisterError, Registration, RemoteSlice, SetupError, WorkId, Write,
+    Access, Domain, Fabric, Fault, LaneEndpoint, Memory, MemoryKind, PendingRail, PostError, Rail, RailSpec, Region,
+    RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
 };
 
 use crate::world::{KeyPair, Port, Registered, World};
@@ -210,6 +210,10 @@ impl Rail for SimRail {
         self.world.lock().post(self.end, lane, chain)
     }
 
+    fn flushes(&self) -> bool {
+        true
+    }
+
     fn post_flush(&mut self, target: RemoteSlice, id: WorkId) -> Result<(), PostError> {
         self.world.lock().post_flush(self.end, target, id)
     }
@@ -218,8 +222,8 @@ impl Rail for SimRail {
         self.world.lock().post_receives(self.end, count)
     }
 
-    fn poll(&mut self, out: &mut [Completion]) -> usize {
-        self.world.lock().poll_end(self.end, out)
+    fn report(&mut self, most: usize, reports: &mut impl Reports) -> bool {
+        self.world.lock().poll_end(self.end, most, reports) > 0
     }
 
     fn acknowledge(&mut self) -> bool {

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use railweave_fabric::{Completion, Fault, LocalSlice, PostError, RailError, RailSpec, WorkId, Write};
+use railweave_fabric::{Fault, LocalSlice, PostError, RailError, RailSpec, Reports, WorkId, Write};
 
 use crate::frame::MAX_WRITE;
 use crate::incoming::{Incoming, Receives, Surroundings};
@@ -176,24 +176,28 @@ impl Lane {
         self.is_failed() || !self.outgoing.owes()
     }
 
-    /// Hands out what is complete, and at the very end the failure, once.
-    pub(crate) fn collect(&mut self, lane: u8, out: &mut [Completion], receives: &mut Receives) -> usize {
-        let mut count = 0;
-        for place in out {
-            *place = if let Some(id) = self.outgoing.poll_completed() {
-                Completion::Sent { id }
+    /// Reports what is complete, and at the very end the failure, once; at most `most`. Answers how many.
+    pub(crate) fn collect(
+        &mut self,
+        lane: u8,
+        most: usize,
+        receives: &mut Receives,
+        reports: &mut impl Reports,
+    ) -> usize {
+        for count in 0..most {
+            if let Some(id) = self.outgoing.poll_completed() {
+                reports.handle_sent(id);
             } else if let Some(arrival) = self.incoming.poll_arrival(receives) {
-                Completion::Received { lane, immediate: arrival.immediate, bytes: arrival.bytes }
+                reports.handle_received(lane, arrival.immediate, arrival.bytes);
             } else if let State::Failed(failure) = &mut self.state
                 && let Some(LaneFailure(failure)) = failure.take()
             {
-                Completion::Failed { lane, id: failure.0, error: Box::new(failure.1) }
+                reports.handle_failed(lane, failure.0, Box::new(failure.1));
             } else {
-                break;
-            };
-            count += 1;
+                return count;
+            }
         }
-        count
+        most
     }
 
     fn send(&mut self, keys: &KeyTable, calls: usize) {

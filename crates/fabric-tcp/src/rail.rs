@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{Completion, PostError, Rail, RailSpec, RemoteSlice, WorkId, Write};
+use railweave_fabric::{PostError, Rail, RailSpec, RemoteSlice, Reports, WorkId, Write};
 
 use crate::frame::MAX_WRITE;
 use crate::incoming::Receives;
@@ -16,7 +16,7 @@ pub struct TcpRail {
     lanes: Box<[Lane]>,
     receives: Receives,
     keys: Arc<KeyTable>,
-    /// The lane that the next poll looks at first, so that a busy one does not starve the others of `out`.
+    /// The lane that the next poll looks at first, so that a busy one does not starve the others of `most`.
     first: usize,
     description: String,
 }
@@ -76,7 +76,7 @@ impl Rail for TcpRail {
         Ok(self.receives.post(count))
     }
 
-    fn poll(&mut self, out: &mut [Completion]) -> usize {
+    fn report(&mut self, most: usize, reports: &mut impl Reports) -> bool {
         let lanes = self.lanes.len();
         let first = self.first;
         self.first = if first + 1 < lanes { first + 1 } else { 0 };
@@ -84,9 +84,9 @@ impl Rail for TcpRail {
         for at in (first..lanes).chain(0..first) {
             let lane = &mut self.lanes[at];
             lane.progress(&self.keys, &mut self.receives);
-            count += lane.collect(at as u8, &mut out[count..], &mut self.receives);
+            count += lane.collect(at as u8, most - count, &mut self.receives, reports);
         }
-        count
+        count > 0
     }
 
     fn acknowledge(&mut self) -> bool {

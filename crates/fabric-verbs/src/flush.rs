@@ -1,9 +1,10 @@
 //! The loop-back lane: a queue pair connected to itself, on which one byte is read back from GPU memory, so that what the
 //! adapter wrote there before is visible to the GPU.
 
+use std::ffi::c_int;
 use std::sync::Arc;
 
-use railweave_fabric::{Access, LinkLayer, Memory, PostError, Region, RemoteSlice, SetupError, WorkId};
+use railweave_fabric::{Access, LinkLayer, Memory, Region, RemoteSlice, SetupError, WorkId};
 
 use crate::domain::VerbsDomain;
 use crate::endpoint::Endpoint;
@@ -69,13 +70,15 @@ impl FlushLane {
         self.qp.number()
     }
 
+    /// Whether there is room for one more flush.
+    pub(crate) fn has_room(&self) -> bool {
+        self.room > 0
+    }
+
     /// Reads one byte from `source`; `wr_id` comes back in the completion with the low bits of [`Self::completed`]'s
-    /// number.
-    pub(crate) fn post(&mut self, source: RemoteSlice, id: WorkId, wr_id: u64) -> Result<(), PostError> {
+    /// number. There must be room. Answers the library's error number, 0 when the flush is under way.
+    pub(crate) fn post(&mut self, source: RemoteSlice, id: WorkId, wr_id: u64) -> c_int {
         use railweave_fabric::Registration as _;
-        if self.room == 0 {
-            return Err(PostError::Full);
-        }
         let number = self.posted % Self::DEPTH;
         let mut piece = sys::Sge { address: self.target.address(), length: 1, lkey: self.registration.local_key() };
         let mut work = sys::SendWr {
@@ -91,15 +94,13 @@ impl FlushLane {
         };
         // SAFETY: a chain of one; the library copies it before it returns (ibv_post_send(3)), and the target is registered
         // for as long as this lives.
-        match unsafe { self.qp.post(&raw mut work) } {
-            0 => {
-                self.ids[number as usize] = id;
-                self.posted = self.posted.wrapping_add(1);
-                self.room -= 1;
-                Ok(())
-            }
-            _ => Err(PostError::Broken),
+        let errno = unsafe { self.qp.post(&raw mut work) };
+        if errno == 0 {
+            self.ids[number as usize] = id;
+            self.posted = self.posted.wrapping_add(1);
+            self.room -= 1;
         }
+        errno
     }
 
     /// The flush whose completion has come; `number` is the low bits of its `wr_id`.

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::io;
+use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -77,7 +78,7 @@ impl CompletionQueue {
 
     /// Takes completions into `out`; how many. A broken queue is an error.
     #[inline]
-    pub(crate) fn poll(&mut self, out: &mut [std::mem::MaybeUninit<sys::Wc>]) -> Result<usize, c_int> {
+    pub(crate) fn poll(&mut self, out: &mut [MaybeUninit<sys::Wc>]) -> Result<usize, c_int> {
         // SAFETY: the queue is valid and the place holds `out.len()` completions.
         let count = unsafe { (self.poll)(self.cq.as_ptr(), out.len() as c_int, out.as_mut_ptr().cast()) };
         usize::try_from(count).map_err(|_| count)
@@ -156,6 +157,9 @@ pub(crate) struct QueuePairSpec<'a> {
     pub(crate) inline: u32,
 }
 
+/// The most work requests that a queue pair may hold: what 16 bits of a request's id can tell apart.
+const MAX_SEND_DEPTH: u32 = u16::MAX as u32;
+
 /// A reliably connected queue pair.
 pub(crate) struct QueuePair {
     qp: NonNull<sys::Qp>,
@@ -171,6 +175,10 @@ unsafe impl Send for QueuePair {}
 
 impl QueuePair {
     pub(crate) fn new(pd: &Arc<ProtectionDomain>, spec: &QueuePairSpec<'_>) -> io::Result<Self> {
+        if spec.send_depth > MAX_SEND_DEPTH {
+            let message = format!("{} sends are more than {MAX_SEND_DEPTH}", spec.send_depth);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
         let mut attributes = sys::QpInitAttributes {
             qp_context: ptr::null_mut(),
             send_cq: spec.completions.as_ptr(),
@@ -248,9 +256,9 @@ impl QueuePair {
     /// sources stays registered until they are complete.
     #[inline]
     pub(crate) unsafe fn post(&mut self, chain: *mut sys::SendWr) -> c_int {
-        let mut bad = ptr::null_mut();
+        let mut bad = MaybeUninit::uninit();
         // SAFETY: the queue pair is valid, the chain is by the caller's promise.
-        unsafe { (self.post_send)(self.qp.as_ptr(), chain, &raw mut bad) }
+        unsafe { (self.post_send)(self.qp.as_ptr(), chain, bad.as_mut_ptr()) }
     }
 
     /// Posts a chain of receives of its own.
@@ -266,6 +274,10 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
+        // A queue pair that goes on sending to a peer that is gone can keep the kernel from destroying it: soft-RoCE waits
+        // for its own packets. In the error state it sends nothing more. Where even this is refused, there is nothing to stop.
+        let mut error = sys::QpAttributes { qp_state: sys::QPS_ERR, ..Default::default() };
+        let _ = self.modify(&mut error, sys::QP_STATE);
         // SAFETY: it was made once and is destroyed once; no call on it is under way, because it is owned here.
         unsafe { (self.pd.device.functions().destroy_qp)(self.qp.as_ptr()) };
     }

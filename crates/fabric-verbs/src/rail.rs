@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 
-use railweave_fabric::{Completion, Fault, PostError, Rail, RailError, RailSpec, RemoteSlice, WorkId, Write};
+use railweave_fabric::{Fault, MAX_LANES, PostError, Rail, RailError, RailSpec, RemoteSlice, Reports, WorkId, Write};
 
 use crate::domain::{VerbsDomain, show_gid};
 use crate::flush::FlushLane;
@@ -19,17 +19,32 @@ const REFILL: usize = 64;
 /// Completions that are taken at once.
 const POLL: usize = 16;
 
-/// What a work request was, in the top bits of its `wr_id`: a failed completion tells nothing else. Below: the lane
-/// (8 bits from 32 on) and the number of the request (32 bits).
+/// What a work request was, in the top bits of its `wr_id`: a failed completion tells nothing else. A write's has its lane
+/// and number below, and then the id that the transport gave it.
 const RECEIVE: u64 = 1 << 63;
 const FLUSH: u64 = 1 << 62;
+const NUMBER_AT: u32 = WorkId::BITS;
+const LANE_AT: u32 = NUMBER_AT + u16::BITS;
+const _: () = assert!(MAX_LANES << LANE_AT <= FLUSH as usize);
 
-fn send_id(lane: u8, number: u32) -> u64 {
-    u64::from(lane) << 32 | u64::from(number)
+#[inline]
+fn send_id(lane: u8, number: u16, id: WorkId) -> u64 {
+    u64::from(lane) << LANE_AT | u64::from(number) << NUMBER_AT | id.0
 }
 
+#[inline]
 fn lane_of(wr_id: u64) -> usize {
-    usize::from((wr_id >> 32) as u8)
+    (wr_id >> LANE_AT) as usize % MAX_LANES
+}
+
+#[inline]
+fn number_of(wr_id: u64) -> u16 {
+    (wr_id >> NUMBER_AT) as u16
+}
+
+#[inline]
+fn id_of(wr_id: u64) -> WorkId {
+    WorkId(wr_id & ((1 << WorkId::BITS) - 1))
 }
 
 /// A connected queue pair.
@@ -52,18 +67,16 @@ pub(crate) struct RailParts {
 
 struct Lane {
     qp: QueuePair,
-    /// Requests posted, modulo 2^32.
-    posted: u32,
-    /// Requests of which it is known that they are complete, modulo 2^32.
-    completed: u32,
-    /// Signalled requests under way.
-    owed: u32,
-    /// By the request's number modulo the length, a power of two: the ids of signalled requests.
-    ids: Box<[WorkId]>,
+    /// Requests posted, modulo 2^16.
+    posted: u16,
+    /// Requests of which it is known that they are complete, modulo 2^16.
+    completed: u16,
+    /// Signalled requests that are not complete.
+    owed: u16,
+    broken: bool,
     inline: u32,
     /// Receives of its own that are posted.
     receives: u32,
-    broken: bool,
     peer_number: u32,
 }
 
@@ -77,16 +90,21 @@ pub struct VerbsRail {
     domain: Arc<VerbsDomain>,
     work: Box<Work>,
     depth: u32,
-    /// Receives that the pool holds at most, and holds now.
+    /// Receives that the pool holds at most, and how many of these are not posted.
     pool_depth: u32,
-    pool: u32,
+    missing: u32,
     max_write: u32,
+    /// One lane, on a shared receive queue, as in most rails: nobody has to ask which lane takes a receive.
+    is_plain: bool,
     any_broken: bool,
-    /// Failures that no completion tells.
-    failures: Vec<Completion>,
+    /// Failures that no completion tells; only where any lane is broken.
+    failures: Vec<Failure>,
     gid: [u8; 16],
     peer_gid: [u8; 16],
 }
+
+/// What [`Reports::handle_failed`] takes.
+type Failure = (u8, Option<WorkId>, Box<RailError>);
 
 /// Requests that are linked once and filled for each post. A chain of n stands in the last n places, so that its last
 /// request is the one without a next.
@@ -129,10 +147,16 @@ impl Work {
 }
 
 impl Lane {
-    /// Fills a request with a write; from now on it counts as posted.
+    /// Requests that the send queue has room for, of `depth`.
     #[inline]
+    fn room(&self, depth: u32) -> u32 {
+        depth - u32::from(self.posted.wrapping_sub(self.completed))
+    }
+
+    /// Fills a request with a write; from now on it counts as posted.
+    #[inline(always)]
     fn fill(&mut self, index: u8, write: &Write, send: &mut sys::SendWr, piece: &mut sys::Sge) {
-        send.wr_id = send_id(index, self.posted);
+        send.wr_id = send_id(index, self.posted, write.id);
         send.num_sge = i32::from(write.local.length > 0);
         send.rdma = sys::RdmaTarget { remote_address: write.remote.address, rkey: write.remote.key };
         *piece = sys::Sge { address: write.local.address, length: write.local.length, lkey: write.local.key };
@@ -143,16 +167,10 @@ impl Lane {
             }
             None => sys::WR_RDMA_WRITE,
         };
-        let mut flags = 0;
-        if write.signalled {
-            flags = sys::SEND_SIGNALED;
-            self.ids[self.posted as usize & (self.ids.len() - 1)] = write.id;
-            self.owed += 1;
-        }
-        if write.host && write.local.length <= self.inline {
-            flags |= sys::SEND_INLINE;
-        }
-        send.send_flags = flags;
+        self.owed += u16::from(write.signalled);
+        let signalled = if write.signalled { sys::SEND_SIGNALED } else { 0 };
+        let inline = if write.host && write.local.length <= self.inline { sys::SEND_INLINE } else { 0 };
+        send.send_flags = signalled | inline;
         self.posted = self.posted.wrapping_add(1);
     }
 }
@@ -167,14 +185,15 @@ impl VerbsRail {
             posted: 0,
             completed: 0,
             owed: 0,
-            ids: vec![WorkId::default(); depth.next_power_of_two() as usize].into_boxed_slice(),
-            receives: 0,
             broken: false,
+            receives: 0,
             peer_number: lane.peer_number,
         });
+        let lanes: Box<[_]> = lanes.collect();
         let max_write = railweave_fabric::Domain::max_write(&*parts.domain);
         Self {
-            lanes: lanes.collect(),
+            is_plain: lanes.len() == 1 && parts.shared.is_some(),
+            lanes,
             flush: parts.flush,
             shared: parts.shared,
             completions: parts.completions,
@@ -182,7 +201,7 @@ impl VerbsRail {
             work: Work::linked(),
             depth,
             pool_depth: parts.spec.receive_depth,
-            pool: 0,
+            missing: parts.spec.receive_depth,
             max_write,
             any_broken: false,
             failures: Vec::new(),
@@ -191,22 +210,7 @@ impl VerbsRail {
         }
     }
 
-    /// Hands over one write, for which there is room.
-    #[inline]
-    fn post_one(&mut self, index: usize, write: &Write) -> Result<(), PostError> {
-        let work = &mut *self.work;
-        let (send, piece) = (&mut work.sends[CHAIN - 1], &mut work.pieces[CHAIN - 1]);
-        let lane = &mut self.lanes[index];
-        lane.fill(index as u8, write, send, piece);
-        // SAFETY: the last of the linked requests has no next. That the source is registered until completion is what
-        // fabric::Memory's maker promised.
-        match unsafe { lane.qp.post(send) } {
-            0 => Ok(()),
-            errno => self.post_failed(index, errno),
-        }
-    }
-
-    /// Hands over a chain that fits into the prepared requests.
+    /// Hands over a chain that fits into the prepared requests, and for which there is room.
     fn post_some(&mut self, index: usize, chain: &[Write]) -> Result<(), PostError> {
         let lane = &mut self.lanes[index];
         let work = &mut *self.work;
@@ -214,24 +218,30 @@ impl VerbsRail {
         for ((write, send), piece) in chain.iter().zip(&mut work.sends[first..]).zip(&mut work.pieces[first..]) {
             lane.fill(index as u8, write, send, piece);
         }
-        // SAFETY: as in post_one: the chain stands at the end of the linked requests.
+        // SAFETY: as in `post_first`: the chain stands at the end of the linked requests.
         match unsafe { lane.qp.post(&raw mut work.sends[first]) } {
             0 => Ok(()),
-            errno => self.post_failed(index, errno),
+            errno => self.lane_failed(index, errno),
         }
     }
 
-    /// The library refused work for which there is room.
+    /// The library refused work for which there is room, on the queue pair with this number: a lane's, or the flushes'.
     #[cold]
-    fn post_failed(&mut self, index: usize, errno: i32) -> Result<(), PostError> {
+    fn post_failed(&mut self, index: usize, number: u32, errno: i32) -> Result<(), PostError> {
         let error = std::io::Error::from_raw_os_error(errno.abs());
         let message = format!(
-            "{}: the adapter takes no work on queue pair {:#x} ({error}); look at the kernel log of this host",
-            self.domain.name,
-            self.lanes[index].qp.number()
+            "{}: the adapter takes no work on queue pair {number:#x} ({error}); look at the kernel log of this host",
+            self.domain.name
         );
         self.fail(index, None, RailError { fault: Fault::Local, message });
         Err(PostError::Broken)
+    }
+
+    /// As [`Self::post_failed`], for a lane's queue pair.
+    #[cold]
+    fn lane_failed(&mut self, index: usize, errno: i32) -> Result<(), PostError> {
+        let number = self.lanes[index].qp.number();
+        self.post_failed(index, number, errno)
     }
 
     /// Marks a lane as dead; the first time, the failure is reported by the next poll.
@@ -241,7 +251,7 @@ impl VerbsRail {
         let lane = &mut self.lanes[index];
         if !lane.broken {
             lane.broken = true;
-            self.failures.push(Completion::Failed { lane: index as u8, id, error: Box::new(error) });
+            self.failures.push((index as u8, id, Box::new(error)));
         }
     }
 
@@ -257,10 +267,7 @@ impl VerbsRail {
         let id = match (of_flush, &mut self.flush) {
             (true, Some(flush)) => Some(flush.completed(wc.wr_id as u32)),
             _ if wc.wr_id & RECEIVE != 0 => None,
-            _ => {
-                let lane = &self.lanes[index];
-                Some(lane.ids[wc.wr_id as usize & (lane.ids.len() - 1)])
-            }
+            _ => Some(id_of(wc.wr_id)),
         };
         let path = format!("{}, GID {} to {}", self.domain.name, show_gid(self.gid), show_gid(self.peer_gid));
         let lane = &self.lanes[index];
@@ -272,44 +279,75 @@ impl VerbsRail {
         self.fail(index, id, error);
     }
 
-    /// Gives failures that wait; how many.
-    #[cold]
-    fn take_failures(&mut self, out: &mut [Completion]) -> usize {
-        let count = self.failures.len().min(out.len());
-        for (place, failure) in out.iter_mut().zip(self.failures.drain(..count)) {
-            *place = failure;
-        }
-        count
+    /// Takes completions out of the queue; how many.
+    #[inline(always)]
+    fn take(&mut self, out: &mut [MaybeUninit<sys::Wc>]) -> usize {
+        self.completions.poll(out).unwrap_or_else(|code| {
+            self.queue_failed(code);
+            0
+        })
     }
 
-    /// Takes one successful completion; None where it tells nothing.
-    #[inline]
-    fn handle_success(&mut self, wc: &sys::Wc) -> Option<Completion> {
+    /// The oldest failure that was not reported, while there is room for reports.
+    #[cold]
+    #[inline(never)]
+    fn next_failure(&mut self, room: &mut usize) -> Option<Failure> {
+        if *room == 0 || self.failures.is_empty() {
+            return None;
+        }
+        *room -= 1;
+        Some(self.failures.remove(0))
+    }
+
+    /// A receive was taken, of which the rail has to find out more than usual; the lane that took it, None where it tells
+    /// nothing.
+    #[cold]
+    #[inline(never)]
+    fn lane_of_receive(&mut self, wc: &sys::Wc) -> Option<usize> {
+        let index = match self.lanes.len() {
+            1 => 0,
+            _ => self.lanes.iter().position(|lane| lane.qp.number() == wc.qp_num)?,
+        };
+        if self.shared.is_none() {
+            self.lanes[index].receives = self.lanes[index].receives.saturating_sub(1);
+        }
+        if wc.opcode != sys::WC_RECV_RDMA_WITH_IMM {
+            self.unexpected(index, wc);
+            return None;
+        }
+        Some(index)
+    }
+
+    /// Reports a successful completion.
+    #[inline(always)]
+    fn handle_success(&mut self, wc: &sys::Wc, reports: &mut impl Reports) {
         if wc.wr_id & RECEIVE != 0 {
-            let index = match self.lanes.len() {
-                1 => 0,
-                _ => self.lanes.iter().position(|lane| lane.qp.number() == wc.qp_num)?,
+            self.missing = self.missing.wrapping_add(1);
+            let lane = if self.is_plain && wc.opcode == sys::WC_RECV_RDMA_WITH_IMM {
+                0
+            } else if let Some(index) = self.lane_of_receive(wc) {
+                index as u8
+            } else {
+                return;
             };
-            self.pool = self.pool.saturating_sub(1);
-            if self.shared.is_none() {
-                self.lanes[index].receives = self.lanes[index].receives.saturating_sub(1);
-            }
-            if wc.opcode != sys::WC_RECV_RDMA_WITH_IMM {
-                self.unexpected(index, wc);
-                return None;
-            }
-            let immediate = u32::from_be(wc.imm_data);
-            return Some(Completion::Received { lane: index as u8, immediate, bytes: wc.byte_len });
+            reports.handle_received(lane, u32::from_be(wc.imm_data), wc.byte_len);
+        } else {
+            let id = if wc.wr_id & FLUSH == 0 {
+                // Requests of a lane complete in order: this one's completion is that of all before it.
+                let lane = match &mut *self.lanes {
+                    [only] => only,
+                    lanes => &mut lanes[lane_of(wc.wr_id)],
+                };
+                lane.completed = number_of(wc.wr_id).wrapping_add(1);
+                lane.owed = lane.owed.wrapping_sub(1);
+                id_of(wc.wr_id)
+            } else if let Some(flush) = &mut self.flush {
+                flush.completed(wc.wr_id as u32)
+            } else {
+                return;
+            };
+            reports.handle_sent(id);
         }
-        if wc.wr_id & FLUSH != 0 {
-            return self.flush.as_mut().map(|flush| Completion::Sent { id: flush.completed(wc.wr_id as u32) });
-        }
-        let lane = &mut self.lanes[lane_of(wc.wr_id)];
-        let number = wc.wr_id as u32;
-        // Requests of a lane complete in order: this one's completion is that of all before it.
-        lane.completed = number.wrapping_add(1);
-        lane.owed -= 1;
-        Some(Completion::Sent { id: lane.ids[number as usize & (lane.ids.len() - 1)] })
     }
 
     /// A peer that sends instead of writing.
@@ -343,10 +381,9 @@ impl Rail for VerbsRail {
         self.lanes.len() as u8
     }
 
-    #[inline]
+    #[inline(always)]
     fn send_room(&self, lane: u8) -> u32 {
-        let lane = &self.lanes[usize::from(lane)];
-        self.depth - lane.posted.wrapping_sub(lane.completed)
+        self.lanes[usize::from(lane)].room(self.depth)
     }
 
     #[inline]
@@ -359,7 +396,6 @@ impl Rail for VerbsRail {
         self.domain.config.byte_counts
     }
 
-    #[inline]
     fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
         let index = usize::from(lane);
         let Some(state) = self.lanes.get(index) else {
@@ -368,21 +404,33 @@ impl Rail for VerbsRail {
         if state.broken {
             return Err(PostError::Broken);
         }
-        if chain.len() > (self.depth - state.posted.wrapping_sub(state.completed)) as usize {
+        if chain.len() > state.room(self.depth) as usize {
             return Err(PostError::Full);
-        }
-        if let [write] = chain
-            && write.local.length <= self.max_write
-        {
-            return self.post_one(index, write);
         }
         if let Some(long) = chain.iter().find(|write| write.local.length > self.max_write) {
             return Err(too_long(long.local.length, self.max_write));
         }
-        if chain.len() <= CHAIN {
-            return if chain.is_empty() { Ok(()) } else { self.post_some(index, chain) };
-        }
         chain.chunks(CHAIN).try_for_each(|part| self.post_some(index, part))
+    }
+
+    #[inline(always)]
+    fn post_first(&mut self, write: &Write) -> Result<(), PostError> {
+        let Some(lane) = self.lanes.first_mut() else {
+            return Err(no_lane(0, 0));
+        };
+        let work = &mut *self.work;
+        let (send, piece) = (&mut work.sends[CHAIN - 1], &mut work.pieces[CHAIN - 1]);
+        lane.fill(0, write, send, piece);
+        // SAFETY: the last of the linked requests has no next. That the source is registered until completion is what
+        // fabric::Memory's maker promised.
+        match unsafe { lane.qp.post(send) } {
+            0 => Ok(()),
+            errno => self.lane_failed(0, errno),
+        }
+    }
+
+    fn flushes(&self) -> bool {
+        self.flush.is_some()
     }
 
     fn post_flush(&mut self, target: RemoteSlice, id: WorkId) -> Result<(), PostError> {
@@ -395,15 +443,24 @@ impl Rail for VerbsRail {
                 self.domain.name
             )));
         };
-        flush.post(target, id, FLUSH)
+        if !flush.has_room() {
+            return Err(PostError::Full);
+        }
+        match flush.post(target, id, FLUSH) {
+            0 => Ok(()),
+            errno => {
+                let number = flush.number();
+                self.post_failed(0, number, errno)
+            }
+        }
     }
 
     fn post_receives(&mut self, count: u32) -> Result<u32, PostError> {
         if self.any_broken {
             return Err(PostError::Broken);
         }
-        let count = count.min(self.pool_depth - self.pool);
-        let wanted = self.pool + count;
+        let count = count.min(self.missing);
+        let wanted = self.pool_depth.saturating_sub(self.missing) + count;
         let work = &mut *self.work;
         // A chain of n receives stands in the last n places.
         let mut chain = |count: u32| -> *mut sys::RecvWr { &raw mut work.receives[REFILL - count as usize] };
@@ -414,7 +471,7 @@ impl Rail for VerbsRail {
                 // SAFETY: the chain stands at the end of the linked requests, so it ends in a null pointer.
                 let errno = unsafe { shared.post(chain(some)) };
                 if errno != 0 {
-                    return self.post_failed(0, errno).map(|()| 0);
+                    return self.lane_failed(0, errno).map(|()| 0);
                 }
                 left -= some;
             }
@@ -427,48 +484,43 @@ impl Rail for VerbsRail {
                     // SAFETY: as above.
                     let errno = unsafe { lane.qp.post_receives(chain(some)) };
                     if errno != 0 {
-                        return self.post_failed(index, errno).map(|()| 0);
+                        return self.lane_failed(index, errno).map(|()| 0);
                     }
                     lane.receives += some;
                 }
             }
         }
-        self.pool = wanted;
+        self.missing -= count;
         Ok(count)
     }
 
-    #[inline]
-    fn poll(&mut self, out: &mut [Completion]) -> usize {
+    #[inline(always)]
+    fn report(&mut self, most: usize, reports: &mut impl Reports) -> bool {
         let mut wcs = [const { MaybeUninit::<sys::Wc>::uninit() }; POLL];
-        let room = out.len().min(POLL);
-        if room == 0 {
-            return 0;
-        }
-        if !self.failures.is_empty() {
-            return self.take_failures(out);
-        }
-        let taken = match self.completions.poll(&mut wcs[..room]) {
-            Ok(taken) => taken,
-            Err(code) => {
-                self.queue_failed(code);
-                0
+        let room = most.min(POLL);
+        let fails = self.any_broken && !self.failures.is_empty();
+        let taken = if fails || room == 0 { 0 } else { self.take(&mut wcs[..room]) };
+        if taken > 0 {
+            for wc in &wcs[..taken] {
+                // SAFETY: the library has filled the first `taken` places.
+                let wc = unsafe { wc.assume_init_ref() };
+                if wc.status == sys::WC_SUCCESS {
+                    self.handle_success(wc, reports);
+                } else {
+                    self.handle_error(wc);
+                }
             }
-        };
-        let mut count = 0;
-        for wc in &wcs[..taken] {
-            // SAFETY: the library has filled the first `taken` places.
-            let wc = unsafe { wc.assume_init_ref() };
-            if wc.status != sys::WC_SUCCESS {
-                self.handle_error(wc);
-            } else if let Some(completion) = self.handle_success(wc) {
-                out[count] = completion;
-                count += 1;
+            if !self.any_broken {
+                return true;
             }
+        } else if !self.any_broken {
+            return false;
         }
-        if !self.failures.is_empty() {
-            count += self.take_failures(&mut out[count..]);
+        let mut room = most - taken;
+        while let Some((lane, id, error)) = self.next_failure(&mut room) {
+            reports.handle_failed(lane, id, error);
         }
-        count
+        room < most
     }
 
     fn describe(&self) -> String {

@@ -21,8 +21,8 @@ pub use error::{Fault, PostError, RailError, RegisterError, SetupError};
 pub use memory::{Access, Memory, MemoryKind};
 pub use port::{Discovery, EventSource, LeftOut, LinkLayer, PointerSupport, PortEvent, PortFacts};
 pub use rail::{
-    Completion, Domain, Fabric, LaneEndpoint, LocalSlice, PendingRail, Rail, RailSpec, Registration, RemoteSlice, Role,
-    WorkId, Write,
+    Completion, Domain, Fabric, LaneEndpoint, LocalSlice, PendingRail, Rail, RailSpec, Registration, RemoteSlice,
+    Reports, Role, WorkId, Write,
 };
 pub use region::Region;
 

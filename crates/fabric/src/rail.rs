@@ -137,9 +137,14 @@ pub trait PendingRail: Send + 'static {
     fn into_rail(self) -> Result<<Self::Fabric as Fabric>::Rail, SetupError>;
 }
 
-/// Names a piece of posted work in its completion. The fabric carries it and never looks inside.
+/// Names a piece of posted work in its completion. The fabric carries its low [`WorkId::BITS`] and never looks inside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct WorkId(pub u64);
+
+impl WorkId {
+    /// The bits that may be set: what is left of 64 is the fabric's, so that it needs no table to find the id again.
+    pub const BITS: u32 = 40;
+}
 
 /// A piece of this process's registered memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -208,6 +213,16 @@ pub enum Completion {
     },
 }
 
+/// Takes what a poll reports, one by one: the data path looks at each completion once, and needs none in memory.
+pub trait Reports {
+    /// [`Completion::Sent`].
+    fn handle_sent(&mut self, id: WorkId);
+    /// [`Completion::Received`].
+    fn handle_received(&mut self, lane: u8, immediate: u32, bytes: u32);
+    /// [`Completion::Failed`].
+    fn handle_failed(&mut self, lane: u8, id: Option<WorkId>, error: Box<RailError>);
+}
+
 /// One rail of one connection: what the data path calls. No call blocks, allocates (but for errors) or locks.
 pub trait Rail: Send + 'static {
     /// How many lanes the rail has.
@@ -228,11 +243,28 @@ pub trait Rail: Send + 'static {
     /// See [`PostError`].
     fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError>;
 
+    /// Posts one write on the first lane, as most are, in as few steps as the fabric needs: what [`Self::post`] would check
+    /// is the caller's to know. [`Self::send_room`] says that there is room, the write is not longer than
+    /// [`Self::max_write`], and no failure was reported.
+    ///
+    /// # Errors
+    /// As [`Self::post`].
+    #[inline]
+    fn post_first(&mut self, write: &Write) -> Result<(), PostError> {
+        self.post(0, std::slice::from_ref(write))
+    }
+
+    /// Whether this end has a way to flush. Where it has none, flushes have nothing to do: no memory needs them, or the user
+    /// has switched them off.
+    fn flushes(&self) -> bool {
+        false
+    }
+
     /// Reads one byte back from this side's own registered memory through the port, so that everything the port wrote
     /// there before is visible to whoever owns the memory. Completes as [`Completion::Sent`].
     ///
     /// # Errors
-    /// See [`PostError`]; [`PostError::Invalid`] where the fabric has no need of it.
+    /// See [`PostError`]; [`PostError::Invalid`] where it does not [flush](Self::flushes).
     fn post_flush(&mut self, target: RemoteSlice, id: WorkId) -> Result<(), PostError>;
 
     /// Posts up to `count` generic receives; answers how many were taken.
@@ -241,9 +273,17 @@ pub trait Rail: Send + 'static {
     /// When the rail is broken.
     fn post_receives(&mut self, count: u32) -> Result<u32, PostError>;
 
-    /// Makes progress and reports completions, at most `out.len()`, in the order of their lanes. Answers how many. On
-    /// a fabric that is not one-sided this is also what moves bytes.
-    fn poll(&mut self, out: &mut [Completion]) -> usize;
+    /// Makes progress and reports completions, at most `most`, in the order of their lanes. Answers whether there was
+    /// anything. On a fabric that is not one-sided this is also what moves bytes.
+    fn report(&mut self, most: usize, reports: &mut impl Reports) -> bool;
+
+    /// As [`Self::report`], for who keeps completions: as many as `out` has room for. Answers how many.
+    fn poll(&mut self, out: &mut [Completion]) -> usize {
+        let most = out.len();
+        let mut places = Places { free: out.iter_mut() };
+        self.report(most, &mut places);
+        most - places.free.len()
+    }
 
     /// Sends what this end owes the peer for what it has reported: a poll may put that off until the next call, so that it
     /// can travel with what is posted then. True when nothing is owed any more. A caller that may stop polling calls this
@@ -267,7 +307,41 @@ pub trait Rail: Send + 'static {
     }
 }
 
+/// The rest of the room for [`Rail::poll`]'s completions.
+struct Places<'a> {
+    free: std::slice::IterMut<'a, Completion>,
+}
+
+impl Places<'_> {
+    fn put(&mut self, completion: Completion) {
+        *self.free.next().expect("a rail reports no more than it was asked for") = completion;
+    }
+}
+
+impl Reports for Places<'_> {
+    fn handle_sent(&mut self, id: WorkId) {
+        self.put(Completion::Sent { id });
+    }
+
+    fn handle_received(&mut self, lane: u8, immediate: u32, bytes: u32) {
+        self.put(Completion::Received { lane, immediate, bytes });
+    }
+
+    fn handle_failed(&mut self, lane: u8, id: Option<WorkId>, error: Box<RailError>) {
+        self.put(Completion::Failed { lane, id, error });
+    }
+}
+
 impl Completion {
+    /// Says it to `reports`.
+    pub fn report(self, reports: &mut impl Reports) {
+        match self {
+            Self::Sent { id } => reports.handle_sent(id),
+            Self::Received { lane, immediate, bytes } => reports.handle_received(lane, immediate, bytes),
+            Self::Failed { lane, id, error } => reports.handle_failed(lane, id, error),
+        }
+    }
+
     /// A placeholder to fill poll's buffer with.
     pub const EMPTY: Self = Self::Sent { id: WorkId(0) };
 }

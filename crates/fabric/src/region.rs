@@ -64,14 +64,13 @@ impl Region {
         self.word(offset).store(value, order);
     }
 
-    /// The cache line at `offset` bytes, word by word.
+    /// A cache line, word by word: the one with this number, at 64 times as many bytes.
     ///
     /// # Panics
-    /// When `offset` is no multiple of 64 or lies outside the region.
+    /// When it lies outside the region.
     #[inline]
-    pub fn line(&self, offset: usize) -> &[AtomicU64; WORDS_PER_LINE] {
-        assert!(offset.is_multiple_of(size_of::<Line>()), "offset {offset} is no line of the region");
-        &self.lines[offset / size_of::<Line>()].0
+    pub fn line(&self, number: usize) -> &[AtomicU64; WORDS_PER_LINE] {
+        &self.lines[number].0
     }
 
     /// Copies bytes from `offset` on into `out`.

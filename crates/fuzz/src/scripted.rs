@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use railweave_fabric::{
     Access, Completion, Domain, Fabric, Fault, LaneEndpoint, Memory, PendingRail, PostError, Rail, RailError, RailSpec,
-    Region, RegisterError, Registration, RemoteSlice, SetupError, WorkId, Write,
+    Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
 };
 
 /// The fabric. One-sided, its lanes are connected by end points; otherwise they are sockets, as on TCP.
@@ -383,6 +383,10 @@ impl Rail for Open {
         Ok(())
     }
 
+    fn flushes(&self) -> bool {
+        self.one_sided
+    }
+
     fn post_flush(&mut self, _target: RemoteSlice, id: WorkId) -> Result<(), PostError> {
         assert!(self.one_sided, "a flush where the fabric has no need of it");
         let mut state = self.world.lock();
@@ -409,12 +413,12 @@ impl Rail for Open {
         Ok(taken)
     }
 
-    fn poll(&mut self, out: &mut [Completion]) -> usize {
+    fn report(&mut self, most: usize, reports: &mut impl Reports) -> bool {
         let mut state = self.world.lock();
         let completions = &mut state.rails[self.index].completions;
-        let count = completions.len().min(out.len());
-        out.iter_mut().zip(completions.drain(..count)).for_each(|(place, completion)| *place = completion);
-        count
+        let count = completions.len().min(most);
+        completions.drain(..count).for_each(|completion| completion.report(reports));
+        count > 0
     }
 
     fn describe(&self) -> String {

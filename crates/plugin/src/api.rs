@@ -2,6 +2,7 @@
 //! checked as far as it can be; a panic never leaves; each error becomes one log line and one result code.
 #![allow(clippy::disallowed_types, reason = "these are service threads' calls")]
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,29 +39,33 @@ fn code(fault: Fault) -> NcclResult {
 }
 
 /// Runs an entry point: errors are logged and become codes, panics too.
-#[inline]
+#[inline(always)]
 pub(crate) fn guard(call: &'static str, run: impl FnOnce() -> Result<(), Error>) -> NcclResult {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(())) => NcclResult::SUCCESS,
-        Ok(Err(error)) => failed(call, &error),
-        Err(panic) => panicked(call, panic.as_ref()),
+        Ok(Err(error)) => failed(call, error),
+        Err(panic) => panicked(call, panic),
     }
 }
 
+// By value: what only these two look at needs no place in the memory of those who call them.
 #[cold]
-fn failed(call: &str, error: &Error) -> NcclResult {
+#[inline(never)]
+fn failed(call: &str, error: Error) -> NcclResult {
     log::warn(&format!("{call}: {error}"));
     code(error.fault)
 }
 
 #[cold]
-fn panicked(call: &str, panic: &(dyn std::any::Any + Send)) -> NcclResult {
+#[inline(never)]
+fn panicked(call: &str, panic: Box<dyn Any + Send>) -> NcclResult {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
     log::warn(&format!("{call}: a bug in Railweave: {text}; please report it with the job's log"));
     NcclResult::INTERNAL_ERROR
 }
 
+#[cold]
 pub(crate) fn null(call: &str, what: &str) -> Error {
     Error::protocol(format!("{call} was called with NULL for {what}"))
 }
@@ -372,7 +377,7 @@ pub(crate) fn memory_kind(kind: c_int) -> Result<MemoryKind, Error> {
 pub(crate) unsafe fn dereg_mr(memory: *mut c_void) -> Result<(), Error> {
     if !memory.is_null() {
         // SAFETY: reg_mr made it from a box, and NCCL hands it back once.
-        drop(unsafe { Box::from_raw(memory.cast::<MemoryHandle>()) });
+        unsafe { Box::from_raw(memory.cast::<MemoryHandle>()) }.end();
     }
     Ok(())
 }

@@ -8,7 +8,8 @@ use railweave_transport::{Error, RecvRequest, SendRequest};
 
 use crate::control::{Control, Route};
 use crate::debt::Debt;
-use crate::network::{End, Established, Registrar};
+use crate::ends::End;
+use crate::network::{Established, Registrar};
 
 /// What a connection's memory begins with, so that a pointer that NCCL mixed up is refused.
 const MAGIC: u64 = u64::from_le_bytes(*b"RWVCOMM1");
@@ -66,12 +67,11 @@ impl Comm {
     ///
     /// # Safety
     /// The pointer must be NULL or come from [`Self::into_raw`] and not be closed yet.
+    #[inline]
     pub(crate) unsafe fn from_raw<'a>(pointer: *mut c_void) -> Result<&'a Self, Error> {
         // SAFETY: the caller's promise; NULL gives None.
         let comm = unsafe { pointer.cast::<Self>().as_ref() };
-        comm.filter(|comm| comm.magic == MAGIC).ok_or_else(|| {
-            Error::protocol(format!("{pointer:p} is no connection of this plugin, or one that was closed"))
-        })
+        comm.filter(|comm| comm.magic == MAGIC).ok_or_else(|| no_connection(pointer))
     }
 
     /// The data path's end.
@@ -114,6 +114,11 @@ impl Comm {
         }
         Ok(())
     }
+}
+
+#[cold]
+fn no_connection(pointer: *mut c_void) -> Error {
+    Error::protocol(format!("{pointer:p} is no connection of this plugin, or one that was closed"))
 }
 
 impl Request {

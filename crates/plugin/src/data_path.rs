@@ -3,13 +3,12 @@
 
 use std::ffi::{c_int, c_void};
 
-use railweave_transport::{Error, Flushed, Incoming, MAX_BUFFERS, Outgoing, RecvRequest, SendRequest};
+use railweave_transport::{Error, Flushed, Incoming, MAX_BUFFERS};
 
 use crate::api::{null, put};
 use crate::comm::{Comm, Request};
-use crate::debtor;
-use crate::log;
-use crate::network::{End, MemoryHandle};
+use crate::ends::{End, RecvEnd};
+use crate::network::MemoryHandle;
 
 /// # Safety
 /// `memory` must be NULL or come from [`crate::api::reg_mr`] and not be deregistered.
@@ -36,7 +35,7 @@ unsafe fn enter(comm: &Comm) -> Option<&mut End> {
 /// # Safety
 /// `comm` and `memory` must be this plugin's, `data` in that memory, `request` NULL or valid for writing; only the
 /// connection's progress thread may call this.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn isend(
     comm: *mut c_void,
     data: *mut c_void,
@@ -54,21 +53,8 @@ pub(crate) unsafe fn isend(
     let Some(End::Send(end)) = (unsafe { enter(comm) }) else {
         return Err(Error::protocol("isend was called on a connection that receives"));
     };
-    let message = Outgoing { address: data.addr() as u64, size: size as u64, tag: tag as u32, keys: &memory.keys };
-    let Some(sent) = end.isend(&message)? else {
-        debtor::leave(comm, false);
-        return Ok(());
-    };
-    if let Some(cut) = end.take_cut() {
-        log::warn(&format!(
-            "to {}: a message of {} bytes (tag {:#x}) was cut to the {} bytes of its receive; the application's send and \
-             receive sizes differ (said once per connection)",
-            comm.peer, cut.message, cut.tag, cut.receive
-        ));
-    }
     // SAFETY: checked above not to be NULL, and the caller's promise.
-    unsafe { request.write(comm.request(sent.index())) };
-    Ok(())
+    unsafe { end.isend(comm, data.addr() as u64, size as u64, tag as u32, &memory.keys, request) }
 }
 
 /// One buffer of `irecv` and `iflush`.
@@ -76,19 +62,23 @@ pub(crate) unsafe fn isend(
 /// # Safety
 /// `memory` as for [`memory_handle`].
 #[inline]
-unsafe fn incoming<'a>(
+unsafe fn incoming<'a, S: TryInto<u64>>(
     call: &str,
     data: *mut c_void,
-    size: u64,
+    size: S,
     tag: c_int,
     memory: *mut c_void,
 ) -> Result<Incoming<'a>, Error> {
+    let Ok(size) = size.try_into() else {
+        return Err(negative(call));
+    };
     // SAFETY: the caller's promise.
     let memory = unsafe { memory_handle(call, memory) }?;
     Ok(Incoming { address: data.addr() as u64, size, tag: tag as u32, keys: &memory.keys })
 }
 
-/// The buffers of one grouped receive.
+/// The buffers of one receive.
+#[derive(Clone, Copy)]
 pub(crate) struct Buffers<S> {
     pub(crate) count: c_int,
     pub(crate) data: *mut *mut c_void,
@@ -97,69 +87,77 @@ pub(crate) struct Buffers<S> {
     pub(crate) memory: *mut *mut c_void,
 }
 
-/// `irecv`.
+/// `irecv`. `request` may hold the hint that the completion is optional.
 ///
 /// # Safety
 /// `comm` must be this plugin's; the arrays must hold `count` entries each, with memory handles of this plugin; `request`
 /// must be NULL or valid for reading and writing; only the connection's progress thread may call this.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn irecv<S: Copy + TryInto<u64>>(
     comm: *mut c_void,
-    buffers: &Buffers<S>,
-    optional_allowed: bool,
+    buffers: Buffers<S>,
     request: *mut *mut c_void,
 ) -> Result<(), Error> {
     if request.is_null() {
         return Err(null("irecv", "the request"));
     }
-    // SAFETY: not NULL, and the caller's promise.
-    let hint = unsafe { request.replace(std::ptr::null_mut()) };
-    let optional = optional_allowed && hint.addr() == railweave_abi::net::OPTIONAL_RECV_COMPLETION;
     // SAFETY: the caller's promise.
     let comm = unsafe { Comm::from_raw(comm) }?;
     // SAFETY: this is the connection's progress thread.
     let Some(End::Recv(end)) = (unsafe { enter(comm) }) else {
         return Err(Error::protocol("irecv was called on a connection that sends"));
     };
-    let count = usize::try_from(buffers.count).unwrap_or(0);
-    if !(1..=MAX_BUFFERS).contains(&count) {
+    if buffers.count != 1 {
+        // SAFETY: the caller's promises.
+        return unsafe { irecv_group(comm, end.as_mut(), &{ buffers }, request) };
+    }
+    let Buffers { data, sizes, tags, memory, .. } = buffers;
+    if data.is_null() || sizes.is_null() || tags.is_null() || memory.is_null() {
+        return Err(null("irecv", "one of the buffers' arrays"));
+    }
+    // SAFETY: the caller's promises, for one entry each; the request was checked not to be NULL.
+    unsafe {
+        let Incoming { address, size, tag, keys } = incoming("irecv", *data, *sizes, *tags, *memory)?;
+        end.irecv_one(comm, address, size, tag, keys, request)
+    }
+}
+
+/// Any count of buffers.
+///
+/// # Safety
+/// As for [`irecv`], where `request` is not NULL.
+#[inline(never)]
+unsafe fn irecv_group<S: Copy + TryInto<u64>>(
+    comm: &Comm,
+    end: &mut dyn RecvEnd,
+    buffers: &Buffers<S>,
+    request: *mut *mut c_void,
+) -> Result<(), Error> {
+    let Some(count) = usize::try_from(buffers.count).ok().filter(|count| (1..=MAX_BUFFERS).contains(count)) else {
         return Err(Error::protocol(format!(
             "irecv was called with {} buffers, allowed are 1 to {MAX_BUFFERS} (maxRecvs)",
             buffers.count
         )));
-    }
+    };
     if buffers.data.is_null() || buffers.sizes.is_null() || buffers.tags.is_null() || buffers.memory.is_null() {
         return Err(null("irecv", "one of the buffers' arrays"));
     }
     // SAFETY: the arrays hold `count` entries, by the caller's promise; each is read inside them.
     let buffer = |index: usize| unsafe {
-        let size = (*buffers.sizes.add(index)).try_into().map_err(|_| negative("irecv", index))?;
-        incoming("irecv", *buffers.data.add(index), size, *buffers.tags.add(index), *buffers.memory.add(index))
+        let (data, size) = (*buffers.data.add(index), *buffers.sizes.add(index));
+        incoming("irecv", data, size, *buffers.tags.add(index), *buffers.memory.add(index))
     };
-    let received = if count == 1 {
-        end.irecv(&[buffer(0)?], optional)?
-    } else {
-        let mut all = [buffer(0)?; MAX_BUFFERS];
-        for (index, place) in all.iter_mut().enumerate().take(count) {
-            *place = buffer(index)?;
-        }
-        end.irecv(&all[..count], optional)?
-    };
-    // A thread that has posted something posts or tests more: what it owes elsewhere may still travel with that.
-    let owes = end.owes();
-    if received.is_none() || owes {
-        debtor::leave(comm, owes);
+    let mut all = [buffer(0)?; MAX_BUFFERS];
+    for (index, place) in all.iter_mut().enumerate().take(count) {
+        *place = buffer(index)?;
     }
-    if let Some(received) = received {
-        // SAFETY: checked above not to be NULL, and the caller's promise.
-        unsafe { request.write(comm.request(received.index())) };
-    }
-    Ok(())
+    // SAFETY: the caller's promise.
+    unsafe { end.irecv(comm, &all[..count], request) }
 }
 
 #[cold]
-fn negative(call: &str, index: usize) -> Error {
-    Error::protocol(format!("{call} was called with a negative size for buffer {index}"))
+fn negative(call: &str) -> Error {
+    Error::protocol(format!("{call} was called with a negative size for a buffer"))
 }
 
 /// `iflush`. A request of NULL means that there is nothing to wait for.
@@ -189,8 +187,7 @@ pub(crate) unsafe fn iflush(
     }
     // SAFETY: the arrays hold `count` entries, by the caller's promise; each is read inside them.
     let buffer = |index: usize| unsafe {
-        let size = u64::try_from(*buffers.sizes.add(index)).map_err(|_| negative("iflush", index))?;
-        incoming("iflush", *buffers.data.add(index), size, 0, *buffers.memory.add(index))
+        incoming("iflush", *buffers.data.add(index), *buffers.sizes.add(index), 0, *buffers.memory.add(index))
     };
     let mut all = [buffer(0)?; MAX_BUFFERS];
     for (index, place) in all.iter_mut().enumerate().take(count) {
@@ -208,46 +205,19 @@ pub(crate) unsafe fn iflush(
 /// # Safety
 /// `request` must come from this plugin and not be over; `done` must be NULL or valid for writing; `sizes` must be NULL
 /// or valid for writing one `int` per buffer; only the connection's progress thread may call this.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn test(request: *mut c_void, done: *mut c_int, sizes: *mut c_int) -> Result<(), Error> {
     // SAFETY: the caller's promises.
     let (comm, index) = unsafe {
         put("test", "done", done, 0)?;
         Request::from_raw(request)
     }?;
-    // Sizes are at most 1 GiB, which an int holds.
-    // SAFETY: this is the connection's progress thread.
-    let over = match unsafe { enter(comm) } {
-        None => return Err(Error::protocol("test was called for a request of a connection that was closed")),
-        Some(End::Send(end)) => {
-            let sent = end.test(SendRequest::from_index(index))?;
-            debtor::leave(comm, false);
-            if let Some(size) = sent
-                && !sizes.is_null()
-            {
-                // SAFETY: not NULL, and the caller's promise.
-                unsafe { sizes.write(size as c_int) };
-            }
-            sent.is_some()
+    // SAFETY: this is the connection's progress thread; `done` was checked not to be NULL, and the caller's promises.
+    unsafe {
+        match enter(comm) {
+            Some(End::Send(end)) => end.test(comm, index, done, sizes),
+            Some(End::Recv(end)) => end.test(comm, index, done, sizes),
+            None => Err(Error::protocol("test was called for a request of a connection that was closed")),
         }
-        Some(End::Recv(end)) => {
-            let received = end.test(RecvRequest::from_index(index), debtor::may_owe(comm))?;
-            if let Some(received) = received
-                && !sizes.is_null()
-            {
-                for (place, size) in received.iter().enumerate() {
-                    // SAFETY: not NULL, and room for one int per buffer by the caller's promise.
-                    unsafe { sizes.add(place).write(*size as c_int) };
-                }
-            }
-            let over = received.is_some();
-            debtor::leave(comm, end.owes());
-            over
-        }
-    };
-    if over {
-        // SAFETY: checked above not to be NULL, and the caller's promise.
-        unsafe { done.write(1) };
     }
-    Ok(())
 }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use crate::comm::Comm;
-use crate::network::End;
+use crate::ends::End;
 use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// Whether any connection of this process ever left a debt: on one-sided fabrics none does.
@@ -40,6 +40,7 @@ pub(crate) fn leave(comm: &Comm, owes: bool) {
     }
 }
 
+#[inline(never)]
 fn leave_now(comm: &Comm, owes: bool) {
     if !EVER.swap(true, Ordering::Relaxed) {
         // SAFETY: the handler is a function of this library, which is never unloaded (-z nodelete).

@@ -8,12 +8,14 @@
 
 mod api;
 mod comm;
+mod congestion;
 mod control;
 mod counters;
 mod data_path;
 mod debt;
 mod debtor;
 mod descriptors;
+mod ends;
 mod fabrics;
 mod identity;
 mod key;

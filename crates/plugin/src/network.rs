@@ -1,5 +1,5 @@
-//! A fabric with its devices behind traits without type parameters: dynamic once, generic inside. One virtual call per
-//! NCCL call leads from here into `Connection<F>`.
+//! A fabric with its devices behind traits without type parameters: dynamic once, generic inside. The connections that it
+//! makes are behind those of `ends`.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -7,111 +7,33 @@ use std::sync::Arc;
 use railweave_fabric::{Fabric, Memory, MemoryKind, RegisterError};
 use railweave_topology::{ChosenPort, Device, Endpoint};
 use railweave_transport::{
-    AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Cut, Dial, Error, Flushed, HandshakePort, Incoming,
-    Link, MemoryKeys, Message, Offer, Outgoing, PortOffer, RailInfo, RecvConnection, RecvRequest, SendConnection,
-    SendRequest, Token,
+    AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Dial, Error, HandshakePort, Link, MemoryKeys,
+    Message, Offer, PortOffer, RailInfo, RecvConnection, SendConnection, Token,
 };
 
 use crate::counters;
+pub(crate) use crate::ends::End;
+use crate::per_process::ProcessMark;
 use crate::registrations::Registrations;
-
-/// The sending end of a connection, whatever the fabric.
-pub(crate) trait SendEnd: Send {
-    fn isend(&mut self, message: &Outgoing<'_>) -> Result<Option<SendRequest>, Error>;
-    fn test(&mut self, request: SendRequest) -> Result<Option<u64>, Error>;
-    fn take_cut(&mut self) -> Option<Cut>;
-    fn start_linger(&mut self);
-    fn linger(&mut self) -> bool;
-}
-
-/// The receiving end of a connection, whatever the fabric.
-pub(crate) trait RecvEnd: Send {
-    fn irecv(&mut self, buffers: &[Incoming<'_>], optional: bool) -> Result<Option<RecvRequest>, Error>;
-    fn test(&mut self, request: RecvRequest, may_owe: bool) -> Result<Option<&[u64]>, Error>;
-    fn owes(&self) -> bool;
-    fn acknowledge(&mut self) -> bool;
-    fn iflush(&mut self, buffers: &[Incoming<'_>]) -> Result<Flushed, Error>;
-    fn start_linger(&mut self);
-    fn linger(&mut self) -> bool;
-}
-
-impl<F: Fabric> SendEnd for SendConnection<F> {
-    fn isend(&mut self, message: &Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
-        Self::isend(self, message)
-    }
-    fn test(&mut self, request: SendRequest) -> Result<Option<u64>, Error> {
-        Self::test(self, request)
-    }
-    fn take_cut(&mut self) -> Option<Cut> {
-        Self::take_cut(self)
-    }
-    fn start_linger(&mut self) {
-        Self::start_linger(self);
-    }
-    fn linger(&mut self) -> bool {
-        Self::linger(self)
-    }
-}
-
-impl<F: Fabric> RecvEnd for RecvConnection<F> {
-    fn irecv(&mut self, buffers: &[Incoming<'_>], optional: bool) -> Result<Option<RecvRequest>, Error> {
-        Self::irecv(self, buffers, optional)
-    }
-    fn test(&mut self, request: RecvRequest, may_owe: bool) -> Result<Option<&[u64]>, Error> {
-        Self::test(self, request, may_owe)
-    }
-    fn owes(&self) -> bool {
-        Self::owes(self)
-    }
-    fn acknowledge(&mut self) -> bool {
-        Self::acknowledge(self)
-    }
-    fn iflush(&mut self, buffers: &[Incoming<'_>]) -> Result<Flushed, Error> {
-        Self::iflush(self, buffers)
-    }
-    fn start_linger(&mut self) {
-        Self::start_linger(self);
-    }
-    fn linger(&mut self) -> bool {
-        Self::linger(self)
-    }
-}
-
-/// Either end.
-pub(crate) enum End {
-    Send(Box<dyn SendEnd>),
-    Recv(Box<dyn RecvEnd>),
-}
-
-impl End {
-    /// Sends what this end owes the peer; whether all of it is on its way.
-    pub(crate) fn acknowledge(&mut self) -> bool {
-        match self {
-            Self::Send(_) => true,
-            Self::Recv(end) => end.acknowledge(),
-        }
-    }
-
-    pub(crate) fn start_linger(&mut self) {
-        match self {
-            Self::Send(end) => end.start_linger(),
-            Self::Recv(end) => end.start_linger(),
-        }
-    }
-
-    pub(crate) fn linger(&mut self) -> bool {
-        match self {
-            Self::Send(end) => end.linger(),
-            Self::Recv(end) => end.linger(),
-        }
-    }
-}
 
 /// Memory registered on every rail of a connection: NCCL's `mhandle`.
 pub(crate) struct MemoryHandle {
     pub(crate) keys: MemoryKeys,
+    /// Who registered it: what a forked child ends would be its parent's.
+    process: ProcessMark,
     /// What to drop, which ends the part of this handle in each registration.
     _registrations: Box<dyn Send + Sync>,
+}
+
+impl MemoryHandle {
+    /// Ends it, unless this is a forked child, in which it is only a copy.
+    pub(crate) fn end(self: Box<Self>) {
+        if self.process == ProcessMark::own() {
+            drop(self);
+        } else {
+            std::mem::forget(self);
+        }
+    }
 }
 
 /// Registers memory for a connection. Called by service threads while a progress thread uses the connection.
@@ -135,7 +57,7 @@ impl<F: Fabric> Registrar for RegistrarOf<F> {
             keys.remote[*rail] = registration.remote_key();
             shared.push(registration);
         }
-        Ok(MemoryHandle { keys, _registrations: Box::new(shared) })
+        Ok(MemoryHandle { keys, process: ProcessMark::own(), _registrations: Box::new(shared) })
     }
 }
 

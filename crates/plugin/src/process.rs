@@ -10,6 +10,7 @@ use railweave_options::Options;
 use railweave_topology::{DialAddress, NetworkAddress, dial_order};
 use railweave_transport::{ConnectionConfig, Error, Handle, HandleAddress, Hello};
 
+use crate::congestion::Congestion;
 use crate::control::{Control, ControlConfig, Outcome};
 use crate::fabrics;
 use crate::identity;
@@ -27,6 +28,7 @@ pub(crate) struct Process {
     out_of_band: Option<HandleAddress>,
     events: Vec<Arc<dyn EventSource>>,
     key: Option<Key>,
+    congestion: Congestion,
     control: Mutex<Option<Arc<Control>>>,
 }
 
@@ -119,6 +121,7 @@ impl Process {
         warnings.iter().for_each(|warning| log::warn(&warning.to_string()));
         let found = fabrics::find(&options)?;
         let key = options.key_file.value.as_deref().map(Key::read).transpose()?;
+        let congestion = Congestion::new(&options.tcp_congestion)?;
         let hello = identity::hello(found.mode, found.fabrics, key.is_some());
         Ok(Self {
             options,
@@ -127,6 +130,7 @@ impl Process {
             out_of_band: found.out_of_band,
             events: found.events,
             key,
+            congestion,
             control: Mutex::new(None),
         })
     }
@@ -143,6 +147,7 @@ impl Process {
             ports: self.options.control_port.value,
             handshake_timeout: self.options.handshake_timeout.value,
             peer_timeout: self.options.peer_timeout.value,
+            congestion: self.congestion.clone(),
             events: self.events.clone(),
         };
         let started = Arc::new(Control::start(config)?);

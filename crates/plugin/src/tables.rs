@@ -8,7 +8,7 @@ use railweave_abi::net::{self, DEVICE_HOST, DEVICE_INVALID_VERSION, v6, v7, v8, 
 use railweave_abi::{NcclLogger, NcclResult, ProfilerCallback};
 use railweave_fabric::MemoryKind;
 
-use crate::api::{self, NAME, guard};
+use crate::api::{self, NAME, guard, put};
 use crate::data_path::{self, Buffers};
 use crate::log;
 
@@ -340,9 +340,14 @@ unsafe extern "C" fn irecv_v6(
     memory: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
-    let buffers = Buffers { count, data, sizes, tags, memory };
-    // SAFETY: NCCL's promise.
-    guard("irecv", || unsafe { data_path::irecv(receive, &buffers, false, request) })
+    guard("irecv", || {
+        let buffers = Buffers { count, data, sizes, tags, memory };
+        // SAFETY: NCCL's promise, which before v9 does not include that the request may be read.
+        unsafe {
+            put("irecv", "the request", request, std::ptr::null_mut())?;
+            data_path::irecv(receive, buffers, request)
+        }
+    })
 }
 
 unsafe extern "C" fn irecv_v9(
@@ -356,7 +361,7 @@ unsafe extern "C" fn irecv_v9(
 ) -> NcclResult {
     let buffers = Buffers { count, data, sizes, tags, memory };
     // SAFETY: NCCL's promise.
-    guard("irecv", || unsafe { data_path::irecv(receive, &buffers, true, request) })
+    guard("irecv", || unsafe { data_path::irecv(receive, buffers, request) })
 }
 
 unsafe extern "C" fn irecv_v10(
@@ -371,7 +376,7 @@ unsafe extern "C" fn irecv_v10(
 ) -> NcclResult {
     let buffers = Buffers { count, data, sizes, tags, memory };
     // SAFETY: NCCL's promise.
-    guard("irecv", || unsafe { data_path::irecv(receive, &buffers, true, request) })
+    guard("irecv", || unsafe { data_path::irecv(receive, buffers, request) })
 }
 
 unsafe extern "C" fn iflush(

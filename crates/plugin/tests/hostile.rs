@@ -104,6 +104,18 @@ fn frame(kind: u16, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// Sends these bytes a thousand times, and reads nothing, until nobody takes them.
+fn flood(site: &Site<'_>, bytes: &[u8]) -> TcpStream {
+    let mut socket = site.greeted().socket;
+    socket.set_write_timeout(Some(Duration::from_secs(5))).expect("a timeout can be set");
+    for _ in 0..1000 {
+        if socket.write_all(bytes).is_err() {
+            break;
+        }
+    }
+    socket
+}
+
 /// Sends bytes one by one, slower than any deadline, until nobody takes them.
 fn drip(socket: &mut TcpStream, bytes: &[u8]) {
     for byte in bytes {
@@ -268,16 +280,19 @@ const CASES: &[Case] = &[
         settings: &[],
         keyed: false,
         act: |site| {
-            let mut stranger = site.greeted();
-            let Message::Offer(offer) = offer_for_nobody() else { unreachable!("it makes an OFFER") };
-            let bytes = Frame { connection: 1, message: Message::Offer(offer) }.encode().repeat(100);
-            stranger.socket.set_write_timeout(Some(Duration::from_secs(5))).expect("a timeout can be set");
-            for _ in 0..1000 {
-                if stranger.socket.write_all(&bytes).is_err() {
-                    break;
-                }
-            }
-            vec![stranger.socket]
+            let offer = Frame { connection: 1, message: offer_for_nobody() }.encode();
+            vec![flood(site, &offer.repeat(100))]
+        },
+        lines: 1,
+        words: &["does not read"],
+    },
+    Case {
+        name: "a million PINGs, the answers unread",
+        settings: &[],
+        keyed: false,
+        act: |site| {
+            let ping = Frame { connection: 0, message: Message::Ping }.encode();
+            vec![flood(site, &ping.repeat(1000))]
         },
         lines: 1,
         words: &["does not read"],

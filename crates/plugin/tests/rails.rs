@@ -177,6 +177,8 @@ fn settings_that_only_tune_change_no_byte() {
     let settings = [
         ("RAILWEAVE_SOCKET_BUFFER", "64K"),
         ("RAILWEAVE_SOCKET_BUFFER", "4M"),
+        ("RAILWEAVE_TCP_CONGESTION", "kernel"),
+        ("RAILWEAVE_TCP_CONGESTION", "reno"),
         ("RAILWEAVE_TRAFFIC_CLASS", "96"),
         ("RAILWEAVE_SPLIT_MIN", "0"),
         ("RAILWEAVE_PEER_TIMEOUT", "1"),
@@ -197,4 +199,35 @@ fn settings_that_only_tune_change_no_byte() {
             assert!(warnings().is_empty());
         },
     );
+}
+
+/// The congestion controls of this process's sockets.
+fn congestion_controls() -> Vec<String> {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    let numbers = descriptors.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let control = |number: i32| {
+        // SAFETY: the number is not kept beyond this call; what is no TCP socket by then has no congestion control.
+        let socket = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+        let name = socket2::SockRef::from(&socket).tcp_congestion().ok()?;
+        Some(String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned())
+    };
+    numbers.filter_map(control).collect()
+}
+
+#[test]
+fn every_lane_has_the_congestion_control_that_was_asked_for_and_no_other_socket() {
+    let kernels = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
+    if kernels.trim() == "reno" {
+        return eprintln!("left out: reno is this kernel's congestion control for all sockets");
+    }
+    alone(&[TWO_RAILS, ("RAILWEAVE_LANES", "2"), ("RAILWEAVE_TCP_CONGESTION", "reno")], || {
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        pair.exchange(1, 1_000_000);
+        let controls = congestion_controls();
+        let lanes = controls.iter().filter(|name| *name == "reno").count();
+        assert_eq!(lanes, 8, "both ends of two lanes on two rails: {controls:?}");
+        assert!(controls.len() > lanes, "the control port and the session: {controls:?}");
+        assert!(warnings().is_empty());
+    });
 }

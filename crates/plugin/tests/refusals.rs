@@ -29,6 +29,7 @@ const WRONG: &[(&str, &str)] = &[
     ("RAILWEAVE_SPLIT_MIN", "2G"),
     ("RAILWEAVE_SPLIT_DATA_ON_LANES", "yes"),
     ("RAILWEAVE_SOCKET_BUFFER", "512M"),
+    ("RAILWEAVE_TCP_CONGESTION", "two words"),
     ("RAILWEAVE_TRAFFIC_CLASS", "256"),
     ("RAILWEAVE_PEER_TIMEOUT", "0.5"),
     ("MPIB_SOUT_QP", "none"),
@@ -146,6 +147,7 @@ fn settings_that_leave_no_rail_stop_init() {
         (vec![("RAILWEAVE_RAILS", "203.0.113.0/24")], ["No usable port", "set RAILWEAVE_RAILS"]),
         (vec![("RAILWEAVE_RAILS", "=no-such-interface")], ["No usable port", "set RAILWEAVE_RAILS"]),
         (vec![TWO_RAILS, ("RAILWEAVE_WEIGHTS", "0,0,5")], ["RAILWEAVE_WEIGHTS", "2 rail(s)"]),
+        (vec![TWO_RAILS, ("RAILWEAVE_TCP_CONGESTION", "no-such")], ["RAILWEAVE_TCP_CONGESTION=no-such", "reno"]),
         (vec![TWO_RAILS, ("RAILWEAVE_OOB_IF", "=no-such-interface")], ["RAILWEAVE_OOB_IF", "lo (127.0.0.1)"]),
         (vec![("RAILWEAVE_FABRIC", "verbs")], ["RAILWEAVE_FABRIC=verbs", "RAILWEAVE_FABRIC=tcp"]),
     ];

@@ -54,6 +54,8 @@ struct Plan {
     usable: u8,
     /// The rails to use: the usable ones with a weight; without any, the first usable one.
     active: u8,
+    /// The active rail, where there is only one.
+    only: Option<u8>,
     /// The first active rail.
     first: usize,
     /// The last active rail: the rest of each message is its.
@@ -101,28 +103,28 @@ impl Split {
         }
     }
 
-    /// The rail on which a message of `bytes` bytes travels whole; None where it is to be split, or no rail is usable. The
-    /// short form of [`Split::split`] for most messages: what it answers is sent.
+    /// The rail on which a message of `bytes` bytes travels whole, as most do; None where it is [`Split::split`]'s to say
+    /// more. Once it is sent, [`Split::count_whole`] must know.
     #[inline]
-    pub fn whole(&mut self, bytes: u64, usable: u8) -> Option<usize> {
+    pub fn whole(&self, bytes: u64, usable: u8) -> Option<usize> {
         if usable != self.plan.usable {
-            self.replan(usable);
-        }
-        if self.plan.first == self.plan.last {
-            return (self.plan.active != 0).then_some(self.plan.first);
-        }
-        if bytes >= self.split_min && bytes > GRANULE {
             return None;
         }
-        if bytes == 0 {
-            return Some(self.plan.first);
+        if let Some(rail) = self.plan.only {
+            return Some(usize::from(rail));
         }
-        let rail = self.small_rail;
-        self.small_bytes = self.small_bytes.saturating_add(bytes);
-        if self.small_bytes >= SETTLE_BYTES {
-            self.settle();
+        let is_split = bytes >= self.split_min && bytes > GRANULE;
+        if is_split || self.plan.active == 0 || self.small_bytes >= SETTLE_BYTES {
+            return None;
         }
-        Some(rail)
+        Some(if bytes == 0 { self.plan.first } else { self.small_rail })
+    }
+
+    /// A message of `bytes` bytes was sent over the rail that [`Split::whole`] said.
+    #[inline]
+    pub fn count_whole(&mut self, bytes: u64) {
+        // Without a limit where there is one rail only: it is owed nothing, whatever it carries.
+        self.small_bytes = self.small_bytes.wrapping_add(bytes);
     }
 
     /// Splits a message of `bytes` bytes between the rails in `usable` (bit 0 for rail 0).
@@ -132,7 +134,13 @@ impl Split {
     /// message of 0 bytes activates one rail. The mask of the answer is 0 only when `usable` is.
     #[inline]
     pub fn split(&mut self, bytes: u64, usable: u8) -> Shares {
+        if usable != self.plan.usable {
+            self.replan(usable);
+        } else if self.small_bytes >= SETTLE_BYTES {
+            self.settle();
+        }
         if let Some(rail) = self.whole(bytes, usable) {
+            self.count_whole(bytes);
             return Shares::whole(bytes, rail);
         }
         if self.plan.active == 0 {
@@ -151,12 +159,18 @@ impl Split {
 
     /// The rail whose first lane carries the CTS of `slot`: where all usable rails weigh the same, they take turns; else the
     /// heaviest, because a CTS on a slow rail delays the whole message. `None` when no rail is usable.
-    #[inline]
     pub fn cts_rail(&mut self, slot: u32, usable: u8) -> Option<usize> {
         if usable != self.plan.usable {
             self.replan(usable);
         }
+        self.planned_cts_rail(slot, usable)
+    }
+
+    /// [`Split::cts_rail`] where the same rails are usable as when it was asked last; else `None`.
+    #[inline]
+    pub fn planned_cts_rail(&self, slot: u32, usable: u8) -> Option<usize> {
         match self.plan.turn_count {
+            _ if usable != self.plan.usable => None,
             0 => None,
             1 => Some(usize::from(self.plan.turns[0])),
             count => Some(usize::from(self.plan.turns[(slot % count) as usize])),
@@ -258,6 +272,7 @@ impl Plan {
         Plan {
             usable,
             active,
+            only: (active.count_ones() == 1).then_some(first as u8),
             first,
             last,
             heaviest,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use railweave_fabric::{Access, Domain, Fabric, MAX_RAILS, PendingRail, Rail, RailSpec, Region, Registration, Role};
+use railweave_fabric::{Access, Domain, Fabric, MAX_RAILS, PendingRail, RailSpec, Region, Registration, Role};
 
 use crate::connection::{RailCounters, RailState, Rails};
 use crate::handshake::{Common, Depths, RailPlan, keys, register, weights};
@@ -209,7 +209,7 @@ impl<F: Fabric> Acceptor<F> {
                             self.rails[index].plan.lanes
                         )));
                     }
-                    self.open_rail(index, key, &endpoints).map_err(|error| error.message)
+                    self.open_rail(index, key, &endpoints).map_err(|error| error.message.clone())
                 }
             };
             ours.push(opened.unwrap_or_else(|reason| {
@@ -275,19 +275,19 @@ impl<F: Fabric> Acceptor<F> {
         for (index, opening) in openings.into_iter().enumerate() {
             cts_shadow_keys[index] = opening.cts_shadow_key;
             remote_cts_keys[index] = opening.remote_cts_key;
-            let pending = opening.pending.filter(|_| usable & 1 << index != 0);
-            let Some(pending) = pending else {
+            let was_open = opening.pending.is_some();
+            let Some(pending) = opening.pending.filter(|_| usable & 1 << index != 0) else {
+                if was_open {
+                    let reason = "the peer could not bring its end up; its own log says why".to_owned();
+                    self.actions.push_back(Action::RailDropped { rail: index as u8, reason });
+                }
                 weights[index] = 0;
                 rails.push(None);
                 continue;
             };
             let rail = pending.into_rail()?;
-            rails.push(Some(RailState {
-                lanes: rail.lanes(),
-                rail,
-                info: opening.plan.info(index, &self.common.counters),
-                _registrations: kept(opening.registrations),
-            }));
+            let info = opening.plan.info(index, &self.common.counters);
+            rails.push(Some(RailState::new(rail, info, kept(opening.registrations))));
         }
         let connection = RecvConnection::new(ReceiveParts {
             config: self.common.config.clone(),

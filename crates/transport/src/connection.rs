@@ -4,9 +4,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use railweave_fabric::{Completion, Fabric, MAX_RAILS, Rail, RailError, WorkId};
+use railweave_fabric::{Fabric, MAX_RAILS, Rail, RailError, Reports, WorkId};
 
 use crate::Error;
+use crate::cts::CtsRail;
+use crate::pool::Pool;
 
 /// How many completions one poll takes from a rail.
 pub(crate) const POLL_BATCH: usize = 16;
@@ -146,9 +148,30 @@ pub struct RailInfo {
 pub(crate) struct RailState<F: Fabric> {
     pub(crate) rail: F::Rail,
     pub(crate) lanes: u8,
+    /// Its bit in masks of rails.
+    pub(crate) bit: u8,
     pub(crate) info: RailInfo,
+    /// Its generic receives, at the receiving end.
+    pub(crate) pool: Pool,
+    /// What CTS over it need, at the receiving end.
+    pub(crate) cts: CtsRail,
     // Dropped after the rail, so that no lane outlives the memory that it writes to.
-    pub(crate) _registrations: Vec<F::Registration>,
+    _registrations: Vec<F::Registration>,
+}
+
+impl<F: Fabric> RailState<F> {
+    /// A rail, and what must stay registered as long as it is there.
+    pub(crate) fn new(rail: F::Rail, info: RailInfo, registrations: Vec<F::Registration>) -> Self {
+        Self {
+            lanes: rail.lanes(),
+            bit: 1 << info.index,
+            rail,
+            info,
+            pool: Pool::default(),
+            cts: CtsRail::default(),
+            _registrations: registrations,
+        }
+    }
 }
 
 /// The rails of a connection. A rail that never came up keeps its number and is not usable.
@@ -171,14 +194,20 @@ impl<F: Fabric> Rails<F> {
         Self { rails: all, count, usable }
     }
 
+    // The remainder spares a check of the bounds: the compiler cannot know that a rail's number is below 8.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> &RailState<F> {
-        self.rails[index].as_ref().expect("only usable rails are asked for")
+        self.rails[index % MAX_RAILS].as_ref().expect("only usable rails are asked for")
+    }
+
+    /// The rails that have a way to flush.
+    pub(crate) fn flushing(&self) -> u8 {
+        self.iter().filter(|(_, rail)| rail.rail.flushes()).fold(0, |mask, (index, _)| mask | 1 << index)
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, index: usize) -> &mut RailState<F> {
-        self.rails[index].as_mut().expect("only usable rails are asked for")
+        self.rails[index % MAX_RAILS].as_mut().expect("only usable rails are asked for")
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &RailState<F>)> {
@@ -187,6 +216,19 @@ impl<F: Fabric> Rails<F> {
 
     pub(crate) fn infos(&self) -> Vec<RailInfo> {
         self.iter().map(|(_, rail)| rail.info.clone()).collect()
+    }
+
+    /// The connection is closing: see [`Rail::start_linger`].
+    pub(crate) fn start_linger(&mut self) {
+        self.rails.iter_mut().flatten().for_each(|state| state.rail.start_linger());
+    }
+
+    /// Moves what is left to move; whether everything is out and acknowledged.
+    pub(crate) fn linger(&mut self) -> bool {
+        self.rails.iter_mut().flatten().fold(true, |drained, state| {
+            state.rail.report(POLL_BATCH, &mut Ignored);
+            drained & state.rail.is_drained()
+        })
     }
 
     pub(crate) fn name(&self, index: usize) -> String {
@@ -199,7 +241,7 @@ impl<F: Fabric> Rails<F> {
     /// A lane's failure as the connection's error.
     pub(crate) fn failure(&self, index: usize, lane: u8, error: &RailError, peer: &str) -> Error {
         let message = format!("{} to {peer}, lane {lane}: {error}", self.name(index));
-        Error { fault: error.fault, message }
+        Error::new(error.fault, message)
     }
 }
 
@@ -217,9 +259,13 @@ pub(crate) fn bits(mask: u8) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A buffer for a poll's completions.
-pub(crate) fn completion_buffer() -> [Completion; POLL_BATCH] {
-    [const { Completion::EMPTY }; POLL_BATCH]
+/// Takes reports that nobody wants any more.
+pub(crate) struct Ignored;
+
+impl Reports for Ignored {
+    fn handle_sent(&mut self, _id: WorkId) {}
+    fn handle_received(&mut self, _lane: u8, _immediate: u32, _bytes: u32) {}
+    fn handle_failed(&mut self, _lane: u8, _id: Option<WorkId>, _error: Box<RailError>) {}
 }
 
 /// What a piece of work was, in its [`WorkId`]: a failed completion tells nothing else.
@@ -227,8 +273,8 @@ pub(crate) fn completion_buffer() -> [Completion; POLL_BATCH] {
 pub(crate) enum Work {
     /// The last write of a slot's data on a lane; the slot's sequence number, modulo 2^32.
     Data(u32),
-    /// CTS entries up to and with this number, modulo 2^32.
-    Cts(u32),
+    /// CTS entries.
+    Cts,
     /// A flush; which request, and its use modulo 2^24.
     Flush { request: u8, generation: u32 },
 }
@@ -237,18 +283,19 @@ impl Work {
     #[inline]
     pub(crate) fn id(self) -> WorkId {
         WorkId(match self {
-            Self::Data(sequence) => 1 << 56 | u64::from(sequence),
-            Self::Cts(number) => 2 << 56 | u64::from(number),
-            Self::Flush { request, generation } => 3 << 56 | u64::from(generation) << 8 | u64::from(request),
+            Self::Data(sequence) => u64::from(sequence) << 2 | 1,
+            Self::Cts => 2,
+            Self::Flush { request, generation } => u64::from(generation) << 10 | u64::from(request) << 2 | 3,
         })
     }
 
     #[inline]
     pub(crate) fn from_id(id: WorkId) -> Option<Self> {
-        match id.0 >> 56 {
-            1 => Some(Self::Data(id.0 as u32)),
-            2 => Some(Self::Cts(id.0 as u32)),
-            3 => Some(Self::Flush { request: id.0 as u8, generation: (id.0 >> 8) as u32 }),
+        let number = (id.0 >> 2) as u32;
+        match id.0 & 3 {
+            1 => Some(Self::Data(number)),
+            2 => Some(Self::Cts),
+            3 => Some(Self::Flush { request: number as u8, generation: number >> 8 }),
             _ => None,
         }
     }
@@ -260,8 +307,7 @@ mod tests {
 
     #[test]
     fn work_comes_out_of_its_id() {
-        for work in
-            [Work::Data(u32::MAX), Work::Cts(0), Work::Flush { request: 31, generation: 0xff_ffff }, Work::Data(0)]
+        for work in [Work::Data(u32::MAX), Work::Cts, Work::Flush { request: 31, generation: 0xff_ffff }, Work::Data(0)]
         {
             assert_eq!(Work::from_id(work.id()), Some(work));
         }

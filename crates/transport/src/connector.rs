@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use railweave_fabric::{Access, Domain, Fabric, MAX_RAILS, PendingRail, Rail, RailSpec, Region, Registration, Role};
+use railweave_fabric::{Access, Domain, Fabric, MAX_RAILS, PendingRail, RailSpec, Region, Registration, Role};
 
 use crate::connection::{RailCounters, RailState, Rails};
 use crate::handshake::{Common, Depths, RailPlan, keys, register, weights};
@@ -215,7 +215,7 @@ impl<F: Fabric> Connector<F> {
         };
         let lanes = match self.open_rail(port, plan, &mut opening) {
             Ok(lanes) => lanes,
-            Err(error) => RailLanes::Dropped(error.message),
+            Err(error) => RailLanes::Dropped(error.message.clone()),
         };
         (opening, lanes)
     }
@@ -311,11 +311,9 @@ impl<F: Fabric> Connector<F> {
             if rail.is_none() {
                 weights[index] = 0;
             }
-            rails.push(rail.map(|rail| RailState {
-                lanes: rail.lanes(),
-                rail,
-                info: opening.plan.info(index, &self.common.counters),
-                _registrations: kept(opening.registrations),
+            rails.push(rail.map(|rail| {
+                let info = opening.plan.info(index, &self.common.counters);
+                RailState::new(rail, info, kept(opening.registrations))
             }));
         }
         let rails = Rails::<F>::new(rails);

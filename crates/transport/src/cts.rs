@@ -5,10 +5,12 @@
 //! complete, and a number never comes twice.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use railweave_fabric::{MAX_RAILS, Region};
+use railweave_fabric::{Fabric, LocalSlice, MAX_RAILS, PostError, Rail, Region, RemoteSlice, Write};
 
+use crate::connection::{RailState, Work};
+use crate::handshake::CTS_SIGNAL_EVERY;
 use crate::plant::{Plant, checks, planted};
 use crate::{Error, MAX_BUFFERS, MAX_MESSAGE_BYTES};
 
@@ -40,27 +42,27 @@ pub(crate) struct CtsEntry {
     pub(crate) keys: [u32; MAX_RAILS],
 }
 
-/// Where entry `number` stands in the ring.
+/// The place of entry `number` in the ring, counted in entries.
 #[inline]
-pub(crate) fn offset(number: u64) -> usize {
-    (number % ENTRIES) as usize * ENTRY_BYTES
+fn place(number: u64) -> usize {
+    (number % ENTRIES) as usize
+}
+
+/// The word of an entry that says what it is for: tag, slot, buffer, buffers, and 8 bits of 0.
+#[inline]
+fn mixed(tag: u32, slot: u8, buffer: u8, buffers: u8) -> u64 {
+    u64::from(tag) | u64::from(slot) << 32 | u64::from(buffer) << 40 | u64::from(buffers) << 48
 }
 
 impl CtsEntry {
     /// Writes entry `number` into the receiver's copy of the ring.
     #[inline]
     pub(crate) fn store(&self, ring: &Region, number: u64) {
-        let line = ring.line(offset(number));
+        let line = ring.line(place(number));
         let relaxed = |index: usize, value: u64| line[index].store(value.to_le(), Ordering::Relaxed);
         relaxed(0, self.address);
         relaxed(1, self.size);
-        relaxed(
-            2,
-            u64::from(self.tag)
-                | u64::from(self.slot) << 32
-                | u64::from(self.buffer) << 40
-                | u64::from(self.buffers) << 48,
-        );
+        relaxed(2, mixed(self.tag, self.slot, self.buffer, self.buffers));
         for pair in 0..MAX_RAILS / 2 {
             relaxed(3 + pair, u64::from(self.keys[2 * pair]) | u64::from(self.keys[2 * pair + 1]) << 32);
         }
@@ -69,7 +71,7 @@ impl CtsEntry {
 
     #[inline]
     fn load(ring: &Region, number: u64) -> (Self, u8) {
-        let line = ring.line(offset(number));
+        let line = ring.line(place(number));
         let word = |index: usize| u64::from_le(line[index].load(Ordering::Relaxed));
         let mixed = word(2);
         let mut entry = Self {
@@ -90,6 +92,129 @@ impl CtsEntry {
     }
 }
 
+/// What CTS writes over one rail need.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct CtsRail {
+    /// Key of the receiver's copy of the ring.
+    shadow_key: u32,
+    /// Key of the ring.
+    peer_key: u32,
+    /// CTS so far, modulo 2^32.
+    posted: u32,
+}
+
+impl CtsRail {
+    /// With the keys of both rings.
+    pub(crate) fn new(shadow_key: u32, peer_key: u32) -> Self {
+        Self { shadow_key, peer_key, posted: 0 }
+    }
+
+    /// Whether the next CTS is to be signalled.
+    #[inline]
+    fn signals(&self) -> bool {
+        self.posted % CTS_SIGNAL_EVERY == CTS_SIGNAL_EVERY - 1 && !planted(Plant::CtsNeverSignalled)
+    }
+
+    /// A CTS is posted.
+    #[inline]
+    fn count(&mut self) {
+        self.posted = self.posted.wrapping_add(1);
+    }
+}
+
+/// The receiver's end of the stream: its copy of the ring, from which it writes.
+pub(crate) struct CtsSource {
+    shadow: Arc<Region>,
+    /// Its address.
+    address: u64,
+    peer: u64,
+    /// Number of the next entry.
+    next: u64,
+}
+
+impl CtsSource {
+    /// A stream from `shadow` to the peer's ring at the address `peer`.
+    pub(crate) fn new(shadow: Arc<Region>, peer: u64) -> Self {
+        assert_eq!(shadow.len(), STREAM_BYTES, "the CTS stream has a fixed size");
+        Self { address: shadow.address(), shadow, peer, next: 0 }
+    }
+
+    /// Number of the next entry.
+    #[inline]
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Writes an entry behind those that are written already; it goes out with [`Self::post`].
+    #[inline]
+    pub(crate) fn write(&self, entry: &CtsEntry) {
+        entry.store(&self.shadow, self.next + u64::from(entry.buffer));
+    }
+
+    /// Writes the only entry of a slot. What sends it over a rail comes back, and must be posted next.
+    #[inline(always)]
+    pub(crate) fn take_one<F: Fabric>(&mut self, entry: &CtsEntry, rail: &mut RailState<F>) -> Write {
+        self.write(entry);
+        let write = self.slice(&rail.cts, self.next, 1, rail.cts.signals());
+        self.next += 1;
+        rail.cts.count();
+        rail.info.counters.count_cts();
+        write
+    }
+
+    /// Sends the `count` entries of a slot over a rail. Entries that go round the ring's end take two writes.
+    pub(crate) fn post<F: Fabric>(&mut self, rail: &mut RailState<F>, count: u64) -> Result<(), PostError> {
+        let until_end = ENTRIES - self.next % ENTRIES;
+        let signalled = rail.cts.signals();
+        if count <= until_end {
+            rail.rail.post(0, &[self.slice(&rail.cts, self.next, count, signalled)])?;
+        } else {
+            let around = self.slice(&rail.cts, self.next + until_end, count - until_end, signalled);
+            rail.rail.post(0, &[self.slice(&rail.cts, self.next, until_end, false), around])?;
+        }
+        self.next += count;
+        rail.cts.count();
+        rail.info.counters.count_cts();
+        Ok(())
+    }
+
+    /// The write of so many entries that do not go round the ring's end.
+    #[inline]
+    fn slice(&self, keys: &CtsRail, first: u64, count: u64, signalled: bool) -> Write {
+        let at = (place(first) * ENTRY_BYTES) as u64;
+        Write {
+            local: LocalSlice {
+                address: self.address + at,
+                length: count as u32 * ENTRY_BYTES as u32,
+                key: keys.shadow_key,
+            },
+            remote: RemoteSlice { address: self.peer.wrapping_add(at), key: keys.peer_key },
+            immediate: None,
+            signalled,
+            host: true,
+            id: Work::Cts.id(),
+        }
+    }
+}
+
+/// The buffer of a slot that has only one, as the next entry of the sender's ring says it.
+pub(crate) struct Single<'a> {
+    /// Its address.
+    pub(crate) address: u64,
+    /// Its size in bytes.
+    pub(crate) size: u64,
+    line: &'a [AtomicU64; ENTRY_BYTES / 8],
+}
+
+impl Single<'_> {
+    /// Its remote key on a rail.
+    #[inline]
+    pub(crate) fn key(&self, rail: usize) -> u32 {
+        let both = self.line[3 + rail % MAX_RAILS / 2].load(Ordering::Relaxed);
+        (u64::from_le(both) >> (rail % 2 * 32)) as u32
+    }
+}
+
 /// The sender's end of the stream.
 #[derive(Debug)]
 pub(crate) struct CtsStream {
@@ -105,8 +230,30 @@ impl CtsStream {
 
     #[inline]
     fn is_there(&self, number: u64) -> bool {
-        let written = u64::from_le(self.ring.line(offset(number))[7].load(Ordering::Acquire));
-        written == number + 1 || (planted(Plant::StaleCts) && written != 0)
+        is_written(self.ring.line(place(number)), number)
+    }
+
+    /// The buffer of the next slot, once it is there, if the slot has only one and that has this tag, as most have. It comes
+    /// from the peer and is checked; what is not like that is [`Self::take`]'s to look at. Nothing is taken yet.
+    #[inline]
+    pub(crate) fn single(&self, slot: u8, tag: u32) -> Option<Single<'_>> {
+        let line = self.ring.line(place(self.next));
+        if !is_written(line, self.next) {
+            return None;
+        }
+        let word = |index: usize| u64::from_le(line[index].load(Ordering::Relaxed));
+        let (address, size) = (word(0), word(1));
+        if word(2) != mixed(tag, slot, 0, 1) || size > MAX_MESSAGE_BYTES {
+            return None;
+        }
+        address.checked_add(size)?;
+        Some(Single { address, size, line })
+    }
+
+    /// Takes what [`Self::single`] has shown.
+    #[inline]
+    pub(crate) fn take_single(&mut self) {
+        self.next += 1;
     }
 
     /// Takes all entries of the next slot, once they are all there, and answers how many. The entries come from the
@@ -137,6 +284,13 @@ impl CtsStream {
         self.next += count as u64;
         Ok(count)
     }
+}
+
+/// Whether a place of the ring holds this entry.
+#[inline]
+fn is_written(line: &[AtomicU64; ENTRY_BYTES / 8], number: u64) -> bool {
+    let written = u64::from_le(line[7].load(Ordering::Acquire));
+    written == number + 1 || (planted(Plant::StaleCts) && written != 0)
 }
 
 #[inline]

@@ -30,11 +30,18 @@ pub(crate) struct Flushes {
     requests: Box<[FlushRequest; FLUSHES]>,
     /// Address of a buffer, and the rails that wrote into it last.
     rails_of: Box<[(u64, u8); REMEMBERED]>,
+    /// Rails that have a way to flush.
+    flushing: u8,
 }
 
 impl Flushes {
-    pub(crate) fn new() -> Self {
-        Self { requests: Box::new([FlushRequest::default(); FLUSHES]), rails_of: Box::new([(0, 0); REMEMBERED]) }
+    /// `flushing`: the rails that have a way to flush.
+    pub(crate) fn new(flushing: u8) -> Self {
+        Self {
+            requests: Box::new([FlushRequest::default(); FLUSHES]),
+            rails_of: Box::new([(0, 0); REMEMBERED]),
+            flushing,
+        }
     }
 
     /// Keeps which rails wrote into the buffer at `address`.
@@ -44,12 +51,13 @@ impl Flushes {
     }
 
     /// Begins a flush of those buffers that need one: GPU memory with bytes in it. None when none does.
-    pub(crate) fn begin(&mut self, buffers: &[Incoming<'_>], usable: u8) -> Result<Option<usize>, Error> {
+    pub(crate) fn begin(&mut self, buffers: &[Incoming<'_>]) -> Result<Option<usize>, Error> {
         let mut unposted = 0;
         let mut targets = [RemoteSlice::default(); MAX_RAILS];
         for buffer in buffers.iter().filter(|buffer| buffer.size > 0 && !buffer.keys.host) {
             let (address, mask) = self.rails_of[remembered(buffer.address)];
-            let mask = if address == buffer.address && mask != 0 { mask } else { usable };
+            let known = address == buffer.address && mask != 0;
+            let mask = if known { mask & self.flushing } else { self.flushing };
             let mask = if planted(Plant::FlushOneRail) { mask & mask.wrapping_neg() } else { mask };
             unposted |= mask;
             for rail in bits(mask) {

@@ -7,7 +7,8 @@ use crate::SPLIT_UNIT;
 /// `[7:0]` slot, `[8+n-1:8]` active mask, `[31:8+n]` size_q.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImmediateLayout {
-    rails: u32,
+    /// Where size_q begins.
+    shift: u32,
     all_ones: u32,
 }
 
@@ -29,8 +30,8 @@ impl ImmediateLayout {
     /// Unless `rails` is 1 to 8.
     pub fn new(rails: usize) -> Self {
         assert!((1..=railweave_fabric::MAX_RAILS).contains(&rails), "a connection has 1 to 8 rails, not {rails}");
-        let rails = rails as u32;
-        Self { rails, all_ones: (1 << (24 - rails)) - 1 }
+        let shift = 8 + rails as u32;
+        Self { shift, all_ones: u32::MAX >> shift }
     }
 
     /// The size_q that says: the completion record has the sizes.
@@ -49,7 +50,14 @@ impl ImmediateLayout {
     /// Puts an immediate together.
     #[inline]
     pub fn encode(self, immediate: Immediate) -> u32 {
-        u32::from(immediate.slot) | u32::from(immediate.mask) << 8 | immediate.size_q << (8 + self.rails)
+        u32::from(immediate.slot) | u32::from(immediate.mask) << 8 | immediate.size_q << self.shift
+    }
+
+    /// Whether an immediate says that all `bytes` bytes of its message came with it, over the rail with this bit.
+    #[inline]
+    pub(crate) fn says_whole(self, bits: u32, rail_bit: u8, bytes: u32) -> bool {
+        let units = bytes.div_ceil(SPLIT_UNIT as u32);
+        units < self.all_ones && bits & !0xff == units << self.shift | u32::from(rail_bit) << 8
     }
 
     /// Takes an immediate apart. Every value of 32 bits is one; whether it makes sense is the receiver's to check.
@@ -57,8 +65,8 @@ impl ImmediateLayout {
     pub fn decode(self, bits: u32) -> Immediate {
         Immediate {
             slot: bits as u8,
-            mask: (bits >> 8) as u8 & (0xff >> (8 - self.rails)),
-            size_q: bits >> (8 + self.rails),
+            mask: (bits >> 8) as u8 & (0xff >> (16 - self.shift)),
+            size_q: bits >> self.shift,
         }
     }
 }
@@ -96,6 +104,20 @@ mod tests {
             prop_assert_eq!(layout.encode(parts), bits);
             prop_assert!(parts.size_q <= layout.all_ones());
             prop_assert!(u32::from(parts.mask) < 1 << rails);
+        }
+
+        #[test]
+        fn a_whole_message_is_known_by_its_immediate(rails in 1usize..=8, bits: u32, rail in 0usize..8, bytes: u32) {
+            let layout = ImmediateLayout::new(rails);
+            let rail_bit = 1 << (rail % rails);
+            let size_q = layout.size_q(u64::from(bytes));
+            let whole = Immediate { slot: bits as u8, mask: rail_bit, size_q };
+            let says = |immediate| layout.says_whole(layout.encode(immediate), rail_bit, bytes);
+            prop_assert_eq!(says(whole), size_q != layout.all_ones());
+            let others = [Immediate { mask: 0, ..whole }, Immediate { size_q: size_q ^ 1, ..whole }];
+            prop_assert_eq!(others.map(says), [false, false]);
+            let is_whole = layout.decode(bits) == whole && size_q < layout.all_ones();
+            prop_assert_eq!(layout.says_whole(bits, rail_bit, bytes), is_whole);
         }
     }
 }

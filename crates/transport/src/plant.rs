@@ -151,10 +151,10 @@ pub(crate) fn shared(mut shares: Shares) -> Shares {
     shares
 }
 
-/// The rail that an immediate is attributed to.
+/// The rail that an immediate is attributed to, by its bit.
 #[inline(always)]
-pub(crate) fn attributed(rail: usize, usable: u8) -> usize {
-    if planted(Plant::ImmediateWrongRail) { usable.trailing_zeros() as usize } else { rail }
+pub(crate) fn attributed(rail_bit: u8, usable: u8) -> u8 {
+    if planted(Plant::ImmediateWrongRail) { usable & usable.wrapping_neg() } else { rail_bit }
 }
 
 /// What a connection keeps registered.

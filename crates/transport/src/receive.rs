@@ -2,23 +2,17 @@
 
 use std::sync::Arc;
 
-use railweave_fabric::{Completion, Fabric, LocalSlice, MAX_RAILS, PostError, Rail, Region, RemoteSlice, Write};
+use railweave_fabric::{Fabric, MAX_RAILS, PostError, Rail, RailError, Region, Reports, WorkId};
 use railweave_policy::Split;
 
-use crate::connection::{Rails, Work, bits, completion_buffer};
-use crate::cts::{self, CtsEntry, ENTRY_BYTES};
+use crate::connection::{POLL_BATCH, Rails, Work, bits};
+use crate::cts::{self, CtsEntry, CtsRail, CtsSource};
 use crate::flush::{FLUSHES, Flushes};
-use crate::handshake::{CTS_SIGNAL_EVERY, Depths};
-use crate::plant::{Plant, attributed, checks, planted};
+use crate::plant::{Plant, attributed, planted};
+use crate::pool::{Pool, Spare};
 use crate::record::Records;
-use crate::send::{linger, stripes};
-use crate::{
-    ConnectionConfig, Error, Immediate, ImmediateLayout, Link, MAX_BUFFERS, MAX_MESSAGE_BYTES, MemoryKeys, RailInfo,
-    SLOTS, SPLIT_UNIT,
-};
-
-/// Generic receives are posted when at least this many are missing.
-const REFILL_BATCH: u32 = 32;
+use crate::slots::{Slots, Source, State};
+use crate::{ConnectionConfig, Error, Link, MAX_BUFFERS, MAX_MESSAGE_BYTES, MemoryKeys, RailInfo, SLOTS};
 
 /// A buffer to receive into.
 #[derive(Clone, Copy, Debug)]
@@ -42,16 +36,14 @@ impl RecvRequest {
     pub const COUNT: usize = SLOTS + FLUSHES;
 
     /// Its number, below [`Self::COUNT`].
+    #[inline]
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 
-    /// The request with this number.
-    ///
-    /// # Panics
-    /// When there is none.
+    /// The request with this number. Where there is none it is one that is not under way.
+    #[inline]
     pub fn from_index(index: usize) -> Self {
-        assert!(index < Self::COUNT, "a connection has {} receive requests", Self::COUNT);
         Self(index as u16)
     }
 }
@@ -63,85 +55,6 @@ pub enum Flushed {
     Nothing,
     /// It is under way.
     Pending(RecvRequest),
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
-    #[default]
-    Free,
-    /// CTS is out; the application waits.
-    Open,
-    /// CTS is out; the application was told already that it is done.
-    Early,
-    /// Everything is there; the application does not know yet.
-    Complete,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Slot {
-    state: State,
-    /// The completion may be reported before it is there.
-    optional: bool,
-    count: u8,
-    /// Rails that carry data: 0 until the first immediate says so.
-    expected: u8,
-    seen: u8,
-    size_q: u32,
-    bytes: u64,
-    first_entry: u64,
-    lanes_seen: [u16; MAX_RAILS],
-    capacities: [u64; MAX_BUFFERS],
-    sizes: [u64; MAX_BUFFERS],
-    /// Addresses of buffers that may need a flush; 0 for host memory.
-    addresses: [u64; MAX_BUFFERS],
-}
-
-impl Slot {
-    /// Takes it for a new receive; its sizes and buffers are written by whoever knows them.
-    #[inline]
-    fn open(&mut self, count: u8, optional: bool, first_entry: u64) {
-        self.state = State::Open;
-        self.optional = optional;
-        self.count = count;
-        self.expected = 0;
-        self.seen = 0;
-        self.size_q = 0;
-        self.bytes = 0;
-        self.first_entry = first_entry;
-        self.lanes_seen = [0; MAX_RAILS];
-    }
-
-    /// What is wrong with an immediate of this slot that came on a lane of a rail, where the rail uses `lanes` lanes.
-    #[inline]
-    fn wrong_with(&self, immediate: &Immediate, usable: u8, rail: usize, lane: u8, lanes: u32) -> Option<&'static str> {
-        let seen = self.lanes_seen[rail];
-        if !matches!(self.state, State::Open | State::Early) {
-            Some("the slot has no open receive")
-        } else if immediate.mask & !usable != 0 {
-            Some("the mask names a rail that this connection does not have")
-        } else if immediate.mask & 1 << rail == 0 {
-            Some("the mask lacks the rail that it came on")
-        } else if self.expected != 0 && self.expected != immediate.mask {
-            Some("an earlier immediate of the slot had another mask")
-        } else if self.expected != 0 && self.size_q != immediate.size_q {
-            Some("an earlier immediate of the slot had another size_q")
-        } else if if lanes == 1 { seen != 0 } else { seen & 1 << lane != 0 || seen.count_ones() >= lanes } {
-            Some("the rail has spoken for this slot before")
-        } else {
-            None
-        }
-    }
-}
-
-/// The pool of generic receives of one rail.
-#[derive(Clone, Copy, Default)]
-struct Pool {
-    depth: u32,
-    posted: u32,
-    /// Immediates that open slots may still be owed.
-    reserved: u32,
-    /// Immediates that one slot may bring.
-    per_slot: u32,
 }
 
 /// What the handshake puts a receiving connection together from.
@@ -161,64 +74,52 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 /// The receiving end of a connection.
 pub struct RecvConnection<F: Fabric> {
     rails: Rails<F>,
-    layout: ImmediateLayout,
     split: Split,
-    config: ConnectionConfig,
-    slots: Box<[Slot; SLOTS]>,
+    slots: Slots,
+    spare: Spare,
+    cts: CtsSource,
     /// Sequence number of the next receive.
     head: u32,
-    /// Oldest slot whose CTS entries may not be written over yet.
+    /// Buffers must be shorter than this: more than the longest message, or 0 once the connection is broken.
+    size_below: u64,
+    /// CTS entries below this number are written over none that may be needed still; [`Self::raise_limit`] looks for more.
+    entry_limit: u64,
+    /// Oldest receive that is not known to be complete.
     oldest: u32,
-    /// Number of the next CTS entry.
-    next_entry: u64,
-    /// Receives whose application waits.
-    waiting: u32,
     /// Rails that may still owe the peer an acknowledgement.
     owing: u8,
-    pools: [Pool; MAX_RAILS],
-    unsignalled_cts: [u32; MAX_RAILS],
-    cts_shadow: Arc<Region>,
-    cts_shadow_keys: [u32; MAX_RAILS],
-    peer_cts: u64,
-    peer_cts_keys: [u32; MAX_RAILS],
-    records: Records,
-    completions: [Completion; crate::connection::POLL_BATCH],
+    /// The rail that completed a receive last: it is polled first.
+    recent: u8,
+    error: Option<Error>,
+    /// A report that ends the connection, on its way from the poll to `error`.
+    wrong: Option<Box<Wrong>>,
     flushes: Flushes,
-    error: Option<Box<Error>>,
     link: Arc<Link>,
     peer: String,
 }
 
 impl<F: Fabric> RecvConnection<F> {
-    pub(crate) fn new(parts: ReceiveParts<F>) -> Self {
-        let mut pools = [Pool::default(); MAX_RAILS];
-        for (index, rail) in parts.rails.iter() {
-            let role = railweave_fabric::Role::Receiver;
-            let depth = Depths::new(role, rail.lanes, parts.config.striped, rail.rail.max_write()).receive;
-            let per_slot = if parts.config.striped { u32::from(rail.lanes) } else { 1 };
-            pools[index] = Pool { depth, posted: 0, reserved: 0, per_slot };
+    pub(crate) fn new(mut parts: ReceiveParts<F>) -> Self {
+        for (index, rail) in parts.rails.rails.iter_mut().enumerate() {
+            if let Some(rail) = rail {
+                rail.cts = CtsRail::new(parts.cts_shadow_keys[index], parts.peer_cts_keys[index]);
+            }
         }
         Self {
-            layout: ImmediateLayout::new(parts.rails.count),
             split: Split::new(parts.weights, parts.config.split_min),
-            rails: parts.rails,
-            config: parts.config,
-            slots: Box::new([Slot::default(); SLOTS]),
+            slots: Slots::new(parts.rails.count, parts.rails.usable, Records::new(parts.records)),
+            spare: Spare::new(&mut parts.rails, &parts.config),
+            cts: CtsSource::new(parts.cts_shadow, parts.peer_cts),
+            flushes: Flushes::new(parts.rails.flushing()),
             head: 0,
+            size_below: MAX_MESSAGE_BYTES + 1,
+            entry_limit: cts::ENTRIES,
             oldest: 0,
-            next_entry: 0,
-            waiting: 0,
             owing: 0,
-            pools,
-            unsignalled_cts: [0; MAX_RAILS],
-            cts_shadow: parts.cts_shadow,
-            cts_shadow_keys: parts.cts_shadow_keys,
-            peer_cts: parts.peer_cts,
-            peer_cts_keys: parts.peer_cts_keys,
-            records: Records::new(parts.records),
-            completions: completion_buffer(),
-            flushes: Flushes::new(),
+            recent: parts.rails.usable.trailing_zeros() as u8,
             error: None,
+            wrong: None,
+            rails: parts.rails,
             link: parts.link,
             peer: parts.peer,
         }
@@ -248,49 +149,81 @@ impl<F: Fabric> RecvConnection<F> {
     /// # Errors
     /// When the connection is broken, or the buffers are not 1 to 8 of at most 1 GiB each.
     pub fn irecv(&mut self, buffers: &[Incoming<'_>], optional: bool) -> Result<Option<RecvRequest>, Error> {
+        if let [buffer] = buffers
+            && let Some(request) = self.irecv_quick(buffer, optional)
+        {
+            return Ok(Some(request));
+        }
+        self.irecv_rest(buffers, optional)
+    }
+
+    /// Nearly all receives: one buffer, and room for everything, so one CTS entry in one write. None where anything is not
+    /// like that: then nothing has changed, and [`Self::irecv_rest`] takes the receive.
+    ///
+    /// When the write cannot be posted although there is room, the connection is broken: the next call says so.
+    #[inline(always)]
+    pub fn irecv_quick(&mut self, buffer: &Incoming<'_>, optional: bool) -> Option<RecvRequest> {
+        let (index, first) = (self.head as u8, self.cts.next());
+        let is_free = self.slots.get(index).state == State::Free;
+        if buffer.size >= self.size_below || !is_free || first >= self.entry_limit || !self.spare.is_any() {
+            return None;
+        }
+        let rail = self.split.planned_cts_rail(self.head, self.rails.usable)?;
+        let state = self.rails.get_mut(rail);
+        if state.rail.send_room(0) == 0 {
+            return None;
+        }
+        let write = self.cts.take_one(&entry(buffer, index, 0, 1), state);
+        let slot = self.slots.open(index, 1, optional && F::ONE_SIDED, first);
+        slot.capacities[0] = buffer.size;
+        if !buffer.keys.host {
+            slot.flushable = true;
+            slot.addresses[0] = buffer.address;
+        }
+        self.spare.handle_opened();
+        self.head = self.head.wrapping_add(1);
+        if let Err(error) = state.rail.post_first(&write) {
+            self.post_failed(rail, error);
+        }
+        Some(RecvRequest(u16::from(index)))
+    }
+
+    /// [`Self::irecv`] of what [`Self::irecv_quick`] did not take: any number of buffers, and where there is no room, some is
+    /// looked for.
+    ///
+    /// # Errors
+    /// As [`Self::irecv`].
+    #[inline(never)]
+    pub fn irecv_rest(&mut self, buffers: &[Incoming<'_>], optional: bool) -> Result<Option<RecvRequest>, Error> {
         if self.error.is_some() {
             return Err(self.broken());
         }
-        if !(1..=MAX_BUFFERS).contains(&buffers.len()) {
-            return Err(wrong_count(buffers.len()));
+        let count = buffers.len();
+        if !(1..=MAX_BUFFERS).contains(&count) {
+            return Err(wrong_count(count));
         }
         if let Some(long) = buffers.iter().find(|buffer| buffer.size > MAX_MESSAGE_BYTES) {
             return Err(too_long(long.size));
         }
-        let index = self.head as u8;
-        let taken = self.slots[usize::from(index)].state != State::Free && !planted(Plant::SlotReusedEarly);
-        if taken || !self.entries_fit(buffers.len()) {
-            return self.no_room();
-        }
-        let Some(rail) = self.split.cts_rail(self.head, self.rails.usable) else {
+        let Some(rail) = self.find_room(count) else {
             return self.no_room();
         };
         // Entries that go round the ring's end take a second write.
-        if self.rails.get(rail).rail.send_room(0) < 2 || !self.reserve() {
+        if self.rails.get(rail).rail.send_room(0) < 2 {
             return self.no_room();
         }
-        if self.head.wrapping_sub(self.oldest) == SLOTS as u32 && !planted(Plant::OldestForgotten) {
-            // The slot that is opened again was the oldest one's: the receive after it is the oldest now.
-            self.oldest = self.oldest.wrapping_add(1);
-        }
-        let slot = &mut self.slots[usize::from(index)];
-        slot.open(buffers.len() as u8, optional && F::ONE_SIDED, self.next_entry);
+        let index = self.head as u8;
+        let slot = self.slots.open(index, count as u8, optional && F::ONE_SIDED, self.cts.next());
         for (number, buffer) in buffers.iter().enumerate() {
             slot.capacities[number] = buffer.size;
+            slot.flushable |= !buffer.keys.host;
             slot.addresses[number] = if buffer.keys.host { 0 } else { buffer.address };
-            let entry = CtsEntry {
-                address: buffer.address,
-                size: buffer.size,
-                tag: buffer.tag,
-                slot: index,
-                buffer: number as u8,
-                buffers: buffers.len() as u8,
-                keys: buffer.keys.remote,
-            };
-            entry.store(&self.cts_shadow, self.next_entry + number as u64);
+            self.cts.write(&entry(buffer, index, number as u8, count as u8));
         }
-        self.post_cts(rail, buffers.len() as u64)?;
-        self.waiting += 1;
+        if let Err(error) = self.cts.post(self.rails.get_mut(rail), count as u64) {
+            return Err(self.post_failed(rail, error));
+        }
+        self.spare.handle_opened();
         self.head = self.head.wrapping_add(1);
         Ok(Some(RecvRequest(u16::from(index))))
     }
@@ -305,40 +238,84 @@ impl<F: Fabric> RecvConnection<F> {
     /// # Errors
     /// When the connection is broken, the peer breaks the protocol, or there is no such request.
     pub fn test(&mut self, request: RecvRequest, may_owe: bool) -> Result<Option<&[u64]>, Error> {
-        if usize::from(request.0) >= SLOTS {
-            return Ok(self.test_flush(usize::from(request.0) - SLOTS)?.then_some(&[]));
+        match self.poll_quick(request) {
+            Ok(()) => Ok(self.take_sizes(request, may_owe)),
+            Err(moved) => self.test_rest(request, may_owe, moved),
         }
-        let index = usize::from(request.0);
-        if self.slots[index].state != State::Complete {
-            if self.error.is_some() {
-                return Err(self.broken());
-            }
-            let moved = self.poll()?;
-            match (self.slots[index].state, self.slots[index].optional) {
-                (State::Complete, _) => {}
-                (State::Open, true) => {
-                    let early = if planted(Plant::OptionalFreesSlot) { State::Free } else { State::Early };
-                    self.slots[index].state = early;
-                    self.waiting -= 1;
-                    return Ok(Some(&self.slots[index].capacities[..usize::from(self.slots[index].count)]));
-                }
-                (State::Open, false) => {
-                    if !moved {
-                        self.check_link()?;
-                    }
-                    return Ok(None);
-                }
-                (State::Free | State::Early, _) => return Err(not_under_way(index)),
-            }
+    }
+
+    /// Whether a receive is complete, or is when the rail that completed the last one is polled, as mostly: then
+    /// [`Self::take_sizes`] ends it. Else whether that rail had anything to say, for [`Self::test_rest`].
+    #[expect(clippy::missing_errors_doc, reason = "no error, but more to do")]
+    #[inline(always)]
+    pub fn poll_quick(&mut self, request: RecvRequest) -> Result<(), bool> {
+        if request.index() >= SLOTS {
+            return Err(false);
         }
+        if self.slots.get(request.index() as u8).state == State::Complete {
+            return Ok(());
+        }
+        // Where both ends must poll for anything to move, every rail is. An error is kept, and `test_rest` looks for it.
+        if !F::ONE_SIDED || self.error.is_some() {
+            return Err(false);
+        }
+        let moved = self.poll_rail(usize::from(self.recent)).unwrap_or(true);
+        if self.slots.get(request.index() as u8).state == State::Complete { Ok(()) } else { Err(moved) }
+    }
+
+    /// Ends a receive that is complete. None while `may_owe` forbids that.
+    #[inline(always)]
+    pub fn take_sizes(&mut self, request: RecvRequest, may_owe: bool) -> Option<&[u64]> {
         // As long as others wait, the caller comes back; who has nothing to wait for may never do so.
-        if (self.waiting == 0 || !may_owe) && !self.acknowledge() {
-            return Ok(None);
+        if !F::ONE_SIDED && (!may_owe || !self.slots.is_waited_for(self.head)) && !self.acknowledge() {
+            return None;
         }
-        self.remember_rails(index);
-        let slot = &mut self.slots[index];
+        let index = request.index() as u8;
+        let slot = self.slots.get_mut(index);
         slot.state = State::Free;
-        Ok(Some(&slot.sizes[..usize::from(slot.count)]))
+        if slot.flushable {
+            self.remember_rails(index);
+        }
+        let slot = self.slots.get(index);
+        Some(&slot.sizes[..usize::from(slot.count)])
+    }
+
+    /// [`Self::test`] of a request that [`Self::poll_quick`] found not complete: polls the other rails.
+    ///
+    /// # Errors
+    /// As [`Self::test`].
+    #[inline(never)]
+    pub fn test_rest(&mut self, request: RecvRequest, may_owe: bool, mut moved: bool) -> Result<Option<&[u64]>, Error> {
+        if request.index() >= SLOTS {
+            return Ok(self.test_flush(request.index() - SLOTS)?.then_some(&[]));
+        }
+        if self.error.is_some() {
+            return Err(self.broken());
+        }
+        let index = request.index() as u8;
+        let polled = if F::ONE_SIDED { 1 << self.recent } else { 0 };
+        for rail in bits(self.rails.usable & !polled) {
+            moved |= self.poll_rail(rail)?;
+            if F::ONE_SIDED && self.slots.get(index).state == State::Complete {
+                self.recent = rail as u8;
+                break;
+            }
+        }
+        let slot = self.slots.get(index);
+        match slot.state {
+            State::Complete => Ok(self.take_sizes(request, may_owe)),
+            State::Open if slot.optional => {
+                self.slots.report_early(index);
+                Ok(Some(self.slots.capacities(index)))
+            }
+            State::Open => {
+                if !moved {
+                    self.check_link()?;
+                }
+                Ok(None)
+            }
+            State::Free | State::Early => Err(not_under_way(usize::from(index))),
+        }
     }
 
     /// Makes what the rails wrote into these buffers visible to their owner. Only GPU memory with bytes in it needs
@@ -350,7 +327,7 @@ impl<F: Fabric> RecvConnection<F> {
         if self.error.is_some() {
             return Err(self.broken());
         }
-        let Some(index) = self.flushes.begin(buffers, self.rails.usable)? else {
+        let Some(index) = self.flushes.begin(buffers)? else {
             return Ok(Flushed::Nothing);
         };
         self.post_flush(index)?;
@@ -359,24 +336,43 @@ impl<F: Fabric> RecvConnection<F> {
 
     /// From now on nobody waits for anything: what arrives is thrown away, errors are silent. Called when it is closed.
     pub fn start_linger(&mut self) {
-        self.rails.rails.iter_mut().flatten().for_each(|rail| rail.rail.start_linger());
+        self.rails.start_linger();
     }
 
     /// Moves what is left to move; whether everything is out and acknowledged.
     pub fn linger(&mut self) -> bool {
-        linger(&mut self.rails, &mut self.completions)
+        self.rails.linger()
     }
 
-    /// Whether the ring of CTS entries has room for `count` more.
-    #[inline]
-    fn entries_fit(&mut self, count: usize) -> bool {
-        loop {
-            if self.oldest == self.head {
-                return true;
-            }
-            let oldest = &self.slots[usize::from(self.oldest as u8)];
-            let needed = self.next_entry + count as u64 - oldest.first_entry;
-            if needed <= cts::ENTRIES || planted(Plant::CtsRingOverwritten) {
+    /// The rail for the CTS of one more receive of `count` buffers; None when there is no room for that.
+    fn find_room(&mut self, count: usize) -> Option<usize> {
+        let free = self.slots.get(self.head as u8).state == State::Free || planted(Plant::SlotReusedEarly);
+        let end = self.cts.next() + count as u64;
+        if free && (end <= self.entry_limit || self.raise_limit(end)) && (self.spare.is_any() || self.refill()) {
+            self.split.cts_rail(self.head, self.rails.usable)
+        } else {
+            None
+        }
+    }
+
+    /// Posts generic receives; whether there are enough for one more slot then, on every rail.
+    #[cold]
+    fn refill(&mut self) -> bool {
+        self.spare.refill(&mut self.rails, self.slots.open_count(self.head));
+        self.spare.is_any() || planted(Plant::ReceiveNotReserved)
+    }
+
+    /// Whether the ring has room for CTS entries below `end`, when one looks which receives are complete by now.
+    #[cold]
+    fn raise_limit(&mut self, end: u64) -> bool {
+        if self.head.wrapping_sub(self.oldest) > SLOTS as u32 && !planted(Plant::OldestForgotten) {
+            // The slots of those before were opened again: they are complete.
+            self.oldest = self.head.wrapping_sub(SLOTS as u32);
+        }
+        while self.oldest != self.head {
+            let oldest = self.slots.get(self.oldest as u8);
+            self.entry_limit = oldest.first_entry + cts::ENTRIES;
+            if end <= self.entry_limit || planted(Plant::CtsRingOverwritten) {
                 return true;
             }
             if matches!(oldest.state, State::Open | State::Early) {
@@ -384,76 +380,12 @@ impl<F: Fabric> RecvConnection<F> {
             }
             self.oldest = self.oldest.wrapping_add(1);
         }
-    }
-
-    /// Reserves the immediates that one more slot may bring, on every rail; false when receives are short.
-    #[inline]
-    fn reserve(&mut self) -> bool {
-        for rail in bits(self.rails.usable) {
-            let pool = &self.pools[rail];
-            if pool.posted < pool.reserved + pool.per_slot {
-                self.refill(rail);
-                let pool = &self.pools[rail];
-                if pool.posted < pool.reserved + pool.per_slot && !planted(Plant::ReceiveNotReserved) {
-                    return false;
-                }
-            }
-        }
-        for rail in bits(self.rails.usable) {
-            self.pools[rail].reserved += self.pools[rail].per_slot;
-        }
+        self.entry_limit = self.cts.next() + cts::ENTRIES;
         true
     }
 
-    /// Posts the generic receives that are missing, as far as there is room. A rail that is broken says why in a
-    /// completion, and until that comes there is nothing to say: a poll refills, so it must not be asked for one here.
-    fn refill(&mut self, rail: usize) {
-        let pool = &mut self.pools[rail];
-        if let Ok(posted) = self.rails.get_mut(rail).rail.post_receives(pool.depth - pool.posted) {
-            pool.posted += posted;
-        }
-    }
-
-    /// Sends the entries of one slot, which stand in the shadow already.
-    #[inline]
-    fn post_cts(&mut self, rail: usize, count: u64) -> Result<(), Error> {
-        let first = self.next_entry;
-        self.next_entry += count;
-        let until_end = cts::ENTRIES - first % cts::ENTRIES;
-        self.unsignalled_cts[rail] += 1;
-        let signalled = self.unsignalled_cts[rail] == CTS_SIGNAL_EVERY && !planted(Plant::CtsNeverSignalled);
-        if signalled {
-            self.unsignalled_cts[rail] = 0;
-        }
-        let id = Work::Cts(self.next_entry as u32).id();
-        let write = |from: u64, entries: u64, signalled: bool| Write {
-            local: LocalSlice {
-                address: self.cts_shadow.address() + cts::offset(from) as u64,
-                length: (entries * ENTRY_BYTES as u64) as u32,
-                key: self.cts_shadow_keys[rail],
-            },
-            remote: RemoteSlice {
-                address: self.peer_cts.wrapping_add(cts::offset(from) as u64),
-                key: self.peer_cts_keys[rail],
-            },
-            immediate: None,
-            signalled,
-            host: true,
-            id,
-        };
-        let state = self.rails.rails[rail].as_mut().expect("CTS goes over a usable rail");
-        let posted = if count <= until_end {
-            state.rail.post(0, &[write(first, count, signalled)])
-        } else {
-            state
-                .rail
-                .post(0, &[write(first, until_end, false), write(first + until_end, count - until_end, signalled)])
-        };
-        state.info.counters.count_cts();
-        posted.map_err(|error| self.post_failed(rail, error))
-    }
-
     /// Nothing could be posted: what arrives meanwhile makes room.
+    #[inline(never)]
     fn no_room(&mut self) -> Result<Option<RecvRequest>, Error> {
         if !self.poll()? {
             self.check_link()?;
@@ -473,38 +405,56 @@ impl<F: Fabric> RecvConnection<F> {
     }
 
     /// Takes what the rails have to say; whether there was anything.
-    #[inline]
+    #[inline(never)]
     fn poll(&mut self) -> Result<bool, Error> {
-        let mut moved = false;
-        for rail in bits(self.rails.usable) {
-            let count = self.rails.get_mut(rail).rail.poll(&mut self.completions);
-            for index in 0..count {
-                match self.completions[index] {
-                    Completion::Received { lane, immediate, bytes } => {
-                        if !F::ONE_SIDED {
-                            self.owing |= 1 << rail;
-                        }
-                        self.handle_immediate(attributed(rail, self.rails.usable), lane, immediate, bytes)?;
-                    }
-                    Completion::Sent { id } => self.handle_sent(rail, id),
-                    Completion::Failed { .. } => return Err(self.handle_failure(rail, index)),
-                }
-            }
-            moved |= count > 0;
-            if self.pools[rail].depth - self.pools[rail].posted >= REFILL_BATCH {
-                self.refill(rail);
-            }
+        bits(self.rails.usable).try_fold(false, |moved, rail| Ok(self.poll_rail(rail)? | moved))
+    }
+
+    /// Takes what a rail has to say; whether there was anything.
+    #[inline(always)]
+    fn poll_rail(&mut self, rail: usize) -> Result<bool, Error> {
+        let usable = self.rails.usable;
+        let state = self.rails.get_mut(rail);
+        let mut arrivals = Arrivals {
+            slots: &mut self.slots,
+            spare: &mut self.spare,
+            flushes: &mut self.flushes,
+            pool: &mut state.pool,
+            info: &state.info,
+            bit: attributed(state.bit, usable),
+            received: false,
+            wrong: &mut self.wrong,
+        };
+        let moved = state.rail.report(POLL_BATCH, &mut arrivals);
+        if !F::ONE_SIDED && arrivals.received {
+            self.owing |= 1 << rail;
+        }
+        if self.wrong.is_some() {
+            return Err(self.handle_wrong(rail));
         }
         Ok(moved)
     }
 
+    /// A report that ends the connection.
     #[cold]
-    fn handle_failure(&mut self, rail: usize, index: usize) -> Error {
-        let failure = std::mem::replace(&mut self.completions[index], Completion::EMPTY);
-        let Completion::Failed { lane, error, .. } = failure else {
-            unreachable!("asked for failures only");
+    #[inline(never)]
+    fn handle_wrong(&mut self, rail: usize) -> Error {
+        let error = match self.wrong.take().map(|wrong| *wrong) {
+            None => return self.broken(),
+            Some(Wrong::Failed { lane, error }) => self.rails.failure(rail, lane, &error, &self.peer),
+            Some(Wrong::Received { bits, what }) => {
+                let immediate = self.slots.layout().decode(bits);
+                Error::protocol(format!(
+                    "{} to {}: immediate {bits:#010x} (slot {}, mask {:#b}, size_q {:#x}): {what}; the peer breaks the \
+                     protocol",
+                    self.rails.name(rail),
+                    self.peer,
+                    immediate.slot,
+                    immediate.mask,
+                    immediate.size_q
+                ))
+            }
         };
-        let error = self.rails.failure(rail, lane, &error, &self.peer);
         self.fail(error)
     }
 
@@ -527,94 +477,9 @@ impl<F: Fabric> RecvConnection<F> {
         F::ONE_SIDED || self.owing == 0
     }
 
-    fn handle_sent(&mut self, rail: usize, id: railweave_fabric::WorkId) {
-        match Work::from_id(id) {
-            Some(Work::Cts(_)) => {}
-            Some(Work::Flush { request, generation }) => {
-                self.flushes.handle_sent(usize::from(request), generation, rail);
-            }
-            _ => panic!("a receiver got a completion of work that it never posts: {:#x}", id.0),
-        }
-    }
-
-    /// One rail (or one lane of it) has spoken for a slot.
-    #[inline]
-    fn handle_immediate(&mut self, rail: usize, lane: u8, bits: u32, bytes: u32) -> Result<(), Error> {
-        let all_ones = self.layout.all_ones();
-        let immediate = self.layout.decode(bits);
-        let pool = &mut self.pools[rail];
-        pool.posted = pool.posted.saturating_sub(1);
-        self.rails.get(rail).info.counters.count_received(u64::from(bytes));
-        let slot = &mut self.slots[usize::from(immediate.slot)];
-        let lanes = match self.config.striped && stripes(immediate.size_q, all_ones) {
-            true if planted(Plant::DoneBeforeLastLane) => 1,
-            true => u32::from(self.rails.get(rail).lanes),
-            false => 1,
-        };
-        if let Some(what) = slot.wrong_with(&immediate, self.rails.usable, rail, lane, lanes)
-            && checks()
-        {
-            return Err(self.violation(rail, bits, what));
-        }
-        if slot.expected == 0 {
-            slot.expected = immediate.mask;
-            slot.size_q = immediate.size_q;
-        }
-        slot.lanes_seen[rail] |= 1 << lane;
-        slot.bytes += u64::from(bytes);
-        if lanes == 1 || slot.lanes_seen[rail].count_ones() == lanes {
-            slot.seen |= 1 << rail;
-        }
-        let all_seen = slot.seen == slot.expected || planted(Plant::DoneBeforeLastRail);
-        if all_seen { self.complete(rail, bits) } else { Ok(()) }
-    }
-
-    /// Every active rail of the slot has spoken.
-    #[inline]
-    fn complete(&mut self, rail: usize, bits_of: u32) -> Result<(), Error> {
-        let index = self.layout.decode(bits_of).slot;
-        let slot = &mut self.slots[usize::from(index)];
-        let count = usize::from(slot.count);
-        let in_record = slot.size_q == self.layout.all_ones();
-        let record = if in_record { self.records.take(index, count) } else { None };
-        let wrong = (in_record && record.is_none())
-            || (!in_record && (count > 1 || slot.bytes.div_ceil(SPLIT_UNIT) != u64::from(slot.size_q)));
-        if wrong && checks() {
-            let what = match (in_record, count) {
-                (true, _) => "no completion record was written for the slot".to_owned(),
-                (false, 2..) => "a grouped receive needs a completion record".to_owned(),
-                _ => contradiction(slot.bytes),
-            };
-            return Err(self.violation(rail, bits_of, &what));
-        }
-        let slot = &mut self.slots[usize::from(index)];
-        match record {
-            Some(sizes) => slot.sizes = sizes,
-            None => slot.sizes[0] = slot.bytes + u64::from(planted(Plant::SizeOffByOne)),
-        }
-        if (0..count).any(|buffer| slot.sizes[buffer] > slot.capacities[buffer]) && checks() {
-            let what = format!("sizes {:?} exceed the buffers' {:?}", &slot.sizes[..count], &slot.capacities[..count]);
-            return Err(self.violation(rail, bits_of, &what));
-        }
-        if slot.state == State::Early {
-            slot.state = State::Free;
-        } else {
-            slot.state = State::Complete;
-            self.waiting -= 1;
-        }
-        if planted(Plant::ReservationLeaked) && count > 1 {
-            return Ok(());
-        }
-        for rail in bits(self.rails.usable) {
-            self.pools[rail].reserved -= self.pools[rail].per_slot;
-        }
-        Ok(())
-    }
-
     /// Keeps which rails wrote into a slot's GPU buffers: NCCL flushes buffers, not requests.
-    #[inline]
-    fn remember_rails(&mut self, index: usize) {
-        let slot = &self.slots[index];
+    fn remember_rails(&mut self, index: u8) {
+        let slot = self.slots.get(index);
         for address in &slot.addresses[..usize::from(slot.count)] {
             if *address != 0 {
                 self.flushes.remember(*address, slot.expected);
@@ -649,27 +514,13 @@ impl<F: Fabric> RecvConnection<F> {
 
     #[cold]
     fn fail(&mut self, error: Error) -> Error {
-        self.error.get_or_insert_with(|| Box::new(error)).as_ref().clone()
+        self.size_below = 0;
+        self.error.get_or_insert(error).clone()
     }
 
     #[cold]
     fn broken(&self) -> Error {
-        *self.error.clone().expect("asked only when there is one")
-    }
-
-    /// The peer broke the protocol, which ends the connection.
-    #[cold]
-    fn violation(&mut self, rail: usize, bits: u32, what: &str) -> Error {
-        let immediate = self.layout.decode(bits);
-        let error = Error::protocol(format!(
-            "{} to {}: immediate {bits:#010x} (slot {}, mask {:#b}, size_q {:#x}): {what}; the peer breaks the protocol",
-            self.rails.name(rail),
-            self.peer,
-            immediate.slot,
-            immediate.mask,
-            immediate.size_q
-        ));
-        self.fail(error)
+        self.error.clone().expect("asked only when there is one")
     }
 
     /// Work could not be posted although there was room. The lane's completion says more than its refusal.
@@ -688,12 +539,81 @@ impl<F: Fabric> RecvConnection<F> {
     }
 }
 
-#[cold]
-fn contradiction(bytes: u64) -> String {
-    format!(
-        "size_q contradicts the {bytes} bytes that arrived (an adapter that does not report byte counts needs \
-         RAILWEAVE_BYTE_COUNTS=0)"
-    )
+/// Takes what one rail reports. The first report that ends the connection is kept, and nothing behind it counts.
+struct Arrivals<'a> {
+    slots: &'a mut Slots,
+    spare: &'a mut Spare,
+    flushes: &'a mut Flushes,
+    pool: &'a mut Pool,
+    info: &'a RailInfo,
+    /// The rail's bit in masks.
+    bit: u8,
+    /// An immediate came, which the peer may want acknowledged.
+    received: bool,
+    wrong: &'a mut Option<Box<Wrong>>,
+}
+
+/// A report that ends the connection.
+enum Wrong {
+    Failed { lane: u8, error: Box<RailError> },
+    Received { bits: u32, what: Error },
+}
+
+impl Reports for Arrivals<'_> {
+    #[inline(always)]
+    fn handle_sent(&mut self, id: WorkId) {
+        if self.wrong.is_some() {
+            return;
+        }
+        match Work::from_id(id) {
+            Some(Work::Cts) => {}
+            Some(Work::Flush { request, generation }) => {
+                self.flushes.handle_sent(usize::from(request), generation, self.info.index);
+            }
+            _ => panic!("a receiver got a completion of work that it never posts: {:#x}", id.0),
+        }
+    }
+
+    #[inline(always)]
+    fn handle_received(&mut self, lane: u8, immediate: u32, bytes: u32) {
+        if self.wrong.is_some() {
+            return;
+        }
+        self.received = true;
+        self.spare.handle_taken(self.pool);
+        self.info.counters.count_received(u64::from(bytes));
+        if self.pool.per_slot == 1 && self.slots.handle_whole(self.bit, immediate, bytes) {
+            self.spare.handle_completed();
+            return;
+        }
+        let from = Source { bit: self.bit, lane, stripes: self.pool.per_slot };
+        match self.slots.handle_part(from, immediate, bytes) {
+            Ok(true) => self.spare.handle_completed(),
+            Ok(false) => {}
+            Err(what) => *self.wrong = Some(Box::new(Wrong::Received { bits: immediate, what })),
+        }
+    }
+
+    #[inline(always)]
+    fn handle_failed(&mut self, lane: u8, _id: Option<WorkId>, error: Box<RailError>) {
+        if self.wrong.is_none() {
+            *self.wrong = Some(Box::new(Wrong::Failed { lane, error }));
+        }
+    }
+}
+
+/// The CTS entry of a buffer.
+#[inline]
+fn entry(buffer: &Incoming<'_>, slot: u8, number: u8, count: u8) -> CtsEntry {
+    CtsEntry {
+        address: buffer.address,
+        size: buffer.size,
+        tag: buffer.tag,
+        slot,
+        buffer: number,
+        buffers: count,
+        keys: buffer.keys.remote,
+    }
 }
 
 #[cold]

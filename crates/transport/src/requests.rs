@@ -1,55 +1,131 @@
-//! The sending requests of a connection: a bit for each that is free and for each that is done.
+//! The sends of a connection that are under way: the application's requests, and the slots by whose writes they end.
+//!
+//! A slot with one buffer, as nearly all have, ends the request with its own number, so both stand in one place.
 
-use crate::plant::{Plant, planted};
+use crate::plant::{Plant, checks, planted};
+use crate::{MAX_BUFFERS, SLOTS};
 
 /// Sends that may be outstanding at once.
-pub(crate) const REQUESTS: usize = 256;
+pub(crate) const REQUESTS: usize = SLOTS;
 
-/// Which requests are free, under way, or done.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Free,
+    UnderWay,
+    Done,
+}
+
+/// One slot, and the request with its number.
+#[derive(Clone, Copy, Default)]
+#[repr(align(16))]
+struct Place {
+    /// The request.
+    state: State,
+    /// Bytes of its message.
+    size: u32,
+    /// The sequence number with which the slot was posted.
+    sequence: u32,
+    /// The slot's signalled writes that are not complete.
+    owed: u8,
+    /// How many requests of other places end with the slot; 0 where its own one does.
+    group: u8,
+}
+
+/// The requests of a connection and the slots that are posted.
 pub(crate) struct Requests {
-    free: [u64; REQUESTS / 64],
-    done: [u64; REQUESTS / 64],
-    /// The size of each request.
-    pub(crate) sizes: Box<[u64; REQUESTS]>,
+    places: [Place; SLOTS],
+    /// The requests that end with each slot, where it is not that with its number.
+    groups: Box<[[u8; MAX_BUFFERS]; SLOTS]>,
 }
 
 impl Requests {
     pub(crate) fn new() -> Self {
-        Self { free: [u64::MAX; REQUESTS / 64], done: [0; REQUESTS / 64], sizes: Box::new([0; REQUESTS]) }
+        Self { places: [Place::default(); SLOTS], groups: Box::new([[0; MAX_BUFFERS]; SLOTS]) }
     }
 
+    /// Whether a slot can be posted whose only request has its number: [`Self::post_one`].
     #[inline]
-    pub(crate) fn first_free(&self) -> Option<u8> {
-        let word = self.free.iter().position(|word| *word != 0)?;
-        Some((word * 64) as u8 + self.free[word].trailing_zeros() as u8)
+    pub(crate) fn is_place_free(&self, sequence: u32) -> bool {
+        let place = &self.places[usize::from(sequence as u8)];
+        place.state == State::Free && place.owed == 0
     }
 
+    /// A slot is posted with `owed` signalled writes. It ends a message of `size` bytes, whose request has its number.
     #[inline]
-    pub(crate) fn take(&mut self, request: u8) {
-        self.free[usize::from(request) / 64] &= !(1 << (request % 64));
+    pub(crate) fn post_one(&mut self, sequence: u32, owed: u8, size: u64) -> u8 {
+        let place = &mut self.places[usize::from(sequence as u8)];
+        *place = Place { state: State::UnderWay, size: size as u32, sequence, owed, group: 0 };
+        sequence as u8
     }
 
+    /// Any free request. The search begins far from the slots that are posted next, whose own ones are wanted then.
+    pub(crate) fn find_free(&self, sequence: u32) -> Option<u8> {
+        let first = (sequence as u8).wrapping_add(128);
+        (0..=u8::MAX).map(|step| first.wrapping_add(step)).find(|request| self.is_free(*request))
+    }
+
+    /// Takes a free request for a message of `size` bytes, at most 1 GiB.
+    pub(crate) fn take(&mut self, request: u8, size: u64) {
+        let place = &mut self.places[usize::from(request)];
+        (place.state, place.size) = (State::UnderWay, size as u32);
+    }
+
+    /// Whether nobody uses a request.
+    pub(crate) fn is_free(&self, request: u8) -> bool {
+        self.places[usize::from(request)].state == State::Free
+    }
+
+    /// Whether writes of the last use of a sequence number's slot are not complete.
+    pub(crate) fn is_owed(&self, sequence: u32) -> bool {
+        self.places[usize::from(sequence as u8)].owed != 0
+    }
+
+    /// A slot is posted with `owed` signalled writes. It ends these requests, which are taken.
+    pub(crate) fn post(&mut self, sequence: u32, owed: u8, requests: impl ExactSizeIterator<Item = u8>) {
+        let place = &mut self.places[usize::from(sequence as u8)];
+        (place.sequence, place.owed, place.group) = (sequence, owed, requests.len() as u8);
+        self.groups[usize::from(sequence as u8)].iter_mut().zip(requests).for_each(|(place, request)| *place = request);
+    }
+
+    /// A signalled write of a slot is complete; with the last one its requests are.
     #[inline]
-    pub(crate) fn finish(&mut self, request: u8) {
-        self.done[usize::from(request) / 64] |= 1 << (request % 64);
+    pub(crate) fn handle_sent(&mut self, sequence: u32) {
+        let sequence = if planted(Plant::SequenceWrapped) { sequence & !0x80 } else { sequence };
+        let place = &mut self.places[usize::from(sequence as u8)];
+        assert!(
+            place.sequence == sequence && place.owed > 0 || !checks(),
+            "a completion came for slot {sequence:#x}, of which none is owed"
+        );
+        place.owed = place.owed.saturating_sub(1);
+        if place.owed > 0 && !planted(Plant::SendDoneEarly) {
+            return;
+        }
+        if place.group == 0 {
+            place.state = State::Done;
+        } else {
+            self.finish_group(sequence as u8);
+        }
+    }
+
+    #[inline(never)]
+    fn finish_group(&mut self, slot: u8) {
+        let count = self.places[usize::from(slot)].group;
+        for request in &self.groups[usize::from(slot)][..usize::from(count)] {
+            self.places[usize::from(*request)].state = State::Done;
+        }
     }
 
     /// The size of a request that is done, which is then free again.
     #[inline]
     pub(crate) fn release(&mut self, request: u8) -> Option<u64> {
-        let (word, bit) = (usize::from(request) / 64, 1 << (request % 64));
-        if self.done[word] & bit == 0 {
+        let place = &mut self.places[usize::from(request)];
+        if place.state != State::Done {
             return None;
         }
-        self.done[word] &= !bit;
-        if !(planted(Plant::RequestLeaked) && self.sizes[usize::from(request)] == 0) {
-            self.free[word] |= bit;
-        }
-        Some(self.sizes[usize::from(request)])
-    }
-
-    pub(crate) fn is_free(&self, request: u8) -> bool {
-        self.free[usize::from(request) / 64] & 1 << (request % 64) != 0
+        let leaks = planted(Plant::RequestLeaked) && place.size == 0;
+        place.state = if leaks { State::UnderWay } else { State::Free };
+        Some(u64::from(place.size))
     }
 }
 
@@ -60,15 +136,49 @@ mod tests {
     #[test]
     fn requests_come_free_only_when_they_are_done() {
         let mut requests = Requests::new();
-        for expected in 0..=255 {
-            assert_eq!(requests.first_free(), Some(expected));
-            requests.take(expected);
+        for sequence in 0..=255 {
+            assert!(requests.is_place_free(sequence) && requests.find_free(sequence).is_some());
+            assert_eq!(requests.post_one(sequence, 1, u64::from(sequence) / 10), sequence as u8);
         }
-        assert_eq!(requests.first_free(), None);
+        assert_eq!(requests.find_free(256), None);
         assert_eq!(requests.release(70), None);
-        requests.sizes[70] = 7;
-        requests.finish(70);
+        requests.handle_sent(70);
+        assert!(!requests.is_place_free(256 + 70), "the application does not know yet");
         assert_eq!((requests.release(70), requests.release(70)), (Some(7), None));
-        assert_eq!(requests.first_free(), Some(70));
+        assert_eq!(requests.find_free(256), Some(70));
+        assert!(requests.is_place_free(256 + 70));
+    }
+
+    #[test]
+    fn all_requests_of_a_slot_are_done_with_its_last_write() {
+        let mut requests = Requests::new();
+        (0..3).for_each(|request| requests.take(request, 10 + u64::from(request)));
+        requests.post(0x1ff, 2, [2, 0, 1].into_iter());
+        assert!(requests.is_owed(0xff) && !requests.is_owed(0xfe));
+        assert!(requests.is_free(0xff) && !requests.is_place_free(0x2ff), "its request is free, but the slot is not");
+        requests.handle_sent(0x1ff);
+        assert!((0..3).all(|request| requests.release(request).is_none()));
+        requests.handle_sent(0x1ff);
+        assert_eq!([0, 1, 2].map(|request| requests.release(request)), [Some(10), Some(11), Some(12)]);
+        assert!(requests.is_place_free(0x2ff));
+    }
+
+    #[test]
+    fn a_request_of_a_group_keeps_its_place() {
+        let mut requests = Requests::new();
+        requests.take(5, 1);
+        requests.post(4, 1, [5].into_iter());
+        requests.handle_sent(4);
+        assert!(requests.is_place_free(4) && !requests.is_place_free(5));
+        assert_eq!(requests.release(5), Some(1));
+        assert!(requests.is_place_free(5));
+    }
+
+    #[test]
+    #[should_panic(expected = "of which none is owed")]
+    fn a_completion_of_nothing_is_a_bug() {
+        let mut requests = Requests::new();
+        requests.post_one(3, 1, 0);
+        requests.handle_sent(0x103);
     }
 }

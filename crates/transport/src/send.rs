@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use railweave_fabric::{
-    Completion, Fabric, LocalSlice, MAX_RAILS, PostError, Rail, Region, RemoteSlice, WorkId, Write,
+    Fabric, LocalSlice, MAX_RAILS, PostError, Rail, RailError, Region, RemoteSlice, Reports, WorkId, Write,
 };
 use railweave_policy::{Piece, Shares, Split};
 
-use crate::connection::{Rails, Work, bits, completion_buffer};
-use crate::cts::{CtsEntry, CtsStream};
+use crate::connection::{POLL_BATCH, Rails, Work, bits};
+use crate::cts::{CtsEntry, CtsStream, Single};
 use crate::handshake::longest_chain;
-use crate::plant::{Plant, checks, planted, said_mask, shared};
+use crate::plant::{Plant, planted, said_mask, shared};
 use crate::record::{self, RecordSource};
 use crate::requests::{REQUESTS, Requests};
 use crate::{
     ConnectionConfig, Error, Immediate, ImmediateLayout, Link, MAX_BUFFERS, MAX_MESSAGE_BYTES, MemoryKeys, RailInfo,
-    SLOTS, SPLIT_UNIT,
+    SPLIT_UNIT,
 };
 
 /// From this size on, a connection with striped lanes uses all lanes of a rail for one message.
@@ -43,6 +43,7 @@ impl SendRequest {
     pub const COUNT: usize = REQUESTS;
 
     /// Its number, below [`Self::COUNT`].
+    #[inline]
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
@@ -51,8 +52,10 @@ impl SendRequest {
     ///
     /// # Panics
     /// When there is none.
+    #[inline]
     pub fn from_index(index: usize) -> Self {
-        Self(u8::try_from(index).expect("a connection has 256 send requests"))
+        assert!(index < Self::COUNT, "a connection has {} send requests", Self::COUNT);
+        Self(index as u8)
     }
 }
 
@@ -85,16 +88,6 @@ struct Filling {
     parts: [Part; MAX_BUFFERS],
 }
 
-/// A slot whose data is posted.
-#[derive(Clone, Copy, Default)]
-struct Posted {
-    sequence: u32,
-    /// Signalled writes that are not complete.
-    owed: u16,
-    count: u8,
-    requests: [u8; MAX_BUFFERS],
-}
-
 /// What the handshake puts a sending connection together from.
 pub(crate) struct SendParts<F: Fabric> {
     pub(crate) config: ConnectionConfig,
@@ -117,11 +110,18 @@ pub struct SendConnection<F: Fabric> {
     cts: CtsStream,
     split: Split,
     head: u32,
-    filling: Box<Filling>,
-    posted: Box<[Posted; SLOTS]>,
+    /// The rail that completed a request last: it is polled first.
+    recent: u8,
     requests: Requests,
-    completions: [Completion; crate::connection::POLL_BATCH],
-    error: Option<Box<Error>>,
+    /// Shorter messages than this take one write-with-immediate on each active rail. 0 while that is out of the question:
+    /// the oldest slot is filled already, or the connection is broken. So one comparison finds most messages.
+    one_write_below: u64,
+    /// What it is else.
+    one_write_limit: u64,
+    filling: Box<Filling>,
+    error: Option<Error>,
+    /// A report that ends the connection, on its way from the poll to `error`.
+    wrong: Option<Box<Wrong>>,
     link: Arc<Link>,
     // What most messages do not need.
     /// The receiver's completions carry byte counts.
@@ -142,17 +142,25 @@ impl<F: Fabric> SendConnection<F> {
     pub(crate) fn new(parts: SendParts<F>) -> Self {
         let max_write = parts.rails.iter().map(|(_, rail)| u64::from(rail.rail.max_write())).min().unwrap_or(1);
         let writes = MAX_MESSAGE_BYTES.div_ceil(max_write) as u32;
+        let layout = ImmediateLayout::new(parts.rails.count);
+        let one_write = parts.peer_counts_bytes && !parts.config.striped;
+        let longest = max_write
+            .min(parts.config.adaptive_routing_above.unwrap_or(u64::MAX))
+            .min(u64::from(layout.all_ones() - 1) * SPLIT_UNIT);
+        let one_write_limit = if one_write { longest + 1 } else { 0 };
         Self {
-            layout: ImmediateLayout::new(parts.rails.count),
+            layout,
+            one_write_below: one_write_limit,
+            one_write_limit,
             split: Split::new(parts.weights, parts.config.split_min),
+            recent: parts.rails.usable.trailing_zeros() as u8,
             rails: parts.rails,
             cts: CtsStream::new(parts.cts),
             head: 0,
             filling: Box::default(),
-            posted: Box::new([Posted::default(); SLOTS]),
             requests: Requests::new(),
-            completions: completion_buffer(),
             error: None,
+            wrong: None,
             link: parts.link,
             peer_counts_bytes: parts.peer_counts_bytes,
             max_write,
@@ -184,7 +192,6 @@ impl<F: Fabric> SendConnection<F> {
     }
 
     /// The first message on this connection that was cut because its receive was shorter; reported once.
-    #[inline]
     pub fn take_cut(&mut self) -> Option<Cut> {
         self.cut.take()
     }
@@ -195,6 +202,93 @@ impl<F: Fabric> SendConnection<F> {
     /// # Errors
     /// When the connection is broken, the peer breaks the protocol, or the message is longer than 1 GiB.
     pub fn isend(&mut self, message: &Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
+        match self.isend_quick(message) {
+            Some(request) => Ok(Some(request)),
+            None => self.isend_rest(message),
+        }
+    }
+
+    /// Nearly all messages: the oldest receive has one buffer, with the message's tag and room for it, and one rail of one
+    /// lane carries it in one write. So what the CTS entry says goes straight into the write. None where anything is not
+    /// like that: then nothing has changed, and [`Self::isend_rest`] takes the message.
+    ///
+    /// When the write cannot be posted although there is room, the connection is broken: the next call says so.
+    #[inline(always)]
+    pub fn isend_quick(&mut self, message: &Outgoing<'_>) -> Option<SendRequest> {
+        let sequence = self.head;
+        if message.size >= self.one_write_below || !self.requests.is_place_free(sequence) {
+            return None;
+        }
+        if planted(Plant::EmptyNotSent) && message.size == 0 {
+            return None;
+        }
+        let receive = self.cts.single(sequence as u8, message.tag)?;
+        let rail = self.split.whole(message.size, self.rails.usable)?;
+        let state = self.rails.get_mut(rail);
+        if message.size > receive.size || state.lanes != 1 || state.rail.send_room(0) == 0 {
+            return None;
+        }
+        let write = Common::new(message, &receive, sequence).write(
+            Piece { rail, offset: 0, bytes: message.size },
+            receive.key(key_of(rail)),
+            self.layout,
+            state.bit,
+        );
+        self.cts.take_single();
+        self.head = sequence.wrapping_add(1);
+        let request = SendRequest(self.requests.post_one(sequence, 1, message.size));
+        state.info.counters.count_data(1, message.size);
+        self.split.count_whole(message.size);
+        if let Err(error) = state.rail.post_first(&write) {
+            self.post_failed(rail, error);
+        }
+        Some(request)
+    }
+
+    /// [`Self::isend`] of what [`Self::isend_quick`] did not take.
+    ///
+    /// # Errors
+    /// As [`Self::isend`].
+    #[inline(never)]
+    pub fn isend_rest(&mut self, message: &Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
+        let sequence = self.head;
+        let is_one_write = message.size < self.one_write_below && self.requests.is_place_free(sequence);
+        if !is_one_write || planted(Plant::EmptyNotSent) && message.size == 0 {
+            return self.isend_any(message);
+        }
+        let receive = match self.cts.single(sequence as u8, message.tag) {
+            Some(receive) if message.size <= receive.size => receive,
+            _ => return self.isend_any(message),
+        };
+        let has_room = |rail: usize| {
+            let state = self.rails.get(rail);
+            state.rail.send_room(lane_of(sequence, state.lanes)) > 0
+        };
+        if !bits(self.rails.usable).all(has_room) {
+            return self.no_room();
+        }
+        let shares = shared(self.split.split(message.size, self.rails.usable));
+        let common = Common::new(message, &receive, sequence);
+        for piece in shares.pieces() {
+            let write = common.write(piece, receive.key(key_of(piece.rail)), self.layout, shares.mask);
+            let state = self.rails.get_mut(piece.rail);
+            let posted = match state.lanes {
+                1 => state.rail.post_first(&write),
+                lanes => state.rail.post(lane_of(sequence, lanes), &[write]),
+            };
+            if let Err(error) = posted {
+                return Err(self.post_failed(piece.rail, error));
+            }
+            state.info.counters.count_data(1, piece.bytes);
+        }
+        self.cts.take_single();
+        self.head = sequence.wrapping_add(1);
+        let owed = shares.mask.count_ones() as u8;
+        Ok(Some(SendRequest(self.requests.post_one(sequence, owed, message.size))))
+    }
+
+    /// Any message: it waits in its slot until the slot has all its buffers.
+    fn isend_any(&mut self, message: &Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
         if self.error.is_some() {
             return Err(self.broken());
         }
@@ -210,7 +304,7 @@ impl<F: Fabric> SendConnection<F> {
         let Some(buffer) = (0..filling.count).filter(unfilled).find(tagged) else {
             return self.no_room();
         };
-        let Some(request) = self.requests.first_free() else {
+        let Some(request) = self.requests.find_free(self.head) else {
             return self.no_room();
         };
         let receive = filling.entries[buffer].size;
@@ -218,20 +312,28 @@ impl<F: Fabric> SendConnection<F> {
         filling.parts[buffer] =
             Part { address: message.address, size, local: message.keys.local, host: message.keys.host, request };
         let filled = filling.filled | 1 << buffer;
-        if usize::from(filled.count_ones() as u8) == filling.count && !self.post_slot()? {
+        if filled.count_ones() as usize == filling.count && !self.post_slot()? {
             return self.no_room();
-        }
-        if size < message.size && !self.cut_reported {
-            self.cut_reported = true;
-            self.cut = Some(Cut { tag: message.tag, message: message.size, receive });
         }
         // Only now is it certain that the message goes out: until here nothing was changed that a retry does not redo.
         if self.filling.count != 0 {
             self.filling.filled = filled;
         }
-        self.requests.take(request);
-        self.requests.sizes[usize::from(request)] = size;
+        self.requests.take(request, size);
+        if size < message.size {
+            self.note_cut(message.tag, message.size, receive);
+        }
         Ok(Some(SendRequest(request)))
+    }
+
+    /// A message was cut to its receive.
+    #[cold]
+    #[inline(never)]
+    fn note_cut(&mut self, tag: u32, message: u64, receive: u64) {
+        if !self.cut_reported {
+            self.cut_reported = true;
+            self.cut = Some(Cut { tag, message, receive });
+        }
     }
 
     /// The bytes that were sent, once every active rail's last write is complete; then the request is over.
@@ -239,21 +341,43 @@ impl<F: Fabric> SendConnection<F> {
     /// # Errors
     /// When the connection is broken, or there is no such request.
     pub fn test(&mut self, request: SendRequest) -> Result<Option<u64>, Error> {
-        if let Some(size) = self.requests.release(request.0) {
-            return Ok(Some(size));
+        match self.test_quick(request) {
+            Ok(size) => Ok(Some(size)),
+            Err(moved) => self.test_rest(request, moved),
         }
+    }
+
+    /// [`Self::test`] as it mostly ends: the request is done, or is when the rail that completed the last one is polled. Else
+    /// whether that rail had anything to say, for [`Self::test_rest`].
+    #[expect(clippy::missing_errors_doc, reason = "no error, but more to do")]
+    #[inline(always)]
+    pub fn test_quick(&mut self, request: SendRequest) -> Result<u64, bool> {
+        if let Some(size) = self.requests.release(request.0) {
+            return Ok(size);
+        }
+        // An error is kept, and `test_rest` looks for it.
+        let moved = self.error.is_none() && self.poll_rail(usize::from(self.recent)).unwrap_or(true);
+        self.requests.release(request.0).ok_or(moved)
+    }
+
+    /// [`Self::test`] of a request that [`Self::test_quick`] found not done: polls the other rails.
+    ///
+    /// # Errors
+    /// As [`Self::test`].
+    #[inline(never)]
+    pub fn test_rest(&mut self, request: SendRequest, mut moved: bool) -> Result<Option<u64>, Error> {
         if self.error.is_some() {
             return Err(self.broken());
         }
-        let moved = self.poll()?;
-        if let Some(size) = self.requests.release(request.0) {
-            return Ok(Some(size));
+        for rail in bits(self.rails.usable & !(1 << self.recent)) {
+            moved |= self.poll_rail(rail)?;
+            if let Some(size) = self.requests.release(request.0) {
+                self.recent = rail as u8;
+                return Ok(Some(size));
+            }
         }
         if self.requests.is_free(request.0) {
-            return Err(Error::protocol(format!(
-                "test was called for send request {}, which is not under way; a request is over once test said done",
-                request.0
-            )));
+            return Err(not_under_way(request.0));
         }
         if !moved {
             self.check_link()?;
@@ -263,18 +387,18 @@ impl<F: Fabric> SendConnection<F> {
 
     /// From now on nobody waits for anything: what arrives is thrown away, errors are silent. Called when it is closed.
     pub fn start_linger(&mut self) {
-        self.rails.rails.iter_mut().flatten().for_each(|rail| rail.rail.start_linger());
+        self.rails.start_linger();
     }
 
     /// Moves what is left to move; whether everything is out and acknowledged.
     pub fn linger(&mut self) -> bool {
-        linger(&mut self.rails, &mut self.completions)
+        self.rails.linger()
     }
 
     fn open_slot(&mut self) -> Result<bool, Error> {
         let slot = self.head as u8;
         // The receiver may have opened the slot again before our completions of its last use are here.
-        if self.posted[usize::from(slot)].owed != 0 {
+        if self.requests.is_owed(self.head) {
             return Ok(false);
         }
         let filling = &mut *self.filling;
@@ -283,6 +407,7 @@ impl<F: Fabric> SendConnection<F> {
             Ok(count) => {
                 filling.count = count;
                 filling.filled = 0;
+                self.one_write_below = 0;
                 Ok(true)
             }
             Err(error) => Err(self.fail(error)),
@@ -290,12 +415,11 @@ impl<F: Fabric> SendConnection<F> {
     }
 
     /// Nothing could be posted. Where the peer's writes and our completions need this side's processor, it works now.
-    #[inline]
+    #[inline(never)]
     fn no_room(&mut self) -> Result<Option<SendRequest>, Error> {
-        if !F::ONE_SIDED && self.poll()? {
-            return Ok(None);
+        if F::ONE_SIDED || !self.poll()? {
+            self.check_link()?;
         }
-        self.check_link()?;
         Ok(None)
     }
 
@@ -310,99 +434,30 @@ impl<F: Fabric> SendConnection<F> {
         }
     }
 
-    #[inline]
-    fn lane(&self, rail: usize) -> u8 {
-        match self.rails.get(rail).lanes {
-            1 => 0,
-            lanes => (self.head % u32::from(lanes)) as u8,
-        }
-    }
-
     /// Posts the slot that has all its buffers; false when there is no room.
-    #[inline]
     fn post_slot(&mut self) -> Result<bool, Error> {
-        let size = self.filling.parts[0].size;
-        let size_q = self.layout.size_q(size);
-        let one_write = self.filling.count == 1
-            && self.peer_counts_bytes
-            && !self.config.striped
-            && size_q != self.layout.all_ones()
-            && size <= self.max_write
-            && self.config.adaptive_routing_above.is_none_or(|above| size <= above);
-        let owed = if one_write { self.post_one(size, size_q)? } else { self.post_chains()? };
+        let owed = self.post_chains()?;
         if owed == 0 {
             return Ok(false);
         }
         let filling = &mut *self.filling;
-        let posted = &mut self.posted[usize::from(self.head as u8)];
-        posted.sequence = self.head;
-        posted.owed = owed;
-        posted.count = filling.count as u8;
-        for (request, part) in posted.requests.iter_mut().zip(&filling.parts[..filling.count]) {
-            *request = part.request;
-        }
+        self.requests.post(self.head, owed, filling.parts[..filling.count].iter().map(|part| part.request));
         filling.count = 0;
+        self.one_write_below = self.one_write_limit;
         self.head = self.head.wrapping_add(1);
         Ok(true)
     }
 
-    /// The common case: one buffer, one write-with-immediate on each active rail. Answers how many, 0 without room.
-    #[inline]
-    fn post_one(&mut self, size: u64, size_q: u32) -> Result<u16, Error> {
-        for rail in bits(self.rails.usable) {
-            if self.rails.get(rail).rail.send_room(self.lane(rail)) == 0 {
-                return Ok(0);
-            }
-        }
-        if planted(Plant::EmptyNotSent) && size == 0 {
-            return Ok(1);
-        }
-        if let Some(rail) = self.split.whole(size, self.rails.usable) {
-            self.post_piece(Piece { rail, offset: 0, bytes: size }, 1 << rail, size_q)?;
-            return Ok(1);
-        }
-        let shares = shared(self.split.split(size, self.rails.usable));
-        for piece in shares.pieces() {
-            self.post_piece(piece, shares.mask, size_q)?;
-        }
-        Ok(shares.mask.count_ones() as u16)
-    }
-
-    /// One rail's part of the slot's only buffer, as one write-with-immediate.
-    #[inline]
-    fn post_piece(&mut self, piece: Piece, mask: u8, size_q: u32) -> Result<(), Error> {
-        let slot = self.head as u8;
-        let (part, entry) = (&self.filling.parts[0], &self.filling.entries[0]);
-        let write = Write {
-            local: LocalSlice {
-                address: part.address.wrapping_add(piece.offset),
-                length: piece.bytes as u32,
-                key: part.local[piece.rail],
-            },
-            remote: RemoteSlice { address: entry.address + piece.offset, key: entry.keys[key_of(piece.rail)] },
-            immediate: Some(self.layout.encode(Immediate { slot, mask: said_mask(mask), size_q })),
-            signalled: true,
-            host: part.host,
-            id: Work::Data(self.head).id(),
-        };
-        let lane = self.lane(piece.rail);
-        let state = self.rails.get_mut(piece.rail);
-        if let Err(error) = state.rail.post(lane, &[write]) {
-            return Err(self.post_failed(piece.rail, error));
-        }
-        state.info.counters.count_data(1, piece.bytes);
-        Ok(())
-    }
-
-    /// Every other case: chains of plain writes that end in a write-with-immediate, and where the immediate cannot say
-    /// the sizes, the record on the leader. Answers how many signalled writes were posted, 0 without room.
-    fn post_chains(&mut self) -> Result<u16, Error> {
+    /// Chains of plain writes that end in a write-with-immediate, and where the immediate cannot say the sizes, the record
+    /// on the leader. Answers how many signalled writes were posted, 0 without room.
+    fn post_chains(&mut self) -> Result<u8, Error> {
         let count = self.filling.count;
         let pieces = |size: u64| size.div_ceil(self.max_write).max(1) as u32;
         let longest = self.filling.parts[..count].iter().map(|part| pieces(part.size)).sum::<u32>() + 1;
         for rail in bits(self.rails.usable) {
             let state = self.rails.get(rail);
-            let mut lanes = if self.config.striped { 0..state.lanes } else { self.lane(rail)..self.lane(rail) + 1 };
+            let lane = lane_of(self.head, state.lanes);
+            let mut lanes = if self.config.striped { 0..state.lanes } else { lane..lane + 1 };
             let needed = if planted(Plant::RoomForOne) { 1 } else { longest };
             if lanes.any(|lane| state.rail.send_room(lane) < needed) {
                 return Ok(0);
@@ -435,12 +490,17 @@ impl<F: Fabric> SendConnection<F> {
 
         let mut owed = 0;
         for rail in bits(mask) {
-            let lanes = if all_lanes { self.rails.get(rail).lanes } else { 1 };
-            let first_lane = if all_lanes { 0 } else { self.lane(rail) };
+            let count = self.rails.get(rail).lanes;
+            let (first_lane, lanes) = if all_lanes { (0, count) } else { (lane_of(self.head, count), 1) };
             for lane in 0..lanes {
                 let bytes = self.build_chain(&shares, rail, lane, lanes);
                 let record = in_record && rail == leader && lane == 0;
                 self.end_chain(rail, slot, record, in_record, immediate);
+                if planted(Plant::EmptyNotSent)
+                    && self.filling.parts[..self.filling.count].iter().all(|part| part.size == 0)
+                {
+                    self.chain.clear();
+                }
                 let state = self.rails.rails[rail].as_mut().expect("active rails are usable");
                 if let Err(error) = state.rail.post(first_lane + lane, &self.chain) {
                     return Err(self.post_failed(rail, error));
@@ -526,47 +586,32 @@ impl<F: Fabric> SendConnection<F> {
     }
 
     /// Takes what the rails have to say; whether there was anything.
-    #[inline]
+    #[inline(never)]
     fn poll(&mut self) -> Result<bool, Error> {
-        let mut moved = false;
-        for rail in bits(self.rails.usable) {
-            let count = self.rails.get_mut(rail).rail.poll(&mut self.completions);
-            for index in 0..count {
-                match self.completions[index] {
-                    Completion::Sent { id } => self.handle_sent(id),
-                    _ => return Err(self.handle_other(rail, index)),
-                }
-            }
-            moved |= count > 0;
+        bits(self.rails.usable).try_fold(false, |moved, rail| Ok(self.poll_rail(rail)? | moved))
+    }
+
+    /// Takes what a rail has to say; whether there was anything.
+    #[inline(always)]
+    fn poll_rail(&mut self, rail: usize) -> Result<bool, Error> {
+        let mut completions = Completions { requests: &mut self.requests, wrong: &mut self.wrong };
+        let moved = self.rails.get_mut(rail).rail.report(POLL_BATCH, &mut completions);
+        if self.wrong.is_some() {
+            return Err(self.handle_wrong(rail));
         }
         Ok(moved)
     }
 
-    /// A signalled write is complete.
-    #[inline]
-    fn handle_sent(&mut self, id: WorkId) {
-        let Some(Work::Data(sequence)) = Work::from_id(id) else {
-            panic!("a sender got a completion of work that it never posts: {:#x}", id.0);
-        };
-        let sequence = if planted(Plant::SequenceWrapped) { sequence & !0x80 } else { sequence };
-        let posted = &mut self.posted[usize::from(sequence as u8)];
-        assert!(
-            posted.sequence == sequence && posted.owed > 0 || !checks(),
-            "a completion came for slot {sequence:#x}, of which none is owed"
-        );
-        posted.owed = posted.owed.saturating_sub(1);
-        if posted.owed == 0 || planted(Plant::SendDoneEarly) {
-            posted.requests[..usize::from(posted.count)].iter().for_each(|request| self.requests.finish(*request));
-        }
-    }
-
-    /// A completion that ends the connection.
+    /// A report that ends the connection.
     #[cold]
-    fn handle_other(&mut self, rail: usize, index: usize) -> Error {
-        let error = match std::mem::replace(&mut self.completions[index], Completion::EMPTY) {
-            Completion::Failed { lane, error, .. } => self.rails.failure(rail, lane, &error, &self.peer),
-            other => Error::protocol(format!(
-                "{} to {}: an immediate came to the sending end ({other}); the peer breaks the protocol",
+    #[inline(never)]
+    fn handle_wrong(&mut self, rail: usize) -> Error {
+        let error = match self.wrong.take().map(|wrong| *wrong) {
+            None => return self.broken(),
+            Some(Wrong::Failed { lane, error }) => self.rails.failure(rail, lane, &error, &self.peer),
+            Some(Wrong::Received { immediate, bytes }) => Error::protocol(format!(
+                "{} to {}: an immediate came to the sending end ({immediate:#010x}, {bytes} bytes); the peer breaks the \
+                 protocol",
                 self.rails.name(rail),
                 self.peer
             )),
@@ -576,12 +621,13 @@ impl<F: Fabric> SendConnection<F> {
 
     #[cold]
     fn fail(&mut self, error: Error) -> Error {
-        self.error.get_or_insert_with(|| Box::new(error)).as_ref().clone()
+        self.one_write_below = 0;
+        self.error.get_or_insert(error).clone()
     }
 
     #[cold]
     fn broken(&self) -> Error {
-        *self.error.clone().expect("asked only when there is one")
+        self.error.clone().expect("asked only when there is one")
     }
 
     /// Work could not be posted although there was room. The lane's completion says more than its refusal.
@@ -596,6 +642,93 @@ impl<F: Fabric> SendConnection<F> {
             PostError::Full | PostError::Broken => Error::peer(message),
         })
     }
+}
+
+/// What the writes of a message have in common that go out one on each active rail.
+struct Common<'a> {
+    message: Outgoing<'a>,
+    /// The receive's address.
+    to: u64,
+    slot: u8,
+    size_q: u32,
+    id: WorkId,
+}
+
+impl<'a> Common<'a> {
+    /// Of a message to this receive, whose size an immediate can say.
+    #[inline(always)]
+    fn new(message: &Outgoing<'a>, receive: &Single<'_>, sequence: u32) -> Self {
+        Self {
+            message: *message,
+            to: receive.address,
+            slot: sequence as u8,
+            size_q: message.size.div_ceil(SPLIT_UNIT) as u32,
+            id: Work::Data(sequence).id(),
+        }
+    }
+
+    /// The write of one rail's piece, to memory with this key, when the rails in `mask` are active.
+    #[inline(always)]
+    fn write(&self, piece: Piece, key: u32, layout: ImmediateLayout, mask: u8) -> Write {
+        let immediate = Immediate { slot: self.slot, mask: said_mask(mask), size_q: self.size_q };
+        Write {
+            local: LocalSlice {
+                address: self.message.address.wrapping_add(piece.offset),
+                length: piece.bytes as u32,
+                key: self.message.keys.local[piece.rail % MAX_RAILS],
+            },
+            remote: RemoteSlice { address: self.to + piece.offset, key },
+            immediate: Some(layout.encode(immediate)),
+            signalled: true,
+            host: self.message.keys.host,
+            id: self.id,
+        }
+    }
+}
+
+/// Takes what one rail reports.
+struct Completions<'a> {
+    requests: &'a mut Requests,
+    wrong: &'a mut Option<Box<Wrong>>,
+}
+
+/// A report that ends the connection.
+enum Wrong {
+    Failed { lane: u8, error: Box<RailError> },
+    Received { immediate: u32, bytes: u32 },
+}
+
+impl Reports for Completions<'_> {
+    #[inline(always)]
+    fn handle_sent(&mut self, id: WorkId) {
+        match Work::from_id(id) {
+            Some(Work::Data(sequence)) => self.requests.handle_sent(sequence),
+            _ => panic!("a sender got a completion of work that it never posts: {:#x}", id.0),
+        }
+    }
+
+    #[inline(always)]
+    fn handle_received(&mut self, _lane: u8, immediate: u32, bytes: u32) {
+        keep(self.wrong, || Wrong::Received { immediate, bytes });
+    }
+
+    #[inline(always)]
+    fn handle_failed(&mut self, lane: u8, _id: Option<WorkId>, error: Box<RailError>) {
+        keep(self.wrong, || Wrong::Failed { lane, error });
+    }
+}
+
+/// Keeps the first report that ends the connection.
+#[cold]
+fn keep(place: &mut Option<Box<Wrong>>, wrong: impl FnOnce() -> Wrong) {
+    place.get_or_insert_with(|| Box::new(wrong()));
+}
+
+#[cold]
+fn not_under_way(request: u8) -> Error {
+    Error::protocol(format!(
+        "test was called for send request {request}, which is not under way; a request is over once test said done"
+    ))
 }
 
 #[cold]
@@ -617,20 +750,21 @@ fn key_of(rail: usize) -> usize {
     if planted(Plant::KeyOfOtherRail) { 0 } else { rail }
 }
 
+/// The lane of a slot, of `lanes`, where it uses one: they take turns.
+#[inline]
+fn lane_of(sequence: u32, lanes: u8) -> u8 {
+    match lanes {
+        1 => 0,
+        lanes => (sequence % u32::from(lanes)) as u8,
+    }
+}
+
 /// Lane `lane`'s part, of `lanes`, of a rail's piece: offset and bytes, in multiples of 128 but for the end.
 fn lane_part(offset: u64, bytes: u64, lane: u8, lanes: u8) -> (u64, u64) {
     let unit = if planted(Plant::LanesNot128) { 8 } else { SPLIT_UNIT };
     let each = bytes.div_ceil(u64::from(lanes)).next_multiple_of(unit);
     let start = (each * u64::from(lane)).min(bytes);
     (offset + start, (bytes - start).min(each))
-}
-
-/// Moves what is left on the rails of a closing connection; whether everything is out.
-pub(crate) fn linger<F: Fabric>(rails: &mut Rails<F>, completions: &mut [Completion]) -> bool {
-    rails.rails.iter_mut().flatten().fold(true, |drained, state| {
-        state.rail.poll(completions);
-        drained & state.rail.is_drained()
-    })
 }
 
 #[cfg(test)]

@@ -82,11 +82,7 @@ impl Threshold {
     }
 
     /// Says in a sentence what does not hold. `earlier` answers a figure of a run that came before.
-    pub(crate) fn check(
-        &self,
-        figures: &Figures,
-        earlier: impl Fn(&str, &str) -> Option<f64>,
-    ) -> Result<(), String> {
+    pub(crate) fn check(&self, figures: &Figures, earlier: impl Fn(&str, &str) -> Option<f64>) -> Result<(), String> {
         let limit = match &self.beside {
             None => self.limit,
             Some((run, figure)) => {

@@ -18,8 +18,8 @@ mod scenario;
 mod stand_in;
 
 use crate::dist::{Dist, dist};
-use crate::{Outcome, nccl, packages};
 use crate::process::{root, target};
+use crate::{Outcome, nccl, packages};
 use report::{RunReport, ScenarioReport};
 use rig::{Rig, Site};
 use scenario::{Kind, Run, Scenario};

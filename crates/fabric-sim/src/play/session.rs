@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-use railweave_fabric::{Fault, LinkLayer};
+use railweave_fabric::LinkLayer;
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Error, Frame, HandshakePort, Message, Offer,
     PortOffer, RailCounters, RailInfo, RecvConnection, SendConnection, Token,
@@ -369,7 +369,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             (false, _, Stage::Up(made, _)) => made.link(),
             _ => return,
         };
-        link.set_lost(Error { fault: Fault::Peer, message: "the peer is gone: its session is over".into() });
+        link.set_lost(Error::peer("the peer is gone: its session is over"));
         self.world.lock().record(Kind::LinkLost, side.who(), [0; 4]);
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use railweave_fabric::{Completion, Fault, RailError, RailSpec, WorkId, Write};
+use railweave_fabric::{Completion, Fault, RailError, RailSpec, Reports, WorkId, Write};
 
 use super::{Event, State};
 use crate::history::{Kind, Who};
@@ -197,7 +197,7 @@ impl State {
         self.fail_lane(id, lane, RailError { fault: Fault::Peer, message });
     }
 
-    pub(crate) fn poll_end(&mut self, id: usize, out: &mut [Completion]) -> usize {
+    pub(crate) fn poll_end(&mut self, id: usize, room: usize, reports: &mut impl Reports) -> usize {
         let faults = &self.faults;
         if self.chance.permille(faults.room_withheld_permille) {
             let until_ns = self.now_ns + self.chance.below(self.faults.room_withheld_ns + 1);
@@ -216,7 +216,7 @@ impl State {
                 self.land_arrived(peer, lane as u8);
             }
         }
-        let mut most = out.len();
+        let mut most = room;
         if most > 1 && self.chance.permille(self.faults.poll_short_permille) {
             most = 1;
         }
@@ -246,10 +246,10 @@ impl State {
                 Completion::Failed { .. } => (Kind::Failed, [1, 0, 0, 0]),
             };
             self.record(kind, who, numbers);
-            out[count] = entry.completion;
+            entry.completion.report(reports);
             count += 1;
         }
-        if count == most && most < out.len() {
+        if count == most && most < room {
             self.saw(Seen::ShortPoll);
         }
         count

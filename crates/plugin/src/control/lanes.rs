@@ -102,8 +102,9 @@ impl Thread {
         let Some(route) = self.lanes.get(&lane.token).copied() else {
             return self.stranger(address, "presented a token that no connection here awaits");
         };
+        let set = inbound.stream.set_congestion(&self.congestion);
         // Eight bytes always fit into a fresh socket's buffer.
-        if inbound.stream.send(&LANE_TAKEN).is_err() || inbound.stream.has_unsent() {
+        if set.is_err() || inbound.stream.send(&LANE_TAKEN).is_err() || inbound.stream.has_unsent() {
             return self.stranger(address, "a lane broke while it was answered");
         }
         inbound.stream.deregister(self.registry());
@@ -121,6 +122,7 @@ impl Thread {
             format!("{} cannot reach {remote}: {error}{}", dial.local, descriptors::hint(&error))
         };
         let mut stream = Stream::dial(Some(dial.local), remote).map_err(refused)?;
+        stream.set_congestion(&self.congestion).map_err(refused)?;
         let token = self.fresh_token();
         stream.register(self.registry(), PollToken(token)).map_err(refused)?;
         let deadline_ns = self.deadline_ns();

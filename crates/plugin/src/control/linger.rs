@@ -5,7 +5,7 @@ use std::sync::Arc;
 use railweave_transport::{Error, Link, Message};
 
 use super::Route;
-use super::sessions::Connection;
+use super::connections::Connection;
 use super::thread::{Entry, Thread};
 use crate::network::End;
 
@@ -78,18 +78,23 @@ impl Thread {
     }
 
     pub(super) fn linger(&mut self, now: u64) {
-        self.lingering.retain_mut(|lingering| {
+        let is_over = |lingering: &mut Lingering| {
             if lingering.next_ns > now {
-                return true;
-            }
-            let drained = lingering.end.linger();
-            if drained && lingering.peer_said_bye || lingering.deadline_ns <= now {
                 return false;
             }
+            let drained = lingering.end.linger();
             lingering.next_ns = now + lingering.step_ns;
             lingering.step_ns = (lingering.step_ns * 2).min(Lingering::LAST_STEP_NS);
-            true
-        });
+            drained && lingering.peer_said_bye || lingering.deadline_ns <= now
+        };
+        let over: Vec<Lingering> = self.lingering.extract_if(.., is_over).collect();
+        over.into_iter().for_each(|lingering| self.free(lingering.end));
+    }
+
+    /// Frees what its peers have not let go in time.
+    pub(super) fn linger_no_longer(mut self) {
+        let over = std::mem::take(&mut self.lingering);
+        over.into_iter().for_each(|lingering| self.free(lingering.end));
     }
 
     pub(super) fn lose(&mut self, now: u64) {

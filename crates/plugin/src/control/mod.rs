@@ -3,6 +3,7 @@
 //! connection.
 #![allow(clippy::disallowed_types, reason = "service threads and the control thread talk here")]
 
+mod connections;
 mod heartbeat;
 mod lanes;
 mod linger;
@@ -27,6 +28,7 @@ use railweave_fabric::EventSource;
 use railweave_options::PortRange;
 use railweave_transport::{Error, Handle, Hello};
 
+use crate::congestion::Congestion;
 use crate::descriptors;
 use crate::key::Key;
 use crate::listener::Listener;
@@ -42,6 +44,7 @@ pub(crate) struct ControlConfig {
     pub(crate) ports: PortRange,
     pub(crate) handshake_timeout: Duration,
     pub(crate) peer_timeout: Duration,
+    pub(crate) congestion: Congestion,
     /// What tells of events of the ports.
     pub(crate) events: Vec<Arc<dyn EventSource>>,
 }

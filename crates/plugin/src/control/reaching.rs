@@ -7,8 +7,9 @@ use mio::Token as PollToken;
 use railweave_transport::{Error, ProcessId};
 
 use super::ConnectRequest;
+use super::connections::Target;
 use super::heartbeat::Heartbeat;
-use super::sessions::{Session, Target};
+use super::sessions::Session;
 use super::stream::Stream;
 use super::thread::Thread;
 use crate::descriptors;

@@ -1,25 +1,18 @@
-//! Sessions: one control socket to each process that this one connects to, and the connections that are set up on it.
+//! Sessions: one control socket to each process that this one connects to, and what comes over it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
-use railweave_fabric::Fault;
-use railweave_transport::{
-    Error, Frame, Hello, HelloError, Link, MAX_FRAME_BYTES, Message, Offer, Preface, ProcessId, Token,
-};
+use railweave_transport::{Error, Frame, Hello, HelloError, MAX_FRAME_BYTES, Message, Preface, ProcessId};
 
+use super::Route;
+use super::connections::Connection;
 use super::heartbeat::Heartbeat;
 use super::proof::Expected;
 use super::stream::{Fill, Stream};
 use super::thread::{Entry, Thread};
-use super::{ConnectRequest, Outcome, Route};
 use crate::identity::random;
-use crate::listener::Listener;
-use crate::log;
-use crate::network::{Handshake, Setup, Step};
-use crate::process::PendingConnect;
 
 /// How long a session without connections is kept by its opener, and by the other end, which only needs to see to it
 /// that strangers do not keep sessions for ever.
@@ -29,63 +22,8 @@ const ACCEPTED_IDLE_NS: u64 = 60_000_000_000;
 /// Sessions that peers may have opened at once: more than any job has processes that connect to one.
 const MOST_ACCEPTED: usize = 16_384;
 
-/// Connections that a peer may have in set-up at once on one session.
-const MOST_CONNECTIONS: usize = 65_536;
-
 /// What a session without connections may have waiting to be written: its peer asks, and does not read the answers.
 const MOST_UNSENT_WITHOUT_CONNECTIONS: usize = 64 << 10;
-
-/// Where a connection goes once it is there.
-pub(super) enum Target {
-    Connect(Arc<PendingConnect>),
-    Accept(Arc<Listener>),
-}
-
-impl Target {
-    /// Hands the outcome on; gives it back when nobody waits for it any more.
-    fn give(&self, outcome: Outcome) -> Option<Outcome> {
-        match self {
-            Self::Connect(pending) => pending.give(outcome),
-            Self::Accept(listener) => listener.give(outcome),
-        }
-    }
-
-    pub(super) fn fail(&self, error: Error) {
-        // An error that nobody waits for concerns nobody.
-        let _ = self.give(Err(error));
-    }
-}
-
-/// A connection of a session.
-pub(super) enum Connection {
-    /// Being set up.
-    Setup(Setting),
-    /// Up.
-    Open { link: Arc<Link>, peer_said_bye: bool },
-    /// Closed by this side; the peer's BYE is awaited.
-    Closed,
-}
-
-/// A connection that is being set up.
-pub(super) struct Setting {
-    /// None while the set-up worker has it.
-    pub(super) handshake: Option<Box<dyn Handshake>>,
-    /// What came from the peer meanwhile.
-    pub(super) waiting: VecDeque<Message>,
-    target: Target,
-    token: Option<Token>,
-}
-
-impl Setting {
-    fn new(handshake: Box<dyn Handshake>, target: Target, token: Option<Token>) -> Self {
-        Self { handshake: Some(handshake), waiting: VecDeque::new(), target, token }
-    }
-
-    /// When its time is over. One that the worker has is looked at when it is back.
-    fn timeout_ns(&self) -> Option<u64> {
-        self.handshake.as_ref()?.timeout_ns()
-    }
-}
 
 pub(super) enum Stage {
     /// The peer's HELLO is awaited.
@@ -110,11 +48,11 @@ pub(super) struct Session {
     stream: Stream,
     /// The HELLO that this end sent, encoded.
     pub(super) our_hello: Vec<u8>,
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
     pub(super) stage: Stage,
     /// This side opened it: it alone sends offers. The process that it wants to reach.
     pub(super) wanted: Option<ProcessId>,
-    next_connection: u32,
+    pub(super) next_connection: u32,
     idle_since_ns: u64,
     pub(super) heartbeat: Heartbeat,
     pub(super) connections: HashMap<u32, Connection>,
@@ -361,101 +299,6 @@ impl Thread {
         }
     }
 
-    /// Offers a connection on the session to its process.
-    pub(super) fn offer(&mut self, token: usize, request: ConnectRequest) {
-        let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
-        let Some(session) = self.session(token) else {
-            Target::Connect(request.result)
-                .fail(Error::peer("the session to the peer has just ended; it closed or died"));
-            return;
-        };
-        session.next_connection += 1;
-        session.touch(now);
-        let connection = session.next_connection;
-        let setup = Setup { config: request.config, peer: session.peer_name(), deadline_ns };
-        let handshake = request.network.connect(request.device, request.handle.nonce, setup);
-        let setting = Setting::new(handshake, Target::Connect(request.result), None);
-        session.connections.insert(connection, Connection::Setup(setting));
-        self.with_handshake(Route { session: token, connection }, |_| ());
-    }
-
-    fn handle_offer(&mut self, token: usize, connection: u32, offer: &Offer) {
-        let listener = super::lock(&self.listeners).get(&offer.nonce).cloned();
-        let (network, deadline_ns, lane_token) = (self.hello.network, self.deadline_ns(), Token(random()));
-        let route = Route { session: token, connection };
-        let Some(session) = self.session(token) else {
-            return;
-        };
-        let Stage::Up(hello) = &session.stage else {
-            return;
-        };
-        let refusal = if session.connections.contains_key(&connection) {
-            Some("the connection's number is in use already")
-        } else if session.connections.len() >= MOST_CONNECTIONS {
-            Some("the session has 65536 connections, which is all that it can have")
-        } else if listener.is_none() {
-            Some("there is no such listener: it was closed, or the handle is from another run")
-        } else {
-            None
-        };
-        let same_network = hello.network == network;
-        match (listener, refusal) {
-            (Some(listener), None) => {
-                let setup = Setup { config: listener.config.clone(), peer: session.peer_name(), deadline_ns };
-                let handshake = listener.network.accept(listener.device, offer, same_network, lane_token, setup);
-                let setting = Setting::new(handshake, Target::Accept(listener), Some(lane_token));
-                session.connections.insert(connection, Connection::Setup(setting));
-                self.lanes.insert(lane_token, route);
-                self.with_handshake(route, |_| ());
-            }
-            (_, refusal) => {
-                let reason = refusal.unwrap_or_default().to_owned();
-                let _ = self.send(route, Message::Refuse { fault: Fault::Protocol, reason });
-            }
-        }
-    }
-
-    /// The acceptor gave up on a connection that is up on this side, as when READY came too late for it.
-    fn handle_late_refusal(&mut self, token: usize, connection: u32, reason: &str) {
-        let Some(session) = self.session(token) else {
-            return;
-        };
-        let text = format!("{} gave the connection up: {reason}", session.peer_name());
-        if let Some(Connection::Open { link, peer_said_bye }) = session.connections.get_mut(&connection) {
-            *peer_said_bye = true;
-            link.set_lost(Error::peer(text));
-        }
-    }
-
-    fn handle_bye(&mut self, route: Route) {
-        let now = self.now_ns();
-        let Some(session) = self.session(route.session) else {
-            return;
-        };
-        // What names no connection does not keep the session either.
-        if session.connections.contains_key(&route.connection) {
-            session.touch(now);
-        }
-        let peer = session.peer_name();
-        match session.connections.get_mut(&route.connection) {
-            Some(Connection::Open { peer_said_bye, link }) => {
-                *peer_said_bye = true;
-                // What the peer sent before is there, or will never be: what is still stuck then has nothing to wait for.
-                let link = Arc::clone(link);
-                let text = format!("{peer} has closed the connection; look at that process's own log for the reason");
-                self.begin_losing(link, Error::peer(text));
-            }
-            Some(Connection::Closed) => {
-                session.connections.remove(&route.connection);
-                self.peer_said_bye(route);
-            }
-            Some(Connection::Setup(_)) => {
-                self.handshake_message(route, Message::Bye);
-            }
-            None => {}
-        }
-    }
-
     /// Sends a message about a connection; a session that cannot send is over.
     pub(super) fn send(&mut self, route: Route, message: Message) -> Result<(), ()> {
         let Some(session) = self.session(route.session) else {
@@ -471,72 +314,6 @@ impl Thread {
         }
         self.end_session(route.session, &error.to_string());
         Err(())
-    }
-
-    /// Lets `act` do something with a connection's handshake, then carries out what the handshake wants. None when the
-    /// connection is not being set up.
-    pub(super) fn with_handshake<R>(&mut self, route: Route, act: impl FnOnce(&mut dyn Handshake) -> R) -> Option<R> {
-        let session = self.session(route.session)?;
-        let Some(Connection::Setup(setting)) = session.connections.get_mut(&route.connection) else {
-            return None;
-        };
-        let result = act(setting.handshake.as_mut()?.as_mut());
-        self.carry_out(route);
-        Some(result)
-    }
-
-    fn carry_out(&mut self, route: Route) {
-        loop {
-            let Some(session) = self.session(route.session) else {
-                return;
-            };
-            let peer = session.peer_name();
-            let port = session.address.port();
-            let Some(Connection::Setup(setting)) = session.connections.get_mut(&route.connection) else {
-                return;
-            };
-            match setting.handshake.as_mut().and_then(|handshake| handshake.poll_step()) {
-                None => return,
-                Some(Step::Send(message)) => {
-                    let _ = self.send(route, message);
-                }
-                Some(Step::Dial(dial)) => {
-                    if let Err(reason) = self.dial_lane(route, dial, port) {
-                        self.with_handshake(route, |h| h.handle_dialed(dial.rail, dial.lane, Err(reason)));
-                    }
-                }
-                Some(Step::RailDropped { rail, reason }) => {
-                    log::warn(&format!("rail {rail} to {peer} is left out: {reason}"));
-                }
-                Some(Step::Ready(established)) => {
-                    let open = Connection::Open { link: Arc::clone(&established.link), peer_said_bye: false };
-                    let Some(Connection::Setup(setting)) = session.connections.insert(route.connection, open) else {
-                        return;
-                    };
-                    self.forget_lanes(&setting);
-                    if let Some(Ok((unwanted, route))) = setting.target.give(Ok((established, route))) {
-                        self.close(route, unwanted.end);
-                    }
-                    return;
-                }
-                Some(Step::Failed(error)) => return self.fail_setting(route, error),
-            }
-        }
-    }
-
-    /// There will be no such connection.
-    pub(super) fn fail_setting(&mut self, route: Route, error: Error) {
-        let removed = self.session(route.session).and_then(|session| session.connections.remove(&route.connection));
-        if let Some(Connection::Setup(setting)) = removed {
-            self.forget_lanes(&setting);
-            setting.target.fail(error);
-        }
-    }
-
-    fn forget_lanes(&mut self, setting: &Setting) {
-        if let Some(token) = setting.token {
-            self.lanes.remove(&token);
-        }
     }
 
     pub(super) fn end_session(&mut self, token: usize, why: &str) {

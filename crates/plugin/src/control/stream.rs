@@ -8,6 +8,8 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::congestion::Congestion;
+
 /// What a session may have waiting to be written before its peer counts as stuck.
 const MOST_UNSENT: usize = 4 << 20;
 
@@ -65,6 +67,11 @@ impl Stream {
             Err(error) => return Err(error),
         }
         Ok(Self::new(TcpStream::from_std(socket.into())))
+    }
+
+    /// Sets the congestion control of what is sent from now on.
+    pub(crate) fn set_congestion(&self, congestion: &Congestion) -> io::Result<()> {
+        congestion.set(&self.socket)
     }
 
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {

@@ -22,6 +22,7 @@ use super::reaching::Reaching;
 use super::sessions::Session;
 use super::worker::Worker;
 use super::{Command, ControlConfig, Listeners, Route};
+use crate::congestion::Congestion;
 use crate::descriptors;
 use crate::key::Key;
 use crate::log;
@@ -69,6 +70,7 @@ pub(super) struct Thread {
     pub(super) handshake_timeout: Duration,
     /// How long a peer may take to answer a PING.
     pub(super) peer_timeout: Duration,
+    pub(super) congestion: Congestion,
     pub(super) hello: Hello,
     pub(super) key: Option<Key>,
     pub(super) entries: HashMap<usize, Entry>,
@@ -152,6 +154,7 @@ impl Thread {
             accept_again_ns: None,
             handshake_timeout: config.handshake_timeout,
             peer_timeout: config.peer_timeout,
+            congestion: config.congestion,
             hello: config.hello,
             key: config.key,
             entries: HashMap::new(),
@@ -223,7 +226,7 @@ impl Thread {
             self.handle_deadlines();
             self.give_memory_back();
             if self.stopping.is_some_and(|until| self.lingering.is_empty() || self.now_ns() >= until) {
-                return;
+                return self.linger_no_longer();
             }
         }
     }

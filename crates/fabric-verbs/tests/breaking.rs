@@ -1,0 +1,257 @@
+//! Lanes that break: what the completion says, once for each lane, and what goes on beside it.
+
+mod common;
+
+use common::{Machine, Pair, ROCE, Wish, assert_says};
+use railweave_fabric::{
+    Access, Completion, Domain as _, EventSource as _, Fault, PendingRail as _, PostError, Rail as _, RailSpec, Role,
+};
+use railweave_fabric_verbs::{DeviceEvents, VerbsConfig, VerbsDomain, sys};
+
+/// Two RoCE devices that some calls of the data path fail on.
+fn failing(what: &str) -> String {
+    format!("fail = {what}\n{ROCE}")
+}
+
+#[test]
+fn a_cable_that_stays_cut_is_told_with_both_ends_and_what_to_check() {
+    let machine = Machine::new(ROCE);
+    let mut pair = machine.pair(&Wish::default());
+    let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::DATA));
+    let (near, far) = machine.both_lanes();
+    machine.stand_in.cut("b", 1).unwrap();
+    for _ in 0..5 {
+        pair.near.post(0, from.source(100), to.place()).unwrap();
+    }
+    assert!(pair.near.poll().is_empty() && !pair.near.rail.is_drained(), "nothing is known yet");
+    machine.stand_in.time_out("b", 1).unwrap();
+    let failures = pair.near.failures();
+    assert_eq!(failures.len(), 1, "five writes failed, the lane once: {failures:?}");
+    let (lane, id, error) = &failures[0];
+    assert_eq!((*lane, id.map(|id| id.0), error.fault), (0, Some(0), Fault::Peer));
+    let numbers = format!("on queue pair {:#x} to {:#x}, a, GID 10.0.0.1 to 10.1.0.1", near.number, far.number);
+    assert_says(
+        &error.message,
+        &["WC error status=12 (transport retry counter exceeded)", "vendor code 0x5c", &numbers, "NCCL_IB_TIMEOUT"],
+    );
+    assert_eq!(pair.near.post(0, from.source(100), to.place()), Err(PostError::Broken));
+    assert!(pair.near.rail.is_drained(), "there is nothing left to wait for");
+    assert!(pair.far.failures().is_empty(), "who only receives is told nothing, as on a card");
+}
+
+#[test]
+fn a_cable_that_is_mended_in_time_loses_nothing() {
+    let machine = Machine::new(ROCE);
+    let mut pair = machine.pair(&Wish { lanes: 2, ..Wish::default() });
+    let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::DATA));
+    assert_eq!(pair.far.rail.post_receives(2), Ok(2));
+    machine.stand_in.cut("a", 1).unwrap();
+    (0..2).for_each(|lane| pair.near.post(lane, from.source(100), to.place()).unwrap());
+    assert!(pair.near.poll().is_empty() && pair.far.poll().is_empty());
+    machine.stand_in.mend("a", 1).unwrap();
+    assert_eq!((pair.near.poll().len(), pair.far.poll().len()), (2, 2));
+    assert!(pair.near.failures().is_empty());
+    pair.exchange();
+}
+
+#[test]
+fn lanes_break_one_by_one() {
+    let machine = Machine::new(ROCE);
+    let mut pair = machine.pair(&Wish { lanes: 3, ..Wish::default() });
+    let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::DATA));
+    assert_eq!(pair.far.rail.post_receives(10), Ok(10));
+    let numbers: Vec<u32> = machine.lanes("a").iter().map(|lane| lane.number).collect();
+    for broken in [1, 0] {
+        machine.stand_in.cut_queue_pair(numbers[usize::from(broken)]).unwrap();
+        pair.near.post(broken, from.source(100), to.place()).unwrap();
+        machine.stand_in.time_out_queue_pair(numbers[usize::from(broken)]).unwrap();
+        let failures = pair.near.failures();
+        assert_eq!((failures.len(), failures[0].0), (1, broken));
+        assert_says(&failures[0].2.message, &["status=12", &format!("{:#x} to ", numbers[usize::from(broken)])]);
+        // The others go on.
+        pair.near.post(2, from.source(100), to.place()).unwrap();
+        assert_eq!(pair.far.poll(), [Completion::Received { lane: 2, immediate: 0x1234, bytes: 100 }]);
+        assert_eq!(pair.near.poll().len(), 1);
+    }
+    assert_eq!(pair.near.post(1, from.source(100), to.place()), Err(PostError::Broken));
+}
+
+/// What one write of 100 bytes from `from` to `to` ends with.
+fn outcome(pair: &mut Pair, from: railweave_fabric::LocalSlice, to: railweave_fabric::RemoteSlice) -> (Fault, String) {
+    pair.near.post(0, from, to).unwrap();
+    let failures = pair.near.failures();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    (failures[0].2.fault, failures[0].2.message.clone())
+}
+
+#[test]
+fn memory_that_is_gone_is_told_with_the_side_that_lost_it() {
+    let machine = Machine::new(ROCE);
+    let mut pair = machine.pair(&Wish::default());
+    let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::DATA));
+    let (source, place) = (from.source(100), to.place());
+    drop(to);
+    let (fault, text) = outcome(&mut pair, source, place);
+    assert_eq!(fault, Fault::Peer);
+    assert_says(&text, &["WC error status=10 (remote access error)", "10.0.0.1 to 10.1.0.1", "deregMr", "there"]);
+    drop(from);
+    let mut pair = machine.pair(&Wish::default());
+    let to = pair.far.block(100, Access::DATA);
+    let (fault, text) = outcome(&mut pair, source, to.place());
+    assert_eq!(fault, Fault::Local);
+    assert_says(&text, &["WC error status=4 (local protection error)", "deregistered while it was sent"]);
+}
+
+#[test]
+fn what_the_adapter_of_the_peer_refuses_is_told() {
+    let machine = Machine::new(ROCE);
+    let mut pair = machine.pair(&Wish::default());
+    let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::SOURCE));
+    let (fault, text) = outcome(&mut pair, from.source(100), to.place());
+    assert_eq!(
+        (fault, text.contains("WC error status=10")),
+        (Fault::Peer, true),
+        "memory that nobody may write: {text}"
+    );
+    // Ends that differ in the size of their packets: one was told a smaller MTU than the other has.
+    let (a, b) = (machine.port("a"), machine.port("b"));
+    let spec = |role| RailSpec { role, lanes: 1, send_depth: 8, receive_depth: 8, traffic_class: None, peer: None };
+    let near_domain = VerbsDomain::open(&a, VerbsConfig::default()).unwrap();
+    let far_domain = VerbsDomain::open(&b, VerbsConfig::default()).unwrap();
+    let mut near = near_domain.open_rail(&spec(Role::Sender)).unwrap();
+    let mut far = far_domain.open_rail(&spec(Role::Receiver)).unwrap();
+    let mut spoilt = near.endpoints();
+    spoilt[0].0[11] = 3;
+    far.connect(&spoilt).unwrap();
+    near.connect(&far.endpoints()).unwrap();
+    let end = |rail, domain| common::End { rail, domain };
+    let mut pair =
+        Pair { near: end(near.into_rail().unwrap(), near_domain), far: end(far.into_rail().unwrap(), far_domain) };
+    let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::DATA));
+    let (fault, text) = outcome(&mut pair, from.source(100), to.place());
+    assert_eq!(fault, Fault::Peer);
+    assert_says(&text, &["WC error status=9 (remote invalid request)", "same version of Railweave"]);
+}
+
+#[test]
+fn a_peer_that_is_gone_is_told() {
+    let machine = Machine::new(ROCE);
+    let Pair { mut near, far } = machine.pair(&Wish::default());
+    let from = near.block(100, Access::SOURCE);
+    let place = far.block(100, Access::DATA).place();
+    drop(far);
+    near.post(0, from.source(100), place).unwrap();
+    let failures = near.failures();
+    assert_eq!(failures.len(), 1);
+    assert_says(&failures[0].2.message, &["WC error status=12", "its process or host is gone"]);
+    machine.pair(&Wish::default()).exchange();
+}
+
+#[test]
+fn a_device_that_failed_takes_every_lane_with_it() {
+    let machine = Machine::new(ROCE);
+    let mut pair = machine.pair(&Wish { lanes: 2, ..Wish::default() });
+    let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::DATA));
+    machine.stand_in.cut("b", 1).unwrap();
+    (0..2).for_each(|lane| pair.near.post(lane, from.source(100), to.place()).unwrap());
+    machine.stand_in.raise("a", sys::EVENT_DEVICE_FATAL, 0).unwrap();
+    let mut failures = pair.near.failures();
+    failures.sort_by_key(|(lane, ..)| *lane);
+    assert_eq!(failures.iter().map(|(lane, ..)| *lane).collect::<Vec<_>>(), [0, 1]);
+    for (_, _, error) in failures {
+        assert_says(&error.message, &["WC error status=5 (work request flushed)", "the port's events"]);
+    }
+}
+
+#[test]
+fn a_queue_that_takes_no_work_is_told_once() {
+    let machine = Machine::new(&failing("post_send:2:ENOMEM"));
+    let mut pair = machine.pair(&Wish { lanes: 2, ..Wish::default() });
+    let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::DATA));
+    pair.near.post(0, from.source(100), to.place()).unwrap();
+    assert_eq!(pair.near.post(1, from.source(100), to.place()), Err(PostError::Broken));
+    assert_eq!(pair.near.post(1, from.source(100), to.place()), Err(PostError::Broken), "though it would be taken now");
+    let failures = pair.near.failures();
+    assert_eq!((failures.len(), failures[0].0, failures[0].2.fault), (1, 1, Fault::Local));
+    assert_says(&failures[0].2.message, &["a: the adapter takes no work", "Cannot allocate memory", "kernel log"]);
+    pair.near.post(0, from.source(100), to.place()).unwrap();
+}
+
+#[test]
+fn a_queue_that_takes_no_receives_is_told_once() {
+    for (function, limit) in [("post_srq_recv", ""), ("post_recv", "max_srq = 0\n")] {
+        let machine =
+            Machine::new(&format!("fail = {function}:2:EIO\n[device a]\n[port 1]\n[device b]\n{limit}[port 1]\n"));
+        let mut pair = machine.pair(&Wish::default());
+        assert_eq!(pair.far.rail.post_receives(3), Ok(3), "{function}");
+        assert_eq!(pair.far.rail.post_receives(3), Err(PostError::Broken));
+        let failures = pair.far.failures();
+        assert_eq!(failures.len(), 1);
+        assert_says(&failures[0].2.message, &["b: the adapter takes no work", "Input/output error"]);
+        assert_eq!(pair.far.rail.post_receives(3), Err(PostError::Broken));
+    }
+}
+
+#[test]
+fn a_completion_queue_that_cannot_be_polled_ends_every_lane() {
+    let machine = Machine::new(&failing("poll_cq:2:EIO"));
+    let mut pair = machine.pair(&Wish { lanes: 2, ..Wish::default() });
+    assert!(pair.near.poll().is_empty());
+    let failures = pair.near.failures();
+    assert_eq!(failures.iter().map(|(lane, ..)| *lane).collect::<Vec<_>>(), [0, 1]);
+    for (_, id, error) in failures {
+        assert_eq!((id, error.fault), (None, Fault::Local));
+        assert_says(&error.message, &["a: the completion queue cannot be polled", "reset", "kernel log"]);
+    }
+}
+
+#[test]
+fn an_event_of_a_lane_is_acknowledged_before_anyone_waits_for_it() {
+    let machine = Machine::new(ROCE);
+    let (a, b) = (machine.port("a"), machine.port("b"));
+    let events = DeviceEvents::new(&a.device).unwrap();
+    assert_eq!(events.take_event(), None);
+    for round in 0..3 {
+        let pair = Pair::open(&a, &b, &Wish::default()).unwrap();
+        let number = machine.lanes("a")[0].number;
+        machine.stand_in.raise_on_queue_pair(number, sys::EVENT_QP_FATAL).unwrap();
+        machine.stand_in.raise_on_queue_pair(number, sys::EVENT_CQ_ERR).unwrap();
+        if round < 2 {
+            let event = events.take_event().expect("one was raised");
+            let first = event.message.clone();
+            assert!(event.is_fault);
+            assert_says(&first, &[&format!("a queue pair {number:#x}"), "the queue pair failed"]);
+            assert_says(&events.take_event().expect("two were").message, &["a: a completion queue overflowed"]);
+            assert_eq!(events.take_event(), None);
+        }
+        // In the last round nobody takes them.
+        drop(pair);
+    }
+    assert_eq!(events.take_event(), None, "those of what is gone are gone");
+    // The stand-in waits ten seconds for an acknowledgement, and then complains.
+    assert!(!machine.stand_in.complaint().contains("never acknowledged"), "{}", machine.stand_in.complaint());
+}
+
+#[test]
+fn events_of_ports_name_the_port_and_what_follows() {
+    let machine = Machine::new(ROCE);
+    let port = machine.port("a");
+    let events = DeviceEvents::new(&port.device).unwrap();
+    let told = |what: &str, raise: &dyn Fn(), is_fault: bool, words: &[&str]| {
+        raise();
+        let event = events.take_event().unwrap_or_else(|| panic!("{what} raises nothing"));
+        assert_eq!(event.is_fault, is_fault, "{what}");
+        assert_says(&event.message, words);
+        assert_eq!(events.take_event(), None, "{what}");
+    };
+    let stand_in = &machine.stand_in;
+    let state = |state| move || stand_in.set_port_state("a", 1, state).unwrap();
+    told("down", &state(sys::PORT_DOWN), true, &["a port 1: the port is down", "time-outs"]);
+    told("up", &state(sys::PORT_ACTIVE), false, &["a port 1: the port is up"]);
+    let gid = || stand_in.set_gid("a", 1, 5, Some([9; 16])).unwrap();
+    told("a new GID", &gid, false, &["a port 1: the port's GID table changed"]);
+    let fatal = || stand_in.raise("a", sys::EVENT_DEVICE_FATAL, 0).unwrap();
+    told("a fatal error", &fatal, true, &["a: the device failed", "kernel log"]);
+    let lid = || stand_in.raise("a", sys::EVENT_LID_CHANGE, 1).unwrap();
+    told("a new LID", &lid, true, &["a port 1: the port's LID changed"]);
+}

@@ -1,0 +1,241 @@
+//! A machine that the stand-in describes, and the two ends of a rail on it.
+#![allow(dead_code, reason = "each file of tests uses a part of this")]
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use railweave_fabric::{
+    Access, Completion, Domain as _, LocalSlice, Memory, PendingRail as _, PostError, Rail as _, RailError, RailSpec,
+    Region, Registration as _, RemoteSlice, Role, SetupError, WorkId, Write,
+};
+use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsPort, discover};
+use railweave_fabric_verbs::gid::GidRules;
+use railweave_fabric_verbs::sys::Functions;
+use railweave_fabric_verbs::{Device, VerbsConfig, VerbsDomain, VerbsRail, VerbsRegistration};
+use railweave_verbs_stand_in::{Open, QpReport, StandIn, build_without};
+
+/// Two RoCE devices that reach each other.
+pub(crate) const ROCE: &str = "[device a]\n[port 1]\n[device b]\n[port 1]\n";
+
+/// Two InfiniBand devices on one subnet.
+pub(crate) const INFINIBAND: &str =
+    "[device a]\n[port 1]\nlink_layer = infiniband\nlid = 7\n[device b]\n[port 1]\nlink_layer = infiniband\nlid = 9\n";
+
+/// One machine at a time: the library's state is the process's.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A machine, while one test has it. When it goes, nothing of the library may be open any more.
+pub(crate) struct Machine {
+    pub(crate) stand_in: StandIn,
+    functions: Arc<Functions>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Machine {
+    pub(crate) fn new(description: &str) -> Self {
+        Self::without(&[], description)
+    }
+
+    /// With a library that lacks these functions.
+    pub(crate) fn without(absent: &[&str], description: &str) -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let library = build_without(absent);
+        let stand_in = StandIn::load(&library).unwrap();
+        stand_in.describe(Some(description)).unwrap();
+        let functions = Arc::new(Functions::load(&[library.to_str().unwrap()]).unwrap());
+        Self { stand_in, functions, _turn: turn }
+    }
+
+    /// From now on this fails, counted from here; what is open stays as it is.
+    pub(crate) fn fail(&self, faults: &str) {
+        self.stand_in.describe(Some(faults)).unwrap();
+        // A description is read when devices are listed.
+        Device::open_all(&self.functions).unwrap();
+    }
+
+    /// The ports that can be rails.
+    pub(crate) fn ports(&self) -> Vec<VerbsPort> {
+        let rules = DiscoveryRules { gids: &|_| GidRules::default(), prefix_len: &|_| None, merge_vfs: true };
+        discover(Path::new("/"), &self.functions, &rules).unwrap().ports
+    }
+
+    /// The port of this name.
+    pub(crate) fn port(&self, name: &str) -> VerbsPort {
+        let found = self.ports().into_iter().find(|port| port.facts.name == name);
+        found.unwrap_or_else(|| panic!("there is no usable port {name}"))
+    }
+
+    /// A rail from port a to port b.
+    pub(crate) fn pair(&self, wish: &Wish) -> Pair {
+        self.try_pair(wish).unwrap_or_else(|error| panic!("{error} ({})", self.stand_in.complaint()))
+    }
+
+    pub(crate) fn try_pair(&self, wish: &Wish) -> Result<Pair, SetupError> {
+        Pair::open(&self.port("a"), &self.port("b"), wish)
+    }
+
+    /// The reports of a device's queue pairs, in the order in which they were made.
+    pub(crate) fn lanes(&self, device: &str) -> Vec<QpReport> {
+        self.stand_in.queue_pairs().into_iter().filter(|lane| lane.device() == device).collect()
+    }
+
+    /// The reports of the only lane of a and the only one of b.
+    pub(crate) fn both_lanes(&self) -> (QpReport, QpReport) {
+        let (near, far) = (self.lanes("a"), self.lanes("b"));
+        assert_eq!((near.len(), far.len()), (1, 1));
+        (near[0], far[0])
+    }
+
+    /// Nothing is open.
+    pub(crate) fn assert_closed(&self, after: &str) {
+        assert_eq!(self.stand_in.open(), Open::default(), "something is left open: {after}");
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.assert_closed("at the end");
+        }
+    }
+}
+
+/// What a rail is to be like.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    pub(crate) lanes: u8,
+    pub(crate) depth: u32,
+    pub(crate) traffic_class: Option<u8>,
+    pub(crate) sender: VerbsConfig,
+    pub(crate) receiver: VerbsConfig,
+}
+
+impl Default for Wish {
+    fn default() -> Self {
+        let config = VerbsConfig::default();
+        Self { lanes: 1, depth: 64, traffic_class: None, sender: config, receiver: config }
+    }
+}
+
+impl Wish {
+    /// With the same configuration at both ends.
+    pub(crate) fn of(config: VerbsConfig) -> Self {
+        Self { sender: config, receiver: config, ..Self::default() }
+    }
+}
+
+/// Both ends of a rail.
+pub(crate) struct Pair {
+    pub(crate) near: End,
+    pub(crate) far: End,
+}
+
+/// One end.
+pub(crate) struct End {
+    pub(crate) rail: VerbsRail,
+    pub(crate) domain: Arc<VerbsDomain>,
+}
+
+impl Pair {
+    /// A rail with its sender at one port and its receiver at another, in the steps of a handshake.
+    pub(crate) fn open(sender: &VerbsPort, receiver: &VerbsPort, wish: &Wish) -> Result<Self, SetupError> {
+        let spec = |role, peer: &VerbsPort, receive_depth| RailSpec {
+            role,
+            lanes: wish.lanes,
+            send_depth: wish.depth,
+            receive_depth,
+            traffic_class: wish.traffic_class,
+            peer: Some(peer.facts.wire_address()),
+        };
+        let near_domain = VerbsDomain::open(sender, wish.sender)?;
+        let mut near = near_domain.open_rail(&spec(Role::Sender, receiver, 0))?;
+        let far_domain = VerbsDomain::open(receiver, wish.receiver)?;
+        let mut far = far_domain.open_rail(&spec(Role::Receiver, sender, wish.depth))?;
+        assert!(!near.is_ready() && !far.is_ready());
+        far.connect(&near.endpoints())?;
+        near.connect(&far.endpoints())?;
+        assert!(near.is_ready() && far.is_ready());
+        let end = |domain, rail| End { rail, domain };
+        Ok(Self { near: end(near_domain, near.into_rail()?), far: end(far_domain, far.into_rail()?) })
+    }
+
+    /// Moves 1,000 bytes with an immediate over each lane, and checks them.
+    pub(crate) fn exchange(&mut self) {
+        let from = self.near.block(1000, Access::SOURCE);
+        let to = self.far.block(1000, Access::DATA);
+        for lane in 0..self.near.rail.lanes() {
+            let bytes: Vec<u8> = (0..1000_u32).map(|place| (place * 7 + u32::from(lane)) as u8).collect();
+            from.region.write(0, &bytes);
+            assert_eq!(self.far.rail.post_receives(1), Ok(1));
+            self.near.post(lane, from.source(1000), to.place()).unwrap();
+            let (near, far) = (self.near.poll(), self.far.poll());
+            assert_eq!(near, [Completion::Sent { id: WorkId(u64::from(lane)) }]);
+            assert_eq!(far, [Completion::Received { lane, immediate: 0x1234, bytes: 1000 }]);
+            let mut there = vec![0; 1000];
+            to.region.read(0, &mut there);
+            assert!(there == bytes, "the bytes of lane {lane} differ");
+        }
+    }
+}
+
+impl End {
+    /// Registered memory of this end.
+    pub(crate) fn block(&self, length: usize, access: Access) -> Block {
+        let region = Arc::new(Region::new(length));
+        let registration = self.domain.register(Memory::from_region(&region), access).unwrap();
+        Block { region, registration }
+    }
+
+    /// Posts one signalled write with an immediate; its id is the lane.
+    pub(crate) fn post(&mut self, lane: u8, local: LocalSlice, remote: RemoteSlice) -> Result<(), PostError> {
+        let id = WorkId(lane.into());
+        let write = Write { local, remote, immediate: Some(0x1234), signalled: true, host: true, id };
+        self.rail.post(lane, &[write])
+    }
+
+    /// What one poll reports.
+    pub(crate) fn poll(&mut self) -> Vec<Completion> {
+        let mut out = vec![Completion::EMPTY; 16];
+        let count = self.rail.poll(&mut out);
+        out.truncate(count);
+        out
+    }
+
+    /// The failures that polling reports until nothing comes any more, each with its lane and its work.
+    pub(crate) fn failures(&mut self) -> Vec<(u8, Option<WorkId>, RailError)> {
+        let mut failures = Vec::new();
+        for _ in 0..20 {
+            for completion in self.poll() {
+                if let Completion::Failed { lane, id, error } = completion {
+                    failures.push((lane, id, *error));
+                }
+            }
+        }
+        failures
+    }
+}
+
+/// Registered memory.
+pub(crate) struct Block {
+    // Ended before the memory goes.
+    pub(crate) registration: VerbsRegistration,
+    pub(crate) region: Arc<Region>,
+}
+
+impl Block {
+    pub(crate) fn source(&self, length: u32) -> LocalSlice {
+        LocalSlice { address: self.region.address(), length, key: self.registration.local_key() }
+    }
+
+    pub(crate) fn place(&self) -> RemoteSlice {
+        RemoteSlice { address: self.region.address(), key: self.registration.remote_key() }
+    }
+}
+
+/// Panics unless a text is one sentence with all of these words.
+pub(crate) fn assert_says(text: &str, words: &[&str]) {
+    assert!(!text.contains('\n'), "{text}");
+    for word in words {
+        assert!(text.contains(word), "{word} is not in: {text}");
+    }
+}

@@ -1,0 +1,119 @@
+//! The loop-back lane, on which one byte is read back so that what was written is visible to the GPU.
+
+mod common;
+
+use common::{INFINIBAND, Machine, Pair, ROCE, Wish, assert_says};
+use railweave_fabric::{Access, Completion, PostError, Rail as _, RemoteSlice, WorkId};
+use railweave_fabric_verbs::sys;
+
+fn wish() -> Wish {
+    let mut wish = Wish::default();
+    wish.sender.flush = true;
+    wish.receiver.flush = true;
+    wish
+}
+
+#[test]
+fn the_lane_is_connected_to_itself_and_may_be_read_alone() {
+    for (description, is_global) in
+        [(ROCE, 1), (INFINIBAND, 0), (&INFINIBAND.replace("[port 1]\n", "[port 1]\ngrh_required = yes\n"), 1)]
+    {
+        let machine = Machine::new(description);
+        let _pair = machine.pair(&wish());
+        assert_eq!(machine.lanes("a").len(), 1, "the sender has nothing to flush");
+        let lanes = machine.lanes("b");
+        let own = lanes.iter().find(|lane| lane.rtr.attributes.dest_qp_num == lane.number).expect("a loop-back lane");
+        let (init, rtr, rts) = (own.init.attributes, own.rtr.attributes, own.rts.attributes);
+        assert_eq!((lanes.len(), own.state), (2, sys::QPS_RTS));
+        assert_eq!(init.qp_access_flags, sys::ACCESS_REMOTE_READ.cast_unsigned());
+        assert_eq!((rtr.rq_psn, rtr.max_dest_rd_atomic, rts.max_rd_atomic), (rts.sq_psn, 1, 1));
+        assert_eq!((rtr.ah_attr.is_global, rtr.ah_attr.sl), (is_global, 0), "{description}");
+        assert_eq!((own.capabilities.max_recv_wr, own.capabilities.max_inline_data), (0, 0));
+    }
+}
+
+#[test]
+fn a_flush_reads_one_byte_and_completes_once() {
+    let machine = Machine::new(ROCE);
+    let mut pair = machine.pair(&wish());
+    let target = pair.far.block(1000, Access::DATA);
+    pair.exchange();
+    for id in 0..200 {
+        let before = machine.stand_in.counts();
+        pair.far.rail.post_flush(target.place(), WorkId(id)).unwrap();
+        let counts = machine.stand_in.counts().since(&before);
+        assert_eq!((counts.reads, counts.bytes, counts.work_requests()), (1, 1, 1));
+        assert_eq!(pair.far.poll(), [Completion::Sent { id: WorkId(id) }]);
+    }
+    assert!(pair.far.poll().is_empty() && pair.far.rail.is_drained());
+    pair.exchange();
+}
+
+#[test]
+fn without_a_lane_for_it_a_flush_is_refused() {
+    let machine = Machine::new(ROCE);
+    let mut pair = machine.pair(&Wish::default());
+    let target = pair.far.block(1000, Access::DATA);
+    let refused = pair.far.rail.post_flush(target.place(), WorkId(1));
+    let Err(PostError::Invalid(text)) = refused else { panic!("{refused:?}") };
+    assert_says(&text, &["b has no loop-back lane", "GPU memory"]);
+    drop(pair);
+    let mut pair = machine.pair(&wish());
+    assert!(matches!(pair.near.rail.post_flush(target.place(), WorkId(1)), Err(PostError::Invalid(_))));
+}
+
+#[test]
+fn no_more_flushes_are_under_way_than_the_lane_holds() {
+    let machine = Machine::new(ROCE);
+    let mut pair = machine.pair(&wish());
+    let target = pair.far.block(1000, Access::DATA);
+    machine.stand_in.cut("b", 1).unwrap();
+    let mut posted = 0;
+    while pair.far.rail.post_flush(target.place(), WorkId(posted)).is_ok() {
+        posted += 1;
+        assert!(posted < 10_000, "there is no limit");
+    }
+    assert_eq!((posted, pair.far.rail.post_flush(target.place(), WorkId(0))), (64, Err(PostError::Full)));
+    assert!(!pair.far.rail.is_drained());
+    machine.stand_in.mend("b", 1).unwrap();
+    let done: Vec<_> = (0..10).flat_map(|_| pair.far.poll()).collect();
+    let expected: Vec<_> = (0..posted).map(|id| Completion::Sent { id: WorkId(id) }).collect();
+    assert_eq!(done, expected);
+    assert!(pair.far.rail.is_drained());
+    pair.far.rail.post_flush(target.place(), WorkId(7)).unwrap();
+    assert_eq!(pair.far.poll(), [Completion::Sent { id: WorkId(7) }]);
+}
+
+fn failed_flush(pair: &mut Pair, target: RemoteSlice) -> String {
+    pair.far.rail.post_flush(target, WorkId(42)).unwrap();
+    let failures = pair.far.failures();
+    assert_eq!((failures.len(), failures[0].1), (1, Some(WorkId(42))), "{failures:?}");
+    assert_eq!(pair.far.rail.post_flush(target, WorkId(43)), Err(PostError::Broken));
+    failures[0].2.message.clone()
+}
+
+#[test]
+fn a_flush_of_memory_that_is_not_there_breaks_the_rail_once() {
+    let machine = Machine::new(ROCE);
+    let mut pair = machine.pair(&wish());
+    let target = pair.far.block(1000, Access::DATA);
+    let place = target.place();
+    drop(target);
+    let message = failed_flush(&mut pair, place);
+    assert_says(&message, &["WC error status=10 (remote access error)", "b, GID 10.1.0.1", "deregMr"]);
+    let mut pair = machine.pair(&wish());
+    let unreadable = pair.far.block(1000, Access::CONTROL);
+    assert_says(&failed_flush(&mut pair, unreadable.place()), &["WC error status=10"]);
+}
+
+#[test]
+fn a_flush_that_the_library_refuses_is_a_failure_with_its_reason() {
+    // Data and CTS post nothing at this end.
+    let machine = Machine::new(&format!("fail = post_send:1:EIO\n{ROCE}"));
+    let mut pair = machine.pair(&wish());
+    let target = pair.far.block(1000, Access::DATA);
+    assert_eq!(pair.far.rail.post_flush(target.place(), WorkId(1)), Err(PostError::Broken));
+    let failures = pair.far.failures();
+    assert_eq!(failures.len(), 1, "the completion says why: {failures:?}");
+    assert_says(&failures[0].2.message, &["b: the adapter takes no work", "Input/output error", "kernel log"]);
+}

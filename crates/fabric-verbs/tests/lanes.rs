@@ -1,0 +1,273 @@
+//! What a lane's queue pairs are given on their way up, at both ends, and that bytes then pass.
+
+mod common;
+
+use common::{INFINIBAND, Machine, Pair, ROCE, Wish, assert_says};
+use railweave_fabric::{Access, Domain as _, Fault, PendingRail as _, RailSpec, Role};
+use railweave_fabric_verbs::{VerbsConfig, VerbsDomain, sys};
+use railweave_verbs_stand_in::QpReport;
+
+/// What travels to the peer's port: local identifier, whether there is a global route header, and its GID's index.
+fn route(lane: &QpReport) -> (u16, u8, u8) {
+    let address = lane.rtr.attributes.ah_attr;
+    (address.dlid, address.is_global, address.grh.sgid_index)
+}
+
+/// The GID that packets go to.
+fn target(lane: &QpReport) -> [u8; 16] {
+    lane.rtr.attributes.ah_attr.grh.dgid.0
+}
+
+fn ipv4(address: [u8; 4]) -> [u8; 16] {
+    std::net::Ipv4Addr::from(address).to_ipv6_mapped().octets()
+}
+
+#[test]
+fn a_lane_of_roce_is_given_all_that_both_ends_said() {
+    let machine = Machine::new("[device a]\n[port 1]\nmtu = 4096\n[device b]\n[port 1]\nmtu = 1024\n");
+    let mut pair = machine.pair(&Wish::default());
+    let (near, far) = machine.both_lanes();
+    for (own, peer, gid) in [(near, far, [10, 1, 0, 1]), (far, near, [10, 0, 0, 1])] {
+        let (init, rtr, rts) = (own.init.attributes, own.rtr.attributes, own.rts.attributes);
+        assert_eq!((own.state, init.port_num, init.pkey_index), (sys::QPS_RTS, 1, 0));
+        assert_eq!(init.qp_access_flags, sys::ACCESS_REMOTE_WRITE.cast_unsigned(), "peers may write and nothing else");
+        assert_eq!((rtr.dest_qp_num, rtr.rq_psn), (peer.number, peer.rts.attributes.sq_psn));
+        assert_eq!((rtr.path_mtu, rtr.max_dest_rd_atomic, rtr.min_rnr_timer), (3, 1, 12), "the smaller MTU of both");
+        let address = rtr.ah_attr;
+        assert_eq!((address.port_num, address.sl, address.dlid), (1, 0, 0));
+        assert_eq!((target(&own), route(&own)), (ipv4(gid), (0, 1, 1)));
+        assert_eq!((address.grh.hop_limit, address.grh.traffic_class, address.grh.flow_label), (255, 0, 0));
+        assert_eq!((rts.timeout, rts.retry_cnt, rts.rnr_retry, rts.max_rd_atomic), (20, 7, 7, 1));
+    }
+    pair.exchange();
+}
+
+#[test]
+fn packet_numbers_are_random() {
+    let machine = Machine::new(ROCE);
+    let pairs = [machine.pair(&Wish { lanes: 4, ..Wish::default() }), machine.pair(&Wish::default())];
+    let mut numbers: Vec<u32> = machine.stand_in.queue_pairs().iter().map(|lane| lane.rts.attributes.sq_psn).collect();
+    assert!(numbers.len() == 10 && numbers.iter().all(|number| *number < 1 << 24), "{numbers:x?}");
+    numbers.sort_unstable();
+    numbers.dedup();
+    // Ten of 2^24 are alike once in 370,000 runs.
+    assert_eq!(numbers.len(), 10, "{numbers:x?}");
+    drop(pairs);
+}
+
+#[test]
+fn lanes_of_one_rail_share_a_queue_and_carry_bytes_each() {
+    let machine = Machine::new(ROCE);
+    let mut pair = machine.pair(&Wish { lanes: 3, ..Wish::default() });
+    let open = machine.stand_in.open();
+    assert_eq!((open.queue_pairs, open.completion_queues, open.shared_receive_queues), (6, 2, 1));
+    pair.exchange();
+}
+
+#[test]
+fn on_one_subnet_of_infiniband_the_local_identifier_says_it_all() {
+    let machine = Machine::new(INFINIBAND);
+    let mut pair = machine.pair(&Wish::default());
+    let (near, far) = machine.both_lanes();
+    assert_eq!((route(&near), route(&far)), ((9, 0, 0), (7, 0, 0)));
+    pair.exchange();
+}
+
+#[test]
+fn a_port_of_infiniband_that_wants_a_global_header_gets_it_from_both_ends() {
+    for wants in ["a", "b"] {
+        let machine = Machine::new(&INFINIBAND.replace(
+            &format!("[device {wants}]\n[port 1]\n"),
+            &format!("[device {wants}]\n[port 1]\ngrh_required = yes\n"),
+        ));
+        let mut pair = machine.pair(&Wish::default());
+        let (near, far) = machine.both_lanes();
+        assert_eq!((route(&near), route(&far)), ((9, 1, 0), (7, 1, 0)));
+        assert_eq!(near.rtr.attributes.ah_attr.grh.hop_limit, 255);
+        assert_ne!((target(&near), target(&far)), ([0; 16], [0; 16]));
+        pair.exchange();
+    }
+}
+
+#[test]
+fn between_subnets_of_infiniband_packets_go_to_the_router() {
+    // The GIDs of both ports with their places, and the identifier that packets are sent to, with a global header or not.
+    type Gid = (u8, &'static str);
+    type Route = (u16, u8);
+    let cases: [([Gid; 2], Route, Route); 3] = [
+        // Routers know both by a number, which stands in their GIDs.
+        ([(1, "fec0:0:17:1::1"), (1, "fec0:0:18:2::2")], (0x18, 1), (0x17, 1)),
+        // They do, but both are on one subnet.
+        ([(1, "fec0:0:17:1::1"), (1, "fec0:0:18:1::2")], (9, 0), (7, 0)),
+        // They do not.
+        ([(0, "fec0:0:0:1::1"), (0, "fec0:0:0:2::2")], (9, 1), (7, 1)),
+    ];
+    for ([near_gid, far_gid], near_route, far_route) in cases {
+        let port = |name: &str, lid: u16, (index, gid): (u8, &str)| {
+            format!(
+                "[device {name}]\n[port 1]\nlink_layer = infiniband\nlid = {lid}\n\
+                 gid = 0 fe80::{lid} ib 0\ngid = {index} {gid} ib 0\n"
+            )
+        };
+        let machine = Machine::new(&(port("a", 7, near_gid) + &port("b", 9, far_gid)));
+        let mut pair = machine.pair(&Wish::default());
+        let (near, far) = machine.both_lanes();
+        assert_eq!((route(&near).0, route(&near).1), near_route, "{near_gid:?} to {far_gid:?}");
+        assert_eq!((route(&far).0, route(&far).1), far_route, "{far_gid:?} to {near_gid:?}");
+        if near_route.1 == 1 {
+            assert_eq!((route(&near).2, route(&far).2), (near_gid.0, far_gid.0));
+            assert_eq!(target(&near), far_gid.1.parse::<std::net::Ipv6Addr>().unwrap().octets());
+        }
+        pair.exchange();
+    }
+}
+
+#[test]
+fn what_the_settings_say_is_given_to_both_ends() {
+    let keys = "pkeys = 0xffff 0x8001 0x8002\n";
+    let machine = Machine::new(&format!("[device a]\n[port 1]\n{keys}[device b]\n[port 1]\n{keys}"));
+    let config = VerbsConfig {
+        timeout: 14,
+        retry_count: 3,
+        pkey_index: 2,
+        service_level: Some(5),
+        traffic_class: Some(96),
+        ..VerbsConfig::default()
+    };
+    let mut pair = machine.pair(&Wish::of(config));
+    for lane in machine.stand_in.queue_pairs() {
+        let (init, address, rts) = (lane.init.attributes, lane.rtr.attributes.ah_attr, lane.rts.attributes);
+        assert_eq!((rts.timeout, rts.retry_cnt, rts.rnr_retry, init.pkey_index), (14, 3, 7, 2));
+        assert_eq!((address.sl, address.grh.traffic_class), (5, 96));
+    }
+    pair.exchange();
+    drop(pair);
+    let refused = machine.try_pair(&Wish::of(VerbsConfig { pkey_index: 3, ..config })).err().unwrap();
+    assert_says(
+        &refused.message,
+        &["a: QP transition failed", "to INIT (partition-key index 3, port 1", "Invalid argument", "NCCL_IB_PKEY"],
+    );
+    assert_eq!(refused.fault, Fault::Local);
+}
+
+#[test]
+fn partitions_that_differ_let_nothing_through() {
+    let machine = Machine::new("[device a]\n[port 1]\npkeys = 0xffff 0x8001\n[device b]\n[port 1]\n");
+    let mut wish = Wish::default();
+    wish.sender.pkey_index = 1;
+    let mut pair = machine.pair(&wish);
+    let (from, to) = (pair.near.block(10, Access::SOURCE), pair.far.block(10, Access::DATA));
+    pair.near.post(0, from.source(10), to.place()).unwrap();
+    assert_says(&machine.stand_in.complaint(), &["partition keys"]);
+    assert_eq!(pair.near.failures().len(), 1);
+}
+
+/// What the settings say: service level, traffic class, and that of CTS.
+type Settings = (Option<u8>, Option<u8>, Option<u8>);
+
+/// Service level and traffic class of one end's packets.
+type Classes = (u8, u8);
+
+/// The settings, the connection's traffic class, and the classes of the sender's and the receiver's packets.
+type ClassCase = (Settings, Option<u8>, Classes, Classes);
+
+#[test]
+fn a_traffic_class_is_the_one_set_or_the_one_of_the_connection_and_cts_have_their_own() {
+    let roce: [ClassCase; 6] = [
+        ((None, None, None), None, (0, 0), (0, 0)),
+        ((None, None, None), Some(0x68), (0, 0x68), (0, 0x68)),
+        ((None, Some(32), None), Some(0x68), (0, 32), (0, 32)),
+        ((None, None, Some(64)), Some(0x68), (0, 0x68), (0, 64)),
+        ((None, Some(32), Some(64)), None, (0, 32), (0, 64)),
+        ((Some(3), None, None), Some(0x68), (3, 0x68), (3, 0x68)),
+    ];
+    let infiniband: [ClassCase; 3] = [
+        ((None, None, None), None, (0, 0), (0, 0)),
+        ((None, None, None), Some(0x63), (3, 0x63), (3, 0x63)),
+        ((Some(7), None, Some(1)), Some(0x63), (7, 0x63), (7, 1)),
+    ];
+    let with_header = INFINIBAND.replace("[port 1]\n", "[port 1]\ngrh_required = yes\n");
+    for (description, cases) in [(ROCE, &roce[..]), (&with_header, &infiniband[..])] {
+        for ((service_level, traffic_class, cts_traffic_class), of_job, sender, receiver) in cases.iter().copied() {
+            let machine = Machine::new(description);
+            let config = VerbsConfig { service_level, traffic_class, cts_traffic_class, ..VerbsConfig::default() };
+            let mut pair = machine.pair(&Wish { traffic_class: of_job, ..Wish::of(config) });
+            let (near, far) = machine.both_lanes();
+            let classes =
+                |lane: QpReport| (lane.rtr.attributes.ah_attr.sl, lane.rtr.attributes.ah_attr.grh.traffic_class);
+            assert_eq!((classes(near), classes(far)), (sender, receiver), "{config:?} {of_job:?}");
+            pair.exchange();
+        }
+    }
+}
+
+/// A machine whose ports have these addresses, best first.
+fn addressed(near: &[&str], far: &[&str]) -> String {
+    let port = |name: &str, addresses: &[&str]| {
+        let gids = addresses.iter().enumerate().map(|(index, address)| format!("gid = {index} {address} roce2 1\n"));
+        format!("[device {name}]\n[port 1]\n{}", gids.collect::<String>())
+    };
+    port("a", near) + &port("b", far)
+}
+
+#[test]
+fn a_port_on_two_subnets_uses_the_address_on_the_subnet_of_its_peer() {
+    // The addresses of both, and which the sender and the receiver use.
+    type Addresses = &'static [&'static str];
+    let cases: [(Addresses, Addresses, u8, u8); 6] = [
+        (&["10.0.1.1", "10.0.2.1"], &["10.0.2.2", "10.0.3.2"], 1, 0),
+        // The receiver offers its best, which the sender does not share, and then follows the sender.
+        (&["10.0.1.1", "10.0.2.1"], &["10.0.9.2", "10.0.1.2"], 0, 1),
+        // The sender's best would do too, but it is not what the sender uses.
+        (&["10.0.1.1", "10.0.2.1"], &["10.0.2.2", "10.0.1.2"], 1, 0),
+        (&["10.0.1.1", "10.0.2.1"], &["10.0.8.2", "10.0.9.2"], 0, 0),
+        (&["fd00:1::1", "fd00:2::1"], &["fd00:2::2"], 1, 0),
+        (&["10.0.1.1"], &["10.0.9.2", "10.0.1.2"], 0, 1),
+    ];
+    for (near_addresses, far_addresses, near_index, far_index) in cases {
+        let machine = Machine::new(&addressed(near_addresses, far_addresses));
+        let mut pair = machine.pair(&Wish { lanes: 2, ..Wish::default() });
+        for (device, index) in [("a", near_index), ("b", far_index)] {
+            let used: Vec<u8> = machine.lanes(device).iter().map(|lane| route(lane).2).collect();
+            assert_eq!(used, [index; 2], "{device} of {near_addresses:?} and {far_addresses:?}");
+        }
+        pair.exchange();
+    }
+}
+
+#[test]
+fn unlike_link_layers_are_told_apart_before_anything_is_connected() {
+    let machine = Machine::new("[device a]\n[port 1]\n[device b]\n[port 1]\nlink_layer = infiniband\n");
+    let refused = machine.try_pair(&Wish::default()).err().unwrap();
+    assert_says(&refused.message, &["b is InfiniBand, the peer's port RoCE", "RAILWEAVE_RAILS"]);
+    assert_eq!(refused.fault, Fault::Configuration);
+}
+
+#[test]
+fn a_port_that_went_down_since_it_was_found_is_not_opened() {
+    let machine = Machine::new(ROCE);
+    let (a, b) = (machine.port("a"), machine.port("b"));
+    for (state, word) in [(sys::PORT_DOWN, "down"), (sys::PORT_INIT, "initialising"), (sys::PORT_ARMED, "armed")] {
+        machine.stand_in.set_port_state("b", 1, state).unwrap();
+        let refused = Pair::open(&a, &b, &Wish::default()).err().unwrap();
+        assert_says(&refused.message, &["b: the port is ", word, "cable", "ibstat"]);
+    }
+    machine.stand_in.set_port_state("b", 1, sys::PORT_ACTIVE).unwrap();
+    Pair::open(&a, &b, &Wish::default()).unwrap().exchange();
+}
+
+#[test]
+fn what_an_end_is_asked_for_that_is_not_verbs_is_refused() {
+    let machine = Machine::new(ROCE);
+    let spec =
+        RailSpec { role: Role::Sender, lanes: 2, send_depth: 8, receive_depth: 0, traffic_class: None, peer: None };
+    let domain = VerbsDomain::open(&machine.port("a"), VerbsConfig::default()).unwrap();
+    let mut pending = domain.open_rail(&spec).unwrap();
+    let socket = std::fs::File::open("/dev/null").unwrap().into();
+    assert_says(&pending.attach(1, socket).unwrap_err().message, &["lane 1 of a", "queue pairs"]);
+    // A peer that says how to reach one lane of two.
+    let other = domain.open_rail(&RailSpec { lanes: 1, ..spec }).unwrap();
+    pending.connect(&other.endpoints()).unwrap();
+    assert!(!pending.is_ready());
+    assert_says(&pending.into_rail().err().unwrap().message, &["a: a lane is not connected"]);
+}

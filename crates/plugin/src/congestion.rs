@@ -1,0 +1,51 @@
+//! The congestion control of lanes over TCP (`RAILWEAVE_TCP_CONGESTION`).
+
+use std::fs;
+use std::io;
+
+use railweave_options::Setting;
+use railweave_transport::Error;
+use socket2::{Domain, SockRef, Socket, Type};
+
+/// What the setting says where the kernel is to choose.
+const KERNELS: &str = "kernel";
+
+/// The congestion control of all lanes of this process.
+#[derive(Clone)]
+pub(crate) struct Congestion(Option<String>);
+
+impl Congestion {
+    /// What the setting asks for.
+    ///
+    /// # Errors
+    /// When the kernel has no such congestion control, or not for this user.
+    pub(crate) fn new(setting: &Setting<String>) -> Result<Self, Error> {
+        let name = &setting.value;
+        if name == KERNELS {
+            return Ok(Self(None));
+        }
+        let chosen = Self(Some(name.clone()));
+        let tried = Socket::new(Domain::IPV4, Type::STREAM, None).and_then(|socket| chosen.set(&socket));
+        match tried {
+            Ok(()) => Ok(chosen),
+            Err(error) => {
+                let list = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+                let available = fs::read_to_string(list).unwrap_or_default();
+                Err(Error::configuration(format!(
+                    "{}={name}: the kernel refuses this congestion control: {error}; it has {} ({list}): name one of them, have \
+                     root load the module tcp_{name}, or add it to tcp_allowed_congestion_control",
+                    setting.source,
+                    available.split_whitespace().collect::<Vec<_>>().join(", "),
+                )))
+            }
+        }
+    }
+
+    /// Sets it on a socket.
+    pub(crate) fn set<'a>(&self, socket: impl Into<SockRef<'a>>) -> io::Result<()> {
+        match &self.0 {
+            Some(name) => socket.into().set_tcp_congestion(name.as_bytes()),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Paths: rails over IPv6, and what happens to a connection when one of its paths breaks.
+
+mod common;
+
+use common::{Pair, alone, each, in_namespace, info_lines, ip, noise, start, until_within, warnings, warnings_with};
+use railweave_abi::NcclResult;
+use railweave_host::NetError;
+use std::net::{Ipv6Addr, TcpListener};
+use std::time::Duration;
+
+/// Moves messages of sizes that take every way through the protocol, and checks each.
+fn converse(pair: &Pair<'_>) {
+    for (seed, bytes) in [0, 1, 100, 8192, 65_537, 4_194_304].into_iter().enumerate() {
+        pair.exchange(seed as u64, bytes);
+    }
+}
+
+#[test]
+fn a_rail_over_ipv6_carries_what_one_over_ipv4_does_alone_or_beside_it() {
+    let cases = [("::1/128", vec!["::1"]), ("127.0.0.1/32,::1/128", vec!["127.0.0.1", "::1"])];
+    each(
+        &cases,
+        |(rails, _)| vec![("RAILWEAVE_RAILS", *rails)],
+        |(_, addresses)| {
+            if let Err(error) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) {
+                return eprintln!("left out: this machine has no IPv6 (::1: {error})");
+            }
+            let (plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            converse(&pair);
+            let mut rails = plugin.rail_counters().expect("the plugin counts");
+            rails.sort_by(|one, other| one.local.cmp(&other.local));
+            let used: Vec<_> = rails.iter().map(|rail| rail.local.as_str()).collect();
+            assert_eq!(used, *addresses);
+            assert!(rails.iter().all(|rail| rail.local == rail.remote && rail.data_bytes > 1_000_000), "{rails:?}");
+            pair.close();
+            assert_eq!(warnings(), Vec::<String>::new());
+        },
+    );
+}
+
+/// Two interfaces with an IPv6 address each; false where this kernel has none to give.
+fn two_interfaces() -> bool {
+    let made = [
+        "link set lo up",
+        "link add rw0 type veth peer name rw1",
+        "link set rw0 up",
+        "link set rw1 up",
+        "-6 addr add fd77:1::1/64 dev rw0 nodad",
+        "-6 addr add fd77:2::1/64 dev rw1 nodad",
+    ];
+    let all = made.into_iter().all(ip);
+    if !all {
+        eprintln!("left out: this machine has no veth interfaces with IPv6");
+    }
+    all
+}
+
+const TWO_INTERFACES: (&str, &str) = ("RAILWEAVE_RAILS", "=rw0,rw1");
+
+#[test]
+fn two_interfaces_with_ipv6_addresses_make_two_rails() {
+    alone(&[TWO_INTERFACES], || {
+        in_namespace("--net", || {
+            if !two_interfaces() {
+                return;
+            }
+            let (plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            converse(&pair);
+            let rails = plugin.rail_counters().expect("the plugin counts");
+            let carried: Vec<_> = rails.iter().map(|rail| (rail.local.as_str(), rail.data_bytes > 1_000_000)).collect();
+            assert_eq!(carried, [("fd77:1::1", true), ("fd77:2::1", true)]);
+            assert!(info_lines().iter().any(|line| line.contains("fd77:1::1, fd77:2::1")), "{:?}", info_lines());
+            pair.close();
+            assert_eq!(warnings(), Vec::<String>::new());
+        });
+    });
+}
+
+#[test]
+fn a_path_that_breaks_while_the_peer_is_well_fails_what_needs_it_in_time() {
+    alone(&[TWO_INTERFACES, ("RAILWEAVE_PEER_TIMEOUT", "1")], || {
+        in_namespace("--net", || {
+            if !two_interfaces() {
+                return;
+            }
+            let (_plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            let message = noise(1, 4 << 20);
+            let (from, to) = (pair.outgoing(&message), pair.incoming(message.len()));
+            let recv = pair.irecv(&[to.part(7)]);
+            // The session is on the other interface, and goes on.
+            assert!(ip("-6 addr del fd77:2::1/64 dev rw1"));
+            let send = pair.isend(&from, message.len(), 7);
+            let (mut sending, mut receiving) = (None, None);
+            until_within(Duration::from_secs(10), "both failures", || {
+                sending = sending.take().or_else(|| pair.test_send(&send).map(|size| assert_eq!(size, None)).err());
+                receiving = receiving.take().or_else(|| pair.test_recv(&recv).map(|size| assert_eq!(size, None)).err());
+                (sending.is_some() && receiving.is_some()).then_some(())
+            });
+            for error in [sending, receiving].into_iter().flatten() {
+                assert!(matches!(error, NetError::Call { code: NcclResult::REMOTE_ERROR, .. }), "{error}");
+            }
+            assert_eq!((warnings().len(), warnings_with(&["test: rail 1", "fd77:2::1"]).len()), (2, 2));
+            // The kernel may say that there is no route, but it does not have to.
+            assert!(!warnings_with(&["has not acknowledged a byte for"]).is_empty(), "{:?}", warnings());
+        });
+    });
+}

@@ -1,0 +1,202 @@
+//! What a message costs: the work requests that the adapter is given, counted by the stand-in.
+
+use railweave_host::Plugin;
+use railweave_verbs_stand_in::{Counts, StandIn};
+
+use crate::common::{Buffer, Pair, each, noise, start, warnings};
+use crate::machine::{EVEN, FUSED, INFINIBAND, ROCE, finish, machine, with};
+
+/// Messages of which the cost is counted.
+const COUNT: u64 = 64;
+
+/// What is posted for `COUNT` messages, each with one buffer.
+fn cost(stand_in: &StandIn, pair: &Pair<'_>, bytes: usize) -> Counts {
+    let message = noise(1, bytes);
+    let (from, to) = (pair.outgoing(&message), pair.incoming(bytes));
+    let before = stand_in.counts();
+    for _ in 0..COUNT {
+        assert_eq!(pair.transfer(&from, bytes, &to), (bytes as i32, bytes as i32));
+    }
+    let counts = stand_in.counts().since(&before);
+    to.assert_holds(&message);
+    pair.release_outgoing(from);
+    pair.release_incoming(to);
+    counts
+}
+
+/// Plain writes, writes with an immediate, and work requests with their bytes inside, each per message.
+fn per_message(counts: &Counts) -> (u64, u64, u64) {
+    let each = |count: u64| {
+        assert!(count.is_multiple_of(COUNT), "{counts:?}");
+        count / COUNT
+    };
+    assert_eq!(counts.reads, 0);
+    assert_eq!(counts.receives_consumed, counts.writes_with_immediate);
+    (each(counts.writes), each(counts.writes_with_immediate), each(counts.inline))
+}
+
+/// Work requests that went over each rail, in the order of the ports: messages and CTS.
+fn requests_of_rails(plugin: &Plugin) -> Vec<(u64, u64)> {
+    let mut rails = plugin.rail_counters().expect("the plugin counts");
+    rails.sort_by(|one, other| one.local.cmp(&other.local));
+    rails.iter().map(|rail| (rail.data_writes, rail.cts_writes)).collect()
+}
+
+type Settings = &'static [(&'static str, &'static str)];
+
+/// A machine, settings, the size of a message, and what it costs: plain writes, writes with an immediate, inline ones.
+type Case = (&'static str, Settings, usize, (u64, u64, u64));
+
+#[test]
+fn a_message_of_one_buffer_costs_one_write_on_each_active_rail_and_its_cts() {
+    let cases: [Case; 14] = [
+        // One rail: the CTS is the plain write, and travels inside, as short messages do.
+        (ROCE, &[], 1 << 20, (1, 1, 1)),
+        (ROCE, &[], 100, (1, 1, 1)),
+        (ROCE, &[], 64, (1, 1, 2)),
+        (ROCE, &[], 0, (1, 1, 2)),
+        // Two.
+        (ROCE, &[FUSED, EVEN], 1 << 20, (1, 2, 1)),
+        (ROCE, &[FUSED, EVEN], 8191, (1, 1, 1)),
+        (ROCE, &[FUSED, EVEN], 0, (1, 1, 2)),
+        (ROCE, &[FUSED, ("RAILWEAVE_WEIGHTS", "1,0")], 1 << 20, (1, 1, 1)),
+        // More lanes carry more messages, not more parts, unless these are striped.
+        (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "4")], 1 << 20, (1, 2, 1)),
+        (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "4"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")], 1 << 20, (1, 8, 1)),
+        (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "4"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")], 65_000, (1, 2, 1)),
+        // Where the receiver does not learn sizes from its adapter, a record says them after the data.
+        (ROCE, &[("RAILWEAVE_BYTE_COUNTS", "0")], 1 << 20, (2, 1, 2)),
+        // Where packets may overtake each other, all data comes before the immediates.
+        (INFINIBAND, &[FUSED], 1 << 20, (3, 2, 2)),
+        (INFINIBAND, &[FUSED], 8192, (1, 2, 1)),
+    ];
+    each(
+        &cases,
+        |(_, settings, ..)| with(settings),
+        |(description, _, bytes, expected)| {
+            let stand_in = machine(description);
+            let (_plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            // The first ones find their queues empty.
+            cost(&stand_in, &pair, *bytes);
+            assert_eq!(per_message(&cost(&stand_in, &pair, *bytes)), *expected);
+            pair.close();
+            finish(&stand_in, net);
+            assert!(warnings().is_empty());
+        },
+    );
+}
+
+#[test]
+fn a_rail_without_weight_is_given_no_work_at_all() {
+    let cases = [("100,0", 0), ("0,100", 1)];
+    each(
+        &cases,
+        |(weights, _)| with(&[FUSED, ("RAILWEAVE_WEIGHTS", weights)]),
+        |(_, heavy)| {
+            let stand_in = machine(ROCE);
+            let (plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            for bytes in [0, 100, 8192, 1 << 20] {
+                cost(&stand_in, &pair, bytes);
+            }
+            let rails = requests_of_rails(&plugin);
+            let used: Vec<_> = rails.iter().filter(|rail| **rail != (0, 0)).collect();
+            assert_eq!((rails[*heavy], used.len()), ((4 * COUNT, 4 * COUNT), 1), "{rails:?}");
+            // Nothing was even tried on the other one: with its cable cut all goes on.
+            stand_in.cut(["mlx5_1", "mlx5_0"][*heavy], 1).unwrap();
+            cost(&stand_in, &pair, 1 << 20);
+            pair.close();
+            finish(&stand_in, net);
+            assert!(warnings().is_empty());
+        },
+    );
+}
+
+#[test]
+fn few_completions_are_asked_for() {
+    each(
+        &[()],
+        |()| with(&[FUSED, EVEN]),
+        |()| {
+            let stand_in = machine(ROCE);
+            let (_plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            cost(&stand_in, &pair, 1 << 20);
+            let counts = cost(&stand_in, &pair, 1 << 20);
+            // Each part of a message, and every 32nd CTS of a rail.
+            assert_eq!(counts.signalled, 2 * COUNT + COUNT / 32, "{counts:?}");
+            assert_eq!(counts.completions, counts.signalled + counts.receives_consumed, "{counts:?}");
+            // Receives are posted many at once.
+            assert!(counts.receives >= COUNT && counts.receive_posts * 16 <= counts.receives, "{counts:?}");
+            pair.close();
+            finish(&stand_in, net);
+        },
+    );
+}
+
+/// What one group of buffers of these sizes costs.
+fn cost_of_group(stand_in: &StandIn, pair: &Pair<'_>, sizes: &[usize]) -> (u64, u64) {
+    let from: Vec<Buffer> = sizes.iter().map(|bytes| pair.outgoing(&noise(2, *bytes))).collect();
+    let to: Vec<Buffer> = sizes.iter().map(|bytes| pair.incoming(*bytes)).collect();
+    let before = stand_in.counts();
+    let parts: Vec<_> = to.iter().enumerate().map(|(tag, buffer)| buffer.part(tag as i32)).collect();
+    let recv = pair.irecv(&parts);
+    let sends: Vec<_> = from
+        .iter()
+        .zip(sizes)
+        .enumerate()
+        .map(|(tag, (buffer, bytes))| pair.isend(buffer, *bytes, tag as i32))
+        .collect();
+    pair.finish(&sends, &[recv]);
+    let counts = stand_in.counts().since(&before);
+    for (buffer, bytes) in to.iter().zip(sizes) {
+        buffer.assert_holds(&noise(2, *bytes));
+    }
+    from.into_iter().for_each(|buffer| pair.release_outgoing(buffer));
+    to.into_iter().for_each(|buffer| pair.release_incoming(buffer));
+    (counts.writes, counts.writes_with_immediate)
+}
+
+#[test]
+fn a_group_costs_a_write_for_each_piece_one_immediate_for_each_rail_and_one_record() {
+    each(
+        &[()],
+        |()| with(&[FUSED, EVEN]),
+        |()| {
+            let stand_in = machine(ROCE);
+            let (_plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            // One CTS for all, two pieces for each buffer; the record is one of the two immediates.
+            assert_eq!(cost_of_group(&stand_in, &pair, &[100_000; 4]), (1 + 8, 2));
+            assert_eq!(cost_of_group(&stand_in, &pair, &[100_000; 8]), (1 + 16, 2));
+            assert_eq!(cost_of_group(&stand_in, &pair, &[100_000, 0]), (1 + 2, 2));
+            // Nothing to send but the record.
+            assert_eq!(cost_of_group(&stand_in, &pair, &[0, 0, 0]), (1, 1));
+            // A group of one is a message like any other.
+            assert_eq!(cost_of_group(&stand_in, &pair, &[100_000]), (1, 2));
+            pair.close();
+            finish(&stand_in, net);
+        },
+    );
+}
+
+#[test]
+fn a_part_that_is_longer_than_the_longest_write_goes_in_several_with_a_record() {
+    each(
+        &[()],
+        |()| with(&[]),
+        |()| {
+            let stand_in = machine("[device small]\n[port 1]\nmax_message = 0x100000\n");
+            let (_plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            // CTS, then writes of 1 MiB; the record ends them. A single byte that is left travels inside.
+            assert_eq!(per_message(&cost(&stand_in, &pair, 3 << 20)), (1 + 3, 1, 2));
+            assert_eq!(per_message(&cost(&stand_in, &pair, (1 << 20) + 1)), (1 + 2, 1, 2 + 1));
+            // What fits needs none.
+            assert_eq!(per_message(&cost(&stand_in, &pair, 1 << 20)), (1, 1, 1));
+            pair.close();
+            finish(&stand_in, net);
+        },
+    );
+}

@@ -1,0 +1,156 @@
+//! GPU memory: never read by the processor, and flushed where NCCL asks. The stand-in's adapter takes any memory for it.
+
+use std::ffi::{CStr, CString, c_void};
+use std::ptr::null_mut;
+
+use railweave_abi::NcclResult;
+use railweave_abi::net::v12;
+use railweave_host::memory::HostMemory;
+use railweave_host::net::{NetApi, Part, Registration};
+use railweave_verbs_stand_in::{Counts, StandIn};
+
+use crate::common::{Pair, each, library as plugin_library, noise, start, until, warnings};
+use crate::machine::{EVEN, FUSED, ROCE, finish, machine, with};
+
+/// NCCL's number for GPU memory (NCCL_PTR_CUDA).
+const CUDA: i32 = 2;
+
+/// The plugin's own table: the loader registers nothing but host memory.
+fn table() -> &'static v12::Net {
+    let path = CString::new(plugin_library().into_os_string().into_encoded_bytes()).unwrap();
+    let symbol: &CStr = c"ncclNetPlugin_v12";
+    // SAFETY: both texts end with a NUL, and the plugin's symbol is a table of the type that its name says.
+    unsafe {
+        let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+        assert!(!library.is_null(), "the library loads");
+        libc::dlsym(library, symbol.as_ptr()).cast::<v12::Net>().as_ref().expect("the table is there")
+    }
+}
+
+/// Memory that one end of a connection takes for a GPU's.
+struct GpuMemory {
+    memory: HostMemory,
+    registration: Registration,
+    comm: *mut c_void,
+}
+
+impl GpuMemory {
+    fn new(comm: *mut c_void, bytes: usize) -> Self {
+        let memory = HostMemory::new(bytes);
+        let mut handle = null_mut();
+        // SAFETY: the memory stays until `release`.
+        let result = unsafe {
+            table().reg_mr.unwrap()(comm, memory.start().as_ptr().cast(), memory.bytes(), CUDA, &raw mut handle)
+        };
+        assert_eq!(result, NcclResult::SUCCESS);
+        Self { memory, registration: Registration(handle), comm }
+    }
+
+    fn part(&self, bytes: usize) -> Part {
+        Part { data: self.memory.start(), bytes, tag: 7, registration: self.registration }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the memory is initialised, and no transfer is under way where this is called.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.start().as_ptr(), self.memory.bytes()) }
+    }
+
+    fn release(self) {
+        // SAFETY: registered in `new` with this end, which is still open.
+        assert_eq!(unsafe { table().dereg_mr.unwrap()(self.comm, self.registration.0) }, NcclResult::SUCCESS);
+    }
+}
+
+/// Moves a message from GPU memory to GPU memory and flushes it; what that cost, and whether there was a flush.
+fn flushed_transfer(stand_in: &StandIn, pair: &Pair<'_>, bytes: usize) -> (Counts, bool) {
+    let message = noise(bytes as u64, bytes);
+    let (mut from, mut to) =
+        (GpuMemory::new(pair.send.pointer(), bytes.max(1)), GpuMemory::new(pair.recv.pointer(), bytes.max(1)));
+    from.bytes_mut()[..bytes].copy_from_slice(&message);
+    let before = stand_in.counts();
+    let recv = pair.irecv(&[to.part(bytes)]);
+    let part = from.part(bytes);
+    let send = until("a receive for this send", || {
+        // SAFETY: the memory stays until the request is done.
+        unsafe { pair.from.isend(&pair.send, part.data, bytes, 7, part.registration) }.unwrap()
+    });
+    assert_eq!(pair.finish(&[send], &[recv]).0, [bytes as i32]);
+    // SAFETY: as above.
+    let flush = unsafe { pair.to.iflush(&pair.recv, &[to.part(bytes)]) }.unwrap();
+    if let Some(flush) = &flush {
+        // SAFETY: the request is not over.
+        until("the flush", || unsafe { pair.to.test(flush, None) }.unwrap().then_some(()));
+    }
+    let counts = stand_in.counts().since(&before);
+    assert!(to.bytes_mut()[..bytes] == message, "{bytes} bytes arrived otherwise");
+    from.release();
+    to.release();
+    (counts, flush.is_some())
+}
+
+#[test]
+fn a_flush_reads_one_byte_through_each_rail_that_wrote() {
+    each(
+        &[(&[FUSED, EVEN][..], 2), (&[FUSED, ("RAILWEAVE_WEIGHTS", "1,0")], 1), (&[], 1)],
+        |(settings, _)| with(settings),
+        |(_, rails)| {
+            let stand_in = machine(ROCE);
+            let (_plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            for _ in 0..100 {
+                let (counts, flushed) = flushed_transfer(&stand_in, &pair, 100_000);
+                assert_eq!((counts.reads, flushed), (*rails, true));
+            }
+            // A short message travels over one rail, and not inside the work request: only its CTS does.
+            let (counts, flushed) = flushed_transfer(&stand_in, &pair, 64);
+            assert_eq!((counts.reads, counts.inline, flushed), (1, 1, true));
+            let (counts, flushed) = flushed_transfer(&stand_in, &pair, 0);
+            assert_eq!((counts.reads, flushed), (0, false), "there is nothing to flush");
+            pair.close();
+            finish(&stand_in, net);
+            assert!(warnings().is_empty());
+        },
+    );
+}
+
+#[test]
+fn host_memory_needs_no_flush() {
+    each(
+        &[()],
+        |()| with(&[]),
+        |()| {
+            let stand_in = machine(ROCE);
+            let (_plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            let (from, to) = (pair.outgoing(&noise(1, 1000)), pair.incoming(1000));
+            pair.transfer(&from, 1000, &to);
+            // SAFETY: the memory stays until the end.
+            assert!(unsafe { net.iflush(&pair.recv, &[to.part(7)]) }.unwrap().is_none());
+            assert_eq!(stand_in.counts().reads, 0);
+            pair.release_outgoing(from);
+            pair.release_incoming(to);
+            pair.close();
+            finish(&stand_in, net);
+        },
+    );
+}
+
+#[test]
+fn where_flushes_are_off_there_is_nothing_to_wait_for() {
+    each(
+        &["NCCL_GDR_FLUSH_DISABLE", "RAILWEAVE_FLUSH"],
+        |name| with(&[(*name, if *name == "RAILWEAVE_FLUSH" { "0" } else { "1" })]),
+        |_| {
+            let stand_in = machine(ROCE);
+            let (_plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            for _ in 0..3 {
+                let (counts, flushed) = flushed_transfer(&stand_in, &pair, 100_000);
+                assert_eq!((counts.reads, flushed), (0, false));
+            }
+            pair.close();
+            finish(&stand_in, net);
+            assert!(warnings().is_empty());
+        },
+    );
+}

@@ -1,0 +1,120 @@
+//! Children of a process that uses RDMA: what they do, and how they end, is nothing to their parent's adapter.
+
+use railweave_host::net::{Comm, NetApi, RecvComm, SendComm};
+use railweave_verbs_stand_in::{Open, StandIn};
+
+use crate::common::{Pair, alone, start, until, warnings};
+use crate::machine::{EVEN, FUSED, ROCE, finish, machine, with};
+
+/// How a child ends.
+#[derive(Clone, Copy)]
+enum End {
+    /// With the destructors of the C library: exit(3).
+    Orderly,
+    /// At once: _exit(2).
+    AtOnce,
+}
+
+/// Forks a child that does this; whether it ended well.
+fn in_a_child(end: End, act: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the C library makes its allocator usable in the child; the child then uses this library and the plugin, which
+    // is what is tested.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).unwrap_or(false);
+        let status = i32::from(!well);
+        match end {
+            // SAFETY: ends the child, after what is registered to be called at the end.
+            End::Orderly => unsafe { libc::exit(status) },
+            // SAFETY: ends the child.
+            End::AtOnce => unsafe { libc::_exit(status) },
+        }
+    }
+    assert!(child > 0, "a child was forked");
+    let mut status = 0;
+    until("the child's end", || {
+        // SAFETY: the child's number is fork's, and the status is a place of this function.
+        let ended = unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) };
+        (ended == child).then_some(())
+    });
+    status == 0
+}
+
+/// What the child's copy of the library has open: a child that ended something there would, with a real adapter, end its
+/// parent's.
+fn still_open(stand_in: &StandIn, before: Open) -> bool {
+    stand_in.open() == before
+}
+
+#[test]
+fn a_child_that_ends_changes_nothing_for_its_parent() {
+    alone(&with(&[FUSED, EVEN]), || {
+        let stand_in = machine(ROCE);
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        for (round, end) in [End::Orderly, End::AtOnce, End::Orderly].into_iter().enumerate() {
+            pair.exchange(round as u64, 300_000);
+            assert!(in_a_child(end, || true), "child {round}");
+        }
+        pair.exchange(9, 300_000);
+        pair.close();
+        finish(&stand_in, net);
+        assert!(warnings().is_empty());
+    });
+}
+
+#[test]
+fn what_a_child_closes_or_finalizes_is_its_own_copy() {
+    alone(&with(&[FUSED, EVEN]), || {
+        let stand_in = machine(ROCE);
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        pair.exchange(1, 300_000);
+        let Pair { send, recv, .. } = &pair;
+        let (send, recv, context) = (send.pointer(), recv.pointer(), &net);
+        let memory = pair.outgoing(&[1; 1000]);
+        let registration = memory.registration();
+        let well = in_a_child(End::AtOnce, || {
+            let before = stand_in.open();
+            let wrap = |pointer| std::ptr::NonNull::new(pointer).unwrap();
+            // SAFETY: it is registered, and this is the child's copy.
+            unsafe { context.dereg_mr(Comm::Send(&pair.send), registration) }.unwrap();
+            context.close_send(SendComm::new(wrap(send))).unwrap();
+            context.close_recv(RecvComm::new(wrap(recv))).unwrap();
+            still_open(&stand_in, before)
+        });
+        assert!(well, "a child that deregisters and closes");
+        pair.release_outgoing(memory);
+        pair.exchange(2, 300_000);
+        pair.close();
+        finish(&stand_in, net);
+        assert!(warnings().is_empty());
+    });
+}
+
+#[test]
+fn a_child_begins_afresh_with_an_adapter_of_its_own() {
+    alone(&with(&[FUSED, EVEN]), || {
+        let stand_in = machine(ROCE);
+        let (plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        for round in 0..3 {
+            assert!(
+                in_a_child(End::AtOnce, || {
+                    let before = stand_in.open();
+                    let own = plugin.init(7, None).unwrap();
+                    let mine = Pair::open(&own, &own, 0);
+                    mine.exchange(round, 100_000);
+                    mine.close();
+                    own.finalize().unwrap();
+                    still_open(&stand_in, before)
+                }),
+                "child {round}"
+            );
+            pair.exchange(round, 300_000);
+        }
+        pair.close();
+        finish(&stand_in, net);
+        assert!(warnings().is_empty());
+    });
+}

@@ -1,0 +1,43 @@
+//! The machine that a scenario runs on.
+
+use std::sync::OnceLock;
+
+use railweave_host::LoadedNet;
+use railweave_verbs_stand_in::{Open, StandIn, build};
+
+/// Two RoCE ports, one four times as fast as the other.
+pub(crate) const ROCE: &str = "[device mlx5_0]\n[port 1]\nwidth = 4\n[device mlx5_1]\n[port 1]\nwidth = 1\n";
+
+/// Two InfiniBand ports of one speed.
+pub(crate) const INFINIBAND: &str = "[device mlx5_0]\n[port 1]\nlink_layer = infiniband\n\
+                                     [device mlx5_1]\n[port 1]\nlink_layer = infiniband\n";
+
+/// Both ports as the rails of one device.
+pub(crate) const FUSED: (&str, &str) = ("RAILWEAVE_MODE", "fused");
+
+/// Rails that weigh the same, whatever their ports' speeds.
+pub(crate) const EVEN: (&str, &str) = ("RAILWEAVE_WEIGHTS", "1,1");
+
+/// The stand-in's file. The first who asks links it.
+pub(crate) fn library() -> &'static str {
+    static PATH: OnceLock<String> = OnceLock::new();
+    PATH.get_or_init(|| build().to_str().expect("the path is text").to_owned())
+}
+
+/// Settings, with the stand-in in libibverbs' place and nothing but RDMA.
+pub(crate) fn with<'a>(settings: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    [&[("NCCL_IBVERBS_LIB", library()), ("RAILWEAVE_FABRIC", "verbs")], settings].concat()
+}
+
+/// Makes this process's machine, from the next init on.
+pub(crate) fn machine(description: &str) -> StandIn {
+    let stand_in = StandIn::load(library().as_ref()).expect("the stand-in loads");
+    stand_in.describe(Some(description)).expect("the description is well-formed");
+    stand_in
+}
+
+/// Finalizes the last communicator, after which nothing of the library is open.
+pub(crate) fn finish(stand_in: &StandIn, net: LoadedNet) {
+    net.finalize().expect("finalize succeeds");
+    assert_eq!(stand_in.open(), Open::default(), "something is left open after finalize");
+}

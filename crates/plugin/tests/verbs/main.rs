@@ -1,0 +1,14 @@
+//! The whole plugin over RDMA: both ends of each connection in one process, on machines that the stand-in for libibverbs
+//! describes. What it posts is counted, its cables are cut, and when it has finished nothing may be open.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod breaking;
+mod counts;
+mod events;
+mod flush;
+mod forks;
+mod machine;
+mod setup;
+mod traffic;

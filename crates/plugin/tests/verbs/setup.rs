@@ -1,0 +1,293 @@
+//! Connections that come up while the kernel is slow or refuses, and whose peers or processes do not wait for it.
+#![allow(clippy::disallowed_types, reason = "tests are not the data path")]
+
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use railweave_fabric_verbs::Device;
+use railweave_fabric_verbs::sys::Functions;
+use railweave_host::net::{Handle, ListenComm, NetApi, RecvComm, SendComm};
+use railweave_host::{LoadedNet, NetError};
+use railweave_verbs_stand_in::StandIn;
+
+use crate::common::{Pair, alone, connect, listen, noise, start, until, warnings, warnings_with, with_peer};
+use crate::machine::{EVEN, FUSED, ROCE, finish, library, machine, with};
+
+/// Both sides of one set-up: what connect and accept said in the end.
+type Outcome = (Result<SendComm, NetError>, Result<RecvComm, NetError>);
+
+/// Polls connect and accept for several connections at once until each has an answer.
+fn outcomes(net: &LoadedNet, count: usize) -> Vec<Outcome> {
+    let (listens, mut handles): (Vec<ListenComm>, Vec<Handle>) = (0..count).map(|_| listen(net, 0)).unzip();
+    let (mut sends, mut recvs): (Vec<_>, Vec<_>) = (0..count).map(|_| (None, None)).unzip();
+    until("an answer for every connection", || {
+        for index in 0..count {
+            sends[index] = sends[index].take().or_else(|| net.connect(0, &mut handles[index]).transpose());
+            recvs[index] = recvs[index].take().or_else(|| net.accept(&listens[index]).transpose());
+        }
+        (sends.iter().all(Option::is_some) && recvs.iter().all(Option::is_some)).then_some(())
+    });
+    listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
+    sends.into_iter().flatten().zip(recvs.into_iter().flatten()).collect()
+}
+
+/// Uses and closes a connection if it came up; whether it did. Both ends know alike.
+fn used(net: &LoadedNet, outcome: Outcome) -> bool {
+    match outcome {
+        (Ok(send), Ok(recv)) => {
+            let pair = Pair { from: net, to: net, send, recv };
+            pair.exchange(1, 300_000);
+            pair.close();
+            true
+        }
+        (Err(_), Err(_)) => false,
+        (send, recv) => panic!("one end is up, the other is not: {:?} {:?}", send.err(), recv.err()),
+    }
+}
+
+/// Lines that tell why this end leaves a rail out; its other end says that the peer says so.
+fn refusals() -> usize {
+    let told = warnings_with(&["is left out: ", "Invalid argument"]);
+    told.iter().filter(|line| !line.contains("the peer says: ")).count()
+}
+
+#[test]
+fn a_refusal_at_any_step_is_one_line_and_the_other_rail_carries_on() {
+    alone(&with(&[FUSED, EVEN, ("NCCL_GDR_FLUSH_DISABLE", "1")]), || {
+        let functions = [
+            ("reg_mr", 8),
+            ("query_port", 4),
+            ("create_srq", 2),
+            ("create_cq", 4),
+            ("modify_qp/INIT", 4),
+            ("modify_qp/RTR", 4),
+            ("modify_qp/RTS", 4),
+        ];
+        for (function, calls) in functions {
+            // Discovery has asked both ports already.
+            let from = if function == "query_port" { 2 } else { 0 };
+            for call in 1..=calls {
+                let stand_in = machine(&format!("fail = {function}:{}:EINVAL\n{ROCE}", from + call));
+                let (_plugin, net) = start();
+                let before = refusals();
+                let up = outcomes(&net, 1).into_iter().all(|outcome| used(&net, outcome));
+                assert!(up, "{function}:{call}: the other rail is there");
+                assert_eq!(refusals() - before, 1, "{function}:{call}: {:?}", warnings());
+                finish(&stand_in, net);
+            }
+            // One call more is not made while one connection comes up.
+            let stand_in = machine(&format!("fail = {function}:{}:EINVAL\n{ROCE}", from + calls + 1));
+            let (_plugin, net) = start();
+            let before = warnings().len();
+            let pair = Pair::open(&net, &net, 0);
+            assert_eq!(warnings().len(), before, "{function}");
+            pair.close();
+            finish(&stand_in, net);
+        }
+    });
+}
+
+#[test]
+fn without_any_rail_both_ends_are_told_and_the_next_try_may_succeed() {
+    alone(&with(&[]), || {
+        let steps = ["create_srq", "create_cq", "modify_qp/INIT", "modify_qp/RTR", "modify_qp/RTS"];
+        for (round, step) in steps.into_iter().enumerate() {
+            let stand_in = machine(&format!("fail = {step}:1:EINVAL\n{ROCE}"));
+            let (_plugin, net) = start();
+            assert!(!outcomes(&net, 1).into_iter().any(|outcome| used(&net, outcome)), "{step}");
+            let failed = [&["connect: ", "no rail to ", "came up"][..], &["accept: ", "gave the connection up"]];
+            for words in failed {
+                assert_eq!(warnings_with(words).len(), round + 1, "{step}: {:?}", warnings());
+            }
+            assert!(outcomes(&net, 1).into_iter().all(|outcome| used(&net, outcome)), "{step}");
+            finish(&stand_in, net);
+        }
+    });
+}
+
+#[test]
+fn of_many_connections_at_once_only_those_fail_that_the_kernel_refused() {
+    alone(&with(&[]), || {
+        let stand_in = machine(&format!("fail = modify_qp/RTR:3:EINVAL\nfail = create_cq:9:ENOMEM\n{ROCE}"));
+        let (_plugin, net) = start();
+        let up: Vec<bool> = outcomes(&net, 12).into_iter().map(|outcome| used(&net, outcome)).collect();
+        assert_eq!(up.iter().filter(|up| !**up).count(), 2, "{up:?}");
+        assert_eq!(warnings_with(&["connect: ", "no rail to "]).len(), 2);
+        finish(&stand_in, net);
+    });
+}
+
+/// The kernel is slow: every call of the library but those of the data path waits until this ends.
+///
+/// The machine is read from a pipe whose other end is here, and the library holds its lock meanwhile.
+struct Stall {
+    stand_in: StandIn,
+    pipe: File,
+    reader: JoinHandle<()>,
+}
+
+/// Where the pipe is: in RAILWEAVE_STAND_IN, which the library reads it from.
+fn pipe_path() -> String {
+    std::env::temp_dir().join(format!("railweave-stall-{}", std::process::id())).to_str().unwrap().to_owned()
+}
+
+impl Stall {
+    fn begin(stand_in: &StandIn) -> Self {
+        let path = std::env::var("RAILWEAVE_STAND_IN").unwrap();
+        let name = CString::new(path.as_str()).unwrap();
+        // SAFETY: the name is a string of C.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0, "{path}");
+        stand_in.describe(None).unwrap();
+        let reader = thread::spawn(|| {
+            let functions = Arc::new(Functions::load(&[library()]).unwrap());
+            drop(Device::open_all(&functions).unwrap());
+        });
+        // Opened once the library reads.
+        let pipe = OpenOptions::new().write(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        Self { stand_in: *stand_in, pipe, reader }
+    }
+
+    fn end(mut self) {
+        self.pipe.write_all(ROCE.as_bytes()).unwrap();
+        drop(self.pipe);
+        self.reader.join().unwrap();
+        self.stand_in.describe(Some(ROCE)).unwrap();
+    }
+}
+
+/// Waits until the set-up thread is there and has had time to begin what it was given.
+fn until_setup_works() {
+    until("the set-up thread", || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let mut names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        names.any(|name| name.trim() == "railweave-setup").then_some(())
+    });
+    thread::sleep(Duration::from_millis(50));
+}
+
+#[test]
+fn a_slow_kernel_holds_up_connections_that_come_up_and_nothing_else() {
+    alone(&with(&[("RAILWEAVE_STAND_IN", &pipe_path())]), || {
+        const COUNT: usize = 8;
+        let stand_in = machine(ROCE);
+        let (_plugin, net) = start();
+        let open = Pair::open(&net, &net, 0);
+        let (from, to) = (open.outgoing(&noise(1, 50_000)), open.incoming(50_000));
+        open.transfer(&from, 50_000, &to);
+        let (listens, mut handles): (Vec<_>, Vec<_>) = (0..COUNT).map(|_| listen(&net, 0)).unzip();
+        let stall = Stall::begin(&stand_in);
+        for _ in 0..50 {
+            for (listen, handle) in listens.iter().zip(&mut handles) {
+                assert!(net.connect(0, handle).unwrap().is_none() && net.accept(listen).unwrap().is_none());
+            }
+            assert_eq!(open.transfer(&from, 50_000, &to), (50_000, 50_000), "an open connection goes on");
+        }
+        until_setup_works();
+        // The control thread still answers: listeners come and go.
+        net.close_listen(listen(&net, 1).0).unwrap();
+        stall.end();
+        for (index, (listen, handle)) in listens.into_iter().zip(&handles).enumerate() {
+            let (send, recv) = (connect(&net, 0, handle), crate::common::accept(&net, &listen));
+            let pair = Pair { from: &net, to: &net, send, recv };
+            pair.exchange(index as u64, 100_000);
+            pair.close();
+            net.close_listen(listen).unwrap();
+        }
+        open.release_outgoing(from);
+        open.release_incoming(to);
+        open.close();
+        finish(&stand_in, net);
+        assert!(warnings().is_empty());
+    });
+}
+
+#[test]
+fn finalize_waits_for_what_the_kernel_has_and_leaves_nothing() {
+    alone(&with(&[("RAILWEAVE_STAND_IN", &pipe_path())]), || {
+        let stand_in = machine(ROCE);
+        let (plugin, net) = start();
+        let (listens, mut handles): (Vec<_>, Vec<_>) = (0..4).map(|_| listen(&net, 0)).unzip();
+        let stall = Stall::begin(&stand_in);
+        for handle in &mut handles {
+            assert!(net.connect(0, handle).unwrap().is_none());
+        }
+        until_setup_works();
+        let ender = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            stall.end();
+        });
+        listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
+        net.finalize().unwrap();
+        // The reader of the pipe looks at the devices too, and is done when this is.
+        ender.join().unwrap();
+        assert_eq!(stand_in.open(), railweave_verbs_stand_in::Open::default());
+        let net = plugin.init(2, None).unwrap();
+        let pair = Pair::open(&net, &net, 0);
+        pair.exchange(1, 1000);
+        pair.close();
+        finish(&stand_in, net);
+        assert!(warnings().is_empty(), "{:?}", warnings());
+    });
+}
+
+fn send_handle(link: &mut UnixStream, handle: &Handle) {
+    link.write_all(&handle.0).unwrap();
+}
+
+fn hear_handle(link: &mut UnixStream) -> Handle {
+    let mut handle = Handle::default();
+    link.read_exact(&mut handle.0).unwrap();
+    handle
+}
+
+#[test]
+fn a_peer_that_dies_while_its_connection_is_being_made_is_told_of() {
+    with_peer(
+        &with(&[("RAILWEAVE_STAND_IN", &pipe_path())]),
+        &[],
+        |mut peer| {
+            let stand_in = machine(ROCE);
+            let (_plugin, net) = start();
+            // The peer connects to this end, and this end to the peer.
+            let (listening, own) = listen(&net, 0);
+            let mut theirs = hear_handle(&mut peer.link);
+            let stall = Stall::begin(&stand_in);
+            send_handle(&mut peer.link, &own);
+            assert!(net.connect(0, &mut theirs).unwrap().is_none());
+            until_setup_works();
+            assert!(net.accept(&listening).unwrap().is_none() && net.connect(0, &mut theirs).unwrap().is_none());
+            peer.kill();
+            let connect_failed = until("connect's failure", || net.connect(0, &mut theirs).err());
+            let accept_failed = until("accept's failure", || net.accept(&listening).err());
+            for error in [connect_failed, accept_failed] {
+                assert!(error.to_string().contains("ncclRemoteError"), "{error}");
+            }
+            assert_eq!(warnings_with(&["ended while a connection was set up"]).len(), 2, "{:?}", warnings());
+            stall.end();
+            net.close_listen(listening).unwrap();
+            let pair = Pair::open(&net, &net, 0);
+            pair.exchange(1, 100_000);
+            pair.close();
+            finish(&stand_in, net);
+        },
+        |mut link| {
+            machine(ROCE);
+            let (_plugin, net) = start();
+            let (listening, own) = listen(&net, 0);
+            send_handle(&mut link, &own);
+            let mut theirs = hear_handle(&mut link);
+            // It is killed while it waits here.
+            until("a connection that never comes", || {
+                let connected = net.connect(0, &mut theirs).unwrap();
+                let accepted = net.accept(&listening).unwrap();
+                (connected.is_some() || accepted.is_some()).then_some(())
+            });
+        },
+    );
+}
