@@ -66,14 +66,14 @@ impl Harness for Loopback {
 fn ports(functions: &Arc<Functions>) -> Vec<VerbsPort> {
     let rules = DiscoveryRules { gids: &|_| GidRules::default(), prefix_len: &|_| None, merge_vfs: true };
     let found = discover(Path::new("/"), functions, &rules).unwrap_or_else(|error| panic!("{error}"));
-    found.left_out.iter().for_each(|left| println!("{} is left out: {}", left.name, left.reason));
+    found.left_out.iter().for_each(|left| eprintln!("{} is left out: {}", left.name, left.reason));
     found.ports
 }
 
 #[test]
 fn over_the_named_device() {
     let Ok(name) = std::env::var("RAILWEAVE_TEST_VERBS_DEVICE") else {
-        println!("skipped: RAILWEAVE_TEST_VERBS_DEVICE names no RDMA device (cargo xtask lab conformance has one)");
+        eprintln!("skipped: RAILWEAVE_TEST_VERBS_DEVICE names no RDMA device (cargo xtask lab conformance has one)");
         return;
     };
     let functions = Arc::new(Functions::load(&["libibverbs.so.1"]).unwrap());
@@ -107,7 +107,7 @@ fn over_machines_of_every_kind() {
         "[device without_inline]\nmax_inline = 0\n[port 1]\n",
         "[device small]\n[port 1]\nmax_message = 0x200000\n",
     ] {
-        println!("{machine}");
+        eprintln!("{machine}");
         over(machine);
     }
 }

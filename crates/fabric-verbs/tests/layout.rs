@@ -2,6 +2,8 @@
 //! offsets and values, and they must be ours. Without the header or a C compiler the test says so and passes; with CI=true
 //! it fails.
 
+#![allow(clippy::cast_lossless, reason = "the constants are of several types, of which usize has no From")]
+
 use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
 use std::process::Command;
