@@ -99,6 +99,10 @@ impl Thread {
 
     pub(super) fn lose(&mut self, now: u64) {
         self.losing.retain(|losing| {
+            // The connection was closed meanwhile, and nobody looks at its link any more.
+            if Arc::strong_count(&losing.link) == 1 {
+                return false;
+            }
             let over = losing.deadline_ns <= now;
             if over {
                 losing.link.set_lost(losing.error.clone());

@@ -31,7 +31,7 @@ const WAKER: PollToken = PollToken(0);
 const LISTENER: PollToken = PollToken(1);
 const FIRST: usize = 2;
 
-/// Places for so many sockets are kept though nobody needs them.
+/// Places for so many sockets or connections are kept though nobody needs them.
 const FEW_ENTRIES: usize = 32;
 
 /// Sockets that have not said what they are may be this many at once, and no more than a quarter of all descriptors: they
@@ -297,9 +297,15 @@ impl Thread {
 
     /// A crowd that has left leaves its places behind.
     fn give_memory_back(&mut self) {
-        let (length, capacity) = (self.entries.len(), self.entries.capacity());
-        if capacity > FEW_ENTRIES && length < capacity / 8 {
-            self.entries.shrink_to(length * 2);
+        let is_much = |length: usize, capacity: usize| capacity > FEW_ENTRIES && length < capacity / 8;
+        if is_much(self.entries.len(), self.entries.capacity()) {
+            self.entries.shrink_to(self.entries.len() * 2);
+        }
+        if is_much(self.lingering.len(), self.lingering.capacity()) {
+            self.lingering.shrink_to(self.lingering.len() * 2);
+        }
+        if is_much(self.losing.len(), self.losing.capacity()) {
+            self.losing.shrink_to(self.losing.len() * 2);
         }
     }
 
