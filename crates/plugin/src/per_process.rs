@@ -23,20 +23,20 @@ pub(crate) struct ProcessMark {
 impl ProcessMark {
     /// This process's mark.
     pub(crate) fn own() -> Self {
-        if !COUNTING.load(Ordering::Relaxed) {
+        if !COUNTING.load(Ordering::Acquire) {
             count_forks();
         }
         Self { forks: FORKS.load(Ordering::Relaxed), pid: std::process::id() }
     }
 }
 
-/// Has forks counted from now on. Threads that come here at once have each counted twice or more, which does no harm.
+/// Has forks counted from now on. Threads that come here at once have each fork counted more than once, which does no harm.
 #[cold]
 fn count_forks() {
     // SAFETY: the handler is a function of this library, which is never unloaded (-z nodelete), and only adds to a number.
     // Without memory for it the call fails, and processes are told apart by their ids alone.
     unsafe { libc::pthread_atfork(None, None, Some(count_in_child)) };
-    COUNTING.store(true, Ordering::Relaxed);
+    COUNTING.store(true, Ordering::Release);
 }
 
 unsafe extern "C" fn count_in_child() {
