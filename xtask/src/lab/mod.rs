@@ -224,8 +224,12 @@ fn play_into(
         report.check(&run.hold, reports);
         report.seconds = begin.elapsed().as_secs_f64();
         eprint!("{}", report.describe(&run.name, &run.hold));
+        let failed = !report.failures.is_empty();
         reports.push((run.name.clone(), report));
         rig.check()?;
+        if failed {
+            rig.keep_state(&log);
+        }
     }
     Ok(())
 }

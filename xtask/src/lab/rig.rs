@@ -4,6 +4,7 @@ use crate::lab::cable::{Cable, Port};
 use crate::lab::guest::{Guest, Line, Plug};
 use crate::lab::image::Image;
 use crate::lab::scenario::{CableEnd, Deed, Loss, Scenario};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -11,6 +12,25 @@ use std::time::Duration;
 
 /// How long a guest may take to set up its ports.
 const SET_UP_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long a guest may take to tell its state.
+const STATE_LIMIT: Duration = Duration::from_secs(20);
+
+/// The shell's commands that tell a guest's state: its processes that wait in the kernel and where, what its RDMA ports
+/// counted, what waits before its ports, and its kernel's last words.
+const TELL_STATE: &str = "\
+cat /proc/loadavg
+echo w > /proc/sysrq-trigger
+for counter in /sys/class/infiniband/*/ports/1/hw_counters/*; do
+    value=$(cat $counter)
+    [ $value = 0 ] || echo $counter $value
+done
+rdma resource show qp
+tc -s qdisc show
+ip -s link show
+cat /proc/interrupts /proc/softirqs
+dmesg | tail -n 120
+";
 
 /// What all scenarios have in common.
 #[derive(Debug)]
@@ -52,6 +72,18 @@ impl Rig {
     /// Says so in a sentence when a guest is gone.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.guests.iter().try_for_each(|guest| guest.line().check())
+    }
+
+    /// Asks every guest for its state, and keeps the answers in files whose names begin with `log`.
+    pub(crate) fn keep_state(&self, log: &Path) {
+        for line in self.lines() {
+            let told = line.shell(&format!("set +e\n{TELL_STATE}"), STATE_LIMIT).unwrap_or_else(|error| error);
+            let file = PathBuf::from(format!("{}.state{}.log", log.display(), line.guest()));
+            match fs::write(&file, told) {
+                Ok(()) => eprintln!("  the state of guest {}: {}", line.guest(), file.display()),
+                Err(error) => eprintln!("  cannot write {}: {error}", file.display()),
+            }
+        }
     }
 
     /// The way to a guest's processes.

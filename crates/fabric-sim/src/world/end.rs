@@ -71,6 +71,8 @@ pub(crate) struct End {
     pub(crate) receive_depth: u32,
     pub(crate) posted: u32,
     pub(crate) unreported_receives: u32,
+    /// A hostile immediate took a receive, which is then missing for one that was promised it.
+    pub(crate) robbed: bool,
     pub(crate) completions: VecDeque<Entry>,
     pub(crate) last_visible_ns: u64,
     pub(crate) flushes: u32,
@@ -125,6 +127,7 @@ impl State {
             receive_depth: spec.receive_depth,
             posted: 0,
             unreported_receives: 0,
+            robbed: false,
             completions: VecDeque::new(),
             last_visible_ns: 0,
             flushes: 0,
@@ -265,6 +268,7 @@ impl State {
             return;
         }
         end.posted -= 1;
+        end.robbed = true;
         end.unreported_receives += 1;
         let mask = if own_mask { 1u32 << end.rail } else { 0 };
         self.saw(Seen::HostileImmediate);

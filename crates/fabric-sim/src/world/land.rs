@@ -105,12 +105,7 @@ impl State {
                 Landed::NoReceive => {
                     state.held = true;
                     state.flights.push_front(flight);
-                    let who = self.ends[id].as_ref().map(|end| end.who(lane));
-                    if let Some(who) = who {
-                        self.record(Kind::NoReceive, who, [0; 4]);
-                        let message = format!("{who}: an immediate found no receive in the pool");
-                        self.watch.violate(self.now_ns, Checker::Receives, message);
-                    }
+                    self.handle_no_receive(id, lane);
                     return;
                 }
                 Landed::Refused(why) => {
@@ -123,6 +118,21 @@ impl State {
                 }
             }
         }
+    }
+
+    /// An immediate found the pool empty: the receiver's fault, unless a hostile immediate took what was meant for it. Then it
+    /// tries again, as a queue pair does (RNR NAK), until the receiver has noticed.
+    fn handle_no_receive(&mut self, id: usize, lane: u8) {
+        let Some(end) = self.ends[id].as_ref() else { return };
+        let who = end.who(lane);
+        if end.peer.and_then(|peer| self.ends[peer].as_ref()).is_some_and(|peer| peer.robbed) {
+            let again_ns = self.now_ns + self.chance.between(1, 3_000);
+            self.schedule(again_ns, Event::Rest { end: id, lane });
+            return;
+        }
+        self.record(Kind::NoReceive, who, [0; 4]);
+        let message = format!("{who}: an immediate found no receive in the pool");
+        self.watch.violate(self.now_ns, Checker::Receives, message);
     }
 
     fn schedule_ack(&mut self, id: usize, lane: u8) {
