@@ -6,6 +6,7 @@
 mod cost;
 mod counter;
 mod profile;
+mod work;
 
 use crate::nccl;
 use cost::Cost;
@@ -45,7 +46,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         let report = serde_json::to_string_pretty(&Report { nccl, rows });
         println!("{}", report.map_err(|error| error.to_string())?);
     } else {
-        print!("{}", table(&rows));
+        print!("{}\n{}", table(&rows), table_of_work(&rows));
         rows.iter().for_each(|row| print!("{}", row.functions()));
     }
     Ok(ExitCode::SUCCESS)
@@ -202,6 +203,20 @@ fn cells(cost: Option<&Cost>) -> (String, String) {
     )
 }
 
+/// What each rail's device had to do, in Markdown too.
+fn table_of_work(rows: &[Row]) -> String {
+    let heads = work::COLUMNS.map(|(name, _)| format!(" {name}, Railweave | NCCL |"));
+    let mut text = format!("| |{}\n|{}\n", heads.concat(), "---|".repeat(1 + 2 * heads.len()));
+    for row in rows {
+        let cells = work::COLUMNS.map(|(_, column)| {
+            let of = |cost: &Cost| work::cell(&cost.devices, column);
+            format!(" {} | {} |", of(&row.railweave), row.nccl.as_ref().map(of).unwrap_or_default())
+        });
+        text += &format!("| {} |{}\n", row.title(), cells.concat());
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -246,6 +261,10 @@ mod tests {
         assert!(cases.iter().all(|case| case.messages.is_multiple_of(512)));
     }
 
+    fn device(name: &str, sends: f64) -> work::Work {
+        work::Work { device: name.to_owned(), sends, sends_with_immediate: 1.0, receives: 0.03, completions: 2.0 }
+    }
+
     fn row(nccl: bool) -> Row {
         let cost = |own| Cost {
             own,
@@ -253,6 +272,7 @@ mod tests {
             send_posts: 2.0,
             receive_posts: 0.03,
             polls: 2.25,
+            devices: vec![device("sim0", 1.5), device("sim1", 0.5)],
             functions: vec![cost::Function { name: "plugin::isend".to_owned(), own: 71.25 }],
         };
         let ratio = nccl.then_some(0.5);
@@ -270,6 +290,12 @@ mod tests {
             lines[2],
             "| 2 rails, 512 KiB, 8 in flight | 1021 | 20 | 2020 | 20 | 0.50 | 2.00 + 0.03 + 2.25 | 2.00 + 0.03 + 2.25 |"
         );
+        let text = table_of_work(&[row(true), row(false)]);
+        let cells: Vec<usize> = text.lines().map(|line| line.matches('|').count()).collect();
+        assert_eq!(cells, [10; 4], "{text}");
+        let case = "| 2 rails, 512 KiB, 8 in flight | 1.50 + 0.50 |";
+        assert!(text.contains(&format!("\n{case} 1.50 + 0.50 | 1.00 + 1.00 |")), "{text}");
+        assert!(text.contains(&format!("\n{case}  | 1.00 + 1.00 |")), "{text}");
         assert_eq!(row(true).functions(), "\n2 rails, 512 KiB, 8 in flight:\n      71.2  plugin::isend\n");
     }
 
@@ -279,6 +305,7 @@ mod tests {
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["nccl"], "libnccl.so.2");
         assert_eq!(json["rows"][0]["railweave"]["functions"][0]["name"], "plugin::isend");
+        assert_eq!(json["rows"][0]["railweave"]["devices"][1]["sends"], 0.5);
         assert_eq!((&json["rows"][0]["nccl"]["polls"], &json["rows"][0]["ratio"]), (&2.25.into(), &0.5.into()));
         assert!(json["rows"][0]["nccl"].get("functions").is_none() && json["rows"][1]["nccl"].is_null(), "{json}");
     }

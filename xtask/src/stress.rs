@@ -7,7 +7,7 @@ use std::fs;
 use std::process::{Command, ExitCode};
 
 /// Those tests.
-const TESTS: [&str; 4] = ["threads", "connections", "hostile", "embedding"];
+const TESTS: [&str; 6] = ["threads", "connections", "hostile", "embedding", "peers", "paths"];
 
 /// One part: its name, what it is for, and what it does.
 struct Part {

@@ -14,6 +14,7 @@ pub mod net;
 pub mod profiler;
 pub mod railweave;
 pub mod result;
+pub mod stand_in;
 
 pub use log::NcclLogger;
 pub use profiler::ProfilerCallback;

@@ -2,8 +2,9 @@
 
 use object::{Object, ObjectSymbol, SymbolKind};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::LazyLock;
 
 /// The built plugin: the one that the whole test run names, or the one that cargo builds beside this program's tests.
 fn library() -> PathBuf {
@@ -11,15 +12,24 @@ fn library() -> PathBuf {
         .map_or_else(|| std::env::current_exe().unwrap().with_file_name("libnccl_net_railweave.so"), PathBuf::from)
 }
 
-fn bench(arguments: &[&str]) -> Output {
+/// A benchmark of the built plugin, without arguments.
+fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_railweave"));
-    command.arg("bench").arg("--lib").arg(library()).args(arguments);
-    command.env_remove("RAILWEAVE_RAILS").env_remove("RAILWEAVE_FABRIC").output().unwrap()
+    command.arg("bench").arg("--lib").arg(library()).env_remove("RAILWEAVE_RAILS").env_remove("RAILWEAVE_FABRIC");
+    command
+}
+
+fn bench(arguments: &[&str]) -> Output {
+    command().args(arguments).output().unwrap()
 }
 
 /// The results of a run that has to succeed.
 fn results(arguments: &[&str]) -> Value {
-    let output = bench(&[arguments, &["--json"]].concat());
+    results_of(command().args(arguments))
+}
+
+fn results_of(command: &mut Command) -> Value {
+    let output = command.arg("--json").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
@@ -67,7 +77,66 @@ fn one_process_sends_to_itself_over_the_rails_that_are_given() {
         assert_eq!((&results["messages"], &results["message_bytes"]), (&50.into(), &bytes.into()));
         assert_eq!(results["in_flight"].to_string(), in_flight);
         assert!(results["device"].as_str().unwrap().contains("127.0.0.3"), "{results}");
+        assert!(results["devices"].is_null(), "nobody counts what goes over TCP: {results}");
     }
+}
+
+/// The stand-in for libibverbs, and its description of two devices of one speed.
+static STAND_IN: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| {
+    let machine = Path::new(env!("CARGO_TARGET_TMPDIR")).join("two-devices");
+    std::fs::write(&machine, "[device sim0]\n[port 1]\n[device sim1]\n[port 1]\n").unwrap();
+    (railweave_verbs_stand_in::build(), machine)
+});
+
+/// A benchmark in one process over those two, fused.
+fn over_the_stand_in() -> Command {
+    let (library, machine) = &*STAND_IN;
+    let mut command = command();
+    command.args(["--in-process", "--messages", "512"]);
+    command.env("NCCL_IBVERBS_LIB", library).env("RAILWEAVE_STAND_IN", machine);
+    command.envs([("RAILWEAVE_FABRIC", "verbs"), ("RAILWEAVE_MODE", "fused")]);
+    command
+}
+
+#[test]
+fn a_message_costs_one_work_request_on_each_active_rail_and_one_cts_and_nothing_on_an_idle_rail() {
+    // Weights of the rails, the size of a message, and for each message all work requests and the writes with an immediate
+    // among them, which are the sender's. The rest is the receiver's CTS: rails of one weight carry it in turns.
+    let cases = [
+        ("4,1", "8", [2.0, 0.0], [1.0, 0.0]),
+        ("4,1", "512KiB", [2.0, 1.0], [1.0, 1.0]),
+        ("1,1", "8", [1.5, 0.5], [1.0, 0.0]),
+        ("1,1", "512KiB", [1.5, 1.5], [1.0, 1.0]),
+    ];
+    for (weights, bytes, sends, with_immediate) in cases {
+        for in_flight in ["1", "8"] {
+            let wanted = ["--weights", weights, "--bytes", bytes, "--in-flight", in_flight];
+            let results = results_of(over_the_stand_in().args(wanted));
+            let devices = results["devices"].as_array().unwrap();
+            let each = |what: &str| [0, 1].map(|rail| devices[rail][what].as_f64().unwrap());
+            assert_eq!((&devices[0]["device"], &devices[1]["device"]), (&"sim0".into(), &"sim1".into()));
+            assert_eq!((each("sends"), each("sends_with_immediate")), (sends, with_immediate), "{results}");
+            // One for each of the sender's work requests at each end, and few for CTS.
+            let cts = [0, 1].map(|rail| each("completions")[rail] - 2.0 * with_immediate[rail]);
+            assert!([0, 1].into_iter().all(|rail| (0.0..=sends[rail] / 16.0).contains(&cts[rail])), "{results}");
+            // On an idle rail no more are posted than once, to have them ready.
+            let receives = [0, 1].map(|rail| each("receives")[rail] - with_immediate[rail]);
+            assert!(receives.into_iter().all(|more| more.abs() < 0.5), "{results}");
+        }
+    }
+}
+
+#[test]
+fn what_each_device_had_to_do_is_shown_in_a_table_too() {
+    let output = over_the_stand_in().args(["--weights", "4,1"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let row = |device: &str| {
+        let found = text.lines().find(|line| line.starts_with(&format!("│ {device} ")));
+        let cells = found.unwrap_or_else(|| panic!("{text}")).split(['┆', '│']).map(str::trim);
+        cells.filter(|cell| !cell.is_empty()).take(3).collect::<Vec<_>>()
+    };
+    assert_eq!([row("sim0"), row("sim1")], [["sim0", "2.00", "1.00"], ["sim1", "0.00", "0.00"]]);
 }
 
 #[test]

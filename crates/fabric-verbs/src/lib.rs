@@ -12,6 +12,7 @@ mod endpoint;
 mod events;
 mod flush;
 pub mod gid;
+mod lanes;
 mod memory;
 mod pending;
 mod pointers;

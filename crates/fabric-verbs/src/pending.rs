@@ -11,8 +11,9 @@ use crate::domain::{Verbs, VerbsDomain, show_gid};
 use crate::endpoint::Endpoint;
 use crate::flush::FlushLane;
 use crate::gid::{PortGid, for_peer};
+use crate::lanes::{LaneParts, Lanes};
 use crate::queues::{CompletionQueue, QueuePair, QueuePairSpec, SharedReceives};
-use crate::rail::{LaneParts, RailParts, VerbsRail};
+use crate::rail::{RailParts, VerbsRail};
 use crate::sys;
 
 /// Bytes that a write may carry in its work request: a CTS entry or a completion record.
@@ -189,18 +190,18 @@ impl PendingRail for VerbsPendingRail {
     }
 
     fn into_rail(self) -> Result<VerbsRail, SetupError> {
+        let unconnected =
+            || SetupError { fault: Fault::Protocol, message: format!("{}: a lane is not connected", self.domain.name) };
         let mut lanes = Vec::with_capacity(self.lanes.len());
+        let mut peer_gid = [0; 16];
         for lane in self.lanes {
-            let Some(peer) = lane.peer else {
-                return Err(SetupError {
-                    fault: Fault::Protocol,
-                    message: format!("{}: a lane is not connected", self.domain.name),
-                });
-            };
-            lanes.push(LaneParts { qp: lane.qp, peer_number: peer.number, peer_gid: peer.gid });
+            let peer = lane.peer.ok_or_else(unconnected)?;
+            peer_gid = peer.gid;
+            lanes.push(LaneParts { qp: lane.qp, peer_number: peer.number });
         }
         Ok(VerbsRail::new(RailParts {
-            lanes,
+            lanes: Lanes::new(lanes).ok_or_else(unconnected)?,
+            peer_gid,
             flush: self.flush,
             shared: self.shared,
             completions: self.completions,

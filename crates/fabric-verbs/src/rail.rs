@@ -9,7 +9,8 @@ use railweave_fabric::{Fault, MAX_LANES, PostError, Rail, RailError, RailSpec, R
 
 use crate::domain::{VerbsDomain, show_gid};
 use crate::flush::FlushLane;
-use crate::queues::{CompletionQueue, QueuePair, SharedReceives};
+use crate::lanes::{Lane, Lanes};
+use crate::queues::{CompletionQueue, SharedReceives};
 use crate::{status, sys};
 
 /// Work requests that are handed over at once.
@@ -28,7 +29,7 @@ const LANE_AT: u32 = NUMBER_AT + u16::BITS;
 const _: () = assert!(MAX_LANES << LANE_AT <= FLUSH as usize);
 
 #[inline]
-fn send_id(lane: u8, number: u16, id: WorkId) -> u64 {
+pub(crate) fn send_id(lane: u8, number: u16, id: WorkId) -> u64 {
     u64::from(lane) << LANE_AT | u64::from(number) << NUMBER_AT | id.0
 }
 
@@ -47,16 +48,10 @@ fn id_of(wr_id: u64) -> WorkId {
     WorkId(wr_id & ((1 << WorkId::BITS) - 1))
 }
 
-/// A connected queue pair.
-pub(crate) struct LaneParts {
-    pub(crate) qp: QueuePair,
-    pub(crate) peer_number: u32,
-    pub(crate) peer_gid: [u8; 16],
-}
-
 /// What a rail is made of.
 pub(crate) struct RailParts {
-    pub(crate) lanes: Vec<LaneParts>,
+    pub(crate) lanes: Lanes,
+    pub(crate) peer_gid: [u8; 16],
     pub(crate) flush: Option<FlushLane>,
     pub(crate) shared: Option<SharedReceives>,
     pub(crate) completions: CompletionQueue,
@@ -65,25 +60,10 @@ pub(crate) struct RailParts {
     pub(crate) gid: [u8; 16],
 }
 
-struct Lane {
-    qp: QueuePair,
-    /// Requests posted, modulo 2^16.
-    posted: u16,
-    /// Requests of which it is known that they are complete, modulo 2^16.
-    completed: u16,
-    /// Signalled requests that are not complete.
-    owed: u16,
-    broken: bool,
-    inline: u32,
-    /// Receives of its own that are posted.
-    receives: u32,
-    peer_number: u32,
-}
-
 /// The rail.
 pub struct VerbsRail {
     // In the order in which they must be destroyed.
-    lanes: Box<[Lane]>,
+    lanes: Lanes,
     flush: Option<FlushLane>,
     shared: Option<SharedReceives>,
     completions: CompletionQueue,
@@ -146,54 +126,13 @@ impl Work {
     }
 }
 
-impl Lane {
-    /// Requests that the send queue has room for, of `depth`.
-    #[inline]
-    fn room(&self, depth: u32) -> u32 {
-        depth - u32::from(self.posted.wrapping_sub(self.completed))
-    }
-
-    /// Fills a request with a write; from now on it counts as posted.
-    #[inline(always)]
-    fn fill(&mut self, index: u8, write: &Write, send: &mut sys::SendWr, piece: &mut sys::Sge) {
-        send.wr_id = send_id(index, self.posted, write.id);
-        send.num_sge = i32::from(write.local.length > 0);
-        send.rdma = sys::RdmaTarget { remote_address: write.remote.address, rkey: write.remote.key };
-        *piece = sys::Sge { address: write.local.address, length: write.local.length, lkey: write.local.key };
-        send.opcode = match write.immediate {
-            Some(immediate) => {
-                send.imm_data = immediate.to_be();
-                sys::WR_RDMA_WRITE_WITH_IMM
-            }
-            None => sys::WR_RDMA_WRITE,
-        };
-        self.owed += u16::from(write.signalled);
-        let signalled = if write.signalled { sys::SEND_SIGNALED } else { 0 };
-        let inline = if write.host && write.local.length <= self.inline { sys::SEND_INLINE } else { 0 };
-        send.send_flags = signalled | inline;
-        self.posted = self.posted.wrapping_add(1);
-    }
-}
-
 impl VerbsRail {
     pub(crate) fn new(parts: RailParts) -> Self {
         let depth = parts.spec.send_depth;
-        let peer_gid = parts.lanes.first().map_or([0; 16], |lane| lane.peer_gid);
-        let lanes = parts.lanes.into_iter().map(|lane| Lane {
-            inline: lane.qp.inline(),
-            qp: lane.qp,
-            posted: 0,
-            completed: 0,
-            owed: 0,
-            broken: false,
-            receives: 0,
-            peer_number: lane.peer_number,
-        });
-        let lanes: Box<[_]> = lanes.collect();
         let max_write = railweave_fabric::Domain::max_write(&*parts.domain);
         Self {
-            is_plain: lanes.len() == 1 && parts.shared.is_some(),
-            lanes,
+            is_plain: parts.lanes.is_one() && parts.shared.is_some(),
+            lanes: parts.lanes,
             flush: parts.flush,
             shared: parts.shared,
             completions: parts.completions,
@@ -206,7 +145,7 @@ impl VerbsRail {
             any_broken: false,
             failures: Vec::new(),
             gid: parts.gid,
-            peer_gid,
+            peer_gid: parts.peer_gid,
         }
     }
 
@@ -259,7 +198,7 @@ impl VerbsRail {
     #[cold]
     fn handle_error(&mut self, wc: &sys::Wc) {
         let of_flush = wc.wr_id & FLUSH != 0;
-        let by_number = self.lanes.iter().position(|lane| lane.qp.number() == wc.qp_num);
+        let by_number = self.lanes.find(wc.qp_num);
         let index = match wc.wr_id & (RECEIVE | FLUSH) {
             0 => lane_of(wc.wr_id),
             _ => by_number.unwrap_or(0),
@@ -281,8 +220,8 @@ impl VerbsRail {
 
     /// Takes completions out of the queue; how many.
     #[inline(always)]
-    fn take(&mut self, out: &mut [MaybeUninit<sys::Wc>]) -> usize {
-        self.completions.poll(out).unwrap_or_else(|code| {
+    fn take(&mut self, wcs: &mut [MaybeUninit<sys::Wc>]) -> usize {
+        self.completions.poll(wcs).unwrap_or_else(|code| {
             self.queue_failed(code);
             0
         })
@@ -304,10 +243,7 @@ impl VerbsRail {
     #[cold]
     #[inline(never)]
     fn lane_of_receive(&mut self, wc: &sys::Wc) -> Option<usize> {
-        let index = match self.lanes.len() {
-            1 => 0,
-            _ => self.lanes.iter().position(|lane| lane.qp.number() == wc.qp_num)?,
-        };
+        let index = if self.lanes.is_one() { 0 } else { self.lanes.find(wc.qp_num)? };
         if self.shared.is_none() {
             self.lanes[index].receives = self.lanes[index].receives.saturating_sub(1);
         }
@@ -333,13 +269,8 @@ impl VerbsRail {
             reports.handle_received(lane, u32::from_be(wc.imm_data), wc.byte_len);
         } else {
             let id = if wc.wr_id & FLUSH == 0 {
-                // Requests of a lane complete in order: this one's completion is that of all before it.
-                let lane = match &mut *self.lanes {
-                    [only] => only,
-                    lanes => &mut lanes[lane_of(wc.wr_id)],
-                };
-                lane.completed = number_of(wc.wr_id).wrapping_add(1);
-                lane.owed = lane.owed.wrapping_sub(1);
+                let index = if self.lanes.is_one() { 0 } else { lane_of(wc.wr_id) };
+                self.lanes[index].handle_completed(number_of(wc.wr_id));
                 id_of(wc.wr_id)
             } else if let Some(flush) = &mut self.flush {
                 flush.completed(wc.wr_id as u32)
@@ -348,6 +279,38 @@ impl VerbsRail {
             };
             reports.handle_sent(id);
         }
+    }
+
+    /// Reports completions that the library has filled, of which there may be several or bad ones. What is broken by then, the
+    /// next poll says.
+    #[inline(never)]
+    fn report_all(&mut self, filled: &[MaybeUninit<sys::Wc>], reports: &mut impl Reports) {
+        for wc in filled {
+            // SAFETY: the library has filled them.
+            let wc = unsafe { wc.assume_init_ref() };
+            if wc.status == sys::WC_SUCCESS {
+                self.handle_success(wc, reports);
+            } else {
+                self.handle_error(wc);
+            }
+        }
+    }
+
+    /// [`Rail::report`] where any lane is broken: failures come first, then what is still in the queue.
+    #[cold]
+    #[inline(never)]
+    fn report_failures(&mut self, most: usize, reports: &mut impl Reports) -> bool {
+        let mut room = most;
+        if self.failures.is_empty() {
+            let mut wcs = [const { MaybeUninit::<sys::Wc>::uninit() }; POLL];
+            let taken = self.take(&mut wcs[..most.min(POLL)]);
+            self.report_all(&wcs[..taken], reports);
+            room -= taken;
+        }
+        while let Some((lane, id, error)) = self.next_failure(&mut room) {
+            reports.handle_failed(lane, id, error);
+        }
+        room < most
     }
 
     /// A peer that sends instead of writing.
@@ -364,7 +327,7 @@ impl VerbsRail {
     /// The completion queue itself is broken: every lane is.
     #[cold]
     fn queue_failed(&mut self, code: i32) {
-        for index in 0..self.lanes.len() {
+        for index in 0..self.lanes.count() {
             let message = format!(
                 "{}: the completion queue cannot be polled (code {code}); the adapter is gone or was reset, look at the \
                  kernel log of this host",
@@ -378,7 +341,7 @@ impl VerbsRail {
 impl Rail for VerbsRail {
     #[inline]
     fn lanes(&self) -> u8 {
-        self.lanes.len() as u8
+        self.lanes.count() as u8
     }
 
     #[inline(always)]
@@ -398,9 +361,10 @@ impl Rail for VerbsRail {
 
     fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
         let index = usize::from(lane);
-        let Some(state) = self.lanes.get(index) else {
-            return Err(no_lane(lane, self.lanes.len()));
-        };
+        if index >= self.lanes.count() {
+            return Err(no_lane(lane, self.lanes.count()));
+        }
+        let state = &self.lanes[index];
         if state.broken {
             return Err(PostError::Broken);
         }
@@ -415,9 +379,7 @@ impl Rail for VerbsRail {
 
     #[inline(always)]
     fn post_first(&mut self, write: &Write) -> Result<(), PostError> {
-        let Some(lane) = self.lanes.first_mut() else {
-            return Err(no_lane(0, 0));
-        };
+        let lane = &mut self.lanes[0];
         let work = &mut *self.work;
         let (send, piece) = (&mut work.sends[CHAIN - 1], &mut work.pieces[CHAIN - 1]);
         lane.fill(0, write, send, piece);
@@ -477,7 +439,7 @@ impl Rail for VerbsRail {
             }
         } else {
             // Any lane may bring any of the pool's immediates.
-            for index in 0..self.lanes.len() {
+            for index in 0..self.lanes.count() {
                 while self.lanes[index].receives < wanted {
                     let lane = &mut self.lanes[index];
                     let some = (wanted - lane.receives).min(REFILL as u32);
@@ -496,31 +458,22 @@ impl Rail for VerbsRail {
 
     #[inline(always)]
     fn report(&mut self, most: usize, reports: &mut impl Reports) -> bool {
+        if self.any_broken {
+            return self.report_failures(most, reports);
+        }
         let mut wcs = [const { MaybeUninit::<sys::Wc>::uninit() }; POLL];
-        let room = most.min(POLL);
-        let fails = self.any_broken && !self.failures.is_empty();
-        let taken = if fails || room == 0 { 0 } else { self.take(&mut wcs[..room]) };
-        if taken > 0 {
-            for wc in &wcs[..taken] {
-                // SAFETY: the library has filled the first `taken` places.
-                let wc = unsafe { wc.assume_init_ref() };
-                if wc.status == sys::WC_SUCCESS {
-                    self.handle_success(wc, reports);
-                } else {
-                    self.handle_error(wc);
-                }
-            }
-            if !self.any_broken {
-                return true;
-            }
-        } else if !self.any_broken {
+        let taken = self.take(&mut wcs[..most.min(POLL)]);
+        if taken == 0 {
             return false;
         }
-        let mut room = most - taken;
-        while let Some((lane, id, error)) = self.next_failure(&mut room) {
-            reports.handle_failed(lane, id, error);
+        // SAFETY: the library has filled the first `taken` places.
+        let first = unsafe { wcs[0].assume_init_ref() };
+        if taken == 1 && first.status == sys::WC_SUCCESS {
+            self.handle_success(first, reports);
+        } else {
+            self.report_all(&wcs[..taken], reports);
         }
-        room < most
+        true
     }
 
     fn describe(&self) -> String {
@@ -528,7 +481,7 @@ impl Rail for VerbsRail {
     }
 
     fn is_drained(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.owed == 0 || lane.broken)
+        self.lanes.iter().all(Lane::is_drained)
             && (self.any_broken || self.flush.as_ref().is_none_or(FlushLane::is_drained))
     }
 }

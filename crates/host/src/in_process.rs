@@ -9,6 +9,7 @@ use crate::communicator::CommunicatorError;
 use crate::ends;
 use crate::net::{NetApi, Registration};
 use crate::patience::Patience;
+use crate::stand_in::{DeviceWork, StandIn};
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicBool;
@@ -31,7 +32,7 @@ pub struct Settings {
 }
 
 /// What ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Results {
     /// Messages that the loop carried.
     pub messages: usize,
@@ -39,6 +40,9 @@ pub struct Results {
     pub in_flight: usize,
     /// How long the loop took.
     pub took: Duration,
+    /// What the stand-in for libibverbs was given to do for all of them, device by device; none over any other network,
+    /// because nothing else counts that.
+    pub work: Option<Vec<DeviceWork>>,
 }
 
 /// Connects this process with itself, carries some messages that are not counted, then those of the loop, and checks that
@@ -56,13 +60,17 @@ pub fn run<N: NetApi>(net: &N, settings: &Settings) -> Result<Results, Communica
     pair.carry(WARM_UP_MESSAGES, bytes, in_flight)?;
     pair.mark(messages.min(in_flight) * bytes);
     let mut result = Ok(());
+    let stand_in = StandIn::loaded();
+    let before = stand_in.as_ref().map(StandIn::work);
     let begin = Instant::now();
     railweave_message_loop(&mut || result = pair.carry(messages, bytes, in_flight));
     let took = begin.elapsed();
+    let after = stand_in.as_ref().map(StandIn::work);
     result?;
     pair.check(messages.min(in_flight) * bytes)?;
     pair.close()?;
-    Ok(Results { messages, in_flight, took })
+    let work = after.zip(before).map(|(after, before)| DeviceWork::between(&before, after));
+    Ok(Results { messages, in_flight, took, work })
 }
 
 /// The loop over the messages, which a tool finds by this name. It is called once.

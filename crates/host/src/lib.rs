@@ -28,6 +28,7 @@ mod plugin;
 pub mod progress;
 pub mod ranks;
 pub mod raw;
+pub mod stand_in;
 pub mod sweep;
 mod table;
 

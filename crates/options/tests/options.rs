@@ -338,6 +338,15 @@ fn socket_buffer() {
 }
 
 #[test]
+fn tcp_congestion() {
+    let congestion = |text| good(&[("RAILWEAVE_TCP_CONGESTION", text)]).tcp_congestion.value;
+    assert_eq!(good(&[]).tcp_congestion.value, "kernel");
+    assert_eq!(congestion(" cubic "), "cubic");
+    bad(&[("RAILWEAVE_TCP_CONGESTION", "two words")]);
+    bad(&[("RAILWEAVE_TCP_CONGESTION", "longer_than_a_name")]);
+}
+
+#[test]
 fn traffic_class() {
     let class = |variables| good(variables).traffic_class.value;
     assert_eq!(class(&[("NCCL_IB_TC", "0x60")]), Some(96));

@@ -51,7 +51,7 @@ pub(crate) fn guard(call: &'static str, run: impl FnOnce() -> Result<(), Error>)
 // By value: what only these two look at needs no place in the memory of those who call them.
 #[cold]
 #[inline(never)]
-fn failed(call: &str, error: Error) -> NcclResult {
+pub(crate) fn failed(call: &str, error: Error) -> NcclResult {
     log::warn(&format!("{call}: {error}"));
     code(error.fault)
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use railweave_transport::{Error, RecvRequest, SendRequest};
 
 use crate::control::{Control, Route};
+use crate::data_path::Calls;
 use crate::debt::Debt;
 use crate::ends::End;
 use crate::network::{Established, Registrar};
@@ -18,7 +19,9 @@ const MAGIC: u64 = u64::from_le_bytes(*b"RWVCOMM1");
 pub(crate) struct Comm {
     magic: u64,
     /// Only the progress thread that owns the connection looks inside (nccl-contract, section 2.1). None once closed.
-    end: UnsafeCell<Option<End>>,
+    end: UnsafeCell<Option<Box<dyn End>>>,
+    /// The calls that fit `end`.
+    pub(crate) calls: Calls,
     /// Who looks after what the connection owes.
     pub(crate) debt: Debt,
     /// Service threads register through this, beside the progress thread.
@@ -26,7 +29,8 @@ pub(crate) struct Comm {
     pub(crate) peer: String,
     route: Route,
     control: Arc<Control>,
-    requests: Box<[Request]>,
+    /// As many as the end that has more of them needs: so the compiler knows that a slot's number is in bounds.
+    requests: Box<[Request; RecvRequest::COUNT]>,
     itself: Weak<Comm>,
 }
 
@@ -45,19 +49,17 @@ pub(crate) struct Request {
 impl Comm {
     /// Makes a connection that NCCL owns from now on.
     pub(crate) fn into_raw(established: Established, route: Route, control: Arc<Control>) -> *mut c_void {
-        let count = match established.end {
-            End::Send(_) => SendRequest::COUNT,
-            End::Recv(_) => RecvRequest::COUNT,
-        };
+        let calls = established.end.calls();
         let comm = Arc::new_cyclic(|itself: &Weak<Self>| Self {
             magic: MAGIC,
             end: UnsafeCell::new(Some(established.end)),
+            calls,
             debt: Debt::new(),
             registrar: established.registrar,
             peer: established.peer,
             route,
             control,
-            requests: (0..count).map(|index| Request { comm: itself.as_ptr(), index }).collect(),
+            requests: requests_of(itself.as_ptr()),
             itself: itself.clone(),
         });
         Arc::into_raw(comm).cast_mut().cast()
@@ -81,9 +83,9 @@ impl Comm {
     /// the progress thread has left it, in both cases after [`Debt::take_over`]; or whoever the debt's turn it is.
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "the exclusive use is the caller's promise, see Safety")]
-    pub(crate) unsafe fn end(&self) -> Option<&mut End> {
+    pub(crate) unsafe fn end(&self) -> Option<&mut (dyn End + 'static)> {
         // SAFETY: the caller's promise.
-        unsafe { (*self.end.get()).as_mut() }
+        unsafe { (*self.end.get()).as_deref_mut() }
     }
 
     /// The pointer that names a request.
@@ -116,23 +118,45 @@ impl Comm {
     }
 }
 
+const _: () = assert!(SendRequest::COUNT <= RecvRequest::COUNT);
+
+/// All requests of a connection.
+fn requests_of(comm: *const Comm) -> Box<[Request; RecvRequest::COUNT]> {
+    let all: Vec<Request> = (0..RecvRequest::COUNT).map(|index| Request { comm, index }).collect();
+    all.into_boxed_slice().try_into().unwrap_or_else(|_| unreachable!("so many were made"))
+}
+
 #[cold]
 fn no_connection(pointer: *mut c_void) -> Error {
     Error::protocol(format!("{pointer:p} is no connection of this plugin, or one that was closed"))
 }
 
 impl Request {
-    /// The connection and number behind NCCL's pointer.
+    /// The request behind NCCL's pointer.
     ///
     /// # Safety
     /// The pointer must be NULL or come from [`Comm::request`] of a connection that is not closed.
     #[inline]
-    pub(crate) unsafe fn from_raw<'a>(pointer: *mut c_void) -> Result<(&'a Comm, usize), Error> {
+    pub(crate) unsafe fn from_raw<'a>(pointer: *mut c_void) -> Result<&'a Self, Error> {
         // SAFETY: the caller's promise; NULL gives None.
-        match unsafe { pointer.cast::<Self>().as_ref() } {
-            // SAFETY: a request lives inside its connection.
-            Some(request) => Ok((unsafe { &*request.comm }, request.index)),
-            None => Err(Error::protocol("test was called with a NULL request")),
-        }
+        unsafe { pointer.cast::<Self>().as_ref() }.ok_or_else(no_request)
     }
+
+    /// The connection.
+    #[inline]
+    pub(crate) fn comm(&self) -> &Comm {
+        // SAFETY: a request lives inside its connection, which outlives every reference to the request.
+        unsafe { &*self.comm }
+    }
+
+    /// The request's number in its connection.
+    #[inline]
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+}
+
+#[cold]
+fn no_request() -> Error {
+    Error::protocol("test was called with a NULL request")
 }

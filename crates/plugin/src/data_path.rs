@@ -1,33 +1,69 @@
 //! NCCL's calls on the data path, without versions: isend, irecv, iflush, test. They do not block, allocate or lock; what is
 //! banned for that stands in this crate's clippy.toml.
+//!
+//! isend, irecv and test exist once for each fabric and end. A connection knows its own ([`Calls`]), and what NCCL calls jumps
+//! there: so one function runs from NCCL's arguments down to the fabric's work request.
 
 use std::ffi::{c_int, c_void};
+use std::ptr;
 
-use railweave_transport::{Error, Flushed, Incoming, MAX_BUFFERS};
+use railweave_abi::NcclResult;
+use railweave_abi::net::OPTIONAL_RECV_COMPLETION;
+use railweave_fabric::Fabric;
+use railweave_transport::{
+    Error, Flushed, Incoming, MAX_BUFFERS, Outgoing, RecvConnection, RecvRequest, SendConnection, SendRequest,
+};
 
-use crate::api::{null, put};
+use crate::api::{failed, guard, null, put};
 use crate::comm::{Comm, Request};
-use crate::ends::{End, RecvEnd};
+use crate::debtor;
+use crate::ends::End;
+use crate::log;
 use crate::network::MemoryHandle;
 
-/// # Safety
-/// `memory` must be NULL or come from [`crate::api::reg_mr`] and not be deregistered.
-#[inline]
-unsafe fn memory_handle<'a>(call: &str, memory: *mut c_void) -> Result<&'a MemoryHandle, Error> {
-    // SAFETY: the caller's promise; NULL gives None.
-    unsafe { memory.cast::<MemoryHandle>().as_ref() }.ok_or_else(|| null(call, "the memory handle (regMr's)"))
+/// Sends `size` bytes at `data`: connection, data, size, tag, memory, request.
+type Isend = unsafe extern "C" fn(&Comm, *mut c_void, usize, c_int, *mut c_void, *mut *mut c_void) -> NcclResult;
+
+/// Receives into `count` buffers: connection, count, data, sizes, tags, memory, NCCL's profiler handles, request. As NCCL's own
+/// function since v10, so that arguments stay where they are.
+type Irecv = unsafe extern "C" fn(
+    &Comm,
+    c_int,
+    *mut *mut c_void,
+    *mut usize,
+    *mut c_int,
+    *mut *mut c_void,
+    *mut *mut c_void,
+    *mut *mut c_void,
+) -> NcclResult;
+
+/// Tests a request: request, done, sizes.
+type Test = unsafe extern "C" fn(&Request, *mut c_int, *mut c_int) -> NcclResult;
+
+/// NCCL's calls on one kind of connection: of one fabric, and one end.
+#[derive(Clone, Copy)]
+pub(crate) struct Calls {
+    isend: Isend,
+    irecv: Irecv,
+    test: Test,
 }
 
-/// The data path's end of a connection that this thread uses from now on.
-///
-/// # Safety
-/// This must be the connection's progress thread.
-#[inline]
-#[expect(clippy::mut_from_ref, reason = "the exclusive use is the caller's promise, see Safety")]
-unsafe fn enter(comm: &Comm) -> Option<&mut End> {
-    comm.debt.take_over();
-    // SAFETY: the caller's promise, and nobody settles the connection's debt any more.
-    unsafe { comm.end() }
+impl Calls {
+    /// Those of a [`SendConnection<F>`].
+    pub(crate) fn sending<F: Fabric>() -> Self
+    where
+        SendConnection<F>: Send,
+    {
+        Self { isend: isend_on::<F>, irecv: irecv_on_sender, test: test_send::<F> }
+    }
+
+    /// Those of a [`RecvConnection<F>`].
+    pub(crate) fn receiving<F: Fabric>() -> Self
+    where
+        RecvConnection<F>: Send,
+    {
+        Self { isend: isend_on_receiver, irecv: irecv_on::<F>, test: test_recv::<F> }
+    }
 }
 
 /// `isend`.
@@ -43,38 +79,14 @@ pub(crate) unsafe fn isend(
     tag: c_int,
     memory: *mut c_void,
     request: *mut *mut c_void,
-) -> Result<(), Error> {
-    // SAFETY: the caller's promises.
-    let (comm, memory) = unsafe {
-        put("isend", "the request", request, std::ptr::null_mut())?;
-        (Comm::from_raw(comm)?, memory_handle("isend", memory)?)
-    };
-    // SAFETY: this is the connection's progress thread.
-    let Some(End::Send(end)) = (unsafe { enter(comm) }) else {
-        return Err(Error::protocol("isend was called on a connection that receives"));
-    };
-    // SAFETY: checked above not to be NULL, and the caller's promise.
-    unsafe { end.isend(comm, data.addr() as u64, size as u64, tag as u32, &memory.keys, request) }
-}
-
-/// One buffer of `irecv` and `iflush`.
-///
-/// # Safety
-/// `memory` as for [`memory_handle`].
-#[inline]
-unsafe fn incoming<'a, S: TryInto<u64>>(
-    call: &str,
-    data: *mut c_void,
-    size: S,
-    tag: c_int,
-    memory: *mut c_void,
-) -> Result<Incoming<'a>, Error> {
-    let Ok(size) = size.try_into() else {
-        return Err(negative(call));
-    };
-    // SAFETY: the caller's promise.
-    let memory = unsafe { memory_handle(call, memory) }?;
-    Ok(Incoming { address: data.addr() as u64, size, tag: tag as u32, keys: &memory.keys })
+) -> NcclResult {
+    // SAFETY: the caller's promises; the calls are the connection's own.
+    unsafe {
+        match Comm::from_raw(comm) {
+            Ok(comm) => (comm.calls.isend)(comm, data, size, tag, memory, request),
+            Err(error) => failed("isend", error),
+        }
+    }
 }
 
 /// The buffers of one receive.
@@ -87,77 +99,42 @@ pub(crate) struct Buffers<S> {
     pub(crate) memory: *mut *mut c_void,
 }
 
-/// `irecv`. `request` may hold the hint that the completion is optional.
+/// `irecv`. `request` may hold the hint that the completion is optional; the profiler's handles are not looked at.
 ///
 /// # Safety
 /// `comm` must be this plugin's; the arrays must hold `count` entries each, with memory handles of this plugin; `request`
 /// must be NULL or valid for reading and writing; only the connection's progress thread may call this.
 #[inline(always)]
-pub(crate) unsafe fn irecv<S: Copy + TryInto<u64>>(
+pub(crate) unsafe fn irecv(
     comm: *mut c_void,
-    buffers: Buffers<S>,
+    buffers: Buffers<usize>,
+    profiler: *mut *mut c_void,
     request: *mut *mut c_void,
-) -> Result<(), Error> {
-    if request.is_null() {
-        return Err(null("irecv", "the request"));
-    }
-    // SAFETY: the caller's promise.
-    let comm = unsafe { Comm::from_raw(comm) }?;
-    // SAFETY: this is the connection's progress thread.
-    let Some(End::Recv(end)) = (unsafe { enter(comm) }) else {
-        return Err(Error::protocol("irecv was called on a connection that sends"));
-    };
-    if buffers.count != 1 {
-        // SAFETY: the caller's promises.
-        return unsafe { irecv_group(comm, end.as_mut(), &{ buffers }, request) };
-    }
-    let Buffers { data, sizes, tags, memory, .. } = buffers;
-    if data.is_null() || sizes.is_null() || tags.is_null() || memory.is_null() {
-        return Err(null("irecv", "one of the buffers' arrays"));
-    }
-    // SAFETY: the caller's promises, for one entry each; the request was checked not to be NULL.
+) -> NcclResult {
+    let Buffers { count, data, sizes, tags, memory } = buffers;
+    // SAFETY: the caller's promises; the calls are the connection's own.
     unsafe {
-        let Incoming { address, size, tag, keys } = incoming("irecv", *data, *sizes, *tags, *memory)?;
-        end.irecv_one(comm, address, size, tag, keys, request)
+        match Comm::from_raw(comm) {
+            Ok(comm) => (comm.calls.irecv)(comm, count, data, sizes, tags, memory, profiler, request),
+            Err(error) => failed("irecv", error),
+        }
     }
 }
 
-/// Any count of buffers.
+/// `test`.
 ///
 /// # Safety
-/// As for [`irecv`], where `request` is not NULL.
-#[inline(never)]
-unsafe fn irecv_group<S: Copy + TryInto<u64>>(
-    comm: &Comm,
-    end: &mut dyn RecvEnd,
-    buffers: &Buffers<S>,
-    request: *mut *mut c_void,
-) -> Result<(), Error> {
-    let Some(count) = usize::try_from(buffers.count).ok().filter(|count| (1..=MAX_BUFFERS).contains(count)) else {
-        return Err(Error::protocol(format!(
-            "irecv was called with {} buffers, allowed are 1 to {MAX_BUFFERS} (maxRecvs)",
-            buffers.count
-        )));
-    };
-    if buffers.data.is_null() || buffers.sizes.is_null() || buffers.tags.is_null() || buffers.memory.is_null() {
-        return Err(null("irecv", "one of the buffers' arrays"));
+/// `request` must come from this plugin and not be over; `done` must be NULL or valid for writing; `sizes` must be NULL
+/// or valid for writing one `int` per buffer; only the connection's progress thread may call this.
+#[inline(always)]
+pub(crate) unsafe fn test(request: *mut c_void, done: *mut c_int, sizes: *mut c_int) -> NcclResult {
+    // SAFETY: the caller's promises; the calls are the connection's own.
+    unsafe {
+        match Request::from_raw(request) {
+            Ok(request) => (request.comm().calls.test)(request, done, sizes),
+            Err(error) => failed("test", error),
+        }
     }
-    // SAFETY: the arrays hold `count` entries, by the caller's promise; each is read inside them.
-    let buffer = |index: usize| unsafe {
-        let (data, size) = (*buffers.data.add(index), *buffers.sizes.add(index));
-        incoming("irecv", data, size, *buffers.tags.add(index), *buffers.memory.add(index))
-    };
-    let mut all = [buffer(0)?; MAX_BUFFERS];
-    for (index, place) in all.iter_mut().enumerate().take(count) {
-        *place = buffer(index)?;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { end.irecv(comm, &all[..count], request) }
-}
-
-#[cold]
-fn negative(call: &str) -> Error {
-    Error::protocol(format!("{call} was called with a negative size for a buffer"))
 }
 
 /// `iflush`. A request of NULL means that there is nothing to wait for.
@@ -171,13 +148,12 @@ pub(crate) unsafe fn iflush(
 ) -> Result<(), Error> {
     // SAFETY: the caller's promises.
     let comm = unsafe {
-        put("iflush", "the request", request, std::ptr::null_mut())?;
+        put("iflush", "the request", request, ptr::null_mut())?;
         Comm::from_raw(comm)
     }?;
-    // SAFETY: this is the connection's progress thread.
-    let Some(End::Recv(end)) = (unsafe { enter(comm) }) else {
-        return Err(Error::protocol("iflush was called on a connection that sends"));
-    };
+    comm.debt.take_over();
+    // SAFETY: this is the connection's progress thread, and nobody settles the connection's debt any more.
+    let end = unsafe { comm.end() }.ok_or_else(|| closed("iflush"))?;
     let count = usize::try_from(buffers.count).unwrap_or(0).min(MAX_BUFFERS);
     if count > 0 && (buffers.data.is_null() || buffers.sizes.is_null() || buffers.memory.is_null()) {
         return Err(null("iflush", "one of the buffers' arrays"));
@@ -187,7 +163,9 @@ pub(crate) unsafe fn iflush(
     }
     // SAFETY: the arrays hold `count` entries, by the caller's promise; each is read inside them.
     let buffer = |index: usize| unsafe {
-        incoming("iflush", *buffers.data.add(index), *buffers.sizes.add(index), 0, *buffers.memory.add(index))
+        let size = *buffers.sizes.add(index);
+        let size = usize::try_from(size).map_err(|_| negative_size("iflush", size))?;
+        incoming("iflush", *buffers.data.add(index), size, 0, *buffers.memory.add(index))
     };
     let mut all = [buffer(0)?; MAX_BUFFERS];
     for (index, place) in all.iter_mut().enumerate().take(count) {
@@ -200,24 +178,341 @@ pub(crate) unsafe fn iflush(
     Ok(())
 }
 
-/// `test`.
+/// # Safety
+/// As for [`isend`], on a connection that sends over `F`.
+unsafe extern "C" fn isend_on<F: Fabric>(
+    comm: &Comm,
+    data: *mut c_void,
+    size: usize,
+    tag: c_int,
+    memory: *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult
+where
+    SendConnection<F>: Send,
+{
+    guard("isend", || {
+        // SAFETY: the caller's promises.
+        let (memory, end) = unsafe {
+            put("isend", "the request", request, ptr::null_mut())?;
+            (memory_handle("isend", memory)?, enter::<SendConnection<F>>("isend", comm)?)
+        };
+        let (address, size, tag, keys) = (data.addr() as u64, size as u64, tag as u32, &memory.keys);
+        match end.isend_quick(&Outgoing { address, size, tag, keys }) {
+            Some(sent) => {
+                // SAFETY: checked above not to be NULL, and the caller's promise.
+                unsafe { request.write(comm.request(sent.index())) };
+                Ok(())
+            }
+            // SAFETY: as above.
+            None => unsafe { isend_rest(end, comm, Outgoing { address, size, tag, keys }, request) },
+        }
+    })
+}
+
+/// # Safety
+/// As for [`irecv`], on a connection that receives over `F`.
+#[expect(clippy::too_many_arguments, reason = "they are NCCL's")]
+unsafe extern "C" fn irecv_on<F: Fabric>(
+    comm: &Comm,
+    count: c_int,
+    data: *mut *mut c_void,
+    sizes: *mut usize,
+    tags: *mut c_int,
+    memory: *mut *mut c_void,
+    _profiler: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult
+where
+    RecvConnection<F>: Send,
+{
+    guard("irecv", || {
+        if request.is_null() {
+            return Err(null("irecv", "the request"));
+        }
+        // SAFETY: not NULL, and the caller's promises.
+        let (optional, end) = unsafe { (take_hint(request), enter::<RecvConnection<F>>("irecv", comm)?) };
+        // Each has words of its own, and a branch of its own takes fewer instructions.
+        if data.is_null() {
+            return Err(null("irecv", "the array of addresses"));
+        }
+        if sizes.is_null() {
+            return Err(null("irecv", "the array of sizes"));
+        }
+        if tags.is_null() {
+            return Err(null("irecv", "the array of tags"));
+        }
+        if memory.is_null() {
+            return Err(null("irecv", "the array of memory handles"));
+        }
+        if count != 1 {
+            let buffers = Buffers { count, data, sizes, tags, memory };
+            // SAFETY: the caller's promises.
+            return unsafe { irecv_group(end, comm, &buffers, optional, request) };
+        }
+        // SAFETY: the caller's promises, for one entry each.
+        let buffer = unsafe { incoming("irecv", *data, *sizes, *tags, *memory)? };
+        let received = end.irecv_quick(&buffer, optional);
+        match received {
+            Some(received) if !end.owes() => {
+                // SAFETY: not NULL, and the caller's promise.
+                unsafe { request.write(comm.request(received.index())) };
+                Ok(())
+            }
+            // SAFETY: as above.
+            received => unsafe { irecv_rest(end, comm, received, &[buffer], optional, request) },
+        }
+    })
+}
+
+/// # Safety
+/// As for [`test`], of a request of a connection that sends over `F`.
+unsafe extern "C" fn test_send<F: Fabric>(request: &Request, done: *mut c_int, size: *mut c_int) -> NcclResult
+where
+    SendConnection<F>: Send,
+{
+    guard("test", || {
+        let (comm, sent) = (request.comm(), SendRequest::from_index(request.index()));
+        // SAFETY: the caller's promises.
+        let end = unsafe {
+            put("test", "done", done, 0)?;
+            enter::<SendConnection<F>>("test", comm)?
+        };
+        // What another connection was left with is settled before or after, as it suits.
+        debtor::leave(comm, false);
+        let bytes = match end.test_quick(sent) {
+            Ok(bytes) => Some(bytes),
+            Err(moved) => end.test_rest(sent, moved)?,
+        };
+        if let Some(bytes) = bytes {
+            // SAFETY: checked above not to be NULL, and the caller's promises. Sizes are at most 1 GiB, which an int holds.
+            unsafe {
+                done.write(1);
+                if !size.is_null() {
+                    size.write(bytes as c_int);
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As for [`test`], of a request of a connection that receives over `F`.
+unsafe extern "C" fn test_recv<F: Fabric>(request: &Request, done: *mut c_int, sizes: *mut c_int) -> NcclResult
+where
+    RecvConnection<F>: Send,
+{
+    guard("test", || {
+        let (comm, received) = (request.comm(), RecvRequest::from_index(request.index()));
+        // SAFETY: the caller's promises.
+        let end = unsafe {
+            put("test", "done", done, 0)?;
+            enter::<RecvConnection<F>>("test", comm)?
+        };
+        let may_owe = F::ONE_SIDED || debtor::may_owe(comm);
+        if F::ONE_SIDED {
+            debtor::leave(comm, false);
+        }
+        let arrived = match end.poll_quick(received) {
+            Ok(()) => end.take_sizes(received, may_owe),
+            Err(moved) => end.test_rest(received, may_owe, moved)?,
+        };
+        if let Some(arrived) = arrived {
+            // SAFETY: checked above not to be NULL, and the caller's promises. Sizes are at most 1 GiB, which an int holds.
+            unsafe {
+                done.write(1);
+                if !sizes.is_null() {
+                    arrived.iter().enumerate().for_each(|(place, size)| sizes.add(place).write(*size as c_int));
+                }
+            }
+        }
+        if !F::ONE_SIDED {
+            debtor::leave(comm, end.owes());
+        }
+        Ok(())
+    })
+}
+
+/// `isend` on the wrong end.
+unsafe extern "C" fn isend_on_receiver(
+    _: &Comm,
+    _: *mut c_void,
+    _: usize,
+    _: c_int,
+    _: *mut c_void,
+    _: *mut *mut c_void,
+) -> NcclResult {
+    failed("isend", Error::protocol("isend was called on a connection that receives"))
+}
+
+/// `irecv` on the wrong end.
+#[expect(clippy::too_many_arguments, reason = "they are NCCL's")]
+unsafe extern "C" fn irecv_on_sender(
+    _: &Comm,
+    _: c_int,
+    _: *mut *mut c_void,
+    _: *mut usize,
+    _: *mut c_int,
+    _: *mut *mut c_void,
+    _: *mut *mut c_void,
+    _: *mut *mut c_void,
+) -> NcclResult {
+    failed("irecv", Error::protocol("irecv was called on a connection that sends"))
+}
+
+/// What is left of [`isend_on`] when it is not quick.
 ///
 /// # Safety
-/// `request` must come from this plugin and not be over; `done` must be NULL or valid for writing; `sizes` must be NULL
-/// or valid for writing one `int` per buffer; only the connection's progress thread may call this.
-#[inline(always)]
-pub(crate) unsafe fn test(request: *mut c_void, done: *mut c_int, sizes: *mut c_int) -> Result<(), Error> {
-    // SAFETY: the caller's promises.
-    let (comm, index) = unsafe {
-        put("test", "done", done, 0)?;
-        Request::from_raw(request)
-    }?;
-    // SAFETY: this is the connection's progress thread; `done` was checked not to be NULL, and the caller's promises.
-    unsafe {
-        match enter(comm) {
-            Some(End::Send(end)) => end.test(comm, index, done, sizes),
-            Some(End::Recv(end)) => end.test(comm, index, done, sizes),
-            None => Err(Error::protocol("test was called for a request of a connection that was closed")),
-        }
+/// `request` must be valid for writing.
+#[inline(never)]
+unsafe fn isend_rest<F: Fabric>(
+    end: &mut SendConnection<F>,
+    comm: &Comm,
+    message: Outgoing<'_>,
+    request: *mut *mut c_void,
+) -> Result<(), Error> {
+    let Some(sent) = end.isend_rest(&message)? else {
+        debtor::leave(comm, false);
+        return Ok(());
+    };
+    // SAFETY: the caller's promise.
+    unsafe { request.write(comm.request(sent.index())) };
+    if end.has_cut() {
+        report_cut(end, comm);
     }
+    Ok(())
+}
+
+/// Any count of buffers.
+///
+/// # Safety
+/// As for [`irecv`], where neither `request` nor an array is NULL.
+#[inline(never)]
+unsafe fn irecv_group<F: Fabric>(
+    end: &mut RecvConnection<F>,
+    comm: &Comm,
+    buffers: &Buffers<usize>,
+    optional: bool,
+    request: *mut *mut c_void,
+) -> Result<(), Error> {
+    let Some(count) = usize::try_from(buffers.count).ok().filter(|count| (1..=MAX_BUFFERS).contains(count)) else {
+        return Err(Error::protocol(format!(
+            "irecv was called with {} buffers, allowed are 1 to {MAX_BUFFERS} (maxRecvs)",
+            buffers.count
+        )));
+    };
+    // SAFETY: the arrays hold `count` entries, by the caller's promise; each is read inside them.
+    let buffer = |index: usize| unsafe {
+        let (data, size) = (*buffers.data.add(index), *buffers.sizes.add(index));
+        incoming("irecv", data, size, *buffers.tags.add(index), *buffers.memory.add(index))
+    };
+    let mut all = [buffer(0)?; MAX_BUFFERS];
+    for (index, place) in all.iter_mut().enumerate().take(count) {
+        *place = buffer(index)?;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { irecv_rest(end, comm, None, &all[..count], optional, request) }
+}
+
+/// What is left of [`irecv_on`] when it is not quick, or when it was (`received`) but there is a debt.
+///
+/// # Safety
+/// `request` must be valid for writing.
+#[inline(never)]
+unsafe fn irecv_rest<F: Fabric>(
+    end: &mut RecvConnection<F>,
+    comm: &Comm,
+    received: Option<RecvRequest>,
+    buffers: &[Incoming<'_>],
+    optional: bool,
+    request: *mut *mut c_void,
+) -> Result<(), Error> {
+    let received = match received {
+        Some(received) => Some(received),
+        None => end.irecv_rest(buffers, optional)?,
+    };
+    // A thread that has posted something posts or tests more: what it owes elsewhere may still travel with that.
+    if received.is_none() || end.owes() {
+        debtor::leave(comm, end.owes());
+    }
+    if let Some(received) = received {
+        // SAFETY: the caller's promise.
+        unsafe { request.write(comm.request(received.index())) };
+    }
+    Ok(())
+}
+
+/// Says once per connection that a message was cut.
+#[cold]
+fn report_cut<F: Fabric>(end: &mut SendConnection<F>, comm: &Comm) {
+    if let Some(cut) = end.take_cut() {
+        log::warn(&format!(
+            "to {}: a message of {} bytes (tag {:#x}) was cut to the {} bytes of its receive; the application's send and \
+             receive sizes differ (said once per connection)",
+            comm.peer, cut.message, cut.tag, cut.receive
+        ));
+    }
+}
+
+/// The data path's end of a connection that this thread uses from now on.
+///
+/// # Safety
+/// This must be the connection's progress thread, and `E` what the connection's end is: it is for what its own [`Calls`] call.
+#[inline(always)]
+#[expect(clippy::mut_from_ref, reason = "the exclusive use is the caller's promise, see Safety")]
+unsafe fn enter<'a, E: End>(call: &str, comm: &'a Comm) -> Result<&'a mut E, Error> {
+    comm.debt.take_over();
+    // SAFETY: the caller's promise, and nobody settles the connection's debt any more.
+    match unsafe { comm.end() } {
+        // SAFETY: the caller's promise about its type.
+        Some(end) => Ok(unsafe { &mut *ptr::from_mut::<dyn End>(end).cast::<E>() }),
+        None => Err(closed(call)),
+    }
+}
+
+/// Whether NCCL takes a receive for done before it is; what says so is replaced by NULL.
+///
+/// # Safety
+/// `request` must be valid for reading and writing.
+#[inline]
+unsafe fn take_hint(request: *mut *mut c_void) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { request.replace(ptr::null_mut()) }.addr() == OPTIONAL_RECV_COMPLETION
+}
+
+/// # Safety
+/// `memory` must be NULL or come from [`crate::api::reg_mr`] and not be deregistered.
+#[inline]
+unsafe fn memory_handle<'a>(call: &str, memory: *mut c_void) -> Result<&'a MemoryHandle, Error> {
+    // SAFETY: the caller's promise; NULL gives None.
+    unsafe { memory.cast::<MemoryHandle>().as_ref() }.ok_or_else(|| null(call, "the memory handle (regMr's)"))
+}
+
+/// One buffer of `irecv` and `iflush`.
+///
+/// # Safety
+/// `memory` as for [`memory_handle`].
+#[inline]
+unsafe fn incoming<'a>(
+    call: &str,
+    data: *mut c_void,
+    size: usize,
+    tag: c_int,
+    memory: *mut c_void,
+) -> Result<Incoming<'a>, Error> {
+    // SAFETY: the caller's promise.
+    let memory = unsafe { memory_handle(call, memory) }?;
+    Ok(Incoming { address: data.addr() as u64, size: size as u64, tag: tag as u32, keys: &memory.keys })
+}
+
+/// NCCL's older versions give sizes as `int`.
+#[cold]
+pub(crate) fn negative_size(call: &str, size: c_int) -> Error {
+    Error::protocol(format!("{call} was called with a size of {size} bytes; allowed are 0 and more"))
+}
+
+#[cold]
+fn closed(call: &str) -> Error {
+    Error::protocol(format!("{call} was called on a connection that was closed"))
 }

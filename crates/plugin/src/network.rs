@@ -63,7 +63,7 @@ impl<F: Fabric> Registrar for RegistrarOf<F> {
 
 /// A connection that a handshake made.
 pub(crate) struct Established {
-    pub(crate) end: End,
+    pub(crate) end: Box<dyn End>,
     pub(crate) registrar: Arc<dyn Registrar>,
     pub(crate) link: Arc<Link>,
     pub(crate) rails: Vec<RailInfo>,
@@ -149,7 +149,7 @@ where
                     link: Arc::clone(connection.link()),
                     peer: connection.peer().to_owned(),
                     rails,
-                    end: End::Send(connection),
+                    end: connection,
                 }
             })
         })
@@ -187,7 +187,7 @@ where
                     link: Arc::clone(connection.link()),
                     peer: connection.peer().to_owned(),
                     rails,
-                    end: End::Recv(connection),
+                    end: connection,
                 }
             })
         })

@@ -2,14 +2,16 @@
 //! arguments to those of `api` and `data_path`.
 
 use std::ffi::{c_int, c_void};
+use std::ptr;
 
 use railweave_abi::net::parts::{CommConfig, DeviceHandle, VDeviceProps4, VDeviceProps8};
 use railweave_abi::net::{self, DEVICE_HOST, DEVICE_INVALID_VERSION, v6, v7, v8, v9, v10, v11, v12};
 use railweave_abi::{NcclLogger, NcclResult, ProfilerCallback};
 use railweave_fabric::MemoryKind;
+use railweave_transport::MAX_BUFFERS;
 
-use crate::api::{self, NAME, guard, put};
-use crate::data_path::{self, Buffers};
+use crate::api::{self, NAME, failed, guard};
+use crate::data_path::{self, Buffers, negative_size};
 use crate::log;
 
 // Every function below is called by NCCL, whose promises (net.h; nccl-contract, sections 1 and 2) are the ones that the
@@ -297,13 +299,11 @@ unsafe extern "C" fn isend_v6(
     memory: *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
-    guard("isend", || {
-        let bytes = usize::try_from(bytes).map_err(|_| {
-            railweave_transport::Error::protocol(format!("isend was called with a size of {bytes} bytes"))
-        })?;
-        // SAFETY: NCCL's promise.
-        unsafe { data_path::isend(send, data, bytes, tag, memory, request) }
-    })
+    let Ok(size) = usize::try_from(bytes) else {
+        return failed("isend", negative_size("isend", bytes));
+    };
+    // SAFETY: NCCL's promise.
+    unsafe { data_path::isend(send, data, size, tag, memory, request) }
 }
 
 unsafe extern "C" fn isend_v9(
@@ -315,7 +315,7 @@ unsafe extern "C" fn isend_v9(
     request: *mut *mut c_void,
 ) -> NcclResult {
     // SAFETY: NCCL's promise.
-    guard("isend", || unsafe { data_path::isend(send, data, bytes, tag, memory, request) })
+    unsafe { data_path::isend(send, data, bytes, tag, memory, request) }
 }
 
 unsafe extern "C" fn isend_v10(
@@ -328,7 +328,7 @@ unsafe extern "C" fn isend_v10(
     request: *mut *mut c_void,
 ) -> NcclResult {
     // SAFETY: NCCL's promise.
-    guard("isend", || unsafe { data_path::isend(send, data, bytes, tag, memory, request) })
+    unsafe { data_path::isend(send, data, bytes, tag, memory, request) }
 }
 
 unsafe extern "C" fn irecv_v6(
@@ -340,14 +340,26 @@ unsafe extern "C" fn irecv_v6(
     memory: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
-    guard("irecv", || {
-        let buffers = Buffers { count, data, sizes, tags, memory };
-        // SAFETY: NCCL's promise, which before v9 does not include that the request may be read.
-        unsafe {
-            put("irecv", "the request", request, std::ptr::null_mut())?;
-            data_path::irecv(receive, buffers, request)
+    // What is too many is refused behind this.
+    let count_here = usize::try_from(count).unwrap_or(0);
+    let mut wide = [0; MAX_BUFFERS];
+    for (index, place) in wide.iter_mut().enumerate().take(if sizes.is_null() { 0 } else { count_here }) {
+        // SAFETY: NCCL's promise: as many as there are buffers.
+        let size = unsafe { *sizes.add(index) };
+        match usize::try_from(size) {
+            Ok(size) => *place = size,
+            Err(_) => return failed("irecv", negative_size("irecv", size)),
         }
-    })
+    }
+    let sizes = if sizes.is_null() { ptr::null_mut() } else { wide.as_mut_ptr() };
+    let buffers = Buffers { count, data, sizes, tags, memory };
+    // SAFETY: NCCL's promise, which before v9 does not include that the request may be read.
+    unsafe {
+        if !request.is_null() {
+            request.write(ptr::null_mut());
+        }
+        data_path::irecv(receive, buffers, ptr::null_mut(), request)
+    }
 }
 
 unsafe extern "C" fn irecv_v9(
@@ -361,7 +373,7 @@ unsafe extern "C" fn irecv_v9(
 ) -> NcclResult {
     let buffers = Buffers { count, data, sizes, tags, memory };
     // SAFETY: NCCL's promise.
-    guard("irecv", || unsafe { data_path::irecv(receive, buffers, request) })
+    unsafe { data_path::irecv(receive, buffers, ptr::null_mut(), request) }
 }
 
 unsafe extern "C" fn irecv_v10(
@@ -371,12 +383,12 @@ unsafe extern "C" fn irecv_v10(
     sizes: *mut usize,
     tags: *mut c_int,
     memory: *mut *mut c_void,
-    _profiler: *mut *mut c_void,
+    profiler: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
     let buffers = Buffers { count, data, sizes, tags, memory };
     // SAFETY: NCCL's promise.
-    guard("irecv", || unsafe { data_path::irecv(receive, buffers, request) })
+    unsafe { data_path::irecv(receive, buffers, profiler, request) }
 }
 
 unsafe extern "C" fn iflush(
@@ -387,14 +399,14 @@ unsafe extern "C" fn iflush(
     memory: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
-    let buffers = Buffers { count, data, sizes, tags: std::ptr::null_mut(), memory };
+    let buffers = Buffers { count, data, sizes, tags: ptr::null_mut(), memory };
     // SAFETY: NCCL's promise.
     guard("iflush", || unsafe { data_path::iflush(receive, &buffers, request) })
 }
 
 unsafe extern "C" fn test(request: *mut c_void, done: *mut c_int, sizes: *mut c_int) -> NcclResult {
     // SAFETY: NCCL's promise.
-    guard("test", || unsafe { data_path::test(request, done, sizes) })
+    unsafe { data_path::test(request, done, sizes) }
 }
 
 unsafe extern "C" fn close(comm: *mut c_void) -> NcclResult {

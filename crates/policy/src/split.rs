@@ -38,6 +38,8 @@ pub struct Split {
     split_min: u64,
     /// What each rail is owed, negative when it is ahead, in units of 2^-16 byte; within `due_limit` both ways.
     due: [i64; MAX_RAILS],
+    /// The largest amount of an active rail's due.
+    most_due: i64,
     /// The bound on dues. Whole messages of up to `split_min` bytes need eight times that to even out between eight rails; more
     /// would be a debt from a time that is over.
     due_limit: i64,
@@ -82,6 +84,7 @@ impl Split {
             weights,
             split_min,
             due: [0; MAX_RAILS],
+            most_due: 0,
             due_limit: due_limit.clamp(MIN_DUE_LIMIT, MAX_DUE_LIMIT),
             small_rail: plan.heaviest,
             small_bytes: 0,
@@ -151,6 +154,7 @@ impl Split {
         }
         let ideal = self.plan.ideal(bytes);
         let shares = self.pieces(bytes, &ideal);
+        self.most_due = 0;
         for rail in rails(self.plan.active) {
             self.owe(rail, ideal[rail].saturating_sub(in_due_units(shares.bytes[rail])));
         }
@@ -171,8 +175,8 @@ impl Split {
     pub fn planned_cts_rail(&self, slot: u32, usable: u8) -> Option<usize> {
         match self.plan.turn_count {
             _ if usable != self.plan.usable => None,
-            0 => None,
             1 => Some(usize::from(self.plan.turns[0])),
+            0 => None,
             count => Some(usize::from(self.plan.turns[(slot % count) as usize])),
         }
     }
@@ -182,6 +186,7 @@ impl Split {
     fn replan(&mut self, usable: u8) {
         self.settle();
         self.plan = Plan::new(&self.weights, usable);
+        self.most_due = rails(self.plan.active).map(|rail| self.due[rail].abs()).max().unwrap_or(0);
         self.small_rail = self.rail_for_small();
     }
 
@@ -191,6 +196,7 @@ impl Split {
         let bytes = std::mem::take(&mut self.small_bytes);
         if bytes > 0 {
             let ideal = self.plan.ideal(bytes);
+            self.most_due = 0;
             for rail in rails(self.plan.active) {
                 let carried = if rail == self.small_rail { in_due_units(bytes) } else { 0 };
                 self.owe(rail, ideal[rail].saturating_sub(carried));
@@ -199,9 +205,12 @@ impl Split {
         self.small_rail = self.rail_for_small();
     }
 
-    /// Adds to what a rail is owed.
+    /// Adds to what an active rail is owed; to that of all of them in turn, after `most_due` was set to 0.
+    #[inline]
     fn owe(&mut self, rail: usize, missing: i64) {
-        self.due[rail] = self.due[rail].saturating_add(missing).clamp(-self.due_limit, self.due_limit);
+        let due = self.due[rail].saturating_add(missing).clamp(-self.due_limit, self.due_limit);
+        self.due[rail] = due;
+        self.most_due = self.most_due.max(due.abs());
     }
 
     /// The rail for a message that travels whole: the heaviest, which has the lowest latency as a rule, until it is too far
@@ -215,40 +224,52 @@ impl Split {
     }
 
     /// Cuts a message into pieces as close to `ideal` plus the dues as granules and bounds allow.
+    #[inline]
     fn pieces(&self, bytes: u64, ideal: &[i64; MAX_RAILS]) -> Shares {
         let mut shares = Shares::default();
-        let correction = self.correction(bytes);
+        let payable = self.payable(bytes);
         let mut left = bytes;
         let mut end = None;
-        for rail in rails(self.plan.active) {
-            // The correction is at most 1, so what is owed now is at most the due.
-            let owed = ((i128::from(self.due[rail]) * correction) >> 32) as i64;
+        for rail in rails(self.plan.active & !(1 << self.plan.last)) {
+            let owed = payable.map_or(self.due[rail], |part| pay_back(self.due[rail], part));
             let wanted = ideal[rail].saturating_add(owed).max(0).unsigned_abs() / BYTE.unsigned_abs() + GRANULE / 2;
-            let mut piece = (wanted - wanted % GRANULE).min(left);
-            if rail == self.plan.last {
-                piece = left;
+            let piece = (wanted - wanted % GRANULE).min(left);
+            if piece >= GRANULE {
+                shares.bytes[rail] = piece;
+                shares.mask |= 1 << rail;
+                end = Some(rail);
+                left -= piece;
             }
-            // Less than a granule is not worth a piece of its own: the rail before takes it. There is one, or the
-            // message would be no longer than a granule.
-            let taker = if piece < GRANULE { end.unwrap_or(rail) } else { rail };
-            if piece == 0 {
-                continue;
-            }
-            shares.bytes[taker] += piece;
+        }
+        // Less than a granule is not worth a piece of its own: the rail before takes it. There is one, or the message would be
+        // no longer than a granule.
+        let taker = if left < GRANULE { end.unwrap_or(self.plan.last) } else { self.plan.last };
+        if left > 0 {
+            shares.bytes[taker] += left;
             shares.mask |= 1 << taker;
-            end = Some(taker);
-            left -= piece;
         }
         shares
     }
 
-    /// The part of every due that a message of `bytes` bytes pays back, in units of 2^-32. It is the same for all rails,
-    /// so that what one gains the others lose.
-    fn correction(&self, bytes: u64) -> i128 {
-        let most = rails(self.plan.active).map(|rail| self.due[rail].saturating_abs()).max().unwrap_or(0);
+    /// The part of every due that a message of `bytes` bytes pays back, in units of 2^-32; `None` for all of it. It is the same
+    /// for all rails, so that what one gains the others lose.
+    #[inline]
+    fn payable(&self, bytes: u64) -> Option<i64> {
         let bound = (scaled(bytes, self.plan.smallest_share) / 4).max(MIN_CORRECTION);
-        if most <= bound { 1 << 32 } else { (i128::from(bound) << 32) / i128::from(most) }
+        (self.most_due > bound).then(|| part_of(bound, self.most_due))
     }
+}
+
+/// `bound` / `due`, in units of 2^-32, where `due` is more.
+#[cold]
+fn part_of(bound: i64, due: i64) -> i64 {
+    ((i128::from(bound) << 32) / i128::from(due)) as i64
+}
+
+/// This part of a due; at most the due itself.
+#[cold]
+fn pay_back(due: i64, part: i64) -> i64 {
+    ((i128::from(due) * i128::from(part)) >> 32) as i64
 }
 
 impl Plan {

@@ -233,8 +233,9 @@ impl CtsStream {
         is_written(self.ring.line(place(number)), number)
     }
 
-    /// The buffer of the next slot, once it is there, if the slot has only one and that has this tag, as most have. It comes
-    /// from the peer and is checked; what is not like that is [`Self::take`]'s to look at. Nothing is taken yet.
+    /// The buffer of the next slot, once it is there, if the slot has only one and that has this tag, as most have. What is not
+    /// like that is [`Self::take`]'s to look at. Nothing is taken yet. Address and size come from the peer and are not
+    /// checked.
     #[inline]
     pub(crate) fn single(&self, slot: u8, tag: u32) -> Option<Single<'_>> {
         let line = self.ring.line(place(self.next));
@@ -242,12 +243,13 @@ impl CtsStream {
             return None;
         }
         let word = |index: usize| u64::from_le(line[index].load(Ordering::Relaxed));
-        let (address, size) = (word(0), word(1));
-        if word(2) != mixed(tag, slot, 0, 1) || size > MAX_MESSAGE_BYTES {
-            return None;
-        }
-        address.checked_add(size)?;
-        Some(Single { address, size, line })
+        (word(2) == mixed(tag, slot, 0, 1)).then(|| Single { address: word(0), size: word(1), line })
+    }
+
+    /// What [`Self::single`] has shown: a buffer of `size` bytes at `address`.
+    #[inline]
+    pub(crate) fn shown(&self, address: u64, size: u64) -> Single<'_> {
+        Single { address, size, line: self.ring.line(place(self.next)) }
     }
 
     /// Takes what [`Self::single`] has shown.

@@ -56,7 +56,7 @@ impl ImmediateLayout {
     /// Whether an immediate says that all `bytes` bytes of its message came with it, over the rail with this bit.
     #[inline]
     pub(crate) fn says_whole(self, bits: u32, rail_bit: u8, bytes: u32) -> bool {
-        let units = bytes.div_ceil(SPLIT_UNIT as u32);
+        let units = units(bytes);
         units < self.all_ones && bits & !0xff == units << self.shift | u32::from(rail_bit) << 8
     }
 
@@ -69,6 +69,12 @@ impl ImmediateLayout {
             size_q: bits >> self.shift,
         }
     }
+}
+
+/// A size of at most 1 GiB in units of 128 bytes, rounded up.
+#[inline]
+pub(crate) fn units(bytes: u32) -> u32 {
+    bytes.wrapping_add(SPLIT_UNIT as u32 - 1) / SPLIT_UNIT as u32
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The receiving end of a connection: from `irecv` and its CTS to the immediates of every active rail.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use railweave_fabric::{Fabric, MAX_RAILS, PostError, Rail, RailError, Region, Reports, WorkId};
@@ -75,8 +76,7 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 pub struct RecvConnection<F: Fabric> {
     rails: Rails<F>,
     split: Split,
-    slots: Slots,
-    spare: Spare,
+    inbox: Inbox,
     cts: CtsSource,
     /// Sequence number of the next receive.
     head: u32,
@@ -86,16 +86,22 @@ pub struct RecvConnection<F: Fabric> {
     entry_limit: u64,
     /// Oldest receive that is not known to be complete.
     oldest: u32,
-    /// Rails that may still owe the peer an acknowledgement.
-    owing: u8,
     /// The rail that completed a receive last: it is polled first.
     recent: u8,
     error: Option<Error>,
-    /// A report that ends the connection, on its way from the poll to `error`.
-    wrong: Option<Box<Wrong>>,
-    flushes: Flushes,
     link: Arc<Link>,
     peer: String,
+}
+
+/// What the rails' reports change.
+struct Inbox {
+    slots: Slots,
+    spare: Spare,
+    flushes: Flushes,
+    /// Rails that may still owe the peer an acknowledgement.
+    owing: u8,
+    /// A report that ends the connection, on its way from the poll to its error.
+    wrong: Option<Box<Wrong>>,
 }
 
 impl<F: Fabric> RecvConnection<F> {
@@ -107,18 +113,20 @@ impl<F: Fabric> RecvConnection<F> {
         }
         Self {
             split: Split::new(parts.weights, parts.config.split_min),
-            slots: Slots::new(parts.rails.count, parts.rails.usable, Records::new(parts.records)),
-            spare: Spare::new(&mut parts.rails, &parts.config),
+            inbox: Inbox {
+                slots: Slots::new(parts.rails.count, parts.rails.usable, Records::new(parts.records)),
+                spare: Spare::new(&mut parts.rails, &parts.config),
+                flushes: Flushes::new(parts.rails.flushing()),
+                owing: 0,
+                wrong: None,
+            },
             cts: CtsSource::new(parts.cts_shadow, parts.peer_cts),
-            flushes: Flushes::new(parts.rails.flushing()),
             head: 0,
             size_below: MAX_MESSAGE_BYTES + 1,
             entry_limit: cts::ENTRIES,
             oldest: 0,
-            owing: 0,
             recent: parts.rails.usable.trailing_zeros() as u8,
             error: None,
-            wrong: None,
             rails: parts.rails,
             link: parts.link,
             peer: parts.peer,
@@ -164,8 +172,8 @@ impl<F: Fabric> RecvConnection<F> {
     #[inline(always)]
     pub fn irecv_quick(&mut self, buffer: &Incoming<'_>, optional: bool) -> Option<RecvRequest> {
         let (index, first) = (self.head as u8, self.cts.next());
-        let is_free = self.slots.get(index).state == State::Free;
-        if buffer.size >= self.size_below || !is_free || first >= self.entry_limit || !self.spare.is_any() {
+        let is_free = self.inbox.slots.get(index).state == State::Free;
+        if buffer.size >= self.size_below || !is_free || first >= self.entry_limit || !self.inbox.spare.is_any() {
             return None;
         }
         let rail = self.split.planned_cts_rail(self.head, self.rails.usable)?;
@@ -174,13 +182,13 @@ impl<F: Fabric> RecvConnection<F> {
             return None;
         }
         let write = self.cts.take_one(&entry(buffer, index, 0, 1), state);
-        let slot = self.slots.open(index, 1, optional && F::ONE_SIDED, first);
+        let slot = self.inbox.slots.open(index, 1, optional && F::ONE_SIDED, first);
         slot.capacities[0] = buffer.size;
         if !buffer.keys.host {
             slot.flushable = true;
             slot.addresses[0] = buffer.address;
         }
-        self.spare.handle_opened();
+        self.inbox.spare.handle_opened();
         self.head = self.head.wrapping_add(1);
         if let Err(error) = state.rail.post_first(&write) {
             self.post_failed(rail, error);
@@ -213,7 +221,7 @@ impl<F: Fabric> RecvConnection<F> {
             return self.no_room();
         }
         let index = self.head as u8;
-        let slot = self.slots.open(index, count as u8, optional && F::ONE_SIDED, self.cts.next());
+        let slot = self.inbox.slots.open(index, count as u8, optional && F::ONE_SIDED, self.cts.next());
         for (number, buffer) in buffers.iter().enumerate() {
             slot.capacities[number] = buffer.size;
             slot.flushable |= !buffer.keys.host;
@@ -223,7 +231,7 @@ impl<F: Fabric> RecvConnection<F> {
         if let Err(error) = self.cts.post(self.rails.get_mut(rail), count as u64) {
             return Err(self.post_failed(rail, error));
         }
-        self.spare.handle_opened();
+        self.inbox.spare.handle_opened();
         self.head = self.head.wrapping_add(1);
         Ok(Some(RecvRequest(u16::from(index))))
     }
@@ -252,31 +260,32 @@ impl<F: Fabric> RecvConnection<F> {
         if request.index() >= SLOTS {
             return Err(false);
         }
-        if self.slots.get(request.index() as u8).state == State::Complete {
+        if self.inbox.slots.get(request.index() as u8).state == State::Complete {
             return Ok(());
         }
-        // Where both ends must poll for anything to move, every rail is. An error is kept, and `test_rest` looks for it.
-        if !F::ONE_SIDED || self.error.is_some() {
+        // Where both ends must poll for anything to move, every rail is.
+        if !F::ONE_SIDED {
             return Err(false);
         }
+        // An error is kept, and `test_rest` looks for it.
         let moved = self.poll_rail(usize::from(self.recent)).unwrap_or(true);
-        if self.slots.get(request.index() as u8).state == State::Complete { Ok(()) } else { Err(moved) }
+        if self.inbox.slots.get(request.index() as u8).state == State::Complete { Ok(()) } else { Err(moved) }
     }
 
     /// Ends a receive that is complete. None while `may_owe` forbids that.
     #[inline(always)]
     pub fn take_sizes(&mut self, request: RecvRequest, may_owe: bool) -> Option<&[u64]> {
         // As long as others wait, the caller comes back; who has nothing to wait for may never do so.
-        if !F::ONE_SIDED && (!may_owe || !self.slots.is_waited_for(self.head)) && !self.acknowledge() {
+        if !F::ONE_SIDED && (!may_owe || !self.inbox.slots.is_waited_for(self.head)) && !self.acknowledge() {
             return None;
         }
         let index = request.index() as u8;
-        let slot = self.slots.get_mut(index);
+        let slot = self.inbox.slots.get_mut(index);
         slot.state = State::Free;
         if slot.flushable {
             self.remember_rails(index);
         }
-        let slot = self.slots.get(index);
+        let slot = self.inbox.slots.get(index);
         Some(&slot.sizes[..usize::from(slot.count)])
     }
 
@@ -296,17 +305,17 @@ impl<F: Fabric> RecvConnection<F> {
         let polled = if F::ONE_SIDED { 1 << self.recent } else { 0 };
         for rail in bits(self.rails.usable & !polled) {
             moved |= self.poll_rail(rail)?;
-            if F::ONE_SIDED && self.slots.get(index).state == State::Complete {
+            if F::ONE_SIDED && self.inbox.slots.get(index).state == State::Complete {
                 self.recent = rail as u8;
                 break;
             }
         }
-        let slot = self.slots.get(index);
+        let slot = self.inbox.slots.get(index);
         match slot.state {
             State::Complete => Ok(self.take_sizes(request, may_owe)),
             State::Open if slot.optional => {
-                self.slots.report_early(index);
-                Ok(Some(self.slots.capacities(index)))
+                self.inbox.slots.report_early(index);
+                Ok(Some(self.inbox.slots.capacities(index)))
             }
             State::Open => {
                 if !moved {
@@ -327,7 +336,7 @@ impl<F: Fabric> RecvConnection<F> {
         if self.error.is_some() {
             return Err(self.broken());
         }
-        let Some(index) = self.flushes.begin(buffers)? else {
+        let Some(index) = self.inbox.flushes.begin(buffers)? else {
             return Ok(Flushed::Nothing);
         };
         self.post_flush(index)?;
@@ -346,9 +355,9 @@ impl<F: Fabric> RecvConnection<F> {
 
     /// The rail for the CTS of one more receive of `count` buffers; None when there is no room for that.
     fn find_room(&mut self, count: usize) -> Option<usize> {
-        let free = self.slots.get(self.head as u8).state == State::Free || planted(Plant::SlotReusedEarly);
+        let free = self.inbox.slots.get(self.head as u8).state == State::Free || planted(Plant::SlotReusedEarly);
         let end = self.cts.next() + count as u64;
-        if free && (end <= self.entry_limit || self.raise_limit(end)) && (self.spare.is_any() || self.refill()) {
+        if free && (end <= self.entry_limit || self.raise_limit(end)) && (self.inbox.spare.is_any() || self.refill()) {
             self.split.cts_rail(self.head, self.rails.usable)
         } else {
             None
@@ -358,8 +367,8 @@ impl<F: Fabric> RecvConnection<F> {
     /// Posts generic receives; whether there are enough for one more slot then, on every rail.
     #[cold]
     fn refill(&mut self) -> bool {
-        self.spare.refill(&mut self.rails, self.slots.open_count(self.head));
-        self.spare.is_any() || planted(Plant::ReceiveNotReserved)
+        self.inbox.spare.refill(&mut self.rails, self.inbox.slots.open_count(self.head));
+        self.inbox.spare.is_any() || planted(Plant::ReceiveNotReserved)
     }
 
     /// Whether the ring has room for CTS entries below `end`, when one looks which receives are complete by now.
@@ -370,7 +379,7 @@ impl<F: Fabric> RecvConnection<F> {
             self.oldest = self.head.wrapping_sub(SLOTS as u32);
         }
         while self.oldest != self.head {
-            let oldest = self.slots.get(self.oldest as u8);
+            let oldest = self.inbox.slots.get(self.oldest as u8);
             self.entry_limit = oldest.first_entry + cts::ENTRIES;
             if end <= self.entry_limit || planted(Plant::CtsRingOverwritten) {
                 return true;
@@ -415,21 +424,15 @@ impl<F: Fabric> RecvConnection<F> {
     fn poll_rail(&mut self, rail: usize) -> Result<bool, Error> {
         let usable = self.rails.usable;
         let state = self.rails.get_mut(rail);
-        let mut arrivals = Arrivals {
-            slots: &mut self.slots,
-            spare: &mut self.spare,
-            flushes: &mut self.flushes,
+        let mut arrivals = Arrivals::<F> {
+            inbox: &mut self.inbox,
             pool: &mut state.pool,
             info: &state.info,
             bit: attributed(state.bit, usable),
-            received: false,
-            wrong: &mut self.wrong,
+            fabric: PhantomData,
         };
         let moved = state.rail.report(POLL_BATCH, &mut arrivals);
-        if !F::ONE_SIDED && arrivals.received {
-            self.owing |= 1 << rail;
-        }
-        if self.wrong.is_some() {
+        if self.inbox.wrong.is_some() {
             return Err(self.handle_wrong(rail));
         }
         Ok(moved)
@@ -439,11 +442,11 @@ impl<F: Fabric> RecvConnection<F> {
     #[cold]
     #[inline(never)]
     fn handle_wrong(&mut self, rail: usize) -> Error {
-        let error = match self.wrong.take().map(|wrong| *wrong) {
+        let error = match self.inbox.wrong.take().map(|wrong| *wrong) {
             None => return self.broken(),
             Some(Wrong::Failed { lane, error }) => self.rails.failure(rail, lane, &error, &self.peer),
             Some(Wrong::Received { bits, what }) => {
-                let immediate = self.slots.layout().decode(bits);
+                let immediate = self.inbox.slots.layout().decode(bits);
                 Error::protocol(format!(
                     "{} to {}: immediate {bits:#010x} (slot {}, mask {:#b}, size_q {:#x}): {what}; the peer breaks the \
                      protocol",
@@ -461,34 +464,34 @@ impl<F: Fabric> RecvConnection<F> {
     /// Whether the peer may be waiting for acknowledgements that were put off.
     #[inline]
     pub fn owes(&self) -> bool {
-        !F::ONE_SIDED && self.owing != 0
+        !F::ONE_SIDED && self.inbox.owing != 0
     }
 
     /// Sends the acknowledgements that rails have put off; whether all are on their way.
     #[inline]
     pub fn acknowledge(&mut self) -> bool {
         if !F::ONE_SIDED {
-            for rail in bits(self.owing) {
+            for rail in bits(self.inbox.owing) {
                 if self.rails.get_mut(rail).rail.acknowledge() {
-                    self.owing &= !(1 << rail);
+                    self.inbox.owing &= !(1 << rail);
                 }
             }
         }
-        F::ONE_SIDED || self.owing == 0
+        F::ONE_SIDED || self.inbox.owing == 0
     }
 
     /// Keeps which rails wrote into a slot's GPU buffers: NCCL flushes buffers, not requests.
     fn remember_rails(&mut self, index: u8) {
-        let slot = self.slots.get(index);
+        let slot = self.inbox.slots.get(index);
         for address in &slot.addresses[..usize::from(slot.count)] {
             if *address != 0 {
-                self.flushes.remember(*address, slot.expected);
+                self.inbox.flushes.remember(*address, slot.expected);
             }
         }
     }
 
     fn post_flush(&mut self, index: usize) -> Result<(), Error> {
-        match self.flushes.post(index, &mut self.rails) {
+        match self.inbox.flushes.post(index, &mut self.rails) {
             Ok(()) => Ok(()),
             Err((rail, error)) => Err(self.post_failed(rail, error)),
         }
@@ -498,12 +501,12 @@ impl<F: Fabric> RecvConnection<F> {
         if self.error.is_some() {
             return Err(self.broken());
         }
-        if !self.flushes.is_under_way(index) {
+        if !self.inbox.flushes.is_under_way(index) {
             return Err(not_under_way(SLOTS + index));
         }
         let moved = self.poll()?;
         self.post_flush(index)?;
-        if self.flushes.finish(index) {
+        if self.inbox.flushes.finish(index) {
             return Ok(true);
         }
         if !moved {
@@ -539,18 +542,14 @@ impl<F: Fabric> RecvConnection<F> {
     }
 }
 
-/// Takes what one rail reports. The first report that ends the connection is kept, and nothing behind it counts.
-struct Arrivals<'a> {
-    slots: &'a mut Slots,
-    spare: &'a mut Spare,
-    flushes: &'a mut Flushes,
+/// Takes what one rail reports. The first report that ends the connection is kept.
+struct Arrivals<'a, F> {
+    inbox: &'a mut Inbox,
     pool: &'a mut Pool,
     info: &'a RailInfo,
     /// The rail's bit in masks.
     bit: u8,
-    /// An immediate came, which the peer may want acknowledged.
-    received: bool,
-    wrong: &'a mut Option<Box<Wrong>>,
+    fabric: PhantomData<F>,
 }
 
 /// A report that ends the connection.
@@ -559,16 +558,13 @@ enum Wrong {
     Received { bits: u32, what: Error },
 }
 
-impl Reports for Arrivals<'_> {
+impl<F: Fabric> Reports for Arrivals<'_, F> {
     #[inline(always)]
     fn handle_sent(&mut self, id: WorkId) {
-        if self.wrong.is_some() {
-            return;
-        }
         match Work::from_id(id) {
             Some(Work::Cts) => {}
             Some(Work::Flush { request, generation }) => {
-                self.flushes.handle_sent(usize::from(request), generation, self.info.index);
+                self.inbox.flushes.handle_sent(usize::from(request), generation, self.info.index);
             }
             _ => panic!("a receiver got a completion of work that it never posts: {:#x}", id.0),
         }
@@ -576,30 +572,33 @@ impl Reports for Arrivals<'_> {
 
     #[inline(always)]
     fn handle_received(&mut self, lane: u8, immediate: u32, bytes: u32) {
-        if self.wrong.is_some() {
-            return;
+        if !F::ONE_SIDED {
+            self.inbox.owing |= self.bit;
         }
-        self.received = true;
-        self.spare.handle_taken(self.pool);
+        self.inbox.spare.handle_taken(self.pool);
         self.info.counters.count_received(u64::from(bytes));
-        if self.pool.per_slot == 1 && self.slots.handle_whole(self.bit, immediate, bytes) {
-            self.spare.handle_completed();
+        if self.pool.per_slot == 1 && self.inbox.slots.handle_whole(self.bit, immediate, bytes) {
+            self.inbox.spare.handle_completed();
             return;
         }
         let from = Source { bit: self.bit, lane, stripes: self.pool.per_slot };
-        match self.slots.handle_part(from, immediate, bytes) {
-            Ok(true) => self.spare.handle_completed(),
+        match self.inbox.slots.handle_part(from, immediate, bytes) {
+            Ok(true) => self.inbox.spare.handle_completed(),
             Ok(false) => {}
-            Err(what) => *self.wrong = Some(Box::new(Wrong::Received { bits: immediate, what })),
+            Err(what) => keep(&mut self.inbox.wrong, || Wrong::Received { bits: immediate, what }),
         }
     }
 
     #[inline(always)]
     fn handle_failed(&mut self, lane: u8, _id: Option<WorkId>, error: Box<RailError>) {
-        if self.wrong.is_none() {
-            *self.wrong = Some(Box::new(Wrong::Failed { lane, error }));
-        }
+        keep(&mut self.inbox.wrong, || Wrong::Failed { lane, error });
     }
+}
+
+/// Keeps the first report that ends the connection.
+#[cold]
+fn keep(place: &mut Option<Box<Wrong>>, wrong: impl FnOnce() -> Wrong) {
+    place.get_or_insert_with(|| Box::new(wrong()));
 }
 
 /// The CTS entry of a buffer.

@@ -8,8 +8,9 @@ use railweave_fabric::{
 use railweave_policy::{Piece, Shares, Split};
 
 use crate::connection::{POLL_BATCH, Rails, Work, bits};
-use crate::cts::{CtsEntry, CtsStream, Single};
+use crate::cts::{CtsEntry, CtsStream};
 use crate::handshake::longest_chain;
+use crate::immediate::units;
 use crate::plant::{Plant, planted, said_mask, shared};
 use crate::record::{self, RecordSource};
 use crate::requests::{REQUESTS, Requests};
@@ -191,6 +192,12 @@ impl<F: Fabric> SendConnection<F> {
         self.rails.infos()
     }
 
+    /// Whether [`Self::take_cut`] has something to report.
+    #[inline]
+    pub fn has_cut(&self) -> bool {
+        self.cut.is_some()
+    }
+
     /// The first message on this connection that was cut because its receive was shorter; reported once.
     pub fn take_cut(&mut self) -> Option<Cut> {
         self.cut.take()
@@ -208,11 +215,11 @@ impl<F: Fabric> SendConnection<F> {
         }
     }
 
-    /// Nearly all messages: the oldest receive has one buffer, with the message's tag and room for it, and one rail of one
-    /// lane carries it in one write. So what the CTS entry says goes straight into the write. None where anything is not
-    /// like that: then nothing has changed, and [`Self::isend_rest`] takes the message.
+    /// Nearly all messages: the oldest receive has one buffer, with the message's tag and room for it, and one write carries the
+    /// message on each active rail. So what the CTS entry says goes straight into the writes. None where anything is not like
+    /// that: then nothing has changed, and [`Self::isend_rest`] takes the message.
     ///
-    /// When the write cannot be posted although there is room, the connection is broken: the next call says so.
+    /// When a write cannot be posted although there is room, the connection is broken: the next call says so.
     #[inline(always)]
     pub fn isend_quick(&mut self, message: &Outgoing<'_>) -> Option<SendRequest> {
         let sequence = self.head;
@@ -223,12 +230,19 @@ impl<F: Fabric> SendConnection<F> {
             return None;
         }
         let receive = self.cts.single(sequence as u8, message.tag)?;
-        let rail = self.split.whole(message.size, self.rails.usable)?;
-        let state = self.rails.get_mut(rail);
-        if message.size > receive.size || state.lanes != 1 || state.rail.send_room(0) == 0 {
+        if message.size > receive.size || receive.address.checked_add(message.size).is_none() {
             return None;
         }
-        let write = Common::new(message, &receive, sequence).write(
+        let Some(rail) = self.split.whole(message.size, self.rails.usable) else {
+            let to = receive.address;
+            return self.isend_split(message.address, message.size, message.keys, to);
+        };
+        let state = self.rails.get_mut(rail);
+        if state.lanes != 1 || state.rail.send_room(0) == 0 {
+            let to = receive.address;
+            return self.isend_split(message.address, message.size, message.keys, to);
+        }
+        let write = Common::new(message, receive.address, sequence).write(
             Piece { rail, offset: 0, bytes: message.size },
             receive.key(key_of(rail)),
             self.layout,
@@ -245,46 +259,59 @@ impl<F: Fabric> SendConnection<F> {
         Some(request)
     }
 
+    /// [`Self::isend_quick`] on several rails, or several lanes, to the receive at `to` that the next CTS entry names. Takes the
+    /// message in pieces: so it need not lie in memory for those that do not come here.
+    #[inline(never)]
+    fn isend_split(&mut self, address: u64, size: u64, keys: &MemoryKeys, to: u64) -> Option<SendRequest> {
+        let sequence = self.head;
+        if !self.has_room() {
+            return None;
+        }
+        let receive = self.cts.shown(to, size);
+        let shares = shared(self.split.split(size, self.rails.usable));
+        let common = Common::new(&Outgoing { address, size, tag: 0, keys }, to, sequence);
+        let (mut offset, mut owed) = (0, 0);
+        for rail in bits(shares.mask) {
+            let bytes = shares.bytes[rail % MAX_RAILS];
+            let write =
+                common.write(Piece { rail, offset, bytes }, receive.key(key_of(rail)), self.layout, shares.mask);
+            let state = self.rails.get_mut(rail);
+            let posted = match state.lanes {
+                1 => state.rail.post_first(&write),
+                lanes => state.rail.post(lane_of(sequence, lanes), &[write]),
+            };
+            if let Err(error) = posted {
+                self.post_failed(rail, error);
+                return None;
+            }
+            state.info.counters.count_data(1, bytes);
+            offset += bytes;
+            owed += 1;
+        }
+        self.cts.take_single();
+        self.head = sequence.wrapping_add(1);
+        Some(SendRequest(self.requests.post_one(sequence, owed, size)))
+    }
+
+    /// Whether every rail has room for one write of the next slot.
+    #[inline]
+    fn has_room(&self) -> bool {
+        bits(self.rails.usable).all(|rail| {
+            let state = self.rails.get(rail);
+            state.rail.send_room(lane_of(self.head, state.lanes)) > 0
+        })
+    }
+
     /// [`Self::isend`] of what [`Self::isend_quick`] did not take.
     ///
     /// # Errors
     /// As [`Self::isend`].
     #[inline(never)]
     pub fn isend_rest(&mut self, message: &Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
-        let sequence = self.head;
-        let is_one_write = message.size < self.one_write_below && self.requests.is_place_free(sequence);
-        if !is_one_write || planted(Plant::EmptyNotSent) && message.size == 0 {
-            return self.isend_any(message);
-        }
-        let receive = match self.cts.single(sequence as u8, message.tag) {
-            Some(receive) if message.size <= receive.size => receive,
-            _ => return self.isend_any(message),
-        };
-        let has_room = |rail: usize| {
-            let state = self.rails.get(rail);
-            state.rail.send_room(lane_of(sequence, state.lanes)) > 0
-        };
-        if !bits(self.rails.usable).all(has_room) {
+        if self.error.is_none() && !self.has_room() {
             return self.no_room();
         }
-        let shares = shared(self.split.split(message.size, self.rails.usable));
-        let common = Common::new(message, &receive, sequence);
-        for piece in shares.pieces() {
-            let write = common.write(piece, receive.key(key_of(piece.rail)), self.layout, shares.mask);
-            let state = self.rails.get_mut(piece.rail);
-            let posted = match state.lanes {
-                1 => state.rail.post_first(&write),
-                lanes => state.rail.post(lane_of(sequence, lanes), &[write]),
-            };
-            if let Err(error) = posted {
-                return Err(self.post_failed(piece.rail, error));
-            }
-            state.info.counters.count_data(1, piece.bytes);
-        }
-        self.cts.take_single();
-        self.head = sequence.wrapping_add(1);
-        let owed = shares.mask.count_ones() as u8;
-        Ok(Some(SendRequest(self.requests.post_one(sequence, owed, message.size))))
+        self.isend_any(message)
     }
 
     /// Any message: it waits in its slot until the slot has all its buffers.
@@ -356,7 +383,7 @@ impl<F: Fabric> SendConnection<F> {
             return Ok(size);
         }
         // An error is kept, and `test_rest` looks for it.
-        let moved = self.error.is_none() && self.poll_rail(usize::from(self.recent)).unwrap_or(true);
+        let moved = self.poll_rail(usize::from(self.recent)).unwrap_or(true);
         self.requests.release(request.0).ok_or(moved)
     }
 
@@ -655,14 +682,14 @@ struct Common<'a> {
 }
 
 impl<'a> Common<'a> {
-    /// Of a message to this receive, whose size an immediate can say.
+    /// Of a message to the receive at this address, whose size an immediate can say.
     #[inline(always)]
-    fn new(message: &Outgoing<'a>, receive: &Single<'_>, sequence: u32) -> Self {
+    fn new(message: &Outgoing<'a>, to: u64, sequence: u32) -> Self {
         Self {
             message: *message,
-            to: receive.address,
+            to,
             slot: sequence as u8,
-            size_q: message.size.div_ceil(SPLIT_UNIT) as u32,
+            size_q: units(message.size as u32),
             id: Work::Data(sequence).id(),
         }
     }
@@ -677,7 +704,7 @@ impl<'a> Common<'a> {
                 length: piece.bytes as u32,
                 key: self.message.keys.local[piece.rail % MAX_RAILS],
             },
-            remote: RemoteSlice { address: self.to + piece.offset, key },
+            remote: RemoteSlice { address: self.to.wrapping_add(piece.offset), key },
             immediate: Some(layout.encode(immediate)),
             signalled: true,
             host: self.message.keys.host,

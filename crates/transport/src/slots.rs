@@ -140,9 +140,7 @@ impl Slots {
     #[inline(always)]
     pub(crate) fn handle_whole(&mut self, rail_bit: u8, bits: u32, bytes: u32) -> bool {
         let slot = &mut self.slots[usize::from(bits as u8)];
-        let is_whole = slot.state == State::Open
-            && slot.count == 1
-            && slot.expected == 0
+        let is_whole = slot.is_fresh_single()
             && u64::from(bytes) <= slot.capacities[0]
             && self.layout.says_whole(bits, rail_bit, bytes);
         if is_whole {
@@ -161,14 +159,10 @@ impl Slots {
     /// What is wrong, where the peer breaks the protocol.
     #[inline(never)]
     pub(crate) fn handle_part(&mut self, from: Source, bits: u32, bytes: u32) -> Result<bool, Error> {
-        let all_ones = self.layout.all_ones();
         let immediate = self.layout.decode(bits);
         let slot = &mut self.slots[usize::from(immediate.slot)];
-        let lanes = match stripes(immediate.size_q, all_ones) {
-            true if !planted(Plant::DoneBeforeLastLane) => u32::from(from.stripes),
-            _ => 1,
-        };
-        if let Some(what) = slot.wrong_with(&immediate, self.usable, from, lanes)
+        let is_striped = from.stripes > 1 && stripes(immediate.size_q, self.layout.all_ones());
+        if let Some(what) = slot.wrong_with(&immediate, self.usable, from, is_striped)
             && checks()
         {
             return Err(Error::protocol(what));
@@ -176,9 +170,7 @@ impl Slots {
         if slot.expected == 0 {
             slot.begin(&immediate);
         }
-        let seen = &mut slot.lanes_seen[from.rail()];
-        *seen |= 1 << from.lane;
-        if seen.count_ones() >= lanes {
+        if !is_striped || slot.is_last_lane(from) || planted(Plant::DoneBeforeLastLane) {
             slot.seen |= from.bit;
         }
         slot.bytes += u64::from(bytes);
@@ -232,6 +224,13 @@ impl Slots {
 }
 
 impl Slot {
+    /// Whether it is open with one buffer, and no immediate has come. The four bytes make one word to compare.
+    #[inline]
+    fn is_fresh_single(&self) -> bool {
+        let word = [self.state as u8, self.count, self.expected, u8::from(self.flushable)];
+        u32::from_le_bytes(word) & 0x00ff_ffff == u32::from_le_bytes([State::Open as u8, 1, 0, 0])
+    }
+
     /// Its first immediate, of several or of a kind that takes more than one look.
     fn begin(&mut self, immediate: &Immediate) {
         self.expected = immediate.mask;
@@ -241,20 +240,29 @@ impl Slot {
         self.lanes_seen = [0; MAX_RAILS];
     }
 
-    /// What is wrong with an immediate of this slot that came from there, where the rail uses `lanes` lanes.
-    fn wrong_with(&self, immediate: &Immediate, usable: u8, from: Source, lanes: u32) -> Option<&'static str> {
-        let seen = if self.expected == 0 { 0 } else { self.lanes_seen[from.rail()] };
+    /// A lane of a rail has spoken. Whether that was the last one.
+    fn is_last_lane(&mut self, from: Source) -> bool {
+        let seen = &mut self.lanes_seen[from.rail()];
+        *seen |= 1 << from.lane;
+        seen.count_ones() >= u32::from(from.stripes)
+    }
+
+    /// What is wrong with an immediate of this slot that came from there, on each lane of the rail where the message
+    /// `is_striped`.
+    fn wrong_with(&self, immediate: &Immediate, usable: u8, from: Source, is_striped: bool) -> Option<&'static str> {
         if !matches!(self.state, State::Open | State::Early) {
             Some("the slot has no open receive")
         } else if immediate.mask & !usable != 0 {
             Some("the mask names a rail that this connection does not have")
         } else if immediate.mask & from.bit == 0 {
             Some("the mask lacks the rail that it came on")
-        } else if self.expected != 0 && self.expected != immediate.mask {
+        } else if self.expected == 0 {
+            None
+        } else if self.expected != immediate.mask {
             Some("an earlier immediate of the slot had another mask")
-        } else if self.expected != 0 && self.size_q != immediate.size_q {
+        } else if self.size_q != immediate.size_q {
             Some("an earlier immediate of the slot had another size_q")
-        } else if seen & 1 << from.lane != 0 || seen.count_ones() >= lanes {
+        } else if self.seen & from.bit != 0 || is_striped && self.lanes_seen[from.rail()] & 1 << from.lane != 0 {
             Some("the rail has spoken for this slot before")
         } else {
             None

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
+use railweave_abi::stand_in::DeviceCounts;
 use railweave_fabric_verbs::sys;
 
 use crate::complaints::{complain, last};
@@ -42,7 +43,21 @@ pub(crate) unsafe extern "C" fn stand_in_describe(text: *const c_char) -> c_int 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn stand_in_counts(counts: *mut Counts) {
     // SAFETY: the caller vouches for it.
-    unsafe { counts.write(world::lock().counts()) };
+    unsafe { counts.write(Counts::sum(world::lock().counts().values())) };
+}
+
+/// As [`stand_in_counts`], for each device, in the order of their names, as far as there is room. Answers how many there are.
+///
+/// # Safety
+/// `devices` must have room for `room` devices.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn stand_in_device_counts(devices: *mut DeviceCounts, room: usize) -> usize {
+    let counts = world::lock().counts();
+    for (index, (name, counts)) in counts.iter().take(room).enumerate() {
+        // SAFETY: the caller vouches for the room.
+        unsafe { devices.add(index).write(counts.of_device(name)) };
+    }
+    counts.len()
 }
 
 /// What is open.

@@ -3,7 +3,10 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
+
+use railweave_abi::stand_in::STAND_IN_NAME;
 
 /// The archive that cargo built from this crate, without what cargo adds to the name.
 const ARCHIVE: &str = "librailweave_verbs_stand_in";
@@ -55,6 +58,7 @@ const VERSIONS: &[(&str, &[&str])] = &[
 const OWN: &[&str] = &[
     "stand_in_describe",
     "stand_in_counts",
+    "stand_in_device_counts",
     "stand_in_open",
     "stand_in_queue_pairs",
     "stand_in_queue_pair",
@@ -133,13 +137,14 @@ pub fn link(absent: &[&str]) -> Result<PathBuf, LinkError> {
     if modified(&library).is_some_and(|linked| linked > built) {
         return Ok(library);
     }
-    // Programs that link at the same time each move a whole library into place.
-    let process = std::process::id();
-    let script = library.with_extension(format!("{process}.map"));
-    let unfinished = library.with_extension(format!("{process}.so"));
+    // Programs and threads that link at the same time each move a whole library into place.
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let call = format!("{}-{}", std::process::id(), CALLS.fetch_add(1, Ordering::Relaxed));
+    let script = library.with_extension(format!("{call}.map"));
+    let unfinished = library.with_extension(format!("{call}.so"));
     std::fs::write(&script, version_script(&absent)).map_err(|source| file(&script, source))?;
     let mut linker = Command::new("cc");
-    linker.args(["-shared", "-o"]).arg(&unfinished).arg("-Wl,-soname,libibverbs-stand-in.so");
+    linker.args(["-shared", "-o"]).arg(&unfinished).arg(format!("-Wl,-soname,{}", STAND_IN_NAME.to_string_lossy()));
     let mut versions = std::ffi::OsString::from("-Wl,--version-script=");
     versions.push(&script);
     // What is loaded stays: its thread-local values have destructors.

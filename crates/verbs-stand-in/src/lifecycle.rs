@@ -200,7 +200,7 @@ impl World {
         next_epoch();
         self.let_transfers_finish();
         pair.forget_completions();
-        pair.count(&mut self.past);
+        pair.count(self.past(entry.context)?);
         self.context(entry.context)?.events.forget(Source::Qp(address));
         self.add_users(&entry, -1);
         self.carry_on();

@@ -1,9 +1,11 @@
 //! The shared library as those who test with it see it.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::transmute;
 use std::path::Path;
 
+use railweave_abi::stand_in::{DEVICE_COUNTS_SYMBOL, DeviceCounts, DeviceCountsFn};
 use railweave_fabric_verbs::sys;
 
 use crate::inspection::{LINK_CUT, LINK_MEND, LINK_TIME_OUT};
@@ -37,6 +39,7 @@ pub struct NoSuchThing(String);
 pub struct StandIn {
     describe: unsafe extern "C" fn(*const c_char) -> c_int,
     counts: unsafe extern "C" fn(*mut Counts),
+    device_counts: DeviceCountsFn,
     open: unsafe extern "C" fn(*mut Open),
     queue_pairs: unsafe extern "C" fn(*mut u32, usize) -> usize,
     queue_pair: unsafe extern "C" fn(u32, *mut QpReport) -> c_int,
@@ -77,6 +80,7 @@ impl StandIn {
                     c"stand_in_describe",
                 )?),
                 counts: transmute::<*mut c_void, unsafe extern "C" fn(*mut Counts)>(find(c"stand_in_counts")?),
+                device_counts: transmute::<*mut c_void, DeviceCountsFn>(find(DEVICE_COUNTS_SYMBOL)?),
                 open: transmute::<*mut c_void, unsafe extern "C" fn(*mut Open)>(find(c"stand_in_open")?),
                 queue_pairs: transmute::<*mut c_void, unsafe extern "C" fn(*mut u32, usize) -> usize>(find(
                     c"stand_in_queue_pairs",
@@ -127,6 +131,21 @@ impl StandIn {
         // SAFETY: the place is writable.
         unsafe { (self.counts)(&raw mut counts) };
         counts
+    }
+
+    /// What has been done with each device since the library was loaded.
+    #[must_use]
+    pub fn device_counts(&self) -> BTreeMap<String, DeviceCounts> {
+        let mut devices = Vec::new();
+        loop {
+            // SAFETY: there is room for as many devices as the vector has.
+            let count = unsafe { (self.device_counts)(devices.as_mut_ptr(), devices.len()) };
+            if count <= devices.len() {
+                devices.truncate(count);
+                return devices.into_iter().map(|counts| (name_of(&counts), counts)).collect();
+            }
+            devices.resize(count, DeviceCounts::ZERO);
+        }
     }
 
     /// What is open; [`Open::default`] after a clean shutdown.
@@ -282,6 +301,11 @@ impl StandIn {
 /// A device's name for C; one with a zero byte is nobody's, and so is the empty one.
 fn c_name(device: &str) -> CString {
     CString::new(device).unwrap_or_default()
+}
+
+/// The name of a device that was counted; it ends with a zero byte.
+fn name_of(counts: &DeviceCounts) -> String {
+    CStr::from_bytes_until_nul(&counts.device).unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn answer(status: c_int, what: impl FnOnce() -> String) -> Result<(), NoSuchThing> {

@@ -99,8 +99,9 @@ impl World {
             complain(format_args!("a completion queue is destroyed while {} queue pairs report to it", used.users));
             return Err(libc::EBUSY);
         }
-        self.context(used.context)?.events.forget(Source::Cq(address));
-        completion_queue(address).count(&mut self.past);
+        let context = used.context;
+        self.context(context)?.events.forget(Source::Cq(address));
+        completion_queue(address).count(self.past(context)?);
         self.completion_queues.remove(&address);
         Ok(())
     }
@@ -112,9 +113,10 @@ impl World {
             complain(format_args!("a shared receive queue is destroyed while {} queue pairs use it", used.users));
             return Err(libc::EBUSY);
         }
-        self.context(used.context)?.events.forget(Source::Srq(address));
+        let context = used.context;
+        self.context(context)?.events.forget(Source::Srq(address));
         let queue = shared_receive_queue(address);
-        queue.queue.count(&mut self.past);
+        queue.queue.count(self.past(context)?);
         self.leave_domain(queue.public.pd.addr());
         self.shared_receive_queues.remove(&address);
         Ok(())

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 
+use railweave_abi::stand_in::DeviceCounts;
 use railweave_fabric_verbs::sys;
 
 /// What has been done since the library was loaded.
@@ -47,6 +48,24 @@ impl Counts {
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         self.with(earlier, u64::wrapping_sub)
+    }
+
+    /// All of them together.
+    pub(crate) fn sum<'counts>(all: impl Iterator<Item = &'counts Self>) -> Self {
+        all.fold(Self::default(), |sum, counts| sum.with(counts, u64::wrapping_add))
+    }
+
+    /// What programs are told of a device.
+    pub(crate) fn of_device(&self, name: &str) -> DeviceCounts {
+        let mut device = DeviceCounts::ZERO.device;
+        device[..name.len()].copy_from_slice(name.as_bytes());
+        DeviceCounts {
+            device,
+            sends: self.work_requests(),
+            sends_with_immediate: self.writes_with_immediate,
+            receives: self.receives,
+            completions: self.completions,
+        }
     }
 
     /// Adds `other`.

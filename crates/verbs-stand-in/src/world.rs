@@ -102,8 +102,8 @@ pub(crate) struct World {
     pub(crate) free_slots: VecDeque<usize>,
     pub(crate) slots_used: usize,
     pub(crate) slot_uses: BTreeMap<usize, u32>,
-    /// What was counted in queues that are gone.
-    pub(crate) past: Counts,
+    /// What was counted in queues that are gone, by the name of their device.
+    past: BTreeMap<String, Counts>,
 }
 
 impl World {
@@ -171,17 +171,27 @@ impl World {
         }
     }
 
-    /// What was done.
-    pub(crate) fn counts(&self) -> Counts {
-        let mut counts = self.past;
-        self.each_pair().for_each(|(_, pair)| pair.count(&mut counts));
-        for &address in self.completion_queues.keys() {
-            completion_queue(address).count(&mut counts);
+    /// What was done, by the name of the device. Devices with which nothing was done are there too.
+    pub(crate) fn counts(&self) -> BTreeMap<String, Counts> {
+        let mut counts = self.past.clone();
+        let mut of = |device: &Device, count: &dyn Fn(&mut Counts)| {
+            count(counts.entry(device.facts().name.clone()).or_default());
+        };
+        self.devices.iter().for_each(|device| of(device, &|_| ()));
+        self.each_pair().for_each(|(entry, pair)| of(&entry.device, &|counts| pair.count(counts)));
+        for (&address, used) in &self.completion_queues {
+            of(&OpenDevice::at(used.context).device, &|counts| completion_queue(address).count(counts));
         }
-        for &address in self.shared_receive_queues.keys() {
-            shared_receive_queue(address).queue.count(&mut counts);
+        for (&address, used) in &self.shared_receive_queues {
+            of(&OpenDevice::at(used.context).device, &|counts| shared_receive_queue(address).queue.count(counts));
         }
         counts
+    }
+
+    /// What was counted in queues of an open device that are gone.
+    pub(crate) fn past(&mut self, context: usize) -> Result<&mut Counts, c_int> {
+        let device = self.context(context)?.device.facts().name.clone();
+        Ok(self.past.entry(device).or_default())
     }
 
     /// All queue pairs.

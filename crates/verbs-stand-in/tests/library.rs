@@ -80,6 +80,25 @@ fn what_is_left_out_is_not_there() {
 }
 
 #[test]
+fn threads_that_link_at_once_all_get_a_whole_library_and_leave_nothing_behind() {
+    // No other test links this one.
+    let absent = ["ibv_query_pkey"];
+    let _ = std::fs::remove_file(build_without(&absent));
+    let linked: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| link(&absent).map_err(|error| error.to_string()))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    let library = linked[0].clone().expect("linked");
+    assert!(linked.iter().all(|path| path.as_ref() == Ok(&library)), "{linked:?}");
+    StandIn::load(&library).expect("the library loads");
+    let process = format!("libibverbs-stand-in-no-ibv_query_pkey.{}-", std::process::id());
+    let files = std::fs::read_dir(library.parent().expect("a folder")).expect("it is readable").flatten();
+    let left: Vec<_> = files.filter(|file| file.file_name().to_string_lossy().starts_with(&process)).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
 fn what_is_no_stand_in_is_not_taken_for_one() {
     let error = StandIn::load(Path::new("/nowhere/libibverbs.so")).expect_err("no file");
     assert!(matches!(error, LoadError::NotLoaded(_)), "{error}");

@@ -5,6 +5,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{End, Machine, TWO, Wish};
+use railweave_abi::stand_in::DeviceCounts;
 use railweave_fabric_verbs::sys;
 
 fn pair(machine: &Machine, wish: Wish) -> [End<'_>; 2] {
@@ -18,7 +19,7 @@ fn pair(machine: &Machine, wish: Wish) -> [End<'_>; 2] {
 fn a_ping_pong_of_writes_with_immediates() {
     let machine = Machine::new(TWO);
     for shared in [false, true] {
-        let before = machine.stand_in.counts();
+        let (before, devices_before) = (machine.stand_in.counts(), machine.stand_in.device_counts());
         let mut ends = pair(&machine, Wish { shared, ..Wish::default() });
         for round in 0..100_u32 {
             let (from, to) = ((round % 2) as usize, 1 - (round % 2) as usize);
@@ -42,6 +43,21 @@ fn a_ping_pong_of_writes_with_immediates() {
         assert_eq!((counts.signalled, counts.inline), (100, 0));
         assert_eq!(counts.bytes, (0..100).map(|round| 100 + round).sum::<u64>());
         assert_eq!(counts.polls, counts.empty_polls + 200, "each poll that finds something finds one here");
+        // Those of queues that are gone count too.
+        for open in [true, false] {
+            let devices = machine.stand_in.device_counts();
+            assert_eq!(devices.keys().collect::<Vec<_>>(), ["sim0", "sim1"]);
+            for (device, counts) in &devices {
+                let before = &devices_before[device];
+                let done = |count: fn(&DeviceCounts) -> u64| count(counts) - count(before);
+                let sends = [done(|counts| counts.sends), done(|counts| counts.sends_with_immediate)];
+                let ends = [done(|counts| counts.receives), done(|counts| counts.completions)];
+                assert_eq!((sends, ends), ([50, 50], [50, 100]), "{device}, open: {open}");
+            }
+            if open {
+                ends = pair(&machine, Wish { shared, ..Wish::default() });
+            }
+        }
         drop(ends);
         machine.assert_closed();
     }

@@ -1,6 +1,7 @@
 //! What a message costs.
 
 use crate::instructions::profile::{Place, Profile};
+use crate::instructions::work::Work;
 use serde::Serialize;
 use std::path::Path;
 
@@ -28,6 +29,8 @@ pub(crate) struct Cost {
     pub(crate) receive_posts: f64,
     /// Calls of `ibv_poll_cq`.
     pub(crate) polls: f64,
+    /// What each rail's device had to do; a profile does not tell.
+    pub(crate) devices: Vec<Work>,
     /// The transport's functions, the costly ones first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) functions: Vec<Function>,

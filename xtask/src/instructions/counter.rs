@@ -4,6 +4,7 @@ use crate::Outcome;
 use crate::dist::{Dist, dist};
 use crate::instructions::cost::{Cost, Objects};
 use crate::instructions::profile::Profile;
+use crate::instructions::work::Work;
 use crate::process::{cargo, run, target};
 use crate::test::find;
 use std::fs;
@@ -89,7 +90,7 @@ impl Counter {
         let folder = self.folder.join(&name);
         self.prepare(&folder, rails)?;
         let mut command = self.callgrind(&folder);
-        command.arg(&self.program).args(["bench", "--in-process", "--messages", &messages.to_string()]);
+        command.arg(&self.program).args(["bench", "--json", "--in-process", "--messages", &messages.to_string()]);
         command.args(["--bytes", &message_bytes.to_string(), "--in-flight", &in_flight.to_string()]);
         match transport {
             Transport::Railweave => {
@@ -115,7 +116,8 @@ impl Counter {
         })?;
         let profile = Profile::read(&text).map_err(|error| format!("{}: {error}", path.display()))?;
         let objects = Objects { transport: library, stand_in: &self.stand_in, program: &self.program };
-        Cost::of(&profile, messages, objects)
+        let cost = Cost::of(&profile, messages, objects)?;
+        Ok(Cost { devices: Work::read(&output.stdout)?, ..cost })
     }
 
     /// An empty folder for a run, but for the description of a machine with as many devices as there are rails.

@@ -177,12 +177,38 @@ impl Drop for Scratch {
     }
 }
 
-/// Boots a scenario's guests and runs what it says.
+/// Boots a scenario's guests and runs what it says, as often as it may be tried.
 fn play(scenario: &Scenario, site: &Site, built: Option<&Dist>) -> ScenarioReport {
+    let mut earlier = Vec::new();
+    loop {
+        let report = play_once(scenario, site, built);
+        let failures: Vec<String> = report.failures().collect();
+        let tried = earlier.len() as u32 + 1;
+        if failures.is_empty() || tried >= scenario.tries {
+            return ScenarioReport { earlier, ..report };
+        }
+        let kept = keep_logs(&site.logs, &scenario.name, tried).unwrap_or_else(|error| error);
+        eprintln!("  try {tried} of {} failed: {}; {kept}", scenario.tries, failures.join("; "));
+        earlier.push(failures.join("; "));
+    }
+}
+
+/// Puts the log files of a try that failed out of the way of the next one. Says where they are.
+fn keep_logs(logs: &Path, scenario: &str, tried: u32) -> Result<String, String> {
+    let (from, to) = (logs.join(scenario), logs.join(format!("{scenario}.try{tried}")));
+    if to.exists() {
+        fs::remove_dir_all(&to).map_err(|error| format!("cannot remove {}: {error}", to.display()))?;
+    }
+    fs::rename(&from, &to).map_err(|error| format!("cannot move {}: {error}", from.display()))?;
+    Ok(format!("what was said is in {}", to.display()))
+}
+
+fn play_once(scenario: &Scenario, site: &Site, built: Option<&Dist>) -> ScenarioReport {
     let begin = Instant::now();
     let mut runs = Vec::new();
     let failure = play_into(&mut runs, scenario, site, built).err();
-    ScenarioReport { name: scenario.name.clone(), seconds: begin.elapsed().as_secs_f64(), failure, runs }
+    let seconds = begin.elapsed().as_secs_f64();
+    ScenarioReport { name: scenario.name.clone(), seconds, earlier: Vec::new(), failure, runs }
 }
 
 fn play_into(

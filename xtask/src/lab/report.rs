@@ -30,6 +30,8 @@ pub(crate) struct ScenarioReport {
     pub(crate) name: String,
     /// How long it took with the guests' boot.
     pub(crate) seconds: f64,
+    /// What failed in the tries before this one, where there were any.
+    pub(crate) earlier: Vec<String>,
     /// Why it could not begin, or go on.
     pub(crate) failure: Option<String>,
     /// Its runs by name, in their order; those that came after a failure are absent.
@@ -126,6 +128,7 @@ mod tests {
         let report = ScenarioReport {
             name: "s".to_owned(),
             seconds: 1.0,
+            earlier: Vec::new(),
             failure: None,
             runs: vec![("z".to_owned(), good), ("b".to_owned(), bad)],
         };

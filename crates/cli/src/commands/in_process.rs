@@ -3,10 +3,11 @@
 use crate::device::Device;
 use crate::measurement::Subject;
 use crate::network::NetworkArguments;
-use crate::output::only_for_results;
+use crate::output::{only_for_results, table};
 use crate::size::{self, Size};
 use clap::Args;
 use railweave_host::in_process::{Results, Settings, run as carry};
+use railweave_host::stand_in::DeviceWork;
 use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
@@ -40,6 +41,23 @@ struct Outcome {
     in_flight: usize,
     /// How long the loop took.
     seconds: f64,
+    /// What each device had to do; none unless the devices are those of the stand-in for libibverbs, which counts it.
+    devices: Option<Vec<DeviceOutcome>>,
+}
+
+/// What one device had to do for one message, for both ends together.
+#[derive(Debug, Serialize)]
+struct DeviceOutcome {
+    /// The device's name.
+    device: String,
+    /// Work requests posted to send queues.
+    sends: f64,
+    /// Of these the writes with an immediate.
+    sends_with_immediate: f64,
+    /// Receives posted.
+    receives: f64,
+    /// Completions polled.
+    completions: f64,
 }
 
 /// Runs it and prints what was carried.
@@ -56,12 +74,13 @@ pub(crate) fn run(
     let (plugin, net) = network.start("")?;
     let (index, name) = device.choose(&net)?;
     let (bytes, messages, stall) = (arguments.bytes.0, arguments.messages as usize, network.stall());
-    let Results { messages, in_flight, took } =
+    let Results { messages, in_flight, took, work } =
         carry(&net, &Settings { device: index, bytes, messages, in_flight, stall })?;
     net.finalize()?;
     let subject = Subject::new(&plugin, name);
     let seconds = took.as_secs_f64();
-    let outcome = Outcome { subject, messages, message_bytes: bytes, in_flight, seconds };
+    let devices = work.map(|work| work.into_iter().map(|work| DeviceOutcome::of(work, messages)).collect());
+    let outcome = Outcome { subject, messages, message_bytes: bytes, in_flight, seconds, devices };
     if json {
         writeln!(out, "{}", serde_json::to_string_pretty(&outcome)?)?;
         return Ok(());
@@ -73,5 +92,28 @@ pub(crate) fn run(
         arguments.bytes,
         seconds * 1e6 / messages as f64,
     )?;
+    if let Some(devices) = &outcome.devices {
+        let mut rows = table(&["for each message", "work requests", "with immediate", "receives", "completions"], 1);
+        for DeviceOutcome { device, sends, sends_with_immediate, receives, completions } in devices {
+            let numbers = [sends, sends_with_immediate, receives, completions];
+            rows.add_row([device.clone()].into_iter().chain(numbers.map(|number| format!("{number:.2}"))));
+        }
+        writeln!(out, "{rows}")?;
+    }
     Ok(())
+}
+
+impl DeviceOutcome {
+    /// One message's share of what was done for `messages`.
+    fn of(work: DeviceWork, messages: usize) -> Self {
+        let each = |count: u64| count as f64 / messages as f64;
+        let DeviceWork { device, sends, sends_with_immediate, receives, completions } = work;
+        Self {
+            device,
+            sends: each(sends),
+            sends_with_immediate: each(sends_with_immediate),
+            receives: each(receives),
+            completions: each(completions),
+        }
+    }
 }

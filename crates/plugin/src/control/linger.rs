@@ -12,7 +12,7 @@ use crate::network::End;
 /// A closed connection whose lanes the peer may still need.
 pub(super) struct Lingering {
     route: Route,
-    end: End,
+    end: Box<dyn End>,
     peer_said_bye: bool,
     pub(super) next_ns: u64,
     step_ns: u64,
@@ -40,7 +40,7 @@ impl Losing {
 
 impl Thread {
     /// Closes a connection of this side.
-    pub(super) fn close(&mut self, route: Route, mut end: End) {
+    pub(super) fn close(&mut self, route: Route, mut end: Box<dyn End>) {
         end.start_linger();
         let now = self.now_ns();
         let mut peer_said_bye = true; // no session, no peer

@@ -78,7 +78,7 @@ pub(crate) type Listeners = Arc<Mutex<HashMap<u64, Arc<Listener>>>>;
 /// What service threads ask of the control thread.
 pub(crate) enum Command {
     Connect(Box<ConnectRequest>),
-    Close(Route, End),
+    Close(Route, Box<dyn End>),
     Stop,
 }
 
@@ -186,7 +186,7 @@ impl Control {
     }
 
     /// Takes over a connection that is to be closed.
-    pub(crate) fn close(&self, route: Route, end: End) {
+    pub(crate) fn close(&self, route: Route, end: Box<dyn End>) {
         self.tell(Command::Close(route, end));
     }
 

@@ -1,0 +1,118 @@
+//! What a transport asks of RDMA devices, where these are those of the library that stands in libibverbs' place: nothing
+//! else counts it.
+
+use libloading::os::unix::{Library, RTLD_NOW};
+use railweave_abi::stand_in::{DEVICE_COUNTS_SYMBOL, DeviceCounts, DeviceCountsFn, STAND_IN_NAME};
+use std::ffi::CStr;
+
+/// What was done with one device, by both ends of a connection together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceWork {
+    /// The device's name.
+    pub device: String,
+    /// Work requests that were posted to send queues.
+    pub sends: u64,
+    /// Of these the writes with an immediate.
+    pub sends_with_immediate: u64,
+    /// Receives that were posted.
+    pub receives: u64,
+    /// Completions that were polled.
+    pub completions: u64,
+}
+
+/// The stand-in for libibverbs in this process.
+#[derive(Debug)]
+pub(crate) struct StandIn {
+    counts: DeviceCountsFn,
+    /// Keeps the function where it is.
+    _library: Library,
+}
+
+impl StandIn {
+    /// The stand-in, if a transport has loaded it; nothing is loaded for that.
+    pub(crate) fn loaded() -> Option<Self> {
+        let name = STAND_IN_NAME.to_str().ok()?;
+        // SAFETY: nothing is loaded, so nothing is run.
+        let library = unsafe { Library::open(Some(name), RTLD_NOW | libc::RTLD_NOLOAD) }.ok()?;
+        // SAFETY: a library of this name has this function, of this type.
+        let counts = unsafe { *library.get::<DeviceCountsFn>(DEVICE_COUNTS_SYMBOL.to_bytes_with_nul()).ok()? };
+        Some(Self { counts, _library: library })
+    }
+
+    /// What was done with each device since the stand-in was loaded, in the order of their names.
+    pub(crate) fn work(&self) -> Vec<DeviceWork> {
+        let mut devices = Vec::new();
+        loop {
+            // SAFETY: there is room for as many devices as the vector has.
+            let count = unsafe { (self.counts)(devices.as_mut_ptr(), devices.len()) };
+            if count <= devices.len() {
+                devices.truncate(count);
+                return devices.iter().map(DeviceWork::from).collect();
+            }
+            devices.resize(count, DeviceCounts::ZERO);
+        }
+    }
+}
+
+impl DeviceWork {
+    /// What was done after `before` was read, until `after` was.
+    pub(crate) fn between(before: &[Self], after: Vec<Self>) -> Vec<Self> {
+        let rest = |work: Self| match before.iter().find(|before| before.device == work.device) {
+            None => work,
+            Some(before) => Self {
+                sends: work.sends - before.sends,
+                sends_with_immediate: work.sends_with_immediate - before.sends_with_immediate,
+                receives: work.receives - before.receives,
+                completions: work.completions - before.completions,
+                device: work.device,
+            },
+        };
+        after.into_iter().map(rest).collect()
+    }
+}
+
+impl From<&DeviceCounts> for DeviceWork {
+    fn from(counts: &DeviceCounts) -> Self {
+        let DeviceCounts { device, sends, sends_with_immediate, receives, completions } = *counts;
+        let device = CStr::from_bytes_until_nul(&device).unwrap_or_default().to_string_lossy().into_owned();
+        Self { device, sends, sends_with_immediate, receives, completions }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work(device: &str, sends: u64, completions: u64) -> DeviceWork {
+        DeviceWork { device: device.to_owned(), sends, sends_with_immediate: 1, receives: 0, completions }
+    }
+
+    unsafe extern "C" fn two(devices: *mut DeviceCounts, room: usize) -> usize {
+        for (index, letter) in (0..room.min(2)).zip(b'a'..) {
+            let mut counts = DeviceCounts { sends: 5, sends_with_immediate: 1, ..DeviceCounts::ZERO };
+            counts.device[0] = letter;
+            // SAFETY: the caller has room for that many.
+            unsafe { devices.add(index).write(counts) };
+        }
+        2
+    }
+
+    #[test]
+    fn all_devices_are_read_however_many_there_are() {
+        let stand_in = StandIn { counts: two, _library: Library::this() };
+        assert_eq!(stand_in.work(), [work("a", 5, 0), work("b", 5, 0)]);
+    }
+
+    #[test]
+    fn what_was_done_before_is_taken_off_device_by_device() {
+        let [before, after] = [vec![work("b", 3, 4)], vec![work("a", 7, 8), work("b", 10, 4)]];
+        let mut idle = work("b", 7, 0);
+        idle.sends_with_immediate = 0;
+        assert_eq!(DeviceWork::between(&before, after), [work("a", 7, 8), idle]);
+    }
+
+    #[test]
+    fn where_there_is_no_stand_in_none_is_found_and_none_is_loaded() {
+        assert!(StandIn::loaded().is_none());
+    }
+}

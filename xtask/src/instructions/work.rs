@@ -1,0 +1,78 @@
+//! What a message gives each rail's device to do, counted by the stand-in for libibverbs and told by the bench.
+
+use serde::{Deserialize, Serialize};
+
+/// What one device had to do for one message, for both ends together; the bench's `--json` has the same names.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub(crate) struct Work {
+    /// The device's name.
+    pub(crate) device: String,
+    /// Work requests posted to send queues.
+    pub(crate) sends: f64,
+    /// Of these the writes with an immediate.
+    pub(crate) sends_with_immediate: f64,
+    /// Receives posted.
+    pub(crate) receives: f64,
+    /// Completions polled.
+    pub(crate) completions: f64,
+}
+
+/// The columns of a table, by what they are called.
+pub(crate) const COLUMNS: [(&str, fn(&Work) -> f64); 4] = [
+    ("work requests", |work| work.sends),
+    ("of them with immediate", |work| work.sends_with_immediate),
+    ("receives", |work| work.receives),
+    ("completions", |work| work.completions),
+];
+
+impl Work {
+    /// Reads what the bench printed with `--json`: the work of each device.
+    ///
+    /// # Errors
+    /// A sentence, when it is no such text or the stand-in was not there.
+    pub(crate) fn read(json: &[u8]) -> Result<Vec<Self>, String> {
+        let outcome: Outcome =
+            serde_json::from_slice(json).map_err(|error| format!("what the bench printed cannot be read: {error}"))?;
+        outcome.devices.ok_or_else(|| {
+            "the bench found no stand-in for libibverbs that counts; does NCCL_IBVERBS_LIB name another library?"
+                .to_owned()
+        })
+    }
+}
+
+/// One column's cell: a number for each rail.
+pub(crate) fn cell(works: &[Work], column: fn(&Work) -> f64) -> String {
+    works.iter().map(|work| format!("{:.2}", column(work))).collect::<Vec<_>>().join(" + ")
+}
+
+/// As much of the bench's `--json` as is read.
+#[derive(Deserialize)]
+struct Outcome {
+    devices: Option<Vec<Work>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRINTED: &str = r#"{"plugin": "railweave", "devices": [
+        {"device": "sim0", "sends": 1.5, "sends_with_immediate": 1.0, "receives": 0.25, "completions": 2.016},
+        {"device": "sim1", "sends": 0.5, "sends_with_immediate": 0.0, "receives": 0.0, "completions": 0.016}]}"#;
+
+    #[test]
+    fn the_work_of_each_device_is_read_and_shown() {
+        let works = Work::read(PRINTED.as_bytes()).unwrap();
+        assert_eq!(works.iter().map(|work| work.device.as_str()).collect::<Vec<_>>(), ["sim0", "sim1"]);
+        let cells = COLUMNS.map(|(_, column)| cell(&works, column));
+        assert_eq!(cells, ["1.50 + 0.50", "1.00 + 0.00", "0.25 + 0.00", "2.02 + 0.02"]);
+        assert_eq!(cell(&[], COLUMNS[0].1), "");
+    }
+
+    #[test]
+    fn without_a_stand_in_there_is_no_work_to_read() {
+        let error = |text: &str| Work::read(text.as_bytes()).unwrap_err();
+        assert!(error(r#"{"plugin": "railweave", "devices": null}"#).contains("found no stand-in"));
+        assert!(error("railweave: no").contains("cannot be read"));
+        assert!(error(&PRINTED.replace("receives", "received")).contains("missing field `receives`"));
+    }
+}
