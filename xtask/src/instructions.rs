@@ -208,7 +208,7 @@ fn table_of_work(rows: &[Row]) -> String {
     let heads = work::COLUMNS.map(|(name, _)| format!(" {name}, Railweave | NCCL |"));
     let mut text = format!("| |{}\n|{}\n", heads.concat(), "---|".repeat(1 + 2 * heads.len()));
     for row in rows {
-        let cells = work::COLUMNS.map(|(_, column)| {
+        let cells = work::COLUMNS.map(|column| {
             let of = |cost: &Cost| work::cell(&cost.devices, column);
             format!(" {} | {} |", of(&row.railweave), row.nccl.as_ref().map(of).unwrap_or_default())
         });

@@ -212,7 +212,6 @@ where
 
 /// # Safety
 /// As for [`irecv`], on a connection that receives over `F`.
-#[expect(clippy::too_many_arguments, reason = "they are NCCL's")]
 unsafe extern "C" fn irecv_on<F: Fabric>(
     comm: &Comm,
     count: c_int,
@@ -266,7 +265,7 @@ where
 }
 
 /// # Safety
-/// As for [`test`], of a request of a connection that sends over `F`.
+/// As for [`test()`], of a request of a connection that sends over `F`.
 unsafe extern "C" fn test_send<F: Fabric>(request: &Request, done: *mut c_int, size: *mut c_int) -> NcclResult
 where
     SendConnection<F>: Send,
@@ -298,7 +297,7 @@ where
 }
 
 /// # Safety
-/// As for [`test`], of a request of a connection that receives over `F`.
+/// As for [`test()`], of a request of a connection that receives over `F`.
 unsafe extern "C" fn test_recv<F: Fabric>(request: &Request, done: *mut c_int, sizes: *mut c_int) -> NcclResult
 where
     RecvConnection<F>: Send,
@@ -347,7 +346,6 @@ unsafe extern "C" fn isend_on_receiver(
 }
 
 /// `irecv` on the wrong end.
-#[expect(clippy::too_many_arguments, reason = "they are NCCL's")]
 unsafe extern "C" fn irecv_on_sender(
     _: &Comm,
     _: c_int,

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use crate::comm::Comm;
+use crate::ends::End;
 use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// Whether any connection of this process ever left a debt: on one-sided fabrics none does.
@@ -47,7 +48,7 @@ fn leave_now(comm: &Comm, owes: bool) {
     }
     let keep_debt = |debtor: &Arc<Comm>| {
         // SAFETY: the debt says that nobody else uses the connection until it is settled.
-        let settled = unsafe { debtor.end() }.is_none_or(|end| end.acknowledge());
+        let settled = unsafe { debtor.end() }.is_none_or(End::acknowledge);
         debtor.debt.end_settling();
         // The kernel takes no more: the next call tries again.
         if !settled {

@@ -144,15 +144,20 @@ pub struct RailInfo {
     pub counters: Arc<RailCounters>,
 }
 
-/// One rail inside a connection.
-pub(crate) struct RailState<F: Fabric> {
-    pub(crate) rail: F::Rail,
-    pub(crate) lanes: u8,
+/// What a rail's reports change, besides what they change of the connection.
+pub(crate) struct Side {
     /// Its bit in masks of rails.
     pub(crate) bit: u8,
     pub(crate) info: RailInfo,
     /// Its generic receives, at the receiving end.
     pub(crate) pool: Pool,
+}
+
+/// One rail inside a connection.
+pub(crate) struct RailState<F: Fabric> {
+    pub(crate) rail: F::Rail,
+    pub(crate) lanes: u8,
+    pub(crate) side: Side,
     /// What CTS over it need, at the receiving end.
     pub(crate) cts: CtsRail,
     // Dropped after the rail, so that no lane outlives the memory that it writes to.
@@ -164,10 +169,8 @@ impl<F: Fabric> RailState<F> {
     pub(crate) fn new(rail: F::Rail, info: RailInfo, registrations: Vec<F::Registration>) -> Self {
         Self {
             lanes: rail.lanes(),
-            bit: 1 << info.index,
+            side: Side { bit: 1 << info.index, info, pool: Pool::default() },
             rail,
-            info,
-            pool: Pool::default(),
             cts: CtsRail::default(),
             _registrations: registrations,
         }
@@ -215,7 +218,7 @@ impl<F: Fabric> Rails<F> {
     }
 
     pub(crate) fn infos(&self) -> Vec<RailInfo> {
-        self.iter().map(|(_, rail)| rail.info.clone()).collect()
+        self.iter().map(|(_, rail)| rail.side.info.clone()).collect()
     }
 
     /// The connection is closing: see [`Rail::start_linger`].

@@ -158,7 +158,7 @@ impl CtsSource {
         let write = self.slice(&rail.cts, self.next, 1, rail.cts.signals());
         self.next += 1;
         rail.cts.count();
-        rail.info.counters.count_cts();
+        rail.side.info.counters.count_cts();
         write
     }
 
@@ -174,7 +174,7 @@ impl CtsSource {
         }
         self.next += count;
         rail.cts.count();
-        rail.info.counters.count_cts();
+        rail.side.info.counters.count_cts();
         Ok(())
     }
 

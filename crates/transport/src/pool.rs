@@ -19,6 +19,14 @@ pub(crate) struct Pool {
     pub(crate) per_slot: u8,
 }
 
+impl Pool {
+    /// An immediate has taken a receive.
+    #[inline]
+    pub(crate) fn handle_taken(&mut self) {
+        self.posted = self.posted.wrapping_sub(1);
+    }
+}
+
 /// How many slots more may be opened: for them, as for all open ones, receives are posted on every rail. It is counted down
 /// with each receive that is taken, whatever its rail, so at worst it is too small; [`Self::refill`] counts anew.
 pub(crate) struct Spare {
@@ -30,7 +38,7 @@ impl Spare {
     pub(crate) fn new<F: Fabric>(rails: &mut Rails<F>, config: &ConnectionConfig) -> Self {
         for rail in rails.rails.iter_mut().flatten() {
             let depth = Depths::new(Role::Receiver, rail.lanes, config.striped, rail.rail.max_write()).receive;
-            rail.pool = Pool { depth, posted: 0, per_slot: if config.striped { rail.lanes } else { 1 } };
+            rail.side.pool = Pool { depth, posted: 0, per_slot: if config.striped { rail.lanes } else { 1 } };
         }
         Self { slots: 0 }
     }
@@ -47,10 +55,9 @@ impl Spare {
         self.slots -= 1;
     }
 
-    /// An immediate has taken a receive of this pool.
+    /// An immediate has taken a receive of some pool.
     #[inline]
-    pub(crate) fn handle_taken(&mut self, pool: &mut Pool) {
-        pool.posted = pool.posted.wrapping_sub(1);
+    pub(crate) fn handle_taken(&mut self) {
         self.slots -= 1;
     }
 
@@ -66,11 +73,11 @@ impl Spare {
         let mut covered = u32::MAX;
         for rail in bits(rails.usable) {
             let state = rails.get_mut(rail);
-            let missing = state.pool.depth.saturating_sub(state.pool.posted);
+            let missing = state.side.pool.depth.saturating_sub(state.side.pool.posted);
             if let Ok(posted) = state.rail.post_receives(missing.min(REFILL_MOST)) {
-                state.pool.posted += posted;
+                state.side.pool.posted += posted;
             }
-            covered = covered.min(state.pool.posted / u32::from(state.pool.per_slot));
+            covered = covered.min(state.side.pool.posted / u32::from(state.side.pool.per_slot));
         }
         self.slots = covered as i32 - open as i32;
     }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use railweave_fabric::{Fabric, MAX_RAILS, PostError, Rail, RailError, Region, Reports, WorkId};
 use railweave_policy::Split;
 
-use crate::connection::{POLL_BATCH, Rails, Work, bits};
+use crate::connection::{POLL_BATCH, RailState, Rails, Side, Work, bits};
 use crate::cts::{self, CtsEntry, CtsRail, CtsSource};
 use crate::flush::{FLUSHES, Flushes};
 use crate::plant::{Plant, attributed, planted};
-use crate::pool::{Pool, Spare};
+use crate::pool::Spare;
 use crate::record::Records;
 use crate::slots::{Slots, Source, State};
 use crate::{ConnectionConfig, Error, Link, MAX_BUFFERS, MAX_MESSAGE_BYTES, MemoryKeys, RailInfo, SLOTS};
@@ -422,16 +422,9 @@ impl<F: Fabric> RecvConnection<F> {
     /// Takes what a rail has to say; whether there was anything.
     #[inline(always)]
     fn poll_rail(&mut self, rail: usize) -> Result<bool, Error> {
-        let usable = self.rails.usable;
-        let state = self.rails.get_mut(rail);
-        let mut arrivals = Arrivals::<F> {
-            inbox: &mut self.inbox,
-            pool: &mut state.pool,
-            info: &state.info,
-            bit: attributed(state.bit, usable),
-            fabric: PhantomData,
-        };
-        let moved = state.rail.report(POLL_BATCH, &mut arrivals);
+        let RailState { rail: lanes, side, .. } = self.rails.get_mut(rail);
+        let mut arrivals = Arrivals::<F> { inbox: &mut self.inbox, side, fabric: PhantomData };
+        let moved = lanes.report(POLL_BATCH, &mut arrivals);
         if self.inbox.wrong.is_some() {
             return Err(self.handle_wrong(rail));
         }
@@ -545,10 +538,7 @@ impl<F: Fabric> RecvConnection<F> {
 /// Takes what one rail reports. The first report that ends the connection is kept.
 struct Arrivals<'a, F> {
     inbox: &'a mut Inbox,
-    pool: &'a mut Pool,
-    info: &'a RailInfo,
-    /// The rail's bit in masks.
-    bit: u8,
+    side: &'a mut Side,
     fabric: PhantomData<F>,
 }
 
@@ -564,7 +554,7 @@ impl<F: Fabric> Reports for Arrivals<'_, F> {
         match Work::from_id(id) {
             Some(Work::Cts) => {}
             Some(Work::Flush { request, generation }) => {
-                self.inbox.flushes.handle_sent(usize::from(request), generation, self.info.index);
+                self.inbox.flushes.handle_sent(usize::from(request), generation, self.side.info.index);
             }
             _ => panic!("a receiver got a completion of work that it never posts: {:#x}", id.0),
         }
@@ -572,20 +562,23 @@ impl<F: Fabric> Reports for Arrivals<'_, F> {
 
     #[inline(always)]
     fn handle_received(&mut self, lane: u8, immediate: u32, bytes: u32) {
+        let Inbox { slots, spare, owing, wrong, .. } = &mut *self.inbox;
+        let Side { bit, info, pool } = &mut *self.side;
+        let bit = attributed(*bit, slots.usable());
         if !F::ONE_SIDED {
-            self.inbox.owing |= self.bit;
+            *owing |= bit;
         }
-        self.inbox.spare.handle_taken(self.pool);
-        self.info.counters.count_received(u64::from(bytes));
-        if self.pool.per_slot == 1 && self.inbox.slots.handle_whole(self.bit, immediate, bytes) {
-            self.inbox.spare.handle_completed();
+        pool.handle_taken();
+        info.counters.count_received(u64::from(bytes));
+        if pool.per_slot == 1 && slots.handle_whole(bit, immediate, bytes) {
+            // One receive less, and one slot less that needs one: as many are spare as before.
             return;
         }
-        let from = Source { bit: self.bit, lane, stripes: self.pool.per_slot };
-        match self.inbox.slots.handle_part(from, immediate, bytes) {
-            Ok(true) => self.inbox.spare.handle_completed(),
+        spare.handle_taken();
+        match slots.handle_part(Source { bit, lane, stripes: pool.per_slot }, immediate, bytes) {
+            Ok(true) => spare.handle_completed(),
             Ok(false) => {}
-            Err(what) => keep(&mut self.inbox.wrong, || Wrong::Received { bits: immediate, what }),
+            Err(what) => keep(wrong, || Wrong::Received { bits: immediate, what }),
         }
     }
 

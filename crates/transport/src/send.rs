@@ -246,12 +246,12 @@ impl<F: Fabric> SendConnection<F> {
             Piece { rail, offset: 0, bytes: message.size },
             receive.key(key_of(rail)),
             self.layout,
-            state.bit,
+            state.side.bit,
         );
         self.cts.take_single();
         self.head = sequence.wrapping_add(1);
         let request = SendRequest(self.requests.post_one(sequence, 1, message.size));
-        state.info.counters.count_data(1, message.size);
+        state.side.info.counters.count_data(1, message.size);
         self.split.count_whole(message.size);
         if let Err(error) = state.rail.post_first(&write) {
             self.post_failed(rail, error);
@@ -284,7 +284,7 @@ impl<F: Fabric> SendConnection<F> {
                 self.post_failed(rail, error);
                 return None;
             }
-            state.info.counters.count_data(1, bytes);
+            state.side.info.counters.count_data(1, bytes);
             offset += bytes;
             owed += 1;
         }
@@ -532,7 +532,7 @@ impl<F: Fabric> SendConnection<F> {
                 if let Err(error) = state.rail.post(first_lane + lane, &self.chain) {
                     return Err(self.post_failed(rail, error));
                 }
-                state.info.counters.count_data(self.chain.len() as u64, bytes);
+                state.side.info.counters.count_data(self.chain.len() as u64, bytes);
                 owed += 1;
             }
         }

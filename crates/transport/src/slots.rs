@@ -217,6 +217,12 @@ impl Slots {
         Ok(true)
     }
 
+    /// The rails of the connection.
+    #[inline]
+    pub(crate) fn usable(&self) -> u8 {
+        self.usable
+    }
+
     /// The layout of the immediates.
     pub(crate) fn layout(&self) -> ImmediateLayout {
         self.layout

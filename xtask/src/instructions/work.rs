@@ -17,8 +17,11 @@ pub(crate) struct Work {
     pub(crate) completions: f64,
 }
 
-/// The columns of a table, by what they are called.
-pub(crate) const COLUMNS: [(&str, fn(&Work) -> f64); 4] = [
+/// What a column of a table is called, and its number for a device.
+pub(crate) type Column = (&'static str, fn(&Work) -> f64);
+
+/// The columns of the table.
+pub(crate) const COLUMNS: [Column; 4] = [
     ("work requests", |work| work.sends),
     ("of them with immediate", |work| work.sends_with_immediate),
     ("receives", |work| work.receives),
@@ -41,8 +44,8 @@ impl Work {
 }
 
 /// One column's cell: a number for each rail.
-pub(crate) fn cell(works: &[Work], column: fn(&Work) -> f64) -> String {
-    works.iter().map(|work| format!("{:.2}", column(work))).collect::<Vec<_>>().join(" + ")
+pub(crate) fn cell(works: &[Work], (_, number): Column) -> String {
+    works.iter().map(|work| format!("{:.2}", number(work))).collect::<Vec<_>>().join(" + ")
 }
 
 /// As much of the bench's `--json` as is read.
@@ -63,9 +66,9 @@ mod tests {
     fn the_work_of_each_device_is_read_and_shown() {
         let works = Work::read(PRINTED.as_bytes()).unwrap();
         assert_eq!(works.iter().map(|work| work.device.as_str()).collect::<Vec<_>>(), ["sim0", "sim1"]);
-        let cells = COLUMNS.map(|(_, column)| cell(&works, column));
+        let cells = COLUMNS.map(|column| cell(&works, column));
         assert_eq!(cells, ["1.50 + 0.50", "1.00 + 0.00", "0.25 + 0.00", "2.02 + 0.02"]);
-        assert_eq!(cell(&[], COLUMNS[0].1), "");
+        assert_eq!(cell(&[], COLUMNS[0]), "");
     }
 
     #[test]
