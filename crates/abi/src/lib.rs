@@ -1,4 +1,5 @@
-//! NCCL's C types for net v6 to v12, profiler and logger, and nothing else.
+//! C types: NCCL's for net v6 to v12, profiler and logger, and those by which our programs look into our own libraries
+//! ([`railweave`], [`stand_in`]).
 //!
 //! A plugin fills these types, a host reads them; both use this crate, so that the two cannot disagree. It holds layouts
 //! and numbers only: no function calls anything, nothing allocates. The two main types are a version's function table

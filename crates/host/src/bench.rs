@@ -75,10 +75,12 @@ const LATENCY_BYTES: usize = 8;
 const RECEIVES_AHEAD: usize = 4;
 /// The most memory of one side.
 pub(crate) const MAX_BUFFER_BYTES: usize = 256 << 20;
-/// Rounds of the warm-up, and of the measurement that tells how many rounds fit into the time.
+/// Rounds of the warm-up.
 const WARM_UP_ROUNDS: usize = 200;
 /// Rounds whose times are kept at most.
 const MAX_ROUNDS: usize = 200_000;
+/// Round trips between two looks at the clock.
+const PORTION_ROUNDS: usize = 1000;
 /// Repetitions of a bandwidth measurement, of which the median counts.
 const REPETITIONS: usize = 7;
 /// The connections that warm up the set-up.
@@ -173,12 +175,7 @@ impl<'a, N: NetApi> Pair<'a, N> {
 
     fn latency(&mut self, link: &mut Link, time: Duration, ahead: usize) -> Result<Times, CommunicatorError> {
         self.ping_pong(WARM_UP_ROUNDS, ahead)?;
-        let begin = Instant::now();
-        self.ping_pong(WARM_UP_ROUNDS, ahead)?;
-        let rounds = rounds_in(time, begin.elapsed() / WARM_UP_ROUNDS as u32).clamp(100, MAX_ROUNDS);
-        // Rank 0 says how many, so that both do the same.
-        let rounds = gather_numbers(link, rounds as u64)?[0] as usize;
-        let trips = self.ping_pong(rounds, ahead)?;
+        let trips = for_a_time(link, time, |rounds| self.ping_pong(rounds, ahead))?;
         Ok(Times::shared(link, Times::of(trips.into_iter().map(|trip| trip / 2).collect()))?)
     }
 
@@ -412,7 +409,26 @@ fn shared_count(link: &mut Link, time: Duration, one: Duration, in_flight: usize
     Ok(gather_numbers(link, count as u64)?[0] as usize)
 }
 
-pub(crate) fn rounds_in(time: Duration, one: Duration) -> usize {
+/// Times round trips for about `time`, in portions of which each takes `rounds`. How long the next ones take, the last ones do
+/// not tell: where two ranks that spin share a processor, a thousand times as long.
+pub(crate) fn for_a_time<E: From<BootstrapError>>(
+    link: &mut Link,
+    time: Duration,
+    mut portion: impl FnMut(usize) -> Result<Vec<Duration>, E>,
+) -> Result<Vec<Duration>, E> {
+    let mut trips = Vec::new();
+    let begin = Instant::now();
+    loop {
+        trips.extend(portion(PORTION_ROUNDS)?);
+        // Rank 0 says whether that is enough, so that both do the same.
+        let is_enough = begin.elapsed() >= time || trips.len() >= MAX_ROUNDS;
+        if gather_numbers(link, u64::from(is_enough))?[0] != 0 {
+            return Ok(trips);
+        }
+    }
+}
+
+fn rounds_in(time: Duration, one: Duration) -> usize {
     (time.as_secs_f64() / one.as_secs_f64().max(1e-9)) as usize
 }
 

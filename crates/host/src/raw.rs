@@ -1,7 +1,7 @@
 //! The raw limit of TCP between two ranks: plain sockets, a sender and a receiver that spin as the plugin does, the same
 //! sizes, and buffers used in turn. What a plugin over TCP reaches is to be seen beside this, from the same run.
 
-use crate::bench::{Bandwidth, Times, gather_numbers, rounds_in};
+use crate::bench::{Bandwidth, Times, for_a_time, gather_numbers};
 use crate::bootstrap::{BootstrapError, Link};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -12,8 +12,6 @@ use std::time::{Duration, Instant};
 const LATENCY_BYTES: usize = 8;
 /// Round trips before the measurement.
 const WARM_UP_ROUNDS: usize = 200;
-/// The most round trips whose times are kept.
-const MAX_ROUNDS: usize = 200_000;
 /// Parts of the time of a stream, of which the first two are a warm-up and the median of the others counts.
 const WINDOWS: usize = 9;
 const WARM_UP_WINDOWS: usize = 2;
@@ -165,11 +163,7 @@ fn latency(
     let begins = link.rank() == 0;
     let mut rounds = |count: usize| ping_pong(stream, begins, count, settings.stall, abort);
     rounds(WARM_UP_ROUNDS)?;
-    let begin = Instant::now();
-    rounds(WARM_UP_ROUNDS)?;
-    let count = rounds_in(settings.time, begin.elapsed() / WARM_UP_ROUNDS as u32).clamp(100, MAX_ROUNDS);
-    let count = gather_numbers(link, count as u64)?[0] as usize;
-    let trips = rounds(count)?;
+    let trips = for_a_time(link, settings.time, rounds)?;
     let median = Times::of(trips.into_iter().map(|trip| trip / 2).collect());
     Ok(Times::shared(link, median)?)
 }
