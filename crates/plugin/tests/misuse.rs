@@ -175,7 +175,7 @@ fn negative_sizes_of_the_old_versions_are_refused() {
         unsafe {
             refused("regMr", "-1 bytes", || table.reg_mr.unwrap()(send, plain, -1, 1, out));
             refused("isend", "-1 bytes", || table.isend.unwrap()(send, plain, -1, 7, *mrs, out));
-            refused("irecv", "negative size", || table.irecv.unwrap()(recv, 1, data, size, tag, mrs, out));
+            refused("irecv", "-1 bytes", || table.irecv.unwrap()(recv, 1, data, size, tag, mrs, out));
         }
         pair.exchange(1, 1000);
     });

@@ -1,18 +1,21 @@
 //! The receiving end of a connection: from `irecv` and its CTS to the immediates of every active rail.
 
+mod inbox;
+
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use railweave_fabric::{Fabric, MAX_RAILS, PostError, Rail, RailError, Region, Reports, WorkId};
+use railweave_fabric::{Fabric, MAX_RAILS, PostError, Rail, Region};
 use railweave_policy::Split;
 
-use crate::connection::{POLL_BATCH, RailState, Rails, Side, Work, bits};
+use self::inbox::{Arrivals, Inbox, Wrong};
+use crate::connection::{POLL_BATCH, RailState, Rails, bits};
 use crate::cts::{self, CtsEntry, CtsRail, CtsSource};
 use crate::flush::{FLUSHES, Flushes};
-use crate::plant::{Plant, attributed, planted};
+use crate::plant::{Plant, planted};
 use crate::pool::Spare;
 use crate::record::Records;
-use crate::slots::{Slots, Source, State};
+use crate::slots::{Slots, State};
 use crate::{ConnectionConfig, Error, Link, MAX_BUFFERS, MAX_MESSAGE_BYTES, MemoryKeys, RailInfo, SLOTS};
 
 /// A buffer to receive into.
@@ -91,17 +94,6 @@ pub struct RecvConnection<F: Fabric> {
     error: Option<Error>,
     link: Arc<Link>,
     peer: String,
-}
-
-/// What the rails' reports change.
-struct Inbox {
-    slots: Slots,
-    spare: Spare,
-    flushes: Flushes,
-    /// Rails that may still owe the peer an acknowledgement.
-    owing: u8,
-    /// A report that ends the connection, on its way from the poll to its error.
-    wrong: Option<Box<Wrong>>,
 }
 
 impl<F: Fabric> RecvConnection<F> {
@@ -533,65 +525,6 @@ impl<F: Fabric> RecvConnection<F> {
             PostError::Full | PostError::Broken => Error::peer(message),
         })
     }
-}
-
-/// Takes what one rail reports. The first report that ends the connection is kept.
-struct Arrivals<'a, F> {
-    inbox: &'a mut Inbox,
-    side: &'a mut Side,
-    fabric: PhantomData<F>,
-}
-
-/// A report that ends the connection.
-enum Wrong {
-    Failed { lane: u8, error: Box<RailError> },
-    Received { bits: u32, what: Error },
-}
-
-impl<F: Fabric> Reports for Arrivals<'_, F> {
-    #[inline(always)]
-    fn handle_sent(&mut self, id: WorkId) {
-        match Work::from_id(id) {
-            Some(Work::Cts) => {}
-            Some(Work::Flush { request, generation }) => {
-                self.inbox.flushes.handle_sent(usize::from(request), generation, self.side.info.index);
-            }
-            _ => panic!("a receiver got a completion of work that it never posts: {:#x}", id.0),
-        }
-    }
-
-    #[inline(always)]
-    fn handle_received(&mut self, lane: u8, immediate: u32, bytes: u32) {
-        let Inbox { slots, spare, owing, wrong, .. } = &mut *self.inbox;
-        let Side { bit, info, pool } = &mut *self.side;
-        let bit = attributed(*bit, slots.usable());
-        if !F::ONE_SIDED {
-            *owing |= bit;
-        }
-        pool.handle_taken();
-        info.counters.count_received(u64::from(bytes));
-        if pool.per_slot == 1 && slots.handle_whole(bit, immediate, bytes) {
-            // One receive less, and one slot less that needs one: as many are spare as before.
-            return;
-        }
-        spare.handle_taken();
-        match slots.handle_part(Source { bit, lane, stripes: pool.per_slot }, immediate, bytes) {
-            Ok(true) => spare.handle_completed(),
-            Ok(false) => {}
-            Err(what) => keep(wrong, || Wrong::Received { bits: immediate, what }),
-        }
-    }
-
-    #[inline(always)]
-    fn handle_failed(&mut self, lane: u8, _id: Option<WorkId>, error: Box<RailError>) {
-        keep(&mut self.inbox.wrong, || Wrong::Failed { lane, error });
-    }
-}
-
-/// Keeps the first report that ends the connection.
-#[cold]
-fn keep(place: &mut Option<Box<Wrong>>, wrong: impl FnOnce() -> Wrong) {
-    place.get_or_insert_with(|| Box::new(wrong()));
 }
 
 /// The CTS entry of a buffer.

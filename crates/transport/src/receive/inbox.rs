@@ -1,0 +1,82 @@
+//! What the rails of a receiving connection report, and what that changes.
+
+use std::marker::PhantomData;
+
+use railweave_fabric::{Fabric, RailError, Reports, WorkId};
+
+use crate::Error;
+use crate::connection::{Side, Work};
+use crate::flush::Flushes;
+use crate::plant::attributed;
+use crate::pool::Spare;
+use crate::slots::{Slots, Source};
+
+/// What the rails' reports change.
+pub(super) struct Inbox {
+    pub(super) slots: Slots,
+    pub(super) spare: Spare,
+    pub(super) flushes: Flushes,
+    /// Rails that may still owe the peer an acknowledgement.
+    pub(super) owing: u8,
+    /// A report that ends the connection, on its way from the poll to its error.
+    pub(super) wrong: Option<Box<Wrong>>,
+}
+
+/// Takes what one rail reports. The first report that ends the connection is kept.
+pub(super) struct Arrivals<'a, F> {
+    pub(super) inbox: &'a mut Inbox,
+    pub(super) side: &'a mut Side,
+    pub(super) fabric: PhantomData<F>,
+}
+
+/// A report that ends the connection.
+pub(super) enum Wrong {
+    Failed { lane: u8, error: Box<RailError> },
+    Received { bits: u32, what: Error },
+}
+
+impl<F: Fabric> Reports for Arrivals<'_, F> {
+    #[inline(always)]
+    fn handle_sent(&mut self, id: WorkId) {
+        match Work::from_id(id) {
+            Some(Work::Cts) => {}
+            Some(Work::Flush { request, generation }) => {
+                self.inbox.flushes.handle_sent(usize::from(request), generation, self.side.info.index);
+            }
+            _ => panic!("a receiver got a completion of work that it never posts: {:#x}", id.0),
+        }
+    }
+
+    #[inline(always)]
+    fn handle_received(&mut self, lane: u8, immediate: u32, bytes: u32) {
+        let Inbox { slots, spare, owing, wrong, .. } = &mut *self.inbox;
+        let Side { bit, info, pool } = &mut *self.side;
+        let bit = attributed(*bit, slots.usable());
+        if !F::ONE_SIDED {
+            *owing |= bit;
+        }
+        pool.handle_taken();
+        info.counters.count_received(u64::from(bytes));
+        if pool.per_slot == 1 && slots.handle_whole(bit, immediate, bytes) {
+            // One receive less, and one slot less that needs one: as many are spare as before.
+            return;
+        }
+        spare.handle_taken();
+        match slots.handle_part(Source { bit, lane, stripes: pool.per_slot }, immediate, bytes) {
+            Ok(true) => spare.handle_completed(),
+            Ok(false) => {}
+            Err(what) => keep(wrong, || Wrong::Received { bits: immediate, what }),
+        }
+    }
+
+    #[inline(always)]
+    fn handle_failed(&mut self, lane: u8, _id: Option<WorkId>, error: Box<RailError>) {
+        keep(&mut self.inbox.wrong, || Wrong::Failed { lane, error });
+    }
+}
+
+/// Keeps the first report that ends the connection.
+#[cold]
+fn keep(place: &mut Option<Box<Wrong>>, wrong: impl FnOnce() -> Wrong) {
+    place.get_or_insert_with(|| Box::new(wrong()));
+}

@@ -1,0 +1,288 @@
+//! Messages of any kind: they wait in their slot until it has all its buffers, and go out as chains of writes.
+
+use railweave_fabric::{Fabric, LocalSlice, MAX_RAILS, Rail, RemoteSlice, Write};
+use railweave_policy::Shares;
+
+use super::{Cut, Outgoing, SendConnection, SendRequest, key_of, lane_of, stripes};
+use crate::connection::{Work, bits};
+use crate::cts::CtsEntry;
+use crate::plant::{Plant, planted, said_mask, shared};
+use crate::{Error, Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, SPLIT_UNIT, record};
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct Part {
+    pub(super) address: u64,
+    pub(super) size: u64,
+    pub(super) local: [u32; MAX_RAILS],
+    pub(super) host: bool,
+    pub(super) request: u8,
+}
+
+/// The oldest slot that still has unfilled buffers.
+#[derive(Default)]
+pub(super) struct Filling {
+    pub(super) count: usize,
+    pub(super) filled: u8,
+    pub(super) entries: [CtsEntry; MAX_BUFFERS],
+    pub(super) parts: [Part; MAX_BUFFERS],
+}
+
+impl<F: Fabric> SendConnection<F> {
+    /// Any message: it waits in its slot until the slot has all its buffers.
+    pub(super) fn isend_any(&mut self, message: &Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
+        if self.error.is_some() {
+            return Err(self.broken());
+        }
+        if message.size > MAX_MESSAGE_BYTES {
+            return Err(too_long(message.size, &self.peer));
+        }
+        if self.filling.count == 0 && !self.open_slot()? {
+            return self.no_room();
+        }
+        let filling = &mut *self.filling;
+        let unfilled = |index: &usize| filling.filled & 1 << index == 0;
+        let tagged = |index: &usize| filling.entries[*index].tag == message.tag || planted(Plant::TagIgnored);
+        let Some(buffer) = (0..filling.count).filter(unfilled).find(tagged) else {
+            return self.no_room();
+        };
+        let Some(request) = self.requests.find_free(self.head) else {
+            return self.no_room();
+        };
+        let receive = filling.entries[buffer].size;
+        let size = if planted(Plant::CutIgnored) { message.size } else { message.size.min(receive) };
+        filling.parts[buffer] =
+            Part { address: message.address, size, local: message.keys.local, host: message.keys.host, request };
+        let filled = filling.filled | 1 << buffer;
+        if filled.count_ones() as usize == filling.count && !self.post_slot()? {
+            return self.no_room();
+        }
+        // Only now is it certain that the message goes out: until here nothing was changed that a retry does not redo.
+        if self.filling.count != 0 {
+            self.filling.filled = filled;
+        }
+        self.requests.take(request, size);
+        if size < message.size {
+            self.note_cut(message.tag, message.size, receive);
+        }
+        Ok(Some(SendRequest(request)))
+    }
+
+    /// A message was cut to its receive.
+    #[cold]
+    #[inline(never)]
+    fn note_cut(&mut self, tag: u32, message: u64, receive: u64) {
+        if !self.cut_reported {
+            self.cut_reported = true;
+            self.cut = Some(Cut { tag, message, receive });
+        }
+    }
+
+    fn open_slot(&mut self) -> Result<bool, Error> {
+        let slot = self.head as u8;
+        // The receiver may have opened the slot again before our completions of its last use are here.
+        if self.requests.is_owed(self.head) {
+            return Ok(false);
+        }
+        let filling = &mut *self.filling;
+        match self.cts.take(slot, &mut filling.entries) {
+            Ok(0) => Ok(false),
+            Ok(count) => {
+                filling.count = count;
+                filling.filled = 0;
+                self.one_write_below = 0;
+                Ok(true)
+            }
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    /// Posts the slot that has all its buffers; false when there is no room.
+    fn post_slot(&mut self) -> Result<bool, Error> {
+        let owed = self.post_chains()?;
+        if owed == 0 {
+            return Ok(false);
+        }
+        let filling = &mut *self.filling;
+        self.requests.post(self.head, owed, filling.parts[..filling.count].iter().map(|part| part.request));
+        filling.count = 0;
+        self.one_write_below = self.one_write_limit;
+        self.head = self.head.wrapping_add(1);
+        Ok(true)
+    }
+
+    /// Chains of plain writes that end in a write-with-immediate, and where the immediate cannot say the sizes, the record
+    /// on the leader. Answers how many signalled writes were posted, 0 without room.
+    fn post_chains(&mut self) -> Result<u8, Error> {
+        let count = self.filling.count;
+        let pieces = |size: u64| size.div_ceil(self.max_write).max(1) as u32;
+        let longest = self.filling.parts[..count].iter().map(|part| pieces(part.size)).sum::<u32>() + 1;
+        for rail in bits(self.rails.usable) {
+            let state = self.rails.get(rail);
+            let lane = lane_of(self.head, state.lanes);
+            let mut lanes = if self.config.striped { 0..state.lanes } else { lane..lane + 1 };
+            let needed = if planted(Plant::RoomForOne) { 1 } else { longest };
+            if lanes.any(|lane| state.rail.send_room(lane) < needed) {
+                return Ok(0);
+            }
+        }
+
+        let mut shares = [Shares::default(); MAX_BUFFERS];
+        let mut mask = 0;
+        for (share, part) in shares.iter_mut().zip(&self.filling.parts[..count]) {
+            *share = shared(self.split.split(part.size, self.rails.usable));
+            mask |= if part.size == 0 { 0 } else { share.mask };
+        }
+        if mask == 0 {
+            mask = shares[0].mask;
+        }
+        let total = self.filling.parts[0].size;
+        let adaptive = self.config.adaptive_routing_above.is_some_and(|above| total > above);
+        let in_record =
+            count > 1 || adaptive || !self.peer_counts_bytes || shares[0].bytes.iter().any(|b| *b > self.max_write);
+        let size_q = if in_record { self.layout.all_ones() } else { self.layout.size_q(total) };
+        let in_record = size_q == self.layout.all_ones();
+        let slot = self.head as u8;
+        if in_record {
+            self.fill_record(slot, planted(Plant::RecordFilledLate));
+        }
+        let immediate = self.layout.encode(Immediate { slot, mask: said_mask(mask), size_q });
+        let all_lanes = self.config.striped && stripes(size_q, self.layout.all_ones());
+        let first = mask.trailing_zeros() as usize;
+        let leader = if planted(Plant::RecordByWrongRail) { 7 - mask.leading_zeros() as usize } else { first };
+
+        let mut owed = 0;
+        for rail in bits(mask) {
+            let count = self.rails.get(rail).lanes;
+            let (first_lane, lanes) = if all_lanes { (0, count) } else { (lane_of(self.head, count), 1) };
+            for lane in 0..lanes {
+                let bytes = self.build_chain(&shares, rail, lane, lanes);
+                let record = in_record && rail == leader && lane == 0;
+                self.end_chain(rail, slot, record, in_record, immediate);
+                if planted(Plant::EmptyNotSent)
+                    && self.filling.parts[..self.filling.count].iter().all(|part| part.size == 0)
+                {
+                    self.chain.clear();
+                }
+                let state = self.rails.rails[rail].as_mut().expect("active rails are usable");
+                if let Err(error) = state.rail.post(first_lane + lane, &self.chain) {
+                    return Err(self.post_failed(rail, error));
+                }
+                state.side.info.counters.count_data(self.chain.len() as u64, bytes);
+                owed += 1;
+            }
+        }
+        if in_record && planted(Plant::RecordFilledLate) {
+            self.fill_record(slot, false);
+        }
+        Ok(owed)
+    }
+
+    /// The plain writes of one lane, into `self.chain`; answers their bytes.
+    fn build_chain(&mut self, shares: &[Shares; MAX_BUFFERS], rail: usize, lane: u8, lanes: u8) -> u64 {
+        self.chain.clear();
+        let mut total = 0;
+        let filling = &*self.filling;
+        let buffers = filling.parts.iter().zip(&filling.entries).zip(shares).take(filling.count);
+        for ((part, entry), share) in buffers {
+            let Some(piece) = share.pieces().find(|piece| piece.rail == rail) else {
+                continue;
+            };
+            let (mut offset, mut left) = lane_part(piece.offset, piece.bytes, lane, lanes);
+            total += left;
+            while left > 0 {
+                let length = left.min(self.max_write);
+                self.chain.push(Write {
+                    local: LocalSlice {
+                        address: part.address.wrapping_add(offset),
+                        length: length as u32,
+                        key: part.local[rail],
+                    },
+                    remote: RemoteSlice { address: entry.address + offset, key: entry.keys[key_of(rail)] },
+                    host: part.host,
+                    ..Write::default()
+                });
+                offset += length;
+                left -= length;
+                if planted(Plant::LastWriteDropped) {
+                    break;
+                }
+            }
+        }
+        total
+    }
+
+    /// Ends a lane's chain with the signalled write-with-immediate.
+    fn end_chain(&mut self, rail: usize, slot: u8, record: bool, in_record: bool, immediate: u32) {
+        if in_record || self.chain.is_empty() {
+            self.chain.push(Write::default());
+        }
+        let last = self.chain.last_mut().expect("a write was pushed");
+        if record {
+            last.local = LocalSlice {
+                address: self.records.region.address() + record::offset(slot) as u64,
+                length: record::RECORD_BYTES as u32,
+                key: self.record_keys[rail],
+            };
+            last.remote = RemoteSlice {
+                address: self.peer_records.wrapping_add(record::offset(slot) as u64),
+                key: self.peer_record_keys[rail],
+            };
+            last.host = true;
+        }
+        last.immediate = Some(immediate);
+        last.signalled = true;
+        last.id = Work::Data(self.head).id();
+        if planted(Plant::RecordFirst) && in_record {
+            self.chain.rotate_right(1);
+        }
+    }
+
+    /// Prepares the record of the slot that is being posted.
+    fn fill_record(&self, slot: u8, not_yet: bool) {
+        let count = self.filling.count;
+        let mut sizes = self.filling.parts.map(|part| if not_yet { 0 } else { part.size });
+        if planted(Plant::GroupSizesSwapped) {
+            sizes[..count].reverse();
+        }
+        self.records.fill(slot, &sizes[..count]);
+    }
+}
+
+#[cold]
+fn too_long(size: u64, peer: &str) -> Error {
+    Error::configuration(format!(
+        "a message of {size} bytes to {peer} is longer than {MAX_MESSAGE_BYTES} bytes, the maxP2pBytes of this device"
+    ))
+}
+
+/// Lane `lane`'s part, of `lanes`, of a rail's piece: offset and bytes, in multiples of 128 but for the end.
+fn lane_part(offset: u64, bytes: u64, lane: u8, lanes: u8) -> (u64, u64) {
+    let unit = if planted(Plant::LanesNot128) { 8 } else { SPLIT_UNIT };
+    let each = bytes.div_ceil(u64::from(lanes)).next_multiple_of(unit);
+    let start = (each * u64::from(lane)).min(bytes);
+    (offset + start, (bytes - start).min(each))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn lanes_share_a_piece_in_units(offset in 0u64..1 << 20, bytes in 0u64..1 << 22, lanes in 1u8..=16) {
+            let mut at = offset;
+            for lane in 0..lanes {
+                let (start, length) = lane_part(offset, bytes, lane, lanes);
+                if length > 0 {
+                    prop_assert_eq!(start, at);
+                    let ends = start + length == offset + bytes;
+                    prop_assert!(ends || length % SPLIT_UNIT == 0);
+                }
+                at += length;
+            }
+            prop_assert_eq!(at, offset + bytes);
+        }
+    }
+}
