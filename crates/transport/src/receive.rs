@@ -259,8 +259,8 @@ impl<F: Fabric> RecvConnection<F> {
         if !F::ONE_SIDED {
             return Err(false);
         }
-        // An error is kept, and `test_rest` looks for it.
-        let moved = self.poll_rail(usize::from(self.recent)).unwrap_or(true);
+        // An error is kept, and `test_rest` answers with it.
+        let moved = self.poll_rail(usize::from(self.recent)).map_err(|_| true)?;
         if self.inbox.slots.get(request.index() as u8).state == State::Complete { Ok(()) } else { Err(moved) }
     }
 

@@ -317,8 +317,8 @@ impl<F: Fabric> SendConnection<F> {
         if let Some(size) = self.requests.release(request.0) {
             return Ok(size);
         }
-        // An error is kept, and `test_rest` looks for it.
-        let moved = self.poll_rail(usize::from(self.recent)).unwrap_or(true);
+        // An error is kept, and `test_rest` answers with it.
+        let moved = self.poll_rail(usize::from(self.recent)).map_err(|_| true)?;
         self.requests.release(request.0).ok_or(moved)
     }
 

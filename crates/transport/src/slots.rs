@@ -217,6 +217,14 @@ impl Slots {
         Ok(true)
     }
 
+    /// The connection is broken: no receive that is not complete will be.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn close(&mut self) {
+        let open = self.slots.iter_mut().filter(|slot| matches!(slot.state, State::Open | State::Early));
+        open.for_each(|slot| slot.state = State::Free);
+    }
+
     /// The rails of the connection.
     #[inline]
     pub(crate) fn usable(&self) -> u8 {

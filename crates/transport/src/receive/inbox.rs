@@ -22,7 +22,7 @@ pub(super) struct Inbox {
     pub(super) wrong: Option<Box<Wrong>>,
 }
 
-/// Takes what one rail reports. The first report that ends the connection is kept.
+/// Takes what one rail reports. The first report that ends the connection is kept, and no receive completes behind it.
 pub(super) struct Arrivals<'a, F> {
     pub(super) inbox: &'a mut Inbox,
     pub(super) side: &'a mut Side,
@@ -65,12 +65,16 @@ impl<F: Fabric> Reports for Arrivals<'_, F> {
         match slots.handle_part(Source { bit, lane, stripes: pool.per_slot }, immediate, bytes) {
             Ok(true) => spare.handle_completed(),
             Ok(false) => {}
-            Err(what) => keep(wrong, || Wrong::Received { bits: immediate, what }),
+            Err(what) => {
+                slots.close();
+                keep(wrong, || Wrong::Received { bits: immediate, what });
+            }
         }
     }
 
     #[inline(always)]
     fn handle_failed(&mut self, lane: u8, _id: Option<WorkId>, error: Box<RailError>) {
+        self.inbox.slots.close();
         keep(&mut self.inbox.wrong, || Wrong::Failed { lane, error });
     }
 }
