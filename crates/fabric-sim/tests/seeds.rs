@@ -14,6 +14,15 @@ fn a_few_hundred_seeds_are_clean_and_exercise_the_protocol() {
     assert!(never.iter().all(|seen| matches!(seen, Seen::HugeSize)), "never exercised: {never:?}");
 }
 
+/// Hostile immediates that took another's receive, or came in one batch with a connection's last messages.
+#[test]
+fn seeds_that_once_failed_are_clean() {
+    for seed in [404_206, 404_440, 665_224, 674_800, 712_456, 722_563] {
+        let failed = run(seed, Workload::from_name("breakers").unwrap(), false).violation;
+        assert!(failed.is_none(), "seed {seed}: {failed:?}");
+    }
+}
+
 #[test]
 fn the_same_seed_has_the_same_history() {
     for seed in 1..=36 {
