@@ -95,7 +95,15 @@ pub(crate) fn descriptors() -> usize {
 
 /// Control threads of this process.
 pub(crate) fn control_threads() -> usize {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
-    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    let list = || -> Vec<_> {
+        let tasks = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
+        tasks.filter_map(|task| Some(task.ok()?.path())).collect()
+    };
+    // While a thread ends, a listing may miss others: two that agree are right.
+    let (mut tasks, mut again) = (list(), list());
+    while tasks != again {
+        (tasks, again) = (again, list());
+    }
+    let names = tasks.iter().filter_map(|task| std::fs::read_to_string(task.join("comm")).ok());
     names.filter(|name| name.trim() == "railweave-ctl").count()
 }
