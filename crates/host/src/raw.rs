@@ -3,6 +3,7 @@
 
 use crate::bench::{Bandwidth, Times, for_a_time, gather_numbers};
 use crate::bootstrap::{BootstrapError, Link};
+use socket2::SockRef;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +28,8 @@ pub struct RawSettings {
     pub sizes: Vec<usize>,
     /// Buffers that are used in turn.
     pub in_flight: usize,
+    /// The congestion control of the sockets; the kernel's own choice without.
+    pub congestion: Option<String>,
     /// About how long to measure the latency, and the bandwidth of each size.
     pub time: Duration,
     /// The longest time without any progress before an error.
@@ -88,25 +91,27 @@ fn socket(what: &str) -> impl FnOnce(io::Error) -> RawError + '_ {
 /// When a rail cannot be connected, or the other rank is gone.
 pub fn run(link: &mut Link, settings: &RawSettings) -> Result<RawResults, RawError> {
     let abort = link.abort_flag();
-    let mut first = connect(link, &settings.rails[..1.min(settings.rails.len())], settings.stall, &abort)?;
+    let mut first = connect(link, settings, 1, &abort)?;
     let latency = latency(link, &mut first, settings, &abort)?;
     drop(first);
     let mut bandwidth = Vec::new();
     for bytes in &settings.sizes {
-        let mut streams = connect(link, &settings.rails, settings.stall, &abort)?;
+        let mut streams = connect(link, settings, usize::MAX, &abort)?;
         bandwidth.push(stream(link, &mut streams, *bytes, settings, &abort)?);
         link.barrier()?;
     }
     Ok(RawResults { latency, bandwidth })
 }
 
-/// One socket per rail, from rank 0's address to rank 1's.
+/// One socket for each of the first `most` rails, from rank 0's address to rank 1's.
 fn connect(
     link: &mut Link,
-    rails: &[(IpAddr, IpAddr)],
-    stall: Duration,
+    settings: &RawSettings,
+    most: usize,
     abort: &AtomicBool,
 ) -> Result<Vec<TcpStream>, RawError> {
+    let RawSettings { rails, congestion, stall, .. } = settings;
+    let (rails, stall) = (&rails[..most.min(rails.len())], *stall);
     let listeners: Vec<TcpListener> = match link.rank() {
         1 => rails.iter().map(|(local, _)| TcpListener::bind((*local, 0))).collect::<Result<_, _>>(),
         _ => Ok(Vec::new()),
@@ -140,6 +145,10 @@ fn connect(
     }
     for stream in &streams {
         stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true)).map_err(socket("setting options"))?;
+        if let Some(name) = congestion {
+            let set = SockRef::from(stream).set_tcp_congestion(name.as_bytes());
+            set.map_err(socket("setting the congestion control"))?;
+        }
     }
     Ok(streams)
 }

@@ -2,6 +2,7 @@
 
 use crate::commands::{connections, in_process, sweep};
 use crate::device::Device;
+use crate::environment;
 use crate::job;
 use crate::measurement::{self, Subject, done, phase};
 use crate::network::{Network, NetworkArguments};
@@ -199,8 +200,10 @@ fn raw(job: &Job, link: &mut Link, plugin: &Plugin) -> Result<RawOutcome, Box<dy
     }
     let mine =
         |(first, second): &(IpAddr, IpAddr)| if link.rank() == 0 { (*first, *second) } else { (*second, *first) };
+    let congestion = environment::options()?.tcp_congestion.value;
     let settings = RawSettings {
         rails: rails.iter().map(mine).collect(),
+        congestion: (congestion != "kernel").then_some(congestion),
         sizes: job.sizes.clone(),
         in_flight: job.in_flight,
         time: Duration::from_secs_f64(job.seconds),
