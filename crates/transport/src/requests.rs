@@ -37,11 +37,13 @@ pub(crate) struct Requests {
     places: [Place; SLOTS],
     /// The requests that end with each slot, where it is not that with its number.
     groups: Box<[[u8; MAX_BUFFERS]; SLOTS]>,
+    /// The connection is broken.
+    closed: bool,
 }
 
 impl Requests {
     pub(crate) fn new() -> Self {
-        Self { places: [Place::default(); SLOTS], groups: Box::new([[0; MAX_BUFFERS]; SLOTS]) }
+        Self { places: [Place::default(); SLOTS], groups: Box::new([[0; MAX_BUFFERS]; SLOTS]), closed: false }
     }
 
     /// Whether a slot can be posted whose only request has its number: [`Self::post_one`].
@@ -93,11 +95,26 @@ impl Requests {
     #[inline]
     pub(crate) fn handle_sent(&mut self, sequence: u32) {
         let sequence = if planted(Plant::SequenceWrapped) { sequence & !0x80 } else { sequence };
+        let place = &self.places[usize::from(sequence as u8)];
+        if place.sequence != sequence || place.owed == 0 {
+            return self.handle_nobodys(sequence);
+        }
+        self.count_down(sequence);
+    }
+
+    /// A completion of which none is owed. Where the connection is broken, it is of the slot that was being posted then.
+    #[cold]
+    #[inline(never)]
+    fn handle_nobodys(&mut self, sequence: u32) {
+        assert!(self.closed || !checks(), "a completion came for slot {sequence:#x}, of which none is owed");
+        if !self.closed {
+            self.count_down(sequence);
+        }
+    }
+
+    #[inline]
+    fn count_down(&mut self, sequence: u32) {
         let place = &mut self.places[usize::from(sequence as u8)];
-        assert!(
-            place.sequence == sequence && place.owed > 0 || !checks(),
-            "a completion came for slot {sequence:#x}, of which none is owed"
-        );
         place.owed = place.owed.saturating_sub(1);
         if place.owed > 0 && !planted(Plant::SendDoneEarly) {
             return;
@@ -107,6 +124,11 @@ impl Requests {
         } else {
             self.finish_group(sequence as u8);
         }
+    }
+
+    /// The connection is broken: of the slot that was being posted then, some writes may have gone out.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
     }
 
     #[inline(never)]
@@ -173,6 +195,14 @@ mod tests {
         assert!(requests.is_place_free(4) && !requests.is_place_free(5));
         assert_eq!(requests.release(5), Some(1));
         assert!(requests.is_place_free(5));
+    }
+
+    #[test]
+    fn a_broken_connection_ignores_what_was_posted_in_part() {
+        let mut requests = Requests::new();
+        requests.close();
+        requests.handle_sent(0);
+        assert!(requests.is_place_free(0) && requests.release(0).is_none());
     }
 
     #[test]

@@ -414,6 +414,7 @@ impl<F: Fabric> SendConnection<F> {
     #[cold]
     fn fail(&mut self, error: Error) -> Error {
         self.one_write_below = 0;
+        self.requests.close();
         self.error.get_or_insert(error).clone()
     }
 
@@ -425,6 +426,7 @@ impl<F: Fabric> SendConnection<F> {
     /// Work could not be posted although there was room. The lane's completion says more than its refusal.
     #[cold]
     fn post_failed(&mut self, rail: usize, error: PostError) -> Error {
+        self.requests.close();
         if let Err(reason) = self.poll() {
             return reason;
         }
