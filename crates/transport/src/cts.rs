@@ -233,9 +233,8 @@ impl CtsStream {
         is_written(self.ring.line(place(number)), number)
     }
 
-    /// The buffer of the next slot, once it is there, if the slot has only one and that has this tag, as most have. What is not
-    /// like that is [`Self::take`]'s to look at. Nothing is taken yet. Address and size come from the peer and are not
-    /// checked.
+    /// The buffer of the next slot, once it is there, if the slot has only one and that has this tag, as most have. It comes
+    /// from the peer and is checked; what is not like that is [`Self::take`]'s to look at. Nothing is taken yet.
     #[inline]
     pub(crate) fn single(&self, slot: u8, tag: u32) -> Option<Single<'_>> {
         let line = self.ring.line(place(self.next));
@@ -243,7 +242,11 @@ impl CtsStream {
             return None;
         }
         let word = |index: usize| u64::from_le(line[index].load(Ordering::Relaxed));
-        (word(2) == mixed(tag, slot, 0, 1)).then(|| Single { address: word(0), size: word(1), line })
+        let (address, size) = (word(0), word(1));
+        if word(2) != mixed(tag, slot, 0, 1) || size > MAX_MESSAGE_BYTES || address.checked_add(size).is_none() {
+            return None;
+        }
+        Some(Single { address, size, line })
     }
 
     /// What [`Self::single`] has shown: a buffer of `size` bytes at `address`.
@@ -371,7 +374,9 @@ mod tests {
         for (bad, words) in wrong {
             let ring = Arc::new(Region::new(STREAM_BYTES));
             bad.store(&ring, 0);
-            let error = taken(&mut CtsStream::new(ring), 0).unwrap_err();
+            let mut stream = CtsStream::new(ring);
+            assert!(stream.single(0, bad.tag).is_none(), "{bad:?}");
+            let error = taken(&mut stream, 0).unwrap_err();
             assert!(error.message.contains(words), "{}", error.message);
         }
     }

@@ -214,7 +214,7 @@ impl<F: Fabric> SendConnection<F> {
             return None;
         }
         let receive = self.cts.single(sequence as u8, message.tag)?;
-        if message.size > receive.size || receive.address.checked_add(message.size).is_none() {
+        if message.size > receive.size {
             return None;
         }
         let Some(rail) = self.split.whole(message.size, self.rails.usable) else {
