@@ -56,7 +56,7 @@ fn mixed(tag: u32, slot: u8, buffer: u8, buffers: u8) -> u64 {
 
 impl CtsEntry {
     /// Writes entry `number` into the receiver's copy of the ring.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn store(&self, ring: &Region, number: u64) {
         let line = ring.line(place(number));
         let relaxed = |index: usize, value: u64| line[index].store(value.to_le(), Ordering::Relaxed);
@@ -130,13 +130,15 @@ pub(crate) struct CtsSource {
     peer: u64,
     /// Number of the next entry.
     next: u64,
+    /// How many entries before it are written and not sent.
+    held: u64,
 }
 
 impl CtsSource {
     /// A stream from `shadow` to the peer's ring at the address `peer`.
     pub(crate) fn new(shadow: Arc<Region>, peer: u64) -> Self {
         assert_eq!(shadow.len(), STREAM_BYTES, "the CTS stream has a fixed size");
-        Self { address: shadow.address(), shadow, peer, next: 0 }
+        Self { address: shadow.address(), shadow, peer, next: 0, held: 0 }
     }
 
     /// Number of the next entry.
@@ -145,16 +147,17 @@ impl CtsSource {
         self.next
     }
 
-    /// Writes an entry behind those that are written already; it goes out with [`Self::post`].
+    /// How many entries are written and not sent.
     #[inline]
-    pub(crate) fn write(&self, entry: &CtsEntry) {
-        entry.store(&self.shadow, self.next + u64::from(entry.buffer));
+    pub(crate) fn held(&self) -> u64 {
+        self.held
     }
 
-    /// Writes the only entry of a slot. What sends it over a rail comes back, and must be posted next.
+    /// Writes the only entry of a slot, where all before it are sent. What sends it over a rail comes back, and must be posted
+    /// next.
     #[inline(always)]
     pub(crate) fn take_one<F: Fabric>(&mut self, entry: &CtsEntry, rail: &mut RailState<F>) -> Write {
-        self.write(entry);
+        entry.store(&self.shadow, self.next);
         let write = self.slice(&rail.cts, self.next, 1, rail.cts.signals());
         self.next += 1;
         rail.cts.count();
@@ -162,17 +165,26 @@ impl CtsSource {
         write
     }
 
-    /// Sends the `count` entries of a slot over a rail. Entries that go round the ring's end take two writes.
-    pub(crate) fn post<F: Fabric>(&mut self, rail: &mut RailState<F>, count: u64) -> Result<(), PostError> {
-        let until_end = ENTRIES - self.next % ENTRIES;
+    /// Writes the next entry; it goes out with [`Self::post`].
+    #[inline]
+    pub(crate) fn hold(&mut self, entry: &CtsEntry) {
+        entry.store(&self.shadow, self.next);
+        self.next += 1;
+        self.held += 1;
+    }
+
+    /// Sends what is held over a rail. Entries that go round the ring's end take two writes.
+    pub(crate) fn post<F: Fabric>(&mut self, rail: &mut RailState<F>) -> Result<(), PostError> {
+        let (first, count) = (self.next - self.held, self.held);
+        let until_end = ENTRIES - first % ENTRIES;
         let signalled = rail.cts.signals();
-        if count <= until_end {
-            rail.rail.post(0, &[self.slice(&rail.cts, self.next, count, signalled)])?;
+        if count <= until_end || planted(Plant::HeldPastEnd) {
+            rail.rail.post_first(&self.slice(&rail.cts, first, count, signalled))?;
         } else {
-            let around = self.slice(&rail.cts, self.next + until_end, count - until_end, signalled);
-            rail.rail.post(0, &[self.slice(&rail.cts, self.next, until_end, false), around])?;
+            let around = self.slice(&rail.cts, first + until_end, count - until_end, signalled);
+            rail.rail.post(0, &[self.slice(&rail.cts, first, until_end, false), around])?;
         }
-        self.next += count;
+        self.held = 0;
         rail.cts.count();
         rail.side.info.counters.count_cts();
         Ok(())
