@@ -32,4 +32,4 @@ pub use filter::{AddressRange, FilterItem, Match, RailFilter};
 pub use rdma::{AdaptiveRouting, AddressFamily, GidIndices, RelaxedOrdering};
 pub use setting::{Setting, Source};
 pub use table::{Entry, Options, Row, TABLE};
-pub use value::{Fabric, Lanes, MAX_RAILS, Mode, PortRange, Weights};
+pub use value::{Congestion, Fabric, Lanes, MAX_RAILS, Mode, PortRange, Weights};

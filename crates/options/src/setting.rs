@@ -181,6 +181,7 @@ show_as_written!(
     crate::AddressFamily,
     crate::RelaxedOrdering,
     crate::AdaptiveRouting,
+    crate::Congestion,
     u8,
     u16,
     String

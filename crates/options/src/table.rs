@@ -5,7 +5,7 @@ use crate::filter::{AddressRange, RailFilter};
 use crate::number;
 use crate::rdma::{self, AdaptiveRouting, AddressFamily, GidIndices, RelaxedOrdering};
 use crate::setting::{Reader, Setting, Show, Source, Variable, variable};
-use crate::value::{Fabric, Lanes, Mode, PortRange, Weights};
+use crate::value::{Congestion, Fabric, Lanes, Mode, PortRange, Weights};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -273,14 +273,14 @@ options! {
                kernel's limits `net.core.wmem_max` and `net.core.rmem_max` hold.",
     }
     /// The congestion control of each lane: `kernel` (the kernel's own choice), or a name that the kernel knows.
-    tcp_congestion: String {
+    tcp_congestion: Congestion {
         variables: [variable(
             "RAILWEAVE_TCP_CONGESTION",
             "kernel (its own choice), or a name from /proc/sys/net/ipv4/tcp_available_congestion_control",
             "cubic",
-            tcp_congestion,
+            Congestion::parse,
         )],
-        default: "kernel".to_owned(), "kernel (its own choice)",
+        default: Congestion::Kernel, "kernel (its own choice)",
         help: "TCP only: the congestion control of each lane (`TCP_CONGESTION`). Where the kernel's is `bbr`, which paces what it \
                sends, and the network between the hosts is their own and loses nothing, `cubic` is faster.",
     }
@@ -520,17 +520,6 @@ fn socket_buffer(text: &str) -> Result<u64, String> {
     match number::bytes(text, 256 << 20)? {
         bytes @ 1..0x1_0000 => Err(format!("is {bytes} bytes, with which TCP crawls")),
         bytes => Ok(bytes),
-    }
-}
-
-/// The kernel takes 15 characters (linux/tcp.h, TCP_CA_NAME_MAX); whether it has such a one only it knows.
-fn tcp_congestion(text: &str) -> Result<String, String> {
-    let name = text.trim();
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    if name.len() <= 15 && name.bytes().all(fits) {
-        Ok(name.to_owned())
-    } else {
-        Err("is not a name of at most 15 letters, digits, - and _".into())
     }
 }
 

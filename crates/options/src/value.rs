@@ -76,6 +76,45 @@ impl fmt::Display for Mode {
     }
 }
 
+/// The congestion control of TCP sockets.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Congestion {
+    /// The kernel's own choice.
+    #[default]
+    Kernel,
+    /// The one of this name. Whether the kernel has such a one only it knows.
+    Named(String),
+}
+
+impl Congestion {
+    /// The kernel takes names of 15 characters (linux/tcp.h, `TCP_CA_NAME_MAX`).
+    pub(crate) fn parse(text: &str) -> Result<Congestion, String> {
+        let name = text.trim();
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        if name.eq_ignore_ascii_case("kernel") {
+            Ok(Congestion::Kernel)
+        } else if !name.is_empty() && name.len() <= 15 && name.bytes().all(fits) {
+            Ok(Congestion::Named(name.to_owned()))
+        } else {
+            Err("is not a name of at most 15 letters, digits, - and _".into())
+        }
+    }
+
+    /// The name, where one is asked for.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Congestion::Kernel => None,
+            Congestion::Named(name) => Some(name),
+        }
+    }
+}
+
+impl fmt::Display for Congestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name().unwrap_or("kernel"))
+    }
+}
+
 /// The value whose word `text` is; upper and lower case are alike.
 pub(crate) fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
     let text = text.trim();

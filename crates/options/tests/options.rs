@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use railweave_options::{
-    AdaptiveRouting, AddressFamily, Entry, Fabric, Lanes, Mode, OptionErrors, Options, PortRange, RailFilter, Source,
-    TABLE, Warning, Weights,
+    AdaptiveRouting, AddressFamily, Congestion, Entry, Fabric, Lanes, Mode, OptionErrors, Options, PortRange,
+    RailFilter, Source, TABLE, Warning, Weights,
 };
 use std::ffi::OsString;
 use std::time::Duration;
@@ -340,8 +340,10 @@ fn socket_buffer() {
 #[test]
 fn tcp_congestion() {
     let congestion = |text| good(&[("RAILWEAVE_TCP_CONGESTION", text)]).tcp_congestion.value;
-    assert_eq!(good(&[]).tcp_congestion.value, "kernel");
-    assert_eq!(congestion(" cubic "), "cubic");
+    assert_eq!(good(&[]).tcp_congestion.value, Congestion::Kernel);
+    assert_eq!(congestion("Kernel"), Congestion::Kernel);
+    assert_eq!(congestion(" cubic "), Congestion::Named("cubic".into()));
+    assert_eq!(congestion("cubic").to_string(), "cubic");
     bad(&[("RAILWEAVE_TCP_CONGESTION", "two words")]);
     bad(&[("RAILWEAVE_TCP_CONGESTION", "longer_than_a_name")]);
 }

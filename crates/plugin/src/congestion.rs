@@ -3,28 +3,24 @@
 use std::fs;
 use std::io;
 
-use railweave_options::Setting;
+use railweave_options::{Congestion, Setting};
 use railweave_transport::Error;
 use socket2::{Domain, SockRef, Socket, Type};
 
-/// What the setting says where the kernel is to choose.
-const KERNELS: &str = "kernel";
-
 /// The congestion control of all lanes of this process.
 #[derive(Clone)]
-pub(crate) struct Congestion(Option<String>);
+pub(crate) struct LaneCongestion(Congestion);
 
-impl Congestion {
+impl LaneCongestion {
     /// What the setting asks for.
     ///
     /// # Errors
     /// When the kernel has no such congestion control, or not for this user.
-    pub(crate) fn new(setting: &Setting<String>) -> Result<Self, Error> {
-        let name = &setting.value;
-        if name == KERNELS {
-            return Ok(Self(None));
-        }
-        let chosen = Self(Some(name.clone()));
+    pub(crate) fn new(setting: &Setting<Congestion>) -> Result<Self, Error> {
+        let chosen = Self(setting.value.clone());
+        let Some(name) = chosen.0.name() else {
+            return Ok(chosen);
+        };
         let tried = Socket::new(Domain::IPV4, Type::STREAM, None).and_then(|socket| chosen.set(&socket));
         match tried {
             Ok(()) => Ok(chosen),
@@ -43,7 +39,7 @@ impl Congestion {
 
     /// Sets it on a socket.
     pub(crate) fn set<'a>(&self, socket: impl Into<SockRef<'a>>) -> io::Result<()> {
-        match &self.0 {
+        match self.0.name() {
             Some(name) => socket.into().set_tcp_congestion(name.as_bytes()),
             None => Ok(()),
         }

@@ -10,7 +10,7 @@ use railweave_options::Options;
 use railweave_topology::{DialAddress, NetworkAddress, dial_order};
 use railweave_transport::{ConnectionConfig, Error, Handle, HandleAddress, Hello};
 
-use crate::congestion::Congestion;
+use crate::congestion::LaneCongestion;
 use crate::control::{Control, ControlConfig, Outcome};
 use crate::fabrics;
 use crate::identity;
@@ -28,7 +28,7 @@ pub(crate) struct Process {
     out_of_band: Option<HandleAddress>,
     events: Vec<Arc<dyn EventSource>>,
     key: Option<Key>,
-    congestion: Congestion,
+    congestion: LaneCongestion,
     control: Mutex<Option<Arc<Control>>>,
 }
 
@@ -121,7 +121,7 @@ impl Process {
         warnings.iter().for_each(|warning| log::warn(&warning.to_string()));
         let found = fabrics::find(&options)?;
         let key = options.key_file.value.as_deref().map(Key::read).transpose()?;
-        let congestion = Congestion::new(&options.tcp_congestion)?;
+        let congestion = LaneCongestion::new(&options.tcp_congestion)?;
         let hello = identity::hello(found.mode, found.fabrics, key.is_some());
         Ok(Self {
             options,

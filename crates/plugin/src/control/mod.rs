@@ -28,7 +28,7 @@ use railweave_fabric::EventSource;
 use railweave_options::PortRange;
 use railweave_transport::{Error, Handle, Hello};
 
-use crate::congestion::Congestion;
+use crate::congestion::LaneCongestion;
 use crate::descriptors;
 use crate::key::Key;
 use crate::listener::Listener;
@@ -44,7 +44,7 @@ pub(crate) struct ControlConfig {
     pub(crate) ports: PortRange,
     pub(crate) handshake_timeout: Duration,
     pub(crate) peer_timeout: Duration,
-    pub(crate) congestion: Congestion,
+    pub(crate) congestion: LaneCongestion,
     /// What tells of events of the ports.
     pub(crate) events: Vec<Arc<dyn EventSource>>,
 }

@@ -8,7 +8,7 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::congestion::Congestion;
+use crate::congestion::LaneCongestion;
 
 /// What a session may have waiting to be written before its peer counts as stuck.
 const MOST_UNSENT: usize = 4 << 20;
@@ -70,7 +70,7 @@ impl Stream {
     }
 
     /// Sets the congestion control of what is sent from now on.
-    pub(crate) fn set_congestion(&self, congestion: &Congestion) -> io::Result<()> {
+    pub(crate) fn set_congestion(&self, congestion: &LaneCongestion) -> io::Result<()> {
         congestion.set(&self.socket)
     }
 

@@ -22,7 +22,7 @@ use super::reaching::Reaching;
 use super::sessions::Session;
 use super::worker::Worker;
 use super::{Command, ControlConfig, Listeners, Route};
-use crate::congestion::Congestion;
+use crate::congestion::LaneCongestion;
 use crate::descriptors;
 use crate::key::Key;
 use crate::log;
@@ -70,7 +70,7 @@ pub(super) struct Thread {
     pub(super) handshake_timeout: Duration,
     /// How long a peer may take to answer a PING.
     pub(super) peer_timeout: Duration,
-    pub(super) congestion: Congestion,
+    pub(super) congestion: LaneCongestion,
     pub(super) hello: Hello,
     pub(super) key: Option<Key>,
     pub(super) entries: HashMap<usize, Entry>,
