@@ -5,7 +5,7 @@ use crate::bench::{Bandwidth, Times, for_a_time, gather_numbers};
 use crate::bootstrap::{BootstrapError, Link};
 use socket2::SockRef;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -28,8 +28,9 @@ pub struct RawSettings {
     pub sizes: Vec<usize>,
     /// Buffers that are used in turn.
     pub in_flight: usize,
-    /// The congestion control of the sockets; the kernel's own choice without.
-    pub congestion: Option<String>,
+    /// The congestion control of the sockets between hosts, and of those with both ends on this one; the kernel's own choice
+    /// without.
+    pub congestion: [Option<String>; 2],
     /// About how long to measure the latency, and the bandwidth of each size.
     pub time: Duration,
     /// The longest time without any progress before an error.
@@ -143,14 +144,19 @@ fn connect(
             });
         }
     }
-    for stream in &streams {
+    for (stream, (_, remote)) in streams.iter().zip(rails) {
         stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true)).map_err(socket("setting options"))?;
-        if let Some(name) = congestion {
+        if let Some(name) = &congestion[usize::from(is_here(*remote))] {
             let set = SockRef::from(stream).set_tcp_congestion(name.as_bytes());
             set.map_err(socket("setting the congestion control"))?;
         }
     }
     Ok(streams)
+}
+
+/// Whether an address is one of this host's: a socket can be bound to it.
+fn is_here(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
 }
 
 fn check(since: Instant, stall: Duration, abort: &AtomicBool, what: &str) -> Result<(), RawError> {

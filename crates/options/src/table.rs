@@ -272,17 +272,18 @@ options! {
         help: "TCP only: the size of each lane's send buffer and of its receive buffer (`SO_SNDBUF`, `SO_RCVBUF`). The \
                kernel's limits `net.core.wmem_max` and `net.core.rmem_max` hold.",
     }
-    /// The congestion control of each lane: `kernel` (the kernel's own choice), or a name that the kernel knows.
+    /// The congestion control of each lane.
     tcp_congestion: Congestion {
         variables: [variable(
             "RAILWEAVE_TCP_CONGESTION",
-            "kernel (its own choice), or a name from /proc/sys/net/ipv4/tcp_available_congestion_control",
+            "auto, kernel (its own choice), or a name from /proc/sys/net/ipv4/tcp_available_congestion_control",
             "cubic",
             Congestion::parse,
         )],
-        default: Congestion::Kernel, "kernel (its own choice)",
-        help: "TCP only: the congestion control of each lane (`TCP_CONGESTION`). Where the kernel's is `bbr`, which paces what it \
-               sends, and the network between the hosts is their own and loses nothing, `cubic` is faster.",
+        default: Congestion::Auto, "auto",
+        help: "TCP only: the congestion control of each lane (`TCP_CONGESTION`). `auto` is the kernel's own choice between \
+               hosts, and `reno` inside of one, where nothing is lost. Where the kernel's is `bbr`, which paces what it sends, \
+               and the network between the hosts is their own and loses nothing, `cubic` is faster.",
     }
     /// The traffic class of the data, 0 to 255; `None` leaves it to what NCCL asks for.
     traffic_class: Option<u8> {

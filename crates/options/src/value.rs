@@ -79,8 +79,10 @@ impl fmt::Display for Mode {
 /// The congestion control of TCP sockets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Congestion {
-    /// The kernel's own choice.
+    /// The kernel's own choice, but one that does not pace where packets never leave the host.
     #[default]
+    Auto,
+    /// The kernel's own choice.
     Kernel,
     /// The one of this name. Whether the kernel has such a one only it knows.
     Named(String),
@@ -91,19 +93,21 @@ impl Congestion {
     pub(crate) fn parse(text: &str) -> Result<Congestion, String> {
         let name = text.trim();
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        if name.eq_ignore_ascii_case("kernel") {
-            Ok(Congestion::Kernel)
-        } else if !name.is_empty() && name.len() <= 15 && name.bytes().all(fits) {
-            Ok(Congestion::Named(name.to_owned()))
-        } else {
-            Err("is not a name of at most 15 letters, digits, - and _".into())
+        match name.to_ascii_lowercase().as_str() {
+            "auto" => Ok(Congestion::Auto),
+            "kernel" => Ok(Congestion::Kernel),
+            "" => Err("is empty".into()),
+            _ if name.len() <= 15 && name.bytes().all(fits) => Ok(Congestion::Named(name.to_owned())),
+            _ => Err("is not a name of at most 15 letters, digits, - and _".into()),
         }
     }
 
-    /// The name, where one is asked for.
-    pub fn name(&self) -> Option<&str> {
+    /// The name of what a socket is to be given, if anything. `inside_host`: both its ends are on this host, where nothing is
+    /// lost and pacing only costs; `reno` does not pace, and every kernel has it and lets everybody use it.
+    pub fn name(&self, inside_host: bool) -> Option<&str> {
         match self {
-            Congestion::Kernel => None,
+            Congestion::Auto if inside_host => Some("reno"),
+            Congestion::Auto | Congestion::Kernel => None,
             Congestion::Named(name) => Some(name),
         }
     }
@@ -111,7 +115,11 @@ impl Congestion {
 
 impl fmt::Display for Congestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name().unwrap_or("kernel"))
+        f.write_str(match self {
+            Congestion::Auto => "auto",
+            Congestion::Kernel => "kernel",
+            Congestion::Named(name) => name,
+        })
     }
 }
 

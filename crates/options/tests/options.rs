@@ -340,10 +340,14 @@ fn socket_buffer() {
 #[test]
 fn tcp_congestion() {
     let congestion = |text| good(&[("RAILWEAVE_TCP_CONGESTION", text)]).tcp_congestion.value;
-    assert_eq!(good(&[]).tcp_congestion.value, Congestion::Kernel);
+    assert_eq!(good(&[]).tcp_congestion.value, Congestion::Auto);
+    assert_eq!(congestion("AUTO"), Congestion::Auto);
     assert_eq!(congestion("Kernel"), Congestion::Kernel);
     assert_eq!(congestion(" cubic "), Congestion::Named("cubic".into()));
-    assert_eq!(congestion("cubic").to_string(), "cubic");
+    assert_eq!(["auto", "kernel", "cubic"].map(|text| congestion(text).to_string()), ["auto", "kernel", "cubic"]);
+    assert_eq!([false, true].map(|inside| Congestion::Auto.name(inside)), [None, Some("reno")]);
+    assert_eq!([false, true].map(|inside| Congestion::Kernel.name(inside)), [None, None]);
+    assert_eq!([false, true].map(|inside| congestion("cubic").name(inside).map(str::len)), [Some(5), Some(5)]);
     bad(&[("RAILWEAVE_TCP_CONGESTION", "two words")]);
     bad(&[("RAILWEAVE_TCP_CONGESTION", "longer_than_a_name")]);
 }

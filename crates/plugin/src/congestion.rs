@@ -18,10 +18,10 @@ impl LaneCongestion {
     /// When the kernel has no such congestion control, or not for this user.
     pub(crate) fn new(setting: &Setting<Congestion>) -> Result<Self, Error> {
         let chosen = Self(setting.value.clone());
-        let Some(name) = chosen.0.name() else {
+        let Congestion::Named(name) = &setting.value else {
             return Ok(chosen);
         };
-        let tried = Socket::new(Domain::IPV4, Type::STREAM, None).and_then(|socket| chosen.set(&socket));
+        let tried = Socket::new(Domain::IPV4, Type::STREAM, None).and_then(|socket| chosen.set(&socket, false));
         match tried {
             Ok(()) => Ok(chosen),
             Err(error) => {
@@ -37,9 +37,9 @@ impl LaneCongestion {
         }
     }
 
-    /// Sets it on a socket.
-    pub(crate) fn set<'a>(&self, socket: impl Into<SockRef<'a>>) -> io::Result<()> {
-        match self.0.name() {
+    /// Sets it on a socket. `inside_host`: both its ends are on this host.
+    pub(crate) fn set<'a>(&self, socket: impl Into<SockRef<'a>>, inside_host: bool) -> io::Result<()> {
+        match self.0.name(inside_host) {
             Some(name) => socket.into().set_tcp_congestion(name.as_bytes()),
             None => Ok(()),
         }

@@ -220,14 +220,19 @@ fn every_lane_has_the_congestion_control_that_was_asked_for_and_no_other_socket(
     if kernels.trim() == "reno" {
         return eprintln!("left out: reno is this kernel's congestion control for all sockets");
     }
-    alone(&[TWO_RAILS, ("RAILWEAVE_LANES", "2"), ("RAILWEAVE_TCP_CONGESTION", "reno")], || {
-        let (_plugin, net) = start();
-        let pair = Pair::open(&net, &net, 0);
-        pair.exchange(1, 1_000_000);
-        let controls = congestion_controls();
-        let lanes = controls.iter().filter(|name| *name == "reno").count();
-        assert_eq!(lanes, 8, "both ends of two lanes on two rails: {controls:?}");
-        assert!(controls.len() > lanes, "the control port and the session: {controls:?}");
-        assert!(warnings().is_empty());
-    });
+    // Inside of a host it is what does not pace, unless it is to be the kernel's choice.
+    each(
+        &[("reno", 8), ("auto", 8), ("kernel", 0)],
+        |(asked, _)| vec![TWO_RAILS, ("RAILWEAVE_LANES", "2"), ("RAILWEAVE_TCP_CONGESTION", asked)],
+        |(_, renos)| {
+            let (_plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            pair.exchange(1, 1_000_000);
+            let controls = congestion_controls();
+            let lanes = controls.iter().filter(|name| *name == "reno").count();
+            assert_eq!(lanes, *renos, "both ends of two lanes on two rails: {controls:?}");
+            assert!(controls.len() > 8, "the control port and the session: {controls:?}");
+            assert!(warnings().is_empty());
+        },
+    );
 }

@@ -203,7 +203,7 @@ fn raw(job: &Job, link: &mut Link, plugin: &Plugin) -> Result<RawOutcome, Box<dy
     let congestion = environment::options()?.tcp_congestion.value;
     let settings = RawSettings {
         rails: rails.iter().map(mine).collect(),
-        congestion: congestion.name().map(str::to_owned),
+        congestion: [false, true].map(|inside_host| congestion.name(inside_host).map(str::to_owned)),
         sizes: job.sizes.clone(),
         in_flight: job.in_flight,
         time: Duration::from_secs_f64(job.seconds),

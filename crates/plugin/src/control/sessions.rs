@@ -100,6 +100,14 @@ impl Session {
         settings.chain(stage).min()
     }
 
+    /// What the peer has said of itself, once the session is up.
+    pub(super) fn peer(&self) -> Option<&Hello> {
+        match &self.stage {
+            Stage::Up(hello) => Some(hello),
+            _ => None,
+        }
+    }
+
     pub(super) fn peer_name(&self) -> String {
         match &self.stage {
             Stage::Up(hello) | Stage::Proof { theirs: hello, .. } => {

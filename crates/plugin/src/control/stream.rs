@@ -69,9 +69,9 @@ impl Stream {
         Ok(Self::new(TcpStream::from_std(socket.into())))
     }
 
-    /// Sets the congestion control of what is sent from now on.
-    pub(crate) fn set_congestion(&self, congestion: &LaneCongestion) -> io::Result<()> {
-        congestion.set(&self.socket)
+    /// Sets the congestion control of what is sent from now on. `inside_host`: both ends are on this host.
+    pub(crate) fn set_congestion(&self, congestion: &LaneCongestion, inside_host: bool) -> io::Result<()> {
+        congestion.set(&self.socket, inside_host)
     }
 
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
