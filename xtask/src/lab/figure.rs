@@ -32,6 +32,24 @@ impl Figures {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
     }
 
+    /// The median of each figure over several rounds, of those that all have.
+    pub(crate) fn medians<'a>(rounds: impl Iterator<Item = &'a Self> + Clone) -> Self {
+        let mut medians = Self::default();
+        let Some(first) = rounds.clone().next() else {
+            return medians;
+        };
+        for (name, _) in first.iter() {
+            if let Some(mut values) = rounds.clone().map(|figures| figures.get(name)).collect::<Option<Vec<f64>>>() {
+                values.sort_by(f64::total_cmp);
+                let middle = values.len() / 2;
+                let upper = values[middle];
+                let lower = if values.len().is_multiple_of(2) { values[middle - 1] } else { upper };
+                medians.add(name, f64::midpoint(lower, upper));
+            }
+        }
+        medians
+    }
+
     fn collect(&mut self, path: &str, json: &Value) {
         let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
         match json {

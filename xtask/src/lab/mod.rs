@@ -229,35 +229,65 @@ fn play_into(
         }
     }
     let rig = Rig::boot(scenario, site, &logs)?;
-    for run in &scenario.runs {
-        let begin = Instant::now();
-        let (log, variables) = (logs.join(&run.name), variables(scenario, run)?);
-        let report = match (run.kind(), tests.get(&run.name), built) {
-            (Kind::Bench(arguments), _, Some(built)) => {
-                bench::run(&rig, site, built, run, &filled_in(arguments)?, &variables, &log)
-            }
-            (Kind::Test(test), Some(program), _) => programs::test(&rig, run, test, program, &variables, &log),
-            (Kind::Commands(commands), ..) => {
-                let mut commands = commands.to_vec();
-                for command in &mut commands {
-                    command.line = filled_in(&command.line)?;
+    // Runs of as many rounds take turns.
+    for block in scenario.runs.chunk_by(|run, next| run.rounds > 1 && run.rounds == next.rounds) {
+        let rounds = block[0].rounds;
+        let mut played: Vec<Vec<RunReport>> = vec![Vec::new(); block.len()];
+        'rounds: for round in 1..=rounds {
+            for (run, played) in block.iter().zip(&mut played) {
+                let log = logs.join(if rounds == 1 { run.name.clone() } else { format!("{}.{round}", run.name) });
+                let report =
+                    play_run(run, scenario, site, built, &rig, &log, tests.get(&run.name).map(PathBuf::as_path));
+                let report = report.map_err(|error| format!("run {}: {error}", run.name))?;
+                rig.check()?;
+                let failed = !report.failures.is_empty();
+                played.push(report);
+                if failed {
+                    break 'rounds;
                 }
-                programs::commands(&rig, run, &commands, &variables, &log)
             }
-            (Kind::Bench(_), _, None) | (Kind::Test(_), None, _) => unreachable!("what runs was built before"),
-        };
-        let mut report = report.map_err(|error| format!("run {}: {error}", run.name))?;
-        report.check(&run.hold, reports);
-        report.seconds = begin.elapsed().as_secs_f64();
-        eprint!("{}", report.describe(&run.name, &run.hold));
-        let failed = !report.failures.is_empty();
-        reports.push((run.name.clone(), report));
-        rig.check()?;
-        if failed {
-            rig.keep_state(&log);
+        }
+        for (run, played) in block.iter().zip(played) {
+            let mut report = RunReport::of_rounds(played);
+            report.check(&run.hold, reports);
+            eprint!("{}", report.describe(&run.name, &run.hold));
+            if !report.failures.is_empty() {
+                rig.keep_state(&logs.join(&run.name));
+            }
+            reports.push((run.name.clone(), report));
         }
     }
     Ok(())
+}
+
+/// One round of a run.
+fn play_run(
+    run: &Run,
+    scenario: &Scenario,
+    site: &Site,
+    built: Option<&Dist>,
+    rig: &Rig,
+    log: &Path,
+    test: Option<&Path>,
+) -> Result<RunReport, String> {
+    let begin = Instant::now();
+    let variables = variables(scenario, run)?;
+    let mut report = match (run.kind(), test, built) {
+        (Kind::Bench(arguments), _, Some(built)) => {
+            bench::run(rig, site, built, run, &filled_in(arguments)?, &variables, log)
+        }
+        (Kind::Test(test), Some(program), _) => programs::test(rig, run, test, program, &variables, log),
+        (Kind::Commands(commands), ..) => {
+            let mut commands = commands.to_vec();
+            for command in &mut commands {
+                command.line = filled_in(&command.line)?;
+            }
+            programs::commands(rig, run, &commands, &variables, log)
+        }
+        (Kind::Bench(_), _, None) | (Kind::Test(_), None, _) => unreachable!("what runs was built before"),
+    }?;
+    report.seconds = begin.elapsed().as_secs_f64();
+    Ok(report)
 }
 
 /// The variables of a run; its own win over the scenario's.

@@ -48,6 +48,15 @@ impl RunReport {
         report
     }
 
+    /// Of a run that took several rounds: the medians of its figures, all that failed, and the last words.
+    pub(crate) fn of_rounds(mut rounds: Vec<Self>) -> Self {
+        let figures = Figures::medians(rounds.iter().map(|round| &round.figures));
+        let seconds = rounds.iter().map(|round| round.seconds).sum();
+        let failures = rounds.iter_mut().flat_map(|round| std::mem::take(&mut round.failures)).collect();
+        let last = rounds.pop().unwrap_or_else(|| Self::new(""));
+        Self { seconds, load: last.load, figures, failures, text: last.text }
+    }
+
     /// Adds the last lines of `text`.
     pub(crate) fn add_text(&mut self, text: &str) {
         let lines: Vec<&str> = text.lines().collect();
@@ -112,6 +121,24 @@ fn by_name<S: Serializer>(runs: &[(String, RunReport)], serializer: S) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rounds_have_the_medians_of_their_figures_and_all_their_failures() {
+        let round = |value: f64, failure: Option<&str>| {
+            let mut report = RunReport::new("");
+            report.figures.add("a", value);
+            report.seconds = 2.0;
+            report.failures.extend(failure.map(str::to_owned));
+            report
+        };
+        let mut odd = RunReport::of_rounds(vec![round(9.0, None), round(1.0, None), round(2.0, None)]);
+        assert_eq!((odd.figures.get("a"), odd.seconds), (Some(2.0), 6.0));
+        odd.figures.add("b", 1.0);
+        let even = RunReport::of_rounds(vec![odd, round(3.0, Some("x")), round(4.0, Some("y")), round(9.0, None)]);
+        assert_eq!(even.figures.get("a"), Some(3.5));
+        assert_eq!(even.figures.get("b"), None, "not all rounds have it");
+        assert_eq!(even.failures, ["x", "y"]);
+    }
 
     #[test]
     fn a_report_says_what_failed_and_keeps_the_runs_in_order() {

@@ -51,6 +51,10 @@ pub(crate) struct Run {
     /// The longest it may take.
     #[serde(default = "limit")]
     pub(crate) limit_s: u64,
+    /// How often it runs, 1 to 20. It takes turns with the runs beside it that have as many rounds, and its figures are the
+    /// medians: so what drifts meets all of them alike.
+    #[serde(default = "once")]
+    pub(crate) rounds: u32,
     /// More environment variables.
     #[serde(default)]
     pub(crate) environment: BTreeMap<String, String>,
@@ -297,6 +301,9 @@ impl Run {
         if kinds.into_iter().filter(|given| *given).count() != 1 {
             return Err("it must have exactly one of bench, test and command".to_owned());
         }
+        if !(1..=20).contains(&self.rounds) {
+            return Err(format!("rounds = {} is not possible; allowed are 1 to 20", self.rounds));
+        }
         if self.limit_s == 0 {
             return Err("limit_s = 0 leaves no time; allowed are numbers from 1".to_owned());
         }
@@ -415,6 +422,7 @@ between = [1, 2]
 [[run]]
 name = "first"
 limit_s = 60
+rounds = 3
 bench = "--sizes 8"
 environment = { A = "2" }
 hold = ["bandwidth.8 >= 1", "latency.median_us <= 3"]
@@ -447,6 +455,7 @@ command = [
         assert_eq!((&scenario.cables[0].between[..], &scenario.cables[1].between[..]), (&[0, 1][..], &[1, 2][..]));
         let [first, second, third] = &scenario.runs[..] else { panic!("three runs") };
         assert!(matches!(first.kind(), Kind::Bench("--sizes 8")));
+        assert_eq!((first.rounds, second.rounds), (3, 1));
         let deeds: Vec<_> = first.steps.iter().map(|step| step.deed().unwrap()).collect();
         let end = CableEnd { cable: 0, guest: 1 };
         let loss = Deed::Loss(Loss { cable: 1, percent: 100.0 });
@@ -463,6 +472,7 @@ command = [
             ("guests = 3", "guests = 2", "cable 1: "),
             ("guests = 3", "guests = \"3\"", "line 5: invalid type: string"),
             ("tries = 2", "tries = 9", "tries = 9 is not possible; allowed are 1 to 3"),
+            ("rounds = 3", "rounds = 0", "run \"first\": rounds = 0 is not possible; allowed are 1 to 20"),
             ("memory_mib = 512", "memory_mib = 1", "allowed are 256 to 16384"),
             ("rate_mbit = 80", "rate_mbit = 0", "rate_mbit = 0 is not possible"),
             ("rate_mbit = 80", "rate = 80", "line 10: unknown field `rate`"),

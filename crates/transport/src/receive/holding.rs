@@ -14,7 +14,7 @@ const MOST_HELD: u32 = 32;
 const IDLE_RECEIVES: u32 = 8;
 
 /// It is off for so many receives where there was nothing to hold.
-const OFF_WHEN_IDLE: u32 = 1024;
+const OFF_WHEN_IDLE: u32 = 256;
 
 /// It is off for so many receives when the peer has waited: more, because the next try may make it wait again.
 const OFF_WHEN_WAITED_FOR: u32 = 16384;
@@ -29,6 +29,8 @@ pub(super) struct Holding {
     prompt_until: u32,
     /// Receives since one was held.
     idle: u32,
+    /// One was held since it was turned on.
+    has_held: bool,
     /// The peer has waited for a CTS that was held.
     is_waited_for: bool,
 }
@@ -36,7 +38,7 @@ pub(super) struct Holding {
 impl Holding {
     /// On from the first receive on, where it is allowed at all.
     pub(super) fn new(is_allowed: bool) -> Self {
-        Self { is_allowed, is_on: is_allowed, prompt_until: 0, idle: 0, is_waited_for: false }
+        Self { is_allowed, is_on: is_allowed, prompt_until: 0, idle: 0, has_held: false, is_waited_for: false }
     }
 
     /// Whether any CTS may be held now.
@@ -62,6 +64,7 @@ impl Holding {
     #[inline]
     pub(super) fn note(&mut self, is_held: bool) {
         self.idle = if is_held { 0 } else { self.idle.wrapping_add(1) };
+        self.has_held |= is_held;
     }
 
     /// The peer has waited for a CTS that was held, whose message has come now.
@@ -69,16 +72,17 @@ impl Holding {
         self.is_waited_for |= self.is_on;
     }
 
-    /// Turns it off where it does harm or nothing, and on again after a while; whether it was turned on. `head` is the number
-    /// of the next receive.
+    /// Turns it off where it does harm or nothing, and on again after a while. Whether it was turned on and CTS were held the
+    /// last time that it was: nobody may take those for held now. `head` is the number of the next receive.
     #[inline]
     pub(super) fn turn(&mut self, head: u32) -> bool {
         if !self.is_on {
             let turns_on = self.is_allowed && self.prompt_until.wrapping_sub(head).cast_signed() <= 0;
+            let has_held = self.has_held;
             if turns_on {
                 *self = Self::new(true);
             }
-            return turns_on;
+            return turns_on && has_held;
         }
         let off_for = match self.idle {
             _ if self.is_waited_for => OFF_WHEN_WAITED_FOR,
@@ -126,6 +130,7 @@ mod tests {
     #[test]
     fn it_is_off_for_a_while_when_the_peer_waits_for_one_that_was_held() {
         let mut holding = Holding::new(true);
+        holding.note(true);
         assert!(holding.may_wait(100, 1));
         holding.handle_waited();
         assert!(!holding.may_wait(100, 1), "what is held goes out");
@@ -133,8 +138,8 @@ mod tests {
         assert!(!holding.is_on() && !holding.may_wait(100, 1));
         holding.handle_waited();
         let back = (u32::MAX - 10).wrapping_add(OFF_WHEN_WAITED_FOR);
-        assert!(!holding.turn(back.wrapping_sub(1)));
-        assert!(holding.turn(back));
+        assert!(!holding.turn(back.wrapping_sub(1)) && !holding.is_on());
+        assert!(holding.turn(back), "one was held before");
         assert!(holding.is_on() && holding.may_wait(100, 1));
         assert!(!holding.turn(back) && holding.is_on());
     }
@@ -148,8 +153,13 @@ mod tests {
         }
         (0..IDLE_RECEIVES).for_each(|_| holding.note(false));
         assert!(!holding.turn(108) && !holding.is_on());
-        assert!(!holding.turn(107 + OFF_WHEN_IDLE));
+        assert!(!holding.turn(107 + OFF_WHEN_IDLE) && !holding.is_on());
         assert!(holding.turn(108 + OFF_WHEN_IDLE) && holding.is_on());
+        (0..IDLE_RECEIVES).for_each(|_| holding.note(false));
+        assert!(
+            !holding.turn(1000) && !holding.turn(1000 + OFF_WHEN_IDLE) && holding.is_on(),
+            "none was held this time"
+        );
         let mut never = Holding::new(false);
         assert!(!never.turn(u32::MAX) && !never.is_on());
     }
