@@ -234,16 +234,18 @@ impl fmt::Display for FilterItem {
         match self {
             FilterItem::Addresses(range) => range.fmt(f),
             FilterItem::Name { name, port, rail, plane } => {
-                f.write_str(name)?;
                 let fields = [port, rail, plane];
                 let given = fields.iter().rposition(|field| field.is_some()).map_or(0, |last| last + 1);
-                for field in &fields[..given] {
-                    f.write_str(":")?;
-                    if let Some(number) = field {
-                        write!(f, "{number}")?;
-                    }
+                let written = |count: usize, absent: &str| {
+                    let field =
+                        |field: &&Option<u32>| field.map_or_else(|| absent.to_owned(), |number| number.to_string());
+                    fields[..count].iter().fold(name.clone(), |text, number| text + ":" + &field(number))
+                };
+                match written(given, "") {
+                    // "fd00::0" and "10.0.0.0" would be read as addresses.
+                    address if address.parse::<IpAddr>().is_ok() => f.write_str(&written(given.max(1), "-1")),
+                    text => f.write_str(&text),
                 }
-                Ok(())
             }
         }
     }

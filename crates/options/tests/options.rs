@@ -363,6 +363,17 @@ fn traffic_class() {
 }
 
 #[test]
+fn a_name_that_looks_like_an_address_is_written_so_that_it_stays_a_name() {
+    for (text, written) in
+        [("fd00::0:", "fd00:-1:0"), ("fd00: :0:1", "fd00:-1:0:1"), ("10.0.0.0:", "10.0.0.0:-1"), ("mlx::2", "mlx::2")]
+    {
+        let filter = RailFilter::parse(text).unwrap();
+        assert_eq!(filter.to_string(), written);
+        assert_eq!(RailFilter::parse(written), Ok(filter));
+    }
+}
+
+#[test]
 fn peer_timeout() {
     let timeout = |text| good(&[("RAILWEAVE_PEER_TIMEOUT", text)]).peer_timeout.value;
     assert_eq!(timeout("1"), Duration::from_secs(1));
