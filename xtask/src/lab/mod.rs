@@ -239,16 +239,18 @@ fn play_into(
                 let report =
                     play_run(run, scenario, site, built, &rig, &log, tests.get(&run.name).map(PathBuf::as_path));
                 let report = report.map_err(|error| format!("run {}: {error}", run.name))?;
-                rig.check()?;
                 let failed = !report.failures.is_empty();
                 played.push(report);
-                if failed {
+                if failed || rig.check().is_err() {
                     break 'rounds;
                 }
             }
         }
         for (run, played) in block.iter().zip(played) {
-            let mut report = RunReport::of_rounds(played);
+            // None where a run before it failed in the first round.
+            let Some(mut report) = RunReport::of_rounds(played) else {
+                continue;
+            };
             report.check(&run.hold, reports);
             eprint!("{}", report.describe(&run.name, &run.hold));
             if !report.failures.is_empty() {
@@ -256,6 +258,7 @@ fn play_into(
             }
             reports.push((run.name.clone(), report));
         }
+        rig.check()?;
     }
     Ok(())
 }

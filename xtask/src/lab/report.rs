@@ -48,13 +48,13 @@ impl RunReport {
         report
     }
 
-    /// Of a run that took several rounds: the medians of its figures, all that failed, and the last words.
-    pub(crate) fn of_rounds(mut rounds: Vec<Self>) -> Self {
+    /// Of a run that took several rounds: the medians of its figures, all that failed, and the last words. None without any.
+    pub(crate) fn of_rounds(mut rounds: Vec<Self>) -> Option<Self> {
         let figures = Figures::medians(rounds.iter().map(|round| &round.figures));
         let seconds = rounds.iter().map(|round| round.seconds).sum();
         let failures = rounds.iter_mut().flat_map(|round| std::mem::take(&mut round.failures)).collect();
-        let last = rounds.pop().unwrap_or_else(|| Self::new(""));
-        Self { seconds, load: last.load, figures, failures, text: last.text }
+        let last = rounds.pop()?;
+        Some(Self { seconds, load: last.load, figures, failures, text: last.text })
     }
 
     /// Adds the last lines of `text`.
@@ -131,13 +131,15 @@ mod tests {
             report.failures.extend(failure.map(str::to_owned));
             report
         };
-        let mut odd = RunReport::of_rounds(vec![round(9.0, None), round(1.0, None), round(2.0, None)]);
+        let mut odd = RunReport::of_rounds(vec![round(9.0, None), round(1.0, None), round(2.0, None)]).unwrap();
         assert_eq!((odd.figures.get("a"), odd.seconds), (Some(2.0), 6.0));
         odd.figures.add("b", 1.0);
-        let even = RunReport::of_rounds(vec![odd, round(3.0, Some("x")), round(4.0, Some("y")), round(9.0, None)]);
+        let even = vec![odd, round(3.0, Some("x")), round(4.0, Some("y")), round(9.0, None)];
+        let even = RunReport::of_rounds(even).unwrap();
         assert_eq!(even.figures.get("a"), Some(3.5));
         assert_eq!(even.figures.get("b"), None, "not all rounds have it");
         assert_eq!(even.failures, ["x", "y"]);
+        assert!(RunReport::of_rounds(Vec::new()).is_none());
     }
 
     #[test]
