@@ -28,9 +28,10 @@ pub struct RawSettings {
     pub sizes: Vec<usize>,
     /// Buffers that are used in turn.
     pub in_flight: usize,
-    /// The congestion control of the sockets between hosts, and of those with both ends on this one; the kernel's own choice
-    /// without.
-    pub congestion: [Option<String>; 2],
+    /// The congestion control of the sockets between hosts; the kernel's own choice without.
+    pub congestion: Option<String>,
+    /// That of the sockets with both ends on this host.
+    pub congestion_inside_host: Option<String>,
     /// About how long to measure the latency, and the bandwidth of each size.
     pub time: Duration,
     /// The longest time without any progress before an error.
@@ -111,7 +112,7 @@ fn connect(
     most: usize,
     abort: &AtomicBool,
 ) -> Result<Vec<TcpStream>, RawError> {
-    let RawSettings { rails, congestion, stall, .. } = settings;
+    let RawSettings { rails, congestion, congestion_inside_host, stall, .. } = settings;
     let (rails, stall) = (&rails[..most.min(rails.len())], *stall);
     let listeners: Vec<TcpListener> = match link.rank() {
         1 => rails.iter().map(|(local, _)| TcpListener::bind((*local, 0))).collect::<Result<_, _>>(),
@@ -146,7 +147,7 @@ fn connect(
     }
     for (stream, (_, remote)) in streams.iter().zip(rails) {
         stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true)).map_err(socket("setting options"))?;
-        if let Some(name) = &congestion[usize::from(is_here(*remote))] {
+        if let Some(name) = if is_here(*remote) { congestion_inside_host } else { congestion } {
             let set = SockRef::from(stream).set_tcp_congestion(name.as_bytes());
             set.map_err(socket("setting the congestion control"))?;
         }

@@ -39,9 +39,13 @@ impl LaneCongestion {
 
     /// Sets it on a socket. `inside_host`: both its ends are on this host.
     pub(crate) fn set<'a>(&self, socket: impl Into<SockRef<'a>>, inside_host: bool) -> io::Result<()> {
-        match self.0.name(inside_host) {
-            Some(name) => socket.into().set_tcp_congestion(name.as_bytes()),
-            None => Ok(()),
+        let Some(name) = self.0.name(inside_host) else {
+            return Ok(());
+        };
+        match socket.into().set_tcp_congestion(name.as_bytes()) {
+            // Nobody asked for it by name: a system without it keeps its own.
+            Err(_) if self.0 == Congestion::Auto => Ok(()),
+            result => result,
         }
     }
 }

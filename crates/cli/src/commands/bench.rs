@@ -203,7 +203,8 @@ fn raw(job: &Job, link: &mut Link, plugin: &Plugin) -> Result<RawOutcome, Box<dy
     let congestion = environment::options()?.tcp_congestion.value;
     let settings = RawSettings {
         rails: rails.iter().map(mine).collect(),
-        congestion: [false, true].map(|inside_host| congestion.name(inside_host).map(str::to_owned)),
+        congestion: congestion.name(false).map(str::to_owned),
+        congestion_inside_host: congestion.name(true).map(str::to_owned),
         sizes: job.sizes.clone(),
         in_flight: job.in_flight,
         time: Duration::from_secs_f64(job.seconds),

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use railweave_fabric::Fault;
 use railweave_transport::{Error, Link, Message, Offer, Token};
 
-use super::sessions::Stage;
 use super::thread::Thread;
 use super::{ConnectRequest, Outcome, Route};
 use crate::identity::random;
@@ -91,14 +90,15 @@ impl Thread {
 
     pub(super) fn handle_offer(&mut self, token: usize, connection: u32, offer: &Offer) {
         let listener = super::lock(&self.listeners).get(&offer.nonce).cloned();
-        let (network, deadline_ns, lane_token) = (self.hello.network, self.deadline_ns(), Token(random()));
+        let (deadline_ns, lane_token) = (self.deadline_ns(), Token(random()));
+        let same_network = self.is_inside_host(token);
         let route = Route { session: token, connection };
         let Some(session) = self.session(token) else {
             return;
         };
-        let Stage::Up(hello) = &session.stage else {
+        if session.peer().is_none() {
             return;
-        };
+        }
         let refusal = if session.connections.contains_key(&connection) {
             Some("the connection's number is in use already")
         } else if session.connections.len() >= MOST_CONNECTIONS {
@@ -108,7 +108,6 @@ impl Thread {
         } else {
             None
         };
-        let same_network = hello.network == network;
         match (listener, refusal) {
             (Some(listener), None) => {
                 let setup = Setup { config: listener.config.clone(), peer: session.peer_name(), deadline_ns };

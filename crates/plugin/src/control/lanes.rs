@@ -102,7 +102,7 @@ impl Thread {
         let Some(route) = self.lanes.get(&lane.token).copied() else {
             return self.stranger(address, "presented a token that no connection here awaits");
         };
-        let inside_host = self.is_inside_host(route);
+        let inside_host = self.is_inside_host(route.session);
         let set = inbound.stream.set_congestion(&self.congestion, inside_host);
         // Eight bytes always fit into a fresh socket's buffer.
         if set.is_err() || inbound.stream.send(&LANE_TAKEN).is_err() || inbound.stream.has_unsent() {
@@ -116,12 +116,6 @@ impl Thread {
         }
     }
 
-    /// Whether the peer shares this host and its network namespace, so that packets of the connection at `route` leave neither.
-    fn is_inside_host(&mut self, route: Route) -> bool {
-        let ours = self.hello.network;
-        self.session(route.session).and_then(|session| session.peer()).is_some_and(|peer| peer.network == ours)
-    }
-
     /// Begins to dial a lane of the connection at `route`.
     pub(super) fn dial_lane(&mut self, route: Route, dial: Dial, port: u16) -> Result<(), String> {
         let remote = SocketAddr::new(dial.remote, port);
@@ -129,7 +123,7 @@ impl Thread {
             format!("{} cannot reach {remote}: {error}{}", dial.local, descriptors::hint(&error))
         };
         let mut stream = Stream::dial(Some(dial.local), remote).map_err(refused)?;
-        let inside_host = self.is_inside_host(route);
+        let inside_host = self.is_inside_host(route.session);
         stream.set_congestion(&self.congestion, inside_host).map_err(refused)?;
         let token = self.fresh_token();
         stream.register(self.registry(), PollToken(token)).map_err(refused)?;

@@ -225,6 +225,12 @@ impl Thread {
         }
     }
 
+    /// Whether the peer of a session shares this host's network namespace, so that packets between both never leave it.
+    pub(super) fn is_inside_host(&mut self, token: usize) -> bool {
+        let ours = self.hello.network;
+        self.session(token).and_then(|session| session.peer()).is_some_and(|peer| peer.network == ours)
+    }
+
     fn handle_frame(&mut self, token: usize, frame: Frame) {
         let Some(session) = self.session(token) else {
             return;
