@@ -270,6 +270,6 @@ pub(crate) fn check(result: c_int) -> io::Result<()> {
 }
 
 fn text(field: &[c_char]) -> String {
-    let bytes: Vec<u8> = field.iter().map(|byte| byte.cast_unsigned()).collect();
+    let bytes: Vec<u8> = field.iter().map(|byte| *byte as u8).collect();
     CStr::from_bytes_until_nul(&bytes).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
 }
