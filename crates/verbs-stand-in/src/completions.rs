@@ -21,6 +21,9 @@ pub(crate) struct Entry {
     pub(crate) places: u32,
 }
 
+/// The count of places that stale completions give back.
+static NOBODY: AtomicU32 = AtomicU32::new(0);
+
 struct Ring {
     entries: Box<[Entry]>,
     head: usize,
@@ -75,17 +78,21 @@ impl CompletionQueue {
         self.waiting.store(waiting + 1, Ordering::Release);
     }
 
-    /// Removes what one queue pair has put here: it is about to go, or starts afresh.
-    pub(crate) fn forget(&self, qp_number: u32) {
+    /// Removes what one queue pair has put here: it is about to go, or starts afresh. Stale entries stay for whoever polls,
+    /// without giving anything back.
+    pub(crate) fn forget(&self, qp_number: u32, stale: bool) {
         let mut ring = self.ring.lock();
         let (head, size) = (ring.head, ring.entries.len());
         let mut kept = 0;
         for index in 0..self.waiting.load(Ordering::Relaxed) as usize {
-            let entry = ring.entries[(head + index) % size];
-            if entry.completion.qp_num == qp_number {
+            let mut entry = ring.entries[(head + index) % size];
+            let own = entry.completion.qp_num == qp_number;
+            if own {
                 // SAFETY: see `poll_cq`.
                 unsafe { (*entry.released).fetch_add(entry.places, Ordering::Release) };
-            } else {
+                entry.released = &raw const NOBODY;
+            }
+            if !own || stale {
                 ring.entries[(head + kept) % size] = entry;
                 kept += 1;
             }

@@ -8,12 +8,17 @@ use std::str::FromStr;
 use railweave_fabric_verbs::sys;
 
 use crate::faults::Fault;
+use crate::profile::{Habits, PLAIN, Profile};
 
 /// The machine without a description: one device, one active RoCE port of 100 Gbit/s.
 pub(crate) const DEFAULT: &str = "[device sim0]\n[port 1]\n";
 
-/// What a GID table has room for at least, as on cards.
-const GID_PLACES: usize = 16;
+/// The longest message of the InfiniBand specification, in bytes.
+const LONGEST_MESSAGE: u32 = 1 << 31;
+
+/// The most objects of one kind that a device may say that it has. What is really there is bounded by memory, and for
+/// regions by [`crate::regions::SLOTS`].
+const MOST: u32 = 1 << 24;
 
 /// A machine.
 #[derive(Clone, Debug)]
@@ -47,6 +52,9 @@ pub(crate) struct DeviceFacts {
     pub(crate) ece: Option<sys::Ece>,
     pub(crate) dma_buf: bool,
     pub(crate) byte_counts: bool,
+    pub(crate) habits: Habits,
+    /// What a port is like of which nothing is said.
+    pub(crate) new_port: PortFacts,
     pub(crate) ports: Vec<PortFacts>,
 }
 
@@ -67,6 +75,9 @@ pub(crate) struct PortFacts {
     pub(crate) port_speed: PortSpeed,
     pub(crate) max_message: u32,
     pub(crate) grh_required: bool,
+    /// What the GID table has room for, at least.
+    pub(crate) gid_places: usize,
+    pub(crate) gid_form: GidForm,
     pub(crate) gids: Vec<Option<GidFacts>>,
     pub(crate) pkeys: Vec<u16>,
     /// The cable is cut: what is sent waits.
@@ -82,6 +93,17 @@ pub(crate) enum PortSpeed {
     Said(u64),
     /// Nothing: an older kernel.
     Unsaid,
+}
+
+/// Which GIDs a RoCE port has of which none are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GidForm {
+    /// A link-local one of RoCE v1, then a routable one of v2.
+    OneOfEach,
+    /// A link-local and a routable one, each of v1, then of v2.
+    BothVersions,
+    /// A link-local and a routable one, of v2.
+    SecondVersion,
 }
 
 /// One place of a GID table.
@@ -105,11 +127,18 @@ impl FromStr for Machine {
     type Err = DescriptionError;
 
     fn from_str(text: &str) -> Result<Self, DescriptionError> {
+        Self::described(text, PLAIN)
+    }
+}
+
+impl Machine {
+    /// The machine of this description, with that profile for the devices that name none.
+    pub(crate) fn described(text: &str, profile: &str) -> Result<Self, DescriptionError> {
         let mut machine = Self { devices: Vec::new(), faults: Vec::new() };
         for (index, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default().trim();
             if !line.is_empty() {
-                machine.read(line).map_err(|reason| DescriptionError {
+                machine.read(line, profile).map_err(|reason| DescriptionError {
                     line: index + 1,
                     text: line.to_owned(),
                     reason,
@@ -123,14 +152,12 @@ impl FromStr for Machine {
         }
         Ok(machine)
     }
-}
 
-impl Machine {
-    fn read(&mut self, line: &str) -> Result<(), String> {
+    fn read(&mut self, line: &str, profile: &str) -> Result<(), String> {
         if let Some(section) = line.strip_prefix('[') {
             let section = section.strip_suffix(']').ok_or("a section ends in ]")?;
             return match section.split_once(' ') {
-                Some(("device", name)) => self.add_device(name.trim()),
+                Some(("device", name)) => self.add_device(name.trim(), profile),
                 Some(("port", number)) => self.add_port(number.trim()),
                 _ => Err("a section is [device NAME] or [port NUMBER]".to_owned()),
             };
@@ -148,7 +175,7 @@ impl Machine {
         }
     }
 
-    fn add_device(&mut self, name: &str) -> Result<(), String> {
+    fn add_device(&mut self, name: &str, profile: &str) -> Result<(), String> {
         let fits =
             !name.is_empty() && name.len() < sys::SYSFS_NAME_MAX && name.bytes().all(|byte| byte.is_ascii_graphic());
         if !fits {
@@ -157,7 +184,7 @@ impl Machine {
         if self.devices.iter().any(|device| device.name == name) {
             return Err(format!("a second device {name}"));
         }
-        self.devices.push(DeviceFacts::new(name, self.devices.len()));
+        self.devices.push(DeviceFacts::new(name, self.devices.len(), profile)?);
         Ok(())
     }
 
@@ -167,43 +194,50 @@ impl Machine {
         if expected > 254 || number.parse() != Ok(expected) {
             return Err(format!("the next port of {} is number {expected}; it has 254 at most", device.name));
         }
-        device.ports.push(PortFacts::new());
+        device.ports.push(device.new_port.clone());
         Ok(())
     }
 }
 
 impl DeviceFacts {
-    fn new(name: &str, index: usize) -> Self {
+    /// A device of this kind without ports. What the profile says replaces the numbers.
+    fn new(name: &str, index: usize, profile: &str) -> Result<Self, String> {
         let guid = 0x0002_c903_0000_0000 + 0x100 * (index as u64 + 1);
-        Self {
+        let mut device = Self {
             name: name.to_owned(),
             guid,
             system_guid: guid,
             ibdev_path: format!("/sys/class/infiniband/{name}"),
             transport: sys::TRANSPORT_IB,
-            vendor_id: 0x02c9,
-            vendor_part_id: 4129,
-            max_qp: 16_384,
-            max_qp_wr: 16_384,
-            max_sge: 16,
-            max_inline: 220,
-            max_cq: 16_384,
-            max_cqe: 1 << 22,
-            max_mr: 65_535,
-            max_mr_size: u64::MAX,
-            max_pd: 16_384,
-            max_srq: 16_384,
-            max_srq_wr: 32_767,
-            max_rd_atomic: 16,
+            vendor_id: 0,
+            vendor_part_id: 0,
+            max_qp: 0,
+            max_qp_wr: 0,
+            max_sge: 0,
+            max_inline: 0,
+            max_cq: 0,
+            max_cqe: 0,
+            max_mr: 0,
+            max_mr_size: 0,
+            max_pd: 0,
+            max_srq: 0,
+            max_srq_wr: 0,
+            max_rd_atomic: 0,
             ece: None,
-            dma_buf: true,
-            byte_counts: true,
+            dma_buf: false,
+            byte_counts: false,
+            habits: Habits::default(),
+            new_port: PortFacts::new(),
             ports: Vec::new(),
-        }
+        };
+        Profile::named(profile)?.apply(&mut device)?;
+        Ok(device)
     }
 
-    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+    /// Sets what this key says.
+    pub(crate) fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key {
+            "profile" => Profile::named(value)?.apply(self)?,
             "guid" => {
                 self.guid = number(value, 1, u64::MAX)?;
                 self.system_guid = self.guid;
@@ -220,16 +254,16 @@ impl DeviceFacts {
             }
             "vendor_id" => self.vendor_id = number(value, 0, 0xff_ffff)?,
             "vendor_part_id" => self.vendor_part_id = number(value, 0, u32::MAX)?,
-            "max_qp" => self.max_qp = number(value, 0, 65_535)?,
+            "max_qp" => self.max_qp = number(value, 0, MOST)?,
             "max_qp_wr" => self.max_qp_wr = number(value, 1, 1 << 20)?,
             "max_sge" => self.max_sge = number(value, 1, crate::pairs::MAX_SGES as u32)?,
             "max_inline" => self.max_inline = number(value, 0, 4096)?,
-            "max_cq" => self.max_cq = number(value, 0, 1 << 20)?,
+            "max_cq" => self.max_cq = number(value, 0, MOST)?,
             "max_cqe" => self.max_cqe = number(value, 1, 1 << 24)?,
-            "max_mr" => self.max_mr = number(value, 0, crate::regions::SLOTS as u32 - 1)?,
+            "max_mr" => self.max_mr = number(value, 0, MOST)?,
             "max_mr_size" => self.max_mr_size = number(value, 1, u64::MAX)?,
-            "max_pd" => self.max_pd = number(value, 0, 1 << 20)?,
-            "max_srq" => self.max_srq = number(value, 0, 1 << 20)?,
+            "max_pd" => self.max_pd = number(value, 0, MOST)?,
+            "max_srq" => self.max_srq = number(value, 0, MOST)?,
             "max_srq_wr" => self.max_srq_wr = number(value, 1, 1 << 20)?,
             "max_rd_atomic" => self.max_rd_atomic = number(value, 0, 255)?,
             "ece" => self.ece = ece(value)?,
@@ -242,7 +276,8 @@ impl DeviceFacts {
 }
 
 impl PortFacts {
-    fn new() -> Self {
+    /// An active RoCE port. What a profile says replaces the numbers.
+    pub(crate) fn new() -> Self {
         Self {
             state: sys::PORT_ACTIVE,
             link_layer: sys::LINK_LAYER_ETHERNET,
@@ -255,13 +290,16 @@ impl PortFacts {
             port_speed: PortSpeed::Nominal,
             max_message: 1 << 30,
             grh_required: false,
+            gid_places: 0,
+            gid_form: GidForm::OneOfEach,
             gids: Vec::new(),
             pkeys: vec![0xffff],
             cut: false,
         }
     }
 
-    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+    /// Sets what this key says.
+    pub(crate) fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key {
             "state" => {
                 self.state = one_of(
@@ -310,9 +348,20 @@ impl PortFacts {
                     value => PortSpeed::Said(number(value, 1, u64::from(u32::MAX))?),
                 };
             }
-            "max_message" => self.max_message = number(value, 1, 1 << 31)?,
+            "max_message" => self.max_message = number(value, 0, LONGEST_MESSAGE)?,
             "grh_required" => self.grh_required = flag(value)?,
             "gid" => self.add_gid(value)?,
+            "gid_places" => self.gid_places = number::<u16>(value, 0, 4096)?.into(),
+            "gid_form" => {
+                self.gid_form = one_of(
+                    value,
+                    &[
+                        ("one-of-each", GidForm::OneOfEach),
+                        ("roce1-and-roce2", GidForm::BothVersions),
+                        ("roce2", GidForm::SecondVersion),
+                    ],
+                )?;
+            }
             "pkeys" => {
                 self.pkeys = value.split_whitespace().map(|key| number(key, 0, u16::MAX)).collect::<Result<_, _>>()?;
             }
@@ -369,13 +418,24 @@ impl PortFacts {
             } else {
                 let address = Ipv4Addr::new(10, device as u8, index as u8, 1);
                 let routable = sys::Gid(address.to_ipv6_mapped().octets());
-                self.gids.push(Some(GidFacts { gid, kind: sys::GID_TYPE_ROCE_V1, interface: 1 }));
-                self.gids.push(Some(GidFacts { gid: routable, kind: sys::GID_TYPE_ROCE_V2, interface: 1 }));
+                let (first, second) = (sys::GID_TYPE_ROCE_V1, sys::GID_TYPE_ROCE_V2);
+                let table: &[(sys::Gid, u32)] = match self.gid_form {
+                    GidForm::OneOfEach => &[(gid, first), (routable, second)],
+                    GidForm::BothVersions => &[(gid, first), (gid, second), (routable, first), (routable, second)],
+                    GidForm::SecondVersion => &[(gid, second), (routable, second)],
+                };
+                self.gids = table.iter().map(|&(gid, kind)| Some(GidFacts { gid, kind, interface: 1 })).collect();
             }
         }
-        if self.gids.len() < GID_PLACES {
-            self.gids.resize(GID_PLACES, None);
+        if self.gids.len() < self.gid_places {
+            self.gids.resize(self.gid_places, None);
         }
+    }
+
+    /// The longest message that it carries, in bytes.
+    pub(crate) fn longest_message(&self) -> u64 {
+        // A port that does not say it (0) still has one: that of the specification.
+        u64::from(if self.max_message == 0 { LONGEST_MESSAGE } else { self.max_message })
     }
 }
 
@@ -493,6 +553,7 @@ mod tests {
             ("[device a]\n[port 1]\nlid = 70000", 3, "from 0 to 49151"),
             ("[device a]\n[port 1]\nmtu = 1500", 3, "1024"),
             ("[device a]\ndma_buf = maybe", 2, "yes, no"),
+            ("[device a]\nprofile = abacus", 2, "no profile abacus; one of plain, connectx-5"),
             ("[device a]\nece = 5", 2, "VENDOR OPTIONS"),
             ("[device a]\nhello", 2, "KEY = VALUE"),
             ("fail = nothing", 1, "FUNCTION:NUMBER:ERROR"),

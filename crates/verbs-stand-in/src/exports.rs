@@ -285,8 +285,14 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     pd: *mut sys::Pd,
     attributes: *mut sys::QpInitAttributes,
 ) -> *mut sys::Qp {
-    // SAFETY: ibv_create_qp(3): the attributes. The capabilities granted are those asked for, so they stay as they are.
-    pointer(world::lock().create_qp(pd.addr(), unsafe { &*attributes }))
+    // SAFETY: ibv_create_qp(3): the attributes, in which the capabilities granted replace those asked for.
+    pointer(unsafe {
+        let answer = world::lock().create_qp(pd.addr(), &*attributes);
+        answer.map(|(qp, granted)| {
+            (*attributes).cap = granted;
+            qp
+        })
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -131,6 +131,11 @@ impl Fault {
     }
 }
 
+/// The number of the error of this name.
+pub(crate) fn errno(name: &str) -> Option<c_int> {
+    named(ERRORS, name)
+}
+
 fn named(table: &[(&str, c_int)], name: &str) -> Option<c_int> {
     table.iter().find(|&&(known, _)| known == name).map(|&(_, value)| value)
 }

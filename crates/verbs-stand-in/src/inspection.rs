@@ -28,7 +28,7 @@ pub(crate) const LINK_TIME_OUT: c_int = 2;
 pub(crate) unsafe extern "C" fn stand_in_describe(text: *const c_char) -> c_int {
     // SAFETY: the caller vouches for it.
     let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned());
-    if let Some(Err(error)) = text.as_deref().map(str::parse::<Machine>) {
+    if let Some(Err(error)) = text.as_deref().map(|text| Machine::described(text, &world::profile_of_tests())) {
         complain(format_args!("the description of the machine is wrong: {error}"));
         return -1;
     }

@@ -22,11 +22,12 @@
 //! fail = modify_qp/RTR:1:110     # the first ibv_modify_qp to RTR; errors by name or number
 //!
 //! [device mlx5_0]
+//! profile = connectx-7           # a kind of adapter, see below; what follows changes it
 //! guid = 0x1070fd0300a1b2c4      # system_guid is the same unless given
 //! ibdev_path = /sys/class/infiniband/mlx5_0
 //! transport = ib                 # ib, iwarp, unspecified
 //! vendor_id = 0x15b3             # vendor_part_id
-//! max_inline = 220               # max_qp, max_qp_wr, max_sge (up to 16), max_cq, max_cqe, max_mr, max_mr_size, max_pd,
+//! max_inline = 220               # max_qp, max_qp_wr, max_sge (up to 32), max_cq, max_cqe, max_mr, max_mr_size, max_pd,
 //! max_srq = 0                    # max_srq_wr, max_rd_atomic; max_srq = 0: there are no shared receive queues
 //! ece = 0x15b3 0x30000002        # vendor and options offered; none (the usual): EOPNOTSUPP
 //! dma_buf = yes                  # no: ibv_reg_dmabuf_mr answers EOPNOTSUPP
@@ -45,8 +46,17 @@
 //! grh_required = no
 //! pkeys = 0xffff 0x8001
 //! gid = 0 fe80::1 ib 0           # index, address, type (ib, roce1, roce2), network interface
-//! gid = 3 10.0.0.1 roce2 2       # without any, those that the link layer brings
+//! gid = 3 10.0.0.1 roce2 2       # without any, those that the link layer brings:
+//! gid_form = roce2               # on RoCE one-of-each, roce1-and-roce2, roce2
+//! gid_places = 16                # the table's least size
 //! ```
+//!
+//! # Being an adapter
+//!
+//! A device is of a kind, its profile: one of the TOML files in `profiles/`, each value with its source in rdma-core's providers
+//! or the kernel's drivers. A profile has the keys of a device and of its ports, and habits (`src/profile.rs` says what each
+//! means): what is rounded up, refused, ignored or left unsaid. Without a name a device has that of the variable
+//! `RAILWEAVE_TEST_PROFILE`, and without that the profile `plain`: no adapter, but a strict one.
 //!
 //! Functions that an older library has not are left out by [`build_without`].
 
@@ -66,6 +76,7 @@ mod memory;
 mod pairs;
 mod paths;
 mod placing;
+mod profile;
 mod queues;
 mod receives;
 mod regions;
@@ -77,4 +88,5 @@ mod world;
 
 pub use library::{LinkError, build, build_without, link};
 pub use loaded::{LoadError, NoSuchThing, StandIn};
+pub use profile::profiles;
 pub use reports::{Counts, Open, QpReport, Step};

@@ -10,7 +10,7 @@ use railweave_fabric_verbs::sys;
 use crate::complaints::complain;
 use crate::description::DeviceFacts;
 use crate::events::Source;
-use crate::pairs::{Gate, QueuePair, next_epoch};
+use crate::pairs::{Gate, Manners, QueuePair, next_epoch};
 use crate::receives::ReceiveQueue;
 use crate::reports::{QpReport, Step};
 use crate::transitions::Request;
@@ -19,18 +19,31 @@ use crate::world::{PairEntry, Used, World, await_acknowledgements, lock, pair, s
 type Answer<T> = Result<T, c_int>;
 
 impl World {
-    pub(crate) fn create_qp(&mut self, domain: usize, wish: &sys::QpInitAttributes) -> Answer<*mut sys::Qp> {
+    /// Also answers the capabilities granted.
+    pub(crate) fn create_qp(
+        &mut self,
+        domain: usize,
+        wish: &sys::QpInitAttributes,
+    ) -> Answer<(*mut sys::Qp, sys::QpCapabilities)> {
         self.strike("create_qp")?;
         let context = self.domains.get(&domain).ok_or_else(|| unknown("protection domain"))?.context;
         let open = self.context(context)?;
         let (device, events) = (open.device.clone(), open.events.clone());
-        let byte_counts = {
+        let (granted, manners) = {
             let facts = device.facts();
             check_capabilities(&facts, wish)?;
             if self.pairs.values().filter(|entry| entry.context == context).count() >= facts.max_qp as usize {
                 return Err(libc::ENOMEM);
             }
-            facts.byte_counts
+            let habits = &facts.habits;
+            let manners = Manners {
+                byte_counts: facts.byte_counts,
+                sent_bytes: habits.sent_bytes,
+                inline_ignored: habits.inline_ignored,
+                stale_completions: habits.stale_completions,
+                last_receive_event: habits.last_receive_event,
+            };
+            (sys::QpInitAttributes { cap: habits.grant(&facts, wish)?, ..*wish }, manners)
         };
         let belongs = |used: Option<&Used>| used.is_some_and(|used| used.context == context);
         let queues = [wish.send_cq, wish.recv_cq];
@@ -51,11 +64,11 @@ impl World {
         (public.handle, public.qp_num, public.qp_type) = (number, number, wish.qp_type);
         let receives: Option<*const ReceiveQueue> =
             (shared != 0).then(|| &raw const shared_receive_queue(shared).queue);
-        let made = Box::into_raw(Box::new(QueuePair::new(public, domain, wish, receives, byte_counts, events)));
+        let made = Box::into_raw(Box::new(QueuePair::new(public, domain, &granted, receives, manners, events)));
         let entry = PairEntry {
             context,
             device,
-            created: *wish,
+            created: granted,
             domain,
             attributes: sys::QpAttributes::default(),
             init: Step::default(),
@@ -70,7 +83,7 @@ impl World {
         self.numbers.insert(number, address);
         self.add_users(&entry, 1);
         self.pairs.insert(address, entry);
-        Ok(made.cast())
+        Ok((made.cast(), granted.cap))
     }
 
     pub(crate) fn modify_qp(&mut self, address: usize, attributes: &sys::QpAttributes, mask: c_int) -> Answer<()> {

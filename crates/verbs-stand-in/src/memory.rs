@@ -100,6 +100,8 @@ impl World {
         let context = self.domains.get(&wish.domain).ok_or_else(|| unknown("protection domain"))?.context;
         let (limit, longest, dma_buf) = {
             let facts = self.context(context)?.device.facts();
+            facts.habits.optional_access.when(wish.access & OPTIONAL_ACCESS != 0)?;
+            facts.habits.atomic_access.when(wish.access & ACCESS_REMOTE_ATOMIC != 0)?;
             (facts.max_mr as usize, facts.max_mr_size, facts.dma_buf)
         };
         if wish.descriptor.is_some() && !dma_buf {

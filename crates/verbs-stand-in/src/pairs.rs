@@ -18,7 +18,7 @@ use crate::wire::Work;
 use crate::world;
 
 /// The most pieces of memory that one work request may name.
-pub(crate) const MAX_SGES: usize = 16;
+pub(crate) const MAX_SGES: usize = 32;
 
 /// Raised with everything that may change where a queue pair's work goes: then it looks again before it sends.
 static EPOCH: AtomicU64 = AtomicU64::new(1);
@@ -96,6 +96,17 @@ pub(crate) struct Sends {
     pub(crate) counts: Counts,
 }
 
+/// Habits of the adapter that show while a queue pair is used: see [`crate::profile::Habits`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manners {
+    /// Do receive completions say how many bytes came?
+    pub(crate) byte_counts: bool,
+    pub(crate) sent_bytes: bool,
+    pub(crate) inline_ignored: bool,
+    pub(crate) stale_completions: bool,
+    pub(crate) last_receive_event: bool,
+}
+
 /// A `struct ibv_qp` and what stands behind it.
 #[repr(C)]
 pub(crate) struct QueuePair {
@@ -114,8 +125,7 @@ pub(crate) struct QueuePair {
     pub(crate) released: AtomicU32,
     capacities: sys::QpCapabilities,
     pub(crate) signal_all: bool,
-    /// Do receive completions say how many bytes came?
-    pub(crate) byte_counts: bool,
+    pub(crate) manners: Manners,
     events: Arc<Events>,
     pub(crate) sends: SpinLock<Sends>,
 }
@@ -127,7 +137,7 @@ impl QueuePair {
         domain: usize,
         attributes: &sys::QpInitAttributes,
         shared: Option<*const ReceiveQueue>,
-        byte_counts: bool,
+        manners: Manners,
         events: Arc<Events>,
     ) -> Self {
         let own_receives = shared
@@ -145,7 +155,7 @@ impl QueuePair {
             released: AtomicU32::new(0),
             capacities: attributes.cap,
             signal_all: attributes.sq_sig_all != 0,
-            byte_counts,
+            manners,
             events,
             sends: SpinLock::new(Sends {
                 gate: Gate::Shut,
@@ -188,8 +198,15 @@ impl QueuePair {
 
     /// Takes its entries out of its completion queues.
     pub(crate) fn forget_completions(&self) {
-        self.send_cq().forget(self.number);
-        self.recv_cq().forget(self.number);
+        for queue in [self.send_cq(), self.recv_cq()] {
+            queue.forget(self.number, self.manners.stale_completions);
+        }
+    }
+
+    /// Does its data travel in this request, and not from memory?
+    #[inline]
+    pub(crate) fn inlines(&self, work: &Work<'_>) -> bool {
+        work.inline() && !self.manners.inline_ignored
     }
 
     /// Ends in the error state: work that waits comes back flushed.
@@ -209,7 +226,8 @@ impl QueuePair {
         }
         match &self.own_receives {
             Some(receives) => receives.close().into_iter().for_each(|id| self.flush_receive(id)),
-            None => self.events.raise(sys::EVENT_QP_LAST_WQE_REACHED, source),
+            None if self.manners.last_receive_event => self.events.raise(sys::EVENT_QP_LAST_WQE_REACHED, source),
+            None => {}
         }
     }
 
@@ -317,7 +335,7 @@ impl QueuePair {
     fn hold(&self, sends: &mut Sends, work: &Work<'_>) {
         let mut pieces: Box<[sys::Sge]> = work.pieces.into();
         let mut inline: Vec<u8> = Vec::new();
-        if work.inline() {
+        if self.inlines(work) {
             inline.reserve_exact(work.length() as usize);
             for piece in &mut pieces {
                 let place = inline.len();
@@ -357,7 +375,7 @@ impl QueuePair {
         self.admit(sends, request)?;
         // SAFETY: ibv_post_send(3): `sg_list` has `num_sge` entries, which is no negative number.
         let work = unsafe { Work::of(request) };
-        if work.inline() {
+        if self.inlines(&work) {
             self.admit_inline(&work)?;
         }
         sends.posted = sends.posted.wrapping_add(1);

@@ -28,9 +28,9 @@ impl World {
     pub(crate) fn create_cq(&mut self, wish: &CqWish) -> Answer<*mut sys::Cq> {
         self.strike("create_cq")?;
         let open = self.context(wish.context)?;
-        let (limit, longest) = {
+        let (limit, longest, rounding) = {
             let facts = open.device.facts();
-            (facts.max_cq, facts.max_cqe)
+            (facts.max_cq, facts.max_cqe, facts.habits.completion_queue)
         };
         let fits = (1..=i64::from(longest)).contains(&i64::from(wish.entries));
         if !fits || wish.vector != 0 || !wish.channel.is_null() {
@@ -48,8 +48,9 @@ impl World {
         let mut public: sys::Cq = unsafe { zeroed() };
         public.context = with_exposed_provenance_mut(wish.context);
         public.cq_context = wish.cq_context;
-        public.cqe = wish.entries;
-        let queue = CompletionQueue::new(public, wish.entries as usize, open.events.clone());
+        let entries = rounding.apply(wish.entries as u32, longest);
+        public.cqe = entries as c_int;
+        let queue = CompletionQueue::new(public, entries as usize, open.events.clone());
         let queue = Box::into_raw(Box::new(queue));
         self.completion_queues.insert(queue.expose_provenance(), Used { context: wish.context, users: 0 });
         Ok(queue.cast())
@@ -58,9 +59,10 @@ impl World {
     pub(crate) fn create_srq(&mut self, domain: usize, wish: &sys::SrqInitAttributes) -> Answer<*mut sys::Srq> {
         self.strike("create_srq")?;
         let context = self.domains.get(&domain).ok_or_else(|| unknown("protection domain"))?.context;
-        let (limit, longest, pieces) = {
+        let (limit, longest, pieces, rounding) = {
             let facts = self.context(context)?.device.facts();
-            (facts.max_srq, facts.max_srq_wr, facts.max_sge)
+            facts.habits.shared_receives.when(true)?;
+            (facts.max_srq, facts.max_srq_wr, facts.max_sge, facts.habits.shared_receive_queue)
         };
         if limit == 0 {
             return Err(libc::EOPNOTSUPP);
@@ -84,7 +86,7 @@ impl World {
         public.pd = with_exposed_provenance_mut(domain);
         let queue = Box::into_raw(Box::new(SharedReceiveQueue {
             public,
-            queue: ReceiveQueue::new(attributes.max_wr as usize, attributes.max_sge),
+            queue: ReceiveQueue::new(rounding.apply(attributes.max_wr, longest) as usize, attributes.max_sge),
             unacknowledged: AtomicU32::new(0),
         }));
         self.shared_receive_queues.insert(queue.expose_provenance(), Used { context, users: 0 });

@@ -15,6 +15,9 @@ use crate::reports::Counts;
 /// In `Wc::wc_flags`: the completion has an immediate.
 const WC_WITH_IMM: u32 = 1 << 1;
 
+/// Junk in a field that nobody fills, so that whoever reads it is found out.
+const UNSAID: u32 = u32::MAX;
+
 /// One work request.
 #[derive(Clone, Copy)]
 pub(crate) struct Work<'request> {
@@ -90,10 +93,11 @@ impl QueuePair {
         }
         let request = work.request;
         let read = request.opcode == sys::WR_RDMA_READ;
+        let inline = self.inlines(work);
         let mut local = [MaybeUninit::uninit(); MAX_SGES];
         let needs = if read { sys::ACCESS_LOCAL_WRITE as u32 } else { 0 };
         for (piece, place) in work.pieces.iter().zip(&mut local) {
-            place.write(if work.inline() {
+            place.write(if inline {
                 ptr::with_exposed_provenance_mut(piece.address as usize)
             } else if piece.length == 0 {
                 ptr::null_mut() // the key of no bytes is not looked at
@@ -145,7 +149,7 @@ impl QueuePair {
                     wr_id: id,
                     status: sys::WC_SUCCESS,
                     opcode: sys::WC_RECV_RDMA_WITH_IMM,
-                    byte_len: if peer.byte_counts { length as u32 } else { 0 },
+                    byte_len: if peer.manners.byte_counts { length as u32 } else { 0 },
                     imm_data: request.imm_data,
                     qp_num: peer.number,
                     wc_flags: WC_WITH_IMM,
@@ -164,7 +168,7 @@ impl QueuePair {
                     wr_id: request.wr_id,
                     status: sys::WC_SUCCESS,
                     opcode: if read { sys::WC_RDMA_READ } else { sys::WC_RDMA_WRITE },
-                    byte_len: length as u32,
+                    byte_len: if read || self.manners.sent_bytes { length as u32 } else { UNSAID },
                     qp_num: self.number,
                     ..sys::Wc::default()
                 },

@@ -21,6 +21,7 @@ use crate::devices::{Device, OpenDevice};
 use crate::faults::Fault;
 use crate::pairs::{Gate, QueuePair, Sends, Wreck, epoch};
 use crate::paths::{End, NoWay};
+use crate::profile::PLAIN;
 use crate::receives::SharedReceiveQueue;
 use crate::reports::{Counts, Open, Step};
 use crate::spin::SpinGuard;
@@ -29,10 +30,18 @@ use crate::{memory, paths, regions};
 /// The file that describes the machine.
 pub(crate) const DESCRIPTION_VARIABLE: &str = "RAILWEAVE_STAND_IN";
 
+/// The profile of devices whose description names none.
+const PROFILE_VARIABLE: &str = "RAILWEAVE_TEST_PROFILE";
+
 /// How long destroying waits for events to be acknowledged. The real library waits for ever.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 static WORLD: LazyLock<Mutex<World>> = LazyLock::new(Mutex::default);
+
+/// The profile of devices whose description names none.
+pub(crate) fn profile_of_tests() -> String {
+    std::env::var(PROFILE_VARIABLE).unwrap_or_else(|_| PLAIN.to_owned())
+}
 
 /// Takes the lock.
 pub(crate) fn lock() -> MutexGuard<'static, World> {
@@ -124,7 +133,7 @@ impl World {
         if self.source.as_ref() == Some(&text) {
             return Ok(());
         }
-        let machine: Machine = text.parse().map_err(|error| {
+        let machine = Machine::described(&text, &profile_of_tests()).map_err(|error| {
             complain(format_args!("the description of the machine is wrong: {error}"));
             libc::EINVAL
         })?;
@@ -300,7 +309,7 @@ impl World {
             let (asked, served) = (own.attributes.max_rd_atomic, entry.attributes.max_dest_rd_atomic);
             sends.reads = (1..=served).contains(&asked);
         }
-        sends.max_message = own_port.max_message.into();
+        sends.max_message = own_port.longest_message();
         sends.rnr_retry = own.attributes.rnr_retry;
         Ok(())
     }
