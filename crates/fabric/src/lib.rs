@@ -4,8 +4,8 @@
 //! whose lanes are being connected; a [`Rail`] is what the data path calls. `transport` is generic over them, so the
 //! same protocol runs over TCP, over verbs and in a simulated world.
 //!
-//! This crate opens nothing and calls nothing: it is types, plus the conformance suite that every fabric runs
-//! (feature `conformance`).
+//! This crate opens nothing and asks the system for nothing but memory: it is types, plus the conformance suite that every
+//! fabric runs (feature `conformance`).
 
 #![deny(unsafe_code)]
 
@@ -13,12 +13,14 @@
 pub mod conformance;
 mod error;
 mod memory;
+mod pages;
 mod port;
 mod rail;
 mod region;
 
 pub use error::{Fault, PostError, RailError, RegisterError, SetupError};
 pub use memory::{Access, Memory, MemoryKind};
+pub use pages::page_size;
 pub use port::{Discovery, EventSource, LeftOut, LinkLayer, PointerSupport, PortEvent, PortFacts};
 pub use rail::{
     Completion, Domain, Fabric, LaneEndpoint, LocalSlice, PendingRail, Rail, RailSpec, Registration, RemoteSlice,

@@ -1,5 +1,4 @@
-//! Memory that is to be registered. The only file of this crate with unsafe code: naming memory by its address is a
-//! promise that nobody can check.
+//! Memory that is to be registered. Naming memory by its address is a promise that nobody can check.
 #![allow(unsafe_code)] // the promise of `Memory::from_raw`
 
 use std::os::fd::RawFd;

@@ -2,18 +2,18 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const WORDS_PER_LINE: usize = 8;
+use crate::pages::{Pages, WORDS_PER_LINE};
 
-/// One cache line, so that entries of 64 bytes never straddle two.
-#[repr(align(64))]
-struct Line([AtomicU64; WORDS_PER_LINE]);
-
-/// Zeroed memory, aligned to 64 bytes, that others (a peer, a network card, another thread) may write at any time.
+/// Zeroed memory on pages of its own that others (a peer, a network card, another thread) may write at any time.
+///
+/// Pages of its own, because what is registered with an adapter may be missing in forked children: on kernels that do not
+/// copy pinned pages at a fork (before 5.12), libibverbs marks every page of a registered range MADV_DONTFORK
+/// (ibv_fork_init(3)), and whatever else lies on such a page is missing there too.
 ///
 /// All access goes through atomic words, so a torn or surprising value is possible but never undefined behaviour. The
 /// fabric writes to it by its address; this side reads with acquire where a flag orders what stands before it.
 pub struct Region {
-    lines: Box<[Line]>,
+    lines: Pages,
     length: usize,
 }
 
@@ -26,9 +26,7 @@ impl std::fmt::Debug for Region {
 impl Region {
     /// A region of `length` bytes, all zero.
     pub fn new(length: usize) -> Self {
-        let count = length.div_ceil(size_of::<Line>()).max(1);
-        let lines = (0..count).map(|_| Line(Default::default())).collect();
-        Self { lines, length }
+        Self { lines: Pages::new(length), length }
     }
 
     /// Address of the first byte, for the fabric.
@@ -182,9 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn regions_are_aligned_to_cache_lines() {
-        for length in [1, 64, 65, 4096] {
-            assert_eq!(Region::new(length).address() % 64, 0);
+    fn regions_share_no_page() {
+        let page = crate::page_size() as u64;
+        let regions: Vec<Region> = [1, 64, 65, 4096, 1, 32 << 10, 1].map(Region::new).into();
+        let mut pages = std::collections::HashSet::new();
+        for region in &regions {
+            assert_eq!(region.address() % page, 0);
+            let numbers = region.address() / page..(region.address() + region.len() as u64).div_ceil(page);
+            assert!(numbers.into_iter().all(|number| pages.insert(number)), "{regions:?}");
         }
     }
 }

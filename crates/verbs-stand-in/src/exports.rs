@@ -339,7 +339,7 @@ pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut sys::Qp, ece: *mut sys::Ece
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_fork_init() -> c_int {
-    status(world::lock().strike("fork_init"))
+    status(world::lock().prepare_for_forks())
 }
 
 #[unsafe(no_mangle)]

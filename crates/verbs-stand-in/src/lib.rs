@@ -32,6 +32,7 @@
 //! ece = 0x15b3 0x30000002        # vendor and options offered; none (the usual): EOPNOTSUPP
 //! dma_buf = yes                  # no: ibv_reg_dmabuf_mr answers EOPNOTSUPP
 //! byte_counts = yes              # no: receive completions say 0 bytes
+//! copy_on_fork = yes             # no: after ibv_fork_init children miss the pages that are registered
 //!
 //! [port 1]
 //! state = active                 # down, init, armed, active
@@ -68,6 +69,7 @@ mod events;
 mod exports;
 mod faults;
 mod faulty;
+mod forks;
 mod inspection;
 mod library;
 mod lifecycle;

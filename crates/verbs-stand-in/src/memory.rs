@@ -98,11 +98,11 @@ impl World {
     pub(crate) fn register(&mut self, wish: &Wish) -> Answer<*mut sys::Mr> {
         self.strike(wish.function)?;
         let context = self.domains.get(&wish.domain).ok_or_else(|| unknown("protection domain"))?.context;
-        let (limit, longest, dma_buf) = {
+        let (limit, longest, dma_buf, copy_on_fork) = {
             let facts = self.context(context)?.device.facts();
             facts.habits.optional_access.when(wish.access & OPTIONAL_ACCESS != 0)?;
             facts.habits.atomic_access.when(wish.access & ACCESS_REMOTE_ATOMIC != 0)?;
-            (facts.max_mr as usize, facts.max_mr_size, facts.dma_buf)
+            (facts.max_mr as usize, facts.max_mr_size, facts.dma_buf, facts.copy_on_fork)
         };
         if wish.descriptor.is_some() && !dma_buf {
             return Err(libc::EOPNOTSUPP);
@@ -130,6 +130,10 @@ impl World {
                 (Some(mapping), start)
             }
         };
+        let withheld = (self.minds_forks && !copy_on_fork && mapping.is_none()).then_some((wish.address, wish.length));
+        if let Some((address, length)) = withheld {
+            self.withheld.add(address, length)?;
+        }
         let (slot, uses) = self.take_slot()?;
         let (lkey, rkey) = regions::keys(slot, uses);
         // SAFETY: all zeros is valid for these plain fields.
@@ -142,7 +146,7 @@ impl World {
         let access = wish.access as u32;
         regions::publish(slot, lkey, Region { domain: wish.domain, start: wish.iova, length, memory, access });
         let region = Box::into_raw(Box::new(public));
-        let entry = RegionEntry { context, domain: wish.domain, slot, mapping };
+        let entry = RegionEntry { context, domain: wish.domain, slot, mapping, withheld };
         self.regions.insert(region.expose_provenance(), entry);
         self.use_domain(wish.domain);
         Ok(region)
@@ -156,9 +160,19 @@ impl World {
         self.let_transfers_finish();
         self.free_slots.push_back(entry.slot);
         self.leave_domain(entry.domain);
+        if let Some((address, length)) = entry.withheld {
+            self.withheld.remove(address, length);
+        }
         drop(entry.mapping);
         // SAFETY: made by register, and freed once: it was in the map.
         drop(unsafe { Box::from_raw(with_exposed_provenance_mut::<sys::Mr>(region)) });
+        Ok(())
+    }
+
+    /// From here on, registered pages are kept out of children where the kernel does not copy them.
+    pub(crate) fn prepare_for_forks(&mut self) -> Answer<()> {
+        self.strike("fork_init")?;
+        self.minds_forks = true;
         Ok(())
     }
 
@@ -214,11 +228,11 @@ fn check_mapped(address: u64, length: usize) -> Answer<()> {
     Ok(())
 }
 
-fn page_size() -> usize {
+pub(crate) fn page_size() -> usize {
     // SAFETY: sysconf touches no memory.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
-fn last_errno() -> c_int {
+pub(crate) fn last_errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }

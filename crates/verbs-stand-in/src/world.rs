@@ -19,6 +19,7 @@ use crate::completions::CompletionQueue;
 use crate::description::{DEFAULT, Machine, PortFacts};
 use crate::devices::{Device, OpenDevice};
 use crate::faults::Fault;
+use crate::forks::Withheld;
 use crate::pairs::{Gate, QueuePair, Sends, Wreck, epoch};
 use crate::paths::{End, NoWay};
 use crate::profile::PLAIN;
@@ -63,6 +64,8 @@ pub(crate) struct RegionEntry {
     pub(crate) slot: usize,
     /// Memory that was mapped for it: a dma-buf's.
     pub(crate) mapping: Option<memory::Mapping>,
+    /// What forked children do not get of it: its address and length.
+    pub(crate) withheld: Option<(u64, usize)>,
 }
 
 /// A queue pair's attributes.
@@ -96,6 +99,9 @@ pub(crate) struct World {
     source: Option<String>,
     pub(crate) devices: Vec<Arc<Device>>,
     faults: Vec<Fault>,
+    /// ibv_fork_init was called.
+    pub(crate) minds_forks: bool,
+    pub(crate) withheld: Withheld,
     pub(crate) lists: BTreeMap<usize, Vec<Arc<Device>>>,
     pub(crate) contexts: BTreeMap<usize, Arc<Device>>,
     pub(crate) domains: BTreeMap<usize, Used>,

@@ -53,6 +53,11 @@ impl Machine {
         Device::open_all(&self.functions).unwrap();
     }
 
+    /// What the plugin does before all else.
+    pub(crate) fn prepare_for_forks(&self) {
+        self.functions.prepare_for_forks().unwrap();
+    }
+
     /// The ports that can be rails.
     pub(crate) fn ports(&self) -> Vec<VerbsPort> {
         let rules = DiscoveryRules { gids: &|_| GidRules::default(), prefix_len: &|_| None, merge_vfs: true };
