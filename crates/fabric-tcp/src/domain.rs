@@ -24,11 +24,13 @@ pub struct TcpConfig {
     /// After how long without an answer from the peer's host a lane fails; a peer whose host answers may read nothing for
     /// as long as it likes. Noticed when the lane is polled. None leaves the kernel's own limits, about 15 minutes.
     pub peer_timeout: Option<Duration>,
+    /// Traffic class of every packet; None takes the connection's.
+    pub traffic_class: Option<u8>,
 }
 
 impl Default for TcpConfig {
     fn default() -> Self {
-        Self { socket_buffer: None, peer_timeout: Some(Duration::from_secs(60)) }
+        Self { socket_buffer: None, peer_timeout: Some(Duration::from_secs(60)), traffic_class: None }
     }
 }
 
@@ -66,7 +68,7 @@ impl Domain for TcpDomain {
         let options = SocketOptions {
             buffer: self.config.socket_buffer,
             peer_timeout: self.config.peer_timeout,
-            traffic_class: spec.traffic_class,
+            traffic_class: self.config.traffic_class.or(spec.traffic_class),
         };
         let sockets = (0..lanes).map(|_| None).collect();
         Ok(TcpPendingRail { spec: spec.clone(), options, keys: Arc::clone(&self.keys), sockets })

@@ -192,7 +192,7 @@ impl Process {
             split_min: self.options.split_min.value,
             striped: self.options.split_data_on_lanes.value,
             adaptive_routing_above: fabrics::adaptive_routing_above(&self.options, &*self.network, device),
-            traffic_class: self.options.traffic_class.value.or(traffic_class),
+            traffic_class,
         }
     }
 }

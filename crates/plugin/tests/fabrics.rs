@@ -266,6 +266,47 @@ fn settings_reach_the_lanes() {
     );
 }
 
+/// Opens a connection for a job with this traffic class; its lanes.
+fn lanes_of_job(plugin: &railweave_host::Plugin, class: Option<i32>, device: i32) -> Vec<QpReport> {
+    let net = plugin.init(3, class).expect("init succeeds");
+    let lanes = exchange(&net, device, 1, 1000);
+    net.finalize().expect("finalize succeeds");
+    lanes
+}
+
+#[test]
+fn a_traffic_class_of_the_environment_chooses_no_service_level() {
+    // The settings, the job's traffic class, and the service levels of InfiniBand and traffic classes of RoCE that follow.
+    let cases: [(Settings, Option<i32>, u8, u8); 7] = [
+        (&[], None, 0, 0),
+        (&[("NCCL_IB_TC", "106")], None, 0, 106),
+        (&[("RAILWEAVE_TRAFFIC_CLASS", "136")], None, 0, 136),
+        (&[("NCCL_IB_TC", "106")], Some(3), 3, 106),
+        (&[], Some(3), 3, 3),
+        (&[("NCCL_IB_TC", "106"), ("NCCL_IB_SL", "5")], Some(3), 5, 106),
+        (&[("NCCL_IB_SL", "5")], Some(3), 5, 3),
+    ];
+    each(
+        &cases,
+        |(settings, ..)| with(settings, &[("NCCL_IB_HCA", "mlx5_0,mlx5_1")]),
+        |(_, class, service_level, traffic_class)| {
+            machine(MACHINE);
+            let (plugin, net) = start();
+            let devices = names(&net);
+            for (device, name) in devices.iter().enumerate() {
+                for lane in lanes_of_job(&plugin, *class, device as i32) {
+                    let address = lane.rtr.attributes.ah_attr;
+                    match name.as_str() {
+                        "mlx5_0" => assert_eq!(address.sl, *service_level, "InfiniBand"),
+                        _ => assert_eq!(address.grh.traffic_class, *traffic_class, "RoCE"),
+                    }
+                }
+            }
+            assert_eq!(devices.len(), 2);
+        },
+    );
+}
+
 #[test]
 fn where_gpu_memory_can_be_reached_the_receiver_has_a_lane_for_flushes() {
     let cases = [("mlx5_0", "1", 2), ("mlx5_1", "1", 3), ("mlx5_1", "0", 2)];

@@ -157,7 +157,7 @@ pub struct Offer {
     pub nonce: u64,
     /// Large messages are striped over all lanes of a rail.
     pub striped: bool,
-    /// Traffic class of the connection, None for none.
+    /// Traffic class that NCCL asks for at the connector, None for none.
     pub traffic_class: Option<u8>,
     /// The device's ports, in the order of the device.
     pub ports: Vec<PortOffer>,

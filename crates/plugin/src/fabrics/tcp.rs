@@ -28,6 +28,7 @@ pub(super) fn find(options: &Options, interfaces: &[Interface]) -> Result<Found,
     let config = TcpConfig {
         socket_buffer: u32::try_from(options.socket_buffer.value).ok().filter(|bytes| *bytes > 0),
         peer_timeout: Some(options.peer_timeout.value),
+        traffic_class: options.traffic_class.value,
     };
     let registrations = selection.ports.iter().map(|_| Registrations::new(TcpDomain::new(config))).collect();
     Ok(Found {
