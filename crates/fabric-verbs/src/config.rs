@@ -21,6 +21,8 @@ pub struct VerbsConfig {
     pub relaxed_ordering: RelaxedOrdering,
     /// Whether the device reports how many bytes a write with an immediate had. `RAILWEAVE_BYTE_COUNTS`.
     pub byte_counts: bool,
+    /// Whether the lanes of a rail share one receive queue; None where there are several. `RAILWEAVE_SRQ`.
+    pub shared_receives: Option<bool>,
     /// Whether to make a loop-back lane for flushes at the receiver's end: there is GPU memory to flush.
     pub flush: bool,
 }
@@ -37,6 +39,7 @@ impl Default for VerbsConfig {
             ece: true,
             relaxed_ordering: RelaxedOrdering::WhereKnown,
             byte_counts: true,
+            shared_receives: None,
             flush: false,
         }
     }

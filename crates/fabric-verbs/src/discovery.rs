@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::io;
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,14 +11,10 @@ use railweave_fabric::{LeftOut, LinkLayer, PointerSupport, PortFacts};
 use crate::Device;
 use crate::domain::port_state;
 use crate::gid::{GidRules, PortGid, eligible, reason_for_none};
+use crate::gid_table::{GidFilter, GidTable, HostAddresses};
 use crate::pointers::pointer_support;
 use crate::sys::{self, Functions};
 use crate::sysfs::Sysfs;
-
-/// The prefix of an IPv4 address that is on no interface of this host.
-const DEFAULT_IPV4_PREFIX: u8 = 24;
-/// The prefix of an IPv6 address that is on no interface of this host, and of every InfiniBand GID.
-const DEFAULT_IPV6_PREFIX: u8 = 64;
 
 /// A port that can be a rail.
 #[derive(Clone)]
@@ -32,8 +27,21 @@ pub struct VerbsPort {
     pub number: u8,
     /// What the port said of itself when it was found.
     pub attributes: sys::PortAttributes,
-    /// The GIDs that its lanes may use, best first; at least one.
+    /// The GIDs that its lanes may use, best first; at least one. Each connection looks for them again.
     pub gids: Vec<PortGid>,
+    pub(crate) table: GidTable,
+}
+
+impl VerbsPort {
+    /// From now on, lanes use those GIDs that `filter` lets in, where any of them is there. The address is then that of the
+    /// first of these.
+    pub fn filter_gids(&mut self, filter: GidFilter) {
+        if self.gids.iter().any(|gid| filter(gid)) {
+            self.gids.retain(|gid| filter(gid));
+            (self.facts.address, self.facts.prefix_len) = (self.gids[0].address(), self.gids[0].prefix_len);
+        }
+        self.table.filter = Some(filter);
+    }
 }
 
 impl fmt::Debug for VerbsPort {
@@ -46,8 +54,8 @@ impl fmt::Debug for VerbsPort {
 pub struct DiscoveryRules<'a> {
     /// The rules for the GIDs of the device with this name.
     pub gids: &'a dyn Fn(&str) -> GidRules,
-    /// Length of the prefix of an address of this host; None where no interface has the address.
-    pub prefix_len: &'a dyn Fn(IpAddr) -> Option<u8>,
+    /// The addresses of this host.
+    pub addresses: HostAddresses,
     /// Whether an adapter's virtual functions count as one PCI device with it.
     pub merge_vfs: bool,
 }
@@ -125,6 +133,7 @@ impl VerbsDiscovery {
             }
         };
         let adapter = Adapter {
+            root,
             sysfs: Sysfs { root, device: device.name() },
             device,
             guid: u64::from_be(attributes.sys_image_guid),
@@ -146,6 +155,7 @@ impl VerbsDiscovery {
 
 /// What all ports of one device share.
 struct Adapter<'a> {
+    root: &'a Path,
     sysfs: Sysfs<'a>,
     device: &'a Arc<Device>,
     guid: u64,
@@ -176,11 +186,20 @@ impl Adapter<'_> {
             sys::LINK_LAYER_ETHERNET => LinkLayer::Roce,
             other => return Err(format!("its link layer {other} is neither InfiniBand (1) nor Ethernet (2)")),
         };
-        let table = self.gid_table(number, link_layer, attributes.gid_tbl_len, rules);
-        let gid_rules = (rules.gids)(self.device.name());
-        let gids = eligible(&table, link_layer, &gid_rules);
+        let table = GidTable {
+            root: self.root.to_owned(),
+            device: Arc::clone(self.device),
+            port: number,
+            link_layer,
+            rules: (rules.gids)(self.device.name()),
+            addresses: Arc::clone(&rules.addresses),
+            filter: None,
+        };
+        let entries = table.read(attributes.gid_tbl_len);
+        let mut gids = eligible(&entries, link_layer, &table.rules);
+        gids.iter_mut().for_each(|gid| gid.interface = self.sysfs.interface(number, gid.index));
         let Some(best) = gids.first() else {
-            return Err(reason_for_none(&table, link_layer, &gid_rules));
+            return Err(reason_for_none(&entries, link_layer, &table.rules));
         };
         let facts = PortFacts {
             name: self.port_name(number),
@@ -195,29 +214,7 @@ impl Adapter<'_> {
             port_number: number,
             pointers: self.pointers,
         };
-        Ok(VerbsPort { facts, device: Arc::clone(self.device), number, attributes, gids })
-    }
-
-    fn gid_table(&self, port: u8, link_layer: LinkLayer, length: i32, rules: &DiscoveryRules<'_>) -> Vec<PortGid> {
-        let entries = (0..u32::try_from(length).unwrap_or(0)).filter_map(|index| self.device.gid(port, index));
-        let port_gid = |gid: crate::Gid| {
-            let version = match gid.kind {
-                Some(sys::GID_TYPE_ROCE_V1) => Some(1),
-                Some(sys::GID_TYPE_ROCE_V2) => Some(2),
-                Some(_) => None,
-                None => self.sysfs.roce_version(port, gid.index),
-            };
-            let interface = self.sysfs.interface(port, gid.index);
-            let mut port_gid =
-                PortGid { bytes: gid.bytes, index: gid.index, version, prefix_len: DEFAULT_IPV6_PREFIX, interface };
-            if link_layer == LinkLayer::Roce {
-                let address = port_gid.address();
-                let default = if address.is_ipv4() { DEFAULT_IPV4_PREFIX } else { DEFAULT_IPV6_PREFIX };
-                port_gid.prefix_len = (rules.prefix_len)(address).unwrap_or(default);
-            }
-            port_gid
-        };
-        entries.map(port_gid).collect()
+        Ok(VerbsPort { facts, device: Arc::clone(self.device), number, attributes, gids, table })
     }
 
     fn speed_mbps(&self, port: u8, attributes: &sys::PortAttributes) -> Option<u32> {

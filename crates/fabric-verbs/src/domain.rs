@@ -2,12 +2,14 @@
 
 use std::io;
 use std::net::Ipv6Addr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use railweave_fabric::{Access, Domain, Fabric, Fault, LinkLayer, Memory, RailSpec, RegisterError, SetupError};
 
 use crate::discovery::VerbsPort;
 use crate::gid::PortGid;
+use crate::gid_table::GidTable;
 use crate::memory::{VerbsRegistration, register};
 use crate::pending::VerbsPendingRail;
 use crate::queues::ProtectionDomain;
@@ -40,17 +42,22 @@ pub struct VerbsDomain {
     /// Its number on its device, from 1.
     pub(crate) port: u8,
     pub(crate) link_layer: LinkLayer,
-    /// Those that may be used, best first; never empty.
-    pub(crate) gids: Vec<PortGid>,
+    table: GidTable,
+    /// Those that could be used when the table was read last, best first; never empty.
+    gids: Mutex<Vec<PortGid>>,
     max_write: u32,
+    /// Where things are said that are worth knowing and no error.
+    inform: fn(&str),
+    /// It was said that the device gives no shared receive queue.
+    told_of_queues: AtomicBool,
 }
 
 impl VerbsDomain {
-    /// Opens a port that discovery found.
+    /// Opens a port that discovery found; what is worth knowing and no error goes to `inform`, one sentence each.
     ///
     /// # Errors
     /// When the device has no protection domain left.
-    pub fn open(port: &VerbsPort, config: VerbsConfig) -> Result<Arc<Self>, SetupError> {
+    pub fn open(port: &VerbsPort, config: VerbsConfig, inform: fn(&str)) -> Result<Arc<Self>, SetupError> {
         let name = port.facts.name.clone();
         let pd = ProtectionDomain::new(&port.device).map_err(|error| SetupError {
             fault: Fault::Local,
@@ -62,11 +69,14 @@ impl VerbsDomain {
             name,
             port: port.number,
             link_layer: port.facts.link_layer,
-            gids: port.gids.clone(),
+            table: port.table.clone(),
+            gids: Mutex::new(port.gids.clone()),
             max_write: match port.attributes.max_msg_sz {
                 0 => MAX_WRITE,
                 most => most.min(MAX_WRITE),
             },
+            inform,
+            told_of_queues: AtomicBool::new(false),
         }))
     }
 
@@ -88,6 +98,27 @@ impl VerbsDomain {
             )));
         }
         Ok(attributes)
+    }
+
+    /// The GIDs that a new connection may use, best first, from the port's table as it is now: an address that came or went
+    /// moves the others' indices. A table that has none at the moment leaves what was there before. Never empty.
+    pub(crate) fn gids(&self, attributes: &sys::PortAttributes) -> Vec<PortGid> {
+        let now = self.table.eligible(attributes.gid_tbl_len);
+        let mut gids = self.gids.lock().unwrap_or_else(PoisonError::into_inner);
+        if !now.is_empty() {
+            *gids = now;
+        }
+        gids.clone()
+    }
+
+    /// Says once that the device gives no shared receive queue, and why.
+    pub(crate) fn tell_of_queues(&self, error: &io::Error) {
+        if !self.told_of_queues.swap(true, Ordering::Relaxed) {
+            (self.inform)(&format!(
+                "{}: the device gives no shared receive queue ({error}), so each lane has receives of its own",
+                self.name
+            ));
+        }
     }
 
     /// What the kernel or the library refused, in words.

@@ -32,6 +32,7 @@ impl FlushLane {
         domain: &VerbsDomain,
         completions: &CompletionQueue,
         path: &Path<'_>,
+        classes: Classes,
     ) -> Result<Self, SetupError> {
         let spec = QueuePairSpec { completions, shared: None, send_depth: Self::DEPTH, receive_depth: 0, inline: 0 };
         let mut qp = QueuePair::new(&domain.pd, &spec).map_err(|error| {
@@ -50,7 +51,7 @@ impl FlushLane {
             gid: path.local.bytes,
             ece: None,
         };
-        bring_up(path, &mut qp, psn, &own, Classes::default())?;
+        bring_up(path, &mut qp, psn, &own, classes)?;
         let target = Arc::new(Region::new(1));
         let access = Access { remote_write: false, remote_read: false, strict_order: true };
         let registration =

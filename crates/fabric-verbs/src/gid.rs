@@ -20,8 +20,11 @@ pub struct PortGid {
     pub version: Option<u8>,
     /// Length of its network's prefix in bits, in the address's own family.
     pub prefix_len: u8,
-    /// The network interface that it belongs to, where the machine says.
+    /// The network interface that it belongs to, where the machine says and discovery has asked.
     pub interface: Option<String>,
+    /// Its address is on an interface of this network namespace. A table that containers share holds the addresses of all of
+    /// them, and the kernel sends from those of the own namespace alone.
+    pub is_here: bool,
 }
 
 impl PortGid {
@@ -59,11 +62,13 @@ pub struct GidRules {
     pub range: Option<AddressRange>,
     /// The entry of an InfiniBand port that has the number (FLID) by which routers between subnets know it.
     pub flid_index: u32,
+    /// Length of the prefix of IPv4 networks; None takes the interface's.
+    pub prefix_len: Option<u8>,
 }
 
 impl Default for GidRules {
     fn default() -> Self {
-        Self { index: None, roce_version: 2, family: None, range: None, flid_index: 1 }
+        Self { index: None, roce_version: 2, family: None, range: None, flid_index: 1, prefix_len: None }
     }
 }
 
@@ -98,8 +103,9 @@ impl AddressRange {
 ///
 /// On InfiniBand that is one entry: the one with a FLID if there is one, else the first of the table. On RoCE it is the
 /// entry that the user names, or else every entry of the right version, family and range that is not link-local IPv6:
-/// IPv4 before IPv6, link-local IPv4 last, and the table's order among equals. Where the machine does not say versions,
-/// the last of several equal GIDs is taken for version 2, because the kernel lists version 1 first.
+/// those of this network namespace first, then IPv4 before IPv6, link-local IPv4 last, and the table's order among equals.
+/// Where the machine does not say versions, the last of several equal GIDs is taken for version 2, because the kernel lists
+/// version 1 first.
 pub fn eligible(gids: &[PortGid], link_layer: LinkLayer, rules: &GidRules) -> Vec<PortGid> {
     let at = |index: u32| gids.iter().find(move |gid| gid.index == index);
     if link_layer == LinkLayer::InfiniBand {
@@ -111,9 +117,13 @@ pub fn eligible(gids: &[PortGid], link_layer: LinkLayer, rules: &GidRules) -> Ve
         return gids.into_iter().filter(|gid| gid.index == index).collect();
     }
     let mut found: Vec<PortGid> = gids.into_iter().filter(|gid| obstacle(gid, rules).is_none()).collect();
-    found.sort_by_key(|gid| match gid.address() {
-        IpAddr::V4(v4) => (if v4.is_link_local() { 2 } else { 0 }, gid.index),
-        IpAddr::V6(_) => (1, gid.index),
+    found.sort_by_key(|gid| {
+        let family = match gid.address() {
+            IpAddr::V4(v4) if v4.is_link_local() => 2,
+            IpAddr::V4(_) => 0,
+            IpAddr::V6(_) => 1,
+        };
+        (!gid.is_here, family, gid.index)
     });
     found
 }

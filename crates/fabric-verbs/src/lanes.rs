@@ -26,7 +26,7 @@ pub(crate) struct Lane {
     pub(crate) broken: bool,
     /// Bytes that a request may carry in itself.
     inline: u32,
-    /// Receives of its own that are posted.
+    /// Receives of its own that are posted, where there are several lanes and no shared queue.
     pub(crate) receives: u32,
     pub(crate) peer_number: u32,
 }

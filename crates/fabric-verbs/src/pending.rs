@@ -46,20 +46,18 @@ pub struct VerbsPendingRail {
     domain: Arc<VerbsDomain>,
     spec: RailSpec,
     attributes: sys::PortAttributes,
-    /// Which of the port's GIDs this rail uses.
+    /// The port's GIDs as they were when the rail was begun, and which of them it uses.
+    gids: Vec<PortGid>,
     gid: PortGid,
 }
 
 impl VerbsPendingRail {
     pub(crate) fn open(domain: &Arc<VerbsDomain>, spec: &RailSpec) -> Result<Self, SetupError> {
         let attributes = domain.active_port()?;
-        let gid =
-            spec.peer.map_or_else(|| domain.gids[0].clone(), |peer| for_peer(&domain.gids, peer.octets()).clone());
+        let gids = domain.gids(&attributes);
+        let gid = spec.peer.map_or(&gids[0], |peer| for_peer(&gids, peer.octets())).clone();
         let flushes = spec.role == Role::Receiver && domain.config.flush;
-        let shared = match spec.receive_depth {
-            0 => None,
-            depth => shared_receives(domain, depth)?,
-        };
+        let shared = shared_receives(domain, spec);
         let own_receives = if shared.is_some() { 0 } else { spec.receive_depth };
         // When a lane breaks, everything that is posted on it completes, signalled or not.
         let lanes = u32::from(spec.lanes);
@@ -78,6 +76,7 @@ impl VerbsPendingRail {
             domain: Arc::clone(domain),
             spec: spec.clone(),
             attributes,
+            gids,
             gid,
         };
         for _ in 0..spec.lanes {
@@ -86,7 +85,7 @@ impl VerbsPendingRail {
         }
         if flushes {
             let path = Path { local: &pending.gid, attributes: &pending.attributes, domain };
-            pending.flush = Some(FlushLane::open(domain, &pending.completions, &path)?);
+            pending.flush = Some(FlushLane::open(domain, &pending.completions, &path, classes(domain, spec))?);
         }
         Ok(pending)
     }
@@ -171,7 +170,7 @@ impl PendingRail for VerbsPendingRail {
             }
             if index == 0 && self.spec.role == Role::Receiver {
                 // The sender has chosen; this end's answer is still open.
-                self.gid = for_peer(&self.domain.gids, peer.gid).clone();
+                self.gid = for_peer(&self.gids, peer.gid).clone();
             }
             self.connect_lane(index, peer)?;
         }
@@ -220,7 +219,7 @@ pub(crate) struct Path<'a> {
 }
 
 /// How packets are treated on their way.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Classes {
     pub(crate) service_level: u8,
     pub(crate) traffic_class: u8,
@@ -237,19 +236,15 @@ fn classes(domain: &VerbsDomain, spec: &RailSpec) -> Classes {
     }
 }
 
-/// A shared receive queue; None where the device has none, and each lane gets receives of its own.
-fn shared_receives(domain: &VerbsDomain, depth: u32) -> Result<Option<SharedReceives>, SetupError> {
-    match SharedReceives::new(&domain.pd, depth) {
-        Ok(shared) => Ok(Some(shared)),
-        Err(error) => {
-            let known = domain.device().attributes().map(|attributes| attributes.max_srq);
-            if matches!(known, Ok(0)) || matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) {
-                return Ok(None);
-            }
-            let what = format!("a shared receive queue of {depth} cannot be created");
-            Err(domain.refused(&what, &error, "look at the device's max_srq and max_srq_wr (ibv_devinfo -v)"))
-        }
+/// A shared receive queue, where the rail has a use for one and the device makes it: None gives each lane receives of its own.
+/// A lane with its own sees its queue pair die, because these come back then; and it needs one object less.
+fn shared_receives(domain: &VerbsDomain, spec: &RailSpec) -> Option<SharedReceives> {
+    let is_wanted = spec.receive_depth > 0 && domain.config.shared_receives.unwrap_or(spec.lanes > 1);
+    if !is_wanted {
+        return None;
     }
+    let shared = SharedReceives::new(&domain.pd, spec.receive_depth);
+    shared.inspect_err(|error| domain.tell_of_queues(error)).ok()
 }
 
 /// Takes over the peer's ECE where both ends know it; whether it is set.

@@ -22,7 +22,9 @@ pub(crate) fn pointer_support(root: &Path, device: &Device) -> PointerSupport {
     PointerSupport { cuda: PEER_MEMORY.iter().any(|file| root.join(file).exists()), dma_buf: takes_dma_buf(device) }
 }
 
-/// Whether the kernel and the device's driver take dma-bufs: they complain of a wrong descriptor, and not of the call.
+/// Whether the kernel and the device's driver take dma-bufs: of a descriptor that is none they say EBADF, or what their driver
+/// found wrong first, and of a call that they do not have EOPNOTSUPP or EPROTONOSUPPORT. NCCL's own transport (NCCL 2.30,
+/// gdr.cc) tells them apart by these two.
 fn takes_dma_buf(device: &Device) -> bool {
     let functions = device.functions();
     let Some(register) = functions.reg_dmabuf_mr else { return false };
@@ -40,5 +42,5 @@ fn takes_dma_buf(device: &Device) -> bool {
     }
     // SAFETY: the protection domain was made above, and nothing of it is left.
     unsafe { (functions.dealloc_pd)(pd) };
-    mr.is_null() && refusal == Some(libc::EBADF)
+    !mr.is_null() || !matches!(refusal, Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT))
 }

@@ -133,9 +133,9 @@ impl SharedReceives {
     /// `chain` is the first of a chain of valid requests that ends in a null pointer.
     #[inline]
     pub(crate) unsafe fn post(&mut self, chain: *mut sys::RecvWr) -> c_int {
-        let mut bad = ptr::null_mut();
+        let mut bad = MaybeUninit::uninit();
         // SAFETY: the queue is valid, the chain is by the caller's promise.
-        unsafe { (self.post)(self.srq.as_ptr(), chain, &raw mut bad) }
+        unsafe { (self.post)(self.srq.as_ptr(), chain, bad.as_mut_ptr()) }
     }
 }
 
@@ -265,10 +265,11 @@ impl QueuePair {
     ///
     /// # Safety
     /// As for [`SharedReceives::post`].
+    #[inline]
     pub(crate) unsafe fn post_receives(&mut self, chain: *mut sys::RecvWr) -> c_int {
-        let mut bad = ptr::null_mut();
+        let mut bad = MaybeUninit::uninit();
         // SAFETY: the queue pair is valid, the chain is by the caller's promise.
-        unsafe { (self.post_receive)(self.qp.as_ptr(), chain, &raw mut bad) }
+        unsafe { (self.post_receive)(self.qp.as_ptr(), chain, bad.as_mut_ptr()) }
     }
 }
 

@@ -74,7 +74,7 @@ pub struct VerbsRail {
     pool_depth: u32,
     missing: u32,
     max_write: u32,
-    /// One lane, on a shared receive queue, as in most rails: nobody has to ask which lane takes a receive.
+    /// One lane, as in most rails: nobody has to ask which lane takes a receive, and `missing` says what its queue has.
     is_plain: bool,
     any_broken: bool,
     /// Failures that no completion tells; only where any lane is broken.
@@ -131,7 +131,7 @@ impl VerbsRail {
         let depth = parts.spec.send_depth;
         let max_write = railweave_fabric::Domain::max_write(&*parts.domain);
         Self {
-            is_plain: parts.lanes.is_one() && parts.shared.is_some(),
+            is_plain: parts.lanes.is_one(),
             lanes: parts.lanes,
             flush: parts.flush,
             shared: parts.shared,
@@ -243,8 +243,8 @@ impl VerbsRail {
     #[cold]
     #[inline(never)]
     fn lane_of_receive(&mut self, wc: &sys::Wc) -> Option<usize> {
-        let index = if self.lanes.is_one() { 0 } else { self.lanes.find(wc.qp_num)? };
-        if self.shared.is_none() {
+        let index = if self.is_plain { 0 } else { self.lanes.find(wc.qp_num)? };
+        if self.shared.is_none() && !self.is_plain {
             self.lanes[index].receives = self.lanes[index].receives.saturating_sub(1);
         }
         if wc.opcode != sys::WC_RECV_RDMA_WITH_IMM {
@@ -426,12 +426,17 @@ impl Rail for VerbsRail {
         let work = &mut *self.work;
         // A chain of n receives stands in the last n places.
         let mut chain = |count: u32| -> *mut sys::RecvWr { &raw mut work.receives[REFILL - count as usize] };
-        if let Some(shared) = &mut self.shared {
+        if self.is_plain || self.shared.is_some() {
+            // One queue, which gets as many as were taken from it.
             let mut left = count;
             while left > 0 {
                 let some = left.min(REFILL as u32);
-                // SAFETY: the chain stands at the end of the linked requests, so it ends in a null pointer.
-                let errno = unsafe { shared.post(chain(some)) };
+                let errno = match &mut self.shared {
+                    // SAFETY: the chain stands at the end of the linked requests, so it ends in a null pointer.
+                    Some(shared) => unsafe { shared.post(chain(some)) },
+                    // SAFETY: as above.
+                    None => unsafe { self.lanes[0].qp.post_receives(chain(some)) },
+                };
                 if errno != 0 {
                     return self.lane_failed(0, errno).map(|()| 0);
                 }

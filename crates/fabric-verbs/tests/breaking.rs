@@ -116,8 +116,8 @@ fn what_the_adapter_of_the_peer_refuses_is_told() {
     // Ends that differ in the size of their packets: one was told a smaller MTU than the other has.
     let (a, b) = (machine.port("a"), machine.port("b"));
     let spec = |role| RailSpec { role, lanes: 1, send_depth: 8, receive_depth: 8, traffic_class: None, peer: None };
-    let near_domain = VerbsDomain::open(&a, VerbsConfig::default()).unwrap();
-    let far_domain = VerbsDomain::open(&b, VerbsConfig::default()).unwrap();
+    let near_domain = VerbsDomain::open(&a, VerbsConfig::default(), |_| ()).unwrap();
+    let far_domain = VerbsDomain::open(&b, VerbsConfig::default(), |_| ()).unwrap();
     let mut near = near_domain.open_rail(&spec(Role::Sender)).unwrap();
     let mut far = far_domain.open_rail(&spec(Role::Receiver)).unwrap();
     let mut spoilt = near.endpoints();
@@ -179,10 +179,9 @@ fn a_queue_that_takes_no_work_is_told_once() {
 
 #[test]
 fn a_queue_that_takes_no_receives_is_told_once() {
-    for (function, limit) in [("post_srq_recv", ""), ("post_recv", "max_srq = 0\n")] {
-        let machine =
-            Machine::new(&format!("fail = {function}:2:EIO\n[device a]\n[port 1]\n[device b]\n{limit}[port 1]\n"));
-        let mut pair = machine.pair(&Wish::default());
+    for (function, shared_receives) in [("post_srq_recv", Some(true)), ("post_recv", None)] {
+        let machine = Machine::new(&failing(&format!("{function}:2:EIO")));
+        let mut pair = machine.pair(&Wish::of(VerbsConfig { shared_receives, ..VerbsConfig::default() }));
         assert_eq!(pair.far.rail.post_receives(3), Ok(3), "{function}");
         assert_eq!(pair.far.rail.post_receives(3), Err(PostError::Broken));
         let failures = pair.far.failures();

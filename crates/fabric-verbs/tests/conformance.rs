@@ -29,7 +29,7 @@ impl Harness for Loopback {
         let near = RailSpec { role: Role::Sender, ..near.clone() };
         let far = RailSpec { role: Role::Receiver, ..far.clone() };
         let open = |spec: &RailSpec| {
-            let domain = VerbsDomain::open(&self.port, self.config).unwrap();
+            let domain = VerbsDomain::open(&self.port, self.config, |_| ()).unwrap();
             let pending = domain.open_rail(spec).unwrap_or_else(|error| panic!("{error}"));
             (domain, pending)
         };
@@ -64,7 +64,7 @@ impl Harness for Loopback {
 }
 
 fn ports(functions: &Arc<Functions>) -> Vec<VerbsPort> {
-    let rules = DiscoveryRules { gids: &|_| GidRules::default(), prefix_len: &|_| None, merge_vfs: true };
+    let rules = DiscoveryRules { gids: &|_| GidRules::default(), addresses: Arc::new(Vec::new), merge_vfs: true };
     let found = discover(Path::new("/"), functions, &rules).unwrap_or_else(|error| panic!("{error}"));
     found.left_out.iter().for_each(|left| eprintln!("{} is left out: {}", left.name, left.reason));
     found.ports
@@ -86,13 +86,14 @@ fn over_the_named_device() {
 }
 
 /// The suite over a machine that stands for many; nothing may be left of it.
-fn over(machine: &str) {
+fn over(machine: &str, shared_receives: Option<bool>) {
     let library = railweave_verbs_stand_in::build();
     let stand_in = StandIn::load(&library).unwrap();
     stand_in.describe(Some(machine)).unwrap();
     let functions = Arc::new(Functions::load(&[library.to_str().unwrap()]).unwrap());
     let port = ports(&functions).into_iter().next().unwrap();
-    run_all(&mut Loopback { port, config: VerbsConfig::default(), real: false });
+    let config = VerbsConfig { shared_receives, ..VerbsConfig::default() };
+    run_all(&mut Loopback { port, config, real: false });
     drop(functions);
     assert_eq!(stand_in.open(), Open::default(), "something was not destroyed");
 }
@@ -100,14 +101,16 @@ fn over(machine: &str) {
 // The stand-in is one world for all threads of a process, so one test plays all machines.
 #[test]
 fn over_machines_of_every_kind() {
-    for machine in [
-        "[device roce]\n[port 1]\n",
-        "[device infiniband]\n[port 1]\nlink_layer = infiniband\nlid = 7\n",
-        "[device without_shared_queues]\nmax_srq = 0\n[port 1]\n",
-        "[device without_inline]\nmax_inline = 0\n[port 1]\n",
-        "[device small]\n[port 1]\nmax_message = 0x200000\n",
+    for (machine, shared_receives) in [
+        ("[device roce]\n[port 1]\n", None),
+        ("[device roce]\n[port 1]\n", Some(true)),
+        ("[device roce]\n[port 1]\n", Some(false)),
+        ("[device infiniband]\n[port 1]\nlink_layer = infiniband\nlid = 7\n", None),
+        ("[device without_shared_queues]\nmax_srq = 0\n[port 1]\n", None),
+        ("[device without_inline]\nmax_inline = 0\n[port 1]\n", None),
+        ("[device small]\n[port 1]\nmax_message = 0x200000\n", None),
     ] {
-        eprintln!("{machine}");
-        over(machine);
+        eprintln!("{machine}{shared_receives:?}");
+        over(machine, shared_receives);
     }
 }

@@ -59,8 +59,8 @@ impl Machine {
     }
 
     fn try_discover(&self, gids: &dyn Fn(&str) -> GidRules) -> Result<VerbsDiscovery, NoDevice> {
-        let prefix_len = |address: IpAddr| (address == IpAddr::from([10, 1, 0, 1])).then_some(16);
-        let rules = DiscoveryRules { gids, prefix_len: &prefix_len, merge_vfs: true };
+        let addresses = Arc::new(|| vec![(IpAddr::from([10, 1, 0, 1]), 16)]);
+        let rules = DiscoveryRules { gids, addresses, merge_vfs: true };
         discover(&self.root, &self.functions, &rules)
     }
 
@@ -224,6 +224,18 @@ fn each_adapter_can_have_an_index_of_its_own() {
 }
 
 #[test]
+fn an_address_of_this_network_namespace_is_the_ports_and_its_prefix_the_interfaces_or_the_users() {
+    let machine = Machine::new("[device a0]\n[port 1]\ngid = 0 10.0.0.7 roce2 0\ngid = 5 10.1.0.1 roce2 0\n");
+    for (set, prefix_lens) in [(None, [16, 24]), (Some(30), [30, 30])] {
+        let found = machine.try_discover(&|_| GidRules { prefix_len: set, ..GidRules::default() }).unwrap();
+        let gids = &port(&found, "a0").gids;
+        assert_eq!([gids[0].index, gids[1].index], [5, 0], "{gids:?}");
+        assert_eq!([gids[0].prefix_len, gids[1].prefix_len], prefix_lens);
+        assert_eq!(port(&found, "a0").facts.address, IpAddr::from([10, 1, 0, 1]));
+    }
+}
+
+#[test]
 fn an_older_library_leaves_the_types_of_gids_to_sysfs() {
     let table =
         "gid = 0 fe80::1 roce1 0\ngid = 1 fe80::1 roce2 0\ngid = 2 10.1.0.1 roce1 0\ngid = 3 10.1.0.1 roce2 0\n";
@@ -274,4 +286,10 @@ fn without_protection_domain_or_function_there_is_no_dma_buf() {
     drop(machine);
     let machine = Machine::without(&["ibv_reg_dmabuf_mr"], device);
     assert!(!port(&machine.discover(), "a0").facts.pointers.dma_buf);
+    drop(machine);
+    // What a driver finds wrong first with a call of no use says nothing about calls that are of use.
+    for (error, can) in [("EINVAL", true), ("ENOMEM", true), ("EOPNOTSUPP", false), ("EPROTONOSUPPORT", false)] {
+        let machine = Machine::new(&format!("fail = reg_dmabuf_mr:1:{error}\n{device}"));
+        assert_eq!(port(&machine.discover(), "a0").facts.pointers.dma_buf, can, "{error}");
+    }
 }

@@ -39,7 +39,7 @@ fn what_both_know_is_set_at_both_ends() {
 fn the_answer_is_what_the_acceptor_was_left_with() {
     let machine = machine_with(Some((NVIDIA, 0x3000_0007)), Some((NVIDIA, 0x3000_000e)));
     let open = |device, role| {
-        let domain = VerbsDomain::open(&machine.port(device), VerbsConfig::default()).unwrap();
+        let domain = VerbsDomain::open(&machine.port(device), VerbsConfig::default(), |_| ()).unwrap();
         let spec = RailSpec { role, lanes: 1, send_depth: 8, receive_depth: 8, traffic_class: None, peer: None };
         domain.open_rail(&spec).unwrap()
     };

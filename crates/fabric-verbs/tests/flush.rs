@@ -33,6 +33,19 @@ fn the_lane_is_connected_to_itself_and_may_be_read_alone() {
 }
 
 #[test]
+fn the_lane_has_the_service_level_of_the_connection() {
+    let machine = Machine::new(INFINIBAND);
+    for (set, of_job, service_level) in [(None, None, 0), (None, Some(3), 3), (Some(5), Some(3), 5)] {
+        let mut wish = Wish { traffic_class: of_job, ..wish() };
+        wish.receiver.service_level = set;
+        let _pair = machine.pair(&wish);
+        for lane in machine.lanes("b") {
+            assert_eq!(lane.rtr.attributes.ah_attr.sl, service_level, "{set:?} {of_job:?} {lane:?}");
+        }
+    }
+}
+
+#[test]
 fn a_flush_reads_one_byte_and_completes_once() {
     let machine = Machine::new(ROCE);
     let mut pair = machine.pair(&wish());

@@ -59,7 +59,7 @@ fn a_child_has_all_that_lies_beside_registered_memory() {
 fn a_child_has_memory_again_that_is_registered_no_more() {
     let machine = Machine::new(OLD);
     machine.prepare_for_forks();
-    let domain = VerbsDomain::open(&machine.port("a"), VerbsConfig::default()).unwrap();
+    let domain = VerbsDomain::open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
     let region = Arc::new(Region::new(100));
     let register = || domain.register(Memory::from_region(&region), Access::DATA).unwrap();
     let (first, second) = (register(), register());

@@ -13,7 +13,7 @@ fn entry(index: u32, text: &str, version: u8) -> PortGid {
         IpAddr::V6(v6) => v6.octets(),
     };
     let prefix_len = if address.is_ipv4() { 24 } else { 64 };
-    PortGid { bytes, index, version: (version > 0).then_some(version), prefix_len, interface: None }
+    PortGid { bytes, index, version: (version > 0).then_some(version), prefix_len, interface: None, is_here: false }
 }
 
 /// What an adapter with one IPv4 and one IPv6 address shows.
@@ -136,6 +136,25 @@ fn a_peer_is_reached_from_the_subnet_that_it_is_on() {
     assert_eq!(index("fd00:0:0:1::2"), 3);
     assert_eq!(index("10.9.0.1"), 0);
     assert_eq!(index("fe80::1"), 0);
+}
+
+#[test]
+fn an_address_of_this_network_namespace_comes_before_those_of_others() {
+    let table = |here: &[u32]| -> Vec<PortGid> {
+        let rest = ["10.0.0.1", "10.0.0.2", "fd00::1", "169.254.0.1", "10.0.0.5"];
+        let entries = rest.iter().enumerate().map(|(index, address)| entry(index as u32, address, 2));
+        entries.map(|gid| PortGid { is_here: here.contains(&gid.index), ..gid }).collect()
+    };
+    assert_eq!(roce(&table(&[]), GidRules::default()), [0, 1, 4, 2, 3], "where nothing is known");
+    assert_eq!(roce(&table(&[4]), GidRules::default()), [4, 0, 1, 2, 3]);
+    assert_eq!(roce(&table(&[2]), GidRules::default()), [2, 0, 1, 4, 3]);
+    assert_eq!(roce(&table(&[3, 4]), GidRules::default()), [4, 3, 0, 1, 2]);
+    // What the user asks for goes before it.
+    assert_eq!(roce(&table(&[4]), GidRules { index: Some(1), ..GidRules::default() }), [1]);
+    assert_eq!(roce(&table(&[2]), GidRules { family: Some(Family::Ipv4), ..GidRules::default() }), [0, 1, 4, 3]);
+    // Both share the peer's network.
+    let gids = eligible(&table(&[4]), LinkLayer::Roce, &GidRules::default());
+    assert_eq!(for_peer(&gids, entry(0, "10.0.0.9", 2).bytes).index, 4);
 }
 
 #[test]

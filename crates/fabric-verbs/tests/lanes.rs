@@ -235,6 +235,46 @@ fn a_port_on_two_subnets_uses_the_address_on_the_subnet_of_its_peer() {
     }
 }
 
+/// The index that the lanes of a device were brought up with, last.
+fn index_of(machine: &Machine, device: &str) -> u8 {
+    route(machine.lanes(device).last().unwrap()).2
+}
+
+#[test]
+fn a_gid_table_is_read_anew_for_each_connection() {
+    let machine = Machine::new(&addressed(&["10.0.0.1"], &["10.0.0.2"]));
+    let (a, b) = (machine.port("a"), machine.port("b"));
+    let mut old = Pair::open(&a, &b, &Wish::default()).unwrap();
+    assert_eq!((index_of(&machine, "a"), index_of(&machine, "b")), (0, 0));
+    // The same addresses at other places, as after `ip link set down` and up again.
+    for (device, address) in [("a", [10, 0, 0, 1]), ("b", [10, 0, 0, 2])] {
+        machine.stand_in.set_gid(device, 1, 0, None).unwrap();
+        machine.stand_in.set_gid(device, 1, 2, Some(ipv4([10, 0, 9, 9]))).unwrap();
+        machine.stand_in.set_gid(device, 1, 4, Some(ipv4(address))).unwrap();
+    }
+    drop(old);
+    let mut new = Pair::open(&a, &b, &Wish::default()).unwrap();
+    assert_eq!((index_of(&machine, "a"), index_of(&machine, "b")), (4, 4));
+    new.exchange();
+    // Another address altogether.
+    drop(new);
+    machine.stand_in.set_gid("a", 1, 4, None).unwrap();
+    old = Pair::open(&a, &b, &Wish::default()).unwrap();
+    assert_eq!((index_of(&machine, "a"), target(&machine.lanes("b")[0])), (2, ipv4([10, 0, 9, 9])));
+    old.exchange();
+}
+
+#[test]
+fn a_gid_table_that_is_empty_for_a_moment_leaves_what_was_there() {
+    let machine = Machine::new(&addressed(&["10.0.0.1"], &["10.0.0.2"]));
+    let domain = VerbsDomain::open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
+    machine.stand_in.set_gid("a", 1, 0, None).unwrap();
+    let spec =
+        RailSpec { role: Role::Sender, lanes: 1, send_depth: 8, receive_depth: 0, traffic_class: None, peer: None };
+    let endpoint = domain.open_rail(&spec).unwrap().endpoints()[0];
+    assert_eq!(endpoint.0[16..32], ipv4([10, 0, 0, 1]));
+}
+
 #[test]
 fn unlike_link_layers_are_told_apart_before_anything_is_connected() {
     let machine = Machine::new("[device a]\n[port 1]\n[device b]\n[port 1]\nlink_layer = infiniband\n");
@@ -261,7 +301,7 @@ fn what_an_end_is_asked_for_that_is_not_verbs_is_refused() {
     let machine = Machine::new(ROCE);
     let spec =
         RailSpec { role: Role::Sender, lanes: 2, send_depth: 8, receive_depth: 0, traffic_class: None, peer: None };
-    let domain = VerbsDomain::open(&machine.port("a"), VerbsConfig::default()).unwrap();
+    let domain = VerbsDomain::open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
     let mut pending = domain.open_rail(&spec).unwrap();
     let socket = std::fs::File::open("/dev/null").unwrap().into();
     assert_says(&pending.attach(1, socket).unwrap_err().message, &["lane 1 of a", "queue pairs"]);

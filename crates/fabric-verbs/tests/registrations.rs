@@ -14,7 +14,7 @@ use railweave_fabric::{
 use railweave_fabric_verbs::{RelaxedOrdering, VerbsConfig, VerbsDomain};
 
 fn domain(machine: &Machine, relaxed_ordering: RelaxedOrdering) -> Arc<VerbsDomain> {
-    VerbsDomain::open(&machine.port("a"), VerbsConfig { relaxed_ordering, ..VerbsConfig::default() }).unwrap()
+    VerbsDomain::open(&machine.port("a"), VerbsConfig { relaxed_ordering, ..VerbsConfig::default() }, |_| ()).unwrap()
 }
 
 /// Which function registers the next block: it is the one whose failure shows.

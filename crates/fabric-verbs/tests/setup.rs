@@ -29,10 +29,9 @@ const fn step(function: &'static str, calls: u32, tries: u32, words: &'static [&
     Step { function, calls, tries, words }
 }
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 7] = [
     step("alloc_pd", 2, 1, &["no protection domain can be allocated", "kernel log"]),
     step("query_port", 2, 1, &["the port cannot be queried", "is the adapter still there?"]),
-    step("create_srq", 1, 1, &["a shared receive queue of 64 cannot be created", "max_srq and max_srq_wr"]),
     step("create_cq", 2, 1, &["a completion queue of ", " entries cannot be created", "RAILWEAVE_LANES", "max_cqe"]),
     // A lane is tried without inline data too, the one for flushes never has any.
     step("create_qp", 5, 2, &["a queue pair for ", "cannot be created", "max_qp"]),
@@ -123,7 +122,6 @@ fn a_device_that_is_too_small_is_told_with_the_limit_to_look_at() {
         ("max_qp_wr = 63", "a queue pair for 64 sends and 0 receives cannot be created", "max_qp_wr"),
         ("max_cqe = 191", "a completion queue of 192 entries cannot be created", "max_cqe"),
         ("max_cq = 0", "a completion queue of 192 entries cannot be created: Cannot allocate", "max_cqe"),
-        ("max_srq_wr = 63", "a shared receive queue of 64 cannot be created", "max_srq_wr"),
         ("max_pd = 0", "no protection domain can be allocated: Cannot allocate", "kernel log"),
     ];
     let machine = |limits: &str| Machine::new(&format!("[device a]\n[port 1]\n[device b]\n{limits}\n[port 1]\n"));
@@ -134,28 +132,4 @@ fn a_device_that_is_too_small_is_told_with_the_limit_to_look_at() {
     }
     let enough = "max_qp = 2\nmax_qp_wr = 64\nmax_cqe = 192\nmax_cq = 1\nmax_srq_wr = 64\nmax_pd = 1";
     machine(enough).pair(&wish).exchange();
-}
-
-#[test]
-fn a_device_without_shared_queues_gives_each_lane_as_many_receives() {
-    // The last two are what older drivers answer, though they say that they have some.
-    let cases = [("", "max_srq = 0\n"), ("fail = create_srq:*:EOPNOTSUPP\n", ""), ("fail = create_srq:*:ENOSYS\n", "")];
-    for (fault, limit) in cases {
-        let machine = Machine::new(&format!("{fault}[device a]\n[port 1]\n[device b]\n{limit}[port 1]\n"));
-        let mut pair = machine.pair(&Wish { lanes: 3, ..Wish::default() });
-        assert_eq!(machine.stand_in.open().shared_receive_queues, 0);
-        for lane in machine.lanes("b") {
-            assert_eq!((lane.shared_receives, lane.capabilities.max_recv_wr), (0, 64));
-        }
-        // More often than there are receives.
-        for _ in 0..100 {
-            pair.exchange();
-        }
-    }
-    let machine = Machine::new(ROCE);
-    let mut pair = machine.pair(&Wish { lanes: 3, ..Wish::default() });
-    for lane in machine.lanes("b") {
-        assert_eq!((lane.shared_receives, lane.capabilities.max_recv_wr), (1, 0));
-    }
-    pair.exchange();
 }

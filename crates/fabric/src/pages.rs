@@ -81,7 +81,9 @@ mod tests {
             let pages = Pages::new(bytes);
             assert_eq!(pages.as_ptr().addr() % page, 0);
             assert_eq!(size_of_val(&*pages), bytes.max(1).next_multiple_of(page));
-            assert!(pages.iter().flat_map(|line| &line.0).all(|word| word.load(std::sync::atomic::Ordering::Relaxed) == 0));
+            assert!(
+                pages.iter().flat_map(|line| &line.0).all(|word| word.load(std::sync::atomic::Ordering::Relaxed) == 0)
+            );
         }
     }
 

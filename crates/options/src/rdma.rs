@@ -182,6 +182,11 @@ impl fmt::Display for AdaptiveRouting {
     }
 }
 
+/// 0, 1, or `auto` for None.
+pub(crate) fn switch_or_auto(text: &str) -> Result<Option<bool>, String> {
+    word(text, &[("auto", None), ("0", Some(false)), ("1", Some(true))])
+}
+
 /// One device by its whole name, perhaps with a port: `mlx5_3` or `mlx5_3:1`.
 pub(crate) fn one_device(text: &str) -> Result<Option<RailFilter>, String> {
     let filter = RailFilter::parse(text)?;

@@ -205,6 +205,12 @@ impl Show for Option<u8> {
     }
 }
 
+impl Show for Option<bool> {
+    fn show(&self) -> String {
+        self.map_or_else(|| "auto".into(), |is_on| is_on.show())
+    }
+}
+
 impl Show for Option<std::path::PathBuf> {
     fn show(&self) -> String {
         self.as_ref().map_or_else(|| "none".into(), |path| path.display().to_string())

@@ -470,6 +470,14 @@ options! {
         help: "RDMA only: whether receive completions of a write carry its length, as the specification wants it. Set it \
                to 0 for an adapter that reports wrong lengths; each message then costs one more work request.",
     }
+    /// Whether the lanes of a rail share one receive queue; `None` where there are several.
+    shared_receives: Option<bool> {
+        variables: [variable("RAILWEAVE_SRQ", "auto, 0 or 1", "auto", rdma::switch_or_auto)],
+        default: None, "auto (with several lanes)",
+        help: "RDMA only: whether the lanes of a rail share one receive queue, where the adapter has such queues: `auto` where \
+               there are several lanes, 1 always, 0 never. A lane with a queue of its own costs more memory beside others, and \
+               alone it notices sooner when the adapter gives it up.",
+    }
     /// Whether adaptive routing may change the order of packets.
     adaptive_routing: AdaptiveRouting {
         variables: [

@@ -353,6 +353,16 @@ fn tcp_congestion() {
 }
 
 #[test]
+fn shared_receive_queues() {
+    let shared = |variables| good(variables).shared_receives.value;
+    assert_eq!(shared(&[]), None);
+    assert_eq!(shared(&[("RAILWEAVE_SRQ", "auto")]), None);
+    assert_eq!(shared(&[("RAILWEAVE_SRQ", "0")]), Some(false));
+    assert_eq!(shared(&[("RAILWEAVE_SRQ", "1")]), Some(true));
+    bad(&[("RAILWEAVE_SRQ", "2")]);
+}
+
+#[test]
 fn traffic_class() {
     let class = |variables| good(variables).traffic_class.value;
     assert_eq!(class(&[("NCCL_IB_TC", "0x60")]), Some(96));

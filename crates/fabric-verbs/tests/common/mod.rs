@@ -24,6 +24,14 @@ pub(crate) const INFINIBAND: &str =
 /// One machine at a time: the library's state is the process's.
 static TURN: Mutex<()> = Mutex::new(());
 
+/// What domains have said since the machine was made.
+static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Takes what a domain says.
+pub(crate) fn listen(text: &str) {
+    SAID.lock().unwrap().push(text.to_owned());
+}
+
 /// A machine, while one test has it. When it goes, nothing of the library may be open any more.
 pub(crate) struct Machine {
     pub(crate) stand_in: StandIn,
@@ -39,6 +47,7 @@ impl Machine {
     /// With a library that lacks these functions.
     pub(crate) fn without(absent: &[&str], description: &str) -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        SAID.lock().unwrap().clear();
         let library = build_without(absent);
         let stand_in = StandIn::load(&library).unwrap();
         stand_in.describe(Some(description)).unwrap();
@@ -53,6 +62,11 @@ impl Machine {
         Device::open_all(&self.functions).unwrap();
     }
 
+    /// What domains have said.
+    pub(crate) fn said(&self) -> Vec<String> {
+        SAID.lock().unwrap().clone()
+    }
+
     /// What the plugin does before all else.
     pub(crate) fn prepare_for_forks(&self) {
         self.functions.prepare_for_forks().unwrap();
@@ -60,7 +74,7 @@ impl Machine {
 
     /// The ports that can be rails.
     pub(crate) fn ports(&self) -> Vec<VerbsPort> {
-        let rules = DiscoveryRules { gids: &|_| GidRules::default(), prefix_len: &|_| None, merge_vfs: true };
+        let rules = DiscoveryRules { gids: &|_| GidRules::default(), addresses: Arc::new(Vec::new), merge_vfs: true };
         discover(Path::new("/"), &self.functions, &rules).unwrap().ports
     }
 
@@ -152,9 +166,9 @@ impl Pair {
             traffic_class: wish.traffic_class,
             peer: Some(peer.facts.wire_address()),
         };
-        let near_domain = VerbsDomain::open(sender, wish.sender)?;
+        let near_domain = VerbsDomain::open(sender, wish.sender, listen)?;
         let mut near = near_domain.open_rail(&spec(Role::Sender, receiver, 0))?;
-        let far_domain = VerbsDomain::open(receiver, wish.receiver)?;
+        let far_domain = VerbsDomain::open(receiver, wish.receiver, listen)?;
         let mut far = far_domain.open_rail(&spec(Role::Receiver, sender, wish.depth))?;
         assert!(!near.is_ready() && !far.is_ready());
         far.connect(&near.endpoints())?;

@@ -9,7 +9,7 @@ use railweave_fabric_tcp::Interface;
 use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsDiscovery, VerbsPort, discover};
 use railweave_fabric_verbs::gid::{AddressRange, Family, GidRules, PortGid};
 use railweave_fabric_verbs::sys::Functions;
-use railweave_fabric_verbs::{Device, DeviceEvents, RelaxedOrdering, Verbs, VerbsConfig, VerbsDomain};
+use railweave_fabric_verbs::{Device, DeviceEvents, HostAddresses, RelaxedOrdering, Verbs, VerbsConfig, VerbsDomain};
 use railweave_options::{
     AddressFamily, Mode as ModeOption, Options, RailFilter, RelaxedOrdering as RelaxedOrderingOption, Setting, Source,
 };
@@ -27,7 +27,7 @@ const BIT: u8 = 2;
 pub(super) fn find(options: &Options, interfaces: &[Interface]) -> Result<Found, Refusal> {
     let VerbsDiscovery { mut ports, left_out } = seen(options, interfaces)?;
     if let Some(list) = &options.rdma_rails.value {
-        ports.iter_mut().for_each(|port| pick_gids(port, list));
+        ports.iter_mut().for_each(|port| pick_gids(port, list.clone()));
     }
     let discovery = Discovery { ports: ports.iter().map(|port| port.facts.clone()).collect(), left_out };
     let mode = match options.mode.value {
@@ -116,25 +116,27 @@ fn seen(options: &Options, interfaces: &[Interface]) -> Result<VerbsDiscovery, R
             .value
             .map(|range| AddressRange { address: range.address, prefix_len: range.prefix_length }),
         flid_index: options.flid_gid_index.value.into(),
+        prefix_len: options.prefix_length.value,
     };
-    let prefix_len = |address: IpAddr| {
-        let of_interface = || interfaces.iter().find(|interface| interface.address == address);
-        let set = options.prefix_length.value.filter(|_| address.is_ipv4());
-        set.or_else(|| of_interface().map(|interface| interface.prefix_len))
-    };
-    let rules = DiscoveryRules { gids: &gids, prefix_len: &prefix_len, merge_vfs: options.merge_vfs.value };
+    let rules =
+        DiscoveryRules { gids: &gids, addresses: host_addresses(interfaces), merge_vfs: options.merge_vfs.value };
     discover(Path::new("/"), &Arc::new(functions), &rules).map_err(|error| Refusal::NoPort(error.to_string()))
 }
 
+/// The addresses of this host as they are when somebody asks; those that it started with where the kernel does not say.
+fn host_addresses(interfaces: &[Interface]) -> HostAddresses {
+    let of = |interfaces: &[Interface]| -> Vec<_> {
+        interfaces.iter().map(|interface| (interface.address, interface.prefix_len)).collect()
+    };
+    let first = of(interfaces);
+    Arc::new(move || Interface::list().map_or_else(|_| first.clone(), |interfaces| of(&interfaces)))
+}
+
 /// A list that lets a port in by addresses lets in those of its GIDs and no others.
-fn pick_gids(port: &mut VerbsPort, list: &RailFilter) {
-    let facts = &mut port.facts;
-    let is_in =
-        |gid: &PortGid| list.matches(&facts.device, Some(gid.address()), Some(facts.port_number.into())).is_some();
-    if port.gids.iter().any(is_in) {
-        port.gids.retain(is_in);
-        (facts.address, facts.prefix_len) = (port.gids[0].address(), port.gids[0].prefix_len);
-    }
+fn pick_gids(port: &mut VerbsPort, list: RailFilter) {
+    let (device, number) = (port.facts.device.clone(), u32::from(port.facts.port_number));
+    let is_in = move |gid: &PortGid| list.matches(&device, Some(gid.address()), Some(number)).is_some();
+    port.filter_gids(Arc::new(is_in));
 }
 
 /// A chosen port, ready for use, with its GIDs; or why it cannot be used.
@@ -159,9 +161,10 @@ fn open(
             RelaxedOrderingOption::WhereKnown => RelaxedOrdering::WhereKnown,
         },
         byte_counts: options.byte_counts.value,
+        shared_receives: options.shared_receives.value,
         flush: options.flush.value && (pointers.cuda || pointers.dma_buf),
     };
-    let domain = VerbsDomain::open(port, config).map_err(|error| error.message)?;
+    let domain = VerbsDomain::open(port, config, log::info).map_err(|error| error.message)?;
     Ok((port.gids.iter().map(reported).collect(), Registrations::new(domain)))
 }
 

@@ -206,7 +206,7 @@ fn an_adapter_that_does_not_count_bytes_is_found_out_with_the_setting_to_try() {
 #[test]
 fn an_adapter_that_takes_no_work_fails_the_call_that_brought_it() {
     // The first posts are the CTS of the first receives.
-    let cases = [("post_send:1:EIO", "irecv"), ("post_send:2:ENOMEM", "isend"), ("post_srq_recv:1:EIO", "irecv")];
+    let cases = [("post_send:1:EIO", "irecv"), ("post_send:2:ENOMEM", "isend"), ("post_recv:1:EIO", "irecv")];
     each(
         &cases,
         |_| with(&[]),

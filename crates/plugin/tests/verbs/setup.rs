@@ -62,7 +62,6 @@ fn a_refusal_at_any_step_is_one_line_and_the_other_rail_carries_on() {
         let functions = [
             ("reg_mr", 8),
             ("query_port", 4),
-            ("create_srq", 2),
             ("create_cq", 4),
             ("modify_qp/INIT", 4),
             ("modify_qp/RTR", 4),
@@ -95,7 +94,7 @@ fn a_refusal_at_any_step_is_one_line_and_the_other_rail_carries_on() {
 #[test]
 fn without_any_rail_both_ends_are_told_and_the_next_try_may_succeed() {
     alone(&with(&[]), || {
-        let steps = ["create_srq", "create_cq", "modify_qp/INIT", "modify_qp/RTR", "modify_qp/RTS"];
+        let steps = ["create_cq", "modify_qp/INIT", "modify_qp/RTR", "modify_qp/RTS"];
         for (round, step) in steps.into_iter().enumerate() {
             let stand_in = machine(&format!("fail = {step}:1:EINVAL\n{ROCE}"));
             let (_plugin, net) = start();

@@ -1,0 +1,85 @@
+//! Reading the GID table of one port: when the port is found, and again for each connection, because addresses come and go
+//! while a process lives.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use railweave_fabric::LinkLayer;
+
+use crate::gid::{GidRules, PortGid, eligible};
+use crate::sysfs::Sysfs;
+use crate::{Device, Gid, sys};
+
+/// The prefix of an IPv4 address that is on no interface of this host.
+const DEFAULT_IPV4_PREFIX: u8 = 24;
+/// The prefix of an IPv6 address that is on no interface of this host, and of every InfiniBand GID.
+const DEFAULT_IPV6_PREFIX: u8 = 64;
+
+/// The addresses on the interfaces of this network namespace, as they are when this is called, each with the length of its
+/// network's prefix.
+pub type HostAddresses = Arc<dyn Fn() -> Vec<(IpAddr, u8)> + Send + Sync>;
+
+/// Whether a user's list lets a GID in.
+pub type GidFilter = Arc<dyn Fn(&PortGid) -> bool + Send + Sync>;
+
+/// How the GID table of one port is read.
+#[derive(Clone)]
+pub(crate) struct GidTable {
+    pub(crate) root: PathBuf,
+    pub(crate) device: Arc<Device>,
+    pub(crate) port: u8,
+    pub(crate) link_layer: LinkLayer,
+    pub(crate) rules: GidRules,
+    pub(crate) addresses: HostAddresses,
+    /// Of those that the rules leave, only these, unless none of them is there.
+    pub(crate) filter: Option<GidFilter>,
+}
+
+impl GidTable {
+    /// What the table holds, of `length` places.
+    pub(crate) fn read(&self, length: i32) -> Vec<PortGid> {
+        let is_roce = self.link_layer == LinkLayer::Roce;
+        let addresses = if is_roce { (self.addresses)() } else { Vec::new() };
+        let entries = (0..u32::try_from(length).unwrap_or(0)).filter_map(|index| self.device.gid(self.port, index));
+        entries.map(|gid| self.port_gid(gid, &addresses)).collect()
+    }
+
+    /// Those that lanes may use now, best first; none where the rules leave none.
+    pub(crate) fn eligible(&self, length: i32) -> Vec<PortGid> {
+        let mut gids = eligible(&self.read(length), self.link_layer, &self.rules);
+        if let Some(filter) = &self.filter
+            && gids.iter().any(|gid| filter(gid))
+        {
+            gids.retain(|gid| filter(gid));
+        }
+        gids
+    }
+
+    fn port_gid(&self, gid: Gid, addresses: &[(IpAddr, u8)]) -> PortGid {
+        let sysfs = Sysfs { root: &self.root, device: self.device.name() };
+        let version = match gid.kind {
+            Some(sys::GID_TYPE_ROCE_V1) => Some(1),
+            Some(sys::GID_TYPE_ROCE_V2) => Some(2),
+            Some(_) => None,
+            None => sysfs.roce_version(self.port, gid.index),
+        };
+        let mut port_gid = PortGid {
+            bytes: gid.bytes,
+            index: gid.index,
+            version,
+            prefix_len: DEFAULT_IPV6_PREFIX,
+            interface: None,
+            is_here: false,
+        };
+        if self.link_layer == LinkLayer::Roce {
+            let address = port_gid.address();
+            let here = addresses.iter().find(|(here, _)| *here == address).map(|(_, prefix_len)| *prefix_len);
+            let default = if address.is_ipv4() { DEFAULT_IPV4_PREFIX } else { DEFAULT_IPV6_PREFIX };
+            let set = self.rules.prefix_len.filter(|_| address.is_ipv4());
+            port_gid.is_here = here.is_some();
+            port_gid.prefix_len = set.or(here).unwrap_or(default);
+        }
+        port_gid
+    }
+}

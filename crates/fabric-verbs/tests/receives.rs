@@ -1,0 +1,103 @@
+//! Where receives wait: in a queue of their lane, or in one that the lanes of a rail share.
+
+mod common;
+
+use common::{Machine, ROCE, Wish, assert_says};
+use railweave_fabric::{Access, Completion, Fault, Rail as _};
+use railweave_fabric_verbs::{VerbsConfig, sys};
+
+fn wish(lanes: u8, shared_receives: Option<bool>) -> Wish {
+    let config = VerbsConfig { shared_receives, ..VerbsConfig::default() };
+    Wish { lanes, ..Wish::of(config) }
+}
+
+#[test]
+fn lanes_share_a_queue_where_there_are_several_or_the_user_wants_it() {
+    let machine = Machine::new(ROCE);
+    for (lanes, asked, shared) in [
+        (1, None, false),
+        (1, Some(true), true),
+        (1, Some(false), false),
+        (3, None, true),
+        (3, Some(true), true),
+        (3, Some(false), false),
+    ] {
+        let mut pair = machine.pair(&wish(lanes, asked));
+        assert_eq!(machine.stand_in.open().shared_receive_queues, u32::from(shared), "{lanes} lanes, {asked:?}");
+        for lane in machine.lanes("b") {
+            let own = if shared { 0 } else { 64 };
+            assert_eq!((lane.shared_receives, lane.capabilities.max_recv_wr), (u32::from(shared), own));
+        }
+        // More often than a queue has places.
+        for _ in 0..100 {
+            pair.exchange();
+        }
+    }
+    assert!(machine.said().is_empty(), "{:?}", machine.said());
+}
+
+#[test]
+fn a_device_that_gives_no_shared_queue_gives_each_lane_as_many_receives_and_says_so_once() {
+    let none = "[device b]\nmax_srq = 0\n[port 1]\n";
+    let small = "[device b]\nmax_srq_wr = 63\n[port 1]\n";
+    let cases =
+        [("", none), ("", small), ("EOPNOTSUPP", ""), ("ENOSYS", ""), ("ENOMEM", ""), ("EINVAL", ""), ("EIO", "")];
+    for ((error, device), lanes) in cases.iter().flat_map(|case| [(case, 1), (case, 3)]) {
+        let fault = if error.is_empty() { String::new() } else { format!("fail = create_srq:*:{error}\n") };
+        let device = if device.is_empty() { "[device b]\n[port 1]\n" } else { device };
+        let machine = Machine::new(&format!("{fault}[device a]\n[port 1]\n{device}"));
+        let mut pair = machine.pair(&wish(lanes, Some(true)));
+        assert_eq!(machine.stand_in.open().shared_receive_queues, 0);
+        for lane in machine.lanes("b") {
+            assert_eq!((lane.shared_receives, lane.capabilities.max_recv_wr), (0, 64));
+        }
+        for _ in 0..100 {
+            pair.exchange();
+        }
+        // Another connection over the same port.
+        let domain = &pair.far.domain;
+        let spec = railweave_fabric::RailSpec {
+            role: railweave_fabric::Role::Receiver,
+            lanes,
+            send_depth: 64,
+            receive_depth: 64,
+            traffic_class: None,
+            peer: None,
+        };
+        drop(railweave_fabric::Domain::open_rail(domain, &spec).unwrap());
+        let said = machine.said();
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert_says(&said[0], &["b: the device gives no shared receive queue (", "each lane has receives of its own"]);
+    }
+}
+
+#[test]
+fn a_receiver_notices_the_death_of_its_own_queue_pair() {
+    for kind in [sys::EVENT_QP_FATAL, sys::EVENT_QP_REQ_ERR, sys::EVENT_QP_ACCESS_ERR] {
+        let machine = Machine::new(ROCE);
+        let mut pair = machine.pair(&Wish::default());
+        assert_eq!(pair.far.rail.post_receives(5), Ok(5));
+        let (near, far) = machine.both_lanes();
+        assert!(pair.far.poll().is_empty());
+        machine.stand_in.raise_on_queue_pair(far.number, kind).unwrap();
+        let failures = pair.far.failures();
+        assert_eq!(failures.len(), 1, "five receives came back, the lane failed once: {failures:?}");
+        let (lane, id, error) = &failures[0];
+        assert_eq!((*lane, *id, error.fault), (0, None, Fault::Peer));
+        let numbers = format!("on queue pair {:#x} to {:#x}", far.number, near.number);
+        assert_says(&error.message, &["WC error status=5 (work request flushed)", &numbers, "b, GID 10.1.0.1"]);
+        assert!(pair.far.rail.post_receives(1).is_err());
+    }
+}
+
+#[test]
+fn a_shared_queue_keeps_its_receives_when_one_lane_dies() {
+    let machine = Machine::new(ROCE);
+    let mut pair = machine.pair(&wish(2, None));
+    let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::DATA));
+    assert_eq!(pair.far.rail.post_receives(5), Ok(5));
+    machine.stand_in.raise_on_queue_pair(machine.lanes("b")[0].number, sys::EVENT_QP_FATAL).unwrap();
+    assert!(pair.far.failures().is_empty(), "nothing of the lane comes back: its event tells of it");
+    pair.near.post(1, from.source(100), to.place()).unwrap();
+    assert_eq!(pair.far.poll(), [Completion::Received { lane: 1, immediate: 0x1234, bytes: 100 }]);
+}
