@@ -100,34 +100,25 @@ fn over_the_stand_in() -> Command {
 
 #[test]
 fn a_message_costs_one_work_request_on_each_active_rail_and_one_cts_and_nothing_on_an_idle_rail() {
-    // Weights of the rails, the size of a message, and for each message the sender's work requests, all with an immediate,
-    // and the receiver's, its CTS: rails of one weight carry it in turns.
+    // Weights of the rails, the size of a message, and for each message all work requests and the writes with an immediate
+    // among them, which are the sender's. The rest is the receiver's CTS: rails of one weight carry it in turns.
     let cases = [
-        ("4,1", "8", [1.0, 0.0], [1.0, 0.0]),
-        ("4,1", "512KiB", [1.0, 1.0], [1.0, 0.0]),
-        ("1,1", "8", [1.0, 0.0], [0.5, 0.5]),
-        ("1,1", "512KiB", [1.0, 1.0], [0.5, 0.5]),
+        ("4,1", "8", [2.0, 0.0], [1.0, 0.0]),
+        ("4,1", "512KiB", [2.0, 1.0], [1.0, 1.0]),
+        ("1,1", "8", [1.5, 0.5], [1.0, 0.0]),
+        ("1,1", "512KiB", [1.5, 1.5], [1.0, 1.0]),
     ];
-    for (weights, bytes, with_immediate, cts) in cases {
+    for (weights, bytes, sends, with_immediate) in cases {
         for in_flight in ["1", "8"] {
             let wanted = ["--weights", weights, "--bytes", bytes, "--in-flight", in_flight];
             let results = results_of(over_the_stand_in().args(wanted));
             let devices = results["devices"].as_array().unwrap();
             let each = |what: &str| [0, 1].map(|rail| devices[rail][what].as_f64().unwrap());
             assert_eq!((&devices[0]["device"], &devices[1]["device"]), (&"sim0".into(), &"sim1".into()));
-            assert_eq!(each("sends_with_immediate"), with_immediate, "{results}");
-            let sends = each("sends");
-            let carried = [0, 1].map(|rail| sends[rail] - with_immediate[rail]);
-            if in_flight == "1" {
-                assert_eq!(carried, cts, "{results}");
-            } else {
-                // With eight receives ahead one write carries five CTS, or fewer when it must not wait.
-                assert!((0.2..0.3).contains(&(carried[0] + carried[1])), "{results}");
-                assert!([0, 1].into_iter().all(|rail| (carried[rail] == 0.0) == (cts[rail] == 0.0)), "{results}");
-            }
+            assert_eq!((each("sends"), each("sends_with_immediate")), (sends, with_immediate), "{results}");
             // One for each of the sender's work requests at each end, and few for CTS.
-            let others = [0, 1].map(|rail| each("completions")[rail] - 2.0 * with_immediate[rail]);
-            assert!([0, 1].into_iter().all(|rail| (0.0..=sends[rail] / 16.0).contains(&others[rail])), "{results}");
+            let cts = [0, 1].map(|rail| each("completions")[rail] - 2.0 * with_immediate[rail]);
+            assert!([0, 1].into_iter().all(|rail| (0.0..=sends[rail] / 16.0).contains(&cts[rail])), "{results}");
             // On an idle rail no more are posted than once, to have them ready.
             let receives = [0, 1].map(|rail| each("receives")[rail] - with_immediate[rail]);
             assert!(receives.into_iter().all(|more| more.abs() < 0.5), "{results}");
@@ -137,7 +128,7 @@ fn a_message_costs_one_work_request_on_each_active_rail_and_one_cts_and_nothing_
 
 #[test]
 fn what_each_device_had_to_do_is_shown_in_a_table_too() {
-    let output = over_the_stand_in().args(["--weights", "4,1", "--in-flight", "1"]).output().unwrap();
+    let output = over_the_stand_in().args(["--weights", "4,1"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let row = |device: &str| {

@@ -59,8 +59,6 @@ seen! {
     FlushNothing = "path", "a flush with nothing to do";
     RingWrapped = "path", "the CTS ring went round";
     CtsSplit = "path", "CTS entries round the ring's end";
-    CtsHeld = "path", "CTS of several receives in one write";
-    Waited = "path", "a sender that says it waited for CTS";
     SlotsWrapped = "path", "slots used again";
     Reregistered = "path", "memory registered anew";
     LeakProbe = "path", "a leak probe of all slots and requests";

@@ -107,14 +107,13 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
             6 => {
                 let (rail, lane, slot, mask) = (input.u8(), input.u8(), input.u8(), input.u8());
                 let bytes = size(input) as u32;
-                let extra = input.u8();
-                let size_q = match extra {
+                let size_q = match input.u8() {
                     0xff => self.layout.all_ones(),
-                    _ => self.layout.size_q(u64::from(bytes)).wrapping_add(u32::from(extra & 1)),
+                    extra => self.layout.size_q(u64::from(bytes)).wrapping_add(u32::from(extra & 1)),
                 };
                 let mask = mask & (0xff_u16 >> (8 - self.plan.rails)) as u8;
                 let size_q = size_q.min(self.layout.all_ones());
-                let bits = self.layout.encode(Immediate { slot, mask, size_q, waited: extra & 2 != 0 });
+                let bits = self.layout.encode(Immediate { slot, mask, size_q });
                 self.immediate(usize::from(rail), usize::from(lane), bits, bytes);
             }
             7 => {
@@ -239,8 +238,7 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
             mask => mask,
         };
         let active: Vec<usize> = (0..self.plan.rails).filter(|rail| mask & 1 << rail != 0).collect();
-        let form = input.u8();
-        let in_record = form & 1 != 0 || sizes.len() > 1;
+        let in_record = input.u8() & 1 != 0 || sizes.len() > 1;
         let size_q = if in_record { self.layout.all_ones() } else { self.layout.size_q(sizes[0]) };
         let all_ones = size_q == self.layout.all_ones();
         if all_ones {
@@ -249,7 +247,7 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
             let bytes: Vec<u8> = record.iter().flat_map(|size| size.to_le_bytes()).collect();
             self.records.write(usize::from(slot) * RECORD_BYTES, &bytes);
         }
-        let bits = self.layout.encode(Immediate { slot, mask, size_q, waited: form & 2 != 0 });
+        let bits = self.layout.encode(Immediate { slot, mask, size_q });
         let striped = self.plan.config.striped && (all_ones || u64::from(size_q) >= STRIPE_FROM / SPLIT_UNIT);
         let lanes = if striped { usize::from(self.plan.lanes) } else { 1 };
         let mut left = Vec::new();

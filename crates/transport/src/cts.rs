@@ -56,7 +56,7 @@ fn mixed(tag: u32, slot: u8, buffer: u8, buffers: u8) -> u64 {
 
 impl CtsEntry {
     /// Writes entry `number` into the receiver's copy of the ring.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn store(&self, ring: &Region, number: u64) {
         let line = ring.line(place(number));
         let relaxed = |index: usize, value: u64| line[index].store(value.to_le(), Ordering::Relaxed);
@@ -130,15 +130,13 @@ pub(crate) struct CtsSource {
     peer: u64,
     /// Number of the next entry.
     next: u64,
-    /// How many entries before it are written and not sent.
-    held: u64,
 }
 
 impl CtsSource {
     /// A stream from `shadow` to the peer's ring at the address `peer`.
     pub(crate) fn new(shadow: Arc<Region>, peer: u64) -> Self {
         assert_eq!(shadow.len(), STREAM_BYTES, "the CTS stream has a fixed size");
-        Self { address: shadow.address(), shadow, peer, next: 0, held: 0 }
+        Self { address: shadow.address(), shadow, peer, next: 0 }
     }
 
     /// Number of the next entry.
@@ -147,17 +145,16 @@ impl CtsSource {
         self.next
     }
 
-    /// How many entries are written and not sent.
+    /// Writes an entry behind those that are written already; it goes out with [`Self::post`].
     #[inline]
-    pub(crate) fn held(&self) -> u64 {
-        self.held
+    pub(crate) fn write(&self, entry: &CtsEntry) {
+        entry.store(&self.shadow, self.next + u64::from(entry.buffer));
     }
 
-    /// Writes the only entry of a slot, where all before it are sent. What sends it over a rail comes back, and must be posted
-    /// next.
+    /// Writes the only entry of a slot. What sends it over a rail comes back, and must be posted next.
     #[inline(always)]
     pub(crate) fn take_one<F: Fabric>(&mut self, entry: &CtsEntry, rail: &mut RailState<F>) -> Write {
-        entry.store(&self.shadow, self.next);
+        self.write(entry);
         let write = self.slice(&rail.cts, self.next, 1, rail.cts.signals());
         self.next += 1;
         rail.cts.count();
@@ -165,26 +162,17 @@ impl CtsSource {
         write
     }
 
-    /// Writes the next entry; it goes out with [`Self::post`].
-    #[inline]
-    pub(crate) fn hold(&mut self, entry: &CtsEntry) {
-        entry.store(&self.shadow, self.next);
-        self.next += 1;
-        self.held += 1;
-    }
-
-    /// Sends what is held over a rail. Entries that go round the ring's end take two writes.
-    pub(crate) fn post<F: Fabric>(&mut self, rail: &mut RailState<F>) -> Result<(), PostError> {
-        let (first, count) = (self.next - self.held, self.held);
-        let until_end = ENTRIES - first % ENTRIES;
+    /// Sends the `count` entries of a slot over a rail. Entries that go round the ring's end take two writes.
+    pub(crate) fn post<F: Fabric>(&mut self, rail: &mut RailState<F>, count: u64) -> Result<(), PostError> {
+        let until_end = ENTRIES - self.next % ENTRIES;
         let signalled = rail.cts.signals();
-        if count <= until_end || planted(Plant::HeldPastEnd) {
-            rail.rail.post_first(&self.slice(&rail.cts, first, count, signalled))?;
+        if count <= until_end || planted(Plant::CtsPastEnd) {
+            rail.rail.post(0, &[self.slice(&rail.cts, self.next, count, signalled)])?;
         } else {
-            let around = self.slice(&rail.cts, first + until_end, count - until_end, signalled);
-            rail.rail.post(0, &[self.slice(&rail.cts, first, until_end, false), around])?;
+            let around = self.slice(&rail.cts, self.next + until_end, count - until_end, signalled);
+            rail.rail.post(0, &[self.slice(&rail.cts, self.next, until_end, false), around])?;
         }
-        self.held = 0;
+        self.next += count;
         rail.cts.count();
         rail.side.info.counters.count_cts();
         Ok(())

@@ -1,10 +1,10 @@
-//! The 32 bits that travel with the last write of a rail: which slot, which rails are active, the size in units of 128
-//! bytes, and whether the sender had to wait for its CTS.
+//! The 32 bits that travel with the last write of a rail: which slot, which rails are active, and the size in units
+//! of 128 bytes.
 
 use crate::SPLIT_UNIT;
 
 /// How the bits are laid out on a connection with a given number of rails:
-/// `[7:0]` slot, `[8+n-1:8]` active mask, `[30:8+n]` size_q, `[31]` waited.
+/// `[7:0]` slot, `[8+n-1:8]` active mask, `[31:8+n]` size_q.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImmediateLayout {
     /// Where size_q begins.
@@ -21,12 +21,7 @@ pub struct Immediate {
     pub mask: u8,
     /// The whole message in units of 128 bytes, rounded up; all ones when the completion record says it.
     pub size_q: u32,
-    /// The sender had this message before the CTS for it had come. It does not say so for every such message.
-    pub waited: bool,
 }
-
-/// The bit of [`Immediate::waited`].
-const WAITED: u32 = 1 << 31;
 
 impl ImmediateLayout {
     /// The layout for a connection of `rails` rails.
@@ -36,7 +31,7 @@ impl ImmediateLayout {
     pub fn new(rails: usize) -> Self {
         assert!((1..=railweave_fabric::MAX_RAILS).contains(&rails), "a connection has 1 to 8 rails, not {rails}");
         let shift = 8 + rails as u32;
-        Self { shift, all_ones: (WAITED - 1) >> shift }
+        Self { shift, all_ones: u32::MAX >> shift }
     }
 
     /// The size_q that says: the completion record has the sizes.
@@ -55,11 +50,10 @@ impl ImmediateLayout {
     /// Puts an immediate together.
     #[inline]
     pub fn encode(self, immediate: Immediate) -> u32 {
-        let waited = if immediate.waited { WAITED } else { 0 };
-        u32::from(immediate.slot) | u32::from(immediate.mask) << 8 | immediate.size_q << self.shift | waited
+        u32::from(immediate.slot) | u32::from(immediate.mask) << 8 | immediate.size_q << self.shift
     }
 
-    /// Whether an immediate says that all `bytes` bytes of its message came with it, over the rail with this bit, and nothing else.
+    /// Whether an immediate says that all `bytes` bytes of its message came with it, over the rail with this bit.
     #[inline]
     pub(crate) fn says_whole(self, bits: u32, rail_bit: u8, bytes: u32) -> bool {
         let units = units(bytes);
@@ -72,16 +66,9 @@ impl ImmediateLayout {
         Immediate {
             slot: bits as u8,
             mask: (bits >> 8) as u8 & (0xff >> (16 - self.shift)),
-            size_q: (bits & (WAITED - 1)) >> self.shift,
-            waited: says_waited(bits),
+            size_q: bits >> self.shift,
         }
     }
-}
-
-/// Whether an immediate says that the sender had to wait for its CTS: [`Immediate::waited`].
-#[inline]
-pub(crate) fn says_waited(bits: u32) -> bool {
-    bits & WAITED != 0
 }
 
 /// A size of at most 1 GiB in units of 128 bytes, rounded up.
@@ -99,20 +86,20 @@ mod tests {
     #[test]
     fn two_rails_have_the_layout_of_the_seed() {
         let layout = ImmediateLayout::new(2);
-        let bits = layout.encode(Immediate { slot: 0xab, mask: 0b10, size_q: 0x3_0001, waited: false });
+        let bits = layout.encode(Immediate { slot: 0xab, mask: 0b10, size_q: 0x3_0001 });
         assert_eq!(bits, 0xab | 0b10 << 8 | 0x3_0001 << 10);
-        assert_eq!(layout.all_ones(), (1 << 21) - 1);
+        assert_eq!(layout.all_ones(), (1 << 22) - 1);
     }
 
     #[test]
     fn sizes_round_up_to_units_and_overflow_to_all_ones() {
         let layout = ImmediateLayout::new(8);
-        assert_eq!(layout.all_ones(), 0x7fff);
-        for (bytes, size_q) in [(0, 0), (1, 1), (128, 1), (129, 2), (0x7ffe * 128, 0x7ffe), (0x7ffe * 128 + 1, 0x7fff)]
+        assert_eq!(layout.all_ones(), 0xffff);
+        for (bytes, size_q) in [(0, 0), (1, 1), (128, 1), (129, 2), (0xfffe * 128, 0xfffe), (0xfffe * 128 + 1, 0xffff)]
         {
             assert_eq!(layout.size_q(bytes), size_q, "{bytes} bytes");
         }
-        assert_eq!(layout.size_q(u64::MAX), 0x7fff);
+        assert_eq!(layout.size_q(u64::MAX), 0xffff);
     }
 
     proptest! {
@@ -130,15 +117,11 @@ mod tests {
             let layout = ImmediateLayout::new(rails);
             let rail_bit = 1 << (rail % rails);
             let size_q = layout.size_q(u64::from(bytes));
-            let whole = Immediate { slot: bits as u8, mask: rail_bit, size_q, waited: false };
+            let whole = Immediate { slot: bits as u8, mask: rail_bit, size_q };
             let says = |immediate| layout.says_whole(layout.encode(immediate), rail_bit, bytes);
             prop_assert_eq!(says(whole), size_q != layout.all_ones());
-            let others = [
-                Immediate { mask: 0, ..whole },
-                Immediate { size_q: size_q ^ 1, ..whole },
-                Immediate { waited: true, ..whole },
-            ];
-            prop_assert_eq!(others.map(says), [false; 3]);
+            let others = [Immediate { mask: 0, ..whole }, Immediate { size_q: size_q ^ 1, ..whole }];
+            prop_assert_eq!(others.map(says), [false, false]);
             let is_whole = layout.decode(bits) == whole && size_q < layout.all_ones();
             prop_assert_eq!(layout.says_whole(bits, rail_bit, bytes), is_whole);
         }

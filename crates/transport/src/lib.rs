@@ -64,4 +64,4 @@ pub const MAX_MESSAGE_BYTES: u64 = 1 << 30;
 pub const SPLIT_UNIT: u64 = 128;
 
 /// The protocol version that this build speaks.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;

@@ -45,9 +45,7 @@ plants! {
     TornGroup = "a group is taken before all of its CTS entries are there";
     CtsRingOverwritten = "CTS entries are written over ones that are still needed";
     OldestForgotten = "the oldest receive is forgotten once its slot is used again, and its CTS entries written over";
-    HeldPastEnd = "CTS entries that go round the ring's end go out in one write";
-    OptionalHeld = "the CTS of an optional completion is held back";
-    HeldForgotten = "CTS that are held back go out with a later receive's only";
+    CtsPastEnd = "CTS entries that go round the ring's end go out in one write";
     CtsNeverSignalled = "no CTS is ever signalled";
     RecordByWrongRail = "the record comes over the last active rail, not the leader";
     RecordFirst = "the record and its immediate go out before the data";

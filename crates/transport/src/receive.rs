@@ -1,6 +1,5 @@
 //! The receiving end of a connection: from `irecv` and its CTS to the immediates of every active rail.
 
-mod holding;
 mod inbox;
 
 use std::marker::PhantomData;
@@ -9,7 +8,6 @@ use std::sync::Arc;
 use railweave_fabric::{Fabric, MAX_RAILS, PostError, Rail, Region};
 use railweave_policy::Split;
 
-use self::holding::Holding;
 use self::inbox::{Arrivals, Inbox, Wrong};
 use crate::connection::{POLL_BATCH, RailState, Rails, bits};
 use crate::cts::{self, CtsEntry, CtsRail, CtsSource};
@@ -85,9 +83,8 @@ pub struct RecvConnection<F: Fabric> {
     cts: CtsSource,
     /// Sequence number of the next receive.
     head: u32,
-    /// [`Self::irecv_quick`] takes shorter buffers than this: more than the longest message, or 0 while CTS may be held, and once
-    /// the connection is broken.
-    quick_below: u64,
+    /// Buffers must be shorter than this: more than the longest message, or 0 once the connection is broken.
+    size_below: u64,
     /// CTS entries below this number are written over none that may be needed still; [`Self::raise_limit`] looks for more.
     entry_limit: u64,
     /// Oldest receive that is not known to be complete.
@@ -112,14 +109,12 @@ impl<F: Fabric> RecvConnection<F> {
                 slots: Slots::new(parts.rails.count, parts.rails.usable, Records::new(parts.records)),
                 spare: Spare::new(&mut parts.rails, &parts.config),
                 flushes: Flushes::new(parts.rails.flushing()),
-                // Where both ends must poll for anything to move, acknowledgements travel with the CTS.
-                holding: Holding::new(F::ONE_SIDED),
                 owing: 0,
                 wrong: None,
             },
             cts: CtsSource::new(parts.cts_shadow, parts.peer_cts),
             head: 0,
-            quick_below: 0,
+            size_below: MAX_MESSAGE_BYTES + 1,
             entry_limit: cts::ENTRIES,
             oldest: 0,
             recent: parts.rails.usable.trailing_zeros() as u8,
@@ -147,9 +142,6 @@ impl<F: Fabric> RecvConnection<F> {
 
     /// Receives into a group of 1 to 8 buffers. None when there is no room: call again later.
     ///
-    /// Its CTS may go out only with a later receive or a later [`Self::test`] of one: a receive must be tested before anything is
-    /// waited for that needs its message.
-    ///
     /// With `optional`, [`Self::test`] may say that it is done before the data is there
     /// (`NCCL_NET_OPTIONAL_RECV_COMPLETION`); fabrics that need this side's processor to place data ignore it, because
     /// a receive that nobody tests would never be placed.
@@ -165,16 +157,15 @@ impl<F: Fabric> RecvConnection<F> {
         self.irecv_rest(buffers, optional)
     }
 
-    /// Nearly all receives: one buffer, and room for everything, so one CTS entry, in one write or held. None where anything is
-    /// not like that: then nothing has changed, and [`Self::irecv_rest`] takes the receive.
+    /// Nearly all receives: one buffer, and room for everything, so one CTS entry in one write. None where anything is not
+    /// like that: then nothing has changed, and [`Self::irecv_rest`] takes the receive.
     ///
     /// When the write cannot be posted although there is room, the connection is broken: the next call says so.
     #[inline(always)]
     pub fn irecv_quick(&mut self, buffer: &Incoming<'_>, optional: bool) -> Option<RecvRequest> {
-        if buffer.size >= self.quick_below {
-            return self.irecv_held(buffer, optional);
-        }
-        if !self.has_room_for_one() {
+        let (index, first) = (self.head as u8, self.cts.next());
+        let is_free = self.inbox.slots.get(index).state == State::Free;
+        if buffer.size >= self.size_below || !is_free || first >= self.entry_limit || !self.inbox.spare.is_any() {
             return None;
         }
         let rail = self.split.planned_cts_rail(self.head, self.rails.usable)?;
@@ -182,45 +173,19 @@ impl<F: Fabric> RecvConnection<F> {
         if state.rail.send_room(0) == 0 {
             return None;
         }
-        let (index, first) = (self.head as u8, self.cts.next());
         let write = self.cts.take_one(&entry(buffer, index, 0, 1), state);
-        self.inbox.open_one(index, buffer, optional && F::ONE_SIDED, first);
+        let slot = self.inbox.slots.open(index, 1, optional && F::ONE_SIDED, first);
+        slot.capacities[0] = buffer.size;
+        if !buffer.keys.host {
+            slot.flushable = true;
+            slot.addresses[0] = buffer.address;
+        }
+        self.inbox.spare.handle_opened();
         self.head = self.head.wrapping_add(1);
         if let Err(error) = state.rail.post_first(&write) {
             self.post_failed(rail, error);
         }
         Some(RecvRequest(u16::from(index)))
-    }
-
-    /// [`Self::irecv_quick`] while CTS may be held.
-    #[inline(always)]
-    fn irecv_held(&mut self, buffer: &Incoming<'_>, optional: bool) -> Option<RecvRequest> {
-        // A receive that is reported done before it is is never tested again, which is when its CTS would go out.
-        let is_tested = !optional || planted(Plant::OptionalHeld);
-        if !self.inbox.holding.may_join(self.cts.held() as u32) || !is_tested || buffer.size > MAX_MESSAGE_BYTES {
-            return None;
-        }
-        if !self.has_room_for_one() {
-            return None;
-        }
-        let (index, first) = (self.head as u8, self.cts.next());
-        self.cts.hold(&entry(buffer, index, 0, 1));
-        self.head = self.head.wrapping_add(1);
-        let is_held = self.may_hold();
-        self.inbox.holding.note(is_held);
-        self.inbox.open_one(index, buffer, optional, first).held = is_held;
-        if !is_held {
-            // An error is kept. Without room it goes out with the next call.
-            let _ = self.post_due_cts();
-        }
-        Some(RecvRequest(u16::from(index)))
-    }
-
-    /// Whether there is room for a receive of one buffer, without looking for some.
-    #[inline(always)]
-    fn has_room_for_one(&self) -> bool {
-        let is_free = self.inbox.slots.get(self.head as u8).state == State::Free;
-        is_free && self.cts.next() < self.entry_limit && self.inbox.spare.is_any()
     }
 
     /// [`Self::irecv`] of what [`Self::irecv_quick`] did not take: any number of buffers, and where there is no room, some is
@@ -243,7 +208,8 @@ impl<F: Fabric> RecvConnection<F> {
         let Some(rail) = self.find_room(count) else {
             return self.no_room();
         };
-        if !self.has_cts_room(rail) {
+        // Entries that go round the ring's end take a second write.
+        if self.rails.get(rail).rail.send_room(0) < 2 {
             return self.no_room();
         }
         let index = self.head as u8;
@@ -252,13 +218,13 @@ impl<F: Fabric> RecvConnection<F> {
             slot.capacities[number] = buffer.size;
             slot.flushable |= !buffer.keys.host;
             slot.addresses[number] = if buffer.keys.host { 0 } else { buffer.address };
-            self.cts.hold(&entry(buffer, index, number as u8, count as u8));
+            self.cts.write(&entry(buffer, index, number as u8, count as u8));
         }
-        slot.held = false;
-        self.inbox.holding.note(false);
+        if let Err(error) = self.cts.post(self.rails.get_mut(rail), count as u64) {
+            return Err(self.post_failed(rail, error));
+        }
         self.inbox.spare.handle_opened();
         self.head = self.head.wrapping_add(1);
-        self.post_cts(rail)?;
         Ok(Some(RecvRequest(u16::from(index))))
     }
 
@@ -296,41 +262,6 @@ impl<F: Fabric> RecvConnection<F> {
         // An error is kept, and `test_rest` answers with it.
         let moved = self.poll_rail(usize::from(self.recent)).map_err(|_| true)?;
         if self.inbox.slots.get(request.index() as u8).state == State::Complete { Ok(()) } else { Err(moved) }
-    }
-
-    /// Whether the CTS that are held may stay so.
-    #[inline(always)]
-    fn may_hold(&self) -> bool {
-        self.inbox.holding.may_wait(self.inbox.slots.open_count(self.head), self.cts.held() as u32)
-    }
-
-    /// Sends the CTS that are held over a rail that has room for them.
-    fn post_cts(&mut self, rail: usize) -> Result<(), Error> {
-        if let Err(error) = self.cts.post(self.rails.get_mut(rail)) {
-            return Err(self.post_failed(rail, error));
-        }
-        if self.inbox.holding.turn(self.head) {
-            self.inbox.slots.forget_held();
-        }
-        self.quick_below = if self.inbox.holding.is_on() { 0 } else { MAX_MESSAGE_BYTES + 1 };
-        Ok(())
-    }
-
-    /// Sends the CTS that are held once they may not be so any more. Without room now, the next call does.
-    #[inline(never)]
-    fn post_due_cts(&mut self) -> Result<(), Error> {
-        if self.cts.held() == 0 || self.may_hold() || planted(Plant::HeldForgotten) {
-            return Ok(());
-        }
-        match self.split.cts_rail(self.head, self.rails.usable) {
-            Some(rail) if self.has_cts_room(rail) => self.post_cts(rail),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether a rail has room for CTS: entries that go round the ring's end take two writes.
-    fn has_cts_room(&self, rail: usize) -> bool {
-        self.rails.get(rail).rail.send_room(0) >= 2
     }
 
     /// Ends a receive that is complete. None while `may_owe` forbids that.
@@ -371,7 +302,6 @@ impl<F: Fabric> RecvConnection<F> {
                 break;
             }
         }
-        self.post_due_cts()?;
         let slot = self.inbox.slots.get(index);
         match slot.state {
             State::Complete => Ok(self.take_sizes(request, may_owe)),
@@ -461,7 +391,6 @@ impl<F: Fabric> RecvConnection<F> {
         if !self.poll()? {
             self.check_link()?;
         }
-        self.post_due_cts()?;
         Ok(None)
     }
 
@@ -573,8 +502,7 @@ impl<F: Fabric> RecvConnection<F> {
 
     #[cold]
     fn fail(&mut self, error: Error) -> Error {
-        self.quick_below = 0;
-        self.inbox.holding = Holding::new(false);
+        self.size_below = 0;
         self.error.get_or_insert(error).clone()
     }
 

@@ -24,10 +24,6 @@ use crate::{
 /// From this size on, a connection with striped lanes uses all lanes of a rail for one message.
 pub(crate) const STRIPE_FROM: u64 = 64 * 1024;
 
-/// Once a sender has said that it had to wait for CTS, it does not say so again for so many slots: such a message takes the
-/// longer way at both ends.
-const WAITED_SAID_EVERY: u32 = 64;
-
 /// A message to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
@@ -103,16 +99,11 @@ pub struct SendConnection<F: Fabric> {
     recent: u8,
     requests: Requests,
     /// Shorter messages than this take one write-with-immediate on each active rail. 0 while that is out of the question:
-    /// the oldest slot is filled already, or waits for its CTS and is to say so, or the connection is broken. So one
-    /// comparison finds most messages.
+    /// the oldest slot is filled already, or the connection is broken. So one comparison finds most messages.
     one_write_below: u64,
     /// What it is else.
     one_write_limit: u64,
     filling: Box<Filling>,
-    /// The next slot's message had to wait for its CTS, and will say so.
-    waited: bool,
-    /// From this slot on a message may say so.
-    may_say_from: u32,
     error: Option<Error>,
     /// A report that ends the connection, on its way from the poll to `error`.
     wrong: Option<Box<Wrong>>,
@@ -152,8 +143,6 @@ impl<F: Fabric> SendConnection<F> {
             cts: CtsStream::new(parts.cts),
             head: 0,
             filling: Box::default(),
-            waited: false,
-            may_say_from: 0,
             requests: Requests::new(),
             error: None,
             wrong: None,
@@ -475,7 +464,7 @@ impl<'a> Common<'a> {
     /// The write of one rail's piece, to memory with this key, when the rails in `mask` are active.
     #[inline(always)]
     fn write(&self, piece: Piece, key: u32, layout: ImmediateLayout, mask: u8) -> Write {
-        let immediate = Immediate { slot: self.slot, mask: said_mask(mask), size_q: self.size_q, waited: false };
+        let immediate = Immediate { slot: self.slot, mask: said_mask(mask), size_q: self.size_q };
         Write {
             local: LocalSlice {
                 address: self.message.address.wrapping_add(piece.offset),

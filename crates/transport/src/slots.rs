@@ -34,8 +34,6 @@ pub(crate) struct Slot {
     pub(crate) flushable: bool,
     /// The completion may be reported before it is there.
     pub(crate) optional: bool,
-    /// Its CTS was held back for a while. Known only where CTS may be.
-    pub(crate) held: bool,
     /// Rails that have said all that they will. This and the next three are valid once `expected` is known, and only where
     /// one immediate did not say everything.
     seen: u8,
@@ -122,12 +120,6 @@ impl Slots {
         slot.flushable = false;
         slot.first_entry = first_entry;
         slot
-    }
-
-    /// No CTS was held back.
-    #[cold]
-    pub(crate) fn forget_held(&mut self) {
-        self.slots.iter_mut().for_each(|slot| slot.held = false);
     }
 
     /// The application is told that a receive is done which is not.

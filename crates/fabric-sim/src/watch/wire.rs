@@ -6,12 +6,6 @@ use crate::counts::Counts;
 
 const SLOTS: usize = 256;
 
-/// The bit of an immediate by which the sender says that it had to wait for the CTS.
-const WAITED: u32 = 1 << 31;
-
-/// It says so for one slot of so many at most.
-const WAITED_EVERY: usize = 64;
-
 /// What has been seen of one use of a slot.
 #[derive(Clone, Debug, Default)]
 struct Use {
@@ -37,8 +31,6 @@ pub(crate) struct Wire {
     uses: Vec<Use>,
     /// Per slot, the receive that it now belongs to.
     group_of: Vec<usize>,
-    /// The last receive for whose CTS the sender said that it had to wait.
-    waited: Option<usize>,
 }
 
 impl Default for Wire {
@@ -52,7 +44,6 @@ impl Default for Wire {
             adaptive_above: None,
             uses: vec![Use::default(); SLOTS],
             group_of: (0..SLOTS).collect(),
-            waited: None,
         }
     }
 }
@@ -80,8 +71,8 @@ impl Connection {
         let rails = wire.rails;
         let slot = (bits & 0xff) as usize;
         let mask = (bits >> 8 & ((1 << rails) - 1)) as u8;
-        let size_q = (bits & !WAITED) >> (8 + rails);
-        let all_ones = (1 << (23 - rails)) - 1;
+        let size_q = bits >> (8 + rails);
+        let all_ones = (1 << (24 - rails)) - 1;
         let group = wire.group_of[slot];
         let wrong = |text: String| {
             let head = format!("immediate {bits:#010x} (slot {slot}, mask {mask:#b}, size_q {size_q:#x}): ");
@@ -101,16 +92,6 @@ impl Connection {
         let rail = usize::from(landing.rail);
         if mask & !wire.usable != 0 || mask & 1 << rail == 0 {
             return wrong(format!("the mask does not go with usable rails {:#b} and rail {rail}", wire.usable));
-        }
-        if bits & WAITED != 0 && wire.waited != Some(group) {
-            // Slots may complete in another order than they were posted in.
-            if let Some(other) = wire.waited
-                && group.abs_diff(other) < WAITED_EVERY
-            {
-                return wrong(format!("group {group} and group {other} both say that they waited"));
-            }
-            wire.waited = wire.waited.max(Some(group));
-            counts.saw(Seen::Waited);
         }
         let found = &mut wire.uses[slot];
         if found.mask == 0 {
@@ -177,7 +158,7 @@ impl Wire {
             counts.saw(Seen::NoByteCounts);
         }
         if record && self.byte_counts && sizes.len() == 1 {
-            let in_immediate = total.div_ceil(128) < (1 << (23 - self.rails)) - 1;
+            let in_immediate = total.div_ceil(128) < (1 << (24 - self.rails)) - 1;
             counts.saw(match self.adaptive_above {
                 Some(above) if total > above => Seen::AdaptiveRouting,
                 _ if in_immediate => Seen::SeveralWrites,

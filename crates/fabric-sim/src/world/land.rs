@@ -237,10 +237,6 @@ impl State {
         if control && !sender && place + length == CTS_RING_BYTES {
             self.saw(Seen::RingWrapped);
         }
-        // The first entry says how many its receive has.
-        if control && !sender && length > 64 && length / 64 > u64::from(self.scratch[22]) {
-            self.saw(Seen::CtsHeld);
-        }
         if sender && self.watch.on {
             let landing =
                 Landing { connection, rail, lane, address: place, length, control, immediate: write.immediate };

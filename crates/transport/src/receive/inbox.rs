@@ -4,40 +4,22 @@ use std::marker::PhantomData;
 
 use railweave_fabric::{Fabric, RailError, Reports, WorkId};
 
-use super::Incoming;
-use super::holding::Holding;
+use crate::Error;
 use crate::connection::{Side, Work};
 use crate::flush::Flushes;
 use crate::plant::attributed;
 use crate::pool::Spare;
-use crate::slots::{Slot, Slots, Source};
-use crate::{Error, immediate};
+use crate::slots::{Slots, Source};
 
 /// What the rails' reports change.
 pub(super) struct Inbox {
     pub(super) slots: Slots,
     pub(super) spare: Spare,
     pub(super) flushes: Flushes,
-    pub(super) holding: Holding,
     /// Rails that may still owe the peer an acknowledgement.
     pub(super) owing: u8,
     /// A report that ends the connection, on its way from the poll to its error.
     pub(super) wrong: Option<Box<Wrong>>,
-}
-
-impl Inbox {
-    /// Opens a slot, which is free and has receives spare, for one buffer whose CTS entry has this number.
-    #[inline(always)]
-    pub(super) fn open_one(&mut self, index: u8, buffer: &Incoming<'_>, optional: bool, entry: u64) -> &mut Slot {
-        self.spare.handle_opened();
-        let slot = self.slots.open(index, 1, optional, entry);
-        slot.capacities[0] = buffer.size;
-        if !buffer.keys.host {
-            slot.flushable = true;
-            slot.addresses[0] = buffer.address;
-        }
-        slot
-    }
 }
 
 /// Takes what one rail reports. The first report that ends the connection is kept, and no receive completes behind it.
@@ -67,7 +49,7 @@ impl<F: Fabric> Reports for Arrivals<'_, F> {
 
     #[inline(always)]
     fn handle_received(&mut self, lane: u8, immediate: u32, bytes: u32) {
-        let Inbox { slots, spare, owing, holding, wrong, .. } = &mut *self.inbox;
+        let Inbox { slots, spare, owing, wrong, .. } = &mut *self.inbox;
         let Side { bit, info, pool } = &mut *self.side;
         let bit = attributed(*bit, slots.usable());
         if !F::ONE_SIDED {
@@ -80,9 +62,6 @@ impl<F: Fabric> Reports for Arrivals<'_, F> {
             return;
         }
         spare.handle_taken();
-        if immediate::says_waited(immediate) && slots.get(immediate as u8).held {
-            holding.handle_waited();
-        }
         match slots.handle_part(Source { bit, lane, stripes: pool.per_slot }, immediate, bytes) {
             Ok(true) => spare.handle_completed(),
             Ok(false) => {}

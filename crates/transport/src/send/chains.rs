@@ -3,7 +3,7 @@
 use railweave_fabric::{Fabric, LocalSlice, MAX_RAILS, Rail, RemoteSlice, Write};
 use railweave_policy::Shares;
 
-use super::{Cut, Outgoing, SendConnection, SendRequest, WAITED_SAID_EVERY, key_of, lane_of, stripes};
+use super::{Cut, Outgoing, SendConnection, SendRequest, key_of, lane_of, stripes};
 use crate::connection::{Work, bits};
 use crate::cts::CtsEntry;
 use crate::plant::{Plant, planted, said_mask, shared};
@@ -85,10 +85,7 @@ impl<F: Fabric> SendConnection<F> {
         }
         let filling = &mut *self.filling;
         match self.cts.take(slot, &mut filling.entries) {
-            Ok(0) => {
-                self.note_waiting();
-                Ok(false)
-            }
+            Ok(0) => Ok(false),
             Ok(count) => {
                 filling.count = count;
                 filling.filled = 0;
@@ -96,14 +93,6 @@ impl<F: Fabric> SendConnection<F> {
                 Ok(true)
             }
             Err(error) => Err(self.fail(error)),
-        }
-    }
-
-    /// The CTS of the next slot is not here yet, but its message is.
-    fn note_waiting(&mut self) {
-        if !self.waited && self.head.wrapping_sub(self.may_say_from).cast_signed() >= 0 {
-            self.waited = true;
-            self.one_write_below = 0;
         }
     }
 
@@ -118,9 +107,6 @@ impl<F: Fabric> SendConnection<F> {
         filling.count = 0;
         self.one_write_below = self.one_write_limit;
         self.head = self.head.wrapping_add(1);
-        if std::mem::take(&mut self.waited) {
-            self.may_say_from = self.head.wrapping_add(WAITED_SAID_EVERY - 1);
-        }
         Ok(true)
     }
 
@@ -159,7 +145,7 @@ impl<F: Fabric> SendConnection<F> {
         if in_record {
             self.fill_record(slot, planted(Plant::RecordFilledLate));
         }
-        let immediate = self.layout.encode(Immediate { slot, mask: said_mask(mask), size_q, waited: self.waited });
+        let immediate = self.layout.encode(Immediate { slot, mask: said_mask(mask), size_q });
         let all_lanes = self.config.striped && stripes(size_q, self.layout.all_ones());
         let first = mask.trailing_zeros() as usize;
         let leader = if planted(Plant::RecordByWrongRail) { 7 - mask.leading_zeros() as usize } else { first };
