@@ -33,6 +33,11 @@ pub(crate) fn raise_limit() -> u64 {
     limit.rlim_cur
 }
 
+/// Whether an error says that descriptors are short, in this process or on the whole host.
+pub(crate) fn is_short(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
 /// What to do about an error, where it says that descriptors are short.
 pub(crate) fn hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {

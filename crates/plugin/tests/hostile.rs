@@ -284,7 +284,7 @@ const CASES: &[Case] = &[
             vec![flood(site, &offer.repeat(100))]
         },
         lines: 1,
-        words: &["does not read"],
+        words: &["without a connection"],
     },
     Case {
         name: "a million PINGs, the answers unread",
@@ -295,7 +295,7 @@ const CASES: &[Case] = &[
             vec![flood(site, &ping.repeat(1000))]
         },
         lines: 1,
-        words: &["does not read"],
+        words: &["without a connection"],
     },
     Case {
         name: "a message before HELLO",

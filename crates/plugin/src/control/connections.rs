@@ -90,7 +90,7 @@ impl Thread {
 
     pub(super) fn handle_offer(&mut self, token: usize, connection: u32, offer: &Offer) {
         let listener = super::lock(&self.listeners).get(&offer.nonce).cloned();
-        let (deadline_ns, lane_token) = (self.deadline_ns(), Token(random()));
+        let (now, deadline_ns, lane_token) = (self.now_ns(), self.deadline_ns(), Token(random()));
         let same_network = self.is_inside_host(token);
         let route = Route { session: token, connection };
         let Some(session) = self.session(token) else {
@@ -114,6 +114,7 @@ impl Thread {
                 let handshake = listener.network.accept(listener.device, offer, same_network, lane_token, setup);
                 let setting = Setting::new(handshake, Target::Accept(listener), Some(lane_token));
                 session.connections.insert(connection, Connection::Setup(setting));
+                session.is_welcome(now);
                 self.lanes.insert(lane_token, route);
                 self.with_handshake(route, |_| ());
             }
@@ -145,12 +146,12 @@ impl Thread {
         if session.connections.contains_key(&route.connection) {
             session.touch(now);
         }
-        let peer = session.peer_name();
         match session.connections.get_mut(&route.connection) {
             Some(Connection::Open { peer_said_bye, link }) => {
                 *peer_said_bye = true;
                 // What the peer sent before is there, or will never be: what is still stuck then has nothing to wait for.
                 let link = Arc::clone(link);
+                let peer = session.peer_name();
                 let text = format!("{peer} has closed the connection; look at that process's own log for the reason");
                 self.begin_losing(link, Error::peer(text));
             }

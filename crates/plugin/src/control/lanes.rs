@@ -9,6 +9,7 @@ use railweave_transport::{Dial, LanePreface, PREFACE_BYTES, Preface};
 use super::Route;
 use super::heartbeat::Heartbeat;
 use super::sessions::Session;
+use super::strangers::Kind;
 use super::stream::{Fill, Stream};
 use super::thread::{Entry, Thread};
 use crate::descriptors;
@@ -42,7 +43,7 @@ impl Thread {
         let token = self.fresh_token();
         if stream.register(self.registry(), PollToken(token)).is_ok() {
             let (accepted_ns, deadline_ns) = (self.now_ns(), self.deadline_ns());
-            self.inbound += 1;
+            self.welcome(token, accepted_ns);
             self.entries.insert(token, Entry::Inbound(Inbound { stream, address, accepted_ns, deadline_ns }));
         }
     }
@@ -54,24 +55,27 @@ impl Thread {
                 self.entries.insert(token, Entry::Inbound(inbound));
                 return;
             }
-            self.inbound -= 1;
             // Whoever sent not even a byte looked whether the port is open; whoever sent some, broke off.
             if !inbound.stream.input().is_empty() {
                 let count = inbound.stream.input().len();
-                self.stranger(inbound.address, &format!("closed after {count} of the {PREFACE_BYTES} first bytes"));
+                self.stranger(
+                    Kind::Preface,
+                    inbound.address,
+                    &format!("closed after {count} of the {PREFACE_BYTES} first bytes"),
+                );
             }
             return;
         };
-        self.inbound -= 1;
         match Preface::decode(bytes) {
             Err(error) => {
                 let text = format!("{error}; whoever connects there is not Railweave, or of another version");
-                self.stranger(inbound.address, &text);
+                self.stranger(Kind::Preface, inbound.address, &text);
             }
             Ok(Preface::Session) => {
                 inbound.stream.consume(PREFACE_BYTES);
                 let heartbeat = Heartbeat::new(self.peer_timeout, self.now_ns());
-                let session = Session::accepted(inbound.stream, inbound.address, self.deadline_ns(), heartbeat);
+                let now = self.now_ns();
+                let session = Session::new(inbound.stream, inbound.address, now, self.deadline_ns(), heartbeat);
                 self.begin_session(token, session);
             }
             Ok(Preface::Lane(lane)) => self.accept_lane(inbound, lane),
@@ -79,40 +83,45 @@ impl Thread {
     }
 
     pub(super) fn inbound_too_late(&mut self, inbound: Inbound) {
-        self.inbound -= 1;
         let count = inbound.stream.input().len();
-        self.stranger(inbound.address, &format!("sent {count} of the {PREFACE_BYTES} first bytes in time"));
+        self.stranger(
+            Kind::Preface,
+            inbound.address,
+            &format!("sent {count} of the {PREFACE_BYTES} first bytes in time"),
+        );
     }
 
-    pub(super) fn inbound_makes_place(&mut self, inbound: Inbound) {
-        let others = self.inbound;
-        self.inbound -= 1;
+    pub(super) fn inbound_makes_place(&mut self, inbound: Inbound, others: usize) {
         let text = format!("has not said what it is, as {others} others, while more wait");
-        self.stranger(inbound.address, &text);
+        self.stranger(Kind::Preface, inbound.address, &text);
     }
 
-    fn stranger(&mut self, address: SocketAddr, what: &str) {
+    fn stranger(&mut self, kind: Kind, address: SocketAddr, what: &str) {
         let now = self.now_ns();
-        self.strangers.report(now, &format!("{address} on the control port: {what}; the socket was closed"));
+        self.strangers.report(now, kind, &format!("{address} on the control port: {what}; the socket was closed"));
     }
 
     fn accept_lane(&mut self, mut inbound: Inbound, lane: LanePreface) {
         let address = inbound.address;
         inbound.stream.consume(PREFACE_BYTES);
         let Some(route) = self.lanes.get(&lane.token).copied() else {
-            return self.stranger(address, "presented a token that no connection here awaits");
+            return self.stranger(Kind::Lane, address, "presented a token that no connection here awaits");
         };
         let inside_host = self.is_inside_host(route.session);
         let set = inbound.stream.set_congestion(&self.congestion, inside_host);
         // Eight bytes always fit into a fresh socket's buffer.
         if set.is_err() || inbound.stream.send(&LANE_TAKEN).is_err() || inbound.stream.has_unsent() {
-            return self.stranger(address, "a lane broke while it was answered");
+            return self.stranger(Kind::Lane, address, "a lane broke while it was answered");
         }
         inbound.stream.deregister(self.registry());
         let socket = inbound.stream.into_socket();
         let taken = self.with_handshake(route, |handshake| handshake.handle_lane(lane.rail, lane.lane, socket));
         if let Some(Err(reason)) = taken {
-            self.stranger(address, &format!("lane {} of rail {} was refused: {reason}", lane.lane, lane.rail));
+            self.stranger(
+                Kind::Lane,
+                address,
+                &format!("lane {} of rail {} was refused: {reason}", lane.lane, lane.rail),
+            );
         }
     }
 
@@ -130,6 +139,7 @@ impl Thread {
         let deadline_ns = self.deadline_ns();
         let entry = LaneDial { stream, route, dial, remote, presented: false, deadline_ns };
         self.entries.insert(token, Entry::LaneDial(entry));
+        self.touch(token);
         Ok(())
     }
 

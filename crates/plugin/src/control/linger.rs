@@ -6,7 +6,7 @@ use railweave_transport::{Error, Link, Message};
 
 use super::Route;
 use super::connections::Connection;
-use super::thread::{Entry, Thread};
+use super::thread::Thread;
 use crate::network::End;
 
 /// A closed connection whose lanes the peer may still need.
@@ -44,7 +44,7 @@ impl Thread {
         end.start_linger();
         let now = self.now_ns();
         let mut peer_said_bye = true; // no session, no peer
-        if let Some(Entry::Session(session)) = self.entries.get_mut(&route.session) {
+        if let Some(session) = self.session(route.session) {
             if let Some(Connection::Open { peer_said_bye: said, .. }) = session.connections.get(&route.connection) {
                 peer_said_bye = *said;
             }

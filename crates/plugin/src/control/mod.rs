@@ -3,6 +3,7 @@
 //! connection.
 #![allow(clippy::disallowed_types, reason = "service threads and the control thread talk here")]
 
+mod agenda;
 mod connections;
 mod heartbeat;
 mod lanes;
@@ -11,6 +12,7 @@ mod proof;
 mod reaching;
 mod sessions;
 mod signals;
+mod strangers;
 mod stream;
 mod thread;
 mod worker;
@@ -50,7 +52,7 @@ pub(crate) struct ControlConfig {
 }
 
 /// Names an open connection to the control thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Route {
     /// The session's token.
     pub(crate) session: usize,

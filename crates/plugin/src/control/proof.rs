@@ -4,6 +4,7 @@ use railweave_transport::{Hello, Message};
 
 use super::Route;
 use super::sessions::Stage;
+use super::strangers::Kind;
 use super::thread::Thread;
 use crate::key::{Key, Prover};
 
@@ -54,7 +55,7 @@ impl Thread {
         let text = format!("{peer} has another key; copy the same RAILWEAVE_KEY_FILE to every host");
         match session.wanted.take() {
             Some(process) => self.session_refused(process, &text, false),
-            None => self.strangers.report(now, &format!("{text}; its session was refused")),
+            None => self.strangers.report(now, Kind::Key, &format!("{text}; its session was refused")),
         }
         self.end_session(token, "the keys differ");
     }

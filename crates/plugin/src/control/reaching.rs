@@ -62,8 +62,9 @@ impl Thread {
             });
             match dialled {
                 Ok(stream) => {
-                    let heartbeat = Heartbeat::new(self.peer_timeout, self.now_ns());
-                    let mut session = Session::accepted(stream, address, deadline_ns, heartbeat);
+                    let now = self.now_ns();
+                    let heartbeat = Heartbeat::new(self.peer_timeout, now);
+                    let mut session = Session::new(stream, address, now, deadline_ns, heartbeat);
                     session.wanted = Some(process);
                     reaching.session = token;
                     self.reaching.insert(process, reaching);

@@ -10,6 +10,7 @@ use super::Route;
 use super::connections::Connection;
 use super::heartbeat::Heartbeat;
 use super::proof::Expected;
+use super::strangers::Kind;
 use super::stream::{Fill, Stream};
 use super::thread::{Entry, Thread};
 use crate::identity::random;
@@ -19,11 +20,9 @@ use crate::identity::random;
 const IDLE_NS: u64 = 1_000_000_000;
 const ACCEPTED_IDLE_NS: u64 = 60_000_000_000;
 
-/// Sessions that peers may have opened at once: more than any job has processes that connect to one.
-const MOST_ACCEPTED: usize = 16_384;
-
-/// What a session without connections may have waiting to be written: its peer asks, and does not read the answers.
-const MOST_UNSENT_WITHOUT_CONNECTIONS: usize = 64 << 10;
+/// What a peer may send while it has no connection: a connect that fails takes some hundred bytes, and its session is closed
+/// a second later.
+const MOST_FROM_STRANGERS: usize = 64 << 10;
 
 pub(super) enum Stage {
     /// The peer's HELLO is awaited.
@@ -53,14 +52,27 @@ pub(super) struct Session {
     /// This side opened it: it alone sends offers. The process that it wants to reach.
     pub(super) wanted: Option<ProcessId>,
     pub(super) next_connection: u32,
+    /// When the last connection went, or when it took another step towards having one.
     idle_since_ns: u64,
+    /// Bytes that came since it had a connection.
+    unwelcome_bytes: usize,
+    /// It has more to say than was read at once, and is left alone for a while.
+    pub(super) resting: bool,
+    /// The peer has asked whether this process is there.
+    asked: bool,
     pub(super) heartbeat: Heartbeat,
     pub(super) connections: HashMap<u32, Connection>,
 }
 
 impl Session {
     /// A session that a peer opened.
-    pub(super) fn accepted(stream: Stream, address: SocketAddr, deadline_ns: u64, heartbeat: Heartbeat) -> Self {
+    pub(super) fn new(
+        stream: Stream,
+        address: SocketAddr,
+        now_ns: u64,
+        deadline_ns: u64,
+        heartbeat: Heartbeat,
+    ) -> Self {
         Self {
             stream,
             our_hello: Vec::new(),
@@ -68,7 +80,10 @@ impl Session {
             stage: Stage::Hello { deadline_ns },
             wanted: None,
             next_connection: 0,
-            idle_since_ns: 0,
+            idle_since_ns: now_ns,
+            unwelcome_bytes: 0,
+            resting: false,
+            asked: false,
             heartbeat,
             connections: HashMap::new(),
         }
@@ -122,6 +137,22 @@ impl Session {
         self.wanted.is_none() && self.connections.is_empty()
     }
 
+    /// Counts what came from a stranger; whether it has said more than one may.
+    fn has_said_enough(&mut self, bytes: usize) -> bool {
+        self.unwelcome_bytes += bytes;
+        self.unwelcome_bytes > MOST_FROM_STRANGERS
+    }
+
+    /// The peer has begun a connection.
+    pub(super) fn is_welcome(&mut self, now_ns: u64) {
+        self.unwelcome_bytes = 0;
+        self.touch(now_ns);
+    }
+
+    fn is_closing(&self) -> bool {
+        matches!(self.stage, Stage::Closing { .. })
+    }
+
     fn is_open(&self, connection: u32) -> bool {
         matches!(self.connections.get(&connection), Some(Connection::Open { .. }))
     }
@@ -135,11 +166,12 @@ impl Session {
         })
     }
 
+    /// Since when the peer could have begun a connection, and has none.
+    pub(super) fn newcomer_since_ns(&self) -> Option<u64> {
+        self.is_strangers().then_some(self.idle_since_ns)
+    }
+
     fn send(&mut self, connection: u32, message: Message) -> io::Result<()> {
-        let unsent = self.stream.unsent_bytes();
-        if self.is_strangers() && unsent > MOST_UNSENT_WITHOUT_CONNECTIONS {
-            return Err(io::Error::other(format!("the peer does not read: {unsent} bytes wait to be sent")));
-        }
         self.stream.send(&Frame { connection, message }.encode())
     }
 }
@@ -151,13 +183,7 @@ impl Thread {
         hello.nonce = random();
         hello.wanted = session.wanted.unwrap_or_default();
         session.our_hello = hello.encode();
-        let accepted = |entry: &Entry| matches!(entry, Entry::Session(session) if session.wanted.is_none());
-        if session.wanted.is_none() && self.entries.values().filter(|entry| accepted(entry)).count() >= MOST_ACCEPTED {
-            let now = self.now_ns();
-            let text = format!("{MOST_ACCEPTED} sessions are open already; that of {} was closed", session.address);
-            self.strangers.report(now, &text);
-            return self.session_over(token, session, "too many sessions");
-        }
+        self.touch(token);
         let mut first = Vec::new();
         if session.wanted.is_some() {
             first.extend_from_slice(&Preface::Session.encode());
@@ -182,43 +208,84 @@ impl Thread {
         if let Err(error) = session.stream.flush() {
             return self.session_over(token, session, &error.to_string());
         }
+        if session.is_closing() {
+            return self.close_when_sent(token, session);
+        }
+        if session.resting {
+            self.entries.insert(token, Entry::Session(session));
+            return;
+        }
+        let filled = session.stream.fill(MAX_FRAME_BYTES);
         loop {
-            let filled = session.stream.fill(MAX_FRAME_BYTES);
-            loop {
-                match Frame::decode(session.stream.input()) {
-                    Ok(None) => break,
-                    Ok(Some((frame, length))) => {
-                        session.stream.consume(length);
-                        session.heartbeat.heard(self.now_ns());
-                        self.entries.insert(token, Entry::Session(session));
-                        self.handle_frame(token, frame);
-                        match self.entries.remove(&token) {
-                            Some(Entry::Session(back)) => session = back,
-                            _ => return,
-                        }
+            match Frame::decode(session.stream.input()) {
+                Ok(None) => break,
+                Ok(Some((frame, length))) => {
+                    session.stream.consume(length);
+                    session.heartbeat.heard(self.now_ns());
+                    if session.is_strangers() && session.has_said_enough(length) {
+                        let text = format!("sent more than {MOST_FROM_STRANGERS} bytes without a connection");
+                        return self.session_is_refused(token, session, Kind::Session, &text);
                     }
-                    Err(error) => {
-                        let text = format!("{} broke the control protocol: {error}", session.peer_name());
-                        let now = self.now_ns();
-                        self.strangers.report(now, &text);
-                        return self.session_over(token, session, &error.to_string());
+                    self.entries.insert(token, Entry::Session(session));
+                    self.handle_frame(token, frame);
+                    match self.entries.remove(&token) {
+                        Some(Entry::Session(back)) => session = back,
+                        _ => return,
+                    }
+                    if session.is_closing() {
+                        return self.close_when_sent(token, session);
                     }
                 }
-            }
-            match filled {
-                Ok(Fill::Closed) => return self.session_over(token, session, "the peer closed the session"),
-                Err(error) => return self.session_over(token, session, &error.to_string()),
-                Ok(Fill::Full) => {}
-                Ok(Fill::Open) => break,
+                Err(error) => {
+                    let text = format!("{} broke the control protocol: {error}", session.peer_name());
+                    let now = self.now_ns();
+                    self.strangers.report(now, Kind::Session, &text);
+                    return self.session_over(token, session, &error.to_string());
+                }
             }
         }
-        if matches!(session.stage, Stage::Closing { .. }) && !session.stream.has_unsent() {
-            return self.session_over(token, session, "closed");
+        // However often it asked, one answer says that this process is there.
+        if std::mem::take(&mut session.asked)
+            && let Err(error) = session.send(0, Message::Pong)
+        {
+            return self.session_over(token, session, &error.to_string());
+        }
+        match filled {
+            Ok(Fill::Closed) => return self.session_over(token, session, "the peer closed the session"),
+            Err(error) => return self.session_over(token, session, &error.to_string()),
+            Ok(Fill::Full) => {
+                session.resting = true;
+                self.rest(token);
+            }
+            Ok(Fill::Open) => {}
         }
         self.entries.insert(token, Entry::Session(session));
     }
 
+    /// Closes a session on which nothing is read any more, once what is left has gone out.
+    fn close_when_sent(&mut self, token: usize, session: Session) {
+        if session.stream.has_unsent() {
+            self.entries.insert(token, Entry::Session(session));
+        } else {
+            self.session_over(token, session, "closed");
+        }
+    }
+
+    /// Closes a session that others wait for the place of.
+    pub(super) fn session_makes_place(&mut self, token: usize, session: Session, others: usize) {
+        let text = format!("has no connection, as {others} others, while more wait");
+        self.session_is_refused(token, session, Kind::Hello, &text);
+    }
+
+    fn session_is_refused(&mut self, token: usize, session: Session, kind: Kind, what: &str) {
+        let now = self.now_ns();
+        self.strangers.report(now, kind, &format!("{} {what}; its session was closed", session.peer_name()));
+        self.session_over(token, session, what);
+    }
+
+    /// A session, to look at or to change.
     pub(super) fn session(&mut self, token: usize) -> Option<&mut Session> {
+        self.touch(token);
         match self.entries.get_mut(&token) {
             Some(Entry::Session(session)) => Some(session),
             _ => None,
@@ -245,16 +312,14 @@ impl Thread {
                 self.handle_late_refusal(token, frame.connection, &reason);
             }
             (Stage::Up(_), Message::Bye) => self.handle_bye(Route { session: token, connection: frame.connection }),
-            (Stage::Up(_), Message::Ping) => {
-                let _ = self.send(Route { session: token, connection: 0 }, Message::Pong);
-            }
+            (Stage::Up(_), Message::Ping) => session.asked = true,
             (Stage::Up(_), Message::Pong) => {}
             (Stage::Up(_), Message::Hello(_) | Message::Offer(_) | Message::Proof(_))
             | (Stage::Hello { .. } | Stage::Proof { .. }, _) => {
                 let peer = session.peer_name();
                 let now = self.now_ns();
-                self.strangers
-                    .report(now, &format!("{peer} sent a control message out of turn; its session was closed"));
+                let text = format!("{peer} sent a control message out of turn; its session was closed");
+                self.strangers.report(now, Kind::Session, &text);
                 self.end_session(token, "a control message came out of turn");
             }
             (Stage::Up(_), message) => {
@@ -289,7 +354,9 @@ impl Thread {
                         let wrong_process = matches!(error, Some(HelloError::WrongProcess { .. }));
                         self.session_refused(process, &format!("{address}: {text}"), wrong_process);
                     }
-                    None => self.strangers.report(now, &format!("{address}: {text}; its session was refused")),
+                    None => {
+                        self.strangers.report(now, Kind::Hello, &format!("{address}: {text}; its session was refused"))
+                    }
                 }
                 // Our HELLO is on its way: the peer names the difference itself.
                 let deadline_ns = now + IDLE_NS;
@@ -321,16 +388,12 @@ impl Thread {
         let Err(error) = session.send(route.connection, message) else {
             return Ok(());
         };
-        if session.is_strangers() {
-            let text = format!("{}: {error}; its session was closed", session.peer_name());
-            let now = self.now_ns();
-            self.strangers.report(now, &text);
-        }
         self.end_session(route.session, &error.to_string());
         Err(())
     }
 
     pub(super) fn end_session(&mut self, token: usize, why: &str) {
+        self.touch(token);
         if let Some(Entry::Session(session)) = self.entries.remove(&token) {
             self.session_over(token, session, why);
         }
@@ -376,7 +439,7 @@ impl Thread {
                         "{} opened a session but did not say who it is in time; it was closed",
                         session.address
                     );
-                    self.strangers.report(now_ns, &text);
+                    self.strangers.report(now_ns, Kind::Hello, &text);
                 }
                 let why = "Handshake timeout: no HELLO or proof came in time; check that no firewall blocks TCP between the hosts";
                 return self.session_over(token, session, why);

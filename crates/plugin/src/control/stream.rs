@@ -17,6 +17,8 @@ const MOST_UNSENT: usize = 4 << 20;
 pub(crate) struct Stream {
     socket: TcpStream,
     input: Vec<u8>,
+    /// Bytes at the start of `input` that were consumed.
+    consumed: usize,
     output: Vec<u8>,
 }
 
@@ -50,7 +52,7 @@ pub(crate) enum Fill {
 impl Stream {
     pub(crate) fn new(socket: TcpStream) -> Self {
         let _ = socket.set_nodelay(true);
-        Self { socket, input: Vec::new(), output: Vec::new() }
+        Self { socket, input: Vec::new(), consumed: 0, output: Vec::new() }
     }
 
     /// Begins to dial `remote`, from `local` when that is given. Whether it succeeded shows once it is writable.
@@ -94,6 +96,7 @@ impl Stream {
     /// socket for whoever gets it.
     pub(crate) fn fill(&mut self, most: usize) -> io::Result<Fill> {
         let mut chunk = [0; 4096];
+        self.input.drain(..std::mem::take(&mut self.consumed));
         while self.input.len() < most {
             let room = chunk.len().min(most - self.input.len());
             match self.socket.read(&mut chunk[..room]) {
@@ -108,11 +111,15 @@ impl Stream {
     }
 
     pub(crate) fn input(&self) -> &[u8] {
-        &self.input
+        &self.input[self.consumed..]
     }
 
     pub(crate) fn consume(&mut self, count: usize) {
-        self.input.drain(..count);
+        self.consumed += count;
+        if self.consumed >= self.input.len() {
+            // Most sockets are quiet most of the time: they keep no memory.
+            (self.input, self.consumed) = (Vec::new(), 0);
+        }
     }
 
     /// Adds bytes to what is to be written, and writes what goes.
@@ -144,16 +151,14 @@ impl Stream {
             }
         };
         self.output.drain(..sent);
+        if self.output.is_empty() {
+            self.output = Vec::new();
+        }
         result
     }
 
     pub(crate) fn has_unsent(&self) -> bool {
         !self.output.is_empty()
-    }
-
-    /// How many bytes wait to be written.
-    pub(crate) fn unsent_bytes(&self) -> usize {
-        self.output.len()
     }
 
     /// Ends the control thread's part in the socket.
@@ -163,7 +168,7 @@ impl Stream {
 
     /// The socket itself. Nothing may be buffered.
     pub(crate) fn into_socket(self) -> OwnedFd {
-        debug_assert!(self.input.is_empty() && self.output.is_empty(), "bytes would be lost with their buffer");
+        debug_assert!(self.input().is_empty() && self.output.is_empty(), "bytes would be lost with their buffer");
         OwnedFd::from(std::net::TcpStream::from(self.socket))
     }
 }

@@ -16,10 +16,12 @@ use railweave_options::PortRange;
 use railweave_transport::{Error, Hello, ProcessId, Token};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::agenda::Agenda;
 use super::lanes::{Inbound, LaneDial};
 use super::linger::{Lingering, Losing};
 use super::reaching::Reaching;
 use super::sessions::Session;
+use super::strangers::{Kind, Strangers};
 use super::worker::Worker;
 use super::{Command, ControlConfig, Listeners, Route};
 use crate::congestion::LaneCongestion;
@@ -34,12 +36,19 @@ const FIRST: usize = 2;
 /// Places for so many sockets or connections are kept though nobody needs them.
 const FEW_ENTRIES: usize = 32;
 
-/// Sockets that have not said what they are may be this many at once, and no more than a quarter of all descriptors: they
+/// Sockets on which no connection has begun may be this many at once, and no more than a quarter of all descriptors: they
 /// are also the application's.
-const MOST_INBOUND: usize = 4096;
+const MOST_NEWCOMERS: usize = 4096;
 
-/// How long such a socket has, when others wait for its place. What is welcome has said what it is by then.
-const INBOUND_GRACE_NS: u64 = 1_000_000_000;
+/// How long such a socket has for its next step when others wait for its place. What is welcome takes it in less.
+const NEWCOMER_GRACE_NS: u64 = 100_000_000;
+
+/// How many sockets are accepted before others are looked at again.
+const MOST_ACCEPTED_AT_ONCE: usize = 64;
+
+/// How long a session that had more to say than is read at once is left alone, at least. All of them together are left alone
+/// for as long as reading from them took, so that they never have more than half of the thread's time.
+const REST_NS: u64 = 1_000_000;
 
 /// A socket that is waiting for something.
 pub(super) enum Entry {
@@ -49,6 +58,26 @@ pub(super) enum Entry {
     Session(Session),
     /// A lane that this side dials.
     LaneDial(LaneDial),
+}
+
+impl Entry {
+    /// When it has something to do though nothing comes.
+    fn deadline_ns(&self) -> Option<u64> {
+        match self {
+            Self::Inbound(inbound) => Some(inbound.deadline_ns),
+            Self::LaneDial(dial) => Some(dial.deadline_ns),
+            Self::Session(session) => session.next_deadline(),
+        }
+    }
+
+    /// When whoever dialled this socket took the last step, while no connection has begun on it.
+    fn newcomer_since_ns(&self) -> Option<u64> {
+        match self {
+            Self::Inbound(inbound) => Some(inbound.accepted_ns),
+            Self::LaneDial(_) => None,
+            Self::Session(session) => session.newcomer_since_ns(),
+        }
+    }
 }
 
 /// How long to wait before accepting again after the kernel refused, or while there is no place.
@@ -74,8 +103,16 @@ pub(super) struct Thread {
     pub(super) hello: Hello,
     pub(super) key: Option<Key>,
     pub(super) entries: HashMap<usize, Entry>,
-    pub(super) inbound: usize,
-    most_inbound: usize,
+    /// The entries that were looked at since their places in `deadlines` and `newcomers` were right.
+    touched: Vec<usize>,
+    /// When each entry has something to do.
+    deadlines: Agenda<usize>,
+    /// The accepted sockets on which no connection has begun, by when they last took a step.
+    newcomers: Agenda<usize>,
+    most_newcomers: usize,
+    /// Sessions that have more to say, and when to listen to them again. The kernel tells of what is unread only once.
+    resting: Vec<usize>,
+    read_again_ns: Option<u64>,
     pub(super) listeners: Listeners,
     pub(super) reaching: HashMap<ProcessId, Reaching>,
     /// Connections that await lanes, by their token.
@@ -87,36 +124,6 @@ pub(super) struct Thread {
     port_events: HashMap<usize, Arc<dyn EventSource>>,
     /// Started when a handshake first needs it.
     pub(super) worker: Option<Worker>,
-}
-
-/// Says what strangers did, but not a line for each of a thousand.
-#[derive(Default)]
-pub(super) struct Strangers {
-    window_ns: u64,
-    said: u32,
-    unsaid: u32,
-}
-
-impl Strangers {
-    const WINDOW_NS: u64 = 60_000_000_000;
-    const MOST: u32 = 10;
-
-    /// A line about an unwelcome peer, at most ten a minute; the next one counts those that were left out.
-    pub(super) fn report(&mut self, now_ns: u64, text: &str) {
-        if now_ns >= self.window_ns + Self::WINDOW_NS {
-            self.window_ns = now_ns;
-            self.said = 0;
-        }
-        if self.said >= Self::MOST {
-            self.unsaid += 1;
-            return;
-        }
-        self.said += 1;
-        match std::mem::take(&mut self.unsaid) {
-            0 => log::warn(text),
-            count => log::warn(&format!("{text} ({count} such lines were left out before)")),
-        }
-    }
 }
 
 impl Thread {
@@ -158,8 +165,12 @@ impl Thread {
             hello: config.hello,
             key: config.key,
             entries: HashMap::new(),
-            inbound: 0,
-            most_inbound: usize::try_from(most_files / 4).unwrap_or(usize::MAX).clamp(1, MOST_INBOUND),
+            touched: Vec::new(),
+            deadlines: Agenda::default(),
+            newcomers: Agenda::default(),
+            most_newcomers: usize::try_from(most_files / 4).unwrap_or(usize::MAX).clamp(1, MOST_NEWCOMERS),
+            resting: Vec::new(),
+            read_again_ns: None,
             listeners,
             reaching: HashMap::new(),
             lanes: HashMap::new(),
@@ -219,11 +230,13 @@ impl Thread {
                     },
                 }
             }
+            self.read_again();
             if !self.take_commands() {
                 return;
             }
             self.take_handshakes();
             self.handle_deadlines();
+            self.settle();
             self.give_memory_back();
             if self.stopping.is_some_and(|until| self.lingering.is_empty() || self.now_ns() >= until) {
                 return self.linger_no_longer();
@@ -245,8 +258,8 @@ impl Thread {
     }
 
     fn accept_all(&mut self) {
-        loop {
-            if self.inbound > self.most_inbound && !self.make_place() {
+        for _ in 0..MOST_ACCEPTED_AT_ONCE {
+            if self.newcomers.len() >= self.most_newcomers && !self.make_place() {
                 // Others wait in the kernel meanwhile.
                 self.accept_again_ns = Some(self.now_ns() + PLACE_AGAIN_NS);
                 return;
@@ -257,35 +270,96 @@ impl Thread {
                 // The peer was gone before we looked, or we are out of descriptors for now: others may still come.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // A newcomer's descriptor may go to another.
+                Err(error) if descriptors::is_short(&error) && self.make_place() => {}
                 Err(error) => {
                     let now = self.now_ns();
                     let text = format!("a connection cannot be accepted: {error}{}", descriptors::hint(&error));
-                    self.strangers.report(now, &text);
+                    self.strangers.report(now, Kind::Accept, &text);
                     self.accept_again_ns = Some(now + ACCEPT_AGAIN_NS);
                     return;
                 }
             }
         }
+        // The kernel does not say again that more are there.
+        self.accept_again_ns = Some(self.now_ns());
     }
 
-    /// Closes the oldest of the sockets that have not said what they are, unless even that is fresh.
+    /// Closes the socket that has waited longest for the next step of whoever dialled it, unless even that is fresh.
     fn make_place(&mut self) -> bool {
-        let accepted = |entry: &Entry| match entry {
-            Entry::Inbound(inbound) => Some(inbound.accepted_ns),
-            _ => None,
-        };
-        let all = self.entries.iter().filter_map(|(token, entry)| Some((accepted(entry)?, *token)));
         let now = self.now_ns();
-        let Some((_, token)) = all.min().filter(|(accepted_ns, _)| accepted_ns + INBOUND_GRACE_NS <= now) else {
+        let Some((_, token)) = self.newcomers.first().filter(|(since_ns, _)| since_ns + NEWCOMER_GRACE_NS <= now)
+        else {
             return false;
         };
-        if let Some(Entry::Inbound(inbound)) = self.entries.remove(&token) {
-            self.inbound_makes_place(inbound);
+        let others = self.newcomers.len() - 1;
+        self.newcomers.set(token, None);
+        // Others are gone already, or have begun a connection just now.
+        if self.entries.get(&token).is_some_and(|entry| entry.newcomer_since_ns().is_some()) {
+            match self.entries.remove(&token) {
+                Some(Entry::Inbound(inbound)) => self.inbound_makes_place(inbound, others),
+                Some(Entry::Session(session)) => self.session_makes_place(token, session, others),
+                _ => {}
+            }
+            self.touch(token);
         }
         true
     }
 
+    /// An entry is there, has changed, or is gone: its deadline and its place among newcomers are looked up anew before the
+    /// thread waits.
+    pub(super) fn touch(&mut self, token: usize) {
+        if self.touched.last() != Some(&token) {
+            self.touched.push(token);
+        }
+    }
+
+    fn settle(&mut self) {
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.sort_unstable();
+        touched.dedup();
+        for token in touched.drain(..) {
+            let entry = self.entries.get(&token);
+            self.deadlines.set(token, entry.and_then(Entry::deadline_ns));
+            self.newcomers.set(token, entry.and_then(Entry::newcomer_since_ns));
+        }
+        touched.shrink_to(FEW_ENTRIES);
+        self.touched = touched;
+    }
+
+    /// Counts a socket that was accepted just now.
+    pub(super) fn welcome(&mut self, token: usize, now_ns: u64) {
+        self.newcomers.set(token, Some(now_ns));
+        self.touch(token);
+    }
+
+    /// Leaves a session alone that has more to say than was read at once.
+    pub(super) fn rest(&mut self, token: usize) {
+        self.resting.push(token);
+        self.read_again_ns.get_or_insert(self.now_ns() + REST_NS);
+    }
+
+    /// Reads on where more was said than was read at once.
+    fn read_again(&mut self) {
+        let begin = self.now_ns();
+        if self.read_again_ns.is_none_or(|at| begin < at) {
+            return;
+        }
+        self.read_again_ns = None;
+        for token in std::mem::take(&mut self.resting) {
+            if let Some(session) = self.session(token) {
+                session.resting = false;
+                self.handle_ready(token);
+            }
+        }
+        if self.read_again_ns.is_some() {
+            let now = self.now_ns();
+            self.read_again_ns = Some(now + REST_NS.max(now - begin));
+        }
+    }
+
     pub(super) fn handle_ready(&mut self, token: usize) {
+        self.touch(token);
         // Taken out while it is handled, so that it may change everything else.
         match self.entries.remove(&token) {
             None => {}
@@ -310,14 +384,11 @@ impl Thread {
     }
 
     fn next_deadline(&self) -> Option<u64> {
-        let entries = self.entries.values().filter_map(|entry| match entry {
-            Entry::Inbound(inbound) => Some(inbound.deadline_ns),
-            Entry::LaneDial(dial) => Some(dial.deadline_ns),
-            Entry::Session(session) => session.next_deadline(),
-        });
+        let entries = self.deadlines.first().map(|(at, _)| at);
         let lingering = self.lingering.iter().map(|lingering| lingering.next_ns);
         let losing = self.losing.iter().map(|losing| losing.deadline_ns);
-        entries.chain(lingering).chain(losing).chain(self.stopping).chain(self.accept_again_ns).min()
+        let again = self.accept_again_ns.into_iter().chain(self.read_again_ns);
+        lingering.chain(losing).chain(entries).chain(self.stopping).chain(again).min()
     }
 
     fn handle_deadlines(&mut self) {
@@ -328,13 +399,11 @@ impl Thread {
             self.accept_again_ns = None;
             self.accept_all();
         }
-        let due = |entry: &Entry| match entry {
-            Entry::Inbound(inbound) => inbound.deadline_ns <= now,
-            Entry::LaneDial(dial) => dial.deadline_ns <= now,
-            Entry::Session(session) => session.next_deadline().is_some_and(|at| at <= now),
-        };
-        let late: Vec<usize> = self.entries.iter().filter(|(_, entry)| due(entry)).map(|(token, _)| *token).collect();
-        for token in late {
+        // Those that were looked at just now may have another deadline.
+        self.settle();
+        while let Some((_, token)) = self.deadlines.first().filter(|(at, _)| *at <= now) {
+            self.deadlines.set(token, None);
+            self.touch(token);
             match self.entries.remove(&token) {
                 None => {}
                 Some(Entry::Inbound(inbound)) => self.inbound_too_late(inbound),

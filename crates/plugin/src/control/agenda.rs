@@ -1,0 +1,78 @@
+//! Things in the order of their times: what is due first, who has waited longest. Each change costs the logarithm of how many
+//! there are, so that a crowd does not slow down what has nothing to do with it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
+
+/// Each thing once, with one time in nanoseconds.
+pub(super) struct Agenda<T> {
+    times: HashMap<T, u64>,
+    order: BTreeSet<(u64, T)>,
+}
+
+impl<T> Default for Agenda<T> {
+    fn default() -> Self {
+        Self { times: HashMap::new(), order: BTreeSet::new() }
+    }
+}
+
+impl<T: Copy + Eq + Hash + Ord> Agenda<T> {
+    /// Gives a thing this time, or takes it off.
+    pub(super) fn set(&mut self, thing: T, time_ns: Option<u64>) {
+        let before = match time_ns {
+            Some(time_ns) => self.times.insert(thing, time_ns),
+            None => self.times.remove(&thing),
+        };
+        if before == time_ns {
+            return;
+        }
+        if let Some(before) = before {
+            self.order.remove(&(before, thing));
+        }
+        if let Some(time_ns) = time_ns {
+            self.order.insert((time_ns, thing));
+        } else if self.times.capacity() > 32 && self.times.len() < self.times.capacity() / 8 {
+            // A crowd that has left leaves its places behind.
+            self.times.shrink_to(self.times.len() * 2);
+        }
+    }
+
+    /// The thing with the earliest time, and that time.
+    pub(super) fn first(&self) -> Option<(u64, T)> {
+        self.order.first().copied()
+    }
+
+    /// How many things there are.
+    pub(super) fn len(&self) -> usize {
+        self.order.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn things_come_in_the_order_of_their_times_whatever_was_said_before() {
+        let mut agenda = Agenda::default();
+        for (thing, time_ns) in [(1, 50), (2, 30), (3, 40), (1, 20), (2, 60), (3, 40)] {
+            agenda.set(thing, Some(time_ns));
+        }
+        agenda.set(4, None);
+        let mut order = Vec::new();
+        while let Some((time_ns, thing)) = agenda.first() {
+            order.push((thing, time_ns));
+            agenda.set(thing, None);
+        }
+        assert_eq!(order, [(1, 20), (3, 40), (2, 60)]);
+        assert_eq!(agenda.len(), 0);
+    }
+
+    #[test]
+    fn a_crowd_that_left_takes_no_memory() {
+        let mut agenda = Agenda::default();
+        (0..10_000).for_each(|thing| agenda.set(thing, Some(7)));
+        (0..10_000).for_each(|thing| agenda.set(thing, None));
+        assert!(agenda.len() == 0 && agenda.times.capacity() < 100, "{}", agenda.times.capacity());
+    }
+}

@@ -1,0 +1,92 @@
+//! What is logged about peers that are not welcome, or not yet: a line each, but not a line for each of a thousand.
+
+use crate::log;
+
+/// What a line is about. Each kind has its own count, so that many of one do not hide the one of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Nothing can be accepted.
+    Accept,
+    /// A socket that did not say what it is, or is none of ours.
+    Preface,
+    /// A session whose HELLO was wrong, or did not come.
+    Hello,
+    /// A peer that does not have the key.
+    Key,
+    /// A session that broke the protocol after its HELLO.
+    Session,
+    /// A lane that nobody awaits.
+    Lane,
+}
+
+impl Kind {
+    const COUNT: usize = Self::Lane as usize + 1;
+}
+
+/// The lines of one kind.
+#[derive(Clone, Copy, Default)]
+struct Pool {
+    window_ns: u64,
+    said: u32,
+    unsaid: u32,
+}
+
+/// Says what strangers did.
+#[derive(Default)]
+pub(super) struct Strangers {
+    pools: [Pool; Kind::COUNT],
+}
+
+impl Strangers {
+    const WINDOW_NS: u64 = 60_000_000_000;
+    const MOST: u32 = 10;
+
+    /// A line about an unwelcome peer, at most ten of a kind in a minute; the next one counts those that were left out.
+    pub(super) fn report(&mut self, now_ns: u64, kind: Kind, text: &str) {
+        if let Some(left_out) = self.pools[kind as usize].take(now_ns) {
+            match left_out {
+                0 => log::warn(text),
+                count => log::warn(&format!("{text} ({count} such lines were left out before)")),
+            }
+        }
+    }
+}
+
+impl Pool {
+    /// Whether a line may be said now, and then how many before it were not.
+    fn take(&mut self, now_ns: u64) -> Option<u32> {
+        if now_ns >= self.window_ns + Strangers::WINDOW_NS {
+            self.window_ns = now_ns;
+            self.said = 0;
+        }
+        if self.said >= Strangers::MOST {
+            self.unsaid = self.unsaid.saturating_add(1);
+            return None;
+        }
+        self.said += 1;
+        Some(std::mem::take(&mut self.unsaid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_lines_of_a_kind_in_a_minute_and_the_next_counts_the_others() {
+        let mut pool = Pool::default();
+        let said = (0..1000).filter(|at| pool.take(*at) == Some(0)).count();
+        assert_eq!(said, 10);
+        assert_eq!(pool.take(Strangers::WINDOW_NS - 1), None);
+        assert_eq!(pool.take(Strangers::WINDOW_NS), Some(991));
+        assert_eq!(pool.take(Strangers::WINDOW_NS), Some(0));
+    }
+
+    #[test]
+    fn many_lines_of_one_kind_leave_room_for_the_one_of_another() {
+        let mut strangers = Strangers::default();
+        (0..1000).for_each(|at| strangers.report(at, Kind::Preface, "GET /"));
+        assert_eq!(strangers.pools[Kind::Key as usize].take(1000), Some(0), "the one that matters is said");
+        assert_eq!(strangers.pools[Kind::Preface as usize].take(1000), None);
+    }
+}
