@@ -68,15 +68,9 @@ impl Key {
         self.mac(prover, opener_hello, acceptor_hello).finalize().into_bytes().into()
     }
 
-    /// Whether `proof` is what `prover` must send. Takes the same time whatever is wrong with it.
-    pub(crate) fn is_proof(
-        &self,
-        proof: &[u8; 32],
-        prover: Prover,
-        opener_hello: &[u8],
-        acceptor_hello: &[u8],
-    ) -> bool {
-        self.mac(prover, opener_hello, acceptor_hello).verify_slice(proof).is_ok()
+    /// What `prover` must send.
+    pub(crate) fn expected(&self, prover: Prover, opener_hello: &[u8], acceptor_hello: &[u8]) -> ExpectedProof {
+        ExpectedProof(self.mac(prover, opener_hello, acceptor_hello))
     }
 
     fn mac(&self, prover: Prover, opener_hello: &[u8], acceptor_hello: &[u8]) -> Hmac<Sha256> {
@@ -89,6 +83,16 @@ impl Key {
             mac.update(hello);
         }
         mac
+    }
+}
+
+/// A proof that is awaited.
+pub(crate) struct ExpectedProof(Hmac<Sha256>);
+
+impl ExpectedProof {
+    /// Whether `proof` is it. Takes the same time whatever is wrong with it.
+    pub(crate) fn is(&self, proof: &[u8; 32]) -> bool {
+        self.0.clone().verify_slice(proof).is_ok()
     }
 }
 
@@ -112,11 +116,11 @@ mod tests {
         let key = Key::read(&file("good", &[7; 32], 0o600)).unwrap();
         let other = Key::read(&file("other", &[8; 32], 0o400)).unwrap();
         let proof = key.proof(Prover::Opener, b"one", b"two");
-        assert!(key.is_proof(&proof, Prover::Opener, b"one", b"two"));
-        assert!(!key.is_proof(&proof, Prover::Acceptor, b"one", b"two"), "sent back to its maker");
-        assert!(!key.is_proof(&proof, Prover::Opener, b"one", b"tw2"), "another session");
-        assert!(!key.is_proof(&proof, Prover::Opener, b"onet", b"wo"), "the same bytes, cut elsewhere");
-        assert!(!other.is_proof(&proof, Prover::Opener, b"one", b"two"), "another key");
+        assert!(key.expected(Prover::Opener, b"one", b"two").is(&proof));
+        assert!(!key.expected(Prover::Acceptor, b"one", b"two").is(&proof), "sent back to its maker");
+        assert!(!key.expected(Prover::Opener, b"one", b"tw2").is(&proof), "another session");
+        assert!(!key.expected(Prover::Opener, b"onet", b"wo").is(&proof), "the same bytes, cut elsewhere");
+        assert!(!other.expected(Prover::Opener, b"one", b"two").is(&proof), "another key");
     }
 
     #[test]

@@ -7,6 +7,9 @@ use thiserror::Error;
 use crate::codec::{DecodeError, Reader, Writer};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"RWHI");
+/// The longest HELLO, with what later versions may append: it is read before anything is known of whoever sends it.
+pub const MAX_HELLO_BYTES: usize = 512;
+
 const MOST_NAME: usize = 64;
 const MOST_BUILD: usize = 32;
 

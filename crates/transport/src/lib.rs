@@ -39,7 +39,7 @@ pub use connector::Connector;
 pub use error::{Error, ErrorWords};
 pub use handle::{Handle, HandleAddress};
 pub use handshake::{Action, Dial, HandshakePort, Token};
-pub use hello::{Hello, HelloError, ProcessId};
+pub use hello::{Hello, HelloError, MAX_HELLO_BYTES, ProcessId};
 pub use immediate::{Immediate, ImmediateLayout};
 pub use message::{
     FRAME_HEADER_BYTES, Frame, FrameHeader, LanePreface, Lanes, MAX_FRAME_BYTES, Message, Offer, PREFACE_BYTES,

@@ -7,6 +7,7 @@ use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, MAX_LANES, MAX_RAILS};
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::handshake::Token;
+use crate::hello::MAX_HELLO_BYTES;
 
 const PREFACE_MAGIC: u32 = u32::from_le_bytes(*b"RWCT");
 const MOST_TEXT: usize = 1024;
@@ -103,7 +104,7 @@ impl FrameHeader {
     /// Reads a header and bounds the length.
     ///
     /// # Errors
-    /// When the length is beyond [`MAX_FRAME_BYTES`] or reserved bytes are set.
+    /// When the length is beyond [`MAX_FRAME_BYTES`], or [`MAX_HELLO_BYTES`] for HELLO, or reserved bytes are set.
     pub fn decode(bytes: &[u8; FRAME_HEADER_BYTES]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new("a frame's header", bytes);
         let length = reader.u32()?;
@@ -115,6 +116,10 @@ impl FrameHeader {
             });
         }
         let kind = reader.u16()?;
+        if kind == 1 && length as usize > MAX_HELLO_BYTES {
+            let value = length.into();
+            return Err(DecodeError::Value { what: "HELLO's length", value, allowed: "at most 512 bytes" });
+        }
         reader.zeros(2)?;
         Ok(Self { length, kind, connection: reader.u32()? })
     }
@@ -583,6 +588,15 @@ mod tests {
         let mut long = offer;
         long[..4].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(Frame::decode(&long).unwrap_err().to_string().contains("length"));
+    }
+
+    #[test]
+    fn a_long_hello_is_refused_by_its_first_bytes() {
+        let hello = |bytes| Frame { connection: 0, message: Message::Hello(vec![7; bytes]) }.encode();
+        assert!(matches!(Frame::decode(&hello(MAX_HELLO_BYTES)), Ok(Some(_))));
+        let long = hello(MAX_HELLO_BYTES + 1);
+        let text = Frame::decode(&long[..FRAME_HEADER_BYTES]).unwrap_err().to_string();
+        assert!(text.contains("HELLO's length is 0x201"), "{text}");
     }
 
     #[test]

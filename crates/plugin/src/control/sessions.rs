@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 
-use railweave_transport::{Error, Frame, Hello, HelloError, MAX_FRAME_BYTES, Message, Preface, ProcessId};
+use railweave_transport::{
+    Error, FRAME_HEADER_BYTES, Frame, Hello, HelloError, MAX_FRAME_BYTES, MAX_HELLO_BYTES, Message, Preface, ProcessId,
+};
 
 use super::Route;
 use super::connections::Connection;
@@ -149,6 +151,14 @@ impl Session {
         self.touch(now_ns);
     }
 
+    /// How much is read at once, and kept until it is whole.
+    fn most_unread(&self) -> usize {
+        match self.stage {
+            Stage::Hello { .. } | Stage::Proof { .. } => MAX_HELLO_BYTES + FRAME_HEADER_BYTES,
+            Stage::Up(_) | Stage::Closing { .. } => MAX_FRAME_BYTES,
+        }
+    }
+
     fn is_closing(&self) -> bool {
         matches!(self.stage, Stage::Closing { .. })
     }
@@ -215,9 +225,18 @@ impl Thread {
             self.entries.insert(token, Entry::Session(session));
             return;
         }
-        let filled = session.stream.fill(MAX_FRAME_BYTES);
+        let filled = session.stream.fill(session.most_unread());
         loop {
             match Frame::decode(session.stream.input()) {
+                // HELLO and PROOF are shorter: whatever this is to become, it comes out of turn.
+                Ok(None) if session.peer().is_none() && session.stream.input().len() >= session.most_unread() => {
+                    return self.session_is_refused(
+                        token,
+                        session,
+                        Kind::Session,
+                        "sent a control message out of turn",
+                    );
+                }
                 Ok(None) => break,
                 Ok(Some((frame, length))) => {
                     session.stream.consume(length);
@@ -359,12 +378,17 @@ impl Thread {
                     }
                 }
                 // Our HELLO is on its way: the peer names the difference itself.
-                let deadline_ns = now + IDLE_NS;
-                if let Some(session) = self.session(token) {
-                    session.stage = Stage::Closing { deadline_ns };
-                    session.wanted = None;
-                }
+                self.begin_closing(token);
             }
+        }
+    }
+
+    /// Reads nothing more on a session, and closes it once what is left has gone out, or a second later.
+    pub(super) fn begin_closing(&mut self, token: usize) {
+        let deadline_ns = self.now_ns() + IDLE_NS;
+        if let Some(session) = self.session(token) {
+            session.stage = Stage::Closing { deadline_ns };
+            session.wanted = None;
         }
     }
 
@@ -374,6 +398,7 @@ impl Thread {
             return;
         };
         session.stage = Stage::Up(theirs);
+        session.our_hello = Vec::new();
         session.touch(now);
         if let Some(process) = session.wanted {
             self.reached(process, token);
