@@ -35,6 +35,37 @@ pub enum DecodeError {
     },
 }
 
+/// Whether a character is not seen itself but changes how others are: control characters (Unicode's category Cc), format
+/// characters such as those that turn the direction of text (Cf, as of Unicode 16), and the separators of lines and paragraphs
+/// (Zl, Zp).
+fn changes_lines(character: char) -> bool {
+    const FORMATS: [(u32, u32); 21] = [
+        (0x00ad, 0x00ad),
+        (0x0600, 0x0605),
+        (0x061c, 0x061c),
+        (0x06dd, 0x06dd),
+        (0x070f, 0x070f),
+        (0x0890, 0x0891),
+        (0x08e2, 0x08e2),
+        (0x180e, 0x180e),
+        (0x200b, 0x200f),
+        (0x2028, 0x202e),
+        (0x2060, 0x2064),
+        (0x2066, 0x206f),
+        (0xfeff, 0xfeff),
+        (0xfff9, 0xfffb),
+        (0x110bd, 0x110bd),
+        (0x110cd, 0x110cd),
+        (0x13430, 0x1343f),
+        (0x1bca0, 0x1bca3),
+        (0x1d173, 0x1d17a),
+        (0xe0001, 0xe0001),
+        (0xe0020, 0xe007f),
+    ];
+    let code = u32::from(character);
+    character.is_control() || FORMATS.iter().any(|(first, last)| (*first..=*last).contains(&code))
+}
+
 /// Reads fields one after the other.
 pub(crate) struct Reader<'a> {
     what: &'static str,
@@ -94,14 +125,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Text with its length before it in two bytes; what is no UTF-8 or no printable character is replaced.
+    /// Text with its length before it in two bytes; what is no UTF-8 is replaced, and what would change how a line looks.
     pub(crate) fn text(&mut self, field: &'static str, most: usize) -> Result<String, DecodeError> {
         let length = usize::from(self.u16()?);
         if length > most {
             return Err(DecodeError::Value { what: field, value: length as u64, allowed: "a shorter text" });
         }
         let text = String::from_utf8_lossy(self.take(length)?);
-        Ok(text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect())
+        Ok(text.chars().map(|c| if changes_lines(c) { '\u{fffd}' } else { c }).collect())
     }
 
     pub(crate) fn end(self) -> Result<(), DecodeError> {
@@ -157,5 +188,23 @@ impl Writer {
     pub(crate) fn text(&mut self, text: &str, most: usize) -> &mut Self {
         let cut = text.floor_char_boundary(most.min(usize::from(u16::MAX)));
         self.u16(cut as u16).put(&text.as_bytes()[..cut])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_that_would_change_how_a_line_looks_is_replaced_and_other_text_is_not() {
+        let read = |text: &str| {
+            let mut out = Writer::default();
+            out.text(text, 200);
+            Reader::new("a test", &out.bytes).text("a text", 200).unwrap()
+        };
+        let odd = "a\n\u{85}\u{202e}\u{2066}\u{2028}\u{2029}\u{200b}\u{feff}\u{ad}\u{e0041}\u{7f}b";
+        assert_eq!(read(odd), format!("a{}b", "\u{fffd}".repeat(11)));
+        let fine = "nœud-7 узел ノード 𝔫7 100% \u{a0}";
+        assert_eq!(read(fine), fine);
     }
 }
