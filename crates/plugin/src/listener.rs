@@ -7,8 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use railweave_transport::{ConnectionConfig, Error};
 
-use crate::control::{Control, Outcome, Route};
+use crate::control::{Control, Route};
 use crate::network::{Established, Network};
+
+/// A connection that is ready, and its name to the control thread.
+pub(crate) type Ready = (Box<Established>, Route);
 
 /// A listener, as NCCL's `listenComm`: serves any number of connections.
 pub(crate) struct Listener {
@@ -18,7 +21,7 @@ pub(crate) struct Listener {
     pub(crate) config: ConnectionConfig,
     pub(crate) control: Arc<Control>,
     /// What is ready to be accepted; None once the listener is closed.
-    ready: Mutex<Option<VecDeque<Outcome>>>,
+    ready: Mutex<Option<VecDeque<Ready>>>,
 }
 
 impl Listener {
@@ -32,20 +35,19 @@ impl Listener {
         Self { nonce, device, network, config, control, ready: Mutex::new(Some(VecDeque::new())) }
     }
 
-    /// Adds a connection that is ready, or the reason why one did not come to be; hands it back when the listener is
-    /// closed.
-    pub(crate) fn give(&self, outcome: Outcome) -> Option<Outcome> {
+    /// Adds a connection that is ready; hands it back when the listener is closed.
+    pub(crate) fn give(&self, connection: Ready) -> Option<Ready> {
         match &mut *self.ready() {
             Some(ready) => {
-                ready.push_back(outcome);
+                ready.push_back(connection);
                 None
             }
-            None => Some(outcome),
+            None => Some(connection),
         }
     }
 
-    /// The oldest result that nobody accepted yet.
-    pub(crate) fn pop(&self) -> Option<Outcome> {
+    /// The oldest connection that nobody accepted yet.
+    pub(crate) fn pop(&self) -> Option<Ready> {
         self.ready().as_mut()?.pop_front()
     }
 
@@ -55,11 +57,11 @@ impl Listener {
     }
 
     /// Ends the listener; answers the connections that nobody accepted.
-    pub(crate) fn close(&self) -> impl Iterator<Item = (Box<Established>, Route)> {
-        self.ready().take().into_iter().flatten().filter_map(Result::ok)
+    pub(crate) fn close(&self) -> impl Iterator<Item = Ready> {
+        self.ready().take().into_iter().flatten()
     }
 
-    fn ready(&self) -> MutexGuard<'_, Option<VecDeque<Outcome>>> {
+    fn ready(&self) -> MutexGuard<'_, Option<VecDeque<Ready>>> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

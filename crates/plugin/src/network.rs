@@ -83,6 +83,7 @@ pub(crate) enum Step {
 pub(crate) trait Handshake: Send {
     fn handle_message(&mut self, message: Message);
     fn handle_dialed(&mut self, rail: u8, lane: u8, socket: Result<OwnedFd, String>);
+    fn awaits_lane(&self, rail: u8, lane: u8) -> Result<(), String>;
     fn handle_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), String>;
     fn handle_timeout(&mut self, now_ns: u64);
     fn timeout_ns(&self) -> Option<u64>;
@@ -127,8 +128,11 @@ where
     fn handle_dialed(&mut self, rail: u8, lane: u8, socket: Result<OwnedFd, String>) {
         self.connector.handle_dialed(rail, lane, socket);
     }
-    fn handle_lane(&mut self, rail: u8, _lane: u8, _socket: OwnedFd) -> Result<(), String> {
+    fn awaits_lane(&self, rail: u8, _lane: u8) -> Result<(), String> {
         Err(format!("rail {rail} is dialled from this side"))
+    }
+    fn handle_lane(&mut self, rail: u8, lane: u8, _socket: OwnedFd) -> Result<(), String> {
+        self.awaits_lane(rail, lane)
     }
     fn handle_timeout(&mut self, now_ns: u64) {
         self.connector.handle_timeout(now_ns);
@@ -165,6 +169,9 @@ where
         self.acceptor.handle_message(message);
     }
     fn handle_dialed(&mut self, _rail: u8, _lane: u8, _socket: Result<OwnedFd, String>) {}
+    fn awaits_lane(&self, rail: u8, lane: u8) -> Result<(), String> {
+        self.acceptor.awaits_lane(rail, lane)
+    }
     fn handle_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), String> {
         self.acceptor.handle_lane(rail, lane, socket)
     }

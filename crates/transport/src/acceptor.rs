@@ -29,6 +29,14 @@ struct Opening<F: Fabric> {
     registrations: Vec<F::Registration>,
     cts_shadow_key: u32,
     remote_cts_key: u32,
+    /// The lanes that have their sockets, a bit each.
+    attached: u16,
+}
+
+/// The memory of a connection that its peer writes to or is written from.
+struct Streams {
+    cts_shadow: Arc<Region>,
+    records: Arc<Region>,
 }
 
 enum State {
@@ -44,8 +52,8 @@ pub struct Acceptor<F: Fabric> {
     state: State,
     token: Token,
     rails: Vec<Opening<F>>,
-    cts_shadow: Arc<Region>,
-    records: Arc<Region>,
+    /// None until the peer has told of its own: an offer alone costs little.
+    streams: Option<Streams>,
     peer_cts: u64,
     actions: VecDeque<Action<RecvConnection<F>>>,
 }
@@ -88,6 +96,7 @@ impl<F: Fabric> Acceptor<F> {
                 registrations: Vec::new(),
                 cts_shadow_key: 0,
                 remote_cts_key: 0,
+                attached: 0,
             });
         }
         let mut acceptor = Self {
@@ -96,8 +105,7 @@ impl<F: Fabric> Acceptor<F> {
             state: State::Lanes,
             token,
             rails,
-            cts_shadow: Arc::new(Region::new(crate::cts::STREAM_BYTES)),
-            records: Arc::new(Region::new(crate::record::RECORDS_BYTES)),
+            streams: None,
             peer_cts: 0,
             actions: VecDeque::new(),
         };
@@ -162,17 +170,34 @@ impl<F: Fabric> Acceptor<F> {
         }
     }
 
+    /// Whether a lane waits for the socket that the peer dials.
+    ///
+    /// # Errors
+    /// When it does not, in words.
+    pub fn awaits_lane(&self, rail: u8, lane: u8) -> Result<(), String> {
+        let opening = match self.state {
+            State::Ready => self.rails.get(usize::from(rail)).filter(|rail| rail.pending.is_some()),
+            _ => None,
+        };
+        let opening = opening.ok_or_else(|| format!("no lane of rail {rail} is awaited"))?;
+        match opening.plan.lanes {
+            lanes if lane >= lanes => Err(format!("rail {rail} has {lanes} lanes, counted from 0")),
+            _ if opening.attached & 1 << lane != 0 => Err("it has its socket already".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
     /// Takes the socket of a lane that the peer dialled.
     ///
     /// # Errors
-    /// When no such lane waits for one; the socket is closed.
+    /// When no such lane waits for one, or the socket is none; it is closed.
     pub fn handle_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), String> {
-        let pending = match self.state {
-            State::Ready => self.rails.get_mut(usize::from(rail)).and_then(|rail| rail.pending.as_mut()),
-            _ => None,
-        };
-        let pending = pending.ok_or_else(|| format!("no lane of rail {rail} is awaited"))?;
-        pending.attach(lane, socket).map_err(|error| error.message)
+        self.awaits_lane(rail, lane)?;
+        let opening = &mut self.rails[usize::from(rail)];
+        let pending = opening.pending.as_mut().expect("a rail whose lane is awaited is open");
+        pending.attach(lane, socket).map_err(|error| error.message)?;
+        opening.attached |= 1 << lane;
+        Ok(())
     }
 
     fn fail(&mut self, error: Error) {
@@ -196,6 +221,11 @@ impl<F: Fabric> Acceptor<F> {
             )));
         }
         self.peer_cts = lanes.stream;
+        let streams = self.streams.insert(Streams {
+            cts_shadow: Arc::new(Region::new(crate::cts::STREAM_BYTES)),
+            records: Arc::new(Region::new(crate::record::RECORDS_BYTES)),
+        });
+        let stream = streams.records.address();
         let mut ours = Vec::new();
         for (index, theirs) in lanes.rails.into_iter().enumerate() {
             let opened = match theirs {
@@ -219,7 +249,7 @@ impl<F: Fabric> Acceptor<F> {
             }));
         }
         let byte_counts = self.ports.iter().all(|port| port.domain.byte_counts()) || planted(Plant::ByteSumTrusted);
-        let message = Lanes { byte_counts, stream: self.records.address(), rails: ours };
+        let message = Lanes { byte_counts, stream, rails: ours };
         self.actions.push_back(Action::Send(Message::Lanes(message)));
         self.state = State::Ready;
         Ok(())
@@ -234,8 +264,9 @@ impl<F: Fabric> Acceptor<F> {
         let opening = &mut self.rails[index];
         let domain = &self.ports[usize::from(opening.plan.local_port)].domain;
         let depths = Depths::new(Role::Receiver, opening.plan.lanes, self.common.config.striped, domain.max_write());
-        let shadow = register::<F>(domain, &self.cts_shadow, Access::SOURCE)?;
-        let records = register::<F>(domain, &self.records, Access::CONTROL)?;
+        let streams = self.streams.as_ref().expect("LANES made them");
+        let shadow = register::<F>(domain, &streams.cts_shadow, Access::SOURCE)?;
+        let records = register::<F>(domain, &streams.records, Access::CONTROL)?;
         let mut pending = domain.open_rail(&RailSpec {
             role: Role::Receiver,
             lanes: opening.plan.lanes,
@@ -289,15 +320,16 @@ impl<F: Fabric> Acceptor<F> {
             let info = opening.plan.info(index, &self.common.counters);
             rails.push(Some(RailState::new(rail, info, kept(opening.registrations))));
         }
+        let streams = self.streams.take().expect("LANES made them");
         let connection = RecvConnection::new(ReceiveParts {
             config: self.common.config.clone(),
             rails: Rails::new(rails),
             weights,
-            cts_shadow: Arc::clone(&self.cts_shadow),
+            cts_shadow: streams.cts_shadow,
             cts_shadow_keys,
             peer_cts: self.peer_cts,
             peer_cts_keys: remote_cts_keys,
-            records: Arc::clone(&self.records),
+            records: streams.records,
             peer: self.common.peer.clone(),
             link: Arc::new(Link::default()),
         });

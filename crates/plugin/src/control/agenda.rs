@@ -42,6 +42,11 @@ impl<T: Copy + Eq + Hash + Ord> Agenda<T> {
         self.order.first().copied()
     }
 
+    /// Whether a thing has a time.
+    pub(super) fn contains(&self, thing: T) -> bool {
+        self.times.contains_key(&thing)
+    }
+
     /// How many things there are.
     pub(super) fn len(&self) -> usize {
         self.order.len()

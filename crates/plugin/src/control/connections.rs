@@ -3,18 +3,18 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use railweave_fabric::Fault;
 use railweave_transport::{Error, Link, Message, Offer, Token};
 
+use super::strangers::Kind;
 use super::thread::Thread;
-use super::{ConnectRequest, Outcome, Route};
+use super::{ConnectRequest, Route};
 use crate::identity::random;
-use crate::listener::Listener;
+use crate::listener::{Listener, Ready};
 use crate::log;
 use crate::network::{Handshake, Setup, Step};
 use crate::process::PendingConnect;
 
-/// Connections that a peer may have in set-up at once on one session.
+/// Connections that one session may have.
 const MOST_CONNECTIONS: usize = 65_536;
 
 /// Where a connection goes once it is there.
@@ -24,17 +24,12 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Hands the outcome on; gives it back when nobody waits for it any more.
-    fn give(&self, outcome: Outcome) -> Option<Outcome> {
+    /// Hands a connection on; gives it back when nobody waits for it any more.
+    fn give(&self, connection: Ready) -> Option<Ready> {
         match self {
-            Self::Connect(pending) => pending.give(outcome),
-            Self::Accept(listener) => listener.give(outcome),
+            Self::Connect(pending) => pending.give(Ok(connection)).and_then(Result::ok),
+            Self::Accept(listener) => listener.give(connection),
         }
-    }
-
-    pub(super) fn fail(&self, error: Error) {
-        // An error that nobody waits for concerns nobody.
-        let _ = self.give(Err(error));
     }
 }
 
@@ -55,7 +50,8 @@ pub(super) struct Setting {
     /// What came from the peer meanwhile.
     pub(super) waiting: VecDeque<Message>,
     pub(super) target: Target,
-    token: Option<Token>,
+    /// What its lanes present, where the peer began it.
+    pub(super) token: Option<Token>,
 }
 
 impl Setting {
@@ -71,58 +67,46 @@ impl Setting {
 
 impl Thread {
     /// Offers a connection on the session to its process.
-    pub(super) fn offer(&mut self, token: usize, request: ConnectRequest) {
+    pub(super) fn begin_connecting(&mut self, token: usize, request: ConnectRequest) {
         let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
         let Some(session) = self.session(token) else {
-            Target::Connect(request.result)
-                .fail(Error::peer("the session to the peer has just ended; it closed or died"));
-            return;
+            let error = Error::peer("the session to the peer has just ended; it closed or died");
+            return self.fail(&Target::Connect(request.result), error);
         };
         session.next_connection += 1;
         session.touch(now);
-        let connection = session.next_connection;
+        let route = Route { session: token, connection: session.next_connection };
         let setup = Setup { config: request.config, peer: session.peer_name(), deadline_ns };
         let handshake = request.network.connect(request.device, request.handle.nonce, setup);
-        let setting = Setting::new(handshake, Target::Connect(request.result), None);
-        session.connections.insert(connection, Connection::Setup(setting));
-        self.with_handshake(Route { session: token, connection }, |_| ());
+        self.setup_begins(route, Setting::new(handshake, Target::Connect(request.result), None));
+        self.with_handshake(route, |_| ());
     }
 
-    pub(super) fn handle_offer(&mut self, token: usize, connection: u32, offer: &Offer) {
+    /// Answers a peer's offer.
+    pub(super) fn begin_accepting(&mut self, token: usize, connection: u32, offer: &Offer, deadline_ns: u64) {
         let listener = super::lock(&self.listeners).get(&offer.nonce).cloned();
-        let (now, deadline_ns, lane_token) = (self.now_ns(), self.deadline_ns(), Token(random()));
+        let lane_token = Token(random());
         let same_network = self.is_inside_host(token);
         let route = Route { session: token, connection };
         let Some(session) = self.session(token) else {
             return;
         };
-        if session.peer().is_none() {
-            return;
-        }
         let refusal = if session.connections.contains_key(&connection) {
-            Some("the connection's number is in use already")
+            "the connection's number is in use already"
         } else if session.connections.len() >= MOST_CONNECTIONS {
-            Some("the session has 65536 connections, which is all that it can have")
-        } else if listener.is_none() {
-            Some("there is no such listener: it was closed, or the handle is from another run")
+            "the session has 65536 connections, which is all that it can have"
         } else {
-            None
+            "there is no such listener: it was closed, or the handle is from another run"
         };
-        match (listener, refusal) {
-            (Some(listener), None) => {
-                let setup = Setup { config: listener.config.clone(), peer: session.peer_name(), deadline_ns };
-                let handshake = listener.network.accept(listener.device, offer, same_network, lane_token, setup);
-                let setting = Setting::new(handshake, Target::Accept(listener), Some(lane_token));
-                session.connections.insert(connection, Connection::Setup(setting));
-                session.is_welcome(now);
-                self.lanes.insert(lane_token, route);
-                self.with_handshake(route, |_| ());
-            }
-            (_, refusal) => {
-                let reason = refusal.unwrap_or_default().to_owned();
-                let _ = self.send(route, Message::Refuse { fault: Fault::Protocol, reason });
-            }
-        }
+        let is_free = !session.connections.contains_key(&connection) && session.connections.len() < MOST_CONNECTIONS;
+        let Some(listener) = listener.filter(|_| is_free) else {
+            return self.refuse(route, refusal);
+        };
+        let setup = Setup { config: listener.config.clone(), peer: session.peer_name(), deadline_ns };
+        let handshake = listener.network.accept(listener.device, offer, same_network, lane_token, setup);
+        self.setup_begins(route, Setting::new(handshake, Target::Accept(listener), Some(lane_token)));
+        self.lanes.insert(lane_token, route);
+        self.with_handshake(route, |_| ());
     }
 
     /// The acceptor gave up on a connection that is up on this side, as when READY came too late for it.
@@ -169,6 +153,7 @@ impl Thread {
     /// Lets `act` do something with a connection's handshake, then carries out what the handshake wants. None when the
     /// connection is not being set up.
     pub(super) fn with_handshake<R>(&mut self, route: Route, act: impl FnOnce(&mut dyn Handshake) -> R) -> Option<R> {
+        self.setup_goes_on(route);
         let session = self.session(route.session)?;
         let Some(Connection::Setup(setting)) = session.connections.get_mut(&route.connection) else {
             return None;
@@ -199,15 +184,23 @@ impl Thread {
                     }
                 }
                 Some(Step::RailDropped { rail, reason }) => {
-                    log::warn(&format!("rail {rail} to {peer} is left out: {reason}"));
+                    let text = format!("rail {rail} to {peer} is left out: {reason}");
+                    match setting.target {
+                        Target::Connect(_) => log::warn(&text),
+                        // A peer of the other side's choice could have any number of them.
+                        Target::Accept(_) => {
+                            let now = self.now_ns();
+                            self.strangers.report(now, Kind::Rail, &text);
+                        }
+                    }
                 }
                 Some(Step::Ready(established)) => {
                     let open = Connection::Open { link: Arc::clone(&established.link), peer_said_bye: false };
                     let Some(Connection::Setup(setting)) = session.connections.insert(route.connection, open) else {
                         return;
                     };
-                    self.forget_lanes(&setting);
-                    if let Some(Ok((unwanted, route))) = setting.target.give(Ok((established, route))) {
+                    self.setup_ends(route, &setting);
+                    if let Some((unwanted, route)) = setting.target.give((established, route)) {
                         self.close(route, unwanted.end);
                     }
                     return;
@@ -221,14 +214,23 @@ impl Thread {
     pub(super) fn fail_setting(&mut self, route: Route, error: Error) {
         let removed = self.session(route.session).and_then(|session| session.connections.remove(&route.connection));
         if let Some(Connection::Setup(setting)) = removed {
-            self.forget_lanes(&setting);
-            setting.target.fail(error);
+            self.setup_ends(route, &setting);
+            self.fail(&setting.target, error);
         }
     }
 
-    pub(super) fn forget_lanes(&mut self, setting: &Setting) {
-        if let Some(token) = setting.token {
-            self.lanes.remove(&token);
+    /// Tells whoever waits for a connection that there will be none. `accept` does not wait for this one in particular: there
+    /// it is a line, for the connection that it does wait for may come yet.
+    pub(super) fn fail(&mut self, target: &Target, error: Error) {
+        match target {
+            // An error that nobody waits for concerns nobody.
+            Target::Connect(pending) => drop(pending.give(Err(error))),
+            Target::Accept(listener) if listener.is_open() => {
+                let now = self.now_ns();
+                let text = format!("a connection that a peer began was not set up, and accept waits on: {error}");
+                self.strangers.report(now, Kind::Setup, &text);
+            }
+            Target::Accept(_) => {}
         }
     }
 }

@@ -107,6 +107,12 @@ impl Thread {
         let Some(route) = self.lanes.get(&lane.token).copied() else {
             return self.stranger(Kind::Lane, address, "presented a token that no connection here awaits");
         };
+        let refused = |reason| format!("lane {} of rail {} was refused: {reason}", lane.lane, lane.rail);
+        match self.with_handshake(route, |handshake| handshake.awaits_lane(lane.rail, lane.lane)) {
+            Some(Ok(())) => {}
+            Some(Err(reason)) => return self.stranger(Kind::Lane, address, &refused(reason)),
+            None => return self.stranger(Kind::Lane, address, &refused("none is awaited yet, or any more".to_owned())),
+        }
         let inside_host = self.is_inside_host(route.session);
         let set = inbound.stream.set_congestion(&self.congestion, inside_host);
         // Eight bytes always fit into a fresh socket's buffer.
@@ -117,11 +123,7 @@ impl Thread {
         let socket = inbound.stream.into_socket();
         let taken = self.with_handshake(route, |handshake| handshake.handle_lane(lane.rail, lane.lane, socket));
         if let Some(Err(reason)) = taken {
-            self.stranger(
-                Kind::Lane,
-                address,
-                &format!("lane {} of rail {} was refused: {reason}", lane.lane, lane.rail),
-            );
+            self.stranger(Kind::Lane, address, &refused(reason));
         }
     }
 

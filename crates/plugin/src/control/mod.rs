@@ -11,6 +11,7 @@ mod linger;
 mod proof;
 mod reaching;
 mod sessions;
+mod setups;
 mod signals;
 mod strangers;
 mod stream;

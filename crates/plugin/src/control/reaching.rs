@@ -79,10 +79,11 @@ impl Thread {
             some => some.join("; "),
         };
         for request in reaching.waiting {
-            Target::Connect(request.result).fail(Error::peer(format!(
+            let error = Error::peer(format!(
                 "No local NIC found that reaches the peer: {failures}; check that both hosts have an address in a common \
                  network, that no firewall blocks TCP between them, and RAILWEAVE_OOB_IF"
-            )));
+            ));
+            self.fail(&Target::Connect(request.result), error);
         }
     }
 
@@ -109,7 +110,7 @@ impl Thread {
         }
         if let Some(reaching) = self.reaching.remove(&process) {
             for request in reaching.waiting {
-                Target::Connect(request.result).fail(Error::configuration(text));
+                self.fail(&Target::Connect(request.result), Error::configuration(text));
             }
         }
     }

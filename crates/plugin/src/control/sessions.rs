@@ -9,9 +9,10 @@ use railweave_transport::{
 };
 
 use super::Route;
-use super::connections::Connection;
+use super::connections::{Connection, Target};
 use super::heartbeat::Heartbeat;
 use super::proof::Expected;
+use super::setups::SessionSetups;
 use super::strangers::Kind;
 use super::stream::{Fill, Stream};
 use super::thread::{Entry, Thread};
@@ -63,6 +64,7 @@ pub(super) struct Session {
     /// The peer has asked whether this process is there.
     asked: bool,
     pub(super) heartbeat: Heartbeat,
+    pub(super) setups: SessionSetups,
     pub(super) connections: HashMap<u32, Connection>,
 }
 
@@ -87,6 +89,7 @@ impl Session {
             resting: false,
             asked: false,
             heartbeat,
+            setups: SessionSetups::default(),
             connections: HashMap::new(),
         }
     }
@@ -325,7 +328,7 @@ impl Thread {
             (Stage::Hello { .. }, Message::Hello(bytes)) => self.handle_hello(token, &bytes),
             (Stage::Proof { .. }, Message::Proof(proof)) => self.handle_proof(token, &proof),
             (Stage::Up(_), Message::Offer(offer)) if session.wanted.is_none() => {
-                self.handle_offer(token, frame.connection, &offer);
+                self.handle_offer(token, frame.connection, offer);
             }
             (Stage::Up(_), Message::Refuse { reason, .. }) if session.is_open(frame.connection) => {
                 self.handle_late_refusal(token, frame.connection, &reason);
@@ -437,13 +440,16 @@ impl Thread {
                 (false, _) => {}
             }
         }
+        let text = format!("the session to {peer} ended while a connection was set up: {why}");
+        for request in self.forget_waiting(&mut session.setups) {
+            self.fail(&Target::Connect(request.result), Error::peer(text.clone()));
+        }
         for (connection, state) in session.connections.drain() {
             let route = Route { session: token, connection };
             match state {
                 Connection::Setup(setting) => {
-                    self.forget_lanes(&setting);
-                    let text = format!("the session to {peer} ended while a connection was set up: {why}");
-                    setting.target.fail(Error::peer(text));
+                    self.setup_ends(route, &setting);
+                    self.fail(&setting.target, Error::peer(text.clone()));
                 }
                 Connection::Open { link, peer_said_bye: false } => {
                     let text = format!("{peer} is gone: {why}; look at that process's own log for the reason");

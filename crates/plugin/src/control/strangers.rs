@@ -15,6 +15,10 @@ pub(super) enum Kind {
     Key,
     /// A session that broke the protocol after its HELLO.
     Session,
+    /// A connection that a peer began and that did not come to be.
+    Setup,
+    /// A rail that a peer's connection does without.
+    Rail,
     /// A lane that nobody awaits.
     Lane,
 }

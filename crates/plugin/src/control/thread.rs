@@ -21,6 +21,7 @@ use super::lanes::{Inbound, LaneDial};
 use super::linger::{Lingering, Losing};
 use super::reaching::Reaching;
 use super::sessions::Session;
+use super::setups::Setups;
 use super::strangers::{Kind, Strangers};
 use super::worker::Worker;
 use super::{Command, ControlConfig, Listeners, Route};
@@ -119,6 +120,7 @@ pub(super) struct Thread {
     pub(super) lanes: HashMap<Token, Route>,
     pub(super) lingering: Vec<Lingering>,
     pub(super) losing: Vec<Losing>,
+    pub(super) setups: Setups,
     pub(super) strangers: Strangers,
     /// By their tokens.
     port_events: HashMap<usize, Arc<dyn EventSource>>,
@@ -176,6 +178,7 @@ impl Thread {
             lanes: HashMap::new(),
             lingering: Vec::new(),
             losing: Vec::new(),
+            setups: Setups::new(most_files),
             strangers: Strangers::default(),
             port_events,
             worker: None,
@@ -236,6 +239,7 @@ impl Thread {
             }
             self.take_handshakes();
             self.handle_deadlines();
+            self.begin_waiting();
             self.settle();
             self.give_memory_back();
             if self.stopping.is_some_and(|until| self.lingering.is_empty() || self.now_ns() >= until) {
@@ -387,7 +391,7 @@ impl Thread {
         let entries = self.deadlines.first().map(|(at, _)| at);
         let lingering = self.lingering.iter().map(|lingering| lingering.next_ns);
         let losing = self.losing.iter().map(|losing| losing.deadline_ns);
-        let again = self.accept_again_ns.into_iter().chain(self.read_again_ns);
+        let again = self.accept_again_ns.into_iter().chain(self.read_again_ns).chain(self.setups.again_ns);
         lingering.chain(losing).chain(entries).chain(self.stopping).chain(again).min()
     }
 

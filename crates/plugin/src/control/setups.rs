@@ -1,0 +1,249 @@
+//! How many connections are set up at once. Each costs memory before anything is proved of whoever began it, so both ends have
+//! a bound, and what is beyond it waits: connects of this process, and offers of its peers, whose sessions take turns.
+
+use std::collections::VecDeque;
+
+use railweave_fabric::Fault;
+use railweave_transport::{Error, Message, Offer};
+
+use super::agenda::Agenda;
+use super::connections::{Connection, Setting};
+use super::thread::Thread;
+use super::{ConnectRequest, Route};
+
+/// Connections that this process sets up at once on one session that it has opened.
+const MOST_OWN: usize = 512;
+
+/// Connections that a peer may have begun at once on one session. Twice what a peer of this version does.
+const MOST_ON_A_SESSION: usize = 1024;
+
+/// Connections that peers may set up at once in this process, and no more than a quarter of all descriptors.
+const MOST_AT_ONCE: usize = 1024;
+
+/// Offers that may wait in this process, and those of one session that may wait however many others do.
+const MOST_WAITING: usize = 131_072;
+const FEW_WAITING: usize = 16;
+
+/// Offers begun before others are looked at again.
+const MOST_BEGUN_AT_ONCE: usize = 64;
+
+/// When no set-up has ended for this long while offers wait, those whose peers have been silent for a second make room.
+const STALL_NS: u64 = 500_000_000;
+const SILENCE_NS: u64 = 1_000_000_000;
+const LOOK_NS: u64 = 50_000_000;
+
+/// An offer that waits for its turn.
+struct WaitingOffer {
+    connection: u32,
+    offer: Offer,
+    deadline_ns: u64,
+}
+
+/// What is being set up on one session, and what waits.
+#[derive(Default)]
+pub(super) struct SessionSetups {
+    under_way: usize,
+    requests: VecDeque<ConnectRequest>,
+    offers: VecDeque<WaitingOffer>,
+}
+
+/// What peers set up in this process.
+pub(super) struct Setups {
+    most: usize,
+    /// By when their peers were last heard of.
+    under_way: Agenda<Route>,
+    /// Offers that wait.
+    waiting: usize,
+    /// The sessions with such offers, each once, in turn.
+    turns: VecDeque<usize>,
+    /// Sessions with connects that wait and may go on.
+    connecting: Vec<usize>,
+    ended_ns: u64,
+    /// When to look again whether there is room.
+    pub(super) again_ns: Option<u64>,
+}
+
+impl Setups {
+    pub(super) fn new(most_files: u64) -> Self {
+        Self {
+            most: usize::try_from(most_files / 4).unwrap_or(usize::MAX).clamp(1, MOST_AT_ONCE),
+            under_way: Agenda::default(),
+            waiting: 0,
+            turns: VecDeque::new(),
+            connecting: Vec::new(),
+            ended_ns: 0,
+            again_ns: None,
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.under_way.len() < self.most
+    }
+}
+
+impl Thread {
+    /// Begins a connection on a session, or lets it wait for others.
+    pub(super) fn offer(&mut self, token: usize, request: ConnectRequest) {
+        match self.session(token) {
+            Some(session) if session.setups.under_way >= MOST_OWN => session.setups.requests.push_back(request),
+            _ => self.begin_connecting(token, request),
+        }
+    }
+
+    /// Takes a peer's offer: it is begun, waits, or is refused.
+    pub(super) fn handle_offer(&mut self, token: usize, connection: u32, offer: Offer) {
+        let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
+        let is_known = super::lock(&self.listeners).contains_key(&offer.nonce);
+        let crowded = self.setups.waiting >= MOST_WAITING;
+        let at_once = self.setups.has_room() && self.setups.turns.is_empty();
+        let Some(session) = self.session(token) else {
+            return;
+        };
+        let setups = &mut session.setups;
+        let refusal = if !is_known {
+            Some("there is no such listener: it was closed, or the handle is from another run")
+        } else if setups.under_way + setups.offers.len() >= MOST_ON_A_SESSION {
+            Some("1024 connections are being set up on this session, which is all that may be at once")
+        } else if crowded && setups.offers.len() >= FEW_WAITING {
+            Some("too many connections of all peers wait to be set up; begin fewer at once")
+        } else {
+            None
+        };
+        if let Some(reason) = refusal {
+            return self.refuse(Route { session: token, connection }, reason);
+        }
+        if at_once {
+            session.is_welcome(now);
+            return self.begin_accepting(token, connection, &offer, deadline_ns);
+        }
+        setups.offers.push_back(WaitingOffer { connection, offer, deadline_ns });
+        let is_first = setups.offers.len() == 1;
+        session.is_welcome(now);
+        self.setups.waiting += 1;
+        if is_first {
+            self.setups.turns.push_back(token);
+        }
+        self.setups.again_ns.get_or_insert(now);
+    }
+
+    pub(super) fn refuse(&mut self, route: Route, reason: &str) {
+        let _ = self.send(route, Message::Refuse { fault: Fault::Protocol, reason: reason.to_owned() });
+    }
+
+    /// Begins what waited, as far as there is room.
+    pub(super) fn begin_waiting(&mut self) {
+        for token in std::mem::take(&mut self.setups.connecting) {
+            while let Some(session) = self.session(token)
+                && session.setups.under_way < MOST_OWN
+                && let Some(request) = session.setups.requests.pop_front()
+            {
+                self.begin_connecting(token, request);
+            }
+        }
+        let now = self.now_ns();
+        if self.setups.again_ns.is_none_or(|at| now < at) {
+            return;
+        }
+        for _ in 0..MOST_BEGUN_AT_ONCE {
+            if !self.setups.has_room() {
+                break;
+            }
+            let Some(token) = self.setups.turns.pop_front() else {
+                break;
+            };
+            let Some(session) = self.session(token) else {
+                continue;
+            };
+            let Some(WaitingOffer { connection, offer, deadline_ns }) = session.setups.offers.pop_front() else {
+                continue;
+            };
+            let has_more = !session.setups.offers.is_empty();
+            self.setups.waiting -= 1;
+            if has_more {
+                self.setups.turns.push_back(token);
+            }
+            // Whoever made an older one has given up.
+            if now < deadline_ns {
+                self.begin_accepting(token, connection, &offer, deadline_ns);
+            }
+        }
+        self.setups.again_ns = None;
+        if self.setups.turns.is_empty() {
+            return;
+        }
+        if self.setups.has_room() {
+            self.setups.again_ns = Some(now);
+            return;
+        }
+        if self.setups.ended_ns + STALL_NS <= now {
+            self.make_room(now);
+        }
+        self.setups.again_ns = Some(now + LOOK_NS);
+    }
+
+    /// Gives up set-ups whose peers say nothing, as many as others wait.
+    fn make_room(&mut self, now: u64) {
+        for _ in 0..self.setups.waiting {
+            let Some((_, route)) = self.setups.under_way.first().filter(|(at, _)| at + SILENCE_NS <= now) else {
+                return;
+            };
+            let setting = self.session(route.session).and_then(|session| session.connections.get(&route.connection));
+            // The set-up worker has it: it is this process that makes the peer wait.
+            if matches!(setting, Some(Connection::Setup(setting)) if setting.handshake.is_none()) {
+                self.setups.under_way.set(route, Some(now));
+                continue;
+            }
+            let reason = "its set-up stood still while others waited to be set up";
+            self.setups.under_way.set(route, None);
+            self.refuse(route, reason);
+            let peer = self.session(route.session).map(|session| session.peer_name()).unwrap_or_default();
+            self.fail_setting(route, Error::peer(format!("{peer} says nothing more: {reason}")));
+        }
+    }
+
+    /// Keeps a connection that is being set up.
+    pub(super) fn setup_begins(&mut self, route: Route, setting: Setting) {
+        let now = self.now_ns();
+        let is_peers = setting.token.is_some();
+        if let Some(session) = self.session(route.session) {
+            session.setups.under_way += 1;
+            session.connections.insert(route.connection, Connection::Setup(setting));
+            if is_peers {
+                self.setups.under_way.set(route, Some(now));
+            }
+        }
+    }
+
+    /// A set-up has taken a step.
+    pub(super) fn setup_goes_on(&mut self, route: Route) {
+        if self.setups.under_way.contains(route) {
+            self.setups.under_way.set(route, Some(self.now_ns()));
+        }
+    }
+
+    /// A connection is no longer being set up: it is there, or will not be.
+    pub(super) fn setup_ends(&mut self, route: Route, setting: &Setting) {
+        let now = self.now_ns();
+        if let Some(token) = setting.token {
+            self.lanes.remove(&token);
+            self.setups.under_way.set(route, None);
+            self.setups.ended_ns = now;
+            if self.setups.again_ns.is_some() {
+                self.setups.again_ns = Some(now);
+            }
+        }
+        let Some(session) = self.session(route.session) else {
+            return;
+        };
+        session.setups.under_way -= 1;
+        if !session.setups.requests.is_empty() {
+            self.setups.connecting.push(route.session);
+        }
+    }
+
+    /// Forgets what waited on a session that is over.
+    pub(super) fn forget_waiting(&mut self, setups: &mut SessionSetups) -> VecDeque<ConnectRequest> {
+        self.setups.waiting -= setups.offers.len();
+        std::mem::take(&mut setups.requests)
+    }
+}
