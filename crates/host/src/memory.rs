@@ -1,8 +1,9 @@
-//! Memory to register: aligned to pages, never moved, zero at first.
+//! Memory to register: aligned, never moved, zero at first.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
+/// The smallest page of Linux. Where pages are larger, two pieces may lie on one.
 const PAGE_BYTES: usize = 4096;
 
 /// One piece of host memory for transfers.
@@ -18,7 +19,7 @@ unsafe impl Send for HostMemory {}
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
-    /// Allocates `bytes`, rounded up to whole pages, at least one.
+    /// Allocates `bytes`, rounded up to whole pages of 4096 bytes, at least one.
     ///
     /// # Panics
     /// When `bytes` is more than half of the address space.
