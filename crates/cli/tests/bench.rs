@@ -30,8 +30,15 @@ fn results(arguments: &[&str]) -> Value {
 
 fn results_of(command: &mut Command) -> Value {
     let output = command.arg("--json").output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    succeeded(&output);
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Panics with what a program said unless it succeeded.
+fn succeeded(output: &Output) {
+    if !output.status.success() {
+        railweave_patience::fail(output.status, &String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 /// The one line on standard error of a run that has to fail.
@@ -129,8 +136,8 @@ fn a_message_costs_one_work_request_on_each_active_rail_and_one_cts_and_nothing_
 #[test]
 fn what_each_device_had_to_do_is_shown_in_a_table_too() {
     let output = over_the_stand_in().args(["--weights", "4,1"]).output().unwrap();
+    succeeded(&output);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let row = |device: &str| {
         let found = text.lines().find(|line| line.starts_with(&format!("│ {device} ")));
         let cells = found.unwrap_or_else(|| panic!("{text}")).split(['┆', '│']).map(str::trim);

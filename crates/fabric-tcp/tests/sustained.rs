@@ -4,7 +4,6 @@ mod pairs;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use pairs::{IPV4, Loopback};
 use railweave_fabric::conformance::{End, Harness, Pair};
@@ -13,6 +12,7 @@ use railweave_fabric::{
     WorkId, Write,
 };
 use railweave_fabric_tcp::{Tcp, TcpConfig};
+use railweave_patience::{Deadline, LIMIT};
 
 const LANES: u8 = 2;
 const SPEC: RailSpec =
@@ -29,7 +29,7 @@ fn drive(mut end: End<Tcp>, source: &Arc<Region>, target: RemoteSlice, taken: &A
     let (mut posted, mut sent, mut received) = (0, 0, 0);
     let mut bytes = 0u64;
     let mut out = [Completion::EMPTY; 8];
-    let start = Instant::now();
+    let deadline = Deadline::new(2 * LIMIT);
     while sent < MESSAGES || received < MESSAGES {
         // Never more than the peer has receives for: a CTS would say so.
         while posted < MESSAGES && posted - peer_took.load(Ordering::Acquire) < 32 {
@@ -65,7 +65,7 @@ fn drive(mut end: End<Tcp>, source: &Arc<Region>, target: RemoteSlice, taken: &A
             }
         }
         if count == 0 {
-            assert!(start.elapsed() < Duration::from_secs(60), "{sent} sent, {received} received of {MESSAGES}");
+            deadline.check(format_args!("{sent} sent, {received} received of {MESSAGES}"));
             std::thread::yield_now();
         }
     }

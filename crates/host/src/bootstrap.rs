@@ -356,6 +356,12 @@ impl From<io::Error> for BootstrapError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use railweave_patience::until;
+
+    /// The next event, which must come.
+    fn next(relay: &mut Relay) -> Event {
+        until("an event", || relay.next_event(Duration::from_secs(1)))
+    }
 
     fn pairs(count: usize) -> (Vec<UnixStream>, Vec<UnixStream>) {
         (0..count).map(|_| UnixStream::pair().unwrap()).unzip()
@@ -379,7 +385,7 @@ mod tests {
                     link.report(&[7]).unwrap();
                 });
             }
-            let mut events: Vec<_> = std::iter::from_fn(|| relay.next_event(Duration::from_secs(20))).take(6).collect();
+            let mut events: Vec<_> = (0..6).map(|_| next(&mut relay)).collect();
             events.sort_by_key(|event| format!("{event:?}"));
             assert_eq!(events[..3], [0, 1, 2].map(|rank| Event::Closed { rank }));
             assert_eq!(events[3..], [0, 1, 2].map(|rank| Event::Report { rank, body: vec![7] }));
@@ -395,16 +401,14 @@ mod tests {
             let abort = link.abort_flag();
             let waits = thread::spawn(move || (link.barrier().unwrap_err(), link));
             drop(theirs);
-            assert_eq!(relay.next_event(Duration::from_secs(20)), Some(Event::Closed { rank: 1 }));
+            assert_eq!(next(&mut relay), Event::Closed { rank: 1 });
             if gone {
                 drop(relay);
             } else {
                 relay.abort("rank 1 is dead");
             }
             let (error, link) = waits.join().unwrap();
-            while !abort.load(Ordering::Relaxed) {
-                thread::yield_now();
-            }
+            until("the word to stop", || abort.load(Ordering::Relaxed).then_some(()));
             assert_eq!(link.orphaned_flag().load(Ordering::Relaxed), gone);
             match error {
                 BootstrapError::Aborted { reason } => assert!(!gone && reason == "rank 1 is dead"),
@@ -419,7 +423,7 @@ mod tests {
         let mut relay = Relay::start(ours, b"").unwrap();
         assert_eq!(relay.next_event(Duration::from_millis(20)), None);
         (&theirs[0]).write_all(&[GATHER, 0xff, 0xff, 0xff, 0xff]).unwrap();
-        assert_eq!(relay.next_event(Duration::from_secs(20)), Some(Event::Closed { rank: 0 }));
+        assert_eq!(next(&mut relay), Event::Closed { rank: 0 });
         assert_eq!(unpack(&[1, 0, 0, 0], 1), None);
         assert_eq!(unpack(&[1, 0, 0, 0, 9, 9], 1), None);
         assert_eq!(unpack(&pack([vec![1], vec![]].into_iter()), 2), Some(vec![vec![1], vec![]]));

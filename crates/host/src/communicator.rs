@@ -11,6 +11,7 @@ use crate::patience::Patience;
 use crate::plan::{Place, Plan, Ring, chunks};
 use crate::progress::{Buffers, ELEMENT_BYTES, run};
 use railweave_abi::net::HANDLE_MAX_BYTES;
+use railweave_patience::RAN_OUT;
 use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -390,7 +391,8 @@ pub enum CommunicatorError {
     Bootstrap(#[from] BootstrapError),
     /// Nothing moved for too long.
     #[error(
-        "rank {rank} made no progress for {seconds} s: {stuck}; check that the peer is alive and that no firewall stands between, or allow more time"
+        "{}{stuck} after {seconds} s without progress of rank {rank}; check that the peer is alive and that no firewall stands between, or allow more time",
+        RAN_OUT
     )]
     Stalled {
         /// The rank that waits.

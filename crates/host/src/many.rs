@@ -251,6 +251,7 @@ fn ticks(stat: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use railweave_patience::until;
 
     #[test]
     fn the_kernels_two_ways_to_tell_a_threads_time_are_read() {
@@ -269,14 +270,10 @@ mod tests {
         let worker = thread::Builder::new().name("worker".to_owned());
         let worker = worker
             .spawn(move || {
-                let begin = Instant::now();
-                while begin.elapsed() < Duration::from_millis(100) {
-                    std::hint::spin_loop();
-                }
-                times("worker")
+                until("20 ms of a processor", || times("worker").filter(|ran| *ran >= Duration::from_millis(20)))
             })
             .unwrap();
-        let worked = worker.join().unwrap().unwrap();
+        let worked = worker.join().unwrap();
         let slept = thread_times().into_iter().find(|(_, name, _)| name == "sleeper").unwrap().2;
         drop(give);
         let _ = sleeper.join();

@@ -2,6 +2,7 @@
 //! parent by more than a moment.
 
 use crate::bootstrap::{BootstrapError, Event, Link, Relay};
+use railweave_patience::RAN_OUT;
 use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -62,7 +63,11 @@ impl Ranks {
             match self.relay.next_event(wait) {
                 Some(Event::Report { rank, body }) => on_report(rank, &body),
                 Some(Event::Failed { rank, reason }) => {
-                    let order = if stopping.is_some() { CONSEQUENCE } else { OWN_ERROR };
+                    let order = match stopping {
+                        Some(_) => CONSEQUENCE,
+                        None if reason.starts_with(RAN_OUT) => OUT_OF_TIME,
+                        None => OWN_ERROR,
+                    };
                     reasons[rank].get_or_insert(Reason { order, text: format!("rank {rank}: {reason}") });
                 }
                 Some(Event::Closed { rank }) => open[rank] = false,
@@ -136,7 +141,7 @@ fn end(child: &mut Child) -> Option<ExitStatus> {
 /// How one rank failed.
 #[derive(Clone, Debug)]
 struct Reason {
-    /// Sorts the likely cause first: one of the three constants below.
+    /// Sorts the likely cause first: one of the constants below.
     order: u8,
     text: String,
 }
@@ -145,8 +150,10 @@ struct Reason {
 const SIGNAL: u8 = 0;
 /// An error that the rank found by itself.
 const OWN_ERROR: u8 = 1;
+/// It waited too long, which another rank's error may be the cause of.
+const OUT_OF_TIME: u8 = 2;
 /// An error after all ranks were told to stop.
-const CONSEQUENCE: u8 = 2;
+const CONSEQUENCE: u8 = 3;
 
 /// The reason of a rank that ended by itself, unless it ended well.
 fn bad_end(rank: usize, status: Option<ExitStatus>, reason: Option<Reason>) -> Option<Reason> {

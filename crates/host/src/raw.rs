@@ -3,6 +3,7 @@
 
 use crate::bench::{Bandwidth, Times, for_a_time, gather_numbers};
 use crate::bootstrap::{BootstrapError, Link};
+use railweave_patience::RAN_OUT;
 use socket2::SockRef;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -69,7 +70,7 @@ impl std::fmt::Display for RawError {
             Self::Bootstrap(error) => error.fmt(f),
             Self::Socket { what, error } => write!(f, "raw sockets: {what}: {error}; check the rails' addresses"),
             Self::Stalled(what) => {
-                write!(f, "raw sockets: {what} did not go on; look whether the other rank still runs")
+                write!(f, "{RAN_OUT}raw sockets: {what} did not go on; look whether the other rank still runs")
             }
         }
     }

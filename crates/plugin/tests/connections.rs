@@ -5,12 +5,11 @@ mod common;
 
 use common::{
     Buffer, Pair, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each, heap_bytes, listen, load,
-    noise, start, until, until_within, warnings, with_peer,
+    noise, start, until, until_freed, warnings, with_peer,
 };
 use railweave_host::LoadedNet;
 use railweave_host::net::{Comm, Handle, NetApi, Request};
 use std::io::{Read, Write};
-use std::time::Duration;
 
 /// Connections of a process with another one; fewer where a tool slows everything down.
 fn many() -> usize {
@@ -75,7 +74,7 @@ fn hundreds_of_connections_are_set_up_at_once_over_one_session_and_each_carries_
             recvs.into_iter().for_each(|recv| net.close_recv(recv).unwrap());
             listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
             peer.link.write_all(&[1]).unwrap();
-            until("every lane is closed", || (descriptors() == before).then_some(()));
+            until_freed("every lane is closed", || descriptors() == before);
             net.close_recv(first_recv).unwrap();
             peer.wait();
             assert_eq!(warnings(), Vec::<String>::new());
@@ -114,7 +113,7 @@ fn hundreds_of_connections_are_set_up_at_once_over_one_session_and_each_carries_
             });
             sends.into_iter().for_each(|send| net.close_send(send).unwrap());
             link.read_exact(&mut [0]).unwrap();
-            until("every lane is closed", || (descriptors() == before).then_some(()));
+            until_freed("every lane is closed", || descriptors() == before);
             net.close_send(first).unwrap();
             assert_eq!(warnings(), Vec::<String>::new());
         },
@@ -200,16 +199,16 @@ fn a_set_up_that_is_abandoned_at_any_step_is_freed_with_its_context_while_others
             };
             (0..times() / 5).for_each(round);
             let session_to_nobody = usize::from(matches!(at, AbandonedAt::ConnectToNobody));
-            until("descriptors are closed", || (descriptors() <= before + session_to_nobody).then_some(()));
+            until_freed("descriptors are closed", || descriptors() <= before + session_to_nobody);
             let heap = heap_bytes();
             (20..20 + times()).for_each(round);
-            until("descriptors are closed", || (descriptors() <= before + session_to_nobody).then_some(()));
+            until_freed("descriptors are closed", || descriptors() <= before + session_to_nobody);
             assert_eq!(control_threads(), 1);
             let limit = heap + SLACK_BYTES;
-            until("memory is freed", || (heap_bytes() <= limit).then_some(()));
+            until_freed("memory is freed", || heap_bytes() <= limit);
             pair.close();
             other.finalize().unwrap();
-            until_within(Duration::from_secs(10), "all is closed", || (control_threads() == 0).then_some(()));
+            until_freed("all is closed", || control_threads() == 0);
             assert_eq!(warnings(), Vec::<String>::new());
         },
     );
@@ -227,10 +226,10 @@ fn a_connection_that_comes_and_goes_leaves_no_memory() {
         };
         (0..times() / 4).for_each(round);
         let before = descriptors();
-        until("closed connections are over", || (descriptors() <= before).then_some(()));
+        until_freed("closed connections are over", || descriptors() <= before);
         let heap = heap_bytes();
         (30..30 + 2 * times()).for_each(round);
-        until("memory is freed", || (heap_bytes() <= heap + SLACK_BYTES).then_some(()));
+        until_freed("memory is freed", || heap_bytes() <= heap + SLACK_BYTES);
         keep.exchange(1, 1000);
         keep.close();
         assert_eq!(warnings(), Vec::<String>::new());
@@ -247,7 +246,7 @@ fn a_connect_that_nobody_answers_fails_at_its_deadline_and_is_freed() {
         let mut handle = common::Stranger::handle(silent.local_addr().unwrap());
         let error = until("connect", || net.connect(0, &mut handle).map(|_| None).unwrap_or_else(Some));
         assert!(error.to_string().contains("ncclRemoteError"), "{error}");
-        until("its socket closes", || (descriptors() == before).then_some(()));
+        until_freed("its socket closes", || descriptors() == before);
         assert_eq!((warnings().len(), common::warnings_with(&["connect: ", "Handshake timeout"]).len()), (1, 1));
         keep.exchange(1, 1000);
     });

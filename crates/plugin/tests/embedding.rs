@@ -5,7 +5,7 @@ mod common;
 
 use common::{
     Buffer, ONE_RAIL, Pair, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each, in_namespace,
-    info_lines, listen, load, noise, start, until, warnings, warnings_with, with_peer,
+    info_lines, listen, load, noise, start, until, until_freed, warnings, warnings_with, with_peer,
 };
 use railweave_host::net::{Comm, Handle, NetApi};
 use std::fs;
@@ -125,7 +125,7 @@ fn an_unloaded_library_is_loaded_again_and_works_in_the_oldest_and_the_newest_ve
                 // the same one in the next round.
                 let kept = usize::from(*version < 11);
                 assert_eq!(control_threads(), kept);
-                until("sessions without connections close", || (descriptors() == nothing + 3 * kept).then_some(()));
+                until_freed("sessions without connections close", || descriptors() == nothing + 3 * kept);
             }
             assert_eq!(warnings(), Vec::<String>::new());
         },

@@ -4,7 +4,8 @@
 mod common;
 
 use common::{
-    Pair, Stranger, TWO_RAILS, accept, connect, descriptors, each, heap_bytes, listen, start, until, warnings,
+    Pair, Stranger, TWO_RAILS, accept, connect, descriptors, each, heap_bytes, listen, start, until, until_freed,
+    warnings,
 };
 use hmac::{Hmac, KeyInit, Mac};
 use railweave_host::LoadedNet;
@@ -505,11 +506,11 @@ fn whatever_a_stranger_does_is_one_line_little_memory_and_over_and_nobody_else_n
             let begin = Instant::now();
             until("its lines", || (warnings().len() >= case.lines).then_some(()));
             // Its sockets are closed on our side, though it holds its own.
-            until("its sockets are closed", || (descriptors() <= files + held.len()).then_some(()));
+            until_freed("its sockets are closed", || descriptors() <= files + held.len());
             let freed = begin.elapsed();
             let most = PEAK.load(Ordering::Relaxed).saturating_sub(heap);
             drop(held);
-            until("its memory is freed", || (heap_bytes() <= heap + SLACK_BYTES).then_some(()));
+            until_freed("its memory is freed", || heap_bytes() <= heap + SLACK_BYTES);
             pair.exchange(2, 100_000);
             let (send, recv) = (connect(&net, 0, &handle), accept(&net, &listening));
             Pair { from: &net, to: &net, send, recv }.exchange(3, 1000);

@@ -5,7 +5,7 @@ mod common;
 use common::{
     Pair, Stranger, TWO_RAILS, accept, alone, connect, descriptors, each, listen, noise, start, until, until_within,
 };
-use common::{warnings, warnings_with, with_peer};
+use common::{until_freed, warnings, warnings_with, with_peer};
 use railweave_abi::NcclResult;
 use railweave_host::net::{Comm, Handle, NetApi, Request, SendComm};
 use railweave_host::{LoadedNet, NetError};
@@ -79,7 +79,7 @@ fn whoever_does_not_speak_the_protocol_is_named_once_and_dropped() {
             until("its line", || (warnings().len() > number).then_some(()));
             assert_eq!(warnings_with(&[&address, words]).len(), 1);
             drop(stranger);
-            until("its socket closes", || (descriptors() == before).then_some(()));
+            until_freed("its socket closes", || descriptors() == before);
         }
         // Whoever only looks whether the port is open is not worth a line.
         drop(Stranger::dial(&handle));
@@ -135,7 +135,7 @@ fn a_peer_that_closes_half_way_leaves_nothing_and_disturbs_nobody() {
                     until("the line", || (warnings_with(&words).len() == round).then_some(()));
                     assert!(net.accept(&listen).unwrap().is_none());
                 }
-                until("all is freed", || (descriptors() == before).then_some(()));
+                until_freed("all is freed", || descriptors() == before);
                 pair.exchange(1, 100_000);
             }
             let (send, recv) = (connect(&net, 0, &handle), accept(&net, &listen));
@@ -150,7 +150,7 @@ fn a_peer_that_stops_half_way_without_closing_is_given_up_in_time() {
     let all = [Until::Preface, Until::Offer, Until::Lanes];
     each(
         &all,
-        |_| vec![TWO_RAILS, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "300ms")],
+        |_| vec![TWO_RAILS, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "2s")],
         |end| {
             let (_plugin, net) = start();
             let (listen, handle) = listen(&net, 0);
@@ -208,7 +208,8 @@ fn meet<'a>(net: &'a LoadedNet, link: &mut UnixStream) -> Ends<'a> {
 /// Tests a request until it fails, which it must.
 fn failure(net: &LoadedNet, request: &Request) -> NcclResult {
     // SAFETY: the request is not done, and its buffers stay.
-    let error = until_within(Duration::from_secs(10), "the failure", || match unsafe { net.test(request, None) } {
+    // Earlier than by silence, where nothing else is set.
+    let error = until_within(Duration::from_secs(25), "the failure", || match unsafe { net.test(request, None) } {
         Ok(done) => {
             assert!(!done, "it cannot be done");
             None
@@ -266,7 +267,7 @@ fn a_peer_that_is_killed_fails_what_is_under_way_and_is_named() {
 #[test]
 fn a_peer_that_is_killed_while_a_child_of_it_lives_is_missed_in_time() {
     with_peer(
-        &[TWO_RAILS, ("RAILWEAVE_PEER_TIMEOUT", "1")],
+        &[TWO_RAILS, ("RAILWEAVE_PEER_TIMEOUT", "3")],
         &[],
         |mut peer| {
             let (_plugin, net) = start();
@@ -287,7 +288,7 @@ fn a_peer_that_is_killed_while_a_child_of_it_lives_is_missed_in_time() {
             // The child still holds every socket: it is the silence that told.
             assert_eq!(signal(child, 0), 0);
             let name = format!("(pid {parent})");
-            let words = ["test: ", &name, "has been silent for", "RAILWEAVE_PEER_TIMEOUT (1 s)"];
+            let words = ["test: ", &name, "has been silent for", "RAILWEAVE_PEER_TIMEOUT (3 s)"];
             assert_eq!((warnings().len(), warnings_with(&words).len()), (2, 2), "{:?}", warnings());
             own.exchange(2, 100_000);
             finish(ends);
@@ -326,9 +327,9 @@ fn signal(pid: u32, number: libc::c_int) -> libc::c_int {
 
 #[test]
 fn a_peer_that_is_quiet_or_makes_no_progress_for_longer_than_its_time_stays() {
-    const LONG: Duration = Duration::from_millis(2500);
+    const LONG: Duration = Duration::from_millis(6500);
     with_peer(
-        &[TWO_RAILS, ("RAILWEAVE_PEER_TIMEOUT", "1")],
+        &[TWO_RAILS, ("RAILWEAVE_PEER_TIMEOUT", "3")],
         &[],
         |mut peer| {
             let (_plugin, net) = start();
@@ -367,7 +368,7 @@ fn a_peer_that_is_quiet_or_makes_no_progress_for_longer_than_its_time_stays() {
 #[test]
 fn a_peer_that_is_stopped_for_less_than_its_time_stays_and_one_that_is_stopped_for_longer_is_missed() {
     with_peer(
-        &[TWO_RAILS, ("RAILWEAVE_PEER_TIMEOUT", "4")],
+        &[TWO_RAILS, ("RAILWEAVE_PEER_TIMEOUT", "6")],
         &[],
         |mut peer| {
             let (_plugin, net) = start();
@@ -573,7 +574,7 @@ fn a_listening_peer_that_closes_half_way_fails_connect_and_nothing_else() {
             let error = until("connect", || net.connect(0, &mut handle).map(|_| None).unwrap_or_else(Some));
             assert!(error.to_string().contains("ncclRemoteError"), "{error}");
             assert_eq!((warnings().len(), warnings_with(&["connect: ", "127.0.0.1:"]).len()), (1, 1));
-            until("all is freed", || (descriptors() == before).then_some(()));
+            until_freed("all is freed", || descriptors() == before);
             pair.exchange(1, 100_000);
         },
     );

@@ -181,7 +181,7 @@ fn settings_that_only_tune_change_no_byte() {
         ("RAILWEAVE_TCP_CONGESTION", "reno"),
         ("RAILWEAVE_TRAFFIC_CLASS", "96"),
         ("RAILWEAVE_SPLIT_MIN", "0"),
-        ("RAILWEAVE_PEER_TIMEOUT", "1"),
+        ("RAILWEAVE_PEER_TIMEOUT", "5"),
         ("RAILWEAVE_HANDSHAKE_TIMEOUT", "3600"),
         ("RAILWEAVE_OOB_IF", "lo"),
         ("RAILWEAVE_FABRIC", "tcp"),

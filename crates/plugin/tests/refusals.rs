@@ -220,7 +220,7 @@ fn a_handle_that_is_none_makes_connect_fail_at_once() {
 
 #[test]
 fn a_handle_that_leads_nowhere_makes_connect_fail_with_what_to_check() {
-    alone(&[TWO_RAILS, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "500ms")], || {
+    alone(&[TWO_RAILS, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "3s")], || {
         let (_plugin, net) = start();
         let (_listen, good) = listen(&net, 0);
         let mut closed_port = good.clone();

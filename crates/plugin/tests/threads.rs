@@ -7,7 +7,9 @@
 
 mod common;
 
-use common::{Random, TWO_RAILS, control_threads, descriptors, each, listen, load, until, until_within, warnings};
+use common::{
+    Random, TWO_RAILS, control_threads, descriptors, each, listen, load, until, until_freed, until_within, warnings,
+};
 use railweave_host::LoadedNet;
 use railweave_host::memory::HostMemory;
 use railweave_host::net::{Comm, Handle, ListenComm, NetApi, Part, RecvComm, Registration, Request, SendComm};
@@ -303,7 +305,7 @@ fn service_and_progress_threads_of_many_communicators_work_beside_each_other_in_
             }
             // With its port, its poll and its waker.
             let kept = if *version >= 11 { nothing } else { nothing + 3 };
-            until("sessions without connections close", || (descriptors() == kept).then_some(()));
+            until_freed("sessions without connections close", || descriptors() == kept);
             assert_eq!(warnings(), Vec::<String>::new());
         },
     );

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use railweave_patience::RAN_OUT;
+
 use super::{End, Harness};
 use crate::{
     Access, Completion, Domain, Fabric, LocalSlice, Memory, PostError, Rail, RailError, RailSpec, Region, Registration,
@@ -42,7 +44,13 @@ impl<'h, H: Harness> Bench<'h, H> {
             }
             self.step();
         }
-        panic!("waited in vain for: {what}\nnear: {:?}\nfar: {:?}", self.near.log, self.far.log);
+        self.give_up(what)
+    }
+
+    /// Something never came.
+    fn give_up(&self, what: &str) -> ! {
+        let polls = self.harness.patience();
+        panic!("{RAN_OUT}{what} after {polls} polls\nnear: {:?}\nfar: {:?}", self.near.log, self.far.log);
     }
 
     /// Polls both ends until everything has happened.
@@ -61,7 +69,7 @@ impl<'h, H: Harness> Bench<'h, H> {
             self.near.poll();
             self.harness.settle();
         }
-        panic!("waited in vain for: {what}\nnear: {:?}\nfar: {:?}", self.near.log, self.far.log);
+        self.give_up(what)
     }
 
     /// Polls the near end only until everything that it can do alone has happened.

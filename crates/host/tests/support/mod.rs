@@ -7,6 +7,7 @@ use railweave_host::net::{
     Comm, Handle, ListenComm, MAX_PARTS, NetApi, NetError, Part, Properties, RecvComm, Registration, Request, SendComm,
 };
 use railweave_host::{Communicator, CommunicatorError};
+use railweave_patience::until;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
 use std::os::unix::net::UnixStream;
@@ -297,31 +298,34 @@ pub(crate) fn with_ranks(
     let world = Arc::new(World { faults, ..World::default() });
     let (ours, theirs): (Vec<_>, Vec<_>) = (0..ranks).map(|_| UnixStream::pair().unwrap()).unzip();
     let mut relay = Relay::start(ours, b"").unwrap();
-    let rank = |stream: UnixStream| -> Result<(), String> {
+    let failed = AtomicBool::new(false);
+    let play = |link: &mut Link| -> Result<(), String> {
         let text = |error: CommunicatorError| error.to_string();
-        let mut link = Link::open(stream).unwrap();
         let net = Loopback(Arc::clone(&world));
-        let settings = Settings { devices: (0..devices).collect(), mode, stall: Duration::from_secs(1) };
-        let mut communicator = Communicator::connect(&net, &mut link, settings).map_err(text)?;
+        // Only where something is lost has anybody to wait for so long.
+        let stall = Duration::from_secs(if faults.lose_from.is_some() { 2 } else { 60 });
+        let settings = Settings { devices: (0..devices).collect(), mode, stall };
+        let mut communicator = Communicator::connect(&net, link, settings).map_err(text)?;
         body(&mut communicator)?;
         // Connections close when all are done; here a close ends the wire for both sides.
         link.barrier().map_err(|error| error.to_string())?;
         communicator.close().map_err(text)
     };
+    let rank = |stream: UnixStream| -> Result<(), String> {
+        let mut link = Link::open(stream).unwrap();
+        let result = play(&mut link);
+        // Before the link closes, so that whoever sees that end knows how this rank ended.
+        failed.fetch_or(result.is_err(), SeqCst);
+        result
+    };
     let results = thread::scope(|scope| {
         let threads: Vec<_> = theirs.into_iter().map(|stream| scope.spawn(|| rank(stream))).collect();
-        let mut closed = 0;
-        while closed < ranks {
-            match relay.next_event(Duration::from_secs(30)) {
-                Some(Event::Closed { .. }) => {
-                    closed += 1;
-                    // A rank that failed is not at the barrier; the others must not wait for it.
-                    if threads.iter().any(thread::ScopedJoinHandle::is_finished) && closed < ranks {
-                        thread::sleep(Duration::from_millis(50));
-                        relay.abort("a rank is gone");
-                    }
-                }
-                event => panic!("unexpected: {event:?}"),
+        for _ in 0..ranks {
+            let event = until("the end of a rank", || relay.next_event(Duration::from_secs(1)));
+            assert!(matches!(event, Event::Closed { .. }), "unexpected: {event:?}");
+            if failed.load(SeqCst) {
+                // A rank that failed is not at the barrier; the others must not wait for it.
+                relay.abort("a rank is gone");
             }
         }
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()

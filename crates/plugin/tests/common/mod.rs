@@ -18,22 +18,18 @@ pub(crate) use logs::{info_lines, warnings, warnings_with};
 pub(crate) use namespace::{in_namespace, ip};
 pub(crate) use pair::{Pair, Received, accept, connect, listen};
 pub(crate) use process::{Peer, alone, each, with_peer};
+pub(crate) use railweave_patience::{in_time, until, until_freed, until_within};
 pub(crate) use random::{Random, noise};
 pub(crate) use stranger::Stranger;
 
 use railweave_host::{LoadedNet, Plugin};
 use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
 
 /// Two rails between a process and itself, or another on this machine.
 pub(crate) const TWO_RAILS: (&str, &str) = ("RAILWEAVE_RAILS", "127.0.0.1/32,127.0.0.2/32");
 
 /// One rail.
 pub(crate) const ONE_RAIL: (&str, &str) = ("RAILWEAVE_RAILS", "127.0.0.1/32");
-
-/// How long anything that is polled for may take. Far beyond what it takes: nothing is measured by it.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The library under test: what RAILWEAVE_TEST_LIB names, else the one that cargo built for these very tests.
 pub(crate) fn library() -> PathBuf {
@@ -62,29 +58,6 @@ pub(crate) fn start() -> (Plugin, LoadedNet) {
     let plugin = load(None);
     let net = plugin.init(1, None).expect("init succeeds");
     (plugin, net)
-}
-
-/// Polls until there is an answer.
-pub(crate) fn until<T>(what: &str, poll: impl FnMut() -> Option<T>) -> T {
-    until_within(PATIENCE, what, poll)
-}
-
-/// How much longer than usual everything may take: `cargo xtask stress` says so where a tool slows everything down.
-fn patience_factor() -> u32 {
-    std::env::var("RAILWEAVE_TEST_PATIENCE").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
-}
-
-/// Polls until there is an answer, for at most so long.
-pub(crate) fn until_within<T>(limit: Duration, what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
-    let limit = limit * patience_factor();
-    let begin = Instant::now();
-    loop {
-        if let Some(answer) = poll() {
-            return answer;
-        }
-        assert!(begin.elapsed() < limit, "waited {} s for this: {what}", limit.as_secs());
-        thread::yield_now();
-    }
 }
 
 /// Descriptors that this process has open.

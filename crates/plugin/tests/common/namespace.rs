@@ -1,5 +1,6 @@
 //! Scenarios in namespaces of their own, in which any user is root: a network to build and break, or other process ids.
 
+use super::process::TESTS_FAILED;
 use std::env;
 use std::process::Command;
 
@@ -23,7 +24,9 @@ pub(crate) fn in_namespace(kind: &str, body: impl FnOnce()) {
     }
     let own = env::current_exe().expect("a test knows its own program");
     let status = unshare().arg(own).args(env::args_os().skip(1)).env(INSIDE, "1").status().expect("unshare runs");
-    assert!(status.success(), "in its namespace: {status}");
+    // Why a test failed there is in the same output.
+    let followed = if status.code() == Some(TESTS_FAILED) { railweave_patience::FOLLOWED } else { "" };
+    assert!(status.success(), "{followed}in its namespace: {status}");
 }
 
 /// Runs ip(8) with these words; whether it succeeded.

@@ -19,8 +19,11 @@ const PEER: &str = "peer";
 /// What a scenario says at its end, so that a program that ran no test at all is not taken for one that succeeded.
 const OVER: &str = "the scenario came to its end";
 
-/// After this long a scenario is killed.
-const LIMIT: Duration = Duration::from_secs(120);
+/// How a test program ends by itself of which a test failed.
+pub(super) const TESTS_FAILED: i32 = 101;
+
+/// After this long a scenario is killed: longer than anything in it waits.
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Runs a scenario in a process of its own, with these settings and no others of Railweave's or NCCL's.
 pub(crate) fn alone<F: Fn()>(settings: &[(&str, &str)], body: F) {
@@ -73,14 +76,18 @@ fn watch(name: &str, case: usize, command: &mut Command) {
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let (give, output) = mpsc::channel();
     thread::spawn(move || give.send(read_all(reader)));
-    let limit = LIMIT * super::patience_factor();
+    let limit = LIMIT * railweave_patience::factor();
     let status = end(&mut child, limit);
     kill_group(&child);
     let _ = child.wait();
-    let output = output.recv_timeout(Duration::from_secs(10)).unwrap_or_else(|_| "(its output never ended)".to_owned());
-    let ending = status.map_or_else(|| format!("was killed after {} s", limit.as_secs()), |status| status.to_string());
-    let well = status.is_some_and(|status| status.success()) && output.contains(OVER);
-    assert!(well, "{name}, case {case}: {ending}; it said:\n{output}");
+    let output = output.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| "(its output never ended)".to_owned());
+    let Some(status) = status else {
+        panic!("{}; it said:\n{output}", railweave_patience::sentence(format_args!("{name}, case {case}"), limit));
+    };
+    if status.code() == Some(TESTS_FAILED) {
+        railweave_patience::fail(format_args!("{name}, case {case}: {status}"), &output);
+    }
+    assert!(status.success() && output.contains(OVER), "{name}, case {case}: {status}; it said:\n{output}");
 }
 
 fn read_all(mut reader: PipeReader) -> String {
@@ -159,8 +166,12 @@ impl Peer {
 
     /// Waits for the peer to end well.
     pub(crate) fn wait(&mut self) {
-        let status = end(&mut self.child, LIMIT * super::patience_factor()).expect("the peer ends in time");
-        assert!(status.success(), "the peer ended with {status}");
+        let limit = LIMIT * railweave_patience::factor();
+        let status = end(&mut self.child, limit);
+        let status = status.unwrap_or_else(|| panic!("{}", railweave_patience::sentence("the end of the peer", limit)));
+        // Why it failed is in the same output.
+        let followed = if status.code() == Some(TESTS_FAILED) { railweave_patience::FOLLOWED } else { "" };
+        assert!(status.success(), "{followed}the peer ended with {status}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! A client of the control port that is not the plugin, and stops wherever a scenario wants.
 
+use super::in_time;
 use railweave_fabric::{LaneEndpoint, LinkLayer};
 use railweave_host::net::Handle as HandleBytes;
 use railweave_transport::{
@@ -8,7 +9,6 @@ use railweave_transport::{
 };
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
 
 /// Who a stranger is.
 const OWN: ProcessId = ProcessId([9; 16]);
@@ -26,7 +26,7 @@ impl Stranger {
     pub(crate) fn dial(handle: &HandleBytes) -> Self {
         let handle = Handle::decode(&handle.0).expect("the plugin's own handle");
         let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, handle.control_port)).expect("the control port listens");
-        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
+        socket.set_read_timeout(Some(railweave_patience::LIMIT)).expect("a timeout can be set");
         Self { socket, handle, input: Vec::new(), network: 0 }
     }
 
@@ -43,14 +43,14 @@ impl Stranger {
     /// Takes the plugin's session.
     pub(crate) fn accept(listener: &TcpListener) -> Self {
         let (socket, _) = listener.accept().expect("the plugin dials");
-        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
+        socket.set_read_timeout(Some(railweave_patience::LIMIT)).expect("a timeout can be set");
         Self { socket, handle: Self::listening(0, Vec::new()), input: Vec::new(), network: 0 }
     }
 
     /// Reads what opens the plugin's session.
     pub(crate) fn expect_preface(&mut self) {
         let mut bytes = [0; PREFACE_BYTES];
-        self.socket.read_exact(&mut bytes).expect("the preface comes");
+        in_time(self.socket.read_exact(&mut bytes), "the preface");
         assert_eq!(Preface::decode(&bytes), Ok(Preface::Session));
     }
 
@@ -81,7 +81,7 @@ impl Stranger {
                 return frame.message;
             }
             let mut chunk = [0; 4096];
-            let count = self.socket.read(&mut chunk).expect("the plugin answers");
+            let count = in_time(self.socket.read(&mut chunk), "the plugin's answer");
             assert!(count > 0, "the plugin closed the session");
             self.input.extend_from_slice(&chunk[..count]);
         }
@@ -158,8 +158,8 @@ impl Stranger {
         let preface = Preface::Lane(LanePreface { token, rail: 0, lane: 0 });
         socket.write_all(&preface.encode()).expect("the control port reads");
         let mut taken = [0; 8];
-        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
-        socket.read_exact(&mut taken).expect("the lane is answered");
+        socket.set_read_timeout(Some(railweave_patience::LIMIT)).expect("a timeout can be set");
+        in_time(socket.read_exact(&mut taken), "the answer to a lane");
         socket
     }
 }
