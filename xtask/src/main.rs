@@ -19,6 +19,7 @@ mod packages;
 mod process;
 mod sim;
 mod stress;
+mod suite;
 mod test;
 
 use std::process::ExitCode;

@@ -1,0 +1,341 @@
+//! One test program of the test run, as cargo's runner (`cargo xtask test --as-runner PROGRAM ARGUMENTS`): shows what it says,
+//! ends it when it hangs, and repeats, once and alone, a test that ran out of time.
+//!
+//! Cargo starts the programs one after the other, so nothing else of the test run runs beside the repetition.
+
+mod verdict;
+
+use crate::Outcome;
+use crate::process::{cargo, run as run_command, target};
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+use verdict::{Decision, Said};
+
+/// The argument that makes this program the runner of one test program.
+pub(crate) const AS_RUNNER: &str = "--as-runner";
+
+/// A program of which no test has ended for so long hangs. Tests give up far earlier by themselves.
+const SILENCE: Duration = Duration::from_secs(600);
+
+/// How long the output of a program that has ended may take to come to its end.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// How often the end of a program is looked for.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Names the file to which the runner adds what passed only when repeated, a line each.
+const FLAKY_FILE: &str = "RAILWEAVE_TEST_FLAKY";
+
+/// Packages in whose tests time does not pass, or is no matter: what fails there is never repeated.
+const NEVER_REPEATED: [&str; 2] = ["railweave-fabric-sim", "railweave-fuzz"];
+
+/// Runs every test of the workspace, which load the plugin `library`. What passed only when repeated is added to `flaky`.
+pub(crate) fn run_all(library: &Path, flaky: &mut Vec<String>) -> Outcome {
+    let file = target().join(format!("flaky-{}", std::process::id()));
+    let _ = std::fs::remove_file(&file);
+    let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
+    command.arg("--config").arg(runner()?).env(FLAKY_FILE, &file).env("RAILWEAVE_TEST_LIB", library);
+    let result = run_command(command);
+    // Absent where nothing was flaky.
+    flaky.extend(std::fs::read_to_string(&file).unwrap_or_default().lines().map(str::to_owned));
+    let _ = std::fs::remove_file(&file);
+    result
+}
+
+/// The setting that makes this program cargo's runner (The Cargo Book, `target.<cfg>.runner`).
+fn runner() -> Result<String, String> {
+    let program = std::env::current_exe().map_err(|error| format!("cannot name this program: {error}"))?;
+    let words = [program.display().to_string(), "test".to_owned(), AS_RUNNER.to_owned()];
+    let words = serde_json::to_string(&words).map_err(|error| error.to_string())?;
+    // A JSON array of plain strings is TOML, too.
+    Ok(format!("target.'cfg(all())'.runner = {words}"))
+}
+
+/// Runs the test program that `words` name, and repeats what may be repeated.
+pub(crate) fn run(words: &[String]) -> Result<ExitCode, String> {
+    let (program, arguments) = words.split_first().ok_or("cargo xtask test --as-runner wants a program to run")?;
+    let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
+    let silence = SILENCE * railweave_patience::factor();
+    let suite = Suite { program: program.into(), arguments, package, silence, shows: true };
+    let Ended { code, flaky } = suite.run()?;
+    if let (Some(file), false) = (std::env::var_os(FLAKY_FILE), flaky.is_empty()) {
+        let lines: String = flaky.iter().map(|name| format!("{name}\n")).collect();
+        let written = OpenOptions::new().append(true).create(true).open(&file);
+        let written = written.and_then(|mut file| file.write_all(lines.as_bytes()));
+        written.map_err(|error| format!("cannot write {}: {error}", Path::new(&file).display()))?;
+    }
+    Ok(code)
+}
+
+/// A test program.
+struct Suite<'a> {
+    program: PathBuf,
+    arguments: &'a [String],
+    /// The package that it belongs to; empty for documentation's tests.
+    package: String,
+    /// The longest time in which none of its tests may end.
+    silence: Duration,
+    /// Whether what it says is shown as it comes.
+    shows: bool,
+}
+
+/// How it went.
+struct Ended {
+    code: ExitCode,
+    /// What passed only when repeated.
+    flaky: Vec<String>,
+}
+
+impl Suite<'_> {
+    fn run(&self) -> Result<Ended, String> {
+        let (status, said) = self.watch(self.arguments)?;
+        let failed = Ended { code: code(status), flaky: Vec::new() };
+        let Some(status) = status else {
+            println!("\n{}: killed, because no test ended in {} s", self.name(), self.silence.as_secs());
+            println!("tests that ran then: {}", self.running(&said).join(", "));
+            return Ok(failed);
+        };
+        if status.success() || NEVER_REPEATED.contains(&self.package.as_str()) {
+            return Ok(failed);
+        }
+        let late = match verdict::decide(&said, status.code()) {
+            Decision::Fails(reason) => {
+                println!("{}: nothing is repeated: {reason}", self.name());
+                return Ok(failed);
+            }
+            Decision::Repeat(late) => late,
+        };
+        let mut flaky = Vec::new();
+        for test in late {
+            println!("\n{}: {test} ran out of time; once more, alone", self.name());
+            let alone = [test.clone(), "--exact".to_owned(), "--test-threads=1".to_owned()];
+            let (status, said) = self.watch(&alone)?;
+            if !(status.is_some_and(|status| status.success()) && verdict::is_one_passed(&said.out)) {
+                println!("{}: {test} failed again", self.name());
+                return Ok(failed);
+            }
+            flaky.push(format!("{}: {test}", self.name()));
+        }
+        Ok(Ended { code: ExitCode::SUCCESS, flaky })
+    }
+
+    /// What a person calls it: its package, and its own name without cargo's hash.
+    fn name(&self) -> String {
+        let stem = self.program.file_stem().unwrap_or_default().to_string_lossy();
+        let own = match stem.rsplit_once('-') {
+            Some((own, hash)) if hash.len() == 16 && hash.chars().all(|c| c.is_ascii_hexdigit()) => own,
+            _ => &stem,
+        };
+        format!("{}, {own}", self.package)
+    }
+
+    /// The tests that run in a program which said this: those that it said are slow, or, of one that did not come to say so, all
+    /// that have not ended.
+    fn running(&self, said: &Said) -> Vec<String> {
+        let ended = verdict::ended(&said.out);
+        let slow: Vec<String> =
+            verdict::slow(&said.out).into_iter().filter(|name| !ended.contains(name)).map(str::to_owned).collect();
+        if !slow.is_empty() {
+            return slow;
+        }
+        let list = Command::new(&self.program).args(["--list", "--format", "terse"]).stderr(Stdio::null()).output();
+        let list = list.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
+        names.filter(|name| !ended.contains(name)).map(str::to_owned).collect()
+    }
+
+    /// Runs the program to its end and shows what it says meanwhile. No status when it hung and was killed.
+    fn watch(&self, arguments: &[String]) -> Result<(Option<ExitStatus>, Said), String> {
+        let cannot = |error: io::Error| format!("cannot run {}: {error}", self.program.display());
+        let mut command = Command::new(&self.program);
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(cannot)?;
+        let (sender, pieces) = channel();
+        if let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) {
+            pump(out, self.shows.then(io::stdout), sender.clone(), Piece::Out);
+            pump(err, self.shows.then(io::stderr), sender, Piece::Err);
+        }
+        let mut said = Said::default();
+        let status = self.listen(&mut child, &pieces, &mut said).map_err(cannot)?;
+        Ok((status, said))
+    }
+
+    fn listen(&self, child: &mut Child, pieces: &Receiver<Piece>, said: &mut Said) -> io::Result<Option<ExitStatus>> {
+        let (mut ended, mut since, mut looked) = (0, Instant::now(), Instant::now());
+        let status = loop {
+            let is_over = said.take(pieces.recv_timeout(LOOK));
+            if is_over {
+                thread::sleep(LOOK);
+            }
+            if let Some(status) = child.try_wait()? {
+                break Some(status);
+            }
+            if looked.elapsed() < LOOK {
+                continue;
+            }
+            looked = Instant::now();
+            let count = verdict::ended(&said.out).len();
+            if count != ended {
+                (ended, since) = (count, looked);
+            }
+            if since.elapsed() > self.silence {
+                // What it started sees its own standard input close, and ends.
+                child.kill()?;
+                child.wait()?;
+                break None;
+            }
+        };
+        // Something that it started may hold its output open.
+        let begin = Instant::now();
+        while begin.elapsed() < GRACE && !said.take(pieces.recv_timeout(LOOK)) {}
+        Ok(status)
+    }
+}
+
+/// A part of what a program says.
+enum Piece {
+    Out(Vec<u8>),
+    Err(Vec<u8>),
+}
+
+impl Said {
+    /// Adds what came; whether nothing more will.
+    fn take(&mut self, piece: Result<Piece, RecvTimeoutError>) -> bool {
+        match piece {
+            Ok(Piece::Out(bytes)) => self.out.push_str(&String::from_utf8_lossy(&bytes)),
+            Ok(Piece::Err(bytes)) => self.err.push_str(&String::from_utf8_lossy(&bytes)),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return true,
+        }
+        false
+    }
+}
+
+/// Passes on what comes, on a thread of its own, and shows it where that is wanted.
+fn pump(
+    mut from: impl Read + Send + 'static,
+    mut show: Option<impl Write + Send + 'static>,
+    to: Sender<Piece>,
+    kind: fn(Vec<u8>) -> Piece,
+) {
+    thread::spawn(move || {
+        let mut buffer = vec![0; 16 << 10];
+        while let Ok(length @ 1..) = from.read(&mut buffer) {
+            if let Some(show) = &mut show {
+                // What nobody can be shown counts all the same.
+                let _ = show.write_all(&buffer[..length]).and_then(|()| show.flush());
+            }
+            if to.send(kind(buffer[..length].to_vec())).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+/// The status with which the runner ends for a program that ended so: cargo shows it.
+fn code(status: Option<ExitStatus>) -> ExitCode {
+    use std::os::unix::process::ExitStatusExt;
+    let number = status.and_then(|status| status.code().or_else(|| status.signal().map(|signal| 128 + signal)));
+    number.and_then(|number| u8::try_from(number).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// What libtest prints for two tests of which `b` failed with `message`.
+    fn failing(message: &str) -> String {
+        format!(
+            "\nrunning 2 tests\ntest a ... ok\ntest b ... FAILED\n\nfailures:\n\n---- b stdout ----\n\nthread 'b' (7) \
+             panicked at b.rs:1:2:\n{message}\n\n\nfailures:\n    b\n\ntest result: FAILED. 1 passed; 1 failed; 0 ignored\n"
+        )
+    }
+
+    const LATE: &str = "ran out of time: a connection after 60 s";
+    const ONE_PASSED: &str = "running 1 test\ntest b ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored\n";
+
+    /// A test program that is a shell's script: `first` is done by the whole, `alone` when b is asked for alone. Answers the
+    /// status, what was flaky, and how often the program was started.
+    fn played(name: &str, package: &str, first: &str, alone: &str) -> (bool, Vec<String>, usize) {
+        let folder = std::env::temp_dir().join(format!("railweave-suite-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let program = folder.join("edges-0123456789abcdef");
+        let script = format!(
+            "#!/bin/sh\necho >> {folder}/starts\nif [ \"$*\" = \"b --exact --test-threads=1\" ]; then\n{alone}\nelif [ \"$1\" = \
+             --list ]; then\nprintf 'a: test\\nb: test\\n'\nelse\n{first}\nfi\n",
+            folder = folder.display()
+        );
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        let silence = Duration::from_secs(if first.contains("sleep") { 1 } else { 600 });
+        let suite = Suite { program, arguments: &[], package: package.to_owned(), silence, shows: false };
+        let Ended { code, flaky } = suite.run().unwrap();
+        let starts = std::fs::read_to_string(folder.join("starts")).unwrap().lines().count();
+        std::fs::remove_dir_all(&folder).unwrap();
+        (code == ExitCode::SUCCESS, flaky, starts)
+    }
+
+    fn says(text: &str, status: i32) -> String {
+        format!("cat << 'END'\n{text}\nEND\nexit {status}")
+    }
+
+    #[test]
+    fn what_ran_out_of_time_and_passes_alone_is_flaky() {
+        let played = played("passes", "p", &says(&failing(LATE), 101), &says(ONE_PASSED, 0));
+        assert_eq!(played, (true, vec!["p, edges: b".to_owned()], 2));
+    }
+
+    #[test]
+    fn what_runs_out_of_time_twice_fails() {
+        let late = says(&failing(LATE), 101);
+        assert_eq!(played("twice", "p", &late, &late), (false, vec![], 2));
+        // Nothing ran: that is no test that passed.
+        let none = says("running 0 tests\n\ntest result: ok. 0 passed; 0 failed", 0);
+        assert_eq!(played("nothing", "p", &late, &none), (false, vec![], 2));
+    }
+
+    #[test]
+    fn what_fails_otherwise_is_never_repeated() {
+        let (late, passes) = (failing(LATE), says(ONE_PASSED, 0));
+        let wrong = says(&failing("byte 7 is 1, but should be 2"), 101);
+        assert_eq!(played("wrong", "p", &wrong, &passes), (false, vec![], 1));
+        let signal = format!("{}\nkill -SEGV $$", says(&late, 0).replace("\nexit 0", ""));
+        assert_eq!(played("signal", "p", &signal, &passes), (false, vec![], 1));
+        let other_panic =
+            format!("echo \"thread 'x' (8) panicked at x.rs:1:2:\" >&2\necho other >&2\n{}", says(&late, 101));
+        assert_eq!(played("stderr", "p", &other_panic, &passes), (false, vec![], 1));
+        let late = says(&late, 101);
+        for package in NEVER_REPEATED {
+            assert_eq!(played(package, package, &late, &passes), (false, vec![], 1));
+        }
+        assert_eq!(played("well", "p", &says(ONE_PASSED, 0), "exit 1"), (true, vec![], 1));
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_ended_and_what_ran_is_named() {
+        let begin = Instant::now();
+        let hang = "echo 'test a ... ok'\nexec sleep 1000";
+        assert_eq!(played("hang", "p", hang, "exit 1"), (false, vec![], 2), "the second start lists the tests");
+        assert!(begin.elapsed() < Duration::from_secs(500));
+        let program = PathBuf::from("/bin/true");
+        let suite = Suite { program, arguments: &[], package: String::new(), silence: SILENCE, shows: false };
+        let said = |out: &str| Said { out: out.to_owned(), err: String::new() };
+        let slow = "test a has been running for over 60 seconds\ntest b has been running for over 60 seconds\n";
+        assert_eq!(suite.running(&said(&format!("{slow}test a ... ok\n"))), ["b"]);
+    }
+
+    #[test]
+    fn cargo_is_told_of_this_program_in_toml() {
+        let text = runner().unwrap();
+        let toml: toml::Table = text.parse().unwrap();
+        let words = toml["target"]["cfg(all())"]["runner"].as_array().unwrap();
+        assert_eq!(words.len(), 3);
+        assert_eq!(words[2].as_str(), Some(AS_RUNNER));
+    }
+}
