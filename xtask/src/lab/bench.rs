@@ -4,7 +4,7 @@ use crate::dist::Dist;
 use crate::lab::figure::Figures;
 use crate::lab::frame::End;
 use crate::lab::ranks::Ranks;
-use crate::lab::report::RunReport;
+use crate::lab::report::{Failure, RunReport};
 use crate::lab::rig::{Rig, Site};
 use crate::lab::scenario::{Deed, RankEnd, Run, Status};
 use std::fs::{self, File};
@@ -52,8 +52,8 @@ pub(crate) fn run(
     if let Ok(json) = serde_json::from_slice(&fs::read(&output).unwrap_or_default()) {
         report.figures = Figures::of_bench(&json);
     }
-    judge(run, &ranks, &course, &mut report);
-    report.failures.extend(restored.err());
+    judge(run, &ranks, &course, railweave_patience::ran_out(&text), &mut report);
+    report.failures.extend(restored.err().map(Failure::of_lab));
     Ok(report)
 }
 
@@ -111,25 +111,33 @@ fn watch(rig: &Rig, run: &Run, ranks: &Ranks, mut parent: Parent) -> Result<Cour
     }
 }
 
-/// Adds to the report what the ranks' ends tell, and what is wrong with them.
-fn judge(run: &Run, ranks: &Ranks, course: &Course, report: &mut RunReport) {
+/// Adds to the report what the ranks' ends tell, and what is wrong with them. `ran_out` tells whether the bench itself says that
+/// it waited too long, and nothing else.
+fn judge(run: &Run, ranks: &Ranks, course: &Course, ran_out: bool, report: &mut RunReport) {
     let expected = |number: usize| run.ends.iter().find(|end| end.rank == number);
     match course.status {
-        None => report.failures.push(format!("it did not end within {} s and was killed", run.limit_s)),
+        None => {
+            report
+                .failures
+                .push(Failure::late(format_args!("it did not end, and was killed, after {} s", run.limit_s)));
+        }
         Some(status) => {
             let should_succeed = run.ends.iter().all(|end| end.status == Status::Succeeds);
             if status.success() != should_succeed {
                 let text = report.text.lines().last().unwrap_or_default();
-                report.failures.push(format!("railweave bench ended with {status}: {text}"));
+                let text = format!("railweave bench ended with {status}: {text}");
+                // One that a signal ended has no code.
+                let is_late = ran_out && status.code().is_some_and(|code| code != 0);
+                report.failures.push(Failure { text, is_late });
             }
         }
     }
     if course.steps_left > 0 {
-        report.failures.push(format!("it was over before {} of its steps", course.steps_left));
+        report.failures.push(Failure::wrong(format!("it was over before {} of its steps", course.steps_left)));
     }
     for number in [0, 1] {
         let Some(rank) = ranks.rank(number) else {
-            report.failures.push(format!("rank {number} never started"));
+            report.failures.push(Failure::wrong(format!("rank {number} never started")));
             continue;
         };
         let after_s = match (&rank.ended, course.last_step) {
@@ -142,30 +150,32 @@ fn judge(run: &Run, ranks: &Ranks, course: &Course, report: &mut RunReport) {
         let Some(wanted) = expected(number) else { continue };
         let RankEnd { status, within_s, says, .. } = wanted;
         match &rank.ended {
-            None => report.failures.push(format!("rank {number} did not end")),
+            None => report.failures.push(Failure::late(format_args!("rank {number} did not end"))),
             Some((_, end)) if !is_as_wanted(end, *status) => {
                 let wanted = match status {
                     Status::Succeeds => "should have succeeded",
                     Status::Fails => "should have failed by itself",
                     Status::Killed => "should have been killed",
                 };
-                report.failures.push(format!("rank {number} {end}, but {wanted}"));
+                report.failures.push(Failure::wrong(format!("rank {number} {end}, but {wanted}")));
             }
             Some(_) => {}
         }
         if let (Some(limit), Some(after_s)) = (within_s, after_s)
             && after_s > *limit
         {
-            report
-                .failures
-                .push(format!("rank {number} ended {after_s:.1} s after the last step, but should within {limit} s"));
+            report.failures.push(Failure::late(format_args!(
+                "rank {number} ended {after_s:.1} s after the last step, but should within {limit} s"
+            )));
         }
         if let Some(pattern) = says
             && !pattern.is_in(&rank.said)
         {
             let lines: Vec<&str> = rank.said.lines().filter(|line| !line.trim().is_empty()).collect();
             let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("; ");
-            report.failures.push(format!("rank {number} said nothing like \"{pattern}\"; its last words are: {last}"));
+            let text = format!("rank {number} said nothing like \"{pattern}\"; its last words are: {last}");
+            // One that has not ended may still have been about to say it.
+            report.failures.push(Failure { text, is_late: rank.ended.is_none() });
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Figures of a run, by name, and what must hold of them.
 
+use crate::lab::report::Failure;
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
@@ -99,27 +100,39 @@ impl Threshold {
         &self.figure
     }
 
-    /// Says in a sentence what does not hold. `earlier` answers a figure of a run that came before.
-    pub(crate) fn check(&self, figures: &Figures, earlier: impl Fn(&str, &str) -> Option<f64>) -> Result<(), String> {
+    /// Says in a sentence what does not hold. `earlier` answers a figure of a run that came before. What is slower than it
+    /// should be by a number is a matter of time; what is slower than something else in the same scenario is not.
+    pub(crate) fn check(&self, figures: &Figures, earlier: impl Fn(&str, &str) -> Option<f64>) -> Result<(), Failure> {
         let limit = match &self.beside {
             None => self.limit,
             Some((run, figure)) => {
-                let other = earlier(run, figure).ok_or_else(|| format!("no run {run} before had a figure {figure}"))?;
+                let other = earlier(run, figure)
+                    .ok_or_else(|| Failure::wrong(format!("no run {run} before had a figure {figure}")))?;
                 self.limit * other
             }
         };
         match figures.get(&self.figure) {
             Some(value) if self.at_least && value >= limit => Ok(()),
             Some(value) if !self.at_least && value <= limit => Ok(()),
-            Some(value) if self.beside.is_some() => {
-                Err(format!("{} is {value:.1}, but should be {}, which is {limit:.1}", self.figure, self.wanted()))
+            Some(value) if self.beside.is_some() => Err(Failure::wrong(format!(
+                "{} is {value:.1}, but should be {}, which is {limit:.1}",
+                self.figure,
+                self.wanted()
+            ))),
+            Some(value) => {
+                let text = format!("{} is {value:.1}, but should be {}", self.figure, self.wanted());
+                Err(Failure { text, is_late: self.is_of_speed() })
             }
-            Some(value) => Err(format!("{} is {value:.1}, but should be {}", self.figure, self.wanted())),
             None => {
                 let known: Vec<&str> = figures.iter().map(|(name, _)| name).collect();
-                Err(format!("there is no figure {}; there are: {}", self.figure, known.join(", ")))
+                Err(Failure::wrong(format!("there is no figure {}; there are: {}", self.figure, known.join(", "))))
             }
         }
+    }
+
+    /// Whether what does not hold was slow: less bandwidth than the least, or more time than the most.
+    fn is_of_speed(&self) -> bool {
+        if self.at_least { self.figure.starts_with("bandwidth.") } else { self.figure.ends_with("_us") }
     }
 
     /// The comparison and the number.
@@ -230,14 +243,21 @@ mod tests {
         let check = |text: &str| Threshold::try_from(text.to_owned()).unwrap().check(&figures(), earlier);
         assert_eq!(check("bandwidth.524288 >= 98.5"), Ok(()));
         assert_eq!(check("latency.median_us <= 510.5"), Ok(()));
-        assert_eq!(check("bandwidth.524288 >= 98.6").unwrap_err(), "bandwidth.524288 is 98.5, but should be >= 98.6");
-        assert!(check("latency.median_us <= 510.4").is_err());
-        let absent = check("bandwidth.9 >= 1").unwrap_err();
+        let slow = check("bandwidth.524288 >= 98.6").unwrap_err();
+        assert_eq!(slow.text, "bandwidth.524288 is 98.5, but should be >= 98.6");
+        assert!(slow.is_late && check("latency.median_us <= 510.4").unwrap_err().is_late);
+        for wrong in ["bandwidth.524288 <= 98", "latency.median_us >= 511", "latency.count <= 2", "api >= 13"] {
+            assert!(!check(wrong).unwrap_err().is_late, "{wrong}");
+        }
+        let absent = check("bandwidth.9 >= 1").map_err(|failure| (failure.is_late, failure.text)).unwrap_err();
+        assert!(!absent.0);
+        let absent = absent.1;
         assert!(absent.contains("no figure bandwidth.9") && absent.contains("latency.count"), "{absent}");
         assert_eq!(check("bandwidth.524288 >= 0.98 * nccl/x"), Ok(()));
         let less = check("bandwidth.524288 >= 0.99 * nccl/x").unwrap_err();
-        assert_eq!(less, "bandwidth.524288 is 98.5, but should be >= 0.99 * nccl/x, which is 99.0");
-        assert!(check("bandwidth.524288 >= 1 * other/x").unwrap_err().contains("no run other before"));
+        assert_eq!(less.text, "bandwidth.524288 is 98.5, but should be >= 0.99 * nccl/x, which is 99.0");
+        assert!(!less.is_late, "beside another run it is no matter of time");
+        assert!(check("bandwidth.524288 >= 1 * other/x").unwrap_err().text.contains("no run other before"));
         let mut nothing = figures();
         nothing.add("bandwidth.9", f64::NAN);
         assert!(Threshold::try_from("bandwidth.9 >= 0".to_owned()).unwrap().check(&nothing, earlier).is_err());

@@ -2,6 +2,7 @@
 
 use crate::lab::frame::{self, End, Frame, Program};
 use crate::lab::image::Image;
+use railweave_patience::sentence;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -128,9 +129,8 @@ impl Guest {
             Ok(_) => Ok(()),
             Err(RecvTimeoutError::Disconnected) => Err(self.line.gone()),
             Err(RecvTimeoutError::Timeout) => Err(format!(
-                "guest {} did not come up in {} s; what its kernel and QEMU say is in {}",
-                self.line.guest,
-                BOOT_LIMIT.as_secs(),
+                "{}; what its kernel and QEMU say is in {}",
+                sentence(format_args!("guest {} did not come up", self.line.guest), BOOT_LIMIT),
                 self.line.logs
             )),
         }
@@ -230,11 +230,8 @@ impl Process {
         let end = self.wait_into(&mut text, limit)?;
         let text = String::from_utf8_lossy(&text).into_owned();
         let slow = || {
-            let (seconds, guest) = (limit.as_secs(), self.line.guest);
-            format!(
-                "a process in guest {guest} did not end within {seconds} s and was killed; it wrote: {}",
-                text.trim()
-            )
+            let what = format!("a process in guest {} did not end", self.line.guest);
+            format!("{}, and was killed; it wrote: {}", sentence(what, limit), text.trim())
         };
         Ok(Output { end: end.ok_or_else(slow)?, text })
     }

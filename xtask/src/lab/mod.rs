@@ -20,7 +20,7 @@ mod stand_in;
 use crate::dist::{Dist, dist};
 use crate::process::{root, target};
 use crate::{Outcome, nccl, packages};
-use report::{RunReport, ScenarioReport};
+use report::{Failure, RunReport, ScenarioReport};
 use rig::{Rig, Site};
 use scenario::{Kind, Run, Scenario};
 use std::collections::BTreeMap;
@@ -28,6 +28,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
+
+/// Plays the scenarios of the ordinary test run. The names of those that passed only when repeated are added to `flaky`.
+pub(crate) fn run_short(flaky: &mut Vec<String>) -> Outcome {
+    let wanted = Wanted::read(&["--short".to_owned()], Scenario::read_all(&root().join("lab"))?)?;
+    let played = play_all(&wanted.scenarios)?;
+    played.show();
+    flaky.extend(played.flaky().map(|name| format!("lab: {name}")));
+    if played.failures().next().is_none() { Ok(()) } else { Err("a scenario failed, see above".to_owned()) }
+}
 
 /// Runs the scenarios that `arguments` name, or all.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
@@ -45,16 +54,58 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         return Ok(ExitCode::SUCCESS);
     }
     require(wanted.install || packages::is_continuous_integration(), "lab")?;
+    let played = play_all(&wanted.scenarios)?;
+    if wanted.json {
+        let by_name: BTreeMap<&str, &ScenarioReport> =
+            played.reports.iter().map(|report| (report.name.as_str(), report)).collect();
+        println!("{}", serde_json::to_string_pretty(&by_name).map_err(|error| error.to_string())?);
+    } else {
+        played.show();
+    }
+    Ok(if played.failures().next().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What came out of scenarios.
+struct Played {
+    reports: Vec<ScenarioReport>,
+    logs: PathBuf,
+}
+
+impl Played {
+    fn failures(&self) -> impl Iterator<Item = Failure> {
+        self.reports.iter().flat_map(ScenarioReport::failures)
+    }
+
+    /// The scenarios that passed only when repeated.
+    fn flaky(&self) -> impl Iterator<Item = &str> {
+        self.reports.iter().filter(|report| report.is_flaky()).map(|report| report.name.as_str())
+    }
+
+    fn show(&self) {
+        for failure in self.failures() {
+            println!("failed: {failure}");
+        }
+        for name in self.flaky() {
+            println!("flaky: {name}");
+        }
+        let failed = self.reports.iter().filter(|report| report.failures().next().is_some()).count();
+        let passed = self.reports.len() - failed;
+        println!("{passed} scenarios passed, {failed} failed; what was said: {}", self.logs.display());
+    }
+}
+
+/// Plays scenarios one after the other.
+fn play_all(scenarios: &[Scenario]) -> Result<Played, String> {
     let folder = target().join("lab");
     fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
     let image = image::prepare(&folder)?;
     let has_bench = |run: &Run| matches!(run.kind(), Kind::Bench(_));
-    let needs_dist = wanted.scenarios.iter().any(|scenario| scenario.runs.iter().any(has_bench));
+    let needs_dist = scenarios.iter().any(|scenario| scenario.runs.iter().any(has_bench));
     let built = if needs_dist { Some(dist()?) } else { None };
     let scratch = Scratch::new()?;
     let site = Site { image, program: scratch.program()?, scratch: scratch.0.clone(), logs: folder.join("log") };
     let mut reports = Vec::new();
-    for scenario in &wanted.scenarios {
+    for scenario in scenarios {
         eprintln!("=== {}: {}", scenario.name, scenario.about);
         let report = play(scenario, &site, built.as_ref());
         if let Some(failure) = &report.failure {
@@ -62,23 +113,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         }
         reports.push(report);
     }
-    let failures: Vec<String> = reports.iter().flat_map(ScenarioReport::failures).collect();
-    if wanted.json {
-        let by_name: BTreeMap<&str, &ScenarioReport> =
-            reports.iter().map(|report| (report.name.as_str(), report)).collect();
-        println!("{}", serde_json::to_string_pretty(&by_name).map_err(|error| error.to_string())?);
-    } else {
-        for failure in &failures {
-            println!("failed: {failure}");
-        }
-        let failed = reports.iter().filter(|report| report.failures().next().is_some()).count();
-        println!(
-            "{} scenarios passed, {failed} failed; what was said: {}",
-            reports.len() - failed,
-            site.logs.display()
-        );
-    }
-    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(Played { reports, logs: site.logs })
 }
 
 /// Makes sure that the lab can run here, or says in a sentence why not. `command` is what needs it, and takes --install.
@@ -177,25 +212,23 @@ impl Drop for Scratch {
     }
 }
 
-/// Boots a scenario's guests and runs what it says, as often as it may be tried.
+/// Boots a scenario's guests and runs what it says; once more where it ran out of time and nothing else was wrong. Nothing else
+/// of the lab runs then.
 fn play(scenario: &Scenario, site: &Site, built: Option<&Dist>) -> ScenarioReport {
-    let mut earlier = Vec::new();
-    loop {
-        let report = play_once(scenario, site, built);
-        let failures: Vec<String> = report.failures().collect();
-        let tried = earlier.len() as u32 + 1;
-        if failures.is_empty() || tried >= scenario.tries {
-            return ScenarioReport { earlier, ..report };
-        }
-        let kept = keep_logs(&site.logs, &scenario.name, tried).unwrap_or_else(|error| error);
-        eprintln!("  try {tried} of {} failed: {}; {kept}", scenario.tries, failures.join("; "));
-        earlier.push(failures.join("; "));
+    let first = play_once(scenario, site, built);
+    if !first.ran_out() {
+        return first;
     }
+    let earlier: Vec<Failure> = first.failures().collect();
+    let kept = keep_logs(&site.logs, &scenario.name).unwrap_or_else(|error| error);
+    let texts: Vec<&str> = earlier.iter().map(|failure| failure.text.as_str()).collect();
+    eprintln!("  once more, because of nothing but time: {}; {kept}", texts.join("; "));
+    ScenarioReport { earlier, ..play_once(scenario, site, built) }
 }
 
 /// Puts the log files of a try that failed out of the way of the next one. Says where they are.
-fn keep_logs(logs: &Path, scenario: &str, tried: u32) -> Result<String, String> {
-    let (from, to) = (logs.join(scenario), logs.join(format!("{scenario}.try{tried}")));
+fn keep_logs(logs: &Path, scenario: &str) -> Result<String, String> {
+    let (from, to) = (logs.join(scenario), logs.join(format!("{scenario}.try1")));
     if to.exists() {
         fs::remove_dir_all(&to).map_err(|error| format!("cannot remove {}: {error}", to.display()))?;
     }
@@ -206,7 +239,7 @@ fn keep_logs(logs: &Path, scenario: &str, tried: u32) -> Result<String, String> 
 fn play_once(scenario: &Scenario, site: &Site, built: Option<&Dist>) -> ScenarioReport {
     let begin = Instant::now();
     let mut runs = Vec::new();
-    let failure = play_into(&mut runs, scenario, site, built).err();
+    let failure = play_into(&mut runs, scenario, site, built).err().map(Failure::of_lab);
     let seconds = begin.elapsed().as_secs_f64();
     ScenarioReport { name: scenario.name.clone(), seconds, earlier: Vec::new(), failure, runs }
 }

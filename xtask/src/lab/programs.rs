@@ -2,10 +2,11 @@
 
 use crate::lab::frame::{End, Frame, Program};
 use crate::lab::guest::{KILL, Output, Process, shell};
-use crate::lab::report::RunReport;
+use crate::lab::report::{Failure, RunReport};
 use crate::lab::rig::Rig;
 use crate::lab::scenario::{Command, Run, Test};
 use crate::process::cargo;
+use railweave_patience::{ran_out, sentence};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -97,7 +98,11 @@ pub(crate) fn commands(
         for reading in &command.figures {
             match reading.pattern.number_in(&output.text) {
                 Some(number) => report.figures.add(&reading.name, number * reading.times),
-                None => report.failures.push(format!("{line} wrote nothing like \"{}\"", reading.pattern)),
+                None => {
+                    // One that was killed may still have been about to.
+                    let text = format!("{line} wrote nothing like \"{}\"", reading.pattern);
+                    report.failures.push(Failure { text, is_late: *late });
+                }
             }
         }
     }
@@ -117,13 +122,14 @@ fn finish(process: &Process, limit: Duration) -> Result<(Output, bool), String> 
     Ok((Output { text, end: end.unwrap_or(End::Signal(KILL)) }, late))
 }
 
-fn verdict(what: &str, run: &Run, output: &Output, late: bool) -> Option<String> {
+fn verdict(what: &str, run: &Run, output: &Output, late: bool) -> Option<Failure> {
     if late {
-        Some(format!("{what} did not end in time and was killed; limit_s is {}", run.limit_s))
+        Some(Failure::late(format_args!("{what} did not end, and was killed, after {} s", run.limit_s)))
     } else if output.end.is_success() {
         None
     } else {
-        Some(format!("{what} {}", output.end))
+        let is_late = matches!(output.end, End::Status(_)) && ran_out(&output.text);
+        Some(Failure { text: format!("{what} {}", output.end), is_late })
     }
 }
 
@@ -136,7 +142,8 @@ fn wait_for_listener(rig: &Rig, command: &Command, port: u16, limit: Duration) -
         }
         thread::sleep(Duration::from_millis(200));
     }
-    Err(format!("in guest {}, \"{}\" never listened on port {port}", command.guest, command.line))
+    let what = format!("in guest {}, \"{}\" does not listen on port {port}", command.guest, command.line);
+    Err(sentence(what, limit))
 }
 
 fn keep(log: &Path, what: &str, output: &Output) -> Result<(), String> {

@@ -1,10 +1,56 @@
 //! What came out of runs and scenarios, for people and as JSON.
 
 use crate::lab::figure::{Figures, Threshold};
+use railweave_patience::RAN_OUT;
 use serde::{Serialize, Serializer};
+use std::fmt;
 
 /// How many lines of a run's output a report keeps.
 const LINES: usize = 12;
+
+/// Something that did not hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(into = "String")]
+pub(crate) struct Failure {
+    /// What, in a sentence.
+    pub(crate) text: String,
+    /// Whether it is a matter of time and of nothing else: something took too long, or was slow.
+    pub(crate) is_late: bool,
+}
+
+impl Failure {
+    /// Something that took too long.
+    pub(crate) fn late(text: impl fmt::Display) -> Self {
+        Self { text: format!("{RAN_OUT}{text}"), is_late: true }
+    }
+
+    /// Something that was wrong.
+    pub(crate) fn wrong(text: impl Into<String>) -> Self {
+        Self { text: text.into(), is_late: false }
+    }
+
+    /// What the lab itself could not do, which says so when it waited too long for it.
+    pub(crate) fn of_lab(text: String) -> Self {
+        Self { is_late: text.contains(RAN_OUT), text }
+    }
+
+    /// The same, about the thing that `before` names.
+    fn about(&self, before: impl fmt::Display) -> Self {
+        Self { text: format!("{before}: {}", self.text), is_late: self.is_late }
+    }
+}
+
+impl From<Failure> for String {
+    fn from(failure: Failure) -> Self {
+        failure.text
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(f)
+    }
+}
 
 /// What came out of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -17,7 +63,7 @@ pub(crate) struct RunReport {
     /// What was measured; bandwidths in Mbit/s.
     pub(crate) figures: Figures,
     /// What did not hold; the run passed when this is empty.
-    pub(crate) failures: Vec<String>,
+    pub(crate) failures: Vec<Failure>,
     /// The last lines that it wrote.
     pub(crate) text: String,
 }
@@ -30,10 +76,10 @@ pub(crate) struct ScenarioReport {
     pub(crate) name: String,
     /// How long it took with the guests' boot.
     pub(crate) seconds: f64,
-    /// What failed in the tries before this one, where there were any.
-    pub(crate) earlier: Vec<String>,
+    /// What ran out of time before it was repeated, where it was.
+    pub(crate) earlier: Vec<Failure>,
     /// Why it could not begin, or go on.
-    pub(crate) failure: Option<String>,
+    pub(crate) failure: Option<Failure>,
     /// Its runs by name, in their order; those that came after a failure are absent.
     #[serde(serialize_with = "by_name")]
     pub(crate) runs: Vec<(String, RunReport)>,
@@ -101,10 +147,21 @@ impl RunReport {
 
 impl ScenarioReport {
     /// What failed, a line each.
-    pub(crate) fn failures(&self) -> impl Iterator<Item = String> {
-        let own = self.failure.iter().map(|failure| format!("{}: {failure}", self.name));
+    pub(crate) fn failures(&self) -> impl Iterator<Item = Failure> {
+        let own = self.failure.iter().map(|failure| failure.about(&self.name));
         let runs = self.runs.iter().flat_map(|(run, report)| report.failures.iter().map(move |failure| (run, failure)));
-        own.chain(runs.map(|(run, failure)| format!("{}, {run}: {failure}", self.name)))
+        own.chain(runs.map(|(run, failure)| failure.about(format_args!("{}, {run}", self.name))))
+    }
+
+    /// Whether it failed for want of time and for nothing else.
+    pub(crate) fn ran_out(&self) -> bool {
+        let mut failures = self.failures().peekable();
+        failures.peek().is_some() && failures.all(|failure| failure.is_late)
+    }
+
+    /// Whether it passed only when it was repeated.
+    pub(crate) fn is_flaky(&self) -> bool {
+        !self.earlier.is_empty() && self.failures().next().is_none()
     }
 }
 
@@ -128,7 +185,7 @@ mod tests {
             let mut report = RunReport::new("");
             report.figures.add("a", value);
             report.seconds = 2.0;
-            report.failures.extend(failure.map(str::to_owned));
+            report.failures.extend(failure.map(Failure::wrong));
             report
         };
         let mut odd = RunReport::of_rounds(vec![round(9.0, None), round(1.0, None), round(2.0, None)]).unwrap();
@@ -138,7 +195,7 @@ mod tests {
         let even = RunReport::of_rounds(even).unwrap();
         assert_eq!(even.figures.get("a"), Some(3.5));
         assert_eq!(even.figures.get("b"), None, "not all rounds have it");
-        assert_eq!(even.failures, ["x", "y"]);
+        assert_eq!(even.failures, ["x", "y"].map(Failure::wrong));
         assert!(RunReport::of_rounds(Vec::new()).is_none());
     }
 
@@ -161,9 +218,35 @@ mod tests {
             failure: None,
             runs: vec![("z".to_owned(), good), ("b".to_owned(), bad)],
         };
-        assert_eq!(report.failures().collect::<Vec<_>>(), ["s, b: a is 1.0, but should be >= 2"]);
+        let failures: Vec<_> = report.failures().map(String::from).collect();
+        assert_eq!(failures, ["s, b: a is 1.0, but should be >= 2"]);
         let json = serde_json::to_string(&report).unwrap();
         assert!(json.find("\"z\"").unwrap() < json.find("\"b\"").unwrap(), "{json}");
         assert!(json.contains(r#""figures":{"a":3.0}"#), "{json}");
+    }
+
+    #[test]
+    fn only_what_ran_out_of_time_in_everything_that_failed_is_repeated() {
+        let report = |failure: Option<Failure>, of_runs: &[Failure]| {
+            let mut run = RunReport::new("");
+            run.failures = of_runs.to_vec();
+            let runs = vec![("r".to_owned(), run)];
+            ScenarioReport { name: "s".to_owned(), seconds: 1.0, earlier: Vec::new(), failure, runs }
+        };
+        let (late, wrong) = (Failure::late("the end of a rank"), Failure::wrong("wrong bytes"));
+        assert!(!report(None, &[]).ran_out());
+        assert!(report(None, &[late.clone(), late.clone()]).ran_out());
+        assert!(report(Some(late.clone()), &[]).ran_out());
+        assert!(!report(None, &[late.clone(), wrong.clone()]).ran_out());
+        assert!(!report(Some(wrong.clone()), std::slice::from_ref(&late)).ran_out());
+        assert!(!report(Some(late.clone()), std::slice::from_ref(&wrong)).ran_out());
+        assert!(Failure::of_lab("run a: ran out of time: guest 1 came not up after 180 s".to_owned()).is_late);
+        assert!(!Failure::of_lab("guest 1 is gone".to_owned()).is_late);
+        let again = |failures: &[Failure]| ScenarioReport { earlier: vec![late.clone()], ..report(None, failures) };
+        assert!(again(&[]).is_flaky() && !again(std::slice::from_ref(&late)).is_flaky());
+        assert!(!report(None, &[]).is_flaky());
+        let json = serde_json::to_value(again(&[wrong])).unwrap();
+        assert_eq!(json["earlier"][0], "ran out of time: the end of a rank");
+        assert_eq!(json["runs"]["r"]["failures"][0], "wrong bytes");
     }
 }

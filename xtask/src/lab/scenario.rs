@@ -22,9 +22,6 @@ pub(crate) struct Scenario {
     /// Whether the short run has it.
     #[serde(default)]
     pub(crate) short: bool,
-    /// How often it may be played until it passes, 1 to 3: for what the emulation, and not ours, may keep from passing.
-    #[serde(default = "once")]
-    pub(crate) tries: u32,
     /// How many guests, 1 to 4.
     #[serde(default = "two")]
     pub(crate) guests: usize,
@@ -245,9 +242,6 @@ impl Scenario {
         if !(1..=MAX_GUESTS).contains(&self.guests) {
             return Err(format!("guests = {} is not possible; allowed are 1 to {MAX_GUESTS}", self.guests));
         }
-        if !(1..=3).contains(&self.tries) {
-            return Err(format!("tries = {} is not possible; allowed are 1 to 3", self.tries));
-        }
         if !(256..=16_384).contains(&self.memory_mib) {
             return Err(format!("memory_mib = {} is not possible; allowed are 256 to 16384", self.memory_mib));
         }
@@ -405,7 +399,6 @@ mod tests {
     const FULL: &str = r#"
 about = "all there is"
 short = true
-tries = 2
 guests = 3
 memory_mib = 512
 environment = { A = "1" }
@@ -451,7 +444,7 @@ command = [
     #[test]
     fn everything_that_a_scenario_may_hold_is_understood() {
         let scenario = Scenario::parse("full", FULL).unwrap();
-        assert_eq!((scenario.name.as_str(), scenario.guests, scenario.short, scenario.tries), ("full", 3, true, 2));
+        assert_eq!((scenario.name.as_str(), scenario.guests, scenario.short), ("full", 3, true));
         assert_eq!((&scenario.cables[0].between[..], &scenario.cables[1].between[..]), (&[0, 1][..], &[1, 2][..]));
         let [first, second, third] = &scenario.runs[..] else { panic!("three runs") };
         assert!(matches!(first.kind(), Kind::Bench("--sizes 8")));
@@ -467,15 +460,14 @@ command = [
     #[test]
     fn what_makes_no_sense_is_refused_in_a_sentence() {
         let cases = [
-            ("memory_mib = 512", "memory = 512", "line 6: unknown field `memory`"),
+            ("memory_mib = 512", "memory = 512", "line 5: unknown field `memory`"),
             ("guests = 3", "guests = 9", "guests = 9 is not possible; allowed are 1 to 4"),
             ("guests = 3", "guests = 2", "cable 1: "),
-            ("guests = 3", "guests = \"3\"", "line 5: invalid type: string"),
-            ("tries = 2", "tries = 9", "tries = 9 is not possible; allowed are 1 to 3"),
+            ("guests = 3", "guests = \"3\"", "line 4: invalid type: string"),
             ("rounds = 3", "rounds = 0", "run \"first\": rounds = 0 is not possible; allowed are 1 to 20"),
             ("memory_mib = 512", "memory_mib = 1", "allowed are 256 to 16384"),
             ("rate_mbit = 80", "rate_mbit = 0", "rate_mbit = 0 is not possible"),
-            ("rate_mbit = 80", "rate = 80", "line 10: unknown field `rate`"),
+            ("rate_mbit = 80", "rate = 80", "line 9: unknown field `rate`"),
             ("delay_ms = 1.5", "delay_ms = -1", "delay_ms = -1 is not possible"),
             ("loss_percent = 0.1", "loss_percent = 101", "loss_percent = 101 is not possible"),
             ("between = [1, 2]", "between = [1, 1]", "cable 1: "),
