@@ -1,8 +1,8 @@
 //! The key that all processes of a job share (`RAILWEAVE_KEY_FILE`), and the proof that a peer has it.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -11,6 +11,10 @@ use sha2::Sha256;
 
 const SHORTEST: usize = 16;
 const LONGEST: usize = 4096;
+
+/// Sixteen random bytes have fewer different ones less than once in 10^15 times, and sixteen random decimal digits
+/// less than once in 10,000 times.
+const FEWEST_DIFFERENT: usize = 5;
 
 /// A shared key.
 #[derive(Clone)]
@@ -27,11 +31,13 @@ impl Key {
     /// Reads the key.
     ///
     /// # Errors
-    /// When the file cannot be read, others have access to it, or it is too short or too long.
+    /// When the file cannot be read, others have access to it, it is too short or too long, or whoever tries the
+    /// obvious finds it.
     pub(crate) fn read(path: &Path) -> Result<Self, Error> {
         let wrong = |what: String| Error::configuration(format!("RAILWEAVE_KEY_FILE={}: {what}", path.display()));
         let unreadable = |error: std::io::Error| wrong(format!("{error}; give a file that this user can read"));
-        let file = File::open(path).map_err(unreadable)?;
+        // A pipe without a writer would be waited for, for ever; a file's reads do not change.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(unreadable)?;
         // Of the open file, so that nobody can exchange it in between.
         let facts = file.metadata().map_err(unreadable)?;
         if !facts.is_file() {
@@ -58,6 +64,9 @@ impl Key {
                 "it has {} bytes, allowed are {SHORTEST} to {LONGEST}; make one with: head -c 32 /dev/urandom",
                 if secret.len() > LONGEST { "more than 4096".to_owned() } else { secret.len().to_string() }
             )));
+        }
+        if let Some(weakness) = weakness(&secret) {
+            return Err(wrong(format!("{weakness}, and can be guessed; make one with: head -c 32 /dev/urandom")));
         }
         let mac = Hmac::new_from_slice(&secret).map_err(|_| wrong("it cannot be used as a key".to_owned()))?;
         Ok(Self(mac))
@@ -96,6 +105,19 @@ impl ExpectedProof {
     }
 }
 
+/// What makes a key of the right length worthless, as a clause. That a key is good nothing can say.
+fn weakness(secret: &[u8]) -> Option<String> {
+    let mut different = secret.to_vec();
+    different.sort_unstable();
+    different.dedup();
+    if different.len() < FEWEST_DIFFERENT {
+        return Some(format!("its {} bytes have only {} different values", secret.len(), different.len()));
+    }
+    let line = secret.trim_ascii();
+    let is_padded = line.is_ascii() && line.len() < SHORTEST;
+    is_padded.then(|| format!("it is a text of {} characters with blanks around it", line.len()))
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -111,10 +133,28 @@ mod tests {
         path
     }
 
+    /// A pipe by name, which nobody writes to.
+    fn fifo(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("railweave-key-{}-{name}", std::process::id()));
+        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: the name is a C string, which the call only reads.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0, "{}", std::io::Error::last_os_error());
+        path
+    }
+
+    #[test]
+    fn keys_that_chance_makes_are_taken() {
+        for key in
+            [b"3141592653589793".as_slice(), b"0123456789abcdef", &[1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff]]
+        {
+            assert_eq!(weakness(key), None, "{key:?}");
+        }
+    }
+
     #[test]
     fn a_proof_holds_for_its_maker_its_key_and_its_session_alone() {
-        let key = Key::read(&file("good", &[7; 32], 0o600)).unwrap();
-        let other = Key::read(&file("other", &[8; 32], 0o400)).unwrap();
+        let key = Key::read(&file("good", b"one key of thirty-two characters", 0o600)).unwrap();
+        let other = Key::read(&file("other", b"two keys: sixteen or more", 0o400)).unwrap();
         let proof = key.proof(Prover::Opener, b"one", b"two");
         assert!(key.expected(Prover::Opener, b"one", b"two").is(&proof));
         assert!(!key.expected(Prover::Acceptor, b"one", b"two").is(&proof), "sent back to its maker");
@@ -131,6 +171,10 @@ mod tests {
             (file("long", &[7; 4097], 0o600), "more than 4096"),
             (PathBuf::from("/nonexistent/key"), "No such file"),
             (PathBuf::from("/dev/null"), "no regular file"),
+            (fifo("pipe"), "no regular file"),
+            (file("zeros", &[0; 32], 0o600), "its 32 bytes have only 1 different values, and can be guessed"),
+            (file("few", b"abcdabcdabcdabcd", 0o600), "only 4 different values"),
+            (file("password", b"password\n\n\n\n\n\n\n\n\n", 0o600), "a text of 8 characters"),
         ];
         for (path, words) in cases {
             let error = Key::read(&path).map(|_| ()).unwrap_err();

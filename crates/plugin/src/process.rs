@@ -126,6 +126,9 @@ impl Process {
         Ok(Self {
             options,
             network: found.network,
+        if let Some(path) = &options.key_file.value {
+            log::info(&format!("sessions ask for the key in {}", path.display()));
+        }
             hello,
             out_of_band: found.out_of_band,
             events: found.events,

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{
-    ONE_RAIL, Pair, Peer, Stranger, TWO_RAILS, accept, alone, connect, each, listen, load, start, until, warnings,
-    warnings_with, with_peer,
+    ONE_RAIL, Pair, Peer, Stranger, TWO_RAILS, UNSET, accept, alone, connect, each, info_lines, listen, load, start,
+    until, warnings, warnings_with, with_peer,
 };
 use railweave_abi::NcclResult;
 use railweave_host::NetError;
@@ -26,6 +26,15 @@ fn file(name: &str, bytes: &[u8], mode: u32) -> String {
     path
 }
 
+/// The path of a pipe that nobody writes to.
+fn pipe(name: &str) -> String {
+    let path = format!("{}/key-of-{name}", env!("CARGO_TARGET_TMPDIR"));
+    let name = std::ffi::CString::new(path.as_str()).unwrap();
+    // SAFETY: the name is a C string, which the call only reads. That it is there already is as good.
+    unsafe { libc::mkfifo(name.as_ptr(), 0o600) };
+    path
+}
+
 #[test]
 fn with_the_same_key_everything_works() {
     let key = file("equal", KEY, 0o600);
@@ -35,6 +44,8 @@ fn with_the_same_key_everything_works() {
         pair.exchange(1, 300_000);
         pair.close();
         assert!(warnings().is_empty());
+        let asks = format!("sessions ask for the key in {}", std::env::var("RAILWEAVE_KEY_FILE").unwrap());
+        assert_eq!(info_lines().iter().filter(|line| line.contains(&asks)).count(), 1);
     });
 }
 
@@ -46,6 +57,8 @@ fn a_key_file_that_cannot_be_used_stops_init_with_one_line() {
         (file("short", b"fifteen bytes!!", 0o600), "it has 15 bytes"),
         (file("long", &[7; 4097], 0o600), "more than 4096"),
         (file("open", KEY, 0o640), "others have access to it (mode 0640)"),
+        (file("zeros", &[0; 32], 0o600), "can be guessed"),
+        (pipe("pipe"), "no regular file"),
     ];
     each(
         &cases,
@@ -138,8 +151,7 @@ fn a_peer_without_a_key_is_refused_on_both_sides() {
     let words = ["shared key", "RAILWEAVE_KEY_FILE"];
     with_peer(
         &[TWO_RAILS, ("RAILWEAVE_KEY_FILE", &key)],
-        // An empty value counts as unset.
-        &[("RAILWEAVE_KEY_FILE", "")],
+        &[("RAILWEAVE_KEY_FILE", UNSET)],
         |peer| refuse(peer, &words),
         |link| be_refused(link, &words),
     );

@@ -19,6 +19,9 @@ const PEER: &str = "peer";
 /// What a scenario says at its end, so that a program that ran no test at all is not taken for one that succeeded.
 const OVER: &str = "the scenario came to its end";
 
+/// In the settings of a peer: the variable is not set there.
+pub(crate) const UNSET: &str = "(unset)";
+
 /// How a test program ends by itself of which a test failed.
 pub(super) const TESTS_FAILED: i32 = 101;
 
@@ -150,8 +153,14 @@ pub(crate) fn with_peer<F: Fn(Peer)>(
         |()| {
             let (link, theirs) = UnixStream::pair().expect("sockets can be made");
             let mut command = again(name, PEER);
-            let settings = settings.iter().chain(peers_settings).copied();
-            let child = command.envs(settings).stdin(OwnedFd::from(theirs)).spawn();
+            for (name, value) in settings.iter().chain(peers_settings) {
+                if *value == UNSET {
+                    command.env_remove(name)
+                } else {
+                    command.env(name, value)
+                };
+            }
+            let child = command.stdin(OwnedFd::from(theirs)).spawn();
             body(Peer { child: child.expect("this program can be started again"), link });
         },
     );
