@@ -48,10 +48,14 @@ const INTRODUCTION: &str = "\
 
 Every setting is an environment variable, and every one has a default that suits most hosts. Railweave reads its own
 `RAILWEAVE_*` variables first, then the `MPIB_*` and `NCCL_MESH_*` variables of earlier plugins, then NCCL's own `NCCL_*`. Of
-the variables of one setting, only the first that is set counts, and an empty value counts as unset. The log says at start
-which variable each value came from.
+the variables of one setting, only the first that is set counts, and an empty value counts as unset (but for
+`RAILWEAVE_KEY_FILE`). The log says at start which variable each value came from.
 
-A value that cannot be used stops Railweave at start, with a line that names the variable, the value and what is
-allowed. A `RAILWEAVE_*` variable that is not in this list has no effect and is warned of.
+A value of `RAILWEAVE_*`, `MPIB_*` and `NCCL_MESH_*` that cannot be used stops Railweave at start, with a line that names the
+variable, the value and what is allowed. What NCCL goes on with stops nothing: numbers of its own variables are read as
+NCCL reads them (`0x10` is 16, `010` is 8, what follows the number does not count), what is too large counts as the
+largest allowed, and what is no value at all as the default, each with a warning. A `RAILWEAVE_*` variable that is not in
+this list has no effect and is warned of; variables of NCCL's own IB transport that mean nothing here are named in one line
+of level INFO.
 
 ";

@@ -1,13 +1,15 @@
 //! Settings from an environment, as a process has one.
 
 use crate::error::{OptionErrors, Warning, closest, printable};
+use crate::nccl;
+use crate::setting::is_blank;
 use crate::table::{Entry, Options, TABLE};
 use std::collections::HashMap;
 use std::ffi::OsString;
 
 impl Options {
     /// Reads every setting from `variables`, as an environment lists them, and warns of `RAILWEAVE_*` names among them
-    /// that no setting reads.
+    /// that no setting reads. Variables of NCCL's own IB transport that mean nothing here come as one [`Warning`].
     ///
     /// # Errors
     ///
@@ -16,12 +18,15 @@ impl Options {
         variables: impl IntoIterator<Item = (K, V)>,
     ) -> Result<(Options, Vec<Warning>), OptionErrors> {
         let mut known = HashMap::new();
-        let mut unknown = Vec::new();
+        let (mut unknown, mut without_effect) = (Vec::new(), Vec::new());
         for (name, value) in variables {
             let (name, value) = (name.into(), value.into());
             match TABLE.iter().flat_map(Entry::all_variables).find(|known| name == *known) {
                 Some(name) => drop(known.insert(name, value)),
                 None if may_be_meant(&name.to_string_lossy()) => unknown.push(name),
+                None if nccl::is_without_effect(&name.to_string_lossy()) && !is_blank(&value) => {
+                    without_effect.push(printable(&name.to_string_lossy()));
+                }
                 None => {}
             }
         }
@@ -32,6 +37,10 @@ impl Options {
             let closest = closest(&name, TABLE.iter().map(Entry::variable));
             Warning::Unknown { variable: printable(&name), closest }
         }));
+        if !without_effect.is_empty() {
+            without_effect.sort();
+            warnings.push(Warning::WithoutEffect(without_effect));
+        }
         Ok((options, warnings))
     }
 

@@ -73,15 +73,17 @@ pub enum Warning {
         /// The known variable that is closest in spelling, when one is close.
         closest: Option<&'static str>,
     },
-    /// A value is valid for the program that the variable belongs to, but more than Railweave can use.
-    Limited {
-        /// The variable, as in the environment.
-        variable: &'static str,
-        /// Its value, made printable and cut at 80 characters.
-        value: String,
-        /// What is used instead, and why: a sentence.
-        note: String,
-    },
+    /// A value of one of NCCL's own variables counts as something else than it says; the reason says as what.
+    Otherwise(OptionError),
+    /// Variables of NCCL's own IB transport are set that mean nothing here.
+    WithoutEffect(Vec<String>),
+}
+
+impl Warning {
+    /// Whether something should be set otherwise. What is only good to know should not stand among what is wrong.
+    pub fn needs_attention(&self) -> bool {
+        !matches!(self, Warning::WithoutEffect(_))
+    }
 }
 
 impl fmt::Display for Warning {
@@ -93,7 +95,12 @@ impl fmt::Display for Warning {
             Warning::Unknown { variable, closest: None } => {
                 write!(f, "{variable} is no setting of Railweave and has no effect; docs/options.md lists them all")
             }
-            Warning::Limited { variable, value, note } => write!(f, "{variable}=\"{value}\": {note}"),
+            Warning::Otherwise(error) => error.fmt(f),
+            Warning::WithoutEffect(variables) => write!(
+                f,
+                "without effect here, because they are for NCCL's own IB transport alone: {}",
+                variables.join(", ")
+            ),
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Which ports become rails: the lists of names and address ranges that users write.
 //!
 //! The syntax is `NCCL_IB_HCA`'s, of which `NCCL_SOCKET_IFNAME`'s is a part (`misc/utils.cc` of NCCL), and address ranges
-//! besides: `[^][=]item,item,…` where an item is `name[:port[:rail[:plane]]]` or, with a slash, `address/length`.
+//! besides: `[^][=]item,item,…` where an item is `name[:port[:rail[:plane]]]`, `address/length`, or an address alone.
 
 use crate::error::printable;
 use std::fmt;
 use std::net::IpAddr;
 
 /// The most items that one filter has.
-const MAX_ITEMS: usize = 64;
+pub(crate) const MAX_ITEMS: usize = 64;
 
 /// A list that picks ports by name or address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,12 +106,12 @@ impl RailFilter {
 }
 
 /// Whether `text` begins with `mark`, and what follows it.
-fn leading(text: &str, mark: char) -> (bool, &str) {
+pub(crate) fn leading(text: &str, mark: char) -> (bool, &str) {
     text.strip_prefix(mark).map_or((false, text), |rest| (true, rest.trim_start()))
 }
 
 impl FilterItem {
-    fn parse(item: &str) -> Result<FilterItem, String> {
+    pub(crate) fn parse(item: &str) -> Result<FilterItem, String> {
         let shown = printable(item);
         if item.starts_with(['^', '=']) {
             return Err(format!("has \"{shown}\" inside, but ^ and = may only lead the whole list, in this order"));
@@ -125,8 +125,8 @@ impl FilterItem {
                 .map_err(|reason| format!("has the address range \"{shown}\", in which {reason}"));
         }
         if let Ok(address) = item.parse::<IpAddr>() {
-            let length = AddressRange::longest(address);
-            return Err(format!("has the bare address \"{shown}\", which is written {shown}/{length}"));
+            let range = AddressRange::parse(item, &AddressRange::longest(address).to_string());
+            return range.map(FilterItem::Addresses);
         }
         let mut fields = item.split(':');
         let name = fields.next().unwrap_or_default().trim();
@@ -306,6 +306,11 @@ mod tests {
         assert!(takes("10.0.0.1/32", "x", "::ffff:10.0.0.1"));
         assert!(takes("::ffff:10.0.0.0/104", "x", "10.9.9.9"));
         assert!(takes("fd00::/8,eth", "x", "fd12::1"));
+        for (alone, other) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
+            assert!(takes(alone, "x", alone));
+            assert!(!takes(alone, "x", other));
+        }
+        assert!(takes("::ffff:10.0.0.1", "x", "10.0.0.1"));
         assert!(takes("::/0", "x", "fe80::1"));
         assert!(!takes("fd00::1/128", "x", "fd00::2"));
         assert!(!takes("10.0.0.0/8", "x", ""));
@@ -320,8 +325,6 @@ mod tests {
             (" , ", "names nothing"),
             ("eth0,^lo", "may only lead the whole list"),
             ("=^eth0", "may only lead the whole list"),
-            ("10.0.0.1", "is written 10.0.0.1/32"),
-            ("fd00::1", "is written fd00::1/128"),
             ("10.0.0.0/33", "not a prefix length from 0 to 32"),
             ("10.0.0.0/+8", "not a prefix length from 0 to 32"),
             ("fd00::/129", "not a prefix length from 0 to 128"),

@@ -6,7 +6,8 @@
 //!
 //! Each setting is read from its variables in order of precedence: `RAILWEAVE_*`, then the `MPIB_*` and
 //! `NCCL_MESH_*` names of the plugins it replaces, then NCCL's own `NCCL_*`, then the default. Only the first that is set
-//! counts; an empty value counts as unset.
+//! counts; an empty value counts as unset. A value that cannot be used is an error in the first two kinds, and a
+//! [`Warning`] in the third: NCCL goes on with whatever stands there (`nccl.rs`).
 //!
 //! What this crate is not: it does not decide whether a value suits this host (an interface that does not exist, a
 //! fabric that this build lacks). The plugin does, with the setting's [`Source`] at hand to name the variable.
@@ -20,6 +21,7 @@ mod document;
 mod environment;
 mod error;
 mod filter;
+mod nccl;
 mod number;
 mod rdma;
 mod setting;

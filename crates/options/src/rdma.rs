@@ -165,11 +165,6 @@ impl AdaptiveRouting {
     pub(crate) fn parse(text: &str) -> Result<AdaptiveRouting, String> {
         word(text, &[("auto", AdaptiveRouting::Auto), ("0", AdaptiveRouting::Off), ("1", AdaptiveRouting::On)])
     }
-
-    /// 0, 1, or -2 for `Auto`, as NCCL numbers them.
-    pub(crate) fn parse_nccl(text: &str) -> Result<AdaptiveRouting, String> {
-        word(text, &[("-2", AdaptiveRouting::Auto), ("0", AdaptiveRouting::Off), ("1", AdaptiveRouting::On)])
-    }
 }
 
 impl fmt::Display for AdaptiveRouting {
@@ -281,7 +276,6 @@ mod tests {
         assert!(AddressFamily::parse("AF_INET").is_err());
         assert_eq!(RelaxedOrdering::parse("1"), Ok(RelaxedOrdering::On));
         assert!(RelaxedOrdering::parse("3").is_err());
-        assert_eq!(AdaptiveRouting::parse_nccl("-2"), Ok(AdaptiveRouting::Auto));
         assert!(AdaptiveRouting::parse("-2").is_err());
     }
 

@@ -1,7 +1,8 @@
 //! One setting: its value, where the value came from, and how its variables are read.
 
 use crate::error::{OptionError, Warning, printable};
-use std::ffi::OsString;
+use crate::nccl::Reading;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 
 /// A value and where it came from.
@@ -34,8 +35,20 @@ impl fmt::Display for Source {
     }
 }
 
-/// Turns text into a value; the error is the end of a sentence that begins with the text.
-type Parse<T> = fn(&str) -> Result<T, String>;
+impl Source {
+    /// Whether it is a variable of NCCL itself, and not of a plugin.
+    pub fn is_nccls(&self) -> bool {
+        matches!(self, Source::Variable(name) if name.starts_with("NCCL_") && !name.starts_with("NCCL_MESH_"))
+    }
+}
+
+/// How a variable's text is read.
+enum Parse<T> {
+    /// Turns text into a value; the error is the end of a sentence that begins with the text.
+    Strict(fn(&str) -> Result<T, String>),
+    /// As NCCL reads it.
+    Nccl(fn(&str) -> Reading<T>),
+}
 
 /// One variable of a setting, or two that make one value together.
 pub(crate) struct Variable<T> {
@@ -44,7 +57,8 @@ pub(crate) struct Variable<T> {
     example: &'static str,
     parse: Parse<T>,
     second: Option<Second<T>>,
-    note: Option<fn(&str) -> Option<String>>,
+    /// Why it may not be set and empty, where that does not count as unset.
+    never_empty: Option<&'static str>,
 }
 
 struct Second<T> {
@@ -57,9 +71,19 @@ pub(crate) const fn variable<T>(
     name: &'static str,
     allowed: &'static str,
     example: &'static str,
-    parse: Parse<T>,
+    parse: fn(&str) -> Result<T, String>,
 ) -> Variable<T> {
-    Variable { name, allowed, example, parse, second: None, note: None }
+    Variable { name, allowed, example, parse: Parse::Strict(parse), second: None, never_empty: None }
+}
+
+/// As [`variable`], for one of NCCL's own: no value of it is an error.
+pub(crate) const fn nccls<T>(
+    name: &'static str,
+    allowed: &'static str,
+    example: &'static str,
+    read: fn(&str) -> Reading<T>,
+) -> Variable<T> {
+    Variable { name, allowed, example, parse: Parse::Nccl(read), second: None, never_empty: None }
 }
 
 impl<T> Variable<T> {
@@ -68,9 +92,9 @@ impl<T> Variable<T> {
         Variable { second: Some(Second { name, join }), ..self }
     }
 
-    /// With a warning for values that `note` has something to say about.
-    pub(crate) const fn noting(self, note: fn(&str) -> Option<String>) -> Variable<T> {
-        Variable { note: Some(note), ..self }
+    /// With an empty value as an error for this reason, the end of a sentence that begins with the value.
+    pub(crate) const fn never_empty(self, reason: &'static str) -> Variable<T> {
+        Variable { never_empty: Some(reason), ..self }
     }
 
     /// The variable's name, or both names.
@@ -101,7 +125,8 @@ pub(crate) struct Reader<L> {
 
 impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
     /// The value of the first of `variables` that is set, else `default`. A value that cannot be used is noted as an
-    /// error, and the default stands in for it, so that the other settings are still read.
+    /// error, or a warning where it is NCCL's, and the default stands in for it, so that the other settings are still
+    /// read.
     pub(crate) fn read<T>(&mut self, variables: &[Variable<T>], default: T) -> Setting<T> {
         let main = variables.first().map_or("", |variable| variable.name);
         for variable in variables {
@@ -109,13 +134,13 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
             let Some(second) = &variable.second else {
                 match first {
                     Text::Unset => continue,
-                    Text::Wrong => break,
+                    Text::Useless => break,
                     Text::Value(value) => return Setting { value, source: Source::Variable(variable.name) },
                 }
             };
             let source = match (first, self.one(variable, second.name, main)) {
                 (Text::Unset, Text::Unset) => continue,
-                (Text::Wrong, _) | (_, Text::Wrong) => break,
+                (Text::Useless, _) | (_, Text::Useless) => break,
                 (Text::Value(a), Text::Value(b)) => (Some(a), Some(b), Source::Variables(variable.name, second.name)),
                 (Text::Value(a), Text::Unset) => (Some(a), None, Source::Variable(variable.name)),
                 (Text::Unset, Text::Value(b)) => (None, Some(b), Source::Variable(second.name)),
@@ -129,41 +154,68 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
     /// What the variable called `name` holds, read as `variable` says. `main` is the setting's first variable.
     fn one<T>(&mut self, variable: &Variable<T>, name: &'static str, main: &str) -> Text<T> {
         let Some(text) = (self.lookup)(name) else { return Text::Unset };
-        let lossy = text.to_string_lossy();
-        if lossy.trim().is_empty() {
-            return Text::Unset;
-        }
-        let parsed = match text.to_str() {
-            Some(text) => (variable.parse)(text),
-            None => Err("is not valid UTF-8".into()),
-        };
-        match parsed {
-            Ok(value) => {
-                if let Some(note) = variable.note.and_then(|note| note(&lossy)) {
-                    self.warnings.push(Warning::Limited { variable: name, value: printable(&lossy), note });
-                }
-                Text::Value(value)
+        let wrong = |reason: String| {
+            let mut advice = format!("{name}={}", variable.example);
+            if name != main {
+                advice.push_str(&format!(", or set {main}, which wins"));
             }
-            Err(reason) => {
-                let mut advice = format!("{name}={}", variable.example);
-                if name != main {
-                    advice.push_str(&format!(", or set {main}, which wins"));
+            let value = printable(&text.to_string_lossy());
+            OptionError { variable: name, value, reason, allowed: variable.allowed, advice }
+        };
+        if is_blank(&text) {
+            let Some(reason) = variable.never_empty else { return Text::Unset };
+            self.refuse(wrong(reason.to_owned()));
+            return Text::Useless;
+        }
+        let no_text = || "is not valid UTF-8".to_owned();
+        match &variable.parse {
+            Parse::Strict(parse) => match text.to_str().map_or_else(|| Err(no_text()), parse) {
+                Ok(value) => Text::Value(value),
+                Err(reason) => {
+                    self.refuse(wrong(reason));
+                    Text::Useless
                 }
-                // Several settings may read one variable; its mistake is one.
-                if self.errors.iter().all(|error| (error.variable, &error.reason) != (name, &reason)) {
-                    let (value, allowed) = (printable(&lossy), variable.allowed);
-                    self.errors.push(OptionError { variable: name, value, reason, allowed, advice });
+            },
+            Parse::Nccl(read) => {
+                let Reading { value, note } = text.to_str().map_or_else(|| Reading::default(no_text()), read);
+                if let Some(note) = note {
+                    self.warn(Warning::Otherwise(wrong(note)));
                 }
-                Text::Wrong
+                value.map_or(Text::Useless, Text::Value)
             }
         }
     }
+
+    /// Several settings may read one variable; its mistake is one.
+    fn refuse(&mut self, error: OptionError) {
+        if self.errors.iter().all(|other| (other.variable, &other.reason) != (error.variable, &error.reason)) {
+            self.errors.push(error);
+        }
+    }
+
+    fn warn(&mut self, warning: Warning) {
+        let same = |other: &Warning| match (other, &warning) {
+            (Warning::Otherwise(other), Warning::Otherwise(new)) => {
+                (other.variable, &other.reason) == (new.variable, &new.reason)
+            }
+            _ => false,
+        };
+        if !self.warnings.iter().any(same) {
+            self.warnings.push(warning);
+        }
+    }
+}
+
+/// Whether a value counts as none.
+pub(crate) fn is_blank(value: &OsStr) -> bool {
+    value.to_string_lossy().trim().is_empty()
 }
 
 /// What a lookup found.
 enum Text<T> {
     Unset,
-    Wrong,
+    /// Set, and the default stands in for it.
+    Useless,
     Value(T),
 }
 

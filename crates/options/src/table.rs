@@ -2,10 +2,11 @@
 
 use crate::error::{OptionErrors, Warning};
 use crate::filter::{AddressRange, RailFilter};
+use crate::nccl;
 use crate::number;
 use crate::rdma::{self, AdaptiveRouting, AddressFamily, GidIndices, RelaxedOrdering};
-use crate::setting::{Reader, Setting, Show, Source, Variable, variable};
-use crate::value::{Congestion, Fabric, Lanes, Mode, PortRange, Weights};
+use crate::setting::{Reader, Setting, Show, Source, Variable, nccls, variable};
+use crate::value::{Congestion, Fabric, Lanes, MAX_LANES, Mode, PortRange, Weights};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -110,7 +111,7 @@ macro_rules! options {
 }
 
 /// What a list of names may hold.
-const FILTER: &str = "[^][=]item,item,... where an item is name[:port[:rail[:plane]]] or address/length";
+const FILTER: &str = "[^][=]item,item,... where an item is name[:port[:rail[:plane]]], address/length or an address";
 
 /// What a range of addresses may be.
 const RANGE: &str = "address/length, or one address";
@@ -135,7 +136,7 @@ options! {
     fabric: Fabric {
         variables: [
             variable("RAILWEAVE_FABRIC", "auto, tcp or verbs", "auto", Fabric::parse),
-            variable("NCCL_IB_DISABLE", "0 or 1", "0", Fabric::parse_disabled),
+            nccls("NCCL_IB_DISABLE", "0 or 1", "0", nccl::disabled),
         ],
         default: Fabric::Auto, "auto",
         help: "Which network carries the data: `verbs` (RDMA), `tcp`, or `auto`: RDMA where a port is active, else TCP. \
@@ -152,11 +153,11 @@ options! {
     rails: Option<RailFilter> {
         variables: [
             variable("RAILWEAVE_RAILS", FILTER, "eth0,eth1", filter),
-            variable("NCCL_SOCKET_IFNAME", FILTER, "eth", filter),
+            nccls("NCCL_SOCKET_IFNAME", FILTER, "eth", nccl::filter),
         ],
         default: None, "every usable one",
-        help: "Which ports become rails. `^` leaves out what the list matches, `=` asks for whole names, an item with \
-               a slash is a range of addresses. `NCCL_SOCKET_IFNAME` counts on TCP.",
+        help: "Which ports become rails. `^` leaves out what the list matches, `=` asks for whole names, an item may be a \
+               range of addresses, or one address. `NCCL_SOCKET_IFNAME` counts on TCP.",
     }
     /// Which RDMA ports become rails; `None` leaves the choice to the topology's own rules.
     rdma_rails: Option<RailFilter> {
@@ -165,7 +166,7 @@ options! {
             variable("RAILWEAVE_RAILS", FILTER, "mlx5_0,mlx5_1", filter),
             variable("MPIB_HCA_SOUT", "name[:port] of one device", "mlx5_0", rdma::one_device)
                 .and("MPIB_HCA_SUP", rdma::join_devices),
-            variable("NCCL_IB_HCA", FILTER, "mlx5", filter),
+            nccls("NCCL_IB_HCA", FILTER, "mlx5", nccl::filter),
         ],
         default: None, "every usable one",
         help: "Which RDMA ports become rails, where TCP is to have another list than RDMA. Names are those of RDMA devices \
@@ -189,8 +190,9 @@ options! {
         variables: [
             variable("RAILWEAVE_LANES", "a number from 1 to 16, or up to 8 of them with commas between", "2", Lanes::parse),
             variable("MPIB_SOUT_QP", "a number from 1 to 16", "1", Lanes::parse_count).and("MPIB_SUP_QP", Lanes::join),
-            variable("NCCL_IB_QPS_PER_CONNECTION", "a number from 1 to 128", "1", Lanes::parse_nccl)
-                .noting(Lanes::note_nccl),
+            nccls("NCCL_IB_QPS_PER_CONNECTION", "a number from 1 to 16", "1", |text| {
+                nccl::byte(text, 1, MAX_LANES).map(Lanes::on_every_rail)
+            }),
         ],
         default: Lanes::on_every_rail(1), "1",
         help: "Lanes (queue pairs or sockets) of each rail: one number for all, or a list with one for each, of which \
@@ -202,7 +204,7 @@ options! {
         variables: [
             variable("RAILWEAVE_OOB_IF", FILTER, "eth0", filter),
             variable("MPIB_OOB_IF", FILTER, "eth0", filter),
-            variable("NCCL_SOCKET_IFNAME", FILTER, "eth", filter),
+            nccls("NCCL_SOCKET_IFNAME", FILTER, "eth", nccl::filter),
         ],
         default: None, "the interfaces of the rails",
         help: "Which interface the handshake uses when two hosts share no subnet between their rails. The syntax is \
@@ -220,13 +222,24 @@ options! {
         help: "The TCP port for handshakes. Give a range that a firewall lets through; each process on a host needs \
                one port of it.",
     }
+    /// Which addresses of this host the control port listens on; `None` leaves the choice to the plugin.
+    control_address: Option<RailFilter> {
+        variables: [variable("RAILWEAVE_CONTROL_ADDRESS", FILTER, "eth0,10.0.0.0/8", filter)],
+        default: None, "all (loopback's alone where every rail is loopback)",
+        help: "Which addresses of this host the control port listens on: interfaces or addresses, in the syntax of \
+               `RAILWEAVE_RAILS`. On TCP the lanes come in there too, so every rail's address must be among them.",
+    }
     /// A file with a key that all processes of the job share; `None` lets any process connect.
     key_file: Option<PathBuf> {
-        variables: [variable("RAILWEAVE_KEY_FILE", "the absolute path of a file", "/etc/railweave/key", key_file)],
+        variables: [
+            variable("RAILWEAVE_KEY_FILE", "the absolute path of a file", "/etc/railweave/key", key_file)
+                .never_empty("is empty: the job would run without a key, and any process could connect (unset it for that)"),
+        ],
         default: None, "none: any process may connect",
-        help: "A file with a secret of 16 to 4096 bytes, the same on every host. Processes then prove to each other that \
-               they have it, and one that has not gets no further. Only the user who runs the job may have access to it \
-               (mode 0600 or 0400). Data is not encrypted.",
+        help: "A file with a secret of 16 to 4096 bytes, the same on every host: 32 random ones, as from \
+               `head -c 32 /dev/urandom`, because words can be guessed from one recorded handshake. Processes then prove to \
+               each other that they have it, and one that has not gets no further. Only the user who runs the job may have \
+               access to it (mode 0600 or 0400). Data is neither encrypted nor signed.",
     }
     /// How long one step of the handshake may take: 100 ms to 3600 s.
     handshake_timeout: Duration {
@@ -254,7 +267,7 @@ options! {
     split_data_on_lanes: bool {
         variables: [
             variable("RAILWEAVE_SPLIT_DATA_ON_LANES", "0 or 1", "1", number::switch),
-            variable("NCCL_IB_SPLIT_DATA_ON_QPS", "0 or 1", "1", number::switch),
+            nccls("NCCL_IB_SPLIT_DATA_ON_QPS", "0 or 1", "1", nccl::split_data),
         ],
         default: false, "0",
         help: "With 1, messages of 64K and more are striped over all lanes of each rail that carries a part of them. \
@@ -289,7 +302,7 @@ options! {
     traffic_class: Option<u8> {
         variables: [
             variable("RAILWEAVE_TRAFFIC_CLASS", "a number from 0 to 255, or -1 for none", "96", traffic_class),
-            variable("NCCL_IB_TC", "a number from 0 to 255, or -1 for none", "96", traffic_class),
+            nccls("NCCL_IB_TC", "a number from 0 to 255, or -1 for none", "96", |text| nccl::byte_or_none(text, 255)),
         ],
         default: None, "-1 (what NCCL asks for)",
         help: "The traffic class of the data: the byte that holds DSCP and ECN, on TCP and on RoCE.",
@@ -311,7 +324,7 @@ options! {
     ibverbs_library: String {
         variables: [
             variable("RAILWEAVE_IBVERBS_LIB", LIBRARY, "libibverbs.so.1", rdma::library),
-            variable("NCCL_IBVERBS_LIB", LIBRARY, "libibverbs.so.1", rdma::library),
+            nccls("NCCL_IBVERBS_LIB", LIBRARY, "libibverbs.so.1", nccl::library),
         ],
         default: "libibverbs.so.1".to_owned(), "libibverbs.so.1",
         help: "RDMA only: the library to load, by a name that the dynamic linker finds, or by its file.",
@@ -326,7 +339,7 @@ options! {
                 GidIndices::parse,
             ),
             variable("NCCL_MESH_GID_INDEX", GID_INDEX, "3", GidIndices::parse_one),
-            variable("NCCL_IB_GID_INDEX", GID_INDEX, "3", GidIndices::parse),
+            nccls("NCCL_IB_GID_INDEX", GID_INDEX, "3", nccl::gid_index),
         ],
         default: GidIndices::Automatic, "-1 (chosen by the four settings that follow)",
         help: "RoCE only: the entry of the GID table that a port uses (`show_gids` lists them): one for all devices, or a \
@@ -336,7 +349,7 @@ options! {
     roce_version: u8 {
         variables: [
             variable("RAILWEAVE_ROCE_VERSION", "1 or 2", "2", |text| rdma::byte(text, 1, 2)),
-            variable("NCCL_IB_ROCE_VERSION_NUM", "1 or 2", "2", |text| rdma::byte(text, 1, 2)),
+            nccls("NCCL_IB_ROCE_VERSION_NUM", "1 or 2", "2", nccl::roce_version),
         ],
         default: 2, "2",
         help: "RoCE only: the version of the GIDs to use. Version 1 cannot be routed.",
@@ -345,7 +358,7 @@ options! {
     address_family: AddressFamily {
         variables: [
             variable("RAILWEAVE_ADDRESS_FAMILY", "auto, ipv4 or ipv6", "auto", AddressFamily::parse),
-            variable("NCCL_IB_ADDR_FAMILY", "AF_INET or AF_INET6", "AF_INET", AddressFamily::parse_nccl),
+            nccls("NCCL_IB_ADDR_FAMILY", "AF_INET or AF_INET6", "AF_INET", nccl::address_family),
         ],
         default: AddressFamily::Auto, "auto (IPv4; IPv6 where a port has no IPv4)",
         help: "RoCE only: the family of the GIDs to use.",
@@ -354,7 +367,7 @@ options! {
     address_range: Option<AddressRange> {
         variables: [
             variable("RAILWEAVE_ADDRESS_RANGE", RANGE, "10.0.0.0/8", rdma::address_range),
-            variable("NCCL_IB_ADDR_RANGE", RANGE, "10.0.0.0/8", rdma::address_range),
+            nccls("NCCL_IB_ADDR_RANGE", "address/length", "10.0.0.0/8", nccl::address_range),
         ],
         default: None, "any",
         help: "RoCE only: the addresses that a GID may have. A port without one of these is left out.",
@@ -363,7 +376,7 @@ options! {
     prefix_length: Option<u8> {
         variables: [
             variable("RAILWEAVE_PREFIX_LENGTH", PREFIX_LENGTH, "24", rdma::prefix_length),
-            variable("NCCL_IB_SUBNET_PREFIX_LEN", PREFIX_LENGTH, "24", rdma::prefix_length),
+            nccls("NCCL_IB_SUBNET_PREFIX_LEN", PREFIX_LENGTH, "24", nccl::prefix_length),
         ],
         default: None, "-1 (the interface's; 24 where it is not known)",
         help: "RoCE only: how many bits of an IPv4 address name its subnet. Ports on one subnet become a rail.",
@@ -372,7 +385,7 @@ options! {
     flid_gid_index: u8 {
         variables: [
             variable("RAILWEAVE_FLID_GID_INDEX", "a number from 0 to 255", "1", |text| rdma::byte(text, 0, 255)),
-            variable("NCCL_IB_ROUTABLE_FLID_GID_INDEX", "a number from 0 to 255", "1", |text| rdma::byte(text, 0, 255)),
+            nccls("NCCL_IB_ROUTABLE_FLID_GID_INDEX", "a number from 0 to 255", "1", |text| nccl::byte(text, 0, 255)),
         ],
         default: 1, "1",
         help: "InfiniBand only: the entry of the GID table that is used when it has a number for routers (a FLID); else \
@@ -382,7 +395,7 @@ options! {
     merge_vfs: bool {
         variables: [
             variable("RAILWEAVE_MERGE_VFS", "0 or 1", "1", number::switch),
-            variable("NCCL_IB_MERGE_VFS", "0 or 1", "1", number::switch),
+            nccls("NCCL_IB_MERGE_VFS", "0 or 1", "1", nccl::switch),
         ],
         default: true, "1",
         help: "RDMA only: with 1, NCCL sees the virtual functions of an adapter as ports of that one adapter.",
@@ -391,17 +404,19 @@ options! {
     pci_order: bool {
         variables: [
             variable("RAILWEAVE_PCI_ORDER", "0 or 1", "1", number::switch),
-            variable("NCCL_IB_DEVICE_PCI_ORDER", "0 or 1", "1", number::switch),
+            nccls("NCCL_IB_DEVICE_PCI_ORDER", "0 or 1", "1", nccl::switch),
         ],
         default: true, "1",
-        help: "RDMA only: with 1, devices are numbered by PCI address, so that numbers agree between hosts that are alike; \
-               with 0, by name.",
+        help: "RDMA only: with 1, devices are numbered by PCI address (`domain:bus:device.function`), so that numbers agree \
+               between hosts that are alike; with 0, by name. A list in `RAILWEAVE_RAILS`, `RAILWEAVE_RDMA_RAILS` or \
+               `MPIB_HCA_SOUT` and `MPIB_HCA_SUP` numbers them by its own order; that of `NCCL_IB_HCA` does not, as with \
+               NCCL's own transport.",
     }
     /// The local ACK timeout of lanes: 4.096 µs × 2^n, 0 to 31, where 0 is for ever.
     ack_timeout: u8 {
         variables: [
             variable("RAILWEAVE_ACK_TIMEOUT", "a number from 0 to 31", "20", |text| rdma::byte(text, 0, 31)),
-            variable("NCCL_IB_TIMEOUT", "a number from 0 to 31", "20", |text| rdma::byte(text, 0, 31)),
+            nccls("NCCL_IB_TIMEOUT", "a number from 0 to 31", "20", |text| nccl::byte(text, 0, 31)),
         ],
         default: 20, "20 (4.3 s)",
         help: "RDMA only: how long an adapter waits for an acknowledgement before it sends a packet again: 4.096 µs × 2^n, \
@@ -411,7 +426,7 @@ options! {
     retry_count: u8 {
         variables: [
             variable("RAILWEAVE_RETRY_COUNT", "a number from 0 to 7", "7", |text| rdma::byte(text, 0, 7)),
-            variable("NCCL_IB_RETRY_CNT", "a number from 0 to 7", "7", |text| rdma::byte(text, 0, 7)),
+            nccls("NCCL_IB_RETRY_CNT", "a number from 0 to 7", "7", |text| nccl::byte(text, 0, 7)),
         ],
         default: 7, "7",
         help: "RDMA only: how often an adapter sends a packet again before the lane fails.",
@@ -420,7 +435,7 @@ options! {
     pkey_index: u16 {
         variables: [
             variable("RAILWEAVE_PKEY_INDEX", "a number from 0 to 65535", "0", rdma::pkey_index),
-            variable("NCCL_IB_PKEY", "a number from 0 to 65535", "0", rdma::pkey_index),
+            nccls("NCCL_IB_PKEY", "a number from 0 to 65535", "0", nccl::pkey_index),
         ],
         default: 0, "0",
         help: "RDMA only: the index of the partition key to use, in the port's table of partition keys.",
@@ -429,7 +444,7 @@ options! {
     service_level: Option<u8> {
         variables: [
             variable("RAILWEAVE_SERVICE_LEVEL", "a number from 0 to 15, or -1 for none", "1", rdma::service_level),
-            variable("NCCL_IB_SL", "a number from 0 to 15, or -1 for none", "1", rdma::service_level),
+            nccls("NCCL_IB_SL", "a number from 0 to 15, or -1 for none", "1", |text| nccl::byte_or_none(text, 15)),
         ],
         default: None, "-1 (what NCCL asks for on InfiniBand, else 0)",
         help: "RDMA only: the service level of the data.",
@@ -438,7 +453,7 @@ options! {
     cts_traffic_class: Option<u8> {
         variables: [
             variable("RAILWEAVE_CTS_TRAFFIC_CLASS", "a number from 0 to 255, or -1 for none", "160", traffic_class),
-            variable("NCCL_IB_FIFO_TC", "a number from 0 to 255, or -1 for none", "160", traffic_class),
+            nccls("NCCL_IB_FIFO_TC", "a number from 0 to 255, or -1 for none", "160", |text| nccl::byte_or_none(text, 255)),
         ],
         default: None, "-1 (that of the data)",
         help: "RoCE only: the traffic class of the receiver's notes to the sender that buffers are ready (CTS).",
@@ -447,7 +462,7 @@ options! {
     ece: bool {
         variables: [
             variable("RAILWEAVE_ECE", "0 or 1", "1", number::switch),
-            variable("NCCL_IB_ECE_ENABLE", "0 or 1", "1", number::switch),
+            nccls("NCCL_IB_ECE_ENABLE", "0 or 1", "1", nccl::switch),
         ],
         default: true, "1",
         help: "RDMA only: with 1, both adapters agree on features beyond the standard (enhanced connection establishment, \
@@ -457,7 +472,7 @@ options! {
     relaxed_ordering: RelaxedOrdering {
         variables: [
             variable("RAILWEAVE_RELAXED_ORDERING", "0, 1 or 2", "2", RelaxedOrdering::parse),
-            variable("NCCL_IB_PCI_RELAXED_ORDERING", "0, 1 or 2", "2", RelaxedOrdering::parse),
+            nccls("NCCL_IB_PCI_RELAXED_ORDERING", "0, 1 or 2", "2", nccl::relaxed_ordering),
         ],
         default: RelaxedOrdering::WhereKnown, "2",
         help: "RDMA only: whether adapters may write data into memory in any order, which is faster on some hosts: 0 never, \
@@ -482,7 +497,7 @@ options! {
     adaptive_routing: AdaptiveRouting {
         variables: [
             variable("RAILWEAVE_ADAPTIVE_ROUTING", "auto, 0 or 1", "auto", AdaptiveRouting::parse),
-            variable("NCCL_IB_ADAPTIVE_ROUTING", "0, 1, or -2 for the default", "1", AdaptiveRouting::parse_nccl),
+            nccls("NCCL_IB_ADAPTIVE_ROUTING", "0, 1, or -2 for the default", "1", nccl::adaptive_routing),
         ],
         default: AdaptiveRouting::Auto, "auto (on InfiniBand)",
         help: "RDMA only: with 1, large messages end in a write of their own, so that switches may send their data on any \
@@ -492,7 +507,7 @@ options! {
     adaptive_routing_threshold: u64 {
         variables: [
             variable("RAILWEAVE_ADAPTIVE_ROUTING_THRESHOLD", BYTES, "8K", |text| number::bytes(text, 1 << 30)),
-            variable("NCCL_IB_AR_THRESHOLD", BYTES, "8192", |text| number::bytes(text, 1 << 30)),
+            nccls("NCCL_IB_AR_THRESHOLD", "a number of bytes, or -2 for the default", "8192", nccl::adaptive_routing_threshold),
         ],
         default: 8192, "8K",
         help: "RDMA only: messages of more bytes are large for `RAILWEAVE_ADAPTIVE_ROUTING`.",
@@ -501,7 +516,7 @@ options! {
     flush: bool {
         variables: [
             variable("RAILWEAVE_FLUSH", "0 or 1", "1", number::switch),
-            variable("NCCL_GDR_FLUSH_DISABLE", "0 or 1", "0", |text| number::switch(text).map(|disabled| !disabled)),
+            nccls("NCCL_GDR_FLUSH_DISABLE", "0 or 1", "0", |text| nccl::switch(text).map(|disabled| !disabled)),
         ],
         default: true, "1",
         help: "RDMA only: with 0, received data is not flushed into GPU memory even where NCCL asks for it. \

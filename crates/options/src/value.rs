@@ -12,9 +12,6 @@ pub(crate) const MAX_LANES: u8 = 16;
 /// The largest weight of one rail.
 pub(crate) const MAX_WEIGHT: u32 = 1_000_000;
 
-/// The most queue pairs per connection that NCCL itself takes from `NCCL_IB_QPS_PER_CONNECTION`.
-const NCCL_MAX_QPS: i64 = 128;
-
 /// Which network carries the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fabric {
@@ -30,11 +27,6 @@ pub enum Fabric {
 impl Fabric {
     pub(crate) fn parse(text: &str) -> Result<Fabric, String> {
         word(text, &[("auto", Fabric::Auto), ("tcp", Fabric::Tcp), ("verbs", Fabric::Verbs)])
-    }
-
-    /// NCCL's switch: 1 leaves RDMA out.
-    pub(crate) fn parse_disabled(text: &str) -> Result<Fabric, String> {
-        Ok(if number::switch(text)? { Fabric::Tcp } else { Fabric::Auto })
     }
 }
 
@@ -207,17 +199,6 @@ impl Lanes {
         Lanes::count(text, i64::from(MAX_LANES)).map(Lanes::on_every_rail)
     }
 
-    /// One number for every rail, which may be as large as NCCL allows.
-    pub(crate) fn parse_nccl(text: &str) -> Result<Lanes, String> {
-        Lanes::count(text, NCCL_MAX_QPS).map(Lanes::on_every_rail)
-    }
-
-    /// What to tell the user when NCCL's number is larger than Railweave can use.
-    pub(crate) fn note_nccl(text: &str) -> Option<String> {
-        let limited = number::whole(text, i64::from(MAX_LANES) + 1, NCCL_MAX_QPS).is_ok();
-        limited.then(|| format!("a rail has at most {MAX_LANES} lanes, so {MAX_LANES} are used"))
-    }
-
     /// Both seeds' variables: the first rail has `first`, the others `second`, and 1 where one is not set.
     pub(crate) fn join(first: Option<Lanes>, second: Option<Lanes>) -> Lanes {
         let mut lanes = second.unwrap_or(Lanes::on_every_rail(1));
@@ -329,14 +310,6 @@ mod tests {
         assert!(Lanes::parse_count("2,3").is_err());
         assert_eq!(Lanes::on_every_rail(0), Lanes::on_every_rail(1));
         assert_eq!(Lanes::on_every_rail(200), Lanes::on_every_rail(16));
-    }
-
-    #[test]
-    fn lanes_of_nccl_are_limited() {
-        assert_eq!(Lanes::parse_nccl("128"), Ok(Lanes::on_every_rail(16)));
-        assert!(Lanes::note_nccl("128").is_some());
-        assert_eq!(Lanes::note_nccl("16"), None);
-        assert!(Lanes::parse_nccl("129").is_err());
     }
 
     #[test]

@@ -118,7 +118,10 @@ impl Process {
             errors.iter().for_each(|error| log::warn(&format!("init: {error}")));
             Error::configuration(last.unwrap_or_default())
         })?;
-        warnings.iter().for_each(|warning| log::warn(&warning.to_string()));
+        for warning in &warnings {
+            let say = if warning.needs_attention() { log::warn } else { log::info };
+            say(&warning.to_string());
+        }
         let found = fabrics::find(&options)?;
         let key = options.key_file.value.as_deref().map(Key::read).transpose()?;
         let congestion = LaneCongestion::new(&options.tcp_congestion)?;
