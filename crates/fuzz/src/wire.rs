@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use railweave_fabric_tcp::frame;
-use railweave_topology::{DialAddress, NetworkAddress, dial_order};
+use railweave_topology::{DialAddress, NetworkAddress, Purpose, dial_order};
 use railweave_transport::{
     Frame, Handle, HandleAddress, Hello, ImmediateLayout, LanePreface, Message, PREFACE_BYTES, Preface, RailLanes,
 };
@@ -47,7 +47,11 @@ fn handle(bytes: &[u8; Handle::BYTES]) {
         .map(|entry| DialAddress {
             address: entry.address,
             prefix_len: entry.prefix_len,
-            out_of_band: entry.port == HandleAddress::OUT_OF_BAND,
+            purpose: match entry.port {
+                HandleAddress::OUT_OF_BAND => Purpose::OutOfBand,
+                HandleAddress::NAMED_OUT_OF_BAND => Purpose::NamedOutOfBand,
+                _ => Purpose::Port,
+            },
         })
         .collect();
     let own = [NetworkAddress::new(IpAddr::from([10, 0, 0, 1]), 24), NetworkAddress::new(IpAddr::from([0; 16]), 64)];

@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use railweave_fabric::EventSource;
+use railweave_fabric::{EventSource, LinkLayer};
 use railweave_options::Options;
-use railweave_topology::{DialAddress, NetworkAddress, dial_order};
+use railweave_topology::{DialAddress, NetworkAddress, Purpose, dial_order};
 use railweave_transport::{ConnectionConfig, Error, Handle, HandleAddress, Hello};
 
 use crate::congestion::LaneCongestion;
@@ -26,6 +26,8 @@ pub(crate) struct Process {
     pub(crate) network: Arc<dyn Network>,
     pub(crate) hello: Hello,
     out_of_band: Option<HandleAddress>,
+    /// The addresses that the control port listens on; None for all.
+    listens_on: Option<Vec<IpAddr>>,
     events: Vec<Arc<dyn EventSource>>,
     key: Option<Key>,
     congestion: LaneCongestion,
@@ -124,16 +126,17 @@ impl Process {
         }
         let found = fabrics::find(&options)?;
         let key = options.key_file.value.as_deref().map(Key::read).transpose()?;
+        if let Some(path) = &options.key_file.value {
+            log::info(&format!("sessions ask for the key in {}", path.display()));
+        }
         let congestion = LaneCongestion::new(&options.tcp_congestion)?;
         let hello = identity::hello(found.mode, found.fabrics, key.is_some());
         Ok(Self {
             options,
             network: found.network,
-        if let Some(path) = &options.key_file.value {
-            log::info(&format!("sessions ask for the key in {}", path.display()));
-        }
             hello,
             out_of_band: found.out_of_band,
+            listens_on: found.listens_on,
             events: found.events,
             key,
             congestion,
@@ -151,6 +154,7 @@ impl Process {
             hello: self.hello.clone(),
             key: self.key.clone(),
             ports: self.options.control_port.value,
+            listens_on: self.listens_on.clone(),
             handshake_timeout: self.options.handshake_timeout.value,
             peer_timeout: self.options.peer_timeout.value,
             congestion: self.congestion.clone(),
@@ -164,10 +168,15 @@ impl Process {
     /// The handle of a new listener of a device.
     pub(crate) fn handle(&self, device: usize, nonce: u64, control_port: u16) -> Handle {
         let ports = self.network.devices()[device].ports.iter().enumerate();
+        let is_heard = |address: IpAddr| self.listens_on.as_ref().is_none_or(|addresses| addresses.contains(&address));
         let addresses = ports
-            .map(|(place, index)| {
-                let facts = &self.network.ports()[*index].facts;
-                HandleAddress { address: facts.address, prefix_len: facts.prefix_len, port: place as u8 }
+            .map(|(place, index)| (place, &self.network.ports()[*index].facts))
+            // A GID of InfiniBand is the adapter's own number, and no address that a socket reaches.
+            .filter(|(_, facts)| facts.link_layer != LinkLayer::InfiniBand && is_heard(facts.address))
+            .map(|(place, facts)| HandleAddress {
+                address: facts.address,
+                prefix_len: facts.prefix_len,
+                port: place as u8,
             })
             .chain(self.out_of_band);
         Handle { process: self.hello.process, nonce, control_port, addresses: addresses.collect() }
@@ -181,12 +190,17 @@ impl Process {
             .map(|entry| DialAddress {
                 address: entry.address,
                 prefix_len: entry.prefix_len,
-                out_of_band: entry.port == HandleAddress::OUT_OF_BAND,
+                purpose: match entry.port {
+                    HandleAddress::OUT_OF_BAND => Purpose::OutOfBand,
+                    HandleAddress::NAMED_OUT_OF_BAND => Purpose::NamedOutOfBand,
+                    _ => Purpose::Port,
+                },
             })
             .collect();
         let ports = self.network.devices()[device].ports.iter();
         let own: Vec<_> = ports
             .map(|index| &self.network.ports()[*index].facts)
+            .filter(|facts| facts.link_layer != LinkLayer::InfiniBand)
             .map(|facts| NetworkAddress::new(facts.address, facts.prefix_len))
             .collect();
         dial_order(&theirs, &own).into_iter().map(|index| handle.addresses[index].address).collect()

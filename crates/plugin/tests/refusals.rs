@@ -148,8 +148,20 @@ fn an_unknown_setting_is_warned_of_and_stops_nothing() {
 #[test]
 fn settings_that_leave_no_rail_stop_init() {
     let cases = [
-        (vec![("RAILWEAVE_RAILS", "203.0.113.0/24")], ["No usable port", "set RAILWEAVE_RAILS"]),
-        (vec![("RAILWEAVE_RAILS", "=no-such-interface")], ["No usable port", "set RAILWEAVE_RAILS"]),
+        (vec![("RAILWEAVE_RAILS", "203.0.113.0/24")], ["No usable port", "RAILWEAVE_RAILS=203.0.113.0/24"]),
+        (vec![("RAILWEAVE_RAILS", "=no-such-interface")], ["No usable port", "RAILWEAVE_RAILS==no-such-interface"]),
+        (
+            vec![ONE_RAIL, ("RAILWEAVE_CONTROL_ADDRESS", "203.0.113.0/24")],
+            ["RAILWEAVE_CONTROL_ADDRESS=203.0.113.0/24 names no address of this host", "lo (127.0.0.1)"],
+        ),
+        (
+            vec![TWO_RAILS, ("RAILWEAVE_CONTROL_ADDRESS", "127.0.0.1")],
+            ["RAILWEAVE_CONTROL_ADDRESS=127.0.0.1/32 leaves out 127.0.0.2", "name it too"],
+        ),
+        (
+            vec![TWO_RAILS, ("RAILWEAVE_CONTROL_ADDRESS", "127.0.0.2,127.0.0.1/32"), ("RAILWEAVE_OOB_IF", "^lo")],
+            ["RAILWEAVE_OOB_IF=^lo", "for control sessions"],
+        ),
         (vec![TWO_RAILS, ("RAILWEAVE_WEIGHTS", "0,0,5")], ["RAILWEAVE_WEIGHTS", "2 rail(s)"]),
         (vec![TWO_RAILS, ("RAILWEAVE_TCP_CONGESTION", "no-such")], ["RAILWEAVE_TCP_CONGESTION=no-such", "reno"]),
         (vec![TWO_RAILS, ("RAILWEAVE_OOB_IF", "=no-such-interface")], ["RAILWEAVE_OOB_IF", "lo (127.0.0.1)"]),
@@ -192,6 +204,47 @@ fn a_control_port_that_is_taken_makes_listen_fail_and_a_range_goes_on_to_the_nex
                 assert!(warnings[0].contains(&format!("RAILWEAVE_CONTROL_PORT={setting}")), "{warnings:?}");
                 assert!(warnings[0].contains("give a range"), "{warnings:?}");
             }
+        },
+    );
+}
+
+/// The addresses that sockets of this process listen on at this port, as the kernel lists them.
+fn listening(port: u16) -> BTreeSet<String> {
+    let text = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    let lines = [text("/proc/self/net/tcp"), text("/proc/self/net/tcp6")].concat();
+    let listens = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        let (local, state) = (words.next()?.to_owned(), words.nth(1)?.to_owned());
+        let (address, number) = local.split_once(':')?;
+        // 0A: TCP_LISTEN in the kernel's include/net/tcp_states.h.
+        (state == "0A" && u16::from_str_radix(number, 16) == Ok(port)).then(|| address.to_owned())
+    };
+    lines.lines().filter_map(listens).collect()
+}
+
+#[test]
+fn the_control_port_listens_where_it_is_told_and_at_loopback_where_all_rails_are() {
+    let hex = |address: Ipv4Addr| format!("{:08X}", u32::from_ne_bytes(address.octets()));
+    let (first, second) = (hex(Ipv4Addr::LOCALHOST), hex(Ipv4Addr::new(127, 0, 0, 2)));
+    let everywhere = [&"0".repeat(32), &"0".repeat(8)].map(String::clone);
+    let cases: [(Vec<(&str, &str)>, &[&String]); 4] = [
+        (vec![ONE_RAIL], &[&first]),
+        (vec![TWO_RAILS], &[&first, &second]),
+        (vec![ONE_RAIL, ("RAILWEAVE_CONTROL_ADDRESS", "127.0.0.1")], &[&first]),
+        (vec![ONE_RAIL, ("RAILWEAVE_CONTROL_ADDRESS", "^203.0.113.0/24")], &[]),
+    ];
+    each(
+        &cases,
+        |(settings, _)| settings.clone(),
+        |(settings, expected)| {
+            let (_plugin, net) = start();
+            let (_listen, handle) = listen(&net, 0);
+            let port = u16::from_le_bytes([handle.0[32], handle.0[33]]);
+            let found = listening(port);
+            assert!(!found.iter().any(|address| everywhere.contains(address)), "{settings:?}: {found:?}");
+            assert!(expected.is_empty() || found == expected.iter().map(|address| (*address).clone()).collect());
+            assert!(found.contains(&first));
+            Pair::open(&net, &net, 0).exchange(1, 1000);
         },
     );
 }

@@ -11,18 +11,32 @@ pub struct DialAddress {
     pub address: IpAddr,
     /// Length of its network's prefix in bits, in the address's own family.
     pub prefix_len: u8,
-    /// It is the address of the control sessions, and of no port.
-    pub out_of_band: bool,
+    /// What it is for.
+    pub purpose: Purpose,
+}
+
+/// What an address of a handle is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// It is a port's.
+    Port,
+    /// It is that of the control sessions, and of no port.
+    OutOfBand,
+    /// As [`Purpose::OutOfBand`], and the peer's user named it while the ports are of RDMA: where TCP does not pass
+    /// on the networks of the ports, all others would cost their time first.
+    NamedOutOfBand,
 }
 
 /// How promising an address is: what comes first is tried first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Promise {
+    /// What the peer's user named for this purpose and no other.
+    Named,
     /// On a subnet of this host.
     Neighbour,
     /// An address that this host has too: the peer is on this host, or every host has it (docker0).
     Own,
-    /// What the peer's user named for this purpose.
+    /// Of no port, but for this purpose.
     OutOfBand,
     /// A router may know the way.
     Routed,
@@ -32,10 +46,11 @@ enum Promise {
 
 /// The order in which to try the addresses of a peer's handle, as indices. `own` are this host's addresses.
 ///
-/// First those on a subnet of this host, then the out-of-band one, then the others, and loopback addresses last; among
-/// equals the handle's order holds. Left out are addresses that cannot be dialled (an IPv6 link-local one needs an
-/// interface, and a handle names none) and repeated ones. HELLO tells when the process that answers is another one, so
-/// that a wrong address costs time and nothing else.
+/// First the out-of-band one where the peer's user named it on RDMA, then those on a subnet of this host, then the
+/// out-of-band one, then the others, and loopback addresses last; among equals the handle's order holds. Left out are
+/// addresses that cannot be dialled (an IPv6 link-local one needs an interface, and a handle names none) and repeated
+/// ones. HELLO tells when the process that answers is another one, so that a wrong address costs time and nothing
+/// else.
 pub fn dial_order(handle: &[DialAddress], own: &[NetworkAddress]) -> Vec<usize> {
     let address_of = |entry: &DialAddress| NetworkAddress::new(entry.address, entry.prefix_len);
     let mut order: Vec<(Promise, usize)> = Vec::new();
@@ -43,7 +58,7 @@ pub fn dial_order(handle: &[DialAddress], own: &[NetworkAddress]) -> Vec<usize> 
         let theirs = address_of(entry);
         let needs_interface = theirs.address().is_ipv6() && theirs.is_link_local();
         if theirs.is_unicast() && !needs_interface {
-            order.push((promise(&theirs, entry.out_of_band, own), index));
+            order.push((promise(&theirs, entry.purpose, own), index));
         }
     }
     order.sort_unstable();
@@ -57,14 +72,16 @@ pub fn dial_order(handle: &[DialAddress], own: &[NetworkAddress]) -> Vec<usize> 
     order.into_iter().map(|(_, index)| index).collect()
 }
 
-fn promise(theirs: &NetworkAddress, out_of_band: bool, own: &[NetworkAddress]) -> Promise {
+fn promise(theirs: &NetworkAddress, purpose: Purpose, own: &[NetworkAddress]) -> Promise {
     if theirs.is_loopback() {
         Promise::Loopback
+    } else if purpose == Purpose::NamedOutOfBand {
+        Promise::Named
     } else if own.iter().any(|ours| ours.address() == theirs.address()) {
         Promise::Own
     } else if own.iter().any(|ours| ours.shares_subnet(theirs)) {
         Promise::Neighbour
-    } else if out_of_band {
+    } else if purpose == Purpose::OutOfBand {
         Promise::OutOfBand
     } else {
         Promise::Routed
@@ -75,11 +92,16 @@ fn promise(theirs: &NetworkAddress, out_of_band: bool, own: &[NetworkAddress]) -
 mod tests {
     use super::*;
 
-    /// `*` marks the out-of-band address.
+    /// `*` marks the out-of-band address, `!` one that the user named.
     fn entry(text: &str) -> DialAddress {
-        let (address, length) = text.trim_end_matches('*').split_once('/').unwrap();
+        let (address, length) = text.trim_end_matches(['*', '!']).split_once('/').unwrap();
         let (address, prefix_len) = (address.parse().unwrap(), length.parse().unwrap());
-        DialAddress { address, prefix_len, out_of_band: text.ends_with('*') }
+        let purpose = match text.chars().last() {
+            Some('*') => Purpose::OutOfBand,
+            Some('!') => Purpose::NamedOutOfBand,
+            _ => Purpose::Port,
+        };
+        DialAddress { address, prefix_len, purpose }
     }
 
     fn order(handle: &[&str], own: &[&str]) -> Vec<usize> {
@@ -95,6 +117,16 @@ mod tests {
         assert_eq!(order(&handle, &["10.3.0.7/24"]), [3, 0, 1, 2]);
         assert_eq!(order(&handle, &["192.168.0.7/24"]), [3, 0, 1, 2]);
         assert_eq!(order(&handle, &[]), [3, 0, 1, 2]);
+    }
+
+    #[test]
+    fn what_the_user_named_goes_first() {
+        let handle = ["10.9.0.1/24", "10.1.0.1/24", "192.168.0.1/24!"];
+        assert_eq!(order(&handle, &["10.1.0.7/24"]), [2, 1, 0]);
+        assert_eq!(order(&handle, &["192.168.0.7/24"]), [2, 0, 1]);
+        // Loopback is no promise, whoever names it; and what cannot be dialled is not.
+        assert_eq!(order(&["10.1.0.1/24", "127.0.0.1/8!"], &["10.1.0.7/24"]), [0, 1]);
+        assert_eq!(order(&["10.1.0.1/24", "fe80::1/64!"], &["10.1.0.7/24"]), [0]);
     }
 
     #[test]

@@ -17,13 +17,20 @@ pub struct HandleAddress {
     pub address: IpAddr,
     /// Length of its network's prefix in bits.
     pub prefix_len: u8,
-    /// Index of the port it belongs to, or [`HandleAddress::OUT_OF_BAND`].
+    /// Index of the port it belongs to, [`HandleAddress::OUT_OF_BAND`] or [`HandleAddress::NAMED_OUT_OF_BAND`].
     pub port: u8,
 }
 
 impl HandleAddress {
     /// The port index of the out-of-band address, which belongs to no port.
     pub const OUT_OF_BAND: u8 = u8::MAX;
+    /// The port index of an out-of-band address that the user named for ports of RDMA: it is to be dialled first.
+    pub const NAMED_OUT_OF_BAND: u8 = u8::MAX - 1;
+
+    /// Whether it belongs to no port.
+    pub fn is_out_of_band(&self) -> bool {
+        self.port >= Self::NAMED_OUT_OF_BAND
+    }
 }
 
 /// Where a listener is, and which one it is.
@@ -48,8 +55,8 @@ impl Handle {
         let mut room = Self::BYTES - HEADER_BYTES;
         let mut kept: Vec<HandleAddress> = Vec::new();
         // The out-of-band address reaches the host when no other does, so it is never the one to be left out.
-        let by_need = self.addresses.iter().filter(|a| a.port == HandleAddress::OUT_OF_BAND);
-        for address in by_need.chain(self.addresses.iter().filter(|a| a.port != HandleAddress::OUT_OF_BAND)) {
+        let by_need = self.addresses.iter().filter(|a| a.is_out_of_band());
+        for address in by_need.chain(self.addresses.iter().filter(|a| !a.is_out_of_band())) {
             let need = if address.address.is_ipv4() { V4_BYTES } else { V6_BYTES };
             if need <= room {
                 room -= need;
@@ -151,11 +158,13 @@ mod tests {
 
     #[test]
     fn the_out_of_band_address_is_never_left_out() {
-        let oob = v4(99, HandleAddress::OUT_OF_BAND);
-        let many = handle((0..30).map(|i| v6(i.into(), i)).chain([oob]).collect());
-        let back = Handle::decode(&many.encode()).unwrap();
-        assert_eq!(back.addresses.last(), Some(&oob));
-        assert!(back.addresses.len() >= 5);
+        for port in [HandleAddress::OUT_OF_BAND, HandleAddress::NAMED_OUT_OF_BAND] {
+            let oob = v4(99, port);
+            let many = handle((0..30).map(|i| v6(i.into(), i)).chain([oob]).collect());
+            let back = Handle::decode(&many.encode()).unwrap();
+            assert_eq!(back.addresses.last(), Some(&oob));
+            assert!(back.addresses.len() >= 5);
+        }
     }
 
     #[test]

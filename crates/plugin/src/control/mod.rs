@@ -8,6 +8,7 @@ mod connections;
 mod heartbeat;
 mod lanes;
 mod linger;
+mod port;
 mod proof;
 mod reaching;
 mod sessions;
@@ -45,6 +46,8 @@ pub(crate) struct ControlConfig {
     pub(crate) hello: Hello,
     pub(crate) key: Option<Key>,
     pub(crate) ports: PortRange,
+    /// The addresses that the control port listens on; None for all.
+    pub(crate) listens_on: Option<Vec<IpAddr>>,
     pub(crate) handshake_timeout: Duration,
     pub(crate) peer_timeout: Duration,
     pub(crate) congestion: LaneCongestion,

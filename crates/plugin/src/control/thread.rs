@@ -3,22 +3,19 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use mio::net::TcpListener;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token as PollToken, Waker};
 use railweave_fabric::EventSource;
-use railweave_options::PortRange;
 use railweave_transport::{Error, Hello, ProcessId, Token};
-use socket2::{Domain, Protocol, Socket, Type};
 
 use super::agenda::Agenda;
 use super::lanes::{Inbound, LaneDial};
 use super::linger::{Lingering, Losing};
+use super::port::ControlPort;
 use super::reaching::Reaching;
 use super::sessions::Session;
 use super::setups::Setups;
@@ -90,8 +87,7 @@ pub(super) struct Thread {
     poll: Poll,
     waker: Arc<Waker>,
     commands: Receiver<Command>,
-    listener: TcpListener,
-    port: u16,
+    listener: ControlPort,
     epoch: Instant,
     next_token: usize,
     stopping: Option<u64>,
@@ -138,10 +134,8 @@ impl Thread {
         let local = |what: &str, error: io::Error| Error::local(format!("the control thread cannot {what}: {error}"));
         let poll = Poll::new().map_err(|error| local("poll sockets", error))?;
         let waker = Waker::new(poll.registry(), WAKER).map_err(|error| local("be woken", error))?;
-        let (mut listener, port) = bind(config.ports)?;
-        poll.registry()
-            .register(&mut listener, LISTENER, Interest::READABLE)
-            .map_err(|error| local("watch its port", error))?;
+        let mut listener = ControlPort::bind(config.ports, config.listens_on.as_deref())?;
+        listener.register(poll.registry(), LISTENER).map_err(|error| local("watch its port", error))?;
         let mut port_events = HashMap::new();
         let mut next_token = FIRST;
         for source in config.events {
@@ -156,7 +150,6 @@ impl Thread {
             waker: Arc::new(waker),
             commands,
             listener,
-            port,
             epoch: Instant::now(),
             next_token,
             stopping: None,
@@ -190,7 +183,7 @@ impl Thread {
     }
 
     pub(super) fn port(&self) -> u16 {
-        self.port
+        self.listener.number()
     }
 
     pub(super) fn now_ns(&self) -> u64 {
@@ -427,48 +420,4 @@ fn tell_events(source: &dyn EventSource) {
             log::info(&event.message);
         }
     }
-}
-
-/// Binds the control port: both families where the machine has IPv6, else IPv4 alone.
-fn bind(ports: PortRange) -> Result<(TcpListener, u16), Error> {
-    let mut last = None;
-    for port in ports.first..=ports.last {
-        for address in
-            [SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))]
-        {
-            match listen_on(address) {
-                Ok(listener) => {
-                    let port = listener.local_addr().map_or(port, |address| address.port());
-                    return Ok((listener, port));
-                }
-                // With IPv6 there, a port that is taken for it is taken for IPv4 too.
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                    last = Some(error);
-                    break;
-                }
-                Err(error) => last = Some(error),
-            }
-        }
-    }
-    let reason = last.map_or_else(|| "the range is empty".to_owned(), |error| error.to_string());
-    let range =
-        if ports.first == ports.last { ports.first.to_string() } else { format!("{}-{}", ports.first, ports.last) };
-    Err(Error::local(format!(
-        "no control port can be bound: RAILWEAVE_CONTROL_PORT={range}: {reason}; each process needs a port of its own: give \
-         a range with at least one free port per process of this host, or 0 for any free port"
-    )))
-}
-
-fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
-    if address.is_ipv6() {
-        socket.set_only_v6(false)?;
-    }
-    // A port from a range is often one that the job before this one has just left.
-    if address.port() != 0 {
-        socket.set_reuse_address(true)?;
-    }
-    socket.bind(&address.into())?;
-    socket.listen(4096)?;
-    Ok(TcpListener::from_std(socket.into()))
 }

@@ -1,9 +1,10 @@
 //! Which fabrics there are. The only place that names them: adding one takes a module here, and the conformance list.
 
+mod addresses;
 mod tcp;
 mod verbs;
 
-use std::path::Path;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use railweave_fabric::{Discovery, EventSource, Fabric, LeftOut, LinkLayer, PortFacts};
@@ -30,6 +31,8 @@ pub(crate) struct Found {
     pub(crate) left_out: Vec<LeftOut>,
     /// The address that reaches this host when none of its ports does.
     pub(crate) out_of_band: Option<HandleAddress>,
+    /// The addresses that the control port listens on; None for all.
+    pub(crate) listens_on: Option<Vec<IpAddr>>,
     /// The GIDs of each of the network's ports, where it has any.
     pub(crate) gids: Vec<Vec<ReportedGid>>,
     /// What tells of events of the ports.
@@ -184,32 +187,4 @@ fn check_weights(options: &Options, ports: &[ChosenPort], mode: Mode) -> Result<
          {rails} numbers a value above 0",
         options.weights.source
     )))
-}
-
-/// The first address of an interface that the options name for control sessions, else the first that leads anywhere.
-fn out_of_band(options: &Options, interfaces: &[Interface]) -> Result<Option<HandleAddress>, Error> {
-    let Some(filter) = &options.oob_interface.value else {
-        let usable = railweave_fabric_tcp::discover(Path::new("/"), interfaces).ports;
-        let best = usable.iter().find(|port| port.address.is_ipv4()).or(usable.first());
-        return Ok(best.map(|port| handle_address(port.address, port.prefix_len)));
-    };
-    let named = |interface: &&Interface| {
-        interface.is_up && filter.matches(&interface.name, Some(interface.address), None).is_some()
-    };
-    match interfaces.iter().find(named) {
-        Some(interface) => Ok(Some(handle_address(interface.address, interface.prefix_len))),
-        None => {
-            let names: Vec<_> =
-                interfaces.iter().map(|interface| format!("{} ({})", interface.name, interface.address)).collect();
-            Err(Error::configuration(format!(
-                "{} names no interface of this host for control sessions; there are {}",
-                options.oob_interface.source,
-                names.join(", ")
-            )))
-        }
-    }
-}
-
-fn handle_address(address: std::net::IpAddr, prefix_len: u8) -> HandleAddress {
-    HandleAddress { address, prefix_len, port: HandleAddress::OUT_OF_BAND }
 }

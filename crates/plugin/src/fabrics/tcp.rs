@@ -9,7 +9,8 @@ use railweave_options::{FilterItem, Mode as ModeOption, Options, RailFilter};
 use railweave_topology::{Mode, Order};
 use railweave_transport::Error;
 
-use super::{Found, Refusal, choose, network, out_of_band};
+use super::addresses::{listens_on, out_of_band};
+use super::{Found, Refusal, choose, network};
 use crate::log;
 use crate::registrations::Registrations;
 
@@ -30,13 +31,15 @@ pub(super) fn find(options: &Options, interfaces: &[Interface]) -> Result<Found,
         peer_timeout: Some(options.peer_timeout.value),
         traffic_class: options.traffic_class.value,
     };
+    let listens_on = listens_on(options, interfaces, &selection.ports)?;
     let registrations = selection.ports.iter().map(|_| Registrations::new(TcpDomain::new(config))).collect();
     Ok(Found {
         network: network::<Tcp>(options, &selection, mode, registrations)?,
         mode: u8::from(mode == Mode::Fused),
         fabrics: BIT,
         name: Tcp::NAME,
-        out_of_band: out_of_band(options, interfaces)?,
+        out_of_band: out_of_band(options, interfaces, listens_on.as_deref())?,
+        listens_on,
         gids: vec![Vec::new(); selection.ports.len()],
         events: Vec::new(),
         left_out: selection.left_out,

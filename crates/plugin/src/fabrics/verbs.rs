@@ -15,7 +15,8 @@ use railweave_options::{
 };
 use railweave_topology::{ChosenPort, Mode, Order, SelectError};
 
-use super::{Found, Refusal, choose, handle_address, network, out_of_band};
+use super::addresses::{handle_address, listens_on, out_of_band, preferred};
+use super::{Found, Refusal, choose, network};
 use crate::log;
 use crate::registrations::Registrations;
 use crate::topology_report::ReportedGid;
@@ -58,14 +59,16 @@ pub(super) fn find(options: &Options, interfaces: &[Interface]) -> Result<Found,
     let (gids, registrations) = opened.into_iter().unzip();
     // A GID of InfiniBand is no address that a socket could use, and the machine may have no other than loopback.
     let loopback = || handle_address(IpAddr::V4(Ipv4Addr::LOCALHOST), 8);
-    let out_of_band = out_of_band(options, interfaces)?.unwrap_or_else(loopback);
+    let listens_on = listens_on(options, interfaces, &selection.ports)?;
+    let out_of_band = out_of_band(options, interfaces, listens_on.as_deref())?.unwrap_or_else(loopback);
     Ok(Found {
         network: network::<Verbs>(options, &selection, mode, registrations)?,
         mode: u8::from(mode == Mode::Fused),
         fabrics: BIT,
         name: Verbs::NAME,
         left_out: selection.left_out,
-        out_of_band: Some(out_of_band),
+        out_of_band: Some(preferred(options, out_of_band)),
+        listens_on,
         gids,
         events: events(&ports, &selection.ports),
     })

@@ -1,0 +1,154 @@
+//! The control port: the sockets that it listens on, one for all addresses or one for each that the user names.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Registry, Token};
+use railweave_options::PortRange;
+use railweave_transport::Error;
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// How often several addresses are tried with another port of the kernel's choice, when what is free on one is taken
+/// on another.
+const TRIES: usize = 16;
+
+/// One TCP port, on one socket or several.
+pub(super) struct ControlPort {
+    sockets: Vec<TcpListener>,
+    number: u16,
+}
+
+impl ControlPort {
+    /// Binds the first free port of the range: on these addresses, or, without any, on all of this host: both families
+    /// where it has IPv6, else IPv4 alone.
+    ///
+    /// # Errors
+    /// When none is free.
+    pub(super) fn bind(ports: PortRange, addresses: Option<&[IpAddr]>) -> Result<Self, Error> {
+        let mut last = None;
+        for port in ports.first..=ports.last {
+            let tries = if port == 0 && addresses.is_some() { TRIES } else { 1 };
+            for _ in 0..tries {
+                let bound = match addresses {
+                    Some(addresses) => Self::bind_each(addresses, port),
+                    None => Self::bind_all(port),
+                };
+                match bound {
+                    Ok(bound) => return Ok(bound),
+                    Err(error) => last = Some(error),
+                }
+            }
+        }
+        let reason = last.map_or_else(|| "the range is empty".to_owned(), |error| error.to_string());
+        Err(Error::local(format!(
+            "no control port can be bound: RAILWEAVE_CONTROL_PORT={ports}: {reason}; each process needs a port of its own: give \
+             a range with at least one free port per process of this host, or 0 for any free port"
+        )))
+    }
+
+    fn bind_all(port: u16) -> io::Result<Self> {
+        match Self::bind_each(&[Ipv6Addr::UNSPECIFIED.into()], port) {
+            // With IPv6 there, a port that is taken for it is taken for IPv4 too.
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                Self::bind_each(&[Ipv4Addr::UNSPECIFIED.into()], port)
+            }
+            result => result,
+        }
+    }
+
+    fn bind_each(addresses: &[IpAddr], port: u16) -> io::Result<Self> {
+        let mut bound = Self { sockets: Vec::new(), number: port };
+        for address in addresses {
+            let address = SocketAddr::new(*address, bound.number);
+            let named = |error: io::Error| match address.ip().is_unspecified() {
+                true => error,
+                false => io::Error::new(error.kind(), format!("{}: {error}", address.ip())),
+            };
+            let socket = listen_on(address).map_err(named)?;
+            bound.number = socket.local_addr()?.port();
+            bound.sockets.push(socket);
+        }
+        Ok(bound)
+    }
+
+    /// The port's number.
+    pub(super) fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// Has the poll tell of newcomers, on whichever socket, with this token.
+    pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        self.sockets.iter_mut().try_for_each(|socket| registry.register(socket, token, Interest::READABLE))
+    }
+
+    /// The next newcomer on any of the sockets.
+    pub(super) fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let accepted = self.sockets.iter().map(TcpListener::accept);
+        let is_empty =
+            |result: &io::Result<_>| matches!(result, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        accepted.skip_while(is_empty).next().unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
+    }
+}
+
+fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    // A port from a range is often one that the job before this one has just left.
+    if address.port() != 0 {
+        socket.set_reuse_address(true)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(4096)?;
+    Ok(TcpListener::from_std(socket.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANY: PortRange = PortRange { first: 0, last: 0 };
+
+    fn addresses(port: &ControlPort) -> Vec<String> {
+        port.sockets.iter().map(|socket| socket.local_addr().unwrap().ip().to_string()).collect()
+    }
+
+    #[test]
+    fn one_socket_listens_for_all_addresses_or_one_for_each() {
+        let everywhere = ControlPort::bind(ANY, None).unwrap();
+        assert_eq!(everywhere.sockets.len(), 1);
+        assert!(everywhere.sockets[0].local_addr().unwrap().ip().is_unspecified());
+        let two = [IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2])];
+        let port = ControlPort::bind(ANY, Some(&two)).unwrap();
+        assert_eq!(addresses(&port), ["127.0.0.1", "127.0.0.2"]);
+        assert!(port.sockets.iter().all(|socket| socket.local_addr().unwrap().port() == port.number()));
+        assert_eq!(port.accept().map(|_| ()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_port_that_is_taken_on_one_address_is_passed_over_on_all() {
+        // The kernel gives a port whose neighbour is most often free; any other pair would do as well.
+        let taken = (0..100).find_map(|_| {
+            let taken = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
+            let next = taken.local_addr().unwrap().port().checked_add(1)?;
+            drop(std::net::TcpListener::bind(("127.0.0.1", next)).ok()?);
+            Some((taken, next))
+        });
+        let (taken, next) = taken.unwrap();
+        let first = taken.local_addr().unwrap().port();
+        let two = [IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2])];
+        let error = ControlPort::bind(PortRange { first, last: first }, Some(&two)).map(|_| ()).unwrap_err();
+        assert!(error.message.contains("127.0.0.2: Address already in use"), "{error}");
+        if let Ok(port) = ControlPort::bind(PortRange { first, last: next }, Some(&two)) {
+            assert_eq!((port.number(), port.sockets.len()), (next, 2));
+        }
+    }
+
+    #[test]
+    fn an_address_of_another_host_is_refused_in_words() {
+        let error = ControlPort::bind(ANY, Some(&[IpAddr::from([203, 0, 113, 1])])).map(|_| ()).unwrap_err();
+        assert!(error.message.contains("203.0.113.1: ") && error.message.contains("RAILWEAVE_CONTROL_PORT"), "{error}");
+    }
+}

@@ -1,0 +1,125 @@
+//! Where the control port listens, and which address reaches this host when none of its ports' does.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::Path;
+
+use railweave_fabric::LinkLayer;
+use railweave_fabric_tcp::{Interface, discover};
+use railweave_options::{Options, RailFilter};
+use railweave_topology::ChosenPort;
+use railweave_transport::{Error, HandleAddress};
+
+/// The addresses that the control port listens on; None for all of this host's.
+///
+/// # Errors
+/// When the options name none, or not all that lanes of TCP are dialled at.
+pub(super) fn listens_on(
+    options: &Options,
+    interfaces: &[Interface],
+    ports: &[ChosenPort],
+) -> Result<Option<Vec<IpAddr>>, Error> {
+    let ports = ports.iter().map(|port| &port.facts);
+    let Some(list) = &options.control_address.value else {
+        // Where all of these are loopback, nobody on another host has a use for the port.
+        let out_of_band = options.oob_interface.value.iter().flat_map(|filter| named(interfaces, filter));
+        let out_of_band = out_of_band.map(|interface| interface.address);
+        let addresses: BTreeSet<IpAddr> = ports.map(|facts| facts.address).chain(out_of_band).collect();
+        let is_private = addresses.iter().all(|address| address.is_loopback()) && !addresses.is_empty();
+        return Ok(is_private.then(|| addresses.into_iter().collect()));
+    };
+    let of_interfaces = interfaces.iter().filter(|interface| interface.is_up && !needs_interface(interface.address));
+    let of_interfaces = of_interfaces.map(|interface| (interface.name.as_str(), interface.address));
+    // Lanes of TCP come in at the ports' own addresses. The kernel answers for loopback ones that no interface lists.
+    let mut rails = ports.filter(|facts| facts.link_layer == LinkLayer::Tcp);
+    let of_rails = rails.clone().map(|facts| (facts.device.as_str(), facts.address));
+    let mut chosen: Vec<IpAddr> = Vec::new();
+    for (name, address) in of_interfaces.chain(of_rails) {
+        if list.matches(name, Some(address), None).is_some() && !chosen.contains(&address) {
+            chosen.push(address);
+        }
+    }
+    if chosen.is_empty() {
+        return Err(Error::configuration(format!(
+            "RAILWEAVE_CONTROL_ADDRESS={list} names no address of this host for the control port; there are {}",
+            all(interfaces)
+        )));
+    }
+    if let Some(port) = rails.find(|facts| !chosen.contains(&facts.address)) {
+        return Err(Error::configuration(format!(
+            "RAILWEAVE_CONTROL_ADDRESS={list} leaves out {} ({}), at which lanes of that rail come in; name it too, or leave \
+             it out of RAILWEAVE_RAILS",
+            port.address, port.name
+        )));
+    }
+    Ok(Some(chosen))
+}
+
+/// The first address of an interface that the options name for control sessions, else the first that leads anywhere; of
+/// those that the control port listens on.
+///
+/// # Errors
+/// When there is none of that name.
+pub(super) fn out_of_band(
+    options: &Options,
+    interfaces: &[Interface],
+    listens_on: Option<&[IpAddr]>,
+) -> Result<Option<HandleAddress>, Error> {
+    let is_heard = |address: IpAddr| listens_on.is_none_or(|addresses| addresses.contains(&address));
+    let Some(filter) = &options.oob_interface.value else {
+        let usable = discover(Path::new("/"), interfaces).ports;
+        let usable = || usable.iter().filter(|port| is_heard(port.address));
+        let best = usable().find(|port| port.address.is_ipv4()).or_else(|| usable().next());
+        let best = best.map(|port| handle_address(port.address, port.prefix_len));
+        // A list that names nothing but loopback still names where this host is to be reached.
+        let only =
+            || listens_on?.first().map(|address| handle_address(*address, if address.is_ipv4() { 8 } else { 128 }));
+        return Ok(best.or_else(only));
+    };
+    // A list of what to leave out lets loopback in, too, which reaches nobody else.
+    let best = named(interfaces, filter).filter(|interface| is_heard(interface.address));
+    let best = best.min_by_key(|interface| (needs_interface(interface.address), interface.is_loopback));
+    if let Some(interface) = best {
+        return Ok(Some(handle_address(interface.address, interface.prefix_len)));
+    }
+    let source = options.oob_interface.source;
+    Err(Error::configuration(match named(interfaces, filter).next() {
+        Some(interface) => format!(
+            "{source}={filter} names {} ({}) for control sessions, but RAILWEAVE_CONTROL_ADDRESS leaves it out; name it there \
+             too",
+            interface.name, interface.address
+        ),
+        None => format!(
+            "{source}={filter} names no interface of this host that is up, for control sessions; there are {}",
+            all(interfaces)
+        ),
+    }))
+}
+
+/// As [`out_of_band`] gives it for ports of RDMA: to be dialled first where the user named it.
+pub(super) fn preferred(options: &Options, address: HandleAddress) -> HandleAddress {
+    let is_named = options.oob_interface.value.as_ref().is_some_and(|filter| !filter.exclude);
+    HandleAddress { port: if is_named { HandleAddress::NAMED_OUT_OF_BAND } else { address.port }, ..address }
+}
+
+/// An address of no port.
+pub(super) fn handle_address(address: IpAddr, prefix_len: u8) -> HandleAddress {
+    HandleAddress { address, prefix_len, port: HandleAddress::OUT_OF_BAND }
+}
+
+fn named<'a>(interfaces: &'a [Interface], filter: &'a RailFilter) -> impl Iterator<Item = &'a Interface> {
+    let is_named = |interface: &&Interface| {
+        interface.is_up && filter.matches(&interface.name, Some(interface.address), None).is_some()
+    };
+    interfaces.iter().filter(is_named)
+}
+
+/// Whether an address alone says too little: an IPv6 link-local one is each interface's own.
+fn needs_interface(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+fn all(interfaces: &[Interface]) -> String {
+    let shown = interfaces.iter().map(|interface| format!("{} ({})", interface.name, interface.address));
+    shown.collect::<Vec<_>>().join(", ")
+}
