@@ -57,6 +57,7 @@ pub fn loopback_port(address: IpAddr) -> PortFacts {
         speed_mbps: None,
         mtu: LOOPBACK_MTU,
         pci_path: None,
+        bus_id: None,
         guid: 0,
         port_number: 1,
         pointers: PointerSupport::default(),
@@ -118,6 +119,7 @@ fn is_virtual_bridge(directory: &Path, device: &str) -> bool {
 
 fn port(root: &Path, interface: &Interface, name: String) -> PortFacts {
     let device = device_of(interface);
+    let pci_path = pci_path(root, &directory);
     let directory = sysfs(root, device);
     PortFacts {
         name,
@@ -127,7 +129,8 @@ fn port(root: &Path, interface: &Interface, name: String) -> PortFacts {
         prefix_len: interface.prefix_len,
         speed_mbps: speed(&directory),
         mtu: number(&directory.join("mtu")).unwrap_or(DEFAULT_MTU),
-        pci_path: pci_path(root, &directory),
+        bus_id: pci_path.as_deref().and_then(|path| Some(path.file_name()?.to_str()?.to_owned())),
+        pci_path,
         guid: 0,
         port_number: 1,
         pointers: PointerSupport::default(),
@@ -238,6 +241,7 @@ mod tests {
             prefix_len: 24,
             speed_mbps: Some(100_000),
             mtu: 9000,
+            bus_id: Some("0000:3b:00.0".to_owned()),
             pci_path: Some("/sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.0".into()),
             guid: 0,
             port_number: 1,

@@ -210,6 +210,7 @@ impl Adapter<'_> {
             speed_mbps: self.speed_mbps(number, &attributes),
             mtu: mtu_bytes(attributes.active_mtu),
             pci_path: self.sysfs.pci_path(rules.merge_vfs),
+            bus_id: self.sysfs.bus_id(),
             guid: self.guid,
             port_number: number,
             pointers: self.pointers,

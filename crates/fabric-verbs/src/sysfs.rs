@@ -24,6 +24,12 @@ impl Sysfs<'_> {
         Some(Path::new("/").join(real.strip_prefix(root).ok()?))
     }
 
+    /// What the device is called on its bus; None for one without a bus, such as soft-RoCE.
+    pub(crate) fn bus_id(&self) -> Option<String> {
+        let real = fs::canonicalize(self.directory().join("device")).ok()?;
+        Some(real.file_name()?.to_str()?.to_owned())
+    }
+
     /// The version of RoCE of an entry of a port's GID table. Containers may have no such files, or fail the read.
     pub(crate) fn roce_version(&self, port: u8, index: u32) -> Option<u8> {
         match self.port_file(port, &format!("gid_attrs/types/{index}"))?.as_str() {
@@ -143,6 +149,8 @@ mod tests {
         assert_eq!(tree.pci("mlx5_2", true).as_deref(), Some(adapter));
         let own = "/sys/devices/pci0000:00/0000:00:01.0/0000:3b:02.0";
         assert_eq!(tree.pci("mlx5_2", false).as_deref(), Some(own));
+        assert_eq!(tree.sysfs("mlx5_1").bus_id().as_deref(), Some("0000:3b:00.1"), "its own all the same");
+        assert_eq!(tree.sysfs("mlx5_2").bus_id().as_deref(), Some("0000:3b:02.3"));
         let other = "/sys/devices/pci0002:00/0002:00:01.0/0002:3b:00.0";
         assert_eq!(tree.pci("mlx5_3", true).as_deref(), Some(other));
     }
@@ -154,6 +162,8 @@ mod tests {
         for device in ["hns_0", "usb_0", "rxe0"] {
             assert_eq!(tree.pci(device, true), None, "{device}");
         }
+        assert_eq!(tree.sysfs("hns_0").bus_id().as_deref(), Some("HISI00D1:00"), "which NCCL sorts by as well");
+        assert_eq!(tree.sysfs("rxe0").bus_id(), None);
     }
 
     #[test]

@@ -60,6 +60,9 @@ pub struct PortFacts {
     pub mtu: u32,
     /// Directory of the PCI device below /sys, as a real path; None for a virtual interface.
     pub pci_path: Option<PathBuf>,
+    /// What its device is called on its bus, on PCI `domain:bus:device.function`: of the very function, where
+    /// `pci_path` may stand for all functions of an adapter. None for a virtual interface.
+    pub bus_id: Option<String>,
     /// Identifies the adapter: ports of one adapter share it. 0 where there is none.
     pub guid: u64,
     /// Number of the port on its adapter, from 1.

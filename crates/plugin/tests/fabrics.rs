@@ -71,7 +71,10 @@ fn names(net: &dyn NetApi) -> Vec<String> {
 
 #[test]
 fn rdma_is_used_where_the_list_for_it_lets_a_port_in() {
-    let cases: [(Settings, &[&str]); 13] = [
+    let cases: [(Settings, &[&str]); 15] = [
+        // NCCL's list is a set; ours has an order.
+        (&[("NCCL_IB_HCA", "mlx5_1,mlx5_0")], &["mlx5_0", "mlx5_1"]),
+        (&[("RAILWEAVE_RDMA_RAILS", "mlx5_1,mlx5_0"), ("NCCL_IB_HCA", "mlx5_0")], &["mlx5_1", "mlx5_0"]),
         (&[], &["mlx5_0", "mlx5_1"]),
         (&[("RAILWEAVE_FABRIC", "verbs")], &["mlx5_0", "mlx5_1"]),
         (&[("RAILWEAVE_MODE", "fused")], &["mlx5_0+mlx5_1"]),

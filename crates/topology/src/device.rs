@@ -149,6 +149,7 @@ mod tests {
             speed_mbps,
             mtu: 1500,
             pci_path: None,
+            bus_id: None,
             guid: 0,
             port_number: 1,
             pointers: PointerSupport::default(),

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
-use std::path::Path;
 
 use railweave_fabric::{Discovery, LeftOut, PortFacts};
 
@@ -15,7 +14,7 @@ const MOST_LISTED: usize = 16;
 /// What the user's list says about a port that it lets in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Selected {
-    /// Index of the list's item that names the port; None for a list of what to leave out.
+    /// Index of the list's item that names the port, where the list's order counts.
     pub order: Option<usize>,
     /// The rail id that the item gives, 0 to 32767.
     pub rail: Option<u32>,
@@ -26,8 +25,8 @@ pub struct Selected {
 /// How ports are ordered where the user's list does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// By PCI address, as NCCL's own transport sorts, so that indices agree with it and between hosts; then the
-    /// machine's own order. A port without a PCI device comes after those with one.
+    /// By [`PortFacts::bus_id`], as NCCL's own transport sorts, so that indices agree with it and between hosts; then
+    /// the machine's own order. A port without a device comes after those with one.
     Pci,
     /// The machine's own.
     Machine,
@@ -78,7 +77,7 @@ pub enum SelectError {
 impl fmt::Display for SelectError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoUsablePort { left_out } if left_out.is_empty() => out.write_str(
+            Self::NoUsablePort { left_out, .. } if left_out.is_empty() => out.write_str(
                 "No usable port: this machine shows none at all; bring an interface up and give it an address \
                  (`ip address` lists them), or name an address of this host in RAILWEAVE_RAILS",
             ),
@@ -132,8 +131,8 @@ pub fn select(
     // A stable sort: the machine's own order decides between equals.
     candidates.sort_by_key(|(listed, port)| {
         let place = match order {
-            Order::Pci => pci_place(port.facts.pci_path.as_deref()),
-            Order::Machine => (0, 0),
+            Order::Pci => bus_place(port.facts.bus_id.as_deref()),
+            Order::Machine => (false, 0),
         };
         (listed.unwrap_or(usize::MAX), place)
     });
@@ -159,19 +158,20 @@ pub fn only_loopback(found: &Discovery) -> bool {
     found.ports.is_empty() && !found.left_out.is_empty() && found.left_out.iter().all(is_loopback)
 }
 
-/// A PCI address (`domain:bus:device.function`, in hexadecimal) as NCCL's `busIdToInt64` reads it.
-fn pci_id(path: &Path) -> Option<u64> {
-    let name = path.file_name()?.to_str()?;
-    let digits: String = name.chars().filter(|c| !matches!(c, ':' | '.')).collect();
-    u64::from_str_radix(&digits, 16).ok()
-}
-
-/// Sorts as NCCL does: by the last component of the PCI path, ports without a path last.
-fn pci_place(path: Option<&Path>) -> (u8, u64) {
-    match path {
-        Some(path) => pci_id(path).map_or((1, 0), |id| (0, id)),
-        None => (2, 0),
-    }
+/// Sorts as NCCL does (`ncclIbCompareDevs` in 2.30's `net_ib/init.cc`): what has no device last, all else by the
+/// number that its bus id makes when colons and points are left out, up to the first character that is no hexadecimal
+/// digit.
+fn bus_place(bus_id: Option<&str>) -> (bool, i64) {
+    let digits: String = bus_id
+        .unwrap_or_default()
+        .chars()
+        .filter(|c| !matches!(c, ':' | '.'))
+        .take_while(char::is_ascii_hexdigit)
+        .take(16)
+        .collect();
+    // Sixteen digits may be more than NCCL's strtol(3) holds; without any it answers 0.
+    let number = u64::from_str_radix(&digits, 16).map_or(0, |number| i64::try_from(number).unwrap_or(i64::MAX));
+    (bus_id.is_none(), number)
 }
 
 /// Ports whose name an earlier one has get `#2`, `#3` and so on.
@@ -214,7 +214,8 @@ mod tests {
             prefix_len: 24,
             speed_mbps: None,
             mtu: 1500,
-            pci_path: pci.map(|pci| format!("/sys/devices/pci0000:00/{pci}").into()),
+            pci_path: Some("/sys/devices/pci0000:00/0000:00:01.0".into()),
+            bus_id: pci.map(str::to_owned),
             guid: 0,
             port_number: 1,
             pointers: PointerSupport::default(),
@@ -244,14 +245,15 @@ mod tests {
             ("b", Some("0001:01:00.0")),
             ("c", Some("0000:81:00.1")),
             ("d", Some("0000:81:00.0")),
-            ("deep", Some("0000:80:01.0/0000:09:00.0")),
+            ("function", Some("0000:81:01.2")),
             ("domain", Some("10000:01:00.0")),
-            ("odd", Some("platform")),
+            ("odd", Some("mlx5_core.sf.4")),
+            ("long", Some("ffffffffffffffff:00:00.0")),
             ("a", Some("0000:81:00.0")),
             ("veth0", None),
         ]);
         let selection = select(all, None, Mode::Ports, Order::Pci).unwrap();
-        assert_eq!(names(&selection), ["deep", "d", "a", "c", "b", "domain", "odd", "veth1", "veth0"]);
+        assert_eq!(names(&selection), ["odd", "d", "a", "c", "function", "b", "domain", "long", "veth1", "veth0"]);
         assert!(selection.left_out.is_empty());
     }
 
@@ -321,9 +323,19 @@ mod tests {
         let mut all = found(&[("eth0", None)]);
         all.left_out.push(LeftOut { name: "docker0@172.17.0.1".to_owned(), reason: "a bridge".to_owned() });
         let text = select(all, Some(&list(&["ib0"])), Mode::Ports, Order::Pci).unwrap_err().to_string();
-        for part in ["docker0@172.17.0.1 left out: a bridge; eth0@10.0.0.1 left out: the list", "RAILWEAVE_RAILS"] {
-            assert!(text.contains(part), "{text}");
-        }
+        let whole = "No usable port: docker0@172.17.0.1 left out: a bridge; eth0@10.0.0.1 left out: the list of rails does \
+                     not let it in; let one in that is usable (eth0), or unset the list to use all";
+        assert_eq!(text, whole);
+        let down = LeftOut { name: "eth1@10.0.1.1".to_owned(), reason: "the interface is down".to_owned() };
+        let seen = Discovery { ports: vec![], left_out: vec![down] };
+        let text = select(seen, Some(&list(&["eth1"])), Mode::Ports, Order::Pci).unwrap_err().to_string();
+        assert!(
+            text.ends_with(
+                "eth1@10.0.1.1 left out: the interface is down; each says what it lacks; mend that for one of \
+                                them at least"
+            ),
+            "the list is not to blame: {text}"
+        );
         let text = select(found(&[]), None, Mode::Ports, Order::Pci).unwrap_err().to_string();
         assert!(text.contains("none at all") && text.contains("RAILWEAVE_RAILS"), "{text}");
     }

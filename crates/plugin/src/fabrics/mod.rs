@@ -114,7 +114,8 @@ impl From<Error> for Refusal {
     }
 }
 
-/// Picks and orders the ports that the user's list lets in.
+/// Picks and orders the ports that the user's list lets in. A list's order counts unless it is NCCL's, whose own
+/// transports take it for a set.
 fn choose(
     discovery: Discovery,
     filter: &Setting<Option<RailFilter>>,
@@ -124,7 +125,7 @@ fn choose(
     let matches = |port: &PortFacts| {
         let number = Some(u32::from(port.port_number));
         filter.value.as_ref()?.matches(&port.device, Some(port.address), number).map(|found| Selected {
-            order: found.item,
+            order: found.item.filter(|_| !filter.source.is_nccls()),
             rail: found.rail,
             plane: found.plane,
         })
