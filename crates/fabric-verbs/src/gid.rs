@@ -104,7 +104,8 @@ impl AddressRange {
 /// On InfiniBand that is one entry: the one with a FLID if there is one, else the first of the table. On RoCE it is the
 /// entry that the user names, or else every entry of the right version, family and range that is not link-local IPv6:
 /// those of this network namespace first, then IPv4 before IPv6, link-local IPv4 last, and the table's order among equals.
-/// Where the machine does not say versions, the last of several equal GIDs is taken for version 2, because the kernel lists
+/// Without any, it is those that are link-local: adapters on one Ethernet segment reach each other by them. Where the
+/// machine does not say versions, the last of several equal GIDs is taken for version 2, because the kernel lists
 /// version 1 first.
 pub fn eligible(gids: &[PortGid], link_layer: LinkLayer, rules: &GidRules) -> Vec<PortGid> {
     let at = |index: u32| gids.iter().find(move |gid| gid.index == index);
@@ -116,7 +117,11 @@ pub fn eligible(gids: &[PortGid], link_layer: LinkLayer, rules: &GidRules) -> Ve
     if let Some(index) = rules.index {
         return gids.into_iter().filter(|gid| gid.index == index).collect();
     }
-    let mut found: Vec<PortGid> = gids.into_iter().filter(|gid| obstacle(gid, rules).is_none()).collect();
+    let free = |but: Option<Obstacle>| gids.iter().filter(move |gid| obstacle(gid, rules) == but).cloned();
+    let mut found: Vec<PortGid> = free(None).collect();
+    if found.is_empty() {
+        found.extend(free(Some(Obstacle::LinkLocal)));
+    }
     found.sort_by_key(|gid| {
         let family = match gid.address() {
             IpAddr::V4(v4) if v4.is_link_local() => 2,
@@ -184,10 +189,10 @@ fn obstacle(gid: &PortGid, rules: &GidRules) -> Option<Obstacle> {
     let address = gid.address();
     let is_family = |family| (family == Family::Ipv4) == address.is_ipv4();
     match gid.version {
-        _ if gid.is_link_local() => Some(Obstacle::LinkLocal),
         Some(version) if version != rules.roce_version => Some(Obstacle::Version(version)),
         _ if !rules.family.is_none_or(is_family) => Some(Obstacle::Family),
         _ if !rules.range.is_none_or(|range| range.contains(address)) => Some(Obstacle::Range),
+        _ if gid.is_link_local() => Some(Obstacle::LinkLocal),
         _ => None,
     }
 }

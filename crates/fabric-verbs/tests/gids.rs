@@ -55,7 +55,7 @@ fn a_host_with_ipv6_only_is_as_good_unless_ipv4_is_asked_for() {
     assert_eq!(roce(&table, GidRules::default()), [3]);
     assert_eq!(roce(&table, GidRules { family: Some(Family::Ipv6), ..GidRules::default() }), [3]);
     let reason = why(&table, GidRules { family: Some(Family::Ipv4), ..GidRules::default() });
-    for part in ["3 (fd00::1 is not of the family", "0 (fe80::1 is link-local)", "RAILWEAVE_ADDRESS_FAMILY"] {
+    for part in ["3 (fd00::1 is not of the family", "1 (fe80::1 is not of the family", "RAILWEAVE_ADDRESS_FAMILY"] {
         assert!(reason.contains(part), "{reason}");
     }
 }
@@ -67,14 +67,16 @@ fn a_family_that_is_asked_for_leaves_the_other_out() {
 }
 
 #[test]
-fn link_local_gids_are_of_no_use() {
+fn link_local_gids_are_for_ports_without_others() {
     let table = [entry(0, "fe80::1", 1), entry(1, "fe80::1", 2)];
-    let reason = why(&table, GidRules::default());
-    for part in ["0 (fe80::1 is link-local), 1 (fe80::1 is link-local)", "give its network interface an IPv4"] {
-        assert!(reason.contains(part), "{reason}");
-    }
-    // A user who names one knows what it is good for: a cable without a switch.
-    assert_eq!(roce(&table, GidRules { index: Some(1), ..GidRules::default() }), [1]);
+    assert_eq!(roce(&table, GidRules::default()), [1]);
+    assert_eq!(roce(&table, GidRules { roce_version: 1, ..GidRules::default() }), [0]);
+    assert_eq!(roce(&table, GidRules { index: Some(0), ..GidRules::default() }), [0]);
+    // What the user asks for besides still holds.
+    why(&table, GidRules { family: Some(Family::Ipv4), ..GidRules::default() });
+    why(&table, range("fd00::", 8));
+    assert_eq!(roce(&table, range("fe80::", 10)), [1]);
+    why(&table[..1], GidRules::default());
     let cable = [entry(0, "fe80::1", 2), entry(1, "169.254.0.1", 2), entry(2, "2001:db8::1", 2)];
     assert_eq!(roce(&cable, GidRules::default()), [2, 1]);
 }
@@ -188,7 +190,7 @@ fn infiniband_uses_the_entry_that_routers_know() {
 #[test]
 fn an_empty_table_and_a_long_one_are_told() {
     assert!(why(&[], GidRules::default()).contains("its GID table is empty"));
-    let many: Vec<PortGid> = (0..20).map(|index| entry(index, "fe80::1", 2)).collect();
+    let many: Vec<PortGid> = (0..20).map(|index| entry(index, "fd00::1", 1)).collect();
     let reason = why(&many, GidRules::default());
-    assert!(reason.contains("7 (fe80::1 is link-local) and 12 more"), "{reason}");
+    assert!(reason.contains("7 (fd00::1 is RoCE v1, not v2) and 12 more"), "{reason}");
 }

@@ -207,6 +207,59 @@ fn a_device_says_what_its_port_is() {
 }
 
 #[test]
+fn ports_with_link_local_gids_alone_are_used_where_there_are_no_others_or_the_user_names_one() {
+    let lonely = "[device mlx5_4]\n[port 1]\ngid = 0 fe80::3 roce1 0\ngid = 1 fe80::3 roce2 0\n";
+    let cases: [(Settings, String, &[&str]); 5] = [
+        (&[], lonely.to_owned(), &["mlx5_4"]),
+        (&[], format!("{MACHINE}{lonely}"), &["mlx5_0", "mlx5_1"]),
+        (&[("NCCL_IB_HCA", "mlx5_3,mlx5_4")], format!("{MACHINE}{lonely}"), &["mlx5_3", "mlx5_4"]),
+        (&[("NCCL_IB_GID_INDEX", "0"), ("NCCL_IB_HCA", "mlx5_3")], MACHINE.to_owned(), &["mlx5_3"]),
+        (&[("RAILWEAVE_GID_INDEX", "mlx5_4:1")], format!("{MACHINE}{lonely}"), &["mlx5_0", "mlx5_1", "mlx5_4"]),
+    ];
+    each(
+        &cases,
+        |(settings, ..)| with(settings, &[("RAILWEAVE_FABRIC", "verbs")]),
+        |(_, description, expected)| {
+            machine(description);
+            let (_plugin, net) = start();
+            assert_eq!(names(&net), *expected);
+            let last = expected.len() as i32 - 1;
+            exchange(&net, last, 1, 1000);
+        },
+    );
+}
+
+#[test]
+fn a_handle_names_what_sockets_reach_and_first_what_the_user_named() {
+    // The settings, and the port indices and addresses of the handle; None is what the host has.
+    type Entries = &'static [(u8, Option<&'static str>)];
+    let cases: [(Settings, Entries); 5] = [
+        (&[("NCCL_IB_HCA", "mlx5_0")], &[(255, None)]),
+        (&[("NCCL_IB_HCA", "mlx5_1")], &[(0, Some("10.1.0.1")), (255, None)]),
+        (&[("NCCL_IB_HCA", "mlx5_0"), ("NCCL_SOCKET_IFNAME", "lo")], &[(254, Some("127.0.0.1"))]),
+        (&[("NCCL_IB_HCA", "mlx5_1"), ("RAILWEAVE_OOB_IF", "lo")], &[(0, Some("10.1.0.1")), (254, Some("127.0.0.1"))]),
+        // What is to be left out is no name.
+        (&[("NCCL_IB_HCA", "mlx5_0"), ("NCCL_SOCKET_IFNAME", "^docker")], &[(255, None)]),
+    ];
+    each(
+        &cases,
+        |(settings, _)| with(settings, &[("RAILWEAVE_FABRIC", "verbs")]),
+        |(_, expected)| {
+            machine(MACHINE);
+            let (_plugin, net) = start();
+            let (_listen, handle) = listen(&net, 0);
+            let entries = railweave_transport::Handle::decode(&handle.0).expect("a handle").addresses;
+            assert_eq!(entries.len(), expected.len(), "{entries:?}");
+            for (entry, (port, address)) in entries.iter().zip(expected.iter()) {
+                assert_eq!(entry.port, *port, "{entries:?}");
+                let shown = entry.address.to_string();
+                assert!(address.is_none_or(|address| address == shown), "{entries:?}");
+            }
+        },
+    );
+}
+
+#[test]
 fn a_list_that_names_what_is_not_there_is_warned_of() {
     each(
         &[()],

@@ -120,8 +120,12 @@ enum Obstacle {
 ///
 /// * Ports of different link layers never pair, nor those of different planes.
 /// * Where the network is the same, equal addresses pair first. Elsewhere they never pair (every host has docker0's),
-///   and neither do loopback and IPv6 link-local addresses. A GID of InfiniBand is no IP address: it is made of the
-///   adapter's own identifier, so equal ones are one port anywhere, and its usual prefix is link-local.
+///   and neither do loopback addresses, nor IPv6 link-local ones of TCP, which need an interface besides.
+/// * Two IPv6 link-local GIDs of RoCE count as on one subnet: they are offered only where the user names them or the
+///   host's ports have no others, and adapters on one Ethernet segment reach each other by them. Beyond it nothing
+///   does.
+/// * A GID of InfiniBand is no IP address: it is made of the adapter's own identifier, so equal ones are one port
+///   anywhere. Its prefix names the subnet, and routers lead from any one to any other.
 /// * Then ports on a common subnet pair, one to one: those of equal rail id before others, then those nearest in speed,
 ///   then in order. A port that is left over shares a partner that already has a rail, the one with the most speed
 ///   left; among partners, too, the same rail id goes first. A loopback port is not shared.
@@ -298,7 +302,10 @@ fn bond(connector: &Endpoint, acceptor: &Endpoint, same_network: bool) -> Result
     if !is_here && either(NetworkAddress::is_loopback) {
         return Err(Obstacle::Loopback);
     }
-    if !is_here && either(|network| network.address().is_ipv6() && network.is_link_local()) {
+    if !is_here
+        && connector.link_layer == LinkLayer::Tcp
+        && either(|network| network.address().is_ipv6() && network.is_link_local())
+    {
         return Err(Obstacle::LinkLocal);
     }
     if ours.address() == theirs.address() {
@@ -310,7 +317,7 @@ fn bond(connector: &Endpoint, acceptor: &Endpoint, same_network: bool) -> Result
     if either(NetworkAddress::is_loopback) {
         return Err(Obstacle::Loopback);
     }
-    if either(NetworkAddress::is_link_local) {
+    if !is_infiniband && either(NetworkAddress::is_link_local) {
         return Err(Obstacle::LinkLocal);
     }
     Ok(Bond::Routed)

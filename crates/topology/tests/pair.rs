@@ -119,8 +119,17 @@ fn ipv6_link_local_pairs_only_on_the_same_network() {
     together(&["fe80::1/64"], &["fe80::1/64"], &[(0, 0)]);
     together(&["fe80::1/64"], &["fe80::2/64"], &[(0, 0)]);
     apart(&["fe80::1/64"], &["fe80::2/64"], &[]);
-    apart(&["fe80::1/64 roce"], &["fe80::2/64 roce"], &[]);
     apart(&["fe80::1/64"], &["2001:db8::2/64"], &[]);
+}
+
+#[test]
+fn link_local_gids_of_roce_pair_on_one_segment_and_not_beyond_it() {
+    apart(&["fe80::1/64 roce"], &["fe80::2/64 roce"], &[(0, 0)]);
+    apart(&["fe80::1/64 roce"], &["fe80::1/64 roce"], &[]);
+    apart(&["fe80::1/64 roce"], &["fe80:0:0:1::2/64 roce"], &[]);
+    apart(&["fe80::1/64 roce"], &["2001:db8::2/64 roce"], &[]);
+    apart(&["fe80::1/64 roce"], &["10.0.0.1/24 roce"], &[]);
+    apart(&["fe80::1/64 roce", "fd00::1/64 roce"], &["fd00::2/64 roce"], &[(1, 0)]);
 }
 
 #[test]
@@ -134,7 +143,9 @@ fn ipv4_link_local_pairs_on_its_subnet_but_not_across_routers() {
 fn gids_of_infiniband_are_not_ip_addresses() {
     apart(&["fe80::1:1/64 ib"], &["fe80::2:1/64 ib"], &[(0, 0)]);
     apart(&["fe80::1:1/64 ib"], &["fe80::1:1/64 ib"], &[(0, 0)]);
-    apart(&["fe80::1:1/64 ib"], &["fe80:0:0:1::2:1/64 ib"], &[]);
+    apart(&["fe80::1:1/64 ib"], &["fe80:0:0:1::2:1/64 ib"], &[(0, 0)]);
+    apart(&["fe80::1:1/64 ib"], &["fec0:0:0:1::2:1/64 ib"], &[(0, 0)]);
+    apart(&["fe80::1:1/64 ib", "fec0:0:0:1::1:2/64 ib"], &["fec0:0:0:1::2:1/64 ib"], &[(1, 0)]);
     apart(&["fec0::1:1/64 ib"], &["fec0:0:0:1::2:1/64 ib"], &[(0, 0)]);
 }
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 
-use railweave_fabric::{Discovery, EventSource, Fabric, LeftOut};
+use railweave_fabric::{Discovery, EventSource, Fabric, LeftOut, LinkLayer};
 use railweave_fabric_tcp::Interface;
 use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsDiscovery, VerbsPort, discover};
 use railweave_fabric_verbs::gid::{AddressRange, Family, GidRules, PortGid};
@@ -30,6 +30,7 @@ pub(super) fn find(options: &Options, interfaces: &[Interface]) -> Result<Found,
     if let Some(list) = &options.rdma_rails.value {
         ports.iter_mut().for_each(|port| pick_gids(port, list.clone()));
     }
+    let left_out = without_lonely_gids(options, &mut ports, left_out);
     let discovery = Discovery { ports: ports.iter().map(|port| port.facts.clone()).collect(), left_out };
     let mode = match options.mode.value {
         ModeOption::Fused => Mode::Fused,
@@ -72,6 +73,32 @@ pub(super) fn find(options: &Options, interfaces: &[Interface]) -> Result<Found,
         gids,
         events: events(&ports, &selection.ports),
     })
+}
+
+/// Leaves out ports that have link-local GIDs alone, unless the user's list lets in no other port, or the user named
+/// the GID: nothing tells that such a port leads where those with addresses lead. Where all are so, they are used as
+/// NCCL's own transport uses them.
+fn without_lonely_gids(options: &Options, ports: &mut Vec<VerbsPort>, mut left_out: Vec<LeftOut>) -> Vec<LeftOut> {
+    let is_lonely = |port: &VerbsPort| {
+        let is_link_local = matches!(port.facts.address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let is_named = options.gid_index.value.on(&port.facts.device).is_some();
+        port.facts.link_layer == LinkLayer::Roce && is_link_local && !is_named
+    };
+    let is_in = |port: &VerbsPort| {
+        let (facts, list) = (&port.facts, options.rdma_rails.value.as_ref());
+        let number = Some(facts.port_number.into());
+        list.is_none_or(|list| list.matches(&facts.device, Some(facts.address), number).is_some())
+    };
+    if ports.iter().any(|port| is_in(port) && !is_lonely(port)) {
+        let lonely = ports.extract_if(.., |port| is_lonely(port));
+        left_out.extend(lonely.map(|port| LeftOut {
+            name: port.facts.name,
+            reason: "its GIDs are link-local, while other ports have addresses; give its network interface an IPv4 or a global \
+                     IPv6 address, or name an entry in RAILWEAVE_GID_INDEX"
+                .to_owned(),
+        }));
+    }
+    left_out
 }
 
 /// The events of the devices that the chosen ports belong to.
