@@ -78,9 +78,8 @@ fn reason_against(root: &Path, interface: &Interface, all: &[Interface]) -> Opti
     let directory = sysfs(root, device);
     if interface.is_loopback || interface.address.is_loopback() {
         return Some(format!(
-            "a loopback address reaches only this host; to use it, name it: RAILWEAVE_RAILS={}/{}",
-            interface.address,
-            if interface.address.is_ipv4() { 32 } else { 128 }
+            "a loopback address reaches only this host; to use it, name it: RAILWEAVE_RAILS={}",
+            interface.address
         ));
     }
     let state = fs::read_to_string(directory.join("operstate")).unwrap_or_default();
@@ -119,8 +118,8 @@ fn is_virtual_bridge(directory: &Path, device: &str) -> bool {
 
 fn port(root: &Path, interface: &Interface, name: String) -> PortFacts {
     let device = device_of(interface);
-    let pci_path = pci_path(root, &directory);
     let directory = sysfs(root, device);
+    let pci_path = pci_path(root, &directory);
     PortFacts {
         name,
         device: device.to_owned(),
@@ -241,8 +240,8 @@ mod tests {
             prefix_len: 24,
             speed_mbps: Some(100_000),
             mtu: 9000,
-            bus_id: Some("0000:3b:00.0".to_owned()),
             pci_path: Some("/sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.0".into()),
+            bus_id: Some("0000:3b:00.0".to_owned()),
             guid: 0,
             port_number: 1,
             pointers: PointerSupport::default(),
@@ -307,8 +306,8 @@ mod tests {
         let all = [up("lo", "127.0.0.1", 8), up("lo", "::1", 128), up("eth2", "10.0.2.1", 24), unplugged];
         let found = discover(&tree.0, &all);
         assert!(found.ports.is_empty());
-        assert!(reason(&found, "lo@127.0.0.1").contains("RAILWEAVE_RAILS=127.0.0.1/32"));
-        assert!(reason(&found, "lo@::1").contains("RAILWEAVE_RAILS=::1/128"));
+        assert!(reason(&found, "lo@127.0.0.1").contains("RAILWEAVE_RAILS=127.0.0.1"));
+        assert!(reason(&found, "lo@::1").contains("RAILWEAVE_RAILS=::1"));
         assert!(reason(&found, "eth2@10.0.2.1").contains("down"));
         assert!(reason(&found, "eth3@10.0.3.1").contains("down"));
     }

@@ -48,8 +48,10 @@ impl Socket {
     /// Takes over a connected socket. The error names the step that failed.
     pub(crate) fn open(fd: OwnedFd, options: &SocketOptions) -> Result<Self, (&'static str, io::Error)> {
         let stream = TcpStream::from(fd);
-        let local = stream.local_addr().map_err(|error| ("getsockname", error))?;
-        let remote = stream.peer_addr().map_err(|error| ("getpeername", error))?;
+        // A listener of both families has IPv4 peers at mapped addresses.
+        let plain = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+        let local = plain(stream.local_addr().map_err(|error| ("getsockname", error))?);
+        let remote = plain(stream.peer_addr().map_err(|error| ("getpeername", error))?);
         let socket = Self { stream, local, remote };
         socket.stream.set_nonblocking(true).map_err(|error| ("O_NONBLOCK", error))?;
         socket.stream.set_nodelay(true).map_err(|error| ("TCP_NODELAY", error))?;
@@ -71,6 +73,7 @@ impl Socket {
         }
         if let Some(class) = options.traffic_class {
             let class = i32::from(class);
+            // Packets of IPv4 have the class that this sets, also where the socket is of both families.
             if local.is_ipv6() {
                 socket.set("IPV6_TCLASS", libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class)?;
             } else {
@@ -245,6 +248,19 @@ mod tests {
         assert_eq!(option(&socket, libc::IPPROTO_TCP, libc::TCP_KEEPCNT), 4);
         assert_eq!(option(&socket, libc::IPPROTO_IP, libc::IP_TOS), 0x68);
         assert_eq!(socket.remote(), listener.local_addr().unwrap());
+    }
+
+    #[test]
+    fn ipv4_on_a_listener_of_both_families_is_ipv4() {
+        let Ok(listener) = TcpListener::bind("[::]:0") else {
+            return eprintln!("left out: this machine has no IPv6");
+        };
+        let address = SocketAddr::from(([127, 0, 0, 1], listener.local_addr().unwrap().port()));
+        let dialled = TcpStream::connect(address).unwrap();
+        let options = SocketOptions { buffer: None, peer_timeout: None, traffic_class: Some(0x68) };
+        let socket = Socket::open(listener.accept().unwrap().0.into(), &options).unwrap();
+        assert_eq!((socket.local(), socket.remote()), (address, dialled.local_addr().unwrap()));
+        assert_eq!(option(&socket, libc::IPPROTO_IP, libc::IP_TOS), 0x68);
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod common;
 
 use std::sync::OnceLock;
 
-use common::{Pair, each, info_lines, load, noise, start, warnings, warnings_with};
+use common::{Pair, each, info_lines, listen, load, noise, start, warnings, warnings_with};
 use railweave_abi::NcclResult;
 use railweave_host::NetError;
 use railweave_host::net::{NetApi, Properties};
@@ -144,7 +144,7 @@ fn verbs_fails_in_a_sentence_where_there_is_no_port() {
         (
             &[("RAILWEAVE_RAILS", "mlx5_7")],
             MACHINE,
-            &["RAILWEAVE_RAILS=mlx5_7: No usable port", "mlx5_2 left out", "mlx5_3 left out", "mlx5_0@"],
+            &["RAILWEAVE_RAILS=mlx5_7: No usable port", "mlx5_2 left out", "(mlx5_0, mlx5_1, mlx5_3)"],
         ),
         (&[], "fail = alloc_pd:*:ENOMEM\n[device a0]\n[port 1]\n", &["a0 left out", "no protection domain"]),
     ];

@@ -54,7 +54,10 @@ pub struct Unpaired {
     pub port: NetworkAddress,
     /// Why, as a clause.
     pub reason: String,
+    obstacle: Obstacle,
 }
+
+const COMMON_SUBNET: &str = "give both hosts an address on a common subnet, and name those ports in RAILWEAVE_RAILS";
 
 /// The rails of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +79,9 @@ impl Pairing {
         for Unpaired { side, port, reason, .. } in self.unpaired.iter().take(2 * MAX_RAILS) {
             text += &format!("the {side}'s {port}: {reason}; ");
         }
-        text += "give both hosts an address on a common subnet, and name those ports in RAILWEAVE_RAILS";
+        // Those that came closest to a rail say what is missing.
+        let closest = self.unpaired.iter().map(|unpaired| unpaired.obstacle).max();
+        text += closest.map_or(COMMON_SUBNET, Obstacle::remedy);
         Some(text)
     }
 }
@@ -103,6 +108,7 @@ enum Bond {
 /// Why two ports are not a pair. The later ones came closer to being one, and so tell more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Obstacle {
+    NoPort,
     LinkLayer,
     NotUnicast,
     Family,
@@ -232,22 +238,24 @@ impl Plan<'_> {
         let lone = (0..self.ports(side).len()).filter(|&index| !self.has_partner(side, index));
         lone.map(|index| {
             let port = self.ports(side)[index].network();
-            Unpaired { side, index, port, reason: self.reason_against(side, index) }
+            let obstacle = self.obstacle(side, index);
+            let reason = obstacle.describe(&self.ports(side)[index], side.other());
+            Unpaired { side, index, port, reason, obstacle }
         })
         .collect()
     }
 
-    fn reason_against(&self, side: Side, index: usize) -> String {
+    /// What the closest candidate on the other side met.
+    fn obstacle(&self, side: Side, index: usize) -> Obstacle {
         let others = self.ports(side.other());
-        let obstacle = (0..others.len()).map(|partner| match self.bond(Pair::new(side, index, partner)) {
+        let obstacles = (0..others.len()).map(|partner| match self.bond(Pair::new(side, index, partner)) {
             Err(obstacle) => obstacle,
             _ if self.pairs.len() == MAX_RAILS => Obstacle::Limit,
             // Every pair has the same kind of bond in this respect: routed ones are made only where no other is.
             Ok(Bond::Routed) if self.pairs.iter().any(|pair| self.bond(*pair) != Ok(Bond::Routed)) => Obstacle::Subnet,
             Ok(_) => Obstacle::Taken,
         });
-        let (port, other) = (&self.ports(side)[index], side.other());
-        obstacle.max().map_or_else(|| format!("the {other} has no ports"), |obstacle| obstacle.describe(port, other))
+        obstacles.max().unwrap_or(Obstacle::NoPort)
     }
 }
 
@@ -257,6 +265,7 @@ impl Obstacle {
         let network = port.network();
         let address = network.address();
         match self {
+            Self::NoPort => format!("the {other} has no ports"),
             Self::LinkLayer => format!("no port of the {other} is {}", port.link_layer.name()),
             Self::NotUnicast if network.is_unicast() => format!("no port of the {other} has an address of one host"),
             Self::NotUnicast => format!("{address} is not the address of one host"),
@@ -278,6 +287,32 @@ impl Obstacle {
             }
             Self::Taken => format!("each port of the {other} that it could pair with has a partner"),
             Self::Limit => format!("a connection has at most {MAX_RAILS} rails"),
+        }
+    }
+
+    /// What to do where this is the closest that any port came to a rail.
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::LinkLayer => {
+                "choose ports of one kind on both hosts (NCCL_IB_HCA or RAILWEAVE_RDMA_RAILS), or set RAILWEAVE_FABRIC=tcp on both"
+            }
+            Self::Family => {
+                "give the ports of both hosts addresses of one family; on RoCE, RAILWEAVE_ADDRESS_FAMILY chooses among GIDs"
+            }
+            Self::Plane => {
+                "connect ports of one plane, or take the planes out of the list of rails (RAILWEAVE_RAILS or NCCL_IB_HCA)"
+            }
+            Self::Loopback => {
+                "name ports in RAILWEAVE_RAILS that reach other hosts; loopback addresses are for trying out on one"
+            }
+            Self::LinkLocal => {
+                "give the interfaces of both ports an IPv4 or a global IPv6 address on a common subnet; on RoCE, both hosts can \
+                 also name a link-local entry in RAILWEAVE_GID_INDEX"
+            }
+            Self::Identical => {
+                "give each host an address of its own, and leave out of RAILWEAVE_RAILS what every host has (docker0, bridges)"
+            }
+            Self::NoPort | Self::NotUnicast | Self::Subnet | Self::Taken | Self::Limit => COMMON_SUBNET,
         }
     }
 }

@@ -62,6 +62,8 @@ pub enum SelectError {
     NoUsablePort {
         /// Everything that was seen.
         left_out: Vec<LeftOut>,
+        /// The names of the ports among them that are usable, but for the list.
+        not_listed: Vec<String>,
     },
     /// A rail id or plane id is beyond what NCCL takes.
     Identifier {
@@ -81,7 +83,7 @@ impl fmt::Display for SelectError {
                 "No usable port: this machine shows none at all; bring an interface up and give it an address \
                  (`ip address` lists them), or name an address of this host in RAILWEAVE_RAILS",
             ),
-            Self::NoUsablePort { left_out } => {
+            Self::NoUsablePort { left_out, not_listed } => {
                 out.write_str("No usable port: ")?;
                 for seen in left_out.iter().take(MOST_LISTED) {
                     write!(out, "{} left out: {}; ", seen.name, seen.reason)?;
@@ -89,9 +91,11 @@ impl fmt::Display for SelectError {
                 if left_out.len() > MOST_LISTED {
                     write!(out, "and {} more; ", left_out.len() - MOST_LISTED)?;
                 }
-                out.write_str(
-                    "set RAILWEAVE_RAILS to the names or addresses of ports that are up, or unset it to use all",
-                )
+                if not_listed.is_empty() {
+                    return out.write_str("each says what it lacks; mend that for one of them at least");
+                }
+                let shown: Vec<&str> = not_listed.iter().take(MOST_LISTED).map(String::as_str).collect();
+                write!(out, "let one in that is usable ({}), or unset the list to use all", shown.join(", "))
             }
             Self::Identifier { port, what, value } => write!(
                 out,
@@ -118,9 +122,10 @@ pub fn select(
 ) -> Result<Selection, SelectError> {
     let Discovery { mut ports, mut left_out } = found;
     make_names_unique(&mut ports);
-    let mut candidates = Vec::new();
+    let (mut candidates, mut not_listed) = (Vec::new(), Vec::new());
     for facts in ports {
         let Some(selected) = filter.map_or(Some(Selected::default()), |filter| filter(&facts)) else {
+            not_listed.push(facts.name.clone());
             left_out.push(left(&facts, "the list of rails does not let it in".to_owned()));
             continue;
         };
@@ -145,7 +150,10 @@ pub fn select(
         };
         left_out.push(left(&port.facts, reason));
     }
-    if ports.is_empty() { Err(SelectError::NoUsablePort { left_out }) } else { Ok(Selection { ports, left_out }) }
+    if ports.is_empty() {
+        return Err(SelectError::NoUsablePort { left_out, not_listed });
+    }
+    Ok(Selection { ports, left_out })
 }
 
 /// Whether all that a TCP discovery saw are loopback addresses, at least one: a machine without a network, on which
@@ -343,7 +351,7 @@ mod tests {
     #[test]
     fn a_long_list_of_unusable_ports_is_cut() {
         let left_out = vec![LeftOut { name: "x".to_owned(), reason: "y".to_owned() }; 20];
-        let text = SelectError::NoUsablePort { left_out }.to_string();
+        let text = SelectError::NoUsablePort { left_out, not_listed: vec![] }.to_string();
         assert_eq!(text.matches("x left out: y").count(), 16);
         assert!(text.contains("and 4 more"), "{text}");
     }

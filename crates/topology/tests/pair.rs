@@ -267,13 +267,29 @@ fn each_unpaired_port_has_a_reason() {
 #[test]
 fn without_a_rail_the_refusal_says_what_there_was() {
     let text = paired(&["10.0.0.1/24"], &["10.0.0.2/24 roce"], false).refusal().unwrap();
-    for part in
-        ["No local NIC found", "the connector's 10.0.0.1/24: ", "the acceptor's 10.0.0.2/24: ", "RAILWEAVE_RAILS"]
-    {
+    for part in ["No local NIC found", "the connector's 10.0.0.1/24: ", "the acceptor's 10.0.0.2/24: "] {
         assert!(text.contains(part), "{text}");
     }
-    assert!(paired(&[], &[], false).refusal().is_some());
+    assert!(paired(&[], &[], false).refusal().unwrap().contains("RAILWEAVE_RAILS"));
     assert_eq!(paired(&["10.0.0.1/24"], &["10.0.0.2/24"], false).refusal(), None);
+}
+
+#[test]
+fn the_refusal_ends_with_what_helps_against_what_is_in_the_way() {
+    for (connector, acceptor, remedy) in [
+        ("10.0.0.1/24", "10.0.0.2/24 roce", "choose ports of one kind"),
+        ("10.0.0.1/24", "2001:db8::1/64", "addresses of one family"),
+        ("10.0.0.1/24 p3", "10.0.0.2/24 p4", "ports of one plane"),
+        ("127.0.0.1/8", "127.0.0.1/8", "loopback addresses are for trying out"),
+        ("fe80::1/64 roce", "2001:db8::1/64 roce", "RAILWEAVE_GID_INDEX"),
+        ("172.17.0.1/16", "172.17.0.1/16", "an address of its own"),
+    ] {
+        let text = paired(&[connector], &[acceptor], false).refusal().unwrap();
+        assert!(text.contains(remedy), "{text}");
+        assert!(!text.contains("common subnet, and name"), "{text}");
+    }
+    let text = paired(&["10.0.0.1/24"], &[], false).refusal().unwrap();
+    assert!(text.contains("the acceptor has no ports; give both hosts an address on a common subnet"), "{text}");
 }
 
 fn any_address() -> impl Strategy<Value = Ipv6Addr> {

@@ -1,6 +1,7 @@
 //! Reaching a process: its addresses are tried in turn, until one brings a session to it.
 
 use std::collections::VecDeque;
+use std::io;
 use std::net::SocketAddr;
 
 use mio::Token as PollToken;
@@ -19,6 +20,10 @@ pub(super) struct Reaching {
     addresses: VecDeque<SocketAddr>,
     waiting: Vec<ConnectRequest>,
     failures: Vec<String>,
+    /// How many of the failures are that no way leads there.
+    no_way: usize,
+    /// The peer is to be found at loopback addresses alone.
+    is_loopback: bool,
     /// The session, once it is up or while it is dialled.
     pub(super) session: usize,
     up: bool,
@@ -38,8 +43,15 @@ impl Thread {
                 let port = request.handle.control_port;
                 let addresses =
                     request.addresses.iter().map(|address| SocketAddr::new(*address, port)).collect::<VecDeque<_>>();
-                let failures = Vec::new();
-                let reaching = Reaching { addresses, waiting: vec![request], failures, session: 0, up: false };
+                let reaching = Reaching {
+                    is_loopback: !addresses.is_empty() && addresses.iter().all(|address| address.ip().is_loopback()),
+                    addresses,
+                    waiting: vec![request],
+                    failures: Vec::new(),
+                    no_way: 0,
+                    session: 0,
+                    up: false,
+                };
                 self.reaching.insert(process, reaching);
                 self.dial_next(process);
             }
@@ -71,19 +83,22 @@ impl Thread {
                     self.begin_session(token, session);
                     return;
                 }
-                Err(error) => reaching.failures.push(format!("{address}: {error}{}", descriptors::hint(&error))),
+                Err(error) => {
+                    reaching.no_way += usize::from(is_no_way(&error));
+                    reaching.failures.push(format!("{address}: {error}{}", descriptors::hint(&error)));
+                }
             }
         }
-        let failures = match reaching.failures.as_slice() {
-            [] => "the handle names no address".to_owned(),
-            some => some.join("; "),
-        };
+        let text = reaching.refusal();
         for request in reaching.waiting {
-            let error = Error::peer(format!(
-                "No local NIC found that reaches the peer: {failures}; check that both hosts have an address in a common \
-                 network, that no firewall blocks TCP between them, and RAILWEAVE_OOB_IF"
-            ));
-            self.fail(&Target::Connect(request.result), error);
+            self.fail(&Target::Connect(request.result), Error::peer(text.as_str()));
+        }
+    }
+
+    /// Why the dialled address of a process does not answer.
+    pub(super) fn dial_failed(&mut self, process: ProcessId, error: &io::Error) {
+        if let Some(reaching) = self.reaching.get_mut(&process) {
+            reaching.no_way += usize::from(is_no_way(error));
         }
     }
 
@@ -113,5 +128,73 @@ impl Thread {
                 self.fail(&Target::Connect(request.result), Error::configuration(text));
             }
         }
+    }
+}
+
+impl Reaching {
+    /// Why no address brings a session to the process, and what to do.
+    fn refusal(&self) -> String {
+        let failures = self.failures.join("; ");
+        if self.failures.is_empty() {
+            return "No local NIC found that reaches the peer: its handle names no address that can be dialled; give its host an \
+                    IPv4 or a global IPv6 address, or name an interface that has one in RAILWEAVE_OOB_IF there"
+                .to_owned();
+        }
+        if self.is_loopback {
+            return format!(
+                "the peer cannot be reached: {failures}; it is to be found at loopback addresses alone: where it is on another \
+                 host, name ports in its RAILWEAVE_RAILS that others reach; on this one, check that its process still runs"
+            );
+        }
+        if self.no_way == self.failures.len() {
+            return format!(
+                "No local NIC found that reaches the peer: {failures}; give both hosts an address in a common network, and name \
+                 an interface that has one in RAILWEAVE_OOB_IF on the peer's"
+            );
+        }
+        format!(
+            "the peer cannot be reached: {failures}; check that its process still runs, that no firewall blocks TCP to its control \
+             port (RAILWEAVE_CONTROL_PORT gives a range to let through), and that RAILWEAVE_OOB_IF names an interface there that \
+             this host reaches"
+        )
+    }
+}
+
+/// Whether the kernel knows no way to where it was to go: no route, no neighbour, no address to come from.
+fn is_no_way(error: &io::Error) -> bool {
+    use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkUnreachable};
+    matches!(error.kind(), AddrNotAvailable | HostUnreachable | NetworkUnreachable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(failures: &[&str], no_way: usize, is_loopback: bool) -> String {
+        let failures = failures.iter().map(|text| (*text).to_owned()).collect();
+        let (addresses, waiting) = (VecDeque::new(), Vec::new());
+        Reaching { addresses, waiting, failures, no_way, is_loopback, session: 0, up: false }.refusal()
+    }
+
+    #[test]
+    fn the_nic_is_blamed_where_it_is_the_trouble_alone() {
+        const NIC: &str = "No local NIC found that reaches the peer";
+        let failures = ["10.0.0.1:7: Network is unreachable", "10.1.0.1:7: Connection refused"];
+        for (text, remedy) in
+            [(refusal(&[], 0, false), "RAILWEAVE_OOB_IF"), (refusal(&failures[..1], 1, false), "in a common network")]
+        {
+            assert!(text.starts_with(NIC) && text.contains(remedy), "{text}");
+        }
+        for (text, remedy) in [
+            (refusal(&failures, 1, false), "firewall"),
+            (refusal(&failures[1..], 0, false), "firewall"),
+            (refusal(&failures[1..], 0, true), "RAILWEAVE_RAILS"),
+        ] {
+            assert!(!text.contains(NIC), "{text}");
+            assert!(text.contains("Connection refused") && text.contains(remedy), "{text}");
+        }
+        assert!(is_no_way(&io::Error::from_raw_os_error(libc::ENETUNREACH)));
+        assert!(is_no_way(&io::Error::from_raw_os_error(libc::EHOSTUNREACH)));
+        assert!(!is_no_way(&io::Error::from_raw_os_error(libc::ECONNREFUSED)));
     }
 }

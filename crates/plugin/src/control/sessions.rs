@@ -216,7 +216,12 @@ impl Thread {
                 self.entries.insert(token, Entry::Session(session));
                 return;
             }
-            Err(error) => return self.session_over(token, session, &error.to_string()),
+            Err(error) => {
+                if let Some(process) = session.wanted {
+                    self.dial_failed(process, &error);
+                }
+                return self.session_over(token, session, &error.to_string());
+            }
         }
         if let Err(error) = session.stream.flush() {
             return self.session_over(token, session, &error.to_string());

@@ -53,7 +53,7 @@ pub(super) fn find(options: &Options, interfaces: &[Interface]) -> Result<Found,
         }
     });
     if opened.is_empty() {
-        let none = SelectError::NoUsablePort { left_out: selection.left_out };
+        let none = SelectError::NoUsablePort { left_out: selection.left_out, not_listed: Vec::new() };
         return Err(Refusal::of_selection(&none, &options.rdma_rails));
     }
     warn_of_strangers(&options.rdma_rails, &selection.ports);
