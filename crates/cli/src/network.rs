@@ -1,9 +1,11 @@
 //! What all subcommands that run ranks have in common: which plugin, over which rails, and the environment for that.
 
+use crate::environment;
 use crate::job::{self, Job};
 use crate::library;
 use clap::Args;
-use railweave_host::environment::{self, EnvironmentError};
+use nccl_net_railweave::TopologyReport;
+use railweave_host::environment::{EnvironmentError, set};
 use railweave_host::logger;
 use railweave_host::ranks::{Ranks, RanksError};
 use railweave_host::{LoadError, LoadedNet, NetError, Plugin};
@@ -64,19 +66,24 @@ pub(crate) struct Network {
 }
 
 impl NetworkArguments {
-    /// What to tell the ranks. Loads the plugin once here too, so that a wrong path is one sentence and not one per rank.
+    /// What to tell the ranks. Loads the plugin once here too, and looks at this host as it does, so that a wrong
+    /// path or setting is one sentence and not one per rank.
     pub(crate) fn network(&self) -> Result<Network, Box<dyn std::error::Error>> {
         let source = match &self.nccl {
             Some(library) => Source::Nccl(library.clone()),
             None => Source::File(library::find(self.lib.as_deref())?, self.api),
         };
         source.load()?;
+        if self.lib.is_none() && self.nccl.is_none() && self.rank_command.is_none() {
+            let variables = self.variables(is_set).into_iter().map(|(name, value)| (name.into(), value.into()));
+            TopologyReport::new(&environment::options_with(variables)?)?;
+        }
         Ok(Network { source, stall_s: self.stall, verbose: self.verbose })
     }
 
     /// Gives this process the environment that ranks get. It comes before anything that starts a thread.
     pub(crate) fn set_variables(&self) -> Result<(), EnvironmentError> {
-        environment::set(&self.variables(is_set))
+        set(&self.variables(is_set))
     }
 
     /// Starts the processes of all ranks.
@@ -122,9 +129,9 @@ impl NetworkArguments {
             variables.push(("RAILWEAVE_FABRIC", "tcp".to_owned()));
         }
         match &self.rails {
-            Some(rails) => variables.push(("RAILWEAVE_RAILS", ranges(rails))),
+            Some(rails) => variables.push(("RAILWEAVE_RAILS", rails.clone())),
             None if fabric_is_ours && !is_set("RAILWEAVE_RAILS") => {
-                variables.push(("RAILWEAVE_RAILS", ranges(DEFAULT_RAILS)));
+                variables.push(("RAILWEAVE_RAILS", DEFAULT_RAILS.to_owned()));
             }
             None => {}
         }
@@ -207,16 +214,6 @@ fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some()
 }
 
-/// Turns plain addresses of a list into ranges of one address, which is how `RAILWEAVE_RAILS` wants them.
-fn ranges(rails: &str) -> String {
-    let range = |item: &str| match item.parse() {
-        Ok(std::net::IpAddr::V4(address)) => format!("{address}/32"),
-        Ok(std::net::IpAddr::V6(address)) => format!("{address}/128"),
-        Err(_) => item.to_owned(),
-    };
-    rails.split(',').map(|item| range(item.trim())).collect::<Vec<_>>().join(",")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,12 +234,12 @@ mod tests {
     fn defaults_fill_only_what_the_user_left_open() {
         let tcp = ("RAILWEAVE_FABRIC", "tcp".to_owned());
         let rails = |list: &str| ("RAILWEAVE_RAILS", list.to_owned());
-        assert_eq!(variables(&[], &[]), [tcp.clone(), rails("127.0.0.1/32,127.0.0.2/32")]);
+        assert_eq!(variables(&[], &[]), [tcp.clone(), rails("127.0.0.1,127.0.0.2")]);
         assert_eq!(variables(&[], &["RAILWEAVE_RAILS"]), std::slice::from_ref(&tcp));
         assert_eq!(variables(&[], &["RAILWEAVE_FABRIC"]), []);
         let weights = ("RAILWEAVE_WEIGHTS", "80,20".to_owned());
         let given = variables(&["--rails", "::1, eth0,10.0.0.0/8", "--weights", "80,20"], &["RAILWEAVE_RAILS"]);
-        assert_eq!(given, [tcp, rails("::1/128,eth0,10.0.0.0/8"), weights]);
+        assert_eq!(given, [tcp, rails("::1, eth0,10.0.0.0/8"), weights]);
         let level = |level: &str| ("NCCL_DEBUG", level.to_owned());
         assert_eq!(variables(&["--nccl", "x"], &[]), [level("WARN")]);
         assert_eq!(variables(&["--nccl", "x", "--verbose"], &[]), [level("INFO")]);
