@@ -1,5 +1,5 @@
 //! What the library that stands in libibverbs' place (crate verbs-stand-in) exports beside its functions: counters per
-//! device, for programs that measure what a transport asks of it.
+//! device and what is open, for programs that measure what a transport asks of it.
 
 use core::ffi::CStr;
 
@@ -32,6 +32,34 @@ pub type DeviceCountsFn = unsafe extern "C" fn(devices: *mut DeviceCounts, room:
 
 /// The name of the symbol that gives a [`DeviceCountsFn`].
 pub const DEVICE_COUNTS_SYMBOL: &CStr = c"stand_in_device_counts";
+
+/// What is open of all devices together, and how much it holds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenObjects {
+    /// Queue pairs.
+    pub queue_pairs: u64,
+    /// Completion queues.
+    pub completion_queues: u64,
+    /// Shared receive queues.
+    pub shared_receive_queues: u64,
+    /// Memory regions.
+    pub regions: u64,
+    /// Bytes of these.
+    pub region_bytes: u64,
+    /// Places in send and receive queues, shared ones too.
+    pub work_places: u64,
+    /// Places in completion queues.
+    pub completion_places: u64,
+}
+
+const _: () = assert!(size_of::<OpenObjects>() == 56);
+
+/// Type of the function under [`OPEN_OBJECTS_SYMBOL`].
+pub type OpenObjectsFn = unsafe extern "C" fn(objects: *mut OpenObjects);
+
+/// The name of the symbol that gives an [`OpenObjectsFn`].
+pub const OPEN_OBJECTS_SYMBOL: &CStr = c"stand_in_open_objects";
 
 /// The name by which a loaded library of this kind is found: its DT_SONAME.
 pub const STAND_IN_NAME: &CStr = c"libibverbs-stand-in.so";

@@ -100,6 +100,11 @@ impl CompletionQueue {
         self.waiting.store(kept as u32, Ordering::Release);
     }
 
+    /// How many completions it holds at most.
+    pub(crate) fn places(&self) -> u64 {
+        self.ring.lock().entries.len() as u64
+    }
+
     /// Adds what was counted here.
     pub(crate) fn count(&self, counts: &mut Counts) {
         counts.polls += self.polls.load(Ordering::Relaxed);

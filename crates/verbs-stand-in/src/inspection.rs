@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use railweave_abi::stand_in::DeviceCounts;
+use railweave_abi::stand_in::{DeviceCounts, OpenObjects};
 use railweave_fabric_verbs::sys;
 
 use crate::complaints::{complain, last};
@@ -68,6 +68,16 @@ pub(crate) unsafe extern "C" fn stand_in_device_counts(devices: *mut DeviceCount
 pub(crate) unsafe extern "C" fn stand_in_open(open: *mut Open) {
     // SAFETY: the caller vouches for it.
     unsafe { open.write(world::lock().open()) };
+}
+
+/// What is open, and how much it holds.
+///
+/// # Safety
+/// `objects` must be writable.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn stand_in_open_objects(objects: *mut OpenObjects) {
+    // SAFETY: the caller vouches for it.
+    unsafe { objects.write(world::lock().open_objects()) };
 }
 
 /// The numbers of all open queue pairs, in rising order, as far as there is room. Answers how many there are.

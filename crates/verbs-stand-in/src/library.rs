@@ -60,6 +60,7 @@ const OWN: &[&str] = &[
     "stand_in_counts",
     "stand_in_device_counts",
     "stand_in_open",
+    "stand_in_open_objects",
     "stand_in_queue_pairs",
     "stand_in_queue_pair",
     "stand_in_raise",

@@ -68,7 +68,8 @@ impl World {
         let entry = PairEntry {
             context,
             device,
-            created: granted,
+            created: *wish,
+            granted: granted.cap,
             domain,
             attributes: sys::QpAttributes::default(),
             init: Step::default(),
@@ -138,8 +139,8 @@ impl World {
         let entry = self.pairs.get(&address).ok_or_else(|| unknown("queue pair"))?;
         let state = pair(address).state();
         let attributes =
-            sys::QpAttributes { qp_state: state, cur_qp_state: state, cap: entry.created.cap, ..entry.attributes };
-        Ok((attributes, entry.created))
+            sys::QpAttributes { qp_state: state, cur_qp_state: state, cap: entry.granted, ..entry.attributes };
+        Ok((attributes, sys::QpInitAttributes { cap: entry.granted, ..entry.created }))
     }
 
     pub(crate) fn query_ece(&mut self, address: usize) -> Answer<sys::Ece> {

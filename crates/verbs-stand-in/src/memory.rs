@@ -146,7 +146,7 @@ impl World {
         let access = wish.access as u32;
         regions::publish(slot, lkey, Region { domain: wish.domain, start: wish.iova, length, memory, access });
         let region = Box::into_raw(Box::new(public));
-        let entry = RegionEntry { context, domain: wish.domain, slot, mapping, withheld };
+        let entry = RegionEntry { context, domain: wish.domain, slot, length, mapping, withheld };
         self.regions.insert(region.expose_provenance(), entry);
         self.use_domain(wish.domain);
         Ok(region)

@@ -92,6 +92,11 @@ impl ReceiveQueue {
         self.released.store(0, Ordering::Release);
     }
 
+    /// How many receives it holds at most.
+    pub(crate) fn places(&self) -> usize {
+        self.ring.lock().ids.len()
+    }
+
     /// How many receives wait.
     pub(crate) fn waiting(&self) -> usize {
         self.ring.lock().length

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use railweave_abi::stand_in::OpenObjects;
 use railweave_fabric_verbs::sys;
 
 use crate::complaints::complain;
@@ -62,6 +63,8 @@ pub(crate) struct RegionEntry {
     pub(crate) context: usize,
     pub(crate) domain: usize,
     pub(crate) slot: usize,
+    /// Its bytes.
+    pub(crate) length: u64,
     /// Memory that was mapped for it: a dma-buf's.
     pub(crate) mapping: Option<memory::Mapping>,
     /// What forked children do not get of it: its address and length.
@@ -73,6 +76,8 @@ pub(crate) struct PairEntry {
     pub(crate) context: usize,
     pub(crate) device: Arc<Device>,
     pub(crate) created: sys::QpInitAttributes,
+    /// The capabilities that it got.
+    pub(crate) granted: sys::QpCapabilities,
     pub(crate) domain: usize,
     /// All in all.
     pub(crate) attributes: sys::QpAttributes,
@@ -183,6 +188,24 @@ impl World {
             completion_queues: self.completion_queues.len() as u32,
             shared_receive_queues: self.shared_receive_queues.len() as u32,
             queue_pairs: self.pairs.len() as u32,
+        }
+    }
+
+    /// What is open, and how much it holds.
+    pub(crate) fn open_objects(&self) -> OpenObjects {
+        let own = self.pairs.values().map(|entry| {
+            let receives = if entry.created.srq.is_null() { entry.granted.max_recv_wr } else { 0 };
+            u64::from(entry.granted.max_send_wr) + u64::from(receives)
+        });
+        let shared = self.shared_receive_queues.keys().map(|&queue| shared_receive_queue(queue).queue.places() as u64);
+        OpenObjects {
+            queue_pairs: self.pairs.len() as u64,
+            completion_queues: self.completion_queues.len() as u64,
+            shared_receive_queues: self.shared_receive_queues.len() as u64,
+            regions: self.regions.len() as u64,
+            region_bytes: self.regions.values().map(|region| region.length).sum(),
+            work_places: own.chain(shared).sum(),
+            completion_places: self.completion_queues.keys().map(|&queue| completion_queue(queue).places()).sum(),
         }
     }
 
