@@ -71,6 +71,29 @@ pub(crate) fn register(
              (ibv_reg_mr_iova2 of version IBVERBS_1.8 is missing); set it to 2 or 0, or update rdma-core"
         )));
     }
+    let mut mr = ask(pd, port, &memory, flags)?;
+    // Drivers that do not know the flag may refuse it instead of ignoring it, as mana's once did
+    // (Linux, drivers/infiniband/hw/mana/mr.c, VALID_MR_FLAGS).
+    let unknown = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP));
+    if mr.as_ref().is_err_and(unknown) && flags & sys::ACCESS_RELAXED_ORDERING != 0 && ordering != RelaxedOrdering::On {
+        flags &= !sys::ACCESS_RELAXED_ORDERING;
+        mr = ask(pd, port, &memory, flags)?;
+    }
+    let mr = mr.map_err(|error| refused(port, &memory, flags, &error))?;
+    // SAFETY: the library answered a valid registration.
+    let (local_key, remote_key) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
+    Ok(VerbsRegistration { mr, local_key, remote_key, pd: Arc::clone(pd), _memory: memory })
+}
+
+/// Asks the library for a registration with these rights, and answers what it answers.
+fn ask(
+    pd: &ProtectionDomain,
+    port: &str,
+    memory: &Memory,
+    flags: c_int,
+) -> Result<io::Result<NonNull<sys::Mr>>, RegisterError> {
+    let (address, length) = (memory.address(), memory.length());
+    let functions = pd.device().functions();
     let place = address as usize as *mut std::ffi::c_void;
     // SAFETY: whoever made the Memory promised that the range may be read and written until the registration is dropped;
     // the library checks that it is mapped.
@@ -89,16 +112,14 @@ pub(crate) fn register(
             _ => (functions.reg_mr)(pd.as_ptr(), place, length, flags),
         }
     };
-    let Some(mr) = NonNull::new(mr) else {
-        return Err(refused(port, &memory, flags, &io::Error::last_os_error()));
-    };
-    // SAFETY: the library answered a valid registration.
-    let (local_key, remote_key) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
-    Ok(VerbsRegistration { mr, local_key, remote_key, pd: Arc::clone(pd), _memory: memory })
+    Ok(NonNull::new(mr).ok_or_else(io::Error::last_os_error))
 }
 
 fn refused(port: &str, memory: &Memory, flags: c_int, error: &io::Error) -> RegisterError {
     let advice = match (error.raw_os_error(), memory.kind()) {
+        (Some(libc::EINVAL | libc::EOPNOTSUPP), MemoryKind::Host) if flags & sys::ACCESS_RELAXED_ORDERING != 0 => {
+            "the driver may not know relaxed ordering, which NCCL_IB_PCI_RELAXED_ORDERING=1 asks for: set it to 2 or 0"
+        }
         (Some(libc::ENOMEM | libc::EAGAIN), MemoryKind::Host) => {
             "raise the limit of locked memory (ulimit -l unlimited; in a container --ulimit memlock=-1)"
         }

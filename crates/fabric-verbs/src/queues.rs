@@ -179,6 +179,9 @@ impl QueuePair {
             let message = format!("{} sends are more than {MAX_SEND_DEPTH}", spec.send_depth);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
+        // An end that only sends asks for one receive: mana's provider cannot make an empty queue, and answers ENOMEM
+        // (rdma-core, providers/mana/qp.c, mana_create_qp_rnic).
+        let receives = if spec.shared.is_some() { 0 } else { spec.receive_depth.max(1) };
         let mut attributes = sys::QpInitAttributes {
             qp_context: ptr::null_mut(),
             send_cq: spec.completions.as_ptr(),
@@ -186,9 +189,9 @@ impl QueuePair {
             srq: spec.shared.map_or(ptr::null_mut(), |shared| shared.srq.as_ptr()),
             cap: sys::QpCapabilities {
                 max_send_wr: spec.send_depth,
-                max_recv_wr: spec.receive_depth,
+                max_recv_wr: receives,
                 max_send_sge: 1,
-                max_recv_sge: u32::from(spec.receive_depth > 0),
+                max_recv_sge: u32::from(receives > 0),
                 max_inline_data: spec.inline,
             },
             qp_type: sys::QPT_RC,

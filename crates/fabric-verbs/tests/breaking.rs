@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Machine, Pair, ROCE, Wish, assert_says};
+use common::{Machine, Pair, ROCE, Wish, assert_says, strict};
 use railweave_fabric::{
     Access, Completion, Domain as _, EventSource as _, Fault, PendingRail as _, PostError, Rail as _, RailSpec, Role,
 };
@@ -104,7 +104,7 @@ fn memory_that_is_gone_is_told_with_the_side_that_lost_it() {
 
 #[test]
 fn what_the_adapter_of_the_peer_refuses_is_told() {
-    let machine = Machine::new(ROCE);
+    let machine = Machine::new("[device a]\n[port 1]\nmtu = 4096\n[device b]\n[port 1]\nmtu = 4096\n");
     let mut pair = machine.pair(&Wish::default());
     let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::SOURCE));
     let (fault, text) = outcome(&mut pair, from.source(100), to.place());
@@ -180,7 +180,7 @@ fn a_queue_that_takes_no_work_is_told_once() {
 #[test]
 fn a_queue_that_takes_no_receives_is_told_once() {
     for (function, shared_receives) in [("post_srq_recv", Some(true)), ("post_recv", None)] {
-        let machine = Machine::new(&failing(&format!("{function}:2:EIO")));
+        let machine = Machine::new(&strict(&failing(&format!("{function}:2:EIO"))));
         let mut pair = machine.pair(&Wish::of(VerbsConfig { shared_receives, ..VerbsConfig::default() }));
         assert_eq!(pair.far.rail.post_receives(3), Ok(3), "{function}");
         assert_eq!(pair.far.rail.post_receives(3), Err(PostError::Broken));

@@ -93,8 +93,8 @@ fn reason<'a>(found: &'a VerbsDiscovery, name: &str) -> &'a str {
 #[test]
 fn facts_come_from_the_library_and_from_sysfs() {
     let machine = Machine::new(
-        "[device mlx5_0]\nguid = 0x1070fd0300a1b2c4\nsystem_guid = 0x1070fd0300a1b2c0\n\
-         [port 1]\nmtu = 4096\nspeed = ndr\n\
+        "[device mlx5_0]\nguid = 0x1070fd0300a1b2c4\nsystem_guid = 0x1070fd0300a1b2c0\ndma_buf = yes\n\
+         [port 1]\nmtu = 4096\nspeed = ndr\nwidth = 4\n\
          gid = 0 fe80::1 roce1 2\ngid = 1 fe80::1 roce2 2\ngid = 2 10.1.0.1 roce1 2\ngid = 3 10.1.0.1 roce2 2\n",
     );
     machine.pci("mlx5_0", "0000:3b:00.1").file("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/3", "eth2\n");
@@ -125,7 +125,7 @@ fn facts_come_from_the_library_and_from_sysfs() {
 #[test]
 fn infiniband_is_known_by_its_first_gid() {
     let machine = Machine::new(
-        "[device mlx5_0]\n[port 1]\nlink_layer = infiniband\nlid = 7\nwidth = 4\nspeed = hdr\nmtu = 4096\n\
+        "[device mlx5_0]\n[port 1]\nlink_layer = infiniband\nlid = 7\nwidth = 4\nspeed = hdr\nport_speed = none\nmtu = 4096\n\
          gid = 0 fe80::2:c903:1 ib 0\n\
          [device mlx5_1]\n[port 1]\nlink_layer = infiniband\nlid = 8\n\
          gid = 0 fe80::2:c903:2 ib 0\ngid = 1 fec0:0:17:1::2:c903:2 ib 0\n",
@@ -259,7 +259,9 @@ fn a_refused_query_of_types_is_no_end() {
 
 #[test]
 fn speeds_beyond_the_tables_are_asked_for() {
-    let machine = Machine::new("[device a0]\n[port 1]\nport_speed = 8000\n[device b0]\n[port 1]\nspeed = edr\n");
+    let machine = Machine::new(
+        "[device a0]\n[port 1]\nport_speed = 8000\n[device b0]\n[port 1]\nwidth = 4\nspeed = edr\nport_speed = 1000\n",
+    );
     let found = machine.discover();
     let speed = |name: &str| port(&found, name).facts.speed_mbps;
     assert_eq!([speed("a0"), speed("b0")], [Some(800_000), Some(100_000)]);

@@ -15,7 +15,8 @@ fn machine_with(near: Option<(u32, u32)>, far: Option<(u32, u32)>) -> Machine {
 
 fn description(near: Option<(u32, u32)>, far: Option<(u32, u32)>) -> String {
     let device = |name: &str, offered: Option<(u32, u32)>| {
-        let ece = offered.map_or_else(String::new, |(vendor, options)| format!("ece = {vendor:#x} {options:#x}\n"));
+        let ece = offered
+            .map_or_else(|| "ece = none\n".to_owned(), |(vendor, options)| format!("ece = {vendor:#x} {options:#x}\n"));
         format!("[device {name}]\n{ece}[port 1]\n")
     };
     device("a", near) + &device("b", far)

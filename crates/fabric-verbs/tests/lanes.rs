@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{INFINIBAND, Machine, Pair, ROCE, Wish, assert_says};
+use common::{INFINIBAND, Machine, Pair, ROCE, Wish, assert_says, strict};
 use railweave_fabric::{Access, Domain as _, Fault, PendingRail as _, RailSpec, Role};
 use railweave_fabric_verbs::{VerbsConfig, VerbsDomain, sys};
 use railweave_verbs_stand_in::QpReport;
@@ -24,7 +24,7 @@ fn ipv4(address: [u8; 4]) -> [u8; 16] {
 
 #[test]
 fn a_lane_of_roce_is_given_all_that_both_ends_said() {
-    let machine = Machine::new("[device a]\n[port 1]\nmtu = 4096\n[device b]\n[port 1]\nmtu = 1024\n");
+    let machine = Machine::new(&strict("[device a]\n[port 1]\nmtu = 4096\n[device b]\n[port 1]\nmtu = 1024\n"));
     let mut pair = machine.pair(&Wish::default());
     let (near, far) = machine.both_lanes();
     for (own, peer, gid) in [(near, far, [10, 1, 0, 1]), (far, near, [10, 0, 0, 1])] {
@@ -57,7 +57,7 @@ fn packet_numbers_are_random() {
 
 #[test]
 fn lanes_of_one_rail_share_a_queue_and_carry_bytes_each() {
-    let machine = Machine::new(ROCE);
+    let machine = Machine::new(&strict(ROCE));
     let mut pair = machine.pair(&Wish { lanes: 3, ..Wish::default() });
     let open = machine.stand_in.open();
     assert_eq!((open.queue_pairs, open.completion_queues, open.shared_receive_queues), (6, 2, 1));

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Machine, ROCE, Wish, assert_says};
+use common::{Machine, ROCE, Wish, assert_says, strict};
 use railweave_fabric::{Access, Completion, Fault, Rail as _};
 use railweave_fabric_verbs::{VerbsConfig, sys};
 
@@ -13,7 +13,7 @@ fn wish(lanes: u8, shared_receives: Option<bool>) -> Wish {
 
 #[test]
 fn lanes_share_a_queue_where_there_are_several_or_the_user_wants_it() {
-    let machine = Machine::new(ROCE);
+    let machine = Machine::new(&strict(ROCE));
     for (lanes, asked, shared) in [
         (1, None, false),
         (1, Some(true), true),
@@ -45,7 +45,7 @@ fn a_device_that_gives_no_shared_queue_gives_each_lane_as_many_receives_and_says
     for ((error, device), lanes) in cases.iter().flat_map(|case| [(case, 1), (case, 3)]) {
         let fault = if error.is_empty() { String::new() } else { format!("fail = create_srq:*:{error}\n") };
         let device = if device.is_empty() { "[device b]\n[port 1]\n" } else { device };
-        let machine = Machine::new(&format!("{fault}[device a]\n[port 1]\n{device}"));
+        let machine = Machine::new(&strict(&format!("{fault}[device a]\n[port 1]\n{device}")));
         let mut pair = machine.pair(&wish(lanes, Some(true)));
         assert_eq!(machine.stand_in.open().shared_receive_queues, 0);
         for lane in machine.lanes("b") {
@@ -74,7 +74,7 @@ fn a_device_that_gives_no_shared_queue_gives_each_lane_as_many_receives_and_says
 #[test]
 fn a_receiver_notices_the_death_of_its_own_queue_pair() {
     for kind in [sys::EVENT_QP_FATAL, sys::EVENT_QP_REQ_ERR, sys::EVENT_QP_ACCESS_ERR] {
-        let machine = Machine::new(ROCE);
+        let machine = Machine::new(&strict(ROCE));
         let mut pair = machine.pair(&Wish::default());
         assert_eq!(pair.far.rail.post_receives(5), Ok(5));
         let (near, far) = machine.both_lanes();
@@ -92,7 +92,7 @@ fn a_receiver_notices_the_death_of_its_own_queue_pair() {
 
 #[test]
 fn a_shared_queue_keeps_its_receives_when_one_lane_dies() {
-    let machine = Machine::new(ROCE);
+    let machine = Machine::new(&strict(ROCE));
     let mut pair = machine.pair(&wish(2, None));
     let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::DATA));
     assert_eq!(pair.far.rail.post_receives(5), Ok(5));

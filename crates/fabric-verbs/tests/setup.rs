@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{INFINIBAND, Machine, Pair, ROCE, Wish, assert_says};
+use common::{INFINIBAND, Machine, Pair, ROCE, Wish, assert_says, strict};
 use railweave_fabric::Fault;
 use railweave_verbs_stand_in::Open;
 
@@ -51,7 +51,7 @@ fn failures(step: &Step, first: u32, count: u32, error: &str) -> String {
 
 #[test]
 fn a_failure_of_any_call_of_the_set_up_is_told_and_leaves_nothing() {
-    let machine = Machine::new(ROCE);
+    let machine = Machine::new(&strict(ROCE));
     let (a, b) = (machine.port("a"), machine.port("b"));
     let only_devices = Open { contexts: 2, ..Open::default() };
     for (step, (error, text)) in STEPS.iter().flat_map(|step| ERRORS.iter().map(move |error| (step, error))) {
@@ -94,7 +94,7 @@ fn the_memory_that_flushes_read_into_is_part_of_the_set_up() {
 
 #[test]
 fn a_peer_that_cannot_be_reached_is_told_with_what_to_look_at() {
-    let machine = Machine::new(ROCE);
+    let machine = Machine::new(&strict(ROCE));
     let (a, b) = (machine.port("a"), machine.port("b"));
     for error in ["ETIMEDOUT", "EHOSTUNREACH", "ENETUNREACH", "ENODEV"] {
         machine.fail(&format!("fail = modify_qp/RTR:*:{error}\n"));
@@ -124,7 +124,8 @@ fn a_device_that_is_too_small_is_told_with_the_limit_to_look_at() {
         ("max_cq = 0", "a completion queue of 192 entries cannot be created: Cannot allocate", "max_cqe"),
         ("max_pd = 0", "no protection domain can be allocated: Cannot allocate", "kernel log"),
     ];
-    let machine = |limits: &str| Machine::new(&format!("[device a]\n[port 1]\n[device b]\n{limits}\n[port 1]\n"));
+    let machine =
+        |limits: &str| Machine::new(&strict(&format!("[device a]\n[port 1]\n[device b]\n{limits}\n[port 1]\n")));
     let wish = Wish { lanes: 2, ..Wish::default() };
     for (limit, what, advice) in cases {
         let refused = machine(limit).try_pair(&wish).err().unwrap_or_else(|| panic!("{limit} is enough"));
