@@ -134,6 +134,23 @@ fn a_message_costs_one_work_request_on_each_active_rail_and_one_cts_and_nothing_
 }
 
 #[test]
+fn many_connections_of_one_process_tell_what_they_take_and_leave_nothing() {
+    let (library, machine) = &*STAND_IN;
+    let mut command = command();
+    command.args(["--in-process", "--connections", "5"]).env("NCCL_IBVERBS_LIB", library);
+    command.env("RAILWEAVE_STAND_IN", machine).env("RAILWEAVE_FABRIC", "verbs");
+    let results = results_of(&mut command);
+    assert_eq!((&results["connections"], &results["message_bytes"]), (&5.into(), &4096.into()));
+    assert!(["set_up_s", "messages_s", "tear_down_s"].iter().all(|time| results[time].as_f64().unwrap() > 0.0));
+    let count = |what: &str| results["objects"][what].as_u64().unwrap();
+    assert!(count("queue_pairs") >= 10 && count("completion_queues") >= 10, "two ends each: {results}");
+    assert!(count("region_bytes") > 0 && count("work_places") >= count("queue_pairs"), "{results}");
+    assert_eq!((&results["left"]["queue_pairs"], &results["left"]["completion_queues"]), (&0.into(), &0.into()));
+    let over_tcp = self::results(&["--in-process", "--connections", "3", "--rails", "127.0.0.3"]);
+    assert!(over_tcp["objects"].is_null(), "nobody counts what goes over TCP: {over_tcp}");
+}
+
+#[test]
 fn what_each_device_had_to_do_is_shown_in_a_table_too() {
     let output = over_the_stand_in().args(["--weights", "4,1"]).output().unwrap();
     succeeded(&output);

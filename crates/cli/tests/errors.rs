@@ -42,6 +42,10 @@ fn values_that_are_not_allowed_are_refused_with_those_that_are() {
     assert!(error(&["bench", "--in-process", "--bytes", "2GiB"], 2).contains("allowed are 0 to 1 GiB"));
     assert!(error(&["bench", "--messages", "5"], 2).contains("--in-process"));
     assert!(error(&["bench", "--in-process", "--raw"], 2).contains("cannot be used with"));
+    for with in [["--idle", "1"], ["--messages", "5"]] {
+        let line = [&["bench", "--in-process", "--connections", "2"], &with[..]].concat();
+        assert!(error(&line, 2).contains("cannot be used with"), "{with:?}");
+    }
     assert!(error(&["bench", "--api", "5"], 2).contains("6..=12"));
     assert!(error(&["bench", "--seconds", "nan"], 1).contains("allowed are 0.01 to 600"));
 }

@@ -98,31 +98,47 @@ pub(crate) fn open_both<N: NetApi>(
     device: i32,
     patience: &mut Patience<'_>,
 ) -> Result<(SendComm, RecvComm), CommunicatorError> {
-    // On the heap, because the plugin writes to it and it must not move.
-    let mut handle = Box::<Handle>::default();
-    let mut listen = Some(net.listen(device, &mut handle)?);
-    let (mut send, mut recv) = (None, None);
-    loop {
-        let mut moved = false;
-        if send.is_none() {
-            send = net.connect(device, &mut handle)?;
-            moved |= send.is_some();
+    let (mut send, mut recv) = open_many_both(net, device, 1, patience)?;
+    let (Some(send), Some(recv)) = (send.pop(), recv.pop()) else { unreachable!("one of each was asked for") };
+    Ok((send, recv))
+}
+
+/// Sets up `count` connections at once of which this process has both ends, in one thread.
+pub(crate) fn open_many_both<N: NetApi>(
+    net: &N,
+    device: i32,
+    count: usize,
+    patience: &mut Patience<'_>,
+) -> Result<(Vec<SendComm>, Vec<RecvComm>), CommunicatorError> {
+    // On the heap, because the plugin writes to them and they must not move.
+    let mut handles: Box<[Handle]> = (0..count).map(|_| Handle::default()).collect();
+    let mut listens = Vec::with_capacity(count);
+    for handle in &mut handles {
+        listens.push(Some(net.listen(device, handle)?));
+    }
+    let mut sends: Vec<Option<SendComm>> = (0..count).map(|_| None).collect();
+    let mut recvs: Vec<Option<RecvComm>> = (0..count).map(|_| None).collect();
+    let (mut connected, mut accepted) = (0, 0);
+    while connected < count || accepted < count {
+        let before = connected + accepted;
+        for index in 0..count {
+            if sends[index].is_none() {
+                sends[index] = net.connect(device, &mut handles[index])?;
+                connected += usize::from(sends[index].is_some());
+            }
+            if recvs[index].is_none() {
+                recvs[index] = accept(net, &mut listens[index])?;
+                accepted += usize::from(recvs[index].is_some());
+            }
         }
-        if recv.is_none() {
-            recv = accept(net, &mut listen)?;
-            moved |= recv.is_some();
-        }
-        (send, recv) = match (send, recv) {
-            (Some(send), Some(recv)) => return Ok((send, recv)),
-            unfinished => unfinished,
-        };
-        let (connected, accepted) = (send.is_some(), recv.is_some());
-        patience.after_round(moved, || {
+        patience.after_round(connected + accepted > before, || {
             format!(
-                "a connection of this process with itself; connect is done: {connected}, accept is done: {accepted}"
+                "connections of this process with itself: of {count} connects {connected} are done, of as many accepts \
+                 {accepted}"
             )
         })?;
     }
+    Ok((sends.into_iter().flatten().collect(), recvs.into_iter().flatten().collect()))
 }
 
 /// Polls `count` things in turn until each has answered.

@@ -18,6 +18,7 @@ pub mod in_process;
 mod loaded;
 pub mod logger;
 pub mod many;
+pub mod many_in_process;
 pub mod memory;
 mod nccl;
 pub mod net;

@@ -2,7 +2,10 @@
 //! else counts it.
 
 use libloading::os::unix::{Library, RTLD_NOW};
-use railweave_abi::stand_in::{DEVICE_COUNTS_SYMBOL, DeviceCounts, DeviceCountsFn, STAND_IN_NAME};
+pub use railweave_abi::stand_in::OpenObjects;
+use railweave_abi::stand_in::{
+    DEVICE_COUNTS_SYMBOL, DeviceCounts, DeviceCountsFn, OPEN_OBJECTS_SYMBOL, OpenObjectsFn, STAND_IN_NAME,
+};
 use std::ffi::CStr;
 
 /// What was done with one device, by both ends of a connection together.
@@ -24,7 +27,8 @@ pub struct DeviceWork {
 #[derive(Debug)]
 pub(crate) struct StandIn {
     counts: DeviceCountsFn,
-    /// Keeps the function where it is.
+    objects: OpenObjectsFn,
+    /// Keeps the functions where they are.
     _library: Library,
 }
 
@@ -34,9 +38,22 @@ impl StandIn {
         let name = STAND_IN_NAME.to_str().ok()?;
         // SAFETY: nothing is loaded, so nothing is run.
         let library = unsafe { Library::open(Some(name), RTLD_NOW | libc::RTLD_NOLOAD) }.ok()?;
-        // SAFETY: a library of this name has this function, of this type.
-        let counts = unsafe { *library.get::<DeviceCountsFn>(DEVICE_COUNTS_SYMBOL.to_bytes_with_nul()).ok()? };
-        Some(Self { counts, _library: library })
+        // SAFETY: a library of this name has these functions, of these types.
+        let (counts, objects) = unsafe {
+            (
+                *library.get::<DeviceCountsFn>(DEVICE_COUNTS_SYMBOL.to_bytes_with_nul()).ok()?,
+                *library.get::<OpenObjectsFn>(OPEN_OBJECTS_SYMBOL.to_bytes_with_nul()).ok()?,
+            )
+        };
+        Some(Self { counts, objects, _library: library })
+    }
+
+    /// What is open now.
+    pub(crate) fn open(&self) -> OpenObjects {
+        let mut objects = OpenObjects::default();
+        // SAFETY: the place is writable.
+        unsafe { (self.objects)(&raw mut objects) };
+        objects
     }
 
     /// What was done with each device since the stand-in was loaded, in the order of their names.
@@ -97,10 +114,16 @@ mod tests {
         2
     }
 
+    unsafe extern "C" fn three_queue_pairs(objects: *mut OpenObjects) {
+        // SAFETY: the caller's place is writable.
+        unsafe { objects.write(OpenObjects { queue_pairs: 3, ..OpenObjects::default() }) };
+    }
+
     #[test]
     fn all_devices_are_read_however_many_there_are() {
-        let stand_in = StandIn { counts: two, _library: Library::this() };
+        let stand_in = StandIn { counts: two, objects: three_queue_pairs, _library: Library::this() };
         assert_eq!(stand_in.work(), [work("a", 5, 0), work("b", 5, 0)]);
+        assert_eq!(stand_in.open().queue_pairs, 3);
     }
 
     #[test]

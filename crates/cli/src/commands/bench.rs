@@ -1,6 +1,6 @@
 //! `railweave bench`: latency, bandwidth and set-up time of any plugin, between two local processes.
 
-use crate::commands::{connections, in_process, sweep};
+use crate::commands::{connections, in_process, many_in_process, sweep};
 use crate::device::Device;
 use crate::environment;
 use crate::job;
@@ -45,11 +45,12 @@ pub(crate) struct Arguments {
     #[arg(long)]
     raw: bool,
     /// Instead of all else: sets up so many connections at once, sends a checked message over each, and tells time and
-    /// memory
+    /// memory; with --in-process of this process with itself, and what objects of libibverbs they take
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     connections: Option<u32>,
     /// With --connections: then leaves them alone for so long and tells what each thread did meanwhile
-    #[arg(long, value_name = "SECONDS", requires = "connections", value_parser = clap::value_parser!(u64).range(1..=60))]
+    #[arg(long, value_name = "SECONDS", requires = "connections", conflicts_with = "in_process")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=60))]
     idle: Option<u64>,
     #[command(flatten)]
     in_process: in_process::InProcessArguments,
@@ -127,7 +128,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     }
     let in_flight = arguments.in_flight as usize;
     if arguments.in_process.in_process {
-        let Arguments { in_process, network, device, json, .. } = arguments;
+        let Arguments { in_process, network, device, json, connections, .. } = arguments;
+        if let Some(count) = connections {
+            return many_in_process::run(network, device, *count as usize, *json);
+        }
         return in_process::run(in_process, network, device, in_flight, *json);
     }
     if let Some(count) = arguments.connections {

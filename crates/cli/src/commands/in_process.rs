@@ -17,14 +17,15 @@ use std::io::Write;
 pub(crate) struct InProcessArguments {
     /// Instead of all else: both ends in this process and one thread, with the loop over the messages in the function
     /// railweave_message_loop, which callgrind counts alone with --toggle-collect=railweave_message_loop
-    #[arg(long, conflicts_with_all = ["sizes", "seconds", "warm_up", "connects", "raw", "connections", "rank_command"])]
+    #[arg(long, conflicts_with_all = ["sizes", "seconds", "warm_up", "connects", "raw", "rank_command"])]
     pub(crate) in_process: bool,
     /// With --in-process: how many messages the loop carries
     #[arg(long, value_name = "COUNT", default_value_t = 10_000, requires = "in_process")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(conflicts_with = "connections", value_parser = clap::value_parser!(u32).range(1..))]
     messages: u32,
     /// With --in-process: the size of a message
-    #[arg(long, value_name = "SIZE", default_value = "8", requires = "in_process", value_parser = size::of_message)]
+    #[arg(long, value_name = "SIZE", default_value = "8", requires = "in_process", conflicts_with = "connections")]
+    #[arg(value_parser = size::of_message)]
     bytes: Size,
 }
 

@@ -1,0 +1,130 @@
+//! `railweave bench --in-process --connections`: many connections of this process with itself, and what objects they take.
+
+use crate::device::Device;
+use crate::measurement::Subject;
+use crate::network::NetworkArguments;
+use crate::output::{only_for_results, table};
+use crate::size::Size;
+use railweave_host::many_in_process::{Results, Settings, run as measure};
+use railweave_host::stand_in::OpenObjects;
+use serde::Serialize;
+use std::error::Error;
+use std::io::Write;
+
+/// The size of each connection's message.
+const MESSAGE_BYTES: usize = 4 << 10;
+
+/// The form of `--json`.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    #[serde(flatten)]
+    subject: Subject,
+    /// How many connections there were.
+    connections: usize,
+    /// The size of each connection's message.
+    message_bytes: usize,
+    /// From the first listen until every connection was there.
+    set_up_s: f64,
+    /// From then until every connection had carried its message, and all were checked.
+    messages_s: f64,
+    /// From the first close until the last had returned.
+    tear_down_s: f64,
+    /// Growth of the process's resident memory, divided by the connections.
+    bytes_per_connection: f64,
+    /// What the connections had open, both ends together; none unless the devices are those of the stand-in for libibverbs.
+    objects: Option<Objects>,
+    /// What of it was left once all were closed.
+    left: Option<Objects>,
+}
+
+/// Objects of libibverbs.
+#[derive(Debug, Serialize)]
+struct Objects {
+    queue_pairs: u64,
+    completion_queues: u64,
+    shared_receive_queues: u64,
+    regions: u64,
+    region_bytes: u64,
+    work_places: u64,
+    completion_places: u64,
+}
+
+impl From<OpenObjects> for Objects {
+    fn from(objects: OpenObjects) -> Self {
+        let OpenObjects {
+            queue_pairs,
+            completion_queues,
+            shared_receive_queues,
+            regions,
+            region_bytes,
+            work_places,
+            completion_places,
+        } = objects;
+        Self {
+            queue_pairs,
+            completion_queues,
+            shared_receive_queues,
+            regions,
+            region_bytes,
+            work_places,
+            completion_places,
+        }
+    }
+}
+
+/// Runs it and prints what was measured.
+pub(crate) fn run(
+    network: &NetworkArguments,
+    device: &Device,
+    connections: usize,
+    json: bool,
+) -> Result<(), Box<dyn Error>> {
+    network.set_variables()?;
+    let mut out = only_for_results()?;
+    let network = network.network()?;
+    let (plugin, net) = network.start("")?;
+    let (index, name) = device.choose(&net)?;
+    let settings = Settings { device: index, connections, message_bytes: MESSAGE_BYTES, stall: network.stall() };
+    let Results { set_up, messages, tear_down, memory, objects, left } = measure(&net, &settings)?;
+    net.finalize()?;
+    let outcome = Outcome {
+        subject: Subject::new(&plugin, name),
+        connections,
+        message_bytes: MESSAGE_BYTES,
+        set_up_s: set_up.as_secs_f64(),
+        messages_s: messages.as_secs_f64(),
+        tear_down_s: tear_down.as_secs_f64(),
+        bytes_per_connection: (memory[1] as f64 - memory[0] as f64) / connections.max(1) as f64,
+        objects: objects.map(Objects::from),
+        left: left.map(Objects::from),
+    };
+    if json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&outcome)?)?;
+        return Ok(());
+    }
+    let Outcome { subject, set_up_s, messages_s, tear_down_s, bytes_per_connection, .. } = &outcome;
+    writeln!(out, "{subject}")?;
+    writeln!(
+        out,
+        "{connections} connections of this process with itself: {set_up_s:.3} s until all are there, {messages_s:.3} s for a \
+         checked message of {} on each, {tear_down_s:.3} s until all are closed; {:.1} KiB of memory each",
+        Size(MESSAGE_BYTES),
+        bytes_per_connection / 1024.0
+    )?;
+    if let Some(objects) = &outcome.objects {
+        let mut rows = table(&["both ends of each connection", "count"], 1);
+        for (name, count) in [
+            ("queue pairs", objects.queue_pairs),
+            ("completion queues", objects.completion_queues),
+            ("shared receive queues", objects.shared_receive_queues),
+            ("memory regions", objects.regions),
+            ("registered bytes", objects.region_bytes),
+            ("places for work requests", objects.work_places),
+            ("places for completions", objects.completion_places),
+        ] {
+            rows.add_row([name.to_owned(), format!("{:.2}", count as f64 / connections.max(1) as f64)]);
+        }
+        writeln!(out, "{rows}")?;
+    }
+    Ok(())
+}
