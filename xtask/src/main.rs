@@ -8,6 +8,8 @@
 // The chores talk to the person who runs them.
 #![allow(clippy::print_stdout)]
 
+mod adapters;
+mod connections;
 mod dist;
 mod docs;
 mod fuzz;
@@ -66,6 +68,11 @@ const COMMANDS: &[Command] = &[
         run: stress::run,
     },
     Command {
+        name: "adapters",
+        help: "the verbs tests over each adapter that the fake libibverbs can be: all, or [NAME...]",
+        run: adapters::run,
+    },
+    Command {
         name: "lab",
         help: "RDMA between emulated machines: all scenarios, or [NAME...] [--short] [--list] [--json] [--install]",
         run: lab::run,
@@ -79,6 +86,11 @@ const COMMANDS: &[Command] = &[
         name: "instructions",
         help: "what a message costs, beside NCCL's: [--nccl PATH] or [--fetch], [--functions N] [--json]",
         run: instructions::run,
+    },
+    Command {
+        name: "connections",
+        help: "what many connections take over RDMA, beside NCCL's: [--nccl PATH] or [--fetch], [--count N] [--profile NAME]",
+        run: connections::run,
     },
     Command {
         name: "docs",

@@ -4,7 +4,7 @@ use crate::dist::{Dist, dist};
 use crate::docs;
 use crate::process::{cargo, run as run_command, target};
 use crate::sim;
-use crate::{lab, packages, suite};
+use crate::{adapters, lab, packages, suite};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -78,6 +78,14 @@ const STEPS: &[Step] = &[
             headers(context)?;
             let library = context.dist()?.library.clone();
             suite::run_all(&library, &mut context.flaky).map(|()| Done::Passed)
+        },
+    },
+    Step {
+        name: "adapters",
+        why: "the verbs tests over two adapters that are as unlike as any (docs/edge.md)",
+        run: |context| match adapters::over(&adapters::SHORT, Some(&context.dist()?.library))? {
+            0 => Ok(Done::Passed),
+            failed => Err(format!("{failed} tests failed over an adapter, see above")),
         },
     },
     Step {

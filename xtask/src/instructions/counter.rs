@@ -133,11 +133,7 @@ impl Counter {
     /// Callgrind in a folder, for a program and its arguments.
     fn callgrind(&self, folder: &Path) -> Command {
         let mut command = Command::new(&self.valgrind);
-        for (variable, _) in std::env::vars_os() {
-            if SETTINGS.iter().any(|prefix| variable.as_encoded_bytes().starts_with(prefix.as_bytes())) {
-                command.env_remove(variable);
-            }
-        }
+        without_settings(&mut command);
         command.env("NCCL_IBVERBS_LIB", &self.stand_in).env("RAILWEAVE_STAND_IN", folder.join(MACHINE));
         // Profiles before and after the loop, and not --toggle-collect: that counts the loop's instructions alone, but all
         // calls, and how often the ends poll while they connect is chance.
@@ -149,8 +145,17 @@ impl Counter {
     }
 }
 
+/// Keeps the user's settings from a program.
+pub(crate) fn without_settings(command: &mut Command) {
+    for (variable, _) in std::env::vars_os() {
+        if SETTINGS.iter().any(|prefix| variable.as_encoded_bytes().starts_with(prefix.as_bytes())) {
+            command.env_remove(variable);
+        }
+    }
+}
+
 /// Links the stand-in that was built, by its own program, which says where it is.
-fn link_stand_in() -> Result<PathBuf, String> {
+pub(crate) fn link_stand_in() -> Result<PathBuf, String> {
     let mut command = Command::new(target().join("release").join("railweave-stand-in"));
     let program = command.get_program().to_owned();
     let output = command

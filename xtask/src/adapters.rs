@@ -1,0 +1,141 @@
+//! The verbs tests over adapters: each a profile of the library that stands in libibverbs' place (crates/verbs-stand-in/profiles).
+
+use crate::process::{cargo, root};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The variable that names the profile.
+const PROFILE: &str = "RAILWEAVE_TEST_PROFILE";
+
+/// The two adapters of the test run, as unlike as adapters are: with shared receive queues, ECE and both versions of RoCE, and
+/// without any of these.
+pub(crate) const SHORT: [&str; 2] = ["connectx-7", "ionic"];
+
+/// The tests that run over each adapter.
+const TESTS: [&[&str]; 2] =
+    [&["--package", "railweave-fabric-verbs", "--tests"], &["--package", "railweave-plugin", "--test", "verbs"]];
+
+/// Runs the tests over the adapters that `arguments` name, or over all, and prints a table.
+pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
+    let known = profiles()?;
+    if let Some(unknown) = arguments.iter().find(|name| !known.contains(*name)) {
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
+        return Err(format!(
+            "cargo xtask adapters knows no profile \"{}\"; the profiles are: {}",
+            unknown.escape_debug(),
+            known.join(", ")
+        ));
+    }
+    let wanted: Vec<&str> = match arguments {
+        [] => known.iter().map(String::as_str).collect(),
+        named => named.iter().map(String::as_str).collect(),
+    };
+    let failed = over(&wanted, None)?;
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs the tests over some adapters, those that load the plugin with `library` if one is given, and prints a table; how many
+/// tests failed.
+pub(crate) fn over(profiles: &[&str], library: Option<&Path>) -> Result<usize, String> {
+    let mut rows = Vec::new();
+    for profile in profiles {
+        let tally = tally(profile, library)?;
+        println!("{profile}: {} passed, {} failed", tally.passed, tally.failures.len());
+        rows.push((*profile, tally));
+    }
+    print!("\n{}", table(&rows));
+    Ok(rows.iter().map(|(_, tally)| tally.failures.len()).sum())
+}
+
+/// The adapters: the names of the files that describe them, but for the one that describes none.
+fn profiles() -> Result<BTreeSet<String>, String> {
+    let folder = root().join("crates").join("verbs-stand-in").join("profiles");
+    let cannot = |error: std::io::Error| format!("cannot list {}: {error}", folder.display());
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(&folder).map_err(cannot)? {
+        let name = entry.map_err(cannot)?.file_name().to_string_lossy().into_owned();
+        names.extend(name.strip_suffix(".toml").filter(|name| *name != "plain").map(str::to_owned));
+    }
+    Ok(names)
+}
+
+/// How the tests went over one adapter.
+#[derive(Debug, Default, PartialEq)]
+struct Tally {
+    passed: usize,
+    failures: Vec<String>,
+}
+
+fn tally(profile: &str, library: Option<&Path>) -> Result<Tally, String> {
+    let mut tally = Tally::default();
+    for tests in TESTS {
+        let mut command = cargo(&["test", "--no-fail-fast"]);
+        command.args(tests).env(PROFILE, profile);
+        if let Some(library) = library {
+            command.env("RAILWEAVE_TEST_LIB", library);
+        }
+        let output = command.output().map_err(|error| format!("cannot run cargo: {error}"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let before = tally.failures.len();
+        tally.read(&text);
+        if !output.status.success() {
+            print!("{text}");
+            if tally.failures.len() == before {
+                let words = String::from_utf8_lossy(&output.stderr).into_owned();
+                return Err(format!("the tests could not be run over {profile}: {}\n{words}", output.status));
+            }
+        }
+    }
+    Ok(tally)
+}
+
+impl Tally {
+    /// Adds what the test programs say of their tests: `test NAME ... ok`, or `FAILED`.
+    fn read(&mut self, text: &str) {
+        for line in text.lines() {
+            let Some((name, how)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) else {
+                continue;
+            };
+            match how {
+                "ok" => self.passed += 1,
+                "FAILED" => self.failures.push(name.to_owned()),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The table, in Markdown.
+fn table(rows: &[(&str, Tally)]) -> String {
+    let mut text = "| adapter | passed | failed | which |\n|---|---|---|---|\n".to_owned();
+    for (profile, Tally { passed, failures }) in rows {
+        text += &format!("| {profile} | {passed} | {} | {} |\n", failures.len(), failures.join(", "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_test_programs_print_is_counted() {
+        let mut tally = Tally::default();
+        tally.read(
+            "running 3 tests\ntest a::b ... ok\ntest c ... FAILED\ntest d ... ignored\ntest e - should panic ... ok\n\
+             test result: FAILED. 2 passed; 1 failed; 1 ignored\n",
+        );
+        assert_eq!(tally, Tally { passed: 2, failures: vec!["c".to_owned()] });
+        let text = table(&[("mana", tally)]);
+        assert!(text.ends_with("\n| mana | 2 | 1 | c |\n"), "{text}");
+    }
+
+    #[test]
+    fn the_adapters_of_the_test_run_are_there_and_a_wrong_name_is_told_which_are() {
+        let known = profiles().unwrap();
+        assert!(SHORT.iter().all(|name| known.contains(*name)) && !known.contains("plain"), "{known:?}");
+        let error = run(&["connectx-3".to_owned()]).unwrap_err();
+        assert!(error.contains("no profile \"connectx-3\"") && error.contains("bnxt_re, connectx-5"), "{error}");
+    }
+}

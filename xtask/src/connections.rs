@@ -1,0 +1,237 @@
+//! What many connections cost over RDMA, ours beside those of NCCL's own IB transport (docs/performance.md).
+//!
+//! Both ends are in one process, over a library that stands in libibverbs' place and is one adapter after the other.
+
+use crate::dist::{Dist, dist};
+use crate::instructions::{link_stand_in, without_settings};
+use crate::process::{cargo, run as run_command, target};
+use crate::{Outcome, nccl};
+use serde::Deserialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// How many connections, unless it is said.
+const CONNECTIONS: u32 = 1000;
+
+/// The adapters, unless they are named.
+const PROFILES: [&str; 2] = ["connectx-7", "ionic"];
+
+/// Open files that one connection takes at most: NCCL's, with its listen.
+const FILES_PER_CONNECTION: u64 = 8;
+
+/// Measures, and prints what came out.
+pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
+    let wanted = Wanted::read(arguments)?;
+    allow_files(u64::from(wanted.count) * FILES_PER_CONNECTION);
+    let nccl = match &wanted.nccl {
+        None => None,
+        Some(Library::At(path)) => Some(path.clone()),
+        Some(Library::Fetched) => Some(nccl::library()?),
+    };
+    let Dist { library, program } = dist()?;
+    run_command(cargo(&["build", "--release", "--package", "railweave-verbs-stand-in"]))?;
+    let bench = Bench { program: &program, stand_in: link_stand_in()?, count: wanted.count };
+    let mut rows = Vec::new();
+    for profile in &wanted.profiles {
+        rows.push(Row { profile, transport: "Railweave", cost: bench.measure(profile, &["--lib"], &library)? });
+        eprintln!("measured Railweave over {profile}");
+        if let Some(nccl) = &nccl {
+            rows.push(Row { profile, transport: "NCCL", cost: bench.measure(profile, &["--nccl"], nccl)? });
+            eprintln!("measured NCCL over {profile}");
+        }
+    }
+    print!("{}", table(&rows, wanted.count));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lets this process, and those that it starts, have so many files open, as far as the hard limit goes.
+fn allow_files(files: u64) {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.map_or(files, |most| most.min(files));
+    if limit.current.is_some_and(|now| now < wanted) {
+        limit.current = Some(wanted);
+        // What does not go shows when files run out, which names the limit.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}
+
+/// What is wanted.
+#[derive(Debug)]
+struct Wanted {
+    nccl: Option<Library>,
+    count: u32,
+    profiles: Vec<String>,
+}
+
+/// Where NCCL's library comes from.
+#[derive(Debug, PartialEq)]
+enum Library {
+    At(PathBuf),
+    Fetched,
+}
+
+impl Wanted {
+    fn read(arguments: &[String]) -> Result<Self, String> {
+        let (mut nccl, mut count, mut profiles) = (None, CONNECTIONS, Vec::new());
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            let mut value =
+                |what: &str| arguments.next().ok_or_else(|| format!("{argument} wants {what}, but nothing follows it"));
+            match argument.as_str() {
+                "--fetch" => nccl = Some(Library::Fetched),
+                "--nccl" => nccl = Some(Library::At(value("the path of a libnccl.so.2")?.into())),
+                "--count" => {
+                    let word = value("a number from 1 to 100000")?;
+                    count = word.parse().ok().filter(|count| (1..=100_000).contains(count)).ok_or_else(|| {
+                        format!("--count wants a number from 1 to 100000, but got \"{}\"", word.escape_debug())
+                    })?;
+                }
+                "--profile" => profiles.push(value("an adapter, such as ionic")?.clone()),
+                unknown => {
+                    return Err(format!(
+                        "cargo xtask connections cannot use \"{}\"; it takes --nccl PATH or --fetch for NCCL's library, \
+                         --count N, and --profile NAME for each adapter",
+                        unknown.escape_debug()
+                    ));
+                }
+            }
+        }
+        if profiles.is_empty() {
+            profiles = PROFILES.map(str::to_owned).to_vec();
+        }
+        Ok(Self { nccl, count, profiles })
+    }
+}
+
+/// The program, ready to measure.
+struct Bench<'a> {
+    program: &'a Path,
+    stand_in: PathBuf,
+    count: u32,
+}
+
+impl Bench<'_> {
+    fn measure(&self, profile: &str, option: &[&str], library: &Path) -> Result<Cost, String> {
+        let machine = target().join("connections-machine");
+        write(&machine, &format!("[device sim0]\nprofile = {profile}\n[port 1]\n"))?;
+        let mut command = Command::new(self.program);
+        without_settings(&mut command);
+        command.args(["bench", "--json", "--in-process", "--connections", &self.count.to_string()]);
+        command.args(option).arg(library);
+        command.env("NCCL_IBVERBS_LIB", &self.stand_in).env("RAILWEAVE_STAND_IN", &machine);
+        if option == ["--lib"] {
+            command.env("RAILWEAVE_FABRIC", "verbs");
+        }
+        let output = command.output().map_err(|error| format!("cannot run {}: {error}", self.program.display()))?;
+        if !output.status.success() {
+            let words = String::from_utf8_lossy(&output.stderr).into_owned();
+            let last: Vec<&str> = words.lines().rev().take(5).collect();
+            return Err(format!("{} over {profile} failed: {}", library.display(), last.join("; ")));
+        }
+        serde_json::from_slice(&output.stdout)
+            .map_err(|error| format!("the bench over {profile} printed no result: {error}"))
+    }
+}
+
+fn write(path: &Path, text: &str) -> Outcome {
+    fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+/// What the bench says.
+#[derive(Debug, Deserialize)]
+struct Cost {
+    set_up_s: f64,
+    tear_down_s: f64,
+    bytes_per_connection: f64,
+    objects: Option<Objects>,
+}
+
+/// Objects of libibverbs, of all connections together.
+#[derive(Debug, Deserialize)]
+struct Objects {
+    queue_pairs: u64,
+    completion_queues: u64,
+    shared_receive_queues: u64,
+    regions: u64,
+    region_bytes: u64,
+    work_places: u64,
+    completion_places: u64,
+}
+
+/// One line of the table.
+struct Row<'a> {
+    profile: &'a str,
+    transport: &'a str,
+    cost: Cost,
+}
+
+/// The rows in Markdown, as docs/performance.md shows them: objects for each connection, both ends together.
+fn table(rows: &[Row<'_>], count: u32) -> String {
+    let mut text = "\
+| adapter | transport | QP | CQ | SRQ | MR | registered | work requests | completions | memory | set-up | teardown |
+|---|---|---|---|---|---|---|---|---|---|---|---|
+"
+    .to_owned();
+    for Row { profile, transport, cost } in rows {
+        let each = |count_of: fn(&Objects) -> u64| {
+            cost.objects.as_ref().map(|objects| count_of(objects) as f64 / f64::from(count))
+        };
+        let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.2}"));
+        let kib = |bytes: f64| format!("{:.1} KiB", bytes / 1024.0);
+        text += &format!(
+            "| {profile} | {transport} | {} | {} | {} | {} | {} | {} | {} | {} | {:.2} s | {:.2} s |\n",
+            number(each(|objects| objects.queue_pairs)),
+            number(each(|objects| objects.completion_queues)),
+            number(each(|objects| objects.shared_receive_queues)),
+            number(each(|objects| objects.regions)),
+            each(|objects| objects.region_bytes).map_or_else(String::new, kib),
+            each(|objects| objects.work_places).map_or_else(String::new, |places| format!("{places:.0}")),
+            each(|objects| objects.completion_places).map_or_else(String::new, |places| format!("{places:.0}")),
+            kib(cost.bytes_per_connection),
+            cost.set_up_s,
+            cost.tear_down_s,
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(line: &str) -> Result<Wanted, String> {
+        Wanted::read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn arguments_say_what_is_wanted_or_what_is_wrong() {
+        let usual = wanted("").unwrap();
+        assert_eq!((usual.nccl, usual.count, usual.profiles.len()), (None, CONNECTIONS, PROFILES.len()));
+        let all = wanted("--nccl a/libnccl.so.2 --count 7 --profile rxe --profile mana").unwrap();
+        assert_eq!((all.nccl, all.count), (Some(Library::At("a/libnccl.so.2".into())), 7));
+        assert_eq!(all.profiles, ["rxe", "mana"]);
+        for (line, error) in [
+            ("--nccl", "nothing follows it"),
+            ("--count many", "from 1 to 100000, but got \"many\""),
+            ("--count 0", "but got \"0\""),
+            ("--quick", "cannot use \"--quick\"; it takes --nccl PATH"),
+        ] {
+            assert!(wanted(line).unwrap_err().contains(error), "{line}: {:?}", wanted(line));
+        }
+    }
+
+    #[test]
+    fn a_row_has_what_one_connection_takes() {
+        let json = r#"{"set_up_s": 1.5, "tear_down_s": 0.25, "bytes_per_connection": 2048.0, "connections": 10,
+            "objects": {"queue_pairs": 20, "completion_queues": 20, "shared_receive_queues": 5, "regions": 40,
+            "region_bytes": 40960, "work_places": 1000, "completion_places": 2000}}"#;
+        let row = |json| Row { profile: "ionic", transport: "NCCL", cost: serde_json::from_str(json).unwrap() };
+        let text = table(&[row(json)], 10);
+        let line = "| ionic | NCCL | 2.00 | 2.00 | 0.50 | 4.00 | 4.0 KiB | 100 | 200 | 2.0 KiB | 1.50 s | 0.25 s |\n";
+        assert!(text.ends_with(line), "{text}");
+        let cells: Vec<usize> = text.lines().map(|line| line.matches('|').count()).collect();
+        assert_eq!(cells, [13; 3]);
+    }
+}
