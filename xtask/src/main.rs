@@ -8,6 +8,7 @@
 // The chores talk to the person who runs them.
 #![allow(clippy::print_stdout)]
 
+mod aarch64;
 mod adapters;
 mod connections;
 mod dist;
@@ -76,6 +77,11 @@ const COMMANDS: &[Command] = &[
         name: "lab",
         help: "RDMA between emulated machines: all scenarios, or [NAME...] [--short] [--list] [--json] [--install]",
         run: lab::run,
+    },
+    Command {
+        name: "aarch64",
+        help: "build for aarch64 and try that out under emulation: [--tests] for unit tests too, [--install]",
+        run: aarch64::run,
     },
     Command {
         name: "gpu",

@@ -1,8 +1,8 @@
 //! NCCL's own library, for measurements beside it: fetched by pip into `target/nccl`, never part of the repository.
 
-use crate::process::{run, target};
+use crate::packages;
+use crate::process::target;
 use std::path::PathBuf;
-use std::process::Command;
 
 /// The package, and the version whose figures the documentation has.
 const PACKAGE: &str = "nvidia-nccl-cu12==2.32.3";
@@ -17,12 +17,6 @@ pub(crate) fn library() -> Result<PathBuf, String> {
     if library.exists() {
         return Ok(library);
     }
-    eprintln!("fetching {PACKAGE} with pip into {}", folder.display());
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check", "--target"]);
-    pip.arg(&folder).arg(PACKAGE);
-    run(pip).map_err(|error| {
-        format!("NCCL's library cannot be fetched: {error}; install python3-pip, or see pip's own words")
-    })?;
+    packages::pip(&[PACKAGE], &folder, true)?;
     if library.exists() { Ok(library) } else { Err(format!("{PACKAGE} has no {LIBRARY}; is it for this processor?")) }
 }

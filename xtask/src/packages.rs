@@ -1,11 +1,15 @@
-//! Debian packages: which are missing, and their installation where that is allowed.
+//! Debian's and Python's packages: which are missing, and their installation where that is allowed.
 
 use crate::Outcome;
 use crate::process::run;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// What the comparison of our types with libibverbs' own needs.
 pub(crate) const HEADERS: &[&str] = &["libibverbs-dev"];
+
+/// What runs programs for aarch64 on another processor: the emulator, and a glibc for them.
+pub(crate) const AARCH64: &[&str] = &["qemu-user", "libc6-arm64-cross"];
 
 /// What the lab needs.
 pub(crate) const LAB: &[&str] = &[
@@ -50,6 +54,29 @@ pub(crate) fn require(packages: &[&'static str], may_install: bool, command: &st
 /// Whether this process may install packages when nobody asked it to: on a machine for continuous integration.
 pub(crate) fn is_continuous_integration() -> bool {
     std::env::var("CI").is_ok_and(|ci| ci == "true") && rustix::process::geteuid().is_root()
+}
+
+/// Fetches Python's `packages`, without those that they name in turn, into `folder` if `may_fetch`, else says how to.
+pub(crate) fn pip(packages: &[&str], folder: &Path, may_fetch: bool) -> Outcome {
+    let (names, shown) = (packages.join(" "), folder.display());
+    if !may_fetch {
+        return Err(format!("{names}: not in {shown}; get them with: python3 -m pip install --target {shown} {names}"));
+    }
+    let pip = |arguments: &[&str]| {
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip"]).args(arguments).env("PIP_ROOT_USER_ACTION", "ignore");
+        pip
+    };
+    let version = pip(&["--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !version.is_ok_and(|status| status.success()) {
+        return Err(format!(
+            "pip, which fetches {names}, does not run as \"python3 -m pip\"; install python3 and python3-pip"
+        ));
+    }
+    eprintln!("fetching {names} with pip into {shown}");
+    let mut install = pip(&["install", "--quiet", "--no-deps", "--disable-pip-version-check", "--upgrade", "--target"]);
+    install.arg(folder).args(packages);
+    run(install).map_err(|error| format!("{names} cannot be fetched: {error}; see pip's own words"))
 }
 
 fn missing(packages: &[&'static str]) -> Result<Vec<&'static str>, String> {

@@ -1,5 +1,6 @@
 //! The whole test run: one table of steps.
 
+use crate::aarch64;
 use crate::dist::{Dist, dist};
 use crate::docs;
 use crate::process::{cargo, run as run_command, target};
@@ -104,6 +105,11 @@ const STEPS: &[Step] = &[
         why: "the demonstration works here, briefly",
         run: |context| passes(context.dist()?.demo(&["--quick".into()])),
     },
+    Step {
+        name: "aarch64",
+        why: "the plugin and the program for aarch64 and an old glibc, tried out under emulation",
+        run: on_aarch64,
+    },
     Step { name: "lab", why: "the plugin over real verbs, between emulated machines (docs/lab.md)", run: short_lab },
 ];
 
@@ -167,6 +173,15 @@ fn headers(context: &Context) -> Result<(), String> {
             Ok(())
         }
         Ok(()) => Ok(()),
+    }
+}
+
+/// What runs on another processor.
+fn on_aarch64(context: &mut Context) -> Result<Done, String> {
+    match aarch64::Tools::require(context.may_install || is_ci(), context.may_install, "test") {
+        Ok(tools) => tools.check().map(|()| Done::Passed),
+        Err(reason) if context.may_install || is_ci() => Err(reason),
+        Err(reason) => Ok(Done::LeftOut(reason)),
     }
 }
 

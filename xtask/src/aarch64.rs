@@ -1,0 +1,220 @@
+//! The plugin and the program for aarch64: built for an old glibc, looked into, and run under qemu's emulation.
+
+mod binary;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use crate::packages;
+use crate::process::{root, run as run_command, target};
+use crate::test::find;
+use binary::Binary;
+
+const TRIPLE: &str = "aarch64-unknown-linux-gnu";
+
+/// Cargo's profile (Cargo.toml of the workspace), and the folder of its results.
+const PROFILE: &str = "emulated";
+
+/// Cargo with zig as its linker and C compiler, which brings the stubs of every glibc.
+const PIP_PACKAGES: [&str; 2] = ["cargo-zigbuild==0.24.0", "ziglang==0.17.1"];
+
+/// Where Debian's package for cross compilers keeps glibc for aarch64.
+const SYSTEM: &str = "/usr/aarch64-linux-gnu";
+
+/// The longest time without progress, in seconds, that the demo allows its ranks. They are emulated, on a machine that
+/// may be busy with other things.
+const STALL_SECONDS: &str = "180";
+
+/// Deadlines of the plugin that an emulated peer on a busy machine might miss.
+const PATIENCE: [(&str, &str); 2] = [("RAILWEAVE_HANDSHAKE_TIMEOUT", "120"), ("RAILWEAVE_PEER_TIMEOUT", "120")];
+
+/// Crates whose unit tests run emulated in the long form: where memory is shared with a peer or with C.
+const TESTED: [&str; 3] = ["railweave-abi", "railweave-transport", "railweave-fabric-tcp"];
+
+/// What the long form adds.
+#[derive(Debug, PartialEq, Eq)]
+struct Wanted {
+    tests: bool,
+    install: bool,
+}
+
+impl Wanted {
+    fn read(arguments: &[String]) -> Result<Self, String> {
+        let mut wanted = Self { tests: false, install: false };
+        for argument in arguments {
+            match argument.as_str() {
+                "--tests" => wanted.tests = true,
+                "--install" => wanted.install = true,
+                unknown => {
+                    let unknown = unknown.escape_debug();
+                    return Err(format!("cargo xtask aarch64 takes --tests and --install, but got \"{unknown}\""));
+                }
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+/// The step of the test run by itself, and with `--tests` the unit tests too.
+pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
+    let wanted = Wanted::read(arguments)?;
+    let may_install = wanted.install || packages::is_continuous_integration();
+    let tools = Tools::require(may_install, may_install, "aarch64")?;
+    tools.check()?;
+    if wanted.tests {
+        tools.test()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What builds and runs for aarch64.
+pub(crate) struct Tools {
+    /// Where pip has put cargo-zigbuild and zig.
+    folder: PathBuf,
+    /// Runs programs for aarch64; None where this machine does.
+    emulator: Option<PathBuf>,
+}
+
+impl Tools {
+    /// Finds everything, or says in a sentence what is missing and how to get it. `may_fetch` lets it install what
+    /// needs no root, `may_install` Debian packages. `command` is what needs them, and takes --install.
+    pub(crate) fn require(may_fetch: bool, may_install: bool, command: &str) -> Result<Self, String> {
+        require_target(may_fetch)?;
+        let emulator = if std::env::consts::ARCH == "aarch64" { None } else { Some(emulator(may_install, command)?) };
+        Ok(Self { folder: zigbuild(may_fetch)?, emulator })
+    }
+
+    /// Builds the plugin and the program, looks into both, and tries them out.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        run_command(self.cargo("zigbuild", &["--package", "railweave-plugin", "--package", "railweave-cli"]))?;
+        let built = builds().join(TRIPLE).join(PROFILE);
+        let (library, program) = (built.join("libnccl_net_railweave.so"), built.join("railweave"));
+        for (path, stays) in [(&library, true), (&program, false)] {
+            let binary = Binary::read(path)?;
+            binary
+                .check_portable()
+                .and_then(|()| if stays { binary.check_stays() } else { Ok(()) })
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            println!("{} needs {}", path.file_name().unwrap_or_default().display(), binary.needs());
+        }
+        run_command(self.cargo("test", &["--package", "railweave-abi", "--test", "layout"]))?;
+        run_command(self.demo(&program, &library))
+    }
+
+    /// Runs the unit tests, and compares our types of libibverbs with its header as a compiler for aarch64 sees it.
+    fn test(&self) -> Result<(), String> {
+        let packages: Vec<&str> = TESTED.iter().flat_map(|name| ["--package", name]).collect();
+        run_command(self.cargo("test", &[&["--no-fail-fast"], packages.as_slice()].concat()))?;
+        let mut layout = self.cargo("test", &["--package", "railweave-fabric-verbs", "--test", "layout"]);
+        // zig has no headers but the C library's and the kernel's.
+        let (zig, glibc) = (self.zig(), binary::GLIBC);
+        layout.env("CC", format!("{} cc -target aarch64-linux-gnu.{glibc} -idirafter /usr/include", zig.display()));
+        run_command(layout)
+    }
+
+    fn zig(&self) -> PathBuf {
+        self.folder.join("ziglang/zig")
+    }
+
+    /// A command of cargo for aarch64.
+    fn cargo(&self, command: &str, arguments: &[&str]) -> Command {
+        let mut cargo_zigbuild = Command::new(self.folder.join("bin/cargo-zigbuild"));
+        cargo_zigbuild.arg(command).env("CARGO_ZIGBUILD_ZIG_PATH", self.zig()).current_dir(root());
+        cargo_zigbuild.args(["--profile", PROFILE, "--target"]).arg(format!("{TRIPLE}.{}", binary::GLIBC));
+        cargo_zigbuild.arg("--target-dir").arg(builds()).args(arguments);
+        if let Some(emulator) = &self.emulator {
+            cargo_zigbuild.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", emulator).env("QEMU_LD_PREFIX", SYSTEM);
+        }
+        cargo_zigbuild
+    }
+
+    /// The demo: a process that starts two more, each emulated by itself.
+    fn demo(&self, program: &Path, library: &Path) -> Command {
+        let mut command = match &self.emulator {
+            Some(emulator) => {
+                let mut command = Command::new(emulator);
+                command.env("QEMU_LD_PREFIX", SYSTEM).arg(program);
+                command
+            }
+            None => Command::new(program),
+        };
+        command.args(["demo", "--quick", "--stall", STALL_SECONDS, "--lib"]).arg(library).envs(PATIENCE);
+        if let Some(emulator) = &self.emulator {
+            command.arg("--rank-command").arg(emulator);
+        }
+        command
+    }
+}
+
+/// Where cargo builds for aarch64.
+fn builds() -> PathBuf {
+    target().join("aarch64")
+}
+
+/// The standard library for aarch64.
+fn require_target(may_fetch: bool) -> Result<(), String> {
+    let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    rustc.args(["--print", "target-libdir", "--target", TRIPLE]).current_dir(root());
+    let output = rustc.output().map_err(|error| format!("cannot run rustc: {error}"))?;
+    if Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir() {
+        return Ok(());
+    }
+    let rustup = find("rustup").ok_or_else(|| {
+        format!(
+            "this Rust has no standard library for {TRIPLE}, and rustup, which could fetch it, is not here; get Rust \
+             from rustup.rs"
+        )
+    })?;
+    if !may_fetch {
+        return Err(format!(
+            "Rust's standard library for {TRIPLE} is not here; get it with: rustup target add {TRIPLE}"
+        ));
+    }
+    let mut add = Command::new(rustup);
+    add.args(["target", "add", TRIPLE]).current_dir(root());
+    run_command(add)
+}
+
+/// The folder with cargo-zigbuild and zig.
+fn zigbuild(may_fetch: bool) -> Result<PathBuf, String> {
+    let folder = target().join("tools").join(PIP_PACKAGES.join("-").replace("==", "-"));
+    if !["bin/cargo-zigbuild", "ziglang/zig"].iter().all(|file| folder.join(file).is_file()) {
+        packages::pip(&PIP_PACKAGES, &folder, may_fetch)?;
+    }
+    Ok(folder)
+}
+
+/// The program that emulates aarch64, with a glibc for what it runs.
+fn emulator(may_install: bool, command: &str) -> Result<PathBuf, String> {
+    // Debian 13 names the static one as Debian 12 names the dynamic one.
+    let here = || ["qemu-aarch64", "qemu-aarch64-static"].iter().find_map(|name| find(name));
+    let has_glibc = || Path::new(SYSTEM).join("lib/ld-linux-aarch64.so.1").exists();
+    if here().is_none() || !has_glibc() {
+        packages::require(packages::AARCH64, may_install, command)?;
+    }
+    here().ok_or_else(|| format!("the packages {} brought no qemu-aarch64", packages::AARCH64.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_known_is_taken() {
+        let words = |words: &[&str]| Wanted::read(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
+        assert_eq!(words(&[]), Ok(Wanted { tests: false, install: false }));
+        assert_eq!(words(&["--install", "--tests"]), Ok(Wanted { tests: true, install: true }));
+        assert!(words(&["--test"]).unwrap_err().contains("\"--test\""));
+    }
+
+    #[test]
+    fn ranks_are_emulated_too() {
+        let tools = Tools { folder: "zig".into(), emulator: Some("qemu-aarch64".into()) };
+        let demo = tools.demo(Path::new("program"), Path::new("library"));
+        let words: Vec<_> = std::iter::once(demo.get_program()).chain(demo.get_args()).collect();
+        assert_eq!(words[..2], ["qemu-aarch64", "program"]);
+        assert!(words.windows(2).any(|two| two == ["--rank-command", "qemu-aarch64"]), "{words:?}");
+        let native = Tools { folder: "zig".into(), emulator: None }.demo(Path::new("program"), Path::new("library"));
+        assert!(native.get_program() == "program" && !native.get_args().any(|word| word == "--rank-command"));
+    }
+}
