@@ -1,0 +1,491 @@
+//! Strangers that do not stop: for each flood, what it costs the process, and that an open connection has no pause, an honest
+//! peer connects, and accept has no error meanwhile. docs/edge.md shows the table; `cargo xtask stress table` prints it.
+
+mod common;
+
+use common::{
+    Pair, Stranger, TWO_RAILS, accept, connect, descriptors, each, heap_bytes, listen, noise, start, until, warnings,
+};
+use railweave_fabric::LinkLayer;
+use railweave_host::net::{Handle as HandleBytes, NetApi};
+use railweave_transport::{
+    Frame, Handle, Hello, Lanes, MAX_HELLO_BYTES, Message, Offer, PortOffer, Preface, RailLanes,
+};
+use std::fs::{OpenOptions, Permissions, set_permissions};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+/// How long an open connection is watched, in windows of which the best counts: a machine that others use, too, makes pauses of
+/// its own, but not in every window.
+const WINDOWS: usize = 12;
+const WINDOW: Duration = Duration::from_millis(250);
+
+/// The longest pause of an open connection, and the longest time of an honest connect: the middle one of several.
+const MOST_PAUSE: Duration = Duration::from_millis(50);
+const MOST_CONNECT: Duration = Duration::from_secs(1);
+const CONNECTS: usize = 5;
+
+/// What allocators keep of what was freed.
+const SLACK_BYTES: usize = 256 << 10;
+
+/// Two kinds of lines, each ten times a minute, and a few of the end.
+const MOST_LINES: usize = 24;
+
+/// One kind of flood.
+struct Case {
+    name: &'static str,
+    keyed: bool,
+    /// The process's hard limit of open files.
+    files: Option<u64>,
+    /// What one stranger does in one go; it is called until the test is over. What it keeps in the list stays open.
+    flood: fn(&Target, &mut Vec<TcpStream>),
+    /// The most that the control thread may take of a core, and the process of descriptors and memory.
+    most_cpu: f64,
+    most_files: usize,
+    most_bytes: usize,
+}
+
+/// What the flood is aimed at.
+struct Target {
+    bytes: HandleBytes,
+    handle: Handle,
+    garbage: Vec<u8>,
+}
+
+impl Target {
+    fn dial(&self) -> Stranger {
+        Stranger::dial(&self.bytes)
+    }
+
+    fn greeted(&self) -> Stranger {
+        let mut stranger = self.dial();
+        stranger.shake_hands();
+        stranger
+    }
+
+    /// Says HELLO with these features, of `bytes` bytes.
+    fn with_hello(&self, features: u32, bytes: usize) -> Stranger {
+        let mut stranger = self.dial();
+        let Message::Hello(hello) = stranger.hello((1, 1)) else { unreachable!("it makes a HELLO") };
+        let mut hello = Hello::decode(&hello).expect("its own HELLO");
+        hello.features = features;
+        let mut hello = hello.encode();
+        hello.resize(hello.len().max(bytes), 0);
+        stranger.begin();
+        stranger.send(0, Message::Hello(hello));
+        stranger
+    }
+
+    fn offer(&self, connection: u32) -> Vec<u8> {
+        let port = PortOffer {
+            link_layer: LinkLayer::Tcp,
+            prefix_len: 8,
+            lanes: 1,
+            speed_mbps: 10_000,
+            mtu: 65_536,
+            rail_id: -1,
+            plane_id: -1,
+            address: Ipv4Addr::new(127, 0, 0, 9).to_ipv6_mapped(),
+        };
+        let offer = Offer { nonce: self.handle.nonce, striped: false, traffic_class: None, ports: vec![port] };
+        Frame { connection, message: Message::Offer(offer) }.encode()
+    }
+
+    /// An offer and its LANES for each of so many connections on one session, the answers read.
+    fn offers(&self, count: u32, rail: Option<&RailLanes>) -> Stranger {
+        let mut stranger = self.greeted();
+        for connection in 1..=count {
+            let mut bytes = self.offer(connection);
+            if let Some(rail) = rail {
+                let lanes = Lanes { byte_counts: false, stream: 0x1000, rails: vec![rail.clone()] };
+                bytes.extend(Frame { connection, message: Message::Lanes(lanes) }.encode());
+            }
+            if !pour(&mut stranger.socket, &bytes) {
+                break;
+            }
+        }
+        stranger
+    }
+}
+
+/// Sends bytes and reads what has come; whether they were taken.
+fn pour(socket: &mut TcpStream, bytes: &[u8]) -> bool {
+    let _ = socket.set_write_timeout(Some(Duration::from_secs(2)));
+    let taken = socket.write_all(bytes).is_ok();
+    let _ = socket.set_nonblocking(true);
+    let mut answers = [0; 1 << 14];
+    while socket.read(&mut answers).is_ok_and(|count| count > 0) {}
+    let _ = socket.set_nonblocking(false);
+    taken
+}
+
+/// Sends the same for a second, or until nobody takes it.
+fn repeat(mut socket: TcpStream, message: Message) {
+    let bytes = Frame { connection: 77, message }.encode().repeat(1000);
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(1) && pour(&mut socket, &bytes) {}
+}
+
+/// Keeps the newest of many sockets.
+fn keep(held: &mut Vec<TcpStream>, socket: TcpStream, most: usize) {
+    held.push(socket);
+    if held.len() > most {
+        held.remove(0);
+    }
+}
+
+fn prefaces(target: &Target, held: &mut Vec<TcpStream>) {
+    let mut stranger = target.dial();
+    stranger.write(&Preface::Session.encode());
+    keep(held, stranger.socket, 1500);
+}
+
+const CASES: &[Case] = &[
+    Case {
+        name: "BYE without end",
+        keyed: false,
+        files: None,
+        flood: |target, _| repeat(target.greeted().socket, Message::Bye),
+        most_cpu: 0.9,
+        most_files: 20,
+        most_bytes: 1 << 20,
+    },
+    Case {
+        name: "PING without end, the answers read",
+        keyed: false,
+        files: None,
+        flood: |target, _| repeat(target.greeted().socket, Message::Ping),
+        most_cpu: 0.9,
+        most_files: 20,
+        most_bytes: 1 << 20,
+    },
+    Case {
+        name: "garbage without end, on three sockets at once",
+        keyed: false,
+        files: None,
+        flood: |target, _| {
+            let mut strangers: Vec<_> = (0..3).map(|_| target.greeted()).collect();
+            for stranger in &mut strangers {
+                pour(&mut stranger.socket, &target.garbage);
+            }
+        },
+        most_cpu: 0.9,
+        most_files: 20,
+        most_bytes: 1 << 20,
+    },
+    Case {
+        name: "no key where one is asked for, then BYE without end, on three sockets at once",
+        keyed: true,
+        files: None,
+        flood: |target, _| {
+            let bytes = Frame { connection: 77, message: Message::Bye }.encode().repeat(1000);
+            let mut strangers: Vec<_> = (0..3).map(|_| target.with_hello(0, 0)).collect();
+            while strangers.iter_mut().any(|stranger| pour(&mut stranger.socket, &bytes)) {}
+        },
+        most_cpu: 0.9,
+        most_files: 20,
+        most_bytes: 1 << 20,
+    },
+    Case {
+        name: "1,500 silent sockets, always renewed, in a process with 1,024 files",
+        keyed: false,
+        files: Some(1024),
+        flood: |target, held| keep(held, target.dial().socket, 1500),
+        most_cpu: 0.9,
+        most_files: 256 + 20,
+        most_bytes: 1 << 20,
+    },
+    Case {
+        name: "1,500 sessions that say nothing, always renewed, in a process with 1,024 files",
+        keyed: false,
+        files: Some(1024),
+        flood: prefaces,
+        most_cpu: 0.9,
+        most_files: 256 + 20,
+        most_bytes: 2 << 20,
+    },
+    Case {
+        name: "the same where a key is asked for",
+        keyed: true,
+        files: Some(1024),
+        flood: prefaces,
+        most_cpu: 0.9,
+        most_files: 256 + 20,
+        most_bytes: 2 << 20,
+    },
+    Case {
+        name: "1,000 HELLOs of 512 bytes that nothing proves",
+        keyed: true,
+        files: None,
+        flood: |target, held| keep(held, target.with_hello(Hello::KEYED, MAX_HELLO_BYTES).socket, 1000),
+        most_cpu: 0.9,
+        most_files: 1000 + 40,
+        most_bytes: 4 << 20,
+    },
+    Case {
+        name: "with a handle: 20,000 OFFERs on each session",
+        keyed: false,
+        files: None,
+        flood: |target, held| keep(held, target.offers(20_000, None).socket, 8),
+        most_cpu: 0.9,
+        most_files: 40,
+        most_bytes: 24 << 20,
+    },
+    Case {
+        name: "with a handle: 20,000 OFFERs with LANES on each session",
+        keyed: false,
+        files: None,
+        flood: |target, held| {
+            let rail = RailLanes::Open { key: 1, endpoints: vec![Default::default()] };
+            keep(held, target.offers(20_000, Some(&rail)).socket, 8);
+        },
+        most_cpu: 0.9,
+        most_files: 40,
+        most_bytes: 96 << 20,
+    },
+    Case {
+        name: "with a handle: an OFFER and its end, without end",
+        keyed: false,
+        files: None,
+        flood: |target, _| {
+            target.greeted().offer(1);
+        },
+        most_cpu: 0.9,
+        most_files: 40,
+        most_bytes: 1 << 20,
+    },
+    Case {
+        name: "with a handle: rails that are left out for reasons, without end",
+        keyed: false,
+        files: None,
+        flood: |target, _| {
+            let rail = RailLanes::Dropped("for a reason ".repeat(15));
+            target.offers(500, Some(&rail));
+        },
+        most_cpu: 0.9,
+        most_files: 40,
+        most_bytes: 64 << 20,
+    },
+    Case {
+        name: "with a handle: PING without end beside a connection in set-up",
+        keyed: false,
+        files: None,
+        flood: |target, _| {
+            let mut stranger = target.greeted();
+            stranger.offer(1);
+            repeat(stranger.socket, Message::Ping);
+        },
+        most_cpu: 0.75,
+        most_files: 20,
+        most_bytes: 2 << 20,
+    },
+];
+
+/// A process that floods; it ends when this does.
+struct Flood {
+    pid: libc::pid_t,
+    link: UnixStream,
+}
+
+impl Flood {
+    /// Forks it, before this process has anything that a child would hold a copy of.
+    fn fork(flood: fn(&Target, &mut Vec<TcpStream>)) -> Self {
+        let (link, mut theirs) = UnixStream::pair().expect("sockets can be made");
+        // SAFETY: the child allocates, which glibc allows after a fork, and takes no lock of this process's other threads.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0, "a process can be forked");
+        if pid > 0 {
+            return Self { pid, link };
+        }
+        drop(link);
+        // SAFETY: a number and a flag; the child ends with its parent, whatever ends that.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        set_most_files(4096);
+        std::panic::set_hook(Box::new(|_| {}));
+        let mut bytes = HandleBytes::default();
+        if theirs.read_exact(&mut bytes.0).is_ok() {
+            let handle = Handle::decode(&bytes.0).expect("the plugin's own handle");
+            let target = Target { bytes, handle, garbage: noise(1, 1 << 16) };
+            let mut held = Vec::new();
+            loop {
+                // It is closed on in the middle of a sentence, which is what is wanted.
+                let _ = catch_unwind(AssertUnwindSafe(|| flood(&target, &mut held)));
+            }
+        }
+        // SAFETY: nothing of the parent's is to run in the child.
+        unsafe { libc::_exit(0) }
+    }
+
+    fn begin(&mut self, handle: &HandleBytes) {
+        self.link.write_all(&handle.0).expect("the flood waits for its target");
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        // SAFETY: this is this process's child, which nobody else waits for.
+        unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            libc::waitpid(self.pid, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// Sets both limits of open files, as far as they may be.
+fn set_most_files(most: u64) {
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: the call reads what it is given.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+}
+
+/// What the control thread has run so far.
+fn control_time() -> Duration {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
+    let task = tasks
+        .filter_map(Result::ok)
+        .map(|task| task.path())
+        .find(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "railweave-ctl"))
+        .expect("there is a control thread");
+    let stat = std::fs::read_to_string(task.join("schedstat")).expect("the kernel counts");
+    Duration::from_nanos(stat.split_whitespace().next().and_then(|ns| ns.parse().ok()).expect("a number"))
+}
+
+/// The most that was in use at once.
+#[derive(Default)]
+struct Most {
+    bytes: usize,
+    files: usize,
+}
+
+impl Most {
+    fn look(&mut self) {
+        self.bytes = self.bytes.max(heap_bytes());
+        self.files = self.files.max(descriptors());
+    }
+}
+
+/// The longest pause of a connection in the best of several windows.
+fn pause(pair: &Pair<'_>, windows: usize, most: &mut Most) -> Duration {
+    let longest = |_| {
+        let (begin, mut longest) = (Instant::now(), Duration::ZERO);
+        while begin.elapsed() < WINDOW {
+            let one = Instant::now();
+            pair.exchange(1, 1000);
+            longest = longest.max(one.elapsed());
+            most.look();
+        }
+        longest
+    };
+    (0..windows).map(longest).min().expect("some windows")
+}
+
+const KEY: &[u8] = b"a key of some length";
+
+fn key_file() -> String {
+    let path = format!("{}/key-of-floods", env!("CARGO_TARGET_TMPDIR"));
+    let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).expect("a key file");
+    file.write_all(KEY).expect("the key file is written");
+    set_permissions(&path, Permissions::from_mode(0o600)).expect("the key file is closed to others");
+    path
+}
+
+#[test]
+fn whatever_a_flood_sends_the_process_stays_small_and_nobody_else_waits() {
+    let key = key_file();
+    each(
+        CASES,
+        |case| {
+            // The shortest time: whoever keeps the control thread from its heartbeats is found out.
+            let mut settings = vec![TWO_RAILS, ("RAILWEAVE_PEER_TIMEOUT", "1")];
+            if case.keyed {
+                settings.push(("RAILWEAVE_KEY_FILE", &key));
+            }
+            settings
+        },
+        |case| {
+            let mut flood = Flood::fork(case.flood);
+            if let Some(files) = case.files {
+                set_most_files(files);
+            }
+            let (_plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            let (listening, handle) = listen(&net, 0);
+            let before = pause(&pair, 2, &mut Most::default());
+            let said = warnings().len();
+            let (files, heap) = (descriptors(), heap_bytes());
+            let mut most = Most::default();
+            let (begin, ran) = (Instant::now(), control_time());
+            flood.begin(&handle);
+            let pause = pause(&pair, WINDOWS, &mut most);
+            let mut connects: Vec<Duration> = (0..CONNECTS as u64)
+                .map(|round| {
+                    let (own, handle) = listen(&net, 0);
+                    let one = Instant::now();
+                    let (send, recv) = (connect(&net, 0, &handle), accept(&net, &own));
+                    let took = one.elapsed();
+                    let other = Pair { from: &net, to: &net, send, recv };
+                    other.exchange(round, 1000);
+                    other.close();
+                    net.close_listen(own).expect("the listen is closed");
+                    most.look();
+                    // What the stranger begins is no error of the listener that it knows, either.
+                    assert!(net.accept(&listening).expect("accept has no error").is_none());
+                    took
+                })
+                .collect();
+            let cpu = (control_time() - ran).as_secs_f64() / begin.elapsed().as_secs_f64();
+            drop(flood);
+            connects.sort_unstable();
+            let cost = Cost {
+                cpu,
+                bytes: most.bytes.saturating_sub(heap),
+                files: most.files.saturating_sub(files),
+                connect: connects[CONNECTS / 2],
+                pause,
+                lines: warnings().len() - said,
+            };
+            eprintln!("{}: {}", case.name, cost.row());
+            until("its sockets are closed", || (descriptors() <= files).then_some(()));
+            until("its memory is freed", || (heap_bytes() <= heap + SLACK_BYTES).then_some(()));
+            pair.exchange(2, 100_000);
+            assert!(cost.pause <= MOST_PAUSE.max(4 * before), "before the flood it was {before:?}");
+            assert!(cost.connect <= MOST_CONNECT * railweave_patience::factor(), "{connects:?}");
+            assert!(cost.cpu <= case.most_cpu && cost.lines <= MOST_LINES);
+            assert!(cost.bytes <= case.most_bytes && cost.files <= case.most_files);
+            if let Some(path) = std::env::var_os("RAILWEAVE_TEST_TABLE") {
+                let mut file =
+                    OpenOptions::new().append(true).create(true).open(path).expect("the table can be written");
+                file.write_all(format!("| {} {}\n", case.name, cost.row()).as_bytes())
+                    .expect("the table can be written");
+            }
+        },
+    );
+}
+
+/// What a flood achieved.
+struct Cost {
+    cpu: f64,
+    bytes: usize,
+    files: usize,
+    connect: Duration,
+    pause: Duration,
+    lines: usize,
+}
+
+impl Cost {
+    fn row(&self) -> String {
+        format!(
+            "| {:.0} % | {} KiB | {} | {} ms | {} ms | {} |",
+            self.cpu * 100.0,
+            self.bytes.div_ceil(1024),
+            self.files,
+            self.connect.as_millis(),
+            self.pause.as_millis(),
+            self.lines
+        )
+    }
+}
