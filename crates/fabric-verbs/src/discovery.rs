@@ -9,6 +9,7 @@ use std::sync::Arc;
 use railweave_fabric::{LeftOut, LinkLayer, PointerSupport, PortFacts};
 
 use crate::Device;
+use crate::data_direct::{DataDirect, Engine, Mlx5};
 use crate::domain::port_state;
 use crate::gid::{GidRules, PortGid, eligible, reason_for_none};
 use crate::gid_table::{GidFilter, GidTable, HostAddresses};
@@ -30,6 +31,8 @@ pub struct VerbsPort {
     /// The GIDs that its lanes may use, best first; at least one. Each connection looks for them again.
     pub gids: Vec<PortGid>,
     pub(crate) table: GidTable,
+    /// By which dma-bufs are registered, where this is the port with its Data Direct engine.
+    pub(crate) engine: Option<Engine>,
 }
 
 impl VerbsPort {
@@ -58,6 +61,11 @@ pub struct DiscoveryRules<'a> {
     pub addresses: HostAddresses,
     /// Whether an adapter's virtual functions count as one PCI device with it.
     pub merge_vfs: bool,
+    /// How ports with a Data Direct engine are shown.
+    pub data_direct: DataDirect,
+    /// The library of NVIDIA's adapters, by a name that the dynamic linker finds or by its file. It is loaded where a device could
+    /// have such an engine.
+    pub mlx5_library: &'a str,
 }
 
 /// The RDMA ports of this host.
@@ -90,9 +98,10 @@ pub fn discover(
     };
     devices.sort_by_cached_key(|device| (name(device).len(), name(device)));
     let mut found = VerbsDiscovery::default();
+    let mlx5 = Mlx5::new(rules.mlx5_library);
     for device in devices {
         match device {
-            Ok(device) => found.add(root, &device, rules),
+            Ok(device) => found.add(root, &device, rules, &mlx5),
             Err((name, error)) => found.leave_out(
                 &name,
                 format!(
@@ -119,7 +128,7 @@ pub enum NoDevice {
 }
 
 impl VerbsDiscovery {
-    fn add(&mut self, root: &Path, device: &Arc<Device>, rules: &DiscoveryRules<'_>) {
+    fn add(&mut self, root: &Path, device: &Arc<Device>, rules: &DiscoveryRules<'_>, mlx5: &Mlx5<'_>) {
         if !device.is_infiniband_transport() {
             let reason = "it speaks iWARP or another transport that has no writes with an immediate; only InfiniBand and RoCE \
                           do";
@@ -140,10 +149,24 @@ impl VerbsDiscovery {
             has_several_ports: attributes.phys_port_cnt > 1,
             pointers: pointer_support(root, device),
         };
+        let engine = match rules.data_direct {
+            DataDirect::Only | DataDirect::Both if adapter.pointers.dma_buf => mlx5.engine(device, &attributes),
+            _ => Ok(None),
+        };
+        let engine = engine.unwrap_or_else(|error| {
+            let reason =
+                format!("the kernel does not say where its Data Direct engine is: {error}; look at the kernel log");
+            self.leave_out(&format!("{}_dma", device.name()), reason);
+            None
+        });
+        let plain = (engine.is_none() || rules.data_direct == DataDirect::Both).then_some(None);
+        let shown: Vec<Option<Engine>> = plain.into_iter().chain(engine.map(Some)).collect();
         for number in 1..=attributes.phys_port_cnt {
-            match adapter.port(number, rules) {
-                Ok(port) => self.ports.push(port),
-                Err(reason) => self.leave_out(&adapter.port_name(number), reason),
+            for engine in &shown {
+                match adapter.port(number, rules, engine.as_ref()) {
+                    Ok(port) => self.ports.push(port),
+                    Err(reason) => self.leave_out(&adapter.port_name(number, engine.as_ref()), reason),
+                }
             }
         }
     }
@@ -164,13 +187,14 @@ struct Adapter<'a> {
 }
 
 impl Adapter<'_> {
-    fn port_name(&self, number: u8) -> String {
+    fn port_name(&self, number: u8, engine: Option<&Engine>) -> String {
         let device = self.device.name();
-        if self.has_several_ports { format!("{device}:{number}") } else { device.to_owned() }
+        let engine = if engine.is_some() { "_dma" } else { "" };
+        if self.has_several_ports { format!("{device}{engine}:{number}") } else { format!("{device}{engine}") }
     }
 
-    /// The port with this number, or why it cannot be a rail.
-    fn port(&self, number: u8, rules: &DiscoveryRules<'_>) -> Result<VerbsPort, String> {
+    /// The port with this number, with the device's Data Direct engine or without, or why it cannot be a rail.
+    fn port(&self, number: u8, rules: &DiscoveryRules<'_>, engine: Option<&Engine>) -> Result<VerbsPort, String> {
         let attributes = self
             .device
             .port_attributes(number)
@@ -202,20 +226,24 @@ impl Adapter<'_> {
             return Err(reason_for_none(&entries, link_layer, &table.rules));
         };
         let facts = PortFacts {
-            name: self.port_name(number),
+            name: self.port_name(number, engine),
             device: self.device.name().to_owned(),
             link_layer,
             address: best.address(),
             prefix_len: best.prefix_len,
             speed_mbps: self.speed_mbps(number, &attributes),
             mtu: mtu_bytes(attributes.active_mtu),
-            pci_path: self.sysfs.pci_path(rules.merge_vfs),
+            pci_path: match engine {
+                Some(engine) => Some(engine.pci_path.clone()),
+                None => self.sysfs.pci_path(rules.merge_vfs),
+            },
             bus_id: self.sysfs.bus_id(),
             guid: self.guid,
             port_number: number,
-            pointers: self.pointers,
+            pointers: PointerSupport { data_direct: engine.is_some(), ..self.pointers },
         };
-        Ok(VerbsPort { facts, device: Arc::clone(self.device), number, attributes, gids, table })
+        let engine = engine.cloned();
+        Ok(VerbsPort { facts, device: Arc::clone(self.device), number, attributes, gids, table, engine })
     }
 
     fn speed_mbps(&self, port: u8, attributes: &sys::PortAttributes) -> Option<u32> {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use railweave_fabric::{Access, Domain, Fabric, Fault, LinkLayer, Memory, RailSpec, RegisterError, SetupError};
 
+use crate::data_direct::Engine;
 use crate::discovery::VerbsPort;
 use crate::gid::PortGid;
 use crate::gid_table::GidTable;
@@ -46,6 +47,8 @@ pub struct VerbsDomain {
     /// Those that could be used when the table was read last, best first; never empty.
     gids: Mutex<Vec<PortGid>>,
     max_write: u32,
+    /// By which dma-bufs are registered, where the port has it.
+    pub(crate) engine: Option<Engine>,
     /// Where things are said that are worth knowing and no error.
     inform: fn(&str),
     /// It was said that the device gives no shared receive queue.
@@ -75,6 +78,7 @@ impl VerbsDomain {
                 0 => MAX_WRITE,
                 most => most.min(MAX_WRITE),
             },
+            engine: port.engine.clone(),
             inform,
             told_of_queues: AtomicBool::new(false),
         }))
@@ -131,7 +135,7 @@ impl Domain for VerbsDomain {
     type Fabric = Verbs;
 
     fn register(&self, memory: Memory, access: Access) -> Result<VerbsRegistration, RegisterError> {
-        register(&self.pd, &self.name, memory, access, self.config.relaxed_ordering)
+        register(self, memory, access, self.config.relaxed_ordering)
     }
 
     fn max_write(&self) -> u32 {

@@ -54,9 +54,8 @@ impl FlushLane {
         bring_up(path, &mut qp, psn, &own, classes)?;
         let target = Arc::new(Region::new(1));
         let access = Access { remote_write: false, remote_read: false, strict_order: true };
-        let registration =
-            register(&domain.pd, &domain.name, Memory::from_region(&target), access, RelaxedOrdering::Off)
-                .map_err(|error| SetupError { fault: error.fault(), message: error.to_string() })?;
+        let registration = register(domain, Memory::from_region(&target), access, RelaxedOrdering::Off)
+            .map_err(|error| SetupError { fault: error.fault(), message: error.to_string() })?;
         Ok(Self {
             qp,
             room: Self::DEPTH,

@@ -5,8 +5,10 @@
 //! machine has is in [`discovery`], and which of its GIDs a lane uses in [`gid`].
 
 mod config;
+mod data_direct;
 mod device;
 pub mod discovery;
+mod dma_buf;
 mod domain;
 mod endpoint;
 mod events;
@@ -24,6 +26,7 @@ pub mod sys;
 mod sysfs;
 
 pub use config::{RelaxedOrdering, VerbsConfig};
+pub use data_direct::DataDirect;
 pub use device::{About, Device, Event, Gid};
 pub use domain::{Verbs, VerbsDomain, port_state};
 pub use events::DeviceEvents;

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use railweave_fabric::{Access, Memory, MemoryKind, RegisterError, Registration};
 
+use crate::dma_buf::Placement;
+use crate::domain::VerbsDomain;
 use crate::queues::ProtectionDomain;
 use crate::{RelaxedOrdering, sys};
 
@@ -42,14 +44,14 @@ impl Drop for VerbsRegistration {
     }
 }
 
-/// Registers memory in a domain; `port` names it in errors.
+/// Registers memory in a domain.
 pub(crate) fn register(
-    pd: &Arc<ProtectionDomain>,
-    port: &str,
+    domain: &VerbsDomain,
     memory: Memory,
     access: Access,
     ordering: RelaxedOrdering,
 ) -> Result<VerbsRegistration, RegisterError> {
+    let (pd, port) = (&domain.pd, domain.name.as_str());
     let (address, length) = (memory.address(), memory.length());
     if memory.end().is_none() {
         return Err(RegisterError::Range { address, length });
@@ -71,13 +73,13 @@ pub(crate) fn register(
              (ibv_reg_mr_iova2 of version IBVERBS_1.8 is missing); set it to 2 or 0, or update rdma-core"
         )));
     }
-    let mut mr = ask(pd, port, &memory, flags)?;
+    let mut mr = ask(domain, &memory, flags)?;
     // Drivers that do not know the flag may refuse it instead of ignoring it, as mana's once did
     // (Linux, drivers/infiniband/hw/mana/mr.c, VALID_MR_FLAGS).
     let unknown = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP));
     if mr.as_ref().is_err_and(unknown) && flags & sys::ACCESS_RELAXED_ORDERING != 0 && ordering != RelaxedOrdering::On {
         flags &= !sys::ACCESS_RELAXED_ORDERING;
-        mr = ask(pd, port, &memory, flags)?;
+        mr = ask(domain, &memory, flags)?;
     }
     let mr = mr.map_err(|error| refused(port, &memory, flags, &error))?;
     // SAFETY: the library answered a valid registration.
@@ -86,27 +88,38 @@ pub(crate) fn register(
 }
 
 /// Asks the library for a registration with these rights, and answers what it answers.
-fn ask(
-    pd: &ProtectionDomain,
-    port: &str,
-    memory: &Memory,
-    flags: c_int,
-) -> Result<io::Result<NonNull<sys::Mr>>, RegisterError> {
+fn ask(domain: &VerbsDomain, memory: &Memory, flags: c_int) -> Result<io::Result<NonNull<sys::Mr>>, RegisterError> {
+    let (pd, port) = (&domain.pd, domain.name.as_str());
     let (address, length) = (memory.address(), memory.length());
     let functions = pd.device().functions();
     let place = address as usize as *mut std::ffi::c_void;
+    let placed = match memory.kind() {
+        MemoryKind::DmaBuf { fd, offset } => {
+            let page = railweave_fabric::page_size() as u64;
+            let whole_pages = domain.engine.is_some();
+            let placement = Placement::new(address, length, offset, page, whole_pages);
+            Some((fd, placement.map_err(|reason| RegisterError::System(format!("{port}: {reason}")))?))
+        }
+        _ => None,
+    };
     // SAFETY: whoever made the Memory promised that the range may be read and written until the registration is dropped;
-    // the library checks that it is mapped.
+    // the library checks that it is mapped. The rest of the pages of a dma-buf belongs to the same allocation of GPU memory.
     let mr = unsafe {
-        match (memory.kind(), functions.reg_mr_iova2, functions.reg_dmabuf_mr) {
-            (MemoryKind::DmaBuf { fd, offset }, _, Some(reg)) => reg(pd.as_ptr(), offset, length, address, fd, flags),
-            (MemoryKind::DmaBuf { .. }, _, None) => {
-                return Err(RegisterError::System(format!(
-                    "{port}: this libibverbs cannot register a dma-buf (ibv_reg_dmabuf_mr of version IBVERBS_1.12 is \
-                     missing); update rdma-core, or load nvidia_peermem"
-                )));
-            }
-            (_, Some(reg), _) if flags & sys::ACCESS_RELAXED_ORDERING != 0 => {
+        match (placed, functions.reg_mr_iova2, functions.reg_dmabuf_mr) {
+            (Some((fd, Placement { iova, offset, length })), _, reg) => match (&domain.engine, reg) {
+                (Some(engine), _) => {
+                    let reg = engine.functions.reg_dmabuf_mr;
+                    reg(pd.as_ptr(), offset, length, iova, fd, flags, sys::REG_DMABUF_ACCESS_DATA_DIRECT)
+                }
+                (None, Some(reg)) => reg(pd.as_ptr(), offset, length, iova, fd, flags),
+                (None, None) => {
+                    return Err(RegisterError::System(format!(
+                        "{port}: this libibverbs cannot register a dma-buf (ibv_reg_dmabuf_mr of version IBVERBS_1.12 is \
+                         missing); update rdma-core, or load nvidia_peermem"
+                    )));
+                }
+            },
+            (None, Some(reg), _) if flags & sys::ACCESS_RELAXED_ORDERING != 0 => {
                 reg(pd.as_ptr(), place, length, address, flags.cast_unsigned())
             }
             _ => (functions.reg_mr)(pd.as_ptr(), place, length, flags),

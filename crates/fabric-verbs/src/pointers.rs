@@ -5,9 +5,11 @@ use std::path::Path;
 
 use railweave_fabric::PointerSupport;
 
-use crate::Device;
+use crate::{Device, sys};
 
-/// Where the kernel modules show themselves that let an adapter reach GPU memory by its CUDA address.
+/// Where the kernel modules show themselves that let an adapter reach GPU memory by its CUDA address: nv_peer_mem and its
+/// successor under the kernel's registry of such modules, in MLNX_OFED and in distributions' kernels, and nvidia_peermem as any
+/// module. The same three as NCCL's own transport (NCCL 2.30, net_ib/gdr.cc).
 const PEER_MEMORY: [&str; 3] = [
     "sys/kernel/mm/memory_peers/nv_mem/version",
     "sys/kernel/mm/memory_peers/nv_mem_nc/version",
@@ -17,24 +19,29 @@ const PEER_MEMORY: [&str; 3] = [
 /// A page: a length that no driver finds fault with before it looks at the descriptor.
 const PROBED_BYTES: usize = 4096;
 
-/// What the ports of `device` take. `root` is `/`; tests give a tree of their own. Needs no GPU.
+/// What the ports of `device` take without Data Direct. `root` is `/`; tests give a tree of their own. Needs no GPU.
 pub(crate) fn pointer_support(root: &Path, device: &Device) -> PointerSupport {
-    PointerSupport { cuda: PEER_MEMORY.iter().any(|file| root.join(file).exists()), dma_buf: takes_dma_buf(device) }
+    let cuda = PEER_MEMORY.iter().any(|file| root.join(file).exists());
+    PointerSupport { cuda, dma_buf: takes_dma_bufs(device), data_direct: false }
 }
 
-/// Whether the kernel and the device's driver take dma-bufs: of a descriptor that is none they say EBADF, or what their driver
-/// found wrong first, and of a call that they do not have EOPNOTSUPP or EPROTONOSUPPORT. NCCL's own transport (NCCL 2.30,
-/// gdr.cc) tells them apart by these two.
-fn takes_dma_buf(device: &Device) -> bool {
+fn takes_dma_bufs(device: &Device) -> bool {
+    let Some(register) = device.functions().reg_dmabuf_mr else { return false };
+    // SAFETY: of `refuses_dma_bufs`: -1 is no descriptor, so there is no memory to touch.
+    !refuses_dma_bufs(device, |pd, length| unsafe { register(pd, 0, length, 0, -1, 0) })
+}
+
+/// Whether the kernel or the device's driver knows no dma-bufs; `register` tries to register this many bytes behind a descriptor
+/// that is none. To such a call they say EBADF, or what their driver found wrong first, and EOPNOTSUPP or EPROTONOSUPPORT where
+/// they do not have it at all: by these two NCCL's own transport tells them apart (NCCL 2.30, net_ib/gdr.cc).
+pub(crate) fn refuses_dma_bufs(device: &Device, register: impl FnOnce(*mut sys::Pd, usize) -> *mut sys::Mr) -> bool {
     let functions = device.functions();
-    let Some(register) = functions.reg_dmabuf_mr else { return false };
     // SAFETY: the context is open for as long as the device lives.
     let pd = unsafe { (functions.alloc_pd)(device.context()) };
     if pd.is_null() {
-        return false;
+        return true;
     }
-    // SAFETY: the protection domain was just made; -1 is no descriptor, so there is no memory to touch.
-    let mr = unsafe { register(pd, 0, PROBED_BYTES, 0, -1, 0) };
+    let mr = register(pd, PROBED_BYTES);
     let refusal = io::Error::last_os_error().raw_os_error();
     if !mr.is_null() {
         // SAFETY: the registration was just made and is ended once.
@@ -42,5 +49,5 @@ fn takes_dma_buf(device: &Device) -> bool {
     }
     // SAFETY: the protection domain was made above, and nothing of it is left.
     unsafe { (functions.dealloc_pd)(pd) };
-    !mr.is_null() || !matches!(refusal, Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT))
+    mr.is_null() && matches!(refusal, Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT))
 }

@@ -11,7 +11,7 @@ use railweave_fabric::{Domain as _, PendingRail as _, RailSpec, Role};
 use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsPort, discover};
 use railweave_fabric_verbs::gid::GidRules;
 use railweave_fabric_verbs::sys::Functions;
-use railweave_fabric_verbs::{Verbs, VerbsConfig, VerbsDomain};
+use railweave_fabric_verbs::{DataDirect, Verbs, VerbsConfig, VerbsDomain};
 use railweave_verbs_stand_in::{Open, StandIn};
 
 /// Both ends on one port.
@@ -64,7 +64,13 @@ impl Harness for Loopback {
 }
 
 fn ports(functions: &Arc<Functions>) -> Vec<VerbsPort> {
-    let rules = DiscoveryRules { gids: &|_| GidRules::default(), addresses: Arc::new(Vec::new), merge_vfs: true };
+    let rules = DiscoveryRules {
+        gids: &|_| GidRules::default(),
+        addresses: Arc::new(Vec::new),
+        merge_vfs: true,
+        data_direct: DataDirect::Off,
+        mlx5_library: "",
+    };
     let found = discover(Path::new("/"), functions, &rules).unwrap_or_else(|error| panic!("{error}"));
     found.left_out.iter().for_each(|left| eprintln!("{} is left out: {}", left.name, left.reason));
     found.ports

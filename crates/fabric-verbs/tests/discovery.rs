@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use railweave_fabric::{LinkLayer, PointerSupport, PortFacts};
+use railweave_fabric_verbs::DataDirect;
 use railweave_fabric_verbs::discovery::{DiscoveryRules, NoDevice, VerbsDiscovery, VerbsPort, discover};
 use railweave_fabric_verbs::gid::GidRules;
 use railweave_fabric_verbs::sys::Functions;
@@ -59,8 +60,17 @@ impl Machine {
     }
 
     fn try_discover(&self, gids: &dyn Fn(&str) -> GidRules) -> Result<VerbsDiscovery, NoDevice> {
+        self.discover_with(gids, DataDirect::Only)
+    }
+
+    fn discover_with(
+        &self,
+        gids: &dyn Fn(&str) -> GidRules,
+        data_direct: DataDirect,
+    ) -> Result<VerbsDiscovery, NoDevice> {
         let addresses = Arc::new(|| vec![(IpAddr::from([10, 1, 0, 1]), 16)]);
-        let rules = DiscoveryRules { gids, addresses, merge_vfs: true };
+        let rules =
+            DiscoveryRules { gids, addresses, merge_vfs: true, data_direct, mlx5_library: self.functions.name() };
         discover(&self.root, &self.functions, &rules)
     }
 
@@ -113,7 +123,7 @@ fn facts_come_from_the_library_and_from_sysfs() {
         bus_id: Some("0000:3b:00.1".to_owned()),
         guid: 0x1070_fd03_00a1_b2c0,
         port_number: 1,
-        pointers: PointerSupport { cuda: false, dma_buf: true },
+        pointers: PointerSupport { cuda: false, dma_buf: true, data_direct: false },
     };
     assert_eq!(port.facts, expected);
     assert_eq!(port.number, 1);
@@ -272,13 +282,13 @@ fn gpu_memory_is_offered_where_kernel_and_device_can() {
     let machine = Machine::new("[device a0]\ndma_buf = yes\n[port 1]\n[device b0]\ndma_buf = no\n[port 1]\n");
     let pointers = |found: &VerbsDiscovery, name: &str| port(found, name).facts.pointers;
     let found = machine.discover();
-    assert_eq!(pointers(&found, "a0"), PointerSupport { cuda: false, dma_buf: true });
+    assert_eq!(pointers(&found, "a0"), PointerSupport { cuda: false, dma_buf: true, data_direct: false });
     assert_eq!(pointers(&found, "b0"), PointerSupport::default());
     drop(found);
     machine.file("sys/module/nvidia_peermem/version", "550.54\n");
     let found = machine.discover();
-    assert_eq!(pointers(&found, "a0"), PointerSupport { cuda: true, dma_buf: true });
-    assert_eq!(pointers(&found, "b0"), PointerSupport { cuda: true, dma_buf: false });
+    assert_eq!(pointers(&found, "a0"), PointerSupport { cuda: true, dma_buf: true, data_direct: false });
+    assert_eq!(pointers(&found, "b0"), PointerSupport { cuda: true, dma_buf: false, data_direct: false });
 }
 
 #[test]

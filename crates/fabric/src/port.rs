@@ -39,6 +39,9 @@ pub struct PointerSupport {
     pub cuda: bool,
     /// GPU memory through a dma-buf.
     pub dma_buf: bool,
+    /// GPU memory behind a dma-buf is reached past the processor (Data Direct of ConnectX-8), while flags for it go through the
+    /// processor: what was received must be flushed on every GPU.
+    pub data_direct: bool,
 }
 
 /// One physical RDMA port or network interface of this host, or one address of it on TCP.

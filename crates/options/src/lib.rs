@@ -31,7 +31,7 @@ mod value;
 pub use document::markdown;
 pub use error::{OptionError, OptionErrors, Warning};
 pub use filter::{AddressRange, FilterItem, Match, RailFilter};
-pub use rdma::{AdaptiveRouting, AddressFamily, GidIndices, RelaxedOrdering};
+pub use rdma::{AdaptiveRouting, AddressFamily, DataDirect, GidIndices, RelaxedOrdering};
 pub use setting::{Setting, Source};
 pub use table::{Entry, Options, Row, TABLE};
 pub use value::{Congestion, Fabric, Lanes, MAX_RAILS, Mode, PortRange, Weights};

@@ -177,6 +177,35 @@ impl fmt::Display for AdaptiveRouting {
     }
 }
 
+/// How ports are shown whose adapter reaches GPU memory past the processor (Data Direct of ConnectX-8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DataDirect {
+    /// As any other.
+    Off,
+    /// As devices of their own, instead of the others.
+    #[default]
+    Only,
+    /// As devices of their own, beside the others.
+    Both,
+}
+
+impl DataDirect {
+    /// 0, 1 or 2, as NCCL numbers them.
+    pub(crate) fn parse(text: &str) -> Result<DataDirect, String> {
+        word(text, &[("0", DataDirect::Off), ("1", DataDirect::Only), ("2", DataDirect::Both)])
+    }
+}
+
+impl fmt::Display for DataDirect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DataDirect::Off => "0",
+            DataDirect::Only => "1",
+            DataDirect::Both => "2",
+        })
+    }
+}
+
 /// 0, 1, or `auto` for None.
 pub(crate) fn switch_or_auto(text: &str) -> Result<Option<bool>, String> {
     word(text, &[("auto", None), ("0", Some(false)), ("1", Some(true))])

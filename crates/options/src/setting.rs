@@ -233,6 +233,7 @@ show_as_written!(
     crate::AddressFamily,
     crate::RelaxedOrdering,
     crate::AdaptiveRouting,
+    crate::DataDirect,
     crate::Congestion,
     u8,
     u16,

@@ -4,7 +4,7 @@ use crate::error::{OptionErrors, Warning};
 use crate::filter::{AddressRange, RailFilter};
 use crate::nccl;
 use crate::number;
-use crate::rdma::{self, AdaptiveRouting, AddressFamily, GidIndices, RelaxedOrdering};
+use crate::rdma::{self, AdaptiveRouting, AddressFamily, DataDirect, GidIndices, RelaxedOrdering};
 use crate::setting::{Reader, Setting, Show, Source, Variable, nccls, variable};
 use crate::value::{Congestion, Fabric, Lanes, MAX_LANES, Mode, PortRange, Weights};
 use std::ffi::OsString;
@@ -328,6 +328,24 @@ options! {
         ],
         default: "libibverbs.so.1".to_owned(), "libibverbs.so.1",
         help: "RDMA only: the library to load, by a name that the dynamic linker finds, or by its file.",
+    }
+    /// The library of NVIDIA's adapters: a file, or a name that the dynamic linker finds.
+    mlx5_library: String {
+        variables: [variable("RAILWEAVE_MLX5_LIB", LIBRARY, "libmlx5.so.1", rdma::library)],
+        default: "libmlx5.so.1".to_owned(), "libmlx5.so.1",
+        help: "RDMA only: the library of NVIDIA's adapters, for `RAILWEAVE_DATA_DIRECT`: a name that the dynamic linker finds, or its \
+               file. It is loaded where an adapter is NVIDIA's and takes dma-bufs.",
+    }
+    /// How ports with a Data Direct engine are shown.
+    data_direct: DataDirect {
+        variables: [
+            variable("RAILWEAVE_DATA_DIRECT", "0, 1 or 2", "1", DataDirect::parse),
+            variable("NCCL_IB_DATA_DIRECT", "0, 1 or 2", "1", DataDirect::parse),
+        ],
+        default: DataDirect::Only, "1",
+        help: "RDMA only: how an adapter is shown that reaches GPU memory past the processor (Data Direct of ConnectX-8): with 1 \
+               as a device of its own, `mlx5_0_dma`, in place of `mlx5_0`; with 2 beside it (one fused device then takes \
+               `mlx5_0_dma` alone); with 0 as any other adapter.",
     }
     /// Which entry of its GID table each RoCE device uses.
     gid_index: GidIndices {

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use railweave_options::{
-    AdaptiveRouting, AddressFamily, Congestion, Entry, Fabric, Lanes, Mode, OptionErrors, Options, PortRange,
-    RailFilter, Source, TABLE, Warning, Weights,
+    AdaptiveRouting, AddressFamily, Congestion, DataDirect, Entry, Fabric, Lanes, Mode, OptionErrors, Options,
+    PortRange, RailFilter, Source, TABLE, Warning, Weights,
 };
 use std::ffi::OsString;
 use std::time::Duration;
@@ -396,6 +396,17 @@ fn tcp_congestion() {
     assert_eq!([false, true].map(|inside| congestion("cubic").name(inside).map(str::len)), [Some(5), Some(5)]);
     bad(&[("RAILWEAVE_TCP_CONGESTION", "two words")]);
     bad(&[("RAILWEAVE_TCP_CONGESTION", "longer_than_a_name")]);
+}
+
+#[test]
+fn data_direct() {
+    let shown = |variables| good(variables).data_direct.value;
+    assert_eq!(shown(&[]), DataDirect::Only);
+    assert_eq!(shown(&[("NCCL_IB_DATA_DIRECT", "0")]), DataDirect::Off);
+    assert_eq!(shown(&[("NCCL_IB_DATA_DIRECT", "2")]), DataDirect::Both);
+    assert_eq!(shown(&[("NCCL_IB_DATA_DIRECT", "2"), ("RAILWEAVE_DATA_DIRECT", "1")]), DataDirect::Only);
+    bad(&[("RAILWEAVE_DATA_DIRECT", "3")]);
+    assert_eq!(good(&[("RAILWEAVE_MLX5_LIB", "/opt/lib/libmlx5.so.1")]).mlx5_library.value, "/opt/lib/libmlx5.so.1");
 }
 
 #[test]

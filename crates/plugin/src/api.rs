@@ -155,6 +155,7 @@ pub(crate) struct Properties {
     pub(crate) max_bytes: usize,
     pub(crate) rail_id: i16,
     pub(crate) plane_id: i16,
+    pub(crate) force_flush: bool,
     pub(crate) index: c_int,
 }
 
@@ -197,6 +198,8 @@ pub(crate) fn properties(device: c_int) -> Result<Properties, Error> {
         max_bytes: MAX_MESSAGE_BYTES as usize,
         rail_id: found.rail_id.unwrap_or(-1),
         plane_id: found.plane_id.unwrap_or(-1),
+        // NCCL leaves flushes out on newer GPUs, where flags and data take one way; here they take two.
+        force_flush: found.pointers.data_direct,
         index: index as c_int,
     })
 }

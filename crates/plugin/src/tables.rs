@@ -110,10 +110,6 @@ fn yes(_: &api::Properties) -> c_int {
     1
 }
 
-fn no(_: &api::Properties) -> c_int {
-    0
-}
-
 fn max_bytes(from: &api::Properties) -> usize {
     from.max_bytes
 }
@@ -134,6 +130,10 @@ fn plane_of(from: &api::Properties) -> i16 {
     from.plane_id
 }
 
+fn flush_of(from: &api::Properties) -> c_int {
+    c_int::from(from.force_flush)
+}
+
 fill!(v6 {});
 fill!(v7 { net_device_type: host_device, net_device_version: no_offload });
 fill!(v8 { net_device_type: host_device, net_device_version: no_offload, reg_is_global: yes });
@@ -141,7 +141,7 @@ fill!(v9 {
     net_device_type: host_device,
     net_device_version: no_offload,
     reg_is_global: yes,
-    force_flush: no,
+    force_flush: flush_of,
     v_props: itself4,
     max_p2p_bytes: max_bytes,
     max_coll_bytes: max_bytes,
@@ -150,7 +150,7 @@ fill!(v10 {
     net_device_type: host_device,
     net_device_version: no_offload,
     reg_is_global: yes,
-    force_flush: no,
+    force_flush: flush_of,
     v_props: itself4,
     max_p2p_bytes: max_bytes,
     max_coll_bytes: max_bytes,
@@ -159,7 +159,7 @@ fill!(v11 {
     net_device_type: host_device,
     net_device_version: no_offload,
     reg_is_global: yes,
-    force_flush: no,
+    force_flush: flush_of,
     v_props: itself4,
     max_p2p_bytes: max_bytes,
     max_coll_bytes: max_bytes,
@@ -169,7 +169,7 @@ fill!(v12 {
     net_device_type: host_device,
     net_device_version: no_offload,
     reg_is_global: yes,
-    force_flush: no,
+    force_flush: flush_of,
     v_props: itself8,
     max_p2p_bytes: max_bytes,
     max_coll_bytes: max_bytes,

@@ -363,6 +363,52 @@ fn a_traffic_class_of_the_environment_chooses_no_service_level() {
     );
 }
 
+/// Two adapters that reach GPU memory past the processor.
+const DATA_DIRECT: &str = "\
+[device mlx5_0]
+vendor_id = 0x15b3
+data_direct = /devices/pci0002:00/0002:01:00.0
+[port 1]
+[device mlx5_1]
+vendor_id = 0x15b3
+data_direct = /devices/pci0003:00/0003:01:00.0
+[port 1]
+";
+
+#[test]
+fn an_adapter_with_data_direct_is_shown_as_the_setting_says_and_wants_flushes() {
+    let cases: [(Settings, &[&str]); 7] = [
+        (&[], &["mlx5_0_dma", "mlx5_1_dma"]),
+        (&[("NCCL_IB_DATA_DIRECT", "1"), ("NCCL_IB_HCA", "=mlx5_1")], &["mlx5_1_dma"]),
+        (&[("NCCL_IB_DATA_DIRECT", "0")], &["mlx5_0", "mlx5_1"]),
+        (&[("NCCL_IB_DATA_DIRECT", "2")], &["mlx5_0", "mlx5_0_dma", "mlx5_1", "mlx5_1_dma"]),
+        (&[("RAILWEAVE_DATA_DIRECT", "0"), ("NCCL_IB_DATA_DIRECT", "2")], &["mlx5_0", "mlx5_1"]),
+        (&[("RAILWEAVE_MODE", "fused")], &["mlx5_0_dma+mlx5_1_dma"]),
+        (&[("RAILWEAVE_MODE", "fused"), ("NCCL_IB_DATA_DIRECT", "2")], &["mlx5_0_dma+mlx5_1_dma"]),
+    ];
+    each(
+        &cases,
+        |(settings, _)| with(&[("RAILWEAVE_MLX5_LIB", library())], settings),
+        |(_, expected)| {
+            machine(DATA_DIRECT);
+            let (_plugin, net) = start();
+            let devices = devices(&net);
+            let mut names: Vec<_> = devices.iter().map(|device| device.name.as_str()).collect();
+            // Their order is that of their PCI functions.
+            names.sort_unstable();
+            assert_eq!(names, *expected);
+            for (number, device) in devices.iter().enumerate() {
+                let has_engine = device.name.contains("_dma");
+                assert_eq!(device.force_flush, has_engine, "{}", device.name);
+                let path = device.pci_path.as_deref();
+                let is_engines = path.is_some_and(|path| path.starts_with("/sys/devices/pci000"));
+                assert_eq!(is_engines, has_engine, "{path:?}");
+                exchange(&net, number as i32, 3, 10_000);
+            }
+        },
+    );
+}
+
 #[test]
 fn where_gpu_memory_can_be_reached_the_receiver_has_a_lane_for_flushes() {
     let cases = [("mlx5_0", "1", 2), ("mlx5_1", "1", 3), ("mlx5_1", "0", 2)];

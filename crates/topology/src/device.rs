@@ -52,7 +52,7 @@ pub struct Device {
     /// The first port's number, moved up where another function of the same adapter has it: NCCL takes devices of equal
     /// guid and number for one and the same port.
     pub port_number: u8,
-    /// What every one of its ports takes.
+    /// What every one of its ports takes, and whether any of them does so past the processor.
     pub pointers: PointerSupport,
     /// NCCL's rail id where all its ports have the same, None otherwise.
     pub rail_id: Option<i16>,
@@ -85,6 +85,7 @@ fn device(ports: &[ChosenPort], members: Vec<usize>, earlier: &[Device]) -> Devi
     for member in members.iter().map(of) {
         pointers.cuda &= member.facts.pointers.cuda;
         pointers.dma_buf &= member.facts.pointers.dma_buf;
+        pointers.data_direct |= member.facts.pointers.data_direct;
     }
     let is_rdma = first.facts.link_layer != LinkLayer::Tcp && first.facts.guid != 0;
     let guid = if is_rdma { first.facts.guid } else { earlier.len() as u64 };
@@ -163,7 +164,7 @@ mod tests {
         port.facts.pci_path = Some(format!("/sys/devices/pci0000:00/{pci}").into());
         port.facts.guid = guid;
         port.facts.port_number = port_number;
-        port.facts.pointers = PointerSupport { cuda: true, dma_buf: true };
+        port.facts.pointers = PointerSupport { cuda: true, dma_buf: true, data_direct: false };
         port
     }
 
@@ -182,7 +183,7 @@ mod tests {
     #[test]
     fn all_ports_are_one_device() {
         let mut second = rdma("mlx5_1", "0000:02:00.0", 8, 1);
-        second.facts.pointers.dma_buf = false;
+        (second.facts.pointers.dma_buf, second.facts.pointers.data_direct) = (false, true);
         let ports = [rdma("mlx5_0", "0000:01:00.0", 7, 2), second];
         let made = devices(&ports, Mode::Fused);
         let expected = Device {
@@ -192,7 +193,7 @@ mod tests {
             pci_path: Some("/sys/devices/pci0000:00/0000:01:00.0".into()),
             guid: 7,
             port_number: 2,
-            pointers: PointerSupport { cuda: true, dma_buf: false },
+            pointers: PointerSupport { cuda: true, dma_buf: false, data_direct: true },
             rail_id: None,
             plane_id: None,
         };

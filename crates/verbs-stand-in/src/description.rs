@@ -56,6 +56,8 @@ pub(crate) struct DeviceFacts {
     /// What a port is like of which nothing is said.
     pub(crate) new_port: PortFacts,
     pub(crate) copy_on_fork: bool,
+    /// Where its Data Direct engine is, below /sys.
+    pub(crate) data_direct: Option<String>,
     pub(crate) ports: Vec<PortFacts>,
 }
 
@@ -230,6 +232,7 @@ impl DeviceFacts {
             habits: Habits::default(),
             new_port: PortFacts::new(),
             copy_on_fork: true,
+            data_direct: None,
             ports: Vec::new(),
         };
         Profile::named(profile)?.apply(&mut device)?;
@@ -272,6 +275,7 @@ impl DeviceFacts {
             "dma_buf" => self.dma_buf = flag(value)?,
             "byte_counts" => self.byte_counts = flag(value)?,
             "copy_on_fork" => self.copy_on_fork = flag(value)?,
+            "data_direct" => self.data_direct = Some(value).filter(|path| *path != "none").map(str::to_owned),
             _ => return Err(format!("a device has no {key}")),
         }
         Ok(())
@@ -514,7 +518,7 @@ mod tests {
              [device mlx5_0]\nguid = 0x1234\nsystem_guid = 0x99\nibdev_path = /elsewhere\ntransport = iwarp\nvendor_id = 0x15b3\n\
              vendor_part_id = 1\nmax_qp = 3\nmax_qp_wr = 64\nmax_sge = 2\nmax_inline = 0\nmax_cq = 4\nmax_cqe = 100\n\
              max_mr = 5\nmax_mr_size = 4096\nmax_pd = 6\nmax_srq = 0\nmax_srq_wr = 7\nmax_rd_atomic = 1\n\
-             ece = 0x15b3 0x30000002\ndma_buf = no\nbyte_counts = no\ncopy_on_fork = no\n\
+             ece = 0x15b3 0x30000002\ndma_buf = no\nbyte_counts = no\ncopy_on_fork = no\ndata_direct = /devices/x\n\
              [port 1]\nstate = down\nlink_layer = infiniband\nlid = 9\nsm_lid = 1\nmtu = 1024\nmax_mtu = 2048\nwidth = 2\n\
              speed = ndr\nport_speed = 2000\nmax_message = 0x100000\ngrh_required = yes\npkeys = 0xffff 0x8001\n\
              gid = 0 fe80::1 ib 0\ngid = 20 10.1.2.3 roce2 4\n\
@@ -528,6 +532,7 @@ mod tests {
         assert_eq!((device.max_pd, device.max_srq, device.max_srq_wr, device.max_rd_atomic), (6, 0, 7, 1));
         assert_eq!(device.ece, Some(sys::Ece { vendor_id: 0x15b3, options: 0x3000_0002, comp_mask: 0 }));
         assert!(!device.dma_buf && !device.byte_counts && !device.copy_on_fork);
+        assert_eq!(device.data_direct.as_deref(), Some("/devices/x"));
         assert_eq!((device.ibdev_path.as_str(), device.vendor_id, device.vendor_part_id), ("/elsewhere", 0x15b3, 1));
         let port = &device.ports[0];
         assert_eq!((port.state, port.link_layer, port.lid, port.sm_lid), (1, 1, 9, 1));

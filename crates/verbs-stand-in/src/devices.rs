@@ -183,6 +183,11 @@ impl World {
         Ok(attributes)
     }
 
+    pub(crate) fn data_direct_path(&mut self, context: usize) -> Answer<String> {
+        self.strike("mlx5dv_get_data_direct_sysfs_path")?;
+        self.context(context)?.device.facts().data_direct.clone().ok_or(libc::ENODEV)
+    }
+
     pub(crate) fn query_port(&mut self, context: usize, number: u32) -> Answer<sys::PortAttributes> {
         self.strike("query_port")?;
         let port = self.port(context, number)?;

@@ -13,6 +13,9 @@ use crate::memory::Wish;
 use crate::queues::CqWish;
 use crate::{events, lifecycle, queues, world};
 
+/// Devices of this vendor are libmlx5's here.
+const PCI_VENDOR_OF_MLX5: u32 = 0x15b3;
+
 /// How functions that answer a pointer fail: NULL, and the error in errno.
 fn pointer<T>(answer: Result<*mut T, c_int>) -> *mut T {
     answer.unwrap_or_else(|errno| {
@@ -202,6 +205,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
         iova: memory,
         access,
         descriptor: None,
+        mlx5_access: 0,
     }))
 }
 
@@ -221,6 +225,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
         iova,
         access: access as c_int,
         descriptor: None,
+        mlx5_access: 0,
     }))
 }
 
@@ -241,6 +246,55 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
         iova,
         access,
         descriptor: Some(fd),
+        mlx5_access: 0,
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mlx5dv_is_supported(device: *mut sys::Device) -> bool {
+    world::lock().device(device).is_ok_and(|device| device.facts().vendor_id == PCI_VENDOR_OF_MLX5)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mlx5dv_get_data_direct_sysfs_path(
+    context: *mut sys::Context,
+    path: *mut c_char,
+    length: usize,
+) -> c_int {
+    let answer = world::lock().data_direct_path(context.addr());
+    status(answer.and_then(|found| {
+        let bytes = found.as_bytes();
+        if bytes.len() >= length {
+            return Err(libc::ENOSPC);
+        }
+        // SAFETY: mlx5dv_get_data_direct_sysfs_path(3): a place of this length.
+        unsafe {
+            ptr::copy_nonoverlapping(bytes.as_ptr(), path.cast(), bytes.len());
+            path.add(bytes.len()).write(0);
+        }
+        Ok(())
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mlx5dv_reg_dmabuf_mr(
+    pd: *mut sys::Pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+    mlx5_access: c_int,
+) -> *mut sys::Mr {
+    pointer(world::lock().register(&Wish {
+        function: "mlx5dv_reg_dmabuf_mr",
+        domain: pd.addr(),
+        address: offset,
+        length,
+        iova,
+        access,
+        descriptor: Some(fd),
+        mlx5_access,
     }))
 }
 

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use railweave_fabric_verbs::sys;
 
-/// What can be made to fail, by its name without `ibv_`.
+/// What can be made to fail, by its name without `ibv_`, or with `mlx5dv_`.
 const FUNCTIONS: &[&str] = &[
     "get_device_list",
     "open_device",
@@ -21,6 +21,8 @@ const FUNCTIONS: &[&str] = &[
     "reg_mr",
     "reg_mr_iova2",
     "reg_dmabuf_mr",
+    "mlx5dv_reg_dmabuf_mr",
+    "mlx5dv_get_data_direct_sysfs_path",
     "dereg_mr",
     "create_cq",
     "destroy_cq",

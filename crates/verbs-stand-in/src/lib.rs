@@ -33,6 +33,7 @@
 //! dma_buf = yes                  # no: ibv_reg_dmabuf_mr answers EOPNOTSUPP
 //! byte_counts = yes              # no: receive completions say 0 bytes
 //! copy_on_fork = yes             # no: after ibv_fork_init children miss the pages that are registered
+//! data_direct = /devices/pci...  # what mlx5dv_get_data_direct_sysfs_path(3) answers; none (the usual): ENODEV
 //!
 //! [port 1]
 //! state = active                 # down, init, armed, active
@@ -59,7 +60,8 @@
 //! means): what is rounded up, refused, ignored or left unsaid. Without a name a device has that of the variable
 //! `RAILWEAVE_TEST_PROFILE`, and without that the profile `plain`: no adapter, but a strict one.
 //!
-//! Functions that an older library has not are left out by [`build_without`].
+//! Functions that an older library has not are left out by [`build_without`]. The same file stands in libmlx5's place too, for the
+//! three functions of Data Direct: devices whose vendor is 0x15b3 are its own.
 
 mod complaints;
 mod completions;

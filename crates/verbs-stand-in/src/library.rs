@@ -51,6 +51,9 @@ const VERSIONS: &[(&str, &[&str])] = &[
     ("IBVERBS_1.11", &["_ibv_query_gid_ex"]),
     ("IBVERBS_1.12", &["ibv_reg_dmabuf_mr"]),
     ("IBVERBS_1.16", &["ibv_query_port_speed"]),
+    // libmlx5's: rdma-core, providers/mlx5/libmlx5.map.
+    ("MLX5_1.8", &["mlx5dv_is_supported"]),
+    ("MLX5_1.25", &["mlx5dv_get_data_direct_sysfs_path", "mlx5dv_reg_dmabuf_mr"]),
 ];
 
 /// The library's own functions. A version of their own, since a version script cannot leave names without one and hide
@@ -78,7 +81,7 @@ pub enum LinkError {
     #[error("{ARCHIVE}*.a is neither in {0} nor in its deps; run `cargo build -p railweave-verbs-stand-in`")]
     NoArchive(PathBuf),
     /// A symbol that the library would not have anyway.
-    #[error("{0} cannot be left out: libibverbs has no such function here; name one that `nm -D` shows")]
+    #[error("{0} cannot be left out: there is no such function here; name one that `nm -D` shows")]
     UnknownSymbol(String),
     /// A file cannot be read or written.
     #[error("{path}: {source}")]

@@ -38,6 +38,12 @@ impl Mapping {
         // What stands before the offset in its page is mapped too: mappings begin at pages.
         let before = offset % page_size() as u64;
         let length = length.checked_add(before as usize).ok_or(libc::EINVAL)?;
+        // SAFETY: lseek on any descriptor touches no memory; that of a dma-buf answers its size, as a file's does.
+        let size = unsafe { libc::lseek(descriptor, 0, libc::SEEK_END) };
+        if u64::try_from(size).is_ok_and(|size| offset - before + length as u64 > size) {
+            complain(format_args!("{length} bytes at offset {offset:#x} of a dma-buf of {size} bytes are registered"));
+            return Err(libc::EINVAL);
+        }
         let from = i64::try_from(offset - before).map_err(|_| libc::EINVAL)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses touches no other memory.
@@ -68,6 +74,8 @@ pub(crate) struct Wish {
     pub(crate) iova: u64,
     pub(crate) access: c_int,
     pub(crate) descriptor: Option<c_int>,
+    /// mlx5's own flags.
+    pub(crate) mlx5_access: c_int,
 }
 
 impl World {
@@ -98,16 +106,20 @@ impl World {
     pub(crate) fn register(&mut self, wish: &Wish) -> Answer<*mut sys::Mr> {
         self.strike(wish.function)?;
         let context = self.domains.get(&wish.domain).ok_or_else(|| unknown("protection domain"))?.context;
-        let (limit, longest, dma_buf, copy_on_fork) = {
+        let (limit, longest, dma_buf, copy_on_fork, has_engine) = {
             let facts = self.context(context)?.device.facts();
             facts.habits.optional_access.when(wish.access & OPTIONAL_ACCESS != 0)?;
             facts.habits.atomic_access.when(wish.access & ACCESS_REMOTE_ATOMIC != 0)?;
-            (facts.max_mr as usize, facts.max_mr_size, facts.dma_buf, facts.copy_on_fork)
+            let has_engine = facts.data_direct.is_some();
+            (facts.max_mr as usize, facts.max_mr_size, facts.dma_buf, facts.copy_on_fork, has_engine)
         };
         if wish.descriptor.is_some() && !dma_buf {
             return Err(libc::EOPNOTSUPP);
         }
         check_access(wish)?;
+        if wish.descriptor.is_some() {
+            check_place(wish, has_engine)?;
+        }
         // SAFETY: fcntl with F_GETFD touches no memory.
         if wish.descriptor.is_some_and(|descriptor| unsafe { libc::fcntl(descriptor, libc::F_GETFD) } < 0) {
             return Err(libc::EBADF); // before all else: with descriptor -1 programs ask whether dma-bufs are supported
@@ -188,6 +200,28 @@ impl World {
         if let Some(used) = self.domains.get_mut(&domain) {
             used.users -= 1;
         }
+    }
+}
+
+/// What the kernel asks of the place of a dma-buf, before it looks at the descriptor: drivers/infiniband/core/uverbs_std_types_mr.c,
+/// and for Data Direct drivers/infiniband/hw/mlx5/mr.c.
+fn check_place(wish: &Wish, has_engine: bool) -> Answer<()> {
+    let page = page_size() as u64;
+    if wish.address % page != wish.iova % page {
+        complain(format_args!(
+            "a dma-buf is registered at offset {:#x} for address {:#x}, which differ within a page",
+            wish.address, wish.iova
+        ));
+        return Err(libc::EINVAL);
+    }
+    match wish.mlx5_access {
+        0 => Ok(()),
+        sys::REG_DMABUF_ACCESS_DATA_DIRECT if !wish.iova.is_multiple_of(page) => {
+            complain(format_args!("Data Direct needs an address at the start of a page, not {:#x}", wish.iova));
+            Err(libc::EOPNOTSUPP)
+        }
+        sys::REG_DMABUF_ACCESS_DATA_DIRECT if has_engine => Ok(()),
+        _ => Err(libc::EINVAL),
     }
 }
 

@@ -37,13 +37,13 @@ pub enum LibraryError {
 }
 
 /// A library that stays loaded for the life of the process: providers start threads and register exit handlers.
-struct Loaded {
+pub(super) struct Loaded {
     handle: *mut c_void,
     name: String,
 }
 
 impl Loaded {
-    fn open(names: &[&str]) -> Result<Self, LibraryError> {
+    pub(super) fn open(names: &[&str]) -> Result<Self, LibraryError> {
         let mut reasons = Vec::new();
         for name in names {
             let Ok(c_name) = CString::new(*name) else {
@@ -58,6 +58,19 @@ impl Loaded {
             reasons.push(last_error(name));
         }
         Err(LibraryError::NotFound { reason: reasons.join("; ") })
+    }
+
+    /// A function of this name and version.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(super) fn find(&self, symbol: &'static CStr, version: &'static CStr) -> Result<*mut c_void, LibraryError> {
+        let address = self.address(symbol, Some(version));
+        if address.is_null() {
+            let library = self.name.clone();
+            return Err(LibraryError::MissingSymbol { library, symbol: text(symbol), version: text(version) });
+        }
+        Ok(address)
     }
 
     fn address(&self, symbol: &CStr, version: Option<&CStr>) -> *mut c_void {

@@ -6,8 +6,10 @@
 
 mod constants;
 mod functions;
+mod mlx5;
 mod types;
 
 pub use constants::*;
 pub use functions::{Functions, LibraryError};
+pub use mlx5::{Mlx5Functions, REG_DMABUF_ACCESS_DATA_DIRECT};
 pub use types::*;

@@ -8,10 +8,10 @@ use railweave_fabric::{
     Access, Completion, Domain as _, LocalSlice, Memory, PendingRail as _, PostError, Rail as _, RailError, RailSpec,
     Region, Registration as _, RemoteSlice, Role, SetupError, WorkId, Write,
 };
-use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsPort, discover};
+use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsDiscovery, VerbsPort, discover};
 use railweave_fabric_verbs::gid::GidRules;
 use railweave_fabric_verbs::sys::Functions;
-use railweave_fabric_verbs::{Device, VerbsConfig, VerbsDomain, VerbsRail, VerbsRegistration};
+use railweave_fabric_verbs::{DataDirect, Device, VerbsConfig, VerbsDomain, VerbsRail, VerbsRegistration};
 use railweave_verbs_stand_in::{Open, QpReport, StandIn, build_without};
 
 /// Two RoCE devices that reach each other.
@@ -81,10 +81,26 @@ impl Machine {
         self.functions.prepare_for_forks().unwrap();
     }
 
+    /// The library's file.
+    pub(crate) fn library(&self) -> &str {
+        self.functions.name()
+    }
+
+    /// What is found, with the library of this name in libmlx5's place.
+    pub(crate) fn discover(&self, data_direct: DataDirect, mlx5_library: &str) -> VerbsDiscovery {
+        let rules = DiscoveryRules {
+            gids: &|_| GidRules::default(),
+            addresses: Arc::new(Vec::new),
+            merge_vfs: true,
+            data_direct,
+            mlx5_library,
+        };
+        discover(Path::new("/"), &self.functions, &rules).unwrap()
+    }
+
     /// The ports that can be rails.
     pub(crate) fn ports(&self) -> Vec<VerbsPort> {
-        let rules = DiscoveryRules { gids: &|_| GidRules::default(), addresses: Arc::new(Vec::new), merge_vfs: true };
-        discover(Path::new("/"), &self.functions, &rules).unwrap().ports
+        self.discover(DataDirect::Off, "").ports
     }
 
     /// The port of this name.

@@ -9,9 +9,12 @@ use railweave_fabric_tcp::Interface;
 use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsDiscovery, VerbsPort, discover};
 use railweave_fabric_verbs::gid::{AddressRange, Family, GidRules, PortGid};
 use railweave_fabric_verbs::sys::Functions;
-use railweave_fabric_verbs::{Device, DeviceEvents, HostAddresses, RelaxedOrdering, Verbs, VerbsConfig, VerbsDomain};
+use railweave_fabric_verbs::{
+    DataDirect, Device, DeviceEvents, HostAddresses, RelaxedOrdering, Verbs, VerbsConfig, VerbsDomain,
+};
 use railweave_options::{
-    AddressFamily, Mode as ModeOption, Options, RailFilter, RelaxedOrdering as RelaxedOrderingOption, Setting, Source,
+    AddressFamily, DataDirect as DataDirectOption, Mode as ModeOption, Options, RailFilter,
+    RelaxedOrdering as RelaxedOrderingOption, Setting, Source,
 };
 use railweave_topology::{ChosenPort, Mode, Order, SelectError};
 
@@ -26,18 +29,18 @@ const BIT: u8 = 2;
 
 /// Finds the RDMA ports of this host that become rails.
 pub(super) fn find(options: &Options, interfaces: &[Interface]) -> Result<Found, Refusal> {
-    let VerbsDiscovery { mut ports, left_out } = seen(options, interfaces)?;
-    if let Some(list) = &options.rdma_rails.value {
-        ports.iter_mut().for_each(|port| pick_gids(port, list.clone()));
-    }
-    let left_out = without_lonely_gids(options, &mut ports, left_out);
-    let discovery = Discovery { ports: ports.iter().map(|port| port.facts.clone()).collect(), left_out };
     let mode = match options.mode.value {
         ModeOption::Fused => Mode::Fused,
         // The two variables of the seeds name the rails of one device.
         ModeOption::Auto if matches!(options.rdma_rails.source, Source::Variables(..)) => Mode::Fused,
         ModeOption::Auto | ModeOption::Ports => Mode::Ports,
     };
+    let VerbsDiscovery { mut ports, left_out } = seen(options, interfaces, data_direct(options, mode))?;
+    if let Some(list) = &options.rdma_rails.value {
+        ports.iter_mut().for_each(|port| pick_gids(port, list.clone()));
+    }
+    let left_out = without_lonely_gids(options, &mut ports, left_out);
+    let discovery = Discovery { ports: ports.iter().map(|port| port.facts.clone()).collect(), left_out };
     let order = if options.pci_order.value { Order::Pci } else { Order::Machine };
     let mut selection = choose(discovery, &options.rdma_rails, mode, order)?;
     let mut opened = Vec::new();
@@ -123,8 +126,17 @@ fn events(ports: &[VerbsPort], chosen: &[ChosenPort]) -> Vec<Arc<dyn EventSource
     devices.into_iter().filter_map(source).collect()
 }
 
+/// How ports with a Data Direct engine are shown: one device has each port once.
+fn data_direct(options: &Options, mode: Mode) -> DataDirect {
+    match options.data_direct.value {
+        DataDirectOption::Off => DataDirect::Off,
+        DataDirectOption::Both if mode == Mode::Ports => DataDirect::Both,
+        DataDirectOption::Only | DataDirectOption::Both => DataDirect::Only,
+    }
+}
+
 /// What there is on this machine, whatever the user's list lets in.
-fn seen(options: &Options, interfaces: &[Interface]) -> Result<VerbsDiscovery, Refusal> {
+fn seen(options: &Options, interfaces: &[Interface], data_direct: DataDirect) -> Result<VerbsDiscovery, Refusal> {
     let library = options.ibverbs_library.value.as_str();
     let functions = Functions::load(&[library]).map_err(|error| Refusal::NoPort(error.to_string()))?;
     if let Err(error) = functions.prepare_for_forks() {
@@ -148,8 +160,13 @@ fn seen(options: &Options, interfaces: &[Interface]) -> Result<VerbsDiscovery, R
         flid_index: options.flid_gid_index.value.into(),
         prefix_len: options.prefix_length.value,
     };
-    let rules =
-        DiscoveryRules { gids: &gids, addresses: host_addresses(interfaces), merge_vfs: options.merge_vfs.value };
+    let rules = DiscoveryRules {
+        gids: &gids,
+        addresses: host_addresses(interfaces),
+        merge_vfs: options.merge_vfs.value,
+        data_direct,
+        mlx5_library: &options.mlx5_library.value,
+    };
     discover(Path::new("/"), &Arc::new(functions), &rules).map_err(|error| Refusal::NoPort(error.to_string()))
 }
 

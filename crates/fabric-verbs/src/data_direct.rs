@@ -1,0 +1,92 @@
+//! Data Direct: an engine of ConnectX-8 and later by which the adapter reaches GPU memory past the processor, through a PCI
+//! function of its own. NCCL's own transport (NCCL 2.27 and later, net_ib) shows it as a device of its own, `mlx5_0_dma`.
+//!
+//! Nothing here has run on such an adapter: it follows mlx5dv_get_data_direct_sysfs_path(3), mlx5dv_reg_dmabuf_mr(3), and what
+//! the kernel's driver checks (drivers/infiniband/hw/mlx5/mr.c, reg_user_mr_dmabuf_by_data_direct).
+
+use std::cell::OnceCell;
+use std::ffi::{CStr, c_char};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::Device;
+use crate::pointers::refuses_dma_bufs;
+use crate::sys::{self, Mlx5Functions};
+
+/// The vendors of devices that libmlx5 drives, as `ibv_device_attr.vendor_id` has them: Mellanox's identifier of IEEE, and that
+/// of PCI.
+const VENDORS: [u32; 2] = [0x02c9, 0x15b3];
+
+/// The longest path that the kernel gives (PATH_MAX).
+const LONGEST_PATH: usize = 4096;
+
+/// How ports with a Data Direct engine are shown. The values are those of `NCCL_IB_DATA_DIRECT`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataDirect {
+    /// 0: as if there were none.
+    Off,
+    /// 1: with it, and not without.
+    Only,
+    /// 2: once without it and once with it.
+    Both,
+}
+
+/// libmlx5, which is loaded when the first device could use it.
+pub(crate) struct Mlx5<'a> {
+    name: &'a str,
+    loaded: OnceCell<Option<Mlx5Functions>>,
+}
+
+/// A device's Data Direct engine.
+#[derive(Clone, Debug)]
+pub(crate) struct Engine {
+    pub(crate) functions: Mlx5Functions,
+    /// The directory of its PCI function below /sys.
+    pub(crate) pci_path: PathBuf,
+}
+
+impl<'a> Mlx5<'a> {
+    pub(crate) fn new(name: &'a str) -> Self {
+        Self { name, loaded: OnceCell::new() }
+    }
+
+    /// The engine of a device that takes dma-bufs; None where it has none. A library from before Data Direct knows of none.
+    ///
+    /// # Errors
+    /// When the kernel does not say which PCI function it is.
+    pub(crate) fn engine(&self, device: &Device, attributes: &sys::DeviceAttributes) -> io::Result<Option<Engine>> {
+        if !VENDORS.contains(&attributes.vendor_id) {
+            return Ok(None);
+        }
+        let Some(functions) = self.loaded.get_or_init(|| Mlx5Functions::load(self.name).ok()) else {
+            return Ok(None);
+        };
+        // SAFETY: the context is open, and its device lives as long as it.
+        let is_ours = unsafe { (functions.is_supported)((*device.context()).device) };
+        if !is_ours || refuses(functions, device) {
+            return Ok(None);
+        }
+        let mut path = [0 as c_char; LONGEST_PATH];
+        // SAFETY: the context is open and of this library, and the place is as long as told.
+        match unsafe { (functions.get_data_direct_sysfs_path)(device.context(), path.as_mut_ptr(), path.len()) } {
+            0 => {}
+            // A device without such an engine, and a kernel before 6.12.
+            libc::ENODEV | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT => return Ok(None),
+            errno => return Err(io::Error::from_raw_os_error(errno.abs())),
+        }
+        let bytes = path.map(|byte| byte as u8);
+        let path = CStr::from_bytes_until_nul(&bytes).ok().and_then(|path| path.to_str().ok());
+        let below_sys = path.map(|path| path.trim_start_matches('/')).filter(|path| !path.is_empty());
+        let pci_path = below_sys.map(|path| Path::new("/sys").join(path));
+        pci_path.map_or_else(
+            || Err(io::Error::from_raw_os_error(libc::EINVAL)),
+            |pci_path| Ok(Some(Engine { functions: *functions, pci_path })),
+        )
+    }
+}
+
+/// Whether the kernel knows no registration with mlx5's own flags.
+fn refuses(functions: &Mlx5Functions, device: &Device) -> bool {
+    // SAFETY: of `refuses_dma_bufs`: -1 is no descriptor, so there is no memory to touch.
+    refuses_dma_bufs(device, |pd, length| unsafe { (functions.reg_dmabuf_mr)(pd, 0, length, 0, -1, 0, 0) })
+}
