@@ -1,6 +1,6 @@
 //! The process of one rank: what it is told to do, and the way to it.
 
-use crate::commands::{bench, connections, demo, sweep};
+use crate::commands::{bench, connections, crowd, demo, sweep};
 use railweave_host::bootstrap::Link;
 use railweave_host::ranks;
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,8 @@ pub(crate) enum Job {
     Bench(bench::Job),
     /// Its part of `bench --connections`.
     Connections(connections::Job),
+    /// Its part of `bench --processes`.
+    Crowd(crowd::Job),
     /// Its part of `bench --sweep`.
     Sweep(sweep::Job),
 }
@@ -30,6 +32,7 @@ pub(crate) fn serve() -> ExitCode {
             Job::Demo(job) => demo::rank::work(&job, link),
             Job::Bench(job) => bench::work(&job, link),
             Job::Connections(job) => connections::work(&job, link),
+            Job::Crowd(job) => crowd::work(&job, link),
             Job::Sweep(job) => sweep::work(&job, link),
         }
     })

@@ -1,4 +1,4 @@
-//! A measurement between two ranks: what they tell their parent, and what it does with that.
+//! A measurement between ranks: what they tell their parent, and what it does with that.
 
 use crate::job::{Job, report};
 use crate::network::NetworkArguments;
@@ -49,19 +49,27 @@ impl fmt::Display for Subject {
 
 /// Has two ranks do a job and answers what each of them found.
 pub(crate) fn run<T: DeserializeOwned>(network: &NetworkArguments, job: &Job) -> Result<[T; 2], Box<dyn Error>> {
-    let ranks = network.spawn(2, job)?;
+    let found = run_all(network, 2, job)?;
+    found.try_into().map_err(|_| unreachable!("two ranks have two results"))
+}
+
+/// Has so many ranks do a job and answers what each of them found.
+pub(crate) fn run_all<T: DeserializeOwned>(
+    network: &NetworkArguments,
+    count: usize,
+    job: &Job,
+) -> Result<Vec<T>, Box<dyn Error>> {
+    let ranks = network.spawn(count, job)?;
     let show_phases = std::io::stderr().is_terminal();
-    let mut found: [Option<T>; 2] = [None, None];
+    let mut found: Vec<Option<T>> = (0..count).map(|_| None).collect();
     network.supervise(ranks, |rank, body| match serde_json::from_slice(body) {
         Ok(Report::Phase(phase)) if rank == 0 && show_phases => eprintln!("measuring: {phase}"),
         Ok(Report::Phase(_)) => {}
         Ok(Report::Done(done)) => found[rank] = Some(*done),
         Err(error) => eprintln!("railweave: a report of rank {rank} cannot be understood: {error}"),
     })?;
-    match found {
-        [Some(first), Some(second)] => Ok([first, second]),
-        _ => Err("a rank ended without results; this is a bug of railweave".into()),
-    }
+    let found: Option<Vec<T>> = found.into_iter().collect();
+    found.ok_or_else(|| "a rank ended without results; this is a bug of railweave".into())
 }
 
 /// Tells the parent what begins.

@@ -164,6 +164,33 @@ fn what_each_device_had_to_do_is_shown_in_a_table_too() {
 }
 
 #[test]
+fn many_processes_with_connections_to_each_other_come_up_and_leave_nothing() {
+    let wanted = ["--processes", "4", "--connections", "5", "--rails", "127.0.0.1,127.0.0.2", "--stall", "60"];
+    let results = results(&wanted);
+    assert_eq!((&results["processes"], &results["connections"]), (&4.into(), &5.into()));
+    let each = |what: &str| {
+        let spread = &results["each"][what];
+        (spread["least"].as_f64().unwrap(), spread["most"].as_f64().unwrap())
+    };
+    // Five connections each way, with a lane on both rails; to the three others there is one session each.
+    assert_eq!(each("lanes"), (20.0, 20.0), "{results}");
+    let (least, most) = each("sessions");
+    assert!(least >= 3.0 && most <= 6.0, "{results}");
+    assert_eq!(each("threads"), (1.0, 1.0), "the control thread: {results}");
+    assert_eq!(each("left"), (0.0, 0.0), "{results}");
+    for time in ["set_up_s", "messages_s", "teardown_s"] {
+        assert!(results[time].as_f64().unwrap() > 0.0, "{results}");
+    }
+    let text = String::from_utf8(bench(&["--processes", "2", "--connections", "1"]).stdout).unwrap();
+    assert!(text.contains("2 processes with 1 connections each as sender") && text.contains("sessions"), "{text}");
+    for wrong in [&["--processes", "2"][..], &["--processes", "1", "--connections", "2"]] {
+        let refused = bench(wrong);
+        let text = String::from_utf8(refused.stderr).unwrap();
+        assert!(!refused.status.success() && text.contains("--connections") || text.contains("2..=1000"), "{text}");
+    }
+}
+
+#[test]
 fn every_size_arrives_as_it_was_sent() {
     let results = results(&["--sweep", "64KiB", "--seed", "7", "--rails", "127.0.0.1,127.0.0.2"]);
     assert_eq!(

@@ -397,7 +397,7 @@ impl Times {
     }
 }
 
-/// The longer one of both ranks' times.
+/// The longest of all ranks' times.
 pub(crate) fn slower(link: &mut Link, mine: Duration) -> Result<Duration, BootstrapError> {
     let nanos = gather_numbers(link, mine.as_nanos() as u64)?;
     Ok(Duration::from_nanos(nanos.into_iter().max().unwrap_or(0)))

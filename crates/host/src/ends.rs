@@ -182,7 +182,7 @@ pub(crate) fn check_ranks(link: &Link, what: &str) -> Result<(), CommunicatorErr
 }
 
 /// Polls a listen for its connection, and closes it at once when that is there, as NCCL does.
-fn accept<N: NetApi>(net: &N, listen: &mut Option<ListenComm>) -> Result<Option<RecvComm>, NetError> {
+pub(crate) fn accept<N: NetApi>(net: &N, listen: &mut Option<ListenComm>) -> Result<Option<RecvComm>, NetError> {
     let Some(open) = listen.as_ref() else { return Ok(None) };
     let Some(comm) = net.accept(open)? else { return Ok(None) };
     listen.take().map_or(Ok(()), |listen| net.close_listen(listen))?;

@@ -7,12 +7,10 @@ use crate::bench::slower;
 use crate::bootstrap::Link;
 use crate::communicator::CommunicatorError;
 use crate::ends::{self, Ends, all};
-use crate::memory::HostMemory;
+use crate::messages::Messages;
 use crate::net::{NetApi, NetError, Part, Registration, Request};
-use crate::numbers;
 use crate::patience::Patience;
 use std::fs;
-use std::ptr::NonNull;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -61,9 +59,6 @@ pub struct ThreadTime {
     pub watched: Duration,
 }
 
-/// The content of the messages, as one of [`numbers`]'s rounds.
-const ROUND: u64 = 1;
-
 /// Both ranks of `link` call this together. `progress` is told what begins.
 ///
 /// # Errors
@@ -77,7 +72,8 @@ pub fn run<N: NetApi>(
     ends::check_ranks(link, "a measurement of many connections")?;
     let abort = link.abort_flag();
     let mut patience = Patience::new(link.rank(), settings.stall, &abort);
-    let messages = Messages::new(link.rank(), settings);
+    let (bytes, count) = (settings.message_bytes, settings.connections);
+    let messages = if link.rank() == 0 { Messages::from(0, bytes, count) } else { Messages::room(bytes, count) };
     progress(link, &format!("set-up of {} connections", settings.connections));
     let (memory_before, descriptors_before) = (resident_bytes(), descriptors());
     link.barrier()?;
@@ -91,7 +87,7 @@ pub fn run<N: NetApi>(
     link.barrier()?;
     transfer(net, &ends, &messages, &registrations, &mut patience)?;
     if link.rank() == 1 {
-        messages.check()?;
+        messages.check(0..count, 0)?;
     }
     let carried = slower(link, begin.elapsed())?;
     let memory_after = resident_bytes();
@@ -107,53 +103,10 @@ pub fn run<N: NetApi>(
     Ok(Results { set_up, messages: carried, memory_before, memory_after, descriptors_before, descriptors_after, idle })
 }
 
-/// The memory of all messages of one rank, each with a place of its own.
-struct Messages {
-    memory: HostMemory,
-    bytes: usize,
-    count: usize,
-}
-
-impl Messages {
-    /// On rank 0 filled with what is sent, on rank 1 with what is nothing like it. Every page is in use afterwards.
-    fn new(rank: usize, settings: &Settings) -> Self {
-        let (bytes, count) = (settings.message_bytes / 4 * 4, settings.connections);
-        let mut messages = Self { memory: HostMemory::new(bytes * count), bytes, count };
-        let all = messages.numbers_mut();
-        if rank == 0 {
-            numbers::fill(all, 0, ROUND, 0);
-        } else {
-            all.fill(-1.0);
-        }
-        messages
-    }
-
-    fn numbers_mut(&mut self) -> &mut [f32] {
-        let count = self.bytes / 4 * self.count;
-        // SAFETY: the memory holds that many aligned numbers, belongs to this value alone, and no transfer is under way.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.start().as_ptr().cast(), count) }
-    }
-
-    fn start(&self, index: usize) -> NonNull<u8> {
-        assert!(index < self.count, "a message of this memory");
-        // SAFETY: the memory holds `count` messages.
-        unsafe { self.memory.start().add(index * self.bytes) }
-    }
-
-    fn check(&self) -> Result<(), CommunicatorError> {
-        // SAFETY: as in `numbers_mut`; every transfer is over.
-        let all = unsafe {
-            std::slice::from_raw_parts(self.memory.start().as_ptr().cast::<f32>(), self.bytes / 4 * self.count)
-        };
-        numbers::check(all, 0..1, ROUND, 0)
-            .map_err(|mismatch| CommunicatorError::WrongData { connections: self.count, mismatch })
-    }
-}
-
 /// Registers each connection's message for it.
 fn register<N: NetApi>(net: &N, ends: &Ends, messages: &Messages) -> Result<Vec<Registration>, NetError> {
     // SAFETY: the messages' memory outlives the connections, which end the registrations at the latest.
-    let register = |(index, comm)| unsafe { net.reg_mr(comm, messages.start(index), messages.bytes) };
+    let register = |(index, comm)| unsafe { net.reg_mr(comm, messages.start(index), messages.bytes()) };
     ends.comms().into_iter().enumerate().map(register).collect()
 }
 
@@ -169,11 +122,11 @@ fn transfer<N: NetApi>(
         Ends::Send(comms) => all(comms.len(), patience, "a receive for a send", |index| {
             let (start, registration) = (messages.start(index), registrations[index]);
             // SAFETY: the message lies inside its registration and stays until the connection is closed.
-            unsafe { net.isend(&comms[index], start, messages.bytes, 0, registration) }
+            unsafe { net.isend(&comms[index], start, messages.bytes(), 0, registration) }
         })?,
         Ends::Recv(comms) => all(comms.len(), patience, "room for a receive", |index| {
             let registration = registrations[index];
-            let part = Part { data: messages.start(index), bytes: messages.bytes, tag: 0, registration };
+            let part = Part { data: messages.start(index), bytes: messages.bytes(), tag: 0, registration };
             // SAFETY: as for a send.
             unsafe { net.irecv(&comms[index], &[part], false) }
         })?,
@@ -199,7 +152,8 @@ pub(crate) fn resident_bytes() -> u64 {
     line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0u64) * 1024
 }
 
-fn descriptors() -> usize {
+/// The open descriptors of this process.
+pub(crate) fn descriptors() -> usize {
     // One of them is the one that lists them.
     fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count().saturating_sub(1))
 }

@@ -1,6 +1,6 @@
 //! `railweave bench`: latency, bandwidth and set-up time of any plugin, between two local processes.
 
-use crate::commands::{connections, in_process, many_in_process, sweep};
+use crate::commands::{connections, crowd, in_process, many_in_process, sweep};
 use crate::device::Device;
 use crate::environment;
 use crate::job;
@@ -52,6 +52,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", requires = "connections", conflicts_with = "in_process")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=60))]
     idle: Option<u64>,
+    /// With --connections: so many processes at once, each with so many connections to those that follow it, and what each of
+    /// them takes
+    #[arg(long, value_name = "COUNT", requires = "connections", conflicts_with_all = ["idle", "in_process"])]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..=1000))]
+    processes: Option<u32>,
     #[command(flatten)]
     in_process: in_process::InProcessArguments,
     #[command(flatten)]
@@ -133,6 +138,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             return many_in_process::run(network, device, *count as usize, *json);
         }
         return in_process::run(in_process, network, device, in_flight, *json);
+    }
+    if let (Some(processes), Some(connections)) = (arguments.processes, arguments.connections) {
+        let (processes, connections) = (processes as usize, connections as usize);
+        let wanted = crowd::Wanted { device: arguments.device.clone(), processes, connections, json: arguments.json };
+        return crowd::run(&arguments.network, wanted);
     }
     if let Some(count) = arguments.connections {
         let many = connections::Wanted {

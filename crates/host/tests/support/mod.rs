@@ -281,6 +281,13 @@ impl NetApi for Loopback {
     }
 }
 
+impl World {
+    /// One in which this goes wrong.
+    pub(crate) fn with(faults: Faults) -> Arc<Self> {
+        Arc::new(Self { faults, ..Self::default() })
+    }
+}
+
 /// A net for one process by itself.
 pub(crate) fn alone(faults: Faults) -> (Loopback, Arc<World>) {
     let world = Arc::new(World { faults, ..World::default() });

@@ -1,0 +1,194 @@
+//! `railweave bench --processes`: many processes at once, each with connections to several others, and what each takes for them.
+
+use crate::device::Device;
+use crate::environment;
+use crate::job;
+use crate::measurement::{self, Subject, done, phase};
+use crate::network::{Network, NetworkArguments};
+use crate::output::{print, print_as, table};
+use crate::size::Size;
+use railweave_host::bootstrap::Link;
+use railweave_host::crowd::{Held, Results, Settings, run as measure};
+use railweave_host::{LoadedNet, RailCount};
+use railweave_options::Fabric;
+use serde::{Deserialize, Serialize};
+use std::error::Error;
+
+/// The size of each connection's message.
+const MESSAGE_BYTES: usize = 64 << 10;
+
+/// What the user wants.
+pub(crate) struct Wanted {
+    pub(crate) device: Device,
+    pub(crate) processes: usize,
+    pub(crate) connections: usize,
+    pub(crate) json: bool,
+}
+
+/// What each rank is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Job {
+    network: Network,
+    device: Device,
+    connections: usize,
+}
+
+/// What one rank measured.
+#[derive(Debug, Serialize, Deserialize)]
+struct OfRank {
+    subject: Subject,
+    set_up_s: f64,
+    messages_s: f64,
+    teardown_s: f64,
+    lanes: Option<f64>,
+    sessions: Option<f64>,
+    threads: f64,
+    descriptors: f64,
+    bytes: f64,
+    left: f64,
+}
+
+/// The form of `--json`.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    #[serde(flatten)]
+    subject: Subject,
+    /// How many processes there were.
+    processes: usize,
+    /// How many connections each of them had as sender, and as many as receiver.
+    connections: usize,
+    /// The size of each connection's message.
+    message_bytes: usize,
+    /// From the first listen until every connection was there on both sides.
+    set_up_s: f64,
+    /// From then until every connection had carried its message, and all were checked.
+    messages_s: f64,
+    /// From the first close until everything was finalized everywhere.
+    teardown_s: f64,
+    /// What the connections of one process took.
+    each: Each,
+}
+
+/// What a process has more than before its first listen, with every connection used once.
+#[derive(Debug, Serialize)]
+struct Each {
+    /// Lanes, over TCP, where the plugin tells.
+    lanes: Option<Spread>,
+    /// Descriptors that are no lanes and that no listen opened, where the lanes are known: control sessions.
+    sessions: Option<Spread>,
+    threads: Spread,
+    descriptors: Spread,
+    /// Resident memory.
+    bytes: Spread,
+    /// Descriptors and threads that were left after the end.
+    left: Spread,
+}
+
+/// One number of all processes.
+#[derive(Debug, Serialize)]
+struct Spread {
+    least: f64,
+    mean: f64,
+    most: f64,
+}
+
+/// Runs it and prints what was measured.
+pub(crate) fn run(network: &NetworkArguments, wanted: Wanted) -> Result<(), Box<dyn Error>> {
+    let Wanted { device, processes, connections, json } = wanted;
+    let job = job::Job::Crowd(Job { network: network.network()?, device, connections });
+    let ranks: Vec<OfRank> = measurement::run_all(network, processes, &job)?;
+    let spread = |of: fn(&OfRank) -> f64| Spread::of(ranks.iter().map(of).collect());
+    let known = |of: fn(&OfRank) -> Option<f64>| ranks.iter().map(of).collect::<Option<Vec<_>>>().map(Spread::of);
+    let each = Each {
+        lanes: known(|rank| rank.lanes),
+        sessions: known(|rank| rank.sessions),
+        threads: spread(|rank| rank.threads),
+        descriptors: spread(|rank| rank.descriptors),
+        bytes: spread(|rank| rank.bytes),
+        left: spread(|rank| rank.left),
+    };
+    let Some(OfRank { subject, set_up_s, messages_s, teardown_s, .. }) = ranks.into_iter().next() else {
+        unreachable!("there are at least two ranks");
+    };
+    let message_bytes = MESSAGE_BYTES;
+    let outcome = Outcome { subject, processes, connections, message_bytes, set_up_s, messages_s, teardown_s, each };
+    print_as(&outcome, json, show)
+}
+
+/// A rank's part.
+pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
+    let (plugin, net) = job.network.start_rank(link.rank())?;
+    let (device, name) = job.device.choose(&net)?;
+    let settings =
+        Settings { device, connections: job.connections, message_bytes: MESSAGE_BYTES, stall: job.network.stall() };
+    let results = measure(net, link, &settings, phase, || plugin.rail_counters(), LoadedNet::finalize)?;
+    let lanes = match &results.seen {
+        Some(rails) => lanes(rails)?,
+        None => None,
+    };
+    let outcome = OfRank::new(Subject::new(&plugin, name), &results, lanes);
+    done(link, outcome)
+}
+
+/// How many lanes the connections have over TCP, where every lane is a socket, if every rail has as many.
+fn lanes(rails: &[RailCount]) -> Result<Option<usize>, String> {
+    let options = environment::options()?;
+    let each = options.lanes.value.on(0);
+    let is_known = options.fabric.value == Fabric::Tcp && (1..8).all(|rail| options.lanes.value.on(rail) == each);
+    let uses: u32 = rails.iter().map(|rail| rail.connections).sum();
+    Ok(is_known.then_some(uses as usize * usize::from(each)))
+}
+
+impl OfRank {
+    fn new<T>(subject: Subject, results: &Results<T>, lanes: Option<usize>) -> Self {
+        let Results { set_up, messages, teardown, before, listening, connected, after, .. } = results;
+        let more = |of: fn(&Held) -> f64| of(connected) - of(before);
+        let opened = connected.descriptors as f64 - listening.descriptors as f64;
+        let left = |of: fn(&Held) -> usize| of(after).saturating_sub(of(before)) as f64;
+        Self {
+            subject,
+            set_up_s: set_up.as_secs_f64(),
+            messages_s: messages.as_secs_f64(),
+            teardown_s: teardown.as_secs_f64(),
+            lanes: lanes.map(|lanes| lanes as f64),
+            sessions: lanes.map(|lanes| opened - lanes as f64),
+            threads: more(|held| held.threads as f64),
+            descriptors: more(|held| held.descriptors as f64),
+            bytes: more(|held| held.memory as f64),
+            left: left(|held| held.descriptors) + left(|held| held.threads),
+        }
+    }
+}
+
+impl Spread {
+    fn of(numbers: Vec<f64>) -> Self {
+        let mean = numbers.iter().sum::<f64>() / numbers.len().max(1) as f64;
+        let least = numbers.iter().copied().fold(f64::INFINITY, f64::min);
+        Self { least, mean, most: numbers.into_iter().fold(f64::NEG_INFINITY, f64::max) }
+    }
+}
+
+fn show(outcome: &Outcome) -> std::io::Result<()> {
+    let Outcome { subject, processes, connections, message_bytes, set_up_s, messages_s, teardown_s, each } = outcome;
+    print(subject)?;
+    print(format_args!(
+        "{processes} processes with {connections} connections each as sender, {} in all: {set_up_s:.3} s until all are there, \
+         then {messages_s:.3} s for a checked message of {} on each, then {teardown_s:.3} s until all is closed",
+        processes * connections,
+        Size(*message_bytes)
+    ))?;
+    let mut rows = table(&["a process takes", "least", "mean", "most"], 1);
+    let mut add = |what: &str, spread: &Spread, scale: f64| {
+        let text = |number: f64| format!("{:.1}", number / scale);
+        rows.add_row([what.to_owned(), text(spread.least), text(spread.mean), text(spread.most)]);
+    };
+    if let (Some(sessions), Some(lanes)) = (&each.sessions, &each.lanes) {
+        add("sessions", sessions, 1.0);
+        add("lanes", lanes, 1.0);
+    }
+    add("threads", &each.threads, 1.0);
+    add("descriptors", &each.descriptors, 1.0);
+    add("memory, KiB", &each.bytes, 1024.0);
+    add("descriptors and threads left at the end", &each.left, 1.0);
+    print(rows)
+}

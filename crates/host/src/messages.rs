@@ -1,0 +1,84 @@
+//! The memory of many messages, one for each connection, whose content tells who sent it and on which connection.
+
+use crate::communicator::CommunicatorError;
+use crate::memory::HostMemory;
+use crate::numbers;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+/// The content of the messages, as one of [`numbers`]'s rounds.
+const ROUND: u64 = 1;
+
+/// The memory of all messages of one rank in one direction, each with a place of its own.
+pub(crate) struct Messages {
+    memory: HostMemory,
+    bytes: usize,
+    count: usize,
+}
+
+impl Messages {
+    /// `count` messages of `bytes`, a multiple of 4, as `sender` sends them. Every page is in use.
+    pub(crate) fn from(sender: usize, bytes: usize, count: usize) -> Self {
+        let mut messages = Self::new(bytes, count);
+        numbers::fill(messages.numbers_mut(), sender, ROUND, 0);
+        messages
+    }
+
+    /// Room for as many, with nothing like them in it. Every page is in use.
+    pub(crate) fn room(bytes: usize, count: usize) -> Self {
+        let mut messages = Self::new(bytes, count);
+        messages.numbers_mut().fill(-1.0);
+        messages
+    }
+
+    fn new(bytes: usize, count: usize) -> Self {
+        let bytes = bytes / 4 * 4;
+        Self { memory: HostMemory::new(bytes * count), bytes, count }
+    }
+
+    /// The bytes of each message.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Where one of them is.
+    pub(crate) fn start(&self, index: usize) -> NonNull<u8> {
+        assert!(index < self.count, "a message of this memory");
+        // SAFETY: the memory holds `count` messages.
+        unsafe { self.memory.start().add(index * self.bytes) }
+    }
+
+    /// Checks that these hold what `sender` sent on connections of these numbers; no transfer is under way.
+    pub(crate) fn check(&self, which: Range<usize>, sender: usize) -> Result<(), CommunicatorError> {
+        let (each, connections) = (self.bytes / 4, which.len());
+        // SAFETY: the memory holds that many aligned numbers, and every transfer is over.
+        let all = unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr().cast::<f32>(), each * self.count) };
+        let first = which.start * each;
+        numbers::check(&all[first..which.end * each], sender..sender + 1, ROUND, first)
+            .map_err(|mismatch| CommunicatorError::WrongData { connections, mismatch })
+    }
+
+    fn numbers_mut(&mut self) -> &mut [f32] {
+        let count = self.bytes / 4 * self.count;
+        // SAFETY: the memory holds that many aligned numbers, belongs to this value alone, and no transfer is under way.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.start().as_ptr().cast(), count) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_of_another_sender_or_another_connection_is_not_the_one() {
+        let of = |sender| Messages::from(sender, 64, 3);
+        of(5).check(0..3, 5).unwrap();
+        of(5).check(1..2, 5).unwrap();
+        assert!(matches!(of(5).check(1..2, 4), Err(CommunicatorError::WrongData { connections: 1, .. })));
+        assert!(Messages::room(64, 3).check(0..1, 5).is_err());
+        let (from, to) = (of(5), of(5));
+        // SAFETY: both hold three messages of 64 bytes.
+        unsafe { std::ptr::copy_nonoverlapping(from.start(0).as_ptr(), to.start(2).as_ptr(), 64) };
+        assert!(to.check(0..2, 5).is_ok() && to.check(2..3, 5).is_err());
+    }
+}
