@@ -118,3 +118,31 @@ fn a_child_begins_afresh_with_an_adapter_of_its_own() {
         assert!(warnings().is_empty());
     });
 }
+
+#[test]
+fn a_child_on_an_old_kernel_misses_nothing_but_what_the_adapter_uses() {
+    // Before Linux 5.12, what is registered is kept out of children, with all that lies on its pages.
+    let old = ROCE.replace("[port 1]", "copy_on_fork = no\n[port 1]");
+    alone(&with(&[FUSED, EVEN]), || {
+        let stand_in = machine(&old);
+        let (plugin, net) = start();
+        // The plugin's own memory is registered now, and nothing of the application's.
+        let pairs: Vec<Pair> = (0..4).map(|_| Pair::open(&net, &net, 0)).collect();
+        let child = in_a_child(End::AtOnce, || {
+            let before = stand_in.open();
+            let own = plugin.init(7, None).unwrap();
+            let mine = Pair::open(&own, &own, 0);
+            mine.exchange(1, 100_000);
+            mine.close();
+            own.finalize().unwrap();
+            still_open(&stand_in, before)
+        });
+        assert!(child, "the child began afresh");
+        for (round, pair) in pairs.into_iter().enumerate() {
+            pair.exchange(round as u64, 300_000);
+            pair.close();
+        }
+        finish(&stand_in, net);
+        assert!(warnings().is_empty());
+    });
+}
