@@ -35,6 +35,25 @@ fn what_is_not_nccls_library_is_one_sentence_that_names_it() {
 }
 
 #[test]
+fn what_is_wrong_with_the_settings_or_the_host_is_one_sentence_and_not_one_of_each_rank() {
+    for (variable, value, words) in [
+        ("NCCL_SOCKET_IFNAME", "=no-such-interface", "no-such-interface"),
+        ("RAILWEAVE_OOB_IF", "=no-such-interface", "no interface of this host"),
+        ("RAILWEAVE_LANES", "17", "allowed: a number from 1 to 16"),
+        ("RAILWEAVE_RAILS", "203.0.113.1", "No usable port"),
+    ] {
+        for subcommand in ["demo", "bench", "topo"] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_railweave"));
+            let output = command.arg(subcommand).env(variable, value).output().unwrap();
+            let text = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(1), "{text}");
+            assert_eq!(text.lines().count(), 1, "{text}");
+            assert!(text.contains(variable) && text.contains(words), "{text}");
+        }
+    }
+}
+
+#[test]
 fn values_that_are_not_allowed_are_refused_with_those_that_are() {
     assert!(error(&["demo", "--bucket", "0"], 1).contains("allowed are 1 and more"));
     assert!(error(&["demo", "--bytes", "lots"], 2).contains("such as 25MiB"));

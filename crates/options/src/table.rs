@@ -157,7 +157,8 @@ options! {
         ],
         default: None, "every usable one",
         help: "Which ports become rails. `^` leaves out what the list matches, `=` asks for whole names, an item may be a \
-               range of addresses, or one address. `NCCL_SOCKET_IFNAME` counts on TCP.",
+               range of addresses, or one address. Rails come in the list's order. `NCCL_SOCKET_IFNAME` counts on TCP, and \
+               gives no order.",
     }
     /// Which RDMA ports become rails; `None` leaves the choice to the topology's own rules.
     rdma_rails: Option<RailFilter> {

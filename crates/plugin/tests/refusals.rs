@@ -212,12 +212,16 @@ fn a_control_port_that_is_taken_makes_listen_fail_and_a_range_goes_on_to_the_nex
 fn listening(port: u16) -> BTreeSet<String> {
     let text = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
     let lines = [text("/proc/self/net/tcp"), text("/proc/self/net/tcp6")].concat();
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let open: BTreeSet<_> = open.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect();
     let listens = |line: &str| {
         let mut words = line.split_whitespace().skip(1);
         let (local, state) = (words.next()?.to_owned(), words.nth(1)?.to_owned());
+        // After the state: queues, timer, retransmissions, user, timeout.
+        let is_ours = open.contains(std::path::Path::new(&format!("socket:[{}]", words.nth(5)?)));
         let (address, number) = local.split_once(':')?;
         // 0A: TCP_LISTEN in the kernel's include/net/tcp_states.h.
-        (state == "0A" && u16::from_str_radix(number, 16) == Ok(port)).then(|| address.to_owned())
+        (is_ours && state == "0A" && u16::from_str_radix(number, 16) == Ok(port)).then(|| address.to_owned())
     };
     lines.lines().filter_map(listens).collect()
 }

@@ -303,8 +303,8 @@ fn service_and_progress_threads_of_many_communicators_work_beside_each_other_in_
                 // Nothing tells of the end: the control thread stays.
                 assert_eq!(control_threads(), 1);
             }
-            // With its port, its poll and its waker.
-            let kept = if *version >= 11 { nothing } else { nothing + 3 };
+            // With its port on both rails' addresses, its poll and its waker.
+            let kept = if *version >= 11 { nothing } else { nothing + 4 };
             until_freed("sessions without connections close", || descriptors() == kept);
             assert_eq!(warnings(), Vec::<String>::new());
         },

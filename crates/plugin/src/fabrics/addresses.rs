@@ -25,7 +25,7 @@ pub(super) fn listens_on(
         let out_of_band = options.oob_interface.value.iter().flat_map(|filter| named(interfaces, filter));
         let out_of_band = out_of_band.map(|interface| interface.address);
         let addresses: BTreeSet<IpAddr> = ports.map(|facts| facts.address).chain(out_of_band).collect();
-        let is_private = addresses.iter().all(|address| address.is_loopback()) && !addresses.is_empty();
+        let is_private = addresses.iter().all(IpAddr::is_loopback) && !addresses.is_empty();
         return Ok(is_private.then(|| addresses.into_iter().collect()));
     };
     let of_interfaces = interfaces.iter().filter(|interface| interface.is_up && !needs_interface(interface.address));
