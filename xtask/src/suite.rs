@@ -1,5 +1,5 @@
-//! One test program of the test run, as cargo's runner (`cargo xtask test --as-runner PROGRAM ARGUMENTS`): shows what it says,
-//! ends it when it hangs, and repeats, once and alone, a test that ran out of time.
+//! One test program of the test run, as cargo's runner (`cargo xtask test --as-runner PROGRAM ARGUMENTS`): shows what
+//! it says, ends it when it hangs, and repeats, once and alone, a test that ran out of time.
 //!
 //! Cargo starts the programs one after the other, so nothing else of the test run runs beside the repetition.
 
@@ -34,7 +34,8 @@ const FLAKY_FILE: &str = "RAILWEAVE_TEST_FLAKY";
 /// Packages in whose tests time does not pass, or is no matter: what fails there is never repeated.
 const NEVER_REPEATED: [&str; 2] = ["railweave-fabric-sim", "railweave-fuzz"];
 
-/// Runs every test of the workspace, which load the plugin `library`. What passed only when repeated is added to `flaky`.
+/// Runs every test of the workspace, which load the plugin `library`. What passed only when repeated is added to
+/// `flaky`.
 pub(crate) fn run_all(library: &Path, flaky: &mut Vec<String>) -> Outcome {
     let file = target().join(format!("flaky-{}", std::process::id()));
     let _ = std::fs::remove_file(&file);
@@ -134,8 +135,8 @@ impl Suite<'_> {
         format!("{}, {own}", self.package)
     }
 
-    /// The tests that run in a program which said this: those that it said are slow, or, of one that did not come to say so, all
-    /// that have not ended.
+    /// The tests that run in a program which said this: those that it said are slow, or, of one that did not come to
+    /// say so, all that have not ended.
     fn running(&self, said: &Said) -> Vec<String> {
         let ended = verdict::ended(&said.out);
         let slow: Vec<String> =
@@ -260,8 +261,8 @@ mod tests {
     const LATE: &str = "ran out of time: a connection after 60 s";
     const ONE_PASSED: &str = "running 1 test\ntest b ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored\n";
 
-    /// A test program that is a shell's script: `first` is done by the whole, `alone` when b is asked for alone. Answers the
-    /// status, what was flaky, and how often the program was started.
+    /// A test program that is a shell's script: `first` is done by the whole, `alone` when b is asked for alone.
+    /// Answers the status, what was flaky, and how often the program was started.
     fn played(name: &str, package: &str, first: &str, alone: &str) -> (bool, Vec<String>, usize) {
         let folder = std::env::temp_dir().join(format!("railweave-suite-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();

@@ -1,8 +1,8 @@
-//! Many processes at once, each with connections to several others: how long they take to come up and to go, and what each process
-//! takes for them.
+//! Many processes at once, each with connections to several others: how long they take to come up and to go, and what
+//! each process takes for them.
 //!
-//! Rank r sends to the ranks after it, one after the other and round again, and receives from those before it. So every rank has as
-//! many connections each way, and to as many others.
+//! Rank r sends to the ranks after it, one after the other and round again, and receives from those before it. So every
+//! rank has as many connections each way, and to as many others.
 
 use crate::bench::slower;
 use crate::bootstrap::{BootstrapError, Link};
@@ -64,8 +64,8 @@ pub struct Results<T> {
 /// How long a rank rests when nothing moved: ranks that spin would take the processors from what is measured.
 const REST: Duration = Duration::from_millis(1);
 
-/// All ranks of `link` call this together. `progress` is told what begins; `look` is asked when all is there; `finalize` is the end
-/// of the net.
+/// All ranks of `link` call this together. `progress` is told what begins; `look` is asked when all is there;
+/// `finalize` is the end of the net.
 ///
 /// # Errors
 /// As a communicator's calls; when a message is not what was sent; and when there is one rank only, or no connection.
@@ -142,8 +142,8 @@ fn listen<N: NetApi>(net: &N, device: i32, connections: usize) -> Result<(Vec<Op
     Ok((listens, handles))
 }
 
-/// Tells all ranks the own handles, and answers those to connect to. They are on the heap, because the plugin writes to them and
-/// they must not move.
+/// Tells all ranks the own handles, and answers those to connect to. They are on the heap, because the plugin writes to
+/// them and they must not move.
 fn exchange(link: &mut Link, own: &[u8]) -> Result<Box<[Handle]>, BootstrapError> {
     let all = link.all_gather(own)?;
     let handle = |index: usize| {

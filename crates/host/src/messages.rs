@@ -60,7 +60,8 @@ impl Messages {
 
     fn numbers_mut(&mut self) -> &mut [f32] {
         let count = self.bytes / 4 * self.count;
-        // SAFETY: the memory holds that many aligned numbers, belongs to this value alone, and no transfer is under way.
+        // SAFETY: the memory holds that many aligned numbers, belongs to this value alone, and no transfer is under
+        // way.
         unsafe { std::slice::from_raw_parts_mut(self.memory.start().as_ptr().cast(), count) }
     }
 }

@@ -1,8 +1,9 @@
-//! How long tests wait for other threads and processes, and the one sentence by which they, and ranks, say that it was not
-//! enough.
+//! How long tests wait for other threads and processes, and the one sentence by which they, and ranks, say that it was
+//! not enough.
 //!
 //! `cargo xtask test` and `cargo xtask lab` know that sentence: what failed for no other reason is repeated once, alone
-//! ([`ran_out`] decides). So a test that waits does it by this crate, and everything else that a test finds is a panic of its own.
+//! ([`ran_out`] decides). So a test that waits does it by this crate, and everything else that a test finds is a panic
+//! of its own.
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
@@ -13,7 +14,8 @@ use std::time::{Duration, Instant};
 /// What the sentence begins with.
 pub const RAN_OUT: &str = "ran out of time: ";
 
-/// What a panic begins with that only says that another process of the same test failed, whose own words are in the same output.
+/// What a panic begins with that only says that another process of the same test failed, whose own words are in the
+/// same output.
 pub const FOLLOWED: &str = "another process of the test failed: ";
 
 /// How long anything that is waited for may take. Far beyond what it takes: nothing is measured by it.
@@ -120,8 +122,8 @@ pub fn in_time<T>(answer: io::Result<T>, what: &str) -> T {
     }
 }
 
-/// The panic about another program that ended with a status other than 0 and said `said`: with the sentence where that shows
-/// that time ran out and nothing else.
+/// The panic about another program that ended with a status other than 0 and said `said`: with the sentence where that
+/// shows that time ran out and nothing else.
 ///
 /// # Panics
 /// Always.
@@ -131,8 +133,8 @@ pub fn fail(what: impl Display, said: &str) -> ! {
     panic!("{begin}{what}; it said:\n{said}");
 }
 
-/// Whether what a test, or the program `railweave`, said shows that time ran out and that nothing else was wrong: it says so, and
-/// no panic and no error in it says anything else.
+/// Whether what a test, or the program `railweave`, said shows that time ran out and that nothing else was wrong: it
+/// says so, and no panic and no error in it says anything else.
 #[must_use]
 pub fn ran_out(said: &str) -> bool {
     let mut ran_out = false;
@@ -142,7 +144,8 @@ pub fn ran_out(said: &str) -> bool {
             // The message of a panic begins on the next line.
             lines.next().unwrap_or_default()
         } else if let Some(error) = line.strip_prefix("railweave: ") {
-            // Of several ranks that failed, the likely cause comes first, and one that waited too long after all others.
+            // Of several ranks that failed, the likely cause comes first, and one that waited too long after all
+            // others.
             error
         } else {
             continue;

@@ -111,8 +111,8 @@ fn watch(rig: &Rig, run: &Run, ranks: &Ranks, mut parent: Parent) -> Result<Cour
     }
 }
 
-/// Adds to the report what the ranks' ends tell, and what is wrong with them. `ran_out` tells whether the bench itself says that
-/// it waited too long, and nothing else.
+/// Adds to the report what the ranks' ends tell, and what is wrong with them. `ran_out` tells whether the bench itself
+/// says that it waited too long, and nothing else.
 fn judge(run: &Run, ranks: &Ranks, course: &Course, ran_out: bool, report: &mut RunReport) {
     let expected = |number: usize| run.ends.iter().find(|end| end.rank == number);
     match course.status {

@@ -100,8 +100,8 @@ impl Threshold {
         &self.figure
     }
 
-    /// Says in a sentence what does not hold. `earlier` answers a figure of a run that came before. What is slower than it
-    /// should be by a number is a matter of time; what is slower than something else in the same scenario is not.
+    /// Says in a sentence what does not hold. `earlier` answers a figure of a run that came before. What is slower than
+    /// it should be by a number is a matter of time; what is slower than something else in the same scenario is not.
     pub(crate) fn check(&self, figures: &Figures, earlier: impl Fn(&str, &str) -> Option<f64>) -> Result<(), Failure> {
         let limit = match &self.beside {
             None => self.limit,

@@ -29,7 +29,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Plays the scenarios of the ordinary test run. The names of those that passed only when repeated are added to `flaky`.
+/// Plays the scenarios of the ordinary test run. The names of those that passed only when repeated are added to
+/// `flaky`.
 pub(crate) fn run_short(flaky: &mut Vec<String>) -> Outcome {
     let wanted = Wanted::read(&["--short".to_owned()], Scenario::read_all(&root().join("lab"))?)?;
     let played = play_all(&wanted.scenarios)?;
@@ -212,8 +213,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Boots a scenario's guests and runs what it says; once more where it ran out of time and nothing else was wrong. Nothing else
-/// of the lab runs then.
+/// Boots a scenario's guests and runs what it says; once more where it ran out of time and nothing else was wrong.
+/// Nothing else of the lab runs then.
 fn play(scenario: &Scenario, site: &Site, built: Option<&Dist>) -> ScenarioReport {
     let first = play_once(scenario, site, built);
     if !first.ran_out() {

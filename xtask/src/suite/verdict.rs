@@ -1,7 +1,7 @@
 //! What a test program's output says: which tests ended and how, and whether those that failed may be repeated.
 //!
-//! The output is libtest's ("pretty", its default): a line `test NAME ... ok` or `test NAME ... FAILED` for each test that ended,
-//! then what each failed test said under `---- NAME stdout ----`, then the names of those that failed.
+//! The output is libtest's ("pretty", its default): a line `test NAME ... ok` or `test NAME ... FAILED` for each test
+//! that ended, then what each failed test said under `---- NAME stdout ----`, then the names of those that failed.
 
 use railweave_patience::ran_out;
 

@@ -52,8 +52,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", requires = "connections", conflicts_with = "in_process")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=60))]
     idle: Option<u64>,
-    /// With --connections: so many processes at once, each with so many connections to those that follow it, and what each of
-    /// them takes
+    /// With --connections: so many processes at once, each with so many connections to those that follow it, and what
+    /// each of them takes
     #[arg(long, value_name = "COUNT", requires = "connections", conflicts_with_all = ["idle", "in_process"])]
     #[arg(value_parser = clap::value_parser!(u32).range(2..=1000))]
     processes: Option<u32>,

@@ -1,4 +1,5 @@
-//! `railweave bench --processes`: many processes at once, each with connections to several others, and what each takes for them.
+//! `railweave bench --processes`: many processes at once, each with connections to several others, and what each takes
+//! for them.
 
 use crate::device::Device;
 use crate::environment;
