@@ -40,12 +40,6 @@ impl Harness for Loopback {
     fn settle(&mut self) {
         std::thread::yield_now();
     }
-
-    fn quiet(&self) -> u32 {
-        // On a busy machine the kernel's own thread may deliver what was sent.
-        std::thread::sleep(std::time::Duration::from_millis(5));
-        300
-    }
 }
 
 /// IPv4's.
