@@ -79,7 +79,7 @@ fn two_interfaces_with_ipv6_addresses_make_two_rails() {
 
 #[test]
 fn a_path_that_breaks_while_the_peer_is_well_fails_what_needs_it_in_time() {
-    alone(&[TWO_INTERFACES, ("RAILWEAVE_PEER_TIMEOUT", "3")], || {
+    alone(&[TWO_INTERFACES, ("RAILWEAVE_PEER_TIMEOUT", "1")], || {
         in_namespace("--net", || {
             if !two_interfaces() {
                 return;
