@@ -66,18 +66,18 @@ pub(crate) struct Network {
 }
 
 impl NetworkArguments {
-    /// What to tell the ranks. Loads the plugin once here too, and looks at this host as it does, so that a wrong
-    /// path or setting is one sentence and not one per rank.
+    /// What to tell the ranks. Looks at this host as the plugin does, and loads it once here too, so that a wrong
+    /// setting or path is one sentence and not one per rank.
     pub(crate) fn network(&self) -> Result<Network, Box<dyn std::error::Error>> {
+        if self.lib.is_none() && self.nccl.is_none() && self.rank_command.is_none() {
+            let variables = self.variables(is_set).into_iter().map(|(name, value)| (name.into(), value.into()));
+            TopologyReport::new(&environment::options_with(variables)?)?;
+        }
         let source = match &self.nccl {
             Some(library) => Source::Nccl(library.clone()),
             None => Source::File(library::find(self.lib.as_deref())?, self.api),
         };
         source.load()?;
-        if self.lib.is_none() && self.nccl.is_none() && self.rank_command.is_none() {
-            let variables = self.variables(is_set).into_iter().map(|(name, value)| (name.into(), value.into()));
-            TopologyReport::new(&environment::options_with(variables)?)?;
-        }
         Ok(Network { source, stall_s: self.stall, verbose: self.verbose })
     }
 

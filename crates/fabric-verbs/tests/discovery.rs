@@ -170,7 +170,7 @@ fn what_cannot_carry_traffic_is_left_out_with_the_reason() {
          [device b0]\n[port 1]\nlink_layer = infiniband\nstate = init\n\
          [device c0]\ntransport = iwarp\n[port 1]\n\
          [device d0]\n[port 1]\nlink_layer = unspecified\n\
-         [device e0]\n[port 1]\ngid = 0 fe80::1 roce1 0\ngid = 1 fe80::1 roce2 0\n\
+         [device e0]\n[port 1]\ngid = 0 fe80::1 roce1 0\ngid = 1 10.1.0.1 roce1 0\n\
          [device f0]\n[port 1]\n",
     );
     let found = machine.discover();
@@ -180,7 +180,7 @@ fn what_cannot_carry_traffic_is_left_out_with_the_reason() {
         ("b0", "no subnet manager"),
         ("c0", "iWARP"),
         ("d0", "neither InfiniBand (1) nor Ethernet (2)"),
-        ("e0", "0 (fe80::1 is link-local), 1 (fe80::1 is link-local); give its network interface an IPv4"),
+        ("e0", "0 (fe80::1 is RoCE v1, not v2), 1 (10.1.0.1 is RoCE v1, not v2); set RAILWEAVE_ROCE_VERSION"),
     ] {
         assert!(reason(&found, name).contains(part), "{name}: {}", reason(&found, name));
     }
