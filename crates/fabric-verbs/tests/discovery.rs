@@ -104,7 +104,7 @@ fn reason<'a>(found: &'a VerbsDiscovery, name: &str) -> &'a str {
 fn facts_come_from_the_library_and_from_sysfs() {
     let machine = Machine::new(
         "[device mlx5_0]\nguid = 0x1070fd0300a1b2c4\nsystem_guid = 0x1070fd0300a1b2c0\ndma_buf = yes\n\
-         [port 1]\nmtu = 4096\nspeed = ndr\nwidth = 4\n\
+         [port 1]\nmtu = 4096\nspeed = ndr\nwidth = 4\nport_speed = none\n\
          gid = 0 fe80::1 roce1 2\ngid = 1 fe80::1 roce2 2\ngid = 2 10.1.0.1 roce1 2\ngid = 3 10.1.0.1 roce2 2\n",
     );
     machine.pci("mlx5_0", "0000:3b:00.1").file("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/3", "eth2\n");

@@ -32,7 +32,7 @@ pub struct Results {
     pub set_up: Duration,
     /// From then until every connection has carried its message, and all were checked.
     pub messages: Duration,
-    /// From the first close until the last has returned.
+    /// From the first close until the last has returned and, where that is known, nothing of the connections is open any more.
     pub tear_down: Duration,
     /// Memory in use by this process (its resident set) before the first listen and with every connection used once, in bytes.
     pub memory: [u64; 2],
@@ -68,6 +68,12 @@ pub fn run<N: NetApi>(net: &N, settings: &Settings) -> Result<Results, Communica
     let begin = Instant::now();
     sends.into_iter().try_for_each(|comm| net.close_send(comm))?;
     recvs.into_iter().try_for_each(|comm| net.close_recv(comm))?;
+    // A plugin may go on closing in a thread of its own.
+    let is_closed =
+        || open().zip(before).is_none_or(|(now, before)| difference(&now, &before) == OpenObjects::default());
+    while !is_closed() && begin.elapsed() < settings.stall {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let tear_down = begin.elapsed();
     let since = |after: Option<OpenObjects>| after.zip(before).map(|(after, before)| difference(&after, &before));
     Ok(Results { set_up, messages: carried, tear_down, memory, objects: since(during), left: since(open()) })

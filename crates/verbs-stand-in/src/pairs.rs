@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use railweave_fabric_verbs::sys;
 
@@ -32,6 +32,19 @@ pub(crate) fn epoch() -> u64 {
 /// Makes every queue pair look again before it sends.
 pub(crate) fn next_epoch() {
     EPOCH.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Raised with work that waits: until then nobody has to look for any.
+static ANY_HELD: AtomicBool = AtomicBool::new(false);
+
+/// Takes back what [`ANY_HELD`] says; whoever finds work that goes on waiting raises it again.
+pub(crate) fn take_any_held() -> bool {
+    ANY_HELD.swap(false, Ordering::AcqRel)
+}
+
+/// Work waits.
+pub(crate) fn note_held() {
+    ANY_HELD.store(true, Ordering::Release);
 }
 
 /// What happens to work that is posted now.
@@ -349,6 +362,7 @@ impl QueuePair {
             }
         }
         sends.gate = Gate::Held;
+        note_held();
         sends.held.push_back(Held { request: *work.request, pieces, _inline: inline.into_boxed_slice() });
     }
 

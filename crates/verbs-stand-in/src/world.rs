@@ -21,7 +21,7 @@ use crate::description::{DEFAULT, Machine, PortFacts};
 use crate::devices::{Device, OpenDevice};
 use crate::faults::Fault;
 use crate::forks::Withheld;
-use crate::pairs::{Gate, QueuePair, Sends, Wreck, epoch};
+use crate::pairs::{Gate, QueuePair, Sends, Wreck, epoch, note_held, take_any_held};
 use crate::paths::{End, NoWay};
 use crate::profile::PLAIN;
 use crate::receives::SharedReceiveQueue;
@@ -259,6 +259,9 @@ impl World {
 
     /// Carries out all that waits and no longer has to.
     pub(crate) fn carry_on(&self) {
+        if !take_any_held() {
+            return;
+        }
         loop {
             let mut wrecks = Vec::new();
             for (_, pair) in self.each_pair() {
@@ -273,6 +276,9 @@ impl World {
                         pair.fail_oldest(&mut sends, loss);
                     }
                     _ => pair.drive(&mut sends, open),
+                }
+                if !sends.held.is_empty() {
+                    note_held();
                 }
                 wrecks.extend(sends.wreck.take());
             }

@@ -27,7 +27,7 @@ struct Outcome {
     set_up_s: f64,
     /// From then until every connection had carried its message, and all were checked.
     messages_s: f64,
-    /// From the first close until the last had returned.
+    /// From the first close until the last had returned and, where that is known, nothing of them was open any more.
     tear_down_s: f64,
     /// Growth of the process's resident memory, divided by the connections.
     bytes_per_connection: f64,
