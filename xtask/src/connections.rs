@@ -115,8 +115,9 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn measure(&self, profile: &str, option: &[&str], library: &Path) -> Result<Cost, String> {
         let machine = target().join("connections-machine");
-        // Of several GIDs of RoCE NCCL asks sysfs for the version, where these devices are not.
-        write(&machine, &format!("[device sim0]\nprofile = {profile}\n[port 1]\ngid_form = one-of-each\n"))?;
+        // Of several GIDs that fit NCCL asks sysfs for the version, where these devices are not; and ours is dialled.
+        let gids = "gid = 0 fe80::1 roce1 1\ngid = 1 127.0.0.1 roce2 1\n";
+        write(&machine, &format!("[device sim0]\nprofile = {profile}\n[port 1]\n{gids}"))?;
         let mut command = Command::new(self.program);
         without_settings(&mut command);
         command.args(["bench", "--json", "--in-process", "--connections", &self.count.to_string()]);
