@@ -195,13 +195,17 @@ fn a_dma_buf_is_written_through_its_descriptor() {
         assert_eq!(errno(), Some(libc::EOPNOTSUPP));
         let descriptor = libc::memfd_create(c"buffer".as_ptr(), libc::MFD_CLOEXEC);
         assert_eq!(libc::ftruncate(descriptor, 8192), 0);
-        let region = register(ends[1].pd, 100, 8000, 0x50_0000, descriptor, ACCESS);
+        for (offset, length, address) in [(100, 8000, 0x50_0000), (0, 100, 0x50_0064), (100, 8093, 0x50_0064)] {
+            assert!(register(ends[1].pd, offset, length, address, descriptor, ACCESS).is_null());
+            assert_eq!(errno(), Some(libc::EINVAL), "{length} bytes from {offset} at {address:#x}");
+        }
+        let region = register(ends[1].pd, 100, 8092, 0x50_0064, descriptor, ACCESS);
         assert!(!region.is_null());
         ends[0].connect(&ends[1]);
         ends[1].connect(&ends[0]);
         ends[0].fill(8);
         let mut work = ends[0].write_to(&ends[1], 16);
-        (work.rkey, work.remote) = ((*region).rkey, 0x50_0000 + 5000);
+        (work.rkey, work.remote) = ((*region).rkey, 0x50_0064 + 5000);
         assert_eq!(ends[0].post(work), 0);
         assert_eq!(ends[0].outcomes(), [(1, 0)]);
         let mut bytes = [0_u8; 18];
