@@ -1,8 +1,9 @@
-//! Data Direct: an engine of ConnectX-8 and later by which the adapter reaches GPU memory past the processor, through a PCI
-//! function of its own. NCCL's own transport (NCCL 2.27 and later, net_ib) shows it as a device of its own, `mlx5_0_dma`.
+//! Data Direct: an engine of ConnectX-8 and later by which the adapter reaches GPU memory past the processor, through a
+//! PCI function of its own. NCCL's own transport (NCCL 2.30, net_ib/init.cc) shows it as a device of its own,
+//! `mlx5_0_dma`.
 //!
-//! Nothing here has run on such an adapter: it follows mlx5dv_get_data_direct_sysfs_path(3), mlx5dv_reg_dmabuf_mr(3), and what
-//! the kernel's driver checks (drivers/infiniband/hw/mlx5/mr.c, reg_user_mr_dmabuf_by_data_direct).
+//! Nothing here has run on such an adapter: it follows mlx5dv_get_data_direct_sysfs_path(3), mlx5dv_reg_dmabuf_mr(3),
+//! and what the kernel's driver checks (drivers/infiniband/hw/mlx5/mr.c, reg_user_mr_dmabuf_by_data_direct).
 
 use std::cell::OnceCell;
 use std::ffi::{CStr, c_char};
@@ -13,8 +14,8 @@ use crate::Device;
 use crate::pointers::refuses_dma_bufs;
 use crate::sys::{self, Mlx5Functions};
 
-/// The vendors of devices that libmlx5 drives, as `ibv_device_attr.vendor_id` has them: Mellanox's identifier of IEEE, and that
-/// of PCI.
+/// The vendors of devices that libmlx5 drives, as `ibv_device_attr.vendor_id` has them: Mellanox's identifier of IEEE,
+/// and that of PCI.
 const VENDORS: [u32; 2] = [0x02c9, 0x15b3];
 
 /// The longest path that the kernel gives (PATH_MAX).
@@ -50,7 +51,8 @@ impl<'a> Mlx5<'a> {
         Self { name, loaded: OnceCell::new() }
     }
 
-    /// The engine of a device that takes dma-bufs; None where it has none. A library from before Data Direct knows of none.
+    /// The engine of a device that takes dma-bufs; None where it has none. A library from before Data Direct knows of
+    /// none.
     ///
     /// # Errors
     /// When the kernel does not say which PCI function it is.
@@ -70,7 +72,7 @@ impl<'a> Mlx5<'a> {
         // SAFETY: the context is open and of this library, and the place is as long as told.
         match unsafe { (functions.get_data_direct_sysfs_path)(device.context(), path.as_mut_ptr(), path.len()) } {
             0 => {}
-            // A device without such an engine, and a kernel before 6.12.
+            // A device without such an engine, and a kernel that knows of none.
             libc::ENODEV | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT => return Ok(None),
             errno => return Err(io::Error::from_raw_os_error(errno.abs())),
         }

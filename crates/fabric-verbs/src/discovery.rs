@@ -36,8 +36,8 @@ pub struct VerbsPort {
 }
 
 impl VerbsPort {
-    /// From now on, lanes use those GIDs that `filter` lets in, where any of them is there. The address is then that of the
-    /// first of these.
+    /// From now on, lanes use those GIDs that `filter` lets in, where any of them is there. The address is then that of
+    /// the first of these.
     pub fn filter_gids(&mut self, filter: GidFilter) {
         if self.gids.iter().any(|gid| filter(gid)) {
             self.gids.retain(|gid| filter(gid));
@@ -63,8 +63,8 @@ pub struct DiscoveryRules<'a> {
     pub merge_vfs: bool,
     /// How ports with a Data Direct engine are shown.
     pub data_direct: DataDirect,
-    /// The library of NVIDIA's adapters, by a name that the dynamic linker finds or by its file. It is loaded where a device could
-    /// have such an engine.
+    /// The library of NVIDIA's adapters, by a name that the dynamic linker finds or by its file. It is loaded where a
+    /// device could have such an engine.
     pub mlx5_library: &'a str,
 }
 

@@ -1,5 +1,5 @@
-//! Where a dma-buf is registered. The kernel maps whole pages, and takes no range whose address and whose offset in the dma-buf
-//! differ within a page (ibv_reg_dmabuf_mr(3), "iova").
+//! Where a dma-buf is registered. The kernel maps whole pages, and takes no range whose address and whose offset in the
+//! dma-buf differ within a page (ibv_reg_dmabuf_mr(3), "iova").
 
 /// A range of a dma-buf, and the address by which work names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,9 +10,9 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// For `length` bytes at `address`, on a system with pages of `page` bytes. `offset` is where they begin in the dma-buf, or
-    /// where the page begins that they begin in, as NCCL's own transport takes it (net_ib/reg.cc). A range of `whole_pages` begins
-    /// and ends with a page, as Data Direct needs it (mlx5dv_reg_dmabuf_mr(3)).
+    /// For `length` bytes at `address`, on a system with pages of `page` bytes. `offset` is where they begin in the
+    /// dma-buf, or where the page begins that they begin in, as NCCL's own transport takes it (net_ib/reg.cc). A range
+    /// of `whole_pages` begins and ends with a page, as Data Direct needs it (mlx5dv_reg_dmabuf_mr(3)).
     ///
     /// # Errors
     /// When the offset is neither; a sentence without its place.
@@ -23,8 +23,9 @@ impl Placement {
             rest if rest == within => whole_pages,
             _ => {
                 return Err(format!(
-                    "a dma-buf's memory at {address:#x} cannot begin at offset {offset:#x}: within a page of {page} bytes both \
-                     must have the same place, or the offset must be that of the page; export the dma-buf from the start of a page"
+                    "a dma-buf's memory at {address:#x} cannot begin at offset {offset:#x}: within a page of {page} \
+                     bytes both must have the same place, or the offset must be that of the page; export the dma-buf \
+                     from the start of a page"
                 ));
             }
         };

@@ -104,8 +104,8 @@ impl VerbsDomain {
         Ok(attributes)
     }
 
-    /// The GIDs that a new connection may use, best first, from the port's table as it is now: an address that came or went
-    /// moves the others' indices. A table that has none at the moment leaves what was there before. Never empty.
+    /// The GIDs that a new connection may use, best first, from the port's table as it is now: an address that came or
+    /// went moves the others' indices. A table that has none at the moment leaves what was there before. Never empty.
     pub(crate) fn gids(&self, attributes: &sys::PortAttributes) -> Vec<PortGid> {
         let now = self.table.eligible(attributes.gid_tbl_len);
         let mut gids = self.gids.lock().unwrap_or_else(PoisonError::into_inner);

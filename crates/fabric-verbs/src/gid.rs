@@ -22,8 +22,8 @@ pub struct PortGid {
     pub prefix_len: u8,
     /// The network interface that it belongs to, where the machine says and discovery has asked.
     pub interface: Option<String>,
-    /// Its address is on an interface of this network namespace. A table that containers share holds the addresses of all of
-    /// them, and the kernel sends from those of the own namespace alone.
+    /// Its address is on an interface of this network namespace. A table that containers share holds the addresses of
+    /// all of them.
     pub is_here: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Reading the GID table of one port: when the port is found, and again for each connection, because addresses come and go
-//! while a process lives.
+//! Reading the GID table of one port: when the port is found, and again for each connection, because addresses come and
+//! go while a process lives.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -16,8 +16,8 @@ const DEFAULT_IPV4_PREFIX: u8 = 24;
 /// The prefix of an IPv6 address that is on no interface of this host, and of every InfiniBand GID.
 const DEFAULT_IPV6_PREFIX: u8 = 64;
 
-/// The addresses on the interfaces of this network namespace, as they are when this is called, each with the length of its
-/// network's prefix.
+/// The addresses on the interfaces of this network namespace, as they are when this is called, each with the length of
+/// its network's prefix.
 pub type HostAddresses = Arc<dyn Fn() -> Vec<(IpAddr, u8)> + Send + Sync>;
 
 /// Whether a user's list lets a GID in.

@@ -102,8 +102,9 @@ fn ask(domain: &VerbsDomain, memory: &Memory, flags: c_int) -> Result<io::Result
         }
         _ => None,
     };
-    // SAFETY: whoever made the Memory promised that the range may be read and written until the registration is dropped;
-    // the library checks that it is mapped. The rest of the pages of a dma-buf belongs to the same allocation of GPU memory.
+    // SAFETY: whoever made the Memory promised that the range may be read and written until the registration is
+    // dropped; the library checks that it is mapped. The rest of the pages of a dma-buf belongs to the same allocation
+    // of GPU memory.
     let mr = unsafe {
         match (placed, functions.reg_mr_iova2, functions.reg_dmabuf_mr) {
             (Some((fd, Placement { iova, offset, length })), _, reg) => match (&domain.engine, reg) {

@@ -236,8 +236,8 @@ fn classes(domain: &VerbsDomain, spec: &RailSpec) -> Classes {
     }
 }
 
-/// A shared receive queue, where the rail has a use for one and the device makes it: None gives each lane receives of its own.
-/// A lane with its own sees its queue pair die, because these come back then; and it needs one object less.
+/// A shared receive queue, where the rail has a use for one and the device makes it: None gives each lane receives of
+/// its own. A lane with its own sees its queue pair die, because these come back then; and it needs one object less.
 fn shared_receives(domain: &VerbsDomain, spec: &RailSpec) -> Option<SharedReceives> {
     let is_wanted = spec.receive_depth > 0 && domain.config.shared_receives.unwrap_or(spec.lanes > 1);
     if !is_wanted {

@@ -7,9 +7,9 @@ use railweave_fabric::PointerSupport;
 
 use crate::{Device, sys};
 
-/// Where the kernel modules show themselves that let an adapter reach GPU memory by its CUDA address: nv_peer_mem and its
-/// successor under the kernel's registry of such modules, in MLNX_OFED and in distributions' kernels, and nvidia_peermem as any
-/// module. The same three as NCCL's own transport (NCCL 2.30, net_ib/gdr.cc).
+/// Where the kernel modules show themselves that let an adapter reach GPU memory by its CUDA address: nv_peer_mem and
+/// its successor under the kernel's registry of such modules, in MLNX_OFED and in distributions' kernels, and
+/// nvidia_peermem as any module. The same three as NCCL's own transport (NCCL 2.30, net_ib/gdr.cc).
 const PEER_MEMORY: [&str; 3] = [
     "sys/kernel/mm/memory_peers/nv_mem/version",
     "sys/kernel/mm/memory_peers/nv_mem_nc/version",
@@ -31,9 +31,10 @@ fn takes_dma_bufs(device: &Device) -> bool {
     !refuses_dma_bufs(device, |pd, length| unsafe { register(pd, 0, length, 0, -1, 0) })
 }
 
-/// Whether the kernel or the device's driver knows no dma-bufs; `register` tries to register this many bytes behind a descriptor
-/// that is none. To such a call they say EBADF, or what their driver found wrong first, and EOPNOTSUPP or EPROTONOSUPPORT where
-/// they do not have it at all: by these two NCCL's own transport tells them apart (NCCL 2.30, net_ib/gdr.cc).
+/// Whether the kernel or the device's driver knows no dma-bufs; `register` tries to register this many bytes behind a
+/// descriptor that is none. To such a call they say EBADF, or what their driver found wrong first, and EOPNOTSUPP or
+/// EPROTONOSUPPORT where they do not have it at all: by these two NCCL's own transport tells them apart (NCCL 2.30,
+/// net_ib/gdr.cc).
 pub(crate) fn refuses_dma_bufs(device: &Device, register: impl FnOnce(*mut sys::Pd, usize) -> *mut sys::Mr) -> bool {
     let functions = device.functions();
     // SAFETY: the context is open for as long as the device lives.

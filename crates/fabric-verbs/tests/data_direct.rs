@@ -1,4 +1,5 @@
-//! Adapters that reach GPU memory past the processor, as libmlx5 and the kernel describe them. No such adapter has seen this.
+//! Adapters that reach GPU memory past the processor, as libmlx5 and the kernel describe them. No such adapter has seen
+//! this.
 
 mod common;
 

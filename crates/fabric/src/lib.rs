@@ -4,8 +4,8 @@
 //! whose lanes are being connected; a [`Rail`] is what the data path calls. `transport` is generic over them, so the
 //! same protocol runs over TCP, over verbs and in a simulated world.
 //!
-//! This crate opens nothing and asks the system for nothing but memory: it is types, plus the conformance suite that every
-//! fabric runs (feature `conformance`).
+//! This crate opens nothing and asks the system for nothing but memory: it is types, plus the conformance suite that
+//! every fabric runs (feature `conformance`).
 
 #![deny(unsafe_code)]
 

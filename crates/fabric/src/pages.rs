@@ -1,5 +1,5 @@
-//! Memory on pages of its own. Unsafe, because no collection of the standard library has the alignment of its contents as
-//! a number that is known only at run time.
+//! Memory on pages of its own. Unsafe, because no collection of the standard library has the alignment of its contents
+//! as a number that is known only at run time.
 #![allow(unsafe_code)] // the allocation itself, and the slice over it
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};

@@ -39,8 +39,8 @@ pub struct PointerSupport {
     pub cuda: bool,
     /// GPU memory through a dma-buf.
     pub dma_buf: bool,
-    /// GPU memory behind a dma-buf is reached past the processor (Data Direct of ConnectX-8), while flags for it go through the
-    /// processor: what was received must be flushed on every GPU.
+    /// GPU memory behind a dma-buf is reached past the processor (Data Direct of ConnectX-8), while flags for it go
+    /// through the processor: what was received must be flushed on every GPU.
     pub data_direct: bool,
 }
 

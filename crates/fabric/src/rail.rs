@@ -86,8 +86,8 @@ pub struct RailSpec {
     pub send_depth: u32,
     /// Generic receives that the rail's pool holds, over all its lanes.
     pub receive_depth: u32,
-    /// DSCP and ECN bits of every packet (the IPv4 TOS byte, the IPv6 and GRH traffic class) as NCCL asks for them; None leaves
-    /// the default. What the user sets goes before it, and is known to the fabric.
+    /// DSCP and ECN bits of every packet (the IPv4 TOS byte, the IPv6 and GRH traffic class) as NCCL asks for them;
+    /// None leaves the default. What the user sets goes before it, and is known to the fabric.
     pub traffic_class: Option<u8>,
     /// The peer's address as it was offered: a port with several addresses of its own takes one that suits.
     pub peer: Option<Ipv6Addr>,

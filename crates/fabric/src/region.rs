@@ -6,8 +6,8 @@ use crate::pages::{Pages, WORDS_PER_LINE};
 
 /// Zeroed memory on pages of its own that others (a peer, a network card, another thread) may write at any time.
 ///
-/// Pages of its own, because what is registered with an adapter may be missing in forked children: on kernels that do not
-/// copy pinned pages at a fork (before 5.12), libibverbs marks every page of a registered range MADV_DONTFORK
+/// Pages of its own, because what is registered with an adapter may be missing in forked children: on kernels that do
+/// not copy pinned pages at a fork (before 5.12), libibverbs marks every page of a registered range MADV_DONTFORK
 /// (ibv_fork_init(3)), and whatever else lies on such a page is missing there too.
 ///
 /// All access goes through atomic words, so a torn or surprising value is possible but never undefined behaviour. The

@@ -334,8 +334,8 @@ options! {
     mlx5_library: String {
         variables: [variable("RAILWEAVE_MLX5_LIB", LIBRARY, "libmlx5.so.1", rdma::library)],
         default: "libmlx5.so.1".to_owned(), "libmlx5.so.1",
-        help: "RDMA only: the library of NVIDIA's adapters, for `RAILWEAVE_DATA_DIRECT`: a name that the dynamic linker finds, or its \
-               file. It is loaded where an adapter is NVIDIA's and takes dma-bufs.",
+        help: "RDMA only: the library of NVIDIA's adapters, for `RAILWEAVE_DATA_DIRECT`: a name that the dynamic \
+               linker finds, or its file. It is loaded where an adapter is NVIDIA's and takes dma-bufs.",
     }
     /// How ports with a Data Direct engine are shown.
     data_direct: DataDirect {
@@ -344,9 +344,9 @@ options! {
             variable("NCCL_IB_DATA_DIRECT", "0, 1 or 2", "1", DataDirect::parse),
         ],
         default: DataDirect::Only, "1",
-        help: "RDMA only: how an adapter is shown that reaches GPU memory past the processor (Data Direct of ConnectX-8): with 1 \
-               as a device of its own, `mlx5_0_dma`, in place of `mlx5_0`; with 2 beside it (one fused device then takes \
-               `mlx5_0_dma` alone); with 0 as any other adapter.",
+        help: "RDMA only: how an adapter is shown that reaches GPU memory past the processor (Data Direct of \
+               ConnectX-8): with 1 as a device of its own, `mlx5_0_dma`, in place of `mlx5_0`; with 2 beside it (one \
+               fused device then takes `mlx5_0_dma` alone); with 0 as any other adapter.",
     }
     /// Which entry of its GID table each RoCE device uses.
     gid_index: GidIndices {
@@ -508,9 +508,9 @@ options! {
     shared_receives: Option<bool> {
         variables: [variable("RAILWEAVE_SRQ", "auto, 0 or 1", "auto", rdma::switch_or_auto)],
         default: None, "auto (with several lanes)",
-        help: "RDMA only: whether the lanes of a rail share one receive queue, where the adapter has such queues: `auto` where \
-               there are several lanes, 1 always, 0 never. A lane with a queue of its own costs more memory beside others, and \
-               alone it notices sooner when the adapter gives it up.",
+        help: "RDMA only: whether the lanes of a rail share one receive queue, where the adapter has such queues: \
+               `auto` where there are several lanes, 1 always, 0 never. A lane with a queue of its own costs more memory \
+               beside others, and alone it notices sooner when the adapter gives it up.",
     }
     /// Whether adaptive routing may change the order of packets.
     adaptive_routing: AdaptiveRouting {

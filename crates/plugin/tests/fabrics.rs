@@ -332,7 +332,8 @@ fn lanes_of_job(plugin: &railweave_host::Plugin, class: Option<i32>, device: i32
 
 #[test]
 fn a_traffic_class_of_the_environment_chooses_no_service_level() {
-    // The settings, the job's traffic class, and the service levels of InfiniBand and traffic classes of RoCE that follow.
+    // The settings, the job's traffic class, and the service levels of InfiniBand and traffic classes of RoCE that
+    // follow.
     let cases: [(Settings, Option<i32>, u8, u8); 7] = [
         (&[], None, 0, 0),
         (&[("NCCL_IB_TC", "106")], None, 0, 106),

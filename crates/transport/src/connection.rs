@@ -23,7 +23,8 @@ pub struct ConnectionConfig {
     /// Messages above this many bytes go as plain writes, then a write-with-immediate that carries only the record
     /// (`NCCL_IB_AR_THRESHOLD`); None for never.
     pub adaptive_routing_above: Option<u64>,
-    /// Traffic class of every packet as NCCL asks for it, None for the default. What the user sets is the fabrics' business.
+    /// Traffic class of every packet as NCCL asks for it, None for the default. What the user sets is the fabrics'
+    /// business.
     pub traffic_class: Option<u8>,
 }
 

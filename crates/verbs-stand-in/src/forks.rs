@@ -1,5 +1,5 @@
-//! Registered pages and forked children, as on kernels that do not copy pinned pages at a fork (before 5.12): the library
-//! then marks every page of a registered range MADV_DONTFORK, with whatever else lies on it (rdma-core,
+//! Registered pages and forked children, as on kernels that do not copy pinned pages at a fork (before 5.12): the
+//! library then marks every page of a registered range MADV_DONTFORK, with whatever else lies on it (rdma-core,
 //! libibverbs/memory.c, ibv_dontfork_range).
 
 use std::collections::BTreeMap;

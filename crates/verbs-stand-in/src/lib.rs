@@ -60,8 +60,8 @@
 //! means): what is rounded up, refused, ignored or left unsaid. Without a name a device has that of the variable
 //! `RAILWEAVE_TEST_PROFILE`, and without that the profile `plain`: no adapter, but a strict one.
 //!
-//! Functions that an older library has not are left out by [`build_without`]. The same file stands in libmlx5's place too, for the
-//! three functions of Data Direct: devices whose vendor is 0x15b3 are its own.
+//! Functions that an older library has not are left out by [`build_without`]. The same file stands in libmlx5's place
+//! too, for the three functions of Data Direct: devices whose vendor is 0x15b3 are its own.
 
 mod complaints;
 mod completions;

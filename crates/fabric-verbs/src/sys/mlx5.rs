@@ -35,8 +35,8 @@ impl Mlx5Functions {
     /// When there is no such library, or one from before Data Direct.
     pub fn load(name: &str) -> Result<Self, LibraryError> {
         let library = Loaded::open(&[name])?;
-        // SAFETY: a function of this name and version has this type in every libmlx5 (rdma-core, providers/mlx5/mlx5dv.h and
-        // libmlx5.map).
+        // SAFETY: a function of this name and version has this type in every libmlx5 (rdma-core,
+        // providers/mlx5/mlx5dv.h and libmlx5.map).
         unsafe {
             Ok(Self {
                 is_supported: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut Device) -> bool>(
