@@ -7,7 +7,7 @@ use std::fs;
 use std::process::{Command, ExitCode};
 
 /// Those tests.
-const TESTS: [&str; 6] = ["threads", "connections", "hostile", "embedding", "peers", "paths"];
+const TESTS: [&str; 7] = ["threads", "connections", "hostile", "floods", "embedding", "peers", "paths"];
 
 /// One part: its name, what it is for, and what it does.
 struct Part {
@@ -110,10 +110,19 @@ fn table() -> Result<(), String> {
     if path.exists() {
         fs::remove_file(&path).map_err(cannot)?;
     }
-    let mut command = tests(&["hostile"]);
-    command.env("RAILWEAVE_TEST_TABLE", &path);
-    run_command(command)?;
-    let rows = fs::read_to_string(&path).map_err(cannot)?;
-    println!("| what it does | what is logged | memory at most | closed after |\n|---|---|---|---|\n{rows}");
+    for (test, columns) in [
+        ("hostile", &["what it does", "what is logged", "memory at most", "closed after"][..]),
+        (
+            "floods",
+            &["flood", "control thread", "memory", "descriptors", "honest connect", "longest pause", "lines a minute"],
+        ),
+    ] {
+        let mut command = tests(&[test]);
+        command.env("RAILWEAVE_TEST_TABLE", &path);
+        run_command(command)?;
+        let rows = fs::read_to_string(&path).map_err(cannot)?;
+        println!("| {} |\n|{}\n{rows}", columns.join(" | "), "---|".repeat(columns.len()));
+        fs::remove_file(&path).map_err(cannot)?;
+    }
     Ok(())
 }

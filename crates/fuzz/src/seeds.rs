@@ -88,7 +88,7 @@ fn wire() -> Vec<(&'static str, Vec<u8>)> {
         Message::Pong,
     ];
     let frames: Vec<u8> = messages.into_iter().flat_map(|message| Frame { connection: 42, message }.encode()).collect();
-    let lane = Preface::Lane(LanePreface { token: Token([8; 16]), rail: 1, lane: 15 });
+    let lane = Preface::Lane(LanePreface { token: Token([8; 16]), rail: 1, lane: 15, proof: [0; 14] });
     let write =
         WriteFrame { immediate: Some(0xa1b2_c3d4), wants_acknowledgement: true, length: 5, key: 0x33, address: 0x5566 };
     vec![

@@ -238,9 +238,10 @@ options! {
         ],
         default: None, "none: any process may connect",
         help: "A file with a secret of 16 to 4096 bytes, the same on every host: 32 random ones, as from \
-               `head -c 32 /dev/urandom`, because words can be guessed from one recorded handshake. Processes then prove to \
-               each other that they have it, and one that has not gets no further. Only the user who runs the job may have \
-               access to it (mode 0600 or 0400). Data is neither encrypted nor signed.",
+               `head -c 32 /dev/urandom`, not words, because a process that dials an address proves first, and words can be \
+               guessed from that. Processes then prove to each other that they have it, and one that has not gets no \
+               further. Only the user who runs the job may have access to it (mode 0600 or 0400). Data is neither encrypted \
+               nor signed: who can change packets between the hosts can change what the job sends.",
     }
     /// How long one step of the handshake may take: 100 ms to 3600 s.
     handshake_timeout: Duration {

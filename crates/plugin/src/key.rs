@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use hmac::{Hmac, KeyInit, Mac};
-use railweave_transport::Error;
+use railweave_transport::{Error, LANE_PROOF_BYTES, LanePreface, Token};
 use sha2::Sha256;
 
 const SHORTEST: usize = 16;
@@ -80,6 +80,25 @@ impl Key {
     /// What `prover` must send.
     pub(crate) fn expected(&self, prover: Prover, opener_hello: &[u8], acceptor_hello: &[u8]) -> ExpectedProof {
         ExpectedProof(self.mac(prover, opener_hello, acceptor_hello))
+    }
+
+    /// What whoever dials a lane presents with its token.
+    pub(crate) fn lane_proof(&self, token: Token, rail: u8, lane: u8) -> [u8; LANE_PROOF_BYTES] {
+        let mac = self.lane_mac(token, rail, lane).finalize().into_bytes();
+        std::array::from_fn(|at| mac[at])
+    }
+
+    /// Whether a lane's dialer has the key. Takes the same time whatever is wrong with the proof.
+    pub(crate) fn is_lane(&self, lane: &LanePreface) -> bool {
+        self.lane_mac(lane.token, lane.rail, lane.lane).verify_truncated_left(&lane.proof).is_ok()
+    }
+
+    fn lane_mac(&self, token: Token, rail: u8, lane: u8) -> Hmac<Sha256> {
+        let mut mac = self.0.clone();
+        mac.update(b"railweave lane 1");
+        mac.update(&token.0);
+        mac.update(&[rail, lane]);
+        mac
     }
 
     fn mac(&self, prover: Prover, opener_hello: &[u8], acceptor_hello: &[u8]) -> Hmac<Sha256> {
@@ -161,6 +180,20 @@ mod tests {
         assert!(!key.expected(Prover::Opener, b"one", b"tw2").is(&proof), "another session");
         assert!(!key.expected(Prover::Opener, b"onet", b"wo").is(&proof), "the same bytes, cut elsewhere");
         assert!(!other.expected(Prover::Opener, b"one", b"two").is(&proof), "another key");
+    }
+
+    #[test]
+    fn a_lane_is_proved_for_itself_alone() {
+        let key = Key::read(&file("lane", &[7; 32], 0o600)).unwrap();
+        let other = Key::read(&file("other-lane", &[8; 32], 0o600)).unwrap();
+        let token = Token([1; 16]);
+        let lane = LanePreface { token, rail: 2, lane: 3, proof: key.lane_proof(token, 2, 3) };
+        assert!(key.is_lane(&lane));
+        assert!(!key.is_lane(&LanePreface { lane: 4, ..lane }), "another lane");
+        assert!(!key.is_lane(&LanePreface { rail: 3, ..lane }), "another rail");
+        assert!(!key.is_lane(&LanePreface { token: Token([2; 16]), ..lane }), "another connection");
+        assert!(!key.is_lane(&LanePreface { proof: [0; LANE_PROOF_BYTES], ..lane }), "none");
+        assert!(!other.is_lane(&lane), "another key");
     }
 
     #[test]

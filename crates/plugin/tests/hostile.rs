@@ -132,17 +132,20 @@ fn drip(socket: &mut TcpStream, bytes: &[u8]) {
 
 const KEY: &[u8] = b"a key of some length";
 
-/// Shakes hands as a peer that has the key, which is welcome; then says the very same again on another socket.
-fn replay(site: &Site<'_>) -> Vec<TcpStream> {
-    let mut peer = Stranger::dial(site.handle);
+/// Shakes hands as a peer that has the key; also what it said.
+fn proved(handle: &HandleBytes) -> (Stranger, Vec<u8>) {
+    let mut peer = Stranger::dial(handle);
     let mut said = Preface::Session.encode().to_vec();
+    peer.write(&said);
+    let Message::Hello(theirs) = peer.receive() else { panic!("HELLO comes first") };
     let Message::Hello(ours) = peer.hello((1, 1)) else { unreachable!("it makes a HELLO") };
     let mut hello = Hello::decode(&ours).expect("its own HELLO");
     hello.features = Hello::KEYED;
+    hello.network = Hello::decode(&theirs).expect("a HELLO").network;
     let ours = hello.encode();
-    said.extend(Frame { connection: 0, message: Message::Hello(ours.clone()) }.encode());
-    peer.write(&said);
-    let Message::Hello(theirs) = peer.receive() else { panic!("HELLO comes first") };
+    let frame = Frame { connection: 0, message: Message::Hello(ours.clone()) }.encode();
+    peer.write(&frame);
+    said.extend(frame);
     // docs/wire.md, PROOF: the opener is 1, and its HELLO comes first.
     let mut mac = Hmac::<Sha256>::new_from_slice(KEY).expect("a key of any length");
     mac.update(b"railweave proof 1\x01");
@@ -154,6 +157,12 @@ fn replay(site: &Site<'_>) -> Vec<TcpStream> {
     peer.write(&proof);
     said.extend(proof);
     assert!(matches!(peer.receive(), Message::Proof(_)));
+    (peer, said)
+}
+
+/// Shakes hands as a peer that has the key, which is welcome; then says the very same again on another socket.
+fn replay(site: &Site<'_>) -> Vec<TcpStream> {
+    let (mut peer, mut said) = proved(site.handle);
     let offer = Frame { connection: 1, message: offer_for_nobody() }.encode();
     peer.write(&offer);
     said.extend(offer);
@@ -321,7 +330,7 @@ const CASES: &[Case] = &[
         keyed: false,
         act: |site| {
             let mut socket = site.dial();
-            let lane = LanePreface { token: Token([7; 16]), rail: 0, lane: 0 };
+            let lane = LanePreface { token: Token([7; 16]), rail: 0, lane: 0, proof: [0; 14] };
             socket.write_all(&Preface::Lane(lane).encode()).expect("the first bytes are taken");
             vec![socket]
         },
@@ -524,6 +533,47 @@ fn whatever_a_stranger_does_is_one_line_little_memory_and_over_and_nobody_else_n
             tell(case, lines.first(), most, freed);
         },
     );
+}
+
+/// A socket that presents itself as the one lane of a connection, without a key; what is answered.
+fn answer_to_lane(handle: &HandleBytes, token: Token) -> Vec<u8> {
+    let mut socket = Stranger::dial(handle).socket;
+    let lane = LanePreface { token, rail: 0, lane: 0, proof: [0; 14] };
+    socket.write_all(&Preface::Lane(lane).encode()).expect("the first bytes are taken");
+    let mut answer = Vec::new();
+    let _ = socket.read_to_end(&mut answer);
+    answer
+}
+
+#[test]
+fn a_lane_that_is_not_awaited_or_is_there_already_hears_nothing() {
+    common::alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let (_listening, handle) = listen(&net, 0);
+        let mut stranger = Stranger::dial(&handle);
+        stranger.shake_hands();
+        let token = stranger.offer(1);
+        assert_eq!(answer_to_lane(&handle, token), b"", "LANES has not come");
+        stranger.lanes(1);
+        let _lane = stranger.lane(token);
+        assert_eq!(answer_to_lane(&handle, token), b"", "it is there");
+        let lines = common::warnings_with(&["lane 0 of rail 0 was refused"]);
+        assert_eq!((lines.len(), warnings().len()), (2, 2), "{:?}", warnings());
+    });
+}
+
+#[test]
+fn with_a_key_a_token_that_was_overheard_is_not_enough_for_a_lane() {
+    let key = key_file();
+    common::alone(&[TWO_RAILS, ("RAILWEAVE_KEY_FILE", &key)], || {
+        let (_plugin, net) = start();
+        let (_listening, handle) = listen(&net, 0);
+        let (mut peer, _) = proved(&handle);
+        let token = peer.offer(1);
+        peer.lanes(1);
+        assert_eq!(answer_to_lane(&handle, token), b"");
+        assert_eq!(common::warnings_with(&["without the proof that it has the key"]).len(), 1);
+    });
 }
 
 /// Adds the case's row to the table that RAILWEAVE_TEST_TABLE names.

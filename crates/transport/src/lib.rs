@@ -42,8 +42,8 @@ pub use handshake::{Action, Dial, HandshakePort, Token};
 pub use hello::{Hello, HelloError, MAX_HELLO_BYTES, ProcessId};
 pub use immediate::{Immediate, ImmediateLayout};
 pub use message::{
-    FRAME_HEADER_BYTES, Frame, FrameHeader, LanePreface, Lanes, MAX_FRAME_BYTES, Message, Offer, PREFACE_BYTES,
-    PortOffer, Preface, RailAnswer, RailLanes,
+    FRAME_HEADER_BYTES, Frame, FrameHeader, LANE_PROOF_BYTES, LanePreface, Lanes, MAX_FRAME_BYTES, Message, Offer,
+    PREFACE_BYTES, PortOffer, Preface, RailAnswer, RailLanes,
 };
 #[cfg(feature = "plants")]
 pub use plant::{Plant, set_plant};

@@ -22,6 +22,9 @@ pub const MAX_FRAME_BYTES: usize = 16 * 1024;
 /// Bytes of the preface that opens every control socket.
 pub const PREFACE_BYTES: usize = 40;
 
+/// Bytes of the proof in a lane's preface.
+pub const LANE_PROOF_BYTES: usize = 14;
+
 /// The first bytes on a socket to the control port: what it will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preface {
@@ -34,12 +37,14 @@ pub enum Preface {
 /// Which lane a socket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LanePreface {
-    /// Proves that the dialer has the connection's ANSWER.
+    /// Says that the dialer has the connection's ANSWER.
     pub token: Token,
     /// The rail.
     pub rail: u8,
     /// The lane.
     pub lane: u8,
+    /// Where both ends have a key: that the dialer has it, too; else zero. The token alone crosses the network in clear.
+    pub proof: [u8; LANE_PROOF_BYTES],
 }
 
 impl Preface {
@@ -49,7 +54,7 @@ impl Preface {
         out.u32(PREFACE_MAGIC).u16(crate::PROTOCOL_VERSION);
         match self {
             Self::Session => out.u16(1),
-            Self::Lane(lane) => out.u16(2).put(&lane.token.0).u8(lane.rail).u8(lane.lane),
+            Self::Lane(lane) => out.u16(2).put(&lane.token.0).u8(lane.rail).u8(lane.lane).put(&lane.proof),
         };
         let mut bytes = [0; PREFACE_BYTES];
         bytes[..out.bytes.len()].copy_from_slice(&out.bytes);
@@ -75,9 +80,9 @@ impl Preface {
         match reader.u16()? {
             1 => Ok(Self::Session),
             2 if version == crate::PROTOCOL_VERSION => {
-                let lane = LanePreface { token: Token(reader.array()?), rail: reader.u8()?, lane: reader.u8()? };
-                reader.zeros(PREFACE_BYTES - 26)?;
-                Ok(Self::Lane(lane))
+                let token = Token(reader.array()?);
+                let (rail, lane, proof) = (reader.u8()?, reader.u8()?, reader.array()?);
+                Ok(Self::Lane(LanePreface { token, rail, lane, proof }))
             }
             2 => Err(DecodeError::Value {
                 what: "the preface's protocol version",
@@ -601,7 +606,8 @@ mod tests {
 
     #[test]
     fn prefaces_come_out_as_they_went_in() {
-        let lane = Preface::Lane(LanePreface { token: Token([8; 16]), rail: 1, lane: 15 });
+        let lane =
+            Preface::Lane(LanePreface { token: Token([8; 16]), rail: 1, lane: 15, proof: [4; LANE_PROOF_BYTES] });
         for preface in [Preface::Session, lane] {
             assert_eq!(Preface::decode(&preface.encode()), Ok(preface));
         }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use mio::Token as PollToken;
 use mio::net::TcpStream;
-use railweave_transport::{Dial, LanePreface, PREFACE_BYTES, Preface};
+use railweave_transport::{Dial, LANE_PROOF_BYTES, LanePreface, PREFACE_BYTES, Preface};
 
 use super::Route;
 use super::heartbeat::Heartbeat;
@@ -30,6 +30,7 @@ pub(super) struct LaneDial {
     stream: Stream,
     route: Route,
     dial: Dial,
+    proof: [u8; LANE_PROOF_BYTES],
     remote: SocketAddr,
     presented: bool,
     pub(super) deadline_ns: u64,
@@ -75,7 +76,8 @@ impl Thread {
                 inbound.stream.consume(PREFACE_BYTES);
                 let heartbeat = Heartbeat::new(self.peer_timeout, self.now_ns());
                 let now = self.now_ns();
-                let session = Session::new(inbound.stream, inbound.address, now, self.deadline_ns(), heartbeat);
+                let session =
+                    Box::new(Session::new(inbound.stream, inbound.address, now, self.deadline_ns(), heartbeat));
                 self.begin_session(token, session);
             }
             Ok(Preface::Lane(lane)) => self.accept_lane(inbound, lane),
@@ -107,6 +109,9 @@ impl Thread {
         let Some(route) = self.lanes.get(&lane.token).copied() else {
             return self.stranger(Kind::Lane, address, "presented a token that no connection here awaits");
         };
+        if !self.key.as_ref().map_or(lane.proof == [0; LANE_PROOF_BYTES], |key| key.is_lane(&lane)) {
+            return self.stranger(Kind::Lane, address, "presented a token without the proof that it has the key, too");
+        }
         let refused = |reason| format!("lane {} of rail {} was refused: {reason}", lane.lane, lane.rail);
         match self.with_handshake(route, |handshake| handshake.awaits_lane(lane.rail, lane.lane)) {
             Some(Ok(())) => {}
@@ -139,7 +144,8 @@ impl Thread {
         let token = self.fresh_token();
         stream.register(self.registry(), PollToken(token)).map_err(refused)?;
         let deadline_ns = self.deadline_ns();
-        let entry = LaneDial { stream, route, dial, remote, presented: false, deadline_ns };
+        let proof = self.key.as_ref().map(|key| key.lane_proof(dial.token, dial.rail, dial.lane)).unwrap_or_default();
+        let entry = LaneDial { stream, route, dial, proof, remote, presented: false, deadline_ns };
         self.entries.insert(token, Entry::LaneDial(entry));
         self.touch(token);
         Ok(())
@@ -181,7 +187,8 @@ impl LaneDial {
             if !self.stream.is_connected().map_err(broken)? {
                 return Ok(false);
             }
-            let lane = LanePreface { token: self.dial.token, rail: self.dial.rail, lane: self.dial.lane };
+            let Dial { token, rail, lane, .. } = self.dial;
+            let lane = LanePreface { token, rail, lane, proof: self.proof };
             self.stream.send(&Preface::Lane(lane).encode()).map_err(broken)?;
             self.presented = true;
         }

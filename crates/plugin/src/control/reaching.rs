@@ -76,7 +76,7 @@ impl Thread {
                 Ok(stream) => {
                     let now = self.now_ns();
                     let heartbeat = Heartbeat::new(self.peer_timeout, now);
-                    let mut session = Session::new(stream, address, now, deadline_ns, heartbeat);
+                    let mut session = Box::new(Session::new(stream, address, now, deadline_ns, heartbeat));
                     session.wanted = Some(process);
                     reaching.session = token;
                     self.reaching.insert(process, reaching);

@@ -191,7 +191,7 @@ impl Session {
 
 impl Thread {
     /// Sends what comes first on a session, and keeps it.
-    pub(super) fn begin_session(&mut self, token: usize, mut session: Session) {
+    pub(super) fn begin_session(&mut self, token: usize, mut session: Box<Session>) {
         let mut hello = self.hello.clone();
         hello.nonce = random();
         hello.wanted = session.wanted.unwrap_or_default();
@@ -209,7 +209,7 @@ impl Thread {
     }
 
     /// Reads and writes what a session has.
-    pub(super) fn handle_session(&mut self, token: usize, mut session: Session) {
+    pub(super) fn handle_session(&mut self, token: usize, mut session: Box<Session>) {
         match session.stream.is_connected() {
             Ok(true) => {}
             Ok(false) => {
@@ -290,7 +290,7 @@ impl Thread {
     }
 
     /// Closes a session on which nothing is read any more, once what is left has gone out.
-    fn close_when_sent(&mut self, token: usize, session: Session) {
+    fn close_when_sent(&mut self, token: usize, session: Box<Session>) {
         if session.stream.has_unsent() {
             self.entries.insert(token, Entry::Session(session));
         } else {
@@ -299,12 +299,12 @@ impl Thread {
     }
 
     /// Closes a session that others wait for the place of.
-    pub(super) fn session_makes_place(&mut self, token: usize, session: Session, others: usize) {
+    pub(super) fn session_makes_place(&mut self, token: usize, session: Box<Session>, others: usize) {
         let text = format!("has no connection, as {others} others, while more wait");
         self.session_is_refused(token, session, Kind::Hello, &text);
     }
 
-    fn session_is_refused(&mut self, token: usize, session: Session, kind: Kind, what: &str) {
+    fn session_is_refused(&mut self, token: usize, session: Box<Session>, kind: Kind, what: &str) {
         let now = self.now_ns();
         self.strangers.report(now, kind, &format!("{} {what}; its session was closed", session.peer_name()));
         self.session_over(token, session, what);
@@ -382,7 +382,7 @@ impl Thread {
                         self.session_refused(process, &format!("{address}: {text}"), wrong_process);
                     }
                     None => {
-                        self.strangers.report(now, Kind::Hello, &format!("{address}: {text}; its session was refused"))
+                        self.strangers.report(now, Kind::Hello, &format!("{address}: {text}; its session was refused"));
                     }
                 }
                 // Our HELLO is on its way: the peer names the difference itself.
@@ -433,7 +433,7 @@ impl Thread {
     }
 
     /// A session ended: with it all that is being set up, and, unless its data says so first, all that is open.
-    fn session_over(&mut self, token: usize, mut session: Session, why: &str) {
+    fn session_over(&mut self, token: usize, mut session: Box<Session>, why: &str) {
         session.stream.deregister(self.registry());
         let peer = session.peer_name();
         if let Some(process) = session.wanted {
@@ -467,7 +467,7 @@ impl Thread {
     }
 
     /// The time has come for something of a session.
-    pub(super) fn session_deadline(&mut self, token: usize, mut session: Session, now_ns: u64) {
+    pub(super) fn session_deadline(&mut self, token: usize, mut session: Box<Session>, now_ns: u64) {
         match session.stage {
             Stage::Hello { deadline_ns } | Stage::Proof { deadline_ns, .. } if deadline_ns <= now_ns => {
                 if session.wanted.is_none() {

@@ -53,7 +53,7 @@ pub(super) enum Entry {
     /// Accepted; has not said what it is.
     Inbound(Inbound),
     /// A session, up or being shaken hands on.
-    Session(Session),
+    Session(Box<Session>),
     /// A lane that this side dials.
     LaneDial(LaneDial),
 }

@@ -155,7 +155,7 @@ impl Stranger {
     /// Brings the one lane of the offered rail.
     pub(crate) fn lane(&self, token: Token) -> TcpStream {
         let mut socket = TcpStream::connect((Ipv4Addr::LOCALHOST, self.handle.control_port)).expect("a lane connects");
-        let preface = Preface::Lane(LanePreface { token, rail: 0, lane: 0 });
+        let preface = Preface::Lane(LanePreface { token, rail: 0, lane: 0, proof: [0; 14] });
         socket.write_all(&preface.encode()).expect("the control port reads");
         let mut taken = [0; 8];
         socket.set_read_timeout(Some(railweave_patience::LIMIT)).expect("a timeout can be set");
