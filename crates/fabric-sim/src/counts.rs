@@ -26,6 +26,8 @@ seen! {
     LateCompletion = "fault", "a completion held back";
     ShortPoll = "fault", "a poll that reported less than there was";
     AckPutOff = "fault", "acknowledgements put off until the next call";
+    AckRefused = "fault", "an acknowledgement that did not leave when it was to";
+    Silence = "fault", "an application that makes no call for long";
     SlowControl = "fault", "a control message held back";
     RailNotOpened = "fault", "a rail dropped in the handshake";
     RailDiedSilent = "fault", "a rail died silently";
@@ -59,6 +61,7 @@ seen! {
     FlushNothing = "path", "a flush with nothing to do";
     RingWrapped = "path", "the CTS ring went round";
     CtsSplit = "path", "CTS entries round the ring's end";
+    Settled = "path", "the control thread sends what an end owes";
     SlotsWrapped = "path", "slots used again";
     Reregistered = "path", "memory registered anew";
     LeakProbe = "path", "a leak probe of all slots and requests";

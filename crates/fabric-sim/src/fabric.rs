@@ -226,8 +226,12 @@ impl Rail for SimRail {
         self.world.lock().poll_end(self.end, most, reports) > 0
     }
 
+    fn owes(&self) -> bool {
+        self.world.lock().owes(self.end)
+    }
+
     fn acknowledge(&mut self) -> bool {
-        self.world.lock().acknowledge(self.end)
+        self.world.lock().acknowledge_alone(self.end)
     }
 
     fn describe(&self) -> String {

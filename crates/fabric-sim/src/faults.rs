@@ -2,6 +2,12 @@
 
 use crate::Chance;
 
+/// What an end owes leaves without any call of its application within this time (docs/wire.md).
+const PROMISE_NS: u64 = 1_000_000;
+
+/// The control thread looks so often what is owed.
+pub(crate) const LOOK_NS: u64 = 400_000;
+
 /// The faults of one seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults {
@@ -37,6 +43,14 @@ pub struct Faults {
     pub poll_short_permille: u32,
     /// Where the receiver's processor places what arrives, it puts acknowledgements off until its next call.
     pub acks_put_off: bool,
+    /// Of 1000 calls that are to send acknowledgements which were put off, how many send nothing, as with a full kernel.
+    pub ack_refused_permille: u32,
+    /// Longest time for which they go on to send nothing.
+    pub ack_refused_ns: u64,
+    /// Of 1000 turns of an application, after how many it makes no call on that connection for long. Also before it closes.
+    pub silence_permille: u32,
+    /// Longest time for which it makes none.
+    pub silence_ns: u64,
     /// One-way delay of the control session.
     pub session_delay_ns: u64,
     /// Most that is added to it, for each message.
@@ -105,6 +119,10 @@ impl Faults {
             completion_burst_ns: 0,
             poll_short_permille: 0,
             acks_put_off: false,
+            ack_refused_permille: 0,
+            ack_refused_ns: 0,
+            silence_permille: 0,
+            silence_ns: 0,
             session_delay_ns: 20_000,
             session_jitter_ns: 0,
             open_fails_permille: 0,
@@ -148,6 +166,10 @@ impl Faults {
             completion_burst_ns,
             poll_short_permille,
             acks_put_off: chance.permille(500),
+            ack_refused_permille: 0,
+            ack_refused_ns: 0,
+            silence_permille: 0,
+            silence_ns: 0,
             session_delay_ns: chance.pick(&[5_000, 30_000, 300_000]),
             session_jitter_ns,
             open_fails_permille: if chance.permille(100) { 200 } else { 0 },
@@ -158,10 +180,36 @@ impl Faults {
         }
     }
 
+    /// Adds applications that fall silent, and acknowledgements that do not leave, each to half of the seeds. After the peer's
+    /// goodbye a two-sided connection ends with the peer's end, so there a silence is shorter than that takes.
+    pub(crate) fn add_silence(&mut self, chance: &mut Chance, one_sided: bool) {
+        if chance.permille(500) {
+            self.silence_permille = chance.pick(&[5, 50]);
+            self.silence_ns = if one_sided { chance.pick(&[500_000, 2_500_000, 12_000_000]) } else { 2_500_000 };
+        }
+        if chance.permille(500) {
+            self.ack_refused_permille = chance.pick(&[100, 500]);
+            self.ack_refused_ns = 300_000;
+        }
+    }
+
+    /// For so long after it was put off an acknowledgement may be on this side.
+    pub(crate) fn promise_ns(&self) -> u64 {
+        // The control thread tries again at its next look.
+        PROMISE_NS + if self.ack_refused_permille > 0 { self.ack_refused_ns + LOOK_NS } else { 0 }
+    }
+
     /// Within this time of virtual nanoseconds every request at a live process ends, in one way or another, once
-    /// something that it needs is dead: retries, the peer's giving up, its goodbye, the grace, and the time to notice.
+    /// something that it needs is dead: retries, the peer's giving up, its goodbye, the grace, the time to notice, and silences.
     pub fn death_limit_ns(&self) -> u64 {
         let session_ns = self.session_delay_ns + self.session_jitter_ns;
-        3 * self.retry_ns + self.detect_ns + self.grace_ns + 2 * session_ns + 10 * self.stall_ns + 8_000_000
+        let silences_ns = 4 * self.silence_ns;
+        3 * self.retry_ns
+            + self.detect_ns
+            + self.grace_ns
+            + 2 * session_ns
+            + 10 * self.stall_ns
+            + silences_ns
+            + 8_000_000
     }
 }

@@ -35,6 +35,8 @@ pub(crate) enum Kind {
     Gone,
     Death,
     LinkLost,
+    Settle,
+    Silent,
     Sabotage,
     Violation,
 }
@@ -110,6 +112,8 @@ impl fmt::Display for Event {
             Kind::Close => write!(out, "close"),
             Kind::Gone => write!(out, "gone"),
             Kind::Death => write!(out, "DEATH {a}"),
+            Kind::Settle => write!(out, "settle: {}", if a == 1 { "all is sent" } else { "not all" }),
+            Kind::Silent => write!(out, "silent until {}.{:03}", a / 1000, a % 1000),
             Kind::LinkLost => write!(out, "link declared lost"),
             Kind::Sabotage => write!(out, "breaks the contract ({a})"),
             Kind::Violation => write!(out, "VIOLATION"),

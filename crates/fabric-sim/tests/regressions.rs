@@ -23,7 +23,7 @@ fn ports_of_different_longest_writes_carry_long_messages() {
     let message = Outgoing { address: source.region.address(), size: SIZE as u64, tag: 0, keys: &source.keys };
     let send = sender.isend(&message).unwrap().expect("the message fits into the queues");
     world.advance(10_000_000);
-    assert_eq!(receiver.test(receive, false).unwrap(), Some(&[SIZE as u64][..]));
+    assert_eq!(receiver.test(receive).unwrap(), Some(&[SIZE as u64][..]));
     assert_eq!(sender.test(send).unwrap(), Some(SIZE as u64));
     let mut arrived = vec![0; SIZE];
     target.region.read(0, &mut arrived);
@@ -54,7 +54,7 @@ fn entries_of_open_receives_are_never_written_over() {
     };
     for request in open.drain(..40) {
         send(&mut sender, 0);
-        assert_eq!(receiver.test(request, false).unwrap(), Some(&[8][..]));
+        assert_eq!(receiver.test(request).unwrap(), Some(&[8][..]));
     }
     // Groups of eight until the ring is full: 216 entries of open receives are left, 37 groups fit beside them.
     let mut groups = Vec::new();
@@ -67,12 +67,12 @@ fn entries_of_open_receives_are_never_written_over() {
     assert_eq!(groups.len(), 37, "(512 - 216) / 8");
     for request in open {
         send(&mut sender, 0);
-        assert_eq!(receiver.test(request, false).unwrap(), Some(&[8][..]));
+        assert_eq!(receiver.test(request).unwrap(), Some(&[8][..]));
     }
     for request in groups {
         let sends: Vec<_> = (0..8).map(|tag| sender.isend(&message(tag)).unwrap().expect("a group is open")).collect();
         world.advance(10_000);
-        assert_eq!(receiver.test(request, false).unwrap(), Some(&[8; 8][..]));
+        assert_eq!(receiver.test(request).unwrap(), Some(&[8; 8][..]));
         assert!(sends.into_iter().all(|request| sender.test(request).unwrap() == Some(8)));
     }
 }
@@ -100,11 +100,11 @@ fn a_broken_rail_that_has_not_said_why_does_not_loop() {
     let last = receiver.irecv(&[buffer], false).unwrap().expect("there is a slot");
     world.advance(200_000);
     for request in requests {
-        let mut done = receiver.test(request, false).unwrap().is_some();
+        let mut done = receiver.test(request).unwrap().is_some();
         while !done {
-            done = receiver.test(request, false).unwrap().is_some();
+            done = receiver.test(request).unwrap().is_some();
         }
     }
     world.advance(2 * late);
-    assert!(receiver.test(last, false).is_err());
+    assert!(receiver.test(last).is_err());
 }

@@ -168,12 +168,22 @@ impl Lane {
         }
     }
 
-    /// Sends the acknowledgements that are owed; whether none is left.
+    /// Whether the kernel does not have all that the peer may be waiting for.
+    pub(crate) fn owes(&self) -> bool {
+        match self.state {
+            State::Open => self.outgoing.wants_to_send(),
+            // What was posted fails; the next poll says so.
+            State::Closed => self.outgoing.owes(),
+            State::Failed(_) => false,
+        }
+    }
+
+    /// Sends what is owed; whether nothing is left.
     pub(crate) fn acknowledge(&mut self, keys: &KeyTable) -> bool {
-        if self.outgoing.owes() {
+        if self.owes() {
             self.send(keys, POLL_SENDS);
         }
-        self.is_failed() || !self.outgoing.owes()
+        !self.owes()
     }
 
     /// Reports what is complete, and at the very end the failure, once; at most `most`. Answers how many.

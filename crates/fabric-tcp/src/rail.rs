@@ -89,6 +89,10 @@ impl Rail for TcpRail {
         count > 0
     }
 
+    fn owes(&self) -> bool {
+        self.lanes.iter().any(Lane::owes)
+    }
+
     fn acknowledge(&mut self) -> bool {
         self.lanes.iter_mut().fold(true, |all, lane| lane.acknowledge(&self.keys) & all)
     }

@@ -286,10 +286,15 @@ pub trait Rail: Send + 'static {
         most - places.free.len()
     }
 
-    /// Sends what this end owes the peer for what it has reported: a poll may put that off until the next call, so that it
-    /// can travel with what is posted then. True when nothing is owed any more. A caller that may stop polling calls this
-    /// until it is true; else the peer might wait for ever. Where the peer's processor has no part in a write, nothing is
-    /// ever owed.
+    /// Whether the peer may be waiting for what this end has not sent: acknowledgements of what was reported, which a poll may
+    /// put off until the next call, so that they can travel with what is posted then; and writes that were posted when the way
+    /// was full. Where the peer's processor has no part in a write, nothing is ever owed.
+    fn owes(&self) -> bool {
+        false
+    }
+
+    /// Sends what this end [owes](Self::owes). True when nothing is owed any more. A caller that may stop polling calls this
+    /// until it is true; else the peer might wait for ever.
     fn acknowledge(&mut self) -> bool {
         true
     }

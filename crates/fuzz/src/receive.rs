@@ -271,11 +271,10 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
 
     fn test(&mut self, input: &mut Input<'_>) {
         let which = usize::from(input.u8());
-        let may_owe = which & 0x40 != 0;
         let under_way: Vec<usize> =
             (0..self.receives.len()).filter(|index| self.receives[*index].request.is_some()).collect();
         if let Some(index) = self.flushes.len().checked_sub(1).filter(|_| which & 0x80 != 0) {
-            match self.connection.test(self.flushes[which % (index + 1)], may_owe) {
+            match self.connection.test(self.flushes[which % (index + 1)]) {
                 Ok(None) => {}
                 Ok(Some(sizes)) => {
                     assert!(sizes.is_empty(), "a flush has no sizes");
@@ -288,12 +287,12 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
         if under_way.is_empty() {
             let request = RecvRequest::from_index(which % RecvRequest::COUNT);
             if self.flushes.iter().all(|flush| *flush != request) {
-                assert!(self.connection.test(request, may_owe).is_err(), "a request that is not under way is an error");
+                assert!(self.connection.test(request).is_err(), "a request that is not under way is an error");
             }
             return;
         }
         let receive = &mut self.receives[under_way[which % under_way.len()]];
-        match self.connection.test(receive.request.expect("under way"), may_owe) {
+        match self.connection.test(receive.request.expect("under way")) {
             Ok(None) => {}
             Ok(Some(sizes)) => {
                 assert!(receive.heard || receive.optional, "a receive is done of which nothing was heard");

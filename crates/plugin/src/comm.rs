@@ -11,6 +11,8 @@ use crate::data_path::Calls;
 use crate::debt::Debt;
 use crate::ends::End;
 use crate::network::{Established, Registrar};
+use crate::owing::Linked;
+use crate::sync::AtomicLink;
 
 /// What a connection's memory begins with, so that a pointer that NCCL mixed up is refused.
 const MAGIC: u64 = u64::from_le_bytes(*b"RWVCOMM1");
@@ -32,6 +34,8 @@ pub(crate) struct Comm {
     /// As many as the end that has more of them needs: so the compiler knows that a slot's number is in bounds.
     requests: Box<[Request; RecvRequest::COUNT]>,
     itself: Weak<Comm>,
+    /// Its place among those that are handed to the control thread.
+    link: AtomicLink<Comm>,
 }
 
 // SAFETY: `end` is used by one thread at a time: NCCL promises that for its calls, and `debt` sees to it for what a thread
@@ -61,6 +65,7 @@ impl Comm {
             control,
             requests: requests_of(itself.as_ptr()),
             itself: itself.clone(),
+            link: AtomicLink::default(),
         });
         Arc::into_raw(comm).cast_mut().cast()
     }
@@ -94,9 +99,31 @@ impl Comm {
         std::ptr::from_ref(&self.requests[index]).cast_mut().cast()
     }
 
-    /// A share of the connection's memory, for a thread that looks after its debt.
-    pub(crate) fn share(&self) -> Option<Arc<Self>> {
-        self.itself.upgrade()
+    /// A name of the connection, for a thread that looks after its debt: it may be closed meanwhile.
+    pub(crate) fn itself(&self) -> Weak<Self> {
+        self.itself.clone()
+    }
+
+    /// The thread that uses the connection leaves it with a debt.
+    #[inline]
+    pub(crate) fn incur(&self) {
+        if self.debt.incur() {
+            self.hand_over();
+        }
+    }
+
+    /// Has the control thread look after the connection's debts from now on.
+    #[cold]
+    fn hand_over(&self) {
+        if let Some(comm) = self.itself.upgrade() {
+            self.control.look_after(comm);
+        }
+    }
+
+    /// Sends what the connection owes, if nobody else has it now; whether nothing is owed any more.
+    pub(crate) fn settle(&self) -> bool {
+        // SAFETY: the debt says that nobody else uses the connection until it is settled.
+        self.debt.settle(|| unsafe { self.end() }.is_none_or(End::acknowledge))
     }
 
     /// Closes the connection: the control thread tells the peer and sees to what is still under way.
@@ -105,7 +132,11 @@ impl Comm {
     /// The pointer must come from [`Self::into_raw`], and neither it nor its requests may be used again.
     pub(crate) unsafe fn close(pointer: *mut c_void) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { Self::from_raw(pointer) }?;
+        let comm = unsafe { Self::from_raw(pointer) }?;
+        if !comm.control.is_ours() {
+            // A forked child closes what is its parent's, whose threads were at it perhaps when it was forked.
+            return Ok(());
+        }
         // SAFETY: into_raw made it from an Arc, and NCCL's share of it ends here.
         let comm = unsafe { Arc::from_raw(pointer.cast::<Self>().cast_const()) };
         comm.debt.take_over();
@@ -115,6 +146,12 @@ impl Comm {
             comm.control.close(comm.route, end);
         }
         Ok(())
+    }
+}
+
+impl Linked for Comm {
+    fn link(&self) -> &AtomicLink<Self> {
+        &self.link
     }
 }
 

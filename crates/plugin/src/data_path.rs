@@ -151,9 +151,6 @@ pub(crate) unsafe fn iflush(
         put("iflush", "the request", request, ptr::null_mut())?;
         Comm::from_raw(comm)
     }?;
-    comm.debt.take_over();
-    // SAFETY: this is the connection's progress thread, and nobody settles the connection's debt any more.
-    let end = unsafe { comm.end() }.ok_or_else(|| closed("iflush"))?;
     let count = usize::try_from(buffers.count).unwrap_or(0).min(MAX_BUFFERS);
     if count > 0 && (buffers.data.is_null() || buffers.sizes.is_null() || buffers.memory.is_null()) {
         return Err(null("iflush", "one of the buffers' arrays"));
@@ -171,7 +168,12 @@ pub(crate) unsafe fn iflush(
     for (index, place) in all.iter_mut().enumerate().take(count) {
         *place = buffer(index)?;
     }
-    if let Flushed::Pending(flush) = end.iflush(&all[..count])? {
+    comm.debt.take_over();
+    // SAFETY: this is the connection's progress thread, and nobody settles the connection's debt any more.
+    let end = unsafe { comm.end() }.ok_or_else(|| closed("iflush"))?;
+    let flushed = end.iflush(&all[..count]);
+    debtor::leave(comm, end.owes());
+    if let Flushed::Pending(flush) = flushed? {
         // SAFETY: checked above not to be NULL, and the caller's promise.
         unsafe { request.write(comm.request(flush.index())) };
     }
@@ -230,7 +232,7 @@ where
             return Err(null("irecv", "the request"));
         }
         // SAFETY: not NULL, and the caller's promises.
-        let (optional, end) = unsafe { (take_hint(request), enter::<RecvConnection<F>>("irecv", comm)?) };
+        let optional = unsafe { take_hint(request) };
         // Each has words of its own, and a branch of its own takes fewer instructions.
         if data.is_null() {
             return Err(null("irecv", "the array of addresses"));
@@ -247,10 +249,11 @@ where
         if count != 1 {
             let buffers = Buffers { count, data, sizes, tags, memory };
             // SAFETY: the caller's promises.
-            return unsafe { irecv_group(end, comm, &buffers, optional, request) };
+            return unsafe { irecv_group::<F>(comm, &buffers, optional, request) };
         }
         // SAFETY: the caller's promises, for one entry each.
-        let buffer = unsafe { incoming("irecv", *data, *sizes, *tags, *memory)? };
+        let (buffer, end) =
+            unsafe { (incoming("irecv", *data, *sizes, *tags, *memory)?, enter::<RecvConnection<F>>("irecv", comm)?) };
         let received = end.irecv_quick(&buffer, optional);
         match received {
             Some(received) if !end.owes() => {
@@ -309,15 +312,14 @@ where
             put("test", "done", done, 0)?;
             enter::<RecvConnection<F>>("test", comm)?
         };
-        let may_owe = F::ONE_SIDED || debtor::may_owe(comm);
         if F::ONE_SIDED {
             debtor::leave(comm, false);
         }
         let arrived = match end.poll_quick(received) {
-            Ok(()) => end.take_sizes(received, may_owe),
-            Err(moved) => end.test_rest(received, may_owe, moved)?,
+            Ok(()) => Ok(end.take_sizes(received)),
+            Err(moved) => end.test_rest(received, moved),
         };
-        if let Some(arrived) = arrived {
+        let failed = if let Ok(Some(arrived)) = arrived {
             // SAFETY: checked above not to be NULL, and the caller's promises. Sizes are at most 1 GiB, which an int holds.
             unsafe {
                 done.write(1);
@@ -325,11 +327,14 @@ where
                     arrived.iter().enumerate().for_each(|(place, size)| sizes.add(place).write(*size as c_int));
                 }
             }
-        }
+            None
+        } else {
+            arrived.err()
+        };
         if !F::ONE_SIDED {
             debtor::leave(comm, end.owes());
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     })
 }
 
@@ -388,12 +393,14 @@ unsafe fn isend_rest<F: Fabric>(
 /// As for [`irecv`], where neither `request` nor an array is NULL.
 #[inline(never)]
 unsafe fn irecv_group<F: Fabric>(
-    end: &mut RecvConnection<F>,
     comm: &Comm,
     buffers: &Buffers<usize>,
     optional: bool,
     request: *mut *mut c_void,
-) -> Result<(), Error> {
+) -> Result<(), Error>
+where
+    RecvConnection<F>: Send,
+{
     let Some(count) = usize::try_from(buffers.count).ok().filter(|count| (1..=MAX_BUFFERS).contains(count)) else {
         return Err(Error::protocol(format!(
             "irecv was called with {} buffers, allowed are 1 to {MAX_BUFFERS} (maxRecvs)",
@@ -410,7 +417,10 @@ unsafe fn irecv_group<F: Fabric>(
         *place = buffer(index)?;
     }
     // SAFETY: the caller's promise.
-    unsafe { irecv_rest(end, comm, None, &all[..count], optional, request) }
+    unsafe {
+        let end = enter::<RecvConnection<F>>("irecv", comm)?;
+        irecv_rest(end, comm, None, &all[..count], optional, request)
+    }
 }
 
 /// What is left of [`irecv_on`] when it is not quick, or when it was (`received`) but there is a debt.
@@ -427,14 +437,14 @@ unsafe fn irecv_rest<F: Fabric>(
     request: *mut *mut c_void,
 ) -> Result<(), Error> {
     let received = match received {
-        Some(received) => Some(received),
-        None => end.irecv_rest(buffers, optional)?,
+        Some(received) => Ok(Some(received)),
+        None => end.irecv_rest(buffers, optional),
     };
     // A thread that has posted something posts or tests more: what it owes elsewhere may still travel with that.
-    if received.is_none() || end.owes() {
+    if !matches!(received, Ok(Some(_))) || end.owes() {
         debtor::leave(comm, end.owes());
     }
-    if let Some(received) = received {
+    if let Some(received) = received? {
         // SAFETY: the caller's promise.
         unsafe { request.write(comm.request(received.index())) };
     }

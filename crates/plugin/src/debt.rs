@@ -1,59 +1,129 @@
-//! Acknowledgements that a connection owes its peer while its thread turns to another connection.
+//! What a connection owes its peer while no call is on it: whose turn it is to send it.
 //!
 //! A receive that is done need not be acknowledged at once: its thread mostly posts the next receive, which carries the
-//! acknowledgement, and a small message's way is shorter by a system call. But the peer waits for it. So the thread
-//! remembers the connection, and its next call on the data path, whatever it is for, sends what is still owed.
+//! acknowledgement, and a small message's way is shorter by a system call. And the kernel may have no room for a CTS. But the
+//! peer waits for both, and the thread may never come back. So the connection's next call sends what is owed, or its thread's
+//! next call on any other connection (`debtor`), or the control thread within a millisecond (`control::settling`).
 //!
-//! The connection may be closed, or used by another thread, in the meantime: [`Debt`] says whose turn it is. `debtor` keeps
-//! which connection a thread has left.
+//! Each of them may come while another is at it: [`Debt`] lets in one at a time.
 
-use crate::sync::{AtomicU8, Ordering, spin_loop};
+use crate::sync::{AtomicU8, Ordering, spin_loop, yield_now};
 
-const SETTLED: u8 = 0;
-const OWED: u8 = 1;
-const SETTLING: u8 = 2;
+/// Nothing is owed, and the control thread does not know the connection. Whoever calls on it has it.
+const UNKNOWN: u8 = 0;
+/// Nothing is owed; the control thread looks at it now and then. Whoever calls on it has it.
+const SETTLED: u8 = 4;
+/// Something is owed, and nobody has the connection.
+const OWED: u8 = 5;
+/// As before, and the control thread has seen it at a look.
+const SEEN: u8 = 6;
+/// Somebody sends what is owed, and has the connection as long as that takes.
+const SETTLING: u8 = 7;
+
+/// The bits that are 0 where nothing is owed.
+const OWING: u8 = 3;
+
+/// How often to look whether a settling is over before the processor is given to others: it takes a system call.
+const SPINS: u32 = 100;
 
 /// Whose turn it is to look after a connection's debt.
 pub(crate) struct Debt {
     state: AtomicU8,
 }
 
+/// What the control thread finds at a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Nothing is owed.
+    Settled,
+    /// A debt that was not there at the look before, or that somebody sees to.
+    Fresh,
+    /// The debt of the look before.
+    Old,
+}
+
 impl Debt {
     pub(crate) fn new() -> Self {
-        Self { state: AtomicU8::new(SETTLED) }
+        Self { state: AtomicU8::new(UNKNOWN) }
     }
 
-    /// The thread that uses the connection leaves it with a debt, which it will look after.
-    pub(crate) fn incur(&self) {
-        self.state.store(OWED, Ordering::Release);
+    /// Whoever has the connection leaves it with a debt. Whether the control thread must be told of the connection.
+    pub(crate) fn incur(&self) -> bool {
+        self.state.swap(OWED, Ordering::AcqRel) == UNKNOWN
     }
 
-    /// The thread that left the debt wants to settle it; false when somebody else has the connection now.
-    pub(crate) fn begin_settling(&self) -> bool {
-        self.state.compare_exchange(OWED, SETTLING, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    /// Sends the debt by `send`, which answers whether all of it is on its way, if it is nobody's turn. Whether nothing is owed
+    /// then as far as this thread knows: where somebody else has the connection, its debt is theirs.
+    pub(crate) fn settle(&self, send: impl FnOnce() -> bool) -> bool {
+        let begun = self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |state| {
+            matches!(state, OWED | SEEN).then_some(SETTLING)
+        });
+        if begun.is_err() {
+            return true;
+        }
+        let mut turn = Turn { state: &self.state, then: SETTLED };
+        let is_settled = send();
+        if !is_settled {
+            turn.then = SEEN;
+        }
+        is_settled
     }
 
-    /// Done with settling: whoever waits for the connection may have it.
-    pub(crate) fn end_settling(&self) {
-        self.state.store(SETTLED, Ordering::Release);
+    /// The control thread looks.
+    pub(crate) fn look(&self) -> Look {
+        match self.state.load(Ordering::Relaxed) {
+            UNKNOWN | SETTLED => Look::Settled,
+            SEEN => Look::Old,
+            OWED => {
+                // Where it fails the debt is not there any more, or is a later one.
+                let _ = self.state.compare_exchange(OWED, SEEN, Ordering::AcqRel, Ordering::Relaxed);
+                Look::Fresh
+            }
+            _ => Look::Fresh,
+        }
+    }
+
+    /// The control thread lets go of the connection, unless it owes again; whether it may.
+    pub(crate) fn forget(&self) -> bool {
+        self.state.compare_exchange(SETTLED, UNKNOWN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Somebody uses or closes the connection: its debt is theirs from now on. Waits for a settling that is under way,
-    /// which takes one system call at most per lane.
+    /// which takes a few system calls at most per lane.
     #[inline]
     pub(crate) fn take_over(&self) {
-        if self.state.load(Ordering::Acquire) != SETTLED {
+        if self.state.load(Ordering::Acquire) & OWING != 0 {
             self.take_over_now();
         }
     }
 
     #[cold]
     fn take_over_now(&self) {
+        let mut spins = 0;
         loop {
-            match self.state.compare_exchange(OWED, SETTLED, Ordering::Acquire, Ordering::Acquire) {
-                Ok(_) | Err(SETTLED) => return,
-                Err(_) => spin_loop(),
+            let taken = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| match state {
+                OWED | SEEN => Some(SETTLED),
+                _ => None,
+            });
+            match taken {
+                Ok(_) | Err(UNKNOWN | SETTLED) => return,
+                Err(_) if spins < SPINS => spin_loop(),
+                Err(_) => yield_now(),
             }
+            spins += 1;
         }
+    }
+}
+
+/// A settling that is under way. It ends in one store, also where sending panics: whoever comes before that finds it under
+/// way, and whoever comes after finds what it left.
+struct Turn<'a> {
+    state: &'a AtomicU8,
+    then: u8,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.state.store(self.then, Ordering::Release);
     }
 }

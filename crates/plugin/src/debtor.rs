@@ -1,34 +1,23 @@
-//! The connection that a thread has left with a debt, and its settling.
+//! The connection that a thread has left with a debt: the thread's next call on another one settles it, so that its peer
+//! mostly need not wait for the control thread.
 
 use std::cell::Cell;
+use std::sync::Weak;
 
 use crate::comm::Comm;
-use crate::ends::End;
-use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::sync::{AtomicBool, Ordering};
 
 /// Whether any connection of this process ever left a debt: on one-sided fabrics none does.
 static EVER: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// The connection that this thread left with a debt.
-    static DEBTOR: Cell<Option<Arc<Comm>>> = const { Cell::new(None) };
+    /// The connection that this thread left with a debt, if it is not closed.
+    static DEBTOR: Cell<Weak<Comm>> = const { Cell::new(Weak::new()) };
 }
 
 /// A forked child owes nothing: the connection is its parent's, who will settle it.
 unsafe extern "C" fn forget_in_child() {
     std::mem::forget(DEBTOR.take());
-}
-
-/// Whether this thread may leave `comm` with a debt: it looks after one connection at a time.
-#[inline]
-pub(crate) fn may_owe(comm: &Comm) -> bool {
-    if !EVER.load(Ordering::Relaxed) {
-        return true;
-    }
-    let debtor = DEBTOR.take();
-    let free = debtor.as_ref().is_none_or(|debtor| std::ptr::eq(Arc::as_ptr(debtor), comm));
-    DEBTOR.set(debtor);
-    free
 }
 
 /// Ends a call on `comm`, which this thread is about to leave, owing or not: what another connection was left with is
@@ -42,28 +31,21 @@ pub(crate) fn leave(comm: &Comm, owes: bool) {
 
 #[inline(never)]
 fn leave_now(comm: &Comm, owes: bool) {
-    if !EVER.swap(true, Ordering::Relaxed) {
+    if !EVER.load(Ordering::Relaxed) && !EVER.swap(true, Ordering::Relaxed) {
         // SAFETY: the handler is a function of this library, which is never unloaded (-z nodelete).
         unsafe { libc::pthread_atfork(None, None, Some(forget_in_child)) };
     }
-    let keep_debt = |debtor: &Arc<Comm>| {
-        // SAFETY: the debt says that nobody else uses the connection until it is settled.
-        let settled = unsafe { debtor.end() }.is_none_or(End::acknowledge);
-        debtor.debt.end_settling();
-        // The kernel takes no more: the next call tries again.
-        if !settled {
-            debtor.debt.incur();
+    let mut debtor = DEBTOR.take();
+    let is_same = std::ptr::eq(debtor.as_ptr(), comm);
+    if !is_same && let Some(debtor) = debtor.upgrade() {
+        // Where the kernel takes no more, the control thread tries again.
+        debtor.settle();
+    }
+    if owes {
+        if !is_same {
+            debtor = comm.itself();
         }
-        !settled
-    };
-    let mut keep = DEBTOR.take().filter(|debtor| {
-        if std::ptr::eq(Arc::as_ptr(debtor), comm) { owes } else { debtor.debt.begin_settling() && keep_debt(debtor) }
-    });
-    if owes && keep.is_none() {
-        keep = comm.share();
+        DEBTOR.set(debtor);
+        comm.incur();
     }
-    if owes && keep.as_ref().is_some_and(|keep| std::ptr::eq(Arc::as_ptr(keep), comm)) {
-        comm.debt.incur();
-    }
-    DEBTOR.set(keep);
 }

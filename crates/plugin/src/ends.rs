@@ -17,6 +17,9 @@ pub(crate) trait End: Send {
     /// When the connection is broken, or does not receive.
     fn iflush(&mut self, buffers: &[Incoming<'_>]) -> Result<Flushed, Error>;
 
+    /// Whether the peer may be waiting for what this end has not sent yet.
+    fn owes(&mut self) -> bool;
+
     /// Sends what this end owes the peer; whether all of it is on its way.
     fn acknowledge(&mut self) -> bool;
 
@@ -34,6 +37,10 @@ where
 
     fn iflush(&mut self, _buffers: &[Incoming<'_>]) -> Result<Flushed, Error> {
         Err(Error::protocol("iflush was called on a connection that sends"))
+    }
+
+    fn owes(&mut self) -> bool {
+        false
     }
 
     fn acknowledge(&mut self) -> bool {
@@ -59,6 +66,10 @@ where
 
     fn iflush(&mut self, buffers: &[Incoming<'_>]) -> Result<Flushed, Error> {
         Self::iflush(self, buffers)
+    }
+
+    fn owes(&mut self) -> bool {
+        Self::owes(self)
     }
 
     fn acknowledge(&mut self) -> bool {

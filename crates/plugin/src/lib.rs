@@ -22,6 +22,7 @@ mod key;
 mod listener;
 mod log;
 mod network;
+mod owing;
 mod per_process;
 mod process;
 mod registrations;

@@ -4,3 +4,7 @@
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+pub(crate) use std::thread::yield_now;
+
+/// The models make an [`AtomicPtr`] in a constant, and need a type of its own for that.
+pub(crate) use std::sync::atomic::AtomicPtr as AtomicLink;

@@ -8,6 +8,8 @@
 #[path = "../src/debt.rs"]
 #[allow(dead_code)] // a model needs no more than its own calls
 mod debt;
+#[path = "../src/owing.rs"]
+mod owing;
 #[path = "../src/per_process.rs"]
 #[allow(dead_code, clippy::undocumented_unsafe_blocks)] // its own tests are not for loom
 mod per_process;
@@ -18,8 +20,9 @@ mod sync {
     use std::sync::{Mutex, OnceLock};
 
     pub(crate) use loom::sync::Arc;
+    pub(crate) use loom::sync::atomic::AtomicPtr as AtomicLink;
     pub(crate) use loom::sync::atomic::{AtomicU8, Ordering};
-    pub(crate) use loom::thread::yield_now as spin_loop;
+    pub(crate) use loom::thread::{yield_now, yield_now as spin_loop};
 
     type Pointer = loom::sync::atomic::AtomicPtr<()>;
 
@@ -72,9 +75,11 @@ mod model {
     use loom::sync::{Arc, Mutex};
     use loom::thread;
 
-    use crate::debt::Debt;
+    use crate::debt::{Debt, Look};
+    use crate::owing::{Linked, Owing};
     use crate::per_process::PerProcess;
     use crate::shares::take_abandoned;
+    use crate::sync::AtomicLink;
 
     /// A connection counts and is closed while two others ask for the sum: what was counted is neither lost nor counted
     /// twice, and the sum never falls.
@@ -146,31 +151,110 @@ mod model {
         });
     }
 
-    /// A thread settles what it left while another closes the connection: never both at once, and who has it last finds
-    /// what the other did. Loom's cell panics when two look inside at the same time.
+    /// Looks inside, as whoever has the connection may. Loom's cell panics when two do at the same time.
+    fn work(end: &UnsafeCell<u32>) {
+        // SAFETY: loom checks that nobody else looks.
+        end.with_mut(|end| unsafe { *end += 1 });
+    }
+
+    /// A thread settles what it left, in vain at first because the kernel takes no more, while another uses or closes the
+    /// connection and the control thread settles too: never two at once, and who has it last finds what the others did.
     #[test]
     fn a_debt_is_settled_by_one_thread_at_a_time() {
         loom::model(|| {
             let shared = Arc::new((Debt::new(), UnsafeCell::new(0)));
-            shared.0.incur();
-            let theirs = Arc::clone(&shared);
-            let closing = thread::spawn(move || {
+            assert!(shared.0.incur(), "the control thread does not know it yet");
+            let (theirs, controls) = (Arc::clone(&shared), Arc::clone(&shared));
+            let other = thread::spawn(move || {
                 let (debt, end) = &*theirs;
                 debt.take_over();
-                // SAFETY: loom checks that nobody else looks.
-                end.with_mut(|end| unsafe { *end += 1 });
+                work(end);
+            });
+            let control = thread::spawn(move || {
+                let (debt, end) = &*controls;
+                if debt.look() == Look::Old || debt.look() == Look::Old {
+                    debt.settle(|| {
+                        work(end);
+                        true
+                    });
+                }
             });
             let (debt, end) = &*shared;
-            if debt.begin_settling() {
-                // SAFETY: as above.
-                end.with_mut(|end| unsafe { *end += 1 });
-                debt.end_settling();
+            for settles in [false, true] {
+                debt.settle(|| {
+                    work(end);
+                    settles
+                });
             }
-            closing.join().unwrap();
+            other.join().unwrap();
+            control.join().unwrap();
             debt.take_over();
             // SAFETY: as above.
             let times = end.with(|end| unsafe { *end });
-            assert!((1..=2).contains(&times));
+            assert!((1..=4).contains(&times));
+        });
+    }
+
+    /// A connection that threads leave owing.
+    struct Left {
+        debt: Debt,
+        link: AtomicLink<Left>,
+    }
+
+    impl Linked for Left {
+        fn link(&self) -> &AtomicLink<Self> {
+            &self.link
+        }
+    }
+
+    /// One round of the control thread; whether it sleeps then.
+    fn look(owing: &Owing<Left>, known: &mut Vec<Arc<Left>>) -> bool {
+        owing.take(known);
+        known.retain(|left| match left.debt.look() {
+            Look::Settled => !left.debt.forget(),
+            Look::Fresh => true,
+            Look::Old => {
+                left.debt.settle(|| true);
+                true
+            }
+        });
+        known.is_empty() && owing.sleep()
+    }
+
+    /// Connections are left owing again and again while the control thread takes them, lets them go and falls asleep: none that
+    /// owes is forgotten, and it does not sleep through one without having been woken.
+    #[test]
+    fn who_is_left_owing_is_looked_after() {
+        loom::model(|| {
+            let owing: Arc<Owing<Left>> = Arc::new(Owing::new());
+            let connection = || Arc::new(Left { debt: Debt::new(), link: AtomicLink::new(std::ptr::null_mut()) });
+            let left = [connection(), connection()];
+            let wakes = Arc::new(AtomicU64::new(0));
+            let (theirs, handed, woken) = (left.clone(), Arc::clone(&owing), Arc::clone(&wakes));
+            let application = thread::spawn(move || {
+                for left in [&theirs[0], &theirs[1], &theirs[0]] {
+                    left.debt.take_over();
+                    if left.debt.incur() && handed.push(Arc::clone(left)) {
+                        woken.fetch_add(1, Ordering::Release);
+                    }
+                }
+            });
+            let mut known = Vec::new();
+            let sleeps = [look(&owing, &mut known), look(&owing, &mut known)];
+            application.join().unwrap();
+            if sleeps[1] {
+                let before = known.len();
+                owing.take(&mut known);
+                assert!(known.len() == before || wakes.load(Ordering::Acquire) > 0, "it sleeps on");
+            }
+            owing.take(&mut known);
+            for left in &left {
+                let is_known = known.iter().any(|known| Arc::ptr_eq(known, left));
+                assert!(is_known || left.debt.look() == Look::Settled, "nobody looks after it");
+            }
+            let mut rest = Vec::new();
+            owing.close(&mut rest);
+            assert!(rest.is_empty() && !owing.push(Arc::clone(&left[0])), "nothing is handed over any more");
         });
     }
 }

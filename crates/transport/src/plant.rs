@@ -65,6 +65,11 @@ plants! {
     ShortQueues = "send queues are sized by their own port's longest write, not by the connection's";
     KeyOfOtherRail = "every rail uses the first rail's keys";
     LinkIgnored = "nobody looks whether the peer is lost";
+    CtsNotPosted = "the CTS of one receive of 64 is not posted";
+    LastOwes = "the last receive is done while its acknowledgement is owed";
+    OneRailOwes = "only the last rail that was polled is taken to owe acknowledgements";
+    DebtForgotten = "acknowledgements count as sent though the rail did not send them";
+    FlushAsksLink = "a flush that is not complete looks whether the peer is lost";
 }
 
 #[cfg(feature = "plants")]

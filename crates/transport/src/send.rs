@@ -317,8 +317,8 @@ impl<F: Fabric> SendConnection<F> {
         if let Some(size) = self.requests.release(request.0) {
             return Ok(size);
         }
-        // An error is kept, and `test_rest` answers with it.
-        let moved = self.poll_rail(usize::from(self.recent)).map_err(|_| true)?;
+        // An error is kept: `test_rest` answers with it, unless this request is done all the same.
+        let moved = self.poll_rail(usize::from(self.recent)).unwrap_or(true);
         self.requests.release(request.0).ok_or(moved)
     }
 
@@ -332,11 +332,13 @@ impl<F: Fabric> SendConnection<F> {
             return Err(self.broken());
         }
         for rail in bits(self.rails.usable & !(1 << self.recent)) {
-            moved |= self.poll_rail(rail)?;
+            let polled = self.poll_rail(rail);
+            // What is done is so, though the same poll has brought the end of a lane.
             if let Some(size) = self.requests.release(request.0) {
                 self.recent = rail as u8;
                 return Ok(Some(size));
             }
+            moved |= polled?;
         }
         if self.requests.is_free(request.0) {
             return Err(not_under_way(request.0));

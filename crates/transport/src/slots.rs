@@ -74,8 +74,6 @@ pub(crate) struct Slots {
     usable: u8,
     /// Receives of which no immediate is owed any more, modulo 2^32.
     completed: u32,
-    /// Those that are not, but whose application does not wait any more.
-    early: u32,
     records: Records,
 }
 
@@ -84,7 +82,7 @@ impl Slots {
     pub(crate) fn new(count: usize, usable: u8, records: Records) -> Self {
         let slots: Vec<_> = vec![Slot::default(); SLOTS];
         let slots = slots.into_boxed_slice().try_into().unwrap_or_else(|_| unreachable!("so many were made"));
-        Self { slots, layout: ImmediateLayout::new(count), usable, completed: 0, early: 0, records }
+        Self { slots, layout: ImmediateLayout::new(count), usable, completed: 0, records }
     }
 
     /// A slot.
@@ -104,9 +102,9 @@ impl Slots {
         opened.wrapping_sub(self.completed)
     }
 
-    /// Whether any application waits for one of the `opened` receives.
+    /// Whether the application waits for one of the `opened` receives, where none is reported early.
     pub(crate) fn is_waited_for(&self, opened: u32) -> bool {
-        self.open_count(opened) > self.early
+        self.open_count(opened) > 0
     }
 
     /// Takes a slot for a new receive; its capacities and addresses are written by whoever knows them.
@@ -124,7 +122,6 @@ impl Slots {
 
     /// The application is told that a receive is done which is not.
     pub(crate) fn report_early(&mut self, index: u8) {
-        self.early += 1;
         let early = if planted(Plant::OptionalFreesSlot) { State::Free } else { State::Early };
         self.slots[usize::from(index)].state = early;
     }
@@ -204,12 +201,7 @@ impl Slots {
                 &slot.capacities[..count]
             )));
         }
-        if slot.state == State::Early {
-            slot.state = State::Free;
-            self.early -= 1;
-        } else {
-            slot.state = State::Complete;
-        }
+        slot.state = if slot.state == State::Early { State::Free } else { State::Complete };
         if planted(Plant::ReservationLeaked) && count > 1 {
             return Ok(false);
         }

@@ -18,6 +18,9 @@ use crate::{Chance, Checker, DeathKind, Seen, Sim, SimDomain};
 /// Without anything moving for so long, an unharmed connection is stuck.
 const STUCK_NS: u64 = 60_000_000;
 
+/// So often an end's application falls silent at most, so that a seed does not take too long.
+const MOST_SILENCES: u32 = 2;
+
 /// For so long an application looks for the data of a receive that it took early, when something has died.
 const LOOKS_NS: u64 = 3_000_000;
 
@@ -63,11 +66,26 @@ pub(super) struct Place<S> {
     pub(super) last_ns: Option<u64>,
     failed: bool,
     closing: bool,
+    /// Its application makes no call before.
+    pub(super) silent_until_ns: u64,
+    /// How often it may still fall silent.
+    pub(super) silences: u32,
+    /// The control thread has seen that it owes, and no call has come since.
+    pub(super) seen_owing: bool,
 }
 
 impl<S> Place<S> {
     fn new(stage: S) -> Self {
-        Self { stage, peer_said_bye: false, last_ns: None, failed: false, closing: false }
+        Self {
+            stage,
+            peer_said_bye: false,
+            last_ns: None,
+            failed: false,
+            closing: false,
+            silent_until_ns: 0,
+            silences: MOST_SILENCES,
+            seen_owing: false,
+        }
     }
 }
 
@@ -91,6 +109,8 @@ pub(super) struct Process<const O: bool> {
     pub(super) aborted: bool,
     awake: bool,
     idle_ns: u64,
+    /// Its control thread looks what is owed.
+    pub(super) looks: bool,
 }
 
 /// Everything of one seed.
@@ -120,7 +140,7 @@ impl<const O: bool> Game<O> {
             let domain =
                 |port: &super::plan::PortPlan| SimDomain::new(&world, process, port.max_write, port.byte_counts);
             let domains = ports.iter().map(domain).collect();
-            processes.push(Process { domains, dead: false, aborted: false, awake: false, idle_ns: 500 });
+            processes.push(Process { domains, dead: false, aborted: false, awake: false, idle_ns: 500, looks: false });
         }
         let mut state = world.lock();
         state.watch.on = true;
@@ -216,6 +236,7 @@ impl<const O: bool> Game<O> {
             Task::Deadline { connection, sender } => self.handle_deadline(connection, sender),
             Task::Close { connection, sender, early } => self.handle_close(Side { connection, sender }, early),
             Task::Linger { connection, sender } => self.handle_linger(Side { connection, sender }),
+            Task::Look(process) => self.handle_look(process),
             Task::Lose { connection, sender } => self.handle_lose(Side { connection, sender }),
             Task::SessionOver { connection, sender } => self.handle_session_over(Side { connection, sender }),
             Task::Abort(process) => self.handle_abort(process),
@@ -249,6 +270,10 @@ impl<const O: bool> Game<O> {
                 if self.process_of(side) != process {
                     continue;
                 }
+                if self.is_silent(side) {
+                    up = true;
+                    continue;
+                }
                 match self.step(side) {
                     None => continue,
                     Some(Ok(Step::Killed)) => {
@@ -259,6 +284,10 @@ impl<const O: bool> Game<O> {
                     Some(Err(error)) => self.fail(side, &error),
                 }
                 up = true;
+                self.fall_silent(side);
+                if !sender {
+                    self.leave(connection);
+                }
             }
         }
         if !up {
@@ -300,7 +329,8 @@ impl<const O: bool> Game<O> {
         };
         if done && result.is_ok() {
             if !std::mem::replace(closing, true) {
-                let delay_ns = self.chance.below(80_000);
+                let silence_ns = self.world.lock().faults.silence_ns;
+                let delay_ns = self.chance.below(80_000) + self.chance.below(silence_ns + 1);
                 let task = Task::Close { connection: side.connection, sender: side.sender, early: false };
                 self.world.lock().later(delay_ns, task);
                 return Some(result);
@@ -510,15 +540,18 @@ impl<const O: bool> Game<O> {
     }
 
     /// Whether an end's application has done all it had to do.
-    pub(super) fn is_finished(&self, side: Side) -> bool {
-        let pair = &self.connections[side.connection];
-        match (side.sender, &pair.sender.stage, &pair.receiver.stage) {
+    pub(super) fn is_finished(&mut self, side: Side) -> bool {
+        let pair = &mut self.connections[side.connection];
+        match (side.sender, &pair.sender.stage, &mut pair.receiver.stage) {
             (true, Stage::Up(_, app), _) => app.is_done(),
-            (false, _, Stage::Up(_, app)) => {
-                if app.is_done() && self.world.lock().watch.connections[side.connection].condemned {
+            (false, _, Stage::Up(made, app)) => {
+                let condemned = self.world.lock().watch.connections[side.connection].condemned;
+                // Where the poll that brought it brought the last receive too, any other call fails, as this one must.
+                let is_done = app.is_done();
+                if is_done && condemned && made.iflush(&[]).is_ok() {
                     self.violate(Checker::Errors, format!("{}: a hostile immediate was no error", side.who()));
                 }
-                app.is_done()
+                is_done
             }
             _ => false,
         }

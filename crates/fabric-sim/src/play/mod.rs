@@ -7,6 +7,7 @@ mod plan;
 mod receiver;
 mod sender;
 mod session;
+mod settling;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,6 +33,8 @@ pub(crate) enum Task {
     Close { connection: usize, sender: bool, early: bool },
     /// A closed end moves on.
     Linger { connection: usize, sender: bool },
+    /// A process's control thread looks what its connections owe.
+    Look(usize),
     /// A link is declared lost.
     Lose { connection: usize, sender: bool },
     /// A process notices that a session is over.

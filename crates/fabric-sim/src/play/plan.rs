@@ -274,7 +274,10 @@ impl Plan {
         if workload == Workload::Handshake && chance.permille(400) {
             faults.open_fails_permille = chance.pick(&[100, 500, 1000]);
         }
-        Self { one_sided: chance.permille(550), faults, ports, connections }
+        let one_sided = chance.permille(550);
+        // Of its own, so that who falls silent changes nothing else in the plan.
+        faults.add_silence(&mut Chance::new(seed ^ 0x0511_e9ce), one_sided);
+        Self { one_sided, faults, ports, connections }
     }
 }
 

@@ -33,6 +33,8 @@ pub enum Checker {
     Receives,
     /// No slot, request, key, rail or queue entry is left behind.
     Leaks,
+    /// What an accepted call owes the peer leaves in that call, or in time without another one.
+    Promise,
     /// What can go on goes on.
     Progress,
     /// After a death every request ends in time.
@@ -58,6 +60,7 @@ impl Checker {
             Self::Queues => "queues",
             Self::Receives => "receives",
             Self::Leaks => "leaks",
+            Self::Promise => "promise",
             Self::Progress => "progress",
             Self::Death => "death",
             Self::Errors => "errors",
@@ -111,6 +114,8 @@ pub(crate) struct Connection {
     pub(crate) sender_failed: bool,
     /// The receiver was given something that no peer may send, and must end in an error.
     pub(crate) condemned: bool,
+    /// CTS entries that accepted receives have promised, and those that were posted.
+    pub(crate) cts: [u64; 2],
     /// Why errors may be expected on it, and since when.
     pub(crate) harm: Option<(u64, String)>,
 }
@@ -129,6 +134,18 @@ impl Watch {
     pub(crate) fn violate(&mut self, at_ns: u64, checker: Checker, message: String) {
         if self.on && self.violation.is_none() {
             self.violation = Some(Violation { checker, message, at_ns });
+        }
+    }
+
+    /// A receive of so many buffers was accepted: their CTS must be on their way.
+    pub(crate) fn promised(&mut self, at_ns: u64, connection: usize, buffers: usize) {
+        let watched = &mut self.connections[connection];
+        watched.cts[0] += buffers as u64;
+        let [promised, posted] = watched.cts;
+        if promised != posted && watched.harm.is_none() {
+            let message =
+                format!("c{connection}: receives of {promised} buffers were accepted, {posted} CTS entries posted");
+            self.violate(at_ns, Checker::Promise, message);
         }
     }
 

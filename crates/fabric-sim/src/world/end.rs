@@ -33,8 +33,9 @@ pub(crate) struct Lane {
     /// Landed and not acknowledged: how to complete them.
     pub(crate) unacknowledged: VecDeque<(WorkId, bool)>,
     pub(crate) last_ack_ns: u64,
-    /// Landed, but the receiver has put their acknowledgements off.
+    /// Landed, but the receiver has put their acknowledgements off; since when.
     pub(crate) put_off: u32,
+    pub(crate) put_off_since_ns: u64,
     /// Acknowledged unsignalled writes, whose room comes back with the next signalled one.
     pub(crate) acked_unsignalled: u32,
     /// A write was lost; nothing behind it lands.
@@ -82,6 +83,8 @@ pub(crate) struct End {
     pub(crate) wire_free_ns: u64,
     /// Nothing gets through any more.
     pub(crate) cut: bool,
+    /// Until then acknowledgements do not leave when they are to; 0 where they do.
+    pub(crate) refuses_until_ns: u64,
 }
 
 /// The connection of ends in a world without players.
@@ -136,6 +139,7 @@ impl State {
             lag_ns: self.chance.below(self.faults.lag_ns + 1),
             wire_free_ns: 0,
             cut: false,
+            refuses_until_ns: 0,
         };
         self.ends.push(Some(Box::new(end)));
         Ok(self.ends.len() - 1)
@@ -287,7 +291,7 @@ impl State {
             || end
                 .peer
                 .and_then(|peer| self.ends[peer].as_ref())
-                .is_none_or(|peer| peer.lanes.iter().all(|lane| lane.arrived == 0));
+                .is_none_or(|peer| peer.lanes.iter().all(|lane| lane.arrived == 0 && lane.put_off == 0));
         own && theirs
     }
 }

@@ -92,6 +92,9 @@ impl State {
                     if one_sided || !self.faults.acks_put_off {
                         self.schedule_ack(id, lane);
                     } else {
+                        if state.put_off == 0 {
+                            state.put_off_since_ns = self.now_ns;
+                        }
                         state.put_off += 1;
                     }
                 }
@@ -158,6 +161,43 @@ impl State {
             (0..put_off).for_each(|_| self.schedule_ack(peer, lane as u8));
         }
         true
+    }
+
+    /// Whether this end has put acknowledgements off.
+    pub(crate) fn owes(&self, id: usize) -> bool {
+        let peer = self.ends[id].as_ref().filter(|end| !end.one_sided).and_then(|end| end.peer);
+        let peer = peer.and_then(|peer| self.ends[peer].as_ref());
+        peer.is_some_and(|peer| peer.lanes.iter().any(|lane| lane.put_off > 0))
+    }
+
+    /// As [`Self::acknowledge`], where nothing else is sent: then nothing may leave.
+    pub(crate) fn acknowledge_alone(&mut self, id: usize) -> bool {
+        if !self.owes(id) {
+            return true;
+        }
+        let refused = self.chance.permille(self.faults.ack_refused_permille);
+        let until_ns = self.now_ns + self.chance.below(self.faults.ack_refused_ns + 1);
+        let now_ns = self.now_ns;
+        if let Some(end) = self.ends[id].as_mut() {
+            match end.refuses_until_ns {
+                0 if refused => end.refuses_until_ns = until_ns,
+                // Once it is over the next one leaves.
+                until_ns if until_ns <= now_ns => end.refuses_until_ns = 0,
+                _ => {}
+            }
+            if end.refuses_until_ns > 0 {
+                self.saw(Seen::AckRefused);
+                return false;
+            }
+        }
+        self.acknowledge(id)
+    }
+
+    /// Since when a connection's receiving end has put off its oldest acknowledgement.
+    pub(crate) fn owes_since_ns(&self, connection: usize) -> Option<u64> {
+        let senders = self.ends.iter().flatten().filter(|end| end.connection == connection && end.sender);
+        let lanes = senders.flat_map(|end| &end.lanes).filter(|lane| lane.put_off > 0);
+        lanes.map(|lane| lane.put_off_since_ns).min()
     }
 
     pub(super) fn handle_rest(&mut self, id: usize, lane: u8) {

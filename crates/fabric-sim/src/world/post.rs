@@ -56,8 +56,12 @@ impl State {
             self.watch.violate(self.now_ns, Checker::Queues, message);
             return Err(PostError::Full);
         }
-        if chain.len() == 2 && !end.sender {
+        let (connection, sender) = (end.connection, end.sender);
+        if chain.len() == 2 && !sender {
             self.saw(Seen::CtsSplit);
+        }
+        if let Some(watched) = self.watch.connections.get_mut(connection).filter(|_| !sender) {
+            watched.cts[1] += chain.iter().map(|write| u64::from(write.local.length) / 64).sum::<u64>();
         }
         // Acknowledgements that were put off travel with what is posted.
         self.acknowledge(id);

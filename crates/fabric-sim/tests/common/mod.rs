@@ -49,12 +49,16 @@ impl Process {
 
     /// Memory that is registered on every port.
     pub fn memory(&self, length: usize) -> Memory {
+        self.memory_of(MemoryKind::Host, length)
+    }
+
+    /// Memory of a kind that is registered on every port.
+    pub fn memory_of(&self, kind: MemoryKind, length: usize) -> Memory {
         let region = Arc::new(Region::new(length));
         let address = region.address();
-        let register =
-            |domain: &Arc<SimDomain<true>>| domain.register_as(&region, address, MemoryKind::Host, Access::DATA);
+        let register = |domain: &Arc<SimDomain<true>>| domain.register_as(&region, address, kind, Access::DATA);
         let registrations: Vec<SimRegistration> = self.domains.iter().map(register).collect();
-        let mut keys = MemoryKeys { local: [0; MAX_RAILS], remote: [0; MAX_RAILS], host: true };
+        let mut keys = MemoryKeys { local: [0; MAX_RAILS], remote: [0; MAX_RAILS], host: kind == MemoryKind::Host };
         for (rail, registration) in registrations.iter().enumerate() {
             keys.local[rail] = registration.local_key();
             keys.remote[rail] = registration.remote_key();

@@ -1,6 +1,6 @@
 //! The control thread: one per process, started on first need and joined at the last `finalize`. It accepts, dials,
-//! shakes hands, keeps the sessions, and sees closed connections off. It never touches the data path of an open
-//! connection.
+//! shakes hands, keeps the sessions, and sees closed connections off. Of an open connection's data path it touches what is
+//! owed to the peer, and only while no call is on it (`settling`).
 #![allow(clippy::disallowed_types, reason = "service threads and the control thread talk here")]
 
 mod agenda;
@@ -13,6 +13,7 @@ mod proof;
 mod reaching;
 mod sessions;
 mod setups;
+mod settling;
 mod signals;
 mod strangers;
 mod stream;
@@ -32,12 +33,14 @@ use railweave_fabric::EventSource;
 use railweave_options::PortRange;
 use railweave_transport::{Error, Handle, Hello};
 
+use crate::comm::Comm;
 use crate::congestion::LaneCongestion;
 use crate::descriptors;
 use crate::key::Key;
 use crate::listener::Listener;
 use crate::log;
 use crate::network::{End, Established, Network};
+use crate::owing::Owing;
 use crate::per_process::ProcessMark;
 use crate::process::PendingConnect;
 
@@ -96,6 +99,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Control {
     commands: Sender<Command>,
     listeners: Listeners,
+    owing: Arc<Owing<Comm>>,
     waker: Arc<Waker>,
     port: u16,
     /// Whose thread it is: a forked child has none.
@@ -112,7 +116,8 @@ impl Control {
         let most_files = descriptors::raise_limit();
         let (commands, receiver) = mpsc::channel();
         let listeners = Listeners::default();
-        let thread = thread::Thread::new(config, receiver, Arc::clone(&listeners), most_files)?;
+        let owing = Arc::new(Owing::new());
+        let thread = thread::Thread::new(config, receiver, Arc::clone(&listeners), Arc::clone(&owing), most_files)?;
         let (waker, port) = (thread.waker(), thread.port());
         // The application's signals are for the application's threads.
         let _blocked = signals::Blocked::all();
@@ -125,7 +130,8 @@ impl Control {
                 }
             })
             .map_err(|error| Error::local(format!("the control thread cannot be started: {error}")))?;
-        Ok(Self { commands, listeners, waker, port, process: ProcessMark::own(), thread: Mutex::new(Some(handle)) })
+        let (process, thread) = (ProcessMark::own(), Mutex::new(Some(handle)));
+        Ok(Self { commands, listeners, owing, waker, port, process, thread })
     }
 
     /// TCP port of the control socket.
@@ -189,6 +195,13 @@ impl Control {
     /// Begins a connection.
     pub(crate) fn connect(&self, request: ConnectRequest) {
         self.tell(Command::Connect(Box::new(request)));
+    }
+
+    /// Looks after what a connection owes while no call is on it.
+    pub(crate) fn look_after(&self, comm: Arc<Comm>) {
+        if self.is_ours() && self.owing.push(comm) {
+            let _ = self.waker.wake();
+        }
     }
 
     /// Takes over a connection that is to be closed.

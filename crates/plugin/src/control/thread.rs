@@ -18,14 +18,17 @@ use super::linger::{Lingering, Losing};
 use super::port::ControlPort;
 use super::reaching::Reaching;
 use super::sessions::Session;
+use super::settling::Settling;
 use super::setups::Setups;
 use super::strangers::{Kind, Strangers};
 use super::worker::Worker;
 use super::{Command, ControlConfig, Listeners, Route};
+use crate::comm::Comm;
 use crate::congestion::LaneCongestion;
 use crate::descriptors;
 use crate::key::Key;
 use crate::log;
+use crate::owing::Owing;
 
 const WAKER: PollToken = PollToken(0);
 const LISTENER: PollToken = PollToken(1);
@@ -82,6 +85,9 @@ impl Entry {
 const ACCEPT_AGAIN_NS: u64 = 100_000_000;
 const PLACE_AGAIN_NS: u64 = 5_000_000;
 
+/// How often to look, before the thread ends, whether all that is owed was sent.
+const SETTLED_AGAIN_NS: u64 = 1_000_000;
+
 /// Everything that the thread owns.
 pub(super) struct Thread {
     poll: Poll,
@@ -122,6 +128,7 @@ pub(super) struct Thread {
     port_events: HashMap<usize, Arc<dyn EventSource>>,
     /// Started when a handshake first needs it.
     pub(super) worker: Option<Worker>,
+    settling: Settling,
 }
 
 impl Thread {
@@ -129,6 +136,7 @@ impl Thread {
         config: ControlConfig,
         commands: Receiver<Command>,
         listeners: Listeners,
+        owing: Arc<Owing<Comm>>,
         most_files: u64,
     ) -> Result<Self, Error> {
         let local = |what: &str, error: io::Error| Error::local(format!("the control thread cannot {what}: {error}"));
@@ -175,6 +183,7 @@ impl Thread {
             strangers: Strangers::default(),
             port_events,
             worker: None,
+            settling: Settling::new(owing),
         })
     }
 
@@ -208,7 +217,7 @@ impl Thread {
         let mut events = Events::with_capacity(256);
         loop {
             let timeout = self.next_deadline().map(|at| Duration::from_nanos(at.saturating_sub(self.now_ns())));
-            match self.poll.poll(&mut events, timeout) {
+            match self.settling.wait(&mut self.poll, &mut events, timeout) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => {
@@ -235,7 +244,8 @@ impl Thread {
             self.begin_waiting();
             self.settle();
             self.give_memory_back();
-            if self.stopping.is_some_and(|until| self.lingering.is_empty() || self.now_ns() >= until) {
+            let is_over = self.lingering.is_empty() && !self.settling.owes();
+            if self.stopping.is_some_and(|until| is_over || self.now_ns() >= until) {
                 return self.linger_no_longer();
             }
         }
@@ -385,7 +395,9 @@ impl Thread {
         let lingering = self.lingering.iter().map(|lingering| lingering.next_ns);
         let losing = self.losing.iter().map(|losing| losing.deadline_ns);
         let again = self.accept_again_ns.into_iter().chain(self.read_again_ns).chain(self.setups.again_ns);
-        lingering.chain(losing).chain(entries).chain(self.stopping).chain(again).min()
+        let settling = self.stopping.filter(|_| self.settling.owes()).map(|_| self.now_ns() + SETTLED_AGAIN_NS);
+        let stopping = self.stopping.into_iter().chain(settling);
+        lingering.chain(losing).chain(entries).chain(stopping).chain(again).min()
     }
 
     fn handle_deadlines(&mut self) {

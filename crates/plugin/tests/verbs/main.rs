@@ -10,5 +10,6 @@ mod events;
 mod flush;
 mod forks;
 mod machine;
+mod promises;
 mod setup;
 mod traffic;

@@ -7,7 +7,7 @@ use railweave_fabric::{Fabric, RailError, Reports, WorkId};
 use crate::Error;
 use crate::connection::{Side, Work};
 use crate::flush::Flushes;
-use crate::plant::attributed;
+use crate::plant::{Plant, attributed, planted};
 use crate::pool::Spare;
 use crate::slots::{Slots, Source};
 
@@ -16,10 +16,21 @@ pub(super) struct Inbox {
     pub(super) slots: Slots,
     pub(super) spare: Spare,
     pub(super) flushes: Flushes,
-    /// Rails that may still owe the peer an acknowledgement.
+    /// Rails that may still owe the peer an acknowledgement or a CTS, where both ends must poll for anything to move.
     pub(super) owing: u8,
     /// A report that ends the connection, on its way from the poll to its error.
     pub(super) wrong: Option<Box<Wrong>>,
+}
+
+impl Inbox {
+    /// The rail with this bit was polled, which may have placed something, or a CTS was posted over it, which leaves later where
+    /// the way is full. What it owes then is for [`Rail::owes`](railweave_fabric::Rail::owes) to say.
+    #[inline(always)]
+    pub(super) fn may_owe<F: Fabric>(&mut self, bit: u8) {
+        if !F::ONE_SIDED {
+            self.owing = if planted(Plant::OneRailOwes) { bit } else { self.owing | bit };
+        }
+    }
 }
 
 /// Takes what one rail reports. The first report that ends the connection is kept, and no receive completes behind it.
@@ -49,12 +60,9 @@ impl<F: Fabric> Reports for Arrivals<'_, F> {
 
     #[inline(always)]
     fn handle_received(&mut self, lane: u8, immediate: u32, bytes: u32) {
-        let Inbox { slots, spare, owing, wrong, .. } = &mut *self.inbox;
+        let Inbox { slots, spare, wrong, .. } = &mut *self.inbox;
         let Side { bit, info, pool } = &mut *self.side;
         let bit = attributed(*bit, slots.usable());
-        if !F::ONE_SIDED {
-            *owing |= bit;
-        }
         pool.handle_taken();
         info.counters.count_received(u64::from(bytes));
         if pool.per_slot == 1 && slots.handle_whole(bit, immediate, bytes) {

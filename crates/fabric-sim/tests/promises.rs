@@ -1,0 +1,100 @@
+//! What an accepted call promises the peer needs no later call: receives are posted, and then nothing more is called.
+
+mod common;
+
+use common::{Process, connect};
+use railweave_fabric::MemoryKind;
+use railweave_fabric_sim::{Faults, World};
+use railweave_transport::{ConnectionConfig, Error, Flushed, Incoming, Outgoing};
+
+/// Time for anything to arrive.
+const SOON_NS: u64 = 100_000;
+
+#[test]
+fn receives_that_are_posted_before_a_silence_are_all_known_to_the_sender() {
+    for ahead in [1, 2, 3, 8, 32] {
+        let world = World::new(1, Faults::none());
+        let (near, far) = (Process::new(&world, &[1 << 30; 2]), Process::new(&world, &[1 << 30; 2]));
+        let (mut sender, mut receiver) = connect(&ConnectionConfig::default(), &near, &far);
+        let (source, target) = (near.memory(64), far.memory(64));
+        let buffer = Incoming { address: target.region.address(), size: 8, tag: 0, keys: &target.keys };
+        let message = Outgoing { address: source.region.address(), size: 8, tag: 0, keys: &source.keys };
+        // In rounds, because what was learnt from earlier messages must change nothing.
+        for _ in 0..200 {
+            // Where there is no room the call looks for some, and the next one has it.
+            let mut post = || (0..2).find_map(|_| receiver.irecv(&[buffer], false).unwrap()).expect("there is room");
+            let receives: Vec<_> = (0..ahead).map(|_| post()).collect();
+            world.advance(SOON_NS);
+            // From here on the receiver makes no call until all is over.
+            let sends: Vec<_> = (0..ahead)
+                .map(|number| sender.isend(&message).unwrap().unwrap_or_else(|| panic!("no CTS for receive {number}")))
+                .collect();
+            world.advance(SOON_NS);
+            sends.into_iter().for_each(|send| assert_eq!(sender.test(send).unwrap(), Some(8)));
+            receives.into_iter().for_each(|receive| {
+                assert_eq!(receiver.test(receive).unwrap(), Some(&[8][..]));
+            });
+        }
+        let written: u64 = receiver.rails().iter().map(|rail| rail.counters.cts_writes()).sum();
+        assert_eq!(written, 200 * ahead, "each receive has a write of its own");
+    }
+}
+
+#[test]
+fn a_flush_asks_nobody_but_the_adapter() {
+    let world = World::new(1, Faults::none());
+    let (near, far) = (Process::new(&world, &[1 << 30]), Process::new(&world, &[1 << 30]));
+    let (mut sender, mut receiver) = connect(&ConnectionConfig::default(), &near, &far);
+    let (source, target) = (near.memory(64), far.memory_of(MemoryKind::Cuda, 64));
+    let buffer = Incoming { address: target.region.address(), size: 8, tag: 0, keys: &target.keys };
+    let message = Outgoing { address: source.region.address(), size: 8, tag: 0, keys: &source.keys };
+    let receive = receiver.irecv(&[buffer], false).unwrap().expect("there is room");
+    world.advance(SOON_NS);
+    let send = sender.isend(&message).unwrap().expect("the CTS is there");
+    world.advance(SOON_NS);
+    assert_eq!(sender.test(send).unwrap(), Some(8));
+    // The peer closes, as it may: all that it sent is acknowledged.
+    drop(sender);
+    receiver.link().set_lost(Error::peer("the peer has closed the connection"));
+    assert_eq!(receiver.test(receive).unwrap(), Some(&[8][..]));
+    let Flushed::Pending(flush) = receiver.iflush(&[buffer]).unwrap() else { panic!("GPU memory needs a flush") };
+    assert_eq!(receiver.test(flush), Ok(None), "the adapter takes its time");
+    world.advance(SOON_NS);
+    assert_eq!(receiver.test(flush), Ok(Some(&[][..])));
+    let second = receiver.irecv(&[buffer], false).unwrap().expect("there is room");
+    let error = receiver.test(second).expect_err("what the peer still owes never comes");
+    assert!(error.message.contains("has closed"), "{error:?}");
+}
+
+#[test]
+fn a_request_is_done_though_the_same_poll_brings_the_end_of_a_lane() {
+    const LATE_NS: u64 = 1_000_000;
+    // Completions come late, so that one poll brings all.
+    let world = World::new(1, Faults { completion_late_ns: LATE_NS, ..Faults::none() });
+    for dies in ["the sender", "the receiver"] {
+        let (near, far) = (Process::new(&world, &[1 << 30]), Process::new(&world, &[1 << 30]));
+        let (mut sender, mut receiver) = connect(&ConnectionConfig::default(), &near, &far);
+        let (source, target) = (near.memory(64), far.memory(64));
+        let buffer = Incoming { address: target.region.address(), size: 8, tag: 0, keys: &target.keys };
+        let message = Outgoing { address: source.region.address(), size: 8, tag: 0, keys: &source.keys };
+        let first = receiver.irecv(&[buffer], false).unwrap().expect("there is room");
+        let second = receiver.irecv(&[buffer], false).unwrap().expect("there is room");
+        world.advance(SOON_NS);
+        let send = sender.isend(&message).unwrap().expect("the CTS is there");
+        world.advance(SOON_NS);
+        if dies == "the sender" {
+            drop(sender);
+            // Its CTS reaches nobody.
+            assert!(receiver.irecv(&[buffer], false).unwrap().is_some());
+            world.advance(10 * LATE_NS);
+            assert_eq!(receiver.test(first).unwrap(), Some(&[8][..]));
+            receiver.test(second).expect_err("the lane has ended");
+        } else {
+            drop(receiver);
+            let lost = sender.isend(&message).unwrap().expect("the CTS is there");
+            world.advance(10 * LATE_NS);
+            assert_eq!(sender.test(send).unwrap(), Some(8));
+            sender.test(lost).expect_err("the lane has ended");
+        }
+    }
+}

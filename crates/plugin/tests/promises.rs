@@ -1,0 +1,210 @@
+//! What an accepted call promises the peer needs no later call, over TCP: the receiving thread posts or tests, and then makes
+//! no call, calls elsewhere, ends, closes, or finalizes.
+
+mod common;
+
+use common::{ONE_RAIL, Pair, TWO_RAILS, accept, alone, connect, control_threads, each, listen, noise};
+use common::{start, until, warnings, with_peer};
+use railweave_host::LoadedNet;
+use railweave_host::net::{Comm, Handle, MAX_PARTS, NetApi, RecvComm, Request};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Long enough for two rails.
+const BYTES: usize = 100_000;
+
+/// What the receiving thread does after the first of its two receives is done.
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    /// It makes no call.
+    Nothing,
+    /// It only sends on another connection, whose receiver has posted nothing.
+    SendsElsewhere,
+    /// It ends.
+    Ends,
+    /// It closes the connection.
+    Closes,
+}
+
+type Settings = &'static [(&'static str, &'static str)];
+
+/// Posts two receives on a connection and tests the first until it is done.
+fn take_one_of_two(net: &LoadedNet, recv: &RecvComm, buffers: &[common::Buffer; 2], posted: impl FnOnce()) {
+    let mut requests = Vec::new();
+    for buffer in buffers {
+        // SAFETY: the buffers stay until the connection is closed.
+        let irecv = || unsafe { net.irecv(recv, &[buffer.part(7)], false) }.expect("irecv succeeds");
+        requests.push(until("room for a receive", irecv));
+    }
+    posted();
+    let mut sizes = [-1; MAX_PARTS];
+    // SAFETY: it is not tested again once it was done.
+    until("the first receive", || unsafe { net.test(&requests[0], Some(&mut sizes)) }.unwrap().then_some(()));
+    assert_eq!(sizes[0], BYTES as i32);
+}
+
+#[test]
+fn a_receive_that_was_tested_is_acknowledged_whatever_its_thread_does_then() {
+    let mut cases: Vec<(Settings, usize, Then)> = Vec::new();
+    for rails in [&[ONE_RAIL] as Settings, &[TWO_RAILS]] {
+        // A thread may leave more than one connection owing.
+        for connections in [1, 2] {
+            let thens = [Then::Nothing, Then::SendsElsewhere, Then::Ends, Then::Closes];
+            cases.extend(thens.map(|then| (rails, connections, then)));
+        }
+    }
+    each(
+        &cases,
+        |(rails, ..)| rails.to_vec(),
+        |(_, connections, then)| {
+            let (_plugin, net) = start();
+            let other = Pair::open(&net, &net, 0);
+            let from_other = other.outgoing(&[1; 8]);
+            let (mut sending, mut receiving) = (Vec::new(), Vec::new());
+            for _ in 0..*connections {
+                let pair = Pair::open(&net, &net, 0);
+                let from = pair.outgoing(&noise(1, BYTES));
+                let to = [pair.incoming(BYTES), pair.incoming(BYTES)];
+                sending.push((pair.send, from));
+                receiving.push((pair.recv, to));
+            }
+            let ((tell_posted, posted), (tell_done, done), (tell_over, over)) = (channel(), channel(), channel::<()>());
+            thread::scope(|scope| {
+                let (net, other, from_other) = (&net, &other, &from_other);
+                scope.spawn(move || {
+                    for (recv, to) in &receiving {
+                        take_one_of_two(net, recv, to, || tell_posted.send(()).unwrap());
+                    }
+                    if let Then::Ends = then {
+                        // The connections outlive it, as NCCL's outlive its progress thread.
+                        std::mem::forget(receiving);
+                        return tell_done.send(()).unwrap();
+                    }
+                    if let Then::SendsElsewhere = then {
+                        assert!(other.try_isend(from_other, 8, 1).unwrap().is_none());
+                    }
+                    if let Then::Closes = then {
+                        receiving.drain(..).for_each(|(recv, _)| net.close_recv(recv).unwrap());
+                    }
+                    tell_done.send(()).unwrap();
+                    let _ = over.recv();
+                    receiving.into_iter().for_each(|(recv, _)| net.close_recv(recv).unwrap());
+                });
+                let mut sends = Vec::new();
+                for (send, from) in &sending {
+                    posted.recv().unwrap();
+                    // SAFETY: the buffer stays until the connection is closed.
+                    let isend = || unsafe { net.isend(send, from.start(), BYTES, 7, from.registration()) };
+                    sends.push(until("a receive for this send", || isend().expect("isend succeeds")));
+                }
+                done.recv().unwrap();
+                // From here on only the sender calls.
+                for request in &sends {
+                    // SAFETY: it is not tested again once it was done.
+                    until("the acknowledgement", || unsafe { net.test(request, None) }.unwrap().then_some(()));
+                }
+                drop(tell_over);
+            });
+            assert_eq!(warnings(), Vec::<String>::new());
+        },
+    );
+}
+
+#[test]
+fn receives_that_are_posted_before_a_silence_are_known_to_the_sender() {
+    each(
+        &[&[ONE_RAIL] as Settings, &[TWO_RAILS]],
+        |rails| rails.to_vec(),
+        |_| {
+            let (_plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            let (from, to) = (pair.outgoing(&[1; 8]), pair.incoming(8));
+            let recvs: Vec<Request> = thread::scope(|scope| {
+                scope.spawn(|| (0..3).map(|_| pair.irecv(&[to.part(7)])).collect()).join().expect("it posts and ends")
+            });
+            let sends: Vec<Request> = (0..3).map(|_| pair.isend(&from, 8, 7)).collect();
+            pair.finish(&sends, &recvs);
+            pair.close();
+        },
+    );
+}
+
+/// `finalize` of a communicator that was aborted: nobody closes its connections.
+#[test]
+fn what_is_owed_at_the_last_finalize_is_sent() {
+    with_peer(
+        &[TWO_RAILS],
+        &[],
+        |mut peer| {
+            let (_plugin, net) = start();
+            let mut handle = Handle::default();
+            peer.link.read_exact(&mut handle.0).unwrap();
+            let send = connect(&net, 0, &handle);
+            let from = common::Buffer::holding(&net, Comm::Send(&send), &noise(1, BYTES));
+            // SAFETY: the buffer stays until the connection is closed.
+            let isend = || unsafe { net.isend(&send, from.start(), BYTES, 7, from.registration()) };
+            let request = until("the peer's receive", || isend().unwrap());
+            peer.link.write_all(&[1]).unwrap();
+            peer.link.read_exact(&mut [0]).unwrap();
+            // SAFETY: it is not tested again once it was done.
+            until("the acknowledgement", || unsafe { net.test(&request, None) }.unwrap().then_some(()));
+            drop(peer.link.shutdown(std::net::Shutdown::Both));
+            peer.wait();
+        },
+        |mut link: UnixStream| {
+            let (_plugin, net) = start();
+            let (listening, handle) = listen(&net, 0);
+            link.write_all(&handle.0).unwrap();
+            let recv = accept(&net, &listening);
+            let to = [(); 2].map(|()| common::Buffer::new(&net, Comm::Recv(&recv), BYTES));
+            take_one_of_two(&net, &recv, &to, || {});
+            net.finalize().expect("finalize succeeds");
+            link.read_exact(&mut [0]).unwrap();
+            link.write_all(&[1]).unwrap();
+            // The process, and so its sockets, stay until the sender has seen it.
+            let _ = link.read(&mut [0]);
+            std::mem::forget((recv, listening));
+        },
+    );
+}
+
+/// How often the control thread has gone to sleep.
+fn control_sleeps() -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
+    let mut status = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok());
+    let status = status.find(|status| status.contains("railweave-ctl")).expect("there is a control thread");
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.expect("Linux counts them").trim().parse().expect("a number")
+}
+
+#[test]
+fn the_control_thread_is_not_woken_for_each_message_and_sleeps_when_nothing_is_owed() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        let (from, to) = (pair.outgoing(&[1; 8]), pair.incoming(8));
+        assert_eq!(control_threads(), 1);
+        let (begin, before) = (Instant::now(), control_sleeps());
+        let mut recvs: std::collections::VecDeque<Request> = (0..8).map(|_| pair.irecv(&[to.part(7)])).collect();
+        let messages = 20_000;
+        for _ in 0..messages {
+            // As NCCL: the oldest is waited for, and another one posted behind it.
+            let send = pair.isend(&from, 8, 7);
+            pair.finish(&[send], &[recvs.pop_front().unwrap()]);
+            recvs.push_back(pair.irecv(&[to.part(7)]));
+        }
+        let (sleeps, elapsed) = (control_sleeps() - before, begin.elapsed());
+        // It looks every 400 us, and its waits may end early when it is woken after quiet, which is 12 looks long.
+        let looks = elapsed.as_micros() as u64 / 400;
+        assert!(sleeps <= 2 * looks + 100, "{sleeps} in {elapsed:?} for {messages} messages");
+        until("the control thread to sleep", || {
+            let before = control_sleeps();
+            thread::sleep(Duration::from_millis(50));
+            (control_sleeps() == before).then_some(())
+        });
+        pair.close();
+    });
+}
