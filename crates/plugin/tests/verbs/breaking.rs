@@ -7,7 +7,7 @@ use railweave_host::{LoadedNet, NetError};
 use railweave_verbs_stand_in::StandIn;
 
 use crate::common::{Buffer, Pair, alone, each, noise, start, until, warnings, warnings_with};
-use crate::machine::{EVEN, FUSED, ROCE, finish, machine, with};
+use crate::machine::{EVEN, FUSED, ROCE, finish, machine, strict, with};
 
 fn code<T>(result: Result<T, NetError>) -> NcclResult {
     match result {
@@ -211,7 +211,7 @@ fn an_adapter_that_takes_no_work_fails_the_call_that_brought_it() {
         &cases,
         |_| with(&[]),
         |(fault, call)| {
-            let stand_in = machine(&format!("fail = {fault}\n{ROCE}"));
+            let stand_in = machine(&strict(&format!("fail = {fault}\n{ROCE}")));
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             let (from, to) = (pair.outgoing(&noise(1, 1000)), pair.incoming(1000));

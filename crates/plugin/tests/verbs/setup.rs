@@ -16,7 +16,7 @@ use railweave_host::{LoadedNet, NetError};
 use railweave_verbs_stand_in::StandIn;
 
 use crate::common::{Pair, alone, connect, listen, noise, start, until, warnings, warnings_with, with_peer};
-use crate::machine::{EVEN, FUSED, ROCE, finish, library, machine, with};
+use crate::machine::{EVEN, FUSED, ROCE, finish, library, machine, strict, with};
 
 /// Both sides of one set-up: what connect said in the end, and accept, which goes on waiting where connect failed.
 type Outcome = (Result<SendComm, NetError>, Option<RecvComm>);
@@ -73,7 +73,7 @@ fn a_refusal_at_any_step_is_one_line_and_the_other_rail_carries_on() {
             // Discovery has asked both ports already.
             let from = if function == "query_port" { 2 } else { 0 };
             for call in 1..=calls {
-                let stand_in = machine(&format!("fail = {function}:{}:EINVAL\n{ROCE}", from + call));
+                let stand_in = machine(&strict(&format!("fail = {function}:{}:EINVAL\n{ROCE}", from + call)));
                 let (_plugin, net) = start();
                 let before = refusals();
                 let up = outcomes(&net, 1).into_iter().all(|outcome| used(&net, outcome));
@@ -82,7 +82,7 @@ fn a_refusal_at_any_step_is_one_line_and_the_other_rail_carries_on() {
                 finish(&stand_in, net);
             }
             // One call more is not made while one connection comes up.
-            let stand_in = machine(&format!("fail = {function}:{}:EINVAL\n{ROCE}", from + calls + 1));
+            let stand_in = machine(&strict(&format!("fail = {function}:{}:EINVAL\n{ROCE}", from + calls + 1)));
             let (_plugin, net) = start();
             let before = warnings().len();
             let pair = Pair::open(&net, &net, 0);
@@ -98,7 +98,7 @@ fn without_any_rail_both_ends_are_told_and_the_next_try_may_succeed() {
     alone(&with(&[]), || {
         let steps = ["create_cq", "modify_qp/INIT", "modify_qp/RTR", "modify_qp/RTS"];
         for (round, step) in steps.into_iter().enumerate() {
-            let stand_in = machine(&format!("fail = {step}:1:EINVAL\n{ROCE}"));
+            let stand_in = machine(&strict(&format!("fail = {step}:1:EINVAL\n{ROCE}")));
             let (_plugin, net) = start();
             assert!(!outcomes(&net, 1).into_iter().any(|outcome| used(&net, outcome)), "{step}");
             let failed = [&["connect: ", "no rail to ", "came up"][..], &["accept waits on", "gave the connection up"]];
