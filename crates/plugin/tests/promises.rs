@@ -166,7 +166,6 @@ fn what_is_owed_at_the_last_finalize_is_sent() {
             link.write_all(&[1]).unwrap();
             // The process, and so its sockets, stay until the sender has seen it.
             let _ = link.read(&mut [0]);
-            std::mem::forget((recv, listening));
         },
     );
 }

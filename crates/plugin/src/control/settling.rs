@@ -139,7 +139,7 @@ fn is_ready(poll: &Poll, timeout: Duration) -> bool {
     let mut waited = libc::pollfd { fd: poll.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let timeout = libc::timespec {
         tv_sec: timeout.as_secs().min(1 << 30) as libc::time_t,
-        tv_nsec: timeout.subsec_nanos() as libc::c_long,
+        tv_nsec: timeout.subsec_nanos().into(),
     };
     // SAFETY: both are places of this function, and one descriptor is named. What fails is as if nothing had happened.
     unsafe { libc::ppoll(&raw mut waited, 1, &raw const timeout, std::ptr::null()) > 0 }
