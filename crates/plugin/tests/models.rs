@@ -161,7 +161,10 @@ mod model {
     /// connection and the control thread settles too: never two at once, and who has it last finds what the others did.
     #[test]
     fn a_debt_is_settled_by_one_thread_at_a_time() {
-        loom::model(|| {
+        // Three threads: every order in which each is interrupted a few times.
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
             let shared = Arc::new((Debt::new(), UnsafeCell::new(0)));
             assert!(shared.0.incur(), "the control thread does not know it yet");
             let (theirs, controls) = (Arc::clone(&shared), Arc::clone(&shared));
