@@ -101,7 +101,7 @@ fn over_the_stand_in() -> Command {
     let mut command = command();
     command.args(["--in-process", "--messages", "512"]);
     command.env("NCCL_IBVERBS_LIB", library).env("RAILWEAVE_STAND_IN", machine);
-    command.envs([("RAILWEAVE_FABRIC", "verbs"), ("RAILWEAVE_MODE", "fused")]);
+    command.envs([("RAILWEAVE_FABRIC", "verbs"), ("RAILWEAVE_MODE", "fused"), ("RAILWEAVE_OOB_IF", "lo")]);
     command
 }
 
@@ -138,7 +138,7 @@ fn many_connections_of_one_process_tell_what_they_take_and_leave_nothing() {
     let (library, machine) = &*STAND_IN;
     let mut command = command();
     command.args(["--in-process", "--connections", "5"]).env("NCCL_IBVERBS_LIB", library);
-    command.env("RAILWEAVE_STAND_IN", machine).env("RAILWEAVE_FABRIC", "verbs");
+    command.env("RAILWEAVE_STAND_IN", machine).env("RAILWEAVE_FABRIC", "verbs").env("RAILWEAVE_OOB_IF", "lo");
     let results = results_of(&mut command);
     assert_eq!((&results["connections"], &results["message_bytes"]), (&5.into(), &4096.into()));
     assert!(["set_up_s", "messages_s", "tear_down_s"].iter().all(|time| results[time].as_f64().unwrap() > 0.0));

@@ -342,7 +342,7 @@ options! {
     data_direct: DataDirect {
         variables: [
             variable("RAILWEAVE_DATA_DIRECT", "0, 1 or 2", "1", DataDirect::parse),
-            variable("NCCL_IB_DATA_DIRECT", "0, 1 or 2", "1", DataDirect::parse),
+            nccls("NCCL_IB_DATA_DIRECT", "0, 1 or 2", "1", nccl::data_direct),
         ],
         default: DataDirect::Only, "1",
         help: "RDMA only: how an adapter is shown that reaches GPU memory past the processor (Data Direct of \

@@ -184,8 +184,8 @@ mod tests {
 
     #[test]
     fn a_lane_is_proved_for_itself_alone() {
-        let key = Key::read(&file("lane", &[7; 32], 0o600)).unwrap();
-        let other = Key::read(&file("other-lane", &[8; 32], 0o600)).unwrap();
+        let key = Key::read(&file("lane", b"one key of thirty-two characters", 0o600)).unwrap();
+        let other = Key::read(&file("other-lane", b"two keys: sixteen or more", 0o600)).unwrap();
         let token = Token([1; 16]);
         let lane = LanePreface { token, rail: 2, lane: 3, proof: key.lane_proof(token, 2, 3) };
         assert!(key.is_lane(&lane));

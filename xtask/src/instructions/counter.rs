@@ -94,7 +94,7 @@ impl Counter {
         command.args(["--bytes", &message_bytes.to_string(), "--in-flight", &in_flight.to_string()]);
         match transport {
             Transport::Railweave => {
-                command.env("RAILWEAVE_FABRIC", "verbs").arg("--lib").arg(library);
+                command.env("RAILWEAVE_FABRIC", "verbs").env("RAILWEAVE_OOB_IF", "lo").arg("--lib").arg(library);
                 if rails > 1 {
                     command.env("RAILWEAVE_MODE", "fused");
                 }

@@ -24,9 +24,11 @@ pub(crate) fn library() -> &'static str {
     PATH.get_or_init(|| build().to_str().expect("the path is text").to_owned())
 }
 
-/// Settings, with the stand-in in libibverbs' place and nothing but RDMA.
+/// Settings, with the stand-in in libibverbs' place and nothing but RDMA. Both ends are this process: nothing is dialled at the
+/// addresses that a description makes up.
 pub(crate) fn with<'a>(settings: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
-    [&[("NCCL_IBVERBS_LIB", library()), ("RAILWEAVE_FABRIC", "verbs")], settings].concat()
+    let common = [("NCCL_IBVERBS_LIB", library()), ("RAILWEAVE_FABRIC", "verbs"), ("RAILWEAVE_OOB_IF", "lo")];
+    [&common, settings].concat()
 }
 
 /// Makes this process's machine, from the next init on.
