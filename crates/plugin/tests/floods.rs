@@ -4,7 +4,8 @@
 mod common;
 
 use common::{
-    Pair, Stranger, TWO_RAILS, accept, connect, descriptors, each, heap_bytes, listen, noise, start, until, warnings,
+    OUR_VERSIONS, Pair, Stranger, TWO_RAILS, accept, connect, descriptors, each, heap_bytes, listen, noise, start,
+    until, warnings,
 };
 use railweave_fabric::LinkLayer;
 use railweave_host::net::{Handle as HandleBytes, NetApi};
@@ -70,7 +71,7 @@ impl Target {
     /// Says HELLO with these features, of `bytes` bytes.
     fn with_hello(&self, features: u32, bytes: usize) -> Stranger {
         let mut stranger = self.dial();
-        let Message::Hello(hello) = stranger.hello((1, 1)) else { unreachable!("it makes a HELLO") };
+        let Message::Hello(hello) = stranger.hello(OUR_VERSIONS) else { unreachable!("it makes a HELLO") };
         let mut hello = Hello::decode(&hello).expect("its own HELLO");
         hello.features = features;
         let mut hello = hello.encode();

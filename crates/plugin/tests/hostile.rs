@@ -4,8 +4,8 @@
 mod common;
 
 use common::{
-    Pair, Stranger, TWO_RAILS, accept, connect, descriptors, each, heap_bytes, listen, start, until, until_freed,
-    warnings,
+    OUR_VERSIONS, Pair, Stranger, TWO_RAILS, accept, connect, descriptors, each, heap_bytes, listen, start, until,
+    until_freed, warnings,
 };
 use hmac::{Hmac, KeyInit, Mac};
 use railweave_host::LoadedNet;
@@ -64,7 +64,7 @@ impl Site<'_> {
     fn with_hello(&self, change: impl FnOnce(&mut Hello)) -> Stranger {
         let mut stranger = Stranger::dial(self.handle);
         stranger.begin();
-        let Message::Hello(bytes) = stranger.hello((1, 1)) else { unreachable!("it makes a HELLO") };
+        let Message::Hello(bytes) = stranger.hello(OUR_VERSIONS) else { unreachable!("it makes a HELLO") };
         let mut hello = Hello::decode(&bytes).expect("its own HELLO");
         change(&mut hello);
         stranger.send(0, Message::Hello(hello.encode()));
@@ -138,7 +138,7 @@ fn proved(handle: &HandleBytes) -> (Stranger, Vec<u8>) {
     let mut said = Preface::Session.encode().to_vec();
     peer.write(&said);
     let Message::Hello(theirs) = peer.receive() else { panic!("HELLO comes first") };
-    let Message::Hello(ours) = peer.hello((1, 1)) else { unreachable!("it makes a HELLO") };
+    let Message::Hello(ours) = peer.hello(OUR_VERSIONS) else { unreachable!("it makes a HELLO") };
     let mut hello = Hello::decode(&ours).expect("its own HELLO");
     hello.features = Hello::KEYED;
     hello.network = Hello::decode(&theirs).expect("a HELLO").network;
@@ -221,7 +221,7 @@ const CASES: &[Case] = &[
         act: |site| {
             let mut stranger = Stranger::dial(site.handle);
             stranger.begin();
-            let hello = Frame { connection: 0, message: stranger.hello((1, 1)) }.encode();
+            let hello = Frame { connection: 0, message: stranger.hello(OUR_VERSIONS) }.encode();
             drip(&mut stranger.socket, &hello[..20]);
             vec![stranger.socket]
         },
@@ -267,7 +267,7 @@ const CASES: &[Case] = &[
         act: |site| {
             let mut stranger = Stranger::dial(site.handle);
             stranger.begin();
-            let Message::Hello(mut bytes) = stranger.hello((1, 1)) else { unreachable!("it makes a HELLO") };
+            let Message::Hello(mut bytes) = stranger.hello(OUR_VERSIONS) else { unreachable!("it makes a HELLO") };
             bytes[100..102].copy_from_slice(&[0xff; 2]);
             stranger.send(0, Message::Hello(bytes));
             vec![stranger.socket]

@@ -3,9 +3,9 @@
 mod common;
 
 use common::{
-    Pair, Stranger, TWO_RAILS, accept, alone, connect, descriptors, each, listen, noise, start, until, until_within,
+    OUR_VERSIONS, Pair, Stranger, TWO_RAILS, accept, alone, connect, descriptors, each, listen, noise, start, until,
+    until_freed, until_within, warnings, warnings_with, with_peer,
 };
-use common::{until_freed, warnings, warnings_with, with_peer};
 use railweave_abi::NcclResult;
 use railweave_host::net::{Comm, Handle, NetApi, Request, SendComm};
 use railweave_host::{LoadedNet, NetError};
@@ -560,7 +560,7 @@ fn a_listening_peer_that_closes_half_way_fails_connect_and_nothing_else() {
             }
             if *end >= Until::Hello {
                 assert!(matches!(stranger.receive(), Message::Hello(_)));
-                let hello = stranger.hello((1, 1));
+                let hello = stranger.hello(OUR_VERSIONS);
                 stranger.send(0, hello);
             }
             if *end >= Until::Offer {

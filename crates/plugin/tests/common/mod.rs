@@ -20,7 +20,7 @@ pub(crate) use pair::{Pair, Received, accept, connect, listen};
 pub(crate) use process::{Peer, UNSET, alone, each, with_peer};
 pub(crate) use railweave_patience::{in_time, until, until_freed, until_within};
 pub(crate) use random::{Random, noise};
-pub(crate) use stranger::Stranger;
+pub(crate) use stranger::{OUR_VERSIONS, Stranger};
 
 use railweave_host::{LoadedNet, Plugin};
 use std::path::PathBuf;

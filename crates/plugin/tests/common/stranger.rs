@@ -13,6 +13,9 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 /// Who a stranger is.
 const OWN: ProcessId = ProcessId([9; 16]);
 
+/// The protocol versions that the plugin speaks.
+pub(crate) const OUR_VERSIONS: (u16, u16) = (PROTOCOL_VERSION, PROTOCOL_VERSION);
+
 /// One socket to the control port, and who stands behind the handle.
 pub(crate) struct Stranger {
     pub(crate) socket: TcpStream,
@@ -118,7 +121,7 @@ impl Stranger {
         self.begin();
         let Message::Hello(theirs) = self.receive() else { panic!("HELLO comes first") };
         self.network = Hello::decode(&theirs).expect("a HELLO").network;
-        let hello = self.hello((PROTOCOL_VERSION, PROTOCOL_VERSION));
+        let hello = self.hello(OUR_VERSIONS);
         self.send(0, hello);
     }
 
