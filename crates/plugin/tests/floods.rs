@@ -451,8 +451,8 @@ fn whatever_a_flood_sends_the_process_stays_small_and_nobody_else_waits() {
                 lines: warnings().len() - said,
             };
             eprintln!("{}: {}", case.name, cost.row());
-            until("its sockets are closed", || (descriptors() <= files).then_some(()));
-            until("its memory is freed", || (heap_bytes() <= heap + SLACK_BYTES).then_some(()));
+            until_freed("its sockets are closed", || descriptors() <= files);
+            until_freed("its memory is freed", || heap_bytes() <= heap + SLACK_BYTES);
             pair.exchange(2, 100_000);
             assert!(cost.pause <= MOST_PAUSE.max(4 * before), "before the flood it was {before:?}");
             assert!(cost.connect <= MOST_CONNECT * railweave_patience::factor(), "{connects:?}");
