@@ -171,7 +171,12 @@ impl Machine {
             self.faults.push(Fault::parse(value)?);
             return Ok(());
         }
-        let device = self.devices.last_mut().ok_or("before the first [device NAME] only fail = ... may stand")?;
+        if key == "slow" {
+            self.faults.push(Fault::parse_slow(value)?);
+            return Ok(());
+        }
+        let device =
+            self.devices.last_mut().ok_or("before the first [device NAME] only fail = ... and slow = ... may stand")?;
         match device.ports.last_mut() {
             Some(port) => port.set(key, value),
             None => device.set(key, value),

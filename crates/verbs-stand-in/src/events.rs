@@ -102,6 +102,7 @@ pub(crate) fn acknowledge(event: &sys::AsyncEvent) {
             | sys::EVENT_QP_REQ_ERR
             | sys::EVENT_QP_ACCESS_ERR
             | sys::EVENT_COMM_EST
+            | sys::EVENT_SQ_DRAINED
             | sys::EVENT_QP_LAST_WQE_REACHED => Source::Qp(event.element.qp.addr()),
             sys::EVENT_SRQ_ERR | sys::EVENT_SRQ_LIMIT_REACHED => Source::Srq(event.element.srq.addr()),
             _ => Source::Device,

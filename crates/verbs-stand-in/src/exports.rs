@@ -339,6 +339,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     pd: *mut sys::Pd,
     attributes: *mut sys::QpInitAttributes,
 ) -> *mut sys::Qp {
+    world::tarry("create_qp", None, 0);
     // SAFETY: ibv_create_qp(3): the attributes, in which the capabilities granted replace those asked for.
     pointer(unsafe {
         let answer = world::lock().create_qp(pd.addr(), &*attributes);
@@ -356,7 +357,9 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     mask: c_int,
 ) -> c_int {
     // SAFETY: ibv_modify_qp(3): the attributes.
-    status(world::lock().modify_qp(qp.addr(), unsafe { &*attributes }, mask))
+    let attributes = unsafe { &*attributes };
+    world::tarry("modify_qp", (mask & sys::QP_STATE != 0).then_some(attributes.qp_state), qp.addr());
+    status(world::lock().modify_qp(qp.addr(), attributes, mask))
 }
 
 #[unsafe(no_mangle)]
@@ -376,6 +379,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut sys::Qp) -> c_int {
+    world::tarry("destroy_qp", None, qp.addr());
     status(lifecycle::destroy_qp(qp.addr()))
 }
 

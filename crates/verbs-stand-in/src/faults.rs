@@ -1,6 +1,7 @@
 //! Failures on demand: the second call of this function answers that error.
 
 use std::ffi::c_int;
+use std::time::Duration;
 
 use railweave_fabric_verbs::sys;
 
@@ -70,25 +71,82 @@ const ERRORS: &[(&str, c_int)] = &[
     ("ETIMEDOUT", libc::ETIMEDOUT),
 ];
 
-/// One failure: `FUNCTION[/STATE]:NUMBER:ERROR`.
+/// What can be made slow: what is done outside of the world's lock meanwhile.
+const SLOW: &[&str] = &["create_qp", "modify_qp", "destroy_qp"];
+
+/// What can be said of one device alone: what is about a queue pair that is there already.
+const OF_A_DEVICE: &[&str] = &["modify_qp", "destroy_qp"];
+
+/// What becomes of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Effect {
+    Fails(c_int),
+    Takes(Duration),
+}
+
+/// One call, as faults see it.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'a> {
+    pub(crate) function: &'a str,
+    /// For modify_qp the state that it goes to.
+    pub(crate) state: Option<c_int>,
+    /// The device, where it is known.
+    pub(crate) device: Option<&'a str>,
+}
+
+/// One failure, `FUNCTION[/STATE][@DEVICE]:NUMBER:ERROR`, or with milliseconds in place of the error a call that takes long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     function: &'static str,
     /// Only modify_qp to this state.
     state: Option<c_int>,
-    /// Which call fails, counted from 1; none: every one.
-    number: Option<u64>,
-    errno: c_int,
+    /// Only on this device.
+    device: Option<String>,
+    /// Which calls it is about, counted from 1; none: every one.
+    numbers: Option<(u64, u64)>,
+    effect: Effect,
     calls: u64,
 }
 
 impl Fault {
     /// Reads one failure; the error says what is allowed.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        Self::read(text, "a failure is FUNCTION:NUMBER:ERROR, such as create_qp:2:ENOMEM", |_, error| {
+            let known = named(ERRORS, error).or_else(|| error.parse().ok().filter(|&errno| errno > 0));
+            known.map(Effect::Fails).ok_or_else(|| {
+                format!(
+                    "no error {error}; a positive number, or one of {}",
+                    ERRORS.iter().map(|&(name, _)| name).collect::<Vec<_>>().join(", ")
+                )
+            })
+        })
+    }
+
+    /// Reads what is slow; the error says what is allowed.
+    pub(crate) fn parse_slow(text: &str) -> Result<Self, String> {
+        Self::read(text, "what is slow is FUNCTION:NUMBER:MILLISECONDS, such as destroy_qp:*:100", |function, time| {
+            if !SLOW.contains(&function) {
+                return Err(format!("{function} is never slow; one of {} is", SLOW.join(", ")));
+            }
+            time.parse()
+                .map(|milliseconds| Effect::Takes(Duration::from_millis(milliseconds)))
+                .map_err(|_| format!("{time} is no number of milliseconds"))
+        })
+    }
+
+    fn read(
+        text: &str,
+        form: &str,
+        effect: impl Fn(&'static str, &str) -> Result<Effect, String>,
+    ) -> Result<Self, String> {
         let mut parts = text.split(':').map(str::trim);
-        let (Some(subject), Some(number), Some(error), None) = (parts.next(), parts.next(), parts.next(), parts.next())
+        let (Some(subject), Some(number), Some(rest), None) = (parts.next(), parts.next(), parts.next(), parts.next())
         else {
-            return Err("a failure is FUNCTION:NUMBER:ERROR, such as create_qp:2:ENOMEM".to_owned());
+            return Err(form.to_owned());
+        };
+        let (subject, device) = match subject.split_once('@') {
+            Some((subject, device)) => (subject, Some(device.to_owned())),
+            None => (subject, None),
         };
         let (name, state) = match subject.split_once('/') {
             Some((name, state)) => (name, Some(named(STATES, state).ok_or("a state is RESET, INIT, RTR, RTS or ERR")?)),
@@ -101,21 +159,14 @@ impl Fault {
         if state.is_some() && *function != "modify_qp" {
             return Err("only modify_qp goes to a state".to_owned());
         }
-        let number = match number {
+        if device.is_some() && !OF_A_DEVICE.contains(function) {
+            return Err(format!("only {} are about one device", OF_A_DEVICE.join(" and ")));
+        }
+        let numbers = match number {
             "*" => None,
-            number => match number.parse() {
-                Ok(0) | Err(_) => return Err("NUMBER is the call that fails, from 1, or * for every one".to_owned()),
-                Ok(number) => Some(number),
-            },
+            number => Some(range(number).ok_or("NUMBER is the call that fails, from 1, or 2-5, or * for every one")?),
         };
-        let errno =
-            named(ERRORS, error).or_else(|| error.parse().ok().filter(|&errno| errno > 0)).ok_or_else(|| {
-                format!(
-                    "no error {error}; a positive number, or one of {}",
-                    ERRORS.iter().map(|&(name, _)| name).collect::<Vec<_>>().join(", ")
-                )
-            })?;
-        Ok(Self { function, state, number, errno, calls: 0 })
+        Ok(Self { function, state, device, numbers, effect: effect(function, rest)?, calls: 0 })
     }
 
     /// The function's name.
@@ -123,19 +174,42 @@ impl Fault {
         self.function
     }
 
-    /// Counts a call of `function` (for modify_qp to `state`); the error if this is one that fails.
-    pub(crate) fn strike(&mut self, function: &str, state: Option<c_int>) -> Option<c_int> {
-        if self.function != function || (self.state.is_some() && self.state != state) {
-            return None;
+    /// Counts a call where this is a failure; the error if this is one that fails.
+    pub(crate) fn strike(&mut self, call: Call<'_>) -> Option<c_int> {
+        match self.effect {
+            Effect::Fails(errno) => self.hits(call).then_some(errno),
+            Effect::Takes(_) => None,
+        }
+    }
+
+    /// Counts a call where this is what is slow; how long it takes then.
+    pub(crate) fn delay(&mut self, call: Call<'_>) -> Option<Duration> {
+        match self.effect {
+            Effect::Takes(time) => self.hits(call).then_some(time),
+            Effect::Fails(_) => None,
+        }
+    }
+
+    fn hits(&mut self, call: Call<'_>) -> bool {
+        let is_other_device = self.device.is_some() && self.device.as_deref() != call.device;
+        if self.function != call.function || self.state.is_some() && self.state != call.state || is_other_device {
+            return false;
         }
         self.calls += 1;
-        (self.number.is_none_or(|number| number == self.calls)).then_some(self.errno)
+        self.numbers.is_none_or(|(first, last)| (first..=last).contains(&self.calls))
     }
 }
 
 /// The number of the error of this name.
 pub(crate) fn errno(name: &str) -> Option<c_int> {
     named(ERRORS, name)
+}
+
+/// One number, or a first and a last one, from 1.
+fn range(text: &str) -> Option<(u64, u64)> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let range = (first.parse().ok()?, last.parse().ok()?);
+    (0 < range.0 && range.0 <= range.1).then_some(range)
 }
 
 fn named(table: &[(&str, c_int)], name: &str) -> Option<c_int> {
@@ -146,20 +220,48 @@ fn named(table: &[(&str, c_int)], name: &str) -> Option<c_int> {
 mod tests {
     use super::*;
 
+    fn call(function: &str) -> Call<'_> {
+        Call { function, state: None, device: None }
+    }
+
     #[test]
     fn the_call_that_is_named_fails_and_no_other() {
         let mut fault = Fault::parse("create_qp:2:ENOMEM").expect("well-formed");
-        let answers = [None, Some(libc::ENOMEM), None].map(|expected| (expected, fault.strike("create_qp", None)));
+        let answers = [None, Some(libc::ENOMEM), None].map(|expected| (expected, fault.strike(call("create_qp"))));
         assert!(answers.iter().all(|(expected, got)| expected == got), "{answers:?}");
-        assert_eq!(Fault::parse("create_qp:1:ENOMEM").expect("well-formed").strike("create_cq", None), None);
+        assert_eq!(Fault::parse("create_qp:1:ENOMEM").expect("well-formed").strike(call("create_cq")), None);
     }
 
     #[test]
     fn a_state_narrows_it_and_a_star_means_every_call() {
         let mut fault = Fault::parse("modify_qp/RTR:*:110").expect("well-formed");
-        assert_eq!(fault.strike("modify_qp", Some(sys::QPS_INIT)), None);
-        assert_eq!(fault.strike("modify_qp", Some(sys::QPS_RTR)), Some(libc::ETIMEDOUT));
-        assert_eq!(fault.strike("modify_qp", Some(sys::QPS_RTR)), Some(libc::ETIMEDOUT));
+        let to = |state| Call { state: Some(state), ..call("modify_qp") };
+        assert_eq!(fault.strike(to(sys::QPS_INIT)), None);
+        assert_eq!(fault.strike(to(sys::QPS_RTR)), Some(libc::ETIMEDOUT));
+        assert_eq!(fault.strike(to(sys::QPS_RTR)), Some(libc::ETIMEDOUT));
+    }
+
+    #[test]
+    fn several_calls_in_a_row_on_one_device() {
+        let mut fault = Fault::parse("modify_qp/RTR@b:2-3:ETIMEDOUT").expect("well-formed");
+        let on = |device| Call { state: Some(sys::QPS_RTR), device: Some(device), ..call("modify_qp") };
+        let struck = ["b", "a", "b", "a", "b", "b"].map(|device| fault.strike(on(device)).is_some());
+        assert_eq!(struck, [false, false, true, false, true, false], "those of another device do not count");
+    }
+
+    #[test]
+    fn what_is_slow_fails_not_and_what_fails_is_not_slow() {
+        let mut slow = Fault::parse_slow("destroy_qp:2:30").expect("well-formed");
+        assert_eq!(slow.strike(call("destroy_qp")), None);
+        assert_eq!((slow.delay(call("destroy_qp")), slow.delay(call("create_qp"))), (None, None));
+        assert_eq!(slow.delay(call("destroy_qp")), Some(Duration::from_millis(30)));
+        assert_eq!(Fault::parse("destroy_qp:1:EIO").expect("well-formed").delay(call("destroy_qp")), None);
+        for (text, part) in
+            [("destroy_qp", "MILLISECONDS"), ("poll_cq:1:5", "never slow"), ("create_qp:1:EIO", "no number")]
+        {
+            let error = Fault::parse_slow(text).expect_err(text);
+            assert!(error.contains(part), "{text}: {error}");
+        }
     }
 
     #[test]
@@ -171,6 +273,8 @@ mod tests {
             ("create_qp:1:ENOPE", "ENOMEM"),
             ("create_qp:1:-1", "positive"),
             ("create_qp/RTR:1:EIO", "modify_qp"),
+            ("create_qp@a:1:EIO", "modify_qp and destroy_qp"),
+            ("create_qp:3-2:EIO", "from 1"),
             ("modify_qp/UP:1:EIO", "RESET"),
         ] {
             let error = Fault::parse(text).expect_err(text);

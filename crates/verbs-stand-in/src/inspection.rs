@@ -106,24 +106,32 @@ pub(crate) unsafe extern "C" fn stand_in_queue_pair(number: u32, report: *mut Qp
 }
 
 /// Raises an asynchronous event on all that have the device open. `number` is the port, or for events of queue pairs
-/// the queue pair; for an error of a completion queue the queue pair that sends to it. Errors of queue pairs put these into
-/// the error state, a fatal error of the device all of it. Answers 0, or -1 where there is no such thing.
+/// the queue pair; for an error of a completion or shared receive queue a queue pair that uses it. Errors of queue pairs put these into
+/// the error state, a fatal error of the device all of it, unless `only` is not 0: then nothing but the event is there, as
+/// when an adapter is gone and completes nothing. Answers 0, or -1 where there is no such thing.
 ///
 /// # Safety
 /// `device` must be a string of C.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn stand_in_raise(device: *const c_char, kind: c_int, number: u32) -> c_int {
+pub(crate) unsafe extern "C" fn stand_in_raise(device: *const c_char, kind: c_int, number: u32, only: c_int) -> c_int {
     // SAFETY: the caller vouches for it.
     let name = unsafe { text(device) };
     let world = world::lock();
     done(
         match kind {
-            sys::EVENT_QP_FATAL | sys::EVENT_QP_REQ_ERR | sys::EVENT_QP_ACCESS_ERR => {
+            sys::EVENT_QP_FATAL | sys::EVENT_QP_REQ_ERR | sys::EVENT_QP_ACCESS_ERR if only == 0 => {
                 world.pair_of(number).map(|(_, pair)| pair.break_down(&mut pair.sends.lock(), Some(kind))).is_some()
             }
-            sys::EVENT_COMM_EST | sys::EVENT_QP_LAST_WQE_REACHED | sys::EVENT_CQ_ERR => {
-                raise_of_pair(&world, kind, number)
-            }
+            sys::EVENT_QP_FATAL
+            | sys::EVENT_QP_REQ_ERR
+            | sys::EVENT_QP_ACCESS_ERR
+            | sys::EVENT_COMM_EST
+            | sys::EVENT_SQ_DRAINED
+            | sys::EVENT_QP_LAST_WQE_REACHED
+            | sys::EVENT_CQ_ERR
+            | sys::EVENT_SRQ_ERR
+            | sys::EVENT_SRQ_LIMIT_REACHED => raise_of_pair(&world, kind, number),
+            sys::EVENT_DEVICE_FATAL if only != 0 => world.raise(&name, kind, Source::Device),
             sys::EVENT_DEVICE_FATAL => {
                 for (_, pair) in world.each_pair().filter(|(entry, _)| entry.device.facts().name == name) {
                     pair.break_down(&mut pair.sends.lock(), None);
@@ -250,6 +258,8 @@ pub(crate) unsafe extern "C" fn stand_in_complaint(text: *mut c_char, room: usiz
 fn raise_of_pair(world: &World, kind: c_int, number: u32) -> bool {
     let Some((entry, pair)) = world.pair_of(number) else { return false };
     let source = match kind {
+        sys::EVENT_SRQ_ERR | sys::EVENT_SRQ_LIMIT_REACHED if entry.created.srq.is_null() => return false,
+        sys::EVENT_SRQ_ERR | sys::EVENT_SRQ_LIMIT_REACHED => Source::Srq(entry.created.srq.addr()),
         sys::EVENT_CQ_ERR => Source::Cq(pair.send_cq.expose_provenance()),
         _ => Source::Qp(std::ptr::from_ref(pair).expose_provenance()),
     };

@@ -20,6 +20,8 @@
 //! ```text
 //! fail = create_qp:2:ENOMEM      # the second call of ibv_create_qp fails so; * instead of 2: every call
 //! fail = modify_qp/RTR:1:110     # the first ibv_modify_qp to RTR; errors by name or number
+//! fail = modify_qp/RTR@mlx5_0:1-5:ETIMEDOUT  # the first five on this device
+//! slow = destroy_qp:*:100        # every ibv_destroy_qp takes 100 ms; also create_qp and modify_qp
 //!
 //! [device mlx5_0]
 //! profile = connectx-7           # a kind of adapter, see below; what follows changes it

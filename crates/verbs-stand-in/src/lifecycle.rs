@@ -10,6 +10,7 @@ use railweave_fabric_verbs::sys;
 use crate::complaints::complain;
 use crate::description::DeviceFacts;
 use crate::events::Source;
+use crate::faults::Call;
 use crate::pairs::{Gate, Manners, QueuePair, next_epoch};
 use crate::receives::ReceiveQueue;
 use crate::reports::{QpReport, Step};
@@ -89,7 +90,8 @@ impl World {
 
     pub(crate) fn modify_qp(&mut self, address: usize, attributes: &sys::QpAttributes, mask: c_int) -> Answer<()> {
         let target = (mask & sys::QP_STATE != 0).then_some(attributes.qp_state);
-        self.strike_in("modify_qp", target)?;
+        let device = self.device_of(address);
+        self.strike_in(Call { function: "modify_qp", state: target, device: device.as_deref() })?;
         let entry = self.pairs.get_mut(&address).ok_or_else(|| unknown("queue pair"))?;
         let pair = pair(address);
         let mut sends = pair.sends.lock();
@@ -207,7 +209,8 @@ impl World {
     }
 
     fn remove_qp(&mut self, address: usize) -> Answer<()> {
-        self.strike("destroy_qp")?;
+        let device = self.device_of(address);
+        self.strike_in(Call { function: "destroy_qp", state: None, device: device.as_deref() })?;
         let entry = self.pairs.remove(&address).ok_or_else(|| unknown("queue pair"))?;
         let pair = pair(address);
         self.numbers.remove(&pair.number);

@@ -43,7 +43,7 @@ pub struct StandIn {
     open: unsafe extern "C" fn(*mut Open),
     queue_pairs: unsafe extern "C" fn(*mut u32, usize) -> usize,
     queue_pair: unsafe extern "C" fn(u32, *mut QpReport) -> c_int,
-    raise: unsafe extern "C" fn(*const c_char, c_int, u32) -> c_int,
+    raise: unsafe extern "C" fn(*const c_char, c_int, u32, c_int) -> c_int,
     port_state: unsafe extern "C" fn(*const c_char, u8, c_int) -> c_int,
     port_gid: unsafe extern "C" fn(*const c_char, u8, usize, *const sys::Gid) -> c_int,
     link: unsafe extern "C" fn(*const c_char, u8, c_int) -> c_int,
@@ -88,7 +88,7 @@ impl StandIn {
                 queue_pair: transmute::<*mut c_void, unsafe extern "C" fn(u32, *mut QpReport) -> c_int>(find(
                     c"stand_in_queue_pair",
                 )?),
-                raise: transmute::<*mut c_void, unsafe extern "C" fn(*const c_char, c_int, u32) -> c_int>(find(
+                raise: transmute::<*mut c_void, unsafe extern "C" fn(*const c_char, c_int, u32, c_int) -> c_int>(find(
                     c"stand_in_raise",
                 )?),
                 port_state: transmute::<*mut c_void, unsafe extern "C" fn(*const c_char, u8, c_int) -> c_int>(find(
@@ -189,17 +189,28 @@ impl StandIn {
     pub fn raise(&self, device: &str, kind: c_int, port: u8) -> Result<(), NoSuchThing> {
         let name = c_name(device);
         // SAFETY: a string of C.
-        answer(unsafe { (self.raise)(name.as_ptr(), kind, port.into()) }, || format!("open device {device}"))
+        answer(unsafe { (self.raise)(name.as_ptr(), kind, port.into(), 0) }, || format!("open device {device}"))
     }
 
-    /// Raises an asynchronous event (a `sys::EVENT_` value) about a queue pair, or about the completion queue that it sends to.
-    /// Errors of the queue pair put it into the error state.
+    /// Raises an asynchronous event (a `sys::EVENT_` value) about a queue pair, or about the completion queue or
+    /// shared receive queue that it uses. Errors of the queue pair put it into the error state.
     ///
     /// # Errors
     /// When there is no such queue pair.
     pub fn raise_on_queue_pair(&self, number: u32, kind: c_int) -> Result<(), NoSuchThing> {
         // SAFETY: a string of C.
-        answer(unsafe { (self.raise)(c"".as_ptr(), kind, number) }, || format!("queue pair {number:#x}"))
+        answer(unsafe { (self.raise)(c"".as_ptr(), kind, number, 0) }, || format!("queue pair {number:#x}"))
+    }
+
+    /// Raises an event as [`Self::raise`] and [`Self::raise_on_queue_pair`] do, of this device or of a queue pair of it, and does
+    /// nothing else: an adapter that is gone completes no work, not even with an error.
+    ///
+    /// # Errors
+    /// When nothing has the device open, or there is no such queue pair.
+    pub fn raise_only(&self, device: &str, kind: c_int, number: u32) -> Result<(), NoSuchThing> {
+        let name = c_name(device);
+        // SAFETY: a string of C.
+        answer(unsafe { (self.raise)(name.as_ptr(), kind, number, 1) }, || format!("{device} or {number:#x}"))
     }
 
     /// Sets a port's state (a `sys::PORT_` value) and raises the event that tells of it. While a port is not active,

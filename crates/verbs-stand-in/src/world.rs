@@ -19,7 +19,7 @@ use crate::complaints::complain;
 use crate::completions::CompletionQueue;
 use crate::description::{DEFAULT, Machine, PortFacts};
 use crate::devices::{Device, OpenDevice};
-use crate::faults::Fault;
+use crate::faults::{Call, Fault};
 use crate::forks::Withheld;
 use crate::pairs::{Gate, QueuePair, Sends, Wreck, epoch, note_held, take_any_held};
 use crate::paths::{End, NoWay};
@@ -48,6 +48,19 @@ pub(crate) fn profile_of_tests() -> String {
 /// Takes the lock.
 pub(crate) fn lock() -> MutexGuard<'static, World> {
     WORLD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes as long as a call of `function` on this queue pair is to take. Nobody waits for the world meanwhile.
+pub(crate) fn tarry(function: &str, state: Option<c_int>, address: usize) {
+    let delay: Duration = {
+        let mut world = lock();
+        let device = world.device_of(address);
+        let call = Call { function, state, device: device.as_deref() };
+        world.faults.iter_mut().filter_map(|fault| fault.delay(call)).sum()
+    };
+    if !delay.is_zero() {
+        std::thread::sleep(delay);
+    }
 }
 
 /// What hangs on something open.
@@ -163,14 +176,19 @@ impl World {
 
     /// Fails if this call of `function` is to fail.
     pub(crate) fn strike(&mut self, function: &str) -> Result<(), c_int> {
-        self.strike_in(function, None)
+        self.strike_in(Call { function, state: None, device: None })
     }
 
-    /// Fails if this call of `function` for that state is to fail.
-    pub(crate) fn strike_in(&mut self, function: &str, state: Option<c_int>) -> Result<(), c_int> {
+    /// Fails if this call is to fail.
+    pub(crate) fn strike_in(&mut self, call: Call<'_>) -> Result<(), c_int> {
         // Each counts, also after one has struck.
-        let struck: Vec<c_int> = self.faults.iter_mut().filter_map(|fault| fault.strike(function, state)).collect();
+        let struck: Vec<c_int> = self.faults.iter_mut().filter_map(|fault| fault.strike(call)).collect();
         struck.first().map_or(Ok(()), |&errno| Err(errno))
+    }
+
+    /// The name of a queue pair's device.
+    pub(crate) fn device_of(&self, address: usize) -> Option<String> {
+        self.pairs.get(&address).map(|entry| entry.device.facts().name.clone())
     }
 
     /// May calls of `function` fail on demand?
