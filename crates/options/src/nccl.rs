@@ -9,6 +9,7 @@
 use crate::filter::{FilterItem, MAX_ITEMS, RailFilter, leading};
 use crate::rdma::{AdaptiveRouting, AddressFamily, DataDirect, GidIndices, RelaxedOrdering};
 use crate::{AddressRange, Fabric};
+use std::time::Duration;
 
 /// What a variable's text comes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +58,14 @@ impl Reading<i64> {
             Some(number) if number < low => Self::default(format_args!("is less than {low}")),
             Some(number) if number > high => Self::default(format_args!("is more than {high}")),
             _ => self,
+        }
+    }
+
+    /// From 0, as NCCL takes any negative number for, to `high`.
+    fn counted(self, high: i64) -> Self {
+        match self.value {
+            Some(number) if number < 0 => Self::noted(0, "counts as 0, as it does for NCCL"),
+            _ => self.within(0, high),
         }
     }
 
@@ -136,6 +145,16 @@ pub(crate) fn byte_or_none(text: &str, high: u8) -> Reading<Option<u8>> {
     number(text).within(-1, high.into()).map(|number| u8::try_from(number).ok())
 }
 
+/// How often something is tried again, up to a million times.
+pub(crate) fn retries(text: &str) -> Reading<u32> {
+    number(text).counted(1_000_000).map(|count| count as u32)
+}
+
+/// Milliseconds, up to an hour.
+pub(crate) fn retry_pause(text: &str) -> Reading<Duration> {
+    number(text).counted(3_600_000).map(|milliseconds| Duration::from_millis(milliseconds as u64))
+}
+
 /// 1 or 2.
 pub(crate) fn roce_version(text: &str) -> Reading<u8> {
     number(text).only(1, 2).map(|number| number as u8)
@@ -182,6 +201,19 @@ pub(crate) fn relaxed_ordering(text: &str) -> Reading<RelaxedOrdering> {
         1 => RelaxedOrdering::On,
         2 => RelaxedOrdering::WhereKnown,
         _ => RelaxedOrdering::Off,
+    })
+}
+
+/// 0 and below are off, 2 is both, and all others 1.
+pub(crate) fn data_direct(text: &str) -> Reading<DataDirect> {
+    let reading = match number(text) {
+        Reading { value: Some(number), .. } if number < 0 => Reading::noted(0, "counts as 0, as it does for NCCL"),
+        reading => reading.taken_for(1, &[0, 1, 2]),
+    };
+    reading.map(|number| match number {
+        0 => DataDirect::Off,
+        2 => DataDirect::Both,
+        _ => DataDirect::Only,
     })
 }
 

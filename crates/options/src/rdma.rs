@@ -6,6 +6,11 @@ use crate::number;
 use crate::value::word;
 use std::fmt;
 
+/// How often something is done, up to a million times.
+pub(crate) fn count(text: &str) -> Result<u32, String> {
+    number::whole(text, 0, 1_000_000).map(|count| u32::try_from(count).unwrap_or(u32::MAX))
+}
+
 /// The largest index of a GID that a packet's address can have: one byte (`ibv_global_route`).
 const MAX_GID_INDEX: i64 = 255;
 

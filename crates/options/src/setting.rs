@@ -230,6 +230,7 @@ macro_rules! show_as_written {
 show_as_written!(crate::Fabric, crate::Mode, crate::Weights, crate::Lanes, crate::PortRange);
 show_as_written!(
     crate::GidIndices,
+    u32,
     crate::AddressFamily,
     crate::RelaxedOrdering,
     crate::AdaptiveRouting,

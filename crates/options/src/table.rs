@@ -451,6 +451,51 @@ options! {
         default: 7, "7",
         help: "RDMA only: how often an adapter sends a packet again before the lane fails.",
     }
+    /// How often a change of a queue pair's state is tried again.
+    modify_retries: u32 {
+        variables: [
+            variable("RAILWEAVE_MODIFY_RETRIES", "a number from 0 to 1000000", "34", rdma::count),
+            nccls("NCCL_IB_MQP_RETRY_CNT", "a number from 0 to 1000000", "34", nccl::retries),
+        ],
+        default: 34, "34",
+        help: "RDMA only: how often a change of a queue pair's state (`ibv_modify_qp`) is tried again when the kernel \
+               answers that it timed out, as it does while it looks a peer's address up. `RAILWEAVE_HANDSHAKE_TIMEOUT` ends \
+               it in any case.",
+    }
+    /// The pause before such a change is tried again; the second pause is twice as long, the third three times.
+    modify_retry_pause: Duration {
+        variables: [
+            variable(
+                "RAILWEAVE_MODIFY_RETRY_PAUSE",
+                "seconds from 0 to 3600, or milliseconds with the unit ms",
+                "100ms",
+                |text| number::seconds(text, Duration::ZERO, Duration::from_secs(3600)),
+            ),
+            nccls("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "milliseconds from 0 to 3600000", "100", nccl::retry_pause),
+        ],
+        default: Duration::from_millis(100), "0.1 s",
+        help: "RDMA only: the pause before such a change is tried again. The second pause is twice as long, the third three \
+               times, and so on; other connections are set up meanwhile.",
+    }
+    /// Whether such a change is tried again after any error.
+    modify_retry_all: bool {
+        variables: [
+            variable("RAILWEAVE_MODIFY_RETRY_ALL", "0 or 1", "0", number::switch),
+            nccls("NCCL_IB_MQP_RETRY_ALL", "0 or 1", "0", nccl::switch),
+        ],
+        default: false, "0",
+        help: "RDMA only: with 1, such a change is tried again after any error, not only after a time-out.",
+    }
+    /// Whether connections are lost when an event says that their device or queue failed.
+    return_events: bool {
+        variables: [
+            variable("RAILWEAVE_RETURN_ASYNC_EVENTS", "0 or 1", "1", number::switch),
+            nccls("NCCL_IB_RETURN_ASYNC_EVENTS", "0 or 1", "1", nccl::switch),
+        ],
+        default: true, "1",
+        help: "RDMA only: whether a connection fails when its device says that it, or one of the connection's queues, has \
+               failed. With 0 the log says it, and nothing else happens.",
+    }
     /// Index into the ports' tables of partition keys.
     pkey_index: u16 {
         variables: [

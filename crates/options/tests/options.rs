@@ -271,6 +271,30 @@ fn numbers_for_rdma_have_the_adapters_ranges() {
 }
 
 #[test]
+fn changes_of_a_queue_pairs_state_are_tried_again_as_nccl_does_it() {
+    let options = good(&[]);
+    assert_eq!((options.modify_retries.value, options.modify_retry_all.value), (34, false));
+    assert_eq!(options.modify_retry_pause.value, Duration::from_millis(100));
+    assert!(options.return_events.value);
+    let options = good(&[
+        ("NCCL_IB_MQP_RETRY_CNT", "7"),
+        ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "250"),
+        ("NCCL_IB_MQP_RETRY_ALL", "1"),
+        ("NCCL_IB_RETURN_ASYNC_EVENTS", "0"),
+    ]);
+    assert_eq!((options.modify_retries.value, options.modify_retry_all.value), (7, true));
+    assert_eq!(options.modify_retry_pause.value, Duration::from_millis(250));
+    assert!(!options.return_events.value);
+    let own = good(&[("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "250"), ("RAILWEAVE_MODIFY_RETRY_PAUSE", "0")]);
+    assert_eq!(own.modify_retry_pause.value, Duration::ZERO);
+    bad(&[("RAILWEAVE_MODIFY_RETRIES", "-1")]);
+    bad(&[("RAILWEAVE_MODIFY_RETRIES", "1000001")]);
+    bad(&[("RAILWEAVE_MODIFY_RETRY_PAUSE", "3601")]);
+    bad(&[("RAILWEAVE_MODIFY_RETRY_ALL", "2")]);
+    bad(&[("RAILWEAVE_RETURN_ASYNC_EVENTS", "yes")]);
+}
+
+#[test]
 fn adaptive_routing() {
     let routing = |variables| good(variables).adaptive_routing.value;
     assert_eq!(routing(&[]), AdaptiveRouting::Auto);
