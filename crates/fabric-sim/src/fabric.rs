@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use railweave_fabric::{
-    Access, Domain, Fabric, Fault, LaneEndpoint, Memory, MemoryKind, PendingRail, PostError, Rail, RailSpec, Region,
-    RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
+    Access, Connecting, Domain, Fabric, Fault, LaneEndpoint, Memory, MemoryKind, PendingRail, PostError, Rail,
+    RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
 };
 
 use crate::world::{KeyPair, Port, Registered, World};
@@ -137,7 +137,7 @@ impl<const ONE_SIDED: bool> PendingRail for SimPendingRail<ONE_SIDED> {
         (0..self.rail.lanes).map(endpoint).collect()
     }
 
-    fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<(), SetupError> {
+    fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<Connecting, SetupError> {
         let wrong = |message: String| SetupError { fault: Fault::Peer, message };
         let numbers: Vec<u64> =
             remote.iter().map(|endpoint| u64::from_le_bytes(endpoint.0[..8].try_into().unwrap_or_default())).collect();
@@ -159,7 +159,7 @@ impl<const ONE_SIDED: bool> PendingRail for SimPendingRail<ONE_SIDED> {
         }
         drop(state);
         self.connected = true;
-        Ok(())
+        Ok(Connecting::Done)
     }
 
     fn attach(&mut self, lane: u8, _socket: OwnedFd) -> Result<(), SetupError> {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Domain, Fault, LaneEndpoint, MAX_LANES, Memory, PendingRail, RailSpec, RegisterError, SetupError,
+    Access, Connecting, Domain, Fault, LaneEndpoint, MAX_LANES, Memory, PendingRail, RailSpec, RegisterError,
+    SetupError,
 };
 
 use crate::keys::{KEY_CAPACITY, KeyTable};
@@ -91,8 +92,8 @@ impl PendingRail for TcpPendingRail {
         vec![LaneEndpoint::default(); self.sockets.len()]
     }
 
-    fn connect(&mut self, _remote: &[LaneEndpoint]) -> Result<(), SetupError> {
-        Ok(())
+    fn connect(&mut self, _remote: &[LaneEndpoint]) -> Result<Connecting, SetupError> {
+        Ok(Connecting::Done)
     }
 
     fn attach(&mut self, lane: u8, socket: OwnedFd) -> Result<(), SetupError> {

@@ -1,5 +1,7 @@
 //! How queue pairs are set up and memory is registered, where the device leaves a choice.
 
+use std::time::Duration;
+
 /// The same for every connection over a port. Defaults are those of NCCL's own transport (NCCL 2.32, `NCCL_IB_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerbsConfig {
@@ -23,6 +25,8 @@ pub struct VerbsConfig {
     pub byte_counts: bool,
     /// Whether the lanes of a rail share one receive queue; None where there are several. `RAILWEAVE_SRQ`.
     pub shared_receives: Option<bool>,
+    /// When a change of a queue pair's state that was refused is tried again.
+    pub modify_retries: ModifyRetries,
     /// Whether to make a loop-back lane for flushes at the receiver's end: there is GPU memory to flush.
     pub flush: bool,
 }
@@ -40,8 +44,27 @@ impl Default for VerbsConfig {
             relaxed_ordering: RelaxedOrdering::WhereKnown,
             byte_counts: true,
             shared_receives: None,
+            modify_retries: ModifyRetries::default(),
             flush: false,
         }
+    }
+}
+
+/// When a change of a queue pair's state is tried again: while the kernel looks the peer's address up, it answers ETIMEDOUT.
+/// Defaults are those of NCCL's own transport (NCCL 2.30, `misc/ibvwrap.cc`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModifyRetries {
+    /// Tries after the first one. `NCCL_IB_MQP_RETRY_CNT`.
+    pub count: u32,
+    /// The pause before the first of these; each later one is longer by the same. `NCCL_IB_MQP_RETRY_SLEEP_MSEC`.
+    pub pause: Duration,
+    /// After any error, not only after ETIMEDOUT. `NCCL_IB_MQP_RETRY_ALL`.
+    pub any_error: bool,
+}
+
+impl Default for ModifyRetries {
+    fn default() -> Self {
+        Self { count: 34, pause: Duration::from_millis(100), any_error: false }
     }
 }
 

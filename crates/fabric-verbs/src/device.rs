@@ -188,7 +188,14 @@ impl Device {
                 | sys::EVENT_QP_REQ_ERR
                 | sys::EVENT_QP_ACCESS_ERR
                 | sys::EVENT_COMM_EST
+                | sys::EVENT_SQ_DRAINED
+                | sys::EVENT_PATH_MIG
+                | sys::EVENT_PATH_MIG_ERR
                 | sys::EVENT_QP_LAST_WQE_REACHED => About::QueuePair((*event.element.qp).qp_num),
+                sys::EVENT_CQ_ERR => About::CompletionQueue(event.element.cq.addr() as u64),
+                sys::EVENT_SRQ_ERR | sys::EVENT_SRQ_LIMIT_REACHED => {
+                    About::ReceiveQueue(event.element.srq.addr() as u64)
+                }
                 sys::EVENT_PORT_ACTIVE
                 | sys::EVENT_PORT_ERR
                 | sys::EVENT_LID_CHANGE
@@ -242,8 +249,12 @@ pub struct Gid {
 /// What an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
-    /// The whole device, or one of its queues.
+    /// The whole device.
     Device,
+    /// A completion queue, by its address.
+    CompletionQueue(u64),
+    /// A shared receive queue, by its address.
+    ReceiveQueue(u64),
     /// A port, counted from 1.
     Port(u8),
     /// The queue pair with this number.

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use railweave_fabric::{EventSource, PortEvent};
+use railweave_fabric::{EventSource, Part, Piece, PortEvent};
 
 use crate::{About, Device, Event, sys};
 
@@ -28,48 +28,82 @@ impl EventSource for DeviceEvents {
     }
 
     fn take_event(&self) -> Option<PortEvent> {
-        let event = self.device.next_event()?;
-        Some(describe(self.device.name(), event))
+        loop {
+            let event = self.device.next_event()?;
+            if !is_of_no_consequence(event) {
+                return Some(describe(self.device.name(), event));
+            }
+        }
     }
+}
+
+/// What every connection brings when it is set up or closed, and nobody has to know.
+fn is_of_no_consequence(event: Event) -> bool {
+    matches!(
+        event.kind,
+        sys::EVENT_COMM_EST | sys::EVENT_SQ_DRAINED | sys::EVENT_QP_LAST_WQE_REACHED | sys::EVENT_SRQ_LIMIT_REACHED
+    )
 }
 
 /// An event of the device of this name: ibv_get_async_event(3).
 fn describe(device: &str, event: Event) -> PortEvent {
-    let (is_fault, what) = match event.kind {
+    // Whether it is a fault, whether what it is about has failed for good, and words.
+    let (is_fault, is_final, what) = match event.kind {
         sys::EVENT_PORT_ERR => (
             true,
+            false,
             "the port is down: its cable is out, its switch port is off, or it was disabled; connections over it fail when \
              their time-outs are over",
         ),
-        sys::EVENT_PORT_ACTIVE => (false, "the port is up"),
+        sys::EVENT_PORT_ACTIVE => (false, false, "the port is up"),
         sys::EVENT_DEVICE_FATAL => {
-            (true, "the device failed and works no more; look at the kernel log, it needs a reset or a reboot")
+            (true, true, "the device failed and works no more; look at the kernel log, it needs a reset or a reboot")
         }
-        sys::EVENT_QP_FATAL => (true, "the queue pair failed; its connection reports the cause"),
-        sys::EVENT_QP_REQ_ERR => (true, "the peer sent a request that makes no sense; its connection fails"),
-        sys::EVENT_QP_ACCESS_ERR => {
-            (true, "the peer asked for memory that it may not touch; its connection fails (see the peer's log)")
+        sys::EVENT_QP_FATAL => {
+            (true, true, "the queue pair failed; look at the kernel log, and at the adapter's firmware")
         }
-        sys::EVENT_CQ_ERR => (true, "a completion queue overflowed or failed; its connection fails"),
-        sys::EVENT_SRQ_ERR => (true, "a receive queue failed; its connection fails"),
-        sys::EVENT_LID_CHANGE => (true, "the port's LID changed (a new subnet manager?); connections over it fail"),
-        sys::EVENT_GID_CHANGE => {
-            (false, "the port's GID table changed: an address came or went; connections over an address that went fail")
+        sys::EVENT_QP_REQ_ERR => (
+            true,
+            true,
+            "the peer sent a request that makes no sense; install the same version of Railweave on every host",
+        ),
+        sys::EVENT_QP_ACCESS_ERR => (
+            true,
+            true,
+            "the peer asked for memory that it may not touch; look at the peer's log, and for deregMr of a buffer that was \
+             still in use",
+        ),
+        sys::EVENT_CQ_ERR => (
+            true,
+            true,
+            "a completion queue overflowed or failed; look at the kernel log, and report it with the job's log if that says \
+             nothing",
+        ),
+        sys::EVENT_SRQ_ERR => {
+            (true, true, "a receive queue failed; look at the kernel log, and at the adapter's firmware")
         }
-        sys::EVENT_PKEY_CHANGE => (false, "the port's partition keys changed"),
-        sys::EVENT_SM_CHANGE => (false, "the port has a new subnet manager"),
-        sys::EVENT_CLIENT_REREGISTER => (false, "the subnet manager asks its clients to register again"),
-        sys::EVENT_COMM_EST | sys::EVENT_QP_LAST_WQE_REACHED | sys::EVENT_SRQ_LIMIT_REACHED => {
-            (false, "an event of no consequence")
+        sys::EVENT_LID_CHANGE => {
+            (true, false, "the port's LID changed (a new subnet manager?); connections over it fail")
         }
-        _ => (false, "an event that this version does not know"),
+        sys::EVENT_GID_CHANGE => (
+            false,
+            false,
+            "the port's GID table changed: an address came or went; connections over an address that went fail",
+        ),
+        sys::EVENT_PKEY_CHANGE => (false, false, "the port's partition keys changed"),
+        sys::EVENT_SM_CHANGE => (false, false, "the port has a new subnet manager"),
+        sys::EVENT_CLIENT_REREGISTER => (false, false, "the subnet manager asks its clients to register again"),
+        _ => (false, false, "an event that this version does not know"),
     };
-    let place = match event.about {
-        About::Device => device.to_owned(),
-        About::Port(port) => format!("{device} port {port}"),
-        About::QueuePair(number) => format!("{device} queue pair {number:#x}"),
+    let (place, piece) = match event.about {
+        About::Device => (device.to_owned(), Piece::Device),
+        About::Port(port) => (format!("{device} port {port}"), Piece::Device),
+        About::QueuePair(number) => (format!("{device} queue pair {number:#x}"), Piece::QueuePair(number)),
+        About::CompletionQueue(id) => (device.to_owned(), Piece::CompletionQueue(id)),
+        About::ReceiveQueue(id) => (device.to_owned(), Piece::ReceiveQueue(id)),
     };
-    PortEvent { is_fault, message: format!("{place}: {what} (event {})", event.kind) }
+    let failed = is_final.then(|| Part { device: device.into(), piece });
+    PortEvent { is_fault, failed, message: format!("{place}: {what} (event {})", event.kind) }
 }
 
 #[cfg(test)]
@@ -84,6 +118,21 @@ mod tests {
         assert!(!up.is_fault);
         let broken = describe("mlx5_0", Event { kind: sys::EVENT_QP_FATAL, about: About::QueuePair(0x12) });
         assert!(broken.message.contains("queue pair 0x12"), "{}", broken.message);
+    }
+
+    #[test]
+    fn what_failed_for_good_is_named_and_a_port_comes_back() {
+        let failed = |kind, about| describe("mlx5_0", Event { kind, about }).failed;
+        let part = |piece| Some(Part { device: "mlx5_0".into(), piece });
+        assert_eq!(failed(sys::EVENT_DEVICE_FATAL, About::Device), part(Piece::Device));
+        for kind in [sys::EVENT_QP_FATAL, sys::EVENT_QP_REQ_ERR, sys::EVENT_QP_ACCESS_ERR] {
+            assert_eq!(failed(kind, About::QueuePair(7)), part(Piece::QueuePair(7)));
+        }
+        assert_eq!(failed(sys::EVENT_CQ_ERR, About::CompletionQueue(8)), part(Piece::CompletionQueue(8)));
+        assert_eq!(failed(sys::EVENT_SRQ_ERR, About::ReceiveQueue(9)), part(Piece::ReceiveQueue(9)));
+        for kind in [sys::EVENT_PORT_ERR, sys::EVENT_LID_CHANGE, sys::EVENT_GID_CHANGE, sys::EVENT_PORT_ACTIVE] {
+            assert_eq!(failed(kind, About::Port(1)), None);
+        }
     }
 
     #[test]

@@ -4,19 +4,19 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use railweave_fabric::{Access, LinkLayer, Memory, Region, RemoteSlice, SetupError, WorkId};
+use railweave_fabric::{Access, Connecting, LinkLayer, Memory, Region, RemoteSlice, SetupError, WorkId};
 
+use crate::bring_up::{Classes, Path, RisingPair};
 use crate::domain::VerbsDomain;
 use crate::endpoint::Endpoint;
 use crate::memory::{VerbsRegistration, register};
-use crate::pending::{Classes, Path, bring_up, initialise, random_psn};
 use crate::queues::{CompletionQueue, QueuePair, QueuePairSpec};
 use crate::{RelaxedOrdering, sys};
 
 /// A queue pair connected to itself.
 pub(crate) struct FlushLane {
     // Before the memory that it writes to.
-    qp: QueuePair,
+    qp: RisingPair,
     room: u32,
     target: Arc<Region>,
     registration: VerbsRegistration,
@@ -28,30 +28,14 @@ impl FlushLane {
     /// Flushes that can be under way at once.
     pub(crate) const DEPTH: u32 = 64;
 
-    pub(crate) fn open(
-        domain: &VerbsDomain,
-        completions: &CompletionQueue,
-        path: &Path<'_>,
-        classes: Classes,
-    ) -> Result<Self, SetupError> {
+    /// A lane that is not connected yet.
+    pub(crate) fn open(domain: &VerbsDomain, completions: &CompletionQueue) -> Result<Self, SetupError> {
         let spec = QueuePairSpec { completions, shared: None, send_depth: Self::DEPTH, receive_depth: 0, inline: 0 };
-        let mut qp = QueuePair::new(&domain.pd, &spec).map_err(|error| {
+        let qp = QueuePair::new(&domain.pd, &spec).map_err(|error| {
             let advice = "look at the device's max_qp (ibv_devinfo -v)";
             domain.refused("a queue pair for flushes cannot be created", &error, advice)
         })?;
-        initialise(domain, &mut qp, sys::ACCESS_REMOTE_READ)?;
-        let psn = random_psn(domain)?;
-        let own = Endpoint {
-            number: qp.number(),
-            psn,
-            lid: path.attributes.lid,
-            link_layer: domain.link_layer,
-            mtu: path.attributes.active_mtu as u8,
-            wants_grh: path.attributes.flags & sys::QPF_GRH_REQUIRED != 0 && domain.link_layer != LinkLayer::Roce,
-            gid: path.local.bytes,
-            ece: None,
-        };
-        bring_up(path, &mut qp, psn, &own, classes)?;
+        let qp = RisingPair::open(domain, qp, sys::ACCESS_REMOTE_READ)?;
         let target = Arc::new(Region::new(1));
         let access = Access { remote_write: false, remote_read: false, strict_order: true };
         let registration = register(domain, Memory::from_region(&target), access, RelaxedOrdering::Off)
@@ -66,8 +50,24 @@ impl FlushLane {
         })
     }
 
+    /// Connects it to itself, or goes on with it.
+    pub(crate) fn connect(&mut self, path: &Path<'_>, classes: Classes) -> Result<Connecting, SetupError> {
+        let link_layer = path.domain.link_layer;
+        let own = Endpoint {
+            number: self.number(),
+            psn: self.qp.psn,
+            lid: path.attributes.lid,
+            link_layer,
+            mtu: path.attributes.active_mtu as u8,
+            wants_grh: path.attributes.flags & sys::QPF_GRH_REQUIRED != 0 && link_layer != LinkLayer::Roce,
+            gid: path.local.bytes,
+            ece: None,
+        };
+        self.qp.rise(path, &own, classes)
+    }
+
     pub(crate) fn number(&self) -> u32 {
-        self.qp.number()
+        self.qp.pair.number()
     }
 
     /// Whether there is room for one more flush.
@@ -94,7 +94,7 @@ impl FlushLane {
         };
         // SAFETY: a chain of one; the library copies it before it returns (ibv_post_send(3)), and the target is registered
         // for as long as this lives.
-        let errno = unsafe { self.qp.post(&raw mut work) };
+        let errno = unsafe { self.qp.pair.post(&raw mut work) };
         if errno == 0 {
             self.ids[number as usize] = id;
             self.posted = self.posted.wrapping_add(1);

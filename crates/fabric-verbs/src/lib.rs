@@ -4,6 +4,7 @@
 //! are what the library hands out, destroyed in the right order; [`VerbsDomain`] and [`VerbsRail`] are the fabric. What a
 //! machine has is in [`discovery`], and which of its GIDs a lane uses in [`gid`].
 
+mod bring_up;
 mod config;
 mod data_direct;
 mod device;
@@ -25,7 +26,7 @@ mod status;
 pub mod sys;
 mod sysfs;
 
-pub use config::{RelaxedOrdering, VerbsConfig};
+pub use config::{ModifyRetries, RelaxedOrdering, VerbsConfig};
 pub use data_direct::DataDirect;
 pub use device::{About, Device, Event, Gid};
 pub use domain::{Verbs, VerbsDomain, port_state};

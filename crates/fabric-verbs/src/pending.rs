@@ -1,12 +1,13 @@
 //! A rail whose queue pairs are being connected.
 
-use std::ffi::c_int;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, PendingRail, RailSpec, Role, SetupError};
+use railweave_fabric::{
+    Connecting, Fault, LaneEndpoint, LinkLayer, Part, PendingRail, Piece, RailSpec, Role, SetupError,
+};
 
+use crate::bring_up::{Classes, Path, RisingPair};
 use crate::domain::{Verbs, VerbsDomain, show_gid};
 use crate::endpoint::Endpoint;
 use crate::flush::FlushLane;
@@ -18,18 +19,9 @@ use crate::sys;
 
 /// Bytes that a write may carry in its work request: a CTS entry or a completion record.
 const INLINE_BYTES: u32 = 64;
-/// Hops that a routed packet may take.
-const HOP_LIMIT: u8 = 255;
-/// Code of the pause that a receiver without a receive asks for: 0.64 ms (IBTA, table 46).
-const MIN_RNR_TIMER: u8 = 12;
-/// Asks for receives without limit: the protocol reserves them, so the count never matters.
-const RNR_RETRY: u8 = 7;
-/// A change of state that times out while the kernel looks the peer's address up is tried so often.
-const MODIFY_TRIES: u32 = 3;
 
 struct PendingLane {
-    qp: QueuePair,
-    psn: u32,
+    qp: RisingPair,
     /// What this end knows of ECE: what it offers, then what both agreed on.
     ece: Option<sys::Ece>,
     /// Once it is connected.
@@ -84,8 +76,7 @@ impl VerbsPendingRail {
             pending.lanes.push(lane);
         }
         if flushes {
-            let path = Path { local: &pending.gid, attributes: &pending.attributes, domain };
-            pending.flush = Some(FlushLane::open(domain, &pending.completions, &path, classes(domain, spec))?);
+            pending.flush = Some(FlushLane::open(domain, &pending.completions)?);
         }
         Ok(pending)
     }
@@ -101,7 +92,7 @@ impl VerbsPendingRail {
         };
         // Some devices carry less in a work request, or nothing, and refuse instead of granting less.
         let qp = QueuePair::new(&domain.pd, &spec(INLINE_BYTES)).or_else(|_| QueuePair::new(&domain.pd, &spec(0)));
-        let mut qp = qp.map_err(|error| {
+        let qp = qp.map_err(|error| {
             let what = format!(
                 "a queue pair for {} sends and {receive_depth} receives cannot be created",
                 self.spec.send_depth
@@ -112,15 +103,15 @@ impl VerbsPendingRail {
                 "look at the device's max_qp and max_qp_wr (ibv_devinfo -v), and raise ulimit -l",
             )
         })?;
-        initialise(domain, &mut qp, sys::ACCESS_REMOTE_WRITE)?;
-        let ece = if domain.config.ece { qp.ece() } else { None };
-        Ok(PendingLane { qp, psn: random_psn(domain)?, ece, peer: None })
+        let qp = RisingPair::open(domain, qp, sys::ACCESS_REMOTE_WRITE)?;
+        let ece = if domain.config.ece { qp.pair.ece() } else { None };
+        Ok(PendingLane { qp, ece, peer: None })
     }
 
     fn endpoint(&self, lane: &PendingLane) -> Endpoint {
         Endpoint {
-            number: lane.qp.number(),
-            psn: lane.psn,
+            number: lane.qp.pair.number(),
+            psn: lane.qp.psn,
             lid: self.attributes.lid,
             link_layer: self.domain.link_layer,
             mtu: self.attributes.active_mtu as u8,
@@ -131,19 +122,21 @@ impl VerbsPendingRail {
         }
     }
 
-    fn connect_lane(&mut self, index: usize, peer: Endpoint) -> Result<(), SetupError> {
+    fn connect_lane(&mut self, index: usize, peer: Endpoint) -> Result<Connecting, SetupError> {
         let role = self.spec.role;
         let path = Path { local: &self.gid, attributes: &self.attributes, domain: &self.domain };
         let classes = classes(&self.domain, &self.spec);
         let lane = &mut self.lanes[index];
-        let has_ece = set_ece(&path, lane, &peer)?;
-        bring_up(&path, &mut lane.qp, lane.psn, &peer, classes)?;
-        lane.ece = match role {
-            Role::Receiver if has_ece => lane.qp.ece(),
-            _ => None,
-        };
-        lane.peer = Some(peer);
-        Ok(())
+        let has_ece = !lane.qp.is_up() && set_ece(&path, lane, &peer)?;
+        let connecting = lane.qp.rise(&path, &peer, classes)?;
+        if connecting == Connecting::Done {
+            lane.ece = match role {
+                Role::Receiver if has_ece => lane.qp.pair.ece(),
+                _ => None,
+            };
+            lane.peer = Some(peer);
+        }
+        Ok(connecting)
     }
 }
 
@@ -154,7 +147,14 @@ impl PendingRail for VerbsPendingRail {
         self.lanes.iter().map(|lane| self.endpoint(lane).encode()).collect()
     }
 
-    fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<(), SetupError> {
+    fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<Connecting, SetupError> {
+        if let Some(flush) = &mut self.flush {
+            let path = Path { local: &self.gid, attributes: &self.attributes, domain: &self.domain };
+            let connecting = flush.connect(&path, classes(&self.domain, &self.spec))?;
+            if connecting != Connecting::Done {
+                return Ok(connecting);
+            }
+        }
         for (index, endpoint) in remote.iter().enumerate().take(self.lanes.len()) {
             let peer = Endpoint::decode(endpoint)?;
             if peer.link_layer != self.domain.link_layer {
@@ -172,9 +172,21 @@ impl PendingRail for VerbsPendingRail {
                 // The sender has chosen; this end's answer is still open.
                 self.gid = for_peer(&self.gids, peer.gid).clone();
             }
-            self.connect_lane(index, peer)?;
+            if self.lanes[index].peer.is_some() {
+                continue;
+            }
+            let connecting = self.connect_lane(index, peer)?;
+            if connecting != Connecting::Done {
+                return Ok(connecting);
+            }
         }
-        Ok(())
+        Ok(Connecting::Done)
+    }
+
+    fn parts(&self) -> Vec<Part> {
+        let pairs = self.lanes.iter().map(|lane| lane.qp.pair.number());
+        let flush = self.flush.as_ref().map(FlushLane::number);
+        parts(&self.domain, pairs.chain(flush), &self.completions, self.shared.as_ref())
     }
 
     fn attach(&mut self, lane: u8, _socket: OwnedFd) -> Result<(), SetupError> {
@@ -196,7 +208,7 @@ impl PendingRail for VerbsPendingRail {
         for lane in self.lanes {
             let peer = lane.peer.ok_or_else(unconnected)?;
             peer_gid = peer.gid;
-            lanes.push(LaneParts { qp: lane.qp, peer_number: peer.number });
+            lanes.push(LaneParts { qp: lane.qp.pair, peer_number: peer.number });
         }
         Ok(VerbsRail::new(RailParts {
             lanes: Lanes::new(lanes).ok_or_else(unconnected)?,
@@ -211,18 +223,19 @@ impl PendingRail for VerbsPendingRail {
     }
 }
 
-/// This end of a path, for the attributes of its queue pairs.
-pub(crate) struct Path<'a> {
-    pub(crate) local: &'a PortGid,
-    pub(crate) attributes: &'a sys::PortAttributes,
-    pub(crate) domain: &'a VerbsDomain,
-}
-
-/// How packets are treated on their way.
-#[derive(Clone, Copy)]
-pub(crate) struct Classes {
-    pub(crate) service_level: u8,
-    pub(crate) traffic_class: u8,
+/// What a rail is made of.
+pub(crate) fn parts(
+    domain: &VerbsDomain,
+    pairs: impl Iterator<Item = u32>,
+    completions: &CompletionQueue,
+    shared: Option<&SharedReceives>,
+) -> Vec<Part> {
+    let device: Arc<str> = domain.device().name().into();
+    let pieces = pairs
+        .map(Piece::QueuePair)
+        .chain([Piece::CompletionQueue(completions.id())])
+        .chain(shared.map(|shared| Piece::ReceiveQueue(shared.id())));
+    pieces.map(|piece| Part { device: Arc::clone(&device), piece }).collect()
 }
 
 fn classes(domain: &VerbsDomain, spec: &RailSpec) -> Classes {
@@ -254,7 +267,7 @@ fn set_ece(path: &Path<'_>, lane: &mut PendingLane, peer: &Endpoint) -> Result<b
     let Some(ece) = peer.ece.filter(of_one_maker) else {
         return Ok(false);
     };
-    match lane.qp.set_ece(ece) {
+    match lane.qp.pair.set_ece(ece) {
         Ok(()) => Ok(true),
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(false),
         Err(error) => {
@@ -264,163 +277,10 @@ fn set_ece(path: &Path<'_>, lane: &mut PendingLane, peer: &Endpoint) -> Result<b
                 show_gid(peer.gid),
                 ece.vendor_id,
                 ece.options,
-                lane.qp.number()
+                lane.qp.pair.number()
             );
             let advice = "give both adapters the same firmware, or set NCCL_IB_ECE_ENABLE=0 on both hosts";
             Err(path.domain.refused(&what, &error, advice))
         }
     }
-}
-
-/// The change from RESET to INIT.
-pub(crate) fn initialise(domain: &VerbsDomain, qp: &mut QueuePair, access: c_int) -> Result<(), SetupError> {
-    let mut attributes = sys::QpAttributes {
-        qp_state: sys::QPS_INIT,
-        pkey_index: domain.config.pkey_index,
-        port_num: domain.port,
-        qp_access_flags: access.cast_unsigned(),
-        ..Default::default()
-    };
-    let mask = sys::QP_STATE | sys::QP_PKEY_INDEX | sys::QP_PORT | sys::QP_ACCESS_FLAGS;
-    qp.modify(&mut attributes, mask).map_err(|error| {
-        let what = format!(
-            "QP transition failed: queue pair {:#x} to INIT (partition-key index {}, port {}, access {access:#x})",
-            qp.number(),
-            domain.config.pkey_index,
-            domain.port
-        );
-        domain.refused(&what, &error, "check NCCL_IB_PKEY against the port's partition keys")
-    })
-}
-
-/// The changes to RTR and RTS.
-pub(crate) fn bring_up(
-    path: &Path<'_>,
-    qp: &mut QueuePair,
-    psn: u32,
-    peer: &Endpoint,
-    classes: Classes,
-) -> Result<(), SetupError> {
-    let config = &path.domain.config;
-    let mtu = (path.attributes.active_mtu as u8).min(peer.mtu);
-    let mut attributes = sys::QpAttributes {
-        qp_state: sys::QPS_RTR,
-        path_mtu: c_int::from(mtu),
-        dest_qp_num: peer.number,
-        rq_psn: peer.psn,
-        max_dest_rd_atomic: 1,
-        min_rnr_timer: MIN_RNR_TIMER,
-        ah_attr: address(path, peer, classes),
-        ..Default::default()
-    };
-    let mask = sys::QP_STATE
-        | sys::QP_AV
-        | sys::QP_PATH_MTU
-        | sys::QP_DEST_QPN
-        | sys::QP_RQ_PSN
-        | sys::QP_MAX_DEST_RD_ATOMIC
-        | sys::QP_MIN_RNR_TIMER;
-    modify(qp, &mut attributes, mask).map_err(|error| {
-        let what = format!("path MTU {}, GID index {}, LID {:#x}", 128u32 << mtu, path.local.index, peer.lid);
-        failed(path, qp, peer, "RTR", &what, &error)
-    })?;
-    let mut attributes = sys::QpAttributes {
-        qp_state: sys::QPS_RTS,
-        timeout: config.timeout,
-        retry_cnt: config.retry_count,
-        rnr_retry: RNR_RETRY,
-        sq_psn: psn,
-        max_rd_atomic: 1,
-        ..Default::default()
-    };
-    let mask = sys::QP_STATE
-        | sys::QP_TIMEOUT
-        | sys::QP_RETRY_CNT
-        | sys::QP_RNR_RETRY
-        | sys::QP_SQ_PSN
-        | sys::QP_MAX_QP_RD_ATOMIC;
-    modify(qp, &mut attributes, mask).map_err(|error| {
-        let what = format!("timeout {}, retry count {}", config.timeout, config.retry_count);
-        failed(path, qp, peer, "RTS", &what, &error)
-    })
-}
-
-/// The address of the peer's port: IBTA 12.7 for InfiniBand, annex A17 for RoCE.
-fn address(path: &Path<'_>, peer: &Endpoint, classes: Classes) -> sys::AhAttributes {
-    let domain = path.domain;
-    let grh = sys::GlobalRoute {
-        dgid: sys::Gid(peer.gid),
-        flow_label: 0,
-        sgid_index: path.local.index as u8,
-        hop_limit: HOP_LIMIT,
-        traffic_class: classes.traffic_class,
-    };
-    let mut address = sys::AhAttributes { sl: classes.service_level, port_num: domain.port, ..Default::default() };
-    match domain.link_layer {
-        LinkLayer::InfiniBand => {
-            let same_subnet = subnet(path.local.bytes) == subnet(peer.gid);
-            let wants_grh = peer.wants_grh || path.attributes.flags & sys::QPF_GRH_REQUIRED != 0;
-            address.dlid = peer.lid;
-            if !same_subnet || wants_grh {
-                address.is_global = 1;
-                address.grh = grh;
-            }
-            // Between subnets a packet goes to the router; its identifier for the peer stands in the peer's GID, where there
-            // is one (NCCL 2.32, NCCL_IB_ROUTABLE_FLID_GID_INDEX).
-            let flid = u16::from_be_bytes([peer.gid[4], peer.gid[5]]);
-            if !same_subnet && flid != 0 {
-                address.dlid = flid;
-            }
-        }
-        _ => {
-            address.is_global = 1;
-            address.grh = grh;
-        }
-    }
-    address
-}
-
-/// The subnet that an InfiniBand GID names: its prefix without the two bytes of the router's identifier.
-fn subnet(gid: [u8; 16]) -> [u8; 6] {
-    [gid[0], gid[1], gid[2], gid[3], gid[6], gid[7]]
-}
-
-fn modify(qp: &mut QueuePair, attributes: &mut sys::QpAttributes, mask: c_int) -> io::Result<()> {
-    let mut tries = 1;
-    loop {
-        match qp.modify(attributes, mask) {
-            Err(error) if error.raw_os_error() == Some(libc::ETIMEDOUT) && tries < MODIFY_TRIES => tries += 1,
-            result => return result,
-        }
-    }
-}
-
-fn failed(path: &Path<'_>, qp: &QueuePair, peer: &Endpoint, state: &str, what: &str, error: &io::Error) -> SetupError {
-    let advice = match error.raw_os_error() {
-        Some(libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ENODEV) => {
-            "the peer's address cannot be reached from this port: check its subnet, cable and switch, and the GID index \
-             (NCCL_IB_GID_INDEX, show_gids)"
-        }
-        _ => "check the GID index (NCCL_IB_GID_INDEX, show_gids) and that both ports are of one network",
-    };
-    SetupError {
-        fault: Fault::Local,
-        message: format!(
-            "QP transition failed: queue pair {:#x} of {} (GID {}) to {state} for the peer's {:#x} (GID {}), {what}: {error}; \
-             {advice}",
-            qp.number(),
-            path.domain.name,
-            show_gid(path.local.bytes),
-            peer.number,
-            show_gid(peer.gid),
-        ),
-    }
-}
-
-/// A packet number that no earlier queue pair of this number is likely to have used.
-pub(crate) fn random_psn(domain: &VerbsDomain) -> Result<u32, SetupError> {
-    getrandom::u32().map(|number| number & 0xff_ffff).map_err(|error| SetupError {
-        fault: Fault::Local,
-        message: format!("{}: no random packet number: {error}", domain.name),
-    })
 }

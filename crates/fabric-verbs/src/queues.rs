@@ -76,6 +76,11 @@ impl CompletionQueue {
         }
     }
 
+    /// What tells it from others that are open.
+    pub(crate) fn id(&self) -> u64 {
+        self.cq.as_ptr().addr() as u64
+    }
+
     /// Takes completions into `out`; how many. A broken queue is an error.
     #[inline]
     pub(crate) fn poll(&mut self, out: &mut [MaybeUninit<sys::Wc>]) -> Result<usize, c_int> {
@@ -125,6 +130,11 @@ impl SharedReceives {
                 Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
             }
         }
+    }
+
+    /// What tells it from others that are open.
+    pub(crate) fn id(&self) -> u64 {
+        self.srq.as_ptr().addr() as u64
     }
 
     /// Posts a chain of receives.

@@ -5,11 +5,14 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 
-use railweave_fabric::{Fault, MAX_LANES, PostError, Rail, RailError, RailSpec, RemoteSlice, Reports, WorkId, Write};
+use railweave_fabric::{
+    Fault, MAX_LANES, Part, PostError, Rail, RailError, RailSpec, RemoteSlice, Reports, WorkId, Write,
+};
 
 use crate::domain::{VerbsDomain, show_gid};
 use crate::flush::FlushLane;
 use crate::lanes::{Lane, Lanes};
+use crate::pending::parts;
 use crate::queues::{CompletionQueue, SharedReceives};
 use crate::{status, sys};
 
@@ -479,6 +482,12 @@ impl Rail for VerbsRail {
             self.report_all(&wcs[..taken], reports);
         }
         true
+    }
+
+    fn parts(&self) -> Vec<Part> {
+        let pairs = self.lanes.iter().map(|lane| lane.qp.number());
+        let flush = self.flush.as_ref().map(FlushLane::number);
+        parts(&self.domain, pairs.chain(flush), &self.completions, self.shared.as_ref())
     }
 
     fn describe(&self) -> String {

@@ -3,8 +3,11 @@
 mod common;
 
 use common::{INFINIBAND, Machine, Pair, ROCE, Wish, assert_says, strict};
-use railweave_fabric::Fault;
+use railweave_fabric::{Connecting, Domain, Fault, LaneEndpoint, PendingRail, RailSpec, Role, SetupError};
+use railweave_fabric_verbs::discovery::VerbsPort;
+use railweave_fabric_verbs::{ModifyRetries, VerbsConfig, VerbsDomain, VerbsPendingRail};
 use railweave_verbs_stand_in::Open;
+use std::time::Duration;
 
 const ERRORS: [(&str, &str); 3] =
     [("ENOMEM", "Cannot allocate memory"), ("EINVAL", "Invalid argument"), ("ETIMEDOUT", "Connection timed out")];
@@ -57,6 +60,10 @@ fn a_failure_of_any_call_of_the_set_up_is_told_and_leaves_nothing() {
     for (step, (error, text)) in STEPS.iter().flat_map(|step| ERRORS.iter().map(move |error| (step, error))) {
         // While the kernel looks for the peer's address it may answer so for a while.
         let is_tried_again = *error == "ETIMEDOUT" && ["modify_qp/RTR", "modify_qp/RTS"].contains(&step.function);
+        if *error == "ETIMEDOUT" && step.function == "modify_qp/INIT" {
+            // It is tried again once the peer is known, after all others.
+            continue;
+        }
         let tries = if is_tried_again { 3 } else { step.tries };
         for call in 1..=step.calls {
             let what = format!("{}:{call}:{error}", step.function);
@@ -133,4 +140,69 @@ fn a_device_that_is_too_small_is_told_with_the_limit_to_look_at() {
     }
     let enough = "max_qp = 2\nmax_qp_wr = 64\nmax_cqe = 192\nmax_cq = 1\nmax_srq_wr = 64\nmax_pd = 1";
     machine(enough).pair(&wish).exchange();
+}
+
+/// Both ends of a rail that is not connected yet, with these retries at both.
+fn pending([a, b]: &[VerbsPort; 2], modify_retries: ModifyRetries) -> (VerbsPendingRail, VerbsPendingRail) {
+    let config = VerbsConfig { modify_retries, ..VerbsConfig::default() };
+    let open = |port: &VerbsPort, peer: &VerbsPort, role| {
+        let peer = Some(peer.facts.wire_address());
+        let spec = RailSpec { role, lanes: 1, send_depth: 64, receive_depth: 64, traffic_class: None, peer };
+        VerbsDomain::open(port, config, |_| ()).unwrap().open_rail(&spec).unwrap()
+    };
+    (open(a, b, Role::Sender), open(b, a, Role::Receiver))
+}
+
+/// The pauses that a rail asks for until it is connected.
+fn pauses(rail: &mut VerbsPendingRail, remote: &[LaneEndpoint]) -> Result<Vec<u64>, SetupError> {
+    let mut pauses = Vec::new();
+    while let Connecting::Later { pause, reason } = rail.connect(remote)? {
+        assert_says(&reason.message, &["QP transition failed"]);
+        pauses.push(pause.as_millis() as u64);
+    }
+    Ok(pauses)
+}
+
+#[test]
+fn each_pause_is_longer_than_the_one_before_and_each_change_of_state_has_its_own() {
+    let machine = Machine::new(ROCE);
+    let ports = ["a", "b"].map(|name| machine.port(name));
+    for (fault, expected) in [
+        ("modify_qp/RTR:1-4:ETIMEDOUT", &[100, 200, 300, 400][..]),
+        ("modify_qp/RTS:1-2:ETIMEDOUT", &[100, 200]),
+        ("modify_qp/RTR:1-2:ETIMEDOUT\nfail = modify_qp/RTS:1-2:ETIMEDOUT", &[100, 200, 100, 200]),
+        // Both ends were refused when they were opened; this is the second call of the far end.
+        ("modify_qp/INIT:1-3:ETIMEDOUT", &[200]),
+    ] {
+        machine.fail(&format!("fail = {fault}\n"));
+        let (near, mut far) = pending(&ports, ModifyRetries::default());
+        assert_eq!(pauses(&mut far, &near.endpoints()).unwrap(), expected, "{fault}");
+        assert!(far.is_ready());
+    }
+}
+
+#[test]
+fn it_is_tried_as_often_as_the_setting_says_and_after_any_error_if_it_says_so() {
+    let machine = Machine::new(ROCE);
+    let ports = ["a", "b"].map(|name| machine.port(name));
+    let retries = |count, any_error| ModifyRetries { count, pause: Duration::from_millis(1), any_error };
+    let tried = |fault: &str, retries| {
+        machine.fail(&format!("fail = {fault}\n"));
+        let (near, mut far) = pending(&ports, retries);
+        pauses(&mut far, &near.endpoints()).map(|pauses| pauses.len()).map_err(|error| error.message)
+    };
+    assert_eq!(tried("modify_qp/RTR:1-2:ETIMEDOUT", retries(2, false)), Ok(2));
+    assert_says(&tried("modify_qp/RTR:1-3:ETIMEDOUT", retries(2, false)).unwrap_err(), &["to RTR", "tried 3 times"]);
+    let once = tried("modify_qp/RTR:1-3:ETIMEDOUT", retries(0, false)).unwrap_err();
+    assert!(!once.contains("tried"), "{once}");
+    assert_says(&tried("modify_qp/RTR:1:EINVAL", retries(2, false)).unwrap_err(), &["Invalid argument"]);
+    assert_eq!(tried("modify_qp/RTR:1-2:EINVAL", retries(2, true)), Ok(2));
+}
+
+#[test]
+fn a_lane_for_flushes_is_tried_again_too() {
+    let machine = Machine::new(ROCE);
+    let (a, b) = (machine.port("a"), machine.port("b"));
+    machine.fail("fail = modify_qp/RTR:1-2:ETIMEDOUT\n");
+    Pair::open(&a, &b, &wish()).unwrap_or_else(|error| panic!("{error}")).exchange();
 }

@@ -21,10 +21,10 @@ mod region;
 pub use error::{Fault, PostError, RailError, RegisterError, SetupError};
 pub use memory::{Access, Memory, MemoryKind};
 pub use pages::page_size;
-pub use port::{Discovery, EventSource, LeftOut, LinkLayer, PointerSupport, PortEvent, PortFacts};
+pub use port::{Discovery, EventSource, LeftOut, LinkLayer, Part, Piece, PointerSupport, PortEvent, PortFacts};
 pub use rail::{
-    Completion, Domain, Fabric, LaneEndpoint, LocalSlice, PendingRail, Rail, RailSpec, Registration, RemoteSlice,
-    Reports, Role, WorkId, Write,
+    Completion, Connecting, Domain, Fabric, LaneEndpoint, LocalSlice, PendingRail, Rail, RailSpec, Registration,
+    RemoteSlice, Reports, Role, WorkId, Write,
 };
 pub use region::Region;
 

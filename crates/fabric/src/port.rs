@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::RawFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// What carries packets on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,11 +94,43 @@ pub struct LeftOut {
     pub reason: String,
 }
 
+/// A piece of this host that rails are made of, and that can fail by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The device's name.
+    pub device: Arc<str>,
+    /// Which piece of it.
+    pub piece: Piece,
+}
+
+/// A piece of a device, as its events name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// All of it.
+    Device,
+    /// The queue pair of this number.
+    QueuePair(u32),
+    /// A completion queue, by what tells it from others that are open.
+    CompletionQueue(u64),
+    /// A receive queue that several queue pairs share, by the same.
+    ReceiveQueue(u64),
+}
+
+impl Part {
+    /// Whether the failure of `failed` is this part's.
+    pub fn fails_with(&self, failed: &Self) -> bool {
+        self.device == failed.device && (failed.piece == Piece::Device || failed.piece == self.piece)
+    }
+}
+
 /// Something that happened to a port, a device or a lane of it, outside of any work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortEvent {
     /// Whether it breaks connections, so that someone should look at it; else it is only worth knowing.
     pub is_fault: bool,
+    /// What has failed for good: nothing that is made of it moves any more. None where ports come back, or adapters say
+    /// themselves what became of each piece of work.
+    pub failed: Option<Part>,
     /// What happened, to what, and what to look at, in one sentence.
     pub message: String,
 }

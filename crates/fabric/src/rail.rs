@@ -4,8 +4,9 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::{Access, Memory, PostError, RailError, RegisterError, SetupError};
+use crate::{Access, Memory, Part, PostError, RailError, RegisterError, SetupError};
 
 /// A kind of network: names its types and says what it is capable of.
 pub trait Fabric: Sized + 'static {
@@ -108,6 +109,20 @@ impl Default for LaneEndpoint {
     }
 }
 
+/// How far [`PendingRail::connect`] came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Connecting {
+    /// Every lane is connected.
+    Done,
+    /// This host could not do it yet, as while it looks the peer's address up. Call again after the pause.
+    Later {
+        /// How long to wait.
+        pause: Duration,
+        /// What did not work this time: the reason, when there is no time left to try again.
+        reason: SetupError,
+    },
+}
+
 /// A rail whose lanes are being connected. Dropping it releases everything.
 pub trait PendingRail: Send + 'static {
     /// The fabric this belongs to.
@@ -116,11 +131,17 @@ pub trait PendingRail: Send + 'static {
     /// One end point per lane, for the peer. All zero where lanes are sockets.
     fn endpoints(&self) -> Vec<LaneEndpoint>;
 
-    /// Connects the lanes to the peer's end points. May block. Where lanes are sockets this does nothing.
+    /// Connects the lanes to the peer's end points, or goes on with it. May block, but does not sleep between two tries:
+    /// that is the caller's, who calls again with the same end points. Where lanes are sockets this does nothing.
     ///
     /// # Errors
     /// When a lane cannot be brought up; names the peer, the port and the attribute.
-    fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<(), SetupError>;
+    fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<Connecting, SetupError>;
+
+    /// What of this host it is made of, as the events of its devices name it.
+    fn parts(&self) -> Vec<Part> {
+        Vec::new()
+    }
 
     /// Hands over the connected socket of a lane. Only where lanes are sockets.
     ///
@@ -297,6 +318,11 @@ pub trait Rail: Send + 'static {
     /// until it is true; else the peer might wait for ever.
     fn acknowledge(&mut self) -> bool {
         true
+    }
+
+    /// As [`PendingRail::parts`].
+    fn parts(&self) -> Vec<Part> {
+        Vec::new()
     }
 
     /// Both ends of the rail in words, for messages: `127.0.0.1:1234 - 127.0.0.1:4321`.

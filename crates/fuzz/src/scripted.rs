@@ -10,8 +10,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use railweave_fabric::{
-    Access, Completion, Domain, Fabric, Fault, LaneEndpoint, Memory, PendingRail, PostError, Rail, RailError, RailSpec,
-    Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
+    Access, Completion, Connecting, Domain, Fabric, Fault, LaneEndpoint, Memory, PendingRail, PostError, Rail,
+    RailError, RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
 };
 
 /// The fabric. One-sided, its lanes are connected by end points; otherwise they are sockets, as on TCP.
@@ -286,13 +286,13 @@ impl<const ONE_SIDED: bool> PendingRail for Pending<ONE_SIDED> {
         vec![LaneEndpoint([0xe5; LaneEndpoint::BYTES]); usize::from(self.spec.lanes)]
     }
 
-    fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<(), SetupError> {
+    fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<Connecting, SetupError> {
         assert_eq!(remote.len(), usize::from(self.spec.lanes), "one end point per lane");
         if refuses(&mut self.port.world.lock().refusals.connect) {
             return Err(refusal("the lanes"));
         }
         self.attached = u16::MAX;
-        Ok(())
+        Ok(Connecting::Done)
     }
 
     fn attach(&mut self, lane: u8, _socket: OwnedFd) -> Result<(), SetupError> {

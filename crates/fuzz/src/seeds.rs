@@ -86,6 +86,7 @@ fn wire() -> Vec<(&'static str, Vec<u8>)> {
         Message::Bye,
         Message::Ping,
         Message::Pong,
+        Message::Wait,
     ];
     let frames: Vec<u8> = messages.into_iter().flat_map(|message| Frame { connection: 42, message }.encode()).collect();
     let lane = Preface::Lane(LanePreface { token: Token([8; 16]), rail: 1, lane: 15, proof: [0; 14] });

@@ -290,7 +290,8 @@ fn log_connection(what: &str, established: &crate::network::Established) {
 }
 
 /// `accept`: never blocks; writes NULL until a connection is there. A set-up that came to nothing is logged and is not its
-/// error (ARCHITECTURE.md, "A set-up that breaks off is the connector's error").
+/// error (ARCHITECTURE.md, "A set-up that breaks off is the connector's error"); a connection that was ready, and closed
+/// because `accept` was not called for long, is.
 ///
 /// # Safety
 /// `listen` must be NULL or come from [`listen`] and not be closed; `receive` must be NULL or valid for writing.
@@ -300,9 +301,10 @@ pub(crate) unsafe fn accept(listen: *mut c_void, receive: *mut *mut c_void) -> R
         put("accept", "the connection", receive, std::ptr::null_mut())?;
         Listener::from_raw(listen)
     }?;
-    let Some((established, route)) = listener.pop() else {
+    let Some(outcome) = listener.pop() else {
         return listener.control.check();
     };
+    let (established, route) = outcome?;
     log_connection("receives from", &established);
     // SAFETY: checked above not to be NULL, and the caller's promise.
     unsafe { receive.write(Comm::into_raw(*established, route, Arc::clone(&listener.control))) };

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use railweave_transport::{ConnectionConfig, Error};
 
-use crate::control::{Control, Route};
+use crate::control::{Control, Outcome, Route};
 use crate::network::{Established, Network};
 
 /// A connection that is ready, and its name to the control thread.
@@ -20,8 +20,8 @@ pub(crate) struct Listener {
     pub(crate) network: Arc<dyn Network>,
     pub(crate) config: ConnectionConfig,
     pub(crate) control: Arc<Control>,
-    /// What is ready to be accepted; None once the listener is closed.
-    ready: Mutex<Option<VecDeque<Ready>>>,
+    /// What is ready to be accepted, and at most one error, for connections that were; None once the listener is closed.
+    ready: Mutex<Option<VecDeque<Outcome>>>,
 }
 
 impl Listener {
@@ -39,16 +39,34 @@ impl Listener {
     pub(crate) fn give(&self, connection: Ready) -> Option<Ready> {
         match &mut *self.ready() {
             Some(ready) => {
-                ready.push_back(connection);
+                ready.push_back(Ok(connection));
                 None
             }
             None => Some(connection),
         }
     }
 
-    /// The oldest connection that nobody accepted yet.
-    pub(crate) fn pop(&self) -> Option<Ready> {
+    /// The oldest connection that nobody accepted yet, or why one that was ready is no more.
+    pub(crate) fn pop(&self) -> Option<Outcome> {
         self.ready().as_mut()?.pop_front()
+    }
+
+    /// Whether the connection of this route waits here to be accepted.
+    pub(crate) fn has(&self, route: Route) -> bool {
+        self.ready().iter().flatten().any(|outcome| is_of(outcome, route))
+    }
+
+    /// Takes that connection back. Who accepts gets the error, once for all that were taken back: it would wait for ever.
+    pub(crate) fn take_back(&self, route: Route, error: Error) -> Option<Box<Established>> {
+        let mut ready = self.ready();
+        let ready = ready.as_mut()?;
+        let place = ready.iter().position(|outcome| is_of(outcome, route))?;
+        let taken = if ready.iter().any(Result::is_err) {
+            ready.remove(place)?
+        } else {
+            std::mem::replace(&mut ready[place], Err(error))
+        };
+        taken.ok().map(|(established, _)| established)
     }
 
     /// Whether nobody has closed it yet.
@@ -58,10 +76,10 @@ impl Listener {
 
     /// Ends the listener; answers the connections that nobody accepted.
     pub(crate) fn close(&self) -> impl Iterator<Item = Ready> {
-        self.ready().take().into_iter().flatten()
+        self.ready().take().into_iter().flatten().filter_map(Result::ok)
     }
 
-    fn ready(&self) -> MutexGuard<'_, Option<VecDeque<Ready>>> {
+    fn ready(&self) -> MutexGuard<'_, Option<VecDeque<Outcome>>> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,4 +92,8 @@ impl Listener {
         unsafe { pointer.cast::<Self>().as_ref() }
             .ok_or_else(|| Error::protocol("accept was called with a NULL listener"))
     }
+}
+
+fn is_of(outcome: &Outcome, route: Route) -> bool {
+    matches!(outcome, Ok((_, known)) if *known == route)
 }

@@ -3,8 +3,9 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
-use railweave_fabric::{Fabric, Memory, MemoryKind, RegisterError};
+use railweave_fabric::{Fabric, Memory, MemoryKind, Part, RegisterError};
 use railweave_topology::{ChosenPort, Device, Endpoint};
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Dial, Error, HandshakePort, Link, MemoryKeys,
@@ -66,6 +67,8 @@ pub(crate) struct Established {
     pub(crate) end: Box<dyn End>,
     pub(crate) registrar: Arc<dyn Registrar>,
     pub(crate) link: Arc<Link>,
+    /// What of this host it is made of.
+    pub(crate) parts: Vec<Part>,
     pub(crate) rails: Vec<RailInfo>,
     pub(crate) peer: String,
 }
@@ -90,6 +93,14 @@ pub(crate) trait Handshake: Send {
     fn poll_step(&mut self) -> Option<Step>;
     /// Whether handling a message may block, as making queue pairs does.
     fn may_block(&self) -> bool;
+    /// Gives it until then.
+    fn set_deadline(&mut self, deadline_ns: u64);
+    /// How long to wait before it can go on with what this host could not do yet.
+    fn pause(&self) -> Option<Duration>;
+    /// Goes on with that; may block.
+    fn go_on(&mut self);
+    /// What of this host the connection is being made of.
+    fn parts(&self) -> Vec<Part>;
 }
 
 struct Connecting<F: Fabric> {
@@ -140,6 +151,18 @@ where
     fn timeout_ns(&self) -> Option<u64> {
         self.connector.timeout_ns()
     }
+    fn set_deadline(&mut self, deadline_ns: u64) {
+        self.connector.set_deadline(deadline_ns);
+    }
+    fn pause(&self) -> Option<Duration> {
+        self.connector.pause()
+    }
+    fn go_on(&mut self) {
+        self.connector.go_on();
+    }
+    fn parts(&self) -> Vec<Part> {
+        self.connector.parts()
+    }
     fn may_block(&self) -> bool {
         !F::LANES_ARE_SOCKETS
     }
@@ -151,6 +174,7 @@ where
                 Established {
                     registrar: registrar::<F>(&rails, registrations),
                     link: Arc::clone(connection.link()),
+                    parts: connection.parts(),
                     peer: connection.peer().to_owned(),
                     rails,
                     end: connection,
@@ -181,6 +205,18 @@ where
     fn timeout_ns(&self) -> Option<u64> {
         self.acceptor.timeout_ns()
     }
+    fn set_deadline(&mut self, deadline_ns: u64) {
+        self.acceptor.set_deadline(deadline_ns);
+    }
+    fn pause(&self) -> Option<Duration> {
+        self.acceptor.pause()
+    }
+    fn go_on(&mut self) {
+        self.acceptor.go_on();
+    }
+    fn parts(&self) -> Vec<Part> {
+        self.acceptor.parts()
+    }
     fn may_block(&self) -> bool {
         !F::LANES_ARE_SOCKETS
     }
@@ -192,6 +228,7 @@ where
                 Established {
                     registrar: registrar::<F>(&rails, registrations),
                     link: Arc::clone(connection.link()),
+                    parts: connection.parts(),
                     peer: connection.peer().to_owned(),
                     rails,
                     end: connection,

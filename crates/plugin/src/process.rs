@@ -11,13 +11,13 @@ use railweave_topology::{DialAddress, NetworkAddress, Purpose, dial_order};
 use railweave_transport::{ConnectionConfig, Error, Handle, HandleAddress, Hello};
 
 use crate::congestion::LaneCongestion;
-use crate::control::{Control, ControlConfig, Outcome};
+use crate::control::{Control, ControlConfig, Outcome, Route};
 use crate::fabrics;
 use crate::identity;
 use crate::key::Key;
 use crate::listener::Listener;
 use crate::log;
-use crate::network::Network;
+use crate::network::{Established, Network};
 use crate::per_process::PerProcess;
 
 /// Everything that all connections of this process share.
@@ -63,6 +63,24 @@ impl PendingConnect {
     /// The outcome, once there is one.
     pub(crate) fn take(&self) -> Option<Outcome> {
         self.replace(Pending::Waiting)
+    }
+
+    /// Whether the connection of this route is there, and nobody has polled since.
+    pub(crate) fn has(&self, route: Route) -> bool {
+        matches!(&*lock(&self.state), Pending::Over(Ok((_, known))) if *known == route)
+    }
+
+    /// Takes that connection back, and leaves an error in its place.
+    pub(crate) fn take_back(&self, route: Route, error: Error) -> Option<Box<Established>> {
+        let mut state = lock(&self.state);
+        match &*state {
+            Pending::Over(Ok((_, known))) if *known == route => {}
+            _ => return None,
+        }
+        match std::mem::replace(&mut *state, Pending::Over(Err(error))) {
+            Pending::Over(Ok((established, _))) => Some(established),
+            _ => None,
+        }
     }
 
     fn abandon(&self) -> Option<Outcome> {
@@ -159,6 +177,7 @@ impl Process {
             peer_timeout: self.options.peer_timeout.value,
             congestion: self.congestion.clone(),
             events: self.events.clone(),
+            return_events: self.options.return_events.value,
         };
         let started = Arc::new(Control::start(config)?);
         *control = Some(Arc::clone(&started));

@@ -3,11 +3,14 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
-use railweave_fabric::{Access, Domain, Fabric, MAX_RAILS, PendingRail, RailSpec, Region, Registration, Role};
+use railweave_fabric::{
+    Access, Domain, Fabric, LaneEndpoint, MAX_RAILS, Part, PendingRail, RailSpec, Region, Registration, Role,
+};
 
 use crate::connection::{RailCounters, RailState, Rails};
-use crate::handshake::{Common, Depths, RailPlan, keys, register, weights};
+use crate::handshake::{Common, Depths, Joining, RailPlan, keys, register, weights};
 use crate::plant::{Plant, kept, planted};
 use crate::receive::{ReceiveParts, RecvConnection};
 use crate::{
@@ -31,6 +34,11 @@ struct Opening<F: Fabric> {
     remote_cts_key: u32,
     /// The lanes that have their sockets, a bit each.
     attached: u16,
+    record_key: u32,
+    /// Lanes that this end is connecting.
+    joining: Option<Joining>,
+    /// Why there is no such rail.
+    dropped: Option<String>,
 }
 
 /// The memory of a connection that its peer writes to or is written from.
@@ -41,6 +49,7 @@ struct Streams {
 
 enum State {
     Lanes,
+    Connecting,
     Ready,
     Over,
 }
@@ -55,6 +64,7 @@ pub struct Acceptor<F: Fabric> {
     /// None until the peer has told of its own: an offer alone costs little.
     streams: Option<Streams>,
     peer_cts: u64,
+    pause: Option<Duration>,
     actions: VecDeque<Action<RecvConnection<F>>>,
 }
 
@@ -97,6 +107,9 @@ impl<F: Fabric> Acceptor<F> {
                 cts_shadow_key: 0,
                 remote_cts_key: 0,
                 attached: 0,
+                record_key: 0,
+                joining: None,
+                dropped: None,
             });
         }
         let mut acceptor = Self {
@@ -107,6 +120,7 @@ impl<F: Fabric> Acceptor<F> {
             rails,
             streams: None,
             peer_cts: 0,
+            pause: None,
             actions: VecDeque::new(),
         };
         if let Some(reason) = refusal {
@@ -132,6 +146,21 @@ impl<F: Fabric> Acceptor<F> {
         (!matches!(self.state, State::Over)).then_some(self.common.deadline_ns)
     }
 
+    /// Gives it until then, in nanoseconds of the caller's clock: the time in which it could do nothing is not its own.
+    pub fn set_deadline(&mut self, deadline_ns: u64) {
+        self.common.deadline_ns = deadline_ns;
+    }
+
+    /// How long to wait before [`Self::go_on`] is called, where this host could not connect a lane yet.
+    pub fn pause(&self) -> Option<Duration> {
+        self.pause
+    }
+
+    /// What of this host the connection is being made of, as the events of its devices name it.
+    pub fn parts(&self) -> Vec<Part> {
+        self.rails.iter().filter_map(|rail| rail.pending.as_ref()).flat_map(PendingRail::parts).collect()
+    }
+
     /// Gives up when the time has come.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         if now_ns < self.common.deadline_ns {
@@ -139,10 +168,33 @@ impl<F: Fabric> Acceptor<F> {
         }
         let error = match self.state {
             State::Lanes => self.common.timeout_error("LANES"),
+            State::Connecting => return self.give_up_joining(),
             State::Ready => self.common.timeout_error("READY"),
             State::Over => return,
         };
         self.give_up(error);
+    }
+
+    /// Goes on connecting lanes. May block, as [`Self::handle_message`].
+    pub fn go_on(&mut self) {
+        if !matches!(self.state, State::Connecting) {
+            return;
+        }
+        self.pause = None;
+        for index in 0..self.rails.len() {
+            let rail = &mut self.rails[index];
+            let (Some(joining), Some(pending)) = (&mut rail.joining, &mut rail.pending) else {
+                continue;
+            };
+            match joining.go_on(pending) {
+                Ok(None) => rail.joining = None,
+                Ok(pause) => self.pause = self.pause.max(pause),
+                Err(error) => self.drop_rail(index, error.message),
+            }
+        }
+        if self.pause.is_none() {
+            self.send_lanes();
+        }
     }
 
     /// Takes a message from the peer.
@@ -221,12 +273,10 @@ impl<F: Fabric> Acceptor<F> {
             )));
         }
         self.peer_cts = lanes.stream;
-        let streams = self.streams.insert(Streams {
+        self.streams = Some(Streams {
             cts_shadow: Arc::new(Region::new(crate::cts::STREAM_BYTES)),
             records: Arc::new(Region::new(crate::record::RECORDS_BYTES)),
         });
-        let stream = streams.records.address();
-        let mut ours = Vec::new();
         for (index, theirs) in lanes.rails.into_iter().enumerate() {
             let opened = match theirs {
                 RailLanes::Dropped(reason) => Err(format!("the peer says: {reason}")),
@@ -239,35 +289,65 @@ impl<F: Fabric> Acceptor<F> {
                             self.rails[index].plan.lanes
                         )));
                     }
-                    self.open_rail(index, key, &endpoints).map_err(|error| error.message.clone())
+                    self.open_rail(index, key, endpoints).map_err(|error| error.message.clone())
                 }
             };
-            ours.push(opened.unwrap_or_else(|reason| {
-                self.rails[index].pending = None;
-                self.actions.push_back(Action::RailDropped { rail: index as u8, reason: reason.clone() });
-                RailLanes::Dropped(reason)
-            }));
+            if let Err(reason) = opened {
+                self.drop_rail(index, reason);
+            }
         }
-        let byte_counts = self.ports.iter().all(|port| port.domain.byte_counts()) || planted(Plant::ByteSumTrusted);
-        let message = Lanes { byte_counts, stream, rails: ours };
-        self.actions.push_back(Action::Send(Message::Lanes(message)));
-        self.state = State::Ready;
+        self.state = State::Connecting;
+        self.go_on();
         Ok(())
     }
 
-    fn open_rail(
-        &mut self,
-        index: usize,
-        remote_cts_key: u32,
-        endpoints: &[railweave_fabric::LaneEndpoint],
-    ) -> Result<RailLanes, Error> {
+    fn drop_rail(&mut self, index: usize, reason: String) {
+        let rail = &mut self.rails[index];
+        (rail.pending, rail.joining) = (None, None);
+        rail.registrations.clear();
+        rail.dropped = Some(reason.clone());
+        self.actions.push_back(Action::RailDropped { rail: index as u8, reason });
+    }
+
+    /// Every rail is connected, or dropped.
+    fn send_lanes(&mut self) {
+        let ours = |rail: &mut Opening<F>| match (&rail.pending, rail.dropped.take()) {
+            (Some(pending), _) => RailLanes::Open { key: rail.record_key, endpoints: pending.endpoints() },
+            (None, reason) => RailLanes::Dropped(reason.unwrap_or_default()),
+        };
+        let rails = self.rails.iter_mut().map(ours).collect();
+        let byte_counts = self.ports.iter().all(|port| port.domain.byte_counts()) || planted(Plant::ByteSumTrusted);
+        let stream = self.streams.as_ref().expect("LANES made them").records.address();
+        let message = Lanes { byte_counts, stream, rails };
+        self.actions.push_back(Action::Send(Message::Lanes(message)));
+        self.state = State::Ready;
+    }
+
+    /// Gives up on lanes that this host could not connect in time; the rails that are connected carry on without.
+    fn give_up_joining(&mut self) {
+        self.pause = None;
+        let mut last = None;
+        for index in 0..self.rails.len() {
+            if let Some(joining) = &self.rails[index].joining {
+                let reason = joining.too_late();
+                last = Some(reason.clone());
+                self.drop_rail(index, reason);
+            }
+        }
+        match last {
+            Some(reason) if self.rails.iter().all(|rail| rail.pending.is_none()) => self.give_up(Error::local(reason)),
+            _ => self.send_lanes(),
+        }
+    }
+
+    fn open_rail(&mut self, index: usize, remote_cts_key: u32, endpoints: Vec<LaneEndpoint>) -> Result<(), Error> {
         let opening = &mut self.rails[index];
         let domain = &self.ports[usize::from(opening.plan.local_port)].domain;
         let depths = Depths::new(Role::Receiver, opening.plan.lanes, self.common.config.striped, domain.max_write());
         let streams = self.streams.as_ref().expect("LANES made them");
         let shadow = register::<F>(domain, &streams.cts_shadow, Access::SOURCE)?;
         let records = register::<F>(domain, &streams.records, Access::CONTROL)?;
-        let mut pending = domain.open_rail(&RailSpec {
+        let pending = domain.open_rail(&RailSpec {
             role: Role::Receiver,
             lanes: opening.plan.lanes,
             send_depth: depths.send,
@@ -275,15 +355,13 @@ impl<F: Fabric> Acceptor<F> {
             traffic_class: self.common.config.traffic_class,
             peer: Some(opening.plan.remote.address),
         })?;
-        if !F::LANES_ARE_SOCKETS {
-            pending.connect(endpoints)?;
-        }
-        let ours = RailLanes::Open { key: records.remote_key(), endpoints: pending.endpoints() };
+        opening.record_key = records.remote_key();
+        opening.joining = (!F::LANES_ARE_SOCKETS).then(|| Joining::new(endpoints));
         opening.cts_shadow_key = keys(&shadow).0;
         opening.remote_cts_key = remote_cts_key;
         opening.pending = Some(pending);
         opening.registrations = vec![shadow, records];
-        Ok(ours)
+        Ok(())
     }
 
     fn handle_ready(&mut self, usable: u8) -> Result<(), Error> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use railweave_fabric::{Fabric, MAX_RAILS, Rail, RailError, Reports, WorkId};
+use railweave_fabric::{Fabric, MAX_RAILS, Part, Rail, RailError, Reports, WorkId};
 
 use crate::Error;
 use crate::cts::CtsRail;
@@ -216,6 +216,10 @@ impl<F: Fabric> Rails<F> {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &RailState<F>)> {
         self.rails.iter().enumerate().filter_map(|(index, rail)| rail.as_ref().map(|rail| (index, rail)))
+    }
+
+    pub(crate) fn parts(&self) -> Vec<Part> {
+        self.iter().flat_map(|(_, rail)| rail.rail.parts()).collect()
     }
 
     pub(crate) fn infos(&self) -> Vec<RailInfo> {

@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
-use railweave_fabric::{Access, Domain, Fabric, MAX_RAILS, PendingRail, RailSpec, Region, Registration, Role};
+use railweave_fabric::{Access, Domain, Fabric, MAX_RAILS, Part, PendingRail, RailSpec, Region, Registration, Role};
 
 use crate::connection::{RailCounters, RailState, Rails};
-use crate::handshake::{Common, Depths, RailPlan, keys, register, weights};
+use crate::handshake::{Common, Depths, Joining, RailPlan, keys, register, weights};
 use crate::plant::{Plant, kept, planted};
 use crate::send::{SendConnection, SendParts};
 use crate::{
@@ -24,6 +25,8 @@ struct Opening<F: Fabric> {
     remote_record_key: u32,
     cts_key: u32,
     undialed: u32,
+    /// Lanes that this end is connecting.
+    joining: Option<Joining>,
 }
 
 enum State {
@@ -44,6 +47,7 @@ pub struct Connector<F: Fabric> {
     records: Arc<Region>,
     peer_records: u64,
     peer_counts_bytes: bool,
+    pause: Option<Duration>,
     actions: VecDeque<Action<SendConnection<F>>>,
 }
 
@@ -75,6 +79,7 @@ impl<F: Fabric> Connector<F> {
             records: Arc::new(Region::new(crate::record::RECORDS_BYTES)),
             peer_records: 0,
             peer_counts_bytes: false,
+            pause: None,
             actions: VecDeque::from([Action::Send(Message::Offer(offer))]),
         }
     }
@@ -89,6 +94,21 @@ impl<F: Fabric> Connector<F> {
         (!matches!(self.state, State::Over)).then_some(self.common.deadline_ns)
     }
 
+    /// Gives it until then, in nanoseconds of the caller's clock: the time in which it could do nothing is not its own.
+    pub fn set_deadline(&mut self, deadline_ns: u64) {
+        self.common.deadline_ns = deadline_ns;
+    }
+
+    /// How long to wait before [`Self::go_on`] is called, where this host could not connect a lane yet.
+    pub fn pause(&self) -> Option<Duration> {
+        self.pause
+    }
+
+    /// What of this host the connection is being made of, as the events of its devices name it.
+    pub fn parts(&self) -> Vec<Part> {
+        self.rails.iter().filter_map(|rail| rail.pending.as_ref()).flat_map(PendingRail::parts).collect()
+    }
+
     /// Gives up when the time has come.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         if now_ns < self.common.deadline_ns {
@@ -97,10 +117,33 @@ impl<F: Fabric> Connector<F> {
         let error = match self.state {
             State::Answer => self.common.timeout_error("ANSWER"),
             State::Lanes => self.common.timeout_error("LANES"),
+            State::Dialing if self.rails.iter().any(|rail| rail.joining.is_some()) => return self.give_up_joining(),
             State::Dialing => self.common.timeout_error("its end of every lane"),
             State::Over => return,
         };
         self.give_up(error);
+    }
+
+    /// Goes on connecting lanes. May block, as [`Self::handle_message`].
+    pub fn go_on(&mut self) {
+        if !matches!(self.state, State::Dialing) {
+            return;
+        }
+        self.pause = None;
+        for index in 0..self.rails.len() {
+            let rail = &mut self.rails[index];
+            let (Some(joining), Some(pending)) = (&mut rail.joining, &mut rail.pending) else {
+                continue;
+            };
+            match joining.go_on(pending) {
+                Ok(None) => rail.joining = None,
+                Ok(pause) => self.pause = self.pause.max(pause),
+                Err(error) => self.drop_rail(index, error.message),
+            }
+        }
+        if self.pause.is_none() && self.rails.iter().all(|rail| rail.undialed == 0) {
+            self.finish();
+        }
     }
 
     /// Takes a message from the peer.
@@ -161,6 +204,7 @@ impl<F: Fabric> Connector<F> {
 
     fn drop_rail(&mut self, rail: usize, reason: String) {
         self.rails[rail].pending = None;
+        self.rails[rail].joining = None;
         self.actions.push_back(Action::RailDropped { rail: rail as u8, reason });
     }
 
@@ -212,6 +256,7 @@ impl<F: Fabric> Connector<F> {
             remote_record_key: 0,
             cts_key: 0,
             undialed: 0,
+            joining: None,
         };
         let lanes = match self.open_rail(port, plan, &mut opening) {
             Ok(lanes) => lanes,
@@ -258,9 +303,9 @@ impl<F: Fabric> Connector<F> {
         self.state = State::Dialing;
         for (index, theirs) in lanes.rails.into_iter().enumerate() {
             let opening = &mut self.rails[index];
-            let Some(pending) = &mut opening.pending else {
+            if opening.pending.is_none() {
                 continue;
-            };
+            }
             match theirs {
                 RailLanes::Dropped(reason) => self.drop_rail(index, format!("the peer says: {reason}")),
                 RailLanes::Open { endpoints, .. } if endpoints.len() != usize::from(opening.plan.lanes) => {
@@ -280,16 +325,31 @@ impl<F: Fabric> Connector<F> {
                             let dial = Dial { rail: index as u8, lane, local, remote, token: self.token };
                             self.actions.push_back(Action::Dial(dial));
                         }
-                    } else if let Err(error) = pending.connect(&endpoints) {
-                        self.drop_rail(index, error.message);
+                    } else {
+                        opening.joining = Some(Joining::new(endpoints));
                     }
                 }
             }
         }
-        if self.rails.iter().all(|rail| rail.undialed == 0) {
-            self.finish();
-        }
+        self.go_on();
         Ok(())
+    }
+
+    /// Gives up on lanes that this host could not connect in time; the rails that are connected carry on without.
+    fn give_up_joining(&mut self) {
+        self.pause = None;
+        let mut last = None;
+        for index in 0..self.rails.len() {
+            if let Some(joining) = &self.rails[index].joining {
+                let reason = joining.too_late();
+                last = Some(reason.clone());
+                self.drop_rail(index, reason);
+            }
+        }
+        match last {
+            Some(reason) if self.rails.iter().all(|rail| rail.pending.is_none()) => self.give_up(Error::local(reason)),
+            _ => self.finish(),
+        }
     }
 
     fn finish(&mut self) {

@@ -5,8 +5,11 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use railweave_fabric::{Access, Domain, Fabric, Memory, Region, Registration, Role};
+use railweave_fabric::{
+    Access, Connecting, Domain, Fabric, LaneEndpoint, Memory, PendingRail, Region, Registration, Role, SetupError,
+};
 
 use crate::connection::{RailCounters, RailInfo, RailName};
 use crate::{ConnectionConfig, Error, MAX_BUFFERS, MAX_MESSAGE_BYTES, Message, PortOffer, SLOTS};
@@ -162,6 +165,36 @@ impl RailPlan {
 
 /// Where a rail's counters are kept: the process adds up what its connections count.
 pub(crate) type CounterSource = Box<dyn Fn(&RailName) -> Arc<RailCounters> + Send>;
+
+/// The peer's end of a rail that the fabric is still connecting.
+pub(crate) struct Joining {
+    pub(crate) endpoints: Vec<LaneEndpoint>,
+    /// Why it is not connected yet, once it was tried.
+    reason: Option<SetupError>,
+}
+
+impl Joining {
+    pub(crate) fn new(endpoints: Vec<LaneEndpoint>) -> Self {
+        Self { endpoints, reason: None }
+    }
+
+    /// Goes on; the pause until the next try, or None once it is connected.
+    pub(crate) fn go_on(&mut self, pending: &mut impl PendingRail) -> Result<Option<Duration>, SetupError> {
+        match pending.connect(&self.endpoints)? {
+            Connecting::Done => Ok(None),
+            Connecting::Later { pause, reason } => {
+                self.reason = Some(reason);
+                Ok(Some(pause))
+            }
+        }
+    }
+
+    /// Why it is given up when there is no more time.
+    pub(crate) fn too_late(&self) -> String {
+        let reason = self.reason.as_ref().map_or("it was not tried", |reason| &reason.message);
+        format!("Handshake timeout: {reason}; or raise RAILWEAVE_HANDSHAKE_TIMEOUT")
+    }
+}
 
 /// What the two ends of a handshake keep alike.
 pub(crate) struct Common {

@@ -245,6 +245,8 @@ pub enum Message {
     Ping,
     /// The answer to PING: it is.
     Pong,
+    /// Either: this end still works at the connection's set-up, so the other end's time begins anew.
+    Wait,
 }
 
 fn fault_code(fault: Fault) -> u8 {
@@ -312,6 +314,7 @@ impl Message {
             Self::Proof(_) => 8,
             Self::Ping => 9,
             Self::Pong => 10,
+            Self::Wait => 11,
         }
     }
 
@@ -328,6 +331,7 @@ impl Message {
             Self::Proof(_) => "PROOF",
             Self::Ping => "PING",
             Self::Pong => "PONG",
+            Self::Wait => "WAIT",
         }
     }
 
@@ -370,7 +374,7 @@ impl Message {
             Self::Refuse { fault, reason } => {
                 out.u8(fault_code(*fault)).zeros(1).text(reason, MOST_TEXT);
             }
-            Self::Bye | Self::Ping | Self::Pong => {}
+            Self::Bye | Self::Ping | Self::Pong | Self::Wait => {}
             Self::Proof(proof) => {
                 out.put(proof);
             }
@@ -398,7 +402,8 @@ impl Message {
             }
             9 => Reader::new("PING", bytes).end().map(|()| Self::Ping),
             10 => Reader::new("PONG", bytes).end().map(|()| Self::Pong),
-            kind => Err(DecodeError::Value { what: "a frame's kind", value: kind.into(), allowed: "1 to 10" }),
+            11 => Reader::new("WAIT", bytes).end().map(|()| Self::Wait),
+            kind => Err(DecodeError::Value { what: "a frame's kind", value: kind.into(), allowed: "1 to 11" }),
         }
     }
 }
@@ -558,6 +563,7 @@ mod tests {
             Message::Proof([0xab; 32]),
             Message::Ping,
             Message::Pong,
+            Message::Wait,
         ]
     }
 

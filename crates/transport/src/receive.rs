@@ -5,7 +5,7 @@ mod inbox;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use railweave_fabric::{Fabric, MAX_RAILS, PostError, Rail, Region};
+use railweave_fabric::{Fabric, MAX_RAILS, Part, PostError, Rail, Region};
 use railweave_policy::Split;
 
 use self::inbox::{Arrivals, Inbox, Wrong};
@@ -133,6 +133,11 @@ impl<F: Fabric> RecvConnection<F> {
     /// Where the rest of the process says that the peer is gone.
     pub fn link(&self) -> &Arc<Link> {
         &self.link
+    }
+
+    /// What of this host it is made of, as the events of its devices name it.
+    pub fn parts(&self) -> Vec<Part> {
+        self.rails.parts()
     }
 
     /// The rails that came up.

@@ -5,7 +5,7 @@ mod reports;
 
 use std::sync::Arc;
 
-use railweave_fabric::{Fabric, LocalSlice, MAX_RAILS, PostError, Rail, Region, RemoteSlice, WorkId, Write};
+use railweave_fabric::{Fabric, LocalSlice, MAX_RAILS, Part, PostError, Rail, Region, RemoteSlice, WorkId, Write};
 use railweave_policy::{Piece, Split};
 
 use self::chains::Filling;
@@ -169,6 +169,11 @@ impl<F: Fabric> SendConnection<F> {
     /// Where the rest of the process says that the peer is gone.
     pub fn link(&self) -> &Arc<Link> {
         &self.link
+    }
+
+    /// What of this host it is made of, as the events of its devices name it.
+    pub fn parts(&self) -> Vec<Part> {
+        self.rails.parts()
     }
 
     /// The rails that came up.

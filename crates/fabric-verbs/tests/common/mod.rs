@@ -3,15 +3,18 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Completion, Domain as _, LocalSlice, Memory, PendingRail as _, PostError, Rail as _, RailError, RailSpec,
-    Region, Registration as _, RemoteSlice, Role, SetupError, WorkId, Write,
+    Access, Completion, Connecting, Domain as _, LaneEndpoint, LocalSlice, Memory, PendingRail as _, PostError,
+    Rail as _, RailError, RailSpec, Region, Registration as _, RemoteSlice, Role, SetupError, WorkId, Write,
 };
 use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsDiscovery, VerbsPort, discover};
 use railweave_fabric_verbs::gid::GidRules;
 use railweave_fabric_verbs::sys::Functions;
-use railweave_fabric_verbs::{DataDirect, Device, VerbsConfig, VerbsDomain, VerbsRail, VerbsRegistration};
+use railweave_fabric_verbs::{
+    DataDirect, Device, ModifyRetries, VerbsConfig, VerbsDomain, VerbsPendingRail, VerbsRail, VerbsRegistration,
+};
 use railweave_verbs_stand_in::{Open, QpReport, StandIn, build_without};
 
 /// Two RoCE devices that reach each other.
@@ -156,7 +159,9 @@ pub(crate) struct Wish {
 
 impl Default for Wish {
     fn default() -> Self {
-        let config = VerbsConfig::default();
+        // As often as it has to be, and without waiting.
+        let modify_retries = ModifyRetries { count: 2, pause: Duration::ZERO, any_error: false };
+        let config = VerbsConfig { modify_retries, ..VerbsConfig::default() };
         Self { lanes: 1, depth: 64, traffic_class: None, sender: config, receiver: config }
     }
 }
@@ -196,8 +201,8 @@ impl Pair {
         let far_domain = VerbsDomain::open(receiver, wish.receiver, listen)?;
         let mut far = far_domain.open_rail(&spec(Role::Receiver, sender, wish.depth))?;
         assert!(!near.is_ready() && !far.is_ready());
-        far.connect(&near.endpoints())?;
-        near.connect(&far.endpoints())?;
+        connect(&mut far, &near.endpoints())?;
+        connect(&mut near, &far.endpoints())?;
         assert!(near.is_ready() && far.is_ready());
         let end = |domain, rail| End { rail, domain };
         Ok(Self { near: end(near_domain, near.into_rail()?), far: end(far_domain, far.into_rail()?) })
@@ -220,6 +225,14 @@ impl Pair {
             assert!(there == bytes, "the bytes of lane {lane} differ");
         }
     }
+}
+
+/// Connects all lanes, as often as it has to be tried.
+fn connect(pending: &mut VerbsPendingRail, remote: &[LaneEndpoint]) -> Result<(), SetupError> {
+    while let Connecting::Later { pause, .. } = pending.connect(remote)? {
+        std::thread::sleep(pause);
+    }
+    Ok(())
 }
 
 impl End {

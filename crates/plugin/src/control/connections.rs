@@ -3,19 +3,27 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use railweave_fabric::Part;
 use railweave_transport::{Error, Link, Message, Offer, Token};
 
 use super::strangers::Kind;
 use super::thread::Thread;
-use super::{ConnectRequest, Route};
+use super::worker::Work;
+use super::{ConnectRequest, Route, nanoseconds, numa};
 use crate::identity::random;
 use crate::listener::{Listener, Ready};
 use crate::log;
-use crate::network::{Handshake, Setup, Step};
+use crate::network::{Established, Handshake, Network, Setup, Step};
 use crate::process::PendingConnect;
 
 /// Connections that one session may have.
 const MOST_CONNECTIONS: usize = 65_536;
+
+/// A peer that says WAIT may keep a connection in set-up for so many times the handshake's time-out.
+const MOST_WAITS: u64 = 20;
+
+/// An end that is busy says WAIT after this part of the handshake's time-out, and each time it has passed again.
+const WAIT_PART: u64 = 4;
 
 /// Where a connection goes once it is there.
 pub(super) enum Target {
@@ -31,6 +39,22 @@ impl Target {
             Self::Accept(listener) => listener.give(connection),
         }
     }
+
+    /// Whether it still has the connection of this route, which nobody asked for.
+    pub(super) fn has(&self, route: Route) -> bool {
+        match self {
+            Self::Connect(pending) => pending.has(route),
+            Self::Accept(listener) => listener.has(route),
+        }
+    }
+
+    /// Takes that connection back, and leaves an error for whoever asks for it after all.
+    pub(super) fn take_back(&self, route: Route, error: Error) -> Option<Box<Established>> {
+        match self {
+            Self::Connect(pending) => pending.take_back(route, error),
+            Self::Accept(listener) => listener.take_back(route, error),
+        }
+    }
 }
 
 /// A connection of a session.
@@ -38,7 +62,12 @@ pub(super) enum Connection {
     /// Being set up.
     Setup(Setting),
     /// Up.
-    Open { link: Arc<Link>, peer_said_bye: bool },
+    Open {
+        link: Arc<Link>,
+        peer_said_bye: bool,
+        /// What of this host it is made of.
+        parts: Vec<Part>,
+    },
     /// Closed by this side; the peer's BYE is awaited.
     Closed,
 }
@@ -52,16 +81,44 @@ pub(super) struct Setting {
     pub(super) target: Target,
     /// What its lanes present, where the peer began it.
     pub(super) token: Option<Token>,
+    /// The NUMA node of the device, where it has one.
+    pub(super) node: Option<u32>,
+    began_ns: u64,
+    /// When to try again what this host could not do.
+    pub(super) go_on_ns: Option<u64>,
+    /// When to tell the peer that this end is busy.
+    pub(super) wait_ns: Option<u64>,
 }
 
 impl Setting {
-    fn new(handshake: Box<dyn Handshake>, target: Target, token: Option<Token>) -> Self {
-        Self { handshake: Some(handshake), waiting: VecDeque::new(), target, token }
+    fn new(handshake: Box<dyn Handshake>, target: Target, token: Option<Token>, began_ns: u64) -> Self {
+        Self {
+            handshake: Some(handshake),
+            waiting: VecDeque::new(),
+            target,
+            token,
+            node: None,
+            began_ns,
+            go_on_ns: None,
+            wait_ns: None,
+        }
     }
 
-    /// When its time is over. One that the worker has is looked at when it is back.
-    pub(super) fn timeout_ns(&self) -> Option<u64> {
+    fn at(mut self, network: &dyn Network, device: usize) -> Self {
+        if self.handshake.as_ref().is_some_and(|handshake| handshake.may_block()) {
+            self.node = numa::node_of(network, device);
+        }
+        self
+    }
+
+    /// When its time is over. One that the worker has gets its time when it is back.
+    fn timeout_ns(&self) -> Option<u64> {
         self.handshake.as_ref()?.timeout_ns()
+    }
+
+    /// When there is something to do.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.timeout_ns().into_iter().chain(self.go_on_ns).chain(self.wait_ns).min()
     }
 }
 
@@ -78,14 +135,15 @@ impl Thread {
         let route = Route { session: token, connection: session.next_connection };
         let setup = Setup { config: request.config, peer: session.peer_name(), deadline_ns };
         let handshake = request.network.connect(request.device, request.handle.nonce, setup);
-        self.setup_begins(route, Setting::new(handshake, Target::Connect(request.result), None));
+        let setting = Setting::new(handshake, Target::Connect(request.result), None, now);
+        self.setup_begins(route, setting.at(&*request.network, request.device));
         self.with_handshake(route, |_| ());
     }
 
     /// Answers a peer's offer.
     pub(super) fn begin_accepting(&mut self, token: usize, connection: u32, offer: &Offer, deadline_ns: u64) {
         let listener = super::lock(&self.listeners).get(&offer.nonce).cloned();
-        let lane_token = Token(random());
+        let (now, lane_token) = (self.now_ns(), Token(random()));
         let same_network = self.is_inside_host(token);
         let route = Route { session: token, connection };
         let Some(session) = self.session(token) else {
@@ -104,7 +162,8 @@ impl Thread {
         };
         let setup = Setup { config: listener.config.clone(), peer: session.peer_name(), deadline_ns };
         let handshake = listener.network.accept(listener.device, offer, same_network, lane_token, setup);
-        self.setup_begins(route, Setting::new(handshake, Target::Accept(listener), Some(lane_token)));
+        let setting = Setting::new(handshake, Target::Accept(Arc::clone(&listener)), Some(lane_token), now);
+        self.setup_begins(route, setting.at(&*listener.network, listener.device));
         self.lanes.insert(lane_token, route);
         self.with_handshake(route, |_| ());
     }
@@ -115,7 +174,7 @@ impl Thread {
             return;
         };
         let text = format!("{} gave the connection up: {reason}", session.peer_name());
-        if let Some(Connection::Open { link, peer_said_bye }) = session.connections.get_mut(&connection) {
+        if let Some(Connection::Open { link, peer_said_bye, .. }) = session.connections.get_mut(&connection) {
             *peer_said_bye = true;
             link.set_lost(Error::peer(text));
         }
@@ -131,7 +190,7 @@ impl Thread {
             session.touch(now);
         }
         match session.connections.get_mut(&route.connection) {
-            Some(Connection::Open { peer_said_bye, link }) => {
+            Some(Connection::Open { peer_said_bye, link, .. }) => {
                 *peer_said_bye = true;
                 // What the peer sent before is there, or will never be: what is still stuck then has nothing to wait for.
                 let link = Arc::clone(link);
@@ -194,28 +253,110 @@ impl Thread {
                         }
                     }
                 }
-                Some(Step::Ready(established)) => {
-                    let open = Connection::Open { link: Arc::clone(&established.link), peer_said_bye: false };
-                    let Some(Connection::Setup(setting)) = session.connections.insert(route.connection, open) else {
-                        return;
-                    };
-                    self.setup_ends(route, &setting);
-                    if let Some((unwanted, route)) = setting.target.give((established, route)) {
-                        self.close(route, unwanted.end);
-                    }
-                    return;
-                }
+                Some(Step::Ready(established)) => return self.open(route, established),
                 Some(Step::Failed(error)) => return self.fail_setting(route, error),
             }
         }
+    }
+
+    /// A connection is up.
+    fn open(&mut self, route: Route, mut established: Box<Established>) {
+        let parts = std::mem::take(&mut established.parts);
+        if let Some(error) = self.failure_of(&parts) {
+            established.link.set_lost(error);
+        }
+        let Some(session) = self.session(route.session) else {
+            return;
+        };
+        let open = Connection::Open { link: Arc::clone(&established.link), peer_said_bye: false, parts };
+        let Some(Connection::Setup(setting)) = session.connections.insert(route.connection, open) else {
+            return;
+        };
+        self.setup_ends(route, &setting);
+        match setting.target.give((established, route)) {
+            Some((unwanted, route)) => self.close(route, unwanted.end),
+            None => self.watch_outcome(route, setting.target),
+        }
+    }
+
+    /// Something of a connection in set-up is due.
+    pub(super) fn setting_due(&mut self, route: Route, now_ns: u64) {
+        let wait_ns = self.next_wait_ns();
+        let Some(setting) = self.setting(route) else {
+            return;
+        };
+        let is_due = |at: Option<u64>| at.is_some_and(|at| at <= now_ns);
+        let (is_late, goes_on, waits) =
+            (is_due(setting.timeout_ns()), is_due(setting.go_on_ns), is_due(setting.wait_ns));
+        if waits {
+            setting.wait_ns = Some(wait_ns);
+            let is_away = setting.handshake.is_none();
+            if is_away && self.workers.is_stuck(now_ns) {
+                let seconds = self.handshake_timeout.as_secs_f64();
+                let text = format!(
+                    "the kernel has not come back from setting up a connection for {seconds} s; look at the kernel log, and at \
+                     the port's link"
+                );
+                return self.refuse_setting(route, Error::local(text));
+            }
+            if self.send(route, Message::Wait).is_err() {
+                return;
+            }
+        }
+        if is_late {
+            let may_block = self.setting(route).and_then(|setting| setting.handshake.as_ref()).map(|it| it.may_block());
+            if may_block == Some(true) {
+                self.give_work(route, Work::Timeout);
+            } else {
+                self.with_handshake(route, |handshake| handshake.handle_timeout(now_ns));
+            }
+        } else if goes_on {
+            self.give_work(route, Work::GoOn);
+        }
+    }
+
+    /// When an end that is busy from now on tells its peer.
+    pub(super) fn next_wait_ns(&self) -> u64 {
+        self.now_ns().saturating_add((nanoseconds(self.handshake_timeout) / WAIT_PART).max(1))
+    }
+
+    /// The peer still works at a connection's set-up. It is no step, so that a peer that says nothing else makes room where
+    /// others wait.
+    pub(super) fn handle_wait(&mut self, route: Route) {
+        let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
+        let longest_ns = nanoseconds(self.handshake_timeout).saturating_mul(MOST_WAITS);
+        if let Some(setting) = self.setting(route)
+            && setting.go_on_ns.is_none()
+            && now < setting.began_ns.saturating_add(longest_ns)
+            && let Some(handshake) = &mut setting.handshake
+            && handshake.may_block()
+        {
+            handshake.set_deadline(deadline_ns);
+        }
+    }
+
+    /// There will be no such connection, and the peer is told why.
+    pub(super) fn refuse_setting(&mut self, route: Route, error: Error) {
+        let reason = error.message.clone();
+        // A session that ends with this fails the connection itself.
+        let _ = self.send(route, Message::Refuse { fault: error.fault, reason });
+        self.fail_setting(route, error);
     }
 
     /// There will be no such connection.
     pub(super) fn fail_setting(&mut self, route: Route, error: Error) {
         let removed = self.session(route.session).and_then(|session| session.connections.remove(&route.connection));
         if let Some(Connection::Setup(setting)) = removed {
-            self.setup_ends(route, &setting);
-            self.fail(&setting.target, error);
+            self.setting_over(route, setting, error);
+        }
+    }
+
+    /// Ends what was being set up, and tells whoever waits for it.
+    pub(super) fn setting_over(&mut self, route: Route, setting: Setting, error: Error) {
+        self.setup_ends(route, &setting);
+        self.fail(&setting.target, error);
+        if let Some(handshake) = setting.handshake {
+            self.free(handshake);
         }
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use railweave_transport::{Error, Link, Message};
 
 use super::Route;
-use super::connections::Connection;
-use super::thread::Thread;
+use super::connections::{Connection, Setting, Target};
+use super::thread::{Entry, Thread};
 use crate::network::End;
 
 /// A closed connection whose lanes the peer may still need.
@@ -36,6 +36,16 @@ pub(super) struct Losing {
 impl Losing {
     /// Lanes carry what was sent before the peer died, and say themselves that it did; they get this long.
     const GRACE_NS: u64 = 1_000_000_000;
+}
+
+/// A connection that was handed on. When nobody has asked for it after two handshake times, nobody will: NCCL forgets the
+/// connects and listens of a communicator that was aborted, and up to v10 no `finalize` follows.
+pub(super) struct Unasked {
+    route: Route,
+    target: Target,
+    /// One handshake time has passed while this thread ran: a process that stood still is not taken for one that waited.
+    was_seen: bool,
+    pub(super) next_ns: u64,
 }
 
 impl Thread {
@@ -91,10 +101,51 @@ impl Thread {
         over.into_iter().for_each(|lingering| self.free(lingering.end));
     }
 
-    /// Frees what its peers have not let go in time.
+    /// Frees what its peers have not let go in time, and what was never up.
     pub(super) fn linger_no_longer(mut self) {
         let over = std::mem::take(&mut self.lingering);
         over.into_iter().for_each(|lingering| self.free(lingering.end));
+        let entries = std::mem::take(&mut self.entries);
+        for entry in entries.into_values() {
+            let Entry::Session(session) = entry else {
+                continue;
+            };
+            for connection in session.connections.into_values() {
+                if let Connection::Setup(Setting { handshake: Some(handshake), .. }) = connection {
+                    self.free(handshake);
+                }
+            }
+        }
+    }
+
+    /// Keeps an eye on a connection that was handed on.
+    pub(super) fn watch_outcome(&mut self, route: Route, target: Target) {
+        let next_ns = self.deadline_ns();
+        self.unasked.push_back(Unasked { route, target, was_seen: false, next_ns });
+    }
+
+    /// Closes connections that nobody asks for.
+    pub(super) fn reap(&mut self, now: u64) {
+        while let Some(unasked) = self.unasked.pop_front_if(|unasked| unasked.next_ns <= now) {
+            let Unasked { route, target, was_seen, .. } = unasked;
+            if !target.has(route) {
+                continue;
+            }
+            if !was_seen {
+                // All wait for as long, so they stay in order.
+                let next_ns = self.deadline_ns();
+                self.unasked.push_back(Unasked { route, target, was_seen: true, next_ns });
+                continue;
+            }
+            let seconds = 2.0 * self.handshake_timeout.as_secs_f64();
+            let text = format!(
+                "a connection was ready and nobody asked for it for {seconds} s; it was closed: its communicator was \
+                 aborted, or raise RAILWEAVE_HANDSHAKE_TIMEOUT if the application is that slow"
+            );
+            if let Some(established) = target.take_back(route, Error::local(text)) {
+                self.close(route, established.end);
+            }
+        }
     }
 
     pub(super) fn lose(&mut self, now: u64) {

@@ -5,9 +5,11 @@
 
 mod agenda;
 mod connections;
+mod events;
 mod heartbeat;
 mod lanes;
 mod linger;
+mod numa;
 mod port;
 mod proof;
 mod reaching;
@@ -56,6 +58,8 @@ pub(crate) struct ControlConfig {
     pub(crate) congestion: LaneCongestion,
     /// What tells of events of the ports.
     pub(crate) events: Vec<Arc<dyn EventSource>>,
+    /// Whether connections are lost when an event says that what they are made of failed.
+    pub(crate) return_events: bool,
 }
 
 /// Names an open connection to the control thread.
@@ -89,6 +93,11 @@ pub(crate) enum Command {
     Connect(Box<ConnectRequest>),
     Close(Route, Box<dyn End>),
     Stop,
+}
+
+/// A duration as the control thread counts time.
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

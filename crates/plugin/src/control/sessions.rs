@@ -114,7 +114,7 @@ impl Session {
             Stage::Up(_) => self.idle_deadline(),
         };
         let settings = self.connections.values().filter_map(|connection| match connection {
-            Connection::Setup(setting) => setting.timeout_ns(),
+            Connection::Setup(setting) => setting.next_ns(),
             _ => None,
         });
         settings.chain(stage).min()
@@ -341,6 +341,9 @@ impl Thread {
             (Stage::Up(_), Message::Bye) => self.handle_bye(Route { session: token, connection: frame.connection }),
             (Stage::Up(_), Message::Ping) => session.asked = true,
             (Stage::Up(_), Message::Pong) => {}
+            (Stage::Up(_), Message::Wait) => {
+                self.handle_wait(Route { session: token, connection: frame.connection });
+            }
             (Stage::Up(_), Message::Hello(_) | Message::Offer(_) | Message::Proof(_))
             | (Stage::Hello { .. } | Stage::Proof { .. }, _) => {
                 let peer = session.peer_name();
@@ -453,10 +456,9 @@ impl Thread {
             let route = Route { session: token, connection };
             match state {
                 Connection::Setup(setting) => {
-                    self.setup_ends(route, &setting);
-                    self.fail(&setting.target, Error::peer(text.clone()));
+                    self.setting_over(route, setting, Error::peer(text.clone()));
                 }
-                Connection::Open { link, peer_said_bye: false } => {
+                Connection::Open { link, peer_said_bye: false, .. } => {
                     let text = format!("{peer} is gone: {why}; look at that process's own log for the reason");
                     self.begin_losing(link, Error::peer(text));
                 }
@@ -492,7 +494,7 @@ impl Thread {
             .connections
             .iter()
             .filter_map(|(number, connection)| match connection {
-                Connection::Setup(s) if s.timeout_ns().is_some_and(|at| at <= now_ns) => Some(*number),
+                Connection::Setup(s) if s.next_ns().is_some_and(|at| at <= now_ns) => Some(*number),
                 _ => None,
             })
             .collect();
@@ -500,7 +502,7 @@ impl Thread {
         self.entries.insert(token, Entry::Session(session));
         self.beat(token, now_ns);
         for connection in late {
-            self.with_handshake(Route { session: token, connection }, |handshake| handshake.handle_timeout(now_ns));
+            self.setting_due(Route { session: token, connection }, now_ns);
         }
     }
 }

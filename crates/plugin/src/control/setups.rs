@@ -27,7 +27,8 @@ const FEW_WAITING: usize = 16;
 /// Offers begun before others are looked at again.
 const MOST_BEGUN_AT_ONCE: usize = 64;
 
-/// When no set-up has ended for this long while offers wait, those whose peers have been silent for a second make room.
+/// When no set-up has ended for this long while offers wait, those that have taken no step for a second make room. WAIT is
+/// no step: whoever says nothing else would keep a place for nothing.
 const STALL_NS: u64 = 500_000_000;
 const SILENCE_NS: u64 = 1_000_000_000;
 const LOOK_NS: u64 = 50_000_000;

@@ -1,7 +1,7 @@
 //! The thread's loop: sockets, commands and deadlines, each handed to whom it concerns.
 #![allow(clippy::disallowed_types, reason = "this is the control thread")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -13,15 +13,16 @@ use railweave_fabric::EventSource;
 use railweave_transport::{Error, Hello, ProcessId, Token};
 
 use super::agenda::Agenda;
+use super::events::Failure;
 use super::lanes::{Inbound, LaneDial};
-use super::linger::{Lingering, Losing};
+use super::linger::{Lingering, Losing, Unasked};
 use super::port::ControlPort;
 use super::reaching::Reaching;
 use super::sessions::Session;
 use super::settling::Settling;
 use super::setups::Setups;
 use super::strangers::{Kind, Strangers};
-use super::worker::Worker;
+use super::worker::Workers;
 use super::{Command, ControlConfig, Listeners, Route};
 use crate::comm::Comm;
 use crate::congestion::LaneCongestion;
@@ -125,10 +126,13 @@ pub(super) struct Thread {
     pub(super) setups: Setups,
     pub(super) strangers: Strangers,
     /// By their tokens.
-    port_events: HashMap<usize, Arc<dyn EventSource>>,
-    /// Started when a handshake first needs it.
-    pub(super) worker: Option<Worker>,
+    pub(super) port_events: HashMap<usize, Arc<dyn EventSource>>,
+    pub(super) return_events: bool,
+    pub(super) failures: Vec<Failure>,
+    /// In the order of their times.
+    pub(super) unasked: VecDeque<Unasked>,
     settling: Settling,
+    pub(super) workers: Workers,
 }
 
 impl Thread {
@@ -153,12 +157,14 @@ impl Thread {
             port_events.insert(next_token, source);
             next_token += 1;
         }
+        let (waker, epoch) = (Arc::new(waker), Instant::now());
+        let workers = Workers::new(epoch, config.handshake_timeout, Arc::clone(&waker));
         Ok(Self {
             poll,
-            waker: Arc::new(waker),
+            waker,
             commands,
             listener,
-            epoch: Instant::now(),
+            epoch,
             next_token,
             stopping: None,
             accept_again_ns: None,
@@ -182,8 +188,11 @@ impl Thread {
             setups: Setups::new(most_files),
             strangers: Strangers::default(),
             port_events,
-            worker: None,
+            return_events: config.return_events,
+            failures: Vec::new(),
+            unasked: VecDeque::new(),
             settling: Settling::new(owing),
+            workers,
         })
     }
 
@@ -229,10 +238,8 @@ impl Thread {
                 match event.token() {
                     WAKER => {}
                     LISTENER => self.accept_all(),
-                    PollToken(token) => match self.port_events.get(&token) {
-                        Some(source) => tell_events(&**source),
-                        None => self.handle_ready(token),
-                    },
+                    PollToken(token) if self.port_events.contains_key(&token) => self.take_events(token),
+                    PollToken(token) => self.handle_ready(token),
                 }
             }
             self.read_again();
@@ -388,22 +395,27 @@ impl Thread {
         if is_much(self.losing.len(), self.losing.capacity()) {
             self.losing.shrink_to(self.losing.len() * 2);
         }
+        if is_much(self.unasked.len(), self.unasked.capacity()) {
+            self.unasked.shrink_to(self.unasked.len() * 2);
+        }
     }
 
     fn next_deadline(&self) -> Option<u64> {
         let entries = self.deadlines.first().map(|(at, _)| at);
         let lingering = self.lingering.iter().map(|lingering| lingering.next_ns);
         let losing = self.losing.iter().map(|losing| losing.deadline_ns);
+        let unasked = self.unasked.front().map(|unasked| unasked.next_ns);
         let again = self.accept_again_ns.into_iter().chain(self.read_again_ns).chain(self.setups.again_ns);
         let settling = self.stopping.filter(|_| self.settling.owes()).map(|_| self.now_ns() + SETTLED_AGAIN_NS);
         let stopping = self.stopping.into_iter().chain(settling);
-        lingering.chain(losing).chain(entries).chain(stopping).chain(again).min()
+        lingering.chain(losing).chain(unasked).chain(entries).chain(stopping).chain(again).min()
     }
 
     fn handle_deadlines(&mut self) {
         let now = self.now_ns();
         self.linger(now);
         self.lose(now);
+        self.reap(now);
         if self.accept_again_ns.is_some_and(|at| at <= now) {
             self.accept_again_ns = None;
             self.accept_all();
@@ -419,17 +431,6 @@ impl Thread {
                 Some(Entry::LaneDial(dial)) => self.lane_too_late(dial),
                 Some(Entry::Session(session)) => self.session_deadline(token, session, now),
             }
-        }
-    }
-}
-
-/// Says what happened to ports. What follows for connections they find out themselves.
-fn tell_events(source: &dyn EventSource) {
-    while let Some(event) = source.take_event() {
-        if event.is_fault {
-            log::warn(&event.message);
-        } else {
-            log::info(&event.message);
         }
     }
 }

@@ -1,11 +1,12 @@
-//! The set-up worker: a thread beside the control thread for what may block in a fabric, as verbs do for seconds while the
-//! kernel looks an address up, or waits for a queue pair's last packets. A handshake goes there with a message and comes
-//! back with what it made of it; the end of a connection goes there to be freed.
-#![allow(clippy::disallowed_types, reason = "the control thread and its worker talk here")]
+//! The threads beside the control thread for what may block in a fabric, as verbs do for seconds while the kernel looks an
+//! address up, or waits for a queue pair's last packets. One sets connections up: a handshake goes there with a message and
+//! comes back with what it made of it. The other frees what is over, so that nothing that comes up waits for it.
+#![allow(clippy::disallowed_types, reason = "the control thread and its workers talk here")]
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -13,22 +14,103 @@ use std::time::{Duration, Instant};
 use mio::Waker;
 use railweave_transport::{Error, Message};
 
-use super::connections::Connection;
+use super::connections::{Connection, Setting};
+use super::numa::Placed;
 use super::thread::Thread;
-use super::{Route, signals};
+use super::{Route, nanoseconds, signals};
 use crate::log;
 use crate::network::Handshake;
 
 /// What a peer may send while a handshake is away; more than a peer has to say.
 const MOST_WAITING: usize = 4;
 
-/// How long the last `finalize` waits for the worker.
+/// How long the last `finalize` waits for a worker that gets nothing done.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(2);
 
-enum Job {
-    Handle { route: Route, handshake: Box<dyn Handshake>, message: Message },
-    Free(Box<dyn Send>),
+/// How many jobs a worker was given, and how many of them are done.
+#[derive(Default)]
+struct Progress {
+    given: AtomicU64,
+    done: AtomicU64,
+}
+
+impl Progress {
+    fn done(&self) -> u64 {
+        self.done.load(Ordering::Acquire)
+    }
+
+    fn left(&self) -> u64 {
+        self.given.load(Ordering::Relaxed).saturating_sub(self.done())
+    }
+}
+
+/// A thread that does jobs one after the other.
+struct Worker<J> {
+    jobs: Option<Sender<J>>,
+    progress: Arc<Progress>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<J: Send + 'static> Worker<J> {
+    fn start(name: &str, mut work: impl FnMut(J) + Send + 'static) -> io::Result<Self> {
+        let (jobs, todo) = mpsc::channel::<J>();
+        let progress = Arc::<Progress>::default();
+        let counted = Arc::clone(&progress);
+        let _blocked = signals::Blocked::all();
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            for job in todo {
+                work(job);
+                counted.done.fetch_add(1, Ordering::Release);
+            }
+        })?;
+        Ok(Self { jobs: Some(jobs), progress, thread: Some(thread) })
+    }
+
+    /// Adds a job; false when the thread is gone.
+    fn give(&self, job: J) -> bool {
+        self.progress.given.fetch_add(1, Ordering::Relaxed);
+        self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
+    }
+
+    /// Lets the thread finish what it has. One that gets nothing done for so long is left alone: how many jobs it has then.
+    fn finish(&mut self, patience: Duration) -> Result<(), u64> {
+        drop(self.jobs.take());
+        let Some(thread) = self.thread.take() else {
+            return Ok(());
+        };
+        let (mut seen, mut since) = (self.progress.done(), Instant::now());
+        while !thread.is_finished() {
+            if self.progress.done() != seen {
+                (seen, since) = (self.progress.done(), Instant::now());
+            }
+            if since.elapsed() >= patience {
+                return Err(self.progress.left());
+            }
+            std::thread::sleep(LOOK);
+        }
+        // A panic was caught and told already.
+        let _ = thread.join();
+        Ok(())
+    }
+}
+
+/// What is to be done with a handshake.
+pub(super) enum Work {
+    Message(Message),
+    /// What this host could not do before may work now.
+    GoOn,
+    /// Its time is over.
+    Timeout,
+}
+
+struct Task {
+    route: Route,
+    handshake: Box<dyn Handshake>,
+    work: Work,
+    /// The NUMA node of the device.
+    node: Option<u32>,
+    given_ns: u64,
 }
 
 /// A handshake that is back; None where a bug ended it.
@@ -37,57 +119,147 @@ struct Done {
     handshake: Option<Box<dyn Handshake>>,
 }
 
-/// The thread; it ends, and is joined, when this is dropped.
-pub(super) struct Worker {
-    jobs: Option<Sender<Job>>,
+struct SetUp {
+    worker: Worker<Task>,
     done: Receiver<Done>,
-    thread: Option<JoinHandle<()>>,
+    /// Set at the end: what still waits is freed, and not set up.
+    ending: Arc<AtomicBool>,
+    /// Jobs done when it was last looked at, and since when there were no more.
+    seen: u64,
+    since_ns: u64,
 }
 
-impl Worker {
-    fn start(waker: Arc<Waker>) -> io::Result<Self> {
-        let (jobs, todo) = mpsc::channel::<Job>();
-        let (back, done) = mpsc::channel();
-        let _blocked = signals::Blocked::all();
-        let thread = std::thread::Builder::new().name("railweave-setup".to_owned()).spawn(move || {
-            for job in todo {
-                let (route, mut handshake, message) = match job {
-                    Job::Handle { route, handshake, message } => (route, handshake, message),
-                    Job::Free(over) => {
-                        drop(over);
-                        continue;
-                    }
-                };
-                let handled = catch_unwind(AssertUnwindSafe(|| {
-                    handshake.handle_message(message);
-                    handshake
-                }));
-                if back.send(Done { route, handshake: handled.ok() }).is_err() || waker.wake().is_err() {
-                    return;
+/// Both threads, each started when it is first needed. They end, and are joined, when this is dropped.
+pub(super) struct Workers {
+    epoch: Instant,
+    timeout_ns: u64,
+    waker: Arc<Waker>,
+    set_up: Option<SetUp>,
+    tear_down: Option<Worker<Box<dyn Send>>>,
+}
+
+impl Workers {
+    /// Without threads for now. A handshake gets `timeout` for each piece of work; nanoseconds count from `epoch`.
+    pub(super) fn new(epoch: Instant, timeout: Duration, waker: Arc<Waker>) -> Self {
+        Self { epoch, timeout_ns: nanoseconds(timeout), waker, set_up: None, tear_down: None }
+    }
+
+    fn set_up(&mut self) -> io::Result<&mut SetUp> {
+        if self.set_up.is_none() {
+            let (back, done) = mpsc::channel();
+            let ending = Arc::<AtomicBool>::default();
+            let (is_ending, waker) = (Arc::clone(&ending), Arc::clone(&self.waker));
+            let (epoch, timeout_ns) = (self.epoch, self.timeout_ns);
+            let worker = Worker::start("railweave-setup", move |task: Task| {
+                if is_ending.load(Ordering::Relaxed) {
+                    return drop(task);
                 }
+                // Where nobody listens any more, it is freed in the attempt.
+                let _ = back.send(task.run(epoch, timeout_ns));
+                let _ = waker.wake();
+            })?;
+            self.set_up = Some(SetUp { worker, done, ending, seen: 0, since_ns: 0 });
+        }
+        Ok(self.set_up.as_mut().expect("it was just made"))
+    }
+
+    fn give(&mut self, task: Task) -> Result<(), String> {
+        let now_ns = task.given_ns;
+        let set_up = self.set_up().map_err(|error| format!("the set-up thread cannot be started: {error}"))?;
+        if set_up.worker.progress.left() == 0 {
+            set_up.since_ns = now_ns;
+        }
+        match set_up.worker.give(task) {
+            true => Ok(()),
+            false => Err("a bug in Railweave ended the set-up thread; please report it".to_owned()),
+        }
+    }
+
+    /// Whether a handshake is away.
+    pub(super) fn is_busy(&self) -> bool {
+        self.set_up.as_ref().is_some_and(|set_up| set_up.worker.progress.left() > 0)
+    }
+
+    /// Whether the set-up thread has been in one job for as long as a handshake has.
+    pub(super) fn is_stuck(&mut self, now_ns: u64) -> bool {
+        let timeout_ns = self.timeout_ns;
+        self.set_up.as_mut().is_some_and(|set_up| {
+            let done = set_up.worker.progress.done();
+            if done != set_up.seen || set_up.worker.progress.left() == 0 {
+                (set_up.seen, set_up.since_ns) = (done, now_ns);
             }
-        })?;
-        Ok(Self { jobs: Some(jobs), done, thread: Some(thread) })
+            now_ns >= set_up.since_ns.saturating_add(timeout_ns)
+        })
+    }
+
+    fn take_done(&mut self) -> Option<Done> {
+        self.set_up.as_ref()?.done.try_recv().ok()
+    }
+
+    /// Drops what is over; elsewhere, where its fabric may block.
+    fn free(&mut self, over: Box<dyn Send>) {
+        if self.set_up.is_none() {
+            return drop(over);
+        }
+        if self.tear_down.is_none() {
+            // Without a thread it is freed here.
+            self.tear_down = Worker::start("railweave-free", drop).ok();
+        }
+        if let Some(tear_down) = &self.tear_down {
+            // Where the thread is gone it is dropped in the attempt.
+            tear_down.give(over);
+        }
     }
 }
 
-impl Drop for Worker {
+impl Drop for Workers {
     fn drop(&mut self) {
-        drop(self.jobs.take());
-        let Some(thread) = self.thread.take() else {
-            return;
-        };
-        let begin = Instant::now();
-        while !thread.is_finished() {
-            if begin.elapsed() >= PATIENCE {
-                let text = "the kernel has not let go of a connection's queue pairs for 5 s; they are left to it. Look at the \
-                            kernel log, and at the port's link";
-                return log::warn(text);
+        if let Some(set_up) = &mut self.set_up {
+            set_up.ending.store(true, Ordering::Relaxed);
+            if let Err(left) = set_up.worker.finish(PATIENCE) {
+                log::warn(&format!(
+                    "the kernel has not come back from setting a connection up for 5 s; {left} that were not up yet are left \
+                     to it. Look at the kernel log, and at the port's link"
+                ));
             }
-            std::thread::sleep(LOOK);
         }
-        // A panic was caught and told already.
-        let _ = thread.join();
+        while let Some(done) = self.take_done() {
+            self.free(Box::new(done.handshake));
+        }
+        if let Some(tear_down) = &mut self.tear_down
+            && let Err(left) = tear_down.finish(PATIENCE)
+        {
+            log::warn(&format!(
+                "the kernel has not let go of a connection's queue pairs for 5 s; {left} closed ends of connections are left to \
+                 it. Look at the kernel log, and at the port's link"
+            ));
+        }
+    }
+}
+
+impl Task {
+    fn run(self, epoch: Instant, timeout_ns: u64) -> Done {
+        let Self { route, mut handshake, work, node, given_ns } = self;
+        let handled = catch_unwind(AssertUnwindSafe(|| {
+            let _placed = Placed::on(node);
+            let now_ns = nanoseconds(epoch.elapsed());
+            // The time in the queue is not the handshake's.
+            match work {
+                Work::Message(message) => {
+                    handshake.set_deadline(now_ns.saturating_add(timeout_ns));
+                    handshake.handle_message(message);
+                }
+                Work::GoOn => {
+                    if let Some(deadline_ns) = handshake.timeout_ns() {
+                        handshake.set_deadline(deadline_ns.saturating_add(now_ns.saturating_sub(given_ns)));
+                    }
+                    handshake.go_on();
+                }
+                Work::Timeout => handshake.handle_timeout(now_ns),
+            }
+            handshake
+        }));
+        Done { route, handshake: handled.ok() }
     }
 }
 
@@ -97,68 +269,124 @@ impl Thread {
         let Some(setting) = self.setting(route) else {
             return;
         };
-        let Some(handshake) = setting.handshake.take_if(|handshake| handshake.may_block()) else {
-            if setting.handshake.is_some() {
+        match &setting.handshake {
+            Some(handshake) if handshake.may_block() => self.give_work(route, Work::Message(message)),
+            Some(_) => {
                 self.with_handshake(route, |handshake| handshake.handle_message(message));
-            } else if setting.waiting.len() < MOST_WAITING {
-                setting.waiting.push_back(message);
-            } else {
-                self.end_session(route.session, "too many control messages came out of turn");
             }
+            None if setting.waiting.len() < MOST_WAITING => setting.waiting.push_back(message),
+            None => self.end_session(route.session, "too many control messages came out of turn"),
+        }
+    }
+
+    /// Gives a handshake to the worker.
+    pub(super) fn give_work(&mut self, route: Route, work: Work) {
+        let (given_ns, wait_ns) = (self.now_ns(), self.next_wait_ns());
+        let Some(setting) = self.setting(route) else {
             return;
         };
-        let job = Job::Handle { route, handshake, message };
-        let worker = match &self.worker {
-            Some(worker) => Ok(worker),
-            None => Worker::start(self.waker()).map(|worker| &*self.worker.insert(worker)),
+        let Some(handshake) = setting.handshake.take() else {
+            return;
         };
-        let given =
-            worker.map_err(|error| format!("the set-up thread cannot be started: {error}")).and_then(|worker| {
-                let jobs = worker.jobs.as_ref().expect("it is dropped with the worker");
-                jobs.send(job).map_err(|_| "a bug in Railweave ended the set-up thread; please report it".to_owned())
-            });
-        if let Err(reason) = given {
+        setting.go_on_ns = None;
+        setting.wait_ns.get_or_insert(wait_ns);
+        let node = setting.node;
+        if let Err(reason) = self.workers.give(Task { route, handshake, work, node, given_ns }) {
             self.fail_setting(route, Error::local(reason));
         }
     }
 
-    /// Drops what is over, at the worker where there is one: then its fabric may block.
-    pub(super) fn free(&self, over: impl Send + 'static) {
-        if let Some(jobs) = self.worker.as_ref().and_then(|worker| worker.jobs.as_ref()) {
-            // Where the worker is gone it is dropped in the attempt.
-            let _ = jobs.send(Job::Free(Box::new(over)));
-        }
+    /// Drops what is over, elsewhere where its fabric may block.
+    pub(super) fn free(&mut self, over: impl Send + 'static) {
+        self.workers.free(Box::new(over));
     }
 
     /// Takes back the handshakes that the worker is done with.
     pub(super) fn take_handshakes(&mut self) {
-        while let Some(Ok(done)) = self.worker.as_ref().map(|worker| worker.done.try_recv()) {
-            let Done { route, handshake } = done;
+        while let Some(Done { route, handshake }) = self.workers.take_done() {
             let Some(handshake) = handshake else {
                 let text = "a bug in Railweave ended the set-up of a connection; please report it with the job's log";
                 self.fail_setting(route, Error::local(text.to_owned()));
                 continue;
             };
-            // Nobody waits for one whose session is over.
-            let Some(setting) = self.setting(route) else {
-                self.free(handshake);
-                continue;
-            };
-            setting.handshake = Some(handshake);
-            self.with_handshake(route, |_| ());
-            while let Some(setting) = self.setting(route)
-                && setting.handshake.is_some()
-                && let Some(message) = setting.waiting.pop_front()
-            {
-                self.handshake_message(route, message);
-            }
+            self.take_handshake(route, handshake);
         }
     }
 
-    fn setting(&mut self, route: Route) -> Option<&mut super::connections::Setting> {
+    fn take_handshake(&mut self, route: Route, mut handshake: Box<dyn Handshake>) {
+        let failed = self.failure_of(&handshake.parts());
+        let (now_ns, deadline_ns) = (self.now_ns(), self.deadline_ns());
+        // Nobody waits for one whose session is over.
+        let Some(setting) = self.setting(route) else {
+            return self.free(handshake);
+        };
+        match handshake.pause() {
+            Some(pause) => setting.go_on_ns = Some(now_ns.saturating_add(nanoseconds(pause))),
+            None => {
+                // Now the peer has its time.
+                handshake.set_deadline(deadline_ns);
+                setting.wait_ns = None;
+            }
+        }
+        setting.handshake = Some(handshake);
+        if let Some(error) = failed {
+            return self.refuse_setting(route, error);
+        }
+        self.with_handshake(route, |_| ());
+        while let Some(setting) = self.setting(route)
+            && setting.handshake.is_some()
+            && let Some(message) = setting.waiting.pop_front()
+        {
+            self.handshake_message(route, message);
+        }
+    }
+
+    pub(super) fn setting(&mut self, route: Route) -> Option<&mut Setting> {
         match self.session(route.session)?.connections.get_mut(&route.connection)? {
             Connection::Setup(setting) => Some(setting),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Jobs that take until they are let go, one by one.
+    fn gated() -> (Sender<()>, Worker<()>) {
+        let (go, gate) = mpsc::channel::<()>();
+        let worker = Worker::start("test", move |()| {
+            let _ = gate.recv();
+        })
+        .unwrap();
+        (go, worker)
+    }
+
+    #[test]
+    fn a_worker_that_gets_something_done_is_waited_for_and_one_that_does_not_is_left() {
+        let patience = Duration::from_millis(500);
+        let (go, mut worker) = gated();
+        (0..10).for_each(|_| assert!(worker.give(())));
+        let progress = Arc::clone(&worker.progress);
+        let keeper = std::thread::spawn(move || {
+            // Three in half of the patience each: longer in all than it. Then nothing more.
+            for done in 1..=3 {
+                std::thread::sleep(patience / 2);
+                go.send(()).unwrap();
+                while progress.done() < done {
+                    std::thread::yield_now();
+                }
+            }
+            go
+        });
+        let begin = Instant::now();
+        assert_eq!(worker.finish(patience), Err(7));
+        assert!(begin.elapsed() >= patience * 2, "it was left after {:?}", begin.elapsed());
+        drop(keeper.join().unwrap());
+        let (go, mut worker) = gated();
+        assert!(worker.give(()));
+        go.send(()).unwrap();
+        assert_eq!(worker.finish(Duration::from_secs(60)), Ok(()));
     }
 }

@@ -10,7 +10,7 @@ use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsDiscovery, VerbsPor
 use railweave_fabric_verbs::gid::{AddressRange, Family, GidRules, PortGid};
 use railweave_fabric_verbs::sys::Functions;
 use railweave_fabric_verbs::{
-    DataDirect, Device, DeviceEvents, HostAddresses, RelaxedOrdering, Verbs, VerbsConfig, VerbsDomain,
+    DataDirect, Device, DeviceEvents, HostAddresses, ModifyRetries, RelaxedOrdering, Verbs, VerbsConfig, VerbsDomain,
 };
 use railweave_options::{
     AddressFamily, DataDirect as DataDirectOption, Mode as ModeOption, Options, RailFilter,
@@ -209,6 +209,11 @@ fn open(
         },
         byte_counts: options.byte_counts.value,
         shared_receives: options.shared_receives.value,
+        modify_retries: ModifyRetries {
+            count: options.modify_retries.value,
+            pause: options.modify_retry_pause.value,
+            any_error: options.modify_retry_all.value,
+        },
         flush: options.flush.value && (pointers.cuda || pointers.dma_buf),
     };
     let domain = VerbsDomain::open(port, config, log::info).map_err(|error| error.message)?;

@@ -1,9 +1,15 @@
-//! What adapters say of their own accord: one line each, and nothing else happens.
+//! What adapters say of their own accord: one line each, and where something failed for good, the connections that use it
+//! are lost.
 
+use railweave_abi::NcclResult;
 use railweave_fabric_verbs::sys;
+use railweave_host::NetError;
+use railweave_host::net::NetApi;
 use railweave_verbs_stand_in::StandIn;
 
-use crate::common::{Pair, alone, control_threads, info_lines, noise, start, until, warnings};
+use crate::common::{
+    Pair, alone, control_threads, each, info_lines, listen, noise, start, until, warnings, warnings_with,
+};
 use crate::machine::{ROCE, finish, machine, with};
 
 /// Lines of either level that contain all of these words.
@@ -73,16 +79,18 @@ fn an_event_of_a_queue_pair_is_one_line_and_its_end_waits_for_nobody() {
         let pair = Pair::open(&net, &net, 0);
         let number = stand_in.queue_pairs()[0].number;
         let place = format!("mlx5_0 queue pair {number:#x}");
-        stand_in.raise_on_queue_pair(number, sys::EVENT_COMM_EST).unwrap();
-        until("a line", || (lines(&[&place, "no consequence"]) == 1).then_some(()));
+        // What every connection brings is not worth a line; what comes after it is.
+        for event in [sys::EVENT_COMM_EST, sys::EVENT_SQ_DRAINED, sys::EVENT_QP_LAST_WQE_REACHED] {
+            stand_in.raise_on_queue_pair(number, event).unwrap();
+        }
+        stand_in.raise("mlx5_0", sys::EVENT_SM_CHANGE, 1).unwrap();
+        until("a line", || (lines(&["new subnet manager"]) == 1).then_some(()));
+        assert_eq!(lines(&[&place]), 0);
         pair.exchange(1, 1000);
         assert!(warnings().is_empty());
         stand_in.raise_on_queue_pair(number, sys::EVENT_QP_FATAL).unwrap();
-        until("a line", || {
-            (lines(&[&place, "the queue pair failed; its connection reports the cause"]) == 1).then_some(())
-        });
-        assert_eq!(warnings().len(), 1);
-        // The connection itself fails when it is used, and only then.
+        until("a line", || (lines(&[&place, "the queue pair failed; look at the kernel log"]) == 1).then_some(()));
+        // The connection itself fails when it is used.
         let (from, to) = (pair.outgoing(&noise(1, 1000)), pair.incoming(1000));
         let failed = until("the connection's failure", || {
             pair.try_irecv(&[to.part(7)], false).err().or_else(|| pair.try_isend(&from, 1000, 7).err())
@@ -110,5 +118,161 @@ fn events_before_anyone_connects_wait_and_those_after_the_end_concern_nobody() {
         finish(&stand_in, net);
         assert!(stand_in.raise("mlx5_0", sys::EVENT_SM_CHANGE, 1).is_err(), "nothing has the device open");
         assert!(warnings().is_empty());
+    });
+}
+
+/// Two lanes share a receive queue, so that there is one to fail.
+const TWO_LANES: (&str, &str) = ("RAILWEAVE_LANES", "2");
+
+fn code(error: &NetError) -> NcclResult {
+    match error {
+        NetError::Call { code, .. } => *code,
+        other => panic!("{other}"),
+    }
+}
+
+/// A queue pair of a connection's end on a device.
+fn lane(stand_in: &StandIn, device: &str, receives: bool) -> u32 {
+    let of_end = |shared: u32| (shared == 1) == receives;
+    let pairs = stand_in.queue_pairs();
+    let pair = pairs.iter().find(|pair| pair.device() == device && of_end(pair.shared_receives));
+    pair.expect("the end has a lane").number
+}
+
+#[test]
+fn what_failed_ends_the_connections_that_use_it_and_no_others() {
+    let cases = [
+        (sys::EVENT_QP_FATAL, "the queue pair failed"),
+        (sys::EVENT_QP_REQ_ERR, "a request that makes no sense"),
+        (sys::EVENT_QP_ACCESS_ERR, "memory that it may not touch"),
+        (sys::EVENT_CQ_ERR, "a completion queue"),
+        (sys::EVENT_SRQ_ERR, "a receive queue failed"),
+        (sys::EVENT_DEVICE_FATAL, "the device failed"),
+    ];
+    each(
+        &cases,
+        |_| with(&[TWO_LANES]),
+        |(event, words)| {
+            let stand_in = machine(ROCE);
+            let (_plugin, net) = start();
+            let [first, other, same] = [0, 1, 0].map(|device| Pair::open(&net, &net, device));
+            first.exchange(1, 1000);
+            let to = first.incoming(1000);
+            // An end that waits has no work under way: nothing that it polls would ever tell.
+            let recv = first.irecv(&[to.part(7)]);
+            let number = if *event == sys::EVENT_DEVICE_FATAL { 0 } else { lane(&stand_in, "mlx5_0", true) };
+            stand_in.raise_only("mlx5_0", *event, number).unwrap();
+            let failed = until("the receive's failure", || first.test_recv(&recv).err());
+            assert_eq!(code(&failed), NcclResult::SYSTEM_ERROR);
+            let said = warnings_with(&["test: ", "mlx5_0", words, "this connection uses it and is lost"]);
+            assert_eq!(said.len(), 1, "{:?}", warnings());
+            other.exchange(2, 100_000);
+            if *event != sys::EVENT_DEVICE_FATAL {
+                same.exchange(3, 100_000);
+            }
+            first.release_incoming(to);
+            [first, other, same].into_iter().for_each(Pair::close);
+            finish(&stand_in, net);
+            assert!(!stand_in.complaint().contains("never acknowledged"), "{}", stand_in.complaint());
+        },
+    );
+}
+
+#[test]
+fn a_sender_hears_of_it_too() {
+    each(
+        &[(sys::EVENT_QP_FATAL, false), (sys::EVENT_CQ_ERR, false), (sys::EVENT_DEVICE_FATAL, true)],
+        |_| with(&[TWO_LANES]),
+        |(event, is_device)| {
+            let stand_in = machine(ROCE);
+            let (_plugin, net) = start();
+            let [pair, other] = [0, 1].map(|device| Pair::open(&net, &net, device));
+            let (from, to) = (pair.outgoing(&noise(1, 1000)), pair.incoming(1000));
+            let _recv = pair.irecv(&[to.part(7)]);
+            // The adapter takes work and never completes it, as one that is gone.
+            stand_in.cut("mlx5_0", 1).unwrap();
+            let send = pair.isend(&from, 1000, 7);
+            let number = if *is_device { 0 } else { lane(&stand_in, "mlx5_0", false) };
+            stand_in.raise_only("mlx5_0", *event, number).unwrap();
+            let failed = until("the send's failure", || pair.test_send(&send).err());
+            assert_eq!(code(&failed), NcclResult::SYSTEM_ERROR);
+            other.exchange(2, 100_000);
+            stand_in.mend("mlx5_0", 1).unwrap();
+            pair.release_outgoing(from);
+            pair.release_incoming(to);
+            [pair, other].into_iter().for_each(Pair::close);
+            finish(&stand_in, net);
+        },
+    );
+}
+
+#[test]
+fn with_the_setting_at_0_what_failed_is_a_line_and_nothing_more() {
+    alone(&with(&[("NCCL_IB_RETURN_ASYNC_EVENTS", "0")]), || {
+        let stand_in = machine(ROCE);
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        let number = stand_in.queue_pairs()[0].number;
+        stand_in.raise_only("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
+        stand_in.raise_only("mlx5_0", sys::EVENT_QP_FATAL, number).unwrap();
+        until("both lines", || (warnings_with(&["mlx5_0", "failed"]).len() == 2).then_some(()));
+        let (from, to) = (pair.outgoing(&noise(1, 1000)), pair.incoming(1000));
+        let recv = pair.irecv(&[to.part(7)]);
+        for _ in 0..100 {
+            assert!(pair.test_recv(&recv).unwrap().is_none());
+        }
+        let send = pair.isend(&from, 1000, 7);
+        pair.finish(&[send], &[recv]);
+        pair.release_outgoing(from);
+        pair.release_incoming(to);
+        pair.close();
+        finish(&stand_in, net);
+        assert_eq!(warnings().len(), 2, "{:?}", warnings());
+    });
+}
+
+#[test]
+fn a_device_that_fails_while_a_connection_is_set_up_fails_it_and_every_later_one() {
+    alone(&with(&[("NCCL_GDR_FLUSH_DISABLE", "1")]), || {
+        let stand_in = machine(&format!("fail = modify_qp/RTR@mlx5_0:1-6:ETIMEDOUT\n{ROCE}"));
+        let (_plugin, net) = start();
+        let ((listening, mut handle), (later, mut later_handle)) = (listen(&net, 0), listen(&net, 0));
+        assert!(net.connect(0, &mut handle).unwrap().is_none());
+        until("both ends' lanes", || (stand_in.open().queue_pairs == 2).then_some(()));
+        stand_in.raise_only("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
+        let connect_failed = until("connect's failure", || net.connect(0, &mut handle).err());
+        let accept_failed = until("accept's failure", || net.accept(&listening).err());
+        // One end names its own device, the other what its peer says.
+        assert!(!connect_failed.to_string().is_empty() && !accept_failed.to_string().is_empty());
+        for end in ["connect: ", "accept: "] {
+            assert_eq!(warnings_with(&[end, "mlx5_0: the device failed"]).len(), 1, "{:?}", warnings());
+        }
+        let failed = until("the later connect's failure", || net.connect(0, &mut later_handle).err());
+        assert!(!failed.to_string().is_empty());
+        [listening, later].into_iter().for_each(|listen| net.close_listen(listen).unwrap());
+        let other = Pair::open(&net, &net, 1);
+        other.exchange(1, 100_000);
+        other.close();
+        finish(&stand_in, net);
+    });
+}
+
+#[test]
+fn an_event_of_a_queue_pair_that_is_gone_concerns_nobody() {
+    alone(&with(&[]), || {
+        let stand_in = machine(ROCE);
+        let (_plugin, net) = start();
+        for round in 0..20 {
+            let pair = Pair::open(&net, &net, 0);
+            let number = stand_in.queue_pairs()[0].number;
+            pair.exchange(round, 1000);
+            stand_in.raise_only("mlx5_0", sys::EVENT_QP_FATAL, number).unwrap();
+            pair.close();
+            let next = Pair::open(&net, &net, 0);
+            next.exchange(round, 1000);
+            next.close();
+            until("the end of both", || (stand_in.open().queue_pairs == 0).then_some(()));
+        }
+        finish(&stand_in, net);
     });
 }

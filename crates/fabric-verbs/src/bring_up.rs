@@ -1,0 +1,276 @@
+//! Bringing a queue pair up: its changes of state, each tried again while the kernel cannot do it yet.
+
+use std::ffi::c_int;
+use std::io;
+
+use railweave_fabric::{Connecting, Fault, LinkLayer, SetupError};
+
+use crate::domain::{VerbsDomain, show_gid};
+use crate::endpoint::Endpoint;
+use crate::gid::PortGid;
+use crate::queues::QueuePair;
+use crate::sys;
+
+/// Hops that a routed packet may take.
+const HOP_LIMIT: u8 = 255;
+/// Code of the pause that a receiver without a receive asks for: 0.64 ms (IBTA, table 46).
+const MIN_RNR_TIMER: u8 = 12;
+/// Asks for receives without limit: the protocol reserves them, so the count never matters.
+const RNR_RETRY: u8 = 7;
+
+/// This end of a path, for the attributes of its queue pairs.
+pub(crate) struct Path<'a> {
+    pub(crate) local: &'a PortGid,
+    pub(crate) attributes: &'a sys::PortAttributes,
+    pub(crate) domain: &'a VerbsDomain,
+}
+
+/// How packets are treated on their way.
+#[derive(Clone, Copy)]
+pub(crate) struct Classes {
+    pub(crate) service_level: u8,
+    pub(crate) traffic_class: u8,
+}
+
+/// The states that a queue pair comes through (ibv_modify_qp(3)).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reached {
+    Reset,
+    Init,
+    ReadyToReceive,
+    ReadyToSend,
+}
+
+/// A queue pair on its way to RTS.
+pub(crate) struct RisingPair {
+    pub(crate) pair: QueuePair,
+    /// The number of its first packet.
+    pub(crate) psn: u32,
+    /// Rights of the peer, or of itself on a loop-back lane.
+    access: c_int,
+    reached: Reached,
+    /// How often the next change of state was refused.
+    refusals: u32,
+}
+
+impl RisingPair {
+    /// A queue pair that was just made, in INIT; or in RESET, where that has to be tried again.
+    pub(crate) fn open(domain: &VerbsDomain, pair: QueuePair, access: c_int) -> Result<Self, SetupError> {
+        let psn = random_psn(domain)?;
+        let mut rising = Self { pair, psn, access, reached: Reached::Reset, refusals: 0 };
+        let result = rising.initialise(domain);
+        // Whatever is left of the way is gone when the peer is known.
+        rising.stand(domain, Reached::Init, result, |rising, error| rising.not_initialised(domain, error))?;
+        Ok(rising)
+    }
+
+    /// Whether it can send and receive.
+    pub(crate) fn is_up(&self) -> bool {
+        self.reached == Reached::ReadyToSend
+    }
+
+    /// Goes on to RTS. Does not sleep: what has to be tried again is tried with the next call.
+    pub(crate) fn rise(
+        &mut self,
+        path: &Path<'_>,
+        peer: &Endpoint,
+        classes: Classes,
+    ) -> Result<Connecting, SetupError> {
+        let domain = path.domain;
+        loop {
+            let connecting = match self.reached {
+                Reached::Reset => {
+                    let result = self.initialise(domain);
+                    self.stand(domain, Reached::Init, result, |rising, error| rising.not_initialised(domain, error))
+                }
+                Reached::Init => {
+                    let mtu = (path.attributes.active_mtu as u8).min(peer.mtu);
+                    let result = self.make_ready_to_receive(path, peer, classes, mtu);
+                    self.stand(domain, Reached::ReadyToReceive, result, |rising, error| {
+                        let (index, lid) = (path.local.index, peer.lid);
+                        let what = format!("path MTU {}, GID index {index}, LID {lid:#x}", 128u32 << mtu);
+                        rising.not_ready(path, peer, "RTR", &what, error)
+                    })
+                }
+                Reached::ReadyToReceive => {
+                    let result = self.make_ready_to_send(domain);
+                    self.stand(domain, Reached::ReadyToSend, result, |rising, error| {
+                        let config = &domain.config;
+                        let what = format!("timeout {}, retry count {}", config.timeout, config.retry_count);
+                        rising.not_ready(path, peer, "RTS", &what, error)
+                    })
+                }
+                Reached::ReadyToSend => return Ok(Connecting::Done),
+            }?;
+            if connecting != Connecting::Done {
+                return Ok(connecting);
+            }
+        }
+    }
+
+    /// Takes note of what became of a change of state: it is done, has to be tried again, or has failed.
+    fn stand(
+        &mut self,
+        domain: &VerbsDomain,
+        next: Reached,
+        result: io::Result<()>,
+        words: impl Fn(&Self, &io::Error) -> SetupError,
+    ) -> Result<Connecting, SetupError> {
+        let Err(error) = result else {
+            self.reached = next;
+            self.refusals = 0;
+            return Ok(Connecting::Done);
+        };
+        let retries = domain.config.modify_retries;
+        let may_pass = retries.any_error || error.raw_os_error() == Some(libc::ETIMEDOUT);
+        if !may_pass || self.refusals >= retries.count {
+            return Err(words(self, &error));
+        }
+        let reason = words(self, &error);
+        self.refusals += 1;
+        Ok(Connecting::Later { pause: retries.pause.saturating_mul(self.refusals), reason })
+    }
+
+    fn initialise(&mut self, domain: &VerbsDomain) -> io::Result<()> {
+        let mut attributes = sys::QpAttributes {
+            qp_state: sys::QPS_INIT,
+            pkey_index: domain.config.pkey_index,
+            port_num: domain.port,
+            qp_access_flags: self.access.cast_unsigned(),
+            ..Default::default()
+        };
+        let mask = sys::QP_STATE | sys::QP_PKEY_INDEX | sys::QP_PORT | sys::QP_ACCESS_FLAGS;
+        self.pair.modify(&mut attributes, mask)
+    }
+
+    fn make_ready_to_receive(&mut self, path: &Path<'_>, peer: &Endpoint, classes: Classes, mtu: u8) -> io::Result<()> {
+        let mut attributes = sys::QpAttributes {
+            qp_state: sys::QPS_RTR,
+            path_mtu: c_int::from(mtu),
+            dest_qp_num: peer.number,
+            rq_psn: peer.psn,
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: MIN_RNR_TIMER,
+            ah_attr: address(path, peer, classes),
+            ..Default::default()
+        };
+        let mask = sys::QP_STATE
+            | sys::QP_AV
+            | sys::QP_PATH_MTU
+            | sys::QP_DEST_QPN
+            | sys::QP_RQ_PSN
+            | sys::QP_MAX_DEST_RD_ATOMIC
+            | sys::QP_MIN_RNR_TIMER;
+        self.pair.modify(&mut attributes, mask)
+    }
+
+    fn make_ready_to_send(&mut self, domain: &VerbsDomain) -> io::Result<()> {
+        let mut attributes = sys::QpAttributes {
+            qp_state: sys::QPS_RTS,
+            timeout: domain.config.timeout,
+            retry_cnt: domain.config.retry_count,
+            rnr_retry: RNR_RETRY,
+            sq_psn: self.psn,
+            max_rd_atomic: 1,
+            ..Default::default()
+        };
+        let mask = sys::QP_STATE
+            | sys::QP_TIMEOUT
+            | sys::QP_RETRY_CNT
+            | sys::QP_RNR_RETRY
+            | sys::QP_SQ_PSN
+            | sys::QP_MAX_QP_RD_ATOMIC;
+        self.pair.modify(&mut attributes, mask)
+    }
+
+    fn not_initialised(&self, domain: &VerbsDomain, error: &io::Error) -> SetupError {
+        let what = format!(
+            "QP transition failed: queue pair {:#x} to INIT (partition-key index {}, port {}, access {:#x}){}",
+            self.pair.number(),
+            domain.config.pkey_index,
+            domain.port,
+            self.access,
+            self.tries()
+        );
+        domain.refused(&what, error, "check NCCL_IB_PKEY against the port's partition keys")
+    }
+
+    fn not_ready(&self, path: &Path<'_>, peer: &Endpoint, state: &str, what: &str, error: &io::Error) -> SetupError {
+        let advice = match error.raw_os_error() {
+            Some(libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ENODEV) => {
+                "the peer's address cannot be reached from this port: check its subnet, cable and switch, and the GID index \
+                 (NCCL_IB_GID_INDEX, show_gids)"
+            }
+            _ => "check the GID index (NCCL_IB_GID_INDEX, show_gids) and that both ports are of one network",
+        };
+        SetupError {
+            fault: Fault::Local,
+            message: format!(
+                "QP transition failed: queue pair {:#x} of {} (GID {}) to {state} for the peer's {:#x} (GID {}), {what}{}: \
+                 {error}; {advice}",
+                self.pair.number(),
+                path.domain.name,
+                show_gid(path.local.bytes),
+                peer.number,
+                show_gid(peer.gid),
+                self.tries()
+            ),
+        }
+    }
+
+    /// How often it was tried, where that is more than once.
+    fn tries(&self) -> String {
+        match self.refusals {
+            0 => String::new(),
+            refusals => format!(", tried {} times", refusals + 1),
+        }
+    }
+}
+
+/// The address of the peer's port: IBTA 12.7 for InfiniBand, annex A17 for RoCE.
+fn address(path: &Path<'_>, peer: &Endpoint, classes: Classes) -> sys::AhAttributes {
+    let domain = path.domain;
+    let grh = sys::GlobalRoute {
+        dgid: sys::Gid(peer.gid),
+        flow_label: 0,
+        sgid_index: path.local.index as u8,
+        hop_limit: HOP_LIMIT,
+        traffic_class: classes.traffic_class,
+    };
+    let mut address = sys::AhAttributes { sl: classes.service_level, port_num: domain.port, ..Default::default() };
+    match domain.link_layer {
+        LinkLayer::InfiniBand => {
+            let same_subnet = subnet(path.local.bytes) == subnet(peer.gid);
+            let wants_grh = peer.wants_grh || path.attributes.flags & sys::QPF_GRH_REQUIRED != 0;
+            address.dlid = peer.lid;
+            if !same_subnet || wants_grh {
+                address.is_global = 1;
+                address.grh = grh;
+            }
+            // Between subnets a packet goes to the router; its identifier for the peer stands in the peer's GID, where there
+            // is one (NCCL 2.32, NCCL_IB_ROUTABLE_FLID_GID_INDEX).
+            let flid = u16::from_be_bytes([peer.gid[4], peer.gid[5]]);
+            if !same_subnet && flid != 0 {
+                address.dlid = flid;
+            }
+        }
+        _ => {
+            address.is_global = 1;
+            address.grh = grh;
+        }
+    }
+    address
+}
+
+/// The subnet that an InfiniBand GID names: its prefix without the two bytes of the router's identifier.
+fn subnet(gid: [u8; 16]) -> [u8; 6] {
+    [gid[0], gid[1], gid[2], gid[3], gid[6], gid[7]]
+}
+
+/// A packet number that no earlier queue pair of this number is likely to have used.
+fn random_psn(domain: &VerbsDomain) -> Result<u32, SetupError> {
+    getrandom::u32().map(|number| number & 0xff_ffff).map_err(|error| SetupError {
+        fault: Fault::Local,
+        message: format!("{}: no random packet number: {error}", domain.name),
+    })
+}

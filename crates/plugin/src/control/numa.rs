@@ -1,0 +1,132 @@
+//! Memory beside the adapter that uses it: while a connection is set up, what its queues are made of comes from the NUMA node
+//! of its device, whichever thread of the application started this process's set-up thread.
+
+use std::path::Path;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::log;
+use crate::network::Network;
+
+/// A mask of nodes has so many bits here: Linux has 1024 nodes at most (CONFIG_NODES_SHIFT).
+const MOST_NODES: u32 = 1024;
+
+/// The node of the PCI device with this directory below /sys; None where the machine has no nodes, or does not say.
+fn node_at(pci_path: &Path) -> Option<u32> {
+    // -1 stands for none (Documentation/ABI/testing/sysfs-bus-pci).
+    std::fs::read_to_string(pci_path.join("numa_node")).ok()?.trim().parse().ok()
+}
+
+/// The node of a device's first port.
+pub(super) fn node_of(network: &dyn Network, device: usize) -> Option<u32> {
+    let port = *network.devices().get(device)?.ports.first()?;
+    node_at(network.ports().get(port)?.facts.pci_path.as_deref()?)
+}
+
+/// While this lives, memory that this thread touches first comes from one node, where that has any left.
+pub(super) struct Placed {
+    is_set: bool,
+}
+
+impl Placed {
+    /// On this node; a thread that already has a policy (numactl) keeps it, and where the kernel refuses nothing happens.
+    pub(super) fn on(node: Option<u32>) -> Self {
+        let Some(node) = node.filter(|_| policy() == Some(libc::MPOL_DEFAULT)) else {
+            return Self { is_set: false };
+        };
+        let is_set = node < MOST_NODES && set_preferred(node);
+        if !is_set {
+            static SAID: AtomicBool = AtomicBool::new(false);
+            if !SAID.swap(true, Ordering::Relaxed) {
+                log::info(&format!(
+                    "queues cannot be put into the memory of NUMA node {node}, where their adapter is (set_mempolicy: {}); \
+                     they work from anywhere, a little slower",
+                    std::io::Error::last_os_error()
+                ));
+            }
+        }
+        Self { is_set }
+    }
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        if self.is_set {
+            // SAFETY: without nodes no memory is read (set_mempolicy(2)); it changes this thread's policy alone.
+            unsafe { libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_DEFAULT, ptr::null::<u64>(), 0_usize) };
+        }
+    }
+}
+
+/// This thread's policy, one of `MPOL_*`; None where the kernel knows none.
+fn policy() -> Option<libc::c_int> {
+    let mut policy: libc::c_int = -1;
+    let nothing = ptr::null_mut::<u64>();
+    // SAFETY: the place is an int, as get_mempolicy(2) wants it; no mask and no address are given.
+    let result = unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut policy, nothing, 0_usize, nothing, 0_usize) };
+    (result == 0).then_some(policy)
+}
+
+/// Prefers a node for what this thread touches first; whether the kernel took it.
+fn set_preferred(node: u32) -> bool {
+    let mut mask = [0_u64; (MOST_NODES / 64) as usize];
+    mask[(node / 64) as usize] = 1 << (node % 64);
+    // SAFETY: the mask has as many bits as are told; the kernel looks at one fewer (set_mempolicy(2)).
+    let result = unsafe {
+        libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_PREFERRED, mask.as_ptr(), (MOST_NODES + 1) as usize)
+    };
+    result == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_what_the_machine_says_and_no_other_text() {
+        let folder = std::env::temp_dir().join(format!("railweave-numa-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        assert_eq!(node_at(&folder), None);
+        for (text, node) in [("1\n", Some(1)), ("0", Some(0)), ("-1\n", None), ("", None), ("first", None)] {
+            std::fs::write(folder.join("numa_node"), text).unwrap();
+            assert_eq!(node_at(&folder), node, "{text:?}");
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn the_policy_is_the_nodes_while_it_is_needed_and_the_old_one_afterwards() {
+        // Every machine has a node 0; a kernel or a container without policies refuses, which changes nothing.
+        let before = policy();
+        let placed = Placed::on(Some(0));
+        if before == Some(libc::MPOL_DEFAULT) && placed.is_set {
+            assert_eq!(policy(), Some(libc::MPOL_PREFERRED));
+        } else {
+            assert_eq!(policy(), before);
+        }
+        drop(placed);
+        assert_eq!(policy(), before);
+    }
+
+    #[test]
+    fn without_a_node_or_with_one_that_cannot_be_nothing_changes() {
+        let before = policy();
+        for node in [None, Some(MOST_NODES - 1), Some(MOST_NODES), Some(u32::MAX)] {
+            let placed = Placed::on(node);
+            assert!(!placed.is_set, "{node:?}");
+            assert_eq!(policy(), before, "{node:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_user_chose_is_kept() {
+        if policy() != Some(libc::MPOL_DEFAULT) || !set_preferred(0) {
+            return;
+        }
+        let user = Placed { is_set: true };
+        drop(Placed::on(Some(0)));
+        assert_eq!(policy(), Some(libc::MPOL_PREFERRED));
+        drop(user);
+        assert_eq!(policy(), Some(libc::MPOL_DEFAULT));
+    }
+}

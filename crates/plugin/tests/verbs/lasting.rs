@@ -1,0 +1,273 @@
+//! Set-up that lasts: what the kernel cannot do yet is tried again, and nothing else of the process waits for it.
+#![allow(clippy::disallowed_types, reason = "tests are not the data path")]
+
+use std::thread;
+use std::time::Duration;
+
+use railweave_host::LoadedNet;
+use railweave_host::net::{Handle, ListenComm, NetApi};
+use railweave_verbs_stand_in::StandIn;
+
+use crate::common::{Pair, alone, each, listen, start, until, until_within, warnings};
+use crate::machine::{EVEN, FUSED, ROCE, finish, machine, with};
+
+/// Without lanes for flushes each end of a connection has one queue pair.
+const PLAIN: (&str, &str) = ("NCCL_GDR_FLUSH_DISABLE", "1");
+
+/// The two ends of connections that are being set up.
+struct Setups {
+    listens: Vec<ListenComm>,
+    handles: Vec<Handle>,
+}
+
+impl Setups {
+    fn begin(net: &LoadedNet, device: i32, count: usize) -> Self {
+        let (listens, handles) = (0..count).map(|_| listen(net, device)).unzip();
+        let mut setups = Self { listens, handles };
+        for handle in &mut setups.handles {
+            assert!(net.connect(device, handle).unwrap().is_none());
+        }
+        setups
+    }
+
+    /// Waits until all are up, and closes them; how many there were.
+    fn finish(mut self, net: &LoadedNet, device: i32) -> usize {
+        let count = self.listens.len();
+        let (mut sends, mut recvs): (Vec<_>, Vec<_>) = (0..count).map(|_| (None, None)).unzip();
+        until_within(Duration::from_secs(60), "all connections", || {
+            for index in 0..count {
+                sends[index] = sends[index].take().or_else(|| net.connect(device, &mut self.handles[index]).unwrap());
+                recvs[index] = recvs[index].take().or_else(|| net.accept(&self.listens[index]).unwrap());
+            }
+            thread::sleep(Duration::from_millis(1));
+            (sends.iter().all(Option::is_some) && recvs.iter().all(Option::is_some)).then_some(())
+        });
+        self.listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
+        for (index, (send, recv)) in sends.into_iter().flatten().zip(recvs.into_iter().flatten()).enumerate() {
+            let pair = Pair { from: net, to: net, send, recv };
+            if index % 10 == 0 {
+                pair.exchange(index as u64, 10_000);
+            }
+            pair.close();
+        }
+        count
+    }
+
+    /// The error of one connection's connect. It is none of accept's, which waits on for another.
+    fn error(&mut self, net: &LoadedNet, device: i32) -> String {
+        let error = until("connect's failure", || net.connect(device, &mut self.handles[0]).err());
+        assert!(net.accept(&self.listens[0]).unwrap().is_none());
+        error.to_string()
+    }
+}
+
+/// Waits until a device has queue pairs.
+fn until_lanes_are_made(stand_in: &StandIn, device: &str, count: usize) {
+    until("queue pairs", || {
+        (stand_in.queue_pairs().iter().filter(|pair| pair.device() == device).count() >= count).then_some(())
+    });
+}
+
+#[test]
+fn a_change_that_times_out_some_times_costs_nothing_but_time() {
+    let cases = ["modify_qp/RTR:1-4:ETIMEDOUT", "modify_qp/RTS:1-4:ETIMEDOUT", "modify_qp/INIT:1-4:ETIMEDOUT"];
+    each(
+        &cases,
+        |_| with(&[("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "20")]),
+        |fault| {
+            let stand_in = machine(&format!("fail = {fault}\n{ROCE}"));
+            let (_plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            pair.exchange(1, 100_000);
+            pair.close();
+            finish(&stand_in, net);
+            assert!(warnings().is_empty(), "{:?}", warnings());
+        },
+    );
+}
+
+#[test]
+fn one_that_times_out_for_ever_ends_at_the_deadline_with_its_reason_at_both_ends() {
+    alone(&with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "1")]), || {
+        let stand_in = machine(&format!("fail = modify_qp/RTR@mlx5_0:*:ETIMEDOUT\n{ROCE}"));
+        let (_plugin, net) = start();
+        let mut setups = Setups::begin(&net, 0, 1);
+        setups.error(&net, 0);
+        for end in ["connect: ", "accept waits on: "] {
+            let said = warnings().into_iter().find(|line| line.contains(end)).expect("a line");
+            for word in ["Handshake timeout", "QP transition failed", "to RTR", "times", "Connection timed out"] {
+                assert!(said.contains(word), "{word} is not in {said}");
+            }
+        }
+        setups.listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
+        let pair = Pair::open(&net, &net, 1);
+        pair.exchange(1, 1000);
+        pair.close();
+        finish(&stand_in, net);
+    });
+}
+
+#[test]
+fn a_rail_that_times_out_for_ever_is_left_out_and_the_other_carries_on() {
+    alone(&with(&[FUSED, EVEN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "1")]), || {
+        let stand_in = machine(&format!("fail = modify_qp/RTR@mlx5_1:*:ETIMEDOUT\n{ROCE}"));
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        pair.exchange(1, 300_000);
+        assert!(warnings().iter().any(|line| line.contains("rail 1") && line.contains("Handshake timeout: QP tran")));
+        pair.close();
+        finish(&stand_in, net);
+    });
+}
+
+/// Settings, the calls that fail, and whether the connection comes up all the same.
+type Retries = (&'static [(&'static str, &'static str)], &'static str, bool);
+
+#[test]
+fn the_settings_of_nccl_count() {
+    const QUICK: (&str, &str) = ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "1");
+    let cases: [Retries; 4] = [
+        (&[QUICK, ("NCCL_IB_MQP_RETRY_CNT", "2")], "1-2:ETIMEDOUT", true),
+        (&[QUICK, ("NCCL_IB_MQP_RETRY_CNT", "1")], "1-2:ETIMEDOUT", false),
+        (&[QUICK], "1:EINVAL", false),
+        (&[QUICK, ("NCCL_IB_MQP_RETRY_ALL", "1")], "1-5:EINVAL", true),
+    ];
+    each(
+        &cases,
+        |(settings, ..)| with(settings),
+        |(_, calls, comes_up)| {
+            let stand_in = machine(&format!("fail = modify_qp/RTR:{calls}\n{ROCE}"));
+            let (_plugin, net) = start();
+            let mut setups = Setups::begin(&net, 0, 1);
+            if *comes_up {
+                setups.finish(&net, 0);
+            } else {
+                setups.error(&net, 0);
+                setups.listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
+            }
+            finish(&stand_in, net);
+        },
+    );
+}
+
+#[test]
+fn others_are_set_up_while_one_waits_for_its_next_try() {
+    alone(&with(&[PLAIN]), || {
+        let stand_in = machine(&format!("fail = modify_qp/RTR@mlx5_0:*:ETIMEDOUT\n{ROCE}"));
+        let (_plugin, net) = start();
+        let mut waiting = Setups::begin(&net, 0, 3);
+        until_lanes_are_made(&stand_in, "mlx5_0", 6);
+        for _ in 0..3 {
+            let pair = Pair::open(&net, &net, 1);
+            pair.exchange(1, 100_000);
+            pair.close();
+        }
+        for (handle, listen) in waiting.handles.iter_mut().zip(&waiting.listens) {
+            assert!(net.connect(0, handle).unwrap().is_none() && net.accept(listen).unwrap().is_none());
+        }
+        waiting.listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
+        // What was never up is freed too.
+        finish(&stand_in, net);
+        assert!(warnings().is_empty(), "{:?}", warnings());
+    });
+}
+
+#[test]
+fn a_hundred_behind_a_slow_one_come_up_though_they_wait_for_longer_than_a_handshake_has() {
+    alone(&with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "3")]), || {
+        // Two seconds, then eight for a hundred connections with two ends each.
+        let stand_in = machine(&format!("slow = modify_qp/RTR:1:2000\nslow = modify_qp/RTR:*:40\n{ROCE}"));
+        let (_plugin, net) = start();
+        assert_eq!(Setups::begin(&net, 0, 101).finish(&net, 0), 101);
+        finish(&stand_in, net);
+        assert!(warnings().is_empty(), "{:?}", warnings());
+    });
+}
+
+#[test]
+fn a_kernel_that_never_comes_back_fails_what_waits_for_it() {
+    alone(&with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "1")]), || {
+        machine(&format!("slow = modify_qp/RTR:1:600000\n{ROCE}"));
+        let (_plugin, net) = start();
+        let mut setups = Setups::begin(&net, 0, 1);
+        setups.error(&net, 0);
+        let told = |line: &String| line.contains("the kernel has not come back from setting up a connection for 1 s");
+        assert!(warnings().iter().any(told), "{:?}", warnings());
+        setups.listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
+        net.finalize().unwrap();
+        let left = |line: &String| line.contains("setting a connection up for 5 s; ");
+        assert!(warnings().iter().any(left), "{:?}", warnings());
+    });
+}
+
+#[test]
+fn nobody_waits_for_a_connection_that_is_being_closed() {
+    alone(&with(&[PLAIN]), || {
+        let stand_in = machine(&format!("slow = destroy_qp@mlx5_0:*:2500\n{ROCE}"));
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        pair.exchange(1, 1000);
+        pair.close();
+        let pair = Pair::open(&net, &net, 0);
+        let lanes = stand_in.open().queue_pairs;
+        assert!(lanes > 2, "the old lanes are still being destroyed, but only {lanes} lanes are there");
+        pair.exchange(2, 1000);
+        pair.close();
+        finish(&stand_in, net);
+        assert!(warnings().is_empty(), "{:?}", warnings());
+    });
+}
+
+#[test]
+fn a_slow_end_is_waited_for_as_long_as_it_moves() {
+    alone(&with(&[PLAIN]), || {
+        // Twelve ends: more than seven seconds in all.
+        let stand_in = machine(&format!("slow = destroy_qp:*:600\n{ROCE}"));
+        let (_plugin, net) = start();
+        let pairs: Vec<_> = (0..6).map(|_| Pair::open(&net, &net, 0)).collect();
+        pairs.into_iter().for_each(Pair::close);
+        finish(&stand_in, net);
+        assert!(warnings().is_empty(), "{:?}", warnings());
+    });
+}
+
+#[test]
+fn an_end_that_does_not_move_is_given_up_and_what_is_left_is_said() {
+    alone(&with(&[PLAIN]), || {
+        let stand_in = machine(&format!("slow = destroy_qp:3:600000\n{ROCE}"));
+        let (_plugin, net) = start();
+        let pairs: Vec<_> = (0..3).map(|_| Pair::open(&net, &net, 0)).collect();
+        pairs.into_iter().for_each(Pair::close);
+        net.finalize().unwrap();
+        let said = warnings();
+        assert_eq!(said.len(), 1, "{said:?}");
+        for word in ["for 5 s", "4 closed ends of connections are left to it", "kernel log"] {
+            assert!(said[0].contains(word), "{word} is not in {said:?}");
+        }
+        assert_eq!(stand_in.open().queue_pairs, 4);
+    });
+}
+
+#[test]
+fn what_nobody_asks_for_is_closed_and_what_is_used_is_not() {
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "0.5")]), || {
+        let stand_in = machine(ROCE);
+        let (_plugin, net) = start();
+        let kept = Pair::open(&net, &net, 0);
+        let own = stand_in.open().queue_pairs;
+        let mut setups = Setups::begin(&net, 1, 1);
+        until_lanes_are_made(&stand_in, "mlx5_1", 2);
+        until("the end of what nobody asked for", || (stand_in.open().queue_pairs == own).then_some(()));
+        // Whoever does ask is told.
+        let accept = until("accept's failure", || net.accept(&setups.listens[0]).err());
+        for error in [setups.error(&net, 1), accept.to_string()] {
+            assert!(error.contains("ncclSystemError"), "{error}");
+        }
+        let told = |line: &&String| line.contains("nobody asked for it for 1 s");
+        assert_eq!(warnings().iter().filter(told).count(), 2, "{:?}", warnings());
+        setups.listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
+        kept.exchange(1, 100_000);
+        kept.close();
+        finish(&stand_in, net);
+    });
+}
