@@ -123,17 +123,6 @@ pub(crate) fn disabled(text: &str) -> Reading<Fabric> {
     switch(text).map(|disabled| if disabled { Fabric::Tcp } else { Fabric::Auto })
 }
 
-/// NCCL_IB_DATA_DIRECT: 2 shows both devices, any other number above 0 the engine's alone (`src/transport/net_ib/init.cc`).
-pub(crate) fn data_direct(text: &str) -> Reading<DataDirect> {
-    let reading = number(text);
-    let fallback = if reading.value.is_some_and(|number| number < 0) { 0 } else { 1 };
-    reading.taken_for(fallback, &[0, 1, 2]).map(|number| match number {
-        0 => DataDirect::Off,
-        2 => DataDirect::Both,
-        _ => DataDirect::Only,
-    })
-}
-
 /// A number from `low` to `high`, which a byte holds.
 pub(crate) fn byte(text: &str, low: u8, high: u8) -> Reading<u8> {
     // The cast loses nothing: the number is one of the two or between them.
