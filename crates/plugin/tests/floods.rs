@@ -5,7 +5,7 @@ mod common;
 
 use common::{
     OUR_VERSIONS, Pair, Stranger, TWO_RAILS, accept, connect, descriptors, each, heap_bytes, listen, noise, start,
-    until, warnings,
+    until_freed, warnings,
 };
 use railweave_fabric::LinkLayer;
 use railweave_host::net::{Handle as HandleBytes, NetApi};
