@@ -5,7 +5,7 @@ mod common;
 
 use std::sync::OnceLock;
 
-use common::{Pair, each, info_lines, listen, load, noise, start, warnings, warnings_with};
+use common::{Pair, each, info_lines, listen, load, noise, start, until_freed, warnings, warnings_with};
 use railweave_abi::NcclResult;
 use railweave_host::NetError;
 use railweave_host::net::{NetApi, Properties};
@@ -288,6 +288,8 @@ fn exchange(net: &railweave_host::LoadedNet, device: i32, count: usize, bytes: u
     pair.release_outgoing(from);
     pair.release_incoming(to);
     pair.close();
+    // So that nobody takes these for another device's.
+    until_freed("the lanes are destroyed", || stand_in.queue_pairs().is_empty());
     lanes
 }
 
