@@ -221,7 +221,7 @@ fn ports_with_link_local_gids_alone_are_used_where_there_are_no_others_or_the_us
     ];
     each(
         &cases,
-        |(settings, ..)| with(settings, &[("RAILWEAVE_FABRIC", "verbs")]),
+        |(settings, ..)| with(settings, &[("RAILWEAVE_FABRIC", "verbs"), LOOPBACK]),
         |(_, description, expected)| {
             machine(description);
             let (_plugin, net) = start();
@@ -394,7 +394,7 @@ fn an_adapter_with_data_direct_is_shown_as_the_setting_says_and_wants_flushes() 
     ];
     each(
         &cases,
-        |(settings, _)| with(&[("RAILWEAVE_MLX5_LIB", library())], settings),
+        |(settings, _)| with(&[("RAILWEAVE_MLX5_LIB", library()), LOOPBACK], settings),
         |(_, expected)| {
             machine(DATA_DIRECT);
             let (_plugin, net) = start();
@@ -420,7 +420,7 @@ fn where_gpu_memory_can_be_reached_the_receiver_has_a_lane_for_flushes() {
     let cases = [("mlx5_0", "1", 2), ("mlx5_1", "1", 3), ("mlx5_1", "0", 2)];
     each(
         &cases,
-        |(device, flush, _)| with(&[("NCCL_IB_HCA", device), ("RAILWEAVE_FLUSH", flush)], &[]),
+        |(device, flush, _)| with(&[("NCCL_IB_HCA", device), ("RAILWEAVE_FLUSH", flush)], &[LOOPBACK]),
         |(_, _, lanes)| {
             machine(MACHINE);
             let (_plugin, net) = start();
@@ -443,7 +443,7 @@ fn adaptive_routing_ends_large_messages_of_infiniband_in_a_write_of_their_own() 
     ];
     each(
         &cases,
-        |(settings, device, _)| with(settings, &[("NCCL_IB_HCA", device)]),
+        |(settings, device, _)| with(settings, &[("NCCL_IB_HCA", device), LOOPBACK]),
         |(_, _, adaptive)| {
             let stand_in = machine(MACHINE);
             let (_plugin, net) = start();
