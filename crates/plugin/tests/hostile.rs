@@ -4,8 +4,8 @@
 mod common;
 
 use common::{
-    OUR_VERSIONS, Pair, Stranger, TWO_RAILS, accept, connect, descriptors, each, heap_bytes, listen, start, until,
-    until_freed, warnings,
+    OUR_VERSIONS, Pair, Stranger, TWO_RAILS, accept, alone, connect, descriptors, each, heap_bytes, listen, start,
+    until, until_freed, warnings,
 };
 use hmac::{Hmac, KeyInit, Mac};
 use railweave_host::LoadedNet;
@@ -14,7 +14,7 @@ use railweave_transport::{Frame, Hello, LanePreface, Message, Offer, Preface, To
 use sha2::Sha256;
 use std::fs::{OpenOptions, Permissions, set_permissions};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -573,6 +573,34 @@ fn with_a_key_a_token_that_was_overheard_is_not_enough_for_a_lane() {
         peer.lanes(1);
         assert_eq!(answer_to_lane(&handle, token), b"");
         assert_eq!(common::warnings_with(&["without the proof that it has the key"]).len(), 1);
+    });
+}
+
+#[test]
+fn whoever_says_nothing_but_wait_makes_room_for_others() {
+    // As many as there may be set-ups at once.
+    const PLACES: u32 = 1024;
+    alone(&[TWO_RAILS, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "300")], || {
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let mut stranger = Stranger::dial(&handle);
+        stranger.shake_hands();
+        for connection in 1..=PLACES {
+            stranger.offer(connection);
+        }
+        let waits: Vec<u8> =
+            (1..=PLACES).flat_map(|connection| Frame { connection, message: Message::Wait }.encode()).collect();
+        let mut socket = stranger.socket.try_clone().expect("a socket can be shared");
+        let talker = thread::spawn(move || {
+            while socket.write_all(&waits).is_ok() {
+                thread::sleep(Duration::from_millis(50));
+            }
+        });
+        Pair::open(&net, &net, 0).close();
+        assert!(warnings().iter().any(|line| line.contains("stood still while others waited")), "{:?}", warnings());
+        stranger.socket.shutdown(Shutdown::Both).expect("a socket can be shut");
+        talker.join().expect("the stranger only writes");
+        net.close_listen(listening).expect("the listen is closed");
     });
 }
 
