@@ -547,7 +547,7 @@ fn answer_to_lane(handle: &HandleBytes, token: Token) -> Vec<u8> {
 
 #[test]
 fn a_lane_that_is_not_awaited_or_is_there_already_hears_nothing() {
-    common::alone(&[TWO_RAILS], || {
+    alone(&[TWO_RAILS], || {
         let (_plugin, net) = start();
         let (_listening, handle) = listen(&net, 0);
         let mut stranger = Stranger::dial(&handle);
@@ -565,7 +565,7 @@ fn a_lane_that_is_not_awaited_or_is_there_already_hears_nothing() {
 #[test]
 fn with_a_key_a_token_that_was_overheard_is_not_enough_for_a_lane() {
     let key = key_file();
-    common::alone(&[TWO_RAILS, ("RAILWEAVE_KEY_FILE", &key)], || {
+    alone(&[TWO_RAILS, ("RAILWEAVE_KEY_FILE", &key)], || {
         let (_plugin, net) = start();
         let (_listening, handle) = listen(&net, 0);
         let (mut peer, _) = proved(&handle);
