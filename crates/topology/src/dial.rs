@@ -73,10 +73,11 @@ pub fn dial_order(handle: &[DialAddress], own: &[NetworkAddress]) -> Vec<usize> 
 }
 
 fn promise(theirs: &NetworkAddress, purpose: Purpose, own: &[NetworkAddress]) -> Promise {
-    if theirs.is_loopback() {
-        Promise::Loopback
-    } else if purpose == Purpose::NamedOutOfBand {
+    if purpose == Purpose::NamedOutOfBand {
+        // Loopback too: who names it has all processes on one host, and elsewhere it is refused at once.
         Promise::Named
+    } else if theirs.is_loopback() {
+        Promise::Loopback
     } else if own.iter().any(|ours| ours.address() == theirs.address()) {
         Promise::Own
     } else if own.iter().any(|ours| ours.shares_subnet(theirs)) {
@@ -124,8 +125,8 @@ mod tests {
         let handle = ["10.9.0.1/24", "10.1.0.1/24", "192.168.0.1/24!"];
         assert_eq!(order(&handle, &["10.1.0.7/24"]), [2, 1, 0]);
         assert_eq!(order(&handle, &["192.168.0.7/24"]), [2, 0, 1]);
-        // Loopback is no promise, whoever names it; and what cannot be dialled is not.
-        assert_eq!(order(&["10.1.0.1/24", "127.0.0.1/8!"], &["10.1.0.7/24"]), [0, 1]);
+        // Loopback too, and not what cannot be dialled.
+        assert_eq!(order(&["10.1.0.1/24", "127.0.0.1/8!"], &["10.1.0.7/24"]), [1, 0]);
         assert_eq!(order(&["10.1.0.1/24", "fe80::1/64!"], &["10.1.0.7/24"]), [0]);
     }
 
