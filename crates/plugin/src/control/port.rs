@@ -16,6 +16,8 @@ const TRIES: usize = 16;
 /// One TCP port, on one socket or several.
 pub(super) struct ControlPort {
     sockets: Vec<TcpListener>,
+    /// The socket that is looked at first the next time.
+    next: usize,
     number: u16,
 }
 
@@ -58,7 +60,7 @@ impl ControlPort {
     }
 
     fn bind_each(addresses: &[IpAddr], port: u16) -> io::Result<Self> {
-        let mut bound = Self { sockets: Vec::new(), number: port };
+        let mut bound = Self { sockets: Vec::new(), next: 0, number: port };
         for address in addresses {
             let address = SocketAddr::new(*address, bound.number);
             let named = |error: io::Error| match address.ip().is_unspecified() {
@@ -82,12 +84,17 @@ impl ControlPort {
         self.sockets.iter_mut().try_for_each(|socket| registry.register(socket, token, Interest::READABLE))
     }
 
-    /// The next newcomer on any of the sockets.
-    pub(super) fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let mut accepted = self.sockets.iter().map(TcpListener::accept);
-        let is_empty =
-            |result: &io::Result<_>| matches!(result, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
-        accepted.find(|result| !is_empty(result)).unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
+    /// The next newcomer on any of the sockets, which take turns.
+    pub(super) fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
+        for _ in 0..self.sockets.len() {
+            let socket = &self.sockets[self.next];
+            self.next = (self.next + 1) % self.sockets.len();
+            match socket.accept() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return result,
+            }
+        }
+        Err(io::ErrorKind::WouldBlock.into())
     }
 }
 
@@ -121,10 +128,21 @@ mod tests {
         assert_eq!(everywhere.sockets.len(), 1);
         assert!(everywhere.sockets[0].local_addr().unwrap().ip().is_unspecified());
         let two = [IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2])];
-        let port = ControlPort::bind(ANY, Some(&two)).unwrap();
+        let mut port = ControlPort::bind(ANY, Some(&two)).unwrap();
         assert_eq!(addresses(&port), ["127.0.0.1", "127.0.0.2"]);
         assert!(port.sockets.iter().all(|socket| socket.local_addr().unwrap().port() == port.number()));
         assert_eq!(port.accept().map(|_| ()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn the_crowd_at_one_address_keeps_nobody_at_another_waiting() {
+        let two = [IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2])];
+        let mut port = ControlPort::bind(ANY, Some(&two)).unwrap();
+        let dial = |address: IpAddr| std::net::TcpStream::connect((address, port.number())).unwrap();
+        let _dialled: Vec<_> = [two[0], two[0], two[0], two[0], two[1]].map(dial).into();
+        let reached = |socket: TcpStream| socket.local_addr().unwrap().ip();
+        let first: Vec<_> = (0..2).map(|_| reached(port.accept().unwrap().0)).collect();
+        assert!(first.contains(&two[1]), "{first:?}");
     }
 
     #[test]
