@@ -160,10 +160,10 @@ impl Reaching {
     }
 }
 
-/// Whether the kernel knows no way to where it was to go: no route, no neighbour, no address to come from.
+/// Whether the kernel has no route to where it was to go. Firewalls and hosts that are down answer otherwise: with
+/// EHOSTUNREACH, where a neighbour does not answer or a packet is rejected; EADDRNOTAVAIL is for want of source ports.
 fn is_no_way(error: &io::Error) -> bool {
-    use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkUnreachable};
-    matches!(error.kind(), AddrNotAvailable | HostUnreachable | NetworkUnreachable)
+    error.kind() == io::ErrorKind::NetworkUnreachable
 }
 
 #[cfg(test)]
@@ -194,7 +194,8 @@ mod tests {
             assert!(text.contains("Connection refused") && text.contains(remedy), "{text}");
         }
         assert!(is_no_way(&io::Error::from_raw_os_error(libc::ENETUNREACH)));
-        assert!(is_no_way(&io::Error::from_raw_os_error(libc::EHOSTUNREACH)));
-        assert!(!is_no_way(&io::Error::from_raw_os_error(libc::ECONNREFUSED)));
+        for other in [libc::EHOSTUNREACH, libc::EADDRNOTAVAIL, libc::ECONNREFUSED] {
+            assert!(!is_no_way(&io::Error::from_raw_os_error(other)), "{other}");
+        }
     }
 }
