@@ -261,8 +261,11 @@ where
                 unsafe { request.write(comm.request(received.index())) };
                 Ok(())
             }
-            // SAFETY: as above.
-            received => unsafe { irecv_rest(end, comm, received, &[buffer], optional, request) },
+            received => {
+                let received = irecv_rest(end, received, &[buffer], optional);
+                // SAFETY: as above.
+                unsafe { irecv_leave(comm, received, request) }
+            }
         }
     })
 }
@@ -419,30 +422,40 @@ where
     // SAFETY: the caller's promise.
     unsafe {
         let end = enter::<RecvConnection<F>>("irecv", comm)?;
-        irecv_rest(end, comm, None, &all[..count], optional, request)
+        let received = irecv_rest(end, None, &all[..count], optional);
+        irecv_leave(comm, received, request)
     }
 }
 
-/// What is left of [`irecv_on`] when it is not quick, or when it was (`received`) but there is a debt.
-///
-/// # Safety
-/// `request` must be valid for writing.
+/// What is left of [`irecv_on`] when it is not quick, or when it was (`received`) but there is a debt. Gives also whether the
+/// connection owes its peer something.
 #[inline(never)]
-unsafe fn irecv_rest<F: Fabric>(
+fn irecv_rest<F: Fabric>(
     end: &mut RecvConnection<F>,
-    comm: &Comm,
     received: Option<RecvRequest>,
     buffers: &[Incoming<'_>],
     optional: bool,
-    request: *mut *mut c_void,
-) -> Result<(), Error> {
+) -> (Result<Option<RecvRequest>, Error>, bool) {
     let received = match received {
         Some(received) => Ok(Some(received)),
         None => end.irecv_rest(buffers, optional),
     };
+    (received, end.owes())
+}
+
+/// Leaves a connection after [`irecv_rest`], when nothing borrows its end any more.
+///
+/// # Safety
+/// `request` must be valid for writing.
+#[inline(never)]
+unsafe fn irecv_leave(
+    comm: &Comm,
+    (received, owes): (Result<Option<RecvRequest>, Error>, bool),
+    request: *mut *mut c_void,
+) -> Result<(), Error> {
     // A thread that has posted something posts or tests more: what it owes elsewhere may still travel with that.
-    if !matches!(received, Ok(Some(_))) || end.owes() {
-        debtor::leave(comm, end.owes());
+    if !matches!(received, Ok(Some(_))) || owes {
+        debtor::leave(comm, owes);
     }
     if let Some(received) = received? {
         // SAFETY: the caller's promise.
