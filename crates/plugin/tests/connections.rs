@@ -153,7 +153,7 @@ const STEPS: [AbandonedAt; 7] = [
 fn abandon(net: &LoadedNet, other: &LoadedNet, at: AbandonedAt, nobody: &Handle, quiet: usize) {
     if matches!(at, AbandonedAt::Ready) {
         // What the round before left must not count as this round's lanes.
-        until("the lanes of the round before are closed", || (descriptors() <= quiet).then_some(()));
+        until_freed("the lanes of the round before are closed", || descriptors() <= quiet);
     }
     let (listening, mut handle) = listen(net, 0);
     match at {
