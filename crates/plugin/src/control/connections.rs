@@ -205,14 +205,13 @@ impl Thread {
             Some(Connection::Setup(_)) => {
                 self.handshake_message(route, Message::Bye);
             }
-            None => {}
+            None => self.forget_offer(route),
         }
     }
 
     /// Lets `act` do something with a connection's handshake, then carries out what the handshake wants. None when the
     /// connection is not being set up.
     pub(super) fn with_handshake<R>(&mut self, route: Route, act: impl FnOnce(&mut dyn Handshake) -> R) -> Option<R> {
-        self.setup_goes_on(route);
         let session = self.session(route.session)?;
         let Some(Connection::Setup(setting)) = session.connections.get_mut(&route.connection) else {
             return None;

@@ -27,6 +27,9 @@ const ACCEPTED_IDLE_NS: u64 = 60_000_000_000;
 /// a second later.
 const MOST_FROM_STRANGERS: usize = 64 << 10;
 
+/// Added to the times of sessions that make place last: later than any time of the clock.
+pub(super) const LAST_NS: u64 = 1 << 62;
+
 pub(super) enum Stage {
     /// The peer's HELLO is awaited.
     Hello {
@@ -179,9 +182,11 @@ impl Session {
         })
     }
 
-    /// Since when the peer could have begun a connection, and has none.
+    /// Since when the peer could have begun a connection, and has none. One whose offers wait for this process comes after all
+    /// others, at [`LAST_NS`] and more.
     pub(super) fn newcomer_since_ns(&self) -> Option<u64> {
-        self.is_strangers().then_some(self.idle_since_ns)
+        let class_ns = if self.setups.has_offers() { LAST_NS } else { 0 };
+        self.is_strangers().then_some(self.idle_since_ns + class_ns)
     }
 
     fn send(&mut self, connection: u32, message: Message) -> io::Result<()> {

@@ -27,10 +27,11 @@ const FEW_WAITING: usize = 16;
 /// Offers begun before others are looked at again.
 const MOST_BEGUN_AT_ONCE: usize = 64;
 
-/// When no set-up has ended for this long while offers wait, those that have taken no step for a second make room. WAIT is
-/// no step: whoever says nothing else would keep a place for nothing.
+/// When no set-up has ended for this long while offers wait, those make room of whose peers nothing has come, for any of their
+/// set-ups, for a third of the handshake's time-out, and for no less than [`SHORTEST_SILENCE_NS`]. WAIT is no
+/// step: whoever says nothing else would keep a place for nothing.
 const STALL_NS: u64 = 500_000_000;
-const SILENCE_NS: u64 = 1_000_000_000;
+const SHORTEST_SILENCE_NS: u64 = 1_000_000_000;
 const LOOK_NS: u64 = 50_000_000;
 
 /// An offer that waits for its turn.
@@ -46,6 +47,15 @@ pub(super) struct SessionSetups {
     under_way: usize,
     requests: VecDeque<ConnectRequest>,
     offers: VecDeque<WaitingOffer>,
+    /// When a set-up of this session last took a step.
+    stepped_ns: u64,
+}
+
+impl SessionSetups {
+    /// Whether offers wait on it.
+    pub(super) fn has_offers(&self) -> bool {
+        !self.offers.is_empty()
+    }
 }
 
 /// What peers set up in this process.
@@ -124,7 +134,11 @@ impl Thread {
         if is_first {
             self.setups.turns.push_back(token);
         }
-        self.setups.again_ns.get_or_insert(now);
+        // Nothing has stood still before the first had to wait.
+        if self.setups.again_ns.is_none() {
+            self.setups.ended_ns = now;
+            self.setups.again_ns = Some(now);
+        }
     }
 
     pub(super) fn refuse(&mut self, route: Route, reason: &str) {
@@ -184,14 +198,23 @@ impl Thread {
 
     /// Gives up set-ups whose peers say nothing, as many as others wait.
     fn make_room(&mut self, now: u64) {
+        let third = u64::try_from(self.handshake_timeout.as_nanos() / 3).unwrap_or(u64::MAX / 2);
+        let silence_ns = third.max(SHORTEST_SILENCE_NS);
         for _ in 0..self.setups.waiting {
-            let Some((_, route)) = self.setups.under_way.first().filter(|(at, _)| at + SILENCE_NS <= now) else {
+            let Some((_, route)) = self.setups.under_way.first().filter(|(at, _)| at + silence_ns <= now) else {
                 return;
             };
-            let setting = self.session(route.session).and_then(|session| session.connections.get(&route.connection));
+            let session = self.session(route.session);
+            let stepped_ns = session.as_ref().map_or(0, |session| session.setups.stepped_ns);
+            let setting = session.and_then(|session| session.connections.get(&route.connection));
             // The set-up worker has it: it is this process that makes the peer wait.
             if matches!(setting, Some(Connection::Setup(setting)) if setting.handshake.is_none()) {
                 self.setups.under_way.set(route, Some(now));
+                continue;
+            }
+            // A peer that sets many up takes the same step of each before the next of any.
+            if now < stepped_ns + silence_ns {
+                self.setups.under_way.set(route, Some(stepped_ns));
                 continue;
             }
             let reason = "its set-up stood still while others waited to be set up";
@@ -215,10 +238,30 @@ impl Thread {
         }
     }
 
-    /// A set-up has taken a step.
+    /// A set-up has taken a step: a message of its peer was taken, or a lane.
     pub(super) fn setup_goes_on(&mut self, route: Route) {
-        if self.setups.under_way.contains(route) {
-            self.setups.under_way.set(route, Some(self.now_ns()));
+        if !self.setups.under_way.contains(route) {
+            return;
+        }
+        let now = self.now_ns();
+        self.setups.under_way.set(route, Some(now));
+        if let Some(session) = self.session(route.session) {
+            session.setups.stepped_ns = now;
+        }
+    }
+
+    /// Forgets an offer that waits: its peer has given it up.
+    pub(super) fn forget_offer(&mut self, route: Route) {
+        let Some(session) = self.session(route.session) else {
+            return;
+        };
+        let offers = &mut session.setups.offers;
+        if let Some(place) = offers.iter().position(|offer| offer.connection == route.connection) {
+            offers.remove(place);
+            if offers.is_empty() {
+                self.setups.turns.retain(|token| *token != route.session);
+            }
+            self.setups.waiting -= 1;
         }
     }
 

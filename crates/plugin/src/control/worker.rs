@@ -266,7 +266,11 @@ impl Task {
 impl Thread {
     /// Gives a peer's message to its connection's handshake, at the worker where that may block.
     pub(super) fn handshake_message(&mut self, route: Route, message: Message) {
+        self.setup_goes_on(route);
         let Some(setting) = self.setting(route) else {
+            if matches!(message, Message::Refuse { .. }) {
+                self.forget_offer(route);
+            }
             return;
         };
         match &setting.handshake {
@@ -332,6 +336,8 @@ impl Thread {
         if let Some(error) = failed {
             return self.refuse_setting(route, error);
         }
+        // It was this process that made the peer wait.
+        self.setup_goes_on(route);
         self.with_handshake(route, |_| ());
         while let Some(setting) = self.setting(route)
             && setting.handshake.is_some()
