@@ -3,15 +3,15 @@
 mod common;
 
 use common::{
-    OUR_VERSIONS, Pair, Stranger, TWO_RAILS, accept, alone, connect, descriptors, each, listen, noise, start, until,
-    until_freed, until_within, warnings, warnings_with, with_peer,
+    ONE_RAIL, OUR_VERSIONS, Pair, Stranger, TWO_RAILS, accept, alone, connect, descriptors, each, listen, noise, start,
+    until, until_freed, until_within, warnings, warnings_with, with_peer,
 };
 use railweave_abi::NcclResult;
 use railweave_host::net::{Comm, Handle, NetApi, Request, SendComm};
 use railweave_host::{LoadedNet, NetError};
-use railweave_transport::Message;
+use railweave_transport::{Message, PREFACE_BYTES, Preface};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ fn whoever_does_not_speak_the_protocol_is_named_once_and_dropped() {
         let pair = Pair::open(&net, &net, 0);
         let (_listen, handle) = listen(&net, 0);
         let before = descriptors();
-        let mut wrong_frame = railweave_transport::Preface::Session.encode().to_vec();
+        let mut wrong_frame = Preface::Session.encode().to_vec();
         wrong_frame.extend([0xff; 64]);
         let cases: [(&[u8], &str); 4] = [
             (b"GET / HTTP/1.1\r\nHost: node7\r\n\r\n..............", "magic number"),
@@ -578,4 +578,39 @@ fn a_listening_peer_that_closes_half_way_fails_connect_and_nothing_else() {
             pair.exchange(1, 100_000);
         },
     );
+}
+
+#[test]
+fn a_lane_that_is_closed_before_its_answer_is_dialled_again() {
+    alone(&[ONE_RAIL], || {
+        let (_plugin, net) = start();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut handle = Stranger::handle(listener.local_addr().unwrap());
+        assert!(net.connect(0, &mut handle).expect("connect begins").is_none());
+        let mut stranger = Stranger::accept(&listener);
+        stranger.expect_preface();
+        assert!(matches!(stranger.receive(), Message::Hello(_)));
+        let hello = stranger.hello(OUR_VERSIONS);
+        stranger.send(0, hello);
+        let Message::Offer(offer) = stranger.receive() else { panic!("OFFER follows") };
+        stranger.answer(&offer);
+        stranger.lanes(1);
+        listener.set_nonblocking(true).unwrap();
+        let next = || until("a lane", || listener.accept().ok()).0;
+        // With its preface read or not: a socket that makes place is closed whatever has come.
+        drop(next());
+        let read = |mut lane: TcpStream| {
+            let mut preface = [0; PREFACE_BYTES];
+            lane.read_exact(&mut preface).expect("the plugin says what it dials");
+            assert!(matches!(Preface::decode(&preface), Ok(Preface::Lane(_))));
+            lane
+        };
+        drop(read(next()));
+        let mut lane = read(next());
+        lane.write_all(b"RWLNTKN1").expect("the plugin reads");
+        let send = until("connect", || net.connect(0, &mut handle).expect("connect succeeds"));
+        assert!(matches!(stranger.receive(), Message::Ready { usable: 1 }));
+        assert_eq!(warnings(), Vec::<String>::new());
+        net.close_send(send).expect("the sending end is closed");
+    });
 }

@@ -7,6 +7,7 @@ use mio::net::TcpStream;
 use railweave_transport::{Dial, LANE_PROOF_BYTES, LanePreface, PREFACE_BYTES, Preface};
 
 use super::Route;
+use super::connections::Connection;
 use super::heartbeat::Heartbeat;
 use super::sessions::Session;
 use super::strangers::Kind;
@@ -33,7 +34,40 @@ pub(super) struct LaneDial {
     proof: [u8; LANE_PROOF_BYTES],
     remote: SocketAddr,
     presented: bool,
+    tries: Tries,
     pub(super) deadline_ns: u64,
+}
+
+/// A lane that the peer closed before it answered, or did not answer, and that is dialled again: a peer whom strangers besiege
+/// closes whoever has waited longest, and its kernel drops what does not fit into the queue.
+pub(super) struct LaneRedial {
+    route: Route,
+    dial: Dial,
+    port: u16,
+    tries: Tries,
+    pub(super) at_ns: u64,
+}
+
+/// How a lane is tried.
+#[derive(Clone, Copy)]
+struct Tries {
+    /// Until when it is dialled again.
+    until_ns: u64,
+    /// How long to wait before the next try.
+    pause_ns: u64,
+}
+
+/// Each try waits for an eighth of the handshake's time-out, and no less than this.
+const SHORTEST_PATIENCE_NS: u64 = 1_000_000_000;
+
+const FIRST_PAUSE_NS: u64 = 10_000_000;
+const LONGEST_PAUSE_NS: u64 = 640_000_000;
+
+/// Why a dialled lane did not come to be.
+struct Broken {
+    reason: String,
+    /// The peer has closed the socket and said nothing.
+    is_closed: bool,
 }
 
 impl Thread {
@@ -45,7 +79,8 @@ impl Thread {
         if stream.register(self.registry(), PollToken(token)).is_ok() {
             let (accepted_ns, deadline_ns) = (self.now_ns(), self.deadline_ns());
             self.welcome(token, accepted_ns);
-            self.entries.insert(token, Entry::Inbound(Inbound { stream, address, accepted_ns, deadline_ns }));
+            // What it says first is most often there already: it counts as a newcomer only where it is not.
+            self.handle_inbound(token, Inbound { stream, address, accepted_ns, deadline_ns });
         }
     }
 
@@ -127,13 +162,45 @@ impl Thread {
         inbound.stream.deregister(self.registry());
         let socket = inbound.stream.into_socket();
         let taken = self.with_handshake(route, |handshake| handshake.handle_lane(lane.rail, lane.lane, socket));
-        if let Some(Err(reason)) = taken {
-            self.stranger(Kind::Lane, address, &refused(reason));
+        match taken {
+            Some(Err(reason)) => self.stranger(Kind::Lane, address, &refused(reason)),
+            Some(Ok(())) => self.setup_goes_on(route),
+            None => {}
         }
     }
 
     /// Begins to dial a lane of the connection at `route`.
     pub(super) fn dial_lane(&mut self, route: Route, dial: Dial, port: u16) -> Result<(), String> {
+        let patience = u64::try_from(self.handshake_timeout.as_nanos()).unwrap_or(u64::MAX) / 2;
+        // A rail whose lanes are closed always is left out, in time for the others.
+        let tries = Tries { until_ns: self.now_ns().saturating_add(patience), pause_ns: FIRST_PAUSE_NS };
+        self.try_lane(route, dial, port, tries)
+    }
+
+    /// Dials a lane once more, where its connection is still being set up.
+    pub(super) fn redial_lane(&mut self, redial: LaneRedial) {
+        let LaneRedial { route, dial, port, tries, .. } = redial;
+        if !self.is_setting_up(route) {
+            return;
+        }
+        if let Err(reason) = self.try_lane(route, dial, port, tries) {
+            self.with_handshake(route, |handshake| handshake.handle_dialed(dial.rail, dial.lane, Err(reason)));
+        }
+    }
+
+    /// How long one try waits for its answer.
+    fn lane_patience_ns(&self) -> u64 {
+        let timeout = u64::try_from(self.handshake_timeout.as_nanos()).unwrap_or(u64::MAX);
+        (timeout / 8).max(SHORTEST_PATIENCE_NS).min(timeout)
+    }
+
+    fn is_setting_up(&mut self, route: Route) -> bool {
+        let session = self.session(route.session);
+        let connection = session.and_then(|session| session.connections.get(&route.connection));
+        matches!(connection, Some(Connection::Setup(_)))
+    }
+
+    fn try_lane(&mut self, route: Route, dial: Dial, port: u16, tries: Tries) -> Result<(), String> {
         let remote = SocketAddr::new(dial.remote, port);
         let refused = |error: std::io::Error| {
             format!("{} cannot reach {remote}: {error}{}", dial.local, descriptors::hint(&error))
@@ -143,9 +210,9 @@ impl Thread {
         stream.set_congestion(&self.congestion, inside_host).map_err(refused)?;
         let token = self.fresh_token();
         stream.register(self.registry(), PollToken(token)).map_err(refused)?;
-        let deadline_ns = self.deadline_ns();
+        let deadline_ns = self.now_ns().saturating_add(self.lane_patience_ns());
         let proof = self.key.as_ref().map(|key| key.lane_proof(dial.token, dial.rail, dial.lane)).unwrap_or_default();
-        let entry = LaneDial { stream, route, dial, proof, remote, presented: false, deadline_ns };
+        let entry = LaneDial { stream, route, dial, proof, remote, presented: false, tries, deadline_ns };
         self.entries.insert(token, Entry::LaneDial(entry));
         self.touch(token);
         Ok(())
@@ -162,14 +229,28 @@ impl Thread {
                 let socket = stream.into_socket();
                 self.with_handshake(route, |handshake| handshake.handle_dialed(dial.rail, dial.lane, Ok(socket)));
             }
-            Err(reason) => self.lane_failed(&dial, reason),
+            Err(broken) if broken.is_closed => self.lane_tries_again(token, dial, broken.reason),
+            Err(broken) => self.lane_failed(&dial, broken.reason),
         }
     }
 
-    pub(super) fn lane_too_late(&mut self, dial: LaneDial) {
+    pub(super) fn lane_too_late(&mut self, token: usize, dial: LaneDial) {
         let what = if dial.presented { "did not answer" } else { "cannot be reached" };
         let reason = format!("{} {what} from {} in time; check routes and firewalls", dial.remote, dial.dial.local);
-        self.lane_failed(&dial, reason);
+        self.lane_tries_again(token, dial, reason);
+    }
+
+    /// Dials a lane again after a pause, or gives it up for this reason once it was tried for long enough.
+    fn lane_tries_again(&mut self, token: usize, dial: LaneDial, reason: String) {
+        let at_ns = self.now_ns() + dial.tries.pause_ns;
+        if at_ns >= dial.tries.until_ns {
+            return self.lane_failed(&dial, reason);
+        }
+        let LaneDial { route, dial, remote, tries, .. } = dial;
+        let tries = Tries { pause_ns: (tries.pause_ns * 2).min(LONGEST_PAUSE_NS), ..tries };
+        let redial = LaneRedial { route, dial, port: remote.port(), tries, at_ns };
+        self.entries.insert(token, Entry::LaneRedial(redial));
+        self.touch(token);
     }
 
     fn lane_failed(&mut self, dial: &LaneDial, reason: String) {
@@ -180,9 +261,13 @@ impl Thread {
 
 impl LaneDial {
     /// Goes on; true when the lane is there.
-    fn advance(&mut self) -> Result<bool, String> {
+    fn advance(&mut self) -> Result<bool, Broken> {
+        use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
         let (local, remote) = (self.dial.local, self.remote);
-        let broken = |error: std::io::Error| format!("{local} cannot reach {remote}: {error}");
+        let broken = |error: std::io::Error| Broken {
+            reason: format!("{local} cannot reach {remote}: {error}"),
+            is_closed: matches!(error.kind(), BrokenPipe | ConnectionReset),
+        };
         if !self.presented {
             if !self.stream.is_connected().map_err(broken)? {
                 return Ok(false);
@@ -199,9 +284,9 @@ impl LaneDial {
             return Ok(true);
         }
         if filled == Fill::Closed || self.stream.input().len() == LANE_TAKEN.len() {
-            return Err(format!(
-                "{remote} did not take the lane from {local}: the peer gave the connection up, or it is none"
-            ));
+            let reason =
+                format!("{remote} did not take the lane from {local}: the peer gave the connection up, or it is none");
+            return Err(Broken { reason, is_closed: self.stream.input().is_empty() });
         }
         Ok(false)
     }

@@ -14,11 +14,11 @@ use railweave_transport::{Error, Hello, ProcessId, Token};
 
 use super::agenda::Agenda;
 use super::events::Failure;
-use super::lanes::{Inbound, LaneDial};
+use super::lanes::{Inbound, LaneDial, LaneRedial};
 use super::linger::{Lingering, Losing, Unasked};
 use super::port::ControlPort;
 use super::reaching::Reaching;
-use super::sessions::Session;
+use super::sessions::{LAST_NS, Session};
 use super::settling::Settling;
 use super::setups::Setups;
 use super::strangers::{Kind, Strangers};
@@ -48,6 +48,9 @@ const NEWCOMER_GRACE_NS: u64 = 100_000_000;
 /// How many sockets are accepted before others are looked at again.
 const MOST_ACCEPTED_AT_ONCE: usize = 64;
 
+/// How long such sessions are read from before deadlines, newcomers and commands are looked at again.
+const READ_SLICE_NS: u64 = 5_000_000;
+
 /// How long a session that had more to say than is read at once is left alone, at least. All of them together are left alone
 /// for as long as reading from them took, so that they never have more than half of the thread's time.
 const REST_NS: u64 = 1_000_000;
@@ -60,6 +63,8 @@ pub(super) enum Entry {
     Session(Box<Session>),
     /// A lane that this side dials.
     LaneDial(LaneDial),
+    /// A lane that is to be dialled again.
+    LaneRedial(LaneRedial),
 }
 
 impl Entry {
@@ -68,6 +73,7 @@ impl Entry {
         match self {
             Self::Inbound(inbound) => Some(inbound.deadline_ns),
             Self::LaneDial(dial) => Some(dial.deadline_ns),
+            Self::LaneRedial(redial) => Some(redial.at_ns),
             Self::Session(session) => session.next_deadline(),
         }
     }
@@ -76,7 +82,7 @@ impl Entry {
     fn newcomer_since_ns(&self) -> Option<u64> {
         match self {
             Self::Inbound(inbound) => Some(inbound.accepted_ns),
-            Self::LaneDial(_) => None,
+            Self::LaneDial(_) | Self::LaneRedial(_) => None,
             Self::Session(session) => session.newcomer_since_ns(),
         }
     }
@@ -273,7 +279,7 @@ impl Thread {
 
     fn accept_all(&mut self) {
         for _ in 0..MOST_ACCEPTED_AT_ONCE {
-            if self.newcomers.len() >= self.most_newcomers && !self.make_place() {
+            if !self.has_place() {
                 // Others wait in the kernel meanwhile.
                 self.accept_again_ns = Some(self.now_ns() + PLACE_AGAIN_NS);
                 return;
@@ -299,23 +305,33 @@ impl Thread {
         self.accept_again_ns = Some(self.now_ns());
     }
 
+    /// Whether another socket may be accepted; makes place for it where there is none.
+    fn has_place(&mut self) -> bool {
+        if self.newcomers.len() < self.most_newcomers {
+            return true;
+        }
+        // Some have just become what does not count.
+        self.settle();
+        self.newcomers.len() < self.most_newcomers || self.make_place()
+    }
+
     /// Closes the socket that has waited longest for the next step of whoever dialled it, unless even that is fresh.
     fn make_place(&mut self) -> bool {
+        // What took a step just now is not to be closed for the time of the one before.
+        self.settle();
         let now = self.now_ns();
-        let Some((_, token)) = self.newcomers.first().filter(|(since_ns, _)| since_ns + NEWCOMER_GRACE_NS <= now)
+        let Some((_, token)) =
+            self.newcomers.first().filter(|(since_ns, _)| since_ns % LAST_NS + NEWCOMER_GRACE_NS <= now)
         else {
             return false;
         };
         let others = self.newcomers.len() - 1;
         self.newcomers.set(token, None);
-        // Others are gone already, or have begun a connection just now.
-        if self.entries.get(&token).is_some_and(|entry| entry.newcomer_since_ns().is_some()) {
-            match self.entries.remove(&token) {
-                Some(Entry::Inbound(inbound)) => self.inbound_makes_place(inbound, others),
-                Some(Entry::Session(session)) => self.session_makes_place(token, session, others),
-                _ => {}
-            }
-            self.touch(token);
+        self.touch(token);
+        match self.entries.remove(&token) {
+            Some(Entry::Inbound(inbound)) => self.inbound_makes_place(inbound, others),
+            Some(Entry::Session(session)) => self.session_makes_place(token, session, others),
+            _ => {}
         }
         true
     }
@@ -359,17 +375,21 @@ impl Thread {
         if self.read_again_ns.is_none_or(|at| begin < at) {
             return;
         }
-        self.read_again_ns = None;
-        for token in std::mem::take(&mut self.resting) {
+        let waiting = self.resting.len();
+        let mut read = 0;
+        while read < waiting && (read == 0 || self.now_ns() < begin + READ_SLICE_NS) {
+            let token = self.resting[read];
+            read += 1;
             if let Some(session) = self.session(token) {
                 session.resting = false;
                 self.handle_ready(token);
             }
         }
-        if self.read_again_ns.is_some() {
-            let now = self.now_ns();
-            self.read_again_ns = Some(now + REST_NS.max(now - begin));
-        }
+        // Those that were not read from come first, before those that have still more to say.
+        self.resting.drain(..read);
+        self.resting.shrink_to(FEW_ENTRIES.max(self.resting.len()));
+        let now = self.now_ns();
+        self.read_again_ns = (!self.resting.is_empty()).then(|| now + REST_NS.max(now - begin));
     }
 
     pub(super) fn handle_ready(&mut self, token: usize) {
@@ -379,6 +399,8 @@ impl Thread {
             None => {}
             Some(Entry::Inbound(inbound)) => self.handle_inbound(token, inbound),
             Some(Entry::LaneDial(dial)) => self.handle_lane_dial(token, dial),
+            // Nothing of a socket that is closed concerns the next.
+            Some(redial @ Entry::LaneRedial(_)) => drop(self.entries.insert(token, redial)),
             Some(Entry::Session(session)) => self.handle_session(token, session),
         }
     }
@@ -428,7 +450,8 @@ impl Thread {
             match self.entries.remove(&token) {
                 None => {}
                 Some(Entry::Inbound(inbound)) => self.inbound_too_late(inbound),
-                Some(Entry::LaneDial(dial)) => self.lane_too_late(dial),
+                Some(Entry::LaneDial(dial)) => self.lane_too_late(token, dial),
+                Some(Entry::LaneRedial(redial)) => self.redial_lane(redial),
                 Some(Entry::Session(session)) => self.session_deadline(token, session, now),
             }
         }
