@@ -427,8 +427,8 @@ where
     }
 }
 
-/// What is left of [`irecv_on`] when it is not quick, or when it was (`received`) but there is a debt. Gives also whether the
-/// connection owes its peer something.
+/// What is left of [`irecv_on`] when it is not quick, or when it was (`received`) but there is a debt. Gives also
+/// whether the connection owes its peer something.
 #[inline(never)]
 fn irecv_rest<F: Fabric>(
     end: &mut RecvConnection<F>,

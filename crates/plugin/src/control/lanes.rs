@@ -38,8 +38,8 @@ pub(super) struct LaneDial {
     pub(super) deadline_ns: u64,
 }
 
-/// A lane that the peer closed before it answered, or did not answer, and that is dialled again: a peer whom strangers besiege
-/// closes whoever has waited longest, and its kernel drops what does not fit into the queue.
+/// A lane that the peer closed before it answered, or did not answer, and that is dialled again: a peer whom
+/// strangers besiege closes whoever has waited longest, and its kernel drops what does not fit into the queue.
 pub(super) struct LaneRedial {
     route: Route,
     dial: Dial,

@@ -182,8 +182,8 @@ impl Session {
         })
     }
 
-    /// Since when the peer could have begun a connection, and has none. One whose offers wait for this process comes after all
-    /// others, at [`LAST_NS`] and more.
+    /// Since when the peer could have begun a connection, and has none. One whose offers wait for this process comes
+    /// after all others, at [`LAST_NS`] and more.
     pub(super) fn newcomer_since_ns(&self) -> Option<u64> {
         let class_ns = if self.setups.has_offers() { LAST_NS } else { 0 };
         self.is_strangers().then_some(self.idle_since_ns + class_ns)

@@ -27,9 +27,9 @@ const FEW_WAITING: usize = 16;
 /// Offers begun before others are looked at again.
 const MOST_BEGUN_AT_ONCE: usize = 64;
 
-/// When no set-up has ended for this long while offers wait, those make room of whose peers nothing has come, for any of their
-/// set-ups, for a third of the handshake's time-out, and for no less than [`SHORTEST_SILENCE_NS`]. WAIT is no
-/// step: whoever says nothing else would keep a place for nothing.
+/// When no set-up has ended for this long while offers wait, those make room of whose peers nothing has come, for any
+/// of their set-ups, for a third of the handshake's time-out, and for no less than [`SHORTEST_SILENCE_NS`]. WAIT is
+/// nothing here: whoever says nothing else would keep a place for nothing.
 const STALL_NS: u64 = 500_000_000;
 const SHORTEST_SILENCE_NS: u64 = 1_000_000_000;
 const LOOK_NS: u64 = 50_000_000;
