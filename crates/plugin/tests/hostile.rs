@@ -580,7 +580,7 @@ fn with_a_key_a_token_that_was_overheard_is_not_enough_for_a_lane() {
 fn whoever_says_nothing_but_wait_makes_room_for_others() {
     // As many as there may be set-ups at once.
     const PLACES: u32 = 1024;
-    alone(&[TWO_RAILS, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "300")], || {
+    alone(&[TWO_RAILS, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "20")], || {
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut stranger = Stranger::dial(&handle);
