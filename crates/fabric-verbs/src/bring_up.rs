@@ -64,9 +64,9 @@ impl RisingPair {
         Ok(rising)
     }
 
-    /// Whether it can send and receive.
-    pub(crate) fn is_up(&self) -> bool {
-        self.reached == Reached::ReadyToSend
+    /// Whether it knows its peer: some attributes can be set only before (ibv_set_ece(3)).
+    pub(crate) fn is_ready_to_receive(&self) -> bool {
+        matches!(self.reached, Reached::ReadyToReceive | Reached::ReadyToSend)
     }
 
     /// Goes on to RTS. Does not sleep: what has to be tried again is tried with the next call.

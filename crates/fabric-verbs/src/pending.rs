@@ -24,6 +24,8 @@ struct PendingLane {
     qp: RisingPair,
     /// What this end knows of ECE: what it offers, then what both agreed on.
     ece: Option<sys::Ece>,
+    /// It was set on the queue pair.
+    has_ece: bool,
     /// Once it is connected.
     peer: Option<Endpoint>,
 }
@@ -105,7 +107,7 @@ impl VerbsPendingRail {
         })?;
         let qp = RisingPair::open(domain, qp, sys::ACCESS_REMOTE_WRITE)?;
         let ece = if domain.config.ece { qp.pair.ece() } else { None };
-        Ok(PendingLane { qp, ece, peer: None })
+        Ok(PendingLane { qp, ece, has_ece: false, peer: None })
     }
 
     fn endpoint(&self, lane: &PendingLane) -> Endpoint {
@@ -127,11 +129,13 @@ impl VerbsPendingRail {
         let path = Path { local: &self.gid, attributes: &self.attributes, domain: &self.domain };
         let classes = classes(&self.domain, &self.spec);
         let lane = &mut self.lanes[index];
-        let has_ece = !lane.qp.is_up() && set_ece(&path, lane, &peer)?;
+        if !lane.qp.is_ready_to_receive() {
+            lane.has_ece = set_ece(&path, lane, &peer)?;
+        }
         let connecting = lane.qp.rise(&path, &peer, classes)?;
         if connecting == Connecting::Done {
             lane.ece = match role {
-                Role::Receiver if has_ece => lane.qp.pair.ece(),
+                Role::Receiver if lane.has_ece => lane.qp.pair.ece(),
                 _ => None,
             };
             lane.peer = Some(peer);

@@ -125,3 +125,15 @@ fn a_device_that_does_not_tell_its_options_offers_none() {
     assert_eq!(given(&machine), [(0, 0); 2]);
     pair.exchange();
 }
+
+#[test]
+fn it_is_set_before_the_peer_is_known_and_not_again_when_what_follows_is_tried_again() {
+    let offer = Some((NVIDIA, 0x3000_0007));
+    for state in ["RTR", "RTS"] {
+        let machine = Machine::new(&format!("fail = modify_qp/{state}:1-2:ETIMEDOUT\n{}", description(offer, offer)));
+        // The stand-in refuses ECE after RTR.
+        let mut pair = machine.pair(&Wish::default());
+        assert_eq!(given(&machine), [(NVIDIA, 0x3000_0007); 2], "{state}");
+        pair.exchange();
+    }
+}
