@@ -53,6 +53,8 @@ pub struct VerbsDomain {
     inform: fn(&str),
     /// It was said that the device gives no shared receive queue.
     told_of_queues: AtomicBool,
+    /// The driver has refused relaxed ordering: it is not asked for again.
+    pub(crate) refuses_relaxed: AtomicBool,
 }
 
 impl VerbsDomain {
@@ -81,6 +83,7 @@ impl VerbsDomain {
             engine: port.engine.clone(),
             inform,
             told_of_queues: AtomicBool::new(false),
+            refuses_relaxed: AtomicBool::new(false),
         }))
     }
 
@@ -105,13 +108,11 @@ impl VerbsDomain {
     }
 
     /// The GIDs that a new connection may use, best first, from the port's table as it is now: an address that came or
-    /// went moves the others' indices. A table that has none at the moment leaves what was there before. Never empty.
+    /// went moves the others' indices. A table that has none at the moment, or none but what was excluded before, leaves what
+    /// was there before. Never empty.
     pub(crate) fn gids(&self, attributes: &sys::PortAttributes) -> Vec<PortGid> {
-        let now = self.table.eligible(attributes.gid_tbl_len);
         let mut gids = self.gids.lock().unwrap_or_else(PoisonError::into_inner);
-        if !now.is_empty() {
-            *gids = now;
-        }
+        *gids = self.table.renewed(attributes.gid_tbl_len, &gids);
         gids.clone()
     }
 

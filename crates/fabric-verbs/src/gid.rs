@@ -33,7 +33,7 @@ impl PortGid {
         address(self.bytes)
     }
 
-    fn is_link_local(&self) -> bool {
+    pub(crate) fn is_link_local(&self) -> bool {
         matches!(self.address(), IpAddr::V6(v6) if v6.is_unicast_link_local())
     }
 

@@ -45,6 +45,18 @@ impl GidTable {
         entries.map(|gid| self.port_gid(gid, &addresses)).collect()
     }
 
+    /// Those that lanes may use now, best first, instead of those that they used before: an address may be gone for a moment
+    /// only, and what the rules or the filter excluded while it was there does not take its place.
+    pub(crate) fn renewed(&self, length: i32, before: &[PortGid]) -> Vec<PortGid> {
+        let now = self.eligible(length);
+        let is_worse = |excludes: &dyn Fn(&PortGid) -> bool| now.iter().all(excludes) && !before.iter().all(excludes);
+        // An entry that the user names is what it is, and so is that of an InfiniBand port.
+        let by_rules = self.link_layer == LinkLayer::Roce && self.rules.index.is_none();
+        let excluded = |gid: &PortGid| self.filter.as_ref().is_some_and(|filter| !filter(gid));
+        let keeps = now.is_empty() || by_rules && is_worse(&PortGid::is_link_local) || is_worse(&excluded);
+        if keeps { before.to_vec() } else { now }
+    }
+
     /// Those that lanes may use now, best first; none where the rules leave none.
     pub(crate) fn eligible(&self, length: i32) -> Vec<PortGid> {
         let mut gids = eligible(&self.read(length), self.link_layer, &self.rules);

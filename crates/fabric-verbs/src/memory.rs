@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use railweave_fabric::{Access, Memory, MemoryKind, RegisterError, Registration};
 
@@ -64,7 +65,8 @@ pub(crate) fn register(
         flags |= sys::ACCESS_REMOTE_READ;
     }
     let functions = pd.device().functions();
-    let relaxed = !access.strict_order && ordering != RelaxedOrdering::Off;
+    let is_refused = ordering != RelaxedOrdering::On && domain.refuses_relaxed.load(Ordering::Relaxed);
+    let relaxed = !access.strict_order && ordering != RelaxedOrdering::Off && !is_refused;
     if relaxed && (functions.reg_mr_iova2.is_some() || matches!(memory.kind(), MemoryKind::DmaBuf { .. })) {
         flags |= sys::ACCESS_RELAXED_ORDERING;
     } else if relaxed && ordering == RelaxedOrdering::On {
@@ -80,6 +82,10 @@ pub(crate) fn register(
     if mr.as_ref().is_err_and(unknown) && flags & sys::ACCESS_RELAXED_ORDERING != 0 && ordering != RelaxedOrdering::On {
         flags &= !sys::ACCESS_RELAXED_ORDERING;
         mr = ask(domain, &memory, flags)?;
+        // What fails without the flag as well fails for another reason; and one that a dma-buf makes says nothing of others.
+        if mr.is_ok() && memory.kind() == MemoryKind::Host {
+            domain.refuses_relaxed.store(true, Ordering::Relaxed);
+        }
     }
     let mr = mr.map_err(|error| refused(port, &memory, flags, &error))?;
     // SAFETY: the library answered a valid registration.

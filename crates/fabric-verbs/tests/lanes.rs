@@ -276,6 +276,24 @@ fn a_gid_table_that_is_empty_for_a_moment_leaves_what_was_there() {
 }
 
 #[test]
+fn what_was_excluded_while_an_address_was_there_does_not_take_its_place() {
+    let link_local = Some("fe80::7".parse::<std::net::Ipv6Addr>().unwrap().octets());
+    for place in [0, 1] {
+        let machine = Machine::new(&addressed(&["10.0.0.1"], &["10.0.0.2"]));
+        machine.stand_in.set_gid("a", 1, 3, link_local).unwrap();
+        let domain = VerbsDomain::open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
+        let spec =
+            RailSpec { role: Role::Sender, lanes: 1, send_depth: 8, receive_depth: 0, traffic_class: None, peer: None };
+        let gid = || domain.open_rail(&spec).unwrap().endpoints()[0].0[16..32].to_vec();
+        assert_eq!(gid(), ipv4([10, 0, 0, 1]));
+        machine.stand_in.set_gid("a", 1, 0, None).unwrap();
+        assert_eq!(gid(), ipv4([10, 0, 0, 1]), "link-local stays out");
+        machine.stand_in.set_gid("a", 1, place, Some(ipv4([10, 0, 0, 9]))).unwrap();
+        assert_eq!(gid(), ipv4([10, 0, 0, 9]), "another address is taken");
+    }
+}
+
+#[test]
 fn unlike_link_layers_are_told_apart_before_anything_is_connected() {
     let machine = Machine::new("[device a]\n[port 1]\n[device b]\n[port 1]\nlink_layer = infiniband\n");
     let refused = machine.try_pair(&Wish::default()).err().unwrap();

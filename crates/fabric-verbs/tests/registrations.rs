@@ -174,6 +174,18 @@ fn relaxed_ordering_that_an_adapter_does_not_know_is_left_out_unless_it_is_asked
 }
 
 #[test]
+fn an_adapter_that_refused_relaxed_ordering_is_not_asked_for_it_again() {
+    let machine = Machine::new("[device a]\nprofile = plain\n[port 1]\n");
+    let region = Arc::new(Region::new(100));
+    let domain = domain(&machine, RelaxedOrdering::WhereKnown);
+    // Were it asked for again, the second refusal would be this one, which is no driver's that does not know the flag.
+    machine.fail("fail = reg_mr_iova2:1:EINVAL\nfail = reg_mr_iova2:*:EIO\n");
+    for _ in 0..3 {
+        domain.register(Memory::from_region(&region), Access::DATA).unwrap();
+    }
+}
+
+#[test]
 fn the_limit_of_the_device_is_told_as_one() {
     let machine = Machine::new("[device a]\nmax_mr = 2\n[port 1]\n");
     let domain = domain(&machine, RelaxedOrdering::WhereKnown);
