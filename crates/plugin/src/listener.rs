@@ -51,12 +51,8 @@ impl Listener {
         self.ready().as_mut()?.pop_front()
     }
 
-    /// Whether the connection of this route waits here to be accepted.
-    pub(crate) fn has(&self, route: Route) -> bool {
-        self.ready().iter().flatten().any(|outcome| is_of(outcome, route))
-    }
-
-    /// Takes that connection back. Who accepts gets the error, once for all that were taken back: it would wait for ever.
+    /// Takes the connection of this route back, if nobody accepted it yet. Who accepts gets the error, once for all that were
+    /// taken back: it would wait for ever.
     pub(crate) fn take_back(&self, route: Route, error: Error) -> Option<Box<Established>> {
         let mut ready = self.ready();
         let ready = ready.as_mut()?;

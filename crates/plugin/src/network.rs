@@ -251,6 +251,8 @@ pub(crate) trait Network: Send + Sync {
     fn devices(&self) -> &[Device];
     /// The ports that the devices are made of.
     fn ports(&self) -> &[ChosenPort];
+    /// Whether its handshakes may block, as making queue pairs does.
+    fn may_block(&self) -> bool;
     /// Begins a connection from a device to the listener with this nonce.
     fn connect(&self, device: usize, nonce: u64, setup: Setup) -> Box<dyn Handshake>;
     /// Answers an offer to a device. `same_network`: both processes share a network namespace.
@@ -329,6 +331,10 @@ where
 
     fn ports(&self) -> &[ChosenPort] {
         &self.ports
+    }
+
+    fn may_block(&self) -> bool {
+        !F::LANES_ARE_SOCKETS
     }
 
     fn connect(&self, device: usize, nonce: u64, setup: Setup) -> Box<dyn Handshake> {

@@ -30,8 +30,8 @@ const MOST_PAUSE: Duration = Duration::from_millis(50);
 const MOST_CONNECT: Duration = Duration::from_secs(1);
 const CONNECTS: usize = 5;
 
-/// What allocators keep of what was freed.
-const SLACK_BYTES: usize = 256 << 10;
+/// What is kept of what was freed: by allocators, and as places in the tables of keys, lanes and set-ups.
+const SLACK_BYTES: usize = 512 << 10;
 
 /// Two kinds of lines, each ten times a minute, and a few of the end.
 const MOST_LINES: usize = 24;

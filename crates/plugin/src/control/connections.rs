@@ -1,7 +1,7 @@
 //! The connections of a session: how they are offered, set up, and told of their end.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use railweave_fabric::Part;
 use railweave_transport::{Error, Link, Message, Offer, Token};
@@ -39,22 +39,6 @@ impl Target {
             Self::Accept(listener) => listener.give(connection),
         }
     }
-
-    /// Whether it still has the connection of this route, which nobody asked for.
-    pub(super) fn has(&self, route: Route) -> bool {
-        match self {
-            Self::Connect(pending) => pending.has(route),
-            Self::Accept(listener) => listener.has(route),
-        }
-    }
-
-    /// Takes that connection back, and leaves an error for whoever asks for it after all.
-    pub(super) fn take_back(&self, route: Route, error: Error) -> Option<Box<Established>> {
-        match self {
-            Self::Connect(pending) => pending.take_back(route, error),
-            Self::Accept(listener) => listener.take_back(route, error),
-        }
-    }
 }
 
 /// A connection of a session.
@@ -67,6 +51,8 @@ pub(super) enum Connection {
         peer_said_bye: bool,
         /// What of this host it is made of.
         parts: Vec<Part>,
+        /// The listener that it was handed to, where a peer began it.
+        listener: Weak<Listener>,
     },
     /// Closed by this side; the peer's BYE is awaited.
     Closed,
@@ -91,24 +77,23 @@ pub(super) struct Setting {
 }
 
 impl Setting {
-    fn new(handshake: Box<dyn Handshake>, target: Target, token: Option<Token>, began_ns: u64) -> Self {
+    fn new(
+        handshake: Box<dyn Handshake>,
+        target: Target,
+        token: Option<Token>,
+        node: Option<u32>,
+        began_ns: u64,
+    ) -> Self {
         Self {
             handshake: Some(handshake),
             waiting: VecDeque::new(),
             target,
             token,
-            node: None,
+            node,
             began_ns,
             go_on_ns: None,
             wait_ns: None,
         }
-    }
-
-    fn at(mut self, network: &dyn Network, device: usize) -> Self {
-        if self.handshake.as_ref().is_some_and(|handshake| handshake.may_block()) {
-            self.node = numa::node_of(network, device);
-        }
-        self
     }
 
     /// When its time is over. One that the worker has gets its time when it is back.
@@ -120,6 +105,18 @@ impl Setting {
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.timeout_ns().into_iter().chain(self.go_on_ns).chain(self.wait_ns).min()
     }
+}
+
+/// Begins a handshake, whose memory comes from the NUMA node of its device where the fabric's adapter is there too; and that
+/// node, for what it makes later.
+fn placed(
+    network: &dyn Network,
+    device: usize,
+    begin: impl FnOnce(&dyn Network, usize) -> Box<dyn Handshake>,
+) -> (Box<dyn Handshake>, Option<u32>) {
+    let node = if network.may_block() { numa::node_of(network, device) } else { None };
+    let _placed = numa::Placed::on(node);
+    (begin(network, device), node)
 }
 
 impl Thread {
@@ -134,9 +131,10 @@ impl Thread {
         session.touch(now);
         let route = Route { session: token, connection: session.next_connection };
         let setup = Setup { config: request.config, peer: session.peer_name(), deadline_ns };
-        let handshake = request.network.connect(request.device, request.handle.nonce, setup);
-        let setting = Setting::new(handshake, Target::Connect(request.result), None, now);
-        self.setup_begins(route, setting.at(&*request.network, request.device));
+        let (handshake, node) =
+            placed(&*request.network, request.device, |it, device| it.connect(device, request.handle.nonce, setup));
+        let setting = Setting::new(handshake, Target::Connect(request.result), None, node, now);
+        self.setup_begins(route, setting);
         self.with_handshake(route, |_| ());
     }
 
@@ -161,9 +159,11 @@ impl Thread {
             return self.refuse(route, refusal);
         };
         let setup = Setup { config: listener.config.clone(), peer: session.peer_name(), deadline_ns };
-        let handshake = listener.network.accept(listener.device, offer, same_network, lane_token, setup);
-        let setting = Setting::new(handshake, Target::Accept(Arc::clone(&listener)), Some(lane_token), now);
-        self.setup_begins(route, setting.at(&*listener.network, listener.device));
+        let (handshake, node) = placed(&*listener.network, listener.device, |it, device| {
+            it.accept(device, offer, same_network, lane_token, setup)
+        });
+        let setting = Setting::new(handshake, Target::Accept(Arc::clone(&listener)), Some(lane_token), node, now);
+        self.setup_begins(route, setting);
         self.lanes.insert(lane_token, route);
         self.with_handshake(route, |_| ());
     }
@@ -190,13 +190,15 @@ impl Thread {
             session.touch(now);
         }
         match session.connections.get_mut(&route.connection) {
-            Some(Connection::Open { peer_said_bye, link, .. }) => {
+            Some(Connection::Open { peer_said_bye, link, listener, .. }) => {
                 *peer_said_bye = true;
                 // What the peer sent before is there, or will never be: what is still stuck then has nothing to wait for.
-                let link = Arc::clone(link);
+                let (link, listener) = (Arc::clone(link), Weak::clone(listener));
                 let peer = session.peer_name();
                 let text = format!("{peer} has closed the connection; look at that process's own log for the reason");
-                self.begin_losing(link, Error::peer(text));
+                let error = Error::peer(text);
+                self.close_unaccepted(route, &listener, error.clone());
+                self.begin_losing(link, error);
             }
             Some(Connection::Closed) => {
                 session.connections.remove(&route.connection);
@@ -261,20 +263,27 @@ impl Thread {
     /// A connection is up.
     fn open(&mut self, route: Route, mut established: Box<Established>) {
         let parts = std::mem::take(&mut established.parts);
-        if let Some(error) = self.failure_of(&parts) {
+        if let Some(error) = self.failures.of(&parts, self.workers.next_number()) {
             established.link.set_lost(error);
         }
         let Some(session) = self.session(route.session) else {
             return;
         };
-        let open = Connection::Open { link: Arc::clone(&established.link), peer_said_bye: false, parts };
+        let (link, listener) = (Arc::clone(&established.link), Weak::new());
+        let open = Connection::Open { link, peer_said_bye: false, parts, listener };
         let Some(Connection::Setup(setting)) = session.connections.insert(route.connection, open) else {
             return;
         };
+        if let Some(Connection::Open { listener, .. }) = session.connections.get_mut(&route.connection)
+            && let Target::Accept(of_target) = &setting.target
+        {
+            *listener = Arc::downgrade(of_target);
+        }
         self.setup_ends(route, &setting);
-        match setting.target.give((established, route)) {
-            Some((unwanted, route)) => self.close(route, unwanted.end),
-            None => self.watch_outcome(route, setting.target),
+        match (setting.target.give((established, route)), setting.target) {
+            (Some((unwanted, route)), _) => self.close(route, unwanted.end),
+            (None, Target::Connect(connect)) => self.watch_connect(route, connect),
+            (None, Target::Accept(_)) => {}
         }
     }
 

@@ -1,13 +1,15 @@
 //! Connections that are closed but not over: what is under way goes out, and both ends say BYE.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use railweave_transport::{Error, Link, Message};
 
 use super::Route;
-use super::connections::{Connection, Setting, Target};
+use super::connections::{Connection, Setting};
 use super::thread::{Entry, Thread};
+use crate::listener::Listener;
 use crate::network::End;
+use crate::process::PendingConnect;
 
 /// A closed connection whose lanes the peer may still need.
 pub(super) struct Lingering {
@@ -38,11 +40,13 @@ impl Losing {
     const GRACE_NS: u64 = 1_000_000_000;
 }
 
-/// A connection that was handed on. When nobody has asked for it after two handshake times, nobody will: NCCL forgets the
-/// connects and listens of a communicator that was aborted, and up to v10 no `finalize` follows.
+/// The connecting end of a connection, handed on. NCCL calls connect over and over until it has it. When nobody has asked for
+/// two handshake times, nobody will: NCCL forgets the connects of a communicator that was aborted, and up to v10 no `finalize`
+/// follows. The accepting end has no such limit: between listen and accept NCCL waits for other ranks, for minutes where one
+/// of them compiles or loads a checkpoint.
 pub(super) struct Unasked {
     route: Route,
-    target: Target,
+    connect: Arc<PendingConnect>,
     /// One handshake time has passed while this thread ran: a process that stood still is not taken for one that waited.
     was_seen: bool,
     pub(super) next_ns: u64,
@@ -118,33 +122,43 @@ impl Thread {
         }
     }
 
-    /// Keeps an eye on a connection that was handed on.
-    pub(super) fn watch_outcome(&mut self, route: Route, target: Target) {
+    /// Keeps an eye on the connecting end of a connection that was handed on.
+    pub(super) fn watch_connect(&mut self, route: Route, connect: Arc<PendingConnect>) {
         let next_ns = self.deadline_ns();
-        self.unasked.push_back(Unasked { route, target, was_seen: false, next_ns });
+        self.unasked.push_back(Unasked { route, connect, was_seen: false, next_ns });
     }
 
     /// Closes connections that nobody asks for.
     pub(super) fn reap(&mut self, now: u64) {
-        while let Some(unasked) = self.unasked.pop_front_if(|unasked| unasked.next_ns <= now) {
-            let Unasked { route, target, was_seen, .. } = unasked;
-            if !target.has(route) {
+        while self.unasked.front().is_some_and(|unasked| unasked.next_ns <= now)
+            && let Some(unasked) = self.unasked.pop_front()
+        {
+            let Unasked { route, connect, was_seen, .. } = unasked;
+            if !connect.has(route) {
                 continue;
             }
             if !was_seen {
                 // All wait for as long, so they stay in order.
                 let next_ns = self.deadline_ns();
-                self.unasked.push_back(Unasked { route, target, was_seen: true, next_ns });
+                self.unasked.push_back(Unasked { route, connect, was_seen: true, next_ns });
                 continue;
             }
             let seconds = 2.0 * self.handshake_timeout.as_secs_f64();
             let text = format!(
-                "a connection was ready and nobody asked for it for {seconds} s; it was closed: its communicator was \
-                 aborted, or raise RAILWEAVE_HANDSHAKE_TIMEOUT if the application is that slow"
+                "a connection was ready and connect was not called again for {seconds} s; it was closed: its communicator \
+                 was aborted, or raise RAILWEAVE_HANDSHAKE_TIMEOUT if the application is that slow"
             );
-            if let Some(established) = target.take_back(route, Error::local(text)) {
+            if let Some(established) = connect.take_back(route, Error::local(text)) {
                 self.close(route, established.end);
             }
+        }
+    }
+
+    /// Frees a connection that its peer has left before this side accepted it. Whoever accepts is told.
+    pub(super) fn close_unaccepted(&mut self, route: Route, listener: &Weak<Listener>, error: Error) {
+        let taken = listener.upgrade().and_then(|listener| listener.take_back(route, error));
+        if let Some(established) = taken {
+            self.close(route, established.end);
         }
     }
 

@@ -1,5 +1,6 @@
-//! Memory beside the adapter that uses it: while a connection is set up, what its queues are made of comes from the NUMA node
-//! of its device, whichever thread of the application started this process's set-up thread.
+//! Memory beside the adapter that uses it: while a connection is set up, what its queues are made of, and what its peer writes
+//! into, comes from the NUMA node of its device, whichever thread of the application started this process's own threads. That
+//! holds at the set-up thread, and where a handshake begins on the control thread.
 
 use std::path::Path;
 use std::ptr;

@@ -13,7 +13,7 @@ use railweave_fabric::EventSource;
 use railweave_transport::{Error, Hello, ProcessId, Token};
 
 use super::agenda::Agenda;
-use super::events::Failure;
+use super::events::Failures;
 use super::lanes::{Inbound, LaneDial, LaneRedial};
 use super::linger::{Lingering, Losing, Unasked};
 use super::port::ControlPort;
@@ -133,8 +133,10 @@ pub(super) struct Thread {
     pub(super) strangers: Strangers,
     /// By their tokens.
     pub(super) port_events: HashMap<usize, Arc<dyn EventSource>>,
+    /// Those that may have more events.
+    pub(super) more_events: Vec<usize>,
     pub(super) return_events: bool,
-    pub(super) failures: Vec<Failure>,
+    pub(super) failures: Failures,
     /// In the order of their times.
     pub(super) unasked: VecDeque<Unasked>,
     settling: Settling,
@@ -194,8 +196,9 @@ impl Thread {
             setups: Setups::new(most_files),
             strangers: Strangers::default(),
             port_events,
+            more_events: Vec::new(),
             return_events: config.return_events,
-            failures: Vec::new(),
+            failures: Failures::default(),
             unasked: VecDeque::new(),
             settling: Settling::new(owing),
             workers,
@@ -239,6 +242,9 @@ impl Thread {
                     log::warn(&format!("the control thread ends, no connection can be made any more: poll: {error}"));
                     return;
                 }
+            }
+            for token in std::mem::take(&mut self.more_events) {
+                self.take_events(token);
             }
             for event in &events {
                 match event.token() {
@@ -430,6 +436,7 @@ impl Thread {
         let again = self.accept_again_ns.into_iter().chain(self.read_again_ns).chain(self.setups.again_ns);
         let settling = self.stopping.filter(|_| self.settling.owes()).map(|_| self.now_ns() + SETTLED_AGAIN_NS);
         let stopping = self.stopping.into_iter().chain(settling);
+        let again = again.chain((!self.more_events.is_empty()).then_some(0));
         lingering.chain(losing).chain(unasked).chain(entries).chain(stopping).chain(again).min()
     }
 

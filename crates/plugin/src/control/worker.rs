@@ -3,6 +3,7 @@
 //! comes back with what it made of it. The other frees what is over, so that nothing that comes up waits for it.
 #![allow(clippy::disallowed_types, reason = "the control thread and its workers talk here")]
 
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -45,6 +46,30 @@ impl Progress {
     }
 }
 
+/// Jobs that wait for a thread.
+struct Todo<J> {
+    given: Receiver<J>,
+    may_wait: fn(&J) -> bool,
+    first: VecDeque<J>,
+    last: VecDeque<J>,
+}
+
+impl<J> Todo<J> {
+    fn sort(&mut self, job: J) {
+        let queue = if (self.may_wait)(&job) { &mut self.last } else { &mut self.first };
+        queue.push_back(job);
+    }
+
+    /// The next job: the oldest that may not wait, else the oldest. Waits for one; None when there will be none.
+    fn next(&mut self) -> Option<J> {
+        while let Ok(job) = self.given.try_recv() {
+            self.sort(job);
+        }
+        let known = self.first.pop_front().or_else(|| self.last.pop_front());
+        known.or_else(|| self.given.recv().ok())
+    }
+}
+
 /// A thread that does jobs one after the other.
 struct Worker<J> {
     jobs: Option<Sender<J>>,
@@ -53,13 +78,15 @@ struct Worker<J> {
 }
 
 impl<J: Send + 'static> Worker<J> {
-    fn start(name: &str, mut work: impl FnMut(J) + Send + 'static) -> io::Result<Self> {
-        let (jobs, todo) = mpsc::channel::<J>();
+    /// Jobs that may wait are done when there are no others.
+    fn start(name: &str, may_wait: fn(&J) -> bool, mut work: impl FnMut(J) + Send + 'static) -> io::Result<Self> {
+        let (jobs, given) = mpsc::channel::<J>();
+        let mut todo = Todo { given, may_wait, first: VecDeque::new(), last: VecDeque::new() };
         let progress = Arc::<Progress>::default();
         let counted = Arc::clone(&progress);
         let _blocked = signals::Blocked::all();
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            for job in todo {
+            while let Some(job) = todo.next() {
                 work(job);
                 counted.done.fetch_add(1, Ordering::Release);
             }
@@ -105,6 +132,7 @@ pub(super) enum Work {
 }
 
 struct Task {
+    number: u64,
     route: Route,
     handshake: Box<dyn Handshake>,
     work: Work,
@@ -113,8 +141,16 @@ struct Task {
     given_ns: u64,
 }
 
+impl Task {
+    /// What the kernel refused may hold the thread for a second, and be refused again: what may work goes first.
+    fn may_wait(&self) -> bool {
+        matches!(self.work, Work::GoOn)
+    }
+}
+
 /// A handshake that is back; None where a bug ended it.
 struct Done {
+    number: u64,
     route: Route,
     handshake: Option<Box<dyn Handshake>>,
 }
@@ -134,6 +170,10 @@ pub(super) struct Workers {
     epoch: Instant,
     timeout_ns: u64,
     waker: Arc<Waker>,
+    /// How many handshakes were given to the set-up thread; it is the next one's number.
+    given: u64,
+    /// The numbers of those that were not taken back yet.
+    away: BTreeSet<u64>,
     set_up: Option<SetUp>,
     tear_down: Option<Worker<Box<dyn Send>>>,
 }
@@ -141,7 +181,15 @@ pub(super) struct Workers {
 impl Workers {
     /// Without threads for now. A handshake gets `timeout` for each piece of work; nanoseconds count from `epoch`.
     pub(super) fn new(epoch: Instant, timeout: Duration, waker: Arc<Waker>) -> Self {
-        Self { epoch, timeout_ns: nanoseconds(timeout), waker, set_up: None, tear_down: None }
+        Self {
+            epoch,
+            timeout_ns: nanoseconds(timeout),
+            waker,
+            given: 0,
+            away: BTreeSet::new(),
+            set_up: None,
+            tear_down: None,
+        }
     }
 
     fn set_up(&mut self) -> io::Result<&mut SetUp> {
@@ -150,7 +198,7 @@ impl Workers {
             let ending = Arc::<AtomicBool>::default();
             let (is_ending, waker) = (Arc::clone(&ending), Arc::clone(&self.waker));
             let (epoch, timeout_ns) = (self.epoch, self.timeout_ns);
-            let worker = Worker::start("railweave-setup", move |task: Task| {
+            let worker = Worker::start("railweave-setup", Task::may_wait, move |task: Task| {
                 if is_ending.load(Ordering::Relaxed) {
                     return drop(task);
                 }
@@ -163,21 +211,29 @@ impl Workers {
         Ok(self.set_up.as_mut().expect("it was just made"))
     }
 
-    fn give(&mut self, task: Task) -> Result<(), String> {
-        let now_ns = task.given_ns;
+    fn give(&mut self, mut task: Task) -> Result<(), String> {
+        let (now_ns, number) = (task.given_ns, self.given);
+        task.number = number;
         let set_up = self.set_up().map_err(|error| format!("the set-up thread cannot be started: {error}"))?;
         if set_up.worker.progress.left() == 0 {
             set_up.since_ns = now_ns;
         }
-        match set_up.worker.give(task) {
-            true => Ok(()),
-            false => Err("a bug in Railweave ended the set-up thread; please report it".to_owned()),
+        if !set_up.worker.give(task) {
+            return Err("a bug in Railweave ended the set-up thread; please report it".to_owned());
         }
+        self.given += 1;
+        self.away.insert(number);
+        Ok(())
     }
 
-    /// Whether a handshake is away.
-    pub(super) fn is_busy(&self) -> bool {
-        self.set_up.as_ref().is_some_and(|set_up| set_up.worker.progress.left() > 0)
+    /// The number of the handshake that is given to the set-up thread next.
+    pub(super) fn next_number(&self) -> u64 {
+        self.given
+    }
+
+    /// The number of the oldest handshake that is away, or the next one's.
+    pub(super) fn oldest_number(&self) -> u64 {
+        self.away.first().copied().unwrap_or(self.given)
     }
 
     /// Whether the set-up thread has been in one job for as long as a handshake has.
@@ -193,17 +249,20 @@ impl Workers {
     }
 
     fn take_done(&mut self) -> Option<Done> {
-        self.set_up.as_ref()?.done.try_recv().ok()
+        let done = self.set_up.as_ref()?.done.try_recv().ok()?;
+        self.away.remove(&done.number);
+        Some(done)
     }
 
     /// Drops what is over; elsewhere, where its fabric may block.
     fn free(&mut self, over: Box<dyn Send>) {
+        // Without a set-up thread there is no fabric that blocks.
         if self.set_up.is_none() {
             return drop(over);
         }
         if self.tear_down.is_none() {
             // Without a thread it is freed here.
-            self.tear_down = Worker::start("railweave-free", drop).ok();
+            self.tear_down = Worker::start("railweave-free", |_| false, drop).ok();
         }
         if let Some(tear_down) = &self.tear_down {
             // Where the thread is gone it is dropped in the attempt.
@@ -224,7 +283,9 @@ impl Drop for Workers {
             }
         }
         while let Some(done) = self.take_done() {
-            self.free(Box::new(done.handshake));
+            if let Some(handshake) = done.handshake {
+                self.free(Box::new(handshake));
+            }
         }
         if let Some(tear_down) = &mut self.tear_down
             && let Err(left) = tear_down.finish(PATIENCE)
@@ -239,7 +300,7 @@ impl Drop for Workers {
 
 impl Task {
     fn run(self, epoch: Instant, timeout_ns: u64) -> Done {
-        let Self { route, mut handshake, work, node, given_ns } = self;
+        let Self { number, route, mut handshake, work, node, given_ns } = self;
         let handled = catch_unwind(AssertUnwindSafe(|| {
             let _placed = Placed::on(node);
             let now_ns = nanoseconds(epoch.elapsed());
@@ -259,7 +320,7 @@ impl Task {
             }
             handshake
         }));
-        Done { route, handshake: handled.ok() }
+        Done { number, route, handshake: handled.ok() }
     }
 }
 
@@ -295,7 +356,7 @@ impl Thread {
         setting.go_on_ns = None;
         setting.wait_ns.get_or_insert(wait_ns);
         let node = setting.node;
-        if let Err(reason) = self.workers.give(Task { route, handshake, work, node, given_ns }) {
+        if let Err(reason) = self.workers.give(Task { number: 0, route, handshake, work, node, given_ns }) {
             self.fail_setting(route, Error::local(reason));
         }
     }
@@ -307,18 +368,21 @@ impl Thread {
 
     /// Takes back the handshakes that the worker is done with.
     pub(super) fn take_handshakes(&mut self) {
-        while let Some(Done { route, handshake }) = self.workers.take_done() {
-            let Some(handshake) = handshake else {
-                let text = "a bug in Railweave ended the set-up of a connection; please report it with the job's log";
-                self.fail_setting(route, Error::local(text.to_owned()));
-                continue;
-            };
-            self.take_handshake(route, handshake);
+        while let Some(Done { number, route, handshake }) = self.workers.take_done() {
+            match handshake {
+                Some(handshake) => self.take_handshake(number, route, handshake),
+                None => {
+                    let text =
+                        "a bug in Railweave ended the set-up of a connection; please report it with the job's log";
+                    self.fail_setting(route, Error::local(text.to_owned()));
+                }
+            }
+            self.failures.forget(self.workers.oldest_number());
         }
     }
 
-    fn take_handshake(&mut self, route: Route, mut handshake: Box<dyn Handshake>) {
-        let failed = self.failure_of(&handshake.parts());
+    fn take_handshake(&mut self, number: u64, route: Route, mut handshake: Box<dyn Handshake>) {
+        let failed = self.failures.of(&handshake.parts(), number);
         let (now_ns, deadline_ns) = (self.now_ns(), self.deadline_ns());
         // Nobody waits for one whose session is over.
         let Some(setting) = self.setting(route) else {
@@ -362,9 +426,13 @@ mod tests {
     /// Jobs that take until they are let go, one by one.
     fn gated() -> (Sender<()>, Worker<()>) {
         let (go, gate) = mpsc::channel::<()>();
-        let worker = Worker::start("test", move |()| {
-            let _ = gate.recv();
-        })
+        let worker = Worker::start(
+            "test",
+            |()| false,
+            move |()| {
+                let _ = gate.recv();
+            },
+        )
         .unwrap();
         (go, worker)
     }
@@ -394,5 +462,17 @@ mod tests {
         assert!(worker.give(()));
         go.send(()).unwrap();
         assert_eq!(worker.finish(Duration::from_secs(60)), Ok(()));
+    }
+
+    #[test]
+    fn what_may_wait_is_done_when_there_is_nothing_else() {
+        let (jobs, given) = mpsc::channel();
+        let may_wait = |job: &u32| job % 2 == 1;
+        let mut todo = Todo { given, may_wait, first: VecDeque::new(), last: VecDeque::new() };
+        [1, 3, 2, 4].into_iter().for_each(|job| jobs.send(job).unwrap());
+        assert_eq!([todo.next(), todo.next(), todo.next()], [Some(2), Some(4), Some(1)]);
+        [5, 6].into_iter().for_each(|job| jobs.send(job).unwrap());
+        drop(jobs);
+        assert_eq!([todo.next(), todo.next(), todo.next(), todo.next()], [Some(6), Some(3), Some(5), None]);
     }
 }

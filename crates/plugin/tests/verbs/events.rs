@@ -277,3 +277,36 @@ fn an_event_of_a_queue_pair_that_is_gone_concerns_nobody() {
         finish(&stand_in, net);
     });
 }
+
+#[test]
+fn a_closed_connections_failure_ends_none_that_is_set_up_meanwhile_or_later() {
+    alone(&with(&[("NCCL_GDR_FLUSH_DISABLE", "1")]), || {
+        // Eight connections' changes are quick, then one is under way for a while.
+        let stand_in = machine(&format!("slow = destroy_qp:*:1500\nslow = modify_qp/RTR@mlx5_1:1:1000\n{ROCE}"));
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        let numbers: Vec<u32> = stand_in.queue_pairs().iter().map(|pair| pair.number).collect();
+        pair.exchange(1, 1000);
+        pair.close();
+        let (listening, mut handle) = listen(&net, 1);
+        assert!(net.connect(1, &mut handle).unwrap().is_none());
+        until("lanes", || stand_in.queue_pairs().iter().any(|pair| pair.device() == "mlx5_1").then_some(()));
+        for number in &numbers {
+            // Those that are destroyed already fail no more.
+            let _ = stand_in.raise_only("mlx5_0", sys::EVENT_QP_FATAL, *number);
+        }
+        let (mut send, mut recv) = (None, None);
+        let (send, recv) = until("the connection", || {
+            send = send.take().or_else(|| net.connect(1, &mut handle).unwrap());
+            recv = recv.take().or_else(|| net.accept(&listening).unwrap());
+            if send.is_some() && recv.is_some() { send.take().zip(recv.take()) } else { None }
+        });
+        net.close_listen(listening).unwrap();
+        let slow = Pair { from: &net, to: &net, send, recv };
+        slow.exchange(2, 1000);
+        let next = Pair::open(&net, &net, 0);
+        next.exchange(3, 1000);
+        [slow, next].into_iter().for_each(Pair::close);
+        finish(&stand_in, net);
+    });
+}

@@ -2,7 +2,7 @@
 #![allow(clippy::disallowed_types, reason = "tests are not the data path")]
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use railweave_host::LoadedNet;
 use railweave_host::net::{Handle, ListenComm, NetApi};
@@ -185,6 +185,28 @@ fn a_hundred_behind_a_slow_one_come_up_though_they_wait_for_longer_than_a_handsh
 }
 
 #[test]
+fn peers_that_cannot_be_reached_do_not_keep_others_from_coming_up() {
+    alone(&with(&[PLAIN, ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "1"), ("NCCL_IB_MQP_RETRY_CNT", "1000")]), || {
+        // The first round is quick. Then each of forty accepting ends takes the worker for a second, over and over.
+        let stand_in = machine(&format!(
+            "slow = modify_qp/RTR@mlx5_0:41-1000:1000\nfail = modify_qp/RTR@mlx5_0:*:ETIMEDOUT\n{ROCE}"
+        ));
+        let (_plugin, net) = start();
+        let hopeless = Setups::begin(&net, 0, 40);
+        until_lanes_are_made(&stand_in, "mlx5_0", 80);
+        let begin = Instant::now();
+        let pair = Pair::open(&net, &net, 1);
+        // Four steps at the worker, each of which waits for one change of state at most, not for a round of forty.
+        let took = begin.elapsed();
+        assert!(took < Duration::from_secs(35), "it took {took:?}");
+        pair.exchange(1, 100_000);
+        pair.close();
+        hopeless.listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
+        finish(&stand_in, net);
+    });
+}
+
+#[test]
 fn a_kernel_that_never_comes_back_fails_what_waits_for_it() {
     alone(&with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "1")]), || {
         machine(&format!("slow = modify_qp/RTR:1:600000\n{ROCE}"));
@@ -249,7 +271,7 @@ fn an_end_that_does_not_move_is_given_up_and_what_is_left_is_said() {
 }
 
 #[test]
-fn what_nobody_asks_for_is_closed_and_what_is_used_is_not() {
+fn a_connect_that_is_given_up_ends_both_ends_and_what_is_used_stays() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "0.5")]), || {
         let stand_in = machine(ROCE);
         let (_plugin, net) = start();
@@ -258,16 +280,36 @@ fn what_nobody_asks_for_is_closed_and_what_is_used_is_not() {
         let mut setups = Setups::begin(&net, 1, 1);
         until_lanes_are_made(&stand_in, "mlx5_1", 2);
         until("the end of what nobody asked for", || (stand_in.open().queue_pairs == own).then_some(()));
-        // Whoever does ask is told.
-        let accept = until("accept's failure", || net.accept(&setups.listens[0]).err());
-        for error in [setups.error(&net, 1), accept.to_string()] {
-            assert!(error.contains("ncclSystemError"), "{error}");
+        // Whoever does ask is told: connect that it was not called, accept that its peer has closed.
+        let accept = until("accept's failure", || net.accept(&setups.listens[0]).err()).to_string();
+        assert!(accept.contains("ncclRemoteError"), "{accept}");
+        let connect = setups.error(&net, 1);
+        assert!(connect.contains("ncclSystemError"), "{connect}");
+        for told in ["connect was not called again for 1 s", "has closed the connection"] {
+            assert_eq!(warnings().iter().filter(|line| line.contains(told)).count(), 1, "{told}: {:?}", warnings());
         }
-        let told = |line: &&String| line.contains("nobody asked for it for 1 s");
-        assert_eq!(warnings().iter().filter(told).count(), 2, "{:?}", warnings());
         setups.listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
         kept.exchange(1, 100_000);
         kept.close();
         finish(&stand_in, net);
+    });
+}
+
+#[test]
+fn accept_may_come_many_handshake_times_after_connect_is_done() {
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "0.2")]), || {
+        let stand_in = machine(ROCE);
+        let (_plugin, net) = start();
+        let (listening, mut handle) = listen(&net, 0);
+        let send = until("connect", || net.connect(0, &mut handle).unwrap());
+        // The time itself is what this is about: eight handshakes.
+        thread::sleep(Duration::from_millis(1600));
+        let recv = until("accept", || net.accept(&listening).unwrap());
+        net.close_listen(listening).unwrap();
+        let pair = Pair { from: &net, to: &net, send, recv };
+        pair.exchange(1, 100_000);
+        pair.close();
+        finish(&stand_in, net);
+        assert!(warnings().is_empty(), "{:?}", warnings());
     });
 }
