@@ -301,10 +301,9 @@ pub(crate) unsafe fn accept(listen: *mut c_void, receive: *mut *mut c_void) -> R
         put("accept", "the connection", receive, std::ptr::null_mut())?;
         Listener::from_raw(listen)
     }?;
-    let Some(outcome) = listener.pop() else {
+    let Some((established, route)) = listener.pop() else {
         return listener.control.check();
     };
-    let (established, route) = outcome?;
     log_connection("receives from", &established);
     // SAFETY: checked above not to be NULL, and the caller's promise.
     unsafe { receive.write(Comm::into_raw(*established, route, Arc::clone(&listener.control))) };

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use railweave_transport::{ConnectionConfig, Error};
 
-use crate::control::{Control, Outcome, Route};
+use crate::control::{Control, Route};
 use crate::network::{Established, Network};
 
 /// A connection that is ready, and its name to the control thread.
@@ -20,8 +20,8 @@ pub(crate) struct Listener {
     pub(crate) network: Arc<dyn Network>,
     pub(crate) config: ConnectionConfig,
     pub(crate) control: Arc<Control>,
-    /// What is ready to be accepted, and at most one error, for connections that were; None once the listener is closed.
-    ready: Mutex<Option<VecDeque<Outcome>>>,
+    /// What is ready to be accepted; None once the listener is closed.
+    ready: Mutex<Option<VecDeque<Ready>>>,
 }
 
 impl Listener {
@@ -39,30 +39,24 @@ impl Listener {
     pub(crate) fn give(&self, connection: Ready) -> Option<Ready> {
         match &mut *self.ready() {
             Some(ready) => {
-                ready.push_back(Ok(connection));
+                ready.push_back(connection);
                 None
             }
             None => Some(connection),
         }
     }
 
-    /// The oldest connection that nobody accepted yet, or why one that was ready is no more.
-    pub(crate) fn pop(&self) -> Option<Outcome> {
+    /// The oldest connection that nobody accepted yet.
+    pub(crate) fn pop(&self) -> Option<Ready> {
         self.ready().as_mut()?.pop_front()
     }
 
-    /// Takes the connection of this route back, if nobody accepted it yet. Who accepts gets the error, once for all that were
-    /// taken back: it would wait for ever.
-    pub(crate) fn take_back(&self, route: Route, error: Error) -> Option<Box<Established>> {
+    /// Takes the connection of this route back, if nobody accepted it yet.
+    pub(crate) fn take_back(&self, route: Route) -> Option<Box<Established>> {
         let mut ready = self.ready();
         let ready = ready.as_mut()?;
-        let place = ready.iter().position(|outcome| is_of(outcome, route))?;
-        let taken = if ready.iter().any(Result::is_err) {
-            ready.remove(place)?
-        } else {
-            std::mem::replace(&mut ready[place], Err(error))
-        };
-        taken.ok().map(|(established, _)| established)
+        let place = ready.iter().position(|(_, known)| *known == route)?;
+        ready.remove(place).map(|(established, _)| established)
     }
 
     /// Whether nobody has closed it yet.
@@ -72,10 +66,10 @@ impl Listener {
 
     /// Ends the listener; answers the connections that nobody accepted.
     pub(crate) fn close(&self) -> impl Iterator<Item = Ready> {
-        self.ready().take().into_iter().flatten().filter_map(Result::ok)
+        self.ready().take().into_iter().flatten()
     }
 
-    fn ready(&self) -> MutexGuard<'_, Option<VecDeque<Outcome>>> {
+    fn ready(&self) -> MutexGuard<'_, Option<VecDeque<Ready>>> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -88,8 +82,4 @@ impl Listener {
         unsafe { pointer.cast::<Self>().as_ref() }
             .ok_or_else(|| Error::protocol("accept was called with a NULL listener"))
     }
-}
-
-fn is_of(outcome: &Outcome, route: Route) -> bool {
-    matches!(outcome, Ok((_, known)) if *known == route)
 }

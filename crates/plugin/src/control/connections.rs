@@ -197,7 +197,7 @@ impl Thread {
                 let peer = session.peer_name();
                 let text = format!("{peer} has closed the connection; look at that process's own log for the reason");
                 let error = Error::peer(text);
-                self.close_unaccepted(route, &listener, error.clone());
+                self.close_unaccepted(route, &listener, &error);
                 self.begin_losing(link, error);
             }
             Some(Connection::Closed) => {

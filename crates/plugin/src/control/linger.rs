@@ -6,6 +6,7 @@ use railweave_transport::{Error, Link, Message};
 
 use super::Route;
 use super::connections::{Connection, Setting};
+use super::strangers::Kind;
 use super::thread::{Entry, Thread};
 use crate::listener::Listener;
 use crate::network::End;
@@ -154,10 +155,14 @@ impl Thread {
         }
     }
 
-    /// Frees a connection that its peer has left before this side accepted it. Whoever accepts is told.
-    pub(super) fn close_unaccepted(&mut self, route: Route, listener: &Weak<Listener>, error: Error) {
-        let taken = listener.upgrade().and_then(|listener| listener.take_back(route, error));
+    /// Frees a connection that its peer has left before this side accepted it. That is a line, as where a set-up comes to
+    /// nothing: the connection that accept waits for may come yet.
+    pub(super) fn close_unaccepted(&mut self, route: Route, listener: &Weak<Listener>, error: &Error) {
+        let taken = listener.upgrade().and_then(|listener| listener.take_back(route));
         if let Some(established) = taken {
+            let now = self.now_ns();
+            let text = format!("a connection was ready and nobody had accepted it yet, and accept waits on: {error}");
+            self.strangers.report(now, Kind::Setup, &text);
             self.close(route, established.end);
         }
     }

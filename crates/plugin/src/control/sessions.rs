@@ -466,7 +466,7 @@ impl Thread {
                 Connection::Open { link, peer_said_bye: false, listener, .. } => {
                     let text = format!("{peer} is gone: {why}; look at that process's own log for the reason");
                     let error = Error::peer(text);
-                    self.close_unaccepted(route, &listener, error.clone());
+                    self.close_unaccepted(route, &listener, &error);
                     self.begin_losing(link, error);
                 }
                 Connection::Open { .. } | Connection::Closed => {}
