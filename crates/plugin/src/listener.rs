@@ -51,14 +51,6 @@ impl Listener {
         self.ready().as_mut()?.pop_front()
     }
 
-    /// Takes the connection of this route back, if nobody accepted it yet.
-    pub(crate) fn take_back(&self, route: Route) -> Option<Box<Established>> {
-        let mut ready = self.ready();
-        let ready = ready.as_mut()?;
-        let place = ready.iter().position(|(_, known)| *known == route)?;
-        ready.remove(place).map(|(established, _)| established)
-    }
-
     /// Whether nobody has closed it yet.
     pub(crate) fn is_open(&self) -> bool {
         self.ready().is_some()

@@ -1,7 +1,7 @@
 //! The connections of a session: how they are offered, set up, and told of their end.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use railweave_fabric::Part;
 use railweave_transport::{Error, Link, Message, Offer, Token};
@@ -51,8 +51,6 @@ pub(super) enum Connection {
         peer_said_bye: bool,
         /// What of this host it is made of.
         parts: Vec<Part>,
-        /// The listener that it was handed to, where a peer began it.
-        listener: Weak<Listener>,
     },
     /// Closed by this side; the peer's BYE is awaited.
     Closed,
@@ -190,15 +188,13 @@ impl Thread {
             session.touch(now);
         }
         match session.connections.get_mut(&route.connection) {
-            Some(Connection::Open { peer_said_bye, link, listener, .. }) => {
+            Some(Connection::Open { peer_said_bye, link, .. }) => {
                 *peer_said_bye = true;
                 // What the peer sent before is there, or will never be: what is still stuck then has nothing to wait for.
-                let (link, listener) = (Arc::clone(link), Weak::clone(listener));
+                let link = Arc::clone(link);
                 let peer = session.peer_name();
                 let text = format!("{peer} has closed the connection; look at that process's own log for the reason");
-                let error = Error::peer(text);
-                self.close_unaccepted(route, &listener, &error);
-                self.begin_losing(link, error);
+                self.begin_losing(link, Error::peer(text));
             }
             Some(Connection::Closed) => {
                 session.connections.remove(&route.connection);
@@ -269,16 +265,11 @@ impl Thread {
         let Some(session) = self.session(route.session) else {
             return;
         };
-        let (link, listener) = (Arc::clone(&established.link), Weak::new());
-        let open = Connection::Open { link, peer_said_bye: false, parts, listener };
+        let link = Arc::clone(&established.link);
+        let open = Connection::Open { link, peer_said_bye: false, parts };
         let Some(Connection::Setup(setting)) = session.connections.insert(route.connection, open) else {
             return;
         };
-        if let Some(Connection::Open { listener, .. }) = session.connections.get_mut(&route.connection)
-            && let Target::Accept(of_target) = &setting.target
-        {
-            *listener = Arc::downgrade(of_target);
-        }
         self.setup_ends(route, &setting);
         match (setting.target.give((established, route)), setting.target) {
             (Some((unwanted, route)), _) => self.close(route, unwanted.end),

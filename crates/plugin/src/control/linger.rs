@@ -1,14 +1,12 @@
 //! Connections that are closed but not over: what is under way goes out, and both ends say BYE.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use railweave_transport::{Error, Link, Message};
 
 use super::Route;
 use super::connections::{Connection, Setting};
-use super::strangers::Kind;
 use super::thread::{Entry, Thread};
-use crate::listener::Listener;
 use crate::network::End;
 use crate::process::PendingConnect;
 
@@ -152,18 +150,6 @@ impl Thread {
             if let Some(established) = connect.take_back(route, Error::local(text)) {
                 self.close(route, established.end);
             }
-        }
-    }
-
-    /// Frees a connection that its peer has left before this side accepted it. That is a line, as where a set-up comes to
-    /// nothing: the connection that accept waits for may come yet.
-    pub(super) fn close_unaccepted(&mut self, route: Route, listener: &Weak<Listener>, error: &Error) {
-        let taken = listener.upgrade().and_then(|listener| listener.take_back(route));
-        if let Some(established) = taken {
-            let now = self.now_ns();
-            let text = format!("a connection was ready and nobody had accepted it yet, and accept waits on: {error}");
-            self.strangers.report(now, Kind::Setup, &text);
-            self.close(route, established.end);
         }
     }
 

@@ -463,11 +463,9 @@ impl Thread {
                 Connection::Setup(setting) => {
                     self.setting_over(route, setting, Error::peer(text.clone()));
                 }
-                Connection::Open { link, peer_said_bye: false, listener, .. } => {
+                Connection::Open { link, peer_said_bye: false, .. } => {
                     let text = format!("{peer} is gone: {why}; look at that process's own log for the reason");
-                    let error = Error::peer(text);
-                    self.close_unaccepted(route, &listener, &error);
-                    self.begin_losing(link, error);
+                    self.begin_losing(link, Error::peer(text));
                 }
                 Connection::Open { .. } | Connection::Closed => {}
             }
