@@ -67,6 +67,28 @@ fn a_flush_asks_nobody_but_the_adapter() {
 }
 
 #[test]
+fn a_flush_ends_when_its_adapter_is_gone_though_that_completes_nothing() {
+    let world = World::new(1, Faults::none());
+    let (near, far) = (Process::new(&world, &[1 << 30]), Process::new(&world, &[1 << 30]));
+    let (mut sender, mut receiver) = connect(&ConnectionConfig::default(), &near, &far);
+    let (source, target) = (near.memory(64), far.memory_of(MemoryKind::Cuda, 64));
+    let buffer = Incoming { address: target.region.address(), size: 8, tag: 0, keys: &target.keys };
+    let message = Outgoing { address: source.region.address(), size: 8, tag: 0, keys: &source.keys };
+    let receive = receiver.irecv(&[buffer], false).unwrap().expect("there is room");
+    world.advance(SOON_NS);
+    sender.isend(&message).unwrap().expect("the CTS is there");
+    world.advance(SOON_NS);
+    assert_eq!(receiver.test(receive).unwrap(), Some(&[8][..]));
+    let Flushed::Pending(flush) = receiver.iflush(&[buffer]).unwrap() else { panic!("GPU memory needs a flush") };
+    // The peer leaves, which is nothing to a flush, and then the adapter fails: time stands still, so it completes nothing.
+    receiver.link().set_lost(Error::peer("the peer has closed the connection"));
+    assert_eq!(receiver.test(flush), Ok(None));
+    receiver.link().set_failed(Error::local("the adapter has failed"));
+    let error = receiver.test(flush).expect_err("the flush never ends otherwise");
+    assert!(error.message.contains("adapter has failed"), "{error:?}");
+}
+
+#[test]
 fn a_request_is_done_though_the_same_poll_brings_the_end_of_a_lane() {
     const LATE_NS: u64 = 1_000_000;
     // Completions come late, so that one poll brings all.

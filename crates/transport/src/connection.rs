@@ -45,22 +45,36 @@ pub struct MemoryKeys {
     pub host: bool,
 }
 
-/// What the rest of the process knows about a connection's peer, told to the data path without a lock.
+/// What the rest of the process knows about a connection's peer and adapters, told to the data path without a lock.
 #[derive(Debug, Default)]
 pub struct Link {
     lost: OnceLock<Error>,
+    failed: OnceLock<Error>,
 }
 
 impl Link {
-    /// Says that the peer is gone, and why. Requests that are stuck fail with this; the first word counts.
+    /// Says that the peer is gone, and why. Requests that are stuck fail with this, but for flushes, which need no peer; the
+    /// first word counts.
     pub fn set_lost(&self, error: Error) {
         let _ = self.lost.set(error);
     }
 
-    /// Why the peer is gone, if it is.
+    /// Says that something of this end's adapters failed for good, and why. All requests that are stuck fail with this; the
+    /// first word counts, and more than that of a peer that is gone.
+    pub fn set_failed(&self, error: Error) {
+        let _ = self.failed.set(error);
+    }
+
+    /// Why what needs the peer cannot be done any more, if so.
     #[inline]
     pub fn lost(&self) -> Option<&Error> {
-        self.lost.get()
+        self.failed().or_else(|| self.lost.get())
+    }
+
+    /// Why nothing can be done any more, if so.
+    #[inline]
+    pub fn failed(&self) -> Option<&Error> {
+        self.failed.get()
     }
 }
 

@@ -408,13 +408,10 @@ impl<F: Fabric> RecvConnection<F> {
     }
 
     fn check_link(&mut self) -> Result<(), Error> {
-        match self.link.lost() {
+        match self.link.lost().cloned() {
             None => Ok(()),
             Some(_) if planted(Plant::LinkIgnored) => Ok(()),
-            Some(error) => {
-                let error = error.clone();
-                Err(self.fail(error))
-            }
+            Some(error) => Err(self.fail(error)),
         }
     }
 
@@ -503,8 +500,8 @@ impl<F: Fabric> RecvConnection<F> {
         }
     }
 
-    /// A flush is between this side's adapters and its memory: whether the peer is still there does not matter, and the link is
-    /// not asked.
+    /// A flush is between this side's adapters and its memory: the link is asked for what failed here, as an adapter that
+    /// is gone completes nothing, and not for the peer.
     fn test_flush(&mut self, index: usize) -> Result<bool, Error> {
         if !self.inbox.flushes.is_under_way(index) {
             return Err(self.error.clone().unwrap_or_else(|| not_under_way(SLOTS + index)));
@@ -516,6 +513,9 @@ impl<F: Fabric> RecvConnection<F> {
         polled?;
         if planted(Plant::FlushAsksLink) {
             self.check_link()?;
+        }
+        if let Some(error) = self.link.failed().cloned() {
+            return Err(self.fail(error));
         }
         self.post_flush(index)?;
         Ok(false)

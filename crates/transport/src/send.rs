@@ -374,13 +374,10 @@ impl<F: Fabric> SendConnection<F> {
     }
 
     fn check_link(&mut self) -> Result<(), Error> {
-        match self.link.lost() {
+        match self.link.lost().cloned() {
             None => Ok(()),
             Some(_) if planted(Plant::LinkIgnored) => Ok(()),
-            Some(error) => {
-                let error = error.clone();
-                Err(self.fail(error))
-            }
+            Some(error) => Err(self.fail(error)),
         }
     }
 

@@ -95,7 +95,7 @@ impl Thread {
                 match state {
                     Connection::Open { link, parts, .. } if are_hit(parts, &failure.part) => {
                         is_known = true;
-                        link.set_lost(failure.error());
+                        link.set_failed(failure.error());
                     }
                     Connection::Setup(setting) => {
                         let parts = setting.handshake.as_ref().map(|handshake| handshake.parts());

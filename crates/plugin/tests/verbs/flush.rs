@@ -5,11 +5,12 @@ use std::ptr::null_mut;
 
 use railweave_abi::NcclResult;
 use railweave_abi::net::v12;
+use railweave_fabric_verbs::sys;
 use railweave_host::memory::HostMemory;
 use railweave_host::net::{NetApi, Part, Registration};
 use railweave_verbs_stand_in::{Counts, StandIn};
 
-use crate::common::{Pair, each, library as plugin_library, noise, start, until, warnings};
+use crate::common::{Pair, alone, each, library as plugin_library, noise, start, until, warnings, warnings_with};
 use crate::machine::{EVEN, FUSED, ROCE, finish, machine, with};
 
 /// NCCL's number for GPU memory (NCCL_PTR_CUDA).
@@ -111,6 +112,39 @@ fn a_flush_reads_one_byte_through_each_rail_that_wrote() {
             assert!(warnings().is_empty());
         },
     );
+}
+
+#[test]
+fn a_flush_under_way_fails_with_its_adapter() {
+    alone(&with(&[]), || {
+        let stand_in = machine(ROCE);
+        let (_plugin, net) = start();
+        let [pair, other] = [0, 1].map(|device| Pair::open(&net, &net, device));
+        let (from, to) = (GpuMemory::new(pair.send.pointer(), 1000), GpuMemory::new(pair.recv.pointer(), 1000));
+        let recv = pair.irecv(&[to.part(1000)]);
+        let part = from.part(1000);
+        let send = until("a receive for this send", || {
+            // SAFETY: the memory stays until the request is done.
+            unsafe { pair.from.isend(&pair.send, part.data, 1000, 7, part.registration) }.unwrap()
+        });
+        pair.finish(&[send], &[recv]);
+        // The adapter takes work and never completes it, as one that is gone. The flush is all that NCCL waits for.
+        stand_in.cut("mlx5_0", 1).unwrap();
+        // SAFETY: as above.
+        let flush = unsafe { pair.to.iflush(&pair.recv, &[to.part(1000)]) }.unwrap().expect("a flush");
+        // SAFETY: the request is not over.
+        let test = || unsafe { pair.to.test(&flush, None) };
+        assert!(!test().unwrap());
+        stand_in.raise_only("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
+        until("the flush's failure", || test().err());
+        assert_eq!(warnings_with(&["test: ", "mlx5_0: the device failed"]).len(), 1, "{:?}", warnings());
+        other.exchange(1, 100_000);
+        stand_in.mend("mlx5_0", 1).unwrap();
+        from.release();
+        to.release();
+        [pair, other].into_iter().for_each(Pair::close);
+        finish(&stand_in, net);
+    });
 }
 
 #[test]
