@@ -4,8 +4,8 @@
 mod common;
 
 use common::{
-    Buffer, OUR_VERSIONS, Pair, Stranger, TWO_RAILS, accept, connect, descriptors, each, heap_bytes, listen, noise, start,
-    until, until_freed, warnings,
+    Buffer, OUR_VERSIONS, Pair, Stranger, TWO_RAILS, accept, connect, descriptors, each, heap_bytes, listen, noise,
+    start, until, until_freed, warnings,
 };
 use railweave_fabric::LinkLayer;
 use railweave_host::LoadedNet;
@@ -21,15 +21,16 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// How long an open connection is watched, in windows of which the best counts: a machine that others use, too, makes pauses of
-/// its own, but not in every window.
+/// How long an open connection is watched, in windows of which the few worst do not count: a machine that others use, too,
+/// makes pauses of its own, but not in every window.
 const WINDOWS: usize = 12;
+const LEFT_OUT: usize = 3;
 const WINDOW: Duration = Duration::from_millis(250);
 
-/// The longest pause of an open connection, and the longest time of an honest connect.
+/// The longest pause of an open connection, and the longest time of an honest connect, but for the slowest one.
 const MOST_PAUSE: Duration = Duration::from_millis(50);
 const MOST_CONNECT: Duration = Duration::from_secs(1);
-const CONNECTS: u64 = 5;
+const CONNECTS: usize = 5;
 
 /// What is kept of what was freed: by allocators, and as places in the tables of keys, lanes and set-ups.
 const SLACK_BYTES: usize = 512 << 10;
@@ -152,8 +153,8 @@ const CASES: &[Case] = &[
         keyed: false,
         files: None,
         flood: |target, _| repeat(target.greeted().socket, Message::Bye),
-        most_cpu: 0.9,
-        most_files: 20,
+        most_cpu: 0.75,
+        most_files: 64,
         most_bytes: 1 << 20,
     },
     Case {
@@ -161,8 +162,8 @@ const CASES: &[Case] = &[
         keyed: false,
         files: None,
         flood: |target, _| repeat(target.greeted().socket, Message::Ping),
-        most_cpu: 0.9,
-        most_files: 20,
+        most_cpu: 0.75,
+        most_files: 64,
         most_bytes: 1 << 20,
     },
     Case {
@@ -175,8 +176,8 @@ const CASES: &[Case] = &[
                 pour(&mut stranger.socket, &target.garbage);
             }
         },
-        most_cpu: 0.9,
-        most_files: 20,
+        most_cpu: 0.75,
+        most_files: 64,
         most_bytes: 1 << 20,
     },
     Case {
@@ -188,8 +189,8 @@ const CASES: &[Case] = &[
             let mut strangers: Vec<_> = (0..3).map(|_| target.with_hello(0, 0)).collect();
             while strangers.iter_mut().any(|stranger| pour(&mut stranger.socket, &bytes)) {}
         },
-        most_cpu: 0.9,
-        most_files: 20,
+        most_cpu: 0.75,
+        most_files: 64,
         most_bytes: 1 << 20,
     },
     Case {
@@ -197,7 +198,7 @@ const CASES: &[Case] = &[
         keyed: false,
         files: Some(1024),
         flood: |target, held| keep(held, target.dial().socket, 1500),
-        most_cpu: 0.9,
+        most_cpu: 0.75,
         most_files: 256 + 20,
         most_bytes: 1 << 20,
     },
@@ -206,7 +207,7 @@ const CASES: &[Case] = &[
         keyed: false,
         files: Some(1024),
         flood: prefaces,
-        most_cpu: 0.9,
+        most_cpu: 0.75,
         most_files: 256 + 20,
         most_bytes: 2 << 20,
     },
@@ -215,7 +216,7 @@ const CASES: &[Case] = &[
         keyed: true,
         files: Some(1024),
         flood: prefaces,
-        most_cpu: 0.9,
+        most_cpu: 0.75,
         most_files: 256 + 20,
         most_bytes: 2 << 20,
     },
@@ -224,7 +225,7 @@ const CASES: &[Case] = &[
         keyed: true,
         files: None,
         flood: |target, held| keep(held, target.with_hello(Hello::KEYED, MAX_HELLO_BYTES).socket, 1000),
-        most_cpu: 0.9,
+        most_cpu: 0.75,
         // It keeps 1,000, and others until the control thread has seen them close: the bound is 4,096.
         most_files: 4096 + 20,
         most_bytes: 8 << 20,
@@ -234,8 +235,8 @@ const CASES: &[Case] = &[
         keyed: false,
         files: None,
         flood: |target, held| keep(held, target.offers(20_000, None).socket, 8),
-        most_cpu: 0.9,
-        most_files: 40,
+        most_cpu: 0.75,
+        most_files: 64,
         most_bytes: 24 << 20,
     },
     Case {
@@ -246,8 +247,8 @@ const CASES: &[Case] = &[
             let rail = RailLanes::Open { key: 1, endpoints: vec![Default::default()] };
             keep(held, target.offers(20_000, Some(&rail)).socket, 8);
         },
-        most_cpu: 0.9,
-        most_files: 40,
+        most_cpu: 0.75,
+        most_files: 64,
         most_bytes: 96 << 20,
     },
     Case {
@@ -257,8 +258,8 @@ const CASES: &[Case] = &[
         flood: |target, _| {
             target.greeted().offer(1);
         },
-        most_cpu: 0.9,
-        most_files: 40,
+        most_cpu: 0.75,
+        most_files: 64,
         most_bytes: 1 << 20,
     },
     Case {
@@ -269,8 +270,8 @@ const CASES: &[Case] = &[
             let rail = RailLanes::Dropped("for a reason ".repeat(15));
             target.offers(500, Some(&rail));
         },
-        most_cpu: 0.9,
-        most_files: 40,
+        most_cpu: 0.75,
+        most_files: 64,
         most_bytes: 64 << 20,
     },
     Case {
@@ -283,7 +284,7 @@ const CASES: &[Case] = &[
             repeat(stranger.socket, Message::Ping);
         },
         most_cpu: 0.75,
-        most_files: 20,
+        most_files: 64,
         most_bytes: 2 << 20,
     },
 ];
@@ -402,7 +403,7 @@ impl<'n> Honest<'n> {
         begin.elapsed()
     }
 
-    /// The longest time of a message in the best of several windows.
+    /// The longest time of a message in several windows, but the worst.
     fn pause(&mut self, windows: usize, most: &mut Most) -> Duration {
         let longest = |_| {
             let (begin, mut longest) = (Instant::now(), Duration::ZERO);
@@ -414,7 +415,9 @@ impl<'n> Honest<'n> {
             }
             longest
         };
-        (0..windows).map(longest).min().expect("some windows")
+        let mut longest: Vec<Duration> = (0..windows).map(longest).collect();
+        longest.sort_unstable_by(|one, other| other.cmp(one));
+        longest[windows * LEFT_OUT / WINDOWS]
     }
 }
 
@@ -449,14 +452,14 @@ fn whatever_a_flood_sends_the_process_stays_small_and_nobody_else_waits() {
             let (_plugin, net) = start();
             let mut honest = Honest::new(&net);
             let (listening, handle) = listen(&net, 0);
-            let before = honest.pause(2, &mut Most::default());
+            let before = honest.pause(WINDOWS / 3, &mut Most::default());
             let said = warnings().len();
             let (files, heap) = (descriptors(), heap_bytes());
             let mut most = Most::default();
             let (begin, ran) = (Instant::now(), control_time());
             flood.begin(&handle);
             let pause = honest.pause(WINDOWS, &mut most);
-            let connects: Vec<Duration> = (0..CONNECTS)
+            let mut connects: Vec<Duration> = (0..CONNECTS as u64)
                 .map(|round| {
                     let (own, handle) = listen(&net, 0);
                     let one = Instant::now();
@@ -474,11 +477,12 @@ fn whatever_a_flood_sends_the_process_stays_small_and_nobody_else_waits() {
                 .collect();
             let cpu = (control_time() - ran).as_secs_f64() / begin.elapsed().as_secs_f64();
             drop(flood);
+            connects.sort_unstable();
             let cost = Cost {
                 cpu,
                 bytes: most.bytes.saturating_sub(heap),
                 files: most.files.saturating_sub(files),
-                connect: *connects.iter().max().expect("some connects"),
+                connect: connects[CONNECTS - 2],
                 pause,
                 lines: warnings().len() - said,
             };
@@ -487,7 +491,7 @@ fn whatever_a_flood_sends_the_process_stays_small_and_nobody_else_waits() {
             until_freed("its memory is freed", || heap_bytes() <= heap + SLACK_BYTES);
             honest.busy.exchange(2, 100_000);
             honest.owed();
-            assert!(cost.pause <= MOST_PAUSE.max(4 * before), "before the flood it was {before:?}");
+            assert!(cost.pause <= MOST_PAUSE, "before the flood it was {before:?}");
             assert!(cost.connect <= MOST_CONNECT * railweave_patience::factor(), "{connects:?}");
             assert!(cost.cpu <= case.most_cpu && cost.lines <= MOST_LINES);
             assert!(cost.bytes <= case.most_bytes && cost.files <= case.most_files);

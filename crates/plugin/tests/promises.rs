@@ -170,6 +170,40 @@ fn what_is_owed_at_the_last_finalize_is_sent() {
     );
 }
 
+/// How long a sender waits for the end of a message whose receiver has tested it and calls nothing more.
+fn owed(pair: &Pair<'_>, from: &common::Buffer, recv: &Request) -> Duration {
+    let send = pair.isend(from, 8, 7);
+    until("the receive", || pair.test_recv(recv).unwrap());
+    let begin = Instant::now();
+    until("the acknowledgement", || pair.test_send(&send).unwrap());
+    begin.elapsed()
+}
+
+#[test]
+fn what_is_owed_is_sent_within_a_millisecond() {
+    each(
+        &[&[ONE_RAIL] as Settings, &[TWO_RAILS]],
+        |rails| rails.to_vec(),
+        |_| {
+            let (_plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            let (from, to) = (pair.outgoing(&[1; 8]), pair.incoming(8));
+            let mut next = pair.irecv(&[to.part(7)]);
+            let mut times: Vec<Duration> = (0..200)
+                .map(|_| {
+                    let recv = std::mem::replace(&mut next, pair.irecv(&[to.part(7)]));
+                    owed(&pair, &from, &recv)
+                })
+                .collect();
+            // Not the longest: others want the processors too.
+            times.sort_unstable();
+            let usual = times[times.len() / 10];
+            assert!(usual <= Duration::from_millis(1), "{times:?}");
+            pair.close();
+        },
+    );
+}
+
 /// How often the control thread has gone to sleep.
 fn control_sleeps() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
@@ -186,19 +220,23 @@ fn the_control_thread_is_not_woken_for_each_message_and_sleeps_when_nothing_is_o
         let pair = Pair::open(&net, &net, 0);
         let (from, to) = (pair.outgoing(&[1; 8]), pair.incoming(8));
         assert_eq!(control_threads(), 1);
-        let (begin, before) = (Instant::now(), control_sleeps());
         let mut recvs: std::collections::VecDeque<Request> = (0..8).map(|_| pair.irecv(&[to.part(7)])).collect();
-        let messages = 20_000;
-        for _ in 0..messages {
-            // As NCCL: the oldest is waited for, and another one posted behind it.
-            let send = pair.isend(&from, 8, 7);
-            pair.finish(&[send], &[recvs.pop_front().unwrap()]);
-            recvs.push_back(pair.irecv(&[to.part(7)]));
-        }
-        let (sleeps, elapsed) = (control_sleeps() - before, begin.elapsed());
+        // In portions of which the fastest counts: on a machine that is slow for a while it looks between any two messages.
+        let (portions, messages) = (200, 100);
+        let counted = (0..portions).map(|_| {
+            let (begin, before) = (Instant::now(), control_sleeps());
+            for _ in 0..messages {
+                // As NCCL: the oldest is waited for, and another one posted behind it.
+                let send = pair.isend(&from, 8, 7);
+                pair.finish(&[send], &[recvs.pop_front().unwrap()]);
+                recvs.push_back(pair.irecv(&[to.part(7)]));
+            }
+            (begin.elapsed(), control_sleeps() - before)
+        });
+        let (elapsed, sleeps) = counted.min().expect("some portions");
         // It looks every 400 us, and its waits may end early when it is woken after quiet, which is 12 looks long.
         let looks = elapsed.as_micros() as u64 / 400;
-        assert!(sleeps <= 2 * looks + 100, "{sleeps} in {elapsed:?} for {messages} messages");
+        assert!(sleeps <= 2 * looks + 10, "{sleeps} in {elapsed:?} for {messages} messages");
         until("the control thread to sleep", || {
             let before = control_sleeps();
             thread::sleep(Duration::from_millis(50));
