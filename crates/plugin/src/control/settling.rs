@@ -103,7 +103,7 @@ impl Settling {
     }
 
     /// Looks at what is known, if it is time.
-    fn look(&mut self, now: Instant) {
+    pub(super) fn look(&mut self, now: Instant) {
         if self.next.is_some_and(|next| next > now) {
             return;
         }

@@ -285,6 +285,7 @@ impl Thread {
 
     fn accept_all(&mut self) {
         for _ in 0..MOST_ACCEPTED_AT_ONCE {
+            self.settling.look(Instant::now());
             if !self.has_place() {
                 // Others wait in the kernel meanwhile.
                 self.accept_again_ns = Some(self.now_ns() + PLACE_AGAIN_NS);
@@ -399,6 +400,8 @@ impl Thread {
     }
 
     pub(super) fn handle_ready(&mut self, token: usize) {
+        // What is owed does not wait for a crowd.
+        self.settling.look(Instant::now());
         self.touch(token);
         // Taken out while it is handled, so that it may change everything else.
         match self.entries.remove(&token) {
