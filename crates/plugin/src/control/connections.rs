@@ -319,14 +319,20 @@ impl Thread {
         self.now_ns().saturating_add((nanoseconds(self.handshake_timeout) / WAIT_PART).max(1))
     }
 
+    /// Until when a set-up that began at this time may last where an end says that it waits or works.
+    pub(super) fn last_wait_ns(&self, began_ns: u64) -> u64 {
+        began_ns.saturating_add(nanoseconds(self.handshake_timeout).saturating_mul(MOST_WAITS))
+    }
+
     /// The peer still works at a connection's set-up. It is no step, so that a peer that says nothing else makes room where
     /// others wait.
     pub(super) fn handle_wait(&mut self, route: Route) {
         let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
-        let longest_ns = nanoseconds(self.handshake_timeout).saturating_mul(MOST_WAITS);
+        let began_ns = self.setting(route).map_or(0, |setting| setting.began_ns);
+        let last_ns = self.last_wait_ns(began_ns);
         if let Some(setting) = self.setting(route)
             && setting.go_on_ns.is_none()
-            && now < setting.began_ns.saturating_add(longest_ns)
+            && now < last_ns
             && let Some(handshake) = &mut setting.handshake
             && handshake.may_block()
         {

@@ -34,11 +34,16 @@ const STALL_NS: u64 = 500_000_000;
 const SHORTEST_SILENCE_NS: u64 = 1_000_000_000;
 const LOOK_NS: u64 = 50_000_000;
 
+/// Offers whose peers are told at one look that they wait.
+const MOST_TOLD_AT_ONCE: usize = 256;
+
 /// An offer that waits for its turn.
 struct WaitingOffer {
     connection: u32,
     offer: Offer,
     deadline_ns: u64,
+    /// Until when the peer may be told that it waits.
+    wait_until_ns: u64,
 }
 
 /// What is being set up on one session, and what waits.
@@ -67,6 +72,8 @@ pub(super) struct Setups {
     waiting: usize,
     /// The sessions with such offers, each once, in turn.
     turns: VecDeque<usize>,
+    /// When to tell peers that their offers wait, where set-ups take long: in the order of the times.
+    telling: VecDeque<(u64, Route)>,
     /// Sessions with connects that wait and may go on.
     connecting: Vec<usize>,
     ended_ns: u64,
@@ -81,6 +88,7 @@ impl Setups {
             under_way: Agenda::default(),
             waiting: 0,
             turns: VecDeque::new(),
+            telling: VecDeque::new(),
             connecting: Vec::new(),
             ended_ns: 0,
             again_ns: None,
@@ -103,15 +111,15 @@ impl Thread {
 
     /// Takes a peer's offer: it is begun, waits, or is refused.
     pub(super) fn handle_offer(&mut self, token: usize, connection: u32, offer: Offer) {
-        let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
-        let is_known = super::lock(&self.listeners).contains_key(&offer.nonce);
+        let (now, deadline_ns, wait_until_ns) = (self.now_ns(), self.deadline_ns(), self.last_wait_ns(self.now_ns()));
+        let listener = super::lock(&self.listeners).get(&offer.nonce).cloned();
         let crowded = self.setups.waiting >= MOST_WAITING;
         let at_once = self.setups.has_room() && self.setups.turns.is_empty();
         let Some(session) = self.session(token) else {
             return;
         };
         let setups = &mut session.setups;
-        let refusal = if !is_known {
+        let refusal = if listener.is_none() {
             Some("there is no such listener: it was closed, or the handle is from another run")
         } else if setups.under_way + setups.offers.len() >= MOST_ON_A_SESSION {
             Some("1024 connections are being set up on this session, which is all that may be at once")
@@ -127,10 +135,14 @@ impl Thread {
             session.is_welcome(now);
             return self.begin_accepting(token, connection, &offer, deadline_ns);
         }
-        setups.offers.push_back(WaitingOffer { connection, offer, deadline_ns });
+        setups.offers.push_back(WaitingOffer { connection, offer, deadline_ns, wait_until_ns });
         let is_first = setups.offers.len() == 1;
         session.is_welcome(now);
         self.setups.waiting += 1;
+        if listener.is_some_and(|listener| listener.network.may_block()) {
+            let told_ns = self.next_wait_ns();
+            self.setups.telling.push_back((told_ns, Route { session: token, connection }));
+        }
         if is_first {
             self.setups.turns.push_back(token);
         }
@@ -169,7 +181,7 @@ impl Thread {
             let Some(session) = self.session(token) else {
                 continue;
             };
-            let Some(WaitingOffer { connection, offer, deadline_ns }) = session.setups.offers.pop_front() else {
+            let Some(WaitingOffer { connection, offer, deadline_ns, .. }) = session.setups.offers.pop_front() else {
                 continue;
             };
             let has_more = !session.setups.offers.is_empty();
@@ -184,8 +196,10 @@ impl Thread {
         }
         self.setups.again_ns = None;
         if self.setups.turns.is_empty() {
+            self.setups.telling = VecDeque::new();
             return;
         }
+        self.tell_who_waits(now);
         if self.setups.has_room() {
             self.setups.again_ns = Some(now);
             return;
@@ -194,6 +208,25 @@ impl Thread {
             self.make_room(now);
         }
         self.setups.again_ns = Some(now + LOOK_NS);
+    }
+
+    /// Tells peers that their offers wait, where set-ups take long, so that they wait on; each has its whole time anew then.
+    fn tell_who_waits(&mut self, now: u64) {
+        let (next_ns, deadline_ns) = (self.next_wait_ns(), self.deadline_ns());
+        for _ in 0..MOST_TOLD_AT_ONCE {
+            let Some((_, route)) = self.setups.telling.front().copied().filter(|(at, _)| *at <= now) else {
+                return;
+            };
+            self.setups.telling.pop_front();
+            let offers = self.session(route.session).map(|session| &mut session.setups.offers);
+            let offer = offers.and_then(|all| all.iter_mut().find(|offer| offer.connection == route.connection));
+            if let Some(offer) = offer.filter(|offer| now < offer.wait_until_ns && now < offer.deadline_ns) {
+                offer.deadline_ns = deadline_ns;
+                self.setups.telling.push_back((next_ns, route));
+                // A session that ends with this takes its offers along.
+                let _ = self.send(route, Message::Wait);
+            }
+        }
     }
 
     /// Gives up set-ups whose peers say nothing, as many as others wait.

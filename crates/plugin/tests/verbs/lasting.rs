@@ -185,6 +185,23 @@ fn a_hundred_behind_a_slow_one_come_up_though_they_wait_for_longer_than_a_handsh
 }
 
 #[test]
+fn offers_that_wait_for_their_turn_come_up_though_they_wait_for_longer_than_a_handshake_has() {
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "2")]), || {
+        // A quarter of the descriptors are as many set-ups as peers may have at once.
+        let few = libc::rlimit { rlim_cur: 96, rlim_max: 96 };
+        // SAFETY: the call reads what it is given.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) }, 0);
+        // Eight seconds for a hundred connections with two ends each.
+        let stand_in = machine(&format!("slow = modify_qp/RTR:*:40\n{ROCE}"));
+        let (_plugin, net) = start();
+        assert_eq!(Setups::begin(&net, 0, 100).finish(&net, 0), 100);
+        finish(&stand_in, net);
+        let said = warnings();
+        assert!(said.len() == 1 && said[0].contains("only 96 files may be open"), "{said:?}");
+    });
+}
+
+#[test]
 fn peers_that_cannot_be_reached_do_not_keep_others_from_coming_up() {
     alone(&with(&[PLAIN, ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "1"), ("NCCL_IB_MQP_RETRY_CNT", "1000")]), || {
         // The first round is quick. Then each of forty accepting ends takes the worker for a second, over and over.
