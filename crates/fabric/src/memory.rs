@@ -68,7 +68,7 @@ impl Memory {
     ///
     /// # Safety
     /// From now until every registration of it is dropped, the range must be memory that may be read and written by
-    /// anybody at any time: NCCL promises this from `regMr` to `deregMr` (nccl-contract, net.h), and no Rust reference
+    /// anybody at any time: NCCL promises this from `regMr` to `deregMr` (NCCL, net.h), and no Rust reference
     /// to it may live meanwhile.
     pub unsafe fn from_raw(address: u64, length: usize, kind: MemoryKind) -> Self {
         Self { address, length, kind, region: None }

@@ -20,7 +20,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"RWVCOMM1");
 /// A connection, as NCCL's `sendComm` and `recvComm`.
 pub(crate) struct Comm {
     magic: u64,
-    /// Only the progress thread that owns the connection looks inside (nccl-contract, section 2.1). None once closed.
+    /// Only the progress thread that owns the connection looks inside (ARCHITECTURE.md, "Threads"). None once closed.
     end: UnsafeCell<Option<Box<dyn End>>>,
     /// The calls that fit `end`.
     pub(crate) calls: Calls,

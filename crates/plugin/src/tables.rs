@@ -14,7 +14,7 @@ use crate::api::{self, NAME, failed, guard};
 use crate::data_path::{self, Buffers, negative_size};
 use crate::log;
 
-// Every function below is called by NCCL, whose promises (net.h; nccl-contract, sections 1 and 2) are the ones that the
+// Every function below is called by NCCL, whose promises (net.h of each version) are the ones that the
 // functions of `api` and `data_path` ask for: pointers are NULL or valid for the call, objects are this plugin's and not closed, and the
 // data path of one connection is used by one thread at a time.
 

@@ -234,7 +234,7 @@ impl CtsStream {
     }
 
     /// The buffer of the next slot, once it is there, if the slot has only one and that has this tag, as most have. It comes
-    /// from the peer and is checked; what is not like that is [`Self::take`]'s to look at. Nothing is taken yet.
+    /// from the peer and is checked; [`Self::take`] looks at all others. Nothing is taken yet.
     #[inline]
     pub(crate) fn single(&self, slot: u8, tag: u32) -> Option<Single<'_>> {
         let line = self.ring.line(place(self.next));

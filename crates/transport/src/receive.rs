@@ -164,8 +164,8 @@ impl<F: Fabric> RecvConnection<F> {
         self.irecv_rest(buffers, optional)
     }
 
-    /// Nearly all receives: one buffer, and room for everything, so one CTS entry in one write. None where anything is not
-    /// like that: then nothing has changed, and [`Self::irecv_rest`] takes the receive.
+    /// Nearly all receives: one buffer, and room for everything, so one CTS entry in one write. None for all
+    /// others: then nothing has changed, and [`Self::irecv_rest`] takes the receive.
     ///
     /// When the write cannot be posted although there is room, the connection is broken: the next call says so.
     #[inline(always)]

@@ -2,7 +2,7 @@
 //! millisecond (docs/wire.md).
 //!
 //! The first debt after quiet wakes the thread. From then on it looks every [`LOOK`] at the connections that were handed to it,
-//! sends what was owed already at the look before, and goes back to sleep when nothing was owed for a while. So who works on a
+//! sends what was owed already at the look before, and goes back to sleep when nothing was owed for a while. So whoever works on a
 //! connection all the time pays no system call for this, and an idle thread costs nothing.
 
 use std::io;
