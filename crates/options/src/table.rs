@@ -347,7 +347,8 @@ options! {
         default: DataDirect::Only, "1",
         help: "RDMA only: how an adapter is shown that reaches GPU memory past the processor (Data Direct of \
                ConnectX-8): with 1 as a device of its own, `mlx5_0_dma`, in place of `mlx5_0`; with 2 beside it (one \
-               fused device then takes `mlx5_0_dma` alone); with 0 as any other adapter.",
+               fused device then takes `mlx5_0_dma` alone); with 0 as any other adapter. It counts as 0 where NCCL is \
+               older than 2.24 (net API v6 to v8), which cannot be told to flush on every GPU.",
     }
     /// Which entry of its GID table each RoCE device uses.
     gid_index: GidIndices {

@@ -84,10 +84,10 @@ pub(crate) unsafe fn put<T>(call: &str, what: &str, place: *mut T, value: T) -> 
     Ok(())
 }
 
-/// `init`: makes a context.
-pub(crate) fn init(traffic_class: c_int) -> Result<*mut c_void, Error> {
+/// `init`: makes a context, for a version of NCCL's API that can force flushes or not.
+pub(crate) fn init(traffic_class: c_int, forces_flushes: bool) -> Result<*mut c_void, Error> {
     let traffic_class = u8::try_from(traffic_class).ok();
-    let context = process::acquire(traffic_class)?;
+    let context = process::acquire(traffic_class, forces_flushes)?;
     Ok(Box::into_raw(Box::new(context)).cast())
 }
 
@@ -95,9 +95,9 @@ pub(crate) fn init(traffic_class: c_int) -> Result<*mut c_void, Error> {
 static IMPLICIT: PerProcess<OnceLock<usize>> = PerProcess::new();
 
 /// `init` of v6 to v10: there is no `finalize`, so the context stays.
-pub(crate) fn init_implicit() -> Result<(), Error> {
+pub(crate) fn init_implicit(forces_flushes: bool) -> Result<(), Error> {
     if IMPLICIT.get().get().is_none() {
-        let context = init(-1)?;
+        let context = init(-1, forces_flushes)?;
         if IMPLICIT.get().set(context.expose_provenance()).is_err() {
             // SAFETY: made above, and another thread's context is the one that stays.
             unsafe { finalize(context) }?;
@@ -177,15 +177,18 @@ fn device_index(call: &str, device: c_int, count: usize) -> Result<usize, Error>
     index.ok_or_else(|| Error::protocol(format!("{call} was called for device {device}, there are {count}, from 0")))
 }
 
-/// `getProperties`.
-pub(crate) fn properties(device: c_int) -> Result<Properties, Error> {
+/// `getProperties`, for a version of NCCL's API that can force flushes or not.
+pub(crate) fn properties(device: c_int, forces_flushes: bool) -> Result<Properties, Error> {
     let process = process::current()?;
     let devices = process.network.devices();
     let index = device_index("getProperties", device, devices.len())?;
     let found = &devices[index];
     let pci_path = found.pci_path.as_ref().and_then(|path| path.to_str()).map_or(std::ptr::null(), keep);
-    let cuda = if found.pointers.cuda { PTR_CUDA } else { 0 };
-    let dma_buf = if found.pointers.dma_buf { PTR_DMABUF } else { 0 };
+    // An older NCCL beside a newer one, which was shown the engines, sends host memory through them: what it received in
+    // GPU memory it would not flush.
+    let takes_gpu_memory = forces_flushes || !found.pointers.data_direct;
+    let cuda = if found.pointers.cuda && takes_gpu_memory { PTR_CUDA } else { 0 };
+    let dma_buf = if found.pointers.dma_buf && takes_gpu_memory { PTR_DMABUF } else { 0 };
     Ok(Properties {
         name: keep(&found.name),
         pci_path,

@@ -129,7 +129,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Process {
-    fn start() -> Result<Self, Error> {
+    fn start(forces_flushes: bool) -> Result<Self, Error> {
         let (options, warnings) = Options::from_env().map_err(|errors| {
             // A line for each variable, even one that two settings read; the last is logged as the answer of `init`.
             let mut named = HashSet::new();
@@ -142,7 +142,7 @@ impl Process {
             let say = if warning.needs_attention() { log::warn } else { log::info };
             say(&warning.to_string());
         }
-        let found = fabrics::find(&options)?;
+        let found = fabrics::find(&options, forces_flushes)?;
         let key = options.key_file.value.as_deref().map(Key::read).transpose()?;
         if let Some(path) = &options.key_file.value {
             log::info(&format!("sessions ask for the key in {}", path.display()));
@@ -236,15 +236,15 @@ impl Process {
     }
 }
 
-/// Takes part in the process's state, which the first user makes.
+/// Takes part in the process's state, which the first user makes: with what that user's version of NCCL's API can use.
 ///
 /// # Errors
 /// When a setting is wrong or there is no usable port.
-pub(crate) fn acquire(traffic_class: Option<u8>) -> Result<Context, Error> {
+pub(crate) fn acquire(traffic_class: Option<u8>, forces_flushes: bool) -> Result<Context, Error> {
     let mut users = lock(USERS.get());
     let process = match &users.process {
         Some(process) => Arc::clone(process),
-        None => Arc::new(Process::start()?),
+        None => Arc::new(Process::start(forces_flushes)?),
     };
     users.process = Some(Arc::clone(&process));
     users.count += 1;

@@ -20,12 +20,17 @@ use crate::log;
 
 unsafe extern "C" fn init_v6(logger: Option<NcclLogger>) -> NcclResult {
     log::set_logger(logger);
-    guard("init", api::init_implicit)
+    guard("init", || api::init_implicit(v6::NetProperties::FORCES_FLUSHES))
+}
+
+unsafe extern "C" fn init_v9(logger: Option<NcclLogger>) -> NcclResult {
+    log::set_logger(logger);
+    guard("init", || api::init_implicit(v9::NetProperties::FORCES_FLUSHES))
 }
 
 unsafe extern "C" fn init_v10(logger: Option<NcclLogger>, _profiler: Option<ProfilerCallback>) -> NcclResult {
     log::set_logger(logger);
-    guard("init", api::init_implicit)
+    guard("init", || api::init_implicit(v10::NetProperties::FORCES_FLUSHES))
 }
 
 unsafe extern "C" fn init_v11(
@@ -42,7 +47,7 @@ unsafe extern "C" fn init_v11(
         if context.is_null() {
             return Err(railweave_transport::Error::protocol("init was called with NULL for the context"));
         }
-        let made = api::init(class)?;
+        let made = api::init(class, v11::NetProperties::FORCES_FLUSHES)?;
         // SAFETY: not NULL, and NCCL's promise.
         unsafe { context.write(made) };
         Ok(())
@@ -61,6 +66,9 @@ unsafe extern "C" fn devices(count: *mut c_int) -> NcclResult {
 
 /// What one version's properties look like.
 trait Fill: Sized {
+    /// Whether they can ask for flushes on GPUs on which NCCL leaves them out.
+    const FORCES_FLUSHES: bool;
+
     fn from_properties(from: &api::Properties) -> Self;
 }
 
@@ -69,7 +77,7 @@ unsafe extern "C" fn get_properties<P: Fill>(device: c_int, properties: *mut P) 
         if properties.is_null() {
             return Err(railweave_transport::Error::protocol("getProperties was called with NULL for the properties"));
         }
-        let found = api::properties(device)?;
+        let found = api::properties(device, P::FORCES_FLUSHES)?;
         // SAFETY: not NULL, and NCCL's promise.
         unsafe { properties.write(P::from_properties(&found)) };
         Ok(())
@@ -78,8 +86,10 @@ unsafe extern "C" fn get_properties<P: Fill>(device: c_int, properties: *mut P) 
 
 /// One function for each field set, since each version's structure has the fields of the one before and more.
 macro_rules! fill {
-    ($version:ident { $($more:ident: $value:expr),* $(,)? }) => {
+    ($version:ident, $forces_flushes:literal { $($more:ident: $value:expr),* $(,)? }) => {
         impl Fill for $version::NetProperties {
+            const FORCES_FLUSHES: bool = $forces_flushes;
+
             fn from_properties(from: &api::Properties) -> Self {
                 Self {
                     name: from.name,
@@ -134,10 +144,10 @@ fn flush_of(from: &api::Properties) -> c_int {
     c_int::from(from.force_flush)
 }
 
-fill!(v6 {});
-fill!(v7 { net_device_type: host_device, net_device_version: no_offload });
-fill!(v8 { net_device_type: host_device, net_device_version: no_offload, reg_is_global: yes });
-fill!(v9 {
+fill!(v6, false {});
+fill!(v7, false { net_device_type: host_device, net_device_version: no_offload });
+fill!(v8, false { net_device_type: host_device, net_device_version: no_offload, reg_is_global: yes });
+fill!(v9, true {
     net_device_type: host_device,
     net_device_version: no_offload,
     reg_is_global: yes,
@@ -146,7 +156,7 @@ fill!(v9 {
     max_p2p_bytes: max_bytes,
     max_coll_bytes: max_bytes,
 });
-fill!(v10 {
+fill!(v10, true {
     net_device_type: host_device,
     net_device_version: no_offload,
     reg_is_global: yes,
@@ -155,7 +165,7 @@ fill!(v10 {
     max_p2p_bytes: max_bytes,
     max_coll_bytes: max_bytes,
 });
-fill!(v11 {
+fill!(v11, true {
     net_device_type: host_device,
     net_device_version: no_offload,
     reg_is_global: yes,
@@ -165,7 +175,7 @@ fill!(v11 {
     max_coll_bytes: max_bytes,
     max_multi_request_size: yes,
 });
-fill!(v12 {
+fill!(v12, true {
     net_device_type: host_device,
     net_device_version: no_offload,
     reg_is_global: yes,
@@ -461,7 +471,7 @@ table!(ncclNetPlugin_v8: v8 {
     get_device_mr: None, irecv_consumed: None,
 });
 table!(ncclNetPlugin_v9: v9 {
-    init: Some(init_v6), listen: Some(listen_v6), connect: Some(connect_v7), accept: Some(accept_v7),
+    init: Some(init_v9), listen: Some(listen_v6), connect: Some(connect_v7), accept: Some(accept_v7),
     reg_mr: Some(reg_mr_v8), isend: Some(isend_v9), irecv: Some(irecv_v9),
     get_device_mr: None, irecv_consumed: None, make_v_device: None,
 });

@@ -65,12 +65,12 @@ pub struct TopologyReport {
 }
 
 impl TopologyReport {
-    /// Looks at this machine with these options, exactly as `init` does.
+    /// Looks at this machine with these options, exactly as `init` does for net API v9 and later.
     ///
     /// # Errors
     /// Why `init` would fail.
     pub fn new(options: &Options) -> Result<Self, String> {
-        let found = fabrics::find(options).map_err(|error| error.message.clone())?;
+        let found = fabrics::find(options, true).map_err(|error| error.message.clone())?;
         let (network, all) = (&found.network, found.network.ports());
         let devices = network.devices().iter().map(|device| {
             let weight = |(place, index): (usize, &usize)| match options.weights.value {

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 use common::{Pair, each, info_lines, listen, load, noise, start, until_freed, warnings, warnings_with};
 use railweave_abi::NcclResult;
+use railweave_abi::net::{PTR_DMABUF, PTR_HOST};
 use railweave_host::NetError;
 use railweave_host::net::{NetApi, Properties};
 use railweave_verbs_stand_in::{Open, QpReport, StandIn, build};
@@ -410,6 +411,63 @@ fn an_adapter_with_data_direct_is_shown_as_the_setting_says_and_wants_flushes() 
                 let is_engines = path.is_some_and(|path| path.starts_with("/sys/devices/pci000"));
                 assert_eq!(is_engines, has_engine, "{path:?}");
                 exchange(&net, number as i32, 3, 10_000);
+            }
+        },
+    );
+}
+
+#[test]
+fn an_nccl_that_cannot_be_told_to_flush_is_shown_no_engine() {
+    let plain: &[&str] = &["mlx5_0", "mlx5_1"];
+    let engines: &[&str] = &["mlx5_0_dma", "mlx5_1_dma"];
+    // The version of the API, the settings, the devices, and whether it is said why they are not as the settings ask.
+    let cases: [(u32, Settings, &[&str], bool); 10] = [
+        (6, &[], plain, false),
+        (7, &[], plain, false),
+        (8, &[], plain, false),
+        (8, &[("NCCL_IB_DATA_DIRECT", "1")], plain, true),
+        (8, &[("RAILWEAVE_DATA_DIRECT", "2")], plain, true),
+        (8, &[("RAILWEAVE_DATA_DIRECT", "0")], plain, false),
+        (9, &[], engines, false),
+        (10, &[], engines, false),
+        (11, &[], engines, false),
+        (12, &[], engines, false),
+    ];
+    each(
+        &cases,
+        |(_, settings, ..)| with(&[("RAILWEAVE_MLX5_LIB", library()), LOOPBACK], settings),
+        |(version, _, expected, is_said)| {
+            machine(DATA_DIRECT);
+            let net = load(Some(*version)).init(1, None).expect("init succeeds");
+            let mut names = names(&net);
+            // Their order is that of their PCI functions.
+            names.sort_unstable();
+            assert_eq!(names, *expected);
+            for device in devices(&net) {
+                assert_eq!(device.force_flush, device.name.contains("_dma"), "{}", device.name);
+                assert_eq!(device.ptr_support, PTR_HOST | PTR_DMABUF, "{}", device.name);
+            }
+            let said = info_lines().into_iter().filter(|line| line.contains("Data Direct (from ")).count();
+            assert_eq!(said, usize::from(*is_said));
+        },
+    );
+}
+
+#[test]
+fn an_older_nccl_beside_a_newer_one_takes_no_gpu_memory_to_an_engine() {
+    each(
+        &[[12, 8], [8, 12]],
+        |_| with(&[("RAILWEAVE_MLX5_LIB", library())], &[]),
+        |versions| {
+            machine(DATA_DIRECT);
+            let nets = versions.map(|version| load(Some(version)).init(1, None).expect("init succeeds"));
+            let has_engine = versions[0] == 12;
+            for (version, net) in versions.iter().zip(&nets) {
+                for device in devices(net) {
+                    assert_eq!(device.name.contains("_dma"), has_engine, "what the first was shown");
+                    let gpu_memory = if has_engine && *version == 8 { 0 } else { PTR_DMABUF };
+                    assert_eq!(device.ptr_support, PTR_HOST | gpu_memory, "v{version}: {}", device.name);
+                }
             }
         },
     );

@@ -39,22 +39,23 @@ pub(crate) struct Found {
     pub(crate) events: Vec<Arc<dyn EventSource>>,
 }
 
-/// Finds the fabric that the options ask for, its ports and its devices.
+/// Finds the fabric that the options ask for, its ports and its devices. `forces_flushes` says whether NCCL's API can
+/// force flushes, without which no port is shown that needs them on every GPU.
 ///
 /// # Errors
 /// When there is no usable port.
-pub(crate) fn find(options: &Options) -> Result<Found, Error> {
+pub(crate) fn find(options: &Options, forces_flushes: bool) -> Result<Found, Error> {
     let interfaces = Interface::list()
         .map_err(|error| Error::local(format!("the network interfaces cannot be listed (getifaddrs): {error}")))?;
     match options.fabric.value {
         FabricOption::Tcp => tcp::find(options, &interfaces),
-        FabricOption::Verbs => verbs::find(options, &interfaces).map_err(|refusal| match refusal {
+        FabricOption::Verbs => verbs::find(options, &interfaces, forces_flushes).map_err(|refusal| match refusal {
             Refusal::Wrong(error) => error,
             Refusal::NoPort(reason) => {
                 Error::configuration(format!("RAILWEAVE_FABRIC=verbs: {reason}; or set RAILWEAVE_FABRIC=tcp or auto"))
             }
         }),
-        FabricOption::Auto => match verbs::find(options, &interfaces) {
+        FabricOption::Auto => match verbs::find(options, &interfaces, forces_flushes) {
             Ok(found) => Ok(found),
             Err(Refusal::Wrong(error)) => Err(error),
             Err(Refusal::NoPort(reason)) => {

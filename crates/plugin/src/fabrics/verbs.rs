@@ -28,14 +28,14 @@ use crate::topology_report::ReportedGid;
 const BIT: u8 = 2;
 
 /// Finds the RDMA ports of this host that become rails.
-pub(super) fn find(options: &Options, interfaces: &[Interface]) -> Result<Found, Refusal> {
+pub(super) fn find(options: &Options, interfaces: &[Interface], forces_flushes: bool) -> Result<Found, Refusal> {
     let mode = match options.mode.value {
         ModeOption::Fused => Mode::Fused,
         // The two variables of the seeds name the rails of one device.
         ModeOption::Auto if matches!(options.rdma_rails.source, Source::Variables(..)) => Mode::Fused,
         ModeOption::Auto | ModeOption::Ports => Mode::Ports,
     };
-    let VerbsDiscovery { mut ports, left_out } = seen(options, interfaces, data_direct(options, mode))?;
+    let VerbsDiscovery { mut ports, left_out } = seen(options, interfaces, data_direct(options, mode, forces_flushes))?;
     if let Some(list) = &options.rdma_rails.value {
         ports.iter_mut().for_each(|port| pick_gids(port, list.clone()));
     }
@@ -126,9 +126,21 @@ fn events(ports: &[VerbsPort], chosen: &[ChosenPort]) -> Vec<Arc<dyn EventSource
     devices.into_iter().filter_map(source).collect()
 }
 
-/// How ports with a Data Direct engine are shown: one device has each port once.
-fn data_direct(options: &Options, mode: Mode) -> DataDirect {
-    match options.data_direct.value {
+/// How ports with a Data Direct engine are shown: one device has each port once, and an NCCL that cannot be told to
+/// flush on every GPU is shown none.
+fn data_direct(options: &Options, mode: Mode, forces_flushes: bool) -> DataDirect {
+    let wanted = &options.data_direct;
+    match wanted.value {
+        DataDirectOption::Only | DataDirectOption::Both if !forces_flushes => {
+            if wanted.source != Source::Default {
+                log::info(&format!(
+                    "Data Direct (from {}) is not used, because net API v6 to v8 of this NCCL cannot be told to flush on \
+                     every GPU; take NCCL 2.24 or later, or set RAILWEAVE_DATA_DIRECT=0",
+                    wanted.source
+                ));
+            }
+            DataDirect::Off
+        }
         DataDirectOption::Off => DataDirect::Off,
         DataDirectOption::Both if mode == Mode::Ports => DataDirect::Both,
         DataDirectOption::Only | DataDirectOption::Both => DataDirect::Only,
