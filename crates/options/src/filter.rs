@@ -6,6 +6,7 @@
 use crate::error::printable;
 use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 
 /// The most items that one filter has.
 pub(crate) const MAX_ITEMS: usize = 64;
@@ -30,10 +31,10 @@ pub enum FilterItem {
         name: String,
         /// The adapter's port number; `None` matches any.
         port: Option<u32>,
-        /// The rail id that the port belongs to; `None` leaves it undefined.
-        rail: Option<u32>,
-        /// The plane id that the port belongs to; `None` leaves it undefined.
-        plane: Option<u32>,
+        /// The rail id that the port belongs to, never negative; `None` leaves it undefined.
+        rail: Option<i16>,
+        /// The plane id that the port belongs to, never negative; `None` leaves it undefined.
+        plane: Option<i16>,
     },
     /// `address/length`: every port with an address in that range.
     Addresses(AddressRange),
@@ -53,10 +54,10 @@ pub struct AddressRange {
 pub struct Match {
     /// The index of the first item that matches: the user's order. `None` when the list names what is left out.
     pub item: Option<usize>,
-    /// The rail id that the item gives.
-    pub rail: Option<u32>,
-    /// The plane id that the item gives.
-    pub plane: Option<u32>,
+    /// The rail id that the item gives, never negative.
+    pub rail: Option<i16>,
+    /// The plane id that the item gives, never negative.
+    pub plane: Option<i16>,
 }
 
 impl RailFilter {
@@ -111,7 +112,18 @@ pub(crate) fn leading(text: &str, mark: char) -> (bool, &str) {
 }
 
 impl FilterItem {
-    pub(crate) fn parse(item: &str) -> Result<FilterItem, String> {
+    /// Reads an item. The error is the end of a sentence that begins with the list.
+    fn parse(item: &str) -> Result<FilterItem, String> {
+        match FilterItem::parse_whatever_its_ids(item)? {
+            (item, None) => Ok(item),
+            (_, Some(reason)) => Err(reason),
+        }
+    }
+
+    /// Reads an item without those of its ids that NCCL has no number for (int16_t in `misc/utils.cc` of NCCL 2.30),
+    /// and says what is wrong with the first of them: a port is worth having without them. What is said, and the error,
+    /// is the end of a sentence that begins with the list.
+    pub(crate) fn parse_whatever_its_ids(item: &str) -> Result<(FilterItem, Option<String>), String> {
         let shown = printable(item);
         if item.starts_with(['^', '=']) {
             return Err(format!("has \"{shown}\" inside, but ^ and = may only lead the whole list, in this order"));
@@ -121,31 +133,37 @@ impl FilterItem {
         }
         if let Some((address, length)) = item.split_once('/') {
             return AddressRange::parse(address, length)
-                .map(FilterItem::Addresses)
+                .map(|range| (FilterItem::Addresses(range), None))
                 .map_err(|reason| format!("has the address range \"{shown}\", in which {reason}"));
         }
         if let Ok(address) = item.parse::<IpAddr>() {
             let range = AddressRange::parse(item, &AddressRange::longest(address).to_string());
-            return range.map(FilterItem::Addresses);
+            return range.map(|range| (FilterItem::Addresses(range), None));
         }
         let mut fields = item.split(':');
         let name = fields.next().unwrap_or_default().trim();
         if name.is_empty() {
             return Err(format!("has the item \"{shown}\", which has no name"));
         }
-        let mut field = |what: &str| -> Result<Option<u32>, String> {
-            match fields.next().map(str::trim) {
-                None | Some("" | "-1") => Ok(None),
-                Some(digits) => digits_only(digits).and_then(|digits| digits.parse().ok()).map(Some).ok_or_else(|| {
-                    format!("has the item \"{shown}\", in which the {what} \"{}\" is not a number", printable(digits))
-                }),
-            }
+        let odd = |what: &str, field: &str, range: &str| {
+            format!("has the item \"{shown}\", in which the {what} \"{}\" is not a number{range}", printable(field))
         };
-        let (port, rail, plane) = (field("port")?, field("rail")?, field("plane")?);
+        let mut given = || fields.next().map(str::trim).filter(|field| !matches!(*field, "" | "-1"));
+        let port = given().map(|port| whole(port).ok_or_else(|| odd("port", port, ""))).transpose()?;
+        let mut reason = None;
+        let mut id = |what: &str| {
+            let given = given()?;
+            let id = whole(given);
+            if id.is_none() && reason.is_none() {
+                reason = Some(odd(what, given, " from 0 to 32767"));
+            }
+            id
+        };
+        let (rail, plane) = (id("rail"), id("plane"));
         if fields.next().is_some() {
             return Err(format!("has the item \"{shown}\", which has more than four fields"));
         }
-        Ok(FilterItem::Name { name: name.into(), port, rail, plane })
+        Ok((FilterItem::Name { name: name.into(), port, rail, plane }, reason))
     }
 
     fn matches(&self, name: &str, address: Option<IpAddr>, port: Option<u32>, exact: bool) -> bool {
@@ -193,8 +211,7 @@ impl AddressRange {
         let address: IpAddr =
             address.trim().parse().map_err(|_| format!("\"{}\" is not an IP address", printable(address)))?;
         let longest = AddressRange::longest(address);
-        let prefix_length: u8 = digits_only(length.trim())
-            .and_then(|digits| digits.parse().ok())
+        let prefix_length: u8 = whole(length.trim())
             .filter(|length| *length <= longest)
             .ok_or_else(|| format!("\"{}\" is not a prefix length from 0 to {longest}", printable(length)))?;
         // So that `contains` may compare in one family: an IPv4 range written inside IPv6 becomes a plain one.
@@ -234,11 +251,11 @@ impl fmt::Display for FilterItem {
         match self {
             FilterItem::Addresses(range) => range.fmt(f),
             FilterItem::Name { name, port, rail, plane } => {
-                let fields = [port, rail, plane];
-                let given = fields.iter().rposition(|field| field.is_some()).map_or(0, |last| last + 1);
+                let fields = [port.map(i64::from), rail.map(i64::from), plane.map(i64::from)];
+                let given = fields.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
                 let written = |count: usize, absent: &str| {
                     let field =
-                        |field: &&Option<u32>| field.map_or_else(|| absent.to_owned(), |number| number.to_string());
+                        |field: &Option<i64>| field.map_or_else(|| absent.to_owned(), |number| number.to_string());
                     fields[..count].iter().fold(name.clone(), |text, number| text + ":" + &field(number))
                 };
                 match written(given, "") {
@@ -251,9 +268,9 @@ impl fmt::Display for FilterItem {
     }
 }
 
-/// The text when it is nothing but digits: a sign is no part of an index or a length.
-fn digits_only(text: &str) -> Option<&str> {
-    Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))
+/// The number where the text is nothing but digits: a sign is no part of an index or a length.
+fn whole<T: FromStr>(text: &str) -> Option<T> {
+    Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
 }
 
 #[cfg(test)]
@@ -295,6 +312,7 @@ mod tests {
         assert_eq!(list.matches("mlx5_1", None, Some(9)), Some(Match { item: Some(1), rail: Some(4), plane: None }));
         assert_eq!(list.matches("mlx5_2", None, Some(9)), Some(Match { item: Some(2), rail: None, plane: Some(7) }));
         assert_eq!(list.to_string(), "mlx5_0:1:3:2,mlx5_1::4,mlx5_2:::7");
+        assert_eq!(filter("a:1:32767:0").matches("a", None, None).unwrap().rail, Some(32767));
     }
 
     #[test]
@@ -331,7 +349,9 @@ mod tests {
             ("10.0.0/8", "not an IP address"),
             ("::ffff:10.0.0.0/8", "wider than IPv4"),
             ("eth0:one", "the port \"one\" is not a number"),
-            ("a:1:-2", "the rail \"-2\" is not a number"),
+            ("a:1:-2", "the rail \"-2\" is not a number from 0 to 32767"),
+            ("a:1:32768", "the rail \"32768\" is not a number from 0 to 32767"),
+            ("a:1:0:99999", "the plane \"99999\" is not a number from 0 to 32767"),
             (":1", "has no name"),
             ("a:1:2:3:4", "more than four fields"),
         ];

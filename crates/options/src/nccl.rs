@@ -228,15 +228,19 @@ pub(crate) fn library(text: &str) -> Reading<String> {
     Reading::of(crate::rdma::library(text))
 }
 
-/// A list of names, without the items that cannot be names here; nothing left is no list.
+/// A list of names, without the items that cannot be names here, and without ids that cannot be ids; nothing left is no
+/// list.
 pub(crate) fn filter(text: &str) -> Reading<Option<RailFilter>> {
     let (exclude, list) = leading(text.trim(), '^');
     let (exact, list) = leading(list, '=');
     let (mut items, mut odd) = (Vec::new(), Vec::new());
     for item in list.split(',').map(str::trim).filter(|item| !item.is_empty()) {
-        match FilterItem::parse(item) {
+        match FilterItem::parse_whatever_its_ids(item) {
             _ if items.len() == MAX_ITEMS => odd.push(format!("has more than {MAX_ITEMS} items")),
-            Ok(item) => items.push(item),
+            Ok((item, reason)) => {
+                items.push(item);
+                odd.extend(reason);
+            }
             Err(reason) => odd.push(reason),
         }
     }

@@ -139,6 +139,17 @@ const CASES: &[Case] = &[
     ),
     ("NCCL_IB_HCA", "RAILWEAVE_RDMA_RAILS", "mlx5_0,,mlx5_1,", "both", "mlx5_0,mlx5_1", None),
     ("NCCL_IB_HCA", "RAILWEAVE_RDMA_RAILS", "mlx5_0:1,mlx5_1:a", "mlx5_1's port 0", "mlx5_0:1", Some("is left out")),
+    (
+        "NCCL_IB_HCA",
+        "RAILWEAVE_RDMA_RAILS",
+        "mlx5_0:1:40000",
+        "rail -25536: 16 bits of it",
+        "mlx5_0:1",
+        Some("rail \"40000\" is not a number from 0 to 32767; what is wrong is left out"),
+    ),
+    ("NCCL_IB_HCA", "RAILWEAVE_RDMA_RAILS", "mlx5_0:1:-2:3", "rail -2", "mlx5_0:1::3", Some("rail \"-2\" is not")),
+    ("NCCL_IB_HCA", "RAILWEAVE_RDMA_RAILS", "mlx5_0::1:up", "plane 0", "mlx5_0::1", Some("plane \"up\" is not")),
+    ("NCCL_IB_HCA", "RAILWEAVE_RDMA_RAILS", "mlx5_0:1:32767:0", "that", "mlx5_0:1:32767:0", None),
     ("NCCL_IB_HCA", "RAILWEAVE_RDMA_RAILS", "^=mlx5_0:-1", "all others", "^=mlx5_0", None),
     ("NCCL_IB_HCA", "RAILWEAVE_RDMA_RAILS", "=^mlx5_0,mlx5_1", "mlx5_1", "=mlx5_1", Some("may only lead")),
     (

@@ -112,6 +112,37 @@ fn rdma_is_used_where_the_list_for_it_lets_a_port_in() {
 }
 
 #[test]
+fn a_rail_id_that_is_none_is_left_away_from_nccls_list_and_refused_in_ours() {
+    const LIST: &str = "mlx5_0:1:40000:2,mlx5_1:1:3:-2";
+    // The rail and plane ids of the devices; None where init fails.
+    type Ids = Option<[(i16, i16); 2]>;
+    let cases: [(Settings, Ids); 2] = [
+        (&[("NCCL_IB_HCA", LIST)], Some([(-1, 2), (3, -1)])),
+        (&[("RAILWEAVE_RDMA_RAILS", LIST), ("NCCL_IB_HCA", "mlx5_1")], None),
+    ];
+    each(
+        &cases,
+        |(settings, _)| with(settings, &[]),
+        |(_, expected)| {
+            machine(MACHINE);
+            let init = load(None).init(1, None);
+            match (init, expected) {
+                (Ok(net), Some(expected)) => {
+                    let ids: Vec<_> = devices(&net).iter().map(|device| (device.rail_id, device.plane_id)).collect();
+                    assert_eq!(ids, *expected);
+                    assert_eq!(warnings_with(&["NCCL_IB_HCA: ", "rail \"40000\"", "0 to 32767", "1 more"]).len(), 1);
+                }
+                (Err(NetError::Call { code: NcclResult::INVALID_USAGE, .. }), None) => {
+                    assert_eq!(warnings_with(&["RAILWEAVE_RDMA_RAILS: ", "rail \"40000\"", "0 to 32767"]).len(), 1);
+                }
+                (init, _) => panic!("{:?}", init.err()),
+            }
+            assert_eq!(warnings().len(), 1, "{:?}", warnings());
+        },
+    );
+}
+
+#[test]
 fn auto_says_once_why_rdma_is_not_used() {
     let cases: [(Settings, &str, &str); 5] = [
         (&[("RAILWEAVE_IBVERBS_LIB", NONE)], MACHINE, NONE),

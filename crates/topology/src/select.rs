@@ -16,10 +16,10 @@ const MOST_LISTED: usize = 16;
 pub struct Selected {
     /// Index of the list's item that names the port, where the list's order counts.
     pub order: Option<usize>,
-    /// The rail id that the item gives, 0 to 32767.
-    pub rail: Option<u32>,
-    /// The plane id that the item gives, 0 to 32767.
-    pub plane: Option<u32>,
+    /// The rail id that the item gives, never negative.
+    pub rail: Option<i16>,
+    /// The plane id that the item gives, never negative.
+    pub plane: Option<i16>,
 }
 
 /// How ports are ordered where the user's list does not say.
@@ -55,71 +55,53 @@ pub struct Selection {
     pub left_out: Vec<LeftOut>,
 }
 
-/// Why there is no selection. All of it is the configuration's or the machine's doing.
+/// No port is left, by the configuration's doing or the machine's.
 #[derive(Clone, Debug, PartialEq)]
-pub enum SelectError {
-    /// No port is left.
-    NoUsablePort {
-        /// Everything that was seen.
-        left_out: Vec<LeftOut>,
-        /// The names of the ports among them that are usable, but for the list.
-        not_listed: Vec<String>,
-    },
-    /// A rail id or plane id is beyond what NCCL takes.
-    Identifier {
-        /// The port's name.
-        port: String,
-        /// "rail id" or "plane id".
-        what: &'static str,
-        /// What the list says.
-        value: u32,
-    },
+pub struct NoUsablePort {
+    /// Everything that was seen.
+    pub left_out: Vec<LeftOut>,
+    /// The names of the ports among them that are usable, but for the list.
+    pub not_listed: Vec<String>,
 }
 
-impl fmt::Display for SelectError {
+impl fmt::Display for NoUsablePort {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoUsablePort { left_out, .. } if left_out.is_empty() => out.write_str(
+        let Self { left_out, not_listed } = self;
+        if left_out.is_empty() {
+            return out.write_str(
                 "No usable port: this machine shows none at all; bring an interface up and give it an address \
                  (`ip address` lists them), or name an address of this host in RAILWEAVE_RAILS",
-            ),
-            Self::NoUsablePort { left_out, not_listed } => {
-                out.write_str("No usable port: ")?;
-                for seen in left_out.iter().take(MOST_LISTED) {
-                    write!(out, "{} left out: {}; ", seen.name, seen.reason)?;
-                }
-                if left_out.len() > MOST_LISTED {
-                    write!(out, "and {} more; ", left_out.len() - MOST_LISTED)?;
-                }
-                if not_listed.is_empty() {
-                    return out.write_str("each says what it lacks; mend that for one of them at least");
-                }
-                let shown: Vec<&str> = not_listed.iter().take(MOST_LISTED).map(String::as_str).collect();
-                write!(out, "let one in that is usable ({}), or unset the list to use all", shown.join(", "))
-            }
-            Self::Identifier { port, what, value } => write!(
-                out,
-                "the {what} {value} of {port} is more than NCCL takes; write a number from 0 to 32767 in \
-                 RAILWEAVE_RAILS"
-            ),
+            );
         }
+        out.write_str("No usable port: ")?;
+        for seen in left_out.iter().take(MOST_LISTED) {
+            write!(out, "{} left out: {}; ", seen.name, seen.reason)?;
+        }
+        if left_out.len() > MOST_LISTED {
+            write!(out, "and {} more; ", left_out.len() - MOST_LISTED)?;
+        }
+        if not_listed.is_empty() {
+            return out.write_str("each says what it lacks; mend that for one of them at least");
+        }
+        let shown: Vec<&str> = not_listed.iter().take(MOST_LISTED).map(String::as_str).collect();
+        write!(out, "let one in that is usable ({}), or unset the list to use all", shown.join(", "))
     }
 }
 
-impl std::error::Error for SelectError {}
+impl std::error::Error for NoUsablePort {}
 
 /// Picks and orders the ports of one fabric. Without a filter every port is in.
 ///
 /// The order is that of the list, where it names what is used; then `order`.
 ///
 /// # Errors
-/// When no port is left, or an id in the list is too large for NCCL.
+/// When no port is left.
 pub fn select(
     found: Discovery,
     filter: Option<Filter<'_>>,
     mode: Mode,
     order: Order,
-) -> Result<Selection, SelectError> {
+) -> Result<Selection, NoUsablePort> {
     let Discovery { mut ports, mut left_out } = found;
     make_names_unique(&mut ports);
     let (mut candidates, mut not_listed) = (Vec::new(), Vec::new());
@@ -129,9 +111,8 @@ pub fn select(
             left_out.push(left(&facts, "the list of rails does not let it in".to_owned()));
             continue;
         };
-        let rail_id = identifier(&facts, "rail id", selected.rail)?;
-        let plane_id = identifier(&facts, "plane id", selected.plane)?;
-        candidates.push((selected.order, ChosenPort { facts, rail_id, plane_id }));
+        let Selected { order, rail, plane } = selected;
+        candidates.push((order, ChosenPort { facts, rail_id: rail, plane_id: plane }));
     }
     // A stable sort: the machine's own order decides between equals.
     candidates.sort_by_key(|(listed, port)| {
@@ -151,7 +132,7 @@ pub fn select(
         left_out.push(left(&port.facts, reason));
     }
     if ports.is_empty() {
-        return Err(SelectError::NoUsablePort { left_out, not_listed });
+        return Err(NoUsablePort { left_out, not_listed });
     }
     Ok(Selection { ports, left_out })
 }
@@ -195,12 +176,6 @@ fn make_names_unique(ports: &mut [PortFacts]) {
             seen.insert(port.name.clone());
         }
     }
-}
-
-fn identifier(facts: &PortFacts, what: &'static str, value: Option<u32>) -> Result<Option<i16>, SelectError> {
-    let convert =
-        |value| i16::try_from(value).map_err(|_| SelectError::Identifier { port: facts.name.clone(), what, value });
-    value.map(convert).transpose()
 }
 
 fn left(facts: &PortFacts, reason: String) -> LeftOut {
@@ -297,16 +272,6 @@ mod tests {
     }
 
     #[test]
-    fn ids_beyond_nccls_are_refused() {
-        let too_large = |_: &PortFacts| Some(Selected { rail: Some(1), plane: Some(32768), ..Selected::default() });
-        let error = select(found(&[("eth0", None)]), Some(&too_large), Mode::Ports, Order::Pci).unwrap_err();
-        let text = error.to_string();
-        for part in ["plane id 32768 of eth0", "0 to 32767", "RAILWEAVE_RAILS"] {
-            assert!(text.contains(part), "{text}");
-        }
-    }
-
-    #[test]
     fn names_become_unique() {
         let all = found(&[("a", None), ("a", None), ("a#2", None), ("a", None), ("b", None)]);
         assert_eq!(names(&select(all, None, Mode::Ports, Order::Pci).unwrap()), ["a", "a#3", "a#2", "a#4", "b"]);
@@ -351,7 +316,7 @@ mod tests {
     #[test]
     fn a_long_list_of_unusable_ports_is_cut() {
         let left_out = vec![LeftOut { name: "x".to_owned(), reason: "y".to_owned() }; 20];
-        let text = SelectError::NoUsablePort { left_out, not_listed: vec![] }.to_string();
+        let text = NoUsablePort { left_out, not_listed: vec![] }.to_string();
         assert_eq!(text.matches("x left out: y").count(), 16);
         assert!(text.contains("and 4 more"), "{text}");
     }

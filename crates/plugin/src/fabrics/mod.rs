@@ -10,7 +10,7 @@ use std::sync::Arc;
 use railweave_fabric::{Discovery, EventSource, Fabric, LeftOut, LinkLayer, PortFacts};
 use railweave_fabric_tcp::Interface;
 use railweave_options::{AdaptiveRouting, Fabric as FabricOption, Options, RailFilter, Setting, Weights};
-use railweave_topology::{ChosenPort, Mode, Order, SelectError, Selected, Selection, devices, select};
+use railweave_topology::{ChosenPort, Mode, NoUsablePort, Order, Selected, Selection, devices, select};
 use railweave_transport::{Error, HandleAddress};
 
 use crate::log;
@@ -97,15 +97,11 @@ impl Refusal {
     }
 
     /// Why there is no selection of ports, with the list that made it.
-    fn of_selection(error: &SelectError, filter: &Setting<Option<RailFilter>>) -> Self {
-        let text = match &filter.value {
-            Some(list) => format!("{}={list}: {error}", filter.source),
-            None => error.to_string(),
-        };
-        match error {
-            SelectError::NoUsablePort { .. } => Self::NoPort(text),
-            SelectError::Identifier { .. } => Self::Wrong(Error::configuration(text)),
-        }
+    fn of_selection(none: &NoUsablePort, filter: &Setting<Option<RailFilter>>) -> Self {
+        Self::NoPort(match &filter.value {
+            Some(list) => format!("{}={list}: {none}", filter.source),
+            None => none.to_string(),
+        })
     }
 }
 
@@ -132,7 +128,7 @@ fn choose(
         })
     };
     let matches = filter.value.is_some().then_some(&matches as &dyn Fn(&PortFacts) -> Option<Selected>);
-    select(discovery, matches, mode, order).map_err(|error| Refusal::of_selection(&error, filter))
+    select(discovery, matches, mode, order).map_err(|none| Refusal::of_selection(&none, filter))
 }
 
 /// The network over the chosen ports, each with its registrations.

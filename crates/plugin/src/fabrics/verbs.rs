@@ -16,7 +16,7 @@ use railweave_options::{
     AddressFamily, DataDirect as DataDirectOption, Mode as ModeOption, Options, RailFilter,
     RelaxedOrdering as RelaxedOrderingOption, Setting, Source,
 };
-use railweave_topology::{ChosenPort, Mode, Order, SelectError};
+use railweave_topology::{ChosenPort, Mode, NoUsablePort, Order};
 
 use super::addresses::{handle_address, listens_on, out_of_band, preferred};
 use super::{Found, Refusal, choose, network};
@@ -56,7 +56,7 @@ pub(super) fn find(options: &Options, interfaces: &[Interface], forces_flushes: 
         }
     });
     if opened.is_empty() {
-        let none = SelectError::NoUsablePort { left_out: selection.left_out, not_listed: Vec::new() };
+        let none = NoUsablePort { left_out: selection.left_out, not_listed: Vec::new() };
         return Err(Refusal::of_selection(&none, &options.rdma_rails));
     }
     warn_of_strangers(&options.rdma_rails, &selection.ports);
