@@ -233,6 +233,7 @@ fn address(path: &Path<'_>, peer: &Endpoint, classes: Classes) -> sys::AhAttribu
     let grh = sys::GlobalRoute {
         dgid: sys::Gid(peer.gid),
         flow_label: 0,
+        // No entry has a larger index: `GidTable::read`.
         sgid_index: path.local.index as u8,
         hop_limit: HOP_LIMIT,
         traffic_class: classes.traffic_class,

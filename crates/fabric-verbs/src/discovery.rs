@@ -11,7 +11,7 @@ use railweave_fabric::{LeftOut, LinkLayer, PointerSupport, PortFacts};
 use crate::Device;
 use crate::data_direct::{DataDirect, Engine, Mlx5};
 use crate::domain::port_state;
-use crate::gid::{GidRules, PortGid, eligible, reason_for_none};
+use crate::gid::{GidRules, PortGid, eligible};
 use crate::gid_table::{GidFilter, GidTable, HostAddresses};
 use crate::pointers::pointer_support;
 use crate::sys::{self, Functions};
@@ -223,7 +223,7 @@ impl Adapter<'_> {
         let mut gids = eligible(&entries, link_layer, &table.rules);
         gids.iter_mut().for_each(|gid| gid.interface = self.sysfs.interface(number, gid.index));
         let Some(best) = gids.first() else {
-            return Err(reason_for_none(&entries, link_layer, &table.rules));
+            return Err(table.reason_for_none(&entries, attributes.gid_tbl_len));
         };
         let facts = PortFacts {
             name: self.port_name(number, engine),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use railweave_fabric::LinkLayer;
 
-use crate::gid::{GidRules, PortGid, eligible};
+use crate::gid::{GidRules, PortGid, eligible, reason_for_none};
 use crate::sysfs::Sysfs;
 use crate::{Device, Gid, sys};
 
@@ -15,6 +15,10 @@ use crate::{Device, Gid, sys};
 const DEFAULT_IPV4_PREFIX: u8 = 24;
 /// The prefix of an IPv6 address that is on no interface of this host, and of every InfiniBand GID.
 const DEFAULT_IPV6_PREFIX: u8 = 64;
+
+/// How many entries a queue pair can name, from the first: their index is a byte (`sgid_index`, ibv_modify_qp(3)), while
+/// tables may be longer (rxe's have 1,024 places).
+const NAMED: u32 = 256;
 
 /// The addresses on the interfaces of this network namespace, as they are when this is called, each with the length of
 /// its network's prefix.
@@ -37,12 +41,29 @@ pub(crate) struct GidTable {
 }
 
 impl GidTable {
-    /// What the table holds, of `length` places.
+    /// What the table holds, of `length` places, where a queue pair can name it.
     pub(crate) fn read(&self, length: i32) -> Vec<PortGid> {
         let is_roce = self.link_layer == LinkLayer::Roce;
         let addresses = if is_roce { (self.addresses)() } else { Vec::new() };
-        let entries = (0..u32::try_from(length).unwrap_or(0)).filter_map(|index| self.device.gid(self.port, index));
+        let places = u32::try_from(length).unwrap_or(0).min(NAMED);
+        let entries = (0..places).filter_map(|index| self.device.gid(self.port, index));
         entries.map(|gid| self.port_gid(gid, &addresses)).collect()
+    }
+
+    /// Why lanes can use none of these entries, of a table of `length` places. A clause.
+    pub(crate) fn reason_for_none(&self, entries: &[PortGid], length: i32) -> String {
+        let reason = reason_for_none(entries, self.link_layer, &self.rules);
+        let places = NAMED..u32::try_from(length).unwrap_or(0);
+        let has_others = places.filter_map(|index| self.device.gid(self.port, index)).next().is_some();
+        if !has_others || self.link_layer != LinkLayer::Roce {
+            reason
+        } else if entries.is_empty() {
+            "its GID table has entries beyond 255 alone, which a queue pair cannot name; remove the addresses of its \
+             network interface and give them anew (`ip address`), so that they get the first free entries"
+                .to_owned()
+        } else {
+            format!("{reason} (its entries beyond 255 do not count, which a queue pair cannot name)")
+        }
     }
 
     /// Those that lanes may use now, best first, instead of those that they used before: an address may be gone for a moment

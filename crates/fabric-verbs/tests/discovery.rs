@@ -247,6 +247,24 @@ fn an_address_of_this_network_namespace_is_the_ports_and_its_prefix_the_interfac
 }
 
 #[test]
+fn entries_that_a_queue_pair_cannot_name_are_left_out() {
+    // The last is the address of this network namespace, and would come first.
+    let last = "gid = 255 10.2.0.1 roce2 0\ngid = 256 10.1.0.1 roce2 0\n";
+    let machine = Machine::new(&format!(
+        "[device a0]\n[port 1]\n{last}[device b0]\n[port 1]\ngid = 300 10.3.0.1 roce2 0\n[device c0]\n[port 1]\n\
+         gid = 7 10.4.0.1 roce1 0\ngid = 1023 10.4.0.1 roce2 0\n"
+    ));
+    let found = machine.discover();
+    let indices: Vec<u32> = port(&found, "a0").gids.iter().map(|gid| gid.index).collect();
+    assert_eq!((names(&found), indices), (vec!["a0"], vec![255]));
+    assert_eq!(port(&found, "a0").facts.address, IpAddr::from([10, 2, 0, 1]));
+    for (name, words) in [("b0", "has entries beyond 255 alone"), ("c0", "7 (10.4.0.1 is RoCE v1, not v2)")] {
+        let reason = reason(&found, name);
+        assert!(reason.contains(words) && reason.contains("which a queue pair cannot name"), "{name}: {reason}");
+    }
+}
+
+#[test]
 fn an_older_library_leaves_the_types_of_gids_to_sysfs() {
     let table =
         "gid = 0 fe80::1 roce1 0\ngid = 1 fe80::1 roce2 0\ngid = 2 10.1.0.1 roce1 0\ngid = 3 10.1.0.1 roce2 0\n";

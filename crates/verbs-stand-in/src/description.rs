@@ -405,7 +405,7 @@ impl PortFacts {
         let form = "a GID is INDEX ADDRESS TYPE INTERFACE, such as 1 10.0.0.1 roce2 2";
         let parts: Vec<&str> = value.split_whitespace().collect();
         let [index, address, kind, interface] = parts[..] else { return Err(form.to_owned()) };
-        let index = usize::from(number(index, 0, u8::MAX)?);
+        let index = usize::from(number::<u16>(index, 0, 4095)?);
         let kinds = [("ib", sys::GID_TYPE_IB), ("roce1", sys::GID_TYPE_ROCE_V1), ("roce2", sys::GID_TYPE_ROCE_V2)];
         let facts =
             GidFacts { gid: gid(address)?, kind: one_of(kind, &kinds)?, interface: number(interface, 0, u32::MAX)? };
