@@ -90,6 +90,20 @@ fn describe(device: &str, event: Event) -> PortEvent {
             false,
             "the port's GID table changed: an address came or went; connections over an address that went fail",
         ),
+        sys::EVENT_WQ_FATAL => (
+            true,
+            false,
+            "a work queue failed, of which Railweave has none; look at the kernel log, and at the adapter's firmware",
+        ),
+        sys::EVENT_DEVICE_SPEED_CHANGE => (
+            false,
+            false,
+            "the speed of one of its ports changed; `rdma link` and `ibstat` say what it is now, and messages are split by \
+             what it was at first",
+        ),
+        sys::EVENT_PATH_MIG | sys::EVENT_PATH_MIG_ERR => {
+            (false, false, "the queue pair changed to another path, or could not; Railweave gives it one alone")
+        }
         sys::EVENT_PKEY_CHANGE => (false, false, "the port's partition keys changed"),
         sys::EVENT_SM_CHANGE => (false, false, "the port has a new subnet manager"),
         sys::EVENT_CLIENT_REREGISTER => (false, false, "the subnet manager asks its clients to register again"),
@@ -118,6 +132,10 @@ mod tests {
         assert!(!up.is_fault);
         let broken = describe("mlx5_0", Event { kind: sys::EVENT_QP_FATAL, about: About::QueuePair(0x12) });
         assert!(broken.message.contains("queue pair 0x12"), "{}", broken.message);
+        let queue = describe("mlx5_0", Event { kind: sys::EVENT_WQ_FATAL, about: About::Device });
+        assert!(queue.is_fault && queue.message.starts_with("mlx5_0: a work queue failed"), "{}", queue.message);
+        let speed = describe("mlx5_0", Event { kind: sys::EVENT_DEVICE_SPEED_CHANGE, about: About::Device });
+        assert!(!speed.is_fault && speed.message.contains("speed"), "{}", speed.message);
     }
 
     #[test]
@@ -130,6 +148,9 @@ mod tests {
         }
         assert_eq!(failed(sys::EVENT_CQ_ERR, About::CompletionQueue(8)), part(Piece::CompletionQueue(8)));
         assert_eq!(failed(sys::EVENT_SRQ_ERR, About::ReceiveQueue(9)), part(Piece::ReceiveQueue(9)));
+        // Railweave makes no work queue that could be meant.
+        assert_eq!(failed(sys::EVENT_WQ_FATAL, About::Device), None);
+        assert_eq!(failed(sys::EVENT_DEVICE_SPEED_CHANGE, About::Device), None);
         for kind in [sys::EVENT_PORT_ERR, sys::EVENT_LID_CHANGE, sys::EVENT_GID_CHANGE, sys::EVENT_PORT_ACTIVE] {
             assert_eq!(failed(kind, About::Port(1)), None);
         }
@@ -138,7 +159,11 @@ mod tests {
     #[test]
     fn every_event_has_words() {
         for kind in -1..30 {
-            assert!(describe("x", Event { kind, about: About::Device }).message.len() > 20);
+            let event = Event { kind, about: About::Device };
+            if !is_of_no_consequence(event) {
+                let message = describe("x", event).message;
+                assert_eq!(message.contains("does not know"), !(0..=20).contains(&kind), "{message}");
+            }
         }
     }
 }

@@ -97,3 +97,6 @@ pub const EVENT_SRQ_LIMIT_REACHED: c_int = 15;
 pub const EVENT_QP_LAST_WQE_REACHED: c_int = 16;
 pub const EVENT_CLIENT_REREGISTER: c_int = 17;
 pub const EVENT_GID_CHANGE: c_int = 18;
+pub const EVENT_WQ_FATAL: c_int = 19;
+/// From rdma-core 62 on.
+pub const EVENT_DEVICE_SPEED_CHANGE: c_int = 20;
