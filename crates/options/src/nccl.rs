@@ -139,9 +139,9 @@ pub(crate) fn retries(text: &str) -> Reading<u32> {
     number(text).counted(1_000_000).map(|count| count as u32)
 }
 
-/// Milliseconds, up to an hour.
+/// Milliseconds, up to an hour. NCCL takes a negative number for 49 days: 32 bits of it.
 pub(crate) fn retry_pause(text: &str) -> Reading<Duration> {
-    number(text).counted(3_600_000).map(|milliseconds| Duration::from_millis(milliseconds as u64))
+    number(text).within(0, 3_600_000).map(|milliseconds| Duration::from_millis(milliseconds as u64))
 }
 
 /// 1 or 2.
