@@ -144,8 +144,15 @@ mod tests {
 
     use railweave_fabric::{Rail, Role};
 
-    const SPEC: RailSpec =
-        RailSpec { role: Role::Sender, lanes: 2, send_depth: 4, receive_depth: 4, traffic_class: None, peer: None };
+    const SPEC: RailSpec = RailSpec {
+        role: Role::Sender,
+        lanes: 2,
+        send_depth: 4,
+        receive_depth: 4,
+        lane_receives: 4,
+        traffic_class: None,
+        peer: None,
+    };
 
     fn refusal<T>(result: Result<T, SetupError>) -> String {
         result.err().expect("refused").message

@@ -19,8 +19,15 @@ use railweave_fabric_tcp::{TcpConfig, TcpDomain, TcpRail, TcpRegistration};
 use railweave_patience::{Deadline, LIMIT, in_time};
 
 const LENGTH: usize = 100_000;
-const SPEC: RailSpec =
-    RailSpec { role: Role::Receiver, lanes: 1, send_depth: 8, receive_depth: 4, traffic_class: None, peer: None };
+const SPEC: RailSpec = RailSpec {
+    role: Role::Receiver,
+    lanes: 1,
+    send_depth: 8,
+    receive_depth: 4,
+    lane_receives: 4,
+    traffic_class: None,
+    peer: None,
+};
 
 /// A rail with one lane, whose peer is the test.
 struct Victim {

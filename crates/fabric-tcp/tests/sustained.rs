@@ -15,8 +15,15 @@ use railweave_fabric_tcp::{Tcp, TcpConfig};
 use railweave_patience::{Deadline, LIMIT};
 
 const LANES: u8 = 2;
-const SPEC: RailSpec =
-    RailSpec { role: Role::Sender, lanes: LANES, send_depth: 16, receive_depth: 32, traffic_class: None, peer: None };
+const SPEC: RailSpec = RailSpec {
+    role: Role::Sender,
+    lanes: LANES,
+    send_depth: 16,
+    receive_depth: 32,
+    lane_receives: 32,
+    traffic_class: None,
+    peer: None,
+};
 const SIZES: [u32; 6] = [64, 100_000, 1, 4097, 300_001, 20_000];
 const MESSAGES: usize = 900;
 const AREA: usize = 300_064;

@@ -52,7 +52,7 @@ impl VerbsPendingRail {
         let gid = spec.peer.map_or(&gids[0], |peer| for_peer(&gids, peer.octets())).clone();
         let flushes = spec.role == Role::Receiver && domain.config.flush;
         let shared = shared_receives(domain, spec);
-        let own_receives = if shared.is_some() { 0 } else { spec.receive_depth };
+        let own_receives = if shared.is_some() { 0 } else { own_receives(spec) };
         // When a lane breaks, everything that is posted on it completes, signalled or not.
         let lanes = u32::from(spec.lanes);
         let receives = if shared.is_some() { spec.receive_depth } else { own_receives * lanes };
@@ -251,6 +251,11 @@ fn classes(domain: &VerbsDomain, spec: &RailSpec) -> Classes {
         service_level: config.service_level.or(of_job).unwrap_or(0),
         traffic_class: of_cts.or(config.traffic_class).or(spec.traffic_class).unwrap_or(0),
     }
+}
+
+/// Receives that each lane has where they share no queue: of several, none needs the whole pool.
+pub(crate) fn own_receives(spec: &RailSpec) -> u32 {
+    if spec.lanes > 1 { spec.receive_depth.min(spec.lane_receives) } else { spec.receive_depth }
 }
 
 /// A shared receive queue, where the rail has a use for one and the device makes it: None gives each lane receives of

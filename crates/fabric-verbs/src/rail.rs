@@ -12,7 +12,7 @@ use railweave_fabric::{
 use crate::domain::{VerbsDomain, show_gid};
 use crate::flush::FlushLane;
 use crate::lanes::{Lane, Lanes};
-use crate::pending::parts;
+use crate::pending::{own_receives, parts};
 use crate::queues::{CompletionQueue, SharedReceives};
 use crate::{status, sys};
 
@@ -76,6 +76,8 @@ pub struct VerbsRail {
     /// Receives that the pool holds at most, and how many of these are not posted.
     pool_depth: u32,
     missing: u32,
+    /// Receives that each lane holds at most, where there are several lanes and no shared queue.
+    lane_depth: u32,
     max_write: u32,
     /// One lane, as in most rails: nobody has to ask which lane takes a receive, and `missing` says what its queue has.
     is_plain: bool,
@@ -144,6 +146,7 @@ impl VerbsRail {
             depth,
             pool_depth: parts.spec.receive_depth,
             missing: parts.spec.receive_depth,
+            lane_depth: own_receives(&parts.spec),
             max_write,
             any_broken: false,
             failures: Vec::new(),
@@ -446,7 +449,8 @@ impl Rail for VerbsRail {
                 left -= some;
             }
         } else {
-            // Any lane may bring any of the pool's immediates.
+            // Any lane may bring any of the pool's immediates, up to the most that one brings.
+            let wanted = wanted.min(self.lane_depth);
             for index in 0..self.lanes.count() {
                 while self.lanes[index].receives < wanted {
                     let lane = &mut self.lanes[index];

@@ -115,7 +115,15 @@ fn what_the_adapter_of_the_peer_refuses_is_told() {
     );
     // Ends that differ in the size of their packets: one was told a smaller MTU than the other has.
     let (a, b) = (machine.port("a"), machine.port("b"));
-    let spec = |role| RailSpec { role, lanes: 1, send_depth: 8, receive_depth: 8, traffic_class: None, peer: None };
+    let spec = |role| RailSpec {
+        role,
+        lanes: 1,
+        send_depth: 8,
+        receive_depth: 8,
+        lane_receives: 8,
+        traffic_class: None,
+        peer: None,
+    };
     let near_domain = VerbsDomain::open(&a, VerbsConfig::default(), |_| ()).unwrap();
     let far_domain = VerbsDomain::open(&b, VerbsConfig::default(), |_| ()).unwrap();
     let mut near = near_domain.open_rail(&spec(Role::Sender)).unwrap();

@@ -41,7 +41,15 @@ fn the_answer_is_what_the_acceptor_was_left_with() {
     let machine = machine_with(Some((NVIDIA, 0x3000_0007)), Some((NVIDIA, 0x3000_000e)));
     let open = |device, role| {
         let domain = VerbsDomain::open(&machine.port(device), VerbsConfig::default(), |_| ()).unwrap();
-        let spec = RailSpec { role, lanes: 1, send_depth: 8, receive_depth: 8, traffic_class: None, peer: None };
+        let spec = RailSpec {
+            role,
+            lanes: 1,
+            send_depth: 8,
+            receive_depth: 8,
+            lane_receives: 8,
+            traffic_class: None,
+            peer: None,
+        };
         domain.open_rail(&spec).unwrap()
     };
     let said = |rail: &VerbsPendingRail| rail.endpoints()[0].0[32..44].to_vec();

@@ -269,8 +269,15 @@ fn a_gid_table_that_is_empty_for_a_moment_leaves_what_was_there() {
     let machine = Machine::new(&addressed(&["10.0.0.1"], &["10.0.0.2"]));
     let domain = VerbsDomain::open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
     machine.stand_in.set_gid("a", 1, 0, None).unwrap();
-    let spec =
-        RailSpec { role: Role::Sender, lanes: 1, send_depth: 8, receive_depth: 0, traffic_class: None, peer: None };
+    let spec = RailSpec {
+        role: Role::Sender,
+        lanes: 1,
+        send_depth: 8,
+        receive_depth: 0,
+        lane_receives: 0,
+        traffic_class: None,
+        peer: None,
+    };
     let endpoint = domain.open_rail(&spec).unwrap().endpoints()[0];
     assert_eq!(endpoint.0[16..32], ipv4([10, 0, 0, 1]));
 }
@@ -282,8 +289,15 @@ fn what_was_excluded_while_an_address_was_there_does_not_take_its_place() {
         let machine = Machine::new(&addressed(&["10.0.0.1"], &["10.0.0.2"]));
         machine.stand_in.set_gid("a", 1, 3, link_local).unwrap();
         let domain = VerbsDomain::open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
-        let spec =
-            RailSpec { role: Role::Sender, lanes: 1, send_depth: 8, receive_depth: 0, traffic_class: None, peer: None };
+        let spec = RailSpec {
+            role: Role::Sender,
+            lanes: 1,
+            send_depth: 8,
+            receive_depth: 0,
+            lane_receives: 0,
+            traffic_class: None,
+            peer: None,
+        };
         let gid = || domain.open_rail(&spec).unwrap().endpoints()[0].0[16..32].to_vec();
         assert_eq!(gid(), ipv4([10, 0, 0, 1]));
         machine.stand_in.set_gid("a", 1, 0, None).unwrap();
@@ -317,8 +331,15 @@ fn a_port_that_went_down_since_it_was_found_is_not_opened() {
 #[test]
 fn what_an_end_is_asked_for_that_is_not_verbs_is_refused() {
     let machine = Machine::new(ROCE);
-    let spec =
-        RailSpec { role: Role::Sender, lanes: 2, send_depth: 8, receive_depth: 0, traffic_class: None, peer: None };
+    let spec = RailSpec {
+        role: Role::Sender,
+        lanes: 2,
+        send_depth: 8,
+        receive_depth: 0,
+        lane_receives: 0,
+        traffic_class: None,
+        peer: None,
+    };
     let domain = VerbsDomain::open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
     let mut pending = domain.open_rail(&spec).unwrap();
     let socket = std::fs::File::open("/dev/null").unwrap().into();

@@ -3,8 +3,19 @@
 mod common;
 
 use common::{Machine, ROCE, Wish, assert_says, strict};
-use railweave_fabric::{Access, Completion, Fault, Rail as _};
+use railweave_fabric::{Access, Completion, Domain as _, Fault, Rail as _, RailSpec, Role};
 use railweave_fabric_verbs::{VerbsConfig, sys};
+
+/// The end of a rail that receives.
+const RECEIVER: RailSpec = RailSpec {
+    role: Role::Receiver,
+    lanes: 1,
+    send_depth: 64,
+    receive_depth: 64,
+    lane_receives: 64,
+    traffic_class: None,
+    peer: None,
+};
 
 fn wish(lanes: u8, shared_receives: Option<bool>) -> Wish {
     let config = VerbsConfig { shared_receives, ..VerbsConfig::default() };
@@ -55,19 +66,31 @@ fn a_device_that_gives_no_shared_queue_gives_each_lane_as_many_receives_and_says
             pair.exchange();
         }
         // Another connection over the same port.
-        let domain = &pair.far.domain;
-        let spec = railweave_fabric::RailSpec {
-            role: railweave_fabric::Role::Receiver,
-            lanes,
-            send_depth: 64,
-            receive_depth: 64,
-            traffic_class: None,
-            peer: None,
-        };
-        drop(railweave_fabric::Domain::open_rail(domain, &spec).unwrap());
+        drop(pair.far.domain.open_rail(&RailSpec { lanes, ..RECEIVER }).unwrap());
         let said = machine.said();
         assert_eq!(said.len(), 1, "{said:?}");
         assert_says(&said[0], &["b: the device gives no shared receive queue (", "each lane has receives of its own"]);
+    }
+}
+
+#[test]
+fn a_lane_with_receives_of_its_own_has_as_many_as_it_may_bring() {
+    // Of sends and receives; with the whole pool on each lane there would be 256 receives.
+    let completions = 4 * 64 + 4 * 16;
+    for (max_cqe, fits) in [(completions, true), (completions - 1, false)] {
+        let text = format!("[device a]\n[port 1]\n[device b]\nmax_srq = 0\nmax_cqe = {max_cqe}\n[port 1]\n");
+        let machine = Machine::new(&strict(&text));
+        let pair = machine.pair(&wish(1, Some(false)));
+        let receives = |spec: &RailSpec| {
+            let before = machine.lanes("b").len();
+            let _rail = pair.far.domain.open_rail(spec).ok()?;
+            let lanes = machine.lanes("b").split_off(before);
+            Some(lanes.iter().map(|lane| lane.capabilities.max_recv_wr).collect::<Vec<_>>())
+        };
+        let four = receives(&RailSpec { lanes: 4, lane_receives: 16, ..RECEIVER });
+        assert_eq!(four, fits.then(|| vec![16; 4]), "{max_cqe}");
+        // A single lane has the whole pool.
+        assert_eq!(receives(&RailSpec { lane_receives: 16, ..RECEIVER }), Some(vec![64]));
     }
 }
 

@@ -147,7 +147,15 @@ fn pending([a, b]: &[VerbsPort; 2], modify_retries: ModifyRetries) -> (VerbsPend
     let config = VerbsConfig { modify_retries, ..VerbsConfig::default() };
     let open = |port: &VerbsPort, peer: &VerbsPort, role| {
         let peer = Some(peer.facts.wire_address());
-        let spec = RailSpec { role, lanes: 1, send_depth: 64, receive_depth: 64, traffic_class: None, peer };
+        let spec = RailSpec {
+            role,
+            lanes: 1,
+            send_depth: 64,
+            receive_depth: 64,
+            lane_receives: 64,
+            traffic_class: None,
+            peer,
+        };
         VerbsDomain::open(port, config, |_| ()).unwrap().open_rail(&spec).unwrap()
     };
     (open(a, b, Role::Sender), open(b, a, Role::Receiver))

@@ -87,6 +87,9 @@ pub struct RailSpec {
     pub send_depth: u32,
     /// Generic receives that the rail's pool holds, over all its lanes.
     pub receive_depth: u32,
+    /// The most immediates that one lane brings before its receives are posted again. Where lanes have receives of their
+    /// own, none needs more of the pool's than these.
+    pub lane_receives: u32,
     /// DSCP and ECN bits of every packet (the IPv4 TOS byte, the IPv6 and GRH traffic class) as NCCL asks for them;
     /// None leaves the default. What the user sets goes before it, and is known to the fabric.
     pub traffic_class: Option<u8>,

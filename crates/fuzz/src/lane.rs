@@ -116,6 +116,7 @@ fn rail(domain: &Arc<TcpDomain>, socket: TcpStream) -> TcpRail {
         lanes: 1,
         send_depth: 8,
         receive_depth: RECEIVES,
+        lane_receives: RECEIVES,
         traffic_class: None,
         peer: None,
     };

@@ -352,6 +352,7 @@ impl<F: Fabric> Acceptor<F> {
             lanes: opening.plan.lanes,
             send_depth: depths.send,
             receive_depth: depths.receive,
+            lane_receives: depths.lane_receive,
             traffic_class: self.common.config.traffic_class,
             peer: Some(opening.plan.remote.address),
         })?;

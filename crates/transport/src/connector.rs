@@ -278,6 +278,7 @@ impl<F: Fabric> Connector<F> {
             lanes: plan.lanes,
             send_depth: depths.send,
             receive_depth: depths.receive,
+            lane_receives: depths.lane_receive,
             traffic_class: self.common.config.traffic_class,
             peer: Some(plan.remote.address),
         })?;

@@ -12,6 +12,7 @@ use railweave_fabric::{
 };
 
 use crate::connection::{RailCounters, RailInfo, RailName};
+use crate::plant::{Plant, planted};
 use crate::{ConnectionConfig, Error, MAX_BUFFERS, MAX_MESSAGE_BYTES, Message, PortOffer, SLOTS};
 
 /// Sixteen random bytes that only the two ends of a connection know.
@@ -79,6 +80,8 @@ pub enum Action<C> {
 pub(crate) struct Depths {
     pub(crate) send: u32,
     pub(crate) receive: u32,
+    /// Receives of which one lane has a use.
+    pub(crate) lane_receive: u32,
 }
 
 /// Every 32nd CTS of a lane is signalled.
@@ -90,12 +93,14 @@ impl Depths {
         match role {
             Role::Sender => {
                 let writes = MAX_MESSAGE_BYTES.div_ceil(u64::from(max_write)) as u32;
-                Self { send: (SLOTS as u32).max(longest_chain(writes)), receive: 0 }
+                Self { send: (SLOTS as u32).max(longest_chain(writes)), receive: 0, lane_receive: 0 }
             }
-            // A CTS that goes round the ring's end takes two writes, and of 32 only the last is signalled.
+            // A CTS that goes round the ring's end takes two writes, and of 32 only the last is signalled. A slot brings no
+            // lane more than one immediate.
             Role::Receiver => {
-                let owed = if striped { u32::from(lanes) } else { 1 };
-                Self { send: 4 * CTS_SIGNAL_EVERY, receive: SLOTS as u32 * owed }
+                let (slots, owed) = (SLOTS as u32, if striped { u32::from(lanes) } else { 1 });
+                let lane_receive = if planted(Plant::LaneStarved) { slots / 16 } else { slots };
+                Self { send: 4 * CTS_SIGNAL_EVERY, receive: slots * owed, lane_receive }
             }
         }
     }

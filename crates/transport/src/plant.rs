@@ -63,6 +63,7 @@ plants! {
     LastWriteDropped = "a part in several writes loses all but the first";
     RoomForOne = "a chain is posted where there is room for one write";
     ShortQueues = "send queues are sized by their own port's longest write, not by the connection's";
+    LaneStarved = "a lane has receives for one of 16 slots that may bring it immediates";
     KeyOfOtherRail = "every rail uses the first rail's keys";
     LinkIgnored = "nobody looks whether the peer is lost";
     CtsNotPosted = "the CTS of one receive of 64 is not posted";

@@ -42,6 +42,9 @@ pub(crate) struct Lane {
     pub(crate) lost: bool,
     pub(crate) dead: bool,
     pub(crate) withheld_until_ns: u64,
+    /// Receives of its own, as of a lane without a shared queue, and those taken of which no completion was polled.
+    pub(crate) receives: u32,
+    pub(crate) unreported_receives: u32,
 }
 
 #[derive(Debug)]
@@ -70,6 +73,8 @@ pub(crate) struct End {
     pub(crate) peer: Option<usize>,
     pub(crate) send_depth: u32,
     pub(crate) receive_depth: u32,
+    /// Receives that each lane has at most.
+    pub(crate) lane_receives: u32,
     pub(crate) posted: u32,
     pub(crate) unreported_receives: u32,
     /// A hostile immediate took a receive, which is then missing for one that was promised it.
@@ -93,6 +98,29 @@ pub(crate) const NOBODY: usize = usize::MAX;
 impl End {
     pub(crate) fn who(&self, lane: u8) -> Who {
         Who::Rail { connection: self.connection, sender: self.sender, rail: self.rail, lane }
+    }
+
+    /// Posts receives, of which each lane gets what it may need: any of them may bring any of the immediates.
+    pub(crate) fn add_receives(&mut self, count: u32) {
+        self.posted += count;
+        let wanted = (self.posted + self.unreported_receives).min(self.lane_receives);
+        for lane in &mut self.lanes {
+            lane.receives = lane.receives.max(wanted.saturating_sub(lane.unreported_receives));
+        }
+    }
+
+    /// Whether a lane's next immediate finds a receive.
+    pub(crate) fn has_receive(&self, lane: u8) -> bool {
+        self.posted > 0 && self.lanes[usize::from(lane)].receives > 0
+    }
+
+    /// An immediate takes a receive.
+    pub(crate) fn take_receive(&mut self, lane: u8) {
+        self.posted -= 1;
+        self.unreported_receives += 1;
+        let lane = &mut self.lanes[usize::from(lane)];
+        lane.receives = lane.receives.saturating_sub(1);
+        lane.unreported_receives += 1;
     }
 
     /// Entries that the completion queue must hold at most: all signalled work, all receives, and the lanes' failures.
@@ -128,6 +156,7 @@ impl State {
             peer: None,
             send_depth: spec.send_depth,
             receive_depth: spec.receive_depth,
+            lane_receives: spec.lane_receives,
             posted: 0,
             unreported_receives: 0,
             robbed: false,
@@ -237,6 +266,7 @@ impl State {
             let Some(entry) = end.completions.pop_front() else { break };
             end.unreported_receives -= u32::from(entry.receive);
             let lane = &mut end.lanes[usize::from(entry.lane)];
+            lane.unreported_receives -= u32::from(entry.receive);
             lane.outstanding = lane.outstanding.saturating_sub(entry.retires);
             if end.lingering {
                 continue;
@@ -271,9 +301,8 @@ impl State {
         if end.posted == 0 || end.lingering {
             return;
         }
-        end.posted -= 1;
         end.robbed = true;
-        end.unreported_receives += 1;
+        end.take_receive(0);
         let mask = if own_mask { 1u32 << end.rail } else { 0 };
         self.saw(Seen::HostileImmediate);
         self.complete(id, Completion::Received { lane: 0, immediate: u32::from(slot) | mask << 8, bytes: 0 }, 0, 0);

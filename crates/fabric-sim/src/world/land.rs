@@ -134,7 +134,7 @@ impl State {
             return;
         }
         self.record(Kind::NoReceive, who, [0; 4]);
-        let message = format!("{who}: an immediate found no receive in the pool");
+        let message = format!("{who}: an immediate found no receive in the pool, or on its lane");
         self.watch.violate(self.now_ns, Checker::Receives, message);
     }
 
@@ -220,7 +220,7 @@ impl State {
         }
         let write = flight.write;
         let length = u64::from(write.local.length);
-        if write.immediate.is_some() && to.posted == 0 {
+        if write.immediate.is_some() && !to.has_receive(lane) {
             return Landed::NoReceive;
         }
         let target_port = to.port;
@@ -287,8 +287,7 @@ impl State {
         if let Some(immediate) = write.immediate {
             let bytes = if self.ports[target_port].byte_counts { write.local.length } else { 0 };
             if let Some(to) = self.ends[peer].as_mut() {
-                to.posted -= 1;
-                to.unreported_receives += 1;
+                to.take_receive(lane);
             }
             self.complete(peer, Completion::Received { lane, immediate, bytes }, lane, 0);
         }

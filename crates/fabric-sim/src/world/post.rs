@@ -131,7 +131,7 @@ impl State {
             taken = self.chance.below(u64::from(taken).min(6)) as u32;
         }
         if let Some(end) = self.ends[id].as_mut() {
-            end.posted += taken;
+            end.add_receives(taken);
         }
         self.record(Kind::Receives, who, [u64::from(count), u64::from(taken), 0, 0]);
         if taken > 0 {

@@ -193,6 +193,7 @@ impl Pair {
             lanes: wish.lanes,
             send_depth: wish.depth,
             receive_depth,
+            lane_receives: receive_depth,
             traffic_class: wish.traffic_class,
             peer: Some(peer.facts.wire_address()),
         };

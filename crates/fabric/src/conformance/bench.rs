@@ -11,8 +11,15 @@ use crate::{
 };
 
 /// The specification that cases start from.
-pub(super) const SPEC: RailSpec =
-    RailSpec { role: Role::Sender, lanes: 1, send_depth: 64, receive_depth: 64, traffic_class: None, peer: None };
+pub(super) const SPEC: RailSpec = RailSpec {
+    role: Role::Sender,
+    lanes: 1,
+    send_depth: 64,
+    receive_depth: 64,
+    lane_receives: 64,
+    traffic_class: None,
+    peer: None,
+};
 
 /// A pair of ends that a case drives.
 pub(super) struct Bench<'h, H: Harness> {

@@ -85,6 +85,16 @@ pub(super) fn receives_are_counted<H: Harness>(harness: &mut H) {
     bench.until("eight more", |bench| bench.far.received().len() == 11);
     assert_eq!(bench.far.rail().post_receives(0), Ok(0));
     bench.finish();
+    // Lanes of which neither brings more than half of them at once.
+    let mut bench = Bench::new(harness, &RailSpec { lanes: 2, receive_depth: 8, lane_receives: 4, ..SPEC });
+    for round in 1..=3 {
+        assert_eq!(bench.far.rail().post_receives(9), Ok(8), "the pool holds 8 in round {round}");
+        for lane in 0..2 {
+            bench.near.post(lane, &[nothing(1); 4]);
+        }
+        bench.until("half of them on each lane", |bench| bench.far.received().len() == 8 * round);
+    }
+    bench.finish();
 }
 
 pub(super) fn a_small_out_loses_nothing<H: Harness>(harness: &mut H) {
