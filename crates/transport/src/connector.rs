@@ -5,7 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{Access, Domain, Fabric, MAX_RAILS, Part, PendingRail, RailSpec, Region, Registration, Role};
+use railweave_fabric::{
+    Access, Domain, Fabric, Fault, MAX_RAILS, Part, PendingRail, RailSpec, Region, Registration, Role,
+};
 
 use crate::connection::{RailCounters, RailState, Rails};
 use crate::handshake::{Common, Depths, Joining, RailPlan, keys, register, weights};
@@ -27,6 +29,8 @@ struct Opening<F: Fabric> {
     undialed: u32,
     /// Lanes that this end is connecting.
     joining: Option<Joining>,
+    /// It was left out because this host could not make it.
+    failed_here: bool,
 }
 
 enum State {
@@ -138,7 +142,10 @@ impl<F: Fabric> Connector<F> {
             match joining.go_on(pending) {
                 Ok(None) => rail.joining = None,
                 Ok(pause) => self.pause = self.pause.max(pause),
-                Err(error) => self.drop_rail(index, error.message),
+                Err(error) => {
+                    rail.failed_here = error.fault == Fault::Local;
+                    self.drop_rail(index, error.message);
+                }
             }
         }
         if self.pause.is_none() && self.rails.iter().all(|rail| rail.undialed == 0) {
@@ -257,10 +264,14 @@ impl<F: Fabric> Connector<F> {
             cts_key: 0,
             undialed: 0,
             joining: None,
+            failed_here: false,
         };
         let lanes = match self.open_rail(port, plan, &mut opening) {
             Ok(lanes) => lanes,
-            Err(error) => RailLanes::Dropped(error.message.clone()),
+            Err(error) => {
+                opening.failed_here = error.fault == Fault::Local;
+                RailLanes::Dropped(error.message.clone())
+            }
         };
         (opening, lanes)
     }
@@ -355,6 +366,7 @@ impl<F: Fabric> Connector<F> {
 
     fn finish(&mut self) {
         let openings = std::mem::take(&mut self.rails);
+        let all_failed_here = openings.iter().all(|opening| opening.failed_here);
         let mut weights = weights(&openings.iter().map(|opening| opening.plan).collect::<Vec<_>>());
         let mut record_keys = [0; MAX_RAILS];
         let mut remote_record_keys = [0; MAX_RAILS];
@@ -379,11 +391,9 @@ impl<F: Fabric> Connector<F> {
         }
         let rails = Rails::<F>::new(rails);
         if rails.usable == 0 {
-            let error = Error::peer(format!(
-                "no rail to {} came up; the lines before this one name the reason for each",
-                self.common.peer
-            ));
-            return self.give_up(error);
+            let fault = if all_failed_here { Fault::Local } else { Fault::Peer };
+            let reason = "came up; the lines before this one name the reason for each";
+            return self.give_up(Error::new(fault, format!("no rail to {} {reason}", self.common.peer)));
         }
         self.actions.push_back(Action::Send(Message::Ready { usable: rails.usable }));
         let connection = SendConnection::new(SendParts {

@@ -6,7 +6,7 @@ use railweave_host::net::{Comm, NetApi};
 use railweave_host::{LoadedNet, NetError};
 use railweave_verbs_stand_in::StandIn;
 
-use crate::common::{Buffer, Pair, alone, each, noise, start, until, warnings, warnings_with};
+use crate::common::{Buffer, Pair, alone, each, listen, noise, start, until, warnings, warnings_with};
 use crate::machine::{EVEN, FUSED, ROCE, finish, machine, strict, with};
 
 fn code<T>(result: Result<T, NetError>) -> NcclResult {
@@ -204,6 +204,29 @@ fn an_adapter_that_does_not_count_bytes_is_found_out_with_the_setting_to_try() {
 }
 
 #[test]
+fn a_connection_without_a_rail_is_an_error_of_the_host_that_could_not_make_it() {
+    // Queues that are longer than the adapter's, and a peer's queue pair that cannot be made, with and without inline data.
+    let cases = [
+        (ROCE.replace("[port 1]\n", "max_qp_wr = 200\n[port 1]\n"), NcclResult::SYSTEM_ERROR),
+        (format!("fail = create_qp:2-3:ENOMEM\n{ROCE}"), NcclResult::REMOTE_ERROR),
+    ];
+    each(
+        &cases,
+        |_| with(&[]),
+        |(description, expected)| {
+            let stand_in = machine(&strict(description));
+            let (_plugin, net) = start();
+            let (listening, mut handle) = listen(&net, 0);
+            let failed = until("connect's failure", || net.connect(0, &mut handle).err());
+            assert_eq!(code::<()>(Err(failed)), *expected);
+            said_once(&["connect: no rail to ", "the lines before this one name the reason"]);
+            net.close_listen(listening).unwrap();
+            finish(&stand_in, net);
+        },
+    );
+}
+
+#[test]
 fn an_adapter_that_takes_no_work_fails_the_call_that_brought_it() {
     // The first posts are the CTS of the first receives.
     let cases = [("post_send:1:EIO", "irecv"), ("post_send:2:ENOMEM", "isend"), ("post_recv:1:EIO", "irecv")];
@@ -276,7 +299,7 @@ fn a_connection_is_closed_in_any_order_with_work_under_way() {
         let stand_in = machine(ROCE);
         for (round, order) in ["lsr", "lrs", "slr", "srl", "rls", "rsl"].into_iter().enumerate() {
             let (_plugin, net) = start();
-            let (listen, handle) = crate::common::listen(&net, 0);
+            let (listen, handle) = listen(&net, 0);
             let (send, recv) = (crate::common::connect(&net, 0, &handle), crate::common::accept(&net, &listen));
             let pair = Pair { from: &net, to: &net, send, recv };
             let (from, to): (Buffer, Buffer) = (pair.outgoing(&noise(1, 500_000)), pair.incoming(500_000));
