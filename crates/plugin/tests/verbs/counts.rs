@@ -187,14 +187,16 @@ fn a_part_that_is_longer_than_the_longest_write_goes_in_several_with_a_record() 
         &[()],
         |()| with(&[]),
         |()| {
-            let stand_in = machine("[device small]\n[port 1]\nmax_message = 0x100000\n");
+            // The shortest longest message of any adapter that is known.
+            let longest = 8 << 20;
+            let stand_in = machine(&format!("[device small]\n[port 1]\nmax_message = {longest}\n"));
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
-            // CTS, then writes of 1 MiB; the record ends them. A single byte that is left travels inside.
-            assert_eq!(per_message(&cost(&stand_in, &pair, 3 << 20)), (1 + 3, 1, 2));
-            assert_eq!(per_message(&cost(&stand_in, &pair, (1 << 20) + 1)), (1 + 2, 1, 2 + 1));
+            // CTS, then writes of 8 MiB; the record ends them. A single byte that is left travels inside.
+            assert_eq!(per_message(&cost(&stand_in, &pair, 3 * longest)), (1 + 3, 1, 2));
+            assert_eq!(per_message(&cost(&stand_in, &pair, longest + 1)), (1 + 2, 1, 2 + 1));
             // What fits needs none.
-            assert_eq!(per_message(&cost(&stand_in, &pair, 1 << 20)), (1, 1, 1));
+            assert_eq!(per_message(&cost(&stand_in, &pair, longest)), (1, 1, 1));
             pair.close();
             finish(&stand_in, net);
         },

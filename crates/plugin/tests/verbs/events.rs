@@ -5,12 +5,12 @@ use railweave_abi::NcclResult;
 use railweave_fabric_verbs::sys;
 use railweave_host::NetError;
 use railweave_host::net::NetApi;
-use railweave_verbs_stand_in::StandIn;
+use railweave_verbs_stand_in::{QpReport, StandIn};
 
 use crate::common::{
     Pair, alone, control_threads, each, info_lines, listen, noise, start, until, warnings, warnings_with,
 };
-use crate::machine::{ROCE, finish, machine, with};
+use crate::machine::{ROCE, finish, machine, strict, with};
 
 /// Lines of either level that contain all of these words.
 fn lines(words: &[&str]) -> usize {
@@ -121,7 +121,7 @@ fn events_before_anyone_connects_wait_and_those_after_the_end_concern_nobody() {
     });
 }
 
-/// Two lanes share a receive queue, so that there is one to fail.
+/// Two lanes share a receive queue where the adapter has any, so that there is one to fail.
 const TWO_LANES: (&str, &str) = ("RAILWEAVE_LANES", "2");
 
 fn code(error: &NetError) -> NcclResult {
@@ -133,9 +133,10 @@ fn code(error: &NetError) -> NcclResult {
 
 /// A queue pair of a connection's end on a device.
 fn lane(stand_in: &StandIn, device: &str, receives: bool) -> u32 {
-    let of_end = |shared: u32| (shared == 1) == receives;
+    // An end that only sends asks for one receive at most.
+    let of_end = |pair: &QpReport| (pair.shared_receives == 1 || pair.capabilities.max_recv_wr > 1) == receives;
     let pairs = stand_in.queue_pairs();
-    let pair = pairs.iter().find(|pair| pair.device() == device && of_end(pair.shared_receives));
+    let pair = pairs.iter().find(|pair| pair.device() == device && of_end(pair));
     pair.expect("the end has a lane").number
 }
 
@@ -153,7 +154,8 @@ fn what_failed_ends_the_connections_that_use_it_and_no_others() {
         &cases,
         |_| with(&[TWO_LANES]),
         |(event, words)| {
-            let stand_in = machine(ROCE);
+            // Not every adapter has the shared queue that this event is about.
+            let stand_in = machine(&if *event == sys::EVENT_SRQ_ERR { strict(ROCE) } else { ROCE.to_owned() });
             let (_plugin, net) = start();
             let [first, other, same] = [0, 1, 0].map(|device| Pair::open(&net, &net, device));
             first.exchange(1, 1000);
@@ -244,9 +246,9 @@ fn a_device_that_fails_while_a_connection_is_set_up_fails_it_and_every_later_one
         assert!(!connect_failed.to_string().is_empty());
         // It is none of accept's, which waits on for another.
         assert!(net.accept(&listening).unwrap().is_none());
-        // One end names its own device, the other what its peer says.
+        // One end names its own device, the other what its peer says. Which of them is told first is chance.
         for end in ["connect: ", "accept waits on: "] {
-            assert_eq!(warnings_with(&[end, "mlx5_0: the device failed"]).len(), 1, "{:?}", warnings());
+            until(end, || (warnings_with(&[end, "mlx5_0: the device failed"]).len() == 1).then_some(()));
         }
         let failed = until("the later connect's failure", || net.connect(0, &mut later_handle).err());
         assert!(!failed.to_string().is_empty());
@@ -281,7 +283,7 @@ fn an_event_of_a_queue_pair_that_is_gone_concerns_nobody() {
 #[test]
 fn a_closed_connections_failure_ends_none_that_is_set_up_meanwhile_or_later() {
     alone(&with(&[("NCCL_GDR_FLUSH_DISABLE", "1")]), || {
-        // Eight connections' changes are quick, then one is under way for a while.
+        // The closed connection's queue pairs take long to go, and another connection is in set-up meanwhile.
         let stand_in = machine(&format!("slow = destroy_qp:*:1500\nslow = modify_qp/RTR@mlx5_1:1:1000\n{ROCE}"));
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);

@@ -5,8 +5,9 @@ use std::sync::OnceLock;
 use railweave_host::LoadedNet;
 use railweave_verbs_stand_in::{Open, StandIn, build};
 
-/// Two RoCE ports, one four times as fast as the other.
-pub(crate) const ROCE: &str = "[device mlx5_0]\n[port 1]\nwidth = 4\n[device mlx5_1]\n[port 1]\nwidth = 1\n";
+/// Two RoCE ports, one four times as fast as the other: on every adapter, because none says a speed of its own.
+pub(crate) const ROCE: &str = "[device mlx5_0]\n[port 1]\nwidth = 4\nport_speed = none\n\
+                               [device mlx5_1]\n[port 1]\nwidth = 1\nport_speed = none\n";
 
 /// Two InfiniBand ports of one speed.
 pub(crate) const INFINIBAND: &str = "[device mlx5_0]\n[port 1]\nlink_layer = infiniband\n\
