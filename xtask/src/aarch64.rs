@@ -5,8 +5,10 @@ mod binary;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use crate::Outcome;
 use crate::packages;
 use crate::process::{root, run as run_command, target};
+use crate::suite;
 use crate::test::find;
 use binary::Binary;
 
@@ -24,6 +26,9 @@ const SYSTEM: &str = "/usr/aarch64-linux-gnu";
 /// The longest time without progress, in seconds, that the demo allows its ranks. They are emulated, on a machine that
 /// may be busy with other things.
 const STALL_SECONDS: &str = "180";
+
+/// How many times longer than usual tests may take that are emulated.
+const SLOWER: &str = "3";
 
 /// Deadlines of the plugin that an emulated peer on a busy machine might miss.
 const PATIENCE: [(&str, &str); 2] = [("RAILWEAVE_HANDSHAKE_TIMEOUT", "120"), ("RAILWEAVE_PEER_TIMEOUT", "120")];
@@ -60,11 +65,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     let wanted = Wanted::read(arguments)?;
     let may_install = wanted.install || packages::is_continuous_integration();
     let tools = Tools::require(may_install, may_install, "aarch64")?;
-    tools.check()?;
-    if wanted.tests {
-        tools.test()?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let mut flaky = Vec::new();
+    let result = tools.check(&mut flaky).and_then(|()| if wanted.tests { tools.test(&mut flaky) } else { Ok(()) });
+    suite::list(&flaky);
+    result.map(|()| ExitCode::SUCCESS)
 }
 
 /// What builds and runs for aarch64.
@@ -84,8 +88,9 @@ impl Tools {
         Ok(Self { folder: zigbuild(may_fetch)?, emulator })
     }
 
-    /// Builds the plugin and the program, looks into both, and tries them out.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    /// Builds the plugin and the program, looks into both, and tries them out. What passed only when repeated is added to
+    /// `flaky`.
+    pub(crate) fn check(&self, flaky: &mut Vec<String>) -> Outcome {
         run_command(self.cargo("zigbuild", &["--package", "railweave-plugin", "--package", "railweave-cli"]))?;
         let built = builds().join(TRIPLE).join(PROFILE);
         let (library, program) = (built.join("libnccl_net_railweave.so"), built.join("railweave"));
@@ -97,19 +102,27 @@ impl Tools {
                 .map_err(|error| format!("{}: {error}", path.display()))?;
             println!("{} needs {}", path.file_name().unwrap_or_default().display(), binary.needs());
         }
-        run_command(self.cargo("test", &["--package", "railweave-abi", "--test", "layout"]))?;
-        run_command(self.demo(&program, &library))
+        self.run_tests(self.cargo("test", &["--package", "railweave-abi", "--test", "layout"]), flaky)?;
+        suite::run_program("demo for aarch64", || self.demo(&program, &library), flaky)
     }
 
     /// Runs the unit tests, and compares our types of libibverbs with its header as a compiler for aarch64 sees it.
-    fn test(&self) -> Result<(), String> {
+    fn test(&self, flaky: &mut Vec<String>) -> Outcome {
         let packages: Vec<&str> = TESTED.iter().flat_map(|name| ["--package", name]).collect();
-        run_command(self.cargo("test", &[&["--no-fail-fast"], packages.as_slice()].concat()))?;
+        self.run_tests(self.cargo("test", &[&["--no-fail-fast"], packages.as_slice()].concat()), flaky)?;
         let mut layout = self.cargo("test", &["--package", "railweave-fabric-verbs", "--test", "layout"]);
         // zig has no headers but the C library's and the kernel's.
         let (zig, glibc) = (self.zig(), binary::GLIBC);
         layout.env("CC", format!("{} cc -target aarch64-linux-gnu.{glibc} -idirafter /usr/include", zig.display()));
-        run_command(layout)
+        self.run_tests(layout, flaky)
+    }
+
+    /// Runs a command of cargo's that runs tests, each program by the emulator.
+    fn run_tests(&self, command: Command, flaky: &mut Vec<String>) -> Outcome {
+        let mut repeated = Vec::new();
+        let result = suite::guarded(command, self.emulator.as_deref(), &mut repeated, run_command);
+        flaky.extend(repeated.iter().map(|name| format!("{name}, for aarch64")));
+        result?
     }
 
     fn zig(&self) -> PathBuf {
@@ -122,8 +135,8 @@ impl Tools {
         cargo_zigbuild.arg(command).env("CARGO_ZIGBUILD_ZIG_PATH", self.zig()).current_dir(root());
         cargo_zigbuild.args(["--profile", PROFILE, "--target"]).arg(format!("{TRIPLE}.{}", binary::GLIBC));
         cargo_zigbuild.arg("--target-dir").arg(builds()).args(arguments);
-        if let Some(emulator) = &self.emulator {
-            cargo_zigbuild.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", emulator).env("QEMU_LD_PREFIX", SYSTEM);
+        if self.emulator.is_some() {
+            cargo_zigbuild.env("QEMU_LD_PREFIX", SYSTEM).env(railweave_patience::FACTOR_VARIABLE, SLOWER);
         }
         cargo_zigbuild
     }

@@ -1,8 +1,9 @@
 //! The verbs tests over adapters: each a profile of the library that stands in libibverbs' place (crates/verbs-stand-in/profiles).
 
 use crate::process::{cargo, root};
+use crate::suite;
 use std::collections::BTreeSet;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 /// The variable that names the profile.
 const PROFILE: &str = "RAILWEAVE_TEST_PROFILE";
@@ -11,16 +12,9 @@ const PROFILE: &str = "RAILWEAVE_TEST_PROFILE";
 /// without any of these.
 pub(crate) const SHORT: [&str; 2] = ["connectx-7", "ionic"];
 
-/// Tests of some packages, as arguments of cargo.
-type Tests = &'static [&'static [&'static str]];
-
-/// The tests of the edge alone, which the test run plays.
-pub(crate) const EDGE: Tests = &[&["--package", "railweave-fabric-verbs", "--tests"]];
-
-/// All tests that run over each adapter. Some of the plugin's still name facts of the strict device `plain`, and fail over
-/// others.
-const ALL: Tests =
-    &[&["--package", "railweave-fabric-verbs", "--tests"], &["--package", "railweave-plugin", "--test", "verbs"]];
+/// The tests that run over each adapter, as arguments of cargo.
+const TESTS: [&[&str]; 2] =
+    [&["--package", "railweave-fabric-verbs", "--tests"], &["--package", "railweave-plugin", "--test", "verbs"]];
 
 /// Runs the tests over the adapters that `arguments` name, or over all, and prints a table.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
@@ -37,15 +31,18 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         [] => known.iter().map(String::as_str).collect(),
         named => named.iter().map(String::as_str).collect(),
     };
-    let failed = over(&wanted, ALL)?;
+    let mut flaky = Vec::new();
+    let failed = over(&wanted, &mut flaky)?;
+    suite::list(&flaky);
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs tests over some adapters, and prints a table; how many tests failed.
-pub(crate) fn over(profiles: &[&str], tests: Tests) -> Result<usize, String> {
+/// Runs the tests over some adapters, and prints a table; how many tests failed. What passed only when repeated is added to
+/// `flaky`.
+pub(crate) fn over(profiles: &[&str], flaky: &mut Vec<String>) -> Result<usize, String> {
     let mut rows = Vec::new();
     for profile in profiles {
-        let tally = tally(profile, tests)?;
+        let tally = tally(profile, flaky)?;
         println!("{profile}: {} passed, {} failed", tally.passed, tally.failures.len());
         rows.push((*profile, tally));
     }
@@ -72,20 +69,23 @@ struct Tally {
     failures: Vec<String>,
 }
 
-fn tally(profile: &str, tests: Tests) -> Result<Tally, String> {
+fn tally(profile: &str, flaky: &mut Vec<String>) -> Result<Tally, String> {
     let mut tally = Tally::default();
-    for tests in tests {
+    for tests in TESTS {
         let mut command = cargo(&["test", "--no-fail-fast"]);
-        command.args(*tests).env(PROFILE, profile);
-        let output = command.output().map_err(|error| format!("cannot run cargo: {error}"))?;
+        command.args(tests).env(PROFILE, profile);
+        let mut repeated = Vec::new();
+        let output = suite::guarded(command, None, &mut repeated, |mut command: Command| command.output())?;
+        let output = output.map_err(|error| format!("cannot run cargo: {error}"))?;
+        flaky.extend(repeated.iter().map(|name| format!("{name}, over {profile}")));
         let text = String::from_utf8_lossy(&output.stdout);
         let before = tally.failures.len();
         tally.read(&text);
         if !output.status.success() {
-            print!("{text}");
+            let words = String::from_utf8_lossy(&output.stderr);
+            print!("{text}\n{words}");
             if tally.failures.len() == before {
-                let words = String::from_utf8_lossy(&output.stderr).into_owned();
-                return Err(format!("the tests could not be run over {profile}: {}\n{words}", output.status));
+                return Err(format!("the tests could not be run over {profile}, see above: {}", output.status));
             }
         }
     }
@@ -93,16 +93,22 @@ fn tally(profile: &str, tests: Tests) -> Result<Tally, String> {
 }
 
 impl Tally {
-    /// Adds what the test programs say of their tests: `test NAME ... ok`, or `FAILED`.
+    /// Adds what the test programs and their runner say of the tests: `test NAME ... ok`, or `FAILED`; which of these are
+    /// repeated; and what ran in a program that was killed.
     fn read(&mut self, text: &str) {
         for line in text.lines() {
-            let Some((name, how)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) else {
-                continue;
-            };
-            match how {
-                "ok" => self.passed += 1,
-                "FAILED" => self.failures.push(name.to_owned()),
-                _ => {}
+            if let Some(name) = suite::repeated(line) {
+                // How it went this time comes next.
+                let last = self.failures.iter().rposition(|failure| failure == name);
+                last.map(|index| self.failures.remove(index));
+            } else if let Some(names) = line.strip_prefix(suite::RAN_WHEN_KILLED) {
+                self.failures.extend(names.split(", ").map(str::to_owned));
+            } else if let Some((name, how)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
+                match how {
+                    "ok" => self.passed += 1,
+                    "FAILED" => self.failures.push(name.to_owned()),
+                    _ => {}
+                }
             }
         }
     }
@@ -131,6 +137,27 @@ mod tests {
         assert_eq!(tally, Tally { passed: 2, failures: vec!["c".to_owned()] });
         let text = table(&[("mana", tally)]);
         assert!(text.ends_with("\n| mana | 2 | 1 | c |\n"), "{text}");
+    }
+
+    #[test]
+    fn of_a_test_that_is_repeated_the_second_time_counts() {
+        let first = "test c ... FAILED\ntest result: FAILED. 0 passed; 1 failed\n\
+                     Running another program\ntest c ... FAILED\ntest d ... FAILED\n";
+        for (how, failures) in [("ok", ["c", "d"].as_slice()), ("FAILED", &["c", "d", "c"])] {
+            let mut tally = Tally::default();
+            tally.read(&format!("{first}\n{}\ntest c ... {how}\n", suite::repeats("railweave-plugin, verbs", "c")));
+            assert_eq!(
+                (tally.passed, tally.failures),
+                (usize::from(how == "ok"), failures.iter().map(ToString::to_string).collect())
+            );
+        }
+    }
+
+    #[test]
+    fn what_ran_in_a_program_that_was_killed_has_failed() {
+        let mut tally = Tally::default();
+        tally.read(&format!("test a ... ok\nrailweave-plugin, verbs: killed\n{}b, c\n", suite::RAN_WHEN_KILLED));
+        assert_eq!(tally, Tally { passed: 1, failures: vec!["b".to_owned(), "c".to_owned()] });
     }
 
     #[test]

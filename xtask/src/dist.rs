@@ -16,6 +16,7 @@ const DEFAULT_LIBRARY: &str = "libnccl-net.so";
 const PROGRAM: &str = "railweave";
 
 /// Where `dist` put its results.
+#[derive(Clone)]
 pub(crate) struct Dist {
     /// The plugin.
     pub(crate) library: PathBuf,

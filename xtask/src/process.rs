@@ -33,8 +33,13 @@ pub(crate) fn status(mut command: Command) -> Result<ExitStatus, String> {
 
 /// Runs `command`, which should succeed.
 pub(crate) fn run(command: Command) -> Outcome {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    let line = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let line = line(&command);
     let status = status(command)?;
     if status.success() { Ok(()) } else { Err(format!("{line}: {status}")) }
+}
+
+/// A command as a person would type it.
+pub(crate) fn line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }

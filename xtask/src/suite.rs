@@ -4,32 +4,35 @@
 //! Cargo starts the programs one after the other, so nothing else of the test run runs beside the repetition.
 
 mod verdict;
+mod watch;
 
 use crate::Outcome;
-use crate::process::{cargo, run as run_command, target};
+use crate::process::{cargo, line, run as run_command, target};
 use std::fs::OpenOptions;
-use std::io::{self, Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread;
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
-use verdict::{Decision, Said};
+use verdict::Decision;
+use watch::{Said, watch};
 
 /// The argument that makes this program the runner of one test program.
 pub(crate) const AS_RUNNER: &str = "--as-runner";
 
+/// Behind it, and before the test program: the program by which that is run, such as an emulator.
+const BY: &str = "--by";
+
 /// A program of which no test has ended for so long hangs. Tests give up far earlier by themselves.
 const SILENCE: Duration = Duration::from_secs(600);
 
-/// How long the output of a program that has ended may take to come to its end.
-const GRACE: Duration = Duration::from_secs(10);
-
-/// How often the end of a program is looked for.
-const LOOK: Duration = Duration::from_millis(50);
-
 /// Names the file to which the runner adds what passed only when repeated, a line each.
 const FLAKY_FILE: &str = "RAILWEAVE_TEST_FLAKY";
+
+/// What the line begins with that names the tests of a program that was killed.
+pub(crate) const RAN_WHEN_KILLED: &str = "tests that ran then: ";
+
+/// What the line ends with that names a test that is repeated.
+const REPEATED: &str = " ran out of time; once more, alone";
 
 /// Packages in whose tests time does not pass, or is no matter: what fails there is never repeated.
 const NEVER_REPEATED: [&str; 2] = ["railweave-fabric-sim", "railweave-fuzz"];
@@ -37,32 +40,94 @@ const NEVER_REPEATED: [&str; 2] = ["railweave-fabric-sim", "railweave-fuzz"];
 /// Runs every test of the workspace, which load the plugin `library`. What passed only when repeated is added to
 /// `flaky`.
 pub(crate) fn run_all(library: &Path, flaky: &mut Vec<String>) -> Outcome {
+    let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
+    command.env("RAILWEAVE_TEST_LIB", library);
+    guarded(command, None, flaky, run_command)?
+}
+
+/// Lets `run` run `command`, which is a `cargo test`, with each test program under the runner, and there by the program
+/// `by` where there is one. What passed only when repeated is added to `flaky`.
+pub(crate) fn guarded<T>(
+    mut command: Command,
+    by: Option<&Path>,
+    flaky: &mut Vec<String>,
+    run: impl FnOnce(Command) -> T,
+) -> Result<T, String> {
     let file = target().join(format!("flaky-{}", std::process::id()));
     let _ = std::fs::remove_file(&file);
-    let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
-    command.arg("--config").arg(runner()?).env(FLAKY_FILE, &file).env("RAILWEAVE_TEST_LIB", library);
-    let result = run_command(command);
+    command.arg("--config").arg(runner(by)?).env(FLAKY_FILE, &file);
+    let result = run(command);
     // Absent where nothing was flaky.
     flaky.extend(std::fs::read_to_string(&file).unwrap_or_default().lines().map(str::to_owned));
     let _ = std::fs::remove_file(&file);
-    result
+    Ok(result)
 }
 
 /// The setting that makes this program cargo's runner (The Cargo Book, `target.<cfg>.runner`).
-fn runner() -> Result<String, String> {
+fn runner(by: Option<&Path>) -> Result<String, String> {
     let program = std::env::current_exe().map_err(|error| format!("cannot name this program: {error}"))?;
-    let words = [program.display().to_string(), "test".to_owned(), AS_RUNNER.to_owned()];
+    let mut words = vec![program.display().to_string(), "test".to_owned(), AS_RUNNER.to_owned()];
+    words.extend(by.into_iter().flat_map(|by| [BY.to_owned(), by.display().to_string()]));
     let words = serde_json::to_string(&words).map_err(|error| error.to_string())?;
     // A JSON array of plain strings is TOML, too.
     Ok(format!("target.'cfg(all())'.runner = {words}"))
 }
 
+/// Runs a program that starts others, and once more if it ran out of time and nothing else was wrong: where it ends well
+/// then, `name` is added to `flaky`.
+pub(crate) fn run_program(name: &str, command: impl Fn() -> Command, flaky: &mut Vec<String>) -> Outcome {
+    run_and_repeat(name, command, true, flaky)
+}
+
+fn run_and_repeat(name: &str, command: impl Fn() -> Command, shows: bool, flaky: &mut Vec<String>) -> Outcome {
+    let words = line(&command());
+    let once = || watch(command(), shows, |_| false).map_err(|error| format!("cannot run {words}: {error}"));
+    let (status, said) = once()?;
+    let failed = |status: Option<ExitStatus>| match status {
+        Some(status) if status.success() => Ok(()),
+        Some(status) => Err(format!("{words}: {status}")),
+        None => Err(format!("{words}: killed")),
+    };
+    let result = failed(status);
+    // A signal is no matter of time.
+    let is_late = status.is_some_and(|status| status.code().is_some()) && railweave_patience::ran_out(&said.all());
+    if result.is_ok() || !is_late {
+        return result;
+    }
+    println!("\n{name} ran out of time; once more, alone");
+    failed(once()?.0)?;
+    flaky.push(name.to_owned());
+    Ok(())
+}
+
+/// The line that says that a test of a program is repeated.
+pub(crate) fn repeats(program: &str, test: &str) -> String {
+    format!("{program}: {test}{REPEATED}")
+}
+
+/// The test of which a line says that it is repeated.
+pub(crate) fn repeated(line: &str) -> Option<&str> {
+    let (_, test) = line.strip_suffix(REPEATED)?.rsplit_once(' ')?;
+    Some(test)
+}
+
+/// Says what passed only when repeated. Each of these is a defect, of the test or of the code.
+pub(crate) fn list(flaky: &[String]) {
+    for name in flaky {
+        println!("flaky: {name}");
+    }
+}
+
 /// Runs the test program that `words` name, and repeats what may be repeated.
 pub(crate) fn run(words: &[String]) -> Result<ExitCode, String> {
+    let (by, words) = match words {
+        [option, by, rest @ ..] if option == BY => (Some(PathBuf::from(by)), rest),
+        all => (None, all),
+    };
     let (program, arguments) = words.split_first().ok_or("cargo xtask test --as-runner wants a program to run")?;
     let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
     let silence = SILENCE * railweave_patience::factor();
-    let suite = Suite { program: program.into(), arguments, package, silence, shows: true };
+    let suite = Suite { by, program: program.into(), arguments, package, silence, shows: true };
     let Ended { code, flaky } = suite.run()?;
     if let (Some(file), false) = (std::env::var_os(FLAKY_FILE), flaky.is_empty()) {
         let lines: String = flaky.iter().map(|name| format!("{name}\n")).collect();
@@ -75,6 +140,8 @@ pub(crate) fn run(words: &[String]) -> Result<ExitCode, String> {
 
 /// A test program.
 struct Suite<'a> {
+    /// What runs it, where it does not run by itself.
+    by: Option<PathBuf>,
     program: PathBuf,
     arguments: &'a [String],
     /// The package that it belongs to; empty for documentation's tests.
@@ -98,7 +165,7 @@ impl Suite<'_> {
         let failed = Ended { code: code(status), flaky: Vec::new() };
         let Some(status) = status else {
             println!("\n{}: killed, because no test ended in {} s", self.name(), self.silence.as_secs());
-            println!("tests that ran then: {}", self.running(&said).join(", "));
+            println!("{RAN_WHEN_KILLED}{}", self.running(&said).join(", "));
             return Ok(failed);
         };
         if status.success() || NEVER_REPEATED.contains(&self.package.as_str()) {
@@ -113,7 +180,7 @@ impl Suite<'_> {
         };
         let mut flaky = Vec::new();
         for test in late {
-            println!("\n{}: {test} ran out of time; once more, alone", self.name());
+            println!("\n{}", repeats(&self.name(), &test));
             let alone = [test.clone(), "--exact".to_owned(), "--test-threads=1".to_owned()];
             let (status, said) = self.watch(&alone)?;
             if !(status.is_some_and(|status| status.success()) && verdict::is_one_passed(&said.out)) {
@@ -144,98 +211,37 @@ impl Suite<'_> {
         if !slow.is_empty() {
             return slow;
         }
-        let list = Command::new(&self.program).args(["--list", "--format", "terse"]).stderr(Stdio::null()).output();
+        let list = self.command().args(["--list", "--format", "terse"]).stderr(Stdio::null()).output();
         let list = list.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
         let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
         names.filter(|name| !ended.contains(name)).map(str::to_owned).collect()
     }
 
+    fn command(&self) -> Command {
+        match &self.by {
+            Some(by) => {
+                let mut command = Command::new(by);
+                command.arg(&self.program);
+                command
+            }
+            None => Command::new(&self.program),
+        }
+    }
+
     /// Runs the program to its end and shows what it says meanwhile. No status when it hung and was killed.
     fn watch(&self, arguments: &[String]) -> Result<(Option<ExitStatus>, Said), String> {
-        let cannot = |error: io::Error| format!("cannot run {}: {error}", self.program.display());
-        let mut command = Command::new(&self.program);
-        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(cannot)?;
-        let (sender, pieces) = channel();
-        if let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) {
-            pump(out, self.shows.then(io::stdout), sender.clone(), Piece::Out);
-            pump(err, self.shows.then(io::stderr), sender, Piece::Err);
-        }
-        let mut said = Said::default();
-        let status = self.listen(&mut child, &pieces, &mut said).map_err(cannot)?;
-        Ok((status, said))
-    }
-
-    fn listen(&self, child: &mut Child, pieces: &Receiver<Piece>, said: &mut Said) -> io::Result<Option<ExitStatus>> {
-        let (mut ended, mut since, mut looked) = (0, Instant::now(), Instant::now());
-        let status = loop {
-            let is_over = said.take(pieces.recv_timeout(LOOK));
-            if is_over {
-                thread::sleep(LOOK);
-            }
-            if let Some(status) = child.try_wait()? {
-                break Some(status);
-            }
-            if looked.elapsed() < LOOK {
-                continue;
-            }
-            looked = Instant::now();
+        let mut command = self.command();
+        command.args(arguments);
+        let (mut ended, mut since) = (0, Instant::now());
+        let hangs = |said: &Said| {
             let count = verdict::ended(&said.out).len();
             if count != ended {
-                (ended, since) = (count, looked);
+                (ended, since) = (count, Instant::now());
             }
-            if since.elapsed() > self.silence {
-                // What it started sees its own standard input close, and ends.
-                child.kill()?;
-                child.wait()?;
-                break None;
-            }
+            since.elapsed() > self.silence
         };
-        // Something that it started may hold its output open.
-        let begin = Instant::now();
-        while begin.elapsed() < GRACE && !said.take(pieces.recv_timeout(LOOK)) {}
-        Ok(status)
+        watch(command, self.shows, hangs).map_err(|error| format!("cannot run {}: {error}", self.program.display()))
     }
-}
-
-/// A part of what a program says.
-enum Piece {
-    Out(Vec<u8>),
-    Err(Vec<u8>),
-}
-
-impl Said {
-    /// Adds what came; whether nothing more will.
-    fn take(&mut self, piece: Result<Piece, RecvTimeoutError>) -> bool {
-        match piece {
-            Ok(Piece::Out(bytes)) => self.out.push_str(&String::from_utf8_lossy(&bytes)),
-            Ok(Piece::Err(bytes)) => self.err.push_str(&String::from_utf8_lossy(&bytes)),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return true,
-        }
-        false
-    }
-}
-
-/// Passes on what comes, on a thread of its own, and shows it where that is wanted.
-fn pump(
-    mut from: impl Read + Send + 'static,
-    mut show: Option<impl Write + Send + 'static>,
-    to: Sender<Piece>,
-    kind: fn(Vec<u8>) -> Piece,
-) {
-    thread::spawn(move || {
-        let mut buffer = vec![0; 16 << 10];
-        while let Ok(length @ 1..) = from.read(&mut buffer) {
-            if let Some(show) = &mut show {
-                // What nobody can be shown counts all the same.
-                let _ = show.write_all(&buffer[..length]).and_then(|()| show.flush());
-            }
-            if to.send(kind(buffer[..length].to_vec())).is_err() {
-                return;
-            }
-        }
-    });
 }
 
 /// The status with which the runner ends for a program that ended so: cargo shows it.
@@ -264,6 +270,11 @@ mod tests {
     /// A test program that is a shell's script: `first` is done by the whole, `alone` when b is asked for alone.
     /// Answers the status, what was flaky, and how often the program was started.
     fn played(name: &str, package: &str, first: &str, alone: &str) -> (bool, Vec<String>, usize) {
+        played_by(None, name, package, first, alone)
+    }
+
+    /// As [`played`], where another program runs it.
+    fn played_by(by: Option<&str>, name: &str, package: &str, first: &str, alone: &str) -> (bool, Vec<String>, usize) {
         let folder = std::env::temp_dir().join(format!("railweave-suite-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let program = folder.join("edges-0123456789abcdef");
@@ -275,7 +286,8 @@ mod tests {
         std::fs::write(&program, script).unwrap();
         std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
         let silence = Duration::from_secs(if first.contains("sleep") { 1 } else { 600 });
-        let suite = Suite { program, arguments: &[], package: package.to_owned(), silence, shows: false };
+        let by = by.map(PathBuf::from);
+        let suite = Suite { by, program, arguments: &[], package: package.to_owned(), silence, shows: false };
         let Ended { code, flaky } = suite.run().unwrap();
         let starts = std::fs::read_to_string(folder.join("starts")).unwrap().lines().count();
         std::fs::remove_dir_all(&folder).unwrap();
@@ -290,6 +302,62 @@ mod tests {
     fn what_ran_out_of_time_and_passes_alone_is_flaky() {
         let played = played("passes", "p", &says(&failing(LATE), 101), &says(ONE_PASSED, 0));
         assert_eq!(played, (true, vec!["p, edges: b".to_owned()], 2));
+    }
+
+    #[test]
+    fn what_another_program_runs_is_repeated_by_it() {
+        let (late, passes) = (says(&failing(LATE), 101), says(ONE_PASSED, 0));
+        let by_env = |name: &str, first: &str| played_by(Some("/usr/bin/env"), name, "p", first, &passes);
+        assert_eq!(by_env("by-env", &late), (true, vec!["p, edges: b".to_owned()], 2));
+        let hang = "echo 'test a ... ok'\nexec sleep 1000";
+        assert_eq!(by_env("by-env-hangs", hang), (false, vec![], 2));
+        let nobody = Some("/nonexistent/emulator");
+        let suite = Suite {
+            by: nobody.map(PathBuf::from),
+            program: "/bin/true".into(),
+            arguments: &[],
+            package: String::new(),
+            silence: SILENCE,
+            shows: false,
+        };
+        assert!(suite.run().is_err());
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        for by in [&[][..], &[BY, "/usr/bin/env"]] {
+            assert_eq!(run(&words(&[by, &["/bin/true"]].concat())), Ok(ExitCode::SUCCESS));
+            assert_ne!(run(&words(&[by, &["/bin/false"]].concat())), Ok(ExitCode::SUCCESS));
+        }
+    }
+
+    #[test]
+    fn a_program_that_starts_others_is_repeated_where_it_ran_out_of_time() {
+        const WORN_OUT: &str =
+            "echo 'railweave: rank 1: ran out of time: a receive after 30 s without progress' >&2; exit 1";
+        let played = |name: &str, first: &str, then: &str| {
+            let starts = std::env::temp_dir().join(format!("railweave-program-{}-{name}", std::process::id()));
+            let _ = std::fs::remove_file(&starts);
+            let script = format!("echo >> \"$0\"; if [ $(wc -l < \"$0\") = 1 ]; then {first}; else {then}; fi");
+            let command = || {
+                let mut command = Command::new("sh");
+                command.arg("-c").arg(&script).arg(&starts);
+                command
+            };
+            let mut flaky = Vec::new();
+            let result = run_and_repeat(name, command, false, &mut flaky);
+            let count = std::fs::read_to_string(&starts).unwrap().lines().count();
+            std::fs::remove_file(&starts).unwrap();
+            (result.is_ok(), flaky.len(), count)
+        };
+        assert_eq!(played("well", "exit 0", "exit 1"), (true, 0, 1));
+        assert_eq!(played("late", WORN_OUT, "exit 0"), (true, 1, 2));
+        assert_eq!(played("late-twice", WORN_OUT, WORN_OUT), (false, 0, 2));
+        assert_eq!(played("late-then-wrong", WORN_OUT, "exit 1"), (false, 0, 2));
+        let wrong = "echo 'railweave: rank 0: wrong data' >&2; exit 1";
+        assert_eq!(played("wrong", wrong, "exit 0"), (false, 0, 1));
+        assert_eq!(played("silent", "exit 1", "exit 0"), (false, 0, 1));
+        let both = format!("{}; {WORN_OUT}", wrong.replace("; exit 1", ""));
+        assert_eq!(played("both", &both, "exit 0"), (false, 0, 1));
+        let signal = WORN_OUT.replace("exit 1", "kill -KILL $$");
+        assert_eq!(played("signal", &signal, "exit 0"), (false, 0, 1));
     }
 
     #[test]
@@ -325,7 +393,7 @@ mod tests {
         assert_eq!(played("hang", "p", hang, "exit 1"), (false, vec![], 2), "the second start lists the tests");
         assert!(begin.elapsed() < Duration::from_secs(500));
         let program = PathBuf::from("/bin/true");
-        let suite = Suite { program, arguments: &[], package: String::new(), silence: SILENCE, shows: false };
+        let suite = Suite { by: None, program, arguments: &[], package: String::new(), silence: SILENCE, shows: false };
         let said = |out: &str| Said { out: out.to_owned(), err: String::new() };
         let slow = "test a has been running for over 60 seconds\ntest b has been running for over 60 seconds\n";
         assert_eq!(suite.running(&said(&format!("{slow}test a ... ok\n"))), ["b"]);
@@ -333,10 +401,11 @@ mod tests {
 
     #[test]
     fn cargo_is_told_of_this_program_in_toml() {
-        let text = runner().unwrap();
-        let toml: toml::Table = text.parse().unwrap();
-        let words = toml["target"]["cfg(all())"]["runner"].as_array().unwrap();
-        assert_eq!(words.len(), 3);
-        assert_eq!(words[2].as_str(), Some(AS_RUNNER));
+        for (by, more) in [(None, &[][..]), (Some(Path::new("/usr/bin/qemu")), &[BY, "/usr/bin/qemu"])] {
+            let toml: toml::Table = runner(by).unwrap().parse().unwrap();
+            let words = toml["target"]["cfg(all())"]["runner"].as_array().unwrap();
+            let words: Vec<&str> = words.iter().map(|word| word.as_str().unwrap()).collect();
+            assert_eq!(words[1..], [&["test", AS_RUNNER], more].concat());
+        }
     }
 }

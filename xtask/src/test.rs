@@ -84,7 +84,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "adapters",
         why: "the verbs tests over two adapters that are as unlike as any (docs/edge.md)",
-        run: |_| match adapters::over(&adapters::SHORT, adapters::EDGE)? {
+        run: |context| match adapters::over(&adapters::SHORT, &mut context.flaky)? {
             0 => Ok(Done::Passed),
             failed => Err(format!("{failed} tests failed over an adapter, see above")),
         },
@@ -103,7 +103,10 @@ const STEPS: &[Step] = &[
     Step {
         name: "demo",
         why: "the demonstration works here, briefly",
-        run: |context| passes(context.dist()?.demo(&["--quick".into()])),
+        run: |context| {
+            let built = context.dist()?.clone();
+            suite::run_program("demo", || built.demo(&["--quick".into()]), &mut context.flaky).map(|()| Done::Passed)
+        },
     },
     Step {
         name: "aarch64",
@@ -152,10 +155,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     for failure in &failures {
         println!("failed: {failure}");
     }
-    // Each of these is a defect, of the test or of the code.
-    for name in &context.flaky {
-        println!("flaky: {name}");
-    }
+    suite::list(&context.flaky);
     println!("{passed} passed, {} failed", failures.len());
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -179,7 +179,7 @@ fn headers(context: &Context) -> Result<(), String> {
 /// What runs on another processor.
 fn on_aarch64(context: &mut Context) -> Result<Done, String> {
     match aarch64::Tools::require(context.may_install || is_ci(), context.may_install, "test") {
-        Ok(tools) => tools.check().map(|()| Done::Passed),
+        Ok(tools) => tools.check(&mut context.flaky).map(|()| Done::Passed),
         Err(reason) if context.may_install || is_ci() => Err(reason),
         Err(reason) => Ok(Done::LeftOut(reason)),
     }

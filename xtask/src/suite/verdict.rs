@@ -3,16 +3,8 @@
 //! The output is libtest's ("pretty", its default): a line `test NAME ... ok` or `test NAME ... FAILED` for each test
 //! that ended, then what each failed test said under `---- NAME stdout ----`, then the names of those that failed.
 
+use super::watch::Said;
 use railweave_patience::ran_out;
-
-/// What a program said.
-#[derive(Debug, Default)]
-pub(crate) struct Said {
-    /// On standard output.
-    pub(crate) out: String,
-    /// On standard error, where threads write of which libtest knows nothing.
-    pub(crate) err: String,
-}
 
 /// What is to be done about a program that failed.
 #[derive(Debug, PartialEq)]
