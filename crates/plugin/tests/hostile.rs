@@ -577,6 +577,29 @@ fn with_a_key_a_token_that_was_overheard_is_not_enough_for_a_lane() {
 }
 
 #[test]
+fn what_a_peer_says_again_of_an_open_connection_is_not_kept() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let mut stranger = Stranger::dial(&handle);
+        stranger.shake_hands();
+        let token = stranger.offer(1);
+        stranger.lanes(1);
+        let _lane = stranger.lane(token);
+        stranger.send(1, Message::Ready { usable: 1 });
+        let recv = accept(&net, &listening);
+        let mut bytes = Frame { connection: 1, message: Message::Bye }.encode().repeat(100_000);
+        bytes.extend(Frame { connection: 0, message: Message::Ping }.encode());
+        let heap = heap_bytes();
+        stranger.write(&bytes);
+        assert!(matches!(stranger.receive(), Message::Pong));
+        let most = heap_bytes().saturating_sub(heap);
+        assert!(most <= SLACK_BYTES, "{most} bytes");
+        net.close_recv(recv).expect("the receiving end is closed");
+    });
+}
+
+#[test]
 fn whoever_says_nothing_but_wait_makes_room_for_others() {
     // As many as there may be set-ups at once.
     const PLACES: u32 = 1024;

@@ -188,6 +188,8 @@ impl Thread {
             session.touch(now);
         }
         match session.connections.get_mut(&route.connection) {
+            // It says it once; what it says again changes nothing, and is not kept.
+            Some(Connection::Open { peer_said_bye: true, .. }) => {}
             Some(Connection::Open { peer_said_bye, link, .. }) => {
                 *peer_said_bye = true;
                 // What the peer sent before is there, or will never be: what is still stuck then has nothing to wait for.
