@@ -87,7 +87,7 @@ impl Preface {
             2 => Err(DecodeError::Value {
                 what: "the preface's protocol version",
                 value: u64::from(version),
-                allowed: "1: install the same version of Railweave on every host",
+                allowed: "2: install the same version of Railweave on every host",
             }),
             kind => Err(DecodeError::Value { what: "the preface's kind", value: kind.into(), allowed: "1 or 2" }),
         }
@@ -619,6 +619,10 @@ mod tests {
         }
         let http = *b"GET / HTTP/1.1\r\nHost: node7\r\n\r\n.........";
         assert!(Preface::decode(&http).unwrap_err().to_string().contains("magic"));
+        let mut older = lane.encode();
+        older[4..6].copy_from_slice(&(crate::PROTOCOL_VERSION - 1).to_le_bytes());
+        let text = Preface::decode(&older).unwrap_err().to_string();
+        assert!(text.contains(&format!("allowed is {}: install", crate::PROTOCOL_VERSION)), "{text}");
     }
 
     proptest! {
@@ -630,7 +634,7 @@ mod tests {
         }
 
         #[test]
-        fn one_changed_byte_never_panics(which in 0usize..10, at: prop::sample::Index, value: u8) {
+        fn one_changed_byte_never_panics(which in 0usize..11, at: prop::sample::Index, value: u8) {
             let mut bytes = Frame { connection: 42, message: messages()[which].clone() }.encode();
             let at = at.index(bytes.len());
             bytes[at] = value;
