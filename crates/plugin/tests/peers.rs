@@ -13,7 +13,7 @@ use railweave_transport::{Message, PREFACE_BYTES, Preface};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_peer_of_another_protocol_version_is_refused_by_name_and_others_go_on() {
@@ -613,4 +613,47 @@ fn a_lane_that_is_closed_before_its_answer_is_dialled_again() {
         assert_eq!(warnings(), Vec::<String>::new());
         net.close_send(send).expect("the sending end is closed");
     });
+}
+
+#[test]
+fn a_session_that_is_closed_before_hello_is_dialled_again_until_its_deadline() {
+    each(
+        &[true, false],
+        |_| vec![ONE_RAIL, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "5s")],
+        |is_welcome_in_the_end| {
+            let (_plugin, net) = start();
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let mut handle = Stranger::handle(listener.local_addr().unwrap());
+            let begin = Instant::now();
+            assert!(net.connect(0, &mut handle).expect("connect begins").is_none());
+            // With its preface read or not: a socket that makes place is closed whatever has come.
+            drop(Stranger::accept(&listener));
+            let mut second = Stranger::accept(&listener);
+            second.expect_preface();
+            assert!(matches!(second.receive(), Message::Hello(_)));
+            drop(second);
+            if *is_welcome_in_the_end {
+                let mut stranger = Stranger::accept(&listener);
+                stranger.expect_preface();
+                assert!(matches!(stranger.receive(), Message::Hello(_)));
+                let hello = stranger.hello(OUR_VERSIONS);
+                stranger.send(0, hello);
+                assert!(matches!(stranger.receive(), Message::Offer(_)));
+                assert_eq!(warnings(), Vec::<String>::new());
+                return;
+            }
+            listener.set_nonblocking(true).unwrap();
+            let mut tries = 2;
+            let error = until("connect", || {
+                tries += u32::from(listener.accept().is_ok());
+                net.connect(0, &mut handle).map(|_| None).unwrap_or_else(Some)
+            });
+            assert!(error.to_string().contains("ncclRemoteError"), "{error}");
+            // Pauses of 10 ms, twice as long each time, up to 640 ms: some ten where nothing else takes time.
+            assert!((3..=14).contains(&tries), "{tries} tries");
+            assert!(begin.elapsed() >= Duration::from_secs(4), "given up after {:?}", begin.elapsed());
+            let line = warnings_with(&["each time that it was dialled", "127.0.0.1:"]);
+            assert_eq!((warnings().len(), line.len()), (1, 1), "{:?}", warnings());
+        },
+    );
 }

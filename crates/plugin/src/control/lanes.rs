@@ -13,6 +13,7 @@ use super::sessions::Session;
 use super::strangers::Kind;
 use super::stream::{Fill, Stream};
 use super::thread::{Entry, Thread};
+use super::tries::{self, Tries};
 use crate::descriptors;
 
 /// What the acceptor of a lane answers: it is taken.
@@ -38,8 +39,8 @@ pub(super) struct LaneDial {
     pub(super) deadline_ns: u64,
 }
 
-/// A lane that the peer closed before it answered, or did not answer, and that is dialled again: a peer whom
-/// strangers besiege closes whoever has waited longest, and its kernel drops what does not fit into the queue.
+/// A lane that the peer closed before it answered, or did not answer, and that is dialled again: where strangers besiege
+/// the peer, its kernel drops what does not fit into the queue.
 pub(super) struct LaneRedial {
     route: Route,
     dial: Dial,
@@ -48,20 +49,8 @@ pub(super) struct LaneRedial {
     pub(super) at_ns: u64,
 }
 
-/// How a lane is tried.
-#[derive(Clone, Copy)]
-struct Tries {
-    /// Until when it is dialled again.
-    until_ns: u64,
-    /// How long to wait before the next try.
-    pause_ns: u64,
-}
-
 /// Each try waits for an eighth of the handshake's time-out, and no less than this.
 const SHORTEST_PATIENCE_NS: u64 = 1_000_000_000;
-
-const FIRST_PAUSE_NS: u64 = 10_000_000;
-const LONGEST_PAUSE_NS: u64 = 640_000_000;
 
 /// Why a dialled lane did not come to be.
 struct Broken {
@@ -173,7 +162,7 @@ impl Thread {
     pub(super) fn dial_lane(&mut self, route: Route, dial: Dial, port: u16) -> Result<(), String> {
         let patience = u64::try_from(self.handshake_timeout.as_nanos()).unwrap_or(u64::MAX) / 2;
         // A rail whose lanes are closed always is left out, in time for the others.
-        let tries = Tries { until_ns: self.now_ns().saturating_add(patience), pause_ns: FIRST_PAUSE_NS };
+        let tries = Tries::until(self.now_ns().saturating_add(patience));
         self.try_lane(route, dial, port, tries)
     }
 
@@ -242,12 +231,11 @@ impl Thread {
 
     /// Dials a lane again after a pause, or gives it up for this reason once it was tried for long enough.
     fn lane_tries_again(&mut self, token: usize, dial: LaneDial, reason: String) {
-        let at_ns = self.now_ns() + dial.tries.pause_ns;
-        if at_ns >= dial.tries.until_ns {
+        let mut tries = dial.tries;
+        let Some(at_ns) = tries.next_ns(self.now_ns()) else {
             return self.lane_failed(&dial, reason);
-        }
-        let LaneDial { route, dial, remote, tries, .. } = dial;
-        let tries = Tries { pause_ns: (tries.pause_ns * 2).min(LONGEST_PAUSE_NS), ..tries };
+        };
+        let LaneDial { route, dial, remote, .. } = dial;
         let redial = LaneRedial { route, dial, port: remote.port(), tries, at_ns };
         self.entries.insert(token, Entry::LaneRedial(redial));
         self.touch(token);
@@ -262,11 +250,10 @@ impl Thread {
 impl LaneDial {
     /// Goes on; true when the lane is there.
     fn advance(&mut self) -> Result<bool, Broken> {
-        use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
         let (local, remote) = (self.dial.local, self.remote);
         let broken = |error: std::io::Error| Broken {
             reason: format!("{local} cannot reach {remote}: {error}"),
-            is_closed: matches!(error.kind(), BrokenPipe | ConnectionReset),
+            is_closed: tries::is_closed(&error),
         };
         if !self.presented {
             if !self.stream.is_connected().map_err(broken)? {

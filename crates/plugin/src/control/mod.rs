@@ -20,6 +20,7 @@ mod signals;
 mod strangers;
 mod stream;
 mod thread;
+mod tries;
 mod worker;
 
 use std::collections::HashMap;

@@ -1,4 +1,5 @@
-//! Reaching a process: its addresses are tried in turn, until one brings a session to it.
+//! Reaching a process: its addresses are tried in turn, until one brings a session to it. Where the socket is closed before
+//! HELLO has come, the address is tried again once no other is left.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,12 +13,21 @@ use super::connections::Target;
 use super::heartbeat::Heartbeat;
 use super::sessions::Session;
 use super::stream::Stream;
-use super::thread::Thread;
+use super::thread::{Entry, Thread};
+use super::tries::{self, Tries};
 use crate::descriptors;
 
 /// A process that connections are wanted to, while there is no session to it.
 pub(super) struct Reaching {
     addresses: VecDeque<SocketAddr>,
+    /// The dialled address, where the socket was just closed before anything had come.
+    closing: Option<SocketAddr>,
+    /// The addresses where that was so at the last try, each with what happened.
+    closed: Vec<(SocketAddr, String)>,
+    /// When those are tried again.
+    tries: Tries,
+    /// Until when all this may take.
+    until_ns: u64,
     waiting: Vec<ConnectRequest>,
     failures: Vec<String>,
     /// How many of the failures are that no way leads there.
@@ -27,6 +37,12 @@ pub(super) struct Reaching {
     /// The session, once it is up or while it is dialled.
     pub(super) session: usize,
     up: bool,
+}
+
+/// A process whose addresses are dialled again after a pause.
+pub(super) struct SessionRedial {
+    process: ProcessId,
+    pub(super) at_ns: u64,
 }
 
 impl Thread {
@@ -41,17 +57,8 @@ impl Thread {
             Some(reaching) => reaching.waiting.push(request),
             None => {
                 let port = request.handle.control_port;
-                let addresses =
-                    request.addresses.iter().map(|address| SocketAddr::new(*address, port)).collect::<VecDeque<_>>();
-                let reaching = Reaching {
-                    is_loopback: !addresses.is_empty() && addresses.iter().all(|address| address.ip().is_loopback()),
-                    addresses,
-                    waiting: vec![request],
-                    failures: Vec::new(),
-                    no_way: 0,
-                    session: 0,
-                    up: false,
-                };
+                let addresses = request.addresses.iter().map(|address| SocketAddr::new(*address, port)).collect();
+                let reaching = Reaching::new(addresses, vec![request], self.deadline_ns());
                 self.reaching.insert(process, reaching);
                 self.dial_next(process);
             }
@@ -65,8 +72,9 @@ impl Thread {
         };
         while let Some(address) = reaching.addresses.pop_front() {
             // The time that is left is shared by the addresses that are left.
-            let share = self.handshake_timeout / (reaching.addresses.len() as u32 + 1);
-            let deadline_ns = self.now_ns() + u64::try_from(share.as_nanos()).unwrap_or(u64::MAX / 2);
+            let now = self.now_ns();
+            let share = reaching.until_ns.saturating_sub(now) / (reaching.addresses.len() as u64 + 1);
+            let deadline_ns = now.saturating_add(share);
             let token = self.fresh_token();
             let dialled = Stream::dial(None, address).and_then(|mut stream| {
                 stream.register(self.registry(), PollToken(token))?;
@@ -74,7 +82,6 @@ impl Thread {
             });
             match dialled {
                 Ok(stream) => {
-                    let now = self.now_ns();
                     let heartbeat = Heartbeat::new(self.peer_timeout, now);
                     let mut session = Box::new(Session::new(stream, address, now, deadline_ns, heartbeat));
                     session.wanted = Some(process);
@@ -89,16 +96,34 @@ impl Thread {
                 }
             }
         }
+        if !reaching.closed.is_empty()
+            && let Some(at_ns) = reaching.tries.next_ns(self.now_ns())
+        {
+            let token = self.fresh_token();
+            reaching.session = token;
+            self.reaching.insert(process, reaching);
+            self.entries.insert(token, Entry::SessionRedial(SessionRedial { process, at_ns }));
+            return self.touch(token);
+        }
         let text = reaching.refusal();
         for request in reaching.waiting {
             self.fail(&Target::Connect(request.result), Error::peer(text.as_str()));
         }
     }
 
-    /// Why the dialled address of a process does not answer.
-    pub(super) fn dial_failed(&mut self, process: ProcessId, error: &io::Error) {
+    /// Dials the addresses of a process once more that have closed the socket.
+    pub(super) fn redial_session(&mut self, redial: SessionRedial) {
+        if let Some(reaching) = self.reaching.get_mut(&redial.process) {
+            reaching.addresses.extend(reaching.closed.drain(..).map(|(address, _)| address));
+            self.dial_next(redial.process);
+        }
+    }
+
+    /// Why the dialled address of a process does not answer, and whether nothing has come from there.
+    pub(super) fn dial_failed(&mut self, process: ProcessId, address: SocketAddr, is_mute: bool, error: &io::Error) {
         if let Some(reaching) = self.reaching.get_mut(&process) {
             reaching.no_way += usize::from(is_no_way(error));
+            reaching.closing = (is_mute && tries::is_closed(error)).then_some(address);
         }
     }
 
@@ -119,7 +144,10 @@ impl Thread {
         let Some(reaching) = self.reaching.get_mut(&process) else {
             return;
         };
-        reaching.failures.push(text.to_owned());
+        match reaching.closing.take() {
+            Some(address) => reaching.closed.push((address, text.to_owned())),
+            None => reaching.failures.push(text.to_owned()),
+        }
         if try_next {
             return self.dial_next(process);
         }
@@ -132,10 +160,30 @@ impl Thread {
 }
 
 impl Reaching {
+    fn new(addresses: VecDeque<SocketAddr>, waiting: Vec<ConnectRequest>, until_ns: u64) -> Self {
+        Self {
+            is_loopback: !addresses.is_empty() && addresses.iter().all(|address| address.ip().is_loopback()),
+            addresses,
+            closing: None,
+            closed: Vec::new(),
+            tries: Tries::until(until_ns),
+            until_ns,
+            waiting,
+            failures: Vec::new(),
+            no_way: 0,
+            session: 0,
+            up: false,
+        }
+    }
+
     /// Why no address brings a session to the process, and what to do.
     fn refusal(&self) -> String {
-        let failures = self.failures.join("; ");
-        if self.failures.is_empty() {
+        let closed = self.closed.iter().map(|(_, text)| {
+            format!("{text} each time that it was dialled: whoever listens there has too many newcomers, or is not Railweave")
+        });
+        let all: Vec<_> = self.failures.iter().cloned().chain(closed).collect();
+        let failures = all.join("; ");
+        if all.is_empty() {
             return "No local NIC found that reaches the peer: its handle names no address that can be dialled; give its host an \
                     IPv4 or a global IPv6 address, or name an interface that has one in RAILWEAVE_OOB_IF there"
                 .to_owned();
@@ -146,7 +194,7 @@ impl Reaching {
                  host, name ports in its RAILWEAVE_RAILS that others reach; on this one, check that its process still runs"
             );
         }
-        if self.no_way == self.failures.len() {
+        if self.no_way == all.len() {
             return format!(
                 "No local NIC found that reaches the peer: {failures}; give both hosts an address in a common network, and name \
                  an interface that has one in RAILWEAVE_OOB_IF on the peer's"
@@ -172,8 +220,8 @@ mod tests {
 
     fn refusal(failures: &[&str], no_way: usize, is_loopback: bool) -> String {
         let failures = failures.iter().map(|text| (*text).to_owned()).collect();
-        let (addresses, waiting) = (VecDeque::new(), Vec::new());
-        Reaching { addresses, waiting, failures, no_way, is_loopback, session: 0, up: false }.refusal()
+        let reaching = Reaching::new(VecDeque::new(), Vec::new(), 0);
+        Reaching { failures, no_way, is_loopback, ..reaching }.refusal()
     }
 
     #[test]

@@ -209,7 +209,7 @@ impl Thread {
         first.extend(Frame { connection: 0, message: Message::Hello(session.our_hello.clone()) }.encode());
         match session.stream.send(&first) {
             Ok(()) => self.handle_session(token, session),
-            Err(error) => self.session_over(token, session, &error.to_string()),
+            Err(error) => self.session_broke(token, session, &error),
         }
     }
 
@@ -221,15 +221,10 @@ impl Thread {
                 self.entries.insert(token, Entry::Session(session));
                 return;
             }
-            Err(error) => {
-                if let Some(process) = session.wanted {
-                    self.dial_failed(process, &error);
-                }
-                return self.session_over(token, session, &error.to_string());
-            }
+            Err(error) => return self.session_broke(token, session, &error),
         }
         if let Err(error) = session.stream.flush() {
-            return self.session_over(token, session, &error.to_string());
+            return self.session_broke(token, session, &error);
         }
         if session.is_closing() {
             return self.close_when_sent(token, session);
@@ -283,8 +278,11 @@ impl Thread {
             return self.session_over(token, session, &error.to_string());
         }
         match filled {
-            Ok(Fill::Closed) => return self.session_over(token, session, "the peer closed the session"),
-            Err(error) => return self.session_over(token, session, &error.to_string()),
+            Ok(Fill::Closed) => {
+                let closed = io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed the session");
+                return self.session_broke(token, session, &closed);
+            }
+            Err(error) => return self.session_broke(token, session, &error),
             Ok(Fill::Full) => {
                 session.resting = true;
                 self.rest(token);
@@ -292,6 +290,16 @@ impl Thread {
             Ok(Fill::Open) => {}
         }
         self.entries.insert(token, Entry::Session(session));
+    }
+
+    /// The socket of a session has failed, or the peer has closed it.
+    fn session_broke(&mut self, token: usize, session: Box<Session>, error: &io::Error) {
+        if let Some(process) = session.wanted
+            && matches!(session.stage, Stage::Hello { .. })
+        {
+            self.dial_failed(process, session.address, session.stream.input().is_empty(), error);
+        }
+        self.session_over(token, session, &error.to_string());
     }
 
     /// Closes a session on which nothing is read any more, once what is left has gone out.

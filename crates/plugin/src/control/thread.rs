@@ -17,7 +17,7 @@ use super::events::Failures;
 use super::lanes::{Inbound, LaneDial, LaneRedial};
 use super::linger::{Lingering, Losing, Unasked};
 use super::port::ControlPort;
-use super::reaching::Reaching;
+use super::reaching::{Reaching, SessionRedial};
 use super::sessions::{LAST_NS, Session};
 use super::settling::Settling;
 use super::setups::Setups;
@@ -65,6 +65,8 @@ pub(super) enum Entry {
     LaneDial(LaneDial),
     /// A lane that is to be dialled again.
     LaneRedial(LaneRedial),
+    /// A process that is to be dialled again.
+    SessionRedial(SessionRedial),
 }
 
 impl Entry {
@@ -74,6 +76,7 @@ impl Entry {
             Self::Inbound(inbound) => Some(inbound.deadline_ns),
             Self::LaneDial(dial) => Some(dial.deadline_ns),
             Self::LaneRedial(redial) => Some(redial.at_ns),
+            Self::SessionRedial(redial) => Some(redial.at_ns),
             Self::Session(session) => session.next_deadline(),
         }
     }
@@ -82,7 +85,7 @@ impl Entry {
     fn newcomer_since_ns(&self) -> Option<u64> {
         match self {
             Self::Inbound(inbound) => Some(inbound.accepted_ns),
-            Self::LaneDial(_) | Self::LaneRedial(_) => None,
+            Self::LaneDial(_) | Self::LaneRedial(_) | Self::SessionRedial(_) => None,
             Self::Session(session) => session.newcomer_since_ns(),
         }
     }
@@ -409,7 +412,9 @@ impl Thread {
             Some(Entry::Inbound(inbound)) => self.handle_inbound(token, inbound),
             Some(Entry::LaneDial(dial)) => self.handle_lane_dial(token, dial),
             // Nothing of a socket that is closed concerns the next.
-            Some(redial @ Entry::LaneRedial(_)) => drop(self.entries.insert(token, redial)),
+            Some(redial @ (Entry::LaneRedial(_) | Entry::SessionRedial(_))) => {
+                self.entries.insert(token, redial);
+            }
             Some(Entry::Session(session)) => self.handle_session(token, session),
         }
     }
@@ -462,6 +467,7 @@ impl Thread {
                 Some(Entry::Inbound(inbound)) => self.inbound_too_late(inbound),
                 Some(Entry::LaneDial(dial)) => self.lane_too_late(token, dial),
                 Some(Entry::LaneRedial(redial)) => self.redial_lane(redial),
+                Some(Entry::SessionRedial(redial)) => self.redial_session(redial),
                 Some(Entry::Session(session)) => self.session_deadline(token, session, now),
             }
         }

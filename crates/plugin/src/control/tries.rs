@@ -1,0 +1,50 @@
+//! When to dial again what a peer has closed without a word: a peer whom strangers besiege closes whoever has waited
+//! longest, and welcomes the next.
+
+use std::io;
+
+const FIRST_PAUSE_NS: u64 = 10_000_000;
+const LONGEST_PAUSE_NS: u64 = 640_000_000;
+
+/// How something is tried again: after growing pauses, for so long.
+#[derive(Clone, Copy)]
+pub(super) struct Tries {
+    until_ns: u64,
+    pause_ns: u64,
+}
+
+impl Tries {
+    pub(super) fn until(until_ns: u64) -> Self {
+        Self { until_ns, pause_ns: FIRST_PAUSE_NS }
+    }
+
+    /// When to try again; None once it was tried for long enough.
+    pub(super) fn next_ns(&mut self, now_ns: u64) -> Option<u64> {
+        let at_ns = now_ns.saturating_add(self.pause_ns);
+        self.pause_ns = (self.pause_ns * 2).min(LONGEST_PAUSE_NS);
+        (at_ns < self.until_ns).then_some(at_ns)
+    }
+}
+
+/// Whether this says that the peer has closed the socket.
+pub(super) fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_their_limit_and_end_in_time() {
+        let mut tries = Tries::until(10_000_000_000);
+        let (mut now, mut pauses) = (0, Vec::new());
+        while let Some(at) = tries.next_ns(now) {
+            pauses.push((at - now) / 1_000_000);
+            now = at;
+        }
+        assert_eq!(pauses[..8], [10, 20, 40, 80, 160, 320, 640, 640]);
+        assert!(now < 10_000_000_000 && now + LONGEST_PAUSE_NS >= 10_000_000_000, "{now}");
+    }
+}
