@@ -293,8 +293,8 @@ fn log_connection(what: &str, established: &crate::network::Established) {
 }
 
 /// `accept`: never blocks; writes NULL until a connection is there. A set-up that came to nothing is logged and is not its
-/// error (ARCHITECTURE.md, "A set-up that breaks off is the connector's error"); a connection that was ready, and closed
-/// because `accept` was not called for long, is.
+/// error (ARCHITECTURE.md, "A set-up that breaks off is the connector's error"). A connection that its peer has left by then
+/// comes last, and says so itself.
 ///
 /// # Safety
 /// `listen` must be NULL or come from [`listen`] and not be closed; `receive` must be NULL or valid for writing.

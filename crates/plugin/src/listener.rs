@@ -13,6 +13,13 @@ use crate::network::{Established, Network};
 /// A connection that is ready, and its name to the control thread.
 pub(crate) type Ready = (Box<Established>, Route);
 
+/// A connection that waits for `accept`.
+struct Waiting {
+    connection: Ready,
+    /// Its peer has closed it, or is gone.
+    is_left: bool,
+}
+
 /// A listener, as NCCL's `listenComm`: serves any number of connections.
 pub(crate) struct Listener {
     pub(crate) nonce: u64,
@@ -21,7 +28,7 @@ pub(crate) struct Listener {
     pub(crate) config: ConnectionConfig,
     pub(crate) control: Arc<Control>,
     /// What is ready to be accepted; None once the listener is closed.
-    ready: Mutex<Option<VecDeque<Ready>>>,
+    ready: Mutex<Option<VecDeque<Waiting>>>,
 }
 
 impl Listener {
@@ -39,16 +46,37 @@ impl Listener {
     pub(crate) fn give(&self, connection: Ready) -> Option<Ready> {
         match &mut *self.ready() {
             Some(ready) => {
-                ready.push_back(connection);
+                ready.push_back(Waiting { connection, is_left: false });
                 None
             }
             None => Some(connection),
         }
     }
 
-    /// The oldest connection that nobody accepted yet.
+    /// The oldest connection that nobody accepted yet; one whose peer has left where there is no other.
     pub(crate) fn pop(&self) -> Option<Ready> {
-        self.ready().as_mut()?.pop_front()
+        let mut ready = self.ready();
+        let ready = ready.as_mut()?;
+        let place = ready.iter().position(|waiting| !waiting.is_left).unwrap_or(0);
+        ready.remove(place).map(|waiting| waiting.connection)
+    }
+
+    /// The peer has left this connection; whether nobody has accepted it yet.
+    pub(crate) fn peer_left(&self, route: Route) -> bool {
+        let mut ready = self.ready();
+        let mut waiting = ready.iter_mut().flatten();
+        let found = waiting.find(|waiting| waiting.connection.1 == route && !waiting.is_left);
+        found.map(|waiting| waiting.is_left = true).is_some()
+    }
+
+    /// Takes a connection back that its peer has left and nobody accepted, unless it is the last such.
+    pub(crate) fn give_up(&self, route: Route) -> Option<Box<Established>> {
+        let mut ready = self.ready();
+        let ready = ready.as_mut()?;
+        let left = ready.iter().filter(|waiting| waiting.is_left).count();
+        let place = ready.iter().position(|waiting| waiting.connection.1 == route && waiting.is_left)?;
+        let given_up = if left > 1 { ready.remove(place) } else { None };
+        given_up.map(|waiting| waiting.connection.0)
     }
 
     /// Whether nobody has closed it yet.
@@ -58,10 +86,10 @@ impl Listener {
 
     /// Ends the listener; answers the connections that nobody accepted.
     pub(crate) fn close(&self) -> impl Iterator<Item = Ready> {
-        self.ready().take().into_iter().flatten()
+        self.ready().take().into_iter().flatten().map(|waiting| waiting.connection)
     }
 
-    fn ready(&self) -> MutexGuard<'_, Option<VecDeque<Ready>>> {
+    fn ready(&self) -> MutexGuard<'_, Option<VecDeque<Waiting>>> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

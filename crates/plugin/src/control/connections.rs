@@ -1,7 +1,7 @@
 //! The connections of a session: how they are offered, set up, and told of their end.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use railweave_fabric::Part;
 use railweave_transport::{Error, Link, Message, Offer, Token};
@@ -51,6 +51,8 @@ pub(super) enum Connection {
         peer_said_bye: bool,
         /// What of this host it is made of.
         parts: Vec<Part>,
+        /// The listener that it was handed to, where a peer began it.
+        listener: Weak<Listener>,
     },
     /// Closed by this side; the peer's BYE is awaited.
     Closed,
@@ -190,13 +192,14 @@ impl Thread {
         match session.connections.get_mut(&route.connection) {
             // It says it once; what it says again changes nothing, and is not kept.
             Some(Connection::Open { peer_said_bye: true, .. }) => {}
-            Some(Connection::Open { peer_said_bye, link, .. }) => {
+            Some(Connection::Open { peer_said_bye, link, listener, .. }) => {
                 *peer_said_bye = true;
                 // What the peer sent before is there, or will never be: what is still stuck then has nothing to wait for.
-                let link = Arc::clone(link);
+                let (link, listener) = (Arc::clone(link), Weak::clone(listener));
                 let peer = session.peer_name();
                 let text = format!("{peer} has closed the connection; look at that process's own log for the reason");
                 self.begin_losing(link, Error::peer(text));
+                self.peer_left(route, listener);
             }
             Some(Connection::Closed) => {
                 session.connections.remove(&route.connection);
@@ -268,10 +271,15 @@ impl Thread {
             return;
         };
         let link = Arc::clone(&established.link);
-        let open = Connection::Open { link, peer_said_bye: false, parts };
+        let open = Connection::Open { link, peer_said_bye: false, parts, listener: Weak::new() };
         let Some(Connection::Setup(setting)) = session.connections.insert(route.connection, open) else {
             return;
         };
+        if let Some(Connection::Open { listener, .. }) = session.connections.get_mut(&route.connection)
+            && let Target::Accept(target) = &setting.target
+        {
+            *listener = Arc::downgrade(target);
+        }
         self.setup_ends(route, &setting);
         match (setting.target.give((established, route)), setting.target) {
             (Some((unwanted, route)), _) => self.close(route, unwanted.end),

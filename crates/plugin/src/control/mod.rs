@@ -8,6 +8,7 @@ mod connections;
 mod events;
 mod heartbeat;
 mod lanes;
+mod left;
 mod linger;
 mod numa;
 mod port;

@@ -471,9 +471,10 @@ impl Thread {
                 Connection::Setup(setting) => {
                     self.setting_over(route, setting, Error::peer(text.clone()));
                 }
-                Connection::Open { link, peer_said_bye: false, .. } => {
+                Connection::Open { link, peer_said_bye: false, listener, .. } => {
                     let text = format!("{peer} is gone: {why}; look at that process's own log for the reason");
                     self.begin_losing(link, Error::peer(text));
+                    self.peer_left(route, listener);
                 }
                 Connection::Open { .. } | Connection::Closed => {}
             }

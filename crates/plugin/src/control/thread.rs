@@ -15,6 +15,7 @@ use railweave_transport::{Error, Hello, ProcessId, Token};
 use super::agenda::Agenda;
 use super::events::Failures;
 use super::lanes::{Inbound, LaneDial, LaneRedial};
+use super::left::Unaccepted;
 use super::linger::{Lingering, Losing, Unasked};
 use super::port::ControlPort;
 use super::reaching::{Reaching, SessionRedial};
@@ -142,6 +143,7 @@ pub(super) struct Thread {
     pub(super) failures: Failures,
     /// In the order of their times.
     pub(super) unasked: VecDeque<Unasked>,
+    pub(super) unaccepted: Unaccepted,
     settling: Settling,
     pub(super) workers: Workers,
 }
@@ -203,6 +205,7 @@ impl Thread {
             return_events: config.return_events,
             failures: Failures::default(),
             unasked: VecDeque::new(),
+            unaccepted: Unaccepted::default(),
             settling: Settling::new(owing),
             workers,
         })
@@ -445,6 +448,7 @@ impl Thread {
         let settling = self.stopping.filter(|_| self.settling.owes()).map(|_| self.now_ns() + SETTLED_AGAIN_NS);
         let stopping = self.stopping.into_iter().chain(settling);
         let again = again.chain((!self.more_events.is_empty()).then_some(0));
+        let unasked = unasked.into_iter().chain(self.unaccepted.next_ns());
         lingering.chain(losing).chain(unasked).chain(entries).chain(stopping).chain(again).min()
     }
 
@@ -453,6 +457,7 @@ impl Thread {
         self.linger(now);
         self.lose(now);
         self.reap(now);
+        self.close_unaccepted(now);
         if self.accept_again_ns.is_some_and(|at| at <= now) {
             self.accept_again_ns = None;
             self.accept_all();

@@ -30,6 +30,7 @@ impl Stranger {
         let handle = Handle::decode(&handle.0).expect("the plugin's own handle");
         let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, handle.control_port)).expect("the control port listens");
         socket.set_read_timeout(Some(railweave_patience::LIMIT)).expect("a timeout can be set");
+        socket.set_nodelay(true).expect("TCP has that option");
         Self { socket, handle, input: Vec::new(), network: 0 }
     }
 
