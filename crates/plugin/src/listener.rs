@@ -61,6 +61,11 @@ impl Listener {
         ready.remove(place).map(|waiting| waiting.connection)
     }
 
+    /// How many connections nobody accepted yet.
+    pub(crate) fn unaccepted(&self) -> usize {
+        self.ready().as_ref().map_or(0, VecDeque::len)
+    }
+
     /// The peer has left this connection; whether nobody has accepted it yet.
     pub(crate) fn peer_left(&self, route: Route) -> bool {
         let mut ready = self.ready();

@@ -734,3 +734,29 @@ fn connections_that_a_crowd_has_left_are_closed_at_once() {
         until_freed("all of them", || descriptors() == before);
     });
 }
+
+#[test]
+fn connections_that_nobody_accepts_are_bounded_and_accept_makes_room() {
+    alone(&[ONE_RAIL], || {
+        // A quarter of the descriptors may wait.
+        let few = libc::rlimit { rlim_cur: 160, rlim_max: 160 };
+        // SAFETY: the call reads what it is given.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) }, 0);
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let mut sends: Vec<SendComm> = (0..40).map(|_| connect(&net, 0, &handle)).collect();
+        let mut again = handle.clone();
+        let refused = until("a refusal", || net.connect(0, &mut again).err());
+        assert!(refused.to_string().contains("ncclRemoteError"), "{refused}");
+        assert_eq!(warnings_with(&["wait to be accepted; has the process stopped calling accept?"]).len(), 1);
+        let mut recvs = vec![accept(&net, &listening)];
+        sends.push(connect(&net, 0, &handle));
+        recvs.extend((0..40).map(|_| accept(&net, &listening)));
+        net.close_listen(listening).unwrap();
+        for (index, (send, recv)) in sends.into_iter().zip(recvs).enumerate() {
+            let pair = Pair { from: &net, to: &net, send, recv };
+            pair.exchange(index as u64, 1000);
+            pair.close();
+        }
+    });
+}

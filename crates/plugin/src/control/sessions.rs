@@ -116,7 +116,9 @@ impl Session {
             Stage::Up(_) if self.needs_peer() => Some(self.heartbeat.next_ns()),
             Stage::Up(_) => self.idle_deadline(),
         };
-        let settings = self.connections.values().filter_map(|connection| match connection {
+        // Nearly always there is none, and there may be thousands that are up.
+        let connections = if self.setups.has_any() { Some(self.connections.values()) } else { None };
+        let settings = connections.into_iter().flatten().filter_map(|connection| match connection {
             Connection::Setup(setting) => setting.next_ns(),
             _ => None,
         });

@@ -24,6 +24,9 @@ const MOST_AT_ONCE: usize = 1024;
 const MOST_WAITING: usize = 131_072;
 const FEW_WAITING: usize = 16;
 
+/// Connections of one listener that may wait for `accept`, and no more than a quarter of all descriptors.
+const MOST_UNACCEPTED: usize = 4096;
+
 /// Offers begun before others are looked at again.
 const MOST_BEGUN_AT_ONCE: usize = 64;
 
@@ -57,6 +60,11 @@ pub(super) struct SessionSetups {
 }
 
 impl SessionSetups {
+    /// Whether anything is being set up on it.
+    pub(super) fn has_any(&self) -> bool {
+        self.under_way > 0
+    }
+
     /// Whether offers wait on it.
     pub(super) fn has_offers(&self) -> bool {
         !self.offers.is_empty()
@@ -66,6 +74,7 @@ impl SessionSetups {
 /// What peers set up in this process.
 pub(super) struct Setups {
     most: usize,
+    most_unaccepted: usize,
     /// By when their peers were last heard of.
     under_way: Agenda<Route>,
     /// Offers that wait.
@@ -83,8 +92,10 @@ pub(super) struct Setups {
 
 impl Setups {
     pub(super) fn new(most_files: u64) -> Self {
+        let quarter = usize::try_from(most_files / 4).unwrap_or(usize::MAX);
         Self {
-            most: usize::try_from(most_files / 4).unwrap_or(usize::MAX).clamp(1, MOST_AT_ONCE),
+            most: quarter.clamp(1, MOST_AT_ONCE),
+            most_unaccepted: quarter.clamp(1, MOST_UNACCEPTED),
             under_way: Agenda::default(),
             waiting: 0,
             turns: VecDeque::new(),
@@ -114,6 +125,7 @@ impl Thread {
         let (now, deadline_ns, wait_until_ns) = (self.now_ns(), self.deadline_ns(), self.last_wait_ns(self.now_ns()));
         let listener = super::lock(&self.listeners).get(&offer.nonce).cloned();
         let crowded = self.setups.waiting >= MOST_WAITING;
+        let is_full = listener.as_ref().is_some_and(|it| it.unaccepted() >= self.setups.most_unaccepted);
         let at_once = self.setups.has_room() && self.setups.turns.is_empty();
         let Some(session) = self.session(token) else {
             return;
@@ -121,6 +133,8 @@ impl Thread {
         let setups = &mut session.setups;
         let refusal = if listener.is_none() {
             Some("there is no such listener: it was closed, or the handle is from another run")
+        } else if is_full {
+            Some("too many connections of this listener wait to be accepted; has the process stopped calling accept?")
         } else if setups.under_way + setups.offers.len() >= MOST_ON_A_SESSION {
             Some("1024 connections are being set up on this session, which is all that may be at once")
         } else if crowded && setups.offers.len() >= FEW_WAITING {
