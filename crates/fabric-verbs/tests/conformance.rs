@@ -68,8 +68,8 @@ fn ports(functions: &Arc<Functions>) -> Vec<VerbsPort> {
         gids: &|_| GidRules::default(),
         addresses: Arc::new(Vec::new),
         merge_vfs: true,
-        data_direct: DataDirect::Off,
-        mlx5_library: "",
+        data_direct: DataDirect::Only,
+        mlx5_library: functions.name(),
     };
     let found = discover(Path::new("/"), functions, &rules).unwrap_or_else(|error| panic!("{error}"));
     found.left_out.iter().for_each(|left| eprintln!("{} is left out: {}", left.name, left.reason));

@@ -12,19 +12,20 @@ use railweave_fabric::{Access, Completion, Domain as _, Memory, MemoryKind, Poin
 use railweave_fabric::{Rail as _, RemoteSlice, WorkId};
 use railweave_fabric_verbs::DataDirect;
 use railweave_fabric_verbs::discovery::VerbsDiscovery;
+use railweave_verbs_stand_in::profiles;
 
 /// Two adapters with an engine, and one without.
 const MACHINE: &str = "\
 [device mlx5_0]
-vendor_id = 0x15b3
+profile = connectx-8
 data_direct = /devices/pci0002:00/0002:00:00.0/0002:01:00.0
 [port 1]
 [device mlx5_1]
-vendor_id = 0x15b3
+profile = connectx-8
 data_direct = /devices/pci0003:00/0003:00:00.0/0003:01:00.0
 [port 1]
 [device mlx5_2]
-vendor_id = 0x15b3
+profile = connectx-7
 [port 1]
 ";
 
@@ -59,7 +60,7 @@ fn the_engine_is_a_device_of_its_own() {
             assert!(["mlx5_0", "mlx5_1", "mlx5_2"].contains(&port.facts.device.as_str()), "as filters name it");
         }
     }
-    let several = "[device mlx5_0]\nvendor_id = 0x15b3\ndata_direct = devices/x\n[port 1]\n[port 2]\nstate = down\n";
+    let several = "[device mlx5_0]\nprofile = connectx-8\ndata_direct = devices/x\n[port 1]\n[port 2]\nstate = down\n";
     let machine = {
         drop(machine);
         Machine::new(several)
@@ -70,23 +71,33 @@ fn the_engine_is_a_device_of_its_own() {
 }
 
 #[test]
+fn a_connectx_8_has_an_engine_and_no_other_adapter_has_one() {
+    for (profile, title) in profiles() {
+        let machine = Machine::new(&format!("[device a]\nprofile = {profile}\n[port 1]\n"));
+        let found = found(&machine, DataDirect::Only);
+        let name = if profile == "connectx-8" { "a_dma" } else { "a" };
+        assert_eq!((names(&found), found.left_out.len()), (vec![name], 0), "{title}");
+    }
+}
+
+#[test]
 fn without_all_that_it_takes_the_adapter_is_like_any_other() {
     let engine = "data_direct = /devices/x\n[port 1]\n";
     let cases = [
-        (&[][..], format!("[device a]\nvendor_id = 0x15b3\ndma_buf = no\n{engine}"), "no dma-bufs"),
-        (&[], format!("[device a]\nvendor_id = 0x8086\n{engine}"), "another vendor"),
-        (&[], format!("[device a]\nvendor_id = 0x02c9\n{engine}"), "not of this library"),
-        (&["mlx5dv_reg_dmabuf_mr"], format!("[device a]\nvendor_id = 0x15b3\n{engine}"), "an older library"),
-        (&["mlx5dv_is_supported"], format!("[device a]\nvendor_id = 0x15b3\n{engine}"), "a library much older"),
+        (&[][..], format!("[device a]\nprofile = connectx-8\ndma_buf = no\n{engine}"), "no dma-bufs"),
+        (&[], format!("[device a]\nprofile = connectx-8\nvendor_id = 0x8086\n{engine}"), "another vendor"),
+        (&[], format!("[device a]\nprofile = plain\n{engine}"), "not of this library"),
+        (&["mlx5dv_reg_dmabuf_mr"], format!("[device a]\nprofile = connectx-8\n{engine}"), "an older library"),
+        (&["mlx5dv_is_supported"], format!("[device a]\nprofile = connectx-8\n{engine}"), "a library much older"),
         (
             &[],
-            format!("fail = mlx5dv_reg_dmabuf_mr:*:EOPNOTSUPP\n[device a]\nvendor_id = 0x15b3\n{engine}"),
+            format!("fail = mlx5dv_reg_dmabuf_mr:*:EOPNOTSUPP\n[device a]\nprofile = connectx-8\n{engine}"),
             "an older kernel, which knows no flags of mlx5",
         ),
         (
             &[],
             format!(
-                "fail = mlx5dv_get_data_direct_sysfs_path:*:EPROTONOSUPPORT\n[device a]\nvendor_id = 0x15b3\n{engine}"
+                "fail = mlx5dv_get_data_direct_sysfs_path:*:EPROTONOSUPPORT\n[device a]\nprofile = connectx-8\n{engine}"
             ),
             "an older kernel, which knows no engine",
         ),

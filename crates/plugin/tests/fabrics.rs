@@ -404,11 +404,11 @@ fn a_traffic_class_of_the_environment_chooses_no_service_level() {
 /// Two adapters that reach GPU memory past the processor.
 const DATA_DIRECT: &str = "\
 [device mlx5_0]
-vendor_id = 0x15b3
+profile = connectx-8
 data_direct = /devices/pci0002:00/0002:01:00.0
 [port 1]
 [device mlx5_1]
-vendor_id = 0x15b3
+profile = connectx-8
 data_direct = /devices/pci0003:00/0003:01:00.0
 [port 1]
 ";

@@ -13,9 +13,6 @@ use crate::memory::Wish;
 use crate::queues::CqWish;
 use crate::{events, lifecycle, queues, world};
 
-/// Devices of this vendor are libmlx5's here.
-const PCI_VENDOR_OF_MLX5: u32 = 0x15b3;
-
 /// How functions that answer a pointer fail: NULL, and the error in errno.
 fn pointer<T>(answer: Result<*mut T, c_int>) -> *mut T {
     answer.unwrap_or_else(|errno| {
@@ -252,7 +249,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mlx5dv_is_supported(device: *mut sys::Device) -> bool {
-    world::lock().device(device).is_ok_and(|device| device.facts().vendor_id == PCI_VENDOR_OF_MLX5)
+    world::lock().device(device).is_ok_and(|device| device.facts().habits.libmlx5)
 }
 
 #[unsafe(no_mangle)]

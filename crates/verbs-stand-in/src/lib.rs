@@ -63,7 +63,7 @@
 //! `RAILWEAVE_TEST_PROFILE`, and without that the profile `plain`: no adapter, but a strict one.
 //!
 //! Functions that an older library has not are left out by [`build_without`]. The same file stands in libmlx5's place
-//! too, for the three functions of Data Direct: devices whose vendor is 0x15b3 are its own.
+//! too, for the three functions of Data Direct: devices of the profiles with the habit `libmlx5` are its own.
 
 mod complaints;
 mod completions;

@@ -59,6 +59,8 @@ pub(crate) struct Profile {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Habits {
+    /// libmlx5 drives it, as mlx5dv_is_supported(3) says.
+    pub(crate) libmlx5: bool,
     /// Send queues are so many bytes, in which each request takes its share.
     pub(crate) send_ring: Option<SendRing>,
     /// How the sizes of queues that are asked for are rounded up.
@@ -89,6 +91,7 @@ pub(crate) struct Habits {
 impl Default for Habits {
     fn default() -> Self {
         Self {
+            libmlx5: false,
             send_ring: None,
             send_queue: Rounding::Asked,
             receive_queue: Rounding::Asked,
@@ -181,6 +184,8 @@ impl Profile {
     /// Gives a device and the ports that it will have what this kind has.
     pub(crate) fn apply(&self, device: &mut DeviceFacts) -> Result<(), String> {
         let mut port = PortFacts::new();
+        // Most kinds have none, and do not say so.
+        device.data_direct = None;
         self.port.iter().try_for_each(|(key, value)| port.set(key, &plain(key, value)?))?;
         self.device.iter().try_for_each(|(key, value)| device.set(key, &plain(key, value)?))?;
         (device.habits, device.new_port) = (self.habits.clone(), port);

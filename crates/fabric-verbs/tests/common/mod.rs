@@ -101,9 +101,12 @@ impl Machine {
         discover(Path::new("/"), &self.functions, &rules).unwrap()
     }
 
-    /// The ports that can be rails.
+    /// The ports that can be rails. Those of an adapter with a Data Direct engine have it, as on hosts that set nothing, and
+    /// their names are those of ports without.
     pub(crate) fn ports(&self) -> Vec<VerbsPort> {
-        self.discover(DataDirect::Off, "").ports
+        let mut ports = self.discover(DataDirect::Only, self.library()).ports;
+        ports.iter_mut().for_each(|port| port.facts.name = port.facts.name.replace("_dma", ""));
+        ports
     }
 
     /// The port of this name.
