@@ -228,7 +228,9 @@ impl<F: Fabric> Acceptor<F> {
     /// When it does not, in words.
     pub fn awaits_lane(&self, rail: u8, lane: u8) -> Result<(), String> {
         let opening = match self.state {
-            State::Ready => self.rails.get(usize::from(rail)).filter(|rail| rail.pending.is_some()),
+            State::Ready if F::LANES_ARE_SOCKETS => {
+                self.rails.get(usize::from(rail)).filter(|rail| rail.pending.is_some())
+            }
             _ => None,
         };
         let opening = opening.ok_or_else(|| format!("no lane of rail {rail} is awaited"))?;

@@ -4,8 +4,9 @@
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
+use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -13,9 +14,12 @@ use railweave_fabric_verbs::Device;
 use railweave_fabric_verbs::sys::Functions;
 use railweave_host::net::{Handle, ListenComm, NetApi, RecvComm, SendComm};
 use railweave_host::{LoadedNet, NetError};
+use railweave_transport::{LANE_PROOF_BYTES, LanePreface, Message, Preface};
 use railweave_verbs_stand_in::StandIn;
 
-use crate::common::{Pair, alone, connect, listen, noise, start, until, warnings, warnings_with, with_peer};
+use crate::common::{
+    Pair, Relay, accept, alone, connect, in_time, listen, noise, start, until, warnings, warnings_with, with_peer,
+};
 use crate::machine::{EVEN, FUSED, ROCE, finish, library, machine, strict, with};
 
 /// Both sides of one set-up: what connect said in the end, and accept, which goes on waiting where connect failed.
@@ -199,7 +203,7 @@ fn a_slow_kernel_holds_up_connections_that_come_up_and_nothing_else() {
         net.close_listen(listen(&net, 1).0).unwrap();
         stall.end();
         for (index, (listen, handle)) in listens.into_iter().zip(&handles).enumerate() {
-            let (send, recv) = (connect(&net, 0, handle), crate::common::accept(&net, &listen));
+            let (send, recv) = (connect(&net, 0, handle), accept(&net, &listen));
             let pair = Pair { from: &net, to: &net, send, recv };
             pair.exchange(index as u64, 100_000);
             pair.close();
@@ -297,4 +301,43 @@ fn a_peer_that_dies_while_its_connection_is_being_made_is_told_of() {
             });
         },
     );
+}
+
+#[test]
+fn a_socket_for_a_lane_is_closed_without_a_byte() {
+    alone(&with(&[]), || {
+        let stand_in = machine(ROCE);
+        let (_plugin, net) = start();
+        let (listen, handle) = listen(&net, 0);
+        let relay = Arc::new(Relay::before(&handle));
+        let mut handle = relay.handle();
+        assert!(net.connect(0, &mut handle).unwrap().is_none());
+        let session = relay.accept();
+        let theirs = relay.dial(&session);
+        // Between LANES and READY, when over TCP the lanes would be dialled.
+        let (give, said) = mpsc::channel();
+        let lane = Arc::new(Mutex::new(None));
+        session.pass_frames(theirs, move |message| match message {
+            Message::Answer { token, .. } => {
+                let preface = LanePreface { token: *token, rail: 0, lane: 0, proof: [0; LANE_PROOF_BYTES] };
+                *lane.lock().unwrap() = Some(Preface::Lane(preface).encode());
+            }
+            Message::Ready { .. } => {
+                let preface = lane.lock().unwrap().expect("ANSWER comes before READY");
+                let mut socket = relay.present(Ipv4Addr::LOCALHOST.into(), &preface);
+                let mut answer = Vec::new();
+                let _ = give.send(socket.read_to_end(&mut answer).map(|_| answer));
+            }
+            _ => {}
+        });
+        let (send, recv) = (connect(&net, 0, &handle), accept(&net, &listen));
+        assert_eq!(in_time(said.recv().expect("READY was seen"), "the socket's end"), []);
+        let words = ["lane 0 of rail 0 was refused", "no lane of rail 0 is awaited"];
+        assert_eq!((warnings().len(), warnings_with(&words).len()), (1, 1), "{:?}", warnings());
+        let pair = Pair { from: &net, to: &net, send, recv };
+        pair.exchange(1, 300_000);
+        pair.close();
+        net.close_listen(listen).unwrap();
+        finish(&stand_in, net);
+    });
 }
