@@ -96,13 +96,18 @@ impl PendingRail for TcpPendingRail {
         Ok(Connecting::Done)
     }
 
+    fn awaits_socket(&self, lane: u8) -> bool {
+        let place = self.sockets.get(usize::from(lane));
+        place.is_some_and(|place| place.as_ref().is_none_or(Socket::is_closed_by_peer))
+    }
+
     fn attach(&mut self, lane: u8, socket: OwnedFd) -> Result<(), SetupError> {
         let lanes = self.sockets.len();
-        let Some(place) = self.sockets.get_mut(usize::from(lane)) else {
+        if usize::from(lane) >= lanes {
             return Err(misused(format!("a socket for lane {lane} of a rail with {lanes} lanes, counted from 0")));
-        };
-        if place.is_some() {
-            return Err(misused(format!("a second socket for lane {lane}")));
+        }
+        if !self.awaits_socket(lane) {
+            return Err(misused(format!("a second socket for lane {lane}, whose first is open")));
         }
         let socket = Socket::open(socket, &self.options).map_err(|(step, error)| SetupError {
             fault: if error.raw_os_error() == Some(libc::ENOTCONN) { Fault::Peer } else { Fault::Local },
@@ -111,7 +116,7 @@ impl PendingRail for TcpPendingRail {
                  the peer's log"
             ),
         })?;
-        *place = Some(socket);
+        self.sockets[usize::from(lane)] = Some(socket);
         Ok(())
     }
 
@@ -140,9 +145,11 @@ fn misused(message: String) -> SetupError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
     use std::net::{TcpListener, TcpStream};
 
     use railweave_fabric::{Rail, Role};
+    use railweave_patience::until;
 
     const SPEC: RailSpec = RailSpec {
         role: Role::Sender,
@@ -182,7 +189,7 @@ mod tests {
         pending.attach(0, first.into()).unwrap();
         assert!(!pending.is_ready());
         let again = pending.attach(0, TcpStream::connect(address).unwrap().into());
-        assert_eq!(refusal(again), "a second socket for lane 0");
+        assert_eq!(refusal(again), "a second socket for lane 0, whose first is open");
         let beyond = pending.attach(2, TcpStream::connect(address).unwrap().into());
         assert!(refusal(beyond).contains("lane 2 of a rail with 2 lanes"));
         pending.attach(1, TcpStream::connect(address).unwrap().into()).unwrap();
@@ -195,5 +202,37 @@ mod tests {
         assert!(refusal(missing).contains("lane 0 has no socket"));
         let mut pending = domain.open_rail(&SPEC).unwrap();
         assert!(refusal(pending.attach(0, listener.into())).contains("getpeername"));
+    }
+
+    #[test]
+    fn a_socket_that_the_peer_has_closed_makes_way_for_another() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let dial = || {
+            let socket = TcpStream::connect(address).unwrap();
+            (socket, listener.accept().unwrap().0)
+        };
+        let mut pending = TcpDomain::new(TcpConfig::default()).open_rail(&RailSpec { lanes: 1, ..SPEC }).unwrap();
+        assert!(pending.awaits_socket(0) && !pending.awaits_socket(1));
+        // With bytes that nobody has read before its end.
+        let (mut theirs, ours) = dial();
+        theirs.write_all(b"unread").unwrap();
+        pending.attach(0, ours.into()).unwrap();
+        assert!(!pending.awaits_socket(0));
+        drop(theirs);
+        until("the end of the first", || pending.awaits_socket(0).then_some(()));
+        // Reset: its peer has left bytes unread.
+        let (theirs, mut ours) = dial();
+        ours.write_all(b"unread").unwrap();
+        pending.attach(0, ours.into()).unwrap();
+        until("its bytes", || (theirs.peek(&mut [0; 6]).unwrap() == 6).then_some(()));
+        assert!(!pending.awaits_socket(0));
+        drop(theirs);
+        until("the reset of the second", || pending.awaits_socket(0).then_some(()));
+        let (theirs, ours) = dial();
+        pending.attach(0, ours.into()).unwrap();
+        assert!(pending.is_ready() && !pending.awaits_socket(0));
+        let rail = pending.into_rail().unwrap();
+        assert_eq!(rail.describe(), format!("{address} - {}", theirs.local_addr().unwrap()));
     }
 }

@@ -1,5 +1,5 @@
 //! A connected, non-blocking TCP socket: this crate's edge to the kernel.
-#![allow(unsafe_code)] // sendmsg, recvmsg and setsockopt
+#![allow(unsafe_code)] // sendmsg, recvmsg, poll and setsockopt
 
 use std::io;
 use std::marker::PhantomData;
@@ -91,6 +91,15 @@ impl Socket {
     /// The peer's address.
     pub(crate) fn remote(&self) -> SocketAddr {
         self.remote
+    }
+
+    /// Whether the peer has ended or reset the connection, whatever it sent before.
+    pub(crate) fn is_closed_by_peer(&self) -> bool {
+        let mut look = libc::pollfd { fd: self.stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+        // SAFETY: the kernel reads and writes this one entry, and does not wait.
+        let told = unsafe { libc::poll(&raw mut look, 1, 0) };
+        // POLLERR and POLLHUP, of a connection that was reset, are told unasked.
+        told > 0
     }
 
     /// Hands the gathered bytes to the kernel; answers how many it took.

@@ -146,10 +146,16 @@ pub trait PendingRail: Send + 'static {
         Vec::new()
     }
 
-    /// Hands over the connected socket of a lane. Only where lanes are sockets.
+    /// Whether this lane of the rail has no socket, or one that the peer has closed. Only where lanes are sockets.
+    fn awaits_socket(&self, _lane: u8) -> bool {
+        false
+    }
+
+    /// Hands over the connected socket of a lane that [awaits](Self::awaits_socket) one, in place of a closed one. Only
+    /// where lanes are sockets.
     ///
     /// # Errors
-    /// When the lane does not exist, has its socket already, or the socket cannot be configured.
+    /// When the lane does not exist, has a socket that the peer has not closed, or the socket cannot be configured.
     fn attach(&mut self, lane: u8, socket: OwnedFd) -> Result<(), SetupError>;
 
     /// Whether every lane is connected.

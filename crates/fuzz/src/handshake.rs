@@ -81,7 +81,7 @@ fn play<const ONE_SIDED: bool>(plan: &Plan, input: &mut Input<'_>) {
 
 impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
     fn step(&mut self, input: &mut Input<'_>) {
-        match input.u8() % 14 {
+        match input.u8() % 15 {
             0..=3 => {
                 let wire = usize::from(input.u8() % 2);
                 if let Some(frame) = self.wires[wire].pop_front() {
@@ -112,7 +112,11 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
             11 => {
                 let (rail, lane) = (input.u8(), input.u8());
                 if let Some(acceptor) = &mut self.acceptor {
-                    let _ = acceptor.handle_lane(rail, lane, World::socket());
+                    let awaited = acceptor.awaits_lane(rail, lane).is_ok();
+                    assert!(!awaited || !ONE_SIDED, "no lane is a socket");
+                    let taken = acceptor.handle_lane(rail, lane, World::socket()).is_ok();
+                    assert!(awaited || !taken, "a socket is taken where one is awaited");
+                    assert!(!taken || acceptor.awaits_lane(rail, lane).is_err(), "its socket is open");
                 }
             }
             12 => {
@@ -122,7 +126,7 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
                 state.refusals.open = open % 10;
                 state.refusals.connect = connect % 10;
             }
-            _ => {
+            13 => {
                 // The deadline of one of them has come, or has not quite.
                 let (who, now) = (input.u8(), DEADLINE_NS - 1 + u64::from(input.u8() % 2));
                 match (&mut self.connector, &mut self.acceptor) {
@@ -131,6 +135,8 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
                     _ => {}
                 }
             }
+            // What the connector has dialled so far, the acceptor finds closed.
+            _ => self.worlds[1].lock().closings += 1,
         }
     }
 

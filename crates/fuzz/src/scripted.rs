@@ -44,6 +44,8 @@ pub(crate) struct State {
     pub(crate) rails: Vec<RailState>,
     /// The next registrations, rails and lanes that are refused.
     pub(crate) refusals: Refusals,
+    /// How often the peer has closed all sockets of lanes that it had dialled.
+    pub(crate) closings: u32,
 }
 
 /// How many of the next calls fail.
@@ -236,7 +238,8 @@ impl<const ONE_SIDED: bool> Domain for Port<ONE_SIDED> {
             return Err(refusal("the rail"));
         }
         state.pending += 1;
-        Ok(Pending { port: Arc::clone(self), spec: spec.clone(), attached: 0 })
+        let sockets = vec![None; usize::from(spec.lanes)];
+        Ok(Pending { port: Arc::clone(self), spec: spec.clone(), connected: false, sockets })
     }
 }
 
@@ -276,7 +279,9 @@ impl Drop for Registered {
 pub(crate) struct Pending<const ONE_SIDED: bool> {
     port: Arc<Port<ONE_SIDED>>,
     spec: RailSpec,
-    attached: u16,
+    connected: bool,
+    /// One per lane: after how many [closings](State::closings) it came.
+    sockets: Vec<Option<u32>>,
 }
 
 impl<const ONE_SIDED: bool> PendingRail for Pending<ONE_SIDED> {
@@ -291,21 +296,28 @@ impl<const ONE_SIDED: bool> PendingRail for Pending<ONE_SIDED> {
         if refuses(&mut self.port.world.lock().refusals.connect) {
             return Err(refusal("the lanes"));
         }
-        self.attached = u16::MAX;
+        self.connected = true;
         Ok(Connecting::Done)
     }
 
+    fn awaits_socket(&self, lane: u8) -> bool {
+        let closings = self.port.world.lock().closings;
+        let place = self.sockets.get(usize::from(lane));
+        place.is_some_and(|came| came.is_none_or(|came| came < closings))
+    }
+
     fn attach(&mut self, lane: u8, _socket: OwnedFd) -> Result<(), SetupError> {
-        let refuses = refuses(&mut self.port.world.lock().refusals.connect);
-        if lane >= self.spec.lanes || self.attached & 1 << lane != 0 || refuses {
+        assert!(!ONE_SIDED && self.awaits_socket(lane), "a socket comes for a lane that awaits one");
+        let mut state = self.port.world.lock();
+        if refuses(&mut state.refusals.connect) {
             return Err(refusal("the lane"));
         }
-        self.attached |= 1 << lane;
+        self.sockets[usize::from(lane)] = Some(state.closings);
         Ok(())
     }
 
     fn is_ready(&self) -> bool {
-        self.attached.trailing_ones() >= u32::from(self.spec.lanes)
+        self.connected || self.sockets.iter().all(Option::is_some)
     }
 
     fn into_rail(self) -> Result<Open, SetupError> {

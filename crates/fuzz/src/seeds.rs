@@ -136,6 +136,9 @@ fn handshake() -> Vec<(&'static str, Vec<u8>)> {
         let exchange = [from_connector, from_acceptor, from_connector, from_acceptor].concat();
         [plan(0, 2, 1), exchange, vec![10, 8, 0, 0]].concat()
     };
+    let exchanged = [from_connector, from_acceptor, from_connector, from_acceptor].concat();
+    let dialled_again = [plan(0, 1, 1), exchanged.clone(), vec![11, 0, 0, 11, 0, 0, 14, 8, 0, 0]].concat();
+    let socket_for_a_queue_pair = [plan(ONE_SIDED, 1, 1), exchanged, vec![11, 0, 0, 0, 0]].concat();
     let refusals = [plan(0, 2, 2), vec![12, 0, 0, 1, 0], sockets(0, 2, 2)[6..].to_vec()].concat();
     let changed = [plan(0, 2, 1), vec![0, 0, 0, 1, 4, 0, 12, 0, 1, 0, 0, 13, 0, 1]].concat();
     let invent = |wire: u8, message: Message| {
@@ -162,6 +165,8 @@ fn handshake() -> Vec<(&'static str, Vec<u8>)> {
         ("one-sided", one_sided(2)),
         ("one-sided-eight-rails", one_sided(8)),
         ("one-lane-fails", one_lane_fails),
+        ("dialled-again", dialled_again),
+        ("socket-for-a-queue-pair", socket_for_a_queue_pair),
         ("refusals", refusals),
         ("changed", changed),
         ("refused", refused),

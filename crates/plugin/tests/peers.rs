@@ -3,16 +3,15 @@
 mod common;
 
 use common::{
-    ONE_RAIL, OUR_VERSIONS, Pair, Stranger, TWO_RAILS, accept, alone, connect, descriptors, each, info_lines, listen,
-    noise, start, until, until_freed, until_within, warnings, warnings_with, with_peer,
+    ONE_RAIL, OUR_VERSIONS, Pair, Stranger, TWO_RAILS, accept, alone, connect, descriptors, each, listen, noise, start,
+    until, until_freed, until_within, warnings, warnings_with, with_peer,
 };
 use railweave_abi::NcclResult;
 use railweave_host::net::{Comm, Handle, NetApi, Request, SendComm};
 use railweave_host::{LoadedNet, NetError};
-use railweave_transport::{Message, PREFACE_BYTES, Preface};
+use railweave_transport::{Message, Preface};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::ops::RangeInclusive;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -582,41 +581,6 @@ fn a_listening_peer_that_closes_half_way_fails_connect_and_nothing_else() {
 }
 
 #[test]
-fn a_lane_that_is_closed_before_its_answer_is_dialled_again() {
-    alone(&[ONE_RAIL], || {
-        let (_plugin, net) = start();
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let mut handle = Stranger::handle(listener.local_addr().unwrap());
-        assert!(net.connect(0, &mut handle).expect("connect begins").is_none());
-        let mut stranger = Stranger::accept(&listener);
-        stranger.expect_preface();
-        assert!(matches!(stranger.receive(), Message::Hello(_)));
-        let hello = stranger.hello(OUR_VERSIONS);
-        stranger.send(0, hello);
-        let Message::Offer(offer) = stranger.receive() else { panic!("OFFER follows") };
-        stranger.answer(&offer);
-        stranger.lanes(1);
-        listener.set_nonblocking(true).unwrap();
-        let next = || until("a lane", || listener.accept().ok()).0;
-        // With its preface read or not: a socket that makes place is closed whatever has come.
-        drop(next());
-        let read = |mut lane: TcpStream| {
-            let mut preface = [0; PREFACE_BYTES];
-            lane.read_exact(&mut preface).expect("the plugin says what it dials");
-            assert!(matches!(Preface::decode(&preface), Ok(Preface::Lane(_))));
-            lane
-        };
-        drop(read(next()));
-        let mut lane = read(next());
-        lane.write_all(b"RWLNTKN1").expect("the plugin reads");
-        let send = until("connect", || net.connect(0, &mut handle).expect("connect succeeds"));
-        assert!(matches!(stranger.receive(), Message::Ready { usable: 1 }));
-        assert_eq!(warnings(), Vec::<String>::new());
-        net.close_send(send).expect("the sending end is closed");
-    });
-}
-
-#[test]
 fn a_session_that_is_closed_before_hello_is_dialled_again_until_its_deadline() {
     each(
         &[true, false],
@@ -657,106 +621,4 @@ fn a_session_that_is_closed_before_hello_is_dialled_again_until_its_deadline() {
             assert_eq!((warnings().len(), line.len()), (1, 1), "{:?}", warnings());
         },
     );
-}
-
-/// Sets a connection up wholly.
-fn come(stranger: &mut Stranger, connection: u32) -> TcpStream {
-    let token = stranger.offer(connection);
-    stranger.lanes(connection);
-    let lane = stranger.lane(token);
-    stranger.send(connection, Message::Ready { usable: 1 });
-    stranger.send(0, Message::Ping);
-    assert!(matches!(stranger.receive(), Message::Pong), "all before it was read by then");
-    lane
-}
-
-/// Sets connections up wholly and closes them, but not the session.
-fn come_and_leave(stranger: &mut Stranger, connections: RangeInclusive<u32>) {
-    for connection in connections {
-        let lane = come(stranger, connection);
-        stranger.send(connection, Message::Bye);
-        drop(lane);
-    }
-    stranger.send(0, Message::Ping);
-    assert!(matches!(stranger.receive(), Message::Pong), "all before it was read by then");
-}
-
-const CLOSED: &[&str] = &["nobody had accepted was closed", "stranger (pid 4711)"];
-
-#[test]
-fn of_connections_that_their_peers_have_left_accept_has_the_last_one_and_others_first() {
-    alone(&[ONE_RAIL, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4s")], || {
-        let (_plugin, net) = start();
-        let keep = Pair::open(&net, &net, 0);
-        let (listen, handle) = listen(&net, 0);
-        let before = descriptors();
-        let mut stranger = Stranger::dial(&handle);
-        stranger.shake_hands();
-        come_and_leave(&mut stranger, 1..=3);
-        assert!(matches!(stranger.receive(), Message::Bye), "the first is closed, so that its peer forgets it too");
-        until("the second is closed", || (warnings_with(CLOSED).len() == 2).then_some(()));
-        let last = stranger.address();
-        drop(stranger);
-        // Whoever came and left last stays, which takes its lane's descriptor.
-        until_freed("the others", || descriptors() == before + 1);
-        let mut other = Stranger::dial(&handle);
-        other.shake_hands();
-        let _lane = come(&mut other, 1);
-        for peer in [other.address(), last] {
-            let recv = accept(&net, &listen);
-            let lines = info_lines().into_iter().filter(|line| line.contains("receives from")).collect::<Vec<_>>();
-            assert!(lines.last().is_some_and(|line| line.contains(&peer.to_string())), "{peer}: {lines:?}");
-            net.close_recv(recv).expect("whatever the peer did, it can be closed");
-        }
-        assert!(net.accept(&listen).expect("accept waits on").is_none());
-        assert_eq!(warnings().len(), 2, "{:?}", warnings());
-        keep.exchange(1, 1000);
-    });
-}
-
-#[test]
-fn connections_that_a_crowd_has_left_are_closed_at_once() {
-    alone(&[ONE_RAIL, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600s")], || {
-        let (_plugin, net) = start();
-        let (listen, handle) = listen(&net, 0);
-        let before = descriptors();
-        let mut stranger = Stranger::dial(&handle);
-        stranger.shake_hands();
-        come_and_leave(&mut stranger, 1..=1024);
-        assert_eq!(warnings(), Vec::<String>::new());
-        // One more is too many, and the first is closed for it.
-        let lane = come(&mut stranger, 1025);
-        stranger.send(1025, Message::Bye);
-        assert!(matches!(stranger.receive(), Message::Bye));
-        until("the line", || (warnings_with(CLOSED).len() == 1).then_some(()));
-        drop((stranger, lane));
-        net.close_listen(listen).expect("the listen is closed");
-        until_freed("all of them", || descriptors() == before);
-    });
-}
-
-#[test]
-fn connections_that_nobody_accepts_are_bounded_and_accept_makes_room() {
-    alone(&[ONE_RAIL], || {
-        // A quarter of the descriptors may wait.
-        let few = libc::rlimit { rlim_cur: 160, rlim_max: 160 };
-        // SAFETY: the call reads what it is given.
-        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) }, 0);
-        let (_plugin, net) = start();
-        let (listening, handle) = listen(&net, 0);
-        let mut sends: Vec<SendComm> = (0..40).map(|_| connect(&net, 0, &handle)).collect();
-        let mut again = handle.clone();
-        let refused = until("a refusal", || net.connect(0, &mut again).err());
-        assert!(refused.to_string().contains("ncclRemoteError"), "{refused}");
-        assert_eq!(warnings_with(&["wait to be accepted; has the process stopped calling accept?"]).len(), 1);
-        let mut recvs = vec![accept(&net, &listening)];
-        sends.push(connect(&net, 0, &handle));
-        recvs.extend((0..40).map(|_| accept(&net, &listening)));
-        net.close_listen(listening).unwrap();
-        for (index, (send, recv)) in sends.into_iter().zip(recvs).enumerate() {
-            let pair = Pair { from: &net, to: &net, send, recv };
-            pair.exchange(index as u64, 1000);
-            pair.close();
-        }
-    });
 }

@@ -32,8 +32,6 @@ struct Opening<F: Fabric> {
     registrations: Vec<F::Registration>,
     cts_shadow_key: u32,
     remote_cts_key: u32,
-    /// The lanes that have their sockets, a bit each.
-    attached: u16,
     record_key: u32,
     /// Lanes that this end is connecting.
     joining: Option<Joining>,
@@ -106,7 +104,6 @@ impl<F: Fabric> Acceptor<F> {
                 registrations: Vec::new(),
                 cts_shadow_key: 0,
                 remote_cts_key: 0,
-                attached: 0,
                 record_key: 0,
                 joining: None,
                 dropped: None,
@@ -222,21 +219,22 @@ impl<F: Fabric> Acceptor<F> {
         }
     }
 
-    /// Whether a lane waits for the socket that the peer dials.
+    /// Whether a lane waits for the socket that the peer dials: until READY, as long as it has none that is open. A peer
+    /// that was not answered in time closes its socket and dials another, and the closed one may have been taken
+    /// meanwhile. An open one stays: whoever dials a second may only repeat what they saw the peer send.
     ///
     /// # Errors
     /// When it does not, in words.
     pub fn awaits_lane(&self, rail: u8, lane: u8) -> Result<(), String> {
         let opening = match self.state {
-            State::Ready if F::LANES_ARE_SOCKETS => {
-                self.rails.get(usize::from(rail)).filter(|rail| rail.pending.is_some())
-            }
+            State::Ready if F::LANES_ARE_SOCKETS => self.rails.get(usize::from(rail)),
             _ => None,
         };
-        let opening = opening.ok_or_else(|| format!("no lane of rail {rail} is awaited"))?;
-        match opening.plan.lanes {
-            lanes if lane >= lanes => Err(format!("rail {rail} has {lanes} lanes, counted from 0")),
-            _ if opening.attached & 1 << lane != 0 => Err("it has its socket already".to_owned()),
+        let open = opening.and_then(|rail| Some((rail.plan.lanes, rail.pending.as_ref()?)));
+        let (lanes, pending) = open.ok_or_else(|| format!("no lane of rail {rail} is awaited"))?;
+        match lane {
+            _ if lane >= lanes => Err(format!("rail {rail} has {lanes} lanes, counted from 0")),
+            _ if !pending.awaits_socket(lane) => Err("it has its socket already".to_owned()),
             _ => Ok(()),
         }
     }
@@ -249,9 +247,7 @@ impl<F: Fabric> Acceptor<F> {
         self.awaits_lane(rail, lane)?;
         let opening = &mut self.rails[usize::from(rail)];
         let pending = opening.pending.as_mut().expect("a rail whose lane is awaited is open");
-        pending.attach(lane, socket).map_err(|error| error.message)?;
-        opening.attached |= 1 << lane;
-        Ok(())
+        pending.attach(lane, socket).map_err(|error| error.message)
     }
 
     fn fail(&mut self, error: Error) {

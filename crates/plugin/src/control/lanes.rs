@@ -142,6 +142,10 @@ impl Thread {
             Some(Err(reason)) => return self.stranger(Kind::Lane, address, &refused(reason)),
             None => return self.stranger(Kind::Lane, address, &refused("none is awaited yet, or any more".to_owned())),
         }
+        if inbound.stream.is_closed_by_peer() {
+            // Its dialler has waited for long enough, and dials anew.
+            return;
+        }
         let inside_host = self.is_inside_host(route.session);
         let set = inbound.stream.set_congestion(&self.congestion, inside_host);
         // Eight bytes always fit into a fresh socket's buffer.

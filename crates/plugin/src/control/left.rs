@@ -12,7 +12,7 @@ use super::{Route, nanoseconds};
 use crate::listener::Listener;
 
 /// So many may wait in the process; beyond, the oldest is closed at once.
-const MOST: usize = 1024;
+const MOST: usize = 256;
 
 /// One of them.
 struct Left {

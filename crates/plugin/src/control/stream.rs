@@ -161,6 +161,14 @@ impl Stream {
         !self.output.is_empty()
     }
 
+    /// Whether the peer has closed a socket of which all bytes are read.
+    pub(crate) fn is_closed_by_peer(&self) -> bool {
+        match self.socket.peek(&mut [0]) {
+            Ok(count) => count == 0,
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        }
+    }
+
     /// Ends the control thread's part in the socket.
     pub(crate) fn deregister(&mut self, registry: &Registry) {
         let _ = registry.deregister(&mut self.socket);

@@ -3,6 +3,7 @@
 
 use std::any::type_name;
 use std::env;
+use std::fs;
 use std::io::{self, PipeReader, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -171,6 +172,28 @@ impl Peer {
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("the peer can be killed");
         self.child.wait().expect("the peer can be waited for");
+    }
+
+    /// Stops the peer, and returns once none of its threads runs.
+    pub(crate) fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.child.id());
+        railweave_patience::until("the stop of every thread", || {
+            let stats = fs::read_dir(&tasks).ok()?.map(|task| fs::read_to_string(task?.path().join("stat")));
+            // The state follows the name, which is in parentheses (proc_pid_stat(5)).
+            stats.into_iter().all(|stat| stat.is_ok_and(|stat| stat.contains(") T "))).then_some(())
+        });
+    }
+
+    /// Lets a stopped peer go on.
+    pub(crate) fn go_on(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
+    fn signal(&self, number: libc::c_int) {
+        let pid = libc::pid_t::try_from(self.child.id()).expect("a process id is positive");
+        // SAFETY: no memory is involved, and the child was not waited for.
+        assert_eq!(unsafe { libc::kill(pid, number) }, 0, "the peer is there");
     }
 
     /// Waits for the peer to end well.

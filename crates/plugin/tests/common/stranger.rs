@@ -158,12 +158,21 @@ impl Stranger {
 
     /// Brings the one lane of the offered rail.
     pub(crate) fn lane(&self, token: Token) -> TcpStream {
+        self.try_lane(token).expect("the lane is taken")
+    }
+
+    /// As [`Self::lane`]; None when the socket is closed without a byte.
+    pub(crate) fn try_lane(&self, token: Token) -> Option<TcpStream> {
         let mut socket = TcpStream::connect((Ipv4Addr::LOCALHOST, self.handle.control_port)).expect("a lane connects");
         let preface = Preface::Lane(LanePreface { token, rail: 0, lane: 0, proof: [0; 14] });
         socket.write_all(&preface.encode()).expect("the control port reads");
         let mut taken = [0; 8];
         socket.set_read_timeout(Some(railweave_patience::LIMIT)).expect("a timeout can be set");
-        in_time(socket.read_exact(&mut taken), "the answer to a lane");
-        socket
+        if in_time(socket.peek(&mut taken), "the answer to a lane") == 0 {
+            return None;
+        }
+        in_time(socket.read_exact(&mut taken), "the rest of the answer to a lane");
+        assert_eq!(taken, *b"RWLNTKN1");
+        Some(socket)
     }
 }

@@ -1,0 +1,114 @@
+//! Connections that are ready and that nobody accepts: what is kept of them, and for how long.
+
+mod common;
+
+use common::{
+    ONE_RAIL, Pair, Stranger, accept, alone, connect, descriptors, info_lines, listen, start, until, until_freed,
+    warnings, warnings_with,
+};
+use railweave_host::net::{NetApi, SendComm};
+use railweave_transport::Message;
+use std::net::TcpStream;
+use std::ops::RangeInclusive;
+
+/// Sets a connection up wholly.
+fn come(stranger: &mut Stranger, connection: u32) -> TcpStream {
+    let token = stranger.offer(connection);
+    stranger.lanes(connection);
+    let lane = stranger.lane(token);
+    stranger.send(connection, Message::Ready { usable: 1 });
+    stranger.send(0, Message::Ping);
+    assert!(matches!(stranger.receive(), Message::Pong), "all before it was read by then");
+    lane
+}
+
+/// Sets connections up wholly and closes them, but not the session.
+fn come_and_leave(stranger: &mut Stranger, connections: RangeInclusive<u32>) {
+    for connection in connections {
+        let lane = come(stranger, connection);
+        stranger.send(connection, Message::Bye);
+        drop(lane);
+    }
+    stranger.send(0, Message::Ping);
+    assert!(matches!(stranger.receive(), Message::Pong), "all before it was read by then");
+}
+
+const CLOSED: &[&str] = &["nobody had accepted was closed", "stranger (pid 4711)"];
+
+#[test]
+fn of_connections_that_their_peers_have_left_accept_has_the_last_one_and_others_first() {
+    alone(&[ONE_RAIL, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4s")], || {
+        let (_plugin, net) = start();
+        let keep = Pair::open(&net, &net, 0);
+        let (listen, handle) = listen(&net, 0);
+        let before = descriptors();
+        let mut stranger = Stranger::dial(&handle);
+        stranger.shake_hands();
+        come_and_leave(&mut stranger, 1..=3);
+        assert!(matches!(stranger.receive(), Message::Bye), "the first is closed, so that its peer forgets it too");
+        until("the second is closed", || (warnings_with(CLOSED).len() == 2).then_some(()));
+        let last = stranger.address();
+        drop(stranger);
+        // Whoever came and left last stays, which takes its lane's descriptor.
+        until_freed("the others", || descriptors() == before + 1);
+        let mut other = Stranger::dial(&handle);
+        other.shake_hands();
+        let _lane = come(&mut other, 1);
+        for peer in [other.address(), last] {
+            let recv = accept(&net, &listen);
+            let lines = info_lines().into_iter().filter(|line| line.contains("receives from")).collect::<Vec<_>>();
+            assert!(lines.last().is_some_and(|line| line.contains(&peer.to_string())), "{peer}: {lines:?}");
+            net.close_recv(recv).expect("whatever the peer did, it can be closed");
+        }
+        assert!(net.accept(&listen).expect("accept waits on").is_none());
+        assert_eq!(warnings().len(), 2, "{:?}", warnings());
+        keep.exchange(1, 1000);
+    });
+}
+
+#[test]
+fn connections_that_a_crowd_has_left_are_closed_at_once() {
+    alone(&[ONE_RAIL, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600s")], || {
+        let (_plugin, net) = start();
+        let (listen, handle) = listen(&net, 0);
+        let before = descriptors();
+        let mut stranger = Stranger::dial(&handle);
+        stranger.shake_hands();
+        come_and_leave(&mut stranger, 1..=256);
+        assert_eq!(warnings(), Vec::<String>::new());
+        // One more is too many, and the first is closed for it.
+        let lane = come(&mut stranger, 257);
+        stranger.send(257, Message::Bye);
+        assert!(matches!(stranger.receive(), Message::Bye));
+        until("the line", || (warnings_with(CLOSED).len() == 1).then_some(()));
+        drop((stranger, lane));
+        net.close_listen(listen).expect("the listen is closed");
+        until_freed("all of them", || descriptors() == before);
+    });
+}
+
+#[test]
+fn connections_that_nobody_accepts_are_bounded_and_accept_makes_room() {
+    alone(&[ONE_RAIL], || {
+        // A quarter of the descriptors may wait.
+        let few = libc::rlimit { rlim_cur: 160, rlim_max: 160 };
+        // SAFETY: the call reads what it is given.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) }, 0);
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let mut sends: Vec<SendComm> = (0..40).map(|_| connect(&net, 0, &handle)).collect();
+        let mut again = handle.clone();
+        let refused = until("a refusal", || net.connect(0, &mut again).err());
+        assert!(refused.to_string().contains("ncclRemoteError"), "{refused}");
+        assert_eq!(warnings_with(&["wait to be accepted; has the process stopped calling accept?"]).len(), 1);
+        let mut recvs = vec![accept(&net, &listening)];
+        sends.push(connect(&net, 0, &handle));
+        recvs.extend((0..40).map(|_| accept(&net, &listening)));
+        net.close_listen(listening).unwrap();
+        for (index, (send, recv)) in sends.into_iter().zip(recvs).enumerate() {
+            let pair = Pair { from: &net, to: &net, send, recv };
+            pair.exchange(index as u64, 1000);
+            pair.close();
+        }
+    });
+}
