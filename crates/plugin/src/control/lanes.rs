@@ -6,7 +6,6 @@ use mio::Token as PollToken;
 use mio::net::TcpStream;
 use railweave_transport::{Dial, LANE_PROOF_BYTES, LanePreface, PREFACE_BYTES, Preface};
 
-use super::Route;
 use super::connections::Connection;
 use super::heartbeat::Heartbeat;
 use super::sessions::Session;
@@ -14,6 +13,7 @@ use super::strangers::Kind;
 use super::stream::{Fill, Stream};
 use super::thread::{Entry, Thread};
 use super::tries::{self, Tries};
+use super::{Route, nanoseconds};
 use crate::descriptors;
 
 /// What the acceptor of a lane answers: it is taken.
@@ -49,7 +49,7 @@ pub(super) struct LaneRedial {
     pub(super) at_ns: u64,
 }
 
-/// Each try waits for an eighth of the handshake's time-out, and no less than this.
+/// Each try waits for an eighth of the handshake's time-out, and no less than this, unless that is more than a half.
 const SHORTEST_PATIENCE_NS: u64 = 1_000_000_000;
 
 /// Why a dialled lane did not come to be.
@@ -181,12 +181,6 @@ impl Thread {
         }
     }
 
-    /// How long one try waits for its answer.
-    fn lane_patience_ns(&self) -> u64 {
-        let timeout = u64::try_from(self.handshake_timeout.as_nanos()).unwrap_or(u64::MAX);
-        (timeout / 8).max(SHORTEST_PATIENCE_NS).min(timeout)
-    }
-
     fn is_setting_up(&mut self, route: Route) -> bool {
         let session = self.session(route.session);
         let connection = session.and_then(|session| session.connections.get(&route.connection));
@@ -203,7 +197,7 @@ impl Thread {
         stream.set_congestion(&self.congestion, inside_host).map_err(refused)?;
         let token = self.fresh_token();
         stream.register(self.registry(), PollToken(token)).map_err(refused)?;
-        let deadline_ns = self.now_ns().saturating_add(self.lane_patience_ns());
+        let deadline_ns = self.now_ns().saturating_add(patience_ns(nanoseconds(self.handshake_timeout)));
         let proof = self.key.as_ref().map(|key| key.lane_proof(dial.token, dial.rail, dial.lane)).unwrap_or_default();
         let entry = LaneDial { stream, route, dial, proof, remote, presented: false, tries, deadline_ns };
         self.entries.insert(token, Entry::LaneDial(entry));
@@ -228,6 +222,14 @@ impl Thread {
     }
 
     pub(super) fn lane_too_late(&mut self, token: usize, dial: LaneDial) {
+        // If it was this process that stood still, the answer lies in the socket.
+        self.handle_lane_dial(token, dial);
+        if !matches!(self.entries.get(&token), Some(Entry::LaneDial(_))) {
+            return;
+        }
+        let Some(Entry::LaneDial(dial)) = self.entries.remove(&token) else {
+            return;
+        };
         let what = if dial.presented { "did not answer" } else { "cannot be reached" };
         let reason = format!("{} {what} from {} in time; check routes and firewalls", dial.remote, dial.dial.local);
         self.lane_tries_again(token, dial, reason);
@@ -249,6 +251,11 @@ impl Thread {
         let (rail, lane) = (dial.dial.rail, dial.dial.lane);
         self.with_handshake(dial.route, |handshake| handshake.handle_dialed(rail, lane, Err(reason)));
     }
+}
+
+/// How long one try waits for its answer. A rail that nobody answers on is left out before the handshake's own time is over.
+fn patience_ns(handshake_timeout_ns: u64) -> u64 {
+    (handshake_timeout_ns / 8).max(SHORTEST_PATIENCE_NS).min(handshake_timeout_ns / 2)
 }
 
 impl LaneDial {
@@ -280,5 +287,17 @@ impl LaneDial {
             return Err(Broken { reason, is_closed: self.stream.input().is_empty() });
         }
         Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_try_of_a_lane_leaves_time_to_do_without_its_rail() {
+        for (timeout_ms, patience_ms) in [(100, 50), (1000, 500), (2000, 1000), (8000, 1000), (30_000, 3750)] {
+            assert_eq!(patience_ns(timeout_ms * 1_000_000), patience_ms * 1_000_000, "{timeout_ms} ms");
+        }
     }
 }
