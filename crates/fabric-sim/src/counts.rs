@@ -30,6 +30,7 @@ seen! {
     Silence = "fault", "an application that makes no call for long";
     SlowControl = "fault", "a control message held back";
     RailNotOpened = "fault", "a rail dropped in the handshake";
+    ConnectedLater = "fault", "a rail that was not connected at the first try";
     RailDiedSilent = "fault", "a rail died silently";
     RailDiedLoud = "fault", "a rail died with an error";
     PortDied = "fault", "a port died silently";

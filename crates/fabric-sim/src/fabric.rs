@@ -2,12 +2,14 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use railweave_fabric::{
     Access, Connecting, Domain, Fabric, Fault, LaneEndpoint, Memory, MemoryKind, PendingRail, PostError, Rail,
     RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
 };
 
+use crate::Seen;
 use crate::world::{KeyPair, Port, Registered, World};
 
 /// The simulated fabric. With `ONE_SIDED`, writes land in the peer's memory when they arrive; without, when the peer
@@ -90,7 +92,7 @@ impl<const ONE_SIDED: bool> Domain for SimDomain<ONE_SIDED> {
             max_write: self.max_write,
             byte_counts: self.byte_counts,
         };
-        Ok(SimPendingRail { rail, connected: false })
+        Ok(SimPendingRail { rail, connected: false, asked: Vec::new() })
     }
 }
 
@@ -122,6 +124,8 @@ impl Drop for SimRegistration {
 pub struct SimPendingRail<const ONE_SIDED: bool> {
     rail: SimRail,
     connected: bool,
+    /// The peer's end points at the first try, where that came to nothing yet.
+    asked: Vec<LaneEndpoint>,
 }
 
 impl<const ONE_SIDED: bool> PendingRail for SimPendingRail<ONE_SIDED> {
@@ -146,7 +150,20 @@ impl<const ONE_SIDED: bool> PendingRail for SimPendingRail<ONE_SIDED> {
         if remote.len() != usize::from(self.rail.lanes) || !lanes_fit || numbers.iter().any(|n| *n != peer as u64) {
             return Err(wrong(format!("{} end points do not fit the rail's {} lanes", remote.len(), self.rail.lanes)));
         }
+        if !self.asked.is_empty() && self.asked != remote {
+            return Err(wrong("the end points are not those of the first try".into()));
+        }
         let mut state = self.rail.world.lock();
+        let later_permille = state.faults.connect_later_permille;
+        if state.chance.permille(later_permille) {
+            state.saw(Seen::ConnectedLater);
+            let most_ns = state.faults.connect_later_ns;
+            let pause = Duration::from_nanos(1 + state.chance.below(most_ns));
+            drop(state);
+            self.asked = remote.to_vec();
+            let reason = wrong("the simulated host does not know the peer's address yet".into());
+            return Ok(Connecting::Later { pause, reason });
+        }
         let Some(rail) = state.ends.get(peer).and_then(Option::as_ref).map(|end| end.rail) else {
             return Err(wrong("the peer's end of the rail is gone".into()));
         };

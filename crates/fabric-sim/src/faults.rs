@@ -57,6 +57,10 @@ pub struct Faults {
     pub session_jitter_ns: u64,
     /// Of 1000 rails, how many cannot be opened while a connection is set up.
     pub open_fails_permille: u32,
+    /// Of 1000 tries to connect a rail, how many come to nothing yet and are made again.
+    pub connect_later_permille: u32,
+    /// Longest pause before that.
+    pub connect_later_ns: u64,
     /// How long a lane tries to reach a silent peer before it fails.
     pub retry_ns: u64,
     /// How long a process takes to notice that the process at the other end of a session is dead.
@@ -126,6 +130,8 @@ impl Faults {
             session_delay_ns: 20_000,
             session_jitter_ns: 0,
             open_fails_permille: 0,
+            connect_later_permille: 0,
+            connect_later_ns: 0,
             retry_ns: 50_000,
             detect_ns: 100_000,
             grace_ns: 2_000_000,
@@ -173,6 +179,8 @@ impl Faults {
             session_delay_ns: chance.pick(&[5_000, 30_000, 300_000]),
             session_jitter_ns,
             open_fails_permille: if chance.permille(100) { 200 } else { 0 },
+            connect_later_permille: 0,
+            connect_later_ns: 0,
             retry_ns: chance.pick(&[300_000, 2_000_000]),
             detect_ns: chance.pick(&[50_000, 1_000_000]),
             grace_ns: 3_000_000,
@@ -190,6 +198,14 @@ impl Faults {
         if chance.permille(500) {
             self.ack_refused_permille = chance.pick(&[100, 500]);
             self.ack_refused_ns = 300_000;
+        }
+    }
+
+    /// Adds rails that cannot be connected at the first try to a fifth of the seeds.
+    pub(crate) fn add_later(&mut self, chance: &mut Chance) {
+        if chance.permille(200) {
+            self.connect_later_permille = chance.pick(&[200, 700]);
+            self.connect_later_ns = chance.pick(&[5_000, 200_000]);
         }
     }
 

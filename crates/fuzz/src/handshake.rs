@@ -4,6 +4,7 @@
 //! none, at the latest at its deadline; and nothing that was opened or registered for it is left over.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use railweave_topology::{Endpoint, pair};
 use railweave_transport::{
@@ -123,6 +124,7 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
                 let mut state = self.worlds[usize::from(input.u8() % 2)].lock();
                 let [register, open, connect] = input.array();
                 state.refusals.register = register % 40;
+                state.refusals.later = register / 40;
                 state.refusals.open = open % 10;
                 state.refusals.connect = connect % 10;
             }
@@ -130,6 +132,9 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
                 // The deadline of one of them has come, or has not quite.
                 let (who, now) = (input.u8(), DEADLINE_NS - 1 + u64::from(input.u8() % 2));
                 match (&mut self.connector, &mut self.acceptor) {
+                    // What was put off may work now.
+                    (Some(connector), _) if who % 4 == 2 => connector.go_on(),
+                    (_, Some(acceptor)) if who % 4 == 3 => acceptor.go_on(),
                     (Some(connector), _) if who.is_multiple_of(2) => connector.handle_timeout(now),
                     (_, Some(acceptor)) => acceptor.handle_timeout(now),
                     _ => {}
@@ -212,6 +217,11 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
 
     /// Carries out what both ends want.
     fn drain(&mut self) {
+        let waits =
+            [self.connector.as_ref().and_then(Connector::pause), self.acceptor.as_ref().and_then(Acceptor::pause)];
+        let is_open = |is_over: bool, pause: Option<Duration>| pause.is_none() || !is_over;
+        assert!(is_open(self.sender.is_over(), waits[0]), "a connector that is over waits for nothing");
+        assert!(is_open(self.receiver.is_over(), waits[1]), "nor does an acceptor");
         while let Some(action) = self.connector.as_mut().and_then(Connector::poll_action) {
             match action {
                 Action::Send(message) => self.send(0, message),
@@ -261,13 +271,16 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
 
     /// The deadline of both has come; whoever has a connection by then uses it.
     fn end(&mut self) {
-        if let Some(connector) = &mut self.connector {
-            connector.handle_timeout(DEADLINE_NS);
+        // Whoever gives up rails that were put off for too long goes on with the others, and waits for its peer once more.
+        for _ in 0..2 {
+            if let Some(connector) = &mut self.connector {
+                connector.handle_timeout(DEADLINE_NS);
+            }
+            if let Some(acceptor) = &mut self.acceptor {
+                acceptor.handle_timeout(DEADLINE_NS);
+            }
+            self.drain();
         }
-        if let Some(acceptor) = &mut self.acceptor {
-            acceptor.handle_timeout(DEADLINE_NS);
-        }
-        self.drain();
         if let Some(connector) = &self.connector {
             assert!(self.sender.is_over() && connector.timeout_ns().is_none(), "the connector is over at its deadline");
         }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use railweave_fabric::{
     Access, Completion, Connecting, Domain, Fabric, Fault, LaneEndpoint, Memory, PendingRail, PostError, Rail,
@@ -54,6 +55,8 @@ pub(crate) struct Refusals {
     pub(crate) register: u8,
     pub(crate) open: u8,
     pub(crate) connect: u8,
+    /// These are put off, not refused.
+    pub(crate) later: u8,
 }
 
 struct Range {
@@ -239,7 +242,7 @@ impl<const ONE_SIDED: bool> Domain for Port<ONE_SIDED> {
         }
         state.pending += 1;
         let sockets = vec![None; usize::from(spec.lanes)];
-        Ok(Pending { port: Arc::clone(self), spec: spec.clone(), connected: false, sockets })
+        Ok(Pending { port: Arc::clone(self), spec: spec.clone(), connected: false, sockets, remote: Vec::new() })
     }
 }
 
@@ -282,6 +285,8 @@ pub(crate) struct Pending<const ONE_SIDED: bool> {
     connected: bool,
     /// One per lane: after how many [closings](State::closings) it came.
     sockets: Vec<Option<u32>>,
+    /// What it was to be connected to when that was put off.
+    remote: Vec<LaneEndpoint>,
 }
 
 impl<const ONE_SIDED: bool> PendingRail for Pending<ONE_SIDED> {
@@ -293,9 +298,21 @@ impl<const ONE_SIDED: bool> PendingRail for Pending<ONE_SIDED> {
 
     fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<Connecting, SetupError> {
         assert_eq!(remote.len(), usize::from(self.spec.lanes), "one end point per lane");
-        if refuses(&mut self.port.world.lock().refusals.connect) {
+        assert!(
+            self.remote.is_empty() || self.remote == remote,
+            "a rail goes on with the end points that it began with"
+        );
+        assert!(!self.connected, "a rail is connected once");
+        let mut state = self.port.world.lock();
+        if refuses(&mut state.refusals.connect) {
             return Err(refusal("the lanes"));
         }
+        if ONE_SIDED && refuses(&mut state.refusals.later) {
+            drop(state);
+            self.remote = remote.to_vec();
+            return Ok(Connecting::Later { pause: Duration::from_nanos(1), reason: refusal("the lanes for now") });
+        }
+        drop(state);
         self.connected = true;
         Ok(Connecting::Done)
     }

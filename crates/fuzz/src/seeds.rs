@@ -140,6 +140,15 @@ fn handshake() -> Vec<(&'static str, Vec<u8>)> {
     let dialled_again = [plan(0, 1, 1), exchanged.clone(), vec![11, 0, 0, 11, 0, 0, 14, 8, 0, 0]].concat();
     let socket_for_a_queue_pair = [plan(ONE_SIDED, 1, 1), exchanged, vec![11, 0, 0, 0, 0]].concat();
     let refusals = [plan(0, 2, 2), vec![12, 0, 0, 1, 0], sockets(0, 2, 2)[6..].to_vec()].concat();
+    // Three tries of each end's two rails are put off: the acceptor's at LANES, the connector's at its answer.
+    let later = |acceptor_goes_on: u8| {
+        let put_off = |who: u8| vec![12, who, 3 * 40, 0, 0];
+        let acceptors = [vec![13, 3, 1].repeat(usize::from(acceptor_goes_on)), from_acceptor.to_vec()].concat();
+        let connectors = [vec![13, 2, 1].repeat(2), from_connector.to_vec()].concat();
+        let begin = [from_connector, from_acceptor].concat();
+        let first = [plan(ONE_SIDED, 2, 1), put_off(0), put_off(1), begin, from_connector.to_vec()].concat();
+        [first, acceptors, connectors].concat()
+    };
     let changed = [plan(0, 2, 1), vec![0, 0, 0, 1, 4, 0, 12, 0, 1, 0, 0, 13, 0, 1]].concat();
     let invent = |wire: u8, message: Message| {
         let kind = message.kind() as u8;
@@ -168,6 +177,8 @@ fn handshake() -> Vec<(&'static str, Vec<u8>)> {
         ("dialled-again", dialled_again),
         ("socket-for-a-queue-pair", socket_for_a_queue_pair),
         ("refusals", refusals),
+        ("put-off", later(2)),
+        ("put-off-for-too-long", later(1)),
         ("changed", changed),
         ("refused", refused),
         ("more-rails", more_rails),

@@ -234,6 +234,7 @@ impl<const O: bool> Game<O> {
             Task::Connect(connection) => self.handle_connect(connection),
             Task::Frame { connection, to_sender, bytes } => self.handle_frame(connection, to_sender, &bytes),
             Task::Deadline { connection, sender } => self.handle_deadline(connection, sender),
+            Task::GoOn { connection, sender } => self.handle_go_on(connection, sender),
             Task::Close { connection, sender, early } => self.handle_close(Side { connection, sender }, early),
             Task::Linger { connection, sender } => self.handle_linger(Side { connection, sender }),
             Task::Look(process) => self.handle_look(process),

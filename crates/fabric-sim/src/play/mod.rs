@@ -29,6 +29,8 @@ pub(crate) enum Task {
     Frame { connection: usize, to_sender: bool, bytes: Vec<u8> },
     /// The deadline of a handshake.
     Deadline { connection: usize, sender: bool },
+    /// An end tries again to connect its rails.
+    GoOn { connection: usize, sender: bool },
     /// An application closes its end.
     Close { connection: usize, sender: bool, early: bool },
     /// A closed end moves on.

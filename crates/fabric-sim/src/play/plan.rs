@@ -275,8 +275,9 @@ impl Plan {
             faults.open_fails_permille = chance.pick(&[100, 500, 1000]);
         }
         let one_sided = chance.permille(550);
-        // Of its own, so that who falls silent changes nothing else in the plan.
+        // Of their own, so that who falls silent or comes later changes nothing else in the plan.
         faults.add_silence(&mut Chance::new(seed ^ 0x0511_e9ce), one_sided);
+        faults.add_later(&mut Chance::new(seed ^ 0x001a_7e12));
         Self { one_sided, faults, ports, connections }
     }
 }

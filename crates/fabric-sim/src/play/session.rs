@@ -2,6 +2,7 @@
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use railweave_fabric::LinkLayer;
 use railweave_transport::{
@@ -178,6 +179,35 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.drive_acceptor(connection);
     }
 
+    /// What this end's host could not do before may work now.
+    pub(super) fn handle_go_on(&mut self, connection: usize, sender: bool) {
+        let session = &mut self.connections[connection];
+        let process = if sender { session.plan.from } else { session.plan.to };
+        if self.processes[process].dead {
+            return;
+        }
+        self.opening(connection, sender);
+        let session = &mut self.connections[connection];
+        match (sender, &mut session.sender.stage, &mut session.receiver.stage) {
+            (true, Stage::Handshake(connector), _) if connector.pause().is_some() => {
+                connector.go_on();
+                self.drive_connector(connection);
+            }
+            (false, _, Stage::Handshake(acceptor)) if acceptor.pause().is_some() => {
+                acceptor.go_on();
+                self.drive_acceptor(connection);
+            }
+            _ => {}
+        }
+    }
+
+    /// Where a handshake could not connect all of its rails, it tries again after its pause.
+    fn go_on_later(&mut self, connection: usize, sender: bool, pause: Option<Duration>) {
+        if let Some(pause) = pause {
+            self.world.lock().later(pause.as_nanos() as u64, Task::GoOn { connection, sender });
+        }
+    }
+
     pub(super) fn handle_deadline(&mut self, connection: usize, sender: bool) {
         let now_ns = self.now_ns();
         if sender {
@@ -195,7 +225,10 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
 
     fn drive_connector(&mut self, connection: usize) {
         while let Stage::Handshake(connector) = &mut self.connections[connection].sender.stage {
-            let Some(action) = connector.poll_action() else { return };
+            let Some(action) = connector.poll_action() else {
+                let pause = connector.pause();
+                return self.go_on_later(connection, true, pause);
+            };
             match action {
                 Action::Send(message) => self.send(connection, false, message),
                 Action::Dial(_) => self.violate(Checker::Wire, "a lane that is no socket is to be dialled".into()),
@@ -208,7 +241,10 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
 
     fn drive_acceptor(&mut self, connection: usize) {
         while let Stage::Handshake(acceptor) = &mut self.connections[connection].receiver.stage {
-            let Some(action) = acceptor.poll_action() else { return };
+            let Some(action) = acceptor.poll_action() else {
+                let pause = acceptor.pause();
+                return self.go_on_later(connection, false, pause);
+            };
             match action {
                 Action::Send(message) => self.send(connection, true, message),
                 Action::Dial(_) => self.violate(Checker::Wire, "an acceptor wants to dial".into()),
