@@ -7,7 +7,7 @@ use std::fs;
 use std::process::{Command, ExitCode};
 
 /// Those tests.
-const TESTS: [&str; 7] = ["threads", "connections", "hostile", "floods", "embedding", "peers", "paths"];
+const TESTS: [&str; 8] = ["threads", "connections", "hostile", "floods", "setups", "embedding", "peers", "paths"];
 
 /// One part: its name, what it is for, and what it does.
 struct Part {

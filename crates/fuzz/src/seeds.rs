@@ -143,8 +143,8 @@ fn handshake() -> Vec<(&'static str, Vec<u8>)> {
     // Three tries of each end's two rails are put off: the acceptor's at LANES, the connector's at its answer.
     let later = |acceptor_goes_on: u8| {
         let put_off = |who: u8| vec![12, who, 3 * 40, 0, 0];
-        let acceptors = [vec![13, 3, 1].repeat(usize::from(acceptor_goes_on)), from_acceptor.to_vec()].concat();
-        let connectors = [vec![13, 2, 1].repeat(2), from_connector.to_vec()].concat();
+        let acceptors = [[13, 3, 1].repeat(usize::from(acceptor_goes_on)), from_acceptor.to_vec()].concat();
+        let connectors = [[13, 2, 1].repeat(2), from_connector.to_vec()].concat();
         let begin = [from_connector, from_acceptor].concat();
         let first = [plan(ONE_SIDED, 2, 1), put_off(0), put_off(1), begin, from_connector.to_vec()].concat();
         [first, acceptors, connectors].concat()

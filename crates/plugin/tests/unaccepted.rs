@@ -17,8 +17,7 @@ fn come(stranger: &mut Stranger, connection: u32) -> TcpStream {
     stranger.lanes(connection);
     let lane = stranger.lane(token);
     stranger.send(connection, Message::Ready { usable: 1 });
-    stranger.send(0, Message::Ping);
-    assert!(matches!(stranger.receive(), Message::Pong), "all before it was read by then");
+    stranger.until_read();
     lane
 }
 
@@ -29,8 +28,7 @@ fn come_and_leave(stranger: &mut Stranger, connections: RangeInclusive<u32>) {
         stranger.send(connection, Message::Bye);
         drop(lane);
     }
-    stranger.send(0, Message::Ping);
-    assert!(matches!(stranger.receive(), Message::Pong), "all before it was read by then");
+    stranger.until_read();
 }
 
 const CLOSED: &[&str] = &["nobody had accepted was closed", "stranger (pid 4711)"];

@@ -126,8 +126,8 @@ impl Stranger {
         self.send(0, hello);
     }
 
-    /// Offers one port and hears the answer.
-    pub(crate) fn offer(&mut self, connection: u32) -> Token {
+    /// Offers one port.
+    pub(crate) fn ask(&mut self, connection: u32) {
         let port = PortOffer {
             link_layer: LinkLayer::Tcp,
             prefix_len: 8,
@@ -140,6 +140,11 @@ impl Stranger {
         };
         let nonce = self.handle.nonce;
         self.send(connection, Message::Offer(Offer { nonce, striped: false, traffic_class: None, ports: vec![port] }));
+    }
+
+    /// Offers one port and hears the answer.
+    pub(crate) fn offer(&mut self, connection: u32) -> Token {
+        self.ask(connection);
         match self.receive() {
             Message::Answer { token, rails } => {
                 assert_eq!(rails.len(), 1);
@@ -147,6 +152,12 @@ impl Stranger {
             }
             other => panic!("ANSWER follows, not {other:?}"),
         }
+    }
+
+    /// Waits until all that was sent has been read.
+    pub(crate) fn until_read(&mut self) {
+        self.send(0, Message::Ping);
+        assert!(matches!(self.receive(), Message::Pong), "nothing but the answer to PING is awaited");
     }
 
     /// Tells of the lanes and hears of the other side's.

@@ -1,0 +1,149 @@
+//! Set-ups that peers begin, where all places are taken: who makes room, and who waits for how long.
+#![allow(clippy::disallowed_types, reason = "tests are not the data path")]
+
+mod common;
+
+use common::{ONE_RAIL, Pair, Stranger, alone, listen, start, until, warnings, warnings_with};
+use railweave_host::LoadedNet;
+use railweave_host::net::Handle;
+use railweave_transport::{LanePreface, Message, Preface, Token};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Files that the process may have: a quarter of them are the places for set-ups, and for sockets without a connection.
+const FILES: u64 = 512;
+const PLACES: u32 = FILES as u32 / 4;
+
+/// Whoever says nothing for a third of it makes room, far before its own time is over.
+const TIMEOUT: (&str, &str) = ("RAILWEAVE_HANDSHAKE_TIMEOUT", "15");
+/// So that nobody makes room.
+const LONG: (&str, &str) = ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600");
+
+const STOOD_STILL: &[&str] = &["stood still while others waited"];
+
+fn limit_files() {
+    let limit = libc::rlimit { rlim_cur: FILES, rlim_max: FILES };
+    // SAFETY: it reads the structure, and lowers a limit of this process alone.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+}
+
+fn greeted(handle: &Handle) -> Stranger {
+    let mut stranger = Stranger::dial(handle);
+    stranger.shake_hands();
+    stranger
+}
+
+/// A stranger with so many set-ups under way.
+fn occupy(handle: &Handle, places: u32) -> (Stranger, Vec<Token>) {
+    let mut stranger = greeted(handle);
+    let tokens = (1..=places).map(|connection| stranger.offer(connection)).collect();
+    (stranger, tokens)
+}
+
+/// Does the same over and over while an honest connection, for which there is no place, is set up.
+fn connect_while(net: &LoadedNet, mut act: impl FnMut(u32) + Send) {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0.. {
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+                act(round);
+                thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let pair = Pair::open(net, net, 0);
+        pair.exchange(1, 1000);
+        pair.close();
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_session_that_stands_still_makes_room_and_one_that_goes_on_keeps_all_it_has() {
+    alone(&[ONE_RAIL, TIMEOUT], || {
+        limit_files();
+        let (_plugin, net) = start();
+        let (_listen, handle) = listen(&net, 0);
+        // The one that goes on came first, and most of its set-ups have stood still for longest.
+        let (mut busy, _) = occupy(&handle, PLACES - 1);
+        let (idle, _) = occupy(&handle, 1);
+        // One step of one set-up now and then is enough.
+        connect_while(&net, |round| match round % 5 {
+            0 => busy.lanes(1 + round / 5),
+            _ => {}
+        });
+        let lines = warnings_with(STOOD_STILL);
+        let idle = idle.address().to_string();
+        assert!(!lines.is_empty() && lines.iter().all(|line| line.contains(&idle)), "{idle}: {lines:?}");
+    });
+}
+
+/// What comes back for a lane.
+fn present(control: SocketAddr, token: Token) -> Vec<u8> {
+    let mut socket = TcpStream::connect(control).expect("the control port listens");
+    let preface = Preface::Lane(LanePreface { token, rail: 0, lane: 0, proof: [0; 14] });
+    socket.write_all(&preface.encode()).expect("the control port reads");
+    let mut answer = Vec::new();
+    // A reset is an answer, too.
+    let _ = socket.read_to_end(&mut answer);
+    answer
+}
+
+#[test]
+fn lanes_that_are_refused_are_no_step_forward() {
+    alone(&[ONE_RAIL, TIMEOUT], || {
+        limit_files();
+        let (_plugin, net) = start();
+        let (_listen, handle) = listen(&net, 0);
+        let (stranger, tokens) = occupy(&handle, PLACES);
+        let control = stranger.socket.peer_addr().expect("it is connected");
+        // None is awaited before LANES.
+        connect_while(&net, |_| assert_eq!(present(control, tokens[0]), b""));
+        assert!(!warnings_with(STOOD_STILL).is_empty(), "{:?}", warnings());
+        assert_eq!(warnings_with(&["Handshake timeout"]), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn whose_offers_wait_makes_room_last() {
+    alone(&[ONE_RAIL, LONG], || {
+        limit_files();
+        let (_plugin, net) = start();
+        let (_listen, handle) = listen(&net, 0);
+        let (first, _) = occupy(&handle, PLACES);
+        let mut waiting = greeted(&handle);
+        waiting.ask(1);
+        waiting.until_read();
+        let crowd: Vec<Stranger> = (0..PLACES + 8).map(|_| Stranger::dial(&handle)).collect();
+        let made_place = &["has not said what it is", "others, while more wait"];
+        until("somebody of the crowd makes room", || (warnings_with(made_place).len() >= 8).then_some(()));
+        // Now there is a place for it.
+        drop(first);
+        assert!(matches!(waiting.receive(), Message::Answer { .. }));
+        drop(crowd);
+    });
+}
+
+#[test]
+fn an_offer_that_its_peer_takes_back_waits_no_longer() {
+    alone(&[ONE_RAIL, LONG], || {
+        limit_files();
+        let (_plugin, net) = start();
+        let (_listen, handle) = listen(&net, 0);
+        let (first, _) = occupy(&handle, PLACES);
+        let mut waiting = greeted(&handle);
+        waiting.ask(1);
+        waiting.send(1, Message::Bye);
+        waiting.ask(2);
+        waiting.until_read();
+        drop(first);
+        // In the order in which they came.
+        assert!(matches!(waiting.receive(), Message::Answer { .. }), "the second offer's turn has come");
+        waiting.until_read();
+    });
+}
