@@ -14,6 +14,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
@@ -103,6 +104,50 @@ fn what_a_child_does_with_its_parents_connections_changes_nothing_for_the_parent
         Pair { from: &net, to: &net, send, recv }.exchange(1, 1000);
         net.finalize().unwrap();
         assert_eq!((control_threads(), warnings()), (0, vec![]));
+    });
+}
+
+/// Of two receives one was tested, so that its acknowledgement is owed, and the same thread forks at once. The child then
+/// uses connections of its own, and each call would send what its thread owes; the parent has long sent it, and more.
+#[test]
+fn a_child_that_is_forked_while_something_is_owed_sends_nothing_of_it() {
+    const BYTES: usize = 100_000;
+    alone(&[TWO_RAILS], || {
+        let (plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        let from = pair.outgoing(&noise(1, BYTES));
+        let to = pair.incoming(BYTES);
+        for round in 0..20 {
+            let ((tell_posted, posted), (give, taken)) = (channel(), channel());
+            let (mut gate, mut open) = io::pipe().expect("a pipe can be made");
+            thread::scope(|scope| {
+                let (pair, plugin, to) = (&pair, &plugin, &to);
+                scope.spawn(move || {
+                    let recvs = [pair.irecv(&[to.part(7)]), pair.irecv(&[to.part(7)])];
+                    tell_posted.send(()).unwrap();
+                    until("the first receive", || pair.test_recv(&recvs[0]).unwrap());
+                    give.send(recvs).unwrap();
+                    let well = in_a_child(|| {
+                        let _ = gate.read(&mut [0]);
+                        let net = plugin.init(7, None).unwrap();
+                        let own = Pair::open(&net, &net, 0);
+                        own.exchange(round, 30_000);
+                        own.close();
+                        net.finalize().is_ok()
+                    });
+                    assert!(well, "child {round}");
+                });
+                posted.recv().unwrap();
+                let first = pair.isend(&from, BYTES, 7);
+                assert_eq!(until("the first acknowledgement", || pair.test_send(&first).unwrap()), BYTES as i32);
+                let [_, recv] = taken.recv().unwrap();
+                let second = pair.isend(&from, BYTES, 7);
+                pair.finish(&[second], &[recv]);
+                open.write_all(&[1]).expect("the child reads");
+            });
+            pair.exchange(round, 1000);
+        }
+        assert_eq!(warnings(), Vec::<String>::new());
     });
 }
 
