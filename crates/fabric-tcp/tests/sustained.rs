@@ -125,3 +125,50 @@ fn with_small_buffers_both_ways() {
 fn with_ordinary_buffers() {
     run(Loopback { address: IPV4, config: TcpConfig::default(), send_buffer: None });
 }
+
+/// Receives are announced by small writes whose end may make no call any more: the control thread alone sends what the
+/// kernel had no room for, once the peer reads again.
+#[test]
+fn small_writes_that_a_full_socket_has_no_room_for_all_arrive_without_a_poll() {
+    const BYTES: usize = 64;
+    const MOST: usize = 16 << 10;
+    let config = TcpConfig { socket_buffer: Some(4096), ..TcpConfig::default() };
+    let spec = RailSpec { lanes: 1, send_depth: MOST as u32, ..SPEC };
+    let mut harness = Loopback { address: IPV4, config, send_buffer: None };
+    let Pair { mut near, mut far } = harness.pair(&spec, &RailSpec { role: Role::Receiver, ..spec.clone() });
+    let (source, target) = (Arc::new(Region::new(MOST * BYTES)), Arc::new(Region::new(MOST * BYTES)));
+    source.write(0, &(0..MOST * BYTES).map(|at| (at % 251) as u8).collect::<Vec<_>>());
+    let from = near.domain.register(Memory::from_region(&source), Access::CONTROL).unwrap();
+    let to = far.domain.register(Memory::from_region(&target), Access::CONTROL).unwrap();
+    let write = |number: usize| {
+        let at = (number * BYTES) as u64;
+        Write {
+            local: LocalSlice { address: source.address() + at, length: BYTES as u32, key: from.local_key() },
+            remote: RemoteSlice { address: target.address() + at, key: to.remote_key() },
+            host: true,
+            ..Write::default()
+        }
+    };
+    let mut posted = 0;
+    // The kernel takes what it has room for in each call, and far more is posted then.
+    let mut behind = 0;
+    while behind < 1000 {
+        assert!(posted < MOST, "the socket was never full");
+        near.rail.post(0, &[write(posted)]).expect("there is room in the queue");
+        posted += 1;
+        behind += usize::from(near.rail.owes());
+    }
+    assert!(!near.rail.acknowledge() && near.rail.owes(), "the peer has read nothing");
+    // From here on the end that posted makes no call of its own.
+    let mut out = [Completion::EMPTY; 8];
+    let deadline = Deadline::new(LIMIT);
+    while !near.rail.acknowledge() || target.load(posted * BYTES - 8, Ordering::Acquire) == 0 {
+        assert_eq!(far.rail.poll(&mut out), 0, "writes without immediates are not reported");
+        deadline.check("all writes");
+        std::thread::yield_now();
+    }
+    let (mut sent, mut arrived) = (vec![0; posted * BYTES], vec![0; posted * BYTES]);
+    source.read(0, &mut sent);
+    target.read(0, &mut arrived);
+    assert!(sent == arrived, "they arrived altered");
+}
