@@ -14,6 +14,7 @@ mod numa;
 mod port;
 mod proof;
 mod reaching;
+mod resting;
 mod sessions;
 mod settling;
 mod setups;

@@ -19,6 +19,7 @@ use super::left::Unaccepted;
 use super::linger::{Lingering, Losing, Unasked};
 use super::port::ControlPort;
 use super::reaching::{Reaching, SessionRedial};
+use super::resting::Resting;
 use super::sessions::{LAST_NS, Session};
 use super::settling::Settling;
 use super::setups::Setups;
@@ -48,13 +49,6 @@ const NEWCOMER_GRACE_NS: u64 = 100_000_000;
 
 /// How many sockets are accepted before others are looked at again.
 const MOST_ACCEPTED_AT_ONCE: usize = 64;
-
-/// How long such sessions are read from before deadlines, newcomers and commands are looked at again.
-const READ_SLICE_NS: u64 = 5_000_000;
-
-/// How long a session that had more to say than is read at once is left alone, at least. All of them together are left alone
-/// for as long as reading from them took, so that they never have more than half of the thread's time.
-const REST_NS: u64 = 1_000_000;
 
 /// A socket that is waiting for something.
 pub(super) enum Entry {
@@ -124,9 +118,8 @@ pub(super) struct Thread {
     /// The accepted sockets on which no connection has begun, by when they last took a step.
     newcomers: Agenda<usize>,
     most_newcomers: usize,
-    /// Sessions that have more to say, and when to listen to them again. The kernel tells of what is unread only once.
-    resting: Vec<usize>,
-    read_again_ns: Option<u64>,
+    /// Sessions that have more to say.
+    resting: Resting,
     pub(super) listeners: Listeners,
     pub(super) reaching: HashMap<ProcessId, Reaching>,
     /// Connections that await lanes, by their token.
@@ -191,8 +184,7 @@ impl Thread {
             deadlines: Agenda::default(),
             newcomers: Agenda::default(),
             most_newcomers: usize::try_from(most_files / 4).unwrap_or(usize::MAX).clamp(1, MOST_NEWCOMERS),
-            resting: Vec::new(),
-            read_again_ns: None,
+            resting: Resting::default(),
             listeners,
             reaching: HashMap::new(),
             lanes: HashMap::new(),
@@ -378,31 +370,21 @@ impl Thread {
 
     /// Leaves a session alone that has more to say than was read at once.
     pub(super) fn rest(&mut self, token: usize) {
-        self.resting.push(token);
-        self.read_again_ns.get_or_insert(self.now_ns() + REST_NS);
+        self.resting.add(token, self.now_ns());
     }
 
     /// Reads on where more was said than was read at once.
     fn read_again(&mut self) {
-        let begin = self.now_ns();
-        if self.read_again_ns.is_none_or(|at| begin < at) {
+        let Some(mut round) = self.resting.begin(self.now_ns()) else {
             return;
-        }
-        let waiting = self.resting.len();
-        let mut read = 0;
-        while read < waiting && (read == 0 || self.now_ns() < begin + READ_SLICE_NS) {
-            let token = self.resting[read];
-            read += 1;
+        };
+        while let Some(token) = self.resting.next(&mut round, self.now_ns()) {
             if let Some(session) = self.session(token) {
                 session.resting = false;
                 self.handle_ready(token);
             }
         }
-        // Those that were not read from come first, before those that have still more to say.
-        self.resting.drain(..read);
-        self.resting.shrink_to(FEW_ENTRIES.max(self.resting.len()));
-        let now = self.now_ns();
-        self.read_again_ns = (!self.resting.is_empty()).then(|| now + REST_NS.max(now - begin));
+        self.resting.end(&round, self.now_ns());
     }
 
     pub(super) fn handle_ready(&mut self, token: usize) {
@@ -444,7 +426,7 @@ impl Thread {
         let lingering = self.lingering.iter().map(|lingering| lingering.next_ns);
         let losing = self.losing.iter().map(|losing| losing.deadline_ns);
         let unasked = self.unasked.front().map(|unasked| unasked.next_ns);
-        let again = self.accept_again_ns.into_iter().chain(self.read_again_ns).chain(self.setups.again_ns);
+        let again = self.accept_again_ns.into_iter().chain(self.resting.again_ns).chain(self.setups.again_ns);
         let settling = self.stopping.filter(|_| self.settling.owes()).map(|_| self.now_ns() + SETTLED_AGAIN_NS);
         let stopping = self.stopping.into_iter().chain(settling);
         let again = again.chain((!self.more_events.is_empty()).then_some(0));

@@ -1,0 +1,110 @@
+//! Sessions that have more to say than is read at once. The kernel tells of what is unread only once, so they are read on from
+//! here, in turns, a slice of time at once.
+
+/// How long such sessions are read from before deadlines, newcomers and commands are looked at again.
+const SLICE_NS: u64 = 5_000_000;
+
+/// How long a session that had more to say than is read at once is left alone, at least. All of them together are left alone
+/// for as long as reading from them took, so that they never have more than half of the thread's time.
+const REST_NS: u64 = 1_000_000;
+
+/// Places for so many are kept though nobody needs them.
+const FEW: usize = 32;
+
+/// Those sessions, in the order of their turns.
+#[derive(Default)]
+pub(super) struct Resting {
+    sessions: Vec<usize>,
+    /// When to read on.
+    pub(super) again_ns: Option<u64>,
+}
+
+/// A round of reading.
+pub(super) struct Round {
+    begin_ns: u64,
+    /// How many there were when it began, and how many of them had their turn.
+    waiting: usize,
+    read: usize,
+}
+
+impl Resting {
+    /// Leaves a session alone for a while.
+    pub(super) fn add(&mut self, session: usize, now_ns: u64) {
+        self.sessions.push(session);
+        self.again_ns.get_or_insert(now_ns + REST_NS);
+    }
+
+    /// Begins a round, if it is time.
+    pub(super) fn begin(&mut self, now_ns: u64) -> Option<Round> {
+        let is_due = self.again_ns.is_some_and(|at| at <= now_ns);
+        is_due.then(|| Round { begin_ns: now_ns, waiting: self.sessions.len(), read: 0 })
+    }
+
+    /// Whose turn it is; None once all that waited have had theirs, or the time is over. One has it in any case.
+    pub(super) fn next(&mut self, round: &mut Round, now_ns: u64) -> Option<usize> {
+        let is_over = round.read > 0 && now_ns >= round.begin_ns + SLICE_NS;
+        if round.read == round.waiting || is_over {
+            return None;
+        }
+        round.read += 1;
+        Some(self.sessions[round.read - 1])
+    }
+
+    /// Ends a round.
+    pub(super) fn end(&mut self, round: &Round, now_ns: u64) {
+        // Those that were not read from come first, before those that have still more to say.
+        self.sessions.drain(..round.read);
+        self.sessions.shrink_to(FEW.max(self.sessions.len()));
+        let rest_ns = REST_NS.max(now_ns - round.begin_ns);
+        self.again_ns = (!self.sessions.is_empty()).then(|| now_ns + rest_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Plays a round in which each turn takes so long and leaves more to say: who had a turn, and when it was over.
+    fn play(resting: &mut Resting, mut now_ns: u64, turn_ns: u64) -> (Vec<usize>, u64) {
+        let mut round = resting.begin(now_ns).expect("it is time");
+        let mut turns = Vec::new();
+        while let Some(session) = resting.next(&mut round, now_ns) {
+            now_ns += turn_ns;
+            turns.push(session);
+            resting.add(session, now_ns);
+        }
+        resting.end(&round, now_ns);
+        (turns, now_ns)
+    }
+
+    #[test]
+    fn a_round_takes_no_longer_than_its_slice_and_the_next_goes_on_where_it_ended() {
+        let mut resting = Resting::default();
+        (0..8).for_each(|session| resting.add(session, 0));
+        assert!(resting.begin(REST_NS - 1).is_none(), "they rest first");
+        let (turns, over_ns) = play(&mut resting, REST_NS, 2_000_000);
+        // The third began before the slice was over.
+        assert_eq!((turns, over_ns), (vec![0, 1, 2], REST_NS + 6_000_000));
+        assert_eq!(resting.again_ns, Some(over_ns + 6_000_000), "they rest for as long as they were read from");
+        let mut turns = Vec::new();
+        while turns.len() < 8 {
+            let again_ns = resting.again_ns.expect("they have more to say");
+            turns.extend(play(&mut resting, again_ns, 2_000_000).0);
+        }
+        assert_eq!(turns[..8], [3, 4, 5, 6, 7, 0, 1, 2], "each has its turn before any has another");
+    }
+
+    #[test]
+    fn one_that_takes_longer_than_the_slice_has_its_turn_and_quick_ones_have_one_each_and_rest() {
+        let mut resting = Resting::default();
+        (0..2).for_each(|session| resting.add(session, 0));
+        assert_eq!(play(&mut resting, REST_NS, 9_000_000).0, [0]);
+        let again_ns = resting.again_ns.expect("they have more to say");
+        let (turns, over_ns) = play(&mut resting, again_ns, 1000);
+        assert_eq!(turns, [1, 0], "not one after the other for ever");
+        assert_eq!(resting.again_ns, Some(over_ns + REST_NS));
+        let round = resting.begin(over_ns + REST_NS).expect("it is time");
+        resting.end(&Round { read: 2, ..round }, over_ns + REST_NS);
+        assert_eq!(resting.again_ns, None, "nobody has more to say");
+    }
+}
