@@ -1,0 +1,43 @@
+//! What iflush leaves to others over TCP, where it has nothing to do itself.
+
+mod common;
+
+use common::{Pair, TWO_RAILS, alone, noise, start, until, warnings};
+use railweave_host::net::NetApi;
+use std::sync::mpsc::channel;
+use std::thread;
+
+/// Of two receives one was tested, so that its acknowledgement is owed; then the last call is a flush, which takes the debt
+/// over and must leave it as it was.
+#[test]
+fn what_is_owed_before_a_flush_is_sent_after_it_without_another_call() {
+    const BYTES: usize = 100_000;
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        let (from, to) = (pair.outgoing(&noise(1, BYTES)), pair.incoming(BYTES));
+        for _ in 0..20 {
+            let ((tell_posted, posted), (give, taken)) = (channel(), channel());
+            thread::scope(|scope| {
+                let (net, pair, to) = (&net, &pair, &to);
+                scope.spawn(move || {
+                    let recvs = [pair.irecv(&[to.part(7)]), pair.irecv(&[to.part(7)])];
+                    tell_posted.send(()).unwrap();
+                    until("the first receive", || pair.test_recv(&recvs[0]).unwrap());
+                    // SAFETY: the buffer stays registered on this connection until the test is over.
+                    let flush = unsafe { net.iflush(&pair.recv, &[to.part(7)]) }.expect("iflush succeeds");
+                    assert!(flush.is_none(), "memory of the processor needs no flush");
+                    // This thread calls nothing any more.
+                    give.send(recvs).unwrap();
+                });
+                posted.recv().unwrap();
+                let first = pair.isend(&from, BYTES, 7);
+                let [_, recv] = taken.recv().unwrap();
+                assert_eq!(until("the acknowledgement", || pair.test_send(&first).unwrap()), BYTES as i32);
+                let second = pair.isend(&from, BYTES, 7);
+                pair.finish(&[second], &[recv]);
+            });
+        }
+        assert_eq!(warnings(), Vec::<String>::new());
+    });
+}
