@@ -120,6 +120,15 @@ impl Comm {
         }
     }
 
+    /// Takes the connection for a call.
+    ///
+    /// # Errors
+    /// When this is a forked child whose parent's control thread had it at that moment.
+    #[inline]
+    pub(crate) fn take_over(&self) -> Result<(), Error> {
+        if self.debt.take_over(|| self.control.is_ours()) { Ok(()) } else { self.control.check() }
+    }
+
     /// Sends what the connection owes, if nobody else has it now; whether nothing is owed any more.
     pub(crate) fn settle(&self) -> bool {
         // SAFETY: the debt says that nobody else uses the connection until it is settled.
@@ -139,7 +148,7 @@ impl Comm {
         }
         // SAFETY: into_raw made it from an Arc, and NCCL's share of it ends here.
         let comm = unsafe { Arc::from_raw(pointer.cast::<Self>().cast_const()) };
-        comm.debt.take_over();
+        let _ = comm.debt.take_over(|| true);
         // SAFETY: NCCL has left the connection, and no thread settles its debt any more.
         let end = unsafe { (*comm.end.get()).take() };
         if let Some(end) = end {

@@ -168,7 +168,7 @@ pub(crate) unsafe fn iflush(
     for (index, place) in all.iter_mut().enumerate().take(count) {
         *place = buffer(index)?;
     }
-    comm.debt.take_over();
+    comm.take_over()?;
     // SAFETY: this is the connection's progress thread, and nobody settles the connection's debt any more.
     let end = unsafe { comm.end() }.ok_or_else(|| closed("iflush"))?;
     let flushed = end.iflush(&all[..count]);
@@ -483,7 +483,7 @@ fn report_cut<F: Fabric>(end: &mut SendConnection<F>, comm: &Comm) {
 #[inline(always)]
 #[expect(clippy::mut_from_ref, reason = "the exclusive use is the caller's promise, see Safety")]
 unsafe fn enter<'a, E: End>(call: &str, comm: &'a Comm) -> Result<&'a mut E, Error> {
-    comm.debt.take_over();
+    comm.take_over()?;
     // SAFETY: the caller's promise, and nobody settles the connection's debt any more.
     match unsafe { comm.end() } {
         // SAFETY: the caller's promise about its type.

@@ -90,15 +90,16 @@ impl Debt {
 
     /// Somebody uses or closes the connection: its debt is theirs from now on. Waits for a settling that is under way,
     /// which takes a few system calls at most per lane.
+    ///
+    /// False when nobody settles it, as `is_ours` says: in a forked child, whose parent was at it when it was forked.
     #[inline]
-    pub(crate) fn take_over(&self) {
-        if self.state.load(Ordering::Acquire) & OWING != 0 {
-            self.take_over_now();
-        }
+    #[must_use]
+    pub(crate) fn take_over(&self, is_ours: impl Fn() -> bool) -> bool {
+        self.state.load(Ordering::Acquire) & OWING == 0 || self.take_over_now(is_ours)
     }
 
     #[cold]
-    fn take_over_now(&self) {
+    fn take_over_now(&self, is_ours: impl Fn() -> bool) -> bool {
         let mut spins = 0;
         loop {
             let taken = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| match state {
@@ -106,8 +107,9 @@ impl Debt {
                 _ => None,
             });
             match taken {
-                Ok(_) | Err(UNKNOWN | SETTLED) => return,
+                Ok(_) | Err(UNKNOWN | SETTLED) => return true,
                 Err(_) if spins < SPINS => spin_loop(),
+                Err(_) if !is_ours() => return false,
                 Err(_) => yield_now(),
             }
             spins += 1;
@@ -125,5 +127,21 @@ struct Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.state.store(self.then, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_was_forked_during_a_settling_does_not_wait_for_it() {
+        let debt = Debt::new();
+        assert!(debt.incur());
+        assert!(debt.settle(|| {
+            assert!(!debt.take_over(|| false));
+            true
+        }));
+        assert!(debt.take_over(|| false), "nobody is at it any more");
     }
 }

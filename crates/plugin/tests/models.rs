@@ -170,7 +170,7 @@ mod model {
             let (theirs, controls) = (Arc::clone(&shared), Arc::clone(&shared));
             let other = thread::spawn(move || {
                 let (debt, end) = &*theirs;
-                debt.take_over();
+                assert!(debt.take_over(|| true));
                 work(end);
             });
             let control = thread::spawn(move || {
@@ -191,7 +191,7 @@ mod model {
             }
             other.join().unwrap();
             control.join().unwrap();
-            debt.take_over();
+            assert!(debt.take_over(|| true));
             // SAFETY: as above.
             let times = end.with(|end| unsafe { *end });
             assert!((1..=4).contains(&times));
@@ -236,7 +236,7 @@ mod model {
             let (theirs, handed, woken) = (left.clone(), Arc::clone(&owing), Arc::clone(&wakes));
             let application = thread::spawn(move || {
                 for left in [&theirs[0], &theirs[1], &theirs[0]] {
-                    left.debt.take_over();
+                    assert!(left.debt.take_over(|| true));
                     if left.debt.incur() && handed.push(Arc::clone(left)) {
                         woken.fetch_add(1, Ordering::Release);
                     }

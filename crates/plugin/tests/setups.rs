@@ -73,9 +73,10 @@ fn a_session_that_stands_still_makes_room_and_one_that_goes_on_keeps_all_it_has(
         let (mut busy, _) = occupy(&handle, PLACES - 1);
         let (idle, _) = occupy(&handle, 1);
         // One step of one set-up now and then is enough.
-        connect_while(&net, |round| match round % 5 {
-            0 => busy.lanes(1 + round / 5),
-            _ => {}
+        connect_while(&net, |round| {
+            if round % 5 == 0 {
+                busy.lanes(1 + round / 5);
+            }
         });
         let lines = warnings_with(STOOD_STILL);
         let idle = idle.address().to_string();

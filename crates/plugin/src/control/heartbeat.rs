@@ -70,7 +70,10 @@ impl Thread {
     /// Asks the peer of a session that has been quiet, and ends the session when it has not answered in time.
     pub(super) fn beat(&mut self, token: usize, now_ns: u64) {
         if matches!(self.due(token, now_ns), Beat::Silent { .. }) {
-            // If it was this process that stood still, the answer lies in the socket.
+            // If it was this process that stood still, the answer lies in the socket, also where that is read from in turns.
+            if let Some(session) = self.session(token) {
+                session.resting = false;
+            }
             self.handle_ready(token);
         }
         match self.due(token, now_ns) {

@@ -37,7 +37,7 @@ impl Resting {
     /// Begins a round, if it is time.
     pub(super) fn begin(&mut self, now_ns: u64) -> Option<Round> {
         let is_due = self.again_ns.is_some_and(|at| at <= now_ns);
-        is_due.then(|| Round { begin_ns: now_ns, waiting: self.sessions.len(), read: 0 })
+        is_due.then_some(Round { begin_ns: now_ns, waiting: self.sessions.len(), read: 0 })
     }
 
     /// Whose turn it is; None once all that waited have had theirs, or the time is over. One has it in any case.

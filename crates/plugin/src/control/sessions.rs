@@ -464,7 +464,7 @@ impl Thread {
             }
         }
         let text = format!("the session to {peer} ended while a connection was set up: {why}");
-        for request in self.forget_waiting(&mut session.setups) {
+        for request in self.forget_waiting(token, &mut session.setups) {
             self.fail(&Target::Connect(request.result), Error::peer(text.clone()));
         }
         for (connection, state) in session.connections.drain() {

@@ -333,7 +333,10 @@ impl Thread {
     }
 
     /// Forgets what waited on a session that is over.
-    pub(super) fn forget_waiting(&mut self, setups: &mut SessionSetups) -> VecDeque<ConnectRequest> {
+    pub(super) fn forget_waiting(&mut self, token: usize, setups: &mut SessionSetups) -> VecDeque<ConnectRequest> {
+        if setups.has_offers() {
+            self.setups.turns.retain(|session| *session != token);
+        }
         self.setups.waiting -= setups.offers.len();
         std::mem::take(&mut setups.requests)
     }
