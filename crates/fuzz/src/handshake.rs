@@ -271,7 +271,8 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
 
     /// The deadline of both has come; whoever has a connection by then uses it.
     fn end(&mut self) {
-        // Whoever gives up rails that were put off for too long goes on with the others, and waits for its peer once more.
+        // Whoever gives up rails that were put off for too long goes on with the others, and waits for its peer once
+        // more.
         for _ in 0..2 {
             if let Some(connector) = &mut self.connector {
                 connector.handle_timeout(DEADLINE_NS);

@@ -107,8 +107,9 @@ fn what_a_child_does_with_its_parents_connections_changes_nothing_for_the_parent
     });
 }
 
-/// Of two receives one was tested, so that its acknowledgement is owed, and the same thread forks at once. The child then
-/// uses connections of its own, and each call would send what its thread owes; the parent has long sent it, and more.
+/// Of two receives one was tested, so that its acknowledgement is owed, and the same thread forks at once. The child
+/// then uses connections of its own, and each call would send what its thread owes; the parent has long sent it, and
+/// more.
 #[test]
 fn a_child_that_is_forked_while_something_is_owed_sends_nothing_of_it() {
     const BYTES: usize = 100_000;

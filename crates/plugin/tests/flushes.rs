@@ -7,8 +7,8 @@ use railweave_host::net::NetApi;
 use std::sync::mpsc::channel;
 use std::thread;
 
-/// Of two receives one was tested, so that its acknowledgement is owed; then the last call is a flush, which takes the debt
-/// over and must leave it as it was.
+/// Of two receives one was tested, so that its acknowledgement is owed; then the last call is a flush, which takes
+/// the debt over and must leave it as it was.
 #[test]
 fn what_is_owed_before_a_flush_is_sent_after_it_without_another_call() {
     const BYTES: usize = 100_000;

@@ -39,8 +39,8 @@ pub(super) struct LaneDial {
     pub(super) deadline_ns: u64,
 }
 
-/// A lane that the peer closed before it answered, or did not answer, and that is dialled again: where strangers besiege
-/// the peer, its kernel drops what does not fit into the queue.
+/// A lane that the peer closed before it answered, or did not answer, and that is dialled again: where strangers
+/// besiege the peer, its kernel drops what does not fit into the queue.
 pub(super) struct LaneRedial {
     route: Route,
     dial: Dial,

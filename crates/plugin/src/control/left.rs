@@ -1,7 +1,7 @@
-//! Connections that are ready, that nobody has accepted yet, and whose peers have left. NCCL may call accept minutes after
-//! connect, and a job in which the peer had nothing to send is well: so such a connection stays, and accept gives it out
-//! where no other is there. Whoever knows a handle could leave any number of them behind: so of each listener's all but
-//! the last one are closed after two handshake times, or sooner where there are too many.
+//! Connections that are ready, that nobody has accepted yet, and whose peers have left. NCCL may call accept minutes
+//! after connect, and a job in which the peer had nothing to send is well: so such a connection stays, and accept
+//! gives it out where no other is there. Whoever knows a handle could leave any number of them behind: so of each
+//! listener's all but the last one are closed after two handshake times, or sooner where there are too many.
 
 use std::collections::VecDeque;
 use std::sync::Weak;

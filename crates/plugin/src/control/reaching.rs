@@ -1,5 +1,5 @@
-//! Reaching a process: its addresses are tried in turn, until one brings a session to it. Where the socket is closed before
-//! HELLO has come, the address is tried again once no other is left.
+//! Reaching a process: its addresses are tried in turn, until one brings a session to it. Where the socket is closed
+//! before HELLO has come, the address is tried again once no other is left.
 
 use std::collections::VecDeque;
 use std::io;

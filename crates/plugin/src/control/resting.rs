@@ -1,11 +1,11 @@
-//! Sessions that have more to say than is read at once. The kernel tells of what is unread only once, so they are read on from
-//! here, in turns, a slice of time at once.
+//! Sessions that have more to say than is read at once. The kernel tells of what is unread only once, so they are
+//! read on from here, in turns, a slice of time at once.
 
 /// How long such sessions are read from before deadlines, newcomers and commands are looked at again.
 const SLICE_NS: u64 = 5_000_000;
 
-/// How long a session that had more to say than is read at once is left alone, at least. All of them together are left alone
-/// for as long as reading from them took, so that they never have more than half of the thread's time.
+/// How long a session that had more to say than is read at once is left alone, at least. All of them together are
+/// left alone for as long as reading from them took, so that they never have more than half of the thread's time.
 const REST_NS: u64 = 1_000_000;
 
 /// Places for so many are kept though nobody needs them.
