@@ -7,18 +7,8 @@ use std::fs;
 use std::process::{Command, ExitCode};
 
 /// Those tests.
-const TESTS: [&str; 10] = [
-    "threads",
-    "connections",
-    "hostile",
-    "floods",
-    "setups",
-    "unaccepted",
-    "lanes",
-    "embedding",
-    "peers",
-    "paths",
-];
+const TESTS: [&str; 10] =
+    ["threads", "connections", "hostile", "floods", "setups", "unaccepted", "lanes", "embedding", "peers", "paths"];
 
 /// One part: its name, what it is for, and what it does.
 struct Part {
