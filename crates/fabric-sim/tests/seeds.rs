@@ -17,9 +17,10 @@ fn a_few_hundred_seeds_are_clean_and_exercise_the_protocol() {
 /// Hostile immediates that took another's receive, or came in one batch with a connection's last messages.
 #[test]
 fn seeds_that_once_failed_are_clean() {
-    for seed in [2203, 404_206, 404_440, 665_224, 674_800, 712_456, 722_563] {
-        let failed = run(seed, Workload::from_name("breakers").unwrap(), false).violation;
-        assert!(failed.is_none(), "seed {seed}: {failed:?}");
+    let breakers = [2203, 404_206, 404_440, 665_224, 674_800, 712_456, 722_563].map(|seed| ("breakers", seed));
+    for (workload, seed) in breakers.into_iter().chain([("flood", 14_504)]) {
+        let failed = run(seed, Workload::from_name(workload).unwrap(), false).violation;
+        assert!(failed.is_none(), "seed {seed} ({workload}): {failed:?}");
     }
 }
 

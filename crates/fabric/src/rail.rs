@@ -298,10 +298,11 @@ pub trait Rail: Send + 'static {
     /// See [`PostError`]; [`PostError::Invalid`] where it does not [flush](Self::flushes).
     fn post_flush(&mut self, target: RemoteSlice, id: WorkId) -> Result<(), PostError>;
 
-    /// Posts up to `count` generic receives; answers how many were taken.
+    /// Posts up to `count` generic receives, also none; answers how many were taken. Each lane has as many then as the pool
+    /// holds, or [as many as one brings](RailSpec::lane_receives) if these are fewer.
     ///
     /// # Errors
-    /// When the rail is broken.
+    /// When the rail is broken, or has no room now. Then a lane may have fewer.
     fn post_receives(&mut self, count: u32) -> Result<u32, PostError>;
 
     /// Makes progress and reports completions, at most `most`, in the order of their lanes. Answers whether there was

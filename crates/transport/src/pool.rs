@@ -74,10 +74,14 @@ impl Spare {
         for rail in bits(rails.usable) {
             let state = rails.get_mut(rail);
             let missing = state.side.pool.depth.saturating_sub(state.side.pool.posted);
-            if let Ok(posted) = state.rail.post_receives(missing.min(REFILL_MOST)) {
-                state.side.pool.posted += posted;
-            }
-            covered = covered.min(state.side.pool.posted / u32::from(state.side.pool.per_slot));
+            // Where none could be posted, a lane may have run out of its own though the pool has not.
+            covered = match state.rail.post_receives(missing.min(REFILL_MOST)) {
+                Ok(posted) => {
+                    state.side.pool.posted += posted;
+                    covered.min(state.side.pool.posted / u32::from(state.side.pool.per_slot))
+                }
+                Err(_) => 0,
+            };
         }
         self.slots = covered as i32 - open as i32;
     }
