@@ -24,6 +24,12 @@ impl<const O: bool> Game<O> {
             let faults = &self.world.lock().faults;
             (faults.silence_permille, faults.silence_ns)
         };
+        // More often where something is owed, which is when it matters.
+        let owes = match &mut self.connections[side.connection].receiver.stage {
+            Stage::Up(made, _) if !side.sender => made.owes(),
+            _ => false,
+        };
+        let permille = if owes { 300 } else { permille };
         if silence_ns == 0 || !self.chance.permille(permille) {
             return;
         }
