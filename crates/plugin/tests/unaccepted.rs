@@ -6,14 +6,20 @@ use common::{
     ONE_RAIL, Pair, Stranger, accept, alone, connect, descriptors, info_lines, listen, start, until, until_freed,
     warnings, warnings_with,
 };
+use railweave_fabric::Fault;
 use railweave_host::net::{NetApi, SendComm};
-use railweave_transport::Message;
+use railweave_transport::{Message, Token};
 use std::net::TcpStream;
 use std::ops::RangeInclusive;
 
 /// Sets a connection up wholly.
 fn come(stranger: &mut Stranger, connection: u32) -> TcpStream {
     let token = stranger.offer(connection);
+    go_on(stranger, connection, token)
+}
+
+/// Sets a connection up that was offered.
+fn go_on(stranger: &mut Stranger, connection: u32, token: Token) -> TcpStream {
     stranger.lanes(connection);
     let lane = stranger.lane(token);
     stranger.send(connection, Message::Ready { usable: 1 });
@@ -25,7 +31,9 @@ fn come(stranger: &mut Stranger, connection: u32) -> TcpStream {
 fn come_and_leave(stranger: &mut Stranger, connections: RangeInclusive<u32>) {
     for connection in connections {
         let lane = come(stranger, connection);
-        stranger.send(connection, Message::Bye);
+        // REFUSE of what is up says the same.
+        let refuse = Message::Refuse { fault: Fault::Peer, reason: "no more".to_owned() };
+        stranger.send(connection, if connection % 2 == 0 { refuse } else { Message::Bye });
         drop(lane);
     }
     stranger.until_read();
@@ -108,5 +116,36 @@ fn connections_that_nobody_accepts_are_bounded_and_accept_makes_room() {
             pair.exchange(index as u64, 1000);
             pair.close();
         }
+    });
+}
+
+#[test]
+fn connections_that_come_up_after_others_have_taken_their_places_are_closed() {
+    alone(&[ONE_RAIL], || {
+        let few = libc::rlimit { rlim_cur: 160, rlim_max: 160 };
+        // SAFETY: the call reads what it is given.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) }, 0);
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let mut stranger = Stranger::dial(&handle);
+        stranger.shake_hands();
+        let before = descriptors();
+        let mut lanes: Vec<TcpStream> = (1..=30).map(|connection| come(&mut stranger, connection)).collect();
+        // There is a place for each of these when it is offered, and for ten when all have come up.
+        let offered: Vec<Token> = (31..=60).map(|connection| stranger.offer(connection)).collect();
+        for (connection, token) in (31..=40).zip(&offered) {
+            lanes.push(go_on(&mut stranger, connection, *token));
+        }
+        for (connection, token) in (41..=60).zip(&offered[10..]) {
+            stranger.lanes(connection);
+            lanes.push(stranger.lane(*token));
+            stranger.send(connection, Message::Ready { usable: 1 });
+            assert!(matches!(stranger.receive(), Message::Bye), "it is closed");
+        }
+        assert!(!warnings_with(&["was closed, because too many connections of this listener"]).is_empty());
+        drop(stranger);
+        drop(lanes.split_off(40));
+        until_freed("what was closed", || descriptors() <= before - 1 + 2 * 40);
+        net.close_listen(listening).expect("the listen is closed");
     });
 }

@@ -253,6 +253,7 @@ impl<F: Fabric> Acceptor<F> {
     fn fail(&mut self, error: Error) {
         self.state = State::Over;
         self.rails.clear();
+        self.pause = None;
         self.actions.push_back(Action::Failed(error));
     }
 

@@ -201,6 +201,7 @@ impl<F: Fabric> Connector<F> {
     fn fail(&mut self, error: Error) {
         self.state = State::Over;
         self.rails.clear();
+        self.pause = None;
         self.actions.push_back(Action::Failed(error));
     }
 

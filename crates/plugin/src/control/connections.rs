@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use railweave_fabric::Part;
 use railweave_transport::{Error, Link, Message, Offer, Token};
 
+use super::setups::TOO_MANY_UNACCEPTED;
 use super::strangers::Kind;
 use super::thread::Thread;
 use super::worker::Work;
@@ -174,9 +175,12 @@ impl Thread {
             return;
         };
         let text = format!("{} gave the connection up: {reason}", session.peer_name());
-        if let Some(Connection::Open { link, peer_said_bye, .. }) = session.connections.get_mut(&connection) {
+        let state = session.connections.get_mut(&connection);
+        if let Some(Connection::Open { link, peer_said_bye: peer_said_bye @ false, listener, .. }) = state {
             *peer_said_bye = true;
             link.set_lost(Error::peer(text));
+            let listener = Weak::clone(listener);
+            self.peer_left(Route { session: token, connection }, listener);
         }
     }
 
@@ -265,7 +269,7 @@ impl Thread {
     fn open(&mut self, route: Route, mut established: Box<Established>) {
         let parts = std::mem::take(&mut established.parts);
         if let Some(error) = self.failures.of(&parts, self.workers.next_number()) {
-            established.link.set_lost(error);
+            established.link.set_failed(error);
         }
         let Some(session) = self.session(route.session) else {
             return;
@@ -281,6 +285,14 @@ impl Thread {
             *listener = Arc::downgrade(target);
         }
         self.setup_ends(route, &setting);
+        if let Target::Accept(listener) = &setting.target
+            && listener.unaccepted() >= self.setups.most_unaccepted
+        {
+            // Others of this listener came up since it was offered.
+            let text = format!("a connection was closed, because {TOO_MANY_UNACCEPTED}: {}", established.peer);
+            self.strangers.report(self.now_ns(), Kind::Setup, &text);
+            return self.close(route, established.end);
+        }
         match (setting.target.give((established, route)), setting.target) {
             (Some((unwanted, route)), _) => self.close(route, unwanted.end),
             (None, Target::Connect(connect)) => self.watch_connect(route, connect),

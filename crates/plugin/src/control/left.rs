@@ -11,8 +11,12 @@ use super::thread::Thread;
 use super::{Route, nanoseconds};
 use crate::listener::Listener;
 
-/// So many may wait in the process; beyond, the oldest is closed at once.
+/// So many may wait in the process, and no more than half of what may wait for one listener's accept; beyond, the oldest is
+/// closed at once.
 const MOST: usize = 256;
+
+/// So many are closed before others are looked at again.
+const MOST_CLOSED_AT_ONCE: usize = 64;
 
 /// One of them.
 struct Left {
@@ -22,21 +26,27 @@ struct Left {
 }
 
 /// Those whose time is not over.
-#[derive(Default)]
 pub(super) struct Unaccepted {
+    most: usize,
     /// In the order of their times: all wait for as long.
     left: VecDeque<Left>,
 }
 
 impl Unaccepted {
-    /// When the time of the first is over.
+    /// Where so many may wait for one listener's accept.
+    pub(super) fn new(most_of_a_listener: usize) -> Self {
+        Self { most: (most_of_a_listener / 2).min(MOST), left: VecDeque::new() }
+    }
+
+    /// When the first is to be closed.
     pub(super) fn next_ns(&self) -> Option<u64> {
-        self.left.front().map(|left| left.until_ns)
+        let are_too_many = self.left.len() > self.most;
+        self.left.front().map(|left| if are_too_many { 0 } else { left.until_ns })
     }
 
     fn pop(&mut self, now_ns: u64) -> Option<Left> {
         let is_due = |left: &Left| left.until_ns <= now_ns;
-        let is_over = self.left.len() > MOST || self.left.front().is_some_and(is_due);
+        let is_over = self.left.len() > self.most || self.left.front().is_some_and(is_due);
         let left = if is_over { self.left.pop_front() } else { None };
         if self.left.capacity() > 32 && self.left.len() < self.left.capacity() / 8 {
             // A crowd that has gone leaves its places behind.
@@ -57,7 +67,10 @@ impl Thread {
 
     /// Closes what nobody accepted in time.
     pub(super) fn close_unaccepted(&mut self, now: u64) {
-        while let Some(Left { route, listener, .. }) = self.unaccepted.pop(now) {
+        for _ in 0..MOST_CLOSED_AT_ONCE {
+            let Some(Left { route, listener, .. }) = self.unaccepted.pop(now) else {
+                return;
+            };
             let Some(established) = listener.upgrade().and_then(|listener| listener.give_up(route)) else {
                 continue;
             };

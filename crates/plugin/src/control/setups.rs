@@ -1,13 +1,14 @@
 //! How many connections are set up at once. Each costs memory before anything is proved of whoever began it, so both ends have
 //! a bound, and what is beyond it waits: connects of this process, and offers of its peers, whose sessions take turns.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use railweave_fabric::Fault;
 use railweave_transport::{Error, Message, Offer};
 
 use super::agenda::Agenda;
 use super::connections::{Connection, Setting};
+use super::sessions::Session;
 use super::thread::Thread;
 use super::{ConnectRequest, Route};
 
@@ -26,6 +27,8 @@ const FEW_WAITING: usize = 16;
 
 /// Connections of one listener that may wait for `accept`, and no more than a quarter of all descriptors.
 const MOST_UNACCEPTED: usize = 4096;
+pub(super) const TOO_MANY_UNACCEPTED: &str =
+    "too many connections of this listener wait to be accepted; has the process stopped calling accept?";
 
 /// Offers begun before others are looked at again.
 const MOST_BEGUN_AT_ONCE: usize = 64;
@@ -74,7 +77,7 @@ impl SessionSetups {
 /// What peers set up in this process.
 pub(super) struct Setups {
     most: usize,
-    most_unaccepted: usize,
+    pub(super) most_unaccepted: usize,
     /// By when their peers were last heard of.
     under_way: Agenda<Route>,
     /// Offers that wait.
@@ -134,7 +137,7 @@ impl Thread {
         let refusal = if listener.is_none() {
             Some("there is no such listener: it was closed, or the handle is from another run")
         } else if is_full {
-            Some("too many connections of this listener wait to be accepted; has the process stopped calling accept?")
+            Some(TOO_MANY_UNACCEPTED)
         } else if setups.under_way + setups.offers.len() >= MOST_ON_A_SESSION {
             Some("1024 connections are being set up on this session, which is all that may be at once")
         } else if crowded && setups.offers.len() >= FEW_WAITING {
@@ -155,6 +158,7 @@ impl Thread {
         self.setups.waiting += 1;
         if listener.is_some_and(|listener| listener.network.may_block()) {
             let told_ns = self.next_wait_ns();
+            self.forget_who_waits_no_more();
             self.setups.telling.push_back((told_ns, Route { session: token, connection }));
         }
         if is_first {
@@ -222,6 +226,22 @@ impl Thread {
             self.make_room(now);
         }
         self.setups.again_ns = Some(now + LOOK_NS);
+    }
+
+    /// Forgets whom to tell that an offer waits that does not any more, once these are many.
+    fn forget_who_waits_no_more(&mut self) {
+        if self.setups.telling.len() <= 2 * self.setups.waiting + MOST_TOLD_AT_ONCE {
+            return;
+        }
+        let mut telling = std::mem::take(&mut self.setups.telling);
+        let mut seen = HashSet::new();
+        telling.retain(|(_, route)| {
+            let waits =
+                |session: &mut Session| session.setups.offers.iter().any(|offer| offer.connection == route.connection);
+            self.session(route.session).is_some_and(waits) && seen.insert(*route)
+        });
+        telling.shrink_to(telling.len() * 2);
+        self.setups.telling = telling;
     }
 
     /// Tells peers that their offers wait, where set-ups take long, so that they wait on; each has its whole time anew then.

@@ -165,6 +165,7 @@ impl Thread {
         }
         let (waker, epoch) = (Arc::new(waker), Instant::now());
         let workers = Workers::new(epoch, config.handshake_timeout, Arc::clone(&waker));
+        let setups = Setups::new(most_files);
         Ok(Self {
             poll,
             waker,
@@ -190,14 +191,14 @@ impl Thread {
             lanes: HashMap::new(),
             lingering: Vec::new(),
             losing: Vec::new(),
-            setups: Setups::new(most_files),
+            unaccepted: Unaccepted::new(setups.most_unaccepted),
+            setups,
             strangers: Strangers::default(),
             port_events,
             more_events: Vec::new(),
             return_events: config.return_events,
             failures: Failures::default(),
             unasked: VecDeque::new(),
-            unaccepted: Unaccepted::default(),
             settling: Settling::new(owing),
             workers,
         })

@@ -3,6 +3,9 @@
 use super::{Buffer, noise, until};
 use railweave_host::net::{Comm, Handle, ListenComm, MAX_PARTS, NetApi, Part, RecvComm, Request, SendComm};
 use railweave_host::{LoadedNet, NetError};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The sizes that `test` told for the parts of a receive, -1 where it told none.
 pub(crate) type Received = [i32; MAX_PARTS];
@@ -145,6 +148,28 @@ impl<'a> Pair<'a> {
         let send = self.isend(from, bytes, 7);
         let (sent, received) = self.finish(&[send], &[recv]);
         (sent[0], received[0][0])
+    }
+
+    /// Sends 8 bytes into the receive that was posted `ahead`. Its thread posts another one, tests this one done, and makes no
+    /// call from then on, so that it is for the control thread to tell the sender: how long that takes.
+    pub(crate) fn owed(&self, from: &Buffer, to: &Buffer, ahead: &mut Request) -> Duration {
+        let ((tell_done, done), (tell_over, over)) = (channel(), channel::<()>());
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                let next = self.irecv(&[to.part(7)]);
+                let recv = std::mem::replace(ahead, next);
+                until("a receive", || self.test_recv(&recv).expect("test of a receive succeeds"));
+                let _ = tell_done.send(Instant::now());
+                // What a thread owes at its end it sends itself.
+                let _ = over.recv();
+            });
+            let send = self.isend(from, 8, 7);
+            let begin = done.recv().expect("the receive is done");
+            until("the acknowledgement", || self.test_send(&send).expect("test of a send succeeds"));
+            let took = begin.elapsed();
+            drop(tell_over);
+            took
+        })
     }
 
     /// Moves one message and checks every byte of it.
