@@ -111,6 +111,8 @@ fn a_receive_that_was_tested_is_acknowledged_whatever_its_thread_does_then() {
                 }
                 drop(tell_over);
             });
+            sending.into_iter().for_each(|(send, _)| net.close_send(send).unwrap());
+            other.close();
             assert_eq!(warnings(), Vec::<String>::new());
         },
     );
