@@ -1,8 +1,10 @@
 //! The verbs tests over adapters: each a profile of the library that stands in libibverbs' place (crates/verbs-stand-in/profiles).
 
+use crate::dist::dist;
 use crate::process::{cargo, root};
 use crate::suite;
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 /// The variable that names the profile.
@@ -12,9 +14,9 @@ const PROFILE: &str = "RAILWEAVE_TEST_PROFILE";
 /// without any of these.
 pub(crate) const SHORT: [&str; 2] = ["connectx-7", "ionic"];
 
-/// The tests that run over each adapter, as arguments of cargo.
-const TESTS: [&[&str]; 2] =
-    [&["--package", "railweave-fabric-verbs", "--tests"], &["--package", "railweave-plugin", "--test", "verbs"]];
+/// The tests that run over each adapter, as arguments of cargo. The second is the plugin's alone: of the whole workspace, so
+/// that what was built for its other tests serves here too.
+const TESTS: [&[&str]; 2] = [&["--package", "railweave-fabric-verbs", "--tests"], &["--workspace", "--test", "verbs"]];
 
 /// Runs the tests over the adapters that `arguments` name, or over all, and prints a table.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
@@ -32,17 +34,17 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         named => named.iter().map(String::as_str).collect(),
     };
     let mut flaky = Vec::new();
-    let failed = over(&wanted, &mut flaky)?;
+    let failed = over(&wanted, &dist()?.library, &mut flaky)?;
     suite::list(&flaky);
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs the tests over some adapters, and prints a table; how many tests failed. What passed only when repeated is added to
-/// `flaky`.
-pub(crate) fn over(profiles: &[&str], flaky: &mut Vec<String>) -> Result<usize, String> {
+/// Runs the tests, which load the plugin `library`, over some adapters, and prints a table; how many tests failed. What
+/// passed only when repeated is added to `flaky`.
+pub(crate) fn over(profiles: &[&str], library: &Path, flaky: &mut Vec<String>) -> Result<usize, String> {
     let mut rows = Vec::new();
     for profile in profiles {
-        let tally = tally(profile, flaky)?;
+        let tally = tally(profile, library, flaky)?;
         println!("{profile}: {} passed, {} failed", tally.passed, tally.failures.len());
         rows.push((*profile, tally));
     }
@@ -69,11 +71,11 @@ struct Tally {
     failures: Vec<String>,
 }
 
-fn tally(profile: &str, flaky: &mut Vec<String>) -> Result<Tally, String> {
+fn tally(profile: &str, library: &Path, flaky: &mut Vec<String>) -> Result<Tally, String> {
     let mut tally = Tally::default();
     for tests in TESTS {
         let mut command = cargo(&["test", "--no-fail-fast"]);
-        command.args(tests).env(PROFILE, profile);
+        command.args(tests).env(PROFILE, profile).env(suite::LIBRARY, library);
         let mut repeated = Vec::new();
         let output = suite::guarded(command, None, &mut repeated, |mut command: Command| command.output())?;
         let output = output.map_err(|error| format!("cannot run cargo: {error}"))?;

@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 use verdict::Decision;
 use watch::{Said, watch};
 
+/// Names the plugin that tests load.
+pub(crate) const LIBRARY: &str = "RAILWEAVE_TEST_LIB";
+
 /// The argument that makes this program the runner of one test program.
 pub(crate) const AS_RUNNER: &str = "--as-runner";
 
@@ -41,7 +44,7 @@ const NEVER_REPEATED: [&str; 2] = ["railweave-fabric-sim", "railweave-fuzz"];
 /// `flaky`.
 pub(crate) fn run_all(library: &Path, flaky: &mut Vec<String>) -> Outcome {
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
-    command.env("RAILWEAVE_TEST_LIB", library);
+    command.env(LIBRARY, library);
     guarded(command, None, flaky, run_command)?
 }
 

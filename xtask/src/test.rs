@@ -84,9 +84,12 @@ const STEPS: &[Step] = &[
     Step {
         name: "adapters",
         why: "the verbs tests over two adapters that are as unlike as any (docs/edge.md)",
-        run: |context| match adapters::over(&adapters::SHORT, &mut context.flaky)? {
-            0 => Ok(Done::Passed),
-            failed => Err(format!("{failed} tests failed over an adapter, see above")),
+        run: |context| {
+            let library = context.dist()?.library.clone();
+            match adapters::over(&adapters::SHORT, &library, &mut context.flaky)? {
+                0 => Ok(Done::Passed),
+                failed => Err(format!("{failed} tests failed over an adapter, see above")),
+            }
         },
     },
     Step {
@@ -216,8 +219,9 @@ fn deny(_: &mut Context) -> Result<Done, String> {
     let program = match find("cargo-deny") {
         Some(program) => program,
         None if is_ci() => {
-            let mut install = cargo(&["install", "cargo-deny", "--locked", "--root"]);
-            install.arg(&tools);
+            // It runs once and briefly: to optimise it takes far longer than it saves.
+            let mut install = cargo(&["install", "cargo-deny", "--locked", "--debug", "--root"]);
+            install.arg(&tools).env("CARGO_PROFILE_DEV_DEBUG", "0");
             run_command(install)?;
             tools.join("bin").join("cargo-deny")
         }
