@@ -3,8 +3,8 @@
 mod common;
 
 use common::{
-    Buffer, ONE_RAIL, OUR_VERSIONS, Relay, Stranger, TWO_RAILS, accept, alone, connect, in_time, listen, noise, start,
-    until, warnings, warnings_with, with_peer,
+    Buffer, ONE_RAIL, Relay, Stranger, TWO_RAILS, accept, alone, connect, in_time, listen, noise, start, until,
+    warnings, warnings_with, with_peer,
 };
 use railweave_fabric::LaneEndpoint;
 use railweave_host::net::{Comm, Handle, NetApi};
@@ -25,12 +25,8 @@ fn a_lane_that_is_closed_before_its_answer_is_dialled_again() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let mut handle = Stranger::handle(listener.local_addr().unwrap());
         assert!(net.connect(0, &mut handle).expect("connect begins").is_none());
-        let mut stranger = Stranger::accept(&listener);
-        stranger.expect_preface();
-        assert!(matches!(stranger.receive(), Message::Hello(_)));
-        let hello = stranger.hello(OUR_VERSIONS);
-        stranger.send(0, hello);
-        let Message::Offer(offer) = stranger.receive() else { panic!("OFFER follows") };
+        let mut stranger = Stranger::welcome(&listener);
+        let offer = stranger.offered();
         stranger.answer(&offer);
         stranger.lanes(1);
         listener.set_nonblocking(true).unwrap();
@@ -259,13 +255,9 @@ fn an_answer_that_came_while_the_dialler_stood_still_counts() {
             // SAFETY: the socket is open. All lanes are to fit into its queue, which std makes shorter.
             assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 4096) }, 0);
             link.write_all(&listener.local_addr().unwrap().port().to_le_bytes()).unwrap();
-            let mut stranger = Stranger::accept(&listener);
-            stranger.expect_preface();
-            assert!(matches!(stranger.receive(), Message::Hello(_)));
-            let hello = stranger.hello(OUR_VERSIONS);
-            stranger.send(0, hello);
+            let mut stranger = Stranger::welcome(&listener);
             for connection in 1..=CONNECTIONS {
-                let Message::Offer(offer) = stranger.receive() else { panic!("OFFER follows") };
+                let offer = stranger.offered();
                 let rails = vec![RailAnswer { connector_port: 0, lanes: LANES, port: offer.ports[0] }];
                 stranger.send(connection, Message::Answer { token: Token([6; 16]), rails });
             }
@@ -307,12 +299,8 @@ fn a_rail_whose_lane_nobody_answers_is_left_out_in_time_for_the_others() {
         let port = listener.local_addr().unwrap().port();
         let mut handle = Stranger::handle((Ipv4Addr::LOCALHOST, port).into());
         assert!(net.connect(0, &mut handle).expect("connect begins").is_none());
-        let mut stranger = Stranger::accept(&listener);
-        stranger.expect_preface();
-        assert!(matches!(stranger.receive(), Message::Hello(_)));
-        let hello = stranger.hello(OUR_VERSIONS);
-        stranger.send(0, hello);
-        let Message::Offer(offer) = stranger.receive() else { panic!("OFFER follows") };
+        let mut stranger = Stranger::welcome(&listener);
+        let offer = stranger.offered();
         let rails =
             (0..2).map(|rail| RailAnswer { connector_port: rail, lanes: 1, port: offer.ports[usize::from(rail)] });
         stranger.send(1, Message::Answer { token: Token([6; 16]), rails: rails.collect() });

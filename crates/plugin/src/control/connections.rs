@@ -274,16 +274,16 @@ impl Thread {
         let Some(session) = self.session(route.session) else {
             return;
         };
-        let link = Arc::clone(&established.link);
-        let open = Connection::Open { link, peer_said_bye: false, parts, listener: Weak::new() };
-        let Some(Connection::Setup(setting)) = session.connections.insert(route.connection, open) else {
+        let Some(Connection::Setup(setting)) = session.connections.remove(&route.connection) else {
             return;
         };
-        if let Some(Connection::Open { listener, .. }) = session.connections.get_mut(&route.connection)
-            && let Target::Accept(target) = &setting.target
-        {
-            *listener = Arc::downgrade(target);
-        }
+        let link = Arc::clone(&established.link);
+        let listener = match &setting.target {
+            Target::Accept(listener) => Arc::downgrade(listener),
+            Target::Connect(_) => Weak::new(),
+        };
+        let open = Connection::Open { link, peer_said_bye: false, parts, listener };
+        session.connections.insert(route.connection, open);
         self.setup_ends(route, &setting);
         if let Target::Accept(listener) = &setting.target
             && listener.unaccepted() >= self.setups.most_unaccepted

@@ -58,6 +58,24 @@ impl Stranger {
         assert_eq!(Preface::decode(&bytes), Ok(Preface::Session));
     }
 
+    /// Takes the plugin's session and answers its HELLO.
+    pub(crate) fn welcome(listener: &TcpListener) -> Self {
+        let mut stranger = Self::accept(listener);
+        stranger.expect_preface();
+        assert!(matches!(stranger.receive(), Message::Hello(_)));
+        let hello = stranger.hello(OUR_VERSIONS);
+        stranger.send(0, hello);
+        stranger
+    }
+
+    /// The plugin's offer, which comes next.
+    pub(crate) fn offered(&mut self) -> Offer {
+        match self.receive() {
+            Message::Offer(offer) => offer,
+            other => panic!("OFFER follows, not {other:?}"),
+        }
+    }
+
     /// Answers an offer with one rail.
     pub(crate) fn answer(&mut self, offer: &Offer) {
         let rails = vec![RailAnswer { connector_port: 0, lanes: 1, port: offer.ports[0] }];
