@@ -62,6 +62,11 @@ impl GpuMemory {
     }
 }
 
+/// Two adapters that take GPU memory, whatever the profile: others have nothing to flush.
+fn takes_gpu_memory() -> StandIn {
+    machine(&ROCE.replace("[port 1]\n", "dma_buf = yes\n[port 1]\n"))
+}
+
 /// Moves a message from GPU memory to GPU memory and flushes it; what that cost, and whether there was a flush.
 fn flushed_transfer(stand_in: &StandIn, pair: &Pair<'_>, bytes: usize) -> (Counts, bool) {
     let message = noise(bytes as u64, bytes);
@@ -95,8 +100,7 @@ fn a_flush_reads_one_byte_through_each_rail_that_wrote() {
         &[(&[FUSED, EVEN][..], 2), (&[FUSED, ("RAILWEAVE_WEIGHTS", "1,0")], 1), (&[], 1)],
         |(settings, _)| with(settings),
         |(_, rails)| {
-            // An adapter that takes no GPU memory has nothing to flush.
-            let stand_in = machine(&ROCE.replace("[port 1]\n", "dma_buf = yes\n[port 1]\n"));
+            let stand_in = takes_gpu_memory();
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             for _ in 0..100 {
@@ -118,7 +122,7 @@ fn a_flush_reads_one_byte_through_each_rail_that_wrote() {
 #[test]
 fn a_flush_under_way_fails_with_its_adapter() {
     alone(&with(&[]), || {
-        let stand_in = machine(ROCE);
+        let stand_in = takes_gpu_memory();
         let (_plugin, net) = start();
         let [pair, other] = [0, 1].map(|device| Pair::open(&net, &net, device));
         let (from, to) = (GpuMemory::new(pair.send.pointer(), 1000), GpuMemory::new(pair.recv.pointer(), 1000));
