@@ -29,6 +29,9 @@ const MOST_WAITING: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(2);
 
+/// How much of the time between two looks counts. A process that was stopped has not waited: its worker stood still, too.
+const MOST_BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+
 /// How many jobs a worker was given, and how many of them are done.
 #[derive(Default)]
 struct Progress {
@@ -106,12 +109,14 @@ impl<J: Send + 'static> Worker<J> {
         let Some(thread) = self.thread.take() else {
             return Ok(());
         };
-        let (mut seen, mut since) = (self.progress.done(), Instant::now());
+        let (mut seen, mut waited, mut looked) = (self.progress.done(), Duration::ZERO, Instant::now());
         while !thread.is_finished() {
+            waited += looked.elapsed().min(MOST_BETWEEN_LOOKS);
+            looked = Instant::now();
             if self.progress.done() != seen {
-                (seen, since) = (self.progress.done(), Instant::now());
+                (seen, waited) = (self.progress.done(), Duration::ZERO);
             }
-            if since.elapsed() >= patience {
+            if waited >= patience {
                 return Err(self.progress.left());
             }
             std::thread::sleep(LOOK);

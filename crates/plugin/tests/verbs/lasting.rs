@@ -1,6 +1,7 @@
 //! Set-up that lasts: what the kernel cannot do yet is tried again, and nothing else of the process waits for it.
 #![allow(clippy::disallowed_types, reason = "tests are not the data path")]
 
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -270,6 +271,20 @@ fn a_slow_end_is_waited_for_as_long_as_it_moves() {
         let pairs: Vec<_> = (0..6).map(|_| Pair::open(&net, &net, 0)).collect();
         pairs.into_iter().for_each(Pair::close);
         finish(&stand_in, net);
+        assert!(warnings().is_empty(), "{:?}", warnings());
+    });
+}
+
+#[test]
+fn a_process_that_is_stopped_in_finalize_has_not_waited() {
+    alone(&with(&[PLAIN]), || {
+        let stand_in = machine(&format!("slow = destroy_qp:1:8000\n{ROCE}"));
+        let (_plugin, net) = start();
+        Pair::open(&net, &net, 0).close();
+        let script = "sleep 1; kill -STOP $0; sleep 6; kill -CONT $0";
+        let stopping = Command::new("sh").args(["-c", script, &std::process::id().to_string()]).spawn();
+        finish(&stand_in, net);
+        assert!(stopping.expect("a shell").wait().expect("it ends").success());
         assert!(warnings().is_empty(), "{:?}", warnings());
     });
 }
