@@ -9,6 +9,9 @@ use railweave_host::LoadedNet;
 use railweave_host::net::{Comm, Handle, MAX_PARTS, NetApi, RecvComm, Request};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -193,6 +196,69 @@ fn what_is_owed_is_sent_within_a_millisecond() {
             pair.close();
         },
     );
+}
+
+/// What the control thread has run so far: a clock that stands while others have the processor.
+fn control_time() -> Duration {
+    static CLOCK: OnceLock<libc::clockid_t> = OnceLock::new();
+    let clock = *CLOCK.get_or_init(|| {
+        let tasks = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
+        let mut tasks = tasks.filter_map(|task| Some(task.ok()?.path()));
+        let name = |task: &PathBuf| std::fs::read_to_string(task.join("comm"));
+        let is_control = |task: &PathBuf| name(task).is_ok_and(|name| name.trim() == "railweave-ctl");
+        let task = tasks.find(is_control).expect("there is a control thread");
+        let number = task.file_name().and_then(|name| name.to_str()?.parse::<libc::clockid_t>().ok());
+        // A thread's clock of the time that it was scheduled, as the kernel numbers them (linux/posix-timers.h).
+        (!number.expect("a thread's number")) << 3 | 6
+    });
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it writes to the place that it is given.
+    assert_eq!(unsafe { libc::clock_gettime(clock, &raw mut now) }, 0);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+#[test]
+fn what_is_owed_does_not_wait_for_many_connections_that_come_up_and_end() {
+    alone(&[ONE_RAIL], || {
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        let (from, to) = (pair.outgoing(&[1; 8]), pair.incoming(8));
+        let mut ahead = pair.irecv(&[to.part(7)]);
+        let longest = (0..6).map(|_| {
+            let is_over = AtomicBool::new(false);
+            let mut longest = Duration::ZERO;
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    come_and_go(&net, 400);
+                    is_over.store(true, Ordering::Relaxed);
+                });
+                while !is_over.load(Ordering::Relaxed) {
+                    longest = longest.max(pair.owed_by(control_time, &from, &to, &mut ahead));
+                }
+            });
+            longest
+        });
+        // Not the longest: while others have this thread's processor, the control thread goes on with other work.
+        let longest: Vec<Duration> = longest.collect();
+        let usual = longest.iter().min().expect("some rounds");
+        assert!(*usual <= Duration::from_millis(5), "{longest:?}");
+        pair.close();
+    });
+}
+
+/// Sets so many connections up at once, and closes them at once.
+fn come_and_go(net: &LoadedNet, count: usize) {
+    let (listens, mut handles): (Vec<_>, Vec<_>) = (0..count).map(|_| listen(net, 0)).unzip();
+    let mut begin = |handle: &mut Handle| net.connect(0, handle).expect("connect begins");
+    // All have begun before any is waited for.
+    let mut sends: Vec<_> = handles.iter_mut().map(&mut begin).collect();
+    for (send, handle) in sends.iter_mut().zip(&handles) {
+        send.get_or_insert_with(|| connect(net, 0, handle));
+    }
+    let recvs: Vec<_> = listens.iter().map(|listen| accept(net, listen)).collect();
+    sends.into_iter().flatten().for_each(|send| net.close_send(send).expect("the sending end is closed"));
+    recvs.into_iter().for_each(|recv| net.close_recv(recv).expect("the receiving end is closed"));
+    listens.into_iter().for_each(|listen| net.close_listen(listen).expect("the listen is closed"));
 }
 
 /// How often the control thread has gone to sleep.

@@ -1,6 +1,7 @@
 //! Connections that are closed but not over: what is under way goes out, and both ends say BYE.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use railweave_transport::{Error, Link, Message};
 
@@ -91,17 +92,22 @@ impl Thread {
     }
 
     pub(super) fn linger(&mut self, now: u64) {
+        let settling = &mut self.settling;
         let is_over = |lingering: &mut Lingering| {
             if lingering.next_ns > now {
                 return false;
             }
+            settling.look(Instant::now());
             let drained = lingering.end.linger();
             lingering.next_ns = now + lingering.step_ns;
             lingering.step_ns = (lingering.step_ns * 2).min(Lingering::LAST_STEP_NS);
             drained && lingering.peer_said_bye || lingering.deadline_ns <= now
         };
         let over: Vec<Lingering> = self.lingering.extract_if(.., is_over).collect();
-        over.into_iter().for_each(|lingering| self.free(lingering.end));
+        for lingering in over {
+            self.look_at_debts();
+            self.free(lingering.end);
+        }
     }
 
     /// Frees what its peers have not let go in time, and what was never up.

@@ -135,6 +135,7 @@ impl Thread {
         reaching.up = true;
         reaching.session = token;
         for request in std::mem::take(&mut reaching.waiting) {
+            self.look_at_debts();
             self.offer(token, request);
         }
     }

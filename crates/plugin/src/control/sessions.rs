@@ -341,6 +341,7 @@ impl Thread {
     }
 
     fn handle_frame(&mut self, token: usize, frame: Frame) {
+        self.look_at_debts();
         let Some(session) = self.session(token) else {
             return;
         };
@@ -465,9 +466,11 @@ impl Thread {
         }
         let text = format!("the session to {peer} ended while a connection was set up: {why}");
         for request in self.forget_waiting(token, &mut session.setups) {
+            self.look_at_debts();
             self.fail(&Target::Connect(request.result), Error::peer(text.clone()));
         }
         for (connection, state) in session.connections.drain() {
+            self.look_at_debts();
             let route = Route { session: token, connection };
             match state {
                 Connection::Setup(setting) => {

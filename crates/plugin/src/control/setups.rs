@@ -182,6 +182,7 @@ impl Thread {
                 && session.setups.under_way < MOST_OWN
                 && let Some(request) = session.setups.requests.pop_front()
             {
+                self.look_at_debts();
                 self.begin_connecting(token, request);
             }
         }
@@ -190,6 +191,7 @@ impl Thread {
             return;
         }
         for _ in 0..MOST_BEGUN_AT_ONCE {
+            self.look_at_debts();
             if !self.setups.has_room() {
                 break;
             }

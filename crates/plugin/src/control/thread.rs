@@ -137,7 +137,7 @@ pub(super) struct Thread {
     /// In the order of their times.
     pub(super) unasked: VecDeque<Unasked>,
     pub(super) unaccepted: Unaccepted,
-    settling: Settling,
+    pub(super) settling: Settling,
     pub(super) workers: Workers,
 }
 
@@ -269,9 +269,15 @@ impl Thread {
         }
     }
 
+    /// What is owed does not wait for a crowd: to be called between any two things of which there may be many.
+    pub(super) fn look_at_debts(&mut self) {
+        self.settling.look(Instant::now());
+    }
+
     /// Takes what service threads ask; false when there is nobody left who could.
     fn take_commands(&mut self) -> bool {
         loop {
+            self.look_at_debts();
             match self.commands.try_recv() {
                 Ok(Command::Connect(request)) => self.connect(*request),
                 Ok(Command::Close(route, end)) => self.close(route, end),
@@ -284,7 +290,7 @@ impl Thread {
 
     fn accept_all(&mut self) {
         for _ in 0..MOST_ACCEPTED_AT_ONCE {
-            self.settling.look(Instant::now());
+            self.look_at_debts();
             if !self.has_place() {
                 // Others wait in the kernel meanwhile.
                 self.accept_again_ns = Some(self.now_ns() + PLACE_AGAIN_NS);
@@ -389,8 +395,7 @@ impl Thread {
     }
 
     pub(super) fn handle_ready(&mut self, token: usize) {
-        // What is owed does not wait for a crowd.
-        self.settling.look(Instant::now());
+        self.look_at_debts();
         self.touch(token);
         // Taken out while it is handled, so that it may change everything else.
         match self.entries.remove(&token) {
@@ -448,6 +453,7 @@ impl Thread {
         // Those that were looked at just now may have another deadline.
         self.settle();
         while let Some((_, token)) = self.deadlines.first().filter(|(at, _)| *at <= now) {
+            self.look_at_debts();
             self.deadlines.set(token, None);
             self.touch(token);
             match self.entries.remove(&token) {

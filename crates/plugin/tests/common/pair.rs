@@ -153,20 +153,33 @@ impl<'a> Pair<'a> {
     /// Sends 8 bytes into the receive that was posted `ahead`. Its thread posts another one, tests this one done, and makes no
     /// call from then on, so that it is for the control thread to tell the sender: how long that takes.
     pub(crate) fn owed(&self, from: &Buffer, to: &Buffer, ahead: &mut Request) -> Duration {
+        let epoch = Instant::now();
+        self.owed_by(|| epoch.elapsed(), from, to, ahead)
+    }
+
+    /// As [`Self::owed`], by another clock.
+    pub(crate) fn owed_by(
+        &self,
+        clock: impl Fn() -> Duration + Sync,
+        from: &Buffer,
+        to: &Buffer,
+        ahead: &mut Request,
+    ) -> Duration {
         let ((tell_done, done), (tell_over, over)) = (channel(), channel::<()>());
+        let clock = &clock;
         thread::scope(|scope| {
             scope.spawn(move || {
                 let next = self.irecv(&[to.part(7)]);
                 let recv = std::mem::replace(ahead, next);
                 until("a receive", || self.test_recv(&recv).expect("test of a receive succeeds"));
-                let _ = tell_done.send(Instant::now());
+                let _ = tell_done.send(clock());
                 // What a thread owes at its end it sends itself.
                 let _ = over.recv();
             });
             let send = self.isend(from, 8, 7);
             let begin = done.recv().expect("the receive is done");
             until("the acknowledgement", || self.test_send(&send).expect("test of a send succeeds"));
-            let took = begin.elapsed();
+            let took = clock() - begin;
             drop(tell_over);
             took
         })
