@@ -3,12 +3,13 @@
 
 mod common;
 
-use common::{ONE_RAIL, Pair, Stranger, alone, listen, start, until, warnings, warnings_with};
+use common::{ONE_RAIL, OUR_VERSIONS, Pair, Stranger, alone, listen, start, until, warnings, warnings_with};
+use railweave_fabric::Fault;
 use railweave_host::LoadedNet;
-use railweave_host::net::Handle;
-use railweave_transport::{LanePreface, Message, Preface, Token};
+use railweave_host::net::{Handle, NetApi};
+use railweave_transport::{Handle as WireHandle, LanePreface, Message, Preface, Token};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -145,5 +146,39 @@ fn an_offer_that_its_peer_takes_back_waits_no_longer() {
         // In the order in which they came.
         assert!(matches!(waiting.receive(), Message::Answer { .. }), "the second offer's turn has come");
         waiting.until_read();
+    });
+}
+
+/// Connections that a process sets up at once on a session (docs/wire.md).
+const MOST_OWN: usize = 512;
+
+#[test]
+fn connects_beyond_those_that_are_set_up_at_once_follow_when_others_end() {
+    alone(&[ONE_RAIL, LONG], || {
+        let (_plugin, net) = start();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let known = Stranger::handle(listener.local_addr().expect("its address"));
+        let known = WireHandle::decode(&known.0).expect("a handle");
+        let beyond = 30;
+        let mut handles: Vec<Handle> = (0..(MOST_OWN + beyond) as u64)
+            .map(|nonce| Handle(WireHandle { nonce, ..known.clone() }.encode()))
+            .collect();
+        for handle in &mut handles {
+            assert!(net.connect(0, handle).expect("connect begins").is_none());
+        }
+        let mut stranger = Stranger::accept(&listener);
+        stranger.expect_preface();
+        assert!(matches!(stranger.receive(), Message::Hello(_)));
+        let hello = stranger.hello(OUR_VERSIONS);
+        stranger.send(0, hello);
+        let offered = |stranger: &mut Stranger| assert!(matches!(stranger.receive(), Message::Offer(_)));
+        (0..MOST_OWN).for_each(|_| offered(&mut stranger));
+        // Had it offered more, they would come before the answer to PING.
+        stranger.until_read();
+        for connection in 1..=beyond as u32 {
+            stranger.send(connection, Message::Refuse { fault: Fault::Peer, reason: "no place".to_owned() });
+            offered(&mut stranger);
+        }
+        stranger.until_read();
     });
 }
