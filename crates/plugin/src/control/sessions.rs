@@ -27,6 +27,10 @@ const ACCEPTED_IDLE_NS: u64 = 60_000_000_000;
 /// a second later.
 const MOST_FROM_STRANGERS: usize = 64 << 10;
 
+/// A session that a peer opened is not read from while more than this waits to be written: whoever asks and does not read the
+/// answers would fill this process's memory. The opener reads at all times, so both ends cannot wait for each other.
+const MOST_UNREAD_BY_PEER: usize = 64 << 10;
+
 /// Added to the times of sessions that make place last: later than any time of the clock.
 pub(super) const LAST_NS: u64 = 1 << 62;
 
@@ -231,7 +235,9 @@ impl Thread {
         if session.is_closing() {
             return self.close_when_sent(token, session);
         }
-        if session.resting {
+        // Once the peer reads, the socket is writable, and this comes again.
+        let is_unread = session.wanted.is_none() && session.stream.unsent() > MOST_UNREAD_BY_PEER;
+        if session.resting || is_unread {
             self.entries.insert(token, Entry::Session(session));
             return;
         }

@@ -158,7 +158,12 @@ impl Stream {
     }
 
     pub(crate) fn has_unsent(&self) -> bool {
-        !self.output.is_empty()
+        self.unsent() > 0
+    }
+
+    /// Bytes that wait to be written.
+    pub(crate) fn unsent(&self) -> usize {
+        self.output.len()
     }
 
     /// Whether the peer has closed a socket of which all bytes are read.

@@ -146,6 +146,12 @@ impl Stranger {
 
     /// Offers one port.
     pub(crate) fn ask(&mut self, connection: u32) {
+        let bytes = self.asking(connection);
+        self.write(&bytes);
+    }
+
+    /// The bytes of an offer of one port.
+    pub(crate) fn asking(&self, connection: u32) -> Vec<u8> {
         let port = PortOffer {
             link_layer: LinkLayer::Tcp,
             prefix_len: 8,
@@ -157,7 +163,8 @@ impl Stranger {
             address: Ipv4Addr::new(127, 0, 0, 9).to_ipv6_mapped(),
         };
         let nonce = self.handle.nonce;
-        self.send(connection, Message::Offer(Offer { nonce, striped: false, traffic_class: None, ports: vec![port] }));
+        let offer = Offer { nonce, striped: false, traffic_class: None, ports: vec![port] };
+        Frame { connection, message: Message::Offer(offer) }.encode()
     }
 
     /// Offers one port and hears the answer.
