@@ -135,6 +135,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_could_not_be_sent_is_owed_until_it_was() {
+        let debt = Debt::new();
+        assert!(debt.incur());
+        assert!(!debt.settle(|| false), "whoever left it sends it, before the control thread has looked, too");
+        assert_eq!(debt.look(), Look::Old, "it is older than the look before");
+        assert!(debt.settle(|| true));
+        assert_eq!(debt.look(), Look::Settled);
+        assert!(debt.settle(|| panic!("nothing is owed")));
+    }
+
+    #[test]
     fn a_child_that_was_forked_during_a_settling_does_not_wait_for_it() {
         let debt = Debt::new();
         assert!(debt.incur());
