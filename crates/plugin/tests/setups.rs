@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{ONE_RAIL, OUR_VERSIONS, Pair, Stranger, alone, listen, start, until, warnings, warnings_with};
+use common::{ONE_RAIL, Pair, Stranger, alone, listen, start, until, warnings, warnings_with};
 use railweave_fabric::Fault;
 use railweave_host::LoadedNet;
 use railweave_host::net::{Handle, NetApi};
@@ -166,18 +166,15 @@ fn connects_beyond_those_that_are_set_up_at_once_follow_when_others_end() {
         for handle in &mut handles {
             assert!(net.connect(0, handle).expect("connect begins").is_none());
         }
-        let mut stranger = Stranger::accept(&listener);
-        stranger.expect_preface();
-        assert!(matches!(stranger.receive(), Message::Hello(_)));
-        let hello = stranger.hello(OUR_VERSIONS);
-        stranger.send(0, hello);
-        let offered = |stranger: &mut Stranger| assert!(matches!(stranger.receive(), Message::Offer(_)));
-        (0..MOST_OWN).for_each(|_| offered(&mut stranger));
+        let mut stranger = Stranger::welcome(&listener);
+        for _ in 0..MOST_OWN {
+            stranger.offered();
+        }
         // Had it offered more, they would come before the answer to PING.
         stranger.until_read();
         for connection in 1..=beyond as u32 {
             stranger.send(connection, Message::Refuse { fault: Fault::Peer, reason: "no place".to_owned() });
-            offered(&mut stranger);
+            stranger.offered();
         }
         stranger.until_read();
     });
