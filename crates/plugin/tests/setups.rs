@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{ONE_RAIL, Pair, Stranger, alone, listen, start, until, warnings, warnings_with};
+use common::{ONE_RAIL, Pair, Stranger, alone, each, listen, start, until, warnings, warnings_with};
 use railweave_fabric::Fault;
 use railweave_host::LoadedNet;
 use railweave_host::net::{Handle, NetApi};
@@ -147,6 +147,59 @@ fn an_offer_that_its_peer_takes_back_waits_no_longer() {
         assert!(matches!(waiting.receive(), Message::Answer { .. }), "the second offer's turn has come");
         waiting.until_read();
     });
+}
+
+#[test]
+fn sessions_whose_offers_wait_take_turns() {
+    alone(&[ONE_RAIL, LONG], || {
+        limit_files();
+        let (_plugin, net) = start();
+        let (_listen, handle) = listen(&net, 0);
+        let (first, _) = occupy(&handle, PLACES);
+        // One that wants all places there are, and then one that wants one.
+        let [mut many, mut one] = [PLACES + 1, 1].map(|offers| {
+            let mut waiting = greeted(&handle);
+            (1..=offers).for_each(|connection| waiting.ask(connection));
+            waiting.until_read();
+            waiting
+        });
+        drop(first);
+        assert!(matches!(one.receive(), Message::Answer { .. }));
+        (1..PLACES).for_each(|_| assert!(matches!(many.receive(), Message::Answer { .. })));
+        one.until_read();
+        many.until_read();
+    });
+}
+
+/// Offers that may wait in a process, and those of a session that may wait though so many do (docs/edge.md).
+const MOST_WAITING: u32 = 131_072;
+const FEW_WAITING: u32 = 16;
+
+#[test]
+fn offers_that_wait_no_longer_take_no_place() {
+    each(
+        &[true, false],
+        |_| vec![ONE_RAIL, LONG],
+        |are_taken_back| {
+            limit_files();
+            let (_plugin, net) = start();
+            let (_listen, handle) = listen(&net, 0);
+            let (_first, _) = occupy(&handle, PLACES);
+            for _ in 0..MOST_WAITING / 1000 + 1 {
+                let mut fickle = greeted(&handle);
+                for connection in 1..=1000 {
+                    fickle.ask(connection);
+                    if *are_taken_back {
+                        fickle.send(connection, Message::Bye);
+                    }
+                }
+                fickle.until_read();
+            }
+            let mut honest = greeted(&handle);
+            (0..=FEW_WAITING).for_each(|connection| honest.ask(1 + connection));
+            honest.until_read();
+        },
+    );
 }
 
 /// Connections that a process sets up at once on a session (docs/wire.md).

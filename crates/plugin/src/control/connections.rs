@@ -63,6 +63,8 @@ pub(super) enum Connection {
 pub(super) struct Setting {
     /// None while the set-up worker has it.
     pub(super) handshake: Option<Box<dyn Handshake>>,
+    /// The number under which the worker has it, or had it last.
+    pub(super) away: Option<u64>,
     /// What came from the peer meanwhile.
     pub(super) waiting: VecDeque<Message>,
     pub(super) target: Target,
@@ -87,6 +89,7 @@ impl Setting {
     ) -> Self {
         Self {
             handshake: Some(handshake),
+            away: None,
             waiting: VecDeque::new(),
             target,
             token,

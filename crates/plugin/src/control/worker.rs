@@ -216,7 +216,8 @@ impl Workers {
         Ok(self.set_up.as_mut().expect("it was just made"))
     }
 
-    fn give(&mut self, mut task: Task) -> Result<(), String> {
+    /// Gives a handshake to the set-up thread, and answers its number there.
+    fn give(&mut self, mut task: Task) -> Result<u64, String> {
         let (now_ns, number) = (task.given_ns, self.given);
         task.number = number;
         let set_up = self.set_up().map_err(|error| format!("the set-up thread cannot be started: {error}"))?;
@@ -228,7 +229,7 @@ impl Workers {
         }
         self.given += 1;
         self.away.insert(number);
-        Ok(())
+        Ok(number)
     }
 
     /// The number of the handshake that is given to the set-up thread next.
@@ -361,8 +362,13 @@ impl Thread {
         setting.go_on_ns = None;
         setting.wait_ns.get_or_insert(wait_ns);
         let node = setting.node;
-        if let Err(reason) = self.workers.give(Task { number: 0, route, handshake, work, node, given_ns }) {
-            self.fail_setting(route, Error::local(reason));
+        match self.workers.give(Task { number: 0, route, handshake, work, node, given_ns }) {
+            Ok(number) => {
+                if let Some(setting) = self.setting(route) {
+                    setting.away = Some(number);
+                }
+            }
+            Err(reason) => self.fail_setting(route, Error::local(reason)),
         }
     }
 
@@ -374,7 +380,10 @@ impl Thread {
     /// Takes back the handshakes that the worker is done with.
     pub(super) fn take_handshakes(&mut self) {
         while let Some(Done { number, route, handshake }) = self.workers.take_done() {
+            let is_awaited = self.setting(route).is_some_and(|setting| setting.away == Some(number));
             match handshake {
+                // Its set-up is over, and the connection's number may be another one's by now.
+                over if !is_awaited => self.free(over),
                 Some(handshake) => self.take_handshake(number, route, handshake),
                 None => {
                     let text =
@@ -389,7 +398,6 @@ impl Thread {
     fn take_handshake(&mut self, number: u64, route: Route, mut handshake: Box<dyn Handshake>) {
         let failed = self.failures.of(&handshake.parts(), number);
         let (now_ns, deadline_ns) = (self.now_ns(), self.deadline_ns());
-        // Nobody waits for one whose session is over.
         let Some(setting) = self.setting(route) else {
             return self.free(handshake);
         };
