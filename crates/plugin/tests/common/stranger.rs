@@ -21,8 +21,15 @@ pub(crate) struct Stranger {
     pub(crate) socket: TcpStream,
     handle: Handle,
     input: Vec<u8>,
-    network: u64,
+    /// The other side's network, mode and fabrics, which are this side's, too.
+    same: (u64, u8, u8),
+    /// What the port is that it offers.
+    pub(crate) port: (LinkLayer, Ipv4Addr),
 }
+
+/// As long as the other side has not said its own.
+const OVER_TCP: (u64, u8, u8) = (0, 1, 1);
+const PORT: (LinkLayer, Ipv4Addr) = (LinkLayer::Tcp, Ipv4Addr::new(127, 0, 0, 9));
 
 impl Stranger {
     /// Connects to the control port behind a handle.
@@ -31,7 +38,7 @@ impl Stranger {
         let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, handle.control_port)).expect("the control port listens");
         socket.set_read_timeout(Some(railweave_patience::LIMIT)).expect("a timeout can be set");
         socket.set_nodelay(true).expect("TCP has that option");
-        Self { socket, handle, input: Vec::new(), network: 0 }
+        Self { socket, handle, input: Vec::new(), same: OVER_TCP, port: PORT }
     }
 
     /// The handle of a stranger that listens.
@@ -48,7 +55,7 @@ impl Stranger {
     pub(crate) fn accept(listener: &TcpListener) -> Self {
         let (socket, _) = listener.accept().expect("the plugin dials");
         socket.set_read_timeout(Some(railweave_patience::LIMIT)).expect("a timeout can be set");
-        Self { socket, handle: Self::listening(0, Vec::new()), input: Vec::new(), network: 0 }
+        Self { socket, handle: Self::listening(0, Vec::new()), input: Vec::new(), same: OVER_TCP, port: PORT }
     }
 
     /// Reads what opens the plugin's session.
@@ -116,13 +123,14 @@ impl Stranger {
 
     /// What the plugin's own HELLO would be, with this range of protocol versions.
     pub(crate) fn hello(&self, versions: (u16, u16)) -> Message {
+        let (network, mode, fabrics) = self.same;
         let hello = Hello {
             protocol_min: versions.0,
             protocol_max: versions.1,
             features: 0,
-            mode: 1,
-            fabrics: 1,
-            network: self.network,
+            mode,
+            fabrics,
+            network,
             process: OWN,
             wanted: self.handle.process,
             nonce: [3; 32],
@@ -139,7 +147,8 @@ impl Stranger {
     pub(crate) fn shake_hands(&mut self) {
         self.begin();
         let Message::Hello(theirs) = self.receive() else { panic!("HELLO comes first") };
-        self.network = Hello::decode(&theirs).expect("a HELLO").network;
+        let theirs = Hello::decode(&theirs).expect("a HELLO");
+        self.same = (theirs.network, theirs.mode, theirs.fabrics);
         let hello = self.hello(OUR_VERSIONS);
         self.send(0, hello);
     }
@@ -152,15 +161,16 @@ impl Stranger {
 
     /// The bytes of an offer of one port.
     pub(crate) fn asking(&self, connection: u32) -> Vec<u8> {
+        let (link_layer, address) = self.port;
         let port = PortOffer {
-            link_layer: LinkLayer::Tcp,
+            link_layer,
             prefix_len: 8,
             lanes: 1,
             speed_mbps: 10_000,
             mtu: 65_536,
             rail_id: -1,
             plane_id: -1,
-            address: Ipv4Addr::new(127, 0, 0, 9).to_ipv6_mapped(),
+            address: address.to_ipv6_mapped(),
         };
         let nonce = self.handle.nonce;
         let offer = Offer { nonce, striped: false, traffic_class: None, ports: vec![port] };

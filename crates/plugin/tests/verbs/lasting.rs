@@ -1,15 +1,18 @@
 //! Set-up that lasts: what the kernel cannot do yet is tried again, and nothing else of the process waits for it.
 #![allow(clippy::disallowed_types, reason = "tests are not the data path")]
 
+use std::net::Ipv4Addr;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use railweave_fabric::{LaneEndpoint, LinkLayer};
 use railweave_host::LoadedNet;
 use railweave_host::net::{Handle, ListenComm, NetApi};
+use railweave_transport::{Lanes, Message, RailLanes};
 use railweave_verbs_stand_in::StandIn;
 
-use crate::common::{Pair, alone, each, listen, start, until, until_within, warnings, warnings_with};
+use crate::common::{Pair, Stranger, alone, each, listen, start, until, until_within, warnings, warnings_with};
 use crate::machine::{EVEN, FUSED, ROCE, finish, machine, with};
 
 /// Without lanes for flushes each end of a connection has one queue pair.
@@ -286,6 +289,37 @@ fn a_process_that_is_stopped_in_finalize_has_not_waited() {
         finish(&stand_in, net);
         assert!(stopping.expect("a shell").wait().expect("it ends").success());
         assert!(warnings().is_empty(), "{:?}", warnings());
+    });
+}
+
+#[test]
+fn what_the_kernel_comes_back_from_too_late_is_not_taken_for_the_next_of_that_number() {
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "1")]), || {
+        let stand_in = machine(&format!("slow = create_qp:1:4000\n{ROCE}"));
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let mut stranger = Stranger::dial(&handle);
+        stranger.port = (LinkLayer::Roce, Ipv4Addr::new(10, 0, 0, 2));
+        stranger.shake_hands();
+        stranger.offer(1);
+        let rail = RailLanes::Open { key: 1, endpoints: vec![LaneEndpoint::default()] };
+        stranger.send(1, Message::Lanes(Lanes { byte_counts: false, stream: 0x1000, rails: vec![rail] }));
+        let refused = until("the set-up is given up", || match stranger.receive() {
+            Message::Wait => None,
+            other => Some(other),
+        });
+        assert!(matches!(refused, Message::Refuse { .. }), "{refused:?}");
+        stranger.offer(1);
+        let late = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < late {
+            stranger.send(1, Message::Wait);
+            // Nothing else is said of the new one.
+            stranger.until_read();
+            thread::sleep(Duration::from_millis(200));
+        }
+        drop(stranger);
+        net.close_listen(listening).unwrap();
+        finish(&stand_in, net);
     });
 }
 
