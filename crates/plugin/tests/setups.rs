@@ -202,6 +202,32 @@ fn offers_that_wait_no_longer_take_no_place() {
     );
 }
 
+#[test]
+fn where_too_many_offers_wait_each_session_keeps_a_few() {
+    alone(&[ONE_RAIL, LONG], || {
+        let (_plugin, net) = start();
+        let (_listen, handle) = listen(&net, 0);
+        let (_first, _) = occupy(&handle, 1024);
+        let _crowd: Vec<Stranger> = (0..MOST_WAITING / 1024)
+            .map(|_| {
+                let mut many = greeted(&handle);
+                (1..=1024).for_each(|connection| many.ask(connection));
+                many.until_read();
+                many
+            })
+            .collect();
+        let mut honest = greeted(&handle);
+        (0..FEW_WAITING).for_each(|connection| honest.ask(1 + connection));
+        honest.until_read();
+        honest.ask(1 + FEW_WAITING);
+        let answer = honest.receive();
+        assert!(
+            matches!(&answer, Message::Refuse { reason, .. } if reason.contains("of all peers wait")),
+            "{answer:?}"
+        );
+    });
+}
+
 /// Connections that a process sets up at once on a session (docs/wire.md).
 const MOST_OWN: usize = 512;
 
