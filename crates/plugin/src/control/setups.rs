@@ -8,7 +8,6 @@ use railweave_transport::{Error, Message, Offer};
 
 use super::agenda::Agenda;
 use super::connections::{Connection, Setting};
-use super::sessions::Session;
 use super::thread::Thread;
 use super::{ConnectRequest, Route};
 
@@ -235,13 +234,14 @@ impl Thread {
         if self.setups.telling.len() <= 2 * self.setups.waiting + MOST_TOLD_AT_ONCE {
             return;
         }
+        let mut waiting = HashSet::with_capacity(self.setups.waiting);
+        for session in self.setups.turns.clone() {
+            let offers = self.session(session).into_iter().flat_map(|known| &known.setups.offers);
+            waiting.extend(offers.map(|offer| Route { session, connection: offer.connection }));
+        }
         let mut telling = std::mem::take(&mut self.setups.telling);
-        let mut seen = HashSet::new();
-        telling.retain(|(_, route)| {
-            let waits =
-                |session: &mut Session| session.setups.offers.iter().any(|offer| offer.connection == route.connection);
-            self.session(route.session).is_some_and(waits) && seen.insert(*route)
-        });
+        // Once each: who took an offer back and made it anew is there twice.
+        telling.retain(|(_, route)| waiting.remove(route));
         telling.shrink_to(telling.len() * 2);
         self.setups.telling = telling;
     }

@@ -12,7 +12,9 @@ use railweave_host::net::{Handle, ListenComm, NetApi};
 use railweave_transport::{Lanes, Message, RailLanes};
 use railweave_verbs_stand_in::StandIn;
 
-use crate::common::{Pair, Stranger, alone, each, listen, start, until, until_within, warnings, warnings_with};
+use crate::common::{
+    Pair, Stranger, alone, each, heap_bytes, listen, start, until, until_within, warnings, warnings_with,
+};
 use crate::machine::{EVEN, FUSED, ROCE, finish, machine, with};
 
 /// Without lanes for flushes each end of a connection has one queue pair.
@@ -292,15 +294,54 @@ fn a_process_that_is_stopped_in_finalize_has_not_waited() {
     });
 }
 
+/// A stranger that offers RDMA.
+fn greeted(handle: &Handle) -> Stranger {
+    let mut stranger = Stranger::dial(handle);
+    // The stand-in's first device has 10.0.0.1.
+    stranger.port = (LinkLayer::Roce, Ipv4Addr::new(10, 0, 0, 2));
+    stranger.shake_hands();
+    stranger
+}
+
+/// Set-ups that peers may have under way at once, in a process and on a session (docs/edge.md).
+const MOST_AT_ONCE: u32 = 1024;
+
+#[test]
+fn whoever_takes_offers_back_does_not_fill_the_list_of_those_to_be_told_that_they_wait() {
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
+        let stand_in = machine(ROCE);
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let (mut first, mut fickle) = (greeted(&handle), greeted(&handle));
+        (1..=MOST_AT_ONCE).for_each(|connection| {
+            first.offer(connection);
+        });
+        fickle.ask(1);
+        fickle.until_read();
+        let before = heap_bytes();
+        for connection in 2..100_000 {
+            fickle.ask(connection);
+            fickle.send(connection, Message::Bye);
+        }
+        fickle.until_read();
+        let grown = heap_bytes().saturating_sub(before);
+        assert!(grown <= 512 << 10, "{grown} bytes more are in use");
+        // The one that waits all the time has its turn.
+        drop(first);
+        assert!(matches!(fickle.receive(), Message::Answer { .. }));
+        drop(fickle);
+        net.close_listen(listening).unwrap();
+        finish(&stand_in, net);
+    });
+}
+
 #[test]
 fn what_the_kernel_comes_back_from_too_late_is_not_taken_for_the_next_of_that_number() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "1")]), || {
         let stand_in = machine(&format!("slow = create_qp:1:4000\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
-        let mut stranger = Stranger::dial(&handle);
-        stranger.port = (LinkLayer::Roce, Ipv4Addr::new(10, 0, 0, 2));
-        stranger.shake_hands();
+        let mut stranger = greeted(&handle);
         stranger.offer(1);
         let rail = RailLanes::Open { key: 1, endpoints: vec![LaneEndpoint::default()] };
         stranger.send(1, Message::Lanes(Lanes { byte_counts: false, stream: 0x1000, rails: vec![rail] }));
