@@ -335,6 +335,46 @@ fn whoever_takes_offers_back_does_not_fill_the_list_of_those_to_be_told_that_the
     });
 }
 
+/// LANES of one rail with one lane, whose end is nowhere.
+fn lanes() -> Message {
+    let rail = RailLanes::Open { key: 1, endpoints: vec![LaneEndpoint::default()] };
+    Message::Lanes(Lanes { byte_counts: false, stream: 0x1000, rails: vec![rail] })
+}
+
+#[test]
+fn a_set_up_that_this_host_works_at_makes_no_room_for_others() {
+    // A quarter of them are the places for set-ups.
+    const FILES: u64 = 64;
+    const PLACES: u32 = FILES as u32 / 4;
+    // Whoever says nothing for a third of the time makes room.
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "6")]), || {
+        let limit = libc::rlimit { rlim_cur: FILES, rlim_max: FILES };
+        // SAFETY: it reads the structure, and lowers a limit of this process alone.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+        let stand_in = machine(&format!("slow = create_qp:1:5000\n{ROCE}"));
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let (mut first, mut second) = (greeted(&handle), greeted(&handle));
+        (1..=PLACES).for_each(|connection| {
+            first.offer(connection);
+        });
+        first.send(1, lanes());
+        (1..=PLACES).for_each(|connection| second.ask(connection));
+        let mut stood_still = 0;
+        loop {
+            match first.receive() {
+                Message::Wait => {}
+                Message::Refuse { reason, .. } if reason.contains("stood still") => stood_still += 1,
+                _ => break,
+            }
+        }
+        assert_eq!(stood_still, PLACES - 1, "all but the one that the kernel was busy with");
+        drop((first, second));
+        net.close_listen(listening).unwrap();
+        finish(&stand_in, net);
+    });
+}
+
 #[test]
 fn what_the_kernel_comes_back_from_too_late_is_not_taken_for_the_next_of_that_number() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "1")]), || {
@@ -343,8 +383,7 @@ fn what_the_kernel_comes_back_from_too_late_is_not_taken_for_the_next_of_that_nu
         let (listening, handle) = listen(&net, 0);
         let mut stranger = greeted(&handle);
         stranger.offer(1);
-        let rail = RailLanes::Open { key: 1, endpoints: vec![LaneEndpoint::default()] };
-        stranger.send(1, Message::Lanes(Lanes { byte_counts: false, stream: 0x1000, rails: vec![rail] }));
+        stranger.send(1, lanes());
         let refused = until("the set-up is given up", || match stranger.receive() {
             Message::Wait => None,
             other => Some(other),
