@@ -584,9 +584,7 @@ fn what_a_peer_says_again_of_an_open_connection_is_not_kept() {
         let mut stranger = Stranger::dial(&handle);
         stranger.shake_hands();
         let token = stranger.offer(1);
-        stranger.lanes(1);
-        let _lane = stranger.lane(token);
-        stranger.send(1, Message::Ready { usable: 1 });
+        let _lane = stranger.go_on(1, token);
         let recv = accept(&net, &listening);
         let mut bytes = Frame { connection: 1, message: Message::Bye }.encode().repeat(100_000);
         bytes.extend(Frame { connection: 0, message: Message::Ping }.encode());

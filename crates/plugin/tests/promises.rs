@@ -198,15 +198,20 @@ fn what_is_owed_is_sent_within_a_millisecond() {
     );
 }
 
+/// The control thread's folder in /proc.
+fn control_task() -> PathBuf {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
+    let mut tasks = tasks.filter_map(|task| Some(task.ok()?.path()));
+    let name = |task: &PathBuf| std::fs::read_to_string(task.join("comm"));
+    let is_control = |task: &PathBuf| name(task).is_ok_and(|name| name.trim() == "railweave-ctl");
+    tasks.find(is_control).expect("there is a control thread")
+}
+
 /// What the control thread has run so far: a clock that stands while others have the processor.
 fn control_time() -> Duration {
     static CLOCK: OnceLock<libc::clockid_t> = OnceLock::new();
     let clock = *CLOCK.get_or_init(|| {
-        let tasks = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
-        let mut tasks = tasks.filter_map(|task| Some(task.ok()?.path()));
-        let name = |task: &PathBuf| std::fs::read_to_string(task.join("comm"));
-        let is_control = |task: &PathBuf| name(task).is_ok_and(|name| name.trim() == "railweave-ctl");
-        let task = tasks.find(is_control).expect("there is a control thread");
+        let task = control_task();
         let number = task.file_name().and_then(|name| name.to_str()?.parse::<libc::clockid_t>().ok());
         // A thread's clock of the time that it was scheduled, as the kernel numbers them (linux/posix-timers.h).
         (!number.expect("a thread's number")) << 3 | 6
@@ -263,9 +268,7 @@ fn come_and_go(net: &LoadedNet, count: usize) {
 
 /// How often the control thread has gone to sleep.
 fn control_sleeps() -> u64 {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
-    let mut status = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok());
-    let status = status.find(|status| status.contains("railweave-ctl")).expect("there is a control thread");
+    let status = std::fs::read_to_string(control_task().join("status")).expect("the control thread runs");
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     line.expect("Linux counts them").trim().parse().expect("a number")
 }

@@ -15,16 +15,7 @@ use std::ops::RangeInclusive;
 /// Sets a connection up wholly.
 fn come(stranger: &mut Stranger, connection: u32) -> TcpStream {
     let token = stranger.offer(connection);
-    go_on(stranger, connection, token)
-}
-
-/// Sets a connection up that was offered.
-fn go_on(stranger: &mut Stranger, connection: u32, token: Token) -> TcpStream {
-    stranger.lanes(connection);
-    let lane = stranger.lane(token);
-    stranger.send(connection, Message::Ready { usable: 1 });
-    stranger.until_read();
-    lane
+    stranger.go_on(connection, token)
 }
 
 /// Sets connections up wholly and closes them, but not the session.
@@ -134,7 +125,7 @@ fn connections_that_come_up_after_others_have_taken_their_places_are_closed() {
         // There is a place for each of these when it is offered, and for ten when all have come up.
         let offered: Vec<Token> = (31..=60).map(|connection| stranger.offer(connection)).collect();
         for (connection, token) in (31..=40).zip(&offered) {
-            lanes.push(go_on(&mut stranger, connection, *token));
+            lanes.push(stranger.go_on(connection, *token));
         }
         for (connection, token) in (41..=60).zip(&offered[10..]) {
             stranger.lanes(connection);

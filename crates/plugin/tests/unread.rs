@@ -23,10 +23,7 @@ fn whoever_does_not_read_is_not_read_from_and_gets_every_answer_once_it_reads() 
         let mut stranger = Stranger::dial(&handle);
         stranger.shake_hands();
         let token = stranger.offer(1);
-        stranger.lanes(1);
-        let _lane = stranger.lane(token);
-        stranger.send(1, Message::Ready { usable: 1 });
-        stranger.until_read();
+        let _lane = stranger.go_on(1, token);
         let recv = accept(&net, &listening);
         let (offer, before) = (stranger.asking(1), heap_bytes());
         let many = offer.repeat(1000);

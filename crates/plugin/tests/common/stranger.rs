@@ -202,6 +202,15 @@ impl Stranger {
         assert!(matches!(self.receive(), Message::Lanes(_)));
     }
 
+    /// Sets a connection up that was offered: its lane, which stays open as long as it is kept.
+    pub(crate) fn go_on(&mut self, connection: u32, token: Token) -> TcpStream {
+        self.lanes(connection);
+        let lane = self.lane(token);
+        self.send(connection, Message::Ready { usable: 1 });
+        self.until_read();
+        lane
+    }
+
     /// Brings the one lane of the offered rail.
     pub(crate) fn lane(&self, token: Token) -> TcpStream {
         self.try_lane(token).expect("the lane is taken")
