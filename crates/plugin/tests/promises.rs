@@ -11,7 +11,6 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -229,24 +228,22 @@ fn what_is_owed_does_not_wait_for_many_connections_that_come_up_and_end() {
         let pair = Pair::open(&net, &net, 0);
         let (from, to) = (pair.outgoing(&[1; 8]), pair.incoming(8));
         let mut ahead = pair.irecv(&[to.part(7)]);
-        let longest = (0..6).map(|_| {
-            let is_over = AtomicBool::new(false);
+        let mut longest = || {
             let mut longest = Duration::ZERO;
             thread::scope(|scope| {
-                scope.spawn(|| {
-                    come_and_go(&net, 400);
-                    is_over.store(true, Ordering::Relaxed);
-                });
-                while !is_over.load(Ordering::Relaxed) {
+                let crowd = scope.spawn(|| come_and_go(&net, 400));
+                loop {
                     longest = longest.max(pair.owed_by(control_time, &from, &to, &mut ahead));
+                    if crowd.is_finished() {
+                        break longest;
+                    }
                 }
-            });
-            longest
-        });
-        // Not the longest: while others have this thread's processor, the control thread goes on with other work.
-        let longest: Vec<Duration> = longest.collect();
-        let usual = longest.iter().min().expect("some rounds");
-        assert!(*usual <= Duration::from_millis(5), "{longest:?}");
+            })
+        };
+        // One round will do: while others have this thread's processor, the control thread goes on with other work.
+        let rounds: Vec<Duration> =
+            (0..30).map(|_| longest()).take_while(|it| *it > Duration::from_millis(5)).collect();
+        assert!(rounds.len() < 30, "{rounds:?}");
         pair.close();
     });
 }

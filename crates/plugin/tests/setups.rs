@@ -7,10 +7,10 @@ use common::{ONE_RAIL, Pair, Stranger, alone, each, listen, start, until, warnin
 use railweave_fabric::Fault;
 use railweave_host::LoadedNet;
 use railweave_host::net::{Handle, NetApi};
-use railweave_transport::{Handle as WireHandle, LanePreface, Message, Preface, Token};
+use railweave_transport::{Frame, Handle as WireHandle, LanePreface, Message, Preface, Token};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::panic::resume_unwind;
 use std::thread;
 use std::time::Duration;
 
@@ -45,22 +45,21 @@ fn occupy(handle: &Handle, places: u32) -> (Stranger, Vec<Token>) {
 }
 
 /// Does the same over and over while an honest connection, for which there is no place, is set up.
-fn connect_while(net: &LoadedNet, mut act: impl FnMut(u32) + Send) {
-    let is_over = AtomicBool::new(false);
+fn connect_while(net: &LoadedNet, mut act: impl FnMut(u32)) {
     thread::scope(|scope| {
-        scope.spawn(|| {
-            for round in 0.. {
-                if is_over.load(Ordering::Relaxed) {
-                    break;
-                }
-                act(round);
-                thread::sleep(Duration::from_millis(100));
-            }
+        let honest = scope.spawn(|| {
+            let pair = Pair::open(net, net, 0);
+            pair.exchange(1, 1000);
+            pair.close();
         });
-        let pair = Pair::open(net, net, 0);
-        pair.exchange(1, 1000);
-        pair.close();
-        is_over.store(true, Ordering::Relaxed);
+        for round in 0.. {
+            if honest.is_finished() {
+                break;
+            }
+            act(round);
+            thread::sleep(Duration::from_millis(100));
+        }
+        honest.join().unwrap_or_else(|panic| resume_unwind(panic));
     });
 }
 
@@ -146,6 +145,25 @@ fn an_offer_that_its_peer_takes_back_waits_no_longer() {
         // In the order in which they came.
         assert!(matches!(waiting.receive(), Message::Answer { .. }), "the second offer's turn has come");
         waiting.until_read();
+    });
+}
+
+#[test]
+fn a_place_that_is_free_again_goes_to_whoever_waits_and_not_to_a_newcomer() {
+    alone(&[ONE_RAIL, LONG], || {
+        limit_files();
+        let (_plugin, net) = start();
+        let (_listen, handle) = listen(&net, 0);
+        let (mut first, _) = occupy(&handle, PLACES);
+        let mut waiting = greeted(&handle);
+        waiting.ask(1);
+        waiting.until_read();
+        // Both are read at once: nothing can be begun in between.
+        let mut bytes = Frame { connection: 1, message: Message::Bye }.encode();
+        bytes.extend(first.asking(PLACES + 1));
+        first.write(&bytes);
+        assert!(matches!(waiting.receive(), Message::Answer { .. }));
+        first.until_read();
     });
 }
 

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{ONE_RAIL, Stranger, accept, alone, heap_bytes, listen, start, warnings};
-use railweave_host::net::NetApi;
+use common::{Buffer, ONE_RAIL, Stranger, accept, alone, heap_bytes, listen, start, until, warnings, warnings_with};
+use railweave_host::net::{Comm, NetApi};
 use railweave_transport::Message;
 use std::io::{ErrorKind, Write};
 use std::time::{Duration, Instant};
@@ -15,9 +15,25 @@ const MOST_BYTES: usize = 1 << 20;
 const STUCK: Duration = Duration::from_secs(1);
 const MOST_ASKED: usize = 64 << 20;
 
+/// Offers a connection that is there already over and over, until no more of it is read; the bytes that were.
+fn ask_until_stuck(stranger: &mut Stranger) -> usize {
+    let many = stranger.asking(1).repeat(1000);
+    stranger.socket.set_nonblocking(true).expect("a socket has that");
+    let (mut asked, mut moved) = (0, Instant::now());
+    while moved.elapsed() < STUCK && asked < MOST_ASKED {
+        match stranger.socket.write(&many[asked % many.len()..]) {
+            Ok(count) => (asked, moved) = (asked + count, Instant::now()),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "the session is closed: {error}"),
+        }
+    }
+    stranger.socket.set_nonblocking(false).expect("a socket has that");
+    asked
+}
+
 #[test]
 fn whoever_does_not_read_is_not_read_from_and_gets_every_answer_once_it_reads() {
-    alone(&[ONE_RAIL], || {
+    // No question of the heartbeat comes between the answers.
+    alone(&[ONE_RAIL, ("RAILWEAVE_PEER_TIMEOUT", "3600")], || {
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut stranger = Stranger::dial(&handle);
@@ -26,18 +42,9 @@ fn whoever_does_not_read_is_not_read_from_and_gets_every_answer_once_it_reads() 
         let _lane = stranger.go_on(1, token);
         let recv = accept(&net, &listening);
         let (offer, before) = (stranger.asking(1), heap_bytes());
-        let many = offer.repeat(1000);
-        stranger.socket.set_nonblocking(true).expect("a socket has that");
-        let (mut asked, mut moved) = (0, Instant::now());
-        while moved.elapsed() < STUCK && asked < MOST_ASKED {
-            match stranger.socket.write(&many[asked % many.len()..]) {
-                Ok(count) => (asked, moved) = (asked + count, Instant::now()),
-                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "the session is closed: {error}"),
-            }
-        }
+        let asked = ask_until_stuck(&mut stranger);
         let grown = heap_bytes().saturating_sub(before);
         assert!(grown <= MOST_BYTES, "{grown} bytes more are in use");
-        stranger.socket.set_nonblocking(false).expect("a socket has that");
         // The rest of an offer goes out only while the answers are read.
         let rest = (offer.len() - asked % offer.len()) % offer.len();
         for answer in 0..asked / offer.len() {
@@ -49,6 +56,30 @@ fn whoever_does_not_read_is_not_read_from_and_gets_every_answer_once_it_reads() 
         }
         stranger.until_read();
         assert_eq!(warnings(), Vec::<String>::new());
+        net.close_recv(recv).expect("the receiving end is closed");
+    });
+}
+
+#[test]
+fn whoever_never_reads_is_gone_in_time_and_is_not_called_silent() {
+    alone(&[ONE_RAIL, ("RAILWEAVE_PEER_TIMEOUT", "5")], || {
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let mut stranger = Stranger::dial(&handle);
+        stranger.shake_hands();
+        let token = stranger.offer(1);
+        let _lane = stranger.go_on(1, token);
+        let recv = accept(&net, &listening);
+        let to = Buffer::new(&net, Comm::Recv(&recv), 1000);
+        // SAFETY: the buffer stays until the end.
+        let request = until("a receive", || unsafe { net.irecv(&recv, &[to.part(7)], false) }.expect("irecv succeeds"));
+        ask_until_stuck(&mut stranger);
+        // SAFETY: it is not tested again after its error.
+        until("the receive's failure", || unsafe { net.test(&request, None) }.err());
+        let said = warnings();
+        let words =
+            ["test: ", "has not read what was sent to it for", "RAILWEAVE_PEER_TIMEOUT (5 s)", "bytes wait for it"];
+        assert_eq!((said.len(), warnings_with(&words).len()), (1, 1), "{said:?}");
         net.close_recv(recv).expect("the receiving end is closed");
     });
 }

@@ -85,16 +85,20 @@ impl Thread {
                 let _ = self.send(Route { session: token, connection: 0 }, Message::Ping);
             }
             Beat::Silent { for_ns } => {
-                let seconds = |ns: u64| ns as f64 / 1e9;
-                let limit = self.peer_timeout.as_secs_f64();
-                self.end_session(
-                    token,
-                    &format!(
-                        "it has been silent for {:.1} s and did not answer within RAILWEAVE_PEER_TIMEOUT ({limit} s): it was \
-                         killed while a child that it forked lives on, or is stopped, or cannot be reached",
-                        seconds(for_ns)
+                let (seconds, limit) = (for_ns as f64 / 1e9, self.peer_timeout.as_secs_f64());
+                let why = match self.session(token).and_then(|session| session.left_unread()) {
+                    // What it says is not read then, so nothing is known of its silence.
+                    Some(unsent) => format!(
+                        "it has not read what was sent to it for {seconds:.1} s, longer than RAILWEAVE_PEER_TIMEOUT \
+                         ({limit} s): {unsent} bytes wait for it; it is stopped, or cannot be reached, or its program is \
+                         not Railweave"
                     ),
-                );
+                    None => format!(
+                        "it has been silent for {seconds:.1} s and did not answer within RAILWEAVE_PEER_TIMEOUT ({limit} s): \
+                         it was killed while a child that it forked lives on, or is stopped, or cannot be reached"
+                    ),
+                };
+                self.end_session(token, &why);
             }
         }
     }

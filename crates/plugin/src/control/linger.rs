@@ -138,6 +138,7 @@ impl Thread {
         while self.unasked.front().is_some_and(|unasked| unasked.next_ns <= now)
             && let Some(unasked) = self.unasked.pop_front()
         {
+            self.look_at_debts();
             let Unasked { route, connect, was_seen, .. } = unasked;
             if !connect.has(route) {
                 continue;

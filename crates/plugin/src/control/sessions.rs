@@ -28,8 +28,14 @@ const ACCEPTED_IDLE_NS: u64 = 60_000_000_000;
 const MOST_FROM_STRANGERS: usize = 64 << 10;
 
 /// A session that a peer opened is not read from while more than this waits to be written: whoever asks and does not read the
-/// answers would fill this process's memory. The opener reads at all times, so both ends cannot wait for each other.
+/// answers would have them kept here.
 const MOST_UNREAD_BY_PEER: usize = 64 << 10;
+
+/// Tells whether a session is left unread while so many bytes find no room in its socket. Its opener reads at all times, so
+/// both ends cannot wait for each other.
+fn is_left_unread(is_opener: bool, unsent: usize) -> bool {
+    !is_opener && unsent > MOST_UNREAD_BY_PEER
+}
 
 /// Added to the times of sessions that make place last: later than any time of the clock.
 pub(super) const LAST_NS: u64 = 1 << 62;
@@ -195,6 +201,12 @@ impl Session {
         self.is_strangers().then_some(self.idle_since_ns + class_ns)
     }
 
+    /// The bytes that wait to be sent, where the session is not read from until its peer takes them.
+    pub(super) fn left_unread(&self) -> Option<usize> {
+        let unsent = self.stream.unsent();
+        is_left_unread(self.wanted.is_some(), unsent).then_some(unsent)
+    }
+
     fn send(&mut self, connection: u32, message: Message) -> io::Result<()> {
         self.stream.send(&Frame { connection, message }.encode())
     }
@@ -236,8 +248,7 @@ impl Thread {
             return self.close_when_sent(token, session);
         }
         // Once the peer reads, the socket is writable, and this comes again.
-        let is_unread = session.wanted.is_none() && session.stream.unsent() > MOST_UNREAD_BY_PEER;
-        if session.resting || is_unread {
+        if session.resting || session.left_unread().is_some() {
             self.entries.insert(token, Entry::Session(session));
             return;
         }
@@ -527,7 +538,27 @@ impl Thread {
         self.entries.insert(token, Entry::Session(session));
         self.beat(token, now_ns);
         for connection in late {
+            self.look_at_debts();
             self.setting_due(Route { session: token, connection }, now_ns);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_end_that_did_not_open_the_session_stops_reading() {
+        let (opener, other) = (true, false);
+        for (end, unsent, expected) in [
+            (other, MOST_UNREAD_BY_PEER, false),
+            (other, MOST_UNREAD_BY_PEER + 1, true),
+            // If it stopped too, each end could wait for the other to read.
+            (opener, MOST_UNREAD_BY_PEER + 1, false),
+            (opener, usize::MAX, false),
+        ] {
+            assert_eq!(is_left_unread(end, unsent), expected, "{end} {unsent}");
         }
     }
 }

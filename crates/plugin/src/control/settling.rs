@@ -114,7 +114,8 @@ impl Settling {
         let fresh = self.fresh.drain(..).map(|comm| Known { comm, quiet: 0, between: 1, wait: 0 });
         self.known.extend(fresh);
         self.known.retain_mut(Known::look);
-        self.next = Some(now + LOOK);
+        // From the end of this look: where one takes longer than [`LOOK`], other work goes on between two.
+        self.next = Some(Instant::now() + LOOK);
         if self.known.is_empty() && self.owing.sleep() {
             self.next = None;
             self.known.shrink_to(FEW);

@@ -229,7 +229,7 @@ impl Thread {
         self.setups.again_ns = Some(now + LOOK_NS);
     }
 
-    /// Forgets whom to tell that an offer waits that does not any more, once these are many.
+    /// Drops the entries of `telling` whose offers wait no more, once there are many.
     fn forget_who_waits_no_more(&mut self) {
         if self.setups.telling.len() <= 2 * self.setups.waiting + MOST_TOLD_AT_ONCE {
             return;
@@ -270,6 +270,7 @@ impl Thread {
         let third = u64::try_from(self.handshake_timeout.as_nanos() / 3).unwrap_or(u64::MAX / 2);
         let silence_ns = third.max(SHORTEST_SILENCE_NS);
         for _ in 0..self.setups.waiting {
+            self.look_at_debts();
             let Some((_, route)) = self.setups.under_way.first().filter(|(at, _)| at + silence_ns <= now) else {
                 return;
             };

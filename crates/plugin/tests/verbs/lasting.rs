@@ -7,10 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use railweave_fabric::{LaneEndpoint, LinkLayer};
+use railweave_fabric_verbs::sys::QPS_ERR;
 use railweave_host::LoadedNet;
 use railweave_host::net::{Handle, ListenComm, NetApi};
 use railweave_transport::{Lanes, Message, RailLanes};
-use railweave_verbs_stand_in::StandIn;
+use railweave_verbs_stand_in::{QpReport, StandIn};
 
 use crate::common::{
     Pair, Stranger, alone, each, heap_bytes, listen, start, until, until_within, warnings, warnings_with,
@@ -286,6 +287,9 @@ fn a_process_that_is_stopped_in_finalize_has_not_waited() {
         let stand_in = machine(&format!("slow = destroy_qp:1:8000\n{ROCE}"));
         let (_plugin, net) = start();
         Pair::open(&net, &net, 0).close();
+        // From now on the kernel needs 8 s, of which the process is stopped for 6.
+        let is_being_freed = |lane: &QpReport| lane.state == QPS_ERR;
+        until("an end is being freed", || stand_in.queue_pairs().iter().any(is_being_freed).then_some(()));
         let script = "sleep 1; kill -STOP $0; sleep 6; kill -CONT $0";
         let stopping = Command::new("sh").args(["-c", script, &std::process::id().to_string()]).spawn();
         finish(&stand_in, net);
@@ -377,8 +381,8 @@ fn a_set_up_that_this_host_works_at_makes_no_room_for_others() {
 
 #[test]
 fn what_the_kernel_comes_back_from_too_late_is_not_taken_for_the_next_of_that_number() {
-    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "1")]), || {
-        let stand_in = machine(&format!("slow = create_qp:1:4000\n{ROCE}"));
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "3")]), || {
+        let stand_in = machine(&format!("slow = create_qp:1:8000\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut stranger = greeted(&handle);
@@ -390,7 +394,7 @@ fn what_the_kernel_comes_back_from_too_late_is_not_taken_for_the_next_of_that_nu
         });
         assert!(matches!(refused, Message::Refuse { .. }), "{refused:?}");
         stranger.offer(1);
-        let late = Instant::now() + Duration::from_secs(5);
+        let late = Instant::now() + Duration::from_secs(7);
         while Instant::now() < late {
             stranger.send(1, Message::Wait);
             // Nothing else is said of the new one.
