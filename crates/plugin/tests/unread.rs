@@ -3,9 +3,10 @@
 mod common;
 
 use common::{Buffer, ONE_RAIL, Stranger, accept, alone, heap_bytes, listen, start, until, warnings, warnings_with};
-use railweave_host::net::{Comm, NetApi};
+use railweave_host::net::{Comm, Handle, NetApi};
 use railweave_transport::Message;
 use std::io::{ErrorKind, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// What may be kept of its answers, and of what others do meanwhile.
@@ -14,6 +15,15 @@ const MOST_BYTES: usize = 1 << 20;
 /// It is taken for stuck when nothing was taken for so long; more than this is asked nowhere.
 const STUCK: Duration = Duration::from_secs(1);
 const MOST_ASKED: usize = 64 << 20;
+
+/// A stranger with a connection, and its lane.
+fn connected(handle: &Handle) -> (Stranger, TcpStream) {
+    let mut stranger = Stranger::dial(handle);
+    stranger.shake_hands();
+    let token = stranger.offer(1);
+    let lane = stranger.go_on(1, token);
+    (stranger, lane)
+}
 
 /// Offers a connection that is there already over and over, until no more of it is read; the bytes that were.
 fn ask_until_stuck(stranger: &mut Stranger) -> usize {
@@ -36,10 +46,7 @@ fn whoever_does_not_read_is_not_read_from_and_gets_every_answer_once_it_reads() 
     alone(&[ONE_RAIL, ("RAILWEAVE_PEER_TIMEOUT", "3600")], || {
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
-        let mut stranger = Stranger::dial(&handle);
-        stranger.shake_hands();
-        let token = stranger.offer(1);
-        let _lane = stranger.go_on(1, token);
+        let (mut stranger, _lane) = connected(&handle);
         let recv = accept(&net, &listening);
         let (offer, before) = (stranger.asking(1), heap_bytes());
         let asked = ask_until_stuck(&mut stranger);
@@ -65,10 +72,7 @@ fn whoever_never_reads_is_gone_in_time_and_is_not_called_silent() {
     alone(&[ONE_RAIL, ("RAILWEAVE_PEER_TIMEOUT", "5")], || {
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
-        let mut stranger = Stranger::dial(&handle);
-        stranger.shake_hands();
-        let token = stranger.offer(1);
-        let _lane = stranger.go_on(1, token);
+        let (mut stranger, _lane) = connected(&handle);
         let recv = accept(&net, &listening);
         let to = Buffer::new(&net, Comm::Recv(&recv), 1000);
         // SAFETY: the buffer stays until the end.
