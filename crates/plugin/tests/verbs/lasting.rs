@@ -182,7 +182,7 @@ fn others_are_set_up_while_one_waits_for_its_next_try() {
 
 #[test]
 fn a_hundred_behind_a_slow_one_come_up_though_they_wait_for_longer_than_a_handshake_has() {
-    alone(&with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "3")]), || {
+    alone(&with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "5")]), || {
         // Two seconds, then eight for a hundred connections with two ends each.
         let stand_in = machine(&format!("slow = modify_qp/RTR:1:2000\nslow = modify_qp/RTR:*:40\n{ROCE}"));
         let (_plugin, net) = start();
@@ -194,7 +194,7 @@ fn a_hundred_behind_a_slow_one_come_up_though_they_wait_for_longer_than_a_handsh
 
 #[test]
 fn offers_that_wait_for_their_turn_come_up_though_they_wait_for_longer_than_a_handshake_has() {
-    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "2")]), || {
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4")]), || {
         // A quarter of the descriptors are as many set-ups as peers may have at once.
         let few = libc::rlimit { rlim_cur: 96, rlim_max: 96 };
         // SAFETY: the call reads what it is given.
@@ -453,13 +453,13 @@ fn a_connect_that_is_given_up_ends_both_ends_and_what_is_used_stays() {
 
 #[test]
 fn accept_may_come_many_handshake_times_after_connect_is_done() {
-    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "1")]), || {
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "2")]), || {
         let stand_in = machine(ROCE);
         let (_plugin, net) = start();
         let (listening, mut handle) = listen(&net, 0);
         let send = until("connect", || net.connect(0, &mut handle).unwrap());
-        // The time itself is what this is about: six handshakes.
-        thread::sleep(Duration::from_secs(6));
+        // The time itself is what this is about: five handshakes.
+        thread::sleep(Duration::from_secs(10));
         let recv = until("accept", || net.accept(&listening).unwrap());
         net.close_listen(listening).unwrap();
         let pair = Pair { from: &net, to: &net, send, recv };
