@@ -271,7 +271,9 @@ impl Thread {
     /// A connection is up.
     fn open(&mut self, route: Route, mut established: Box<Established>) {
         let parts = std::mem::take(&mut established.parts);
-        if let Some(error) = self.failures.of(&parts, self.workers.next_number()) {
+        // What failed while the set-up thread had the handshake for the last time was not known to be this connection's.
+        let number = self.setting(route).and_then(|setting| setting.away).unwrap_or(self.workers.next_number());
+        if let Some(error) = self.failures.of(&parts, number) {
             established.link.set_failed(error);
         }
         let Some(session) = self.session(route.session) else {

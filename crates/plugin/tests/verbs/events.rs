@@ -4,11 +4,12 @@
 use railweave_abi::NcclResult;
 use railweave_fabric_verbs::sys;
 use railweave_host::NetError;
-use railweave_host::net::NetApi;
+use railweave_host::net::{Comm, NetApi};
 use railweave_verbs_stand_in::{QpReport, StandIn};
 
 use crate::common::{
-    Pair, alone, control_threads, each, info_lines, listen, noise, start, until, warnings, warnings_with,
+    Buffer, Pair, accept, alone, connect, control_threads, each, info_lines, listen, noise, start, until, warnings,
+    warnings_with,
 };
 use crate::machine::{ROCE, finish, machine, strict, with};
 
@@ -258,6 +259,78 @@ fn a_device_that_fails_while_a_connection_is_set_up_fails_it_and_every_later_one
         other.close();
         finish(&stand_in, net);
     });
+}
+
+/// Without lanes for flushes each end of a connection has one queue pair.
+const PLAIN: (&str, &str) = ("NCCL_GDR_FLUSH_DISABLE", "1");
+
+/// What fails by itself, and not with its device.
+const PIECES: &[i32] = &[sys::EVENT_QP_FATAL, sys::EVENT_CQ_ERR];
+
+#[test]
+fn what_fails_in_the_last_step_of_a_set_up_ends_the_connecting_end() {
+    each(
+        PIECES,
+        |_| with(&[PLAIN]),
+        |event| {
+            // The accepting end's lane is connected first.
+            let stand_in = machine(&format!("slow = modify_qp/RTR@mlx5_0:2:3000\n{ROCE}"));
+            let (_plugin, net) = start();
+            let (listening, mut handle) = listen(&net, 0);
+            assert!(net.connect(0, &mut handle).unwrap().is_none());
+            until("the accepting end's lane", || {
+                stand_in.queue_pairs().iter().any(|pair| pair.state == sys::QPS_RTS).then_some(())
+            });
+            stand_in.raise_only("mlx5_0", *event, lane(&stand_in, "mlx5_0", false)).unwrap();
+            // Either it does not come up, or it does and is lost: nobody receives, so nothing but the event tells of it.
+            let send = until("connect's answer", || net.connect(0, &mut handle).transpose());
+            if let Ok(send) = &send {
+                let from = Buffer::new(&net, Comm::Send(send), 8);
+                // SAFETY: the buffer stays until the end.
+                let isend = || unsafe { net.isend(send, from.start(), 8, 7, from.registration()) };
+                until("the failure", || isend().map(|sent| assert!(sent.is_none())).err());
+                from.release(&net, Comm::Send(send));
+            }
+            send.into_iter().for_each(|send| net.close_send(send).unwrap());
+            net.close_listen(listening).unwrap();
+            finish(&stand_in, net);
+        },
+    );
+}
+
+#[test]
+fn what_fails_in_the_last_step_of_a_set_up_ends_the_accepting_end() {
+    each(
+        PIECES,
+        |_| with(&[PLAIN]),
+        |event| {
+            // While the connecting end is connected another set-up queues up, which then keeps the thread from READY.
+            let stand_in = machine(&format!("slow = modify_qp/RTR@mlx5_0:2:1500\nslow = create_qp:3:4000\n{ROCE}"));
+            let (_plugin, net) = start();
+            let ((listening, mut handle), (other, mut other_handle)) = (listen(&net, 0), listen(&net, 1));
+            assert!(net.connect(0, &mut handle).unwrap().is_none());
+            until("the accepting end's lane", || {
+                stand_in.queue_pairs().iter().any(|pair| pair.state == sys::QPS_RTS).then_some(())
+            });
+            let number = lane(&stand_in, "mlx5_0", true);
+            assert!(net.connect(1, &mut other_handle).unwrap().is_none());
+            let send = connect(&net, 0, &handle);
+            stand_in.raise_only("mlx5_0", *event, number).unwrap();
+            let recv = accept(&net, &listening);
+            let to = Buffer::new(&net, Comm::Recv(&recv), 1000);
+            // SAFETY: the buffer stays until the end.
+            let request = unsafe { net.irecv(&recv, &[to.part(7)], false) };
+            if let Some(request) = request.ok().flatten() {
+                // SAFETY: it is not tested again after its error.
+                until("the failure", || unsafe { net.test(&request, None) }.err());
+            }
+            to.release(&net, Comm::Recv(&recv));
+            net.close_send(send).unwrap();
+            net.close_recv(recv).unwrap();
+            [listening, other].into_iter().for_each(|listen| net.close_listen(listen).unwrap());
+            finish(&stand_in, net);
+        },
+    );
 }
 
 #[test]
