@@ -111,9 +111,10 @@ impl Session {
         self.idle_since_ns = now_ns;
     }
 
-    /// When a session that no connection uses is closed.
+    /// When a session that no connection uses is closed. One whose offers wait for this process is in use.
     fn idle_deadline(&self) -> Option<u64> {
-        let idle = self.connections.is_empty() && matches!(self.stage, Stage::Up(_));
+        let is_used = !self.connections.is_empty() || self.setups.has_offers();
+        let idle = !is_used && matches!(self.stage, Stage::Up(_));
         let patience = if self.wanted.is_some() { IDLE_NS } else { ACCEPTED_IDLE_NS };
         idle.then(|| self.idle_since_ns + patience)
     }

@@ -204,6 +204,7 @@ impl Thread {
                 continue;
             };
             let has_more = !session.setups.offers.is_empty();
+            session.touch(now);
             self.setups.waiting -= 1;
             if has_more {
                 self.setups.turns.push_back(token);
@@ -322,13 +323,16 @@ impl Thread {
 
     /// Forgets an offer that waits: its peer has given it up.
     pub(super) fn forget_offer(&mut self, route: Route) {
+        let now = self.now_ns();
         let Some(session) = self.session(route.session) else {
             return;
         };
         let offers = &mut session.setups.offers;
         if let Some(place) = offers.iter().position(|offer| offer.connection == route.connection) {
             offers.remove(place);
-            if offers.is_empty() {
+            let is_last = offers.is_empty();
+            session.touch(now);
+            if is_last {
                 self.setups.turns.retain(|token| *token != route.session);
             }
             self.setups.waiting -= 1;
@@ -362,5 +366,30 @@ impl Thread {
         }
         self.setups.waiting -= setups.offers.len();
         std::mem::take(&mut setups.requests)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::time::Duration;
+
+    use super::super::heartbeat::Heartbeat;
+    use super::super::sessions::{Session, Stage};
+    use super::super::stream::Stream;
+    use super::*;
+    use crate::identity;
+
+    #[test]
+    fn a_session_whose_offers_wait_is_not_taken_for_an_idle_one() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let stream = Stream::dial(None, address).expect("it can be dialled");
+        let mut session = Session::new(stream, address, 7, 9, Heartbeat::new(Duration::from_secs(60), 7));
+        session.stage = Stage::Up(Box::new(identity::hello(1, 1, false)));
+        assert!(session.next_deadline().is_some(), "it is closed in a minute");
+        let offer = Offer { nonce: 5, striped: false, traffic_class: None, ports: Vec::new() };
+        session.setups.offers.push_back(WaitingOffer { connection: 1, offer, deadline_ns: 11, wait_until_ns: 13 });
+        assert_eq!(session.next_deadline(), None, "nobody but this process makes it wait");
     }
 }
