@@ -19,7 +19,7 @@ use crate::identity::random_u64;
 use crate::listener::Listener;
 use crate::log;
 use crate::network::MemoryHandle;
-use crate::per_process::PerProcess;
+use crate::per_process::{PerProcess, ProcessMark};
 use crate::process::{self, Context};
 
 /// The plugin's name, which users give to NCCL_NET.
@@ -128,7 +128,14 @@ pub(crate) unsafe fn finalize(context: *mut c_void) -> Result<(), Error> {
 /// `pointer` must be NULL or come from [`init`] and not be finalized.
 unsafe fn context<'a>(call: &str, pointer: *mut c_void) -> Result<&'a Context, Error> {
     // SAFETY: the caller's promise; NULL gives None.
-    unsafe { pointer.cast::<Context>().as_ref() }.ok_or_else(|| null(call, "the context: init has to come first"))
+    let context = unsafe { pointer.cast::<Context>().as_ref() };
+    let context = context.ok_or_else(|| null(call, "the context: init has to come first"))?;
+    if context.owner != ProcessMark::own() {
+        return Err(Error::protocol(format!(
+            "{call} was called with the context of the parent after a fork; call init again in the child"
+        )));
+    }
+    Ok(context)
 }
 
 /// `devices`.
@@ -304,6 +311,7 @@ pub(crate) unsafe fn accept(listen: *mut c_void, receive: *mut *mut c_void) -> R
         put("accept", "the connection", receive, std::ptr::null_mut())?;
         Listener::from_raw(listen)
     }?;
+    listener.control.check_process()?;
     let Some((established, route)) = listener.pop() else {
         return listener.control.check();
     };
@@ -353,6 +361,7 @@ pub(crate) unsafe fn reg_mr(
 ) -> Result<(), Error> {
     // SAFETY: the caller's promise.
     let comm = unsafe { Comm::from_raw(comm) }?;
+    comm.check_process()?;
     // SAFETY: NCCL keeps the memory registered and in place until deregMr (net.h).
     let range = unsafe { Memory::from_raw(data.expose_provenance() as u64, bytes, kind) };
     let handle: MemoryHandle = comm.registrar.register(&range)?;

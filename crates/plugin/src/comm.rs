@@ -129,6 +129,14 @@ impl Comm {
         if self.debt.take_over(|| self.control.is_ours()) { Ok(()) } else { self.control.check() }
     }
 
+    /// Refuses a connection of the parent.
+    ///
+    /// # Errors
+    /// When this is a forked child.
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        self.control.check_process()
+    }
+
     /// Sends what the connection owes, if nobody else has it now; whether nothing is owed any more.
     pub(crate) fn settle(&self) -> bool {
         // SAFETY: the debt says that nobody else uses the connection until it is settled.

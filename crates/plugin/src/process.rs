@@ -18,7 +18,7 @@ use crate::key::Key;
 use crate::listener::Listener;
 use crate::log;
 use crate::network::{Established, Network};
-use crate::per_process::PerProcess;
+use crate::per_process::{PerProcess, ProcessMark};
 
 /// Everything that all connections of this process share.
 pub(crate) struct Process {
@@ -97,6 +97,8 @@ impl PendingConnect {
 
 /// What one `init` made: from v11 on each communicator has one, before that there is one for all.
 pub(crate) struct Context {
+    /// Who made it: in a forked child its locks may be held by threads that are not there.
+    pub(crate) owner: ProcessMark,
     pub(crate) process: Arc<Process>,
     pub(crate) traffic_class: Option<u8>,
     /// Connects under way, by device and the listener's nonce: NCCL's handle memory says nothing about who asks.
@@ -248,7 +250,13 @@ pub(crate) fn acquire(traffic_class: Option<u8>, forces_flushes: bool) -> Result
     };
     users.process = Some(Arc::clone(&process));
     users.count += 1;
-    Ok(Context { process, traffic_class, connects: Mutex::default(), listeners: Mutex::default() })
+    Ok(Context {
+        owner: ProcessMark::own(),
+        process,
+        traffic_class,
+        connects: Mutex::default(),
+        listeners: Mutex::default(),
+    })
 }
 
 /// Ends a context's part. The last one ends the control thread, and does not return before it is gone.

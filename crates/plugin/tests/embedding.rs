@@ -4,13 +4,13 @@
 mod common;
 
 use common::{
-    Buffer, ONE_RAIL, Pair, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each, in_namespace,
-    info_lines, listen, load, noise, start, until, until_freed, warnings, warnings_with, with_peer,
+    Buffer, ONE_RAIL, Pair, Stranger, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each,
+    in_namespace, info_lines, listen, load, noise, start, until, until_freed, warnings, warnings_with, with_peer,
 };
 use railweave_host::net::{Comm, Handle, NetApi};
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -104,6 +104,55 @@ fn what_a_child_does_with_its_parents_connections_changes_nothing_for_the_parent
         Pair { from: &net, to: &net, send, recv }.exchange(1, 1000);
         net.finalize().unwrap();
         assert_eq!((control_threads(), warnings()), (0, vec![]));
+    });
+}
+
+#[test]
+fn a_child_is_told_at_once_whatever_its_parents_threads_were_in() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        // Nobody answers there.
+        let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut unanswered = Stranger::handle(silent.local_addr().unwrap());
+        let pair = Pair::open(&net, &net, 0);
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let (net, over, listening, pair) = (&net, &over, &listening, &pair);
+            let mut polled = unanswered.clone();
+            let poller = scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    assert!(net.connect(0, &mut polled).unwrap().is_none());
+                }
+            });
+            let accepter = scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    assert!(net.accept(listening).unwrap().is_none());
+                }
+            });
+            let registrar = scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    pair.release_outgoing(pair.outgoing(&[1; 1000]));
+                }
+            });
+            for round in 0..50 {
+                let well = in_a_child(|| {
+                    let mut byte = 0u8;
+                    let data = std::ptr::NonNull::from(&mut byte);
+                    // SAFETY: it is refused.
+                    let register = unsafe { net.reg_mr(Comm::Send(&pair.send), data, 1) };
+                    let listen = net.listen(0, &mut Handle::default());
+                    let (connect, accept) = (net.connect(0, &mut unanswered), net.accept(listening));
+                    register.is_err() && listen.is_err() && connect.is_err() && accept.is_err()
+                });
+                assert!(well, "child {round}");
+            }
+            over.store(true, Ordering::Relaxed);
+            [poller, accepter, registrar].into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        pair.close();
+        let (send, recv) = (connect(&net, 0, &handle), accept(&net, &listening));
+        Pair { from: &net, to: &net, send, recv }.exchange(1, 1000);
     });
 }
 

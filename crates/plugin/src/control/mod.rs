@@ -156,17 +156,24 @@ impl Control {
     /// # Errors
     /// When it ended before its time (its last words are in the log), or this is a forked child.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if !self.is_ours() {
-            return Err(Error::protocol(
-                "a connection of the parent was used after a fork; call init again in the child",
-            ));
-        }
+        self.check_process()?;
         match &*lock(&self.thread) {
             Some(thread) if thread.is_finished() => {
                 Err(Error::local("the control thread has ended; the lines before this one say why"))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Refuses what belongs to the parent, without a lock that one of the parent's threads may have held.
+    ///
+    /// # Errors
+    /// When this is a forked child.
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        if self.is_ours() {
+            return Ok(());
+        }
+        Err(Error::protocol("what the parent made was used after a fork; call init again in the child"))
     }
 
     /// Whether this is the process that the thread runs in, and not a forked child, which has no such thread and must
