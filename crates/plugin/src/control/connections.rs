@@ -296,12 +296,21 @@ impl Thread {
             // Others of this listener came up since it was offered.
             let text = format!("a connection was closed, because {TOO_MANY_UNACCEPTED}: {}", established.peer);
             self.strangers.report(self.now_ns(), Kind::Setup, &text);
-            return self.close(route, established.end);
+            self.close(route, established.end);
+        } else {
+            match (setting.target.give((established, route)), setting.target) {
+                (Some((unwanted, route)), _) => self.close(route, unwanted.end),
+                (None, Target::Connect(connect)) => self.watch_connect(route, connect),
+                (None, Target::Accept(_)) => {}
+            }
         }
-        match (setting.target.give((established, route)), setting.target) {
-            (Some((unwanted, route)), _) => self.close(route, unwanted.end),
-            (None, Target::Connect(connect)) => self.watch_connect(route, connect),
-            (None, Target::Accept(_)) => {}
+        // What the peer said while the set-up thread had the last step is about the connection that came of it.
+        for message in setting.waiting {
+            match message {
+                Message::Refuse { reason, .. } => self.handle_late_refusal(route.session, route.connection, &reason),
+                Message::Bye => self.handle_bye(route),
+                _ => {}
+            }
         }
     }
 

@@ -7,14 +7,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use railweave_fabric::{LaneEndpoint, LinkLayer};
-use railweave_fabric_verbs::sys::QPS_ERR;
+use railweave_fabric_verbs::sys::{EVENT_QP_FATAL, QPS_ERR, QPS_RTS};
 use railweave_host::LoadedNet;
-use railweave_host::net::{Handle, ListenComm, NetApi};
+use railweave_host::net::{Comm, Handle, ListenComm, NetApi};
 use railweave_transport::{Lanes, Message, RailLanes};
 use railweave_verbs_stand_in::{QpReport, StandIn};
 
 use crate::common::{
-    Pair, Stranger, alone, each, heap_bytes, listen, start, until, until_within, warnings, warnings_with,
+    Buffer, Pair, Stranger, accept, alone, connect, each, heap_bytes, listen, start, until, until_within, warnings,
+    warnings_with,
 };
 use crate::machine::{EVEN, FUSED, ROCE, finish, machine, with};
 
@@ -403,6 +404,58 @@ fn what_the_kernel_comes_back_from_too_late_is_not_taken_for_the_next_of_that_nu
         }
         drop(stranger);
         net.close_listen(listening).unwrap();
+        finish(&stand_in, net);
+    });
+}
+
+/// Waits until the lane of the accepting end is connected, which comes before that of the connecting end; its number.
+fn until_accepting_lane(stand_in: &StandIn) -> u32 {
+    let connected = |pair: &QpReport| pair.state == QPS_RTS && pair.capabilities.max_recv_wr > 1;
+    until("the accepting end's lane", || stand_in.queue_pairs().into_iter().find(connected)).number
+}
+
+#[test]
+fn a_refusal_that_comes_in_the_last_step_of_the_connecting_end_ends_it() {
+    alone(&with(&[PLAIN]), || {
+        let stand_in = machine(&format!("slow = modify_qp/RTR@mlx5_0:2:3000\n{ROCE}"));
+        let (_plugin, net) = start();
+        let (listening, mut handle) = listen(&net, 0);
+        assert!(net.connect(0, &mut handle).unwrap().is_none());
+        let lane = until_accepting_lane(&stand_in);
+        // So that LANES is on its way: else the refusal would come before the last step.
+        thread::sleep(Duration::from_millis(300));
+        stand_in.raise_only("mlx5_0", EVENT_QP_FATAL, lane).unwrap();
+        // Either connect fails, or it yields a connection that does.
+        let send = until("connect's answer", || net.connect(0, &mut handle).transpose());
+        if let Ok(send) = &send {
+            let from = Buffer::new(&net, Comm::Send(send), 8);
+            // SAFETY: the buffer stays until the end.
+            let isend = || unsafe { net.isend(send, from.start(), 8, 7, from.registration()) };
+            until("the failure", || isend().map(|sent| assert!(sent.is_none())).err());
+            from.release(&net, Comm::Send(send));
+        }
+        send.into_iter().for_each(|send| net.close_send(send).unwrap());
+        net.close_listen(listening).unwrap();
+        finish(&stand_in, net);
+    });
+}
+
+#[test]
+fn a_close_that_comes_in_the_last_step_of_the_accepting_end_is_not_forgotten() {
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4")]), || {
+        // While the connecting end is connected another set-up queues up, which then keeps the thread from READY.
+        let stand_in = machine(&format!("slow = modify_qp/RTR@mlx5_0:2:1000\nslow = create_qp:3:2000\n{ROCE}"));
+        let (_plugin, net) = start();
+        let ((listening, mut handle), (other, mut other_handle)) = (listen(&net, 0), listen(&net, 1));
+        assert!(net.connect(0, &mut handle).unwrap().is_none());
+        until_accepting_lane(&stand_in);
+        assert!(net.connect(1, &mut other_handle).unwrap().is_none());
+        // Of two that their peers have left, and nobody has accepted, one is closed two handshake times later.
+        (0..2).for_each(|_| net.close_send(connect(&net, 0, &handle)).unwrap());
+        Pair { from: &net, to: &net, send: connect(&net, 1, &other_handle), recv: accept(&net, &other) }.close();
+        until("the line", || (!warnings_with(&["nobody had accepted was closed"]).is_empty()).then_some(()));
+        net.close_recv(accept(&net, &listening)).unwrap();
+        [listening, other].into_iter().for_each(|listen| net.close_listen(listen).unwrap());
         finish(&stand_in, net);
     });
 }
