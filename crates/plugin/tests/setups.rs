@@ -84,6 +84,27 @@ fn a_session_that_stands_still_makes_room_and_one_that_goes_on_keeps_all_it_has(
     });
 }
 
+#[test]
+fn a_lane_that_comes_is_a_step_forward() {
+    alone(&[ONE_RAIL, TIMEOUT], || {
+        limit_files();
+        let (_plugin, net) = start();
+        let (_listen, handle) = listen(&net, 0);
+        let (mut busy, tokens) = occupy(&handle, PLACES - 1);
+        (1..PLACES).for_each(|connection| busy.lanes(connection));
+        let (idle, _) = occupy(&handle, 1);
+        let mut lanes = Vec::new();
+        connect_while(&net, |round| {
+            if round % 5 == 0 {
+                lanes.push(busy.lane(tokens[round as usize / 5]));
+            }
+        });
+        let lines = warnings_with(STOOD_STILL);
+        let idle = idle.address().to_string();
+        assert!(!lines.is_empty() && lines.iter().all(|line| line.contains(&idle)), "{idle}: {lines:?}");
+    });
+}
+
 /// What comes back for a lane.
 fn present(control: SocketAddr, token: Token) -> Vec<u8> {
     let mut socket = TcpStream::connect(control).expect("the control port listens");

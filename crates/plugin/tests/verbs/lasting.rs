@@ -1,8 +1,11 @@
 //! Set-up that lasts: what the kernel cannot do yet is tried again, and nothing else of the process waits for it.
 #![allow(clippy::disallowed_types, reason = "tests are not the data path")]
 
+use std::io::Write;
 use std::net::Ipv4Addr;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,12 +13,12 @@ use railweave_fabric::{LaneEndpoint, LinkLayer};
 use railweave_fabric_verbs::sys::{EVENT_QP_FATAL, QPS_ERR, QPS_RTS};
 use railweave_host::LoadedNet;
 use railweave_host::net::{Comm, Handle, ListenComm, NetApi};
-use railweave_transport::{Lanes, Message, RailLanes};
+use railweave_transport::{Frame, Lanes, Message, RailLanes};
 use railweave_verbs_stand_in::{QpReport, StandIn};
 
 use crate::common::{
-    Buffer, Pair, Stranger, accept, alone, connect, each, heap_bytes, listen, start, until, until_within, warnings,
-    warnings_with,
+    Buffer, Pair, Stranger, accept, alone, connect, descriptors, each, heap_bytes, listen, start, until, until_within,
+    warnings, warnings_with,
 };
 use crate::machine::{EVEN, FUSED, ROCE, finish, machine, with};
 
@@ -420,6 +423,7 @@ fn a_refusal_that_comes_in_the_last_step_of_the_connecting_end_ends_it() {
         let stand_in = machine(&format!("slow = modify_qp/RTR@mlx5_0:2:3000\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, mut handle) = listen(&net, 0);
+        let before = descriptors();
         assert!(net.connect(0, &mut handle).unwrap().is_none());
         let lane = until_accepting_lane(&stand_in);
         // So that LANES is on its way: else the refusal would come before the last step.
@@ -435,6 +439,8 @@ fn a_refusal_that_comes_in_the_last_step_of_the_connecting_end_ends_it() {
             from.release(&net, Comm::Send(send));
         }
         send.into_iter().for_each(|send| net.close_send(send).unwrap());
+        // Nobody waits for the BYE of an end that was never up: the session is idle. Its other end keeps it longer.
+        until_within(Duration::from_secs(40), "the end of the session", || (descriptors() == before).then_some(()));
         net.close_listen(listening).unwrap();
         finish(&stand_in, net);
     });
@@ -457,6 +463,109 @@ fn a_close_that_comes_in_the_last_step_of_the_accepting_end_is_not_forgotten() {
         net.close_recv(accept(&net, &listening)).unwrap();
         [listening, other].into_iter().for_each(|listen| net.close_listen(listen).unwrap());
         finish(&stand_in, net);
+    });
+}
+
+/// LANES of one rail with one lane, which is somewhere.
+fn lanes_of(number: u8) -> Message {
+    let mut endpoint = LaneEndpoint::default();
+    // docs/wire.md, "Lanes of verbs": the queue pair, RoCE, an MTU of 4096, and the GID.
+    (endpoint.0[0], endpoint.0[10], endpoint.0[11]) = (number, 1, 5);
+    endpoint.0[16..32].copy_from_slice(&Ipv4Addr::new(10, 0, 0, 2).to_ipv6_mapped().octets());
+    let rail = RailLanes::Open { key: 1, endpoints: vec![endpoint] };
+    Message::Lanes(Lanes { byte_counts: false, stream: 0x1000, rails: vec![rail] })
+}
+
+#[test]
+fn what_a_peer_waits_for_gives_an_end_no_time_for_its_own_work() {
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "2")]), || {
+        let stand_in = machine(&format!("fail = modify_qp/RTR:*:ETIMEDOUT\n{ROCE}"));
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let mut stranger = greeted(&handle);
+        stranger.offer(1);
+        stranger.send(1, lanes_of(5));
+        let (saying, mut socket) = (Arc::new(AtomicBool::new(true)), stranger.socket.try_clone().unwrap());
+        let says = Arc::clone(&saying);
+        let wait = thread::spawn(move || {
+            while says.load(Ordering::Relaxed) {
+                socket.write_all(&Frame { connection: 1, message: Message::Wait }.encode()).unwrap();
+                thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let begin = Instant::now();
+        while matches!(stranger.receive(), Message::Wait) {}
+        // Twenty handshake times, if its peer's WAIT counted.
+        assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+        saying.store(false, Ordering::Relaxed);
+        wait.join().unwrap();
+        drop(stranger);
+        net.close_listen(listening).unwrap();
+        finish(&stand_in, net);
+    });
+}
+
+#[test]
+fn an_end_that_waits_for_its_peer_says_nothing_of_waiting() {
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "2")]), || {
+        let stand_in = machine(&format!("slow = create_qp:1:1000\n{ROCE}"));
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let mut stranger = greeted(&handle);
+        stranger.offer(1);
+        stranger.send(1, lanes_of(5));
+        let lanes = until("LANES", || Some(stranger.receive()).filter(|it| !matches!(it, Message::Wait)));
+        assert!(matches!(lanes, Message::Lanes(_)), "{lanes:?}");
+        // It is for the peer to go on now, which has its time.
+        let next = stranger.receive();
+        assert!(matches!(&next, Message::Refuse { reason, .. } if reason.contains("READY")), "{next:?}");
+        drop(stranger);
+        net.close_listen(listening).unwrap();
+        finish(&stand_in, net);
+    });
+}
+
+#[test]
+fn what_a_peer_says_while_an_end_is_made_is_heard_afterwards() {
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
+        let stand_in = machine(&format!("slow = create_qp:1:1500\n{ROCE}"));
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let mut stranger = greeted(&handle);
+        stranger.offer(1);
+        stranger.send(1, lanes_of(5));
+        stranger.send(1, Message::Bye);
+        until("the end of the set-up, whose number is free then", || {
+            stranger.ask(1);
+            let mut answer = stranger.receive();
+            while matches!(answer, Message::Wait | Message::Lanes(_)) {
+                answer = stranger.receive();
+            }
+            matches!(answer, Message::Answer { .. }).then_some(())
+        });
+        drop(stranger);
+        net.close_listen(listening).unwrap();
+        finish(&stand_in, net);
+    });
+}
+
+#[test]
+fn the_time_in_the_queue_is_no_ends_own() {
+    let settings = [PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "2"), ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "20")];
+    alone(&with(&settings), || {
+        // Twelve seconds for four connections, in steps shorter than a handshake's time; then one that is tried again.
+        let stand_in =
+            machine(&format!("slow = modify_qp/RTR@mlx5_0:*:1500\nfail = modify_qp/RTR@mlx5_1:1-3:ETIMEDOUT\n{ROCE}"));
+        let (_plugin, net) = start();
+        let busy = Setups::begin(&net, 0, 4);
+        until_lanes_are_made(&stand_in, "mlx5_0", 5);
+        let behind = Setups::begin(&net, 1, 1);
+        thread::scope(|scope| {
+            let busy = scope.spawn(|| busy.finish(&net, 0));
+            assert_eq!((behind.finish(&net, 1), busy.join().unwrap()), (1, 4));
+        });
+        finish(&stand_in, net);
+        assert!(warnings().is_empty(), "{:?}", warnings());
     });
 }
 
