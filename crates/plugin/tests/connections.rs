@@ -4,11 +4,13 @@
 mod common;
 
 use common::{
-    Buffer, Pair, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each, heap_bytes, listen, load,
-    noise, start, until, until_freed, warnings, with_peer,
+    Buffer, ONE_RAIL, Pair, Stranger, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each,
+    heap_bytes, listen, load, noise, start, until, until_freed, warnings, with_peer,
 };
+use railweave_fabric::Fault;
 use railweave_host::LoadedNet;
 use railweave_host::net::{Comm, Handle, NetApi, Request};
+use railweave_transport::Message;
 use std::io::{Read, Write};
 
 /// Connections of a process with another one; fewer where a tool slows everything down.
@@ -189,7 +191,7 @@ fn a_set_up_that_is_abandoned_at_any_step_is_freed_with_its_context_while_others
             let other = plugin.init(1, None).unwrap();
             let pair = Pair::open(&other, &other, 0);
             let silent = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
-            let nobody = common::Stranger::handle(silent.local_addr().unwrap());
+            let nobody = Stranger::handle(silent.local_addr().unwrap());
             let before = descriptors();
             let round = |number: u64| {
                 let net = plugin.init(2, None).unwrap();
@@ -243,11 +245,29 @@ fn a_connect_that_nobody_answers_fails_at_its_deadline_and_is_freed() {
         let keep = Pair::open(&net, &net, 0);
         let silent = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
         let before = descriptors();
-        let mut handle = common::Stranger::handle(silent.local_addr().unwrap());
+        let mut handle = Stranger::handle(silent.local_addr().unwrap());
         let error = until("connect", || net.connect(0, &mut handle).map(|_| None).unwrap_or_else(Some));
         assert!(error.to_string().contains("ncclRemoteError"), "{error}");
         until_freed("its socket closes", || descriptors() == before);
         assert_eq!((warnings().len(), common::warnings_with(&["connect: ", "Handshake timeout"]).len()), (1, 1));
         keep.exchange(1, 1000);
+    });
+}
+
+#[test]
+fn a_connection_that_is_closed_here_is_over_when_its_peer_gives_it_up() {
+    alone(&[ONE_RAIL], || {
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let mut stranger = Stranger::dial(&handle);
+        stranger.shake_hands();
+        let token = stranger.offer(1);
+        let _lane = stranger.go_on(1, token);
+        net.close_recv(accept(&net, &listening)).unwrap();
+        assert!(matches!(stranger.receive(), Message::Bye));
+        // No BYE follows.
+        stranger.send(1, Message::Refuse { fault: Fault::Peer, reason: "it took too long".to_owned() });
+        // Its number is free.
+        stranger.offer(1);
     });
 }

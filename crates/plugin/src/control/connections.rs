@@ -172,18 +172,21 @@ impl Thread {
         self.with_handshake(route, |_| ());
     }
 
-    /// The acceptor gave up on a connection that is up on this side, as when READY came too late for it.
-    pub(super) fn handle_late_refusal(&mut self, token: usize, connection: u32, reason: &str) {
-        let Some(session) = self.session(token) else {
+    /// The peer gave up on a connection that is up on this side, as when READY came too late for it. It says no BYE of it.
+    pub(super) fn handle_late_refusal(&mut self, route: Route, reason: &str) {
+        let Some(session) = self.session(route.session) else {
             return;
         };
         let text = format!("{} gave the connection up: {reason}", session.peer_name());
-        let state = session.connections.get_mut(&connection);
-        if let Some(Connection::Open { link, peer_said_bye: peer_said_bye @ false, listener, .. }) = state {
-            *peer_said_bye = true;
-            link.set_lost(Error::peer(text));
-            let listener = Weak::clone(listener);
-            self.peer_left(Route { session: token, connection }, listener);
+        match session.connections.get_mut(&route.connection) {
+            Some(Connection::Open { link, peer_said_bye: peer_said_bye @ false, listener, .. }) => {
+                *peer_said_bye = true;
+                link.set_lost(Error::peer(text));
+                let listener = Weak::clone(listener);
+                self.peer_left(route, listener);
+            }
+            Some(Connection::Closed) => self.handle_bye(route),
+            _ => {}
         }
     }
 
@@ -307,7 +310,7 @@ impl Thread {
         // What the peer said while the set-up thread had the last step is about the connection that came of it.
         for message in setting.waiting {
             match message {
-                Message::Refuse { reason, .. } => self.handle_late_refusal(route.session, route.connection, &reason),
+                Message::Refuse { reason, .. } => self.handle_late_refusal(route, &reason),
                 Message::Bye => self.handle_bye(route),
                 _ => {}
             }

@@ -182,8 +182,9 @@ impl Session {
         matches!(self.stage, Stage::Closing { .. })
     }
 
-    fn is_open(&self, connection: u32) -> bool {
-        matches!(self.connections.get(&connection), Some(Connection::Open { .. }))
+    /// Whether this end of a connection came up, be it closed since.
+    fn was_up(&self, connection: u32) -> bool {
+        matches!(self.connections.get(&connection), Some(Connection::Open { .. } | Connection::Closed))
     }
 
     /// Whether a connection needs the peer to be there: it is open, or the peer has still to say that it is over.
@@ -369,8 +370,8 @@ impl Thread {
             (Stage::Up(_), Message::Offer(offer)) if session.wanted.is_none() => {
                 self.handle_offer(token, frame.connection, offer);
             }
-            (Stage::Up(_), Message::Refuse { reason, .. }) if session.is_open(frame.connection) => {
-                self.handle_late_refusal(token, frame.connection, &reason);
+            (Stage::Up(_), Message::Refuse { reason, .. }) if session.was_up(frame.connection) => {
+                self.handle_late_refusal(Route { session: token, connection: frame.connection }, &reason);
             }
             (Stage::Up(_), Message::Bye) => self.handle_bye(Route { session: token, connection: frame.connection }),
             (Stage::Up(_), Message::Ping) => session.asked = true,

@@ -79,6 +79,14 @@ pub(crate) fn control_threads() -> usize {
     while tasks != again {
         (tasks, again) = (again, list());
     }
-    let names = tasks.iter().filter_map(|task| std::fs::read_to_string(task.join("comm")).ok());
-    names.filter(|name| name.trim() == "railweave-ctl").count()
+    let stats = tasks.iter().filter_map(|task| std::fs::read_to_string(task.join("stat")).ok());
+    stats.filter(|stat| stat.contains("(railweave-ctl)") && !is_ending(stat)).count()
+}
+
+/// Whether a thread with this `stat` has left its program: it stays in the list for a moment after whoever joins it goes on.
+fn is_ending(stat: &str) -> bool {
+    // proc_pid_stat(5): flags is the seventh field after the name; PF_EXITING stands in the kernel's linux/sched.h.
+    const PF_EXITING: u64 = 4;
+    let flags = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(6));
+    flags.and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|flags| flags & PF_EXITING != 0)
 }

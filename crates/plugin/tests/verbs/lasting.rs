@@ -551,7 +551,7 @@ fn what_a_peer_says_while_an_end_is_made_is_heard_afterwards() {
 
 #[test]
 fn the_time_in_the_queue_is_no_ends_own() {
-    let settings = [PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "2"), ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "20")];
+    let settings = [PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4"), ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "20")];
     alone(&with(&settings), || {
         // Twelve seconds for four connections, in steps shorter than a handshake's time; then one that is tried again.
         let stand_in =
