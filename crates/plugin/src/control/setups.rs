@@ -2,6 +2,7 @@
 //! a bound, and what is beyond it waits: connects of this process, and offers of its peers, whose sessions take turns.
 
 use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
 
 use railweave_fabric::Fault;
 use railweave_transport::{Error, Message, Offer};
@@ -9,7 +10,7 @@ use railweave_transport::{Error, Message, Offer};
 use super::agenda::Agenda;
 use super::connections::{Connection, Setting};
 use super::thread::Thread;
-use super::{ConnectRequest, Route};
+use super::{ConnectRequest, Route, nanoseconds};
 
 /// Connections that this process sets up at once on one session that it has opened.
 const MOST_OWN: usize = 512;
@@ -111,6 +112,24 @@ impl Setups {
     fn has_room(&self) -> bool {
         self.under_way.len() < self.most
     }
+
+    /// An offer waits. Nothing has stood still before the first had to.
+    fn begins_to_wait(&mut self, now_ns: u64) {
+        if self.again_ns.is_none() {
+            self.ended_ns = now_ns;
+            self.again_ns = Some(now_ns);
+        }
+    }
+
+    /// Whether no set-up has ended for so long that some must make room.
+    fn stands_still(&self, now_ns: u64) -> bool {
+        self.ended_ns.saturating_add(STALL_NS) <= now_ns
+    }
+}
+
+/// How long a peer may say nothing of its set-ups before they make room.
+fn longest_silence_ns(handshake_timeout: Duration) -> u64 {
+    (nanoseconds(handshake_timeout) / 3).max(SHORTEST_SILENCE_NS)
 }
 
 impl Thread {
@@ -163,11 +182,7 @@ impl Thread {
         if is_first {
             self.setups.turns.push_back(token);
         }
-        // Nothing has stood still before the first had to wait.
-        if self.setups.again_ns.is_none() {
-            self.setups.ended_ns = now;
-            self.setups.again_ns = Some(now);
-        }
+        self.setups.begins_to_wait(now);
     }
 
     pub(super) fn refuse(&mut self, route: Route, reason: &str) {
@@ -224,7 +239,7 @@ impl Thread {
             self.setups.again_ns = Some(now);
             return;
         }
-        if self.setups.ended_ns + STALL_NS <= now {
+        if self.setups.stands_still(now) {
             self.make_room(now);
         }
         self.setups.again_ns = Some(now + LOOK_NS);
@@ -268,8 +283,7 @@ impl Thread {
 
     /// Gives up set-ups whose peers say nothing, as many as others wait.
     fn make_room(&mut self, now: u64) {
-        let third = u64::try_from(self.handshake_timeout.as_nanos() / 3).unwrap_or(u64::MAX / 2);
-        let silence_ns = third.max(SHORTEST_SILENCE_NS);
+        let silence_ns = longest_silence_ns(self.handshake_timeout);
         for _ in 0..self.setups.waiting {
             self.look_at_debts();
             let Some((_, route)) = self.setups.under_way.first().filter(|(at, _)| at + silence_ns <= now) else {
@@ -372,13 +386,33 @@ impl Thread {
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, TcpListener};
-    use std::time::Duration;
 
     use super::super::heartbeat::Heartbeat;
     use super::super::sessions::{Session, Stage};
     use super::super::stream::Stream;
     use super::*;
     use crate::identity;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn set_ups_stand_still_when_none_has_ended_for_half_a_second_while_others_wait() {
+        let mut setups = Setups::new(4096);
+        // None has ever ended, and nobody has waited.
+        setups.begins_to_wait(10 * SECOND);
+        assert!(!setups.stands_still(10 * SECOND + STALL_NS - 1));
+        setups.begins_to_wait(10 * SECOND + 1);
+        assert!(setups.stands_still(10 * SECOND + STALL_NS), "the second that waits changes nothing");
+    }
+
+    #[test]
+    fn peers_may_be_silent_for_a_third_of_the_handshake_and_a_second_at_least() {
+        for (timeout_ms, silence_ms) in [(24_000, 8000), (3000, 1000), (600, 1000), (0, 1000)] {
+            assert_eq!(longest_silence_ns(Duration::from_millis(timeout_ms)), silence_ms * 1_000_000);
+        }
+        let longest = longest_silence_ns(Duration::MAX);
+        assert!(longest.checked_add(longest).is_some(), "{longest}");
+    }
 
     #[test]
     fn a_session_whose_offers_wait_is_not_taken_for_an_idle_one() {

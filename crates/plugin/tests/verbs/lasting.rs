@@ -316,31 +316,37 @@ const MOST_AT_ONCE: u32 = 1024;
 
 #[test]
 fn whoever_takes_offers_back_does_not_fill_the_list_of_those_to_be_told_that_they_wait() {
-    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
-        let stand_in = machine(ROCE);
-        let (_plugin, net) = start();
-        let (listening, handle) = listen(&net, 0);
-        let (mut first, mut fickle) = (greeted(&handle), greeted(&handle));
-        (1..=MOST_AT_ONCE).for_each(|connection| {
-            first.offer(connection);
-        });
-        fickle.ask(1);
-        fickle.until_read();
-        let before = heap_bytes();
-        for connection in 2..100_000 {
-            fickle.ask(connection);
-            fickle.send(connection, Message::Bye);
-        }
-        fickle.until_read();
-        let grown = heap_bytes().saturating_sub(before);
-        assert!(grown <= 512 << 10, "{grown} bytes more are in use");
-        // The one that waits all the time has its turn.
-        drop(first);
-        assert!(matches!(fickle.receive(), Message::Answer { .. }));
-        drop(fickle);
-        net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
-    });
+    // Of a new number each time, and of one over and over, which waits in the end.
+    each(
+        &[true, false],
+        |_| with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]),
+        |are_new| {
+            let stand_in = machine(ROCE);
+            let (_plugin, net) = start();
+            let (listening, handle) = listen(&net, 0);
+            let (mut first, mut fickle) = (greeted(&handle), greeted(&handle));
+            (1..=MOST_AT_ONCE).for_each(|connection| {
+                first.offer(connection);
+            });
+            fickle.ask(1);
+            fickle.until_read();
+            let before = heap_bytes();
+            for round in 2..100_000 {
+                let connection = if *are_new { round } else { 2 };
+                fickle.ask(connection);
+                fickle.send(connection, Message::Bye);
+            }
+            fickle.until_read();
+            let grown = heap_bytes().saturating_sub(before);
+            assert!(grown <= 512 << 10, "{grown} bytes more are in use");
+            // The one that waits all the time has its turn.
+            drop(first);
+            assert!(matches!(fickle.receive(), Message::Answer { .. }));
+            drop(fickle);
+            net.close_listen(listening).unwrap();
+            finish(&stand_in, net);
+        },
+    );
 }
 
 /// LANES of one rail with one lane, whose end is nowhere.
@@ -566,6 +572,65 @@ fn the_time_in_the_queue_is_no_ends_own() {
         });
         finish(&stand_in, net);
         assert!(warnings().is_empty(), "{:?}", warnings());
+    });
+}
+
+#[test]
+fn what_is_tried_again_after_a_long_queue_has_its_time_anew() {
+    let settings = [PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4"), ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "1000")];
+    alone(&with(&settings), || {
+        // It fails, and a second later must wait for what takes twelve; then it fails again.
+        let stand_in =
+            machine(&format!("fail = modify_qp/RTR@mlx5_1:1-2:ETIMEDOUT\nslow = modify_qp/RTR@mlx5_0:*:1500\n{ROCE}"));
+        let (_plugin, net) = start();
+        let first = Setups::begin(&net, 1, 1);
+        until_lanes_are_made(&stand_in, "mlx5_1", 1);
+        let busy = Setups::begin(&net, 0, 4);
+        thread::scope(|scope| {
+            let busy = scope.spawn(|| busy.finish(&net, 0));
+            assert_eq!((first.finish(&net, 1), busy.join().unwrap()), (1, 4));
+        });
+        finish(&stand_in, net);
+        assert!(warnings().is_empty(), "{:?}", warnings());
+    });
+}
+
+#[test]
+fn a_kernel_that_is_slow_after_a_long_rest_has_not_been_so_all_the_time() {
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4")]), || {
+        let stand_in = machine(&format!("slow = create_qp:1:2500\n{ROCE}"));
+        let (_plugin, net) = start();
+        // The time itself is what this is about: longer than a kernel that does nothing is waited for.
+        thread::sleep(Duration::from_secs(5));
+        let pair = Pair::open(&net, &net, 0);
+        pair.exchange(1, 100_000);
+        pair.close();
+        finish(&stand_in, net);
+        assert!(warnings().is_empty(), "{:?}", warnings());
+    });
+}
+
+#[test]
+fn whoever_says_nothing_but_wait_is_given_up_in_the_end() {
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "500ms")]), || {
+        let stand_in = machine(ROCE);
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let mut stranger = greeted(&handle);
+        stranger.offer(1);
+        let begin = Instant::now();
+        let said = until_within(Duration::from_secs(120), "the end of the set-up", || {
+            stranger.send(1, Message::Wait);
+            stranger.send(0, Message::Ping);
+            thread::sleep(Duration::from_millis(50));
+            Some(stranger.receive()).filter(|it| !matches!(it, Message::Pong))
+        });
+        assert!(matches!(&said, Message::Refuse { reason, .. } if reason.contains("in time")), "{said:?}");
+        // docs/wire.md: twenty times the time-out, where nobody else needs the place.
+        assert!(begin.elapsed() >= Duration::from_secs(10), "{:?}", begin.elapsed());
+        drop(stranger);
+        net.close_listen(listening).unwrap();
+        finish(&stand_in, net);
     });
 }
 
