@@ -600,9 +600,12 @@ fn a_kernel_that_is_slow_after_a_long_rest_has_not_been_so_all_the_time() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4")]), || {
         let stand_in = machine(&format!("slow = create_qp:1:2500\n{ROCE}"));
         let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
         // The time itself is what this is about: longer than a kernel that does nothing is waited for.
         thread::sleep(Duration::from_secs(5));
-        let pair = Pair::open(&net, &net, 0);
+        let (send, recv) = (connect(&net, 0, &handle), accept(&net, &listening));
+        net.close_listen(listening).unwrap();
+        let pair = Pair { from: &net, to: &net, send, recv };
         pair.exchange(1, 100_000);
         pair.close();
         finish(&stand_in, net);
