@@ -18,6 +18,9 @@ pub(crate) const SHORT: [&str; 2] = ["connectx-7", "ionic"];
 /// that what was built for its other tests serves here too.
 const TESTS: [&[&str]; 2] = [&["--package", "railweave-fabric-verbs", "--tests"], &["--workspace", "--test", "verbs"]];
 
+/// How many tests run at once, on two processors or more. They wait for kernels and peers far longer than they work.
+const THREADS: &str = "4";
+
 /// Runs the tests over the adapters that `arguments` name, or over all, and prints a table.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     let known = profiles()?;
@@ -75,7 +78,7 @@ fn tally(profile: &str, library: &Path, flaky: &mut Vec<String>) -> Result<Tally
     let mut tally = Tally::default();
     for tests in TESTS {
         let mut command = cargo(&["test", "--no-fail-fast"]);
-        command.args(tests).env(PROFILE, profile).env(suite::LIBRARY, library);
+        command.args(tests).env(PROFILE, profile).env(suite::LIBRARY, library).env("RUST_TEST_THREADS", THREADS);
         let mut repeated = Vec::new();
         let output = suite::guarded(command, None, &mut repeated, |mut command: Command| command.output())?;
         let output = output.map_err(|error| format!("cannot run cargo: {error}"))?;
