@@ -172,7 +172,7 @@ impl Thread {
         self.with_handshake(route, |_| ());
     }
 
-    /// The peer gave up on a connection that is up on this side, as when READY came too late for it. It says no BYE of it.
+    /// The peer gave up on a connection that is up on this side, as when READY came too late. It says no BYE of it.
     pub(super) fn handle_late_refusal(&mut self, route: Route, reason: &str) {
         let Some(session) = self.session(route.session) else {
             return;
@@ -274,7 +274,7 @@ impl Thread {
     /// A connection is up.
     fn open(&mut self, route: Route, mut established: Box<Established>) {
         let parts = std::mem::take(&mut established.parts);
-        // What failed while the set-up thread had the handshake for the last time was not known to be this connection's.
+        // What failed while the set-up thread had the last step was not known to be this connection's.
         let number = self.setting(route).and_then(|setting| setting.away).unwrap_or(self.workers.next_number());
         if let Some(error) = self.failures.of(&parts, number) {
             established.link.set_failed(error);

@@ -83,7 +83,7 @@ pub(crate) fn control_threads() -> usize {
     stats.filter(|stat| stat.contains("(railweave-ctl)") && !is_ending(stat)).count()
 }
 
-/// Whether a thread with this `stat` has left its program: it stays in the list for a moment after whoever joins it goes on.
+/// Whether a thread with this `stat` has left its program: it is listed for a moment after whoever joins it goes on.
 fn is_ending(stat: &str) -> bool {
     // proc_pid_stat(5): flags is the seventh field after the name; PF_EXITING stands in the kernel's linux/sched.h.
     const PF_EXITING: u64 = 4;

@@ -282,7 +282,7 @@ fn what_fails_in_the_last_step_of_a_set_up_ends_the_connecting_end() {
                 stand_in.queue_pairs().iter().any(|pair| pair.state == sys::QPS_RTS).then_some(())
             });
             stand_in.raise_only("mlx5_0", *event, lane(&stand_in, "mlx5_0", false)).unwrap();
-            // Either it does not come up, or it does and is lost: nobody receives, so nothing but the event tells of it.
+            // Either it does not come up, or it is lost: nobody receives, so nothing but the event tells of it.
             let send = until("connect's answer", || net.connect(0, &mut handle).transpose());
             if let Ok(send) = &send {
                 let from = Buffer::new(&net, Comm::Send(send), 8);
