@@ -18,7 +18,7 @@ pub(crate) const SHORT: [&str; 2] = ["connectx-7", "ionic"];
 /// that what was built for its other tests serves here too.
 const TESTS: [&[&str]; 2] = [&["--package", "railweave-fabric-verbs", "--tests"], &["--workspace", "--test", "verbs"]];
 
-/// How many tests run at once, on two processors or more. They wait for kernels and peers far longer than they work.
+/// How many tests run at once. They wait for kernels and peers far longer than they work.
 const THREADS: &str = "4";
 
 /// Runs the tests over the adapters that `arguments` name, or over all, and prints a table.

@@ -65,6 +65,8 @@ pub(super) struct Setting {
     pub(super) handshake: Option<Box<dyn Handshake>>,
     /// The number under which the worker has it, or had it last.
     pub(super) away: Option<u64>,
+    /// What the worker has, or had last, is READY: the peer's end is up.
+    pub(super) is_ready: bool,
     /// What came from the peer meanwhile.
     pub(super) waiting: VecDeque<Message>,
     pub(super) target: Target,
@@ -90,6 +92,7 @@ impl Setting {
         Self {
             handshake: Some(handshake),
             away: None,
+            is_ready: false,
             waiting: VecDeque::new(),
             target,
             token,
@@ -109,6 +112,13 @@ impl Setting {
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.timeout_ns().into_iter().chain(self.go_on_ns).chain(self.wait_ns).min()
     }
+}
+
+/// A connection that a peer began, whose session ended while the set-up thread had its READY. The peer had no error: it has
+/// left what is up.
+pub(super) struct Orphan {
+    listener: Arc<Listener>,
+    error: Error,
 }
 
 /// Begins a handshake, whose memory comes from the NUMA node of its device where the fabric's adapter is there too; and that
@@ -172,7 +182,7 @@ impl Thread {
         self.with_handshake(route, |_| ());
     }
 
-    /// The peer gave up on a connection that is up on this side, as when READY came too late. It says no BYE of it.
+    /// The peer gave up on a connection that came up on this side, as when READY came too late. It says no BYE of it.
     pub(super) fn handle_late_refusal(&mut self, route: Route, reason: &str) {
         let Some(session) = self.session(route.session) else {
             return;
@@ -376,6 +386,44 @@ impl Thread {
             && handshake.may_block()
         {
             handshake.set_deadline(deadline_ns);
+        }
+    }
+
+    /// What was being set up when its session ended.
+    pub(super) fn lose_setting(&mut self, route: Route, setting: Setting, error: Error) {
+        let away = setting.away.filter(|_| setting.is_ready && setting.handshake.is_none());
+        match (&setting.target, away) {
+            (Target::Accept(listener), Some(number)) => {
+                let orphan = Orphan { listener: Arc::clone(listener), error };
+                self.setup_ends(route, &setting);
+                self.orphans.insert(number, orphan);
+            }
+            _ => self.setting_over(route, setting, error),
+        }
+    }
+
+    /// The set-up thread is done with what nobody waits for any more, or with an orphan, which accept gives out all the same.
+    pub(super) fn take_over(&mut self, number: u64, route: Route, handshake: Option<Box<dyn Handshake>>) {
+        let Some(Orphan { listener, error }) = self.orphans.remove(&number) else {
+            return self.free(handshake);
+        };
+        let mut handshake = handshake;
+        let steps = std::iter::from_fn(|| handshake.as_mut()?.poll_step());
+        let opened = steps.filter_map(|step| if let Step::Ready(made) = step { Some(made) } else { None }).last();
+        let Some(mut established) = opened else {
+            self.fail(&Target::Accept(listener), error);
+            return self.free(handshake);
+        };
+        let parts = std::mem::take(&mut established.parts);
+        if let Some(error) = self.failures.of(&parts, number) {
+            established.link.set_failed(error);
+        }
+        self.begin_losing(Arc::clone(&established.link), error);
+        let is_full = listener.unaccepted() >= self.setups.most_unaccepted;
+        let unwanted = if is_full { Some((established, route)) } else { listener.give((established, route)) };
+        match unwanted {
+            Some((unwanted, route)) => self.close(route, unwanted.end),
+            None => self.peer_left(route, Arc::downgrade(&listener)),
         }
     }
 

@@ -492,9 +492,7 @@ impl Thread {
             self.look_at_debts();
             let route = Route { session: token, connection };
             match state {
-                Connection::Setup(setting) => {
-                    self.setting_over(route, setting, Error::peer(text.clone()));
-                }
+                Connection::Setup(setting) => self.lose_setting(route, setting, Error::peer(text.clone())),
                 Connection::Open { link, peer_said_bye: false, listener, .. } => {
                     let text = format!("{peer} is gone: {why}; look at that process's own log for the reason");
                     self.begin_losing(link, Error::peer(text));

@@ -113,7 +113,7 @@ impl Setups {
         self.under_way.len() < self.most
     }
 
-    /// An offer waits. Nothing has stood still before the first had to.
+    /// An offer waits. Where it is the first, standing still counts from now.
     fn begins_to_wait(&mut self, now_ns: u64) {
         if self.again_ns.is_none() {
             self.ended_ns = now_ns;
@@ -367,6 +367,7 @@ impl Thread {
         let Some(session) = self.session(route.session) else {
             return;
         };
+        session.touch(now);
         session.setups.under_way -= 1;
         if !session.setups.requests.is_empty() {
             self.setups.connecting.push(route.session);

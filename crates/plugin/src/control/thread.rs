@@ -13,6 +13,7 @@ use railweave_fabric::EventSource;
 use railweave_transport::{Error, Hello, ProcessId, Token};
 
 use super::agenda::Agenda;
+use super::connections::Orphan;
 use super::events::Failures;
 use super::lanes::{Inbound, LaneDial, LaneRedial};
 use super::left::Unaccepted;
@@ -136,6 +137,8 @@ pub(super) struct Thread {
     pub(super) failures: Failures,
     /// In the order of their times.
     pub(super) unasked: VecDeque<Unasked>,
+    /// By their numbers at the set-up thread.
+    pub(super) orphans: HashMap<u64, Orphan>,
     pub(super) unaccepted: Unaccepted,
     pub(super) settling: Settling,
     pub(super) workers: Workers,
@@ -199,6 +202,7 @@ impl Thread {
             return_events: config.return_events,
             failures: Failures::default(),
             unasked: VecDeque::new(),
+            orphans: HashMap::new(),
             settling: Settling::new(owing),
             workers,
         })

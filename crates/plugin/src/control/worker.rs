@@ -360,6 +360,7 @@ impl Thread {
             return;
         };
         setting.go_on_ns = None;
+        setting.is_ready = matches!(work, Work::Message(Message::Ready { .. }));
         setting.wait_ns.get_or_insert(wait_ns);
         let node = setting.node;
         match self.workers.give(Task { number: 0, route, handshake, work, node, given_ns }) {
@@ -368,7 +369,7 @@ impl Thread {
                     setting.away = Some(number);
                 }
             }
-            Err(reason) => self.fail_setting(route, Error::local(reason)),
+            Err(reason) => self.refuse_setting(route, Error::local(reason)),
         }
     }
 
@@ -383,12 +384,12 @@ impl Thread {
             let is_awaited = self.setting(route).is_some_and(|setting| setting.away == Some(number));
             match handshake {
                 // Its set-up is over, and the connection's number may be another one's by now.
-                over if !is_awaited => self.free(over),
+                over if !is_awaited => self.take_over(number, route, over),
                 Some(handshake) => self.take_handshake(number, route, handshake),
                 None => {
                     let text =
                         "a bug in Railweave ended the set-up of a connection; please report it with the job's log";
-                    self.fail_setting(route, Error::local(text.to_owned()));
+                    self.refuse_setting(route, Error::local(text.to_owned()));
                 }
             }
             self.failures.forget(self.workers.oldest_number());

@@ -319,8 +319,8 @@ fn what_fails_in_the_last_step_of_a_set_up_ends_the_accepting_end() {
             let recv = accept(&net, &listening);
             let to = Buffer::new(&net, Comm::Recv(&recv), 1000);
             // SAFETY: the buffer stays until the end.
-            let request = unsafe { net.irecv(&recv, &[to.part(7)], false) };
-            if let Some(request) = request.ok().flatten() {
+            let irecv = || unsafe { net.irecv(&recv, &[to.part(7)], false) };
+            if let Ok(request) = until("a receive, or its failure", || irecv().transpose()) {
                 // SAFETY: it is not tested again after its error.
                 until("the failure", || unsafe { net.test(&request, None) }.err());
             }

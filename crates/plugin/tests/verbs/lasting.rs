@@ -316,7 +316,7 @@ const MOST_AT_ONCE: u32 = 1024;
 
 #[test]
 fn whoever_takes_offers_back_does_not_fill_the_list_of_those_to_be_told_that_they_wait() {
-    // Of a new number each time, and of one over and over, which waits in the end.
+    // Of a new number each time, and of one over and over, which waits whenever the list is tidied.
     each(
         &[true, false],
         |_| with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]),
@@ -445,7 +445,7 @@ fn a_refusal_that_comes_in_the_last_step_of_the_connecting_end_ends_it() {
             from.release(&net, Comm::Send(send));
         }
         send.into_iter().for_each(|send| net.close_send(send).unwrap());
-        // Nobody waits for the BYE of an end that was never up: the session is idle. Its other end keeps it longer.
+        // The accepting end was never up and says no BYE. Nobody waits for one, so the opener ends the session.
         until_within(Duration::from_secs(40), "the end of the session", || (descriptors() == before).then_some(()));
         net.close_listen(listening).unwrap();
         finish(&stand_in, net);
@@ -513,8 +513,8 @@ fn what_a_peer_waits_for_gives_an_end_no_time_for_its_own_work() {
 
 #[test]
 fn an_end_that_waits_for_its_peer_says_nothing_of_waiting() {
-    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "2")]), || {
-        let stand_in = machine(&format!("slow = create_qp:1:1000\n{ROCE}"));
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "6")]), || {
+        let stand_in = machine(&format!("slow = create_qp:1:2000\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut stranger = greeted(&handle);
@@ -576,10 +576,34 @@ fn the_time_in_the_queue_is_no_ends_own() {
 }
 
 #[test]
+fn accept_has_what_its_peer_has_finished_and_left_meanwhile() {
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
+        // What the second wants keeps the thread from the first one's READY.
+        let stand_in = machine(&format!("slow = create_qp:2:2000\n{ROCE}"));
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let (mut first, mut second) = (greeted(&handle), greeted(&handle));
+        first.offer(1);
+        first.send(1, lanes_of(5));
+        assert!(matches!(first.receive(), Message::Lanes(_)));
+        second.offer(1);
+        second.send(1, lanes_of(6));
+        second.until_read();
+        first.send(1, Message::Ready { usable: 1 });
+        first.until_read();
+        drop(first);
+        net.close_recv(accept(&net, &listening)).unwrap();
+        drop(second);
+        net.close_listen(listening).unwrap();
+        finish(&stand_in, net);
+    });
+}
+
+#[test]
 fn what_is_tried_again_after_a_long_queue_has_its_time_anew() {
-    let settings = [PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4"), ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "1000")];
+    let settings = [PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4"), ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "500")];
     alone(&with(&settings), || {
-        // It fails, and a second later must wait for what takes twelve; then it fails again.
+        // It fails, and half a second later must wait for what takes twelve; then it fails again.
         let stand_in =
             machine(&format!("fail = modify_qp/RTR@mlx5_1:1-2:ETIMEDOUT\nslow = modify_qp/RTR@mlx5_0:*:1500\n{ROCE}"));
         let (_plugin, net) = start();
@@ -598,7 +622,7 @@ fn what_is_tried_again_after_a_long_queue_has_its_time_anew() {
 #[test]
 fn a_kernel_that_is_slow_after_a_long_rest_has_not_been_so_all_the_time() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4")]), || {
-        let stand_in = machine(&format!("slow = create_qp:1:2500\n{ROCE}"));
+        let stand_in = machine(&format!("slow = create_qp:1:1500\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         // The time itself is what this is about: longer than a kernel that does nothing is waited for.
@@ -622,15 +646,18 @@ fn whoever_says_nothing_but_wait_is_given_up_in_the_end() {
         let mut stranger = greeted(&handle);
         stranger.offer(1);
         let begin = Instant::now();
+        let (mut last, mut longest) = (begin, Duration::ZERO);
         let said = until_within(Duration::from_secs(120), "the end of the set-up", || {
             stranger.send(1, Message::Wait);
+            (longest, last) = (longest.max(last.elapsed()), Instant::now());
             stranger.send(0, Message::Ping);
             thread::sleep(Duration::from_millis(50));
             Some(stranger.receive()).filter(|it| !matches!(it, Message::Pong))
         });
         assert!(matches!(&said, Message::Refuse { reason, .. } if reason.contains("in time")), "{said:?}");
-        // docs/wire.md: twenty times the time-out, where nobody else needs the place.
-        assert!(begin.elapsed() >= Duration::from_secs(10), "{:?}", begin.elapsed());
+        // docs/wire.md: twenty times the time-out, where nobody else needs the place. A machine that stands still says no WAIT.
+        let stood_still = longest.max(last.elapsed()) >= Duration::from_millis(400);
+        assert!(begin.elapsed() >= Duration::from_secs(10) || stood_still, "{:?}", begin.elapsed());
         drop(stranger);
         net.close_listen(listening).unwrap();
         finish(&stand_in, net);
