@@ -1,29 +1,23 @@
 //! Set-up that lasts: what the kernel cannot do yet is tried again, and nothing else of the process waits for it.
 #![allow(clippy::disallowed_types, reason = "tests are not the data path")]
 
-use std::io::Write;
-use std::net::Ipv4Addr;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use railweave_fabric::{LaneEndpoint, LinkLayer};
 use railweave_fabric_verbs::sys::{EVENT_QP_FATAL, QPS_ERR, QPS_RTS};
 use railweave_host::LoadedNet;
 use railweave_host::net::{Comm, Handle, ListenComm, NetApi};
-use railweave_transport::{Frame, Lanes, Message, RailLanes};
 use railweave_verbs_stand_in::{QpReport, StandIn};
 
 use crate::common::{
-    Buffer, Pair, Stranger, accept, alone, connect, descriptors, each, heap_bytes, listen, start, until, until_within,
-    warnings, warnings_with,
+    Buffer, Pair, accept, alone, connect, descriptors, each, listen, start, until, until_within, warnings,
+    warnings_with,
 };
 use crate::machine::{EVEN, FUSED, ROCE, finish, machine, with};
 
 /// Without lanes for flushes each end of a connection has one queue pair.
-const PLAIN: (&str, &str) = ("NCCL_GDR_FLUSH_DISABLE", "1");
+pub(super) const PLAIN: (&str, &str) = ("NCCL_GDR_FLUSH_DISABLE", "1");
 
 /// The two ends of connections that are being set up.
 struct Setups {
@@ -302,121 +296,6 @@ fn a_process_that_is_stopped_in_finalize_has_not_waited() {
     });
 }
 
-/// A stranger that offers RDMA.
-fn greeted(handle: &Handle) -> Stranger {
-    let mut stranger = Stranger::dial(handle);
-    // The stand-in's first device has 10.0.0.1.
-    stranger.port = (LinkLayer::Roce, Ipv4Addr::new(10, 0, 0, 2));
-    stranger.shake_hands();
-    stranger
-}
-
-/// Set-ups that peers may have under way at once, in a process and on a session (docs/edge.md).
-const MOST_AT_ONCE: u32 = 1024;
-
-#[test]
-fn whoever_takes_offers_back_does_not_fill_the_list_of_those_to_be_told_that_they_wait() {
-    // Of a new number each time, and of one over and over, which waits whenever the list is tidied.
-    each(
-        &[true, false],
-        |_| with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]),
-        |are_new| {
-            let stand_in = machine(ROCE);
-            let (_plugin, net) = start();
-            let (listening, handle) = listen(&net, 0);
-            let (mut first, mut fickle) = (greeted(&handle), greeted(&handle));
-            (1..=MOST_AT_ONCE).for_each(|connection| {
-                first.offer(connection);
-            });
-            fickle.ask(1);
-            fickle.until_read();
-            let before = heap_bytes();
-            for round in 2..100_000 {
-                let connection = if *are_new { round } else { 2 };
-                fickle.ask(connection);
-                fickle.send(connection, Message::Bye);
-            }
-            fickle.until_read();
-            let grown = heap_bytes().saturating_sub(before);
-            assert!(grown <= 512 << 10, "{grown} bytes more are in use");
-            // The one that waits all the time has its turn.
-            drop(first);
-            assert!(matches!(fickle.receive(), Message::Answer { .. }));
-            drop(fickle);
-            net.close_listen(listening).unwrap();
-            finish(&stand_in, net);
-        },
-    );
-}
-
-/// LANES of one rail with one lane, whose end is nowhere.
-fn lanes() -> Message {
-    let rail = RailLanes::Open { key: 1, endpoints: vec![LaneEndpoint::default()] };
-    Message::Lanes(Lanes { byte_counts: false, stream: 0x1000, rails: vec![rail] })
-}
-
-#[test]
-fn a_set_up_that_this_host_works_at_makes_no_room_for_others() {
-    // A quarter of them are the places for set-ups.
-    const FILES: u64 = 64;
-    const PLACES: u32 = FILES as u32 / 4;
-    // Whoever says nothing for a third of the time makes room.
-    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "6")]), || {
-        let limit = libc::rlimit { rlim_cur: FILES, rlim_max: FILES };
-        // SAFETY: it reads the structure, and lowers a limit of this process alone.
-        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
-        let stand_in = machine(&format!("slow = create_qp:1:5000\n{ROCE}"));
-        let (_plugin, net) = start();
-        let (listening, handle) = listen(&net, 0);
-        let (mut first, mut second) = (greeted(&handle), greeted(&handle));
-        (1..=PLACES).for_each(|connection| {
-            first.offer(connection);
-        });
-        first.send(1, lanes());
-        (1..=PLACES).for_each(|connection| second.ask(connection));
-        let mut stood_still = 0;
-        loop {
-            match first.receive() {
-                Message::Wait => {}
-                Message::Refuse { reason, .. } if reason.contains("stood still") => stood_still += 1,
-                _ => break,
-            }
-        }
-        assert_eq!(stood_still, PLACES - 1, "all but the one that the kernel was busy with");
-        drop((first, second));
-        net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
-    });
-}
-
-#[test]
-fn what_the_kernel_comes_back_from_too_late_is_not_taken_for_the_next_of_that_number() {
-    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "3")]), || {
-        let stand_in = machine(&format!("slow = create_qp:1:8000\n{ROCE}"));
-        let (_plugin, net) = start();
-        let (listening, handle) = listen(&net, 0);
-        let mut stranger = greeted(&handle);
-        stranger.offer(1);
-        stranger.send(1, lanes());
-        let refused = until("the set-up is given up", || match stranger.receive() {
-            Message::Wait => None,
-            other => Some(other),
-        });
-        assert!(matches!(refused, Message::Refuse { .. }), "{refused:?}");
-        stranger.offer(1);
-        let late = Instant::now() + Duration::from_secs(7);
-        while Instant::now() < late {
-            stranger.send(1, Message::Wait);
-            // Nothing else is said of the new one.
-            stranger.until_read();
-            thread::sleep(Duration::from_millis(200));
-        }
-        drop(stranger);
-        net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
-    });
-}
-
 /// Waits until the lane of the accepting end is connected, which comes before that of the connecting end; its number.
 fn until_accepting_lane(stand_in: &StandIn) -> u32 {
     let connected = |pair: &QpReport| pair.state == QPS_RTS && pair.capabilities.max_recv_wr > 1;
@@ -472,89 +351,6 @@ fn a_close_that_comes_in_the_last_step_of_the_accepting_end_is_not_forgotten() {
     });
 }
 
-/// LANES of one rail with one lane, which is somewhere.
-fn lanes_of(number: u8) -> Message {
-    let mut endpoint = LaneEndpoint::default();
-    // docs/wire.md, "Lanes of verbs": the queue pair, RoCE, an MTU of 4096, and the GID.
-    (endpoint.0[0], endpoint.0[10], endpoint.0[11]) = (number, 1, 5);
-    endpoint.0[16..32].copy_from_slice(&Ipv4Addr::new(10, 0, 0, 2).to_ipv6_mapped().octets());
-    let rail = RailLanes::Open { key: 1, endpoints: vec![endpoint] };
-    Message::Lanes(Lanes { byte_counts: false, stream: 0x1000, rails: vec![rail] })
-}
-
-#[test]
-fn what_a_peer_waits_for_gives_an_end_no_time_for_its_own_work() {
-    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "2")]), || {
-        let stand_in = machine(&format!("fail = modify_qp/RTR:*:ETIMEDOUT\n{ROCE}"));
-        let (_plugin, net) = start();
-        let (listening, handle) = listen(&net, 0);
-        let mut stranger = greeted(&handle);
-        stranger.offer(1);
-        stranger.send(1, lanes_of(5));
-        let (saying, mut socket) = (Arc::new(AtomicBool::new(true)), stranger.socket.try_clone().unwrap());
-        let says = Arc::clone(&saying);
-        let wait = thread::spawn(move || {
-            while says.load(Ordering::Relaxed) {
-                socket.write_all(&Frame { connection: 1, message: Message::Wait }.encode()).unwrap();
-                thread::sleep(Duration::from_millis(100));
-            }
-        });
-        let begin = Instant::now();
-        while matches!(stranger.receive(), Message::Wait) {}
-        // Twenty handshake times, if its peer's WAIT counted.
-        assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
-        saying.store(false, Ordering::Relaxed);
-        wait.join().unwrap();
-        drop(stranger);
-        net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
-    });
-}
-
-#[test]
-fn an_end_that_waits_for_its_peer_says_nothing_of_waiting() {
-    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "6")]), || {
-        let stand_in = machine(&format!("slow = create_qp:1:2000\n{ROCE}"));
-        let (_plugin, net) = start();
-        let (listening, handle) = listen(&net, 0);
-        let mut stranger = greeted(&handle);
-        stranger.offer(1);
-        stranger.send(1, lanes_of(5));
-        let lanes = until("LANES", || Some(stranger.receive()).filter(|it| !matches!(it, Message::Wait)));
-        assert!(matches!(lanes, Message::Lanes(_)), "{lanes:?}");
-        // It is for the peer to go on now, which has its time.
-        let next = stranger.receive();
-        assert!(matches!(&next, Message::Refuse { reason, .. } if reason.contains("READY")), "{next:?}");
-        drop(stranger);
-        net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
-    });
-}
-
-#[test]
-fn what_a_peer_says_while_an_end_is_made_is_heard_afterwards() {
-    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
-        let stand_in = machine(&format!("slow = create_qp:1:1500\n{ROCE}"));
-        let (_plugin, net) = start();
-        let (listening, handle) = listen(&net, 0);
-        let mut stranger = greeted(&handle);
-        stranger.offer(1);
-        stranger.send(1, lanes_of(5));
-        stranger.send(1, Message::Bye);
-        until("the end of the set-up, whose number is free then", || {
-            stranger.ask(1);
-            let mut answer = stranger.receive();
-            while matches!(answer, Message::Wait | Message::Lanes(_)) {
-                answer = stranger.receive();
-            }
-            matches!(answer, Message::Answer { .. }).then_some(())
-        });
-        drop(stranger);
-        net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
-    });
-}
-
 #[test]
 fn the_time_in_the_queue_is_no_ends_own() {
     let settings = [PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4"), ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "20")];
@@ -572,30 +368,6 @@ fn the_time_in_the_queue_is_no_ends_own() {
         });
         finish(&stand_in, net);
         assert!(warnings().is_empty(), "{:?}", warnings());
-    });
-}
-
-#[test]
-fn accept_has_what_its_peer_has_finished_and_left_meanwhile() {
-    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
-        // What the second wants keeps the thread from the first one's READY.
-        let stand_in = machine(&format!("slow = create_qp:2:2000\n{ROCE}"));
-        let (_plugin, net) = start();
-        let (listening, handle) = listen(&net, 0);
-        let (mut first, mut second) = (greeted(&handle), greeted(&handle));
-        first.offer(1);
-        first.send(1, lanes_of(5));
-        assert!(matches!(first.receive(), Message::Lanes(_)));
-        second.offer(1);
-        second.send(1, lanes_of(6));
-        second.until_read();
-        first.send(1, Message::Ready { usable: 1 });
-        first.until_read();
-        drop(first);
-        net.close_recv(accept(&net, &listening)).unwrap();
-        drop(second);
-        net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
     });
 }
 
@@ -634,33 +406,6 @@ fn a_kernel_that_is_slow_after_a_long_rest_has_not_been_so_all_the_time() {
         pair.close();
         finish(&stand_in, net);
         assert!(warnings().is_empty(), "{:?}", warnings());
-    });
-}
-
-#[test]
-fn whoever_says_nothing_but_wait_is_given_up_in_the_end() {
-    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "500ms")]), || {
-        let stand_in = machine(ROCE);
-        let (_plugin, net) = start();
-        let (listening, handle) = listen(&net, 0);
-        let mut stranger = greeted(&handle);
-        stranger.offer(1);
-        let begin = Instant::now();
-        let (mut last, mut longest) = (begin, Duration::ZERO);
-        let said = until_within(Duration::from_secs(120), "the end of the set-up", || {
-            stranger.send(1, Message::Wait);
-            (longest, last) = (longest.max(last.elapsed()), Instant::now());
-            stranger.send(0, Message::Ping);
-            thread::sleep(Duration::from_millis(50));
-            Some(stranger.receive()).filter(|it| !matches!(it, Message::Pong))
-        });
-        assert!(matches!(&said, Message::Refuse { reason, .. } if reason.contains("in time")), "{said:?}");
-        // docs/wire.md: twenty times the time-out, where nobody else needs the place. A machine that stands still says no WAIT.
-        let stood_still = longest.max(last.elapsed()) >= Duration::from_millis(400);
-        assert!(begin.elapsed() >= Duration::from_secs(10) || stood_still, "{:?}", begin.elapsed());
-        drop(stranger);
-        net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
     });
 }
 

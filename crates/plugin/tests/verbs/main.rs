@@ -13,4 +13,5 @@ mod lasting;
 mod machine;
 mod promises;
 mod setup;
+mod strangers;
 mod traffic;
