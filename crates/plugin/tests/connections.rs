@@ -261,8 +261,7 @@ fn a_connection_that_is_closed_here_is_over_when_its_peer_gives_it_up() {
     alone(&[ONE_RAIL], || {
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
-        let mut stranger = Stranger::dial(&handle);
-        stranger.shake_hands();
+        let mut stranger = Stranger::greeted(&handle);
         let token = stranger.offer(1);
         let _lane = stranger.go_on(1, token);
         net.close_recv(accept(&net, &listening)).unwrap();
@@ -279,8 +278,7 @@ fn what_is_closed_here_stays_until_its_peer_has_closed_it_too() {
     alone(&[ONE_RAIL], || {
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
-        let mut stranger = Stranger::dial(&handle);
-        stranger.shake_hands();
+        let mut stranger = Stranger::greeted(&handle);
         let token = stranger.offer(1);
         let mut lane = stranger.go_on(1, token);
         let recv = accept(&net, &listening);

@@ -55,9 +55,7 @@ impl Site<'_> {
 
     /// A stranger that has said HELLO and heard the plugin's.
     fn greeted(&self) -> Stranger {
-        let mut stranger = Stranger::dial(self.handle);
-        stranger.shake_hands();
-        stranger
+        Stranger::greeted(self.handle)
     }
 
     /// A stranger that says this HELLO.
@@ -550,8 +548,7 @@ fn a_lane_that_is_not_awaited_or_is_there_already_hears_nothing() {
     alone(&[TWO_RAILS], || {
         let (_plugin, net) = start();
         let (_listening, handle) = listen(&net, 0);
-        let mut stranger = Stranger::dial(&handle);
-        stranger.shake_hands();
+        let mut stranger = Stranger::greeted(&handle);
         let token = stranger.offer(1);
         assert_eq!(answer_to_lane(&handle, token), b"", "LANES has not come");
         stranger.lanes(1);
@@ -581,8 +578,7 @@ fn what_a_peer_says_again_of_an_open_connection_is_not_kept() {
     alone(&[TWO_RAILS], || {
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
-        let mut stranger = Stranger::dial(&handle);
-        stranger.shake_hands();
+        let mut stranger = Stranger::greeted(&handle);
         let token = stranger.offer(1);
         let _lane = stranger.go_on(1, token);
         let recv = accept(&net, &listening);
@@ -604,8 +600,7 @@ fn whoever_says_nothing_but_wait_makes_room_for_others() {
     alone(&[TWO_RAILS, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "20")], || {
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
-        let mut stranger = Stranger::dial(&handle);
-        stranger.shake_hands();
+        let mut stranger = Stranger::greeted(&handle);
         for connection in 1..=PLACES {
             stranger.offer(connection);
         }

@@ -78,8 +78,7 @@ fn a_stranger_without_the_key_is_refused_and_others_go_on() {
     alone(&[TWO_RAILS, ("RAILWEAVE_KEY_FILE", &key)], || {
         let (_plugin, net) = start();
         let (listen, handle) = listen(&net, 0);
-        let mut stranger = Stranger::dial(&handle);
-        stranger.shake_hands();
+        let stranger = Stranger::greeted(&handle);
         let address = stranger.address().to_string();
         until("its line", || (warnings_with(&[&address, "has no shared key"]).len() == 1).then_some(()));
         assert!(net.accept(&listen).unwrap().is_none());

@@ -54,8 +54,7 @@ fn a_socket_takes_the_place_of_one_that_its_peer_has_closed_and_of_no_other() {
     alone(&[ONE_RAIL], || {
         let (_plugin, net) = start();
         let (listen, handle) = listen(&net, 0);
-        let mut stranger = Stranger::dial(&handle);
-        stranger.shake_hands();
+        let mut stranger = Stranger::greeted(&handle);
         let token = stranger.offer(1);
         stranger.lanes(1);
         drop(stranger.lane(token));
@@ -184,8 +183,7 @@ fn a_lane_that_its_dialler_gave_up_does_not_take_the_place_of_the_next() {
     alone(&[ONE_RAIL], || {
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
-        let mut stranger = Stranger::dial(&handle);
-        stranger.shake_hands();
+        let mut stranger = Stranger::greeted(&handle);
         let token = stranger.offer(1);
         stranger.lanes(1);
         let mut answer = Vec::new();

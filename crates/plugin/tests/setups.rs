@@ -31,15 +31,9 @@ fn limit_files() {
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
 }
 
-fn greeted(handle: &Handle) -> Stranger {
-    let mut stranger = Stranger::dial(handle);
-    stranger.shake_hands();
-    stranger
-}
-
 /// A stranger with so many set-ups under way.
 fn occupy(handle: &Handle, places: u32) -> (Stranger, Vec<Token>) {
-    let mut stranger = greeted(handle);
+    let mut stranger = Stranger::greeted(handle);
     let tokens = (1..=places).map(|connection| stranger.offer(connection)).collect();
     (stranger, tokens)
 }
@@ -137,7 +131,7 @@ fn whose_offers_wait_makes_room_last() {
         let (_plugin, net) = start();
         let (_listen, handle) = listen(&net, 0);
         let (first, _) = occupy(&handle, PLACES);
-        let mut waiting = greeted(&handle);
+        let mut waiting = Stranger::greeted(&handle);
         waiting.ask(1);
         waiting.until_read();
         let crowd: Vec<Stranger> = (0..PLACES + 8).map(|_| Stranger::dial(&handle)).collect();
@@ -157,7 +151,7 @@ fn an_offer_that_its_peer_takes_back_waits_no_longer() {
         let (_plugin, net) = start();
         let (_listen, handle) = listen(&net, 0);
         let (first, _) = occupy(&handle, PLACES);
-        let mut waiting = greeted(&handle);
+        let mut waiting = Stranger::greeted(&handle);
         waiting.ask(1);
         waiting.send(1, Message::Bye);
         waiting.ask(2);
@@ -176,7 +170,7 @@ fn a_place_that_is_free_again_goes_to_whoever_waits_and_not_to_a_newcomer() {
         let (_plugin, net) = start();
         let (_listen, handle) = listen(&net, 0);
         let (mut first, _) = occupy(&handle, PLACES);
-        let mut waiting = greeted(&handle);
+        let mut waiting = Stranger::greeted(&handle);
         waiting.ask(1);
         waiting.until_read();
         // Both are read at once: nothing can be begun in between.
@@ -197,7 +191,7 @@ fn sessions_whose_offers_wait_take_turns() {
         let (first, _) = occupy(&handle, PLACES);
         // One that wants all places there are, and then one that wants one.
         let [mut many, mut one] = [PLACES + 1, 1].map(|offers| {
-            let mut waiting = greeted(&handle);
+            let mut waiting = Stranger::greeted(&handle);
             (1..=offers).for_each(|connection| waiting.ask(connection));
             waiting.until_read();
             waiting
@@ -225,7 +219,7 @@ fn offers_that_wait_no_longer_take_no_place() {
             let (_listen, handle) = listen(&net, 0);
             let (_first, _) = occupy(&handle, PLACES);
             for _ in 0..MOST_WAITING / 1000 + 1 {
-                let mut fickle = greeted(&handle);
+                let mut fickle = Stranger::greeted(&handle);
                 for connection in 1..=1000 {
                     fickle.ask(connection);
                     if *are_taken_back {
@@ -234,7 +228,7 @@ fn offers_that_wait_no_longer_take_no_place() {
                 }
                 fickle.until_read();
             }
-            let mut honest = greeted(&handle);
+            let mut honest = Stranger::greeted(&handle);
             (0..=FEW_WAITING).for_each(|connection| honest.ask(1 + connection));
             honest.until_read();
         },
@@ -249,13 +243,13 @@ fn where_too_many_offers_wait_each_session_keeps_a_few() {
         let (_first, _) = occupy(&handle, 1024);
         let _crowd: Vec<Stranger> = (0..MOST_WAITING / 1024)
             .map(|_| {
-                let mut many = greeted(&handle);
+                let mut many = Stranger::greeted(&handle);
                 (1..=1024).for_each(|connection| many.ask(connection));
                 many.until_read();
                 many
             })
             .collect();
-        let mut honest = greeted(&handle);
+        let mut honest = Stranger::greeted(&handle);
         (0..FEW_WAITING).for_each(|connection| honest.ask(1 + connection));
         honest.until_read();
         honest.ask(1 + FEW_WAITING);

@@ -39,8 +39,7 @@ fn of_connections_that_their_peers_have_left_accept_has_the_last_one_and_others_
         let keep = Pair::open(&net, &net, 0);
         let (listen, handle) = listen(&net, 0);
         let before = descriptors();
-        let mut stranger = Stranger::dial(&handle);
-        stranger.shake_hands();
+        let mut stranger = Stranger::greeted(&handle);
         come_and_leave(&mut stranger, 1..=3);
         assert!(matches!(stranger.receive(), Message::Bye), "the first is closed, so that its peer forgets it too");
         until("the second is closed", || (warnings_with(CLOSED).len() == 2).then_some(()));
@@ -48,8 +47,7 @@ fn of_connections_that_their_peers_have_left_accept_has_the_last_one_and_others_
         drop(stranger);
         // Whoever came and left last stays, which takes its lane's descriptor.
         until_freed("the others", || descriptors() == before + 1);
-        let mut other = Stranger::dial(&handle);
-        other.shake_hands();
+        let mut other = Stranger::greeted(&handle);
         let _lane = come(&mut other, 1);
         for peer in [other.address(), last] {
             let recv = accept(&net, &listen);
@@ -69,8 +67,7 @@ fn connections_that_a_crowd_has_left_are_closed_at_once() {
         let (_plugin, net) = start();
         let (listen, handle) = listen(&net, 0);
         let before = descriptors();
-        let mut stranger = Stranger::dial(&handle);
-        stranger.shake_hands();
+        let mut stranger = Stranger::greeted(&handle);
         come_and_leave(&mut stranger, 1..=256);
         assert_eq!(warnings(), Vec::<String>::new());
         // One more is too many, and the first is closed for it.
@@ -118,8 +115,7 @@ fn connections_that_come_up_after_others_have_taken_their_places_are_closed() {
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) }, 0);
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
-        let mut stranger = Stranger::dial(&handle);
-        stranger.shake_hands();
+        let mut stranger = Stranger::greeted(&handle);
         let before = descriptors();
         let mut lanes: Vec<TcpStream> = (1..=30).map(|connection| come(&mut stranger, connection)).collect();
         // There is a place for each of these when it is offered, and for ten when all have come up.

@@ -195,6 +195,13 @@ impl Stranger {
         assert!(matches!(self.receive(), Message::Pong), "nothing but the answer to PING is awaited");
     }
 
+    /// A stranger whose session with the owner of this handle is up.
+    pub(crate) fn greeted(handle: &HandleBytes) -> Self {
+        let mut stranger = Self::dial(handle);
+        stranger.shake_hands();
+        stranger
+    }
+
     /// Tells of the lanes and hears of the other side's.
     pub(crate) fn lanes(&mut self, connection: u32) {
         let rail = RailLanes::Open { key: 1, endpoints: vec![LaneEndpoint::default()] };
