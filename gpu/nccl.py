@@ -106,15 +106,19 @@ def inherited(environment: dict[str, str]) -> dict[str, str]:
 
 def through_plugin(plugin: Path, version: Version, rails: str, folder: Path) -> dict[str, str]:
     """Settings that leave NCCL no other way between two ranks than the plugin."""
-    variables = {"NCCL_NET_PLUGIN": str(plugin), "NCCL_NET": PLUGIN, "RAILWEAVE_RAILS": rails}
-    if version < TAKES_PATH:
-        # These look for libnccl-net-NAME.so on the library path.
-        link = folder / f"libnccl-net-{PLUGIN}.so"
+    # Releases that take no path look for libnccl-net-NAME.so on the library path. From 2.27 to 2.29 NCCL forgets the name
+    # when it unloads the plugin with the last communicator (src/plugin/net.cc), and then looks for libnccl-net.so.
+    for name in (f"libnccl-net-{PLUGIN}.so", "libnccl-net.so"):
+        link = folder / name
         if not link.is_symlink():
             link.symlink_to(plugin)
-        folders = [str(folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-        variables |= {"NCCL_NET_PLUGIN": PLUGIN, "LD_LIBRARY_PATH": ":".join(folders)}
-    return variables
+    folders = [str(folder.resolve()), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    return {
+        "NCCL_NET_PLUGIN": PLUGIN if version < TAKES_PATH else str(plugin),
+        "LD_LIBRARY_PATH": ":".join(folders),
+        "NCCL_NET": PLUGIN,
+        "RAILWEAVE_RAILS": rails,
+    }
 
 
 def as_own_host(rank: int, log: Path) -> dict[str, str]:
@@ -142,6 +146,7 @@ class Log:
     version: str = ""
     networks: set[str] = field(default_factory=set)
     api: int | None = None
+    loads: int = 0
     paths: set[str] = field(default_factory=set)
     channels: set[int] = field(default_factory=set)
     used: set[tuple[str, str]] = field(default_factory=set)
@@ -160,6 +165,7 @@ def read_log(text: str) -> Log:
             log.version = found[1]
         elif found := re.match(rf"NET/Plugin: Loaded net plugin {PLUGIN} \(v(\d+)\)", message):
             log.api = int(found[1])
+            log.loads += 1
         elif found := re.match(r"Using network (\S+)", message):
             log.networks.add(found[1])
         elif found := re.match(r"Channel \d+(?:/\d+)? : .* via (\w+(?:/\w+)?)", message):
@@ -185,8 +191,11 @@ def read_log(text: str) -> Log:
     return log
 
 
-def problems(log: Log, version: Version, network: str, settings: dict[str, str]) -> list[str]:
-    """What the log says that is not as it was asked for; nothing if all is."""
+def problems(log: Log, version: Version, network: str, settings: dict[str, str], lives: int = 1) -> list[str]:
+    """What the log says that is not as it was asked for; nothing if all is.
+
+    `lives` is how often the process has had communicators after having had none.
+    """
     found = []
     if log.version and log.version != version_text(version):
         found.append(f"NCCL {log.version} ran, not {version_text(version)}")
@@ -200,6 +209,8 @@ def problems(log: Log, version: Version, network: str, settings: dict[str, str])
         wanted = newest_api(version) if version >= SAYS_NEWEST else None
         if log.api != wanted:
             found.append(f"the plugin was loaded with API {log.api and f'v{log.api}'}, not {wanted and f'v{wanted}'}")
+        elif wanted and log.loads != lives:
+            found.append(f"NCCL loaded the plugin {log.loads} times, not {lives}")
         if not log.devices:
             found.append("the plugin names no device")
     channels = settings.get("NCCL_MAX_NCHANNELS")

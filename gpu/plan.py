@@ -37,6 +37,8 @@ class Run:
     largest: int = 16 * MIB
     # The types of the models that are trained.
     train: tuple[str, ...] = ()
+    # How many groups of ranks live in the processes, one after the other.
+    lives: int = 1
     # Whether --quick has it too.
     quick: bool = False
     # The oldest NCCL that knows the settings.
@@ -55,6 +57,7 @@ class Run:
         """The names of what this run reports."""
         names = [row_name(self.name, collective, element) for collective, element in self.cells()]
         names += [row_name(self.name, "train", element) for element in self.train]
+        names += [row_name(self.name, "anew")] if self.lives > 1 else []
         # gloo knows no plugin and writes no log.
         last = ["end"] if backend == "gloo" else ["rails", "end", "log"]
         return [row_name(self.name, "start"), *names, *(row_name(self.name, name) for name in last)]
@@ -95,6 +98,14 @@ RUNS = (
         {"NCCL_OOB_NET_ENABLE": "1"},
         largest=64 * KIB,
         oldest=(2, 23, 0),
+    ),
+    Run(
+        "again",
+        "all communicators are destroyed and made anew, for which NCCL unloads and loads the plugin",
+        collectives=("all_reduce",),
+        largest=2 * MIB,
+        lives=4,
+        quick=True,
     ),
 )
 

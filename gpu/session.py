@@ -110,6 +110,8 @@ class Session:
             for element in run.train:
                 if rows.begin(row_name(run.name, "train", element)):
                     rows.end(*train_one(pair, element))
+            if run.lives > 1 and rows.begin(row_name(run.name, "anew")):
+                rows.end(live_again(pair, run, sizes), f"{run.lives} groups in the same processes")
             if rows.begin(row_name(run.name, "rails")):
                 rows.end(*judge_rails(pair.step("rails", STEP_LIMIT, do="rails"), self.set_rails()))
 
@@ -167,7 +169,7 @@ class Session:
         wrong = [
             f"rank {rank}: {problem}"
             for rank, log in enumerate(logs)
-            for problem in nccl.problems(log, version, settings.get("NCCL_NET", nccl.PLUGIN), settings)
+            for problem in nccl.problems(log, version, settings.get("NCCL_NET", nccl.PLUGIN), settings, run.lives)
         ]
         unused = nccl.not_exercised(logs[0], version, settings)
         used = " ".join(f"{algorithm}/{protocol}" for algorithm, protocol in sorted(logs[0].used))
@@ -226,6 +228,17 @@ def check_one(pair: Pair, collective: str, element: str, size: int, seed: int) -
     answers = pair.step(phase, STEP_LIMIT, do="check", collective=collective, type=element, bytes=size, seed=seed)
     found = [(rank, answer["difference"]) for rank, answer in enumerate(answers)]
     return [f"{size_text(size)}, rank {rank}: {difference}" for rank, difference in found if difference]
+
+
+def live_again(pair: Pair, run: Run, sizes: list[int]) -> list[str]:
+    """Destroys the group and makes it anew, with each collective in each; answers what is wrong with the results."""
+    wrong = []
+    for life in range(2, run.lives + 1):
+        pair.step(f"group {life}", START_LIMIT, do="anew")
+        for seed, (collective, element) in enumerate(run.cells()):
+            for size in sizes:
+                wrong += [f"group {life}: {each}" for each in check_one(pair, collective, element, size, seed)]
+    return wrong
 
 
 def train_one(pair: Pair, element: str) -> tuple[list[str], str]:

@@ -41,6 +41,12 @@ log.append("host:1:2 [0] NCCL INFO AllReduce: 8 Bytes -> " + used + " channel{{L
 with open(environment["NCCL_DEBUG_FILE"], "w") as file:
     file.write("\\n".join(log) + "\\n")
 lost = int(environment.get("PRETEND_LOST", 0))
+anew = worker.Worker.anew
+def load_anew(self, step):
+    with open(environment["NCCL_DEBUG_FILE"], "a") as file:
+        file.write(environment.get("PRETEND_RELOAD", log[1]) + "\\n")
+    return anew(self, step)
+worker.Worker.anew = load_anew
 worker.Worker.rails = lambda self, step: {{
     "rails": [
         {{"local": address, "data_bytes": 1000, "received_bytes": 1000 - lost, "connections": 1}}
@@ -122,7 +128,7 @@ class PretendedNccl(unittest.TestCase):
         status, result = self.run_quick("--limit=600")
         self.assertEqual((status, self.failures(result)), (0, {}))
         groups = {row["name"].partition("/")[0] for row in result["rows"]}
-        self.assertEqual(groups, {"default", "simple-tree", "ll-ring", "ll128-ring", "abort", "bench"})
+        self.assertEqual(groups, {"default", "simple-tree", "ll-ring", "ll128-ring", "again", "abort", "bench"})
         transports = {timing["transport"] for timing in result["timings"]}
         self.assertEqual(transports, {"railweave", "railweave-one-rail", "Socket"})
         self.assertEqual(len(result["timings"]), 9)
@@ -131,6 +137,11 @@ class PretendedNccl(unittest.TestCase):
         status, result = self.run_quick("--only", "default/log", PRETEND_FALLBACK="1")
         self.assertEqual(status, 1)
         self.assertIn('no "Using network railweave"', self.failures(result)["default/log"])
+
+    def test_a_plugin_that_is_not_loaded_again_fails(self):
+        status, result = self.run_quick("--only", "again/*", PRETEND_RELOAD="NET/Plugin: Could not find: libnccl-net.so")
+        self.assertEqual((status, list(self.failures(result))), (1, ["again/log"]))
+        self.assertIn("NCCL loaded the plugin 1 times, not 4", self.failures(result)["again/log"])
 
     def test_bytes_that_do_not_arrive_fail(self):
         status, result = self.run_quick("--only", "default/rails", PRETEND_LOST="1")

@@ -29,7 +29,8 @@ class Server(unittest.TestCase):
             control = self.folder / mps.CONTROL
             control.write_text(CONTROL)
             control.chmod(0o755)
-        path = f"{self.folder}:/usr/bin:/bin"
+        # A machine with a GPU may have the real one beside the shell.
+        path = f"{self.folder}:/usr/bin:/bin" if program else str(self.folder)
         patches = (
             mock.patch.object(mps, "PROBE", probe),
             mock.patch.dict(os.environ, {"PATH": path, "CALLS": str(self.calls), "FAILS": fails}),

@@ -62,6 +62,14 @@ class TheLog(unittest.TestCase):
     def test_an_empty_log_is_no_good_log(self):
         self.assertEqual(len(problems([])), 4)
 
+    def test_a_plugin_that_is_loaded_too_seldom_or_too_often_is_noticed(self):
+        load = next(line for line in GOOD if "Loaded net plugin" in line)
+        log = nccl.read_log("\n".join([*GOOD, load]))
+        self.assertEqual(nccl.problems(log, V2_28, "railweave", {}, lives=2), [])
+        for lives in (1, 3):
+            found = nccl.problems(log, V2_28, "railweave", {}, lives)
+            self.assertEqual(found, [f"NCCL loaded the plugin 2 times, not {lives}"])
+
     def test_each_line_that_matters_is_missed(self):
         for text, complaint in (
             ("Loaded net plugin", "loaded with API None, not v11"),
@@ -124,7 +132,7 @@ class Versions(unittest.TestCase):
 
 
 class Environment(unittest.TestCase):
-    def test_a_release_that_takes_no_path_finds_the_plugin_by_name(self):
+    def test_a_release_that_takes_no_path_or_forgets_it_finds_the_plugin_by_name(self):
         with tempfile.TemporaryDirectory() as name:
             folder, plugin = Path(name), Path(name) / "built.so"
             plugin.touch()
@@ -132,7 +140,8 @@ class Environment(unittest.TestCase):
                 variables = nccl.through_plugin(plugin, (2, 19, 3), "127.0.0.1/32", folder)
             self.assertEqual(variables["NCCL_NET_PLUGIN"], "railweave")
             self.assertEqual(variables["LD_LIBRARY_PATH"].split(":")[0], name)
-            self.assertEqual((folder / "libnccl-net-railweave.so").resolve(), plugin.resolve())
+            for link in ("libnccl-net-railweave.so", "libnccl-net.so"):
+                self.assertEqual((folder / link).resolve(), plugin.resolve())
             variables = nccl.through_plugin(plugin, V2_28, "127.0.0.1/32", folder)
             self.assertEqual(variables["NCCL_NET_PLUGIN"], str(plugin))
 

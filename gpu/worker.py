@@ -54,13 +54,21 @@ class Worker:
         # Both ranks compare at the same time.
         torch.set_num_threads(max(1, (os.cpu_count() or 2) // RANKS))
         self.values = Values(arguments.largest)
-        store = dist.TCPStore("127.0.0.1", arguments.port, is_master=False)
+        self.arguments = arguments
+        self.store = dist.TCPStore("127.0.0.1", arguments.port, is_master=False)
+        self.groups = 0
+        self.join()
+
+    def join(self) -> None:
+        """Makes the group of all ranks, and starts what is under it."""
+        self.groups += 1
         dist.init_process_group(
-            arguments.backend,
-            store=dist.PrefixStore(arguments.name, store),
+            self.arguments.backend,
+            # A second group must not meet what the first left in the store.
+            store=dist.PrefixStore(f"{self.arguments.name}-{self.groups}", self.store),
             rank=self.rank,
             world_size=RANKS,
-            timeout=datetime.timedelta(seconds=arguments.timeout),
+            timeout=datetime.timedelta(seconds=self.arguments.timeout),
         )
         # NCCL starts with the first collective.
         dist.all_reduce(torch.zeros(1, device=self.device))
@@ -121,6 +129,12 @@ class Worker:
                 for rail in counters[:count]
             ]
         }
+
+    def anew(self, _: dict) -> dict:
+        """Ends all that NCCL has in this process, and begins again."""
+        dist.destroy_process_group()
+        self.join()
+        return {}
 
     def leave(self, _: dict) -> dict:
         dist.destroy_process_group()
