@@ -1,6 +1,7 @@
 //! The connections of a session: how they are offered, set up, and told of their end.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use railweave_fabric::Part;
@@ -65,6 +66,8 @@ pub(super) struct Setting {
     pub(super) handshake: Option<Box<dyn Handshake>>,
     /// The number under which the worker has it, or had it last.
     pub(super) away: Option<u64>,
+    /// What the worker looks at before it works for it.
+    pub(super) is_wanted: Arc<AtomicBool>,
     /// What the worker has, or had last, is READY: the peer's end is up.
     pub(super) is_ready: bool,
     /// What came from the peer meanwhile.
@@ -92,6 +95,7 @@ impl Setting {
         Self {
             handshake: Some(handshake),
             away: None,
+            is_wanted: Arc::new(AtomicBool::new(true)),
             is_ready: false,
             waiting: VecDeque::new(),
             target,
@@ -101,6 +105,11 @@ impl Setting {
             go_on_ns: None,
             wait_ns: None,
         }
+    }
+
+    /// Whether the worker has it.
+    pub(super) fn is_at_worker(&self) -> bool {
+        self.handshake.is_none() && self.away.is_some()
     }
 
     /// When its time is over. One that the worker has gets its time when it is back.
@@ -391,7 +400,7 @@ impl Thread {
 
     /// What was being set up when its session ended.
     pub(super) fn lose_setting(&mut self, route: Route, setting: Setting, error: Error) {
-        let away = setting.away.filter(|_| setting.is_ready && setting.handshake.is_none());
+        let away = setting.away.filter(|_| setting.is_ready && setting.is_at_worker());
         match (&setting.target, away) {
             (Target::Accept(listener), Some(number)) => {
                 let orphan = Orphan { listener: Arc::clone(listener), error };
@@ -445,6 +454,7 @@ impl Thread {
 
     /// Ends what was being set up, and tells whoever waits for it.
     pub(super) fn setting_over(&mut self, route: Route, setting: Setting, error: Error) {
+        setting.is_wanted.store(false, Ordering::Relaxed);
         self.setup_ends(route, &setting);
         self.fail(&setting.target, error);
         if let Some(handshake) = setting.handshake {

@@ -80,6 +80,8 @@ pub(super) struct Setups {
     pub(super) most_unaccepted: usize,
     /// By when their peers were last heard of.
     under_way: Agenda<Route>,
+    /// Set-ups that are over while the set-up thread has them: until it is rid of them they take the place of others.
+    at_worker: usize,
     /// Offers that wait.
     waiting: usize,
     /// The sessions with such offers, each once, in turn.
@@ -100,6 +102,7 @@ impl Setups {
             most: quarter.clamp(1, MOST_AT_ONCE),
             most_unaccepted: quarter.clamp(1, MOST_UNACCEPTED),
             under_way: Agenda::default(),
+            at_worker: 0,
             waiting: 0,
             turns: VecDeque::new(),
             telling: VecDeque::new(),
@@ -110,13 +113,21 @@ impl Setups {
     }
 
     fn has_room(&self) -> bool {
-        self.under_way.len() < self.most
+        self.under_way.len() + self.at_worker < self.most
     }
 
     /// An offer waits. Where it is the first, standing still counts from now.
     fn begins_to_wait(&mut self, now_ns: u64) {
         if self.again_ns.is_none() {
             self.ended_ns = now_ns;
+            self.again_ns = Some(now_ns);
+        }
+    }
+
+    /// A place is free now.
+    fn has_ended(&mut self, now_ns: u64) {
+        self.ended_ns = now_ns;
+        if self.again_ns.is_some() {
             self.again_ns = Some(now_ns);
         }
     }
@@ -359,10 +370,11 @@ impl Thread {
         if let Some(token) = setting.token {
             self.lanes.remove(&token);
             self.setups.under_way.set(route, None);
-            self.setups.ended_ns = now;
-            if self.setups.again_ns.is_some() {
-                self.setups.again_ns = Some(now);
-            }
+        }
+        if setting.is_at_worker() {
+            self.setups.at_worker += 1;
+        } else if setting.token.is_some() {
+            self.setups.has_ended(now);
         }
         let Some(session) = self.session(route.session) else {
             return;
@@ -372,6 +384,13 @@ impl Thread {
         if !session.setups.requests.is_empty() {
             self.setups.connecting.push(route.session);
         }
+    }
+
+    /// The set-up thread is rid of a set-up that was over.
+    pub(super) fn setup_left_worker(&mut self) {
+        let now = self.now_ns();
+        self.setups.at_worker -= 1;
+        self.setups.has_ended(now);
     }
 
     /// Forgets what waited on a session that is over.

@@ -139,6 +139,8 @@ pub(super) enum Work {
 struct Task {
     number: u64,
     route: Route,
+    /// False once nobody waits for the connection any more.
+    is_wanted: Arc<AtomicBool>,
     handshake: Box<dyn Handshake>,
     work: Work,
     /// The NUMA node of the device.
@@ -306,7 +308,10 @@ impl Drop for Workers {
 
 impl Task {
     fn run(self, epoch: Instant, timeout_ns: u64) -> Done {
-        let Self { number, route, mut handshake, work, node, given_ns } = self;
+        let Self { number, route, is_wanted, mut handshake, work, node, given_ns } = self;
+        if !is_wanted.load(Ordering::Relaxed) {
+            return Done { number, route, handshake: Some(handshake) };
+        }
         let handled = catch_unwind(AssertUnwindSafe(|| {
             let _placed = Placed::on(node);
             let now_ns = nanoseconds(epoch.elapsed());
@@ -362,8 +367,10 @@ impl Thread {
         setting.go_on_ns = None;
         setting.is_ready = matches!(work, Work::Message(Message::Ready { .. }));
         setting.wait_ns.get_or_insert(wait_ns);
-        let node = setting.node;
-        match self.workers.give(Task { number: 0, route, handshake, work, node, given_ns }) {
+        // The worker has nothing of it but what it is given now.
+        setting.away = None;
+        let (node, is_wanted) = (setting.node, Arc::clone(&setting.is_wanted));
+        match self.workers.give(Task { number: 0, route, is_wanted, handshake, work, node, given_ns }) {
             Ok(number) => {
                 if let Some(setting) = self.setting(route) {
                     setting.away = Some(number);
@@ -384,9 +391,15 @@ impl Thread {
             let is_awaited = self.setting(route).is_some_and(|setting| setting.away == Some(number));
             match handshake {
                 // Its set-up is over, and the connection's number may be another one's by now.
-                over if !is_awaited => self.take_over(number, route, over),
+                over if !is_awaited => {
+                    self.setup_left_worker();
+                    self.take_over(number, route, over);
+                }
                 Some(handshake) => self.take_handshake(number, route, handshake),
                 None => {
+                    if let Some(setting) = self.setting(route) {
+                        setting.away = None;
+                    }
                     let text =
                         "a bug in Railweave ended the set-up of a connection; please report it with the job's log";
                     self.refuse_setting(route, Error::local(text.to_owned()));

@@ -18,7 +18,7 @@ use crate::lasting::PLAIN;
 use crate::machine::{ROCE, finish, machine, with};
 
 /// A stranger that offers RDMA.
-fn greeted(handle: &Handle) -> Stranger {
+pub(crate) fn greeted(handle: &Handle) -> Stranger {
     let mut stranger = Stranger::dial(handle);
     // The stand-in's first device has 10.0.0.1.
     stranger.port = (LinkLayer::Roce, Ipv4Addr::new(10, 0, 0, 2));
@@ -133,7 +133,7 @@ fn what_the_kernel_comes_back_from_too_late_is_not_taken_for_the_next_of_that_nu
 }
 
 /// LANES of one rail with one lane, which is somewhere.
-fn lanes_of(number: u8) -> Message {
+pub(crate) fn lanes_of(number: u8) -> Message {
     let mut endpoint = LaneEndpoint::default();
     // docs/wire.md, "Lanes of verbs": the queue pair, RoCE, an MTU of 4096, and the GID.
     (endpoint.0[0], endpoint.0[10], endpoint.0[11]) = (number, 1, 5);
@@ -233,6 +233,63 @@ fn accept_has_what_its_peer_has_finished_and_left_meanwhile() {
         first.until_read();
         drop(first);
         net.close_recv(accept(&net, &listening)).unwrap();
+        drop(second);
+        net.close_listen(listening).unwrap();
+        finish(&stand_in, net);
+    });
+}
+
+#[test]
+fn what_nobody_waits_for_any_more_is_not_set_up() {
+    const OFFERS: u32 = 100;
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
+        let stand_in = machine(&format!("slow = create_qp:*:500\n{ROCE}"));
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let (mut first, mut second) = (greeted(&handle), greeted(&handle));
+        (1..=OFFERS).for_each(|connection| {
+            first.offer(connection);
+        });
+        (1..=OFFERS).for_each(|connection| first.send(connection, lanes_of(5)));
+        first.until_read();
+        drop(first);
+        let begin = Instant::now();
+        second.offer(1);
+        second.send(1, lanes_of(6));
+        until_within(Duration::from_secs(120), "LANES", || matches!(second.receive(), Message::Lanes(_)).then_some(()));
+        // The others would take 50 s.
+        assert!(begin.elapsed() < Duration::from_secs(25), "{:?}", begin.elapsed());
+        drop(second);
+        net.close_listen(listening).unwrap();
+        finish(&stand_in, net);
+    });
+}
+
+#[test]
+fn what_this_host_still_works_at_keeps_its_place_when_its_session_ends() {
+    // A quarter of them are the places for set-ups.
+    const FILES: u64 = 64;
+    const PLACES: u32 = FILES as u32 / 4;
+    const BUSY: Duration = Duration::from_secs(5);
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
+        let limit = libc::rlimit { rlim_cur: FILES, rlim_max: FILES };
+        // SAFETY: it reads the structure, and lowers a limit of this process alone.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+        let stand_in = machine(&format!("slow = create_qp:1:{}\n{ROCE}", BUSY.as_millis()));
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let (mut first, mut second) = (greeted(&handle), greeted(&handle));
+        (1..=PLACES).for_each(|connection| {
+            first.offer(connection);
+        });
+        let begin = Instant::now();
+        (1..=PLACES).for_each(|connection| first.send(connection, lanes_of(5)));
+        first.until_read();
+        drop(first);
+        second.ask(1);
+        let answer = until("an answer", || Some(second.receive()).filter(|it| !matches!(it, Message::Wait)));
+        assert!(matches!(answer, Message::Answer { .. }), "{answer:?}");
+        assert!(begin.elapsed() >= BUSY, "begun after {:?}", begin.elapsed());
         drop(second);
         net.close_listen(listening).unwrap();
         finish(&stand_in, net);
