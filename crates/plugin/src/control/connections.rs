@@ -227,7 +227,7 @@ impl Thread {
                 let (link, listener) = (Arc::clone(link), Weak::clone(listener));
                 let peer = session.peer_name();
                 let text = format!("{peer} has closed the connection; look at that process's own log for the reason");
-                self.begin_losing(link, Error::peer(text));
+                self.begin_losing(link, Error::peer(text), Vec::new());
                 self.peer_left(route, listener);
             }
             Some(Connection::Closed) => {
@@ -427,7 +427,7 @@ impl Thread {
         if let Some(error) = self.failures.of(&parts, number) {
             established.link.set_failed(error);
         }
-        self.begin_losing(Arc::clone(&established.link), error);
+        self.begin_losing(Arc::clone(&established.link), error, parts);
         let is_full = listener.unaccepted() >= self.setups.most_unaccepted;
         let unwanted = if is_full { Some((established, route)) } else { listener.give((established, route)) };
         match unwanted {

@@ -108,6 +108,10 @@ impl Thread {
                 }
             }
         }
+        for losing in self.losing.iter().filter(|losing| are_hit(&losing.parts, &failure.part)) {
+            is_known = true;
+            losing.link.set_failed(failure.error());
+        }
         for route in in_setup {
             self.refuse_setting(route, failure.error());
         }

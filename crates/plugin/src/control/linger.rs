@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use railweave_fabric::Part;
 use railweave_transport::{Error, Link, Message};
 
 use super::Route;
@@ -28,11 +29,14 @@ impl Lingering {
     const LAST_STEP_NS: u64 = 10_000_000;
 }
 
-/// An open connection whose session broke: it is lost unless its data says so first.
+/// An open connection whose peer or session is gone: it is lost unless its data says so first.
 pub(super) struct Losing {
-    link: Arc<Link>,
+    pub(super) link: Arc<Link>,
     error: Error,
-    pub(super) deadline_ns: u64,
+    /// When it is lost; None when it is.
+    pub(super) deadline_ns: Option<u64>,
+    /// What of this host it is made of: a flush waits for its adapter alone, whoever else is gone.
+    pub(super) parts: Vec<Part>,
 }
 
 impl Losing {
@@ -85,10 +89,10 @@ impl Thread {
         }
     }
 
-    /// An open connection's session broke.
-    pub(super) fn begin_losing(&mut self, link: Arc<Link>, error: Error) {
-        let deadline_ns = self.now_ns() + Losing::GRACE_NS;
-        self.losing.push(Losing { link, error, deadline_ns });
+    /// An open connection's peer or session is gone. `parts` are given once nobody else has them.
+    pub(super) fn begin_losing(&mut self, link: Arc<Link>, error: Error, parts: Vec<Part>) {
+        let deadline_ns = Some(self.now_ns() + Losing::GRACE_NS);
+        self.losing.push(Losing { link, error, deadline_ns, parts });
     }
 
     pub(super) fn linger(&mut self, now: u64) {
@@ -161,16 +165,17 @@ impl Thread {
     }
 
     pub(super) fn lose(&mut self, now: u64) {
-        self.losing.retain(|losing| {
-            // The connection was closed meanwhile, and nobody looks at its link any more.
-            if Arc::strong_count(&losing.link) == 1 {
-                return false;
-            }
-            let over = losing.deadline_ns <= now;
-            if over {
+        if !self.losing.iter().any(|losing| losing.deadline_ns.is_some_and(|at| at <= now)) {
+            return;
+        }
+        self.losing.retain_mut(|losing| {
+            if losing.deadline_ns.is_some_and(|at| at <= now) {
                 losing.link.set_lost(losing.error.clone());
+                losing.deadline_ns = None;
             }
-            !over
+            // Once the connection is closed nobody else looks at its link.
+            let is_open = Arc::strong_count(&losing.link) > 1;
+            is_open && (losing.deadline_ns.is_some() || !losing.parts.is_empty())
         });
     }
 }

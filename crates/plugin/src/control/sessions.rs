@@ -493,12 +493,14 @@ impl Thread {
             let route = Route { session: token, connection };
             match state {
                 Connection::Setup(setting) => self.lose_setting(route, setting, Error::peer(text.clone())),
-                Connection::Open { link, peer_said_bye: false, listener, .. } => {
+                Connection::Open { link, peer_said_bye, parts, listener } => {
                     let text = format!("{peer} is gone: {why}; look at that process's own log for the reason");
-                    self.begin_losing(link, Error::peer(text));
-                    self.peer_left(route, listener);
+                    self.begin_losing(link, Error::peer(text), parts);
+                    if !peer_said_bye {
+                        self.peer_left(route, listener);
+                    }
                 }
-                Connection::Open { .. } | Connection::Closed => {}
+                Connection::Closed => {}
             }
             self.peer_said_bye(route);
         }

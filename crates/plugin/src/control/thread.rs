@@ -434,7 +434,7 @@ impl Thread {
     fn next_deadline(&self) -> Option<u64> {
         let entries = self.deadlines.first().map(|(at, _)| at);
         let lingering = self.lingering.iter().map(|lingering| lingering.next_ns);
-        let losing = self.losing.iter().map(|losing| losing.deadline_ns);
+        let losing = self.losing.iter().filter_map(|losing| losing.deadline_ns);
         let unasked = self.unasked.front().map(|unasked| unasked.next_ns);
         let again = self.accept_again_ns.into_iter().chain(self.resting.again_ns).chain(self.setups.again_ns);
         let settling = self.stopping.filter(|_| self.settling.owes()).map(|_| self.now_ns() + SETTLED_AGAIN_NS);

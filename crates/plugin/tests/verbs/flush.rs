@@ -7,11 +7,17 @@ use railweave_abi::NcclResult;
 use railweave_abi::net::v12;
 use railweave_fabric_verbs::sys;
 use railweave_host::memory::HostMemory;
-use railweave_host::net::{NetApi, Part, Registration};
+use railweave_host::net::{Comm, NetApi, Part, Registration};
 use railweave_verbs_stand_in::{Counts, StandIn};
 
-use crate::common::{Pair, alone, each, library as plugin_library, noise, start, until, warnings, warnings_with};
+use railweave_transport::Message;
+
+use crate::common::{
+    Buffer, Pair, Stranger, accept, alone, each, library as plugin_library, listen, noise, start, until, warnings,
+    warnings_with,
+};
 use crate::machine::{EVEN, FUSED, ROCE, finish, machine, with};
+use crate::strangers::{greeted, lanes_of};
 
 /// NCCL's number for GPU memory (NCCL_PTR_CUDA).
 const CUDA: i32 = 2;
@@ -62,9 +68,10 @@ impl GpuMemory {
     }
 }
 
-/// Two adapters that take GPU memory, whatever the profile: others have nothing to flush.
-fn takes_gpu_memory() -> StandIn {
-    machine(&ROCE.replace("[port 1]\n", "dma_buf = yes\n[port 1]\n"))
+/// Two adapters that take GPU memory, whatever the profile: others have nothing to flush. `habits` are lines of the stand-in's
+/// description.
+fn takes_gpu_memory(habits: &str) -> StandIn {
+    machine(&format!("{habits}{}", ROCE.replace("[port 1]\n", "dma_buf = yes\n[port 1]\n")))
 }
 
 /// Moves a message from GPU memory to GPU memory and flushes it; what that cost, and whether there was a flush.
@@ -100,7 +107,7 @@ fn a_flush_reads_one_byte_through_each_rail_that_wrote() {
         &[(&[FUSED, EVEN][..], 2), (&[FUSED, ("RAILWEAVE_WEIGHTS", "1,0")], 1), (&[], 1)],
         |(settings, _)| with(settings),
         |(_, rails)| {
-            let stand_in = takes_gpu_memory();
+            let stand_in = takes_gpu_memory("");
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             for _ in 0..100 {
@@ -122,7 +129,7 @@ fn a_flush_reads_one_byte_through_each_rail_that_wrote() {
 #[test]
 fn a_flush_under_way_fails_with_its_adapter() {
     alone(&with(&[]), || {
-        let stand_in = takes_gpu_memory();
+        let stand_in = takes_gpu_memory("");
         let (_plugin, net) = start();
         let [pair, other] = [0, 1].map(|device| Pair::open(&net, &net, device));
         let (from, to) = (GpuMemory::new(pair.send.pointer(), 1000), GpuMemory::new(pair.recv.pointer(), 1000));
@@ -150,6 +157,72 @@ fn a_flush_under_way_fails_with_its_adapter() {
         [pair, other].into_iter().for_each(Pair::close);
         finish(&stand_in, net);
     });
+}
+
+/// A stranger's connection, as far as its READY.
+fn until_ready(stranger: &mut Stranger, connection: u32) {
+    stranger.offer(connection);
+    stranger.send(connection, lanes_of(5));
+    assert!(matches!(stranger.receive(), Message::Lanes(_)));
+    stranger.send(connection, Message::Ready { usable: 1 });
+}
+
+#[test]
+fn a_flush_under_way_fails_with_its_adapter_when_the_peer_is_gone() {
+    // Gone while the set-up thread has its READY, and gone later.
+    each(
+        &[true, false],
+        |_| with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]),
+        |is_early| {
+            let stand_in = takes_gpu_memory("slow = create_qp:3:2000\n");
+            let (_plugin, net) = start();
+            let (listening, handle) = listen(&net, 0);
+            let (mut peer, mut other) = (greeted(&handle), greeted(&handle));
+            let mut ends = Vec::new();
+            if *is_early {
+                peer.offer(1);
+                peer.send(1, lanes_of(5));
+                assert!(matches!(peer.receive(), Message::Lanes(_)));
+                // What the other wants keeps the thread from READY.
+                other.offer(1);
+                other.send(1, lanes_of(6));
+                other.until_read();
+                peer.send(1, Message::Ready { usable: 1 });
+                peer.until_read();
+                drop(peer);
+                ends.push(accept(&net, &listening));
+            } else {
+                for connection in [1, 2] {
+                    until_ready(&mut peer, connection);
+                    ends.push(accept(&net, &listening));
+                }
+                drop(peer);
+                let last = Buffer::new(&net, Comm::Recv(&ends[1]), 1000);
+                // SAFETY: the buffer stays until the end.
+                let irecv = || unsafe { net.irecv(&ends[1], &[last.part(7)], false) };
+                if let Ok(request) = until("a receive, or its failure", || irecv().transpose()) {
+                    // SAFETY: it is not tested again after its error.
+                    until("the end of the session", || unsafe { net.test(&request, None) }.err());
+                }
+                last.release(&net, Comm::Recv(&ends[1]));
+            }
+            let to = GpuMemory::new(ends[0].pointer(), 1000);
+            stand_in.cut("mlx5_0", 1).unwrap();
+            // SAFETY: the memory stays until the end.
+            let flush = unsafe { net.iflush(&ends[0], &[to.part(1000)]) }.unwrap().expect("a flush");
+            // SAFETY: the request is not over.
+            let test = || unsafe { net.test(&flush, None) };
+            assert!(!test().unwrap());
+            stand_in.raise_only("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
+            until("the flush's failure", || test().err());
+            stand_in.mend("mlx5_0", 1).unwrap();
+            to.release();
+            drop(other);
+            ends.into_iter().for_each(|end| net.close_recv(end).unwrap());
+            net.close_listen(listening).unwrap();
+            finish(&stand_in, net);
+        },
+    );
 }
 
 #[test]
