@@ -24,6 +24,10 @@ SAYS_NEWEST = (2, 24, 0)
 # The first release that says for each collective which algorithm and protocol it uses.
 SAYS_PROTOCOL = (2, 24, 0)
 
+# The releases that unload a plugin with the last communicator, unless told otherwise: the others keep a reference of their own
+# (NCCL_NET_PLUGIN_REF_COUNT in src/plugin/net.cc).
+KEEPS_LOADED = ((2, 26, 0), (2, 28, 0))
+
 # The newest net API of each release, from the first release that has it.
 APIS = (
     ((2, 13, 0), 6),
@@ -106,8 +110,8 @@ def inherited(environment: dict[str, str]) -> dict[str, str]:
 
 def through_plugin(plugin: Path, version: Version, rails: str, folder: Path) -> dict[str, str]:
     """Settings that leave NCCL no other way between two ranks than the plugin."""
-    # Releases that take no path look for libnccl-net-NAME.so on the library path. From 2.27 to 2.29 NCCL forgets the name
-    # when it unloads the plugin with the last communicator (src/plugin/net.cc), and then looks for libnccl-net.so.
+    # Releases that take no path look for libnccl-net-NAME.so on the library path. 2.28 and 2.29 forget the name when they
+    # unload the plugin with the last communicator (src/plugin/net.cc), and then look for libnccl-net.so.
     for name in (f"libnccl-net-{PLUGIN}.so", "libnccl-net.so"):
         link = folder / name
         if not link.is_symlink():
@@ -207,10 +211,11 @@ def problems(log: Log, version: Version, network: str, settings: dict[str, str],
         found.append(f"channels go via {sorted(log.paths) or 'nothing'}, not via NET/{network} alone")
     if network == PLUGIN:
         wanted = newest_api(version) if version >= SAYS_NEWEST else None
+        loads = 1 if KEEPS_LOADED[0] <= version < KEEPS_LOADED[1] else lives
         if log.api != wanted:
             found.append(f"the plugin was loaded with API {log.api and f'v{log.api}'}, not {wanted and f'v{wanted}'}")
-        elif wanted and log.loads != lives:
-            found.append(f"NCCL loaded the plugin {log.loads} times, not {lives}")
+        elif wanted and log.loads != loads:
+            found.append(f"NCCL loaded the plugin {log.loads} times, not {loads}")
         if not log.devices:
             found.append("the plugin names no device")
     channels = settings.get("NCCL_MAX_NCHANNELS")

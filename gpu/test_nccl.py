@@ -70,6 +70,14 @@ class TheLog(unittest.TestCase):
             found = nccl.problems(log, V2_28, "railweave", {}, lives)
             self.assertEqual(found, [f"NCCL loaded the plugin 2 times, not {lives}"])
 
+    def test_releases_that_keep_the_plugin_load_it_once(self):
+        for version, api in (((2, 26, 2), 10), ((2, 27, 7), 10)):
+            lines = [
+                line.replace("(v11)", f"(v{api})").replace("2.28.9", nccl.version_text(version)) for line in GOOD
+            ]
+            log = nccl.read_log("\n".join(lines))
+            self.assertEqual(nccl.problems(log, version, "railweave", {}, lives=4), [])
+
     def test_each_line_that_matters_is_missed(self):
         for text, complaint in (
             ("Loaded net plugin", "loaded with API None, not v11"),
