@@ -108,7 +108,9 @@ impl Thread {
                 }
             }
         }
-        for losing in self.losing.iter().filter(|losing| are_hit(&losing.parts, &failure.part)) {
+        // What a closed one was made of may be another's by now.
+        let losing = self.losing.iter().filter(|losing| losing.is_open() && are_hit(&losing.parts, &failure.part));
+        for losing in losing {
             is_known = true;
             losing.link.set_failed(failure.error());
         }

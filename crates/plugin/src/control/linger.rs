@@ -42,6 +42,11 @@ pub(super) struct Losing {
 impl Losing {
     /// Lanes carry what was sent before the peer died, and say themselves that it did; they get this long.
     const GRACE_NS: u64 = 1_000_000_000;
+
+    /// Whether anybody else looks at its link.
+    pub(super) fn is_open(&self) -> bool {
+        Arc::strong_count(&self.link) > 1
+    }
 }
 
 /// The connecting end of a connection, handed on. NCCL calls connect over and over until it has it. When nobody has asked for
@@ -173,9 +178,7 @@ impl Thread {
                 losing.link.set_lost(losing.error.clone());
                 losing.deadline_ns = None;
             }
-            // Once the connection is closed nobody else looks at its link.
-            let is_open = Arc::strong_count(&losing.link) > 1;
-            is_open && (losing.deadline_ns.is_some() || !losing.parts.is_empty())
+            losing.is_open() && (losing.deadline_ns.is_some() || !losing.parts.is_empty())
         });
     }
 }
