@@ -1,7 +1,7 @@
 //! How many connections are set up at once. Each costs memory before anything is proved of whoever began it, so both ends have
 //! a bound, and what is beyond it waits: connects of this process, and offers of its peers, whose sessions take turns.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::time::Duration;
 
 use railweave_fabric::Fault;
@@ -80,8 +80,9 @@ pub(super) struct Setups {
     pub(super) most_unaccepted: usize,
     /// By when their peers were last heard of.
     under_way: Agenda<Route>,
-    /// Set-ups that are over while the set-up thread has them: until it is rid of them they take the place of others.
-    at_worker: usize,
+    /// Set-ups that are over while the set-up thread has them, by their numbers there: until it is rid of them they take the
+    /// place of others.
+    at_worker: BTreeSet<u64>,
     /// Offers that wait.
     waiting: usize,
     /// The sessions with such offers, each once, in turn.
@@ -102,7 +103,7 @@ impl Setups {
             most: quarter.clamp(1, MOST_AT_ONCE),
             most_unaccepted: quarter.clamp(1, MOST_UNACCEPTED),
             under_way: Agenda::default(),
-            at_worker: 0,
+            at_worker: BTreeSet::new(),
             waiting: 0,
             turns: VecDeque::new(),
             telling: VecDeque::new(),
@@ -113,7 +114,7 @@ impl Setups {
     }
 
     fn has_room(&self) -> bool {
-        self.under_way.len() + self.at_worker < self.most
+        self.under_way.len() + self.at_worker.len() < self.most
     }
 
     /// An offer waits. Where it is the first, standing still counts from now.
@@ -370,11 +371,10 @@ impl Thread {
         if let Some(token) = setting.token {
             self.lanes.remove(&token);
             self.setups.under_way.set(route, None);
-        }
-        if setting.is_at_worker() {
-            self.setups.at_worker += 1;
-        } else if setting.token.is_some() {
-            self.setups.has_ended(now);
+            match setting.away.filter(|_| setting.is_at_worker()) {
+                Some(number) => drop(self.setups.at_worker.insert(number)),
+                None => self.setups.has_ended(now),
+            }
         }
         let Some(session) = self.session(route.session) else {
             return;
@@ -387,10 +387,11 @@ impl Thread {
     }
 
     /// The set-up thread is rid of a set-up that was over.
-    pub(super) fn setup_left_worker(&mut self) {
+    pub(super) fn setup_left_worker(&mut self, number: u64) {
         let now = self.now_ns();
-        self.setups.at_worker -= 1;
-        self.setups.has_ended(now);
+        if self.setups.at_worker.remove(&number) {
+            self.setups.has_ended(now);
+        }
     }
 
     /// Forgets what waited on a session that is over.

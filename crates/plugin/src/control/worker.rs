@@ -392,7 +392,7 @@ impl Thread {
             match handshake {
                 // Its set-up is over, and the connection's number may be another one's by now.
                 over if !is_awaited => {
-                    self.setup_left_worker();
+                    self.setup_left_worker(number);
                     self.take_over(number, route, over);
                 }
                 Some(handshake) => self.take_handshake(number, route, handshake),

@@ -172,9 +172,10 @@ fn a_flush_under_way_fails_with_its_adapter_when_the_peer_is_gone() {
     // Gone while the set-up thread has its READY, and gone later.
     each(
         &[true, false],
-        |_| with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]),
+        // No PING comes between what is awaited.
+        |_| with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "600"), ("RAILWEAVE_PEER_TIMEOUT", "3600")]),
         |is_early| {
-            let stand_in = takes_gpu_memory("slow = create_qp:3:2000\n");
+            let stand_in = takes_gpu_memory(if *is_early { "slow = create_qp:3:5000\n" } else { "" });
             let (_plugin, net) = start();
             let (listening, handle) = listen(&net, 0);
             let (mut peer, mut other) = (greeted(&handle), greeted(&handle));
