@@ -57,7 +57,7 @@ impl Failures {
     }
 }
 
-fn are_hit(parts: &[Part], failed: &Part) -> bool {
+pub(super) fn are_hit(parts: &[Part], failed: &Part) -> bool {
     parts.iter().any(|part| part.fails_with(failed))
 }
 
@@ -108,9 +108,7 @@ impl Thread {
                 }
             }
         }
-        // What a closed one was made of may be another's by now.
-        let losing = self.losing.iter().filter(|losing| losing.is_open() && are_hit(&losing.parts, &failure.part));
-        for losing in losing {
+        for losing in self.losing.iter().filter(|losing| losing.is_made_of(&failure.part)) {
             is_known = true;
             losing.link.set_failed(failure.error());
         }

@@ -8,6 +8,7 @@ use railweave_transport::{Error, Link, Message};
 
 use super::Route;
 use super::connections::{Connection, Setting};
+use super::events::are_hit;
 use super::thread::{Entry, Thread};
 use crate::network::End;
 use crate::process::PendingConnect;
@@ -36,7 +37,7 @@ pub(super) struct Losing {
     /// When it is lost; None when it is.
     pub(super) deadline_ns: Option<u64>,
     /// What of this host it is made of: a flush waits for its adapter alone, whoever else is gone.
-    pub(super) parts: Vec<Part>,
+    parts: Vec<Part>,
 }
 
 impl Losing {
@@ -44,8 +45,13 @@ impl Losing {
     const GRACE_NS: u64 = 1_000_000_000;
 
     /// Whether anybody else looks at its link.
-    pub(super) fn is_open(&self) -> bool {
+    fn is_open(&self) -> bool {
         Arc::strong_count(&self.link) > 1
+    }
+
+    /// Whether it fails with this part. What a closed one was made of may be another's by now.
+    pub(super) fn is_made_of(&self, failed: &Part) -> bool {
+        self.is_open() && are_hit(&self.parts, failed)
     }
 }
 
@@ -180,5 +186,28 @@ impl Thread {
             }
             losing.is_open() && (losing.deadline_ns.is_some() || !losing.parts.is_empty())
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railweave_fabric::Piece;
+
+    use super::*;
+
+    #[test]
+    fn what_a_closed_connection_was_made_of_is_nothing_of_it_any_more() {
+        let part = |piece| Part { device: "mlx5_0".into(), piece };
+        let link = Arc::new(Link::default());
+        let losing = Losing {
+            link: Arc::clone(&link),
+            error: Error::peer("gone"),
+            deadline_ns: None,
+            parts: vec![part(Piece::QueuePair(7))],
+        };
+        assert!(losing.is_made_of(&part(Piece::QueuePair(7))) && losing.is_made_of(&part(Piece::Device)));
+        assert!(!losing.is_made_of(&part(Piece::QueuePair(8))));
+        drop(link);
+        assert!(!losing.is_made_of(&part(Piece::QueuePair(7))));
     }
 }
