@@ -175,6 +175,7 @@ impl Thread {
         }
     }
 
+    /// Says of connections whose time is over that they are lost, and forgets those that nothing concerns any more.
     pub(super) fn lose(&mut self, now: u64) {
         if !self.losing.iter().any(|losing| losing.deadline_ns.is_some_and(|at| at <= now)) {
             return;

@@ -80,8 +80,8 @@ pub(super) struct Setups {
     pub(super) most_unaccepted: usize,
     /// By when their peers were last heard of.
     under_way: Agenda<Route>,
-    /// Set-ups that are over while the set-up thread has them, by their numbers there: until it is rid of them they take the
-    /// place of others.
+    /// Set-ups of peers that are over while the set-up thread has them, by their numbers there: until it is rid of them
+    /// they take the place of others.
     at_worker: BTreeSet<u64>,
     /// Offers that wait.
     waiting: usize,

@@ -8,9 +8,8 @@ use railweave_abi::net::v12;
 use railweave_fabric_verbs::sys;
 use railweave_host::memory::HostMemory;
 use railweave_host::net::{Comm, NetApi, Part, Registration};
-use railweave_verbs_stand_in::{Counts, StandIn};
-
 use railweave_transport::Message;
+use railweave_verbs_stand_in::{Counts, StandIn};
 
 use crate::common::{
     Buffer, Pair, Stranger, accept, alone, each, library as plugin_library, listen, noise, start, until, warnings,
@@ -68,8 +67,8 @@ impl GpuMemory {
     }
 }
 
-/// Two adapters that take GPU memory, whatever the profile: others have nothing to flush. `habits` are lines of the stand-in's
-/// description.
+/// Two adapters that take GPU memory, whatever the profile: others have nothing to flush. `habits` are lines of the
+/// stand-in's description.
 fn takes_gpu_memory(habits: &str) -> StandIn {
     machine(&format!("{habits}{}", ROCE.replace("[port 1]\n", "dma_buf = yes\n[port 1]\n")))
 }
@@ -159,12 +158,11 @@ fn a_flush_under_way_fails_with_its_adapter() {
     });
 }
 
-/// A stranger's connection, as far as its READY.
+/// A stranger's connection, until only its READY is missing.
 fn until_ready(stranger: &mut Stranger, connection: u32) {
     stranger.offer(connection);
     stranger.send(connection, lanes_of(5));
     assert!(matches!(stranger.receive(), Message::Lanes(_)));
-    stranger.send(connection, Message::Ready { usable: 1 });
 }
 
 #[test]
@@ -181,9 +179,7 @@ fn a_flush_under_way_fails_with_its_adapter_when_the_peer_is_gone() {
             let (mut peer, mut other) = (greeted(&handle), greeted(&handle));
             let mut ends = Vec::new();
             if *is_early {
-                peer.offer(1);
-                peer.send(1, lanes_of(5));
-                assert!(matches!(peer.receive(), Message::Lanes(_)));
+                until_ready(&mut peer, 1);
                 // What the other wants keeps the thread from READY.
                 other.offer(1);
                 other.send(1, lanes_of(6));
@@ -195,6 +191,7 @@ fn a_flush_under_way_fails_with_its_adapter_when_the_peer_is_gone() {
             } else {
                 for connection in [1, 2] {
                     until_ready(&mut peer, connection);
+                    peer.send(connection, Message::Ready { usable: 1 });
                     ends.push(accept(&net, &listening));
                 }
                 drop(peer);

@@ -1,5 +1,5 @@
-//! Set-ups over a slow kernel, begun by peers that say what they like when they like: what an end hears, how long it waits,
-//! and what it gives out.
+//! Set-ups over a slow kernel, begun by peers that say what they like when they like: what an end hears, how long it
+//! waits, and what it gives out.
 #![allow(clippy::disallowed_types, reason = "tests are not the data path")]
 
 use std::io::Write;
@@ -318,7 +318,8 @@ fn whoever_says_nothing_but_wait_is_given_up_in_the_end() {
             Some(stranger.receive()).filter(|it| !matches!(it, Message::Pong))
         });
         assert!(matches!(&said, Message::Refuse { reason, .. } if reason.contains("in time")), "{said:?}");
-        // docs/wire.md: twenty times the time-out, where nobody else needs the place. A machine that stands still says no WAIT.
+        // docs/wire.md: twenty times the time-out, where nobody else needs the place. A machine that stands still is
+        // silent meanwhile.
         let stood_still = longest.max(last.elapsed()) >= Duration::from_millis(400);
         assert!(begin.elapsed() >= Duration::from_secs(10) || stood_still, "{:?}", begin.elapsed());
         drop(stranger);
