@@ -24,8 +24,8 @@ SAYS_NEWEST = (2, 24, 0)
 # The first release that says for each collective which algorithm and protocol it uses.
 SAYS_PROTOCOL = (2, 24, 0)
 
-# The releases that unload a plugin with the last communicator, unless told otherwise: the others keep a reference of their own
-# (NCCL_NET_PLUGIN_REF_COUNT in src/plugin/net.cc).
+# Releases from the first to before the second keep the plugin loaded when the last communicator ends, the others do not
+# (the default of NCCL_NET_PLUGIN_REF_COUNT in NCCL's src/plugin/net.cc).
 KEEPS_LOADED = ((2, 26, 0), (2, 28, 0))
 
 # The newest net API of each release, from the first release that has it.
@@ -110,8 +110,8 @@ def inherited(environment: dict[str, str]) -> dict[str, str]:
 
 def through_plugin(plugin: Path, version: Version, rails: str, folder: Path) -> dict[str, str]:
     """Settings that leave NCCL no other way between two ranks than the plugin."""
-    # Releases that take no path look for libnccl-net-NAME.so on the library path. 2.28 and 2.29 forget the name when they
-    # unload the plugin with the last communicator (src/plugin/net.cc), and then look for libnccl-net.so.
+    # Releases that take no path look for libnccl-net-NAME.so on the library path. 2.28 and 2.29 forget the name when
+    # they unload the plugin with the last communicator (NCCL's src/plugin/net.cc), and then look for libnccl-net.so.
     for name in (f"libnccl-net-{PLUGIN}.so", "libnccl-net.so"):
         link = folder / name
         if not link.is_symlink():

@@ -139,7 +139,8 @@ class PretendedNccl(unittest.TestCase):
         self.assertIn('no "Using network railweave"', self.failures(result)["default/log"])
 
     def test_a_plugin_that_is_not_loaded_again_fails(self):
-        status, result = self.run_quick("--only", "again/*", PRETEND_RELOAD="NET/Plugin: Could not find: libnccl-net.so")
+        not_found = "NET/Plugin: Could not find: libnccl-net.so"
+        status, result = self.run_quick("--only", "again/*", PRETEND_RELOAD=not_found)
         self.assertEqual((status, list(self.failures(result))), (1, ["again/log"]))
         self.assertIn("NCCL loaded the plugin 1 times, not 4", self.failures(result)["again/log"])
 
