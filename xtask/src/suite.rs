@@ -257,7 +257,6 @@ fn code(status: Option<ExitStatus>) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     /// What libtest prints for two tests of which `b` failed with `message`.
     fn failing(message: &str) -> String {
@@ -286,8 +285,12 @@ mod tests {
              --list ]; then\nprintf 'a: test\\nb: test\\n'\nelse\n{first}\nfi\n",
             folder = folder.display()
         );
-        std::fs::write(&program, script).unwrap();
-        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        let text = folder.join("text");
+        std::fs::write(&text, script).unwrap();
+        // A file that this process wrote may be open for writing in a child that another test is starting, and cannot
+        // be run then (ETXTBSY, execve(2)).
+        let installed = Command::new("install").args(["-m", "755"]).args([&text, &program]).status().unwrap();
+        assert!(installed.success());
         let silence = Duration::from_secs(if first.contains("sleep") { 1 } else { 600 });
         let by = by.map(PathBuf::from);
         let suite = Suite { by, program, arguments: &[], package: package.to_owned(), silence, shows: false };
