@@ -108,8 +108,8 @@ impl Thread {
                 }
             }
         }
+        // One of these may be closed already and a handshake that is away have its part, so the failure is kept all the same.
         for losing in self.losing.iter().filter(|losing| losing.is_made_of(&failure.part)) {
-            is_known = true;
             losing.link.set_failed(failure.error());
         }
         for route in in_setup {
