@@ -167,12 +167,12 @@ fn until_ready(stranger: &mut Stranger, connection: u32) {
 
 #[test]
 fn a_flush_under_way_fails_with_its_adapter_when_the_peer_is_gone() {
-    // Gone while the set-up thread has its READY, and gone later.
+    // Gone while the set-up thread has its READY, gone later, and gone once it has closed the connection.
     each(
-        &[true, false],
+        &[(true, false), (false, false), (false, true)],
         // No PING comes between what is awaited.
         |_| with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "600"), ("RAILWEAVE_PEER_TIMEOUT", "3600")]),
-        |is_early| {
+        |(is_early, says_bye)| {
             let stand_in = takes_gpu_memory(if *is_early { "slow = create_qp:3:5000\n" } else { "" });
             let (_plugin, net) = start();
             let (listening, handle) = listen(&net, 0);
@@ -193,6 +193,9 @@ fn a_flush_under_way_fails_with_its_adapter_when_the_peer_is_gone() {
                     until_ready(&mut peer, connection);
                     peer.send(connection, Message::Ready { usable: 1 });
                     ends.push(accept(&net, &listening));
+                }
+                if *says_bye {
+                    peer.send(1, Message::Bye);
                 }
                 drop(peer);
                 let last = Buffer::new(&net, Comm::Recv(&ends[1]), 1000);
