@@ -348,12 +348,7 @@ impl Thread {
         if waits {
             setting.wait_ns = Some(wait_ns);
             let is_away = setting.handshake.is_none();
-            if is_away && self.workers.is_stuck(now_ns) {
-                let seconds = self.handshake_timeout.as_secs_f64();
-                let text = format!(
-                    "the kernel has not come back from setting up a connection for {seconds} s; look at the kernel log, and at \
-                     the port's link"
-                );
+            if is_away && let Some(text) = self.stuck_kernel(now_ns) {
                 return self.refuse_setting(route, Error::local(text));
             }
             if self.send(route, Message::Wait).is_err() {
@@ -370,6 +365,17 @@ impl Thread {
         } else if goes_on {
             self.give_work(route, Work::GoOn);
         }
+    }
+
+    /// What to say when the set-up thread has been in one call of the kernel for a handshake's time.
+    pub(super) fn stuck_kernel(&mut self, now_ns: u64) -> Option<String> {
+        let seconds = self.handshake_timeout.as_secs_f64();
+        self.workers.is_stuck(now_ns).then(|| {
+            format!(
+                "the kernel has not come back from setting up a connection for {seconds} s; look at the kernel log, and at the \
+                 port's link"
+            )
+        })
     }
 
     /// When an end that is busy from now on tells its peer.

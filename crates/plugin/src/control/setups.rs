@@ -216,9 +216,11 @@ impl Thread {
         if self.setups.again_ns.is_none_or(|at| now < at) {
             return;
         }
+        // Then no place becomes free, and peers hear why.
+        let stuck = if self.setups.has_room() { None } else { self.stuck_kernel(now) };
         for _ in 0..MOST_BEGUN_AT_ONCE {
             self.look_at_debts();
-            if !self.setups.has_room() {
+            if !self.setups.has_room() && stuck.is_none() {
                 break;
             }
             let Some(token) = self.setups.turns.pop_front() else {
@@ -236,8 +238,10 @@ impl Thread {
             if has_more {
                 self.setups.turns.push_back(token);
             }
-            // Whoever made an older one has given up.
-            if now < deadline_ns {
+            if let Some(reason) = &stuck {
+                self.refuse(Route { session: token, connection }, reason);
+            } else if now < deadline_ns {
+                // Whoever made an older one has given up.
                 self.begin_accepting(token, connection, &offer, deadline_ns);
             }
         }

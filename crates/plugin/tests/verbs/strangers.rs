@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use railweave_fabric::{LaneEndpoint, LinkLayer};
 use railweave_host::net::{Handle, NetApi};
 use railweave_transport::{Frame, Lanes, Message, RailLanes};
+use railweave_verbs_stand_in::StandIn;
 
 use crate::common::{Stranger, accept, alone, each, heap_bytes, listen, start, until, until_within};
 use crate::lasting::PLAIN;
@@ -266,30 +267,40 @@ fn what_nobody_waits_for_any_more_is_not_set_up() {
     });
 }
 
+/// Files that a process may have open, of which a quarter are the places for set-ups.
+const FILES: u64 = 64;
+const PLACES: u32 = FILES as u32 / 4;
+
+fn allow_few_files() {
+    let limit = libc::rlimit { rlim_cur: FILES, rlim_max: FILES };
+    // SAFETY: it reads the structure, and lowers a limit of this process alone.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+}
+
+/// A stranger takes all places with set-ups for the set-up thread, which is long at the first, and is gone.
+fn take_places(stand_in: &StandIn, handle: &Handle) {
+    let mut stranger = greeted(handle);
+    (1..=PLACES).for_each(|connection| {
+        stranger.offer(connection);
+    });
+    stranger.send(1, lanes_of(5));
+    // What was not begun yet is put aside at once.
+    until("the work at the first", || (stand_in.open().completion_queues > 0).then_some(()));
+    (2..=PLACES).for_each(|connection| stranger.send(connection, lanes_of(5)));
+    stranger.until_read();
+}
+
 #[test]
 fn what_this_host_still_works_at_keeps_its_place_when_its_session_ends() {
-    // A quarter of them are the places for set-ups.
-    const FILES: u64 = 64;
-    const PLACES: u32 = FILES as u32 / 4;
     const BUSY: Duration = Duration::from_secs(5);
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
-        let limit = libc::rlimit { rlim_cur: FILES, rlim_max: FILES };
-        // SAFETY: it reads the structure, and lowers a limit of this process alone.
-        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+        allow_few_files();
         let stand_in = machine(&format!("slow = create_qp:1:{}\n{ROCE}", BUSY.as_millis()));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
-        let (mut first, mut second) = (greeted(&handle), greeted(&handle));
-        (1..=PLACES).for_each(|connection| {
-            first.offer(connection);
-        });
+        let mut second = greeted(&handle);
         let begin = Instant::now();
-        first.send(1, lanes_of(5));
-        // What was not begun yet is put aside at once.
-        until("the work at the first", || (stand_in.open().completion_queues > 0).then_some(()));
-        (2..=PLACES).for_each(|connection| first.send(connection, lanes_of(5)));
-        first.until_read();
-        drop(first);
+        take_places(&stand_in, &handle);
         second.ask(1);
         let answer = until("an answer", || Some(second.receive()).filter(|it| !matches!(it, Message::Wait)));
         assert!(matches!(answer, Message::Answer { .. }), "{answer:?}");
@@ -297,6 +308,27 @@ fn what_this_host_still_works_at_keeps_its_place_when_its_session_ends() {
         drop(second);
         net.close_listen(listening).unwrap();
         finish(&stand_in, net);
+    });
+}
+
+#[test]
+fn whoever_finds_no_place_hears_of_a_kernel_that_does_not_come_back() {
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "5")]), || {
+        allow_few_files();
+        let stand_in = machine(&format!("slow = create_qp:1:600000\n{ROCE}"));
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let mut late = greeted(&handle);
+        take_places(&stand_in, &handle);
+        let begin = Instant::now();
+        late.ask(1);
+        let answer = until("an answer", || Some(late.receive()).filter(|it| !matches!(it, Message::Wait)));
+        let told = "the kernel has not come back from setting up a connection for 5 s";
+        assert!(matches!(&answer, Message::Refuse { reason, .. } if reason.contains(told)), "{answer:?}");
+        // Nineteen more of these times would pass where it only heard WAIT.
+        assert!(begin.elapsed() < Duration::from_secs(50), "{:?}", begin.elapsed());
+        net.close_listen(listening).unwrap();
+        net.finalize().unwrap();
     });
 }
 
