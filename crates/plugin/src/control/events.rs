@@ -108,7 +108,7 @@ impl Thread {
                 }
             }
         }
-        // One of these may be closed already and a handshake that is away have its part, so the failure is kept all the same.
+        // They do not make it known: one may be closed already, and a handshake that is away may have its part by now.
         for losing in self.losing.iter().filter(|losing| losing.is_made_of(&failure.part)) {
             losing.link.set_failed(failure.error());
         }

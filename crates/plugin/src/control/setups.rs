@@ -216,7 +216,7 @@ impl Thread {
         if self.setups.again_ns.is_none_or(|at| now < at) {
             return;
         }
-        // Then no place becomes free, and peers hear why.
+        // While the kernel does not come back no place becomes free, and peers hear why.
         let stuck = if self.setups.has_room() { None } else { self.stuck_kernel(now) };
         for _ in 0..MOST_BEGUN_AT_ONCE {
             self.look_at_debts();
