@@ -117,6 +117,11 @@ impl Setups {
         self.under_way.len() + self.at_worker.len() < self.most
     }
 
+    /// Whether all places are those of set-ups that are over, so that only the set-up thread can give any back.
+    fn is_worker_in_all(&self) -> bool {
+        self.at_worker.len() >= self.most
+    }
+
     /// An offer waits. Where it is the first, standing still counts from now.
     fn begins_to_wait(&mut self, now_ns: u64) {
         if self.again_ns.is_none() {
@@ -216,8 +221,8 @@ impl Thread {
         if self.setups.again_ns.is_none_or(|at| now < at) {
             return;
         }
-        // While the kernel does not come back no place becomes free, and peers hear why.
-        let stuck = if self.setups.has_room() { None } else { self.stuck_kernel(now) };
+        // No place becomes free while the kernel does not come back, and peers hear why.
+        let stuck = if self.setups.is_worker_in_all() { self.stuck_kernel(now) } else { None };
         for _ in 0..MOST_BEGUN_AT_ONCE {
             self.look_at_debts();
             if !self.setups.has_room() && stuck.is_none() {
