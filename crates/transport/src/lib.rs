@@ -30,6 +30,7 @@ mod receive;
 mod record;
 mod requests;
 mod send;
+mod session;
 mod slots;
 
 pub use acceptor::{AcceptPairing, Acceptor};
@@ -49,6 +50,10 @@ pub use message::{
 pub use plant::{Plant, set_plant};
 pub use receive::{Flushed, Incoming, RecvConnection, RecvRequest};
 pub use send::{Cut, Outgoing, SendConnection, SendRequest};
+pub use session::{
+    Ended, HelloFault, Lost, LostCause, Prover, Session, SessionAction, SessionConfig, Side, SocketEnd, SocketEndKind,
+    Tries, Unreachable, Unwelcome,
+};
 
 /// Places for an outstanding receive in a connection.
 pub const SLOTS: usize = 256;

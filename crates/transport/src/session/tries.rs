@@ -1,35 +1,28 @@
-//! When to dial again what a peer has closed without a word: a peer whom strangers besiege closes whoever has waited
-//! longest, and welcomes the next.
-
-use std::io;
+//! When to dial again what a peer has closed without a word: a peer whom strangers besiege closes the socket that has
+//! waited longest, and welcomes the next.
 
 const FIRST_PAUSE_NS: u64 = 10_000_000;
 const LONGEST_PAUSE_NS: u64 = 640_000_000;
 
-/// How something is tried again: after growing pauses, for so long.
-#[derive(Clone, Copy)]
-pub(super) struct Tries {
+/// The pauses between tries of one thing: they grow, and end at a given time.
+#[derive(Clone, Copy, Debug)]
+pub struct Tries {
     until_ns: u64,
     pause_ns: u64,
 }
 
 impl Tries {
-    pub(super) fn until(until_ns: u64) -> Self {
+    /// Tries until this time, in nanoseconds of the caller's clock.
+    pub fn until(until_ns: u64) -> Self {
         Self { until_ns, pause_ns: FIRST_PAUSE_NS }
     }
 
     /// When to try again; None once it was tried for long enough.
-    pub(super) fn next_ns(&mut self, now_ns: u64) -> Option<u64> {
+    pub fn next_ns(&mut self, now_ns: u64) -> Option<u64> {
         let at_ns = now_ns.saturating_add(self.pause_ns);
         self.pause_ns = (self.pause_ns * 2).min(LONGEST_PAUSE_NS);
         (at_ns < self.until_ns).then_some(at_ns)
     }
-}
-
-/// Whether this says that the peer has closed the socket.
-pub(super) fn is_closed(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
 #[cfg(test)]

@@ -1,0 +1,108 @@
+//! Heartbeats: whether the process at the other end of a session is still there. It is asked only when it has been
+//! quiet while connections need it.
+//!
+//! The end of its sockets does not tell. A child that it forked holds copies of them, and they end with the last copy.
+
+/// A peer is asked once it has been quiet for this part of the time that it has for its answer. Of the time that passes
+/// before a peer is known to be dead, this is the smaller share; in a job of a thousand processes each is asked every
+/// few seconds.
+const QUIET_PART: u64 = 8;
+
+/// When the other end of a session was heard, and when it was asked.
+#[derive(Debug)]
+pub(super) struct Heartbeat {
+    timeout_ns: u64,
+    heard_ns: u64,
+    /// It was asked then, and has not been heard since.
+    asked_ns: Option<u64>,
+}
+
+/// What a heartbeat wants done.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Beat {
+    /// Nothing yet.
+    Wait,
+    /// The peer is to be asked.
+    Ask,
+    /// It was asked, has not answered in time, and was heard so long ago.
+    Silent { for_ns: u64 },
+}
+
+impl Heartbeat {
+    /// The heartbeat of a session whose peer has this long for an answer.
+    pub(super) fn new(timeout_ns: u64, now_ns: u64) -> Self {
+        Self { timeout_ns, heard_ns: now_ns, asked_ns: None }
+    }
+
+    /// The peer is asked now.
+    pub(super) fn asked(&mut self, now_ns: u64) {
+        self.asked_ns = Some(now_ns);
+    }
+
+    /// Something came from the peer, whatever it was.
+    pub(super) fn heard(&mut self, now_ns: u64) {
+        self.heard_ns = now_ns;
+        self.asked_ns = None;
+    }
+
+    /// When there is something to do. Peers are asked at full multiples of the quiet time, so that one waking of the
+    /// caller serves all sessions.
+    pub(super) fn next_ns(&self) -> u64 {
+        let quiet_ns = (self.timeout_ns / QUIET_PART).max(1);
+        match self.asked_ns {
+            Some(asked_ns) => asked_ns.saturating_add(self.timeout_ns),
+            None => self.heard_ns.saturating_add(quiet_ns).checked_next_multiple_of(quiet_ns).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// What is to be done now.
+    pub(super) fn beat(&self, now_ns: u64) -> Beat {
+        match self.asked_ns {
+            _ if now_ns < self.next_ns() => Beat::Wait,
+            None => Beat::Ask,
+            Some(_) => Beat::Silent { for_ns: now_ns - self.heard_ns },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Asks when it is due, and tells when that was.
+    fn ask(heartbeat: &mut Heartbeat) -> u64 {
+        let at = heartbeat.next_ns();
+        assert_eq!(heartbeat.beat(at), Beat::Ask);
+        heartbeat.asked(at);
+        at
+    }
+
+    #[test]
+    fn a_quiet_peer_is_asked_and_one_that_is_heard_is_not() {
+        let mut heartbeat = Heartbeat::new(8 * SECOND, 5 * SECOND / 2);
+        assert_eq!(heartbeat.next_ns(), 4 * SECOND, "a second of quiet, then the next full one");
+        assert_eq!(heartbeat.beat(4 * SECOND - 1), Beat::Wait);
+        heartbeat.heard(7 * SECOND / 2);
+        assert_eq!(heartbeat.beat(4 * SECOND), Beat::Wait);
+        assert_eq!(ask(&mut heartbeat), 5 * SECOND);
+        assert_eq!(heartbeat.beat(12 * SECOND), Beat::Wait, "once is enough");
+        heartbeat.heard(12 * SECOND);
+        assert_eq!(ask(&mut heartbeat), 13 * SECOND);
+    }
+
+    #[test]
+    fn a_peer_that_does_not_answer_is_dead_when_its_time_is_over_and_not_before() {
+        let mut heartbeat = Heartbeat::new(8 * SECOND, 0);
+        let asked = ask(&mut heartbeat);
+        assert_eq!(heartbeat.beat(asked + 8 * SECOND - 1), Beat::Wait);
+        assert_eq!(heartbeat.beat(asked + 8 * SECOND), Beat::Silent { for_ns: 9 * SECOND });
+    }
+
+    #[test]
+    fn one_that_was_not_asked_in_time_is_asked_first() {
+        let heartbeat = Heartbeat::new(8 * SECOND, 0);
+        assert_eq!(heartbeat.beat(1000 * SECOND), Beat::Ask, "it was this process that stood still");
+    }
+}

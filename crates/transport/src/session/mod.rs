@@ -1,0 +1,763 @@
+//! A session, without its socket: the control link between two processes, and the connections on it.
+//!
+//! The process that wants a connection opens the session: it dials the peer's addresses in turn, and both ends say
+//! HELLO and, where there is a key, prove that they have it. Then the opener alone begins connections, any number on
+//! one session. The session asks a quiet peer whether it is there, ends when no connection uses it, and tells what
+//! became of its connections when the peer has closed them or is gone.
+//!
+//! [`Session`] takes frames, the time and word of its socket, and gives [`SessionAction`]s. What is left to the caller:
+//! sockets and bytes, limits for strangers, the handshakes of connections ([`crate::Connector`], [`crate::Acceptor`]),
+//! and the ends that they make.
+//!
+//! # Order of calls
+//! 1. [`Session::open`], then [`Session::handle_connected`] once the address of [`SessionAction::Dial`] is connected;
+//!    or [`Session::accept`].
+//! 2. [`Session::handle_frame`] for each frame, [`Session::handle_all_read`] when the socket has no more for now,
+//!    [`Session::handle_lost`] when it has ended, and [`Session::handle_timeout`] at [`Session::timeout_ns`].
+//! 3. After each of these, and after each call about a connection: [`Session::poll_action`] until it returns None.
+//! 4. A connection goes from [`Session::begin`] or [`SessionAction::Offer`] and [`Session::accept_offer`] to
+//!    [`Session::opened`] or [`Session::failed`], and from there to [`Session::close`].
+//! 5. The session may be dropped when [`Session::is_over`].
+
+mod connections;
+mod ended;
+mod heartbeat;
+mod proof;
+mod reach;
+#[cfg(test)]
+mod tests;
+mod tries;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use railweave_fabric::Fault;
+
+use self::connections::{Connection, Connections, State};
+pub use self::ended::{Ended, HelloFault, Lost, LostCause, SocketEnd, SocketEndKind, Unreachable, Unwelcome};
+use self::heartbeat::{Beat, Heartbeat};
+pub use self::proof::Prover;
+use self::proof::{Hellos, NO_PROOF};
+use self::reach::{Next, Reach};
+pub use self::tries::Tries;
+use crate::{Frame, Hello, HelloError, Message, Offer, ProcessId};
+
+/// Connections that one session may have.
+const MOST_CONNECTIONS: usize = 65_536;
+
+/// Which end of a session this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// It dialled, and alone begins connections.
+    Opener,
+    /// It was dialled.
+    Acceptor,
+}
+
+impl Side {
+    /// The other end.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::Opener => Self::Acceptor,
+            Self::Acceptor => Self::Opener,
+        }
+    }
+}
+
+/// What the sessions of a process have in common. All times are in nanoseconds.
+#[derive(Clone, Debug)]
+pub struct SessionConfig {
+    /// What this process says of itself; the wanted process and the nonce are each session's own.
+    pub hello: Hello,
+    /// What has the key, where the process has one. [`Hello::KEYED`] says the same.
+    pub prover: Option<Arc<dyn Prover>>,
+    /// How long HELLO and PROOF may take; with an opener, all of its tries together.
+    pub handshake_ns: u64,
+    /// How long a peer may take to answer a PING.
+    pub peer_timeout_ns: u64,
+    /// How long a session without connections is kept by its opener.
+    pub idle_ns: u64,
+    /// How long it is kept by the other end, which only needs to see to it that strangers do not keep sessions for
+    /// ever.
+    pub accepted_idle_ns: u64,
+    /// How long an open connection whose peer or session is gone has until it is lost: its lanes carry what was sent
+    /// before, and say themselves that the peer is gone.
+    pub grace_ns: u64,
+    /// How long a closed connection waits for its peer.
+    pub linger_ns: u64,
+    /// The first pause between two looks at a closed connection, and the longest, to which it grows.
+    pub linger_pause_ns: (u64, u64),
+}
+
+impl SessionConfig {
+    /// With the times that suit real networks, for a process that says this of itself.
+    pub fn new(hello: Hello, prover: Option<Arc<dyn Prover>>, handshake_ns: u64, peer_timeout_ns: u64) -> Self {
+        Self {
+            hello,
+            prover,
+            handshake_ns,
+            peer_timeout_ns,
+            idle_ns: 1_000_000_000,
+            accepted_idle_ns: 60_000_000_000,
+            grace_ns: 1_000_000_000,
+            linger_ns: 3_000_000_000,
+            linger_pause_ns: (200_000, 10_000_000),
+        }
+    }
+}
+
+/// What a session wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionAction {
+    /// Dial this address. Then call [`Session::handle_connected`], or [`Session::handle_lost`].
+    Dial(SocketAddr),
+    /// Send this frame; on a dialled socket [`crate::Preface::Session`] goes before the first.
+    Send(Frame),
+    /// Read nothing more from the socket, and close it: at once, or where `flush` is set when all that was sent has
+    /// gone out. Nothing more is to be said of this socket; the next one is another.
+    HangUp {
+        /// What was sent is to reach the peer.
+        flush: bool,
+    },
+    /// The peer is who it should be: connections may be begun.
+    Up,
+    /// A peer is not welcome.
+    Unwelcome(Unwelcome),
+    /// There will be no session to the wanted process.
+    Unreachable(Unreachable),
+    /// The session is over. Of connections that are open or closed there may be more to say.
+    Ended(Arc<Ended>),
+    /// The peer offers a connection: call [`Session::accept_offer`] or [`Session::refuse`], now or later.
+    Offer {
+        /// The connection.
+        connection: u32,
+        /// The offer.
+        offer: Offer,
+    },
+    /// The peer has taken back an offer, or its session is gone: forget it.
+    Withdrawn(u32),
+    /// A message for the handshake of this connection.
+    Message {
+        /// The connection.
+        connection: u32,
+        /// The message.
+        message: Message,
+    },
+    /// The peer still works at this connection's set-up, so its time begins anew.
+    Waits(u32),
+    /// The session ended while this connection was set up. Call [`Session::failed`], or [`Session::opened`] where the
+    /// last message had come and the connection is made of it.
+    Interrupted(u32),
+    /// The peer has left this open connection; it is lost soon.
+    PeerLeft(u32),
+    /// This open connection is lost: tell its [`crate::Link`].
+    Lost {
+        /// The connection.
+        connection: u32,
+        /// Why.
+        lost: Lost,
+    },
+    /// Let this closed connection linger, and say in [`Session::handle_lingered`] how far it is.
+    Linger(u32),
+    /// This closed connection is over: drop its end.
+    Over(u32),
+}
+
+/// How far a session is.
+#[derive(Debug)]
+enum Stage {
+    /// The opener waits before it dials again.
+    Pausing { until_ns: u64 },
+    /// The opener dials.
+    Dialing { deadline_ns: u64 },
+    /// The peer's HELLO is awaited.
+    Hello { deadline_ns: u64, ours: Vec<u8> },
+    /// The peer's proof that it has the key is awaited.
+    Proof { deadline_ns: u64, hellos: Hellos, theirs: Box<Hello> },
+    /// Connections may be begun.
+    Up(Box<Hello>),
+    /// It ended, and why. The peer, where it was up.
+    Over { ended: Arc<Ended>, peer: Option<Box<Hello>> },
+}
+
+/// One end of a session: a state machine without I/O.
+#[derive(Debug)]
+pub struct Session {
+    config: Arc<SessionConfig>,
+    side: Side,
+    wanted: ProcessId,
+    address: SocketAddr,
+    stage: Stage,
+    reach: Reach,
+    /// The number of the last connection that this end began.
+    last_number: u32,
+    /// When the last connection went, or when it took another step towards having one.
+    idle_since_ns: u64,
+    /// The peer has asked whether this process is there.
+    asked: bool,
+    heartbeat: Heartbeat,
+    connections: Connections,
+    actions: VecDeque<SessionAction>,
+}
+
+impl Session {
+    /// Opens a session to a process that may be found at these addresses, and dials the first.
+    pub fn open(
+        config: Arc<SessionConfig>,
+        wanted: ProcessId,
+        addresses: impl IntoIterator<Item = SocketAddr>,
+        now_ns: u64,
+    ) -> Self {
+        let reach = Reach::new(addresses, now_ns.saturating_add(config.handshake_ns));
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut session = Self::new(config, Side::Opener, nowhere, reach, Stage::Dialing { deadline_ns: 0 }, now_ns);
+        session.wanted = wanted;
+        session.dial_next(now_ns);
+        session
+    }
+
+    /// Takes a session that a peer at this address has dialled. `nonce` is fresh random.
+    pub fn accept(config: Arc<SessionConfig>, nonce: [u8; 32], address: SocketAddr, now_ns: u64) -> Self {
+        let deadline_ns = now_ns.saturating_add(config.handshake_ns);
+        let reach = Reach::new([], now_ns);
+        let mut session = Self::new(config, Side::Acceptor, address, reach, Stage::Dialing { deadline_ns }, now_ns);
+        session.say_hello(nonce, deadline_ns);
+        session
+    }
+
+    fn new(
+        config: Arc<SessionConfig>,
+        side: Side,
+        address: SocketAddr,
+        reach: Reach,
+        stage: Stage,
+        now_ns: u64,
+    ) -> Self {
+        Self {
+            side,
+            wanted: ProcessId::default(),
+            address,
+            stage,
+            reach,
+            last_number: 0,
+            idle_since_ns: now_ns,
+            asked: false,
+            heartbeat: Heartbeat::new(config.peer_timeout_ns, now_ns),
+            connections: Connections::default(),
+            actions: VecDeque::new(),
+            config,
+        }
+    }
+
+    /// What to do next.
+    pub fn poll_action(&mut self) -> Option<SessionAction> {
+        let action = self.actions.pop_front();
+        if action.is_none() {
+            // Most sessions are quiet most of the time: they keep no memory.
+            self.actions = VecDeque::new();
+        }
+        action
+    }
+
+    /// Which end this is.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// The peer's address: where an opener dials, or where a peer dialled from.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether connections may be begun.
+    pub fn is_up(&self) -> bool {
+        matches!(self.stage, Stage::Up(_))
+    }
+
+    /// Why the session ended, once it has.
+    pub fn ended(&self) -> Option<&Arc<Ended>> {
+        match &self.stage {
+            Stage::Over { ended, .. } => Some(ended),
+            _ => None,
+        }
+    }
+
+    /// Whether the session has ended and nothing of its connections is left.
+    pub fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Over { .. }) && self.connections.is_empty() && self.actions.is_empty()
+    }
+
+    /// What the peer has said of itself, once the session is up.
+    pub fn peer(&self) -> Option<&Hello> {
+        match &self.stage {
+            Stage::Up(hello) => Some(hello),
+            Stage::Over { peer, .. } => peer.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// The peer in words.
+    pub fn peer_name(&self) -> String {
+        match &self.stage {
+            Stage::Proof { theirs: hello, .. } | Stage::Up(hello) | Stage::Over { peer: Some(hello), .. } => {
+                format!("{} at {}", hello.peer_name(), self.address)
+            }
+            _ => self.address.to_string(),
+        }
+    }
+
+    /// Whether a connection was begun on it that is not over for the peer. An offer that waits is none yet.
+    pub fn has_connections(&self) -> bool {
+        self.connections.are_begun()
+    }
+
+    /// Since when the peer could have begun a connection, in nanoseconds, where it has none.
+    pub fn idle_since_ns(&self) -> u64 {
+        self.idle_since_ns
+    }
+
+    /// The session took a step towards having a connection.
+    pub fn touch(&mut self, now_ns: u64) {
+        self.idle_since_ns = now_ns;
+    }
+
+    /// When [`Self::handle_timeout`] has to be called, in nanoseconds of the caller's clock.
+    pub fn timeout_ns(&self) -> Option<u64> {
+        let stage = match &self.stage {
+            Stage::Pausing { until_ns: at_ns }
+            | Stage::Dialing { deadline_ns: at_ns }
+            | Stage::Hello { deadline_ns: at_ns, .. }
+            | Stage::Proof { deadline_ns: at_ns, .. } => Some(*at_ns),
+            Stage::Up(_) if self.connections.need_peer() => Some(self.heartbeat.next_ns()),
+            Stage::Up(_) => self.idle_deadline_ns(),
+            Stage::Over { .. } => None,
+        };
+        stage.into_iter().chain(self.connections.first_due().map(|(at_ns, _)| at_ns)).min()
+    }
+
+    /// How long nothing has come from the peer, in nanoseconds, where it has not answered in time, so that
+    /// [`Self::handle_timeout`] is about to end the session. What lies in the socket is to be handled first: it may be
+    /// this process that stood still.
+    pub fn overdue_ns(&self, now_ns: u64) -> Option<u64> {
+        match self.beat(now_ns) {
+            Beat::Silent { for_ns } => Some(for_ns),
+            Beat::Wait | Beat::Ask => None,
+        }
+    }
+
+    fn beat(&self, now_ns: u64) -> Beat {
+        if self.is_up() && self.connections.need_peer() { self.heartbeat.beat(now_ns) } else { Beat::Wait }
+    }
+
+    fn idle_deadline_ns(&self) -> Option<u64> {
+        let patience_ns = match self.side {
+            Side::Opener => self.config.idle_ns,
+            Side::Acceptor => self.config.accepted_idle_ns,
+        };
+        let is_idle = self.is_up() && !self.connections.are_used();
+        is_idle.then(|| self.idle_since_ns.saturating_add(patience_ns))
+    }
+
+    /// Something is due.
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        match &self.stage {
+            Stage::Pausing { until_ns } if *until_ns <= now_ns => {
+                self.reach.again();
+                self.dial_next(now_ns);
+            }
+            Stage::Dialing { deadline_ns } | Stage::Hello { deadline_ns, .. } | Stage::Proof { deadline_ns, .. }
+                if *deadline_ns <= now_ns =>
+            {
+                if self.side == Side::Acceptor {
+                    self.unwelcome(Unwelcome::Late { address: self.address });
+                }
+                self.end(Ended::Late, now_ns);
+            }
+            Stage::Up(_) => match self.beat(now_ns) {
+                Beat::Ask => {
+                    self.heartbeat.asked(now_ns);
+                    self.send(0, Message::Ping);
+                }
+                Beat::Silent { for_ns } => self.end(Ended::Silent { for_ns }, now_ns),
+                Beat::Wait if self.idle_deadline_ns().is_some_and(|at_ns| at_ns <= now_ns) => {
+                    self.end(Ended::Idle, now_ns);
+                }
+                Beat::Wait => {}
+            },
+            _ => {}
+        }
+        while let Some((at_ns, number)) = self.connections.first_due()
+            && at_ns <= now_ns
+        {
+            self.connection_due(number);
+        }
+    }
+
+    /// The dialled socket is connected. `nonce` is fresh random.
+    pub fn handle_connected(&mut self, nonce: [u8; 32]) {
+        if let Stage::Dialing { deadline_ns } = self.stage {
+            self.say_hello(nonce, deadline_ns);
+        }
+    }
+
+    /// The session's socket has ended, or could not be dialled.
+    pub fn handle_lost(&mut self, end: SocketEnd, now_ns: u64) {
+        self.give_up_socket(Ended::Socket(end.text), end.kind, now_ns);
+    }
+
+    /// Ends the session for a reason that the caller knows, such as a limit that the peer has broken.
+    pub fn end(&mut self, why: Ended, now_ns: u64) {
+        if matches!(self.stage, Stage::Over { .. }) {
+            return;
+        }
+        self.actions.push_back(SessionAction::HangUp { flush: false });
+        self.give_up_socket(why, SocketEndKind::Other, now_ns);
+    }
+
+    /// All frames that have come for now were handled. However often the peer asked in them, it gets one answer.
+    pub fn handle_all_read(&mut self) {
+        if std::mem::take(&mut self.asked) {
+            self.send(0, Message::Pong);
+        }
+    }
+
+    /// A frame has come.
+    pub fn handle_frame(&mut self, frame: Frame, now_ns: u64) {
+        self.heartbeat.heard(now_ns);
+        let Frame { connection, message } = frame;
+        match (&self.stage, message) {
+            (Stage::Over { .. } | Stage::Dialing { .. } | Stage::Pausing { .. }, _) => {}
+            (Stage::Hello { .. }, Message::Hello(bytes)) => self.handle_hello(bytes, now_ns),
+            (Stage::Proof { .. }, Message::Proof(proof)) => self.handle_proof(&proof, now_ns),
+            (Stage::Up(_), Message::Offer(offer)) if self.side == Side::Acceptor => {
+                self.handle_offer(connection, offer, now_ns);
+            }
+            (Stage::Up(_), Message::Ping) => self.asked = true,
+            (Stage::Up(_), Message::Pong) => {}
+            (Stage::Up(_), Message::Hello(_) | Message::Offer(_) | Message::Proof(_))
+            | (Stage::Hello { .. } | Stage::Proof { .. }, _) => {
+                let peer = self.peer_name();
+                self.unwelcome(Unwelcome::OutOfTurn { peer });
+                self.end(Ended::OutOfTurn, now_ns);
+            }
+            (Stage::Up(_), message) => self.handle_message(connection, message, now_ns),
+        }
+    }
+
+    /// A message about a connection has come. Where the connection's handshake was away with an earlier one, and it has
+    /// been [opened](Self::opened) since, the caller gives it here again.
+    pub fn handle_message(&mut self, connection: u32, message: Message, now_ns: u64) {
+        match (self.connections.state(connection), message) {
+            (Some(State::SetUp), Message::Wait) => self.actions.push_back(SessionAction::Waits(connection)),
+            (Some(State::SetUp), message) => {
+                self.actions.push_back(SessionAction::Message { connection, message });
+            }
+            (Some(State::Offered), Message::Bye | Message::Refuse { .. }) => {
+                self.touch(now_ns);
+                self.connections.set(connection, None);
+                self.actions.push_back(SessionAction::Withdrawn(connection));
+            }
+            (Some(State::Open { .. }), Message::Bye) => {
+                self.touch(now_ns);
+                self.peer_left(connection, LostCause::Bye, now_ns.saturating_add(self.config.grace_ns));
+            }
+            // It came up on this side and not on the peer's, as when READY came too late. There is no BYE of it.
+            (Some(State::Open { .. }), Message::Refuse { reason, .. }) => {
+                self.peer_left(connection, LostCause::GaveUp(reason), now_ns);
+            }
+            (Some(State::Closed { .. }), Message::Bye | Message::Refuse { .. }) => {
+                self.touch(now_ns);
+                self.closed_by_peer(connection, now_ns);
+            }
+            _ => {}
+        }
+    }
+
+    /// Begins a connection, and returns its number.
+    ///
+    /// # Panics
+    /// When the session is not [up](Self::is_up), or this is not its opener.
+    pub fn begin(&mut self, now_ns: u64) -> u32 {
+        assert!(
+            self.is_up() && self.side == Side::Opener,
+            "connections are begun by the opener of a session that is up"
+        );
+        self.touch(now_ns);
+        self.last_number += 1;
+        self.connections.set(self.last_number, Some(State::SetUp.into()));
+        self.last_number
+    }
+
+    /// Sets the connection up that the peer offers.
+    pub fn accept_offer(&mut self, connection: u32, now_ns: u64) {
+        if let Some(State::Offered) = self.connections.state(connection) {
+            self.touch(now_ns);
+            self.connections.set(connection, Some(State::SetUp.into()));
+        }
+    }
+
+    /// Refuses the connection that the peer offers, or that is being set up, with this reason.
+    pub fn refuse(&mut self, connection: u32, fault: Fault, reason: String, now_ns: u64) {
+        self.send(connection, Message::Refuse { fault, reason });
+        self.failed(connection, now_ns);
+    }
+
+    /// Sends a message about a connection, while the session is up.
+    pub fn send(&mut self, connection: u32, message: Message) {
+        if !matches!(self.stage, Stage::Over { .. } | Stage::Pausing { .. } | Stage::Dialing { .. }) {
+            self.actions.push_back(SessionAction::Send(Frame { connection, message }));
+        }
+    }
+
+    /// The connection that was being set up is there.
+    pub fn opened(&mut self, connection: u32, now_ns: u64) {
+        if !matches!(self.connections.state(connection), Some(State::SetUp)) {
+            return;
+        }
+        self.touch(now_ns);
+        self.connections.set(connection, Some(State::Open { left: None }.into()));
+        if let Some(ended) = self.ended().cloned() {
+            self.peer_left(connection, LostCause::Session(ended), now_ns.saturating_add(self.config.grace_ns));
+        }
+    }
+
+    /// There will be no such connection.
+    pub fn failed(&mut self, connection: u32, now_ns: u64) {
+        if let Some(State::Offered | State::SetUp) = self.connections.state(connection) {
+            self.touch(now_ns);
+            self.connections.set(connection, None);
+        }
+    }
+
+    /// This side closes an open connection. It lingers from now on: [`SessionAction::Linger`].
+    pub fn close(&mut self, connection: u32, now_ns: u64) {
+        let Some(State::Open { left }) = self.connections.state(connection) else {
+            return;
+        };
+        let peer_left = left.is_some() || self.ended().is_some();
+        self.touch(now_ns);
+        let state = State::Closed {
+            peer_left,
+            pause_ns: self.config.linger_pause_ns.0,
+            until_ns: now_ns.saturating_add(self.config.linger_ns),
+        };
+        self.connections.set(connection, Some(Connection { state, due_ns: Some(now_ns) }));
+        self.send(connection, Message::Bye);
+    }
+
+    /// A closed connection has lingered. `is_drained`: everything of it is out and acknowledged.
+    pub fn handle_lingered(&mut self, connection: u32, is_drained: bool, now_ns: u64) {
+        let Some(State::Closed { peer_left, pause_ns, until_ns }) = self.connections.state(connection).cloned() else {
+            return;
+        };
+        if is_drained && peer_left || until_ns <= now_ns {
+            self.connections.set(connection, None);
+            self.actions.push_back(SessionAction::Over(connection));
+            return;
+        }
+        let due_ns = Some(now_ns.saturating_add(pause_ns));
+        let pause_ns = (pause_ns * 2).min(self.config.linger_pause_ns.1);
+        let state = State::Closed { peer_left, pause_ns, until_ns };
+        self.connections.set(connection, Some(Connection { state, due_ns }));
+    }
+
+    fn say_hello(&mut self, nonce: [u8; 32], deadline_ns: u64) {
+        let ours = Hello { nonce, wanted: self.wanted, ..self.config.hello.clone() }.encode();
+        self.actions.push_back(SessionAction::Send(Frame { connection: 0, message: Message::Hello(ours.clone()) }));
+        self.stage = Stage::Hello { deadline_ns, ours };
+    }
+
+    fn handle_hello(&mut self, bytes: Vec<u8>, now_ns: u64) {
+        let ours = Hello { wanted: self.wanted, ..self.config.hello.clone() };
+        let checked = Hello::decode(&bytes).map_err(HelloFault::from).and_then(|theirs| {
+            ours.check(&theirs).map_err(HelloFault::from)?;
+            Ok(Box::new(theirs))
+        });
+        match checked {
+            Ok(theirs) => self.hello_fits(theirs, bytes, now_ns),
+            Err(fault) => self.hello_does_not_fit(fault, now_ns),
+        }
+    }
+
+    fn hello_fits(&mut self, theirs: Box<Hello>, bytes: Vec<u8>, now_ns: u64) {
+        let Stage::Hello { deadline_ns, ours } = &mut self.stage else {
+            return;
+        };
+        let Some(prover) = self.config.prover.clone() else {
+            return self.up(theirs, now_ns);
+        };
+        let (deadline_ns, hellos) = (*deadline_ns, Hellos::new(std::mem::take(ours), bytes));
+        let first = (self.side == Side::Opener).then(|| hellos.ours(&*prover, self.side));
+        self.stage = Stage::Proof { deadline_ns, hellos, theirs };
+        if let Some(proof) = first {
+            self.send(0, Message::Proof(proof));
+        }
+    }
+
+    /// Our own HELLO is on its way, so that the peer can name the difference itself.
+    fn hello_does_not_fit(&mut self, fault: HelloFault, now_ns: u64) {
+        let address = self.address;
+        if self.side == Side::Acceptor {
+            self.unwelcome(Unwelcome::Hello { address, fault: fault.clone() });
+        }
+        self.actions.push_back(SessionAction::HangUp { flush: true });
+        match self.side {
+            Side::Acceptor => self.over(Ended::Refused, now_ns),
+            // Whoever is wanted may be found at the next address.
+            Side::Opener if matches!(fault, HelloFault::Differs(HelloError::WrongProcess { .. })) => {
+                self.reach.failed(address, &SocketEnd { kind: SocketEndKind::Other, text: fault.to_string() });
+                self.dial_next(now_ns);
+            }
+            Side::Opener => self.unreachable(Unreachable::Hello { address, fault }, now_ns),
+        }
+    }
+
+    fn handle_proof(&mut self, proof: &[u8; 32], now_ns: u64) {
+        let peer = self.peer_name();
+        let (Stage::Proof { hellos, theirs, .. }, Some(prover)) = (&self.stage, &self.config.prover) else {
+            return;
+        };
+        let is_right = hellos.is_theirs(&**prover, self.side, proof);
+        match (self.side, is_right) {
+            (Side::Opener, true) => self.up(theirs.clone(), now_ns),
+            (Side::Acceptor, true) => {
+                let (ours, theirs) = (hellos.ours(&**prover, self.side), theirs.clone());
+                self.send(0, Message::Proof(ours));
+                self.up(theirs, now_ns);
+            }
+            (Side::Opener, false) => {
+                self.actions.push_back(SessionAction::HangUp { flush: false });
+                self.unreachable(Unreachable::OtherKey { peer }, now_ns);
+            }
+            (Side::Acceptor, false) => {
+                self.send(0, Message::Proof(NO_PROOF));
+                self.unwelcome(Unwelcome::OtherKey { peer });
+                self.actions.push_back(SessionAction::HangUp { flush: true });
+                self.over(Ended::Refused, now_ns);
+            }
+        }
+    }
+
+    /// Said before the socket is closed, so that it is known when that shows.
+    fn unwelcome(&mut self, unwelcome: Unwelcome) {
+        self.actions.push_back(SessionAction::Unwelcome(unwelcome));
+    }
+
+    fn up(&mut self, theirs: Box<Hello>, now_ns: u64) {
+        self.stage = Stage::Up(theirs);
+        self.touch(now_ns);
+        self.actions.push_back(SessionAction::Up);
+    }
+
+    fn handle_offer(&mut self, connection: u32, offer: Offer, now_ns: u64) {
+        if let Some(State::Closed { peer_left: true, .. }) = self.connections.state(connection) {
+            // Both ends have closed the one that had this number: nobody waits for what it lingers for.
+            self.connections.set(connection, None);
+            self.actions.push_back(SessionAction::Over(connection));
+        }
+        let refusal = if self.connections.state(connection).is_some() {
+            "the connection's number is in use already"
+        } else if self.connections.len() >= MOST_CONNECTIONS {
+            "the session has 65536 connections, which is all that it can have"
+        } else {
+            self.touch(now_ns);
+            self.connections.set(connection, Some(State::Offered.into()));
+            self.actions.push_back(SessionAction::Offer { connection, offer });
+            return;
+        };
+        self.send(connection, Message::Refuse { fault: Fault::Protocol, reason: refusal.to_owned() });
+    }
+
+    /// Dials the next address of the wanted process.
+    fn dial_next(&mut self, now_ns: u64) {
+        match self.reach.next(now_ns) {
+            Next::Dial { address, deadline_ns } => {
+                self.address = address;
+                self.stage = Stage::Dialing { deadline_ns };
+                self.heartbeat.heard(now_ns);
+                self.actions.push_back(SessionAction::Dial(address));
+            }
+            Next::Pause { at_ns } => self.stage = Stage::Pausing { until_ns: at_ns },
+            Next::GiveUp(unreachable) => self.unreachable(unreachable, now_ns),
+        }
+    }
+
+    fn unreachable(&mut self, unreachable: Unreachable, now_ns: u64) {
+        self.actions.push_back(SessionAction::Unreachable(unreachable));
+        self.over(Ended::Refused, now_ns);
+    }
+
+    /// The socket is gone: an opener that was not up yet tries the next address, and all else is over.
+    fn give_up_socket(&mut self, why: Ended, kind: SocketEndKind, now_ns: u64) {
+        match (&self.stage, self.side) {
+            (Stage::Over { .. } | Stage::Pausing { .. }, _) => {}
+            (Stage::Dialing { .. } | Stage::Hello { .. } | Stage::Proof { .. }, Side::Opener) => {
+                // Whoever has said HELLO is no besieged peer that closes newcomers.
+                let kind = if matches!(self.stage, Stage::Proof { .. }) { SocketEndKind::Other } else { kind };
+                self.reach.failed(self.address, &SocketEnd { kind, text: why.to_string() });
+                self.dial_next(now_ns);
+            }
+            _ => self.over(why, now_ns),
+        }
+    }
+
+    /// The session is over: with it all that is being set up, and, unless its data says so first, all that is open.
+    fn over(&mut self, why: Ended, now_ns: u64) {
+        let ended = Arc::new(why);
+        let stage = std::mem::replace(&mut self.stage, Stage::Over { ended: Arc::clone(&ended), peer: None });
+        if let (Stage::Up(theirs), Stage::Over { peer, .. }) = (stage, &mut self.stage) {
+            *peer = Some(theirs);
+        }
+        self.asked = false;
+        self.actions.push_back(SessionAction::Ended(Arc::clone(&ended)));
+        for number in self.connections.numbers() {
+            match self.connections.state(number) {
+                Some(State::Offered) => {
+                    self.connections.set(number, None);
+                    self.actions.push_back(SessionAction::Withdrawn(number));
+                }
+                Some(State::SetUp) => self.actions.push_back(SessionAction::Interrupted(number)),
+                Some(State::Open { .. }) => {
+                    let at_ns = now_ns.saturating_add(self.config.grace_ns);
+                    self.peer_left(number, LostCause::Session(Arc::clone(&ended)), at_ns);
+                }
+                Some(State::Closed { .. }) => self.closed_by_peer(number, now_ns),
+                None => {}
+            }
+        }
+    }
+
+    /// The peer of an open connection has left it, or is gone; the first word counts. The connection is lost then.
+    fn peer_left(&mut self, number: u32, cause: LostCause, at_ns: u64) {
+        if let Some(State::Open { left: None }) = self.connections.state(number) {
+            let state = State::Open { left: Some(cause) };
+            self.connections.set(number, Some(Connection { state, due_ns: Some(at_ns) }));
+            self.actions.push_back(SessionAction::PeerLeft(number));
+        }
+    }
+
+    fn closed_by_peer(&mut self, number: u32, now_ns: u64) {
+        if let Some(State::Closed { peer_left: false, pause_ns, until_ns }) = self.connections.state(number).cloned() {
+            let state = State::Closed { peer_left: true, pause_ns, until_ns };
+            self.connections.set(number, Some(Connection { state, due_ns: Some(now_ns) }));
+        }
+    }
+
+    /// Something of a connection is due.
+    fn connection_due(&mut self, number: u32) {
+        let state = self.connections.state(number).cloned();
+        if let Some(state) = state.clone() {
+            self.connections.set(number, Some(state.into()));
+        }
+        match state {
+            Some(State::Open { left: Some(cause) }) => {
+                let lost = Lost { peer: self.peer_name(), cause };
+                self.actions.push_back(SessionAction::Lost { connection: number, lost });
+            }
+            Some(State::Closed { .. }) => self.actions.push_back(SessionAction::Linger(number)),
+            _ => {}
+        }
+    }
+}
