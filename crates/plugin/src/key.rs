@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use hmac::{Hmac, KeyInit, Mac};
-use railweave_transport::{Error, LANE_PROOF_BYTES, LanePreface, Token};
+use railweave_transport::{Error, LANE_PROOF_BYTES, LanePreface, Prover, Side, Token};
 use sha2::Sha256;
 
 const SHORTEST: usize = 16;
@@ -19,13 +19,6 @@ const FEWEST_DIFFERENT: usize = 5;
 /// A shared key.
 #[derive(Clone)]
 pub(crate) struct Key(Hmac<Sha256>);
-
-/// Which end of a session proves something: so that a proof cannot be sent back to whoever made it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Prover {
-    Opener = 1,
-    Acceptor = 2,
-}
 
 impl Key {
     /// Reads the key.
@@ -72,16 +65,6 @@ impl Key {
         Ok(Self(mac))
     }
 
-    /// What `prover` sends: an HMAC-SHA256 over its role and both HELLOs, nonces and all.
-    pub(crate) fn proof(&self, prover: Prover, opener_hello: &[u8], acceptor_hello: &[u8]) -> [u8; 32] {
-        self.mac(prover, opener_hello, acceptor_hello).finalize().into_bytes().into()
-    }
-
-    /// What `prover` must send.
-    pub(crate) fn expected(&self, prover: Prover, opener_hello: &[u8], acceptor_hello: &[u8]) -> ExpectedProof {
-        ExpectedProof(self.mac(prover, opener_hello, acceptor_hello))
-    }
-
     /// What whoever dials a lane presents with its token.
     pub(crate) fn lane_proof(&self, token: Token, rail: u8, lane: u8) -> [u8; LANE_PROOF_BYTES] {
         let mac = self.lane_mac(token, rail, lane).finalize().into_bytes();
@@ -101,10 +84,16 @@ impl Key {
         mac
     }
 
-    fn mac(&self, prover: Prover, opener_hello: &[u8], acceptor_hello: &[u8]) -> Hmac<Sha256> {
+    /// HMAC-SHA256 over the role of an end of a session and both HELLOs, nonces and all. With the role, a proof cannot be sent
+    /// back to the end that made it.
+    fn session_mac(&self, side: Side, opener_hello: &[u8], acceptor_hello: &[u8]) -> Hmac<Sha256> {
+        let role = match side {
+            Side::Opener => 1,
+            Side::Acceptor => 2,
+        };
         let mut mac = self.0.clone();
         mac.update(b"railweave proof 1");
-        mac.update(&[prover as u8]);
+        mac.update(&[role]);
         // Lengths, so that no byte can belong to one HELLO or to the other.
         for hello in [opener_hello, acceptor_hello] {
             mac.update(&(hello.len() as u64).to_le_bytes());
@@ -114,13 +103,13 @@ impl Key {
     }
 }
 
-/// A proof that is awaited.
-pub(crate) struct ExpectedProof(Hmac<Sha256>);
+impl Prover for Key {
+    fn proof(&self, side: Side, opener_hello: &[u8], acceptor_hello: &[u8]) -> [u8; 32] {
+        self.session_mac(side, opener_hello, acceptor_hello).finalize().into_bytes().into()
+    }
 
-impl ExpectedProof {
-    /// Whether `proof` is it. Takes the same time whatever is wrong with it.
-    pub(crate) fn is(&self, proof: &[u8; 32]) -> bool {
-        self.0.clone().verify_slice(proof).is_ok()
+    fn is_proof(&self, side: Side, opener_hello: &[u8], acceptor_hello: &[u8], proof: &[u8; 32]) -> bool {
+        self.session_mac(side, opener_hello, acceptor_hello).verify_slice(proof).is_ok()
     }
 }
 
@@ -174,12 +163,12 @@ mod tests {
     fn a_proof_holds_for_its_maker_its_key_and_its_session_alone() {
         let key = Key::read(&file("good", b"one key of thirty-two characters", 0o600)).unwrap();
         let other = Key::read(&file("other", b"two keys: sixteen or more", 0o400)).unwrap();
-        let proof = key.proof(Prover::Opener, b"one", b"two");
-        assert!(key.expected(Prover::Opener, b"one", b"two").is(&proof));
-        assert!(!key.expected(Prover::Acceptor, b"one", b"two").is(&proof), "sent back to its maker");
-        assert!(!key.expected(Prover::Opener, b"one", b"tw2").is(&proof), "another session");
-        assert!(!key.expected(Prover::Opener, b"onet", b"wo").is(&proof), "the same bytes, cut elsewhere");
-        assert!(!other.expected(Prover::Opener, b"one", b"two").is(&proof), "another key");
+        let proof = key.proof(Side::Opener, b"one", b"two");
+        assert!(key.is_proof(Side::Opener, b"one", b"two", &proof));
+        assert!(!key.is_proof(Side::Acceptor, b"one", b"two", &proof), "sent back to its maker");
+        assert!(!key.is_proof(Side::Opener, b"one", b"tw2", &proof), "another session");
+        assert!(!key.is_proof(Side::Opener, b"onet", b"wo", &proof), "the same bytes, cut elsewhere");
+        assert!(!other.is_proof(Side::Opener, b"one", b"two", &proof), "another key");
     }
 
     #[test]

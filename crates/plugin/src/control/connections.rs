@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use railweave_fabric::Part;
 use railweave_transport::{Error, Link, Message, Offer, Token};
 
+use super::sessions::session_ended_text;
 use super::setups::TOO_MANY_UNACCEPTED;
 use super::strangers::Kind;
 use super::thread::Thread;
@@ -15,11 +16,8 @@ use super::{ConnectRequest, Route, nanoseconds, numa};
 use crate::identity::random;
 use crate::listener::{Listener, Ready};
 use crate::log;
-use crate::network::{Established, Handshake, Network, Setup, Step};
+use crate::network::{End, Established, Handshake, Network, Setup, Step};
 use crate::process::PendingConnect;
-
-/// Connections that one session may have.
-const MOST_CONNECTIONS: usize = 65_536;
 
 /// A peer that says WAIT may keep a connection in set-up for so many times the handshake's time-out.
 const MOST_WAITS: u64 = 20;
@@ -50,14 +48,13 @@ pub(super) enum Connection {
     /// Up.
     Open {
         link: Arc<Link>,
-        peer_said_bye: bool,
         /// What of this host it is made of.
         parts: Vec<Part>,
         /// The listener that it was handed to, where a peer began it.
         listener: Weak<Listener>,
     },
-    /// Closed by this side; the peer's BYE is awaited.
-    Closed,
+    /// Closed by this side, and not over: the peer may still need its lanes.
+    Closed(Box<dyn End>),
 }
 
 /// A connection that is being set up.
@@ -77,6 +74,9 @@ pub(super) struct Setting {
     pub(super) token: Option<Token>,
     /// The NUMA node of the device, where it has one.
     pub(super) node: Option<u32>,
+    /// Its session ended while the worker had its READY. The peer had no error: it has left what is up. Why it is lost
+    /// if nothing comes of it.
+    pub(super) orphaned: Option<Error>,
     began_ns: u64,
     /// When to try again what this host could not do.
     pub(super) go_on_ns: Option<u64>,
@@ -101,15 +101,16 @@ impl Setting {
             target,
             token,
             node,
+            orphaned: None,
             began_ns,
             go_on_ns: None,
             wait_ns: None,
         }
     }
 
-    /// Whether the worker has it.
-    pub(super) fn is_at_worker(&self) -> bool {
-        self.handshake.is_none() && self.away.is_some()
+    /// Its number at the worker, while that has it.
+    pub(super) fn at_worker(&self) -> Option<u64> {
+        self.away.filter(|_| self.handshake.is_none())
     }
 
     /// When its time is over. One that the worker has gets its time when it is back.
@@ -123,15 +124,8 @@ impl Setting {
     }
 }
 
-/// A connection that a peer began, whose session ended while the set-up thread had its READY. The peer had no error: it has
-/// left what is up.
-pub(super) struct Orphan {
-    listener: Arc<Listener>,
-    error: Error,
-}
-
-/// Begins a handshake, whose memory comes from the NUMA node of its device where the fabric's adapter is there too; and that
-/// node, for what it makes later.
+/// Begins a handshake, whose memory comes from the NUMA node of its device where the fabric's adapter is there too; and
+/// that node, for what it makes later.
 fn placed(
     network: &dyn Network,
     device: usize,
@@ -146,14 +140,12 @@ impl Thread {
     /// Offers a connection on the session to its process.
     pub(super) fn begin_connecting(&mut self, token: usize, request: ConnectRequest) {
         let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
-        let Some(session) = self.session(token) else {
+        let Some(session) = self.session(token).filter(|session| session.protocol.is_up()) else {
             let error = Error::peer("the session to the peer has just ended; it closed or died");
             return self.fail(&Target::Connect(request.result), error);
         };
-        session.next_connection += 1;
-        session.touch(now);
-        let route = Route { session: token, connection: session.next_connection };
-        let setup = Setup { config: request.config, peer: session.peer_name(), deadline_ns };
+        let route = Route { session: token, connection: session.protocol.begin(now) };
+        let setup = Setup { config: request.config, peer: session.protocol.peer_name(), deadline_ns };
         let (handshake, node) =
             placed(&*request.network, request.device, |it, device| it.connect(device, request.handle.nonce, setup));
         let setting = Setting::new(handshake, Target::Connect(request.result), None, node, now);
@@ -170,18 +162,12 @@ impl Thread {
         let Some(session) = self.session(token) else {
             return;
         };
-        let refusal = if session.connections.contains_key(&connection) {
-            "the connection's number is in use already"
-        } else if session.connections.len() >= MOST_CONNECTIONS {
-            "the session has 65536 connections, which is all that it can have"
-        } else {
-            "there is no such listener: it was closed, or the handle is from another run"
+        session.protocol.accept_offer(connection, now);
+        let peer = session.protocol.peer_name();
+        let Some(listener) = listener else {
+            return self.refuse(route, "there is no such listener: it was closed, or the handle is from another run");
         };
-        let is_free = !session.connections.contains_key(&connection) && session.connections.len() < MOST_CONNECTIONS;
-        let Some(listener) = listener.filter(|_| is_free) else {
-            return self.refuse(route, refusal);
-        };
-        let setup = Setup { config: listener.config.clone(), peer: session.peer_name(), deadline_ns };
+        let setup = Setup { config: listener.config.clone(), peer, deadline_ns };
         let (handshake, node) = placed(&*listener.network, listener.device, |it, device| {
             it.accept(device, offer, same_network, lane_token, setup)
         });
@@ -191,53 +177,13 @@ impl Thread {
         self.with_handshake(route, |_| ());
     }
 
-    /// The peer gave up on a connection that came up on this side, as when READY came too late. It says no BYE of it.
-    pub(super) fn handle_late_refusal(&mut self, route: Route, reason: &str) {
-        let Some(session) = self.session(route.session) else {
-            return;
-        };
-        let text = format!("{} gave the connection up: {reason}", session.peer_name());
-        match session.connections.get_mut(&route.connection) {
-            Some(Connection::Open { link, peer_said_bye: peer_said_bye @ false, listener, .. }) => {
-                *peer_said_bye = true;
-                link.set_lost(Error::peer(text));
-                let listener = Weak::clone(listener);
-                self.peer_left(route, listener);
-            }
-            Some(Connection::Closed) => self.handle_bye(route),
-            _ => {}
-        }
-    }
-
-    pub(super) fn handle_bye(&mut self, route: Route) {
-        let now = self.now_ns();
-        let Some(session) = self.session(route.session) else {
-            return;
-        };
-        // What names no connection does not keep the session either.
-        if session.connections.contains_key(&route.connection) {
-            session.touch(now);
-        }
-        match session.connections.get_mut(&route.connection) {
-            // It says it once; what it says again changes nothing, and is not kept.
-            Some(Connection::Open { peer_said_bye: true, .. }) => {}
-            Some(Connection::Open { peer_said_bye, link, listener, .. }) => {
-                *peer_said_bye = true;
-                // What the peer sent before is there, or will never be: what is still stuck then has nothing to wait for.
-                let (link, listener) = (Arc::clone(link), Weak::clone(listener));
-                let peer = session.peer_name();
-                let text = format!("{peer} has closed the connection; look at that process's own log for the reason");
-                self.begin_losing(link, Error::peer(text), Vec::new());
-                self.peer_left(route, listener);
-            }
-            Some(Connection::Closed) => {
-                session.connections.remove(&route.connection);
-                self.peer_said_bye(route);
-            }
-            Some(Connection::Setup(_)) => {
-                self.handshake_message(route, Message::Bye);
-            }
-            None => self.forget_offer(route),
+    /// The peer has left a connection that is open.
+    pub(super) fn peer_left_open(&mut self, route: Route) {
+        if let Some(Connection::Open { listener, .. }) =
+            self.session(route.session).and_then(|session| session.connections.get(&route.connection))
+        {
+            let listener = Weak::clone(listener);
+            self.peer_left(route, listener);
         }
     }
 
@@ -258,15 +204,15 @@ impl Thread {
             let Some(session) = self.session(route.session) else {
                 return;
             };
-            let peer = session.peer_name();
-            let port = session.address.port();
+            let peer = session.protocol.peer_name();
+            let port = session.protocol.address().port();
             let Some(Connection::Setup(setting)) = session.connections.get_mut(&route.connection) else {
                 return;
             };
             match setting.handshake.as_mut().and_then(|handshake| handshake.poll_step()) {
                 None => return,
                 Some(Step::Send(message)) => {
-                    let _ = self.send(route, message);
+                    self.send(route, message);
                 }
                 Some(Step::Dial(dial)) => {
                     if let Err(reason) = self.dial_lane(route, dial, port) {
@@ -292,6 +238,7 @@ impl Thread {
 
     /// A connection is up.
     fn open(&mut self, route: Route, mut established: Box<Established>) {
+        let now = self.now_ns();
         let parts = std::mem::take(&mut established.parts);
         // What failed while the set-up thread had the last step was not known to be this connection's.
         let number = self.setting(route).and_then(|setting| setting.away).unwrap_or(self.workers.next_number());
@@ -309,9 +256,10 @@ impl Thread {
             Target::Accept(listener) => Arc::downgrade(listener),
             Target::Connect(_) => Weak::new(),
         };
-        let open = Connection::Open { link, peer_said_bye: false, parts, listener };
+        let open = Connection::Open { link, parts, listener };
         session.connections.insert(route.connection, open);
-        self.setup_ends(route, &setting);
+        session.protocol.opened(route.connection, now);
+        self.setting_ends(route, &setting);
         if let Target::Accept(listener) = &setting.target
             && listener.unaccepted() >= self.setups.most_unaccepted
         {
@@ -328,12 +276,9 @@ impl Thread {
         }
         // What the peer said while the set-up thread had the last step is about the connection that came of it.
         for message in setting.waiting {
-            match message {
-                Message::Refuse { reason, .. } => self.handle_late_refusal(route, &reason),
-                Message::Bye => self.handle_bye(route),
-                _ => {}
-            }
+            self.tell(route.session, |session, now| session.handle_message(route.connection, message, now));
         }
+        self.drive(route.session);
     }
 
     /// Something of a connection in set-up is due.
@@ -351,9 +296,7 @@ impl Thread {
             if is_away && let Some(text) = self.stuck_kernel(now_ns) {
                 return self.refuse_setting(route, Error::local(text));
             }
-            if self.send(route, Message::Wait).is_err() {
-                return;
-            }
+            self.send(route, Message::Wait);
         }
         if is_late {
             let may_block = self.setting(route).and_then(|setting| setting.handshake.as_ref()).map(|it| it.may_block());
@@ -388,8 +331,8 @@ impl Thread {
         began_ns.saturating_add(nanoseconds(self.handshake_timeout).saturating_mul(MOST_WAITS))
     }
 
-    /// The peer still works at a connection's set-up. It is no step, so that a peer that says nothing else makes room where
-    /// others wait.
+    /// The peer still works at a connection's set-up. It is no step, so that a peer that says nothing else makes room
+    /// where others wait.
     pub(super) fn handle_wait(&mut self, route: Route) {
         let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
         let began_ns = self.setting(route).map_or(0, |setting| setting.began_ns);
@@ -404,72 +347,74 @@ impl Thread {
         }
     }
 
-    /// What was being set up when its session ended.
-    pub(super) fn lose_setting(&mut self, route: Route, setting: Setting, error: Error) {
-        let away = setting.away.filter(|_| setting.is_ready && setting.is_at_worker());
-        match (&setting.target, away) {
-            (Target::Accept(listener), Some(number)) => {
-                let orphan = Orphan { listener: Arc::clone(listener), error };
-                self.setup_ends(route, &setting);
-                self.orphans.insert(number, orphan);
-            }
-            _ => self.setting_over(route, setting, error),
-        }
+    /// Sends a message about a connection.
+    pub(super) fn send(&mut self, route: Route, message: Message) {
+        self.tell(route.session, |session, _| session.send(route.connection, message));
     }
 
-    /// The set-up thread is done with what nobody waits for any more, or with an orphan, which accept gives out all the same.
-    pub(super) fn take_over(&mut self, number: u64, route: Route, handshake: Option<Box<dyn Handshake>>) {
-        let Some(Orphan { listener, error }) = self.orphans.remove(&number) else {
-            return self.free(handshake);
+    /// The session of a connection ended while it was being set up.
+    pub(super) fn interrupted(&mut self, route: Route) {
+        let limit = self.peer_timeout;
+        let Some(session) = self.session(route.session) else {
+            return;
         };
-        let mut handshake = handshake;
-        let steps = std::iter::from_fn(|| handshake.as_mut()?.poll_step());
-        let opened = steps.filter_map(|step| if let Step::Ready(made) = step { Some(made) } else { None }).last();
-        let Some(mut established) = opened else {
-            self.fail(&Target::Accept(listener), error);
-            return self.free(handshake);
+        let Some(ended) = session.protocol.ended() else {
+            return;
         };
-        let parts = std::mem::take(&mut established.parts);
-        if let Some(error) = self.failures.of(&parts, number) {
-            established.link.set_failed(error);
-        }
-        self.begin_losing(Arc::clone(&established.link), error, parts);
-        let is_full = listener.unaccepted() >= self.setups.most_unaccepted;
-        let unwanted = if is_full { Some((established, route)) } else { listener.give((established, route)) };
-        match unwanted {
-            Some((unwanted, route)) => self.close(route, unwanted.end),
-            None => self.peer_left(route, Arc::downgrade(&listener)),
+        let error = Error::peer(session_ended_text(&session.protocol.peer_name(), ended, limit));
+        let Some(Connection::Setup(setting)) = session.connections.get_mut(&route.connection) else {
+            return;
+        };
+        if setting.is_ready && setting.at_worker().is_some() && matches!(setting.target, Target::Accept(_)) {
+            // accept gives out what comes of it.
+            setting.orphaned = Some(error);
+            let (token, away) = (setting.token, setting.away);
+            self.setup_ends(route, token, away);
+        } else {
+            self.fail_setting(route, error);
         }
     }
 
     /// There will be no such connection, and the peer is told why.
     pub(super) fn refuse_setting(&mut self, route: Route, error: Error) {
         let reason = error.message.clone();
-        // A session that ends with this fails the connection itself.
-        let _ = self.send(route, Message::Refuse { fault: error.fault, reason });
+        self.send(route, Message::Refuse { fault: error.fault, reason });
         self.fail_setting(route, error);
     }
 
     /// There will be no such connection.
     pub(super) fn fail_setting(&mut self, route: Route, error: Error) {
-        let removed = self.session(route.session).and_then(|session| session.connections.remove(&route.connection));
-        if let Some(Connection::Setup(setting)) = removed {
+        let Some(session) = self.session(route.session) else {
+            return;
+        };
+        if !matches!(session.connections.get(&route.connection), Some(Connection::Setup(_))) {
+            return;
+        }
+        if let Some(Connection::Setup(setting)) = session.connections.remove(&route.connection) {
             self.setting_over(route, setting, error);
+        }
+        self.tell(route.session, |session, now| session.failed(route.connection, now));
+    }
+
+    /// Gives back the place of a set-up. That of one whose session had ended was given back then.
+    fn setting_ends(&mut self, route: Route, setting: &Setting) {
+        if setting.orphaned.is_none() {
+            self.setup_ends(route, setting.token, setting.at_worker());
         }
     }
 
     /// Ends what was being set up, and tells whoever waits for it.
     pub(super) fn setting_over(&mut self, route: Route, setting: Setting, error: Error) {
         setting.is_wanted.store(false, Ordering::Relaxed);
-        self.setup_ends(route, &setting);
+        self.setting_ends(route, &setting);
         self.fail(&setting.target, error);
         if let Some(handshake) = setting.handshake {
             self.free(handshake);
         }
     }
 
-    /// Tells whoever waits for a connection that there will be none. `accept` does not wait for this one in particular: there
-    /// it is a line, for the connection that it does wait for may come yet.
+    /// Tells whoever waits for a connection that there will be none. `accept` does not wait for this one in particular:
+    /// there it is a line, for the connection that it does wait for may come yet.
     pub(super) fn fail(&mut self, target: &Target, error: Error) {
         match target {
             // An error that nobody waits for concerns nobody.

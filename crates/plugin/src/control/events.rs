@@ -108,10 +108,6 @@ impl Thread {
                 }
             }
         }
-        // They do not make it known: one may be closed already, and a handshake that is away may have its part by now.
-        for losing in self.losing.iter().filter(|losing| losing.is_made_of(&failure.part)) {
-            losing.link.set_failed(failure.error());
-        }
         for route in in_setup {
             self.refuse_setting(route, failure.error());
         }

@@ -4,15 +4,12 @@ use std::net::SocketAddr;
 
 use mio::Token as PollToken;
 use mio::net::TcpStream;
-use railweave_transport::{Dial, LANE_PROOF_BYTES, LanePreface, PREFACE_BYTES, Preface};
+use railweave_transport::{Dial, LANE_PROOF_BYTES, LanePreface, PREFACE_BYTES, Preface, Tries};
 
 use super::connections::Connection;
-use super::heartbeat::Heartbeat;
-use super::sessions::Session;
 use super::strangers::Kind;
-use super::stream::{Fill, Stream};
+use super::stream::{Fill, Stream, is_closed};
 use super::thread::{Entry, Thread};
-use super::tries::{self, Tries};
 use super::{Route, nanoseconds};
 use crate::descriptors;
 
@@ -98,11 +95,7 @@ impl Thread {
             }
             Ok(Preface::Session) => {
                 inbound.stream.consume(PREFACE_BYTES);
-                let heartbeat = Heartbeat::new(self.peer_timeout, self.now_ns());
-                let now = self.now_ns();
-                let session =
-                    Box::new(Session::new(inbound.stream, inbound.address, now, self.deadline_ns(), heartbeat));
-                self.begin_session(token, session);
+                self.accept_session(token, inbound.stream, inbound.address);
             }
             Ok(Preface::Lane(lane)) => self.accept_lane(inbound, lane),
         }
@@ -264,7 +257,7 @@ impl LaneDial {
         let (local, remote) = (self.dial.local, self.remote);
         let broken = |error: std::io::Error| Broken {
             reason: format!("{local} cannot reach {remote}: {error}"),
-            is_closed: tries::is_closed(&error),
+            is_closed: is_closed(&error),
         };
         if !self.presented {
             if !self.stream.is_connected().map_err(broken)? {

@@ -6,13 +6,11 @@
 mod agenda;
 mod connections;
 mod events;
-mod heartbeat;
 mod lanes;
 mod left;
 mod linger;
 mod numa;
 mod port;
-mod proof;
 mod reaching;
 mod resting;
 mod sessions;
@@ -22,7 +20,8 @@ mod signals;
 mod strangers;
 mod stream;
 mod thread;
-mod tries;
+mod unasked;
+mod words;
 mod worker;
 
 use std::collections::HashMap;

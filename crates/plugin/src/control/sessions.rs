@@ -1,161 +1,118 @@
-//! Sessions: one control socket to each process that this one connects to, and what comes over it.
+//! Sessions: one control socket to each process that this one connects to, what comes over it, and what the session's
+//! state machine ([`railweave_transport::Session`]) wants done.
 
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use mio::Token as PollToken;
 use railweave_transport::{
-    Error, FRAME_HEADER_BYTES, Frame, Hello, HelloError, MAX_FRAME_BYTES, MAX_HELLO_BYTES, Message, Preface, ProcessId,
+    Ended, Error, FRAME_HEADER_BYTES, Frame, Hello, Lost, MAX_FRAME_BYTES, MAX_HELLO_BYTES, Preface, ProcessId,
+    Session as Protocol, SessionAction, Side, SocketEnd, SocketEndKind,
 };
 
-use super::Route;
 use super::connections::{Connection, Target};
-use super::heartbeat::Heartbeat;
-use super::proof::Expected;
 use super::setups::SessionSetups;
 use super::strangers::Kind;
-use super::stream::{Fill, Stream};
+use super::stream::{Fill, Stream, is_closed};
 use super::thread::{Entry, Thread};
+use super::{Route, words};
+use crate::descriptors;
 use crate::identity::random;
 
-/// How long a session without connections is kept by its opener, and by the other end, which only needs to see to it
-/// that strangers do not keep sessions for ever.
-const IDLE_NS: u64 = 1_000_000_000;
-const ACCEPTED_IDLE_NS: u64 = 60_000_000_000;
-
-/// What a peer may send while it has no connection: a connect that fails takes some hundred bytes, and its session is closed
-/// a second later.
+/// What a peer may send while it has no connection: a connect that fails takes some hundred bytes, and its session is
+/// closed a second later.
 const MOST_FROM_STRANGERS: usize = 64 << 10;
 
-/// A session that a peer opened is not read from while more than this waits to be written: whoever asks and does not read the
-/// answers would have them kept here.
+/// A session that a peer opened is not read from while more than this waits to be written: whoever asks and does not
+/// read the answers would have them kept here.
 const MOST_UNREAD_BY_PEER: usize = 64 << 10;
 
-/// Tells whether a session is left unread while so many bytes find no room in its socket. Its opener reads at all times, so
-/// both ends cannot wait for each other.
-fn is_left_unread(is_opener: bool, unsent: usize) -> bool {
-    !is_opener && unsent > MOST_UNREAD_BY_PEER
+/// How often a session is read from once nothing can be sent any more: a megabyte, far more than a peer that keeps the
+/// protocol has left unread there.
+const MOST_LAST_READS: usize = 64;
+
+/// How long what was sent has to go out once nothing is read any more.
+const CLOSING_NS: u64 = 1_000_000_000;
+
+/// Tells whether a session is left unread while so many bytes find no room in its socket. Its opener reads at all
+/// times, so both ends cannot wait for each other.
+fn is_left_unread(side: Side, unsent: usize) -> bool {
+    side == Side::Acceptor && unsent > MOST_UNREAD_BY_PEER
 }
 
 /// Added to the times of sessions that make place last: later than any time of the clock.
 pub(super) const LAST_NS: u64 = 1 << 62;
 
-pub(super) enum Stage {
-    /// The peer's HELLO is awaited.
-    Hello {
-        deadline_ns: u64,
-    },
-    /// The peer's proof that it has the key is awaited.
-    Proof {
-        deadline_ns: u64,
-        theirs: Box<Hello>,
-        expected: Expected,
-    },
-    Up(Box<Hello>),
-    /// What is left goes out, then the socket is closed.
-    Closing {
-        deadline_ns: u64,
-    },
+/// The socket of a session.
+struct Socket {
+    stream: Stream,
+    /// It is dialled, and not known to be connected yet.
+    is_dialled: bool,
+    /// Which of the session's sockets it is.
+    number: u64,
+    /// Nothing more can be sent.
+    is_broken: bool,
 }
 
 /// A session.
 pub(super) struct Session {
-    stream: Stream,
-    /// The HELLO that this end sent, encoded.
-    pub(super) our_hello: Vec<u8>,
-    pub(super) address: SocketAddr,
-    pub(super) stage: Stage,
-    /// This side opened it: it alone sends offers. The process that it wants to reach.
+    pub(super) protocol: Protocol,
+    /// None while the session waits before it dials again, and once it is over.
+    socket: Option<Socket>,
+    /// How many sockets it has had.
+    sockets: u64,
+    /// The process that it was opened to.
     pub(super) wanted: Option<ProcessId>,
-    pub(super) next_connection: u32,
-    /// When the last connection went, or when it took another step towards having one.
-    idle_since_ns: u64,
     /// Bytes that came since it had a connection.
     unwelcome_bytes: usize,
     /// It has more to say than was read at once, and is left alone for a while.
     pub(super) resting: bool,
-    /// The peer has asked whether this process is there.
-    asked: bool,
-    pub(super) heartbeat: Heartbeat,
+    /// What it wants done is being done.
+    is_driven: bool,
+    /// Why its socket is broken, until that is looked after.
+    broken: Option<io::Error>,
     pub(super) setups: SessionSetups,
     pub(super) connections: HashMap<u32, Connection>,
 }
 
 impl Session {
-    /// A session that a peer opened.
-    pub(super) fn new(
-        stream: Stream,
-        address: SocketAddr,
-        now_ns: u64,
-        deadline_ns: u64,
-        heartbeat: Heartbeat,
-    ) -> Self {
+    pub(super) fn new(protocol: Protocol, wanted: Option<ProcessId>) -> Self {
         Self {
-            stream,
-            our_hello: Vec::new(),
-            address,
-            stage: Stage::Hello { deadline_ns },
-            wanted: None,
-            next_connection: 0,
-            idle_since_ns: now_ns,
+            protocol,
+            socket: None,
+            sockets: 0,
+            wanted,
             unwelcome_bytes: 0,
             resting: false,
-            asked: false,
-            heartbeat,
+            is_driven: false,
+            broken: None,
             setups: SessionSetups::default(),
             connections: HashMap::new(),
         }
     }
 
-    pub(super) fn touch(&mut self, now_ns: u64) {
-        self.idle_since_ns = now_ns;
+    /// Gives the session a socket in place of the last one.
+    fn take_socket(&mut self, stream: Stream, is_dialled: bool) {
+        self.sockets += 1;
+        self.socket = Some(Socket { stream, is_dialled, number: self.sockets, is_broken: false });
     }
 
-    /// When a session that no connection uses is closed. One whose offers wait for this process is in use.
-    fn idle_deadline(&self) -> Option<u64> {
-        let is_used = !self.connections.is_empty() || self.setups.has_offers();
-        let idle = !is_used && matches!(self.stage, Stage::Up(_));
-        let patience = if self.wanted.is_some() { IDLE_NS } else { ACCEPTED_IDLE_NS };
-        idle.then(|| self.idle_since_ns + patience)
-    }
-
+    /// When it has something to do though nothing comes.
     pub(super) fn next_deadline(&self) -> Option<u64> {
-        let stage = match self.stage {
-            Stage::Hello { deadline_ns } | Stage::Proof { deadline_ns, .. } | Stage::Closing { deadline_ns } => {
-                Some(deadline_ns)
-            }
-            Stage::Up(_) if self.needs_peer() => Some(self.heartbeat.next_ns()),
-            Stage::Up(_) => self.idle_deadline(),
-        };
         // Nearly always there is none, and there may be thousands that are up.
         let connections = if self.setups.has_any() { Some(self.connections.values()) } else { None };
         let settings = connections.into_iter().flatten().filter_map(|connection| match connection {
             Connection::Setup(setting) => setting.next_ns(),
             _ => None,
         });
-        settings.chain(stage).min()
-    }
-
-    /// What the peer has said of itself, once the session is up.
-    pub(super) fn peer(&self) -> Option<&Hello> {
-        match &self.stage {
-            Stage::Up(hello) => Some(hello),
-            _ => None,
-        }
-    }
-
-    pub(super) fn peer_name(&self) -> String {
-        match &self.stage {
-            Stage::Up(hello) | Stage::Proof { theirs: hello, .. } => {
-                format!("{} at {}", hello.peer_name(), self.address)
-            }
-            _ => self.address.to_string(),
-        }
+        settings.chain(self.protocol.timeout_ns()).min()
     }
 
     /// Whether nobody has proved to be welcome on it: a peer opened it, and no listener of ours has a connection on it.
     fn is_strangers(&self) -> bool {
-        self.wanted.is_none() && self.connections.is_empty()
+        self.protocol.side() == Side::Acceptor && self.socket.is_some() && !self.protocol.has_connections()
     }
 
     /// Counts what came from a stranger; whether it has said more than one may.
@@ -165,186 +122,57 @@ impl Session {
     }
 
     /// The peer has begun a connection.
-    pub(super) fn is_welcome(&mut self, now_ns: u64) {
+    pub(super) fn is_welcome(&mut self) {
         self.unwelcome_bytes = 0;
-        self.touch(now_ns);
     }
 
     /// How much is read at once, and kept until it is whole.
     fn most_unread(&self) -> usize {
-        match self.stage {
-            Stage::Hello { .. } | Stage::Proof { .. } => MAX_HELLO_BYTES + FRAME_HEADER_BYTES,
-            Stage::Up(_) | Stage::Closing { .. } => MAX_FRAME_BYTES,
-        }
-    }
-
-    fn is_closing(&self) -> bool {
-        matches!(self.stage, Stage::Closing { .. })
-    }
-
-    /// Whether this end of a connection came up, be it closed since.
-    fn was_up(&self, connection: u32) -> bool {
-        matches!(self.connections.get(&connection), Some(Connection::Open { .. } | Connection::Closed))
-    }
-
-    /// Whether a connection needs the peer to be there: it is open, or the peer has still to say that it is over.
-    pub(super) fn needs_peer(&self) -> bool {
-        self.connections.values().any(|connection| match connection {
-            Connection::Setup(_) => false,
-            Connection::Open { peer_said_bye, .. } => !peer_said_bye,
-            Connection::Closed => true,
-        })
+        if self.protocol.is_up() { MAX_FRAME_BYTES } else { MAX_HELLO_BYTES + FRAME_HEADER_BYTES }
     }
 
     /// Since when the peer could have begun a connection, and has none. One whose offers wait for this process comes
     /// after all others, at [`LAST_NS`] and more.
     pub(super) fn newcomer_since_ns(&self) -> Option<u64> {
         let class_ns = if self.setups.has_offers() { LAST_NS } else { 0 };
-        self.is_strangers().then_some(self.idle_since_ns + class_ns)
+        self.is_strangers().then_some(self.protocol.idle_since_ns() + class_ns)
     }
 
     /// The bytes that wait to be sent, where the session is not read from until its peer takes them.
-    pub(super) fn left_unread(&self) -> Option<usize> {
-        let unsent = self.stream.unsent();
-        is_left_unread(self.wanted.is_some(), unsent).then_some(unsent)
+    fn left_unread(&self) -> Option<usize> {
+        let unsent = self.socket.as_ref().map_or(0, |socket| socket.stream.unsent());
+        is_left_unread(self.protocol.side(), unsent).then_some(unsent)
+    }
+}
+
+/// A socket whose session is over, while what was sent goes out.
+pub(super) struct Closing {
+    stream: Stream,
+    since_ns: u64,
+}
+
+impl Closing {
+    pub(super) fn deadline_ns(&self) -> u64 {
+        self.since_ns + CLOSING_NS
     }
 
-    fn send(&mut self, connection: u32, message: Message) -> io::Result<()> {
-        self.stream.send(&Frame { connection, message }.encode())
+    pub(super) fn since_ns(&self) -> u64 {
+        self.since_ns
     }
 }
 
 impl Thread {
-    /// Sends what comes first on a session, and keeps it.
-    pub(super) fn begin_session(&mut self, token: usize, mut session: Box<Session>) {
-        let mut hello = self.hello.clone();
-        hello.nonce = random();
-        hello.wanted = session.wanted.unwrap_or_default();
-        session.our_hello = hello.encode();
-        self.touch(token);
-        let mut first = Vec::new();
-        if session.wanted.is_some() {
-            first.extend_from_slice(&Preface::Session.encode());
-        }
-        first.extend(Frame { connection: 0, message: Message::Hello(session.our_hello.clone()) }.encode());
-        match session.stream.send(&first) {
-            Ok(()) => self.handle_session(token, session),
-            Err(error) => self.session_broke(token, session, &error),
-        }
-    }
-
-    /// Reads and writes what a session has.
-    pub(super) fn handle_session(&mut self, token: usize, mut session: Box<Session>) {
-        match session.stream.is_connected() {
-            Ok(true) => {}
-            Ok(false) => {
-                self.entries.insert(token, Entry::Session(session));
-                return;
-            }
-            Err(error) => return self.session_broke(token, session, &error),
-        }
-        if let Err(error) = session.stream.flush() {
-            return self.session_broke(token, session, &error);
-        }
-        if session.is_closing() {
-            return self.close_when_sent(token, session);
-        }
-        // Once the peer reads, the socket is writable, and this comes again.
-        if session.resting || session.left_unread().is_some() {
-            self.entries.insert(token, Entry::Session(session));
-            return;
-        }
-        let filled = session.stream.fill(session.most_unread());
-        loop {
-            match Frame::decode(session.stream.input()) {
-                // HELLO and PROOF are shorter: whatever this is to become, it comes out of turn.
-                Ok(None) if session.peer().is_none() && session.stream.input().len() >= session.most_unread() => {
-                    return self.session_is_refused(
-                        token,
-                        session,
-                        Kind::Session,
-                        "sent a control message out of turn",
-                    );
-                }
-                Ok(None) => break,
-                Ok(Some((frame, length))) => {
-                    session.stream.consume(length);
-                    session.heartbeat.heard(self.now_ns());
-                    if session.is_strangers() && session.has_said_enough(length) {
-                        let text = format!("sent more than {MOST_FROM_STRANGERS} bytes without a connection");
-                        return self.session_is_refused(token, session, Kind::Session, &text);
-                    }
-                    self.entries.insert(token, Entry::Session(session));
-                    self.handle_frame(token, frame);
-                    match self.entries.remove(&token) {
-                        Some(Entry::Session(back)) => session = back,
-                        _ => return,
-                    }
-                    if session.is_closing() {
-                        return self.close_when_sent(token, session);
-                    }
-                }
-                Err(error) => {
-                    let text = format!("{} broke the control protocol: {error}", session.peer_name());
-                    let now = self.now_ns();
-                    self.strangers.report(now, Kind::Session, &text);
-                    return self.session_over(token, session, &error.to_string());
-                }
-            }
-        }
-        // However often it asked, one answer says that this process is there.
-        if std::mem::take(&mut session.asked)
-            && let Err(error) = session.send(0, Message::Pong)
-        {
-            return self.session_over(token, session, &error.to_string());
-        }
-        match filled {
-            Ok(Fill::Closed) => {
-                let closed = io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed the session");
-                return self.session_broke(token, session, &closed);
-            }
-            Err(error) => return self.session_broke(token, session, &error),
-            Ok(Fill::Full) => {
-                session.resting = true;
-                self.rest(token);
-            }
-            Ok(Fill::Open) => {}
-        }
-        self.entries.insert(token, Entry::Session(session));
-    }
-
-    /// The socket of a session has failed, or the peer has closed it.
-    fn session_broke(&mut self, token: usize, session: Box<Session>, error: &io::Error) {
-        if let Some(process) = session.wanted
-            && matches!(session.stage, Stage::Hello { .. })
-        {
-            self.dial_failed(process, session.address, session.stream.input().is_empty(), error);
-        }
-        self.session_over(token, session, &error.to_string());
-    }
-
-    /// Closes a session on which nothing is read any more, once what is left has gone out.
-    fn close_when_sent(&mut self, token: usize, session: Box<Session>) {
-        if session.stream.has_unsent() {
-            self.entries.insert(token, Entry::Session(session));
-        } else {
-            self.session_over(token, session, "closed");
-        }
-    }
-
-    /// Closes a session that others wait for the place of.
-    pub(super) fn session_makes_place(&mut self, token: usize, session: Box<Session>, others: usize) {
-        let text = format!("has no connection, as {others} others, while more wait");
-        self.session_is_refused(token, session, Kind::Hello, &text);
-    }
-
-    fn session_is_refused(&mut self, token: usize, session: Box<Session>, kind: Kind, what: &str) {
+    /// Takes a socket that a peer has dialled for a session.
+    pub(super) fn accept_session(&mut self, token: usize, stream: Stream, address: SocketAddr) {
         let now = self.now_ns();
-        self.strangers.report(now, kind, &format!("{} {what}; its session was closed", session.peer_name()));
-        self.session_over(token, session, what);
+        let mut session = Box::new(Session::new(Protocol::accept(self.sessions.clone(), random(), address, now), None));
+        session.take_socket(stream, false);
+        self.entries.insert(token, Entry::Session(session));
+        self.drive(token);
+        self.handle_session(token);
     }
 
-    /// A session, to look at or to change.
+    /// A session, to look at or to change. What its state machine wants done then is done by [`Self::drive`].
     pub(super) fn session(&mut self, token: usize) -> Option<&mut Session> {
         self.touch(token);
         match self.entries.get_mut(&token) {
@@ -353,181 +181,300 @@ impl Thread {
         }
     }
 
+    /// Tells a session's state machine something, and does what it wants done then.
+    pub(super) fn tell<R>(&mut self, token: usize, say: impl FnOnce(&mut Protocol, u64) -> R) -> Option<R> {
+        let now = self.now_ns();
+        let told = say(&mut self.session(token)?.protocol, now);
+        self.drive(token);
+        Some(told)
+    }
+
+    /// Does what a session wants done, and forgets it once nothing of it is left.
+    pub(super) fn drive(&mut self, token: usize) {
+        match self.session(token) {
+            // Whoever does it already goes on with what was added.
+            Some(session) if session.is_driven => return,
+            Some(session) => session.is_driven = true,
+            None => return,
+        }
+        while let Some(action) = self.session(token).and_then(|session| session.protocol.poll_action()) {
+            self.look_at_debts();
+            self.carry(token, action);
+        }
+        let Some(session) = self.session(token) else {
+            return;
+        };
+        session.is_driven = false;
+        if session.protocol.is_over() {
+            self.entries.remove(&token);
+        } else if let Some(error) = session.broken.take() {
+            self.break_socket(token, &error);
+        }
+    }
+
+    fn carry(&mut self, token: usize, action: SessionAction) {
+        let route = |connection| Route { session: token, connection };
+        match action {
+            SessionAction::Dial(address) => self.dial_session(token, address),
+            SessionAction::Send(frame) => self.send_frame(token, &frame),
+            SessionAction::HangUp { flush } => self.hang_up(token, flush),
+            SessionAction::Up => self.session_up(token),
+            SessionAction::Unwelcome(unwelcome) => {
+                let (kind, text) = words::unwelcome(&unwelcome);
+                self.strangers.report(self.now_ns(), kind, &text);
+            }
+            SessionAction::Unreachable(unreachable) => self.unreachable(token, &words::unreachable(&unreachable)),
+            SessionAction::Ended(ended) => self.session_ended(token, &ended),
+            SessionAction::Offer { connection, offer } => self.handle_offer(token, connection, offer),
+            SessionAction::Withdrawn(connection) => self.forget_offer(route(connection)),
+            SessionAction::Message { connection, message } => self.handshake_message(route(connection), message),
+            SessionAction::Waits(connection) => self.handle_wait(route(connection)),
+            SessionAction::Interrupted(connection) => self.interrupted(route(connection)),
+            SessionAction::PeerLeft(connection) => self.peer_left_open(route(connection)),
+            SessionAction::Lost { connection, lost } => self.connection_lost(route(connection), &lost),
+            SessionAction::Linger(connection) => self.linger(route(connection)),
+            SessionAction::Over(connection) => self.lingered(route(connection)),
+        }
+    }
+
+    /// Dials the process that a session is to reach.
+    fn dial_session(&mut self, token: usize, address: SocketAddr) {
+        let dialled = Stream::dial(None, address).and_then(|mut stream| {
+            stream.register(self.registry(), PollToken(token))?;
+            Ok(stream)
+        });
+        let Some(session) = self.session(token) else {
+            return;
+        };
+        match dialled {
+            Ok(stream) => session.take_socket(stream, true),
+            Err(error) => {
+                let text = format!("{error}{}", descriptors::hint(&error));
+                let kind = if is_no_way(&error) { SocketEndKind::NoRoute } else { SocketEndKind::Other };
+                self.tell(token, |session, now| session.handle_lost(SocketEnd { kind, text }, now));
+            }
+        }
+    }
+
+    fn send_frame(&mut self, token: usize, frame: &Frame) {
+        let Some(session) = self.session(token) else {
+            return;
+        };
+        if let Some(socket) = session.socket.as_mut().filter(|socket| !socket.is_broken)
+            && let Err(error) = socket.stream.send(&frame.encode())
+        {
+            socket.is_broken = true;
+            session.broken = Some(error);
+        }
+    }
+
+    /// Closes the socket of a session, once what was sent has gone out where that is wanted.
+    fn hang_up(&mut self, token: usize, flush: bool) {
+        let since_ns = self.now_ns();
+        let Some(Socket { mut stream, .. }) = self.session(token).and_then(|session| session.socket.take()) else {
+            return;
+        };
+        stream.deregister(self.registry());
+        if flush && stream.has_unsent() {
+            let token = self.fresh_token();
+            if stream.register(self.registry(), PollToken(token)).is_ok() {
+                self.entries.insert(token, Entry::Closing(Closing { stream, since_ns }));
+                self.touch(token);
+            }
+        }
+    }
+
+    /// Goes on with a socket that is closed once all is sent.
+    pub(super) fn handle_closing(&mut self, token: usize, mut closing: Closing) {
+        if closing.stream.flush().is_ok() && closing.stream.has_unsent() {
+            self.entries.insert(token, Entry::Closing(closing));
+        } else {
+            closing.stream.deregister(self.registry());
+        }
+    }
+
+    /// Reads and writes what a session has.
+    pub(super) fn handle_session(&mut self, token: usize) {
+        let Some(session) = self.session(token) else {
+            return;
+        };
+        let Some(socket) = &mut session.socket else {
+            return;
+        };
+        if socket.is_dialled {
+            match socket.stream.is_connected() {
+                Ok(true) => socket.is_dialled = false,
+                Ok(false) => return,
+                Err(error) => return self.lose_socket(token, &error),
+            }
+            // A fresh socket has room for it; where it breaks all the same, that shows with what comes next.
+            let _ = socket.stream.send(&Preface::Session.encode());
+            self.tell(token, |session, _| session.handle_connected(random()));
+        }
+        let Some(session) = self.session(token) else {
+            return;
+        };
+        let flushed = session.socket.as_mut().map_or(Ok(()), |socket| socket.stream.flush());
+        match flushed {
+            // Once the peer reads, the socket is writable, and this comes again.
+            Ok(()) if session.resting || session.left_unread().is_some() => {}
+            Ok(()) => drop(self.read_session(token)),
+            Err(error) => {
+                if let Some(socket) = &mut session.socket {
+                    socket.is_broken = true;
+                }
+                self.break_socket(token, &error);
+            }
+        }
+    }
+
+    /// Nothing more can be sent on the socket of a session. What the peer had sent before is there, and is read first.
+    fn break_socket(&mut self, token: usize, error: &io::Error) {
+        for _ in 0..MOST_LAST_READS {
+            match self.session(token) {
+                Some(session) => session.resting = false,
+                None => return,
+            }
+            if !self.read_session(token) {
+                return;
+            }
+            if self.session(token).is_some_and(|session| !session.resting) {
+                break;
+            }
+        }
+        self.lose_socket(token, error);
+    }
+
+    /// Reads what a session has to say, as much as is read at once. False when that socket is not its own any more.
+    fn read_session(&mut self, token: usize) -> bool {
+        let Some(session) = self.session(token) else {
+            return false;
+        };
+        let most = session.most_unread();
+        let Some(Socket { stream, number, .. }) = &mut session.socket else {
+            return false;
+        };
+        let number = *number;
+        let filled = stream.fill(most);
+        while let Some(session) = self.session(token)
+            && let Some(socket) = session.socket.as_mut().filter(|socket| socket.number == number)
+        {
+            match Frame::decode(socket.stream.input()) {
+                // HELLO and PROOF are shorter: whatever this is to become, it comes out of turn.
+                Ok(None) if !session.protocol.is_up() && socket.stream.input().len() >= most => {
+                    self.refuse_session(token, Kind::Session, "sent a control message out of turn", Ended::OutOfTurn);
+                }
+                Ok(None) => break,
+                Ok(Some((frame, length))) => {
+                    socket.stream.consume(length);
+                    if session.is_strangers() && session.has_said_enough(length) {
+                        let text = format!("sent more than {MOST_FROM_STRANGERS} bytes without a connection");
+                        self.refuse_session(token, Kind::Session, &text, Ended::Limit(text.clone()));
+                        continue;
+                    }
+                    self.look_at_debts();
+                    self.tell(token, |session, now| session.handle_frame(frame, now));
+                }
+                Err(error) => {
+                    let text = format!("{} broke the control protocol: {error}", session.protocol.peer_name());
+                    self.strangers.report(self.now_ns(), Kind::Session, &text);
+                    self.tell(token, |session, now| session.end(Ended::Garbled(error), now));
+                }
+            }
+        }
+        self.tell(token, |session, _| session.handle_all_read());
+        let Some(session) = self.session(token) else {
+            return false;
+        };
+        if session.socket.as_ref().is_none_or(|socket| socket.number != number) {
+            return false;
+        }
+        match filled {
+            Ok(Fill::Open) => return true,
+            Ok(Fill::Full) => {
+                session.resting = true;
+                self.rest(token);
+                return true;
+            }
+            Ok(Fill::Closed) => {
+                let closed = io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed the session");
+                self.lose_socket(token, &closed);
+            }
+            Err(error) => self.lose_socket(token, &error),
+        }
+        false
+    }
+
+    /// The socket of a session has failed, or the peer has closed it.
+    fn lose_socket(&mut self, token: usize, error: &io::Error) {
+        let Some(Socket { mut stream, .. }) = self.session(token).and_then(|session| session.socket.take()) else {
+            return;
+        };
+        stream.deregister(self.registry());
+        let is_mute = stream.input().is_empty() && is_closed(error);
+        let kind = match error {
+            _ if is_no_way(error) => SocketEndKind::NoRoute,
+            _ if is_mute => SocketEndKind::Mute,
+            _ => SocketEndKind::Other,
+        };
+        let end = SocketEnd { kind, text: error.to_string() };
+        self.tell(token, |session, now| session.handle_lost(end, now));
+    }
+
+    /// Closes a session that others wait for the place of.
+    pub(super) fn session_makes_place(&mut self, token: usize, others: usize) {
+        let text = format!("has no connection, as {others} others, while more wait");
+        self.refuse_session(token, Kind::Hello, &text, Ended::Limit(text.clone()));
+    }
+
+    fn refuse_session(&mut self, token: usize, kind: Kind, what: &str, why: Ended) {
+        let Some(session) = self.session(token) else {
+            return;
+        };
+        let text = format!("{} {what}; its session was closed", session.protocol.peer_name());
+        self.strangers.report(self.now_ns(), kind, &text);
+        self.tell(token, |session, now| session.end(why, now));
+    }
+
     /// Whether the peer of a session shares this host's network namespace, so that packets between both never leave it.
     pub(super) fn is_inside_host(&mut self, token: usize) -> bool {
-        let ours = self.hello.network;
-        self.session(token).and_then(|session| session.peer()).is_some_and(|peer| peer.network == ours)
+        let ours = self.sessions.hello.network;
+        self.session(token).and_then(|session| session.protocol.peer()).is_some_and(|peer: &Hello| peer.network == ours)
     }
 
-    fn handle_frame(&mut self, token: usize, frame: Frame) {
-        self.look_at_debts();
+    /// A session ended: nobody can be reached by it any more, and nothing waits on it.
+    fn session_ended(&mut self, token: usize, why: &Ended) {
+        let limit = self.peer_timeout;
         let Some(session) = self.session(token) else {
             return;
         };
-        match (&session.stage, frame.message) {
-            (Stage::Hello { .. }, Message::Hello(bytes)) => self.handle_hello(token, &bytes),
-            (Stage::Proof { .. }, Message::Proof(proof)) => self.handle_proof(token, &proof),
-            (Stage::Up(_), Message::Offer(offer)) if session.wanted.is_none() => {
-                self.handle_offer(token, frame.connection, offer);
-            }
-            (Stage::Up(_), Message::Refuse { reason, .. }) if session.was_up(frame.connection) => {
-                self.handle_late_refusal(Route { session: token, connection: frame.connection }, &reason);
-            }
-            (Stage::Up(_), Message::Bye) => self.handle_bye(Route { session: token, connection: frame.connection }),
-            (Stage::Up(_), Message::Ping) => session.asked = true,
-            (Stage::Up(_), Message::Pong) => {}
-            (Stage::Up(_), Message::Wait) => {
-                self.handle_wait(Route { session: token, connection: frame.connection });
-            }
-            (Stage::Up(_), Message::Hello(_) | Message::Offer(_) | Message::Proof(_))
-            | (Stage::Hello { .. } | Stage::Proof { .. }, _) => {
-                let peer = session.peer_name();
-                let now = self.now_ns();
-                let text = format!("{peer} sent a control message out of turn; its session was closed");
-                self.strangers.report(now, Kind::Session, &text);
-                self.end_session(token, "a control message came out of turn");
-            }
-            (Stage::Up(_), message) => {
-                let route = Route { session: token, connection: frame.connection };
-                self.handshake_message(route, message);
-            }
-            (Stage::Closing { .. }, _) => {}
+        let text = session_ended_text(&session.protocol.peer_name(), why, limit);
+        if let Some(process) = session.wanted
+            && self.reaching.get(&process) == Some(&token)
+        {
+            self.reaching.remove(&process);
         }
-    }
-
-    fn handle_hello(&mut self, token: usize, bytes: &[u8]) {
-        let (ours, key) = (self.hello.clone(), self.key.clone());
-        let now = self.now_ns();
-        let Some(session) = self.session(token) else {
-            return;
-        };
-        let wanted = session.wanted;
-        let ours = Hello { wanted: wanted.unwrap_or_default(), ..ours };
-        let checked = match Hello::decode(bytes) {
-            Ok(theirs) => ours.check(&theirs).map(|()| theirs).map_err(|error| (error.to_string(), Some(error))),
-            Err(error) => Err((error.to_string(), None)),
-        };
-        let address = session.address;
-        match checked {
-            Ok(theirs) => match &key {
-                None => self.session_up(token, Box::new(theirs)),
-                Some(key) => self.ask_for_proof(token, key, Box::new(theirs), bytes),
-            },
-            Err((text, error)) => {
-                match wanted {
-                    Some(process) => {
-                        let wrong_process = matches!(error, Some(HelloError::WrongProcess { .. }));
-                        self.session_refused(process, &format!("{address}: {text}"), wrong_process);
-                    }
-                    None => {
-                        self.strangers.report(now, Kind::Hello, &format!("{address}: {text}; its session was refused"));
-                    }
-                }
-                // Our HELLO is on its way: the peer names the difference itself.
-                self.begin_closing(token);
-            }
-        }
-    }
-
-    /// Reads nothing more on a session, and closes it once what is left has gone out, or a second later.
-    pub(super) fn begin_closing(&mut self, token: usize) {
-        let deadline_ns = self.now_ns() + IDLE_NS;
-        if let Some(session) = self.session(token) {
-            session.stage = Stage::Closing { deadline_ns };
-            session.wanted = None;
-        }
-    }
-
-    pub(super) fn session_up(&mut self, token: usize, theirs: Box<Hello>) {
-        let now = self.now_ns();
-        let Some(session) = self.session(token) else {
-            return;
-        };
-        session.stage = Stage::Up(theirs);
-        session.our_hello = Vec::new();
-        session.touch(now);
-        if let Some(process) = session.wanted {
-            self.reached(process, token);
-        }
-    }
-
-    /// Sends a message about a connection; a session that cannot send is over.
-    pub(super) fn send(&mut self, route: Route, message: Message) -> Result<(), ()> {
-        let Some(session) = self.session(route.session) else {
-            return Err(());
-        };
-        let Err(error) = session.send(route.connection, message) else {
-            return Ok(());
-        };
-        self.end_session(route.session, &error.to_string());
-        Err(())
-    }
-
-    pub(super) fn end_session(&mut self, token: usize, why: &str) {
-        self.touch(token);
-        if let Some(Entry::Session(session)) = self.entries.remove(&token) {
-            self.session_over(token, session, why);
-        }
-    }
-
-    /// A session ended: with it all that is being set up, and, unless its data says so first, all that is open.
-    fn session_over(&mut self, token: usize, mut session: Box<Session>, why: &str) {
-        session.stream.deregister(self.registry());
-        let peer = session.peer_name();
-        if let Some(process) = session.wanted {
-            let up = matches!(session.stage, Stage::Up(_));
-            let ours = self.reaching.get(&process).is_some_and(|reaching| reaching.session == token);
-            match (ours, up) {
-                (true, true) => drop(self.reaching.remove(&process)),
-                (true, false) => self.session_refused(process, &format!("{}: {why}", session.address), true),
-                (false, _) => {}
-            }
-        }
-        let text = format!("the session to {peer} ended while a connection was set up: {why}");
-        for request in self.forget_waiting(token, &mut session.setups) {
+        for request in self.forget_waiting(token) {
             self.look_at_debts();
             self.fail(&Target::Connect(request.result), Error::peer(text.clone()));
         }
-        for (connection, state) in session.connections.drain() {
-            self.look_at_debts();
-            let route = Route { session: token, connection };
-            match state {
-                Connection::Setup(setting) => self.lose_setting(route, setting, Error::peer(text.clone())),
-                Connection::Open { link, peer_said_bye, parts, listener } => {
-                    let text = format!("{peer} is gone: {why}; look at that process's own log for the reason");
-                    self.begin_losing(link, Error::peer(text), parts);
-                    if !peer_said_bye {
-                        self.peer_left(route, listener);
-                    }
-                }
-                Connection::Closed => {}
-            }
-            self.peer_said_bye(route);
+    }
+
+    /// An open connection is lost to its session.
+    fn connection_lost(&mut self, route: Route, lost: &Lost) {
+        let error = Error::peer(words::lost(lost, self.peer_timeout));
+        if let Some(Connection::Open { link, .. }) =
+            self.session(route.session).and_then(|session| session.connections.get(&route.connection))
+        {
+            link.set_lost(error);
         }
     }
 
-    /// The time has come for something of a session.
-    pub(super) fn session_deadline(&mut self, token: usize, mut session: Box<Session>, now_ns: u64) {
-        match session.stage {
-            Stage::Hello { deadline_ns } | Stage::Proof { deadline_ns, .. } if deadline_ns <= now_ns => {
-                if session.wanted.is_none() {
-                    let text = format!(
-                        "{} opened a session but did not say who it is in time; it was closed",
-                        session.address
-                    );
-                    self.strangers.report(now_ns, Kind::Hello, &text);
-                }
-                let why = "Handshake timeout: no HELLO or proof came in time; check that no firewall blocks TCP between the hosts";
-                return self.session_over(token, session, why);
-            }
-            Stage::Closing { deadline_ns } if deadline_ns <= now_ns => {
-                return self.session_over(token, session, "closed");
-            }
-            Stage::Up(_) if session.idle_deadline().is_some_and(|at| at <= now_ns) => {
-                return self.session_over(token, session, "no connection uses it");
-            }
-            _ => {}
-        }
+    /// A session's deadline has come, or that of a connection that is set up on it.
+    pub(super) fn session_deadline(&mut self, token: usize, now_ns: u64) {
+        let Some(session) = self.session(token) else {
+            return;
+        };
         let late: Vec<u32> = session
             .connections
             .iter()
@@ -536,14 +483,35 @@ impl Thread {
                 _ => None,
             })
             .collect();
-        session.touch(now_ns);
-        self.entries.insert(token, Entry::Session(session));
-        self.beat(token, now_ns);
+        if session.protocol.overdue_ns(now_ns).is_some() {
+            // If it was this process that stood still, the answer lies in the socket, also where that is read from in
+            // turns.
+            session.resting = false;
+            self.handle_session(token);
+        }
+        // What such a peer says is not read, so nothing is known of its silence.
+        if let Some(session) = self.session(token)
+            && let (Some(for_ns), Some(unsent)) = (session.protocol.overdue_ns(now_ns), session.left_unread())
+        {
+            self.tell(token, |session, now| session.end(Ended::NotReading { for_ns, unsent }, now));
+        }
+        self.tell(token, |session, _| session.handle_timeout(now_ns));
         for connection in late {
             self.look_at_debts();
             self.setting_due(Route { session: token, connection }, now_ns);
         }
     }
+}
+
+/// What whoever waits for a connection hears when the session ended while it was set up.
+pub(super) fn session_ended_text(peer: &str, why: &Ended, limit: Duration) -> String {
+    format!("the session to {peer} ended while a connection was set up: {}", words::ended(why, limit))
+}
+
+/// Whether the kernel has no route to where it was to go. Firewalls and hosts that are down answer otherwise: with
+/// EHOSTUNREACH, where a neighbour does not answer or a packet is rejected; EADDRNOTAVAIL is for want of source ports.
+fn is_no_way(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NetworkUnreachable
 }
 
 #[cfg(test)]
@@ -552,15 +520,22 @@ mod tests {
 
     #[test]
     fn only_the_end_that_did_not_open_the_session_stops_reading() {
-        let (opener, other) = (true, false);
-        for (end, unsent, expected) in [
-            (other, MOST_UNREAD_BY_PEER, false),
-            (other, MOST_UNREAD_BY_PEER + 1, true),
+        for (side, unsent, expected) in [
+            (Side::Acceptor, MOST_UNREAD_BY_PEER, false),
+            (Side::Acceptor, MOST_UNREAD_BY_PEER + 1, true),
             // If it stopped too, each end could wait for the other to read.
-            (opener, MOST_UNREAD_BY_PEER + 1, false),
-            (opener, usize::MAX, false),
+            (Side::Opener, MOST_UNREAD_BY_PEER + 1, false),
+            (Side::Opener, usize::MAX, false),
         ] {
-            assert_eq!(is_left_unread(end, unsent), expected, "{end} {unsent}");
+            assert_eq!(is_left_unread(side, unsent), expected, "{side:?} {unsent}");
+        }
+    }
+
+    #[test]
+    fn only_a_network_that_is_unreachable_has_no_way() {
+        assert!(is_no_way(&io::Error::from_raw_os_error(libc::ENETUNREACH)));
+        for other in [libc::EHOSTUNREACH, libc::EADDRNOTAVAIL, libc::ECONNREFUSED] {
+            assert!(!is_no_way(&io::Error::from_raw_os_error(other)), "{other}");
         }
     }
 }

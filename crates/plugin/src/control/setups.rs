@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::time::Duration;
 
 use railweave_fabric::Fault;
-use railweave_transport::{Error, Message, Offer};
+use railweave_transport::{Error, Message, Offer, Token};
 
 use super::agenda::Agenda;
 use super::connections::{Connection, Setting};
@@ -71,6 +71,16 @@ impl SessionSetups {
     /// Whether offers wait on it.
     pub(super) fn has_offers(&self) -> bool {
         !self.offers.is_empty()
+    }
+
+    /// Lets a connect wait until the session is up.
+    pub(super) fn wait_for_session(&mut self, request: ConnectRequest) {
+        self.requests.push_back(request);
+    }
+
+    /// The connects that wait.
+    pub(super) fn take_requests(&mut self) -> VecDeque<ConnectRequest> {
+        std::mem::take(&mut self.requests)
     }
 }
 
@@ -184,12 +194,12 @@ impl Thread {
             return self.refuse(Route { session: token, connection }, reason);
         }
         if at_once {
-            session.is_welcome(now);
+            session.is_welcome();
             return self.begin_accepting(token, connection, &offer, deadline_ns);
         }
         setups.offers.push_back(WaitingOffer { connection, offer, deadline_ns, wait_until_ns });
         let is_first = setups.offers.len() == 1;
-        session.is_welcome(now);
+        session.is_welcome();
         self.setups.waiting += 1;
         if listener.is_some_and(|listener| listener.network.may_block()) {
             let told_ns = self.next_wait_ns();
@@ -203,7 +213,8 @@ impl Thread {
     }
 
     pub(super) fn refuse(&mut self, route: Route, reason: &str) {
-        let _ = self.send(route, Message::Refuse { fault: Fault::Protocol, reason: reason.to_owned() });
+        let reason = reason.to_owned();
+        self.tell(route.session, |session, now| session.refuse(route.connection, Fault::Protocol, reason, now));
     }
 
     /// Begins what waited, as far as there is room.
@@ -238,7 +249,7 @@ impl Thread {
                 continue;
             };
             let has_more = !session.setups.offers.is_empty();
-            session.touch(now);
+            session.protocol.touch(now);
             self.setups.waiting -= 1;
             if has_more {
                 self.setups.turns.push_back(token);
@@ -246,8 +257,10 @@ impl Thread {
             if let Some(reason) = &stuck {
                 self.refuse(Route { session: token, connection }, reason);
             } else if now < deadline_ns {
-                // Whoever made an older one has given up.
                 self.begin_accepting(token, connection, &offer, deadline_ns);
+            } else {
+                // Whoever made it has given up.
+                self.tell(token, |session, now| session.failed(connection, now));
             }
         }
         self.setups.again_ns = None;
@@ -297,7 +310,7 @@ impl Thread {
                 offer.deadline_ns = deadline_ns;
                 self.setups.telling.push_back((next_ns, route));
                 // A session that ends with this takes its offers along.
-                let _ = self.send(route, Message::Wait);
+                self.send(route, Message::Wait);
             }
         }
     }
@@ -325,8 +338,8 @@ impl Thread {
             }
             let reason = "its set-up stood still while others waited to be set up";
             self.setups.under_way.set(route, None);
-            self.refuse(route, reason);
-            let peer = self.session(route.session).map(|session| session.peer_name()).unwrap_or_default();
+            let peer = self.session(route.session).map(|session| session.protocol.peer_name()).unwrap_or_default();
+            self.send(route, Message::Refuse { fault: Fault::Protocol, reason: reason.to_owned() });
             self.fail_setting(route, Error::peer(format!("{peer} says nothing more: {reason}")));
         }
     }
@@ -358,29 +371,27 @@ impl Thread {
 
     /// Forgets an offer that waits: its peer has given it up.
     pub(super) fn forget_offer(&mut self, route: Route) {
-        let now = self.now_ns();
         let Some(session) = self.session(route.session) else {
             return;
         };
         let offers = &mut session.setups.offers;
         if let Some(place) = offers.iter().position(|offer| offer.connection == route.connection) {
             offers.remove(place);
-            let is_last = offers.is_empty();
-            session.touch(now);
-            if is_last {
+            if offers.is_empty() {
                 self.setups.turns.retain(|token| *token != route.session);
             }
             self.setups.waiting -= 1;
         }
     }
 
-    /// A connection is no longer being set up: it is there, or will not be.
-    pub(super) fn setup_ends(&mut self, route: Route, setting: &Setting) {
+    /// A connection is no longer being set up: it is there, or will not be. `token` is what its lanes present, where a peer
+    /// began it, and `away` its number at the set-up thread, while that has it.
+    pub(super) fn setup_ends(&mut self, route: Route, token: Option<Token>, away: Option<u64>) {
         let now = self.now_ns();
-        if let Some(token) = setting.token {
+        if let Some(token) = token {
             self.lanes.remove(&token);
             self.setups.under_way.set(route, None);
-            match setting.away.filter(|_| setting.is_at_worker()) {
+            match away {
                 Some(number) => drop(self.setups.at_worker.insert(number)),
                 None => self.setups.has_ended(now),
             }
@@ -388,7 +399,6 @@ impl Thread {
         let Some(session) = self.session(route.session) else {
             return;
         };
-        session.touch(now);
         session.setups.under_way -= 1;
         if !session.setups.requests.is_empty() {
             self.setups.connecting.push(route.session);
@@ -403,25 +413,24 @@ impl Thread {
         }
     }
 
-    /// Forgets what waited on a session that is over.
-    pub(super) fn forget_waiting(&mut self, token: usize, setups: &mut SessionSetups) -> VecDeque<ConnectRequest> {
-        if setups.has_offers() {
+    /// Forgets what waited on a session that is over, and returns the connects.
+    pub(super) fn forget_waiting(&mut self, token: usize) -> VecDeque<ConnectRequest> {
+        let Some(session) = self.session(token) else {
+            return VecDeque::new();
+        };
+        let offers = std::mem::take(&mut session.setups.offers).len();
+        let requests = session.setups.take_requests();
+        if offers > 0 {
             self.setups.turns.retain(|session| *session != token);
+            self.setups.waiting -= offers;
         }
-        self.setups.waiting -= setups.offers.len();
-        std::mem::take(&mut setups.requests)
+        requests
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, TcpListener};
-
-    use super::super::heartbeat::Heartbeat;
-    use super::super::sessions::{Session, Stage};
-    use super::super::stream::Stream;
     use super::*;
-    use crate::identity;
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -442,18 +451,5 @@ mod tests {
         }
         let longest = longest_silence_ns(Duration::MAX);
         assert!(longest.checked_add(longest).is_some(), "{longest}");
-    }
-
-    #[test]
-    fn a_session_whose_offers_wait_is_not_taken_for_an_idle_one() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-        let address = listener.local_addr().expect("its address");
-        let stream = Stream::dial(None, address).expect("it can be dialled");
-        let mut session = Session::new(stream, address, 7, 9, Heartbeat::new(Duration::from_secs(60), 7));
-        session.stage = Stage::Up(Box::new(identity::hello(1, 1, false)));
-        assert!(session.next_deadline().is_some(), "it is closed in a minute");
-        let offer = Offer { nonce: 5, striped: false, traffic_class: None, ports: Vec::new() };
-        session.setups.offers.push_back(WaitingOffer { connection: 1, offer, deadline_ns: 11, wait_until_ns: 13 });
-        assert_eq!(session.next_deadline(), None, "nobody but this process makes it wait");
     }
 }

@@ -38,6 +38,12 @@ fn choose_port_late(socket: &Socket) {
     }
 }
 
+/// Whether this says that the peer has closed the socket.
+pub(super) fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
 /// What reading brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fill {
@@ -183,5 +189,28 @@ impl Stream {
     pub(crate) fn into_socket(self) -> OwnedFd {
         debug_assert!(self.input().is_empty() && self.output.is_empty(), "bytes would be lost with their buffer");
         OwnedFd::from(std::net::TcpStream::from(self.socket))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_came_before_a_reset_is_read_first() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let mut stream = Stream::new(TcpStream::from_std(socket));
+        peer.write_all(b"READY").unwrap();
+        socket2::SockRef::from(&peer).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(peer);
+        assert!(stream.fill(64).is_err(), "the peer has reset it");
+        assert_eq!(stream.input(), b"READY");
     }
 }

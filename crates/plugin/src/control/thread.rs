@@ -10,23 +10,21 @@ use std::time::{Duration, Instant};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token as PollToken, Waker};
 use railweave_fabric::EventSource;
-use railweave_transport::{Error, Hello, ProcessId, Token};
+use railweave_transport::{Error, ProcessId, Prover, SessionConfig, Token};
 
 use super::agenda::Agenda;
-use super::connections::Orphan;
 use super::events::Failures;
 use super::lanes::{Inbound, LaneDial, LaneRedial};
 use super::left::Unaccepted;
-use super::linger::{Lingering, Losing, Unasked};
 use super::port::ControlPort;
-use super::reaching::{Reaching, SessionRedial};
 use super::resting::Resting;
-use super::sessions::{LAST_NS, Session};
+use super::sessions::{Closing, LAST_NS, Session};
 use super::settling::Settling;
 use super::setups::Setups;
 use super::strangers::{Kind, Strangers};
+use super::unasked::Unasked;
 use super::worker::Workers;
-use super::{Command, ControlConfig, Listeners, Route};
+use super::{Command, ControlConfig, Listeners, Route, nanoseconds};
 use crate::comm::Comm;
 use crate::congestion::LaneCongestion;
 use crate::descriptors;
@@ -61,8 +59,8 @@ pub(super) enum Entry {
     LaneDial(LaneDial),
     /// A lane that is to be dialled again.
     LaneRedial(LaneRedial),
-    /// A process that is to be dialled again.
-    SessionRedial(SessionRedial),
+    /// The socket of a session that is over.
+    Closing(Closing),
 }
 
 impl Entry {
@@ -72,7 +70,7 @@ impl Entry {
             Self::Inbound(inbound) => Some(inbound.deadline_ns),
             Self::LaneDial(dial) => Some(dial.deadline_ns),
             Self::LaneRedial(redial) => Some(redial.at_ns),
-            Self::SessionRedial(redial) => Some(redial.at_ns),
+            Self::Closing(closing) => Some(closing.deadline_ns()),
             Self::Session(session) => session.next_deadline(),
         }
     }
@@ -81,7 +79,8 @@ impl Entry {
     fn newcomer_since_ns(&self) -> Option<u64> {
         match self {
             Self::Inbound(inbound) => Some(inbound.accepted_ns),
-            Self::LaneDial(_) | Self::LaneRedial(_) | Self::SessionRedial(_) => None,
+            Self::LaneDial(_) | Self::LaneRedial(_) => None,
+            Self::Closing(closing) => Some(closing.since_ns()),
             Self::Session(session) => session.newcomer_since_ns(),
         }
     }
@@ -109,7 +108,8 @@ pub(super) struct Thread {
     /// How long a peer may take to answer a PING.
     pub(super) peer_timeout: Duration,
     pub(super) congestion: LaneCongestion,
-    pub(super) hello: Hello,
+    /// What its sessions have in common.
+    pub(super) sessions: Arc<SessionConfig>,
     pub(super) key: Option<Key>,
     pub(super) entries: HashMap<usize, Entry>,
     /// The entries that were looked at since their places in `deadlines` and `newcomers` were right.
@@ -122,11 +122,12 @@ pub(super) struct Thread {
     /// Sessions that have more to say.
     resting: Resting,
     pub(super) listeners: Listeners,
-    pub(super) reaching: HashMap<ProcessId, Reaching>,
+    /// The sessions to the processes that this one connects to.
+    pub(super) reaching: HashMap<ProcessId, usize>,
     /// Connections that await lanes, by their token.
     pub(super) lanes: HashMap<Token, Route>,
-    pub(super) lingering: Vec<Lingering>,
-    pub(super) losing: Vec<Losing>,
+    /// How many closed connections are not over.
+    pub(super) lingering: usize,
     pub(super) setups: Setups,
     pub(super) strangers: Strangers,
     /// By their tokens.
@@ -137,8 +138,6 @@ pub(super) struct Thread {
     pub(super) failures: Failures,
     /// In the order of their times.
     pub(super) unasked: VecDeque<Unasked>,
-    /// By their numbers at the set-up thread.
-    pub(super) orphans: HashMap<u64, Orphan>,
     pub(super) unaccepted: Unaccepted,
     pub(super) settling: Settling,
     pub(super) workers: Workers,
@@ -169,6 +168,9 @@ impl Thread {
         let (waker, epoch) = (Arc::new(waker), Instant::now());
         let workers = Workers::new(epoch, config.handshake_timeout, Arc::clone(&waker));
         let setups = Setups::new(most_files);
+        let prover = config.key.clone().map(|key| Arc::new(key) as Arc<dyn Prover>);
+        let (handshake_ns, peer_ns) = (nanoseconds(config.handshake_timeout), nanoseconds(config.peer_timeout));
+        let sessions = SessionConfig::new(config.hello, prover, handshake_ns, peer_ns);
         Ok(Self {
             poll,
             waker,
@@ -181,7 +183,7 @@ impl Thread {
             handshake_timeout: config.handshake_timeout,
             peer_timeout: config.peer_timeout,
             congestion: config.congestion,
-            hello: config.hello,
+            sessions: Arc::new(sessions),
             key: config.key,
             entries: HashMap::new(),
             touched: Vec::new(),
@@ -192,8 +194,7 @@ impl Thread {
             listeners,
             reaching: HashMap::new(),
             lanes: HashMap::new(),
-            lingering: Vec::new(),
-            losing: Vec::new(),
+            lingering: 0,
             unaccepted: Unaccepted::new(setups.most_unaccepted),
             setups,
             strangers: Strangers::default(),
@@ -202,7 +203,6 @@ impl Thread {
             return_events: config.return_events,
             failures: Failures::default(),
             unasked: VecDeque::new(),
-            orphans: HashMap::new(),
             settling: Settling::new(owing),
             workers,
         })
@@ -217,11 +217,11 @@ impl Thread {
     }
 
     pub(super) fn now_ns(&self) -> u64 {
-        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        nanoseconds(self.epoch.elapsed())
     }
 
     pub(super) fn deadline_ns(&self) -> u64 {
-        self.now_ns().saturating_add(u64::try_from(self.handshake_timeout.as_nanos()).unwrap_or(u64::MAX))
+        self.now_ns().saturating_add(nanoseconds(self.handshake_timeout))
     }
 
     pub(super) fn registry(&self) -> &Registry {
@@ -266,7 +266,7 @@ impl Thread {
             self.begin_waiting();
             self.settle();
             self.give_memory_back();
-            let is_over = self.lingering.is_empty() && !self.settling.owes();
+            let is_over = (self.lingering == 0) && !self.settling.owes();
             if self.stopping.is_some_and(|until| is_over || self.now_ns() >= until) {
                 return self.linger_no_longer();
             }
@@ -285,7 +285,7 @@ impl Thread {
             match self.commands.try_recv() {
                 Ok(Command::Connect(request)) => self.connect(*request),
                 Ok(Command::Close(route, end)) => self.close(route, end),
-                Ok(Command::Stop) => self.stopping = Some(self.now_ns() + Lingering::LIMIT_NS),
+                Ok(Command::Stop) => self.stopping = Some(self.now_ns() + self.sessions.linger_ns),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
             }
@@ -346,7 +346,10 @@ impl Thread {
         self.touch(token);
         match self.entries.remove(&token) {
             Some(Entry::Inbound(inbound)) => self.inbound_makes_place(inbound, others),
-            Some(Entry::Session(session)) => self.session_makes_place(token, session, others),
+            Some(session @ Entry::Session(_)) => {
+                self.entries.insert(token, session);
+                self.session_makes_place(token, others);
+            }
             _ => {}
         }
         true
@@ -407,10 +410,14 @@ impl Thread {
             Some(Entry::Inbound(inbound)) => self.handle_inbound(token, inbound),
             Some(Entry::LaneDial(dial)) => self.handle_lane_dial(token, dial),
             // Nothing of a socket that is closed concerns the next.
-            Some(redial @ (Entry::LaneRedial(_) | Entry::SessionRedial(_))) => {
+            Some(redial @ Entry::LaneRedial(_)) => {
                 self.entries.insert(token, redial);
             }
-            Some(Entry::Session(session)) => self.handle_session(token, session),
+            Some(Entry::Closing(closing)) => self.handle_closing(token, closing),
+            Some(session @ Entry::Session(_)) => {
+                self.entries.insert(token, session);
+                self.handle_session(token);
+            }
         }
     }
 
@@ -420,12 +427,6 @@ impl Thread {
         if is_much(self.entries.len(), self.entries.capacity()) {
             self.entries.shrink_to(self.entries.len() * 2);
         }
-        if is_much(self.lingering.len(), self.lingering.capacity()) {
-            self.lingering.shrink_to(self.lingering.len() * 2);
-        }
-        if is_much(self.losing.len(), self.losing.capacity()) {
-            self.losing.shrink_to(self.losing.len() * 2);
-        }
         if is_much(self.unasked.len(), self.unasked.capacity()) {
             self.unasked.shrink_to(self.unasked.len() * 2);
         }
@@ -433,21 +434,17 @@ impl Thread {
 
     fn next_deadline(&self) -> Option<u64> {
         let entries = self.deadlines.first().map(|(at, _)| at);
-        let lingering = self.lingering.iter().map(|lingering| lingering.next_ns);
-        let losing = self.losing.iter().filter_map(|losing| losing.deadline_ns);
         let unasked = self.unasked.front().map(|unasked| unasked.next_ns);
         let again = self.accept_again_ns.into_iter().chain(self.resting.again_ns).chain(self.setups.again_ns);
         let settling = self.stopping.filter(|_| self.settling.owes()).map(|_| self.now_ns() + SETTLED_AGAIN_NS);
         let stopping = self.stopping.into_iter().chain(settling);
         let again = again.chain((!self.more_events.is_empty()).then_some(0));
         let unasked = unasked.into_iter().chain(self.unaccepted.next_ns());
-        lingering.chain(losing).chain(unasked).chain(entries).chain(stopping).chain(again).min()
+        unasked.chain(entries).chain(stopping).chain(again).min()
     }
 
     fn handle_deadlines(&mut self) {
         let now = self.now_ns();
-        self.linger(now);
-        self.lose(now);
         self.reap(now);
         self.close_unaccepted(now);
         if self.accept_again_ns.is_some_and(|at| at <= now) {
@@ -465,8 +462,12 @@ impl Thread {
                 Some(Entry::Inbound(inbound)) => self.inbound_too_late(inbound),
                 Some(Entry::LaneDial(dial)) => self.lane_too_late(token, dial),
                 Some(Entry::LaneRedial(redial)) => self.redial_lane(redial),
-                Some(Entry::SessionRedial(redial)) => self.redial_session(redial),
-                Some(Entry::Session(session)) => self.session_deadline(token, session, now),
+                // What was sent has had its time.
+                Some(Entry::Closing(_)) => {}
+                Some(session @ Entry::Session(_)) => {
+                    self.entries.insert(token, session);
+                    self.session_deadline(token, now);
+                }
             }
         }
     }

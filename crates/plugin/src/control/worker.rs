@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mio::Waker;
-use railweave_transport::{Error, Message};
+use railweave_transport::{Ended, Error, Message};
 
 use super::connections::{Connection, Setting};
 use super::numa::Placed;
@@ -340,9 +340,6 @@ impl Thread {
     pub(super) fn handshake_message(&mut self, route: Route, message: Message) {
         self.setup_goes_on(route);
         let Some(setting) = self.setting(route) else {
-            if matches!(message, Message::Refuse { .. }) {
-                self.forget_offer(route);
-            }
             return;
         };
         match &setting.handshake {
@@ -351,7 +348,10 @@ impl Thread {
                 self.with_handshake(route, |handshake| handshake.handle_message(message));
             }
             None if setting.waiting.len() < MOST_WAITING => setting.waiting.push_back(message),
-            None => self.end_session(route.session, "too many control messages came out of turn"),
+            None => {
+                let why = Ended::Limit("too many control messages came out of turn".to_owned());
+                self.tell(route.session, |session, now| session.end(why, now));
+            }
         }
     }
 
@@ -388,12 +388,17 @@ impl Thread {
     /// Takes back the handshakes that the worker is done with.
     pub(super) fn take_handshakes(&mut self) {
         while let Some(Done { number, route, handshake }) = self.workers.take_done() {
-            let is_awaited = self.setting(route).is_some_and(|setting| setting.away == Some(number));
+            let setting = self.setting(route).filter(|setting| setting.away == Some(number));
+            let (is_awaited, is_orphan) =
+                (setting.is_some(), setting.is_some_and(|setting| setting.orphaned.is_some()));
+            if is_orphan {
+                self.setup_left_worker(number);
+            }
             match handshake {
                 // Its set-up is over, and the connection's number may be another one's by now.
                 over if !is_awaited => {
                     self.setup_left_worker(number);
-                    self.take_over(number, route, over);
+                    self.free(over);
                 }
                 Some(handshake) => self.take_handshake(number, route, handshake),
                 None => {
@@ -435,6 +440,10 @@ impl Thread {
             && let Some(message) = setting.waiting.pop_front()
         {
             self.handshake_message(route, message);
+        }
+        // Its session has ended: nothing more comes for it.
+        if let Some(error) = self.setting(route).and_then(|setting| setting.orphaned.clone()) {
+            self.fail_setting(route, error);
         }
     }
 

@@ -1,0 +1,58 @@
+//! Reaching a process: over the session to it, which is opened when there is none.
+
+use std::net::SocketAddr;
+
+use railweave_transport::{Error, Session as Protocol};
+
+use super::ConnectRequest;
+use super::connections::Target;
+use super::sessions::Session;
+use super::thread::{Entry, Thread};
+
+impl Thread {
+    /// Begins a connection.
+    pub(super) fn connect(&mut self, request: ConnectRequest) {
+        let process = request.handle.process;
+        if let Some(token) = self.reaching.get(&process).copied()
+            && let Some(session) = self.session(token)
+        {
+            if session.protocol.is_up() {
+                self.offer(token, request);
+            } else {
+                session.setups.wait_for_session(request);
+            }
+            return;
+        }
+        let port = request.handle.control_port;
+        let addresses: Vec<_> = request.addresses.iter().map(|address| SocketAddr::new(*address, port)).collect();
+        let protocol = Protocol::open(self.sessions.clone(), process, addresses, self.now_ns());
+        let token = self.fresh_token();
+        let mut session = Box::new(Session::new(protocol, Some(process)));
+        session.setups.wait_for_session(request);
+        self.reaching.insert(process, token);
+        self.entries.insert(token, Entry::Session(session));
+        self.drive(token);
+    }
+
+    /// A session is up: what waited for it goes on.
+    pub(super) fn session_up(&mut self, token: usize) {
+        let Some(session) = self.session(token) else {
+            return;
+        };
+        for request in session.setups.take_requests() {
+            self.look_at_debts();
+            self.offer(token, request);
+        }
+    }
+
+    /// There will be no session to the wanted process.
+    pub(super) fn unreachable(&mut self, token: usize, error: &Error) {
+        let Some(session) = self.session(token) else {
+            return;
+        };
+        for request in session.setups.take_requests() {
+            self.look_at_debts();
+            self.fail(&Target::Connect(request.result), error.clone());
+        }
+    }
+}

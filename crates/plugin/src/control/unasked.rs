@@ -1,0 +1,57 @@
+//! Connections that are there and that nobody asks for any more.
+
+use std::sync::Arc;
+
+use railweave_transport::Error;
+
+use super::Route;
+use super::thread::Thread;
+use crate::process::PendingConnect;
+
+/// The connecting end of a connection, handed on. NCCL calls connect over and over until it has it. When nobody has
+/// asked for two handshake times, nobody will: NCCL forgets the connects of a communicator that was aborted, and up to
+/// v10 no `finalize` follows. The accepting end has no such limit: between listen and accept NCCL waits for other
+/// ranks, for minutes where one of them compiles or loads a checkpoint.
+pub(super) struct Unasked {
+    route: Route,
+    connect: Arc<PendingConnect>,
+    /// One handshake time has passed while this thread ran: a process that stood still is not taken for one that
+    /// waited.
+    was_seen: bool,
+    pub(super) next_ns: u64,
+}
+
+impl Thread {
+    /// Keeps an eye on the connecting end of a connection that was handed on.
+    pub(super) fn watch_connect(&mut self, route: Route, connect: Arc<PendingConnect>) {
+        let next_ns = self.deadline_ns();
+        self.unasked.push_back(Unasked { route, connect, was_seen: false, next_ns });
+    }
+
+    /// Closes connections that nobody asks for.
+    pub(super) fn reap(&mut self, now: u64) {
+        while self.unasked.front().is_some_and(|unasked| unasked.next_ns <= now)
+            && let Some(unasked) = self.unasked.pop_front()
+        {
+            self.look_at_debts();
+            let Unasked { route, connect, was_seen, .. } = unasked;
+            if !connect.has(route) {
+                continue;
+            }
+            if !was_seen {
+                // All wait for as long, so they stay in order.
+                let next_ns = self.deadline_ns();
+                self.unasked.push_back(Unasked { route, connect, was_seen: true, next_ns });
+                continue;
+            }
+            let seconds = 2.0 * self.handshake_timeout.as_secs_f64();
+            let text = format!(
+                "a connection was ready and connect was not called again for {seconds} s; it was closed: its \
+                 communicator was aborted, or raise RAILWEAVE_HANDSHAKE_TIMEOUT if the application is that slow"
+            );
+            if let Some(established) = connect.take_back(route, Error::local(text)) {
+                self.close(route, established.end);
+            }
+        }
+    }
+}
