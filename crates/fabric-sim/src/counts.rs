@@ -37,10 +37,16 @@ seen! {
     ProcessDied = "fault", "a process died";
     ProcessKilled = "fault", "a process killed between two calls";
     SessionBroke = "fault", "a control session broke";
+    DialFailed = "fault", "a dialled socket that brought no session";
+    PeerSilent = "fault", "a peer that did not answer when it was asked";
+    Unwelcome = "fault", "a peer that is not welcome on a session";
     ClosedEarly = "fault", "an end closed while its peer waited";
     ContractBroken = "fault", "a call that breaks NCCL's contract";
     HostileImmediate = "fault", "an immediate that no sender would send";
 
+    SessionShared = "path", "several connections on one session";
+    SessionIdle = "path", "a session that ended because no connection used it";
+    Asked = "path", "a quiet peer asked whether it is there";
     OneWrite = "path", "no record: sizes from the immediates";
     Record = "path", "a completion record";
     NoByteCounts = "path", "a port without byte counts";
@@ -83,6 +89,7 @@ seen! {
     Clean = "ending", "connections closed cleanly";
     Failed = "ending", "connection ends that ended in an error";
     Refused = "ending", "handshakes that ended without a connection";
+    Unreachable = "ending", "processes that could not be reached";
     TimedOut = "ending", "handshakes that ran out of time";
     Messages = "ending", "messages received";
     Bytes = "ending", "bytes received";

@@ -65,6 +65,12 @@ pub struct Faults {
     pub retry_ns: u64,
     /// How long a process takes to notice that the process at the other end of a session is dead.
     pub detect_ns: u64,
+    /// Of 1000 tries to dial a process, how many bring no socket.
+    pub dial_fails_permille: u32,
+    /// How long a process may take to answer when it is asked whether it is there.
+    pub peer_timeout_ns: u64,
+    /// Whoever dies, or whatever session breaks, nobody is told of it: it is noticed by asking.
+    pub is_mute: bool,
     /// How long a connection whose session is over may still work, before its link is declared lost.
     pub grace_ns: u64,
     /// What dies, if anything.
@@ -134,6 +140,9 @@ impl Faults {
             connect_later_ns: 0,
             retry_ns: 50_000,
             detect_ns: 100_000,
+            dial_fails_permille: 0,
+            peer_timeout_ns: 20_000_000,
+            is_mute: false,
             grace_ns: 2_000_000,
             death: None,
         }
@@ -183,6 +192,9 @@ impl Faults {
             connect_later_ns: 0,
             retry_ns: chance.pick(&[300_000, 2_000_000]),
             detect_ns: chance.pick(&[50_000, 1_000_000]),
+            dial_fails_permille: 0,
+            peer_timeout_ns: 20_000_000,
+            is_mute: false,
             grace_ns: 3_000_000,
             death: None,
         }
@@ -209,6 +221,16 @@ impl Faults {
         }
     }
 
+    /// Adds processes that cannot be dialled at the first try to a tenth of the seeds, and deaths that nobody is told of to a
+    /// fifth. Peers are asked sooner or later.
+    pub(crate) fn add_sessions(&mut self, chance: &mut Chance) {
+        if chance.permille(100) {
+            self.dial_fails_permille = chance.pick(&[200, 700]);
+        }
+        self.peer_timeout_ns = chance.pick(&[4_000_000, 20_000_000]);
+        self.is_mute = chance.permille(200);
+    }
+
     /// For so long after it was put off an acknowledgement may be on this side.
     pub(crate) fn promise_ns(&self) -> u64 {
         // The control thread tries again at its next look.
@@ -220,12 +242,15 @@ impl Faults {
     pub fn death_limit_ns(&self) -> u64 {
         let session_ns = self.session_delay_ns + self.session_jitter_ns;
         let silences_ns = 4 * self.silence_ns;
+        // Quiet for up to two parts of eight, then the time for an answer.
+        let asking_ns = if self.is_mute { self.peer_timeout_ns + self.peer_timeout_ns / 4 } else { 0 };
         3 * self.retry_ns
             + self.detect_ns
             + self.grace_ns
             + 2 * session_ns
             + 10 * self.stall_ns
             + silences_ns
+            + asking_ns
             + 8_000_000
     }
 }

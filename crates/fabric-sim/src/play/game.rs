@@ -10,6 +10,7 @@ use super::context::{Context, Step};
 use super::plan::{ConnectionPlan, Plan};
 use super::receiver::RecvApp;
 use super::sender::SendApp;
+use super::session::Sessions;
 use crate::history::{Kind, Who};
 use crate::watch::Connection as Watched;
 use crate::world::World;
@@ -62,6 +63,8 @@ impl<H, C, A> Stage<H, C, A> {
 pub(super) struct Place<S> {
     pub(super) stage: S,
     pub(super) peer_said_bye: bool,
+    /// The session that its connection is on, and the connection's number there.
+    pub(super) route: Option<(usize, u32)>,
     /// When something last moved for its application.
     pub(super) last_ns: Option<u64>,
     failed: bool,
@@ -79,6 +82,7 @@ impl<S> Place<S> {
         Self {
             stage,
             peer_said_bye: false,
+            route: None,
             last_ns: None,
             failed: false,
             closing: false,
@@ -97,9 +101,6 @@ pub(super) struct Pair<const O: bool> {
     pub(super) plan: ConnectionPlan,
     pub(super) sender: Place<SendStage<O>>,
     pub(super) receiver: Place<RecvStage<O>>,
-    pub(super) session_over: bool,
-    pub(super) last_frame_ns: [u64; 2],
-    pub(super) linger_until_ns: [u64; 2],
 }
 
 /// A process.
@@ -108,6 +109,8 @@ pub(super) struct Process<const O: bool> {
     pub(super) dead: bool,
     pub(super) aborted: bool,
     awake: bool,
+    /// How many addresses it can be found at.
+    pub(super) addresses: u8,
     idle_ns: u64,
     /// Its control thread looks what is owed.
     pub(super) looks: bool,
@@ -119,6 +122,7 @@ pub(super) struct Game<const O: bool> {
     pub(super) chance: Chance,
     pub(super) processes: Vec<Process<O>>,
     pub(super) connections: Vec<Pair<O>>,
+    pub(super) sessions: Sessions,
     calls: u64,
     description: String,
 }
@@ -135,12 +139,22 @@ impl<const O: bool> Game<O> {
         let death = plan.faults.death;
         let world = World::new(seed, plan.faults);
         let mut processes = Vec::new();
-        for ports in &plan.ports {
+        let keys = plan.keys;
+        let sessions = Sessions::new(&keys, &world.lock().faults);
+        for (ports, addresses) in plan.ports.iter().zip(plan.addresses) {
             let process = world.add_process();
             let domain =
                 |port: &super::plan::PortPlan| SimDomain::new(&world, process, port.max_write, port.byte_counts);
             let domains = ports.iter().map(domain).collect();
-            processes.push(Process { domains, dead: false, aborted: false, awake: false, idle_ns: 500, looks: false });
+            processes.push(Process {
+                domains,
+                dead: false,
+                aborted: false,
+                awake: false,
+                addresses,
+                idle_ns: 500,
+                looks: false,
+            });
         }
         let mut state = world.lock();
         state.watch.on = true;
@@ -148,23 +162,19 @@ impl<const O: bool> Game<O> {
         for (number, plan) in plan.connections.into_iter().enumerate() {
             state.watch.connections.push(Watched::default());
             state.at(plan.connect_at_ns, Task::Connect(number));
+            if keys[plan.from] != keys[plan.to] {
+                state.watch.harm(0, number, "the keys differ");
+            }
             if let Some((sender, at_ns)) = plan.close_early {
                 state.at(at_ns, Task::Close { connection: number, sender, early: true });
             }
-            connections.push(Pair {
-                plan,
-                sender: Place::new(Stage::Waiting),
-                receiver: Place::new(Stage::Waiting),
-                session_over: false,
-                last_frame_ns: [0; 2],
-                linger_until_ns: [0; 2],
-            });
+            connections.push(Pair { plan, sender: Place::new(Stage::Waiting), receiver: Place::new(Stage::Waiting) });
         }
         if let Some(death) = death.filter(|death| death.kind != DeathKind::Killed) {
             state.at(death.at, Task::Death);
         }
         drop(state);
-        Self { world, chance: Chance::new(seed ^ 0x7e57_ab1e), processes, connections, calls: 0, description }
+        Self { world, chance: Chance::new(seed ^ 0x7e57_ab1e), processes, connections, sessions, calls: 0, description }
     }
 
     pub(super) fn world(&self) -> Arc<World> {
@@ -232,14 +242,15 @@ impl<const O: bool> Game<O> {
         match task {
             Task::Turn(process) => self.handle_turn(process),
             Task::Connect(connection) => self.handle_connect(connection),
-            Task::Frame { connection, to_sender, bytes } => self.handle_frame(connection, to_sender, &bytes),
+            Task::Timer { talk } => self.handle_timer(talk),
+            Task::Arrive { socket, to } => self.handle_arrival(socket, to),
+            Task::Connected { socket } => self.handle_connected(socket),
+            Task::Frame { socket, to_opener, bytes } => self.handle_frame(socket, to_opener, &bytes),
+            Task::SocketEnd { socket, to_opener } => self.handle_socket_end(socket, to_opener),
             Task::Deadline { connection, sender } => self.handle_deadline(connection, sender),
             Task::GoOn { connection, sender } => self.handle_go_on(connection, sender),
             Task::Close { connection, sender, early } => self.handle_close(Side { connection, sender }, early),
-            Task::Linger { connection, sender } => self.handle_linger(Side { connection, sender }),
             Task::Look(process) => self.handle_look(process),
-            Task::Lose { connection, sender } => self.handle_lose(Side { connection, sender }),
-            Task::SessionOver { connection, sender } => self.handle_session_over(Side { connection, sender }),
             Task::Abort(process) => self.handle_abort(process),
             Task::Death => self.handle_death(),
         }
@@ -466,8 +477,8 @@ impl<const O: bool> Game<O> {
             let dead_sender = (from == process).then(|| std::mem::replace(&mut pair.sender.stage, Stage::Over));
             let dead_receiver = (to == process).then(|| std::mem::replace(&mut pair.receiver.stage, Stage::Over));
             drop((dead_sender, dead_receiver));
-            self.end_session(connection);
         }
+        self.kill_sessions(process);
     }
 
     fn handle_death(&mut self) {
@@ -488,9 +499,9 @@ impl<const O: bool> Game<O> {
                     if (plan.from, plan.to) == pair {
                         self.harm(connection, "the session broke");
                         self.world.lock().record(Kind::Death, Who::End { connection, sender: true }, [1, 0, 0, 0]);
-                        self.end_session(connection);
                     }
                 }
+                self.break_sessions(pair.0, pair.1);
             }
             DeathKind::PortSilent => {
                 let mut state = self.world.lock();
@@ -587,6 +598,7 @@ impl<const O: bool> Game<O> {
                 );
             }
         }
+        self.check_sessions();
         let state = self.world.lock();
         let (keys, ends) = (state.keys.len(), state.ends.iter().flatten().count());
         drop(state);

@@ -8,6 +8,7 @@ mod receiver;
 mod sender;
 mod session;
 mod settling;
+mod setup;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,22 +26,24 @@ pub(crate) enum Task {
     Turn(usize),
     /// A connection is begun.
     Connect(usize),
-    /// A frame of the control session arrives.
-    Frame { connection: usize, to_sender: bool, bytes: Vec<u8> },
+    /// A timer of one end of a session has run out.
+    Timer { talk: usize },
+    /// A dialled socket arrives at the process that is wanted.
+    Arrive { socket: usize, to: usize },
+    /// A dialled socket is connected.
+    Connected { socket: usize },
+    /// A frame arrives.
+    Frame { socket: usize, to_opener: bool, bytes: Vec<u8> },
+    /// An end sees that its socket has ended.
+    SocketEnd { socket: usize, to_opener: bool },
     /// The deadline of a handshake.
     Deadline { connection: usize, sender: bool },
     /// An end tries again to connect its rails.
     GoOn { connection: usize, sender: bool },
     /// An application closes its end.
     Close { connection: usize, sender: bool, early: bool },
-    /// A closed end moves on.
-    Linger { connection: usize, sender: bool },
     /// A process's control thread looks what its connections owe.
     Look(usize),
-    /// A link is declared lost.
-    Lose { connection: usize, sender: bool },
-    /// A process notices that a session is over.
-    SessionOver { connection: usize, sender: bool },
     /// A process gives up because one of its connections failed.
     Abort(usize),
     /// What the seed says dies now.

@@ -165,6 +165,10 @@ pub(crate) struct Plan {
     pub(crate) one_sided: bool,
     pub(crate) faults: Faults,
     pub(crate) ports: Vec<Vec<PortPlan>>,
+    /// The key of each process, 0 for none.
+    pub(crate) keys: Vec<u8>,
+    /// How many addresses each process can be found at.
+    pub(crate) addresses: Vec<u8>,
     pub(crate) connections: Vec<ConnectionPlan>,
 }
 
@@ -278,7 +282,14 @@ impl Plan {
         // Of their own, so that who falls silent or comes later changes nothing else in the plan.
         faults.add_silence(&mut Chance::new(seed ^ 0x0511_e9ce), one_sided);
         faults.add_later(&mut Chance::new(seed ^ 0x001a_7e12));
-        Self { one_sided, faults, ports, connections }
+        let of_sessions = &mut Chance::new(seed ^ 0x5e55_1045);
+        faults.add_sessions(of_sessions);
+        let key = of_sessions.pick(&[0, 0, 1, 2]);
+        // One process may have another key than the others, or none; then nobody reaches it.
+        let odd = (workload == Workload::Handshake && of_sessions.permille(60)).then(|| of_sessions.index(processes));
+        let keys = (0..processes).map(|process| if odd == Some(process) { (key + 1) % 3 } else { key }).collect();
+        let addresses = (0..processes).map(|_| of_sessions.between(1, 3) as u8).collect();
+        Self { one_sided, faults, ports, keys, addresses, connections }
     }
 }
 

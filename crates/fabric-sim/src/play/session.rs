@@ -1,440 +1,502 @@
-//! Set-up and end of a connection: handshakes over a control session, goodbyes, and sessions that break.
+//! The control threads of the processes: each end of a session is the protocol's own state machine, and between them
+//! are sockets that delay, break, fall silent, or cannot be dialled.
 
-use std::net::Ipv6Addr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
-use railweave_fabric::LinkLayer;
 use railweave_transport::{
-    AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Error, Frame, HandshakePort, Message, Offer,
-    PortOffer, RailCounters, RailInfo, RecvConnection, SendConnection, Token,
+    Error, Frame, Hello, PROTOCOL_VERSION, ProcessId, Prover, Session, SessionAction, SessionConfig,
+    Side as SessionSide, SocketEnd, SocketEndKind,
 };
 
 use super::Task;
 use super::game::{Game, Side, Stage};
-use super::memory::Memory;
-use super::receiver::RecvApp;
-use super::sender::SendApp;
+use crate::faults::Faults;
 use crate::history::{Kind, Who};
-use crate::world::Opening;
-use crate::{Checker, Seen, Sim};
-use railweave_fabric::MemoryKind;
+use crate::{Checker, Seen};
+
+/// The port of every process's control socket.
+const PORT: u16 = 7;
+
+/// How long a session without connections is kept, by its opener and by the other end.
+const IDLE_NS: u64 = 400_000;
+const ACCEPTED_IDLE_NS: u64 = 30_000_000;
+
+/// How long HELLO and PROOF may take, over all addresses.
+const HANDSHAKE_NS: u64 = 30_000_000;
 
 /// How long a closed end waits for its peer.
 const LINGER_LIMIT_NS: u64 = 4_000_000;
 const LINGER_STEP_NS: u64 = 20_000;
 
-fn counters(_: &railweave_transport::RailName) -> Arc<RailCounters> {
-    Arc::default()
+/// One end of a session.
+pub(super) struct Talk {
+    process: usize,
+    protocol: Session,
+    /// The socket that it has.
+    socket: Option<usize>,
+    /// The process that it was opened to.
+    wanted: Option<usize>,
+    /// Connections that wait for it.
+    waiting: Vec<usize>,
+    /// By their numbers.
+    connections: BTreeMap<u32, usize>,
+    /// When its timer runs out.
+    timer_ns: Option<u64>,
+    is_driven: bool,
+}
+
+/// A socket between two ends: the opener's and the acceptor's.
+pub(super) struct Socket {
+    talks: [Option<usize>; 2],
+    /// When the last frame arrives, at each end.
+    last_ns: [u64; 2],
+    /// Something has come, at each end.
+    has_spoken: [bool; 2],
+    /// It carries nothing any more.
+    is_dead: bool,
+}
+
+/// The sessions of all processes.
+#[derive(Default)]
+pub(super) struct Sessions {
+    configs: Vec<Arc<SessionConfig>>,
+    talks: Vec<Talk>,
+    sockets: Vec<Socket>,
+    /// The end that connects one process to another.
+    current: BTreeMap<(usize, usize), usize>,
+    nonces: u8,
+}
+
+/// A proof that is no secret: it tells keys and roles apart, which is all that is played here.
+struct Sum(u8);
+
+impl Prover for Sum {
+    fn proof(&self, side: SessionSide, opener_hello: &[u8], acceptor_hello: &[u8]) -> [u8; 32] {
+        let sum = |bytes: &[u8]| bytes.iter().fold(7u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(*byte));
+        let mut proof = [self.0; 32];
+        proof[0] = 1 + u8::from(side == SessionSide::Opener);
+        proof[1] = sum(opener_hello);
+        proof[2] = sum(acceptor_hello);
+        proof
+    }
+
+    fn is_proof(&self, side: SessionSide, opener_hello: &[u8], acceptor_hello: &[u8], proof: &[u8; 32]) -> bool {
+        self.proof(side, opener_hello, acceptor_hello) == *proof
+    }
+}
+
+impl Sessions {
+    /// The sessions of processes with these keys, 0 for none.
+    pub(super) fn new(keys: &[u8], faults: &Faults) -> Self {
+        let config = |(process, key): (usize, &u8)| {
+            let hello = Hello {
+                protocol_min: PROTOCOL_VERSION,
+                protocol_max: PROTOCOL_VERSION,
+                features: if *key == 0 { 0 } else { Hello::KEYED },
+                mode: 1,
+                fabrics: 2,
+                network: process as u64,
+                process: ProcessId([process as u8 + 1; 16]),
+                wanted: ProcessId::default(),
+                nonce: [0; 32],
+                pid: process as u32,
+                rank: process as i32,
+                world: keys.len() as i32,
+                host: format!("node{process}"),
+                build: "sim".to_owned(),
+            };
+            let prover = (*key != 0).then(|| Arc::new(Sum(*key)) as Arc<dyn Prover>);
+            let mut config = SessionConfig::new(hello, prover, HANDSHAKE_NS, faults.peer_timeout_ns);
+            (config.idle_ns, config.accepted_idle_ns) = (IDLE_NS, ACCEPTED_IDLE_NS);
+            config.grace_ns = faults.grace_ns;
+            (config.linger_ns, config.linger_pause_ns) = (LINGER_LIMIT_NS, (LINGER_STEP_NS, LINGER_STEP_NS));
+            Arc::new(config)
+        };
+        Self { configs: keys.iter().enumerate().map(config).collect(), ..Self::default() }
+    }
+
+    fn add(&mut self, process: usize, protocol: Session, socket: Option<usize>, wanted: Option<usize>) -> usize {
+        self.talks.push(Talk {
+            process,
+            protocol,
+            socket,
+            wanted,
+            waiting: Vec::new(),
+            connections: BTreeMap::new(),
+            timer_ns: None,
+            is_driven: false,
+        });
+        self.talks.len() - 1
+    }
+
+    fn nonce(&mut self) -> [u8; 32] {
+        self.nonces = self.nonces.wrapping_add(1);
+        [self.nonces; 32]
+    }
+}
+
+fn end_of(to_opener: bool) -> usize {
+    usize::from(!to_opener)
 }
 
 impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
-    fn config(&self, connection: usize) -> ConnectionConfig {
-        let plan = &self.connections[connection].plan;
-        ConnectionConfig {
-            split_min: plan.split_min,
-            striped: plan.striped,
-            adaptive_routing_above: plan.adaptive_above,
-            traffic_class: None,
-        }
-    }
-
-    /// The ports of a process, as one end of a connection offers them.
-    fn ports(&self, process: usize, connection: usize, sender: bool) -> Vec<HandshakePort<Sim<ONE_SIDED>>> {
-        let plan = &self.connections[connection].plan;
-        let lanes = if sender { plan.lanes.0 } else { plan.lanes.1 };
-        let port = |(index, domain): (usize, &Arc<crate::SimDomain<ONE_SIDED>>)| HandshakePort {
-            offer: PortOffer {
-                link_layer: LinkLayer::InfiniBand,
-                prefix_len: 64,
-                lanes,
-                speed_mbps: plan.speeds[index],
-                mtu: 4096,
-                rail_id: -1,
-                plane_id: -1,
-                address: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, process as u16, index as u16),
-            },
-            domain: Arc::clone(domain),
-            weight: plan.weights[index],
-        };
-        self.processes[process].domains.iter().enumerate().map(port).collect()
-    }
-
+    /// An application asks for a connection.
     pub(super) fn handle_connect(&mut self, connection: usize) {
         let plan = &self.connections[connection].plan;
-        let (from, deadline_ns) = (plan.from, self.now_ns() + plan.deadline_ns);
+        let (from, to) = (plan.from, plan.to);
         if self.processes[from].dead || self.processes[from].aborted {
             self.connections[connection].sender.stage = Stage::Over;
-            self.end_session(connection);
             return;
         }
-        let ports = self.ports(from, connection, true);
-        let connector =
-            Connector::new(self.config(connection), ports, 7, format!("c{connection}r"), deadline_ns, counters);
-        self.connections[connection].sender.stage = Stage::Handshake(connector);
-        self.world.lock().at(deadline_ns, Task::Deadline { connection, sender: true });
-        self.drive_connector(connection);
+        if self.is_closed(Side { connection, sender: true }) {
+            return;
+        }
+        if let Some(talk) = self.sessions.current.get(&(from, to)).copied() {
+            self.world.lock().saw(Seen::SessionShared);
+            let found = &mut self.sessions.talks[talk];
+            if found.protocol.is_up() {
+                return self.begin(talk, connection);
+            }
+            return found.waiting.push(connection);
+        }
+        let (now_ns, config) = (self.now_ns(), Arc::clone(&self.sessions.configs[from]));
+        let addresses = (0..self.processes[to].addresses).map(|number| {
+            let address = Ipv4Addr::new(10, 0, to as u8, number);
+            SocketAddr::new(IpAddr::V4(address), PORT)
+        });
+        let protocol = Session::open(config, ProcessId([to as u8 + 1; 16]), addresses, now_ns);
+        let talk = self.sessions.add(from, protocol, None, Some(to));
+        self.sessions.talks[talk].waiting.push(connection);
+        self.sessions.current.insert((from, to), talk);
+        self.drive(talk);
     }
 
-    fn send(&mut self, connection: usize, to_sender: bool, message: Message) {
-        let session = &mut self.connections[connection];
-        if session.session_over {
+    /// Begins a connection on a session that is up.
+    fn begin(&mut self, talk: usize, connection: usize) {
+        let now_ns = self.now_ns();
+        let number = self.sessions.talks[talk].protocol.begin(now_ns);
+        self.sessions.talks[talk].connections.insert(number, connection);
+        self.connections[connection].sender.route = Some((talk, number));
+        self.begin_connecting(connection);
+        self.drive(talk);
+    }
+
+    /// Tells an end's session something about the end's connection, and does what the session wants done then.
+    pub(super) fn tell(&mut self, side: Side, say: impl FnOnce(&mut Session, u32, u64)) {
+        let pair = &self.connections[side.connection];
+        let route = if side.sender { pair.sender.route } else { pair.receiver.route };
+        let Some((talk, number)) = route else { return };
+        let now_ns = self.now_ns();
+        say(&mut self.sessions.talks[talk].protocol, number, now_ns);
+        self.drive(talk);
+    }
+
+    /// The application of an end that waits for its session gives up.
+    pub(super) fn wait_no_more(&mut self, connection: usize) {
+        self.sessions.talks.iter_mut().for_each(|talk| talk.waiting.retain(|waiting| *waiting != connection));
+    }
+
+    /// Does what a session wants done.
+    fn drive(&mut self, talk: usize) {
+        if std::mem::replace(&mut self.sessions.talks[talk].is_driven, true) {
             return;
         }
-        let bytes = Frame { connection: connection as u32 + 1, message }.encode();
+        while let Some(action) = self.sessions.talks[talk].protocol.poll_action() {
+            self.carry(talk, action);
+        }
+        let found = &mut self.sessions.talks[talk];
+        found.is_driven = false;
+        if let Some(at_ns) = found.protocol.timeout_ns()
+            && found.timer_ns.is_none_or(|timer_ns| at_ns < timer_ns)
+        {
+            found.timer_ns = Some(at_ns);
+            self.world.lock().at(at_ns, Task::Timer { talk });
+        }
+    }
+
+    /// A timer of a session has run out.
+    pub(super) fn handle_timer(&mut self, talk: usize) {
+        let now_ns = self.now_ns();
+        let found = &mut self.sessions.talks[talk];
+        if self.processes[found.process].dead {
+            return;
+        }
+        if found.timer_ns.is_some_and(|timer_ns| timer_ns <= now_ns) {
+            found.timer_ns = None;
+        }
+        if found.protocol.timeout_ns().is_some_and(|at_ns| at_ns <= now_ns) {
+            if found.protocol.overdue_ns(now_ns).is_some() {
+                self.world.lock().saw(Seen::PeerSilent);
+            }
+            found.protocol.handle_timeout(now_ns);
+        }
+        self.drive(talk);
+    }
+
+    fn carry(&mut self, talk: usize, action: SessionAction) {
+        let side_of = |number: u32, game: &Self| {
+            let found = &game.sessions.talks[talk];
+            let sender = found.protocol.side() == SessionSide::Opener;
+            found.connections.get(&number).map(|connection| Side { connection: *connection, sender })
+        };
+        match action {
+            SessionAction::Dial(address) => self.dial(talk, address),
+            SessionAction::Send(frame) => self.send_frame(talk, &frame),
+            SessionAction::HangUp { .. } => self.hang_up(talk),
+            SessionAction::Up => {
+                for connection in std::mem::take(&mut self.sessions.talks[talk].waiting) {
+                    self.begin(talk, connection);
+                }
+            }
+            SessionAction::Unwelcome(_) => self.world.lock().saw(Seen::Unwelcome),
+            SessionAction::Unreachable(why) => {
+                let error = Error::peer(why.to_string());
+                for connection in std::mem::take(&mut self.sessions.talks[talk].waiting) {
+                    self.world.lock().saw(Seen::Unreachable);
+                    self.set_up_failed(connection, true, &error);
+                }
+            }
+            SessionAction::Ended(_) => {
+                self.sessions.current.retain(|_, current| *current != talk);
+                if self.sessions.talks[talk]
+                    .protocol
+                    .ended()
+                    .is_some_and(|why| **why == railweave_transport::Ended::Idle)
+                {
+                    self.world.lock().saw(Seen::SessionIdle);
+                }
+                for connection in std::mem::take(&mut self.sessions.talks[talk].waiting) {
+                    self.interrupted(Side { connection, sender: true });
+                }
+            }
+            SessionAction::Offer { connection: number, offer } => {
+                let connection = offer.nonce as usize;
+                self.sessions.talks[talk].connections.insert(number, connection);
+                self.connections[connection].receiver.route = Some((talk, number));
+                self.handle_offer(connection, &offer);
+            }
+            SessionAction::Message { connection: number, message } => {
+                if let Some(side) = side_of(number, self) {
+                    self.handle_message(side, message);
+                }
+            }
+            SessionAction::Interrupted(number) => {
+                if let Some(side) = side_of(number, self) {
+                    self.interrupted(side);
+                    self.tell(side, Session::failed);
+                }
+            }
+            SessionAction::PeerLeft(number) => {
+                if let Some(side) = side_of(number, self) {
+                    self.peer_left(side);
+                }
+            }
+            SessionAction::Lost { connection: number, lost } => {
+                if let Some(side) = side_of(number, self) {
+                    self.lose(side, Error::peer(lost.to_string()));
+                }
+            }
+            SessionAction::Linger(number) => {
+                if let Some(side) = side_of(number, self) {
+                    let is_drained = self.linger(side);
+                    self.tell(side, |session, number, now_ns| session.handle_lingered(number, is_drained, now_ns));
+                }
+            }
+            SessionAction::Over(number) => {
+                if let Some(side) = side_of(number, self) {
+                    self.over(side);
+                }
+            }
+            SessionAction::Withdrawn(_) | SessionAction::Waits(_) => {}
+        }
+    }
+
+    fn delay_ns(&self) -> u64 {
         let mut state = self.world.lock();
-        let delay_ns = state.faults.session_delay_ns;
         let jitter_ns = state.faults.session_jitter_ns;
         let extra_ns = state.chance.below(jitter_ns + 1);
         if extra_ns > 0 {
             state.saw(Seen::SlowControl);
         }
-        // A session is a stream: it keeps its order.
-        let last_ns = &mut session.last_frame_ns[usize::from(to_sender)];
-        *last_ns = (state.now_ns + delay_ns + extra_ns).max(*last_ns);
-        state.at(*last_ns, Task::Frame { connection, to_sender, bytes });
+        state.faults.session_delay_ns + extra_ns
     }
 
-    pub(super) fn handle_frame(&mut self, connection: usize, to_sender: bool, bytes: &[u8]) {
-        let session = &self.connections[connection];
-        let process = if to_sender { session.plan.from } else { session.plan.to };
-        if session.session_over || self.processes[process].dead {
+    fn dial(&mut self, talk: usize, address: SocketAddr) {
+        let IpAddr::V4(host) = address.ip() else { return };
+        let to = usize::from(host.octets()[2]);
+        let delay_ns = self.delay_ns();
+        let socket = self.sessions.sockets.len();
+        self.sessions.sockets.push(Socket {
+            talks: [Some(talk), None],
+            last_ns: [0; 2],
+            has_spoken: [false; 2],
+            is_dead: false,
+        });
+        self.sessions.talks[talk].socket = Some(socket);
+        let dead = self.processes[to].dead;
+        let mut state = self.world.lock();
+        let permille = state.faults.dial_fails_permille;
+        if !dead && !state.chance.permille(permille) {
+            // What the acceptor says comes behind its word that it is connected.
+            self.sessions.sockets[socket].last_ns[end_of(true)] = state.now_ns + 2 * delay_ns;
+            state.later(delay_ns, Task::Arrive { socket, to });
+            return state.later(2 * delay_ns, Task::Connected { socket });
+        }
+        state.saw(Seen::DialFailed);
+        let kind = state.chance.pick(&[SocketEndKind::NoRoute, SocketEndKind::Mute, SocketEndKind::Other]);
+        match kind {
+            SocketEndKind::NoRoute => {
+                drop(state);
+                let end = SocketEnd { kind, text: "Network is unreachable".to_owned() };
+                self.lose_socket(talk, end);
+            }
+            // A process that is dead answers nothing, or its host says so.
+            SocketEndKind::Other if state.chance.permille(300) => {}
+            _ => state.later(2 * delay_ns, Task::SocketEnd { socket, to_opener: true }),
+        }
+    }
+
+    /// A dialled socket arrives at the process that is wanted.
+    pub(super) fn handle_arrival(&mut self, socket: usize, to: usize) {
+        if self.processes[to].dead {
+            return self.world.lock().later(1000, Task::SocketEnd { socket, to_opener: true });
+        }
+        let (now_ns, nonce, config) = (self.now_ns(), self.sessions.nonce(), Arc::clone(&self.sessions.configs[to]));
+        let address = SocketAddr::from(([10, 0, 255, 255], 1024 + socket as u16));
+        let protocol = Session::accept(config, nonce, address, now_ns);
+        let talk = self.sessions.add(to, protocol, Some(socket), None);
+        self.sessions.sockets[socket].talks[1] = Some(talk);
+        self.drive(talk);
+    }
+
+    /// A dialled socket is connected.
+    pub(super) fn handle_connected(&mut self, socket: usize) {
+        let Some(talk) = self.owner(socket, true) else { return };
+        let nonce = self.sessions.nonce();
+        self.sessions.talks[talk].protocol.handle_connected(nonce);
+        self.drive(talk);
+    }
+
+    /// Whose socket this is at one of its ends, if it still is.
+    fn owner(&self, socket: usize, opener: bool) -> Option<usize> {
+        let talk = self.sessions.sockets[socket].talks[end_of(opener)]?;
+        let found = &self.sessions.talks[talk];
+        (found.socket == Some(socket) && !self.processes[found.process].dead).then_some(talk)
+    }
+
+    fn send_frame(&mut self, talk: usize, frame: &Frame) {
+        let found = &self.sessions.talks[talk];
+        let Some(socket) = found.socket else { return };
+        let to_opener = found.protocol.side() == SessionSide::Acceptor;
+        let delay_ns = self.delay_ns();
+        let mut state = self.world.lock();
+        // A session is a stream: it keeps its order.
+        let last_ns = &mut self.sessions.sockets[socket].last_ns[end_of(to_opener)];
+        *last_ns = (state.now_ns + delay_ns).max(*last_ns);
+        state.at(*last_ns, Task::Frame { socket, to_opener, bytes: frame.encode() });
+    }
+
+    pub(super) fn handle_frame(&mut self, socket: usize, to_opener: bool, bytes: &[u8]) {
+        if self.sessions.sockets[socket].is_dead {
             return;
         }
-        let message = match Frame::decode(bytes) {
-            Ok(Some((frame, _))) => frame.message,
+        let Some(talk) = self.owner(socket, to_opener) else { return };
+        self.sessions.sockets[socket].has_spoken[end_of(to_opener)] = true;
+        let frame = match Frame::decode(bytes) {
+            Ok(Some((frame, length))) if length == bytes.len() => frame,
             other => {
-                let text = format!("c{connection}: a frame came out of its bytes as {other:?}");
+                let text = format!("a frame came out of its bytes as {other:?}");
                 return self.violate(Checker::Wire, text);
             }
         };
-        let who = Who::End { connection, sender: to_sender };
-        self.world.lock().record(Kind::Control, who, [u64::from(message.kind()), u64::from(to_sender), 0, 0]);
-        if message == Message::Bye {
-            let session = &mut self.connections[connection];
-            if to_sender { session.sender.peer_said_bye = true } else { session.receiver.peer_said_bye = true }
-        }
-        let ending = matches!(message, Message::Bye | Message::Refuse { .. });
-        match (to_sender, message) {
-            (false, Message::Offer(offer)) => self.handle_offer(connection, &offer),
-            (true, message) => {
-                self.opening(connection, true);
-                match &mut self.connections[connection].sender.stage {
-                    Stage::Handshake(connector) => {
-                        connector.handle_message(message);
-                        self.drive_connector(connection);
-                    }
-                    Stage::Up(..) if ending => self.lose_later(connection, true),
-                    _ => {}
-                }
-            }
-            (false, message) => {
-                self.opening(connection, false);
-                match &mut self.connections[connection].receiver.stage {
-                    Stage::Handshake(acceptor) => {
-                        acceptor.handle_message(message);
-                        self.drive_acceptor(connection);
-                    }
-                    Stage::Up(..) if ending => self.lose_later(connection, false),
-                    _ => {}
-                }
-            }
-        }
-    }
-
-    fn opening(&mut self, connection: usize, sender: bool) {
-        self.world.lock().opening = Some(Opening { connection, sender, next_rail: 0 });
-    }
-
-    /// A peer that waits for nothing says nothing: whoever still needs it must be told, but not before what is under
-    /// way has had its time.
-    fn lose_later(&mut self, connection: usize, sender: bool) {
+        let connection = self.sessions.talks[talk].connections.get(&frame.connection).copied();
+        let who = match connection {
+            Some(connection) => Who::End { connection, sender: to_opener },
+            None => Who::Process(self.sessions.talks[talk].process),
+        };
         let mut state = self.world.lock();
-        let grace_ns = state.faults.grace_ns;
-        state.later(grace_ns, Task::Lose { connection, sender });
+        state.record(Kind::Control, who, [u64::from(frame.message.kind()), u64::from(to_opener), 0, 0]);
+        if matches!(frame.message, railweave_transport::Message::Ping) {
+            state.saw(Seen::Asked);
+        }
+        let now_ns = state.now_ns;
+        drop(state);
+        let protocol = &mut self.sessions.talks[talk].protocol;
+        protocol.handle_frame(frame, now_ns);
+        protocol.handle_all_read();
+        self.drive(talk);
     }
 
-    fn handle_offer(&mut self, connection: usize, offer: &Offer) {
-        if !matches!(self.connections[connection].receiver.stage, Stage::Waiting) {
-            return;
-        }
-        let plan = &self.connections[connection].plan;
-        let (to, deadline_ns) = (plan.to, self.now_ns() + plan.deadline_ns);
-        let pairings: Vec<AcceptPairing> =
-            plan.pairs.iter().map(|pair| AcceptPairing { connector_port: pair.0, acceptor_port: pair.1 }).collect();
-        let ports = self.ports(to, connection, false);
-        let pairings = if pairings.is_empty() { Err("No local NIC found".to_owned()) } else { Ok(&pairings[..]) };
-        let acceptor = Acceptor::new(
-            self.config(connection),
-            ports,
-            offer,
-            pairings,
-            Token([connection as u8; 16]),
-            format!("c{connection}s"),
-            deadline_ns,
-            counters,
-        );
-        self.connections[connection].receiver.stage = Stage::Handshake(acceptor);
-        self.world.lock().at(deadline_ns, Task::Deadline { connection, sender: false });
-        self.drive_acceptor(connection);
+    /// An end closes its socket, which the other end sees behind all that was sent.
+    fn hang_up(&mut self, talk: usize) {
+        let found = &mut self.sessions.talks[talk];
+        let to_opener = found.protocol.side() == SessionSide::Acceptor;
+        let Some(socket) = found.socket.take() else { return };
+        let delay_ns = self.delay_ns();
+        let mut state = self.world.lock();
+        let last_ns = self.sessions.sockets[socket].last_ns[end_of(to_opener)];
+        let at_ns = (state.now_ns + delay_ns).max(last_ns);
+        state.at(at_ns, Task::SocketEnd { socket, to_opener });
     }
 
-    /// What this end's host could not do before may work now.
-    pub(super) fn handle_go_on(&mut self, connection: usize, sender: bool) {
-        let session = &mut self.connections[connection];
-        let process = if sender { session.plan.from } else { session.plan.to };
-        if self.processes[process].dead {
-            return;
-        }
-        self.opening(connection, sender);
-        let session = &mut self.connections[connection];
-        match (sender, &mut session.sender.stage, &mut session.receiver.stage) {
-            (true, Stage::Handshake(connector), _) if connector.pause().is_some() => {
-                connector.go_on();
-                self.drive_connector(connection);
-            }
-            (false, _, Stage::Handshake(acceptor)) if acceptor.pause().is_some() => {
-                acceptor.go_on();
-                self.drive_acceptor(connection);
-            }
-            _ => {}
-        }
+    /// An end sees that its socket has ended.
+    pub(super) fn handle_socket_end(&mut self, socket: usize, to_opener: bool) {
+        let Some(talk) = self.owner(socket, to_opener) else { return };
+        let is_mute = !self.sessions.sockets[socket].has_spoken[end_of(to_opener)];
+        let kind = if is_mute { SocketEndKind::Mute } else { SocketEndKind::Other };
+        self.lose_socket(talk, SocketEnd { kind, text: "the peer closed the session".to_owned() });
     }
 
-    /// Where a handshake could not connect all of its rails, it tries again after its pause.
-    fn go_on_later(&mut self, connection: usize, sender: bool, pause: Option<Duration>) {
-        if let Some(pause) = pause {
-            self.world.lock().later(pause.as_nanos() as u64, Task::GoOn { connection, sender });
-        }
-    }
-
-    pub(super) fn handle_deadline(&mut self, connection: usize, sender: bool) {
+    fn lose_socket(&mut self, talk: usize, end: SocketEnd) {
         let now_ns = self.now_ns();
-        if sender {
-            if let Stage::Handshake(connector) = &mut self.connections[connection].sender.stage {
-                connector.handle_timeout(now_ns);
-                self.world.lock().saw(Seen::TimedOut);
-                self.drive_connector(connection);
+        self.sessions.talks[talk].socket = None;
+        self.sessions.talks[talk].protocol.handle_lost(end, now_ns);
+        self.drive(talk);
+    }
+
+    /// The sockets for which `which` says so carry nothing any more. Their ends see it after a while, or must find out.
+    fn break_sockets(&mut self, which: impl Fn(&Self, &Socket) -> bool) {
+        for number in 0..self.sessions.sockets.len() {
+            if !which(self, &self.sessions.sockets[number]) {
+                continue;
             }
-        } else if let Stage::Handshake(acceptor) = &mut self.connections[connection].receiver.stage {
-            acceptor.handle_timeout(now_ns);
-            self.world.lock().saw(Seen::TimedOut);
-            self.drive_acceptor(connection);
-        }
-    }
-
-    fn drive_connector(&mut self, connection: usize) {
-        while let Stage::Handshake(connector) = &mut self.connections[connection].sender.stage {
-            let Some(action) = connector.poll_action() else {
-                let pause = connector.pause();
-                return self.go_on_later(connection, true, pause);
-            };
-            match action {
-                Action::Send(message) => self.send(connection, false, message),
-                Action::Dial(_) => self.violate(Checker::Wire, "a lane that is no socket is to be dialled".into()),
-                Action::RailDropped { .. } => {}
-                Action::Failed(error) => self.set_up_failed(connection, true, &error),
-                Action::Ready(made) => self.sender_up(connection, *made),
-            }
-        }
-    }
-
-    fn drive_acceptor(&mut self, connection: usize) {
-        while let Stage::Handshake(acceptor) = &mut self.connections[connection].receiver.stage {
-            let Some(action) = acceptor.poll_action() else {
-                let pause = acceptor.pause();
-                return self.go_on_later(connection, false, pause);
-            };
-            match action {
-                Action::Send(message) => self.send(connection, true, message),
-                Action::Dial(_) => self.violate(Checker::Wire, "an acceptor wants to dial".into()),
-                Action::RailDropped { .. } => {}
-                Action::Failed(error) => self.set_up_failed(connection, false, &error),
-                Action::Ready(made) => self.receiver_up(connection, *made),
-            }
-        }
-    }
-
-    fn set_up_failed(&mut self, connection: usize, sender: bool, error: &Error) {
-        let side = Side { connection, sender };
-        let mut state = self.world.lock();
-        state.record(Kind::Over, side.who(), [0; 4]);
-        state.history.remark(&error.message);
-        state.saw(Seen::Refused);
-        let may_fail = state.faults.open_fails_permille > 0 || state.watch.harmed(connection).is_some();
-        let now_ns = state.now_ns;
-        drop(state);
-        let plan = &self.connections[connection].plan;
-        if !may_fail && !plan.pairs.is_empty() && plan.deadline_ns >= 50_000_000 {
-            let text = format!("{}: no connection came to be: {}", side.who(), error.message);
-            self.violate(Checker::Errors, text);
-        }
-        if error.message.len() < 10 {
-            self.violate(Checker::Errors, format!("{}: an error without words: {:?}", side.who(), error.message));
-        }
-        self.world.lock().watch.harm(now_ns, connection, "the handshake failed");
-        self.over(side);
-    }
-
-    fn memory(&self, side: Side, kind: MemoryKind) -> Memory<ONE_SIDED> {
-        let plan = &self.connections[side.connection].plan;
-        let process = if side.sender { plan.from } else { plan.to };
-        let number = side.connection * 2 + usize::from(side.sender);
-        Memory::new(&self.world, &self.processes[process].domains, side.who(), number, kind)
-    }
-
-    fn sender_up(&mut self, connection: usize, made: SendConnection<Sim<ONE_SIDED>>) {
-        let side = Side { connection, sender: true };
-        let rails = made.rails();
-        self.bind(side, &rails);
-        let app = SendApp::new(&self.connections[connection].plan, self.memory(side, MemoryKind::Host), rails);
-        self.connections[connection].sender.stage = Stage::Up(Box::new(made), Box::new(app));
-        self.wake(self.connections[connection].plan.from);
-    }
-
-    fn receiver_up(&mut self, connection: usize, made: RecvConnection<Sim<ONE_SIDED>>) {
-        let side = Side { connection, sender: false };
-        let rails = made.rails();
-        self.bind(side, &rails);
-        let kind = if self.connections[connection].plan.cuda { MemoryKind::Cuda } else { MemoryKind::Host };
-        let app = RecvApp::new(&self.connections[connection].plan, self.memory(side, kind), rails);
-        self.connections[connection].receiver.stage = Stage::Up(Box::new(made), Box::new(app));
-        self.wake(self.connections[connection].plan.to);
-    }
-
-    /// Tells the checkers what the handshake has made.
-    fn bind(&mut self, side: Side, rails: &[RailInfo]) {
-        let usable = rails.iter().fold(0u8, |mask, rail| mask | 1 << rail.index);
-        let plan = &self.connections[side.connection].plan;
-        let mut state = self.world.lock();
-        let now_ns = state.now_ns;
-        state.record(Kind::Up, side.who(), [u64::from(usable), 0, 0, 0]);
-        let receiving: Vec<bool> = self.processes[plan.to]
-            .domains
-            .iter()
-            .map(|domain| railweave_fabric::Domain::byte_counts(&**domain))
-            .collect();
-        let known = state.watch.connections[side.connection].wire.usable;
-        if known != 0 && known != usable {
-            let text = format!("{}: usable rails are {usable:#b} here, {known:#b} at the peer", side.who());
-            state.watch.violate(now_ns, Checker::Wire, text);
-        }
-        let wire = &mut state.watch.connections[side.connection].wire;
-        wire.rails = plan.pairs.len() as u32;
-        wire.usable = usable;
-        wire.lanes = [plan.lanes.0.min(plan.lanes.1); 8];
-        wire.striped = plan.striped;
-        wire.byte_counts = receiving.iter().all(|counts| *counts);
-        wire.adaptive_above = plan.adaptive_above;
-    }
-
-    /// Closes an end, whatever it is doing.
-    pub(super) fn handle_close(&mut self, side: Side, early: bool) {
-        let connection = side.connection;
-        let state_ns = self.now_ns();
-        if self.processes[self.process_of(side)].dead || self.is_closed(side) {
-            return;
-        }
-        let unfinished = !self.is_finished(side);
-        let mut state = self.world.lock();
-        state.watch.connections[connection].discards |= !side.sender && !ONE_SIDED;
-        state.record(Kind::Close, side.who(), [0; 4]);
-        if unfinished {
-            state.watch.harm(state_ns, connection, "an end was closed although there was more to do");
-            if early {
-                state.saw(Seen::ClosedEarly);
-            }
-        }
-        drop(state);
-        self.send(connection, !side.sender, Message::Bye);
-        let memory_first = self.chance.permille(500);
-        let session = &mut self.connections[connection];
-        let lingers = if side.sender {
-            match std::mem::replace(&mut session.sender.stage, Stage::Over) {
-                Stage::Up(mut made, app) => {
-                    let kept = if memory_first { None } else { Some(app) };
-                    made.start_linger();
-                    drop(kept);
-                    session.sender.stage = Stage::Lingering(made);
-                    true
+            self.sessions.sockets[number].is_dead = true;
+            let mut state = self.world.lock();
+            let (detect_ns, is_told) = (state.faults.detect_ns, !state.faults.is_mute);
+            for to_opener in [true, false] {
+                if is_told {
+                    let after_ns = state.chance.below(detect_ns + 1);
+                    state.later(after_ns, Task::SocketEnd { socket: number, to_opener });
                 }
-                _ => false,
             }
-        } else {
-            match std::mem::replace(&mut session.receiver.stage, Stage::Over) {
-                Stage::Up(mut made, app) => {
-                    let kept = if memory_first { None } else { Some(app) };
-                    made.start_linger();
-                    drop(kept);
-                    session.receiver.stage = Stage::Lingering(made);
-                    true
-                }
-                _ => false,
+        }
+    }
+
+    /// The sessions of a process that was killed: its peers see it, or must find out.
+    pub(super) fn kill_sessions(&mut self, process: usize) {
+        self.sessions.current.retain(|(from, _), _| *from != process);
+        self.break_sockets(|game, socket| {
+            socket.talks.iter().flatten().any(|talk| game.sessions.talks[*talk].process == process)
+        });
+    }
+
+    /// The sessions that one process has opened to another break.
+    pub(super) fn break_sessions(&mut self, from: usize, to: usize) {
+        self.break_sockets(|game, socket| {
+            let opener = socket.talks[0].map(|talk| &game.sessions.talks[talk]);
+            opener.is_some_and(|talk| talk.process == from && talk.wanted == Some(to))
+        });
+    }
+
+    /// Nothing is left to happen: no session of a living process may be left over.
+    pub(super) fn check_sessions(&self) {
+        for talk in &self.sessions.talks {
+            if !self.processes[talk.process].dead && !talk.protocol.is_over() {
+                let text = format!("a session of process {} is left: {:?}", talk.process, talk.protocol);
+                return self.violate(Checker::Leaks, text);
             }
-        };
-        let deadline_ns = state_ns + LINGER_LIMIT_NS;
-        self.connections[connection].linger_until_ns[usize::from(side.sender)] = deadline_ns;
-        if lingers {
-            self.handle_linger(side);
-        } else {
-            self.over(side);
-        }
-    }
-
-    pub(super) fn handle_linger(&mut self, side: Side) {
-        let session = &mut self.connections[side.connection];
-        let (drained, said) = match (side.sender, &mut session.sender.stage, &mut session.receiver.stage) {
-            (true, Stage::Lingering(made), _) => (made.linger(), session.sender.peer_said_bye),
-            (false, _, Stage::Lingering(made)) => (made.linger(), session.receiver.peer_said_bye),
-            _ => return,
-        };
-        let said = said || session.session_over;
-        let late = session.linger_until_ns[usize::from(side.sender)] <= self.now_ns();
-        if drained && said || late {
-            self.over(side);
-        } else {
-            let task = Task::Linger { connection: side.connection, sender: side.sender };
-            self.world.lock().later(LINGER_STEP_NS, task);
-        }
-    }
-
-    pub(super) fn handle_lose(&mut self, side: Side) {
-        let session = &self.connections[side.connection];
-        let link = match (side.sender, &session.sender.stage, &session.receiver.stage) {
-            (true, Stage::Up(made, _), _) => made.link(),
-            (false, _, Stage::Up(made, _)) => made.link(),
-            _ => return,
-        };
-        link.set_lost(Error::peer("the peer is gone: its session is over"));
-        self.world.lock().record(Kind::LinkLost, side.who(), [0; 4]);
-    }
-
-    /// The session is over for both ends: nothing is said on it any more.
-    pub(super) fn end_session(&mut self, connection: usize) {
-        self.connections[connection].session_over = true;
-        let mut state = self.world.lock();
-        let detect_ns = state.faults.detect_ns;
-        for sender in [true, false] {
-            let at_ns = state.chance.below(detect_ns + 1);
-            state.later(at_ns, Task::SessionOver { connection, sender });
-        }
-    }
-
-    pub(super) fn handle_session_over(&mut self, side: Side) {
-        let connection = side.connection;
-        if self.processes[self.process_of(side)].dead {
-            return;
-        }
-        let session = &self.connections[connection];
-        let stage = if side.sender { session.sender.stage.name() } else { session.receiver.stage.name() };
-        match stage {
-            "up" => self.lose_later(connection, side.sender),
-            "handshake" | "waiting" => {
-                self.world.lock().record(Kind::Over, side.who(), [1, 0, 0, 0]);
-                self.world.lock().saw(Seen::Refused);
-                self.over(side);
-            }
-            _ => {}
         }
     }
 }

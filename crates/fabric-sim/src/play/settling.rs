@@ -61,7 +61,8 @@ impl<const O: bool> Game<O> {
         }
     }
 
-    /// The control thread of a process sends what was owed at its last look already. No debt may be older than was promised.
+    /// The control thread of a process sends what was owed at its last look already. No debt may be older than was
+    /// promised.
     pub(super) fn handle_look(&mut self, process: usize) {
         self.processes[process].looks = false;
         if self.processes[process].dead {

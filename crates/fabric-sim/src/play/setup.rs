@@ -1,0 +1,376 @@
+//! Set-up and end of a connection: its handshake over a session, and what its two ends do when it is up or closed.
+
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use railweave_fabric::{Fault, LinkLayer, MemoryKind};
+use railweave_transport::{
+    AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Error, HandshakePort, Message, Offer, PortOffer,
+    RailCounters, RailInfo, RecvConnection, SendConnection, Session, Token,
+};
+
+use super::Task;
+use super::game::{Game, Side, Stage};
+use super::memory::Memory;
+use super::receiver::RecvApp;
+use super::sender::SendApp;
+use crate::history::Kind;
+use crate::world::Opening;
+use crate::{Checker, Seen, Sim};
+
+fn counters(_: &railweave_transport::RailName) -> Arc<RailCounters> {
+    Arc::default()
+}
+
+impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
+    fn config(&self, connection: usize) -> ConnectionConfig {
+        let plan = &self.connections[connection].plan;
+        ConnectionConfig {
+            split_min: plan.split_min,
+            striped: plan.striped,
+            adaptive_routing_above: plan.adaptive_above,
+            traffic_class: None,
+        }
+    }
+
+    /// The ports of a process, as one end of a connection offers them.
+    fn ports(&self, process: usize, connection: usize, sender: bool) -> Vec<HandshakePort<Sim<ONE_SIDED>>> {
+        let plan = &self.connections[connection].plan;
+        let lanes = if sender { plan.lanes.0 } else { plan.lanes.1 };
+        let port = |(index, domain): (usize, &Arc<crate::SimDomain<ONE_SIDED>>)| HandshakePort {
+            offer: PortOffer {
+                link_layer: LinkLayer::InfiniBand,
+                prefix_len: 64,
+                lanes,
+                speed_mbps: plan.speeds[index],
+                mtu: 4096,
+                rail_id: -1,
+                plane_id: -1,
+                address: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, process as u16, index as u16),
+            },
+            domain: Arc::clone(domain),
+            weight: plan.weights[index],
+        };
+        self.processes[process].domains.iter().enumerate().map(port).collect()
+    }
+
+    /// Begins to set a connection up, on a session that is up.
+    pub(super) fn begin_connecting(&mut self, connection: usize) {
+        let plan = &self.connections[connection].plan;
+        let (from, deadline_ns) = (plan.from, self.now_ns() + plan.deadline_ns);
+        let ports = self.ports(from, connection, true);
+        let (config, nonce) = (self.config(connection), connection as u64);
+        let connector = Connector::new(config, ports, nonce, format!("c{connection}r"), deadline_ns, counters);
+        self.connections[connection].sender.stage = Stage::Handshake(connector);
+        self.world.lock().at(deadline_ns, Task::Deadline { connection, sender: true });
+        self.drive_connector(connection);
+    }
+
+    fn send(&mut self, side: Side, message: Message) {
+        self.tell(side, |session, number, _| session.send(number, message));
+    }
+
+    /// A message for the handshake of an end.
+    pub(super) fn handle_message(&mut self, side: Side, message: Message) {
+        let connection = side.connection;
+        self.opening(connection, side.sender);
+        let pair = &mut self.connections[connection];
+        match (side.sender, &mut pair.sender.stage, &mut pair.receiver.stage) {
+            (true, Stage::Handshake(connector), _) => {
+                connector.handle_message(message);
+                self.drive_connector(connection);
+            }
+            (false, _, Stage::Handshake(acceptor)) => {
+                acceptor.handle_message(message);
+                self.drive_acceptor(connection);
+            }
+            _ => {}
+        }
+    }
+
+    /// The session of an end that is not up yet has ended.
+    pub(super) fn interrupted(&mut self, side: Side) {
+        let pair = &self.connections[side.connection];
+        let stage = if side.sender { pair.sender.stage.name() } else { pair.receiver.stage.name() };
+        if matches!(stage, "handshake" | "waiting") {
+            let mut state = self.world.lock();
+            state.record(Kind::Over, side.who(), [1, 0, 0, 0]);
+            state.saw(Seen::Refused);
+            let harmed = state.watch.harmed(side.connection).is_some();
+            drop(state);
+            if !harmed {
+                let text = format!("{}: its session ended while it was set up", side.who());
+                self.violate(Checker::Errors, text);
+            }
+            self.over(side);
+        }
+    }
+
+    pub(super) fn peer_left(&mut self, side: Side) {
+        let pair = &mut self.connections[side.connection];
+        if side.sender { pair.sender.peer_said_bye = true } else { pair.receiver.peer_said_bye = true }
+    }
+
+    fn opening(&mut self, connection: usize, sender: bool) {
+        self.world.lock().opening = Some(Opening { connection, sender, next_rail: 0 });
+    }
+
+    pub(super) fn handle_offer(&mut self, connection: usize, offer: &Offer) {
+        let side = Side { connection, sender: false };
+        if !matches!(self.connections[connection].receiver.stage, Stage::Waiting) {
+            let reason = "there is no such listener".to_owned();
+            return self.tell(side, |session, number, now_ns| session.refuse(number, Fault::Protocol, reason, now_ns));
+        }
+        self.tell(side, Session::accept_offer);
+        let plan = &self.connections[connection].plan;
+        let (to, deadline_ns) = (plan.to, self.now_ns() + plan.deadline_ns);
+        let pairings: Vec<AcceptPairing> =
+            plan.pairs.iter().map(|pair| AcceptPairing { connector_port: pair.0, acceptor_port: pair.1 }).collect();
+        let ports = self.ports(to, connection, false);
+        let pairings = if pairings.is_empty() { Err("No local NIC found".to_owned()) } else { Ok(&pairings[..]) };
+        let acceptor = Acceptor::new(
+            self.config(connection),
+            ports,
+            offer,
+            pairings,
+            Token([connection as u8; 16]),
+            format!("c{connection}s"),
+            deadline_ns,
+            counters,
+        );
+        self.connections[connection].receiver.stage = Stage::Handshake(acceptor);
+        self.world.lock().at(deadline_ns, Task::Deadline { connection, sender: false });
+        self.drive_acceptor(connection);
+    }
+
+    /// What this end's host could not do before may work now.
+    pub(super) fn handle_go_on(&mut self, connection: usize, sender: bool) {
+        let session = &mut self.connections[connection];
+        let process = if sender { session.plan.from } else { session.plan.to };
+        if self.processes[process].dead {
+            return;
+        }
+        self.opening(connection, sender);
+        let session = &mut self.connections[connection];
+        match (sender, &mut session.sender.stage, &mut session.receiver.stage) {
+            (true, Stage::Handshake(connector), _) if connector.pause().is_some() => {
+                connector.go_on();
+                self.drive_connector(connection);
+            }
+            (false, _, Stage::Handshake(acceptor)) if acceptor.pause().is_some() => {
+                acceptor.go_on();
+                self.drive_acceptor(connection);
+            }
+            _ => {}
+        }
+    }
+
+    /// Where a handshake could not connect all of its rails, it tries again after its pause.
+    fn go_on_later(&mut self, connection: usize, sender: bool, pause: Option<Duration>) {
+        if let Some(pause) = pause {
+            self.world.lock().later(pause.as_nanos() as u64, Task::GoOn { connection, sender });
+        }
+    }
+
+    pub(super) fn handle_deadline(&mut self, connection: usize, sender: bool) {
+        let now_ns = self.now_ns();
+        if sender {
+            if let Stage::Handshake(connector) = &mut self.connections[connection].sender.stage {
+                connector.handle_timeout(now_ns);
+                self.world.lock().saw(Seen::TimedOut);
+                self.drive_connector(connection);
+            }
+        } else if let Stage::Handshake(acceptor) = &mut self.connections[connection].receiver.stage {
+            acceptor.handle_timeout(now_ns);
+            self.world.lock().saw(Seen::TimedOut);
+            self.drive_acceptor(connection);
+        }
+    }
+
+    fn drive_connector(&mut self, connection: usize) {
+        while let Stage::Handshake(connector) = &mut self.connections[connection].sender.stage {
+            let Some(action) = connector.poll_action() else {
+                let pause = connector.pause();
+                return self.go_on_later(connection, true, pause);
+            };
+            match action {
+                Action::Send(message) => self.send(Side { connection, sender: true }, message),
+                Action::Dial(_) => self.violate(Checker::Wire, "a lane that is no socket is to be dialled".into()),
+                Action::RailDropped { .. } => {}
+                Action::Failed(error) => self.set_up_failed(connection, true, &error),
+                Action::Ready(made) => self.sender_up(connection, *made),
+            }
+        }
+    }
+
+    fn drive_acceptor(&mut self, connection: usize) {
+        while let Stage::Handshake(acceptor) = &mut self.connections[connection].receiver.stage {
+            let Some(action) = acceptor.poll_action() else {
+                let pause = acceptor.pause();
+                return self.go_on_later(connection, false, pause);
+            };
+            match action {
+                Action::Send(message) => self.send(Side { connection, sender: false }, message),
+                Action::Dial(_) => self.violate(Checker::Wire, "an acceptor wants to dial".into()),
+                Action::RailDropped { .. } => {}
+                Action::Failed(error) => self.set_up_failed(connection, false, &error),
+                Action::Ready(made) => self.receiver_up(connection, *made),
+            }
+        }
+    }
+
+    pub(super) fn set_up_failed(&mut self, connection: usize, sender: bool, error: &Error) {
+        let side = Side { connection, sender };
+        let mut state = self.world.lock();
+        state.record(Kind::Over, side.who(), [0; 4]);
+        state.history.remark(&error.message);
+        state.saw(Seen::Refused);
+        let may_fail = state.faults.open_fails_permille > 0
+            || state.faults.dial_fails_permille > 0
+            || state.watch.harmed(connection).is_some();
+        let now_ns = state.now_ns;
+        drop(state);
+        let plan = &self.connections[connection].plan;
+        if !may_fail && !plan.pairs.is_empty() && plan.deadline_ns >= 50_000_000 {
+            let text = format!("{}: no connection came to be: {}", side.who(), error.message);
+            self.violate(Checker::Errors, text);
+        }
+        if error.message.len() < 10 {
+            self.violate(Checker::Errors, format!("{}: an error without words: {:?}", side.who(), error.message));
+        }
+        self.world.lock().watch.harm(now_ns, connection, "the handshake failed");
+        self.over(side);
+        self.tell(side, Session::failed);
+    }
+
+    fn memory(&self, side: Side, kind: MemoryKind) -> Memory<ONE_SIDED> {
+        let plan = &self.connections[side.connection].plan;
+        let process = if side.sender { plan.from } else { plan.to };
+        let number = side.connection * 2 + usize::from(side.sender);
+        Memory::new(&self.world, &self.processes[process].domains, side.who(), number, kind)
+    }
+
+    fn sender_up(&mut self, connection: usize, made: SendConnection<Sim<ONE_SIDED>>) {
+        let side = Side { connection, sender: true };
+        let rails = made.rails();
+        self.bind(side, &rails);
+        let app = SendApp::new(&self.connections[connection].plan, self.memory(side, MemoryKind::Host), rails);
+        self.connections[connection].sender.stage = Stage::Up(Box::new(made), Box::new(app));
+        self.tell(side, Session::opened);
+        self.wake(self.connections[connection].plan.from);
+    }
+
+    fn receiver_up(&mut self, connection: usize, made: RecvConnection<Sim<ONE_SIDED>>) {
+        let side = Side { connection, sender: false };
+        let rails = made.rails();
+        self.bind(side, &rails);
+        let kind = if self.connections[connection].plan.cuda { MemoryKind::Cuda } else { MemoryKind::Host };
+        let app = RecvApp::new(&self.connections[connection].plan, self.memory(side, kind), rails);
+        self.connections[connection].receiver.stage = Stage::Up(Box::new(made), Box::new(app));
+        self.tell(side, Session::opened);
+        self.wake(self.connections[connection].plan.to);
+    }
+
+    /// Tells the checkers what the handshake has made.
+    fn bind(&mut self, side: Side, rails: &[RailInfo]) {
+        let usable = rails.iter().fold(0u8, |mask, rail| mask | 1 << rail.index);
+        let plan = &self.connections[side.connection].plan;
+        let mut state = self.world.lock();
+        let now_ns = state.now_ns;
+        state.record(Kind::Up, side.who(), [u64::from(usable), 0, 0, 0]);
+        let receiving: Vec<bool> = self.processes[plan.to]
+            .domains
+            .iter()
+            .map(|domain| railweave_fabric::Domain::byte_counts(&**domain))
+            .collect();
+        let known = state.watch.connections[side.connection].wire.usable;
+        if known != 0 && known != usable {
+            let text = format!("{}: usable rails are {usable:#b} here, {known:#b} at the peer", side.who());
+            state.watch.violate(now_ns, Checker::Wire, text);
+        }
+        let wire = &mut state.watch.connections[side.connection].wire;
+        wire.rails = plan.pairs.len() as u32;
+        wire.usable = usable;
+        wire.lanes = [plan.lanes.0.min(plan.lanes.1); 8];
+        wire.striped = plan.striped;
+        wire.byte_counts = receiving.iter().all(|counts| *counts);
+        wire.adaptive_above = plan.adaptive_above;
+    }
+
+    /// Closes an end, whatever it is doing.
+    pub(super) fn handle_close(&mut self, side: Side, early: bool) {
+        let connection = side.connection;
+        let state_ns = self.now_ns();
+        if self.processes[self.process_of(side)].dead || self.is_closed(side) {
+            return;
+        }
+        let unfinished = !self.is_finished(side);
+        let mut state = self.world.lock();
+        state.watch.connections[connection].discards |= !side.sender && !ONE_SIDED;
+        state.record(Kind::Close, side.who(), [0; 4]);
+        if unfinished {
+            state.watch.harm(state_ns, connection, "an end was closed although there was more to do");
+            if early {
+                state.saw(Seen::ClosedEarly);
+            }
+        }
+        drop(state);
+        let memory_first = self.chance.permille(500);
+        let session = &mut self.connections[connection];
+        let lingers = if side.sender {
+            match std::mem::replace(&mut session.sender.stage, Stage::Over) {
+                Stage::Up(mut made, app) => {
+                    let kept = if memory_first { None } else { Some(app) };
+                    made.start_linger();
+                    drop(kept);
+                    session.sender.stage = Stage::Lingering(made);
+                    true
+                }
+                _ => false,
+            }
+        } else {
+            match std::mem::replace(&mut session.receiver.stage, Stage::Over) {
+                Stage::Up(mut made, app) => {
+                    let kept = if memory_first { None } else { Some(app) };
+                    made.start_linger();
+                    drop(kept);
+                    session.receiver.stage = Stage::Lingering(made);
+                    true
+                }
+                _ => false,
+            }
+        };
+        if lingers {
+            return self.tell(side, Session::close);
+        }
+        self.over(side);
+        self.wait_no_more(connection);
+        self.tell(side, |session, number, now_ns| {
+            session.send(number, Message::Bye);
+            session.failed(number, now_ns);
+        });
+    }
+
+    /// An end's session says that its connection is lost.
+    pub(super) fn lose(&mut self, side: Side, error: Error) {
+        let session = &self.connections[side.connection];
+        let link = match (side.sender, &session.sender.stage, &session.receiver.stage) {
+            (true, Stage::Up(made, _), _) => made.link(),
+            (false, _, Stage::Up(made, _)) => made.link(),
+            _ => return,
+        };
+        link.set_lost(error);
+        self.world.lock().record(Kind::LinkLost, side.who(), [0; 4]);
+    }
+
+    /// Lets a closed end go on; whether everything of it is out.
+    pub(super) fn linger(&mut self, side: Side) -> bool {
+        let pair = &mut self.connections[side.connection];
+        match (side.sender, &mut pair.sender.stage, &mut pair.receiver.stage) {
+            (true, Stage::Lingering(made), _) => made.linger(),
+            (false, _, Stage::Lingering(made)) => made.linger(),
+            _ => true,
+        }
+    }
+}
