@@ -67,8 +67,9 @@ pub struct Faults {
     pub detect_ns: u64,
     /// Of 1000 tries to dial a process, how many bring no socket.
     pub dial_fails_permille: u32,
-    /// How long a process may take to answer when it is asked whether it is there.
-    pub peer_timeout_ns: u64,
+    /// How long a peer has to answer a PING, to processes with even numbers and to those with odd ones: an end that asks
+    /// less often does not answer by asking.
+    pub peer_timeouts_ns: [u64; 2],
     /// Whoever dies, or whatever session breaks, nobody is told of it: it is noticed by asking.
     pub is_mute: bool,
     /// How long a connection whose session is over may still work, before its link is declared lost.
@@ -141,7 +142,7 @@ impl Faults {
             retry_ns: 50_000,
             detect_ns: 100_000,
             dial_fails_permille: 0,
-            peer_timeout_ns: 20_000_000,
+            peer_timeouts_ns: [20_000_000; 2],
             is_mute: false,
             grace_ns: 2_000_000,
             death: None,
@@ -193,7 +194,7 @@ impl Faults {
             retry_ns: chance.pick(&[300_000, 2_000_000]),
             detect_ns: chance.pick(&[50_000, 1_000_000]),
             dial_fails_permille: 0,
-            peer_timeout_ns: 20_000_000,
+            peer_timeouts_ns: [20_000_000; 2],
             is_mute: false,
             grace_ns: 3_000_000,
             death: None,
@@ -227,7 +228,7 @@ impl Faults {
         if chance.permille(100) {
             self.dial_fails_permille = chance.pick(&[200, 700]);
         }
-        self.peer_timeout_ns = chance.pick(&[4_000_000, 20_000_000]);
+        self.peer_timeouts_ns = [0, 1].map(|_| chance.pick(&[3_000_000, 20_000_000]));
         self.is_mute = chance.permille(200);
     }
 
@@ -243,7 +244,8 @@ impl Faults {
         let session_ns = self.session_delay_ns + self.session_jitter_ns;
         let silences_ns = 4 * self.silence_ns;
         // Quiet for up to two parts of eight, then the time for an answer.
-        let asking_ns = if self.is_mute { self.peer_timeout_ns + self.peer_timeout_ns / 4 } else { 0 };
+        let longest_ns = self.peer_timeouts_ns[0].max(self.peer_timeouts_ns[1]);
+        let asking_ns = if self.is_mute { longest_ns + longest_ns / 4 } else { 0 };
         3 * self.retry_ns
             + self.detect_ns
             + self.grace_ns

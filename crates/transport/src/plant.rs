@@ -71,6 +71,12 @@ plants! {
     OneRailOwes = "only the last rail that was polled is taken to owe acknowledgements";
     DebtForgotten = "acknowledgements count as sent though the rail did not send them";
     FlushAsksLink = "a flush that is not complete looks whether the peer is lost";
+    KeyIgnored = "a session takes any proof";
+    PongForgotten = "nobody answers a PING";
+    ByeForgotten = "a connection is closed without a BYE";
+    GraceForgotten = "a connection is lost as soon as its peer has closed it";
+    LingerForgotten = "a closed connection is over before its peer has closed it";
+    SessionKept = "a session that no connection uses is kept";
 }
 
 #[cfg(feature = "plants")]

@@ -139,8 +139,7 @@ impl<const O: bool> Game<O> {
         let death = plan.faults.death;
         let world = World::new(seed, plan.faults);
         let mut processes = Vec::new();
-        let keys = plan.keys;
-        let sessions = Sessions::new(&keys, &world.lock().faults);
+        let sessions = Sessions::new(&plan.keys, &world.lock().faults);
         for (ports, addresses) in plan.ports.iter().zip(plan.addresses) {
             let process = world.add_process();
             let domain =
@@ -162,7 +161,7 @@ impl<const O: bool> Game<O> {
         for (number, plan) in plan.connections.into_iter().enumerate() {
             state.watch.connections.push(Watched::default());
             state.at(plan.connect_at_ns, Task::Connect(number));
-            if keys[plan.from] != keys[plan.to] {
+            if sessions.keys_differ(plan.from, plan.to) {
                 state.watch.harm(0, number, "the keys differ");
             }
             if let Some((sender, at_ns)) = plan.close_early {

@@ -61,6 +61,8 @@ pub(super) struct Socket {
 /// The sessions of all processes.
 #[derive(Default)]
 pub(super) struct Sessions {
+    /// The key of each process, 0 for none.
+    keys: Vec<u8>,
     configs: Vec<Arc<SessionConfig>>,
     talks: Vec<Talk>,
     sockets: Vec<Socket>,
@@ -108,13 +110,13 @@ impl Sessions {
                 build: "sim".to_owned(),
             };
             let prover = (*key != 0).then(|| Arc::new(Sum(*key)) as Arc<dyn Prover>);
-            let mut config = SessionConfig::new(hello, prover, HANDSHAKE_NS, faults.peer_timeout_ns);
+            let mut config = SessionConfig::new(hello, prover, HANDSHAKE_NS, faults.peer_timeouts_ns[process % 2]);
             (config.idle_ns, config.accepted_idle_ns) = (IDLE_NS, ACCEPTED_IDLE_NS);
             config.grace_ns = faults.grace_ns;
             (config.linger_ns, config.linger_pause_ns) = (LINGER_LIMIT_NS, (LINGER_STEP_NS, LINGER_STEP_NS));
             Arc::new(config)
         };
-        Self { configs: keys.iter().enumerate().map(config).collect(), ..Self::default() }
+        Self { keys: keys.to_vec(), configs: keys.iter().enumerate().map(config).collect(), ..Self::default() }
     }
 
     fn add(&mut self, process: usize, protocol: Session, socket: Option<usize>, wanted: Option<usize>) -> usize {
@@ -129,6 +131,11 @@ impl Sessions {
             is_driven: false,
         });
         self.talks.len() - 1
+    }
+
+    /// Whether two processes have different keys, or one alone has a key.
+    pub(super) fn keys_differ(&self, one: usize, other: usize) -> bool {
+        self.keys[one] != self.keys[other]
     }
 
     fn nonce(&mut self) -> [u8; 32] {

@@ -284,6 +284,10 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             .iter()
             .map(|domain| railweave_fabric::Domain::byte_counts(&**domain))
             .collect();
+        if self.sessions.keys_differ(plan.from, plan.to) {
+            let text = format!("{}: it is up between processes with different keys", side.who());
+            state.watch.violate(now_ns, Checker::Errors, text);
+        }
         let known = state.watch.connections[side.connection].wire.usable;
         if known != 0 && known != usable {
             let text = format!("{}: usable rails are {usable:#b} here, {known:#b} at the peer", side.who());

@@ -41,6 +41,7 @@ pub use self::proof::Prover;
 use self::proof::{Hellos, NO_PROOF};
 use self::reach::{Next, Reach};
 pub use self::tries::Tries;
+use crate::plant::{Plant, planted};
 use crate::{Frame, Hello, HelloError, Message, Offer, ProcessId};
 
 /// Connections that one session may have.
@@ -356,7 +357,7 @@ impl Session {
             Side::Opener => self.config.idle_ns,
             Side::Acceptor => self.config.accepted_idle_ns,
         };
-        let is_idle = self.is_up() && !self.connections.are_used();
+        let is_idle = self.is_up() && !self.connections.are_used() && !planted(Plant::SessionKept);
         is_idle.then(|| self.idle_since_ns.saturating_add(patience_ns))
     }
 
@@ -418,7 +419,7 @@ impl Session {
 
     /// All frames that have come for now were handled. However often the peer asked in them, it gets one answer.
     pub fn handle_all_read(&mut self) {
-        if std::mem::take(&mut self.asked) {
+        if std::mem::take(&mut self.asked) && !planted(Plant::PongForgotten) {
             self.send(0, Message::Pong);
         }
     }
@@ -461,7 +462,8 @@ impl Session {
             }
             (Some(State::Open { .. }), Message::Bye) => {
                 self.touch(now_ns);
-                self.peer_left(connection, LostCause::Bye, now_ns.saturating_add(self.config.grace_ns));
+                let grace_ns = if planted(Plant::GraceForgotten) { 0 } else { self.config.grace_ns };
+                self.peer_left(connection, LostCause::Bye, now_ns.saturating_add(grace_ns));
             }
             // It came up on this side and not on the peer's, as when READY came too late. There is no BYE of it.
             (Some(State::Open { .. }), Message::Refuse { reason, .. }) => {
@@ -544,7 +546,9 @@ impl Session {
             until_ns: now_ns.saturating_add(self.config.linger_ns),
         };
         self.connections.set(connection, Some(Connection { state, due_ns: Some(now_ns) }));
-        self.send(connection, Message::Bye);
+        if !planted(Plant::ByeForgotten) {
+            self.send(connection, Message::Bye);
+        }
     }
 
     /// A closed connection has lingered. `is_drained`: everything of it is out and acknowledged.
@@ -552,6 +556,7 @@ impl Session {
         let Some(State::Closed { peer_left, pause_ns, until_ns }) = self.connections.state(connection).cloned() else {
             return;
         };
+        let peer_left = peer_left || planted(Plant::LingerForgotten);
         if is_drained && peer_left || until_ns <= now_ns {
             self.connections.set(connection, None);
             self.actions.push_back(SessionAction::Over(connection));
@@ -619,7 +624,7 @@ impl Session {
         let (Stage::Proof { hellos, theirs, .. }, Some(prover)) = (&self.stage, &self.config.prover) else {
             return;
         };
-        let is_right = hellos.is_theirs(&**prover, self.side, proof);
+        let is_right = hellos.is_theirs(&**prover, self.side, proof) || planted(Plant::KeyIgnored);
         match (self.side, is_right) {
             (Side::Opener, true) => self.up(theirs.clone(), now_ns),
             (Side::Acceptor, true) => {
