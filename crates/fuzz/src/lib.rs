@@ -15,6 +15,7 @@ mod receive;
 mod scripted;
 pub mod seeds;
 mod send;
+mod session;
 mod wire;
 
 /// A fuzz target.
@@ -30,6 +31,7 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "wire", run: wire::run },
     Target { name: "handshake", run: handshake::run },
+    Target { name: "session", run: session::run },
     Target { name: "send", run: send::run },
     Target { name: "receive", run: receive::run },
     Target { name: "tcp_lane", run: lane::run },

@@ -32,6 +32,7 @@ pub fn seeds() -> Vec<Seed> {
     };
     add("wire", wire());
     add("handshake", handshake());
+    add("session", session());
     add("send", send());
     add("receive", receive());
     add("tcp_lane", lane());
@@ -117,6 +118,53 @@ const NO_COUNTS: u8 = 8;
 /// A size of so many KiB: see `peer::size`.
 fn kib(count: u8) -> u8 {
     127 + count
+}
+
+fn session() -> Vec<(&'static str, Vec<u8>)> {
+    let (from_opener, from_acceptor, connected) = (vec![0, 0], vec![0, 1], vec![9]);
+    let begin = |flags: u8, addresses: u8| vec![flags, addresses - 1];
+    let (offers, accepts, refuses) = (vec![10], vec![11, 0], vec![11, 1]);
+    let opened = [12, 0, 1, 12, 1, 1].to_vec();
+    let closed = |which: u8| vec![14, which];
+    let drained = [15, 0, 0, 15, 1, 0].to_vec();
+    let due = vec![18, 100];
+    let hellos = [connected.clone(), from_opener.clone(), from_acceptor.clone()].concat();
+    let proofs = [from_opener.clone(), from_acceptor.clone()].concat();
+    let up = [begin(0, 1), hellos.clone()].concat();
+    let keyed = |flags| [begin(flags, 1), hellos.clone(), proofs.clone()].concat();
+    let set_up = [offers.clone(), from_opener.clone(), accepts.clone()].concat();
+    let open = [up.clone(), set_up.clone(), opened].concat();
+    let byes = [from_opener.clone(), from_acceptor.clone()].concat();
+    let both_close = [open.clone(), drained, closed(0), closed(1), byes, due.repeat(8)].concat();
+    let invent = |wire: u8, connection: u8, message: Message| {
+        let kind = message.kind() as u8;
+        let body = Frame { connection: 1, message }.encode()[12..].to_vec();
+        [&[8, wire, kind, connection, body.len() as u8], &body[..]].concat()
+    };
+    let late = Message::Refuse { fault: Fault::Peer, reason: "too late".into() };
+    let many = [up.clone(), [offers.clone(), from_opener.clone()].concat().repeat(4), accepts.repeat(2)].concat();
+    let asked = [open.clone(), due.repeat(3), from_opener.clone(), vec![17, 1], from_acceptor.clone(), due.repeat(2)];
+    vec![
+        ("up", up.clone()),
+        ("keyed", keyed(1)),
+        ("another_key", keyed(7)),
+        ("other_addresses", [begin(0, 3), vec![16, 0, 2, 16, 0, 1, 18, 100], hellos.clone(), due.clone()].concat()),
+        ("refused", [up.clone(), offers.clone(), from_opener.clone(), refuses, from_acceptor.clone()].concat()),
+        ("both_close", both_close.clone()),
+        ("number_again", [both_close, invent(0, 1, Message::Bye), invent(0, 1, offer_of_nothing())].concat()),
+        ("one_closes", [open.clone(), closed(0), from_opener.clone(), due.repeat(9)].concat()),
+        ("given_up_late", [open.clone(), invent(0, 1, late.clone()), due.repeat(3)].concat()),
+        ("taken_back", [up.clone(), offers.clone(), from_opener.clone(), invent(0, 1, late)].concat()),
+        ("socket_ends", [many, vec![12, 1, 1, 16, 1, 0], due.repeat(4), vec![12, 1, 1]].concat()),
+        ("asked", asked.concat()),
+        ("silent", [open, due.repeat(12)].concat()),
+        ("out_of_turn", [up, invent(0, 0, Message::Proof([1; 32])), invent(1, 1, offer_of_nothing())].concat()),
+        ("late", [begin(0, 1), connected, due.repeat(4)].concat()),
+    ]
+}
+
+fn offer_of_nothing() -> Message {
+    Message::Offer(Offer { nonce: 5, striped: false, traffic_class: None, ports: vec![port_offer(0, 1, 1)] })
 }
 
 fn handshake() -> Vec<(&'static str, Vec<u8>)> {

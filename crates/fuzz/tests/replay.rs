@@ -37,7 +37,7 @@ macro_rules! replays {
     };
 }
 
-replays!(wire, handshake, send, receive, tcp_lane, options);
+replays!(wire, handshake, session, send, receive, tcp_lane, options);
 
 #[test]
 fn the_corpus_holds_every_seed() {

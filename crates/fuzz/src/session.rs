@@ -1,0 +1,419 @@
+//! Both ends of a session, and between them somebody who changes, drops, repeats and invents what they say, ends their
+//! sockets, and lets time pass.
+//!
+//! Whatever that somebody does: no panic; nothing is sent without a socket; of each connection only that is said which
+//! fits how far it is, and its end once; and when its connections are closed and time has passed, each end is over.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use railweave_fabric::Fault;
+use railweave_transport::{
+    Frame, Hello, Message, Offer, PROTOCOL_VERSION, ProcessId, Prover, Session, SessionAction, SessionConfig, Side,
+    SocketEnd, SocketEndKind,
+};
+
+use crate::input::Input;
+use crate::peer::port_offer;
+
+const MOST_STEPS: usize = 600;
+const MOST_QUEUED: usize = 64;
+const MILLISECOND: u64 = 1_000_000;
+
+/// A proof that is its maker's role and key.
+struct Password(u8);
+
+impl Prover for Password {
+    fn proof(&self, side: Side, _opener_hello: &[u8], _acceptor_hello: &[u8]) -> [u8; 32] {
+        [self.0 * 2 + u8::from(side == Side::Opener); 32]
+    }
+
+    fn is_proof(&self, side: Side, opener_hello: &[u8], acceptor_hello: &[u8], proof: &[u8; 32]) -> bool {
+        self.proof(side, opener_hello, acceptor_hello) == *proof
+    }
+}
+
+/// How far a connection is, as whoever calls the session knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    Offered,
+    SetUp,
+    /// Its session has ended meanwhile.
+    Interrupted,
+    Open {
+        left: bool,
+        lost: bool,
+    },
+    Closed,
+}
+
+/// One end, and what its caller knows.
+struct End {
+    session: Session,
+    known: BTreeMap<u32, Known>,
+    has_socket: bool,
+    is_dialling: bool,
+    has_ended: bool,
+    /// What lingers has everything out.
+    is_drained: bool,
+}
+
+struct Script {
+    now_ns: u64,
+    configs: [Arc<SessionConfig>; 2],
+    opener: End,
+    acceptor: Option<End>,
+    /// Frames on their way: from the opener, from the acceptor.
+    wires: [VecDeque<Vec<u8>>; 2],
+    nonce: u8,
+}
+
+fn config(process: u8, key: Option<u8>) -> Arc<SessionConfig> {
+    let hello = Hello {
+        protocol_min: PROTOCOL_VERSION,
+        protocol_max: PROTOCOL_VERSION,
+        features: if key.is_some() { Hello::KEYED } else { 0 },
+        mode: 1,
+        fabrics: 1,
+        network: 1,
+        process: ProcessId([process; 16]),
+        wanted: ProcessId::default(),
+        nonce: [0; 32],
+        pid: 1,
+        rank: 0,
+        world: 2,
+        host: "node".to_owned(),
+        build: "fuzz".to_owned(),
+    };
+    let prover = key.map(|key| Arc::new(Password(key)) as Arc<dyn Prover>);
+    Arc::new(SessionConfig::new(hello, prover, 8000 * MILLISECOND, 4000 * MILLISECOND))
+}
+
+pub(crate) fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let (flags, addresses) = (input.u8(), 1 + input.u8() % 3);
+    let key = (flags & 1 != 0).then_some(3);
+    let other = if flags & 6 == 6 { key.map(|key| key + 1) } else { key };
+    let configs = [config(1, key), config(2, other)];
+    let addresses = (0..addresses).map(|last| SocketAddr::from(([10, 0, 0, last], 7)));
+    let session = Session::open(Arc::clone(&configs[0]), ProcessId([2; 16]), addresses, 0);
+    let mut script =
+        Script { now_ns: 0, configs, opener: End::new(session), acceptor: None, wires: Default::default(), nonce: 0 };
+    script.drain();
+    for _ in 0..MOST_STEPS {
+        if input.is_empty() {
+            break;
+        }
+        script.step(&mut input);
+        script.drain();
+    }
+    script.end();
+}
+
+impl End {
+    fn new(session: Session) -> Self {
+        Self {
+            session,
+            known: BTreeMap::new(),
+            has_socket: false,
+            is_dialling: false,
+            has_ended: false,
+            is_drained: false,
+        }
+    }
+
+    /// Carries out what the session wants, and gives what it sends.
+    fn drain(&mut self, now_ns: u64) -> Vec<Frame> {
+        let mut sent = Vec::new();
+        while let Some(action) = self.session.poll_action() {
+            match action {
+                SessionAction::Dial(_) => {
+                    assert!(!self.has_socket && !self.is_dialling && !self.has_ended, "it dials without a socket");
+                    self.is_dialling = true;
+                }
+                SessionAction::Send(frame) => {
+                    assert!(self.has_socket, "what is sent needs a socket: {frame:?}");
+                    sent.push(frame);
+                }
+                SessionAction::HangUp { .. } => (self.has_socket, self.is_dialling) = (false, false),
+                SessionAction::Up => assert!(self.has_socket && self.session.is_up()),
+                SessionAction::Unwelcome(unwelcome) => is_sentence(&unwelcome.to_string()),
+                SessionAction::Unreachable(unreachable) => is_sentence(&unreachable.to_string()),
+                SessionAction::Ended(why) => {
+                    assert!(!std::mem::replace(&mut self.has_ended, true), "a session ends once");
+                    assert!(!self.has_socket && !self.is_dialling, "its socket is gone");
+                    is_sentence(&why.to_string());
+                }
+                SessionAction::Offer { connection, .. } => {
+                    assert_eq!(self.known.insert(connection, Known::Offered), None, "the number is free");
+                }
+                SessionAction::Withdrawn(number) => {
+                    assert_eq!(self.known.remove(&number), Some(Known::Offered), "only offers are taken back");
+                }
+                SessionAction::Message { connection, .. } | SessionAction::Waits(connection) => {
+                    assert_eq!(self.known.get(&connection), Some(&Known::SetUp), "a handshake is there");
+                }
+                SessionAction::Interrupted(number) => {
+                    assert!(self.has_ended);
+                    assert_eq!(self.known.insert(number, Known::Interrupted), Some(Known::SetUp));
+                }
+                SessionAction::PeerLeft(number) => {
+                    let left = self.known.insert(number, Known::Open { left: true, lost: false });
+                    assert_eq!(left, Some(Known::Open { left: false, lost: false }), "a peer leaves once");
+                }
+                SessionAction::Lost { connection, lost } => {
+                    is_sentence(&lost.to_string());
+                    let before = self.known.insert(connection, Known::Open { left: true, lost: true });
+                    assert_eq!(before, Some(Known::Open { left: true, lost: false }), "it is lost once");
+                }
+                SessionAction::Linger(number) => {
+                    assert_eq!(self.known.get(&number), Some(&Known::Closed), "what is closed lingers");
+                    self.session.handle_lingered(number, self.is_drained, now_ns);
+                }
+                SessionAction::Over(number) => {
+                    assert_eq!(self.known.remove(&number), Some(Known::Closed), "it is over once");
+                }
+            }
+        }
+        sent
+    }
+
+    /// The number of the first connection that is so far.
+    fn find(&self, is_it: impl Fn(Known) -> bool) -> Option<u32> {
+        self.known.iter().find(|(_, known)| is_it(**known)).map(|(number, _)| *number)
+    }
+
+    fn open(&mut self, number: u32, now_ns: u64) {
+        self.known.insert(number, Known::Open { left: false, lost: false });
+        self.session.opened(number, now_ns);
+    }
+
+    fn close(&mut self, number: u32, now_ns: u64) {
+        self.known.insert(number, Known::Closed);
+        self.session.close(number, now_ns);
+    }
+
+    fn lose_socket(&mut self, kind: SocketEndKind, now_ns: u64) {
+        if self.has_socket || self.is_dialling {
+            (self.has_socket, self.is_dialling) = (false, false);
+            self.session.handle_lost(SocketEnd { kind, text: "it ended".to_owned() }, now_ns);
+        }
+    }
+}
+
+fn is_sentence(text: &str) {
+    assert!(text.len() > 3 && !text.contains(char::is_control), "{text:?}");
+}
+
+impl Script {
+    fn end_at(&mut self, which: u8) -> &mut End {
+        match (&mut self.acceptor, which % 2) {
+            (Some(acceptor), 1) => acceptor,
+            _ => &mut self.opener,
+        }
+    }
+
+    fn drain(&mut self) {
+        // Each may have something to say to what the other said, but nothing arrives by itself.
+        let sent =
+            [self.opener.drain(self.now_ns), self.acceptor.as_mut().map_or(vec![], |end| end.drain(self.now_ns))];
+        for (wire, frames) in self.wires.iter_mut().zip(sent) {
+            for frame in frames {
+                let bytes = frame.encode();
+                assert_eq!(Frame::decode(&bytes), Ok(Some((frame, bytes.len()))), "what is sent can be read");
+                if wire.len() < MOST_QUEUED {
+                    wire.push_back(bytes);
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, input: &mut Input<'_>) {
+        let now_ns = self.now_ns;
+        match input.u8() % 20 {
+            0..=4 => {
+                let wire = input.u8() % 2;
+                if let Some(bytes) = self.wires[usize::from(wire)].pop_front() {
+                    self.arrive(wire, &bytes);
+                }
+            }
+            5 => {
+                let (wire, at, value) = (usize::from(input.u8() % 2), usize::from(input.u16()), input.u8());
+                if let Some(bytes) = self.wires[wire].front_mut() {
+                    let at = at % bytes.len();
+                    bytes[at] ^= value;
+                }
+            }
+            6 => {
+                let wire = usize::from(input.u8() % 2);
+                let first = self.wires[wire].front().cloned();
+                self.wires[wire].extend(first.filter(|_| self.wires[wire].len() < MOST_QUEUED));
+            }
+            7 => drop(self.wires[usize::from(input.u8() % 2)].pop_front()),
+            8 => {
+                let (wire, kind, connection, length) = (input.u8() % 2, input.u8() % 13, input.u8(), input.u8());
+                let body = input.take(usize::from(length));
+                let header = [
+                    &(body.len() as u32).to_le_bytes()[..],
+                    &[kind, 0, 0, 0],
+                    &u32::from(connection % 6).to_le_bytes(),
+                ];
+                self.arrive(wire, &[&header.concat(), body].concat());
+            }
+            // The dialled socket is connected, and another end takes it.
+            9 => {
+                if std::mem::take(&mut self.opener.is_dialling) {
+                    self.nonce = self.nonce.wrapping_add(1);
+                    self.opener.has_socket = true;
+                    self.opener.session.handle_connected([self.nonce; 32]);
+                    if let Some(mut old) = self.acceptor.take() {
+                        old.lose_socket(SocketEndKind::Other, now_ns);
+                        old.finish(now_ns);
+                    }
+                    let config = Arc::clone(&self.configs[1]);
+                    let session =
+                        Session::accept(config, [!self.nonce; 32], SocketAddr::from(([10, 0, 0, 9], 7)), now_ns);
+                    self.acceptor = Some(End { has_socket: true, ..End::new(session) });
+                    self.wires = Default::default();
+                }
+            }
+            10 => {
+                let opener = &mut self.opener;
+                if opener.session.is_up() && opener.known.len() < 5 {
+                    let number = opener.session.begin(now_ns);
+                    assert_eq!(opener.known.insert(number, Known::SetUp), None);
+                    let ports = vec![port_offer(0, 1, 1)];
+                    let offer = Offer { nonce: 5, striped: false, traffic_class: None, ports };
+                    opener.session.send(number, Message::Offer(offer));
+                }
+            }
+            11 => {
+                let accepts = input.u8().is_multiple_of(2);
+                if let Some(acceptor) = &mut self.acceptor
+                    && let Some(number) = acceptor.find(|known| known == Known::Offered)
+                {
+                    if accepts {
+                        acceptor.known.insert(number, Known::SetUp);
+                        acceptor.session.accept_offer(number, now_ns);
+                    } else {
+                        acceptor.known.remove(&number);
+                        acceptor.session.refuse(number, Fault::Protocol, "no".to_owned(), now_ns);
+                    }
+                }
+            }
+            12 | 13 => {
+                let (which, works) = (input.u8(), !input.u8().is_multiple_of(4));
+                let end = self.end_at(which);
+                if let Some(number) = end.find(|known| matches!(known, Known::SetUp | Known::Interrupted)) {
+                    if works {
+                        end.open(number, now_ns);
+                    } else {
+                        end.known.remove(&number);
+                        end.session.failed(number, now_ns);
+                    }
+                }
+            }
+            14 => {
+                let which = input.u8();
+                let end = self.end_at(which);
+                if let Some(number) = end.find(|known| matches!(known, Known::Open { .. })) {
+                    end.close(number, now_ns);
+                }
+            }
+            15 => {
+                let (which, drained) = (input.u8(), input.u8().is_multiple_of(2));
+                self.end_at(which).is_drained = drained;
+            }
+            16 => {
+                let (which, kind) =
+                    (input.u8(), input.choose(&[SocketEndKind::Other, SocketEndKind::Mute, SocketEndKind::NoRoute]));
+                self.end_at(which).lose_socket(kind, now_ns);
+            }
+            17 => {
+                let which = input.u8();
+                self.end_at(which).session.handle_all_read();
+            }
+            // Time passes, a little or as much as something waits for.
+            _ => {
+                let step = input.u8();
+                let due =
+                    [self.opener.session.timeout_ns(), self.acceptor.as_ref().and_then(|end| end.session.timeout_ns())];
+                self.now_ns = match step {
+                    0..64 => now_ns + u64::from(step) * MILLISECOND,
+                    64..200 => due.into_iter().flatten().min().unwrap_or(now_ns).max(now_ns),
+                    _ => now_ns + u64::from(step - 199) * 500 * MILLISECOND,
+                };
+                for which in 0..2 {
+                    let now_ns = self.now_ns;
+                    self.end_at(which).session.handle_timeout(now_ns);
+                }
+            }
+        }
+    }
+
+    fn arrive(&mut self, wire: u8, bytes: &[u8]) {
+        let now_ns = self.now_ns;
+        // What the opener sends arrives at the acceptor.
+        let end = match (wire, &mut self.acceptor) {
+            (0, Some(acceptor)) => acceptor,
+            (0, None) => return,
+            _ => &mut self.opener,
+        };
+        if !end.has_socket {
+            return;
+        }
+        match Frame::decode(bytes) {
+            Ok(Some((frame, _))) => end.session.handle_frame(frame, now_ns),
+            // The session waits for more that never comes.
+            Ok(None) => {}
+            Err(error) => end.session.end(error.into(), now_ns),
+        }
+    }
+
+    fn end(mut self) {
+        let now_ns = self.now_ns;
+        self.drain();
+        if let Some(acceptor) = &mut self.acceptor {
+            acceptor.finish(now_ns);
+        }
+        self.opener.finish(now_ns);
+    }
+}
+
+impl End {
+    /// The caller closes all that it has, and time passes: nothing may be left.
+    fn finish(&mut self, now_ns: u64) {
+        self.drain(now_ns);
+        let known: Vec<_> = self.known.iter().map(|(number, known)| (*number, *known)).collect();
+        for (number, known) in known {
+            match known {
+                Known::Offered => {
+                    self.known.remove(&number);
+                    self.session.refuse(number, Fault::Protocol, "it ends".to_owned(), now_ns);
+                }
+                Known::SetUp | Known::Interrupted => {
+                    self.known.remove(&number);
+                    self.session.failed(number, now_ns);
+                }
+                Known::Open { .. } => self.close(number, now_ns),
+                Known::Closed => {}
+            }
+            self.drain(now_ns);
+        }
+        let mut now_ns = now_ns;
+        for _ in 0..10_000 {
+            self.drain(now_ns);
+            // Nobody is there to take what it dials.
+            self.lose_socket(SocketEndKind::Other, now_ns);
+            self.drain(now_ns);
+            if self.session.is_over() {
+                assert!(self.has_ended && self.known.is_empty(), "{:?} are left", self.known);
+                return;
+            }
+            now_ns = self.session.timeout_ns().expect("what is not over waits for a time").max(now_ns);
+            self.session.handle_timeout(now_ns);
+        }
+        panic!("{:?} does not end", self.session);
+    }
+}
