@@ -85,13 +85,7 @@ impl<const ONE_SIDED: bool> Domain for SimDomain<ONE_SIDED> {
     fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<SimPendingRail<ONE_SIDED>, SetupError> {
         let opened = self.world.lock().open_end(self.port, spec, ONE_SIDED);
         let end = opened.map_err(|message| SetupError { fault: Fault::Local, message })?;
-        let rail = SimRail {
-            world: Arc::clone(&self.world),
-            end,
-            lanes: spec.lanes,
-            max_write: self.max_write,
-            byte_counts: self.byte_counts,
-        };
+        let rail = SimRail { world: Arc::clone(&self.world), end, lanes: spec.lanes, max_write: self.max_write };
         Ok(SimPendingRail { rail, connected: false, asked: Vec::new() })
     }
 }
@@ -203,7 +197,6 @@ pub struct SimRail {
     end: usize,
     lanes: u8,
     max_write: u32,
-    byte_counts: bool,
 }
 
 impl Rail for SimRail {
@@ -217,10 +210,6 @@ impl Rail for SimRail {
 
     fn max_write(&self) -> u32 {
         self.max_write
-    }
-
-    fn byte_counts(&self) -> bool {
-        self.byte_counts
     }
 
     fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {

@@ -53,10 +53,6 @@ impl Rail for TcpRail {
         MAX_WRITE
     }
 
-    fn byte_counts(&self) -> bool {
-        true
-    }
-
     fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
         let lanes = self.lanes.len();
         let Some(posted_on) = self.lanes.get_mut(usize::from(lane)) else {

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use railweave_fabric::conformance::{Completion, poll};
 use railweave_fabric::{
-    Access, Completion, Domain, Fault, LocalSlice, Memory, PostError, Rail, RailError, RailSpec, Region, Registration,
-    RemoteSlice, Role, WorkId, Write,
+    Access, Domain, Fault, LocalSlice, Memory, PostError, Rail, RailError, RailSpec, Region, Registration, RemoteSlice,
+    Role, WorkId, Write,
 };
 use railweave_fabric_tcp::frame::{Body, Frame, HEADER_BYTES, MAX_WRITE, WriteFrame};
 use railweave_fabric_tcp::{TcpConfig, TcpDomain, TcpRail, TcpRegistration};
@@ -53,9 +54,7 @@ impl Victim {
     }
 
     fn poll(&mut self) {
-        let mut out = [Completion::EMPTY; 8];
-        let count = self.rail.poll(&mut out);
-        self.log.extend_from_slice(&out[..count]);
+        self.log.append(&mut poll(&mut self.rail, 8));
     }
 
     fn until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
@@ -351,7 +350,7 @@ fn a_receive_takes_its_room_until_its_completion_is_handed_out() {
         victim.send(&header(WriteFrame { immediate: Some(value), ..WriteFrame::default() }));
     }
     for _ in 0..50 {
-        assert_eq!(victim.rail.poll(&mut []), 0);
+        assert_eq!(poll(&mut victim.rail, 0), []);
         assert_eq!(victim.rail.post_receives(4), Ok(0), "room for more completions than the pool holds");
         std::thread::yield_now();
     }

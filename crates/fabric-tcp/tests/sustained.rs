@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pairs::{IPV4, Loopback};
-use railweave_fabric::conformance::{End, Harness, Pair};
+use railweave_fabric::conformance::{Completion, End, Harness, Pair, poll};
 use railweave_fabric::{
-    Access, Completion, Domain, LocalSlice, Memory, PostError, Rail, RailSpec, Region, Registration, RemoteSlice, Role,
-    WorkId, Write,
+    Access, Domain, LocalSlice, Memory, PostError, Rail, RailSpec, Region, Registration, RemoteSlice, Role, WorkId,
+    Write,
 };
 use railweave_fabric_tcp::{Tcp, TcpConfig};
 use railweave_patience::{Deadline, LIMIT};
@@ -35,7 +35,6 @@ fn drive(mut end: End<Tcp>, source: &Arc<Region>, target: RemoteSlice, taken: &A
     end.rail.post_receives(32).unwrap();
     let (mut posted, mut sent, mut received) = (0, 0, 0);
     let mut bytes = 0u64;
-    let mut out = [Completion::EMPTY; 8];
     let deadline = Deadline::new(2 * LIMIT);
     while sent < MESSAGES || received < MESSAGES {
         // Never more than the peer has receives for: a CTS would say so.
@@ -57,13 +56,14 @@ fn drive(mut end: End<Tcp>, source: &Arc<Region>, target: RemoteSlice, taken: &A
                 Err(error) => panic!("{error}"),
             }
         }
-        let count = end.rail.poll(&mut out);
-        for completion in &out[..count] {
+        let completions = poll(&mut end.rail, 8);
+        let is_idle = completions.is_empty();
+        for completion in completions {
             match completion {
                 Completion::Sent { .. } => sent += 1,
                 Completion::Received { immediate, bytes: count, .. } => {
                     assert_eq!(immediate, count);
-                    bytes += u64::from(*count);
+                    bytes += u64::from(count);
                     received += 1;
                     assert_eq!(end.rail.post_receives(1), Ok(1));
                     taken.store(received, Ordering::Release);
@@ -71,7 +71,7 @@ fn drive(mut end: End<Tcp>, source: &Arc<Region>, target: RemoteSlice, taken: &A
                 Completion::Failed { error, .. } => panic!("{error}"),
             }
         }
-        if count == 0 {
+        if is_idle {
             deadline.check(format_args!("{sent} sent, {received} received of {MESSAGES}"));
             std::thread::yield_now();
         }
@@ -80,7 +80,7 @@ fn drive(mut end: End<Tcp>, source: &Arc<Region>, target: RemoteSlice, taken: &A
     assert_eq!(bytes, expected);
     // The peer may still wait for acknowledgements.
     while !end.rail.is_drained() {
-        end.rail.poll(&mut out);
+        poll(&mut end.rail, 8);
     }
 }
 
@@ -160,10 +160,9 @@ fn small_writes_that_a_full_socket_has_no_room_for_all_arrive_without_a_poll() {
     }
     assert!(!near.rail.acknowledge() && near.rail.owes(), "the peer has read nothing");
     // From here on the end that posted makes no call of its own.
-    let mut out = [Completion::EMPTY; 8];
     let deadline = Deadline::new(LIMIT);
     while !near.rail.acknowledge() || target.load(posted * BYTES - 8, Ordering::Acquire) == 0 {
-        assert_eq!(far.rail.poll(&mut out), 0, "writes without immediates are not reported");
+        assert_eq!(poll(&mut far.rail, 8), [], "writes without immediates are not reported");
         deadline.check("all writes");
         std::thread::yield_now();
     }

@@ -360,11 +360,6 @@ impl Rail for VerbsRail {
         self.max_write
     }
 
-    #[inline]
-    fn byte_counts(&self) -> bool {
-        self.domain.config.byte_counts
-    }
-
     fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
         let index = usize::from(lane);
         if index >= self.lanes.count() {

@@ -3,8 +3,9 @@
 mod common;
 
 use common::{Machine, Pair, ROCE, Wish, assert_says, strict};
+use railweave_fabric::conformance::Completion;
 use railweave_fabric::{
-    Access, Completion, Domain as _, EventSource as _, Fault, PendingRail as _, PostError, Rail as _, RailSpec, Role,
+    Access, Domain as _, EventSource as _, Fault, PendingRail as _, PostError, Rail as _, RailSpec, Role,
 };
 use railweave_fabric_verbs::{DeviceEvents, VerbsConfig, VerbsDomain, sys};
 

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{INFINIBAND, Machine, Pair, ROCE, Wish, assert_says};
-use railweave_fabric::{Access, Completion, PostError, Rail as _, RemoteSlice, WorkId};
+use railweave_fabric::conformance::Completion;
+use railweave_fabric::{Access, PostError, Rail as _, RemoteSlice, WorkId};
 use railweave_fabric_verbs::sys;
 
 fn wish() -> Wish {

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{Machine, ROCE, Wish, assert_says, strict};
-use railweave_fabric::{Access, Completion, Domain as _, Fault, Rail as _, RailSpec, Role};
+use railweave_fabric::conformance::Completion;
+use railweave_fabric::{Access, Domain as _, Fault, Rail as _, RailSpec, Role};
 use railweave_fabric_verbs::{VerbsConfig, sys};
 
 /// The end of a rail that receives.

@@ -5,12 +5,15 @@
 //! Where a case shows that something works, its neighbour shows what must not.
 
 mod bench;
+mod completion;
 mod delivery;
 mod queues;
 mod refusals;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+
+pub use completion::{Completion, poll};
 
 use crate::{Fabric, RailSpec};
 
@@ -74,7 +77,7 @@ pub fn cases<H: Harness>() -> Vec<(&'static str, Case<H>)> {
         queues::a_full_queue_posts_nothing_and_recovers,
         queues::a_chain_is_posted_whole_or_not_at_all,
         queues::receives_are_counted,
-        queues::a_small_out_loses_nothing,
+        queues::a_poll_of_few_loses_nothing,
         queues::completions_come_once,
         queues::an_empty_chain_is_nothing,
         queues::a_drained_rail_says_so,

@@ -23,8 +23,8 @@ pub use memory::{Access, Memory, MemoryKind};
 pub use pages::page_size;
 pub use port::{Discovery, EventSource, LeftOut, LinkLayer, Part, Piece, PointerSupport, PortEvent, PortFacts};
 pub use rail::{
-    Completion, Connecting, Domain, Fabric, LaneEndpoint, LocalSlice, PendingRail, Rail, RailSpec, Registration,
-    RemoteSlice, Reports, Role, WorkId, Write,
+    Connecting, Domain, Fabric, LaneEndpoint, LocalSlice, PendingRail, Rail, RailSpec, Registration, RemoteSlice,
+    Reports, Role, WorkId, Write,
 };
 pub use region::Region;
 

@@ -1,6 +1,5 @@
 //! The traits that a network implements.
 
-use std::fmt;
 use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -47,7 +46,7 @@ pub trait Domain: Send + Sync + 'static {
         1 << 30
     }
 
-    /// Whether [`Completion::Received`] carries true byte counts on this port.
+    /// Returns true if [`Reports::handle_received`] gets true byte counts on this port.
     fn byte_counts(&self) -> bool {
         true
     }
@@ -204,9 +203,9 @@ pub struct Write {
     pub local: LocalSlice,
     /// Where to.
     pub remote: RemoteSlice,
-    /// Consumes one generic receive of the peer and reaches it as [`Completion::Received`].
+    /// Consumes one generic receive of the peer and reaches it through [`Reports::handle_received`].
     pub immediate: Option<u32>,
-    /// Whether [`Completion::Sent`] is wanted. A chain's unsignalled writes give their room back with the next
+    /// Whether [`Reports::handle_sent`] is wanted. A chain's unsignalled writes give their room back with the next
     /// signalled one on the same lane.
     pub signalled: bool,
     /// The source is host memory, so that the processor may read it: a fabric may carry a short one in the work itself.
@@ -215,42 +214,16 @@ pub struct Write {
     pub id: WorkId,
 }
 
-/// What a poll reports.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Completion {
+/// Takes what [`Rail::report`] reports, one by one: the data path looks at each completion once, and needs none in memory.
+pub trait Reports {
     /// A signalled write, or a flush, is complete: the peer's memory has the bytes, and the source may be reused. All
     /// that was posted before on that lane is complete too.
-    Sent {
-        /// Of the work.
-        id: WorkId,
-    },
-    /// A write with an immediate has arrived: its bytes, and all that was posted before it on its lane, are in memory.
-    Received {
-        /// The lane it came on.
-        lane: u8,
-        /// The immediate.
-        immediate: u32,
-        /// Bytes of that one write.
-        bytes: u32,
-    },
-    /// A lane died, or this piece of work failed. What else was posted on the lane may or may not have arrived.
-    Failed {
-        /// The lane.
-        lane: u8,
-        /// The work, where the failure names one.
-        id: Option<WorkId>,
-        /// What happened.
-        error: Box<RailError>,
-    },
-}
-
-/// Takes what a poll reports, one by one: the data path looks at each completion once, and needs none in memory.
-pub trait Reports {
-    /// [`Completion::Sent`].
     fn handle_sent(&mut self, id: WorkId);
-    /// [`Completion::Received`].
+    /// A write with an immediate has arrived on `lane`: its `bytes`, and all that was posted before it on its lane, are in
+    /// memory.
     fn handle_received(&mut self, lane: u8, immediate: u32, bytes: u32);
-    /// [`Completion::Failed`].
+    /// A lane died, or the piece of work that `id` names failed. What else was posted on the lane may or may not have
+    /// arrived.
     fn handle_failed(&mut self, lane: u8, id: Option<WorkId>, error: Box<RailError>);
 }
 
@@ -264,9 +237,6 @@ pub trait Rail: Send + 'static {
 
     /// The longest single write in bytes.
     fn max_write(&self) -> u32;
-
-    /// Whether [`Completion::Received`] carries true byte counts.
-    fn byte_counts(&self) -> bool;
 
     /// Posts a chain of writes on one lane: all of them or none. They take effect in order.
     ///
@@ -292,7 +262,7 @@ pub trait Rail: Send + 'static {
     }
 
     /// Reads one byte back from this side's own registered memory through the port, so that everything the port wrote
-    /// there before is visible to whoever owns the memory. Completes as [`Completion::Sent`].
+    /// there before is visible to whoever owns the memory. Completes through [`Reports::handle_sent`].
     ///
     /// # Errors
     /// See [`PostError`]; [`PostError::Invalid`] where it does not [flush](Self::flushes).
@@ -308,14 +278,6 @@ pub trait Rail: Send + 'static {
     /// Makes progress and reports completions, at most `most`, in the order of their lanes. Answers whether there was
     /// anything. On a fabric that is not one-sided this is also what moves bytes.
     fn report(&mut self, most: usize, reports: &mut impl Reports) -> bool;
-
-    /// As [`Self::report`], for who keeps completions: as many as `out` has room for. Answers how many.
-    fn poll(&mut self, out: &mut [Completion]) -> usize {
-        let most = out.len();
-        let mut places = Places { free: out.iter_mut() };
-        self.report(most, &mut places);
-        most - places.free.len()
-    }
 
     /// Whether the peer may be waiting for what this end has not sent: acknowledgements of what was reported, which a poll may
     /// put off until the next call, so that they can travel with what is posted then; and writes that were posted when the way
@@ -346,56 +308,5 @@ pub trait Rail: Send + 'static {
     /// dropping the rail loses nothing. Unsignalled writes at the end of a lane count once they are on their way.
     fn is_drained(&self) -> bool {
         true
-    }
-}
-
-/// The rest of the room for [`Rail::poll`]'s completions.
-struct Places<'a> {
-    free: std::slice::IterMut<'a, Completion>,
-}
-
-impl Places<'_> {
-    fn put(&mut self, completion: Completion) {
-        *self.free.next().expect("a rail reports no more than it was asked for") = completion;
-    }
-}
-
-impl Reports for Places<'_> {
-    fn handle_sent(&mut self, id: WorkId) {
-        self.put(Completion::Sent { id });
-    }
-
-    fn handle_received(&mut self, lane: u8, immediate: u32, bytes: u32) {
-        self.put(Completion::Received { lane, immediate, bytes });
-    }
-
-    fn handle_failed(&mut self, lane: u8, id: Option<WorkId>, error: Box<RailError>) {
-        self.put(Completion::Failed { lane, id, error });
-    }
-}
-
-impl Completion {
-    /// Says it to `reports`.
-    pub fn report(self, reports: &mut impl Reports) {
-        match self {
-            Self::Sent { id } => reports.handle_sent(id),
-            Self::Received { lane, immediate, bytes } => reports.handle_received(lane, immediate, bytes),
-            Self::Failed { lane, id, error } => reports.handle_failed(lane, id, error),
-        }
-    }
-
-    /// A placeholder to fill poll's buffer with.
-    pub const EMPTY: Self = Self::Sent { id: WorkId(0) };
-}
-
-impl fmt::Display for Completion {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Sent { id } => write!(out, "sent {:#x}", id.0),
-            Self::Received { lane, immediate, bytes } => {
-                write!(out, "received {bytes} bytes, immediate {immediate:#010x}, lane {lane}")
-            }
-            Self::Failed { lane, error, .. } => write!(out, "lane {lane} failed: {error}"),
-        }
     }
 }

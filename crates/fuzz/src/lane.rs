@@ -10,9 +10,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use railweave_fabric::conformance::{Completion, poll};
 use railweave_fabric::{
-    Access, Completion, Domain, LocalSlice, Memory, MemoryKind, PendingRail, Rail, RailSpec, Region, Registration,
-    RemoteSlice, Role, WorkId, Write,
+    Access, Domain, LocalSlice, Memory, MemoryKind, PendingRail, Rail, RailSpec, Region, Registration, RemoteSlice,
+    Role, WorkId, Write,
 };
 use railweave_fabric_tcp::frame::{Body, Frame, HEADER_BYTES, WriteFrame};
 use railweave_fabric_tcp::{TcpConfig, TcpDomain, TcpRail, TcpRegistration};
@@ -247,13 +248,11 @@ impl Victim {
     }
 
     fn poll(&mut self) {
-        let mut out = [Completion::EMPTY; 8];
-        let count = self.rail.poll(&mut out);
-        for completion in &out[..count] {
+        for completion in poll(&mut self.rail, 8) {
             match completion {
-                Completion::Sent { id } => assert_eq!(*id, WorkId(7), "only what was posted completes"),
+                Completion::Sent { id } => assert_eq!(id, WorkId(7), "only what was posted completes"),
                 Completion::Received { lane, .. } => {
-                    assert_eq!(*lane, 0);
+                    assert_eq!(lane, 0);
                     self.received += 1;
                 }
                 Completion::Failed { error, .. } => {

@@ -10,9 +10,10 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use railweave_fabric::conformance::Completion;
 use railweave_fabric::{
-    Access, Completion, Connecting, Domain, Fabric, Fault, LaneEndpoint, Memory, PendingRail, PostError, Rail,
-    RailError, RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
+    Access, Connecting, Domain, Fabric, Fault, LaneEndpoint, Memory, PendingRail, PostError, Rail, RailError, RailSpec,
+    Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
 };
 
 /// The fabric. One-sided, its lanes are connected by end points; otherwise they are sockets, as on TCP.
@@ -389,10 +390,6 @@ impl Rail for Open {
 
     fn max_write(&self) -> u32 {
         self.caps.max_write
-    }
-
-    fn byte_counts(&self) -> bool {
-        self.caps.byte_counts
     }
 
     fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {

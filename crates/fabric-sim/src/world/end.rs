@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use railweave_fabric::{Completion, Fault, RailError, RailSpec, Reports, WorkId, Write};
+use railweave_fabric::conformance::Completion;
+use railweave_fabric::{Fault, RailError, RailSpec, Reports, WorkId, Write};
 
 use super::{Event, State};
 use crate::history::{Kind, Who};

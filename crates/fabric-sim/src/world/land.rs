@@ -1,6 +1,7 @@
 //! Writes reach the other end: they land, are held back, refused, or lost; and are acknowledged.
 
-use railweave_fabric::{Access, Completion, MemoryKind};
+use railweave_fabric::conformance::Completion;
+use railweave_fabric::{Access, MemoryKind};
 
 use super::end::Flight;
 use super::{Event, State};

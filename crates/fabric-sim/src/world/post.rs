@@ -1,5 +1,6 @@
 //! What the data path asks of a rail.
 
+use railweave_fabric::conformance::Completion;
 use railweave_fabric::{PostError, RemoteSlice, WorkId, Write};
 
 use super::end::Flight;
@@ -192,6 +193,6 @@ impl State {
         let (port, who, connection) = (end.port, end.who(0), end.connection);
         self.record(Kind::Flushed, who, [work.0, 0, 0, 0]);
         self.watch.flushed(connection, port, landed);
-        self.complete(id, railweave_fabric::Completion::Sent { id: work }, 0, 0);
+        self.complete(id, Completion::Sent { id: work }, 0, 0);
     }
 }

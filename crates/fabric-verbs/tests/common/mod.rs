@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use railweave_fabric::conformance::{Completion, poll};
 use railweave_fabric::{
-    Access, Completion, Connecting, Domain as _, LaneEndpoint, LocalSlice, Memory, PendingRail as _, PostError,
-    Rail as _, RailError, RailSpec, Region, Registration as _, RemoteSlice, Role, SetupError, WorkId, Write,
+    Access, Connecting, Domain as _, LaneEndpoint, LocalSlice, Memory, PendingRail as _, PostError, Rail as _,
+    RailError, RailSpec, Region, Registration as _, RemoteSlice, Role, SetupError, WorkId, Write,
 };
 use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsDiscovery, VerbsPort, discover};
 use railweave_fabric_verbs::gid::GidRules;
@@ -256,10 +257,7 @@ impl End {
 
     /// What one poll reports.
     pub(crate) fn poll(&mut self) -> Vec<Completion> {
-        let mut out = vec![Completion::EMPTY; 16];
-        let count = self.rail.poll(&mut out);
-        out.truncate(count);
-        out
+        poll(&mut self.rail, 16)
     }
 
     /// The failures that polling reports until nothing comes any more, each with its lane and its work.

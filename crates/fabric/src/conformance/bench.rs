@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use railweave_patience::RAN_OUT;
 
-use super::{End, Harness};
+use super::{Completion, End, Harness, poll};
 use crate::{
-    Access, Completion, Domain, Fabric, LocalSlice, Memory, PostError, Rail, RailError, RailSpec, Region, Registration,
+    Access, Domain, Fabric, LocalSlice, Memory, PostError, Rail, RailError, RailSpec, Region, Registration,
     RemoteSlice, Role, WorkId, Write,
 };
 
@@ -105,23 +105,19 @@ pub(super) struct Side<F: Fabric> {
     /// None when the case has dropped it.
     pub(super) rail: Option<F::Rail>,
     pub(super) log: Vec<Completion>,
-    /// Length of poll's `out`.
-    pub(super) out: usize,
+    /// The most that one poll reports.
+    pub(super) most: usize,
     next_id: u64,
 }
 
 impl<F: Fabric> Side<F> {
     fn new(end: End<F>) -> Self {
-        Self { domain: end.domain, rail: Some(end.rail), log: Vec::new(), out: 16, next_id: 1 }
+        Self { domain: end.domain, rail: Some(end.rail), log: Vec::new(), most: 16, next_id: 1 }
     }
 
     pub(super) fn poll(&mut self) {
         let Some(rail) = &mut self.rail else { return };
-        let mut out = vec![Completion::EMPTY; self.out];
-        let count = rail.poll(&mut out);
-        assert!(count <= self.out, "poll reported {count} completions into room for {}", self.out);
-        out.truncate(count);
-        self.log.append(&mut out);
+        self.log.append(&mut poll(rail, self.most));
     }
 
     pub(super) fn rail(&mut self) -> &mut F::Rail {

@@ -1,8 +1,8 @@
 //! What must not happen does not, and whoever tried is told.
 
-use super::Harness;
 use super::bench::{Bench, Block, SPEC, bytes, immediate, signalled};
-use crate::{Access, Completion, Fabric, PostError, Rail, RailSpec, RemoteSlice, Write};
+use super::{Completion, Harness};
+use crate::{Access, Fabric, PostError, Rail, RailSpec, RemoteSlice, Write};
 
 const LENGTH: usize = 4096;
 

@@ -1,0 +1,82 @@
+//! Completions as values, for tests and for worlds that keep them: the data path looks at each report once and keeps none.
+
+use std::fmt;
+
+use crate::{Rail, RailError, Reports, WorkId};
+
+/// One report of a rail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// [`Reports::handle_sent`].
+    Sent {
+        /// Of the work.
+        id: WorkId,
+    },
+    /// [`Reports::handle_received`].
+    Received {
+        /// The lane it came on.
+        lane: u8,
+        /// The immediate.
+        immediate: u32,
+        /// Bytes of that one write.
+        bytes: u32,
+    },
+    /// [`Reports::handle_failed`].
+    Failed {
+        /// The lane.
+        lane: u8,
+        /// The work, where the failure names one.
+        id: Option<WorkId>,
+        /// What happened.
+        error: Box<RailError>,
+    },
+}
+
+impl Completion {
+    /// Says it to `reports`.
+    pub fn report(self, reports: &mut impl Reports) {
+        match self {
+            Self::Sent { id } => reports.handle_sent(id),
+            Self::Received { lane, immediate, bytes } => reports.handle_received(lane, immediate, bytes),
+            Self::Failed { lane, id, error } => reports.handle_failed(lane, id, error),
+        }
+    }
+}
+
+impl fmt::Display for Completion {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sent { id } => write!(out, "sent {:#x}", id.0),
+            Self::Received { lane, immediate, bytes } => {
+                write!(out, "received {bytes} bytes, immediate {immediate:#010x}, lane {lane}")
+            }
+            Self::Failed { lane, error, .. } => write!(out, "lane {lane} failed: {error}"),
+        }
+    }
+}
+
+impl Reports for Vec<Completion> {
+    fn handle_sent(&mut self, id: WorkId) {
+        self.push(Completion::Sent { id });
+    }
+
+    fn handle_received(&mut self, lane: u8, immediate: u32, bytes: u32) {
+        self.push(Completion::Received { lane, immediate, bytes });
+    }
+
+    fn handle_failed(&mut self, lane: u8, id: Option<WorkId>, error: Box<RailError>) {
+        self.push(Completion::Failed { lane, id, error });
+    }
+}
+
+/// What one call of [`Rail::report`] reports, at most `most`.
+///
+/// # Panics
+/// When the rail reports more, or says of its reports that there were none.
+pub fn poll(rail: &mut impl Rail, most: usize) -> Vec<Completion> {
+    let mut completions = Vec::new();
+    let any = rail.report(most, &mut completions);
+    assert!(completions.len() <= most, "a rail reported {} completions into room for {most}", completions.len());
+    assert!(any || completions.is_empty(), "a rail said of {} completions that there were none", completions.len());
+    completions
+}
