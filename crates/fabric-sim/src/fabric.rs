@@ -212,7 +212,16 @@ impl Rail for SimRail {
         self.max_write
     }
 
+    fn is_broken(&self, lane: u8) -> bool {
+        self.world.lock().is_broken(self.end, lane)
+    }
+
+    /// The world checks all posts: its checkers want to see what is posted without room.
     fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
+        self.post_fitting(lane, chain)
+    }
+
+    fn post_fitting(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
         self.world.lock().post(self.end, lane, chain)
     }
 

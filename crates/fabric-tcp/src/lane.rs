@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use railweave_fabric::{Fault, LocalSlice, PostError, RailError, RailSpec, Reports, WorkId, Write};
 
-use crate::frame::MAX_WRITE;
 use crate::incoming::{Incoming, Receives, Surroundings};
 use crate::keys::KeyTable;
 use crate::outgoing::Outgoing;
@@ -112,7 +111,7 @@ impl Lane {
         }
     }
 
-    /// Posts a chain, all or nothing, and sends what the kernel takes at once.
+    /// Posts a chain for which there is room, all or nothing, and sends what the kernel takes at once.
     pub(crate) fn post(&mut self, chain: &[Write], keys: &KeyTable) -> Result<(), PostError> {
         match self.state {
             State::Open => {}
@@ -122,18 +121,8 @@ impl Lane {
             }
             State::Failed(_) => return Err(PostError::Broken),
         }
-        if chain.len() > self.outgoing.depth() {
-            return Err(PostError::Invalid(format!(
-                "a chain of {} writes can never fit into a send queue of {}; post shorter chains",
-                chain.len(),
-                self.outgoing.depth()
-            )));
-        }
         for write in chain {
-            check(write, keys)?;
-        }
-        if chain.len() > self.outgoing.room() as usize {
-            return Err(PostError::Full);
+            check_source(write, keys)?;
         }
         for write in chain {
             self.outgoing.push(write);
@@ -257,14 +246,9 @@ impl Lane {
     }
 }
 
-/// Whether a write can be posted.
-fn check(write: &Write, keys: &KeyTable) -> Result<(), PostError> {
+/// Whether a write's source is registered.
+fn check_source(write: &Write, keys: &KeyTable) -> Result<(), PostError> {
     let LocalSlice { address, length, key } = write.local;
-    if length > MAX_WRITE {
-        return Err(PostError::Invalid(format!(
-            "a write of {length} bytes; at most {MAX_WRITE} are allowed, so split it"
-        )));
-    }
     if length > 0
         && let Err(error) = keys.source(key, address, length as usize)
     {

@@ -90,11 +90,6 @@ impl Outgoing {
         }
     }
 
-    /// How many writes the ring holds.
-    pub(crate) fn depth(&self) -> usize {
-        self.ring.len()
-    }
-
     /// How many more writes can be posted.
     pub(crate) fn room(&self) -> u32 {
         (self.ring.len() as u64 - (self.tail - self.head)) as u32

@@ -53,12 +53,12 @@ impl Rail for TcpRail {
         MAX_WRITE
     }
 
-    fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
-        let lanes = self.lanes.len();
-        let Some(posted_on) = self.lanes.get_mut(usize::from(lane)) else {
-            return Err(PostError::Invalid(format!("there is no lane {lane}; the rail has {lanes}, counted from 0")));
-        };
-        posted_on.post(chain, &self.keys)
+    fn is_broken(&self, lane: u8) -> bool {
+        self.lanes.get(usize::from(lane)).is_some_and(Lane::is_failed)
+    }
+
+    fn post_fitting(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
+        self.lanes[usize::from(lane)].post(chain, &self.keys)
     }
 
     fn post_flush(&mut self, _target: RemoteSlice, _id: WorkId) -> Result<(), PostError> {

@@ -163,7 +163,7 @@ impl VerbsRail {
         for ((write, send), piece) in chain.iter().zip(&mut work.sends[first..]).zip(&mut work.pieces[first..]) {
             lane.fill(index as u8, write, send, piece);
         }
-        // SAFETY: as in `post_first`: the chain stands at the end of the linked requests.
+        // SAFETY: as in `post_fitting`: the chain stands at the end of the linked requests.
         match unsafe { lane.qp.post(&raw mut work.sends[first]) } {
             0 => Ok(()),
             errno => self.lane_failed(index, errno),
@@ -360,35 +360,25 @@ impl Rail for VerbsRail {
         self.max_write
     }
 
-    fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
-        let index = usize::from(lane);
-        if index >= self.lanes.count() {
-            return Err(no_lane(lane, self.lanes.count()));
-        }
-        let state = &self.lanes[index];
-        if state.broken {
-            return Err(PostError::Broken);
-        }
-        if chain.len() > state.room(self.depth) as usize {
-            return Err(PostError::Full);
-        }
-        if let Some(long) = chain.iter().find(|write| write.local.length > self.max_write) {
-            return Err(too_long(long.local.length, self.max_write));
-        }
-        chain.chunks(CHAIN).try_for_each(|part| self.post_some(index, part))
+    fn is_broken(&self, lane: u8) -> bool {
+        self.lanes.iter().nth(usize::from(lane)).is_some_and(|lane| lane.broken)
     }
 
     #[inline(always)]
-    fn post_first(&mut self, write: &Write) -> Result<(), PostError> {
-        let lane = &mut self.lanes[0];
+    fn post_fitting(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
+        let [write] = chain else {
+            return chain.chunks(CHAIN).try_for_each(|part| self.post_some(usize::from(lane), part));
+        };
+        let index = usize::from(lane);
+        let state = &mut self.lanes[index];
         let work = &mut *self.work;
         let (send, piece) = (&mut work.sends[CHAIN - 1], &mut work.pieces[CHAIN - 1]);
-        lane.fill(0, write, send, piece);
+        state.fill(lane, write, send, piece);
         // SAFETY: the last of the linked requests has no next. That the source is registered until completion is what
         // fabric::Memory's maker promised.
-        match unsafe { lane.qp.post(send) } {
+        match unsafe { state.qp.post(send) } {
             0 => Ok(()),
-            errno => self.lane_failed(0, errno),
+            errno => self.lane_failed(index, errno),
         }
     }
 
@@ -497,14 +487,4 @@ impl Rail for VerbsRail {
         self.lanes.iter().all(Lane::is_drained)
             && (self.any_broken || self.flush.as_ref().is_none_or(FlushLane::is_drained))
     }
-}
-
-#[cold]
-fn no_lane(lane: u8, lanes: usize) -> PostError {
-    PostError::Invalid(format!("lane {lane} of a rail with {lanes}"))
-}
-
-#[cold]
-fn too_long(length: u32, most: u32) -> PostError {
-    PostError::Invalid(format!("a write of {length} bytes; this port carries at most {most}"))
 }

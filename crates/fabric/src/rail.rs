@@ -238,22 +238,41 @@ pub trait Rail: Send + 'static {
     /// The longest single write in bytes.
     fn max_write(&self) -> u32;
 
+    /// Returns true if `lane` has failed, whether its failure was reported or not. False for a lane that does not exist.
+    fn is_broken(&self, lane: u8) -> bool;
+
     /// Posts a chain of writes on one lane: all of them or none. They take effect in order.
     ///
     /// # Errors
     /// See [`PostError`].
-    fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError>;
+    fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
+        let lanes = self.lanes();
+        if lane >= lanes {
+            return Err(PostError::Invalid(format!("lane {lane} of a rail with {lanes}")));
+        }
+        if self.is_broken(lane) {
+            return Err(PostError::Broken);
+        }
+        let most = self.max_write();
+        if let Some(long) = chain.iter().map(|write| write.local.length).find(|length| *length > most) {
+            return Err(PostError::Invalid(format!("a write of {long} bytes; this port carries at most {most}")));
+        }
+        if chain.len() > self.send_room(lane) as usize {
+            return Err(PostError::Full);
+        }
+        self.post_fitting(lane, chain)
+    }
 
-    /// Posts one write on the first lane, as most are, in as few steps as the fabric needs: what [`Self::post`] would check
-    /// is the caller's to know. [`Self::send_room`] says that there is room, the write is not longer than
-    /// [`Self::max_write`], and no failure was reported.
+    /// Posts a chain of which the caller knows what [`Self::post`] would check: the lane exists, no failure of it was
+    /// reported, [`Self::send_room`] covers the chain, and no write is longer than [`Self::max_write`]. The data path
+    /// posts most writes by this, so a fabric does it in as few steps as it can.
     ///
     /// # Errors
-    /// As [`Self::post`].
-    #[inline]
-    fn post_first(&mut self, write: &Write) -> Result<(), PostError> {
-        self.post(0, std::slice::from_ref(write))
-    }
+    /// [`PostError::Broken`], and [`PostError::Invalid`] for a source that is not registered, where the fabric looks.
+    ///
+    /// # Panics
+    /// Perhaps, when the lane does not exist or the chain does not fit.
+    fn post_fitting(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError>;
 
     /// Whether this end has a way to flush. Where it has none, flushes have nothing to do: no memory needs them, or the user
     /// has switched them off.

@@ -392,7 +392,16 @@ impl Rail for Open {
         self.caps.max_write
     }
 
+    fn is_broken(&self, lane: u8) -> bool {
+        self.world.lock().rails[self.index].lanes[usize::from(lane)].broken
+    }
+
+    /// What is posted without room, or too long, is a defect of the protocol and must not be refused in peace.
     fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
+        self.post_fitting(lane, chain)
+    }
+
+    fn post_fitting(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
         let mut state = self.world.lock();
         for write in chain {
             assert!(write.local.length <= self.caps.max_write, "a write of {} bytes is too long", write.local.length);

@@ -191,7 +191,7 @@ impl<F: Fabric> RecvConnection<F> {
         self.inbox.spare.handle_opened();
         self.head = self.head.wrapping_add(1);
         if !(planted(Plant::CtsNotPosted) && index % 64 == 63)
-            && let Err(error) = state.rail.post_first(&write)
+            && let Err(error) = state.rail.post_fitting(0, &[write])
         {
             self.post_failed(rail, error);
         }

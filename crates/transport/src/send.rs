@@ -242,7 +242,7 @@ impl<F: Fabric> SendConnection<F> {
         let request = SendRequest(self.requests.post_one(sequence, 1, message.size));
         state.side.info.counters.count_data(1, message.size);
         self.split.count_whole(message.size);
-        if let Err(error) = state.rail.post_first(&write) {
+        if let Err(error) = state.rail.post_fitting(0, &[write]) {
             self.post_failed(rail, error);
         }
         Some(request)
@@ -266,7 +266,7 @@ impl<F: Fabric> SendConnection<F> {
                 common.write(Piece { rail, offset, bytes }, receive.key(key_of(rail)), self.layout, shares.mask);
             let state = self.rails.get_mut(rail);
             let posted = match state.lanes {
-                1 => state.rail.post_first(&write),
+                1 => state.rail.post_fitting(0, &[write]),
                 lanes => state.rail.post(lane_of(sequence, lanes), &[write]),
             };
             if let Err(error) = posted {

@@ -29,6 +29,10 @@ impl State {
         room
     }
 
+    pub(crate) fn is_broken(&self, id: usize, lane: u8) -> bool {
+        self.ends[id].as_ref().is_none_or(|end| end.lanes.get(usize::from(lane)).is_some_and(|lane| lane.dead))
+    }
+
     pub(crate) fn post(&mut self, id: usize, lane: u8, chain: &[Write]) -> Result<(), PostError> {
         let Some(end) = self.ends[id].as_ref() else { return Err(PostError::Broken) };
         let Some(state) = end.lanes.get(usize::from(lane)) else {
