@@ -1,11 +1,10 @@
 //! The fabric's handles: each names something in the world, and asks the world.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Connecting, Domain, Fabric, Fault, LaneEndpoint, Memory, MemoryKind, PendingRail, PostError, Rail,
+    Access, Connecting, Domain, Fabric, Fault, Joining, LaneEndpoint, Memory, MemoryKind, PendingRail, PostError, Rail,
     RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
 };
 
@@ -20,7 +19,8 @@ pub struct Sim<const ONE_SIDED: bool>;
 impl<const ONE_SIDED: bool> Fabric for Sim<ONE_SIDED> {
     const NAME: &'static str = "sim";
     const ONE_SIDED: bool = ONE_SIDED;
-    const LANES_ARE_SOCKETS: bool = false;
+    const JOINING: Joining<SimPendingRail<ONE_SIDED>> =
+        Joining::ByExchange { endpoints: SimPendingRail::endpoints, connect: SimPendingRail::connect };
     type Domain = SimDomain<ONE_SIDED>;
     type PendingRail = SimPendingRail<ONE_SIDED>;
     type Rail = SimRail;
@@ -122,10 +122,9 @@ pub struct SimPendingRail<const ONE_SIDED: bool> {
     asked: Vec<LaneEndpoint>,
 }
 
-impl<const ONE_SIDED: bool> PendingRail for SimPendingRail<ONE_SIDED> {
-    type Fabric = Sim<ONE_SIDED>;
-
-    fn endpoints(&self) -> Vec<LaneEndpoint> {
+impl<const ONE_SIDED: bool> SimPendingRail<ONE_SIDED> {
+    /// One end point per lane, for the peer.
+    pub fn endpoints(&self) -> Vec<LaneEndpoint> {
         let endpoint = |lane| {
             let mut bytes = [0; LaneEndpoint::BYTES];
             bytes[..8].copy_from_slice(&(self.rail.end as u64).to_le_bytes());
@@ -135,7 +134,11 @@ impl<const ONE_SIDED: bool> PendingRail for SimPendingRail<ONE_SIDED> {
         (0..self.rail.lanes).map(endpoint).collect()
     }
 
-    fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<Connecting, SetupError> {
+    /// Connects the lanes to the peer's end points, or goes on with it.
+    ///
+    /// # Errors
+    /// When the end points are not those of a rail's other end.
+    pub fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<Connecting, SetupError> {
         let wrong = |message: String| SetupError { fault: Fault::Peer, message };
         let numbers: Vec<u64> =
             remote.iter().map(|endpoint| u64::from_le_bytes(endpoint.0[..8].try_into().unwrap_or_default())).collect();
@@ -172,11 +175,10 @@ impl<const ONE_SIDED: bool> PendingRail for SimPendingRail<ONE_SIDED> {
         self.connected = true;
         Ok(Connecting::Done)
     }
+}
 
-    fn attach(&mut self, lane: u8, _socket: OwnedFd) -> Result<(), SetupError> {
-        let message = format!("a simulated lane takes no socket, but lane {lane} was given one");
-        Err(SetupError { fault: Fault::Protocol, message })
-    }
+impl<const ONE_SIDED: bool> PendingRail for SimPendingRail<ONE_SIDED> {
+    type Fabric = Sim<ONE_SIDED>;
 
     fn is_ready(&self) -> bool {
         self.connected

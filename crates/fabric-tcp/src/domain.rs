@@ -4,10 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{
-    Access, Connecting, Domain, Fault, LaneEndpoint, MAX_LANES, Memory, PendingRail, RailSpec, RegisterError,
-    SetupError,
-};
+use railweave_fabric::{Access, Domain, Fault, MAX_LANES, Memory, PendingRail, RailSpec, RegisterError, SetupError};
 
 use crate::keys::{KEY_CAPACITY, KeyTable};
 use crate::socket::{Socket, SocketOptions};
@@ -76,7 +73,7 @@ impl Domain for TcpDomain {
     }
 }
 
-/// A rail that waits for its sockets ([`PendingRail::attach`]).
+/// A rail that waits for its sockets ([`TcpPendingRail::attach`]).
 pub struct TcpPendingRail {
     spec: RailSpec,
     options: SocketOptions,
@@ -85,23 +82,18 @@ pub struct TcpPendingRail {
     sockets: Vec<Option<Socket>>,
 }
 
-impl PendingRail for TcpPendingRail {
-    type Fabric = Tcp;
-
-    fn endpoints(&self) -> Vec<LaneEndpoint> {
-        vec![LaneEndpoint::default(); self.sockets.len()]
-    }
-
-    fn connect(&mut self, _remote: &[LaneEndpoint]) -> Result<Connecting, SetupError> {
-        Ok(Connecting::Done)
-    }
-
-    fn awaits_socket(&self, lane: u8) -> bool {
+impl TcpPendingRail {
+    /// Returns true if this lane of the rail has no socket, or one that the peer has closed.
+    pub fn awaits_socket(&self, lane: u8) -> bool {
         let place = self.sockets.get(usize::from(lane));
         place.is_some_and(|place| place.as_ref().is_none_or(Socket::is_closed_by_peer))
     }
 
-    fn attach(&mut self, lane: u8, socket: OwnedFd) -> Result<(), SetupError> {
+    /// Hands over the connected socket of a lane that [awaits](Self::awaits_socket) one, in place of a closed one.
+    ///
+    /// # Errors
+    /// When the lane does not exist, has a socket that the peer has not closed, or the socket cannot be configured.
+    pub fn attach(&mut self, lane: u8, socket: OwnedFd) -> Result<(), SetupError> {
         let lanes = self.sockets.len();
         if usize::from(lane) >= lanes {
             return Err(misused(format!("a socket for lane {lane} of a rail with {lanes} lanes, counted from 0")));
@@ -119,6 +111,10 @@ impl PendingRail for TcpPendingRail {
         self.sockets[usize::from(lane)] = Some(socket);
         Ok(())
     }
+}
+
+impl PendingRail for TcpPendingRail {
+    type Fabric = Tcp;
 
     fn is_ready(&self) -> bool {
         self.sockets.iter().all(Option::is_some)
@@ -182,8 +178,6 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let domain = TcpDomain::new(TcpConfig::default());
         let mut pending = domain.open_rail(&SPEC).unwrap();
-        assert_eq!(pending.endpoints(), vec![LaneEndpoint::default(); 2]);
-        pending.connect(&[]).unwrap();
         let first = TcpStream::connect(address).unwrap();
         let local = first.local_addr().unwrap();
         pending.attach(0, first.into()).unwrap();

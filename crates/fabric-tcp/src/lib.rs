@@ -1,7 +1,7 @@
 //! Rails over TCP, so that everything runs on any machine: each lane is one socket, and a write is one frame.
 //!
 //! What it is not: it dials and accepts nothing (the plugin's control thread hands over connected sockets,
-//! `PendingRail::attach`), it knows nothing of slots and CTS (the transport's business), and it owns no thread. Both
+//! [`TcpPendingRail::attach`]), it knows nothing of slots and CTS (the transport's business), and it owns no thread. Both
 //! ends must poll for anything to move: [`railweave_fabric::Fabric::ONE_SIDED`] is false.
 //!
 //! The main types are [`TcpDomain`], which holds the keys of registered memory, and [`TcpRail`], which moves bytes.
@@ -34,7 +34,7 @@ pub use interfaces::Interface;
 pub use keys::{KEY_CAPACITY, TcpRegistration};
 pub use rail::TcpRail;
 
-use railweave_fabric::Fabric;
+use railweave_fabric::{Fabric, Joining};
 
 /// The TCP fabric.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,8 @@ pub struct Tcp;
 impl Fabric for Tcp {
     const NAME: &'static str = "tcp";
     const ONE_SIDED: bool = false;
-    const LANES_ARE_SOCKETS: bool = true;
+    const JOINING: Joining<TcpPendingRail> =
+        Joining::BySockets { awaits: TcpPendingRail::awaits_socket, attach: TcpPendingRail::attach };
     type Domain = TcpDomain;
     type PendingRail = TcpPendingRail;
     type Rail = TcpRail;

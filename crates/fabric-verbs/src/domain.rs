@@ -5,7 +5,9 @@ use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use railweave_fabric::{Access, Domain, Fabric, Fault, LinkLayer, Memory, RailSpec, RegisterError, SetupError};
+use railweave_fabric::{
+    Access, Domain, Fabric, Fault, Joining, LinkLayer, Memory, RailSpec, RegisterError, SetupError,
+};
 
 use crate::data_direct::Engine;
 use crate::discovery::VerbsPort;
@@ -24,7 +26,8 @@ pub struct Verbs;
 impl Fabric for Verbs {
     const NAME: &'static str = "verbs";
     const ONE_SIDED: bool = true;
-    const LANES_ARE_SOCKETS: bool = false;
+    const JOINING: Joining<VerbsPendingRail> =
+        Joining::ByExchange { endpoints: VerbsPendingRail::endpoints, connect: VerbsPendingRail::connect };
     type Domain = VerbsDomain;
     type PendingRail = VerbsPendingRail;
     type Rail = VerbsRail;

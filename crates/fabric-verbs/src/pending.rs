@@ -1,6 +1,5 @@
 //! A rail whose queue pairs are being connected.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use railweave_fabric::{
@@ -142,16 +141,18 @@ impl VerbsPendingRail {
         }
         Ok(connecting)
     }
-}
 
-impl PendingRail for VerbsPendingRail {
-    type Fabric = Verbs;
-
-    fn endpoints(&self) -> Vec<LaneEndpoint> {
+    /// One end point per lane, for the peer.
+    pub fn endpoints(&self) -> Vec<LaneEndpoint> {
         self.lanes.iter().map(|lane| self.endpoint(lane).encode()).collect()
     }
 
-    fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<Connecting, SetupError> {
+    /// Connects the lanes to the peer's end points, or goes on with it: the caller waits between two tries and comes again
+    /// with the same end points. May block.
+    ///
+    /// # Errors
+    /// When a lane cannot be brought up; names the peer, the port and the attribute.
+    pub fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<Connecting, SetupError> {
         if let Some(flush) = &mut self.flush {
             let path = Path { local: &self.gid, attributes: &self.attributes, domain: &self.domain };
             let connecting = flush.connect(&path, classes(&self.domain, &self.spec))?;
@@ -186,18 +187,15 @@ impl PendingRail for VerbsPendingRail {
         }
         Ok(Connecting::Done)
     }
+}
+
+impl PendingRail for VerbsPendingRail {
+    type Fabric = Verbs;
 
     fn parts(&self) -> Vec<Part> {
         let pairs = self.lanes.iter().map(|lane| lane.qp.pair.number());
         let flush = self.flush.as_ref().map(FlushLane::number);
         parts(&self.domain, pairs.chain(flush), &self.completions, self.shared.as_ref())
-    }
-
-    fn attach(&mut self, lane: u8, _socket: OwnedFd) -> Result<(), SetupError> {
-        Err(SetupError {
-            fault: Fault::Protocol,
-            message: format!("a socket came for lane {lane} of {}, whose lanes are queue pairs", self.domain.name),
-        })
     }
 
     fn is_ready(&self) -> bool {

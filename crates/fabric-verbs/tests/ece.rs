@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Machine, Wish, assert_says};
-use railweave_fabric::{Domain as _, Fault, PendingRail as _, RailSpec, Role};
+use railweave_fabric::{Domain as _, Fault, RailSpec, Role};
 use railweave_fabric_verbs::{VerbsConfig, VerbsDomain, VerbsPendingRail};
 
 const NVIDIA: u32 = 0x15b3;

@@ -12,6 +12,7 @@
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
+mod joining;
 mod memory;
 mod pages;
 mod port;
@@ -19,12 +20,12 @@ mod rail;
 mod region;
 
 pub use error::{Fault, PostError, RailError, RegisterError, SetupError};
+pub use joining::{Connecting, Joining, LaneEndpoint};
 pub use memory::{Access, Memory, MemoryKind};
 pub use pages::page_size;
 pub use port::{Discovery, EventSource, LeftOut, LinkLayer, Part, Piece, PointerSupport, PortEvent, PortFacts};
 pub use rail::{
-    Connecting, Domain, Fabric, LaneEndpoint, LocalSlice, PendingRail, Rail, RailSpec, Registration, RemoteSlice,
-    Reports, Role, WorkId, Write,
+    Domain, Fabric, LocalSlice, PendingRail, Rail, RailSpec, Registration, RemoteSlice, Reports, Role, WorkId, Write,
 };
 pub use region::Region;
 

@@ -1,11 +1,9 @@
 //! The traits that a network implements.
 
 use std::net::Ipv6Addr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::{Access, Memory, Part, PostError, RailError, RegisterError, SetupError};
+use crate::{Access, Joining, Memory, Part, PostError, RailError, RegisterError, SetupError};
 
 /// A kind of network: names its types and says what it is capable of.
 pub trait Fabric: Sized + 'static {
@@ -14,9 +12,8 @@ pub trait Fabric: Sized + 'static {
     /// Writes land in the peer's memory, and its keys are honoured, without the peer's processor. Where they do not,
     /// both ends must poll for anything to move.
     const ONE_SIDED: bool;
-    /// Lanes are sockets that the control thread dials and accepts ([`PendingRail::attach`]); otherwise both ends
-    /// exchange [`LaneEndpoint`]s ([`PendingRail::connect`]).
-    const LANES_ARE_SOCKETS: bool;
+    /// How the lanes of both ends find each other.
+    const JOINING: Joining<Self::PendingRail>;
     /// Where memory is registered for one port.
     type Domain: Domain<Fabric = Self>;
     /// A rail whose lanes are being connected.
@@ -51,7 +48,7 @@ pub trait Domain: Send + Sync + 'static {
         true
     }
 
-    /// Begins a rail: creates its queues. May block where the fabric's [`Fabric::LANES_ARE_SOCKETS`] is false.
+    /// Begins a rail: creates its queues. May block where [`Fabric::JOINING`] does.
     ///
     /// # Errors
     /// When this host cannot provide what the specification asks for.
@@ -96,66 +93,15 @@ pub struct RailSpec {
     pub peer: Option<Ipv6Addr>,
 }
 
-/// How the other end reaches a lane, in the fabric's own bytes (docs/wire.md gives them per fabric).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaneEndpoint(pub [u8; LaneEndpoint::BYTES]);
-
-impl LaneEndpoint {
-    /// Its length on the wire.
-    pub const BYTES: usize = 48;
-}
-
-impl Default for LaneEndpoint {
-    fn default() -> Self {
-        Self([0; Self::BYTES])
-    }
-}
-
-/// How far [`PendingRail::connect`] came.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Connecting {
-    /// Every lane is connected.
-    Done,
-    /// This host could not do it yet, as while it looks the peer's address up. Call again after the pause.
-    Later {
-        /// How long to wait.
-        pause: Duration,
-        /// What did not work this time: the reason, when there is no time left to try again.
-        reason: SetupError,
-    },
-}
-
-/// A rail whose lanes are being connected. Dropping it releases everything.
+/// A rail whose lanes are being connected, as [`Fabric::JOINING`] says. Dropping it releases everything.
 pub trait PendingRail: Send + 'static {
     /// The fabric this belongs to.
     type Fabric: Fabric;
-
-    /// One end point per lane, for the peer. All zero where lanes are sockets.
-    fn endpoints(&self) -> Vec<LaneEndpoint>;
-
-    /// Connects the lanes to the peer's end points, or goes on with it. May block, but does not sleep between two tries:
-    /// that is the caller's, who calls again with the same end points. Where lanes are sockets this does nothing.
-    ///
-    /// # Errors
-    /// When a lane cannot be brought up; names the peer, the port and the attribute.
-    fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<Connecting, SetupError>;
 
     /// What of this host it is made of, as the events of its devices name it.
     fn parts(&self) -> Vec<Part> {
         Vec::new()
     }
-
-    /// Whether this lane of the rail has no socket, or one that the peer has closed. Only where lanes are sockets.
-    fn awaits_socket(&self, _lane: u8) -> bool {
-        false
-    }
-
-    /// Hands over the connected socket of a lane that [awaits](Self::awaits_socket) one, in place of a closed one. Only
-    /// where lanes are sockets.
-    ///
-    /// # Errors
-    /// When the lane does not exist, has a socket that the peer has not closed, or the socket cannot be configured.
-    fn attach(&mut self, lane: u8, socket: OwnedFd) -> Result<(), SetupError>;
 
     /// Whether every lane is connected.
     fn is_ready(&self) -> bool;

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use railweave_fabric::conformance::Completion;
 use railweave_fabric::{
-    Access, Connecting, Domain, Fabric, Fault, LaneEndpoint, Memory, PendingRail, PostError, Rail, RailError, RailSpec,
-    Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
+    Access, Connecting, Domain, Fabric, Fault, Joining, LaneEndpoint, Memory, PendingRail, PostError, Rail, RailError,
+    RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
 };
 
 /// The fabric. One-sided, its lanes are connected by end points; otherwise they are sockets, as on TCP.
@@ -22,7 +22,11 @@ pub(crate) struct Scripted<const ONE_SIDED: bool>;
 impl<const ONE_SIDED: bool> Fabric for Scripted<ONE_SIDED> {
     const NAME: &'static str = "scripted";
     const ONE_SIDED: bool = ONE_SIDED;
-    const LANES_ARE_SOCKETS: bool = !ONE_SIDED;
+    const JOINING: Joining<Pending<ONE_SIDED>> = if ONE_SIDED {
+        Joining::ByExchange { endpoints: Pending::endpoints, connect: Pending::connect }
+    } else {
+        Joining::BySockets { awaits: Pending::awaits_socket, attach: Pending::attach }
+    };
     type Domain = Port<ONE_SIDED>;
     type PendingRail = Pending<ONE_SIDED>;
     type Rail = Open;
@@ -290,9 +294,7 @@ pub(crate) struct Pending<const ONE_SIDED: bool> {
     remote: Vec<LaneEndpoint>,
 }
 
-impl<const ONE_SIDED: bool> PendingRail for Pending<ONE_SIDED> {
-    type Fabric = Scripted<ONE_SIDED>;
-
+impl<const ONE_SIDED: bool> Pending<ONE_SIDED> {
     fn endpoints(&self) -> Vec<LaneEndpoint> {
         vec![LaneEndpoint([0xe5; LaneEndpoint::BYTES]); usize::from(self.spec.lanes)]
     }
@@ -308,7 +310,7 @@ impl<const ONE_SIDED: bool> PendingRail for Pending<ONE_SIDED> {
         if refuses(&mut state.refusals.connect) {
             return Err(refusal("the lanes"));
         }
-        if ONE_SIDED && refuses(&mut state.refusals.later) {
+        if refuses(&mut state.refusals.later) {
             drop(state);
             self.remote = remote.to_vec();
             return Ok(Connecting::Later { pause: Duration::from_nanos(1), reason: refusal("the lanes for now") });
@@ -325,7 +327,7 @@ impl<const ONE_SIDED: bool> PendingRail for Pending<ONE_SIDED> {
     }
 
     fn attach(&mut self, lane: u8, _socket: OwnedFd) -> Result<(), SetupError> {
-        assert!(!ONE_SIDED && self.awaits_socket(lane), "a socket comes for a lane that awaits one");
+        assert!(self.awaits_socket(lane), "a socket comes for a lane that awaits one");
         let mut state = self.port.world.lock();
         if refuses(&mut state.refusals.connect) {
             return Err(refusal("the lane"));
@@ -333,6 +335,10 @@ impl<const ONE_SIDED: bool> PendingRail for Pending<ONE_SIDED> {
         self.sockets[usize::from(lane)] = Some(state.closings);
         Ok(())
     }
+}
+
+impl<const ONE_SIDED: bool> PendingRail for Pending<ONE_SIDED> {
+    type Fabric = Scripted<ONE_SIDED>;
 
     fn is_ready(&self) -> bool {
         self.connected || self.sockets.iter().all(Option::is_some)

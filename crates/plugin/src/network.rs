@@ -164,7 +164,7 @@ where
         self.connector.parts()
     }
     fn may_block(&self) -> bool {
-        !F::LANES_ARE_SOCKETS
+        F::JOINING.may_block()
     }
     fn poll_step(&mut self) -> Option<Step> {
         let registrations = &self.registrations;
@@ -218,7 +218,7 @@ where
         self.acceptor.parts()
     }
     fn may_block(&self) -> bool {
-        !F::LANES_ARE_SOCKETS
+        F::JOINING.may_block()
     }
     fn poll_step(&mut self) -> Option<Step> {
         let registrations = &self.registrations;
@@ -334,7 +334,7 @@ where
     }
 
     fn may_block(&self) -> bool {
-        !F::LANES_ARE_SOCKETS
+        F::JOINING.may_block()
     }
 
     fn connect(&self, device: usize, nonce: u64, setup: Setup) -> Box<dyn Handshake> {

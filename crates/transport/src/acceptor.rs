@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Domain, Fabric, LaneEndpoint, MAX_RAILS, Part, PendingRail, RailSpec, Region, Registration, Role,
+    Access, Domain, Fabric, Joining, LaneEndpoint, MAX_RAILS, Part, PendingRail, RailSpec, Region, Registration, Role,
+    SetupError,
 };
 
 use crate::connection::{RailCounters, RailState, Rails};
-use crate::handshake::{Common, Depths, Joining, RailPlan, keys, register, weights};
+use crate::handshake::{Common, Depths, Exchange, RailPlan, endpoints, keys, register, weights};
 use crate::plant::{Plant, kept, planted};
 use crate::receive::{ReceiveParts, RecvConnection};
 use crate::{
@@ -34,10 +35,13 @@ struct Opening<F: Fabric> {
     remote_cts_key: u32,
     record_key: u32,
     /// Lanes that this end is connecting.
-    joining: Option<Joining>,
+    exchange: Option<Exchange<F>>,
     /// Why there is no such rail.
     dropped: Option<String>,
 }
+
+/// What hands a socket over to a lane: [`Joining::BySockets`].
+type Attach<F> = fn(&mut <F as Fabric>::PendingRail, u8, OwnedFd) -> Result<(), SetupError>;
 
 /// The memory of a connection that its peer writes to or is written from.
 struct Streams {
@@ -105,7 +109,7 @@ impl<F: Fabric> Acceptor<F> {
                 cts_shadow_key: 0,
                 remote_cts_key: 0,
                 record_key: 0,
-                joining: None,
+                exchange: None,
                 dropped: None,
             });
         }
@@ -165,7 +169,7 @@ impl<F: Fabric> Acceptor<F> {
         }
         let error = match self.state {
             State::Lanes => self.common.timeout_error("LANES"),
-            State::Connecting => return self.give_up_joining(),
+            State::Connecting => return self.give_up_connecting(),
             State::Ready => self.common.timeout_error("READY"),
             State::Over => return,
         };
@@ -180,11 +184,11 @@ impl<F: Fabric> Acceptor<F> {
         self.pause = None;
         for index in 0..self.rails.len() {
             let rail = &mut self.rails[index];
-            let (Some(joining), Some(pending)) = (&mut rail.joining, &mut rail.pending) else {
+            let (Some(exchange), Some(pending)) = (&mut rail.exchange, &mut rail.pending) else {
                 continue;
             };
-            match joining.go_on(pending) {
-                Ok(None) => rail.joining = None,
+            match exchange.go_on(pending) {
+                Ok(None) => rail.exchange = None,
                 Ok(pause) => self.pause = self.pause.max(pause),
                 Err(error) => self.drop_rail(index, error.message),
             }
@@ -226,17 +230,7 @@ impl<F: Fabric> Acceptor<F> {
     /// # Errors
     /// When it does not, in words.
     pub fn awaits_lane(&self, rail: u8, lane: u8) -> Result<(), String> {
-        let opening = match self.state {
-            State::Ready if F::LANES_ARE_SOCKETS => self.rails.get(usize::from(rail)),
-            _ => None,
-        };
-        let open = opening.and_then(|rail| Some((rail.plan.lanes, rail.pending.as_ref()?)));
-        let (lanes, pending) = open.ok_or_else(|| format!("no lane of rail {rail} is awaited"))?;
-        match lane {
-            _ if lane >= lanes => Err(format!("rail {rail} has {lanes} lanes, counted from 0")),
-            _ if !pending.awaits_socket(lane) => Err("it has its socket already".to_owned()),
-            _ => Ok(()),
-        }
+        self.awaited(rail, lane).map(|_| ())
     }
 
     /// Takes the socket of a lane that the peer dialled.
@@ -244,10 +238,24 @@ impl<F: Fabric> Acceptor<F> {
     /// # Errors
     /// When no such lane waits for one, or the socket is none; it is closed.
     pub fn handle_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), String> {
-        self.awaits_lane(rail, lane)?;
-        let opening = &mut self.rails[usize::from(rail)];
-        let pending = opening.pending.as_mut().expect("a rail whose lane is awaited is open");
-        pending.attach(lane, socket).map_err(|error| error.message)
+        let attach = self.awaited(rail, lane)?;
+        let pending = self.rails[usize::from(rail)].pending.as_mut().expect("a rail whose lane is awaited is open");
+        attach(pending, lane, socket).map_err(|error| error.message)
+    }
+
+    /// What hands the socket over to a lane that waits for one.
+    fn awaited(&self, rail: u8, lane: u8) -> Result<Attach<F>, String> {
+        let none = || format!("no lane of rail {rail} is awaited");
+        let (State::Ready, Joining::BySockets { awaits, attach }) = (&self.state, F::JOINING) else {
+            return Err(none());
+        };
+        let open = self.rails.get(usize::from(rail)).and_then(|rail| Some((rail.plan.lanes, rail.pending.as_ref()?)));
+        let (lanes, pending) = open.ok_or_else(none)?;
+        match lane {
+            _ if lane >= lanes => Err(format!("rail {rail} has {lanes} lanes, counted from 0")),
+            _ if !awaits(pending, lane) => Err("it has its socket already".to_owned()),
+            _ => Ok(attach),
+        }
     }
 
     fn fail(&mut self, error: Error) {
@@ -302,7 +310,7 @@ impl<F: Fabric> Acceptor<F> {
 
     fn drop_rail(&mut self, index: usize, reason: String) {
         let rail = &mut self.rails[index];
-        (rail.pending, rail.joining) = (None, None);
+        (rail.pending, rail.exchange) = (None, None);
         rail.registrations.clear();
         rail.dropped = Some(reason.clone());
         self.actions.push_back(Action::RailDropped { rail: index as u8, reason });
@@ -311,7 +319,9 @@ impl<F: Fabric> Acceptor<F> {
     /// Every rail is connected, or dropped.
     fn send_lanes(&mut self) {
         let ours = |rail: &mut Opening<F>| match (&rail.pending, rail.dropped.take()) {
-            (Some(pending), _) => RailLanes::Open { key: rail.record_key, endpoints: pending.endpoints() },
+            (Some(pending), _) => {
+                RailLanes::Open { key: rail.record_key, endpoints: endpoints::<F>(pending, rail.plan.lanes) }
+            }
             (None, reason) => RailLanes::Dropped(reason.unwrap_or_default()),
         };
         let rails = self.rails.iter_mut().map(ours).collect();
@@ -323,12 +333,12 @@ impl<F: Fabric> Acceptor<F> {
     }
 
     /// Gives up on lanes that this host could not connect in time; the rails that are connected carry on without.
-    fn give_up_joining(&mut self) {
+    fn give_up_connecting(&mut self) {
         self.pause = None;
         let mut last = None;
         for index in 0..self.rails.len() {
-            if let Some(joining) = &self.rails[index].joining {
-                let reason = joining.too_late();
+            if let Some(exchange) = &self.rails[index].exchange {
+                let reason = exchange.too_late();
                 last = Some(reason.clone());
                 self.drop_rail(index, reason);
             }
@@ -356,7 +366,9 @@ impl<F: Fabric> Acceptor<F> {
             peer: Some(opening.plan.remote.address),
         })?;
         opening.record_key = records.remote_key();
-        opening.joining = (!F::LANES_ARE_SOCKETS).then(|| Joining::new(endpoints));
+        if let Joining::ByExchange { connect, .. } = F::JOINING {
+            opening.exchange = Some(Exchange::new(connect, endpoints));
+        }
         opening.cts_shadow_key = keys(&shadow).0;
         opening.remote_cts_key = remote_cts_key;
         opening.pending = Some(pending);

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Domain, Fabric, Fault, MAX_RAILS, Part, PendingRail, RailSpec, Region, Registration, Role,
+    Access, Domain, Fabric, Fault, Joining, MAX_RAILS, Part, PendingRail, RailSpec, Region, Registration, Role,
 };
 
 use crate::connection::{RailCounters, RailState, Rails};
-use crate::handshake::{Common, Depths, Joining, RailPlan, keys, register, weights};
+use crate::handshake::{Common, Depths, Exchange, RailPlan, endpoints, keys, register, weights};
 use crate::plant::{Plant, kept, planted};
 use crate::send::{SendConnection, SendParts};
 use crate::{
@@ -28,7 +28,7 @@ struct Opening<F: Fabric> {
     cts_key: u32,
     undialed: u32,
     /// Lanes that this end is connecting.
-    joining: Option<Joining>,
+    exchange: Option<Exchange<F>>,
     /// It was left out because this host could not make it.
     failed_here: bool,
 }
@@ -121,7 +121,9 @@ impl<F: Fabric> Connector<F> {
         let error = match self.state {
             State::Answer => self.common.timeout_error("ANSWER"),
             State::Lanes => self.common.timeout_error("LANES"),
-            State::Dialing if self.rails.iter().any(|rail| rail.joining.is_some()) => return self.give_up_joining(),
+            State::Dialing if self.rails.iter().any(|rail| rail.exchange.is_some()) => {
+                return self.give_up_connecting();
+            }
             State::Dialing => self.common.timeout_error("its end of every lane"),
             State::Over => return,
         };
@@ -136,11 +138,11 @@ impl<F: Fabric> Connector<F> {
         self.pause = None;
         for index in 0..self.rails.len() {
             let rail = &mut self.rails[index];
-            let (Some(joining), Some(pending)) = (&mut rail.joining, &mut rail.pending) else {
+            let (Some(exchange), Some(pending)) = (&mut rail.exchange, &mut rail.pending) else {
                 continue;
             };
-            match joining.go_on(pending) {
-                Ok(None) => rail.joining = None,
+            match exchange.go_on(pending) {
+                Ok(None) => rail.exchange = None,
                 Ok(pause) => self.pause = self.pause.max(pause),
                 Err(error) => {
                     rail.failed_here = error.fault == Fault::Local;
@@ -183,12 +185,15 @@ impl<F: Fabric> Connector<F> {
         if !matches!(self.state, State::Dialing) {
             return;
         }
+        let Joining::BySockets { attach, .. } = F::JOINING else {
+            return;
+        };
         let opening = &mut self.rails[usize::from(rail)];
         opening.undialed -= 1;
         let attached = match (socket, &mut opening.pending) {
             (_, None) => Ok(()),
             (Err(reason), Some(_)) => Err(reason),
-            (Ok(socket), Some(pending)) => pending.attach(lane, socket).map_err(|error| error.message),
+            (Ok(socket), Some(pending)) => attach(pending, lane, socket).map_err(|error| error.message),
         };
         if let Err(reason) = attached {
             self.drop_rail(usize::from(rail), reason);
@@ -212,7 +217,7 @@ impl<F: Fabric> Connector<F> {
 
     fn drop_rail(&mut self, rail: usize, reason: String) {
         self.rails[rail].pending = None;
-        self.rails[rail].joining = None;
+        self.rails[rail].exchange = None;
         self.actions.push_back(Action::RailDropped { rail: rail as u8, reason });
     }
 
@@ -264,7 +269,7 @@ impl<F: Fabric> Connector<F> {
             remote_record_key: 0,
             cts_key: 0,
             undialed: 0,
-            joining: None,
+            exchange: None,
             failed_here: false,
         };
         let lanes = match self.open_rail(port, plan, &mut opening) {
@@ -296,7 +301,7 @@ impl<F: Fabric> Connector<F> {
         })?;
         opening.cts_key = cts.remote_key();
         opening.record_key = keys(&records).0;
-        let endpoints = pending.endpoints();
+        let endpoints = endpoints::<F>(&pending, plan.lanes);
         opening.pending = Some(pending);
         opening.registrations = vec![cts, records];
         Ok(RailLanes::Open { key: opening.cts_key, endpoints })
@@ -331,15 +336,18 @@ impl<F: Fabric> Connector<F> {
                 }
                 RailLanes::Open { key, endpoints } => {
                     opening.remote_record_key = key;
-                    if F::LANES_ARE_SOCKETS {
-                        opening.undialed = u32::from(opening.plan.lanes);
-                        let (local, remote) = (opening.plan.local_address(), opening.plan.remote_address());
-                        for lane in 0..opening.plan.lanes {
-                            let dial = Dial { rail: index as u8, lane, local, remote, token: self.token };
-                            self.actions.push_back(Action::Dial(dial));
+                    match F::JOINING {
+                        Joining::ByExchange { connect, .. } => {
+                            opening.exchange = Some(Exchange::new(connect, endpoints));
                         }
-                    } else {
-                        opening.joining = Some(Joining::new(endpoints));
+                        Joining::BySockets { .. } => {
+                            opening.undialed = u32::from(opening.plan.lanes);
+                            let (local, remote) = (opening.plan.local_address(), opening.plan.remote_address());
+                            for lane in 0..opening.plan.lanes {
+                                let dial = Dial { rail: index as u8, lane, local, remote, token: self.token };
+                                self.actions.push_back(Action::Dial(dial));
+                            }
+                        }
                     }
                 }
             }
@@ -349,12 +357,12 @@ impl<F: Fabric> Connector<F> {
     }
 
     /// Gives up on lanes that this host could not connect in time; the rails that are connected carry on without.
-    fn give_up_joining(&mut self) {
+    fn give_up_connecting(&mut self) {
         self.pause = None;
         let mut last = None;
         for index in 0..self.rails.len() {
-            if let Some(joining) = &self.rails[index].joining {
-                let reason = joining.too_late();
+            if let Some(exchange) = &self.rails[index].exchange {
+                let reason = exchange.too_late();
                 last = Some(reason.clone());
                 self.drop_rail(index, reason);
             }

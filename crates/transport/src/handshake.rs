@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Connecting, Domain, Fabric, LaneEndpoint, Memory, PendingRail, Region, Registration, Role, SetupError,
+    Access, Connecting, Domain, Fabric, Joining, LaneEndpoint, Memory, Region, Registration, Role, SetupError,
 };
 
 use crate::connection::{RailCounters, RailInfo, RailName};
@@ -171,21 +171,33 @@ impl RailPlan {
 /// Where a rail's counters are kept: the process adds up what its connections count.
 pub(crate) type CounterSource = Box<dyn Fn(&RailName) -> Arc<RailCounters> + Send>;
 
-/// The peer's end of a rail that the fabric is still connecting.
-pub(crate) struct Joining {
-    pub(crate) endpoints: Vec<LaneEndpoint>,
+/// This end's end points of a rail's lanes, for LANES. Lanes that are sockets have none; zeros say how many there are.
+pub(crate) fn endpoints<F: Fabric>(pending: &F::PendingRail, lanes: u8) -> Vec<LaneEndpoint> {
+    match F::JOINING {
+        Joining::ByExchange { endpoints, .. } => endpoints(pending),
+        Joining::BySockets { .. } => vec![LaneEndpoint::default(); usize::from(lanes)],
+    }
+}
+
+/// What connects a rail's lanes to the peer's end points: [`Joining::ByExchange`].
+type Connect<F> = fn(&mut <F as Fabric>::PendingRail, &[LaneEndpoint]) -> Result<Connecting, SetupError>;
+
+/// The peer's end points of a rail that the fabric is still connecting.
+pub(crate) struct Exchange<F: Fabric> {
+    connect: Connect<F>,
+    endpoints: Vec<LaneEndpoint>,
     /// Why it is not connected yet, once it was tried.
     reason: Option<SetupError>,
 }
 
-impl Joining {
-    pub(crate) fn new(endpoints: Vec<LaneEndpoint>) -> Self {
-        Self { endpoints, reason: None }
+impl<F: Fabric> Exchange<F> {
+    pub(crate) fn new(connect: Connect<F>, endpoints: Vec<LaneEndpoint>) -> Self {
+        Self { connect, endpoints, reason: None }
     }
 
     /// Goes on; the pause until the next try, or None once it is connected.
-    pub(crate) fn go_on(&mut self, pending: &mut impl PendingRail) -> Result<Option<Duration>, SetupError> {
-        match pending.connect(&self.endpoints)? {
+    pub(crate) fn go_on(&mut self, pending: &mut F::PendingRail) -> Result<Option<Duration>, SetupError> {
+        match (self.connect)(pending, &self.endpoints)? {
             Connecting::Done => Ok(None),
             Connecting::Later { pause, reason } => {
                 self.reason = Some(reason);
