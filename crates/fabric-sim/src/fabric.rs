@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Connecting, Domain, Fabric, Fault, Joining, LaneEndpoint, Memory, MemoryKind, PendingRail, PostError, Rail,
-    RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
+    Access, Connecting, Domain, Fabric, Fault, Joining, LaneEndpoint, LaneId, Memory, MemoryKind, PendingRail,
+    PostError, Rail, RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
 };
 
 use crate::Seen;
@@ -206,7 +206,7 @@ impl Rail for SimRail {
         self.lanes
     }
 
-    fn send_room(&self, lane: u8) -> u32 {
+    fn send_room(&self, lane: LaneId) -> u32 {
         self.world.lock().send_room(self.end, lane)
     }
 
@@ -214,16 +214,16 @@ impl Rail for SimRail {
         self.max_write
     }
 
-    fn is_broken(&self, lane: u8) -> bool {
+    fn is_broken(&self, lane: LaneId) -> bool {
         self.world.lock().is_broken(self.end, lane)
     }
 
     /// The world checks all posts: its checkers want to see what is posted without room.
-    fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
+    fn post(&mut self, lane: LaneId, chain: &[Write]) -> Result<(), PostError> {
         self.post_fitting(lane, chain)
     }
 
-    fn post_fitting(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
+    fn post_fitting(&mut self, lane: LaneId, chain: &[Write]) -> Result<(), PostError> {
         self.world.lock().post(self.end, lane, chain)
     }
 

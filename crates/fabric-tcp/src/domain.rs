@@ -4,7 +4,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{Access, Domain, Fault, MAX_LANES, Memory, PendingRail, RailSpec, RegisterError, SetupError};
+use railweave_fabric::{
+    Access, Domain, Fault, LaneId, MAX_LANES, Memory, PendingRail, RailSpec, RegisterError, SetupError,
+};
 
 use crate::keys::{KEY_CAPACITY, KeyTable};
 use crate::socket::{Socket, SocketOptions};
@@ -84,8 +86,8 @@ pub struct TcpPendingRail {
 
 impl TcpPendingRail {
     /// Returns true if this lane of the rail has no socket, or one that the peer has closed.
-    pub fn awaits_socket(&self, lane: u8) -> bool {
-        let place = self.sockets.get(usize::from(lane));
+    pub fn awaits_socket(&self, lane: LaneId) -> bool {
+        let place = self.sockets.get(lane.index());
         place.is_some_and(|place| place.as_ref().is_none_or(Socket::is_closed_by_peer))
     }
 
@@ -93,9 +95,9 @@ impl TcpPendingRail {
     ///
     /// # Errors
     /// When the lane does not exist, has a socket that the peer has not closed, or the socket cannot be configured.
-    pub fn attach(&mut self, lane: u8, socket: OwnedFd) -> Result<(), SetupError> {
+    pub fn attach(&mut self, lane: LaneId, socket: OwnedFd) -> Result<(), SetupError> {
         let lanes = self.sockets.len();
-        if usize::from(lane) >= lanes {
+        if lane.index() >= lanes {
             return Err(misused(format!("a socket for lane {lane} of a rail with {lanes} lanes, counted from 0")));
         }
         if !self.awaits_socket(lane) {
@@ -108,7 +110,7 @@ impl TcpPendingRail {
                  the peer's log"
             ),
         })?;
-        self.sockets[usize::from(lane)] = Some(socket);
+        self.sockets[lane.index()] = Some(socket);
         Ok(())
     }
 }
@@ -180,22 +182,22 @@ mod tests {
         let mut pending = domain.open_rail(&SPEC).unwrap();
         let first = TcpStream::connect(address).unwrap();
         let local = first.local_addr().unwrap();
-        pending.attach(0, first.into()).unwrap();
+        pending.attach(LaneId(0), first.into()).unwrap();
         assert!(!pending.is_ready());
-        let again = pending.attach(0, TcpStream::connect(address).unwrap().into());
+        let again = pending.attach(LaneId(0), TcpStream::connect(address).unwrap().into());
         assert_eq!(refusal(again), "a second socket for lane 0, whose first is open");
-        let beyond = pending.attach(2, TcpStream::connect(address).unwrap().into());
+        let beyond = pending.attach(LaneId(2), TcpStream::connect(address).unwrap().into());
         assert!(refusal(beyond).contains("lane 2 of a rail with 2 lanes"));
-        pending.attach(1, TcpStream::connect(address).unwrap().into()).unwrap();
+        pending.attach(LaneId(1), TcpStream::connect(address).unwrap().into()).unwrap();
         assert!(pending.is_ready());
         let rail = pending.into_rail().unwrap();
         assert_eq!(rail.describe(), format!("{local} - {address}"));
-        assert_eq!((rail.lanes(), rail.send_room(1), rail.send_room(2)), (2, 4, 0));
+        assert_eq!((rail.lanes(), rail.send_room(LaneId(1)), rail.send_room(LaneId(2))), (2, 4, 0));
 
         let missing = domain.open_rail(&SPEC).unwrap().into_rail();
         assert!(refusal(missing).contains("lane 0 has no socket"));
         let mut pending = domain.open_rail(&SPEC).unwrap();
-        assert!(refusal(pending.attach(0, listener.into())).contains("getpeername"));
+        assert!(refusal(pending.attach(LaneId(0), listener.into())).contains("getpeername"));
     }
 
     #[test]
@@ -207,25 +209,25 @@ mod tests {
             (socket, listener.accept().unwrap().0)
         };
         let mut pending = TcpDomain::new(TcpConfig::default()).open_rail(&RailSpec { lanes: 1, ..SPEC }).unwrap();
-        assert!(pending.awaits_socket(0) && !pending.awaits_socket(1));
+        assert!(pending.awaits_socket(LaneId(0)) && !pending.awaits_socket(LaneId(1)));
         // With bytes that nobody has read before its end.
         let (mut theirs, ours) = dial();
         theirs.write_all(b"unread").unwrap();
-        pending.attach(0, ours.into()).unwrap();
-        assert!(!pending.awaits_socket(0));
+        pending.attach(LaneId(0), ours.into()).unwrap();
+        assert!(!pending.awaits_socket(LaneId(0)));
         drop(theirs);
-        until("the end of the first", || pending.awaits_socket(0).then_some(()));
+        until("the end of the first", || pending.awaits_socket(LaneId(0)).then_some(()));
         // Reset: its peer has left bytes unread.
         let (theirs, mut ours) = dial();
         ours.write_all(b"unread").unwrap();
-        pending.attach(0, ours.into()).unwrap();
+        pending.attach(LaneId(0), ours.into()).unwrap();
         until("its bytes", || (theirs.peek(&mut [0; 6]).unwrap() == 6).then_some(()));
-        assert!(!pending.awaits_socket(0));
+        assert!(!pending.awaits_socket(LaneId(0)));
         drop(theirs);
-        until("the reset of the second", || pending.awaits_socket(0).then_some(()));
+        until("the reset of the second", || pending.awaits_socket(LaneId(0)).then_some(()));
         let (theirs, ours) = dial();
-        pending.attach(0, ours.into()).unwrap();
-        assert!(pending.is_ready() && !pending.awaits_socket(0));
+        pending.attach(LaneId(0), ours.into()).unwrap();
+        assert!(pending.is_ready() && !pending.awaits_socket(LaneId(0)));
         let rail = pending.into_rail().unwrap();
         assert_eq!(rail.describe(), format!("{address} - {}", theirs.local_addr().unwrap()));
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use railweave_fabric::{Fault, LocalSlice, PostError, RailError, RailSpec, Reports, WorkId, Write};
+use railweave_fabric::{Fault, LaneId, LocalSlice, PostError, RailError, RailSpec, Reports, WorkId, Write};
 
 use crate::incoming::{Incoming, Receives, Surroundings};
 use crate::keys::KeyTable;
@@ -178,7 +178,7 @@ impl Lane {
     /// Reports what is complete, and at the very end the failure, once; at most `most`. Answers how many.
     pub(crate) fn collect(
         &mut self,
-        lane: u8,
+        lane: LaneId,
         most: usize,
         receives: &mut Receives,
         reports: &mut impl Reports,

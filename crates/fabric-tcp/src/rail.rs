@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{PostError, Rail, RailSpec, RemoteSlice, Reports, WorkId, Write};
+use railweave_fabric::{LaneId, PostError, Rail, RailSpec, RemoteSlice, Reports, WorkId, Write};
 
 use crate::frame::MAX_WRITE;
 use crate::incoming::Receives;
@@ -45,20 +45,20 @@ impl Rail for TcpRail {
         self.lanes.len() as u8
     }
 
-    fn send_room(&self, lane: u8) -> u32 {
-        self.lanes.get(usize::from(lane)).map_or(0, Lane::room)
+    fn send_room(&self, lane: LaneId) -> u32 {
+        self.lanes.get(lane.index()).map_or(0, Lane::room)
     }
 
     fn max_write(&self) -> u32 {
         MAX_WRITE
     }
 
-    fn is_broken(&self, lane: u8) -> bool {
-        self.lanes.get(usize::from(lane)).is_some_and(Lane::is_failed)
+    fn is_broken(&self, lane: LaneId) -> bool {
+        self.lanes.get(lane.index()).is_some_and(Lane::is_failed)
     }
 
-    fn post_fitting(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
-        self.lanes[usize::from(lane)].post(chain, &self.keys)
+    fn post_fitting(&mut self, lane: LaneId, chain: &[Write]) -> Result<(), PostError> {
+        self.lanes[lane.index()].post(chain, &self.keys)
     }
 
     fn post_flush(&mut self, _target: RemoteSlice, _id: WorkId) -> Result<(), PostError> {
@@ -80,7 +80,7 @@ impl Rail for TcpRail {
         for at in (first..lanes).chain(0..first) {
             let lane = &mut self.lanes[at];
             lane.progress(&self.keys, &mut self.receives);
-            count += lane.collect(at as u8, most - count, &mut self.receives, reports);
+            count += lane.collect(LaneId::at(at), most - count, &mut self.receives, reports);
         }
         count > 0
     }

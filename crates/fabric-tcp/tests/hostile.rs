@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use railweave_fabric::conformance::{Completion, poll};
 use railweave_fabric::{
-    Access, Domain, Fault, LocalSlice, Memory, PostError, Rail, RailError, RailSpec, Region, Registration, RemoteSlice,
-    Role, WorkId, Write,
+    Access, Domain, Fault, LaneId, LocalSlice, Memory, PostError, Rail, RailError, RailSpec, Region, Registration,
+    RemoteSlice, Role, WorkId, Write,
 };
 use railweave_fabric_tcp::frame::{Body, Frame, HEADER_BYTES, MAX_WRITE, WriteFrame};
 use railweave_fabric_tcp::{TcpConfig, TcpDomain, TcpRail, TcpRegistration};
@@ -124,7 +124,7 @@ impl Victim {
             host: true,
             id: WorkId(5),
         };
-        self.rail.post(0, &[write])
+        self.rail.post(LaneId(0), &[write])
     }
 
     fn is_untouched(&self) -> bool {
@@ -173,7 +173,7 @@ fn a_peer_that_reads_nothing_for_longer_than_the_timeout_is_served_when_it_reads
     let local = LocalSlice { address: region.address(), length: 64 << 20, key: registration.local_key() };
     let write =
         Write { local, remote: RemoteSlice::default(), immediate: None, signalled: true, host: true, id: WorkId(1) };
-    victim.rail.post(0, &[write]).unwrap();
+    victim.rail.post(LaneId(0), &[write]).unwrap();
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_millis(1500) {
         victim.poll();
@@ -253,7 +253,7 @@ fn acknowledgements_that_cannot_be_are_refused() {
     let local = LocalSlice { address: region.address(), length: 64 << 20, key: registration.local_key() };
     let write =
         Write { local, remote: RemoteSlice::default(), immediate: None, signalled: true, host: true, id: WorkId(1) };
-    victim.rail.post(0, &[write]).unwrap();
+    victim.rail.post(LaneId(0), &[write]).unwrap();
     victim.send(&acknowledgement(1));
     victim.until("the failure", |victim| !victim.failures().is_empty());
     assert!(victim.failures()[0].message.contains("of 0 that were sent"), "{:?}", victim.failures());
@@ -295,7 +295,7 @@ fn a_close_between_frames_is_none_until_there_is_work() {
     victim.send(&[&header(write)[..], &[1, 2]].concat());
     victim.peer.shutdown(std::net::Shutdown::Write).unwrap();
     victim.until_quiet();
-    assert_eq!(victim.log, [Completion::Received { lane: 0, immediate: 9, bytes: 2 }]);
+    assert_eq!(victim.log, [Completion::Received { lane: LaneId(0), immediate: 9, bytes: 2 }]);
     assert_eq!(victim.receive_frame().acknowledged, 1);
 }
 
@@ -374,7 +374,7 @@ fn acknowledging_is_not_done_before_the_kernel_has_it() {
     let local = LocalSlice { address: region.address(), length: 64 << 20, key };
     let write =
         Write { local, remote: RemoteSlice::default(), immediate: None, signalled: false, host: true, id: WorkId(1) };
-    rail.post(0, &[write]).unwrap();
+    rail.post(LaneId(0), &[write]).unwrap();
     victim.rail = rail;
     victim.peer = peer;
     for _ in 0..200 {

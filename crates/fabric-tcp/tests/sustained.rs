@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pairs::{IPV4, Loopback};
 use railweave_fabric::conformance::{Completion, End, Harness, Pair, poll};
 use railweave_fabric::{
-    Access, Domain, LocalSlice, Memory, PostError, Rail, RailSpec, Region, Registration, RemoteSlice, Role, WorkId,
-    Write,
+    Access, Domain, LaneId, LocalSlice, Memory, PostError, Rail, RailSpec, Region, Registration, RemoteSlice, Role,
+    WorkId, Write,
 };
 use railweave_fabric_tcp::{Tcp, TcpConfig};
 use railweave_patience::{Deadline, LIMIT};
@@ -49,7 +49,7 @@ fn drive(mut end: End<Tcp>, source: &Arc<Region>, target: RemoteSlice, taken: &A
                 host: true,
                 id: WorkId(posted as u64),
             };
-            match end.rail.post((posted % usize::from(LANES)) as u8, &[write]) {
+            match end.rail.post(LaneId((posted % usize::from(LANES)) as u8), &[write]) {
                 Ok(()) => posted += 1,
                 // A broken lane says why in the next poll.
                 Err(PostError::Full | PostError::Broken) => break,
@@ -154,7 +154,7 @@ fn small_writes_that_a_full_socket_has_no_room_for_all_arrive_without_a_poll() {
     let mut behind = 0;
     while behind < 1000 {
         assert!(posted < MOST, "the socket was never full");
-        near.rail.post(0, &[write(posted)]).expect("there is room in the queue");
+        near.rail.post(LaneId(0), &[write(posted)]).expect("there is room in the queue");
         posted += 1;
         behind += usize::from(near.rail.owes());
     }

@@ -2,7 +2,7 @@
 
 use std::ops::{Index, IndexMut};
 
-use railweave_fabric::Write;
+use railweave_fabric::{LaneId, Write};
 
 use crate::queues::QueuePair;
 use crate::rail::send_id;
@@ -53,8 +53,8 @@ impl Lane {
 
     /// Fills a request with a write; from now on it counts as posted.
     #[inline(always)]
-    pub(crate) fn fill(&mut self, index: u8, write: &Write, send: &mut sys::SendWr, piece: &mut sys::Sge) {
-        send.wr_id = send_id(index, self.posted, write.id);
+    pub(crate) fn fill(&mut self, lane: LaneId, write: &Write, send: &mut sys::SendWr, piece: &mut sys::Sge) {
+        send.wr_id = send_id(lane, self.posted, write.id);
         send.num_sge = i32::from(write.local.length > 0);
         send.rdma = sys::RdmaTarget { remote_address: write.remote.address, rkey: write.remote.key };
         *piece = sys::Sge { address: write.local.address, length: write.local.length, lkey: write.local.key };

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use railweave_fabric::{
-    Fault, MAX_LANES, Part, PostError, Rail, RailError, RailSpec, RemoteSlice, Reports, WorkId, Write,
+    Fault, LaneId, MAX_LANES, Part, PostError, Rail, RailError, RailSpec, RemoteSlice, Reports, WorkId, Write,
 };
 
 use crate::domain::{VerbsDomain, show_gid};
@@ -32,8 +32,8 @@ const LANE_AT: u32 = NUMBER_AT + u16::BITS;
 const _: () = assert!(MAX_LANES << LANE_AT <= FLUSH as usize);
 
 #[inline]
-pub(crate) fn send_id(lane: u8, number: u16, id: WorkId) -> u64 {
-    u64::from(lane) << LANE_AT | u64::from(number) << NUMBER_AT | id.0
+pub(crate) fn send_id(lane: LaneId, number: u16, id: WorkId) -> u64 {
+    u64::from(lane.0) << LANE_AT | u64::from(number) << NUMBER_AT | id.0
 }
 
 #[inline]
@@ -89,7 +89,7 @@ pub struct VerbsRail {
 }
 
 /// What [`Reports::handle_failed`] takes.
-type Failure = (u8, Option<WorkId>, Box<RailError>);
+type Failure = (LaneId, Option<WorkId>, Box<RailError>);
 
 /// Requests that are linked once and filled for each post. A chain of n stands in the last n places, so that its last
 /// request is the one without a next.
@@ -161,7 +161,7 @@ impl VerbsRail {
         let work = &mut *self.work;
         let first = CHAIN - chain.len();
         for ((write, send), piece) in chain.iter().zip(&mut work.sends[first..]).zip(&mut work.pieces[first..]) {
-            lane.fill(index as u8, write, send, piece);
+            lane.fill(LaneId::at(index), write, send, piece);
         }
         // SAFETY: as in `post_fitting`: the chain stands at the end of the linked requests.
         match unsafe { lane.qp.post(&raw mut work.sends[first]) } {
@@ -196,7 +196,7 @@ impl VerbsRail {
         let lane = &mut self.lanes[index];
         if !lane.broken {
             lane.broken = true;
-            self.failures.push((index as u8, id, Box::new(error)));
+            self.failures.push((LaneId::at(index), id, Box::new(error)));
         }
     }
 
@@ -266,9 +266,9 @@ impl VerbsRail {
         if wc.wr_id & RECEIVE != 0 {
             self.missing = self.missing.wrapping_add(1);
             let lane = if self.is_plain && wc.opcode == sys::WC_RECV_RDMA_WITH_IMM {
-                0
+                LaneId::FIRST
             } else if let Some(index) = self.lane_of_receive(wc) {
-                index as u8
+                LaneId::at(index)
             } else {
                 return;
             };
@@ -351,8 +351,8 @@ impl Rail for VerbsRail {
     }
 
     #[inline(always)]
-    fn send_room(&self, lane: u8) -> u32 {
-        self.lanes[usize::from(lane)].room(self.depth)
+    fn send_room(&self, lane: LaneId) -> u32 {
+        self.lanes[lane.index()].room(self.depth)
     }
 
     #[inline]
@@ -360,16 +360,16 @@ impl Rail for VerbsRail {
         self.max_write
     }
 
-    fn is_broken(&self, lane: u8) -> bool {
-        self.lanes.iter().nth(usize::from(lane)).is_some_and(|lane| lane.broken)
+    fn is_broken(&self, lane: LaneId) -> bool {
+        self.lanes.iter().nth(lane.index()).is_some_and(|lane| lane.broken)
     }
 
     #[inline(always)]
-    fn post_fitting(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
+    fn post_fitting(&mut self, lane: LaneId, chain: &[Write]) -> Result<(), PostError> {
         let [write] = chain else {
-            return chain.chunks(CHAIN).try_for_each(|part| self.post_some(usize::from(lane), part));
+            return chain.chunks(CHAIN).try_for_each(|part| self.post_some(lane.index(), part));
         };
-        let index = usize::from(lane);
+        let index = lane.index();
         let state = &mut self.lanes[index];
         let work = &mut *self.work;
         let (send, piece) = (&mut work.sends[CHAIN - 1], &mut work.pieces[CHAIN - 1]);

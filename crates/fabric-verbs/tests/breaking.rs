@@ -5,7 +5,7 @@ mod common;
 use common::{Machine, Pair, ROCE, Wish, assert_says, strict};
 use railweave_fabric::conformance::Completion;
 use railweave_fabric::{
-    Access, Domain as _, EventSource as _, Fault, PendingRail as _, PostError, Rail as _, RailSpec, Role,
+    Access, Domain as _, EventSource as _, Fault, LaneId, PendingRail as _, PostError, Rail as _, RailSpec, Role,
 };
 use railweave_fabric_verbs::{DeviceEvents, VerbsConfig, VerbsDomain, sys};
 
@@ -71,7 +71,7 @@ fn lanes_break_one_by_one() {
         assert_says(&failures[0].2.message, &["status=12", &format!("{:#x} to ", numbers[usize::from(broken)])]);
         // The others go on.
         pair.near.post(2, from.source(100), to.place()).unwrap();
-        assert_eq!(pair.far.poll(), [Completion::Received { lane: 2, immediate: 0x1234, bytes: 100 }]);
+        assert_eq!(pair.far.poll(), [Completion::Received { lane: LaneId(2), immediate: 0x1234, bytes: 100 }]);
         assert_eq!(pair.near.poll().len(), 1);
     }
     assert_eq!(pair.near.post(1, from.source(100), to.place()), Err(PostError::Broken));

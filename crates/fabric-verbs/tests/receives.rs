@@ -4,7 +4,7 @@ mod common;
 
 use common::{Machine, ROCE, Wish, assert_says, strict};
 use railweave_fabric::conformance::Completion;
-use railweave_fabric::{Access, Domain as _, Fault, Rail as _, RailSpec, Role};
+use railweave_fabric::{Access, Domain as _, Fault, LaneId, Rail as _, RailSpec, Role};
 use railweave_fabric_verbs::{VerbsConfig, sys};
 
 /// The end of a rail that receives.
@@ -123,5 +123,5 @@ fn a_shared_queue_keeps_its_receives_when_one_lane_dies() {
     machine.stand_in.raise_on_queue_pair(machine.lanes("b")[0].number, sys::EVENT_QP_FATAL).unwrap();
     assert!(pair.far.failures().is_empty(), "nothing of the lane comes back: its event tells of it");
     pair.near.post(1, from.source(100), to.place()).unwrap();
-    assert_eq!(pair.far.poll(), [Completion::Received { lane: 1, immediate: 0x1234, bytes: 100 }]);
+    assert_eq!(pair.far.poll(), [Completion::Received { lane: LaneId(1), immediate: 0x1234, bytes: 100 }]);
 }

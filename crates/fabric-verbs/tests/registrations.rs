@@ -9,8 +9,8 @@ use std::sync::Arc;
 use common::{Machine, ROCE, Wish, assert_says, strict};
 use railweave_fabric::conformance::Completion;
 use railweave_fabric::{
-    Access, Domain as _, Fault, LocalSlice, Memory, MemoryKind, Rail as _, Region, RegisterError, Registration as _,
-    RemoteSlice, WorkId, Write,
+    Access, Domain as _, Fault, LaneId, LocalSlice, Memory, MemoryKind, Rail as _, Region, RegisterError,
+    Registration as _, RemoteSlice, WorkId, Write,
 };
 use railweave_fabric_verbs::{RelaxedOrdering, VerbsConfig, VerbsDomain};
 
@@ -211,7 +211,7 @@ fn a_range_that_is_none_is_not_handed_to_the_library() {
 /// How many of the work requests for these writes were posted with their bytes inside.
 fn inline(machine: &Machine, pair: &mut common::Pair, writes: &[Write]) -> u64 {
     let before = machine.stand_in.counts();
-    pair.near.rail.post(0, writes).unwrap();
+    pair.near.rail.post(LaneId(0), writes).unwrap();
     let counts = machine.stand_in.counts().since(&before);
     assert_eq!(counts.work_requests(), writes.len() as u64);
     counts.inline
@@ -246,7 +246,7 @@ fn short_writes_from_host_memory_travel_inside_and_no_others() {
     assert_eq!(inline(&machine, &mut pair, &[unregistered]), 1);
     assert!(pair.near.failures().is_empty());
     unregistered.host = false;
-    pair.near.rail.post(0, &[unregistered]).unwrap();
+    pair.near.rail.post(LaneId(0), &[unregistered]).unwrap();
     let failures = pair.near.failures();
     assert_says(&failures[0].2.message, &["WC error status=4 (local protection error)"]);
 }
@@ -277,7 +277,7 @@ fn writes_are_as_long_as_the_port_carries_and_no_longer() {
     assert_says(&long.to_string(), &["a write of 4097 bytes", "at most 4096"]);
     assert_eq!(pair.far.rail.post_receives(1), Ok(1));
     pair.near.post(0, from.source(4096), to.place()).unwrap();
-    assert_eq!(pair.far.poll(), [Completion::Received { lane: 0, immediate: 0x1234, bytes: 4096 }]);
+    assert_eq!(pair.far.poll(), [Completion::Received { lane: LaneId(0), immediate: 0x1234, bytes: 4096 }]);
 }
 
 #[test]

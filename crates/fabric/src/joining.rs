@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use crate::SetupError;
+use crate::{LaneId, SetupError};
 
 /// How the lanes of a fabric come to be connected, and what a pending rail does for that. `P` is the fabric's
 /// [`crate::PendingRail`].
@@ -22,10 +22,10 @@ pub enum Joining<P> {
     /// Lanes are sockets, which one end dials and the other accepts. Nothing blocks.
     BySockets {
         /// Returns true if this lane of the rail has no socket, or one that the peer has closed.
-        awaits: fn(&P, u8) -> bool,
+        awaits: fn(&P, LaneId) -> bool,
         /// Hands over the connected socket of a lane that awaits one, in place of a closed one. Fails when the lane does
         /// not exist, has a socket that the peer has not closed, or the socket cannot be configured.
-        attach: fn(&mut P, u8, OwnedFd) -> Result<(), SetupError>,
+        attach: fn(&mut P, LaneId, OwnedFd) -> Result<(), SetupError>,
     },
 }
 

@@ -13,6 +13,7 @@
 pub mod conformance;
 mod error;
 mod joining;
+mod lane;
 mod memory;
 mod pages;
 mod port;
@@ -21,6 +22,7 @@ mod region;
 
 pub use error::{Fault, PostError, RailError, RegisterError, SetupError};
 pub use joining::{Connecting, Joining, LaneEndpoint};
+pub use lane::{LaneId, MAX_LANES};
 pub use memory::{Access, Memory, MemoryKind};
 pub use pages::page_size;
 pub use port::{Discovery, EventSource, LeftOut, LinkLayer, Part, Piece, PointerSupport, PortEvent, PortFacts};
@@ -31,6 +33,3 @@ pub use region::Region;
 
 /// The most rails that one connection has: remote keys for this many fit into a CTS entry (docs/wire.md).
 pub const MAX_RAILS: usize = 8;
-
-/// The most lanes that one rail has.
-pub const MAX_LANES: usize = 16;

@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-use crate::{Access, Joining, Memory, Part, PostError, RailError, RegisterError, SetupError};
+use crate::{Access, Joining, LaneId, Memory, Part, PostError, RailError, RegisterError, SetupError};
 
 /// A kind of network: names its types and says what it is capable of.
 pub trait Fabric: Sized + 'static {
@@ -167,10 +167,10 @@ pub trait Reports {
     fn handle_sent(&mut self, id: WorkId);
     /// A write with an immediate has arrived on `lane`: its `bytes`, and all that was posted before it on its lane, are in
     /// memory.
-    fn handle_received(&mut self, lane: u8, immediate: u32, bytes: u32);
+    fn handle_received(&mut self, lane: LaneId, immediate: u32, bytes: u32);
     /// A lane died, or the piece of work that `id` names failed. What else was posted on the lane may or may not have
     /// arrived.
-    fn handle_failed(&mut self, lane: u8, id: Option<WorkId>, error: Box<RailError>);
+    fn handle_failed(&mut self, lane: LaneId, id: Option<WorkId>, error: Box<RailError>);
 }
 
 /// One rail of one connection: what the data path calls. No call blocks, allocates (but for errors) or locks.
@@ -179,21 +179,21 @@ pub trait Rail: Send + 'static {
     fn lanes(&self) -> u8;
 
     /// Work requests that `lane`'s send queue has room for.
-    fn send_room(&self, lane: u8) -> u32;
+    fn send_room(&self, lane: LaneId) -> u32;
 
     /// The longest single write in bytes.
     fn max_write(&self) -> u32;
 
     /// Returns true if `lane` has failed, whether its failure was reported or not. False for a lane that does not exist.
-    fn is_broken(&self, lane: u8) -> bool;
+    fn is_broken(&self, lane: LaneId) -> bool;
 
     /// Posts a chain of writes on one lane: all of them or none. They take effect in order.
     ///
     /// # Errors
     /// See [`PostError`].
-    fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
+    fn post(&mut self, lane: LaneId, chain: &[Write]) -> Result<(), PostError> {
         let lanes = self.lanes();
-        if lane >= lanes {
+        if lane.0 >= lanes {
             return Err(PostError::Invalid(format!("lane {lane} of a rail with {lanes}")));
         }
         if self.is_broken(lane) {
@@ -218,7 +218,7 @@ pub trait Rail: Send + 'static {
     ///
     /// # Panics
     /// Perhaps, when the lane does not exist or the chain does not fit.
-    fn post_fitting(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError>;
+    fn post_fitting(&mut self, lane: LaneId, chain: &[Write]) -> Result<(), PostError>;
 
     /// Whether this end has a way to flush. Where it has none, flushes have nothing to do: no memory needs them, or the user
     /// has switched them off.

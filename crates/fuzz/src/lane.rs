@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use railweave_fabric::conformance::{Completion, poll};
 use railweave_fabric::{
-    Access, Domain, LocalSlice, Memory, MemoryKind, PendingRail, Rail, RailSpec, Region, Registration, RemoteSlice,
-    Role, WorkId, Write,
+    Access, Domain, LaneId, LocalSlice, Memory, MemoryKind, PendingRail, Rail, RailSpec, Region, Registration,
+    RemoteSlice, Role, WorkId, Write,
 };
 use railweave_fabric_tcp::frame::{Body, Frame, HEADER_BYTES, WriteFrame};
 use railweave_fabric_tcp::{TcpConfig, TcpDomain, TcpRail, TcpRegistration};
@@ -122,7 +122,7 @@ fn rail(domain: &Arc<TcpDomain>, socket: TcpStream) -> TcpRail {
         peer: None,
     };
     let mut pending = domain.open_rail(&spec).expect("a fair specification");
-    pending.attach(0, socket.into()).expect("a connected socket");
+    pending.attach(LaneId::FIRST, socket.into()).expect("a connected socket");
     pending.into_rail().expect("its only lane is there")
 }
 
@@ -244,7 +244,7 @@ impl Victim {
         let local = LocalSlice { address, length, key };
         let remote = RemoteSlice { address: input.u64(), key: input.u32() };
         let write = Write { local, remote, immediate: None, signalled: true, host: true, id: WorkId(7) };
-        let _ = self.rail.post(0, &[write]);
+        let _ = self.rail.post(LaneId::FIRST, &[write]);
     }
 
     fn poll(&mut self) {
@@ -252,7 +252,7 @@ impl Victim {
             match completion {
                 Completion::Sent { id } => assert_eq!(id, WorkId(7), "only what was posted completes"),
                 Completion::Received { lane, .. } => {
-                    assert_eq!(lane, 0);
+                    assert_eq!(lane, LaneId::FIRST);
                     self.received += 1;
                 }
                 Completion::Failed { error, .. } => {

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use railweave_fabric::conformance::Completion;
 use railweave_fabric::{
-    Access, Connecting, Domain, Fabric, Fault, Joining, LaneEndpoint, Memory, PendingRail, PostError, Rail, RailError,
-    RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
+    Access, Connecting, Domain, Fabric, Fault, Joining, LaneEndpoint, LaneId, Memory, PendingRail, PostError, Rail,
+    RailError, RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
 };
 
 /// The fabric. One-sided, its lanes are connected by end points; otherwise they are sockets, as on TCP.
@@ -184,7 +184,7 @@ impl RailState {
             return self.fail(lane);
         }
         self.receives -= 1;
-        self.completions.push_back(Completion::Received { lane: lane as u8, immediate, bytes });
+        self.completions.push_back(Completion::Received { lane: LaneId::at(lane), immediate, bytes });
     }
 
     /// Whether an immediate that is not reported yet is of a kind.
@@ -199,7 +199,7 @@ impl RailState {
     pub(crate) fn fail(&mut self, lane: usize) {
         if !std::mem::replace(&mut self.lanes[lane].broken, true) {
             let error = Box::new(RailError { fault: Fault::Peer, message: "the script broke the lane".into() });
-            self.completions.push_back(Completion::Failed { lane: lane as u8, id: None, error });
+            self.completions.push_back(Completion::Failed { lane: LaneId::at(lane), id: None, error });
         }
     }
 }
@@ -320,19 +320,19 @@ impl<const ONE_SIDED: bool> Pending<ONE_SIDED> {
         Ok(Connecting::Done)
     }
 
-    fn awaits_socket(&self, lane: u8) -> bool {
+    fn awaits_socket(&self, lane: LaneId) -> bool {
         let closings = self.port.world.lock().closings;
-        let place = self.sockets.get(usize::from(lane));
+        let place = self.sockets.get(lane.index());
         place.is_some_and(|came| came.is_none_or(|came| came < closings))
     }
 
-    fn attach(&mut self, lane: u8, _socket: OwnedFd) -> Result<(), SetupError> {
+    fn attach(&mut self, lane: LaneId, _socket: OwnedFd) -> Result<(), SetupError> {
         assert!(self.awaits_socket(lane), "a socket comes for a lane that awaits one");
         let mut state = self.port.world.lock();
         if refuses(&mut state.refusals.connect) {
             return Err(refusal("the lane"));
         }
-        self.sockets[usize::from(lane)] = Some(state.closings);
+        self.sockets[lane.index()] = Some(state.closings);
         Ok(())
     }
 }
@@ -388,33 +388,33 @@ impl Rail for Open {
         self.lanes
     }
 
-    fn send_room(&self, lane: u8) -> u32 {
+    fn send_room(&self, lane: LaneId) -> u32 {
         let state = self.world.lock();
         let rail = &state.rails[self.index];
-        (rail.send_depth - rail.lanes[usize::from(lane)].outstanding.len()) as u32
+        (rail.send_depth - rail.lanes[lane.index()].outstanding.len()) as u32
     }
 
     fn max_write(&self) -> u32 {
         self.caps.max_write
     }
 
-    fn is_broken(&self, lane: u8) -> bool {
-        self.world.lock().rails[self.index].lanes[usize::from(lane)].broken
+    fn is_broken(&self, lane: LaneId) -> bool {
+        self.world.lock().rails[self.index].lanes[lane.index()].broken
     }
 
     /// What is posted without room, or too long, is a defect of the protocol and must not be refused in peace.
-    fn post(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
+    fn post(&mut self, lane: LaneId, chain: &[Write]) -> Result<(), PostError> {
         self.post_fitting(lane, chain)
     }
 
-    fn post_fitting(&mut self, lane: u8, chain: &[Write]) -> Result<(), PostError> {
+    fn post_fitting(&mut self, lane: LaneId, chain: &[Write]) -> Result<(), PostError> {
         let mut state = self.world.lock();
         for write in chain {
             assert!(write.local.length <= self.caps.max_write, "a write of {} bytes is too long", write.local.length);
             state.check(state.rails[self.index].port, write);
         }
         let rail = &mut state.rails[self.index];
-        let lane = &mut rail.lanes[usize::from(lane)];
+        let lane = &mut rail.lanes[lane.index()];
         if lane.broken {
             return Err(PostError::Broken);
         }

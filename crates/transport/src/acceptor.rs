@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Domain, Fabric, Joining, LaneEndpoint, MAX_RAILS, Part, PendingRail, RailSpec, Region, Registration, Role,
-    SetupError,
+    Access, Domain, Fabric, Joining, LaneEndpoint, LaneId, MAX_RAILS, Part, PendingRail, RailSpec, Region,
+    Registration, Role, SetupError,
 };
 
 use crate::connection::{RailCounters, RailState, Rails};
@@ -41,7 +41,7 @@ struct Opening<F: Fabric> {
 }
 
 /// What hands a socket over to a lane: [`Joining::BySockets`].
-type Attach<F> = fn(&mut <F as Fabric>::PendingRail, u8, OwnedFd) -> Result<(), SetupError>;
+type Attach<F> = fn(&mut <F as Fabric>::PendingRail, LaneId, OwnedFd) -> Result<(), SetupError>;
 
 /// The memory of a connection that its peer writes to or is written from.
 struct Streams {
@@ -240,7 +240,7 @@ impl<F: Fabric> Acceptor<F> {
     pub fn handle_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), String> {
         let attach = self.awaited(rail, lane)?;
         let pending = self.rails[usize::from(rail)].pending.as_mut().expect("a rail whose lane is awaited is open");
-        attach(pending, lane, socket).map_err(|error| error.message)
+        attach(pending, LaneId(lane), socket).map_err(|error| error.message)
     }
 
     /// What hands the socket over to a lane that waits for one.
@@ -253,7 +253,7 @@ impl<F: Fabric> Acceptor<F> {
         let (lanes, pending) = open.ok_or_else(none)?;
         match lane {
             _ if lane >= lanes => Err(format!("rail {rail} has {lanes} lanes, counted from 0")),
-            _ if !awaits(pending, lane) => Err("it has its socket already".to_owned()),
+            _ if !awaits(pending, LaneId(lane)) => Err("it has its socket already".to_owned()),
             _ => Ok(attach),
         }
     }

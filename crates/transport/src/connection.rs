@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use railweave_fabric::{Fabric, MAX_RAILS, Part, Rail, RailError, Reports, WorkId};
+use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, Rail, RailError, Reports, WorkId};
 
 use crate::Error;
 use crate::cts::CtsRail;
@@ -261,7 +261,7 @@ impl<F: Fabric> Rails<F> {
     }
 
     /// A lane's failure as the connection's error.
-    pub(crate) fn failure(&self, index: usize, lane: u8, error: &RailError, peer: &str) -> Error {
+    pub(crate) fn failure(&self, index: usize, lane: LaneId, error: &RailError, peer: &str) -> Error {
         let message = format!("{} to {peer}, lane {lane}: {error}", self.name(index));
         Error::new(error.fault, message)
     }
@@ -286,8 +286,8 @@ pub(crate) struct Ignored;
 
 impl Reports for Ignored {
     fn handle_sent(&mut self, _id: WorkId) {}
-    fn handle_received(&mut self, _lane: u8, _immediate: u32, _bytes: u32) {}
-    fn handle_failed(&mut self, _lane: u8, _id: Option<WorkId>, _error: Box<RailError>) {}
+    fn handle_received(&mut self, _lane: LaneId, _immediate: u32, _bytes: u32) {}
+    fn handle_failed(&mut self, _lane: LaneId, _id: Option<WorkId>, _error: Box<RailError>) {}
 }
 
 /// What a piece of work was, in its [`WorkId`]: a failed completion tells nothing else.

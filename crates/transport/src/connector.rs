@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Domain, Fabric, Fault, Joining, MAX_RAILS, Part, PendingRail, RailSpec, Region, Registration, Role,
+    Access, Domain, Fabric, Fault, Joining, LaneId, MAX_RAILS, Part, PendingRail, RailSpec, Region, Registration, Role,
 };
 
 use crate::connection::{RailCounters, RailState, Rails};
@@ -193,7 +193,7 @@ impl<F: Fabric> Connector<F> {
         let attached = match (socket, &mut opening.pending) {
             (_, None) => Ok(()),
             (Err(reason), Some(_)) => Err(reason),
-            (Ok(socket), Some(pending)) => attach(pending, lane, socket).map_err(|error| error.message),
+            (Ok(socket), Some(pending)) => attach(pending, LaneId(lane), socket).map_err(|error| error.message),
         };
         if let Err(reason) = attached {
             self.drop_rail(usize::from(rail), reason);

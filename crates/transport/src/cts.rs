@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use railweave_fabric::{Fabric, LocalSlice, MAX_RAILS, PostError, Rail, Region, RemoteSlice, Write};
+use railweave_fabric::{Fabric, LaneId, LocalSlice, MAX_RAILS, PostError, Rail, Region, RemoteSlice, Write};
 
 use crate::connection::{RailState, Work};
 use crate::handshake::CTS_SIGNAL_EVERY;
@@ -167,10 +167,10 @@ impl CtsSource {
         let until_end = ENTRIES - self.next % ENTRIES;
         let signalled = rail.cts.signals();
         if count <= until_end || planted(Plant::CtsPastEnd) {
-            rail.rail.post(0, &[self.slice(&rail.cts, self.next, count, signalled)])?;
+            rail.rail.post(LaneId::FIRST, &[self.slice(&rail.cts, self.next, count, signalled)])?;
         } else {
             let around = self.slice(&rail.cts, self.next + until_end, count - until_end, signalled);
-            rail.rail.post(0, &[self.slice(&rail.cts, self.next, until_end, false), around])?;
+            rail.rail.post(LaneId::FIRST, &[self.slice(&rail.cts, self.next, until_end, false), around])?;
         }
         self.next += count;
         rail.cts.count();

@@ -5,7 +5,7 @@ mod inbox;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use railweave_fabric::{Fabric, MAX_RAILS, Part, PostError, Rail, Region};
+use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, PostError, Rail, Region};
 use railweave_policy::Split;
 
 use self::inbox::{Arrivals, Inbox, Wrong};
@@ -177,7 +177,7 @@ impl<F: Fabric> RecvConnection<F> {
         }
         let rail = self.split.planned_cts_rail(self.head, self.rails.usable)?;
         let state = self.rails.get_mut(rail);
-        if state.rail.send_room(0) == 0 {
+        if state.rail.send_room(LaneId::FIRST) == 0 {
             return None;
         }
         let write = self.cts.take_one(&entry(buffer, index, 0, 1), state);
@@ -191,7 +191,7 @@ impl<F: Fabric> RecvConnection<F> {
         self.inbox.spare.handle_opened();
         self.head = self.head.wrapping_add(1);
         if !(planted(Plant::CtsNotPosted) && index % 64 == 63)
-            && let Err(error) = state.rail.post_fitting(0, &[write])
+            && let Err(error) = state.rail.post_fitting(LaneId::FIRST, &[write])
         {
             self.post_failed(rail, error);
         }
@@ -219,7 +219,7 @@ impl<F: Fabric> RecvConnection<F> {
             return self.no_room();
         };
         // Entries that go round the ring's end take a second write.
-        if self.rails.get(rail).rail.send_room(0) < 2 {
+        if self.rails.get(rail).rail.send_room(LaneId::FIRST) < 2 {
             return self.no_room();
         }
         let index = self.head as u8;

@@ -5,7 +5,9 @@ mod reports;
 
 use std::sync::Arc;
 
-use railweave_fabric::{Fabric, LocalSlice, MAX_RAILS, Part, PostError, Rail, Region, RemoteSlice, WorkId, Write};
+use railweave_fabric::{
+    Fabric, LaneId, LocalSlice, MAX_RAILS, Part, PostError, Rail, Region, RemoteSlice, WorkId, Write,
+};
 use railweave_policy::{Piece, Split};
 
 use self::chains::Filling;
@@ -227,7 +229,7 @@ impl<F: Fabric> SendConnection<F> {
             return self.isend_split(message.address, message.size, message.keys, to);
         };
         let state = self.rails.get_mut(rail);
-        if state.lanes != 1 || state.rail.send_room(0) == 0 {
+        if state.lanes != 1 || state.rail.send_room(LaneId::FIRST) == 0 {
             let to = receive.address;
             return self.isend_split(message.address, message.size, message.keys, to);
         }
@@ -242,7 +244,7 @@ impl<F: Fabric> SendConnection<F> {
         let request = SendRequest(self.requests.post_one(sequence, 1, message.size));
         state.side.info.counters.count_data(1, message.size);
         self.split.count_whole(message.size);
-        if let Err(error) = state.rail.post_fitting(0, &[write]) {
+        if let Err(error) = state.rail.post_fitting(LaneId::FIRST, &[write]) {
             self.post_failed(rail, error);
         }
         Some(request)
@@ -266,7 +268,7 @@ impl<F: Fabric> SendConnection<F> {
                 common.write(Piece { rail, offset, bytes }, receive.key(key_of(rail)), self.layout, shares.mask);
             let state = self.rails.get_mut(rail);
             let posted = match state.lanes {
-                1 => state.rail.post_fitting(0, &[write]),
+                1 => state.rail.post_fitting(LaneId::FIRST, &[write]),
                 lanes => state.rail.post(lane_of(sequence, lanes), &[write]),
             };
             if let Err(error) = posted {
@@ -505,9 +507,9 @@ fn key_of(rail: usize) -> usize {
 
 /// The lane of a slot, of `lanes`, where it uses one: they take turns.
 #[inline]
-fn lane_of(sequence: u32, lanes: u8) -> u8 {
+fn lane_of(sequence: u32, lanes: u8) -> LaneId {
     match lanes {
-        1 => 0,
-        lanes => (sequence % u32::from(lanes)) as u8,
+        1 => LaneId::FIRST,
+        lanes => LaneId((sequence % u32::from(lanes)) as u8),
     }
 }

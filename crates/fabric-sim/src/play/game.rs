@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use railweave_fabric::RailError;
+use railweave_fabric::{LaneId, RailError};
 use railweave_transport::{Acceptor, Connector, Error, RecvConnection, SendConnection};
 
 use super::Task;
@@ -533,13 +533,13 @@ impl<const O: bool> Game<O> {
         for one in [end, peer] {
             let Some(found) = state.ends[one].as_mut() else { continue };
             found.cut = true;
-            let (who, connection, lanes) = (found.who(0), found.connection, found.lanes.len());
+            let (who, connection, lanes) = (found.who(LaneId::FIRST), found.connection, found.lanes.len());
             let now_ns = state.now_ns;
             state.record(Kind::Death, who, [2 + u64::from(loud), 0, 0, 0]);
             state.watch.harm(now_ns, connection, "a rail died");
             for lane in 0..if loud { lanes } else { 0 } {
                 let message = "the port went down; check its cable".to_owned();
-                state.fail_lane(one, lane as u8, RailError { fault: railweave_fabric::Fault::Peer, message });
+                state.fail_lane(one, LaneId::at(lane), RailError { fault: railweave_fabric::Fault::Peer, message });
             }
         }
     }

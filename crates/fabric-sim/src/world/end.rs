@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use railweave_fabric::conformance::Completion;
-use railweave_fabric::{Fault, RailError, RailSpec, Reports, WorkId, Write};
+use railweave_fabric::{Fault, LaneId, RailError, RailSpec, Reports, WorkId, Write};
 
 use super::{Event, State};
 use crate::history::{Kind, Who};
@@ -52,7 +52,7 @@ pub(crate) struct Lane {
 pub(crate) struct Entry {
     completion: Completion,
     visible_at_ns: u64,
-    lane: u8,
+    lane: LaneId,
     /// Work requests whose room it gives back.
     retires: u32,
     /// It is a consumed receive.
@@ -97,8 +97,8 @@ pub(crate) struct End {
 pub(crate) const NOBODY: usize = usize::MAX;
 
 impl End {
-    pub(crate) fn who(&self, lane: u8) -> Who {
-        Who::Rail { connection: self.connection, sender: self.sender, rail: self.rail, lane }
+    pub(crate) fn who(&self, lane: LaneId) -> Who {
+        Who::Rail { connection: self.connection, sender: self.sender, rail: self.rail, lane: lane.0 }
     }
 
     /// Posts receives, of which each lane gets what it may need: any of them may bring any of the immediates.
@@ -111,15 +111,15 @@ impl End {
     }
 
     /// Whether a lane's next immediate finds a receive.
-    pub(crate) fn has_receive(&self, lane: u8) -> bool {
-        self.posted > 0 && self.lanes[usize::from(lane)].receives > 0
+    pub(crate) fn has_receive(&self, lane: LaneId) -> bool {
+        self.posted > 0 && self.lanes[lane.index()].receives > 0
     }
 
     /// An immediate takes a receive.
-    pub(crate) fn take_receive(&mut self, lane: u8) {
+    pub(crate) fn take_receive(&mut self, lane: LaneId) {
         self.posted -= 1;
         self.unreported_receives += 1;
-        let lane = &mut self.lanes[usize::from(lane)];
+        let lane = &mut self.lanes[lane.index()];
         lane.receives = lane.receives.saturating_sub(1);
         lane.unreported_receives += 1;
     }
@@ -183,12 +183,12 @@ impl State {
         let delay_ns = self.faults.delay_ns;
         let lanes = self.ends[peer].as_ref().filter(|peer| !peer.lingering).map_or(0, |peer| peer.lanes.len());
         for lane in 0..lanes {
-            self.schedule(self.now_ns + delay_ns, Event::GiveUp { end: peer, lane: lane as u8 });
+            self.schedule(self.now_ns + delay_ns, Event::GiveUp { end: peer, lane: LaneId::at(lane) });
         }
     }
 
     /// A completion is there; when it is seen is another matter.
-    pub(super) fn complete(&mut self, id: usize, completion: Completion, lane: u8, retires: u32) {
+    pub(super) fn complete(&mut self, id: usize, completion: Completion, lane: LaneId, retires: u32) {
         let faults = &self.faults;
         let mut visible_at_ns = self.now_ns + self.chance.below(faults.completion_late_ns + 1);
         if let Some(rest) = visible_at_ns.checked_rem(faults.completion_burst_ns) {
@@ -209,9 +209,9 @@ impl State {
     }
 
     /// A lane dies. It says so once, and never while its end lingers.
-    pub(crate) fn fail_lane(&mut self, id: usize, lane: u8, error: RailError) {
+    pub(crate) fn fail_lane(&mut self, id: usize, lane: LaneId, error: RailError) {
         let Some(end) = self.ends[id].as_mut() else { return };
-        let state = &mut end.lanes[usize::from(lane)];
+        let state = &mut end.lanes[lane.index()];
         if state.dead {
             return;
         }
@@ -229,7 +229,7 @@ impl State {
     }
 
     /// A lane dies because of what its own work asked for.
-    pub(super) fn refuse(&mut self, id: usize, lane: u8, why: &str) {
+    pub(super) fn refuse(&mut self, id: usize, lane: LaneId, why: &str) {
         let message = format!("the peer refused a write: {why}");
         self.fail_lane(id, lane, RailError { fault: Fault::Peer, message });
     }
@@ -250,7 +250,7 @@ impl State {
             self.acknowledge(id);
             let Some(end) = self.ends[id].as_ref() else { return 0 };
             for lane in 0..end.lanes.len() {
-                self.land_arrived(peer, lane as u8);
+                self.land_arrived(peer, LaneId::at(lane));
             }
         }
         let mut most = room;
@@ -266,7 +266,7 @@ impl State {
             }
             let Some(entry) = end.completions.pop_front() else { break };
             end.unreported_receives -= u32::from(entry.receive);
-            let lane = &mut end.lanes[usize::from(entry.lane)];
+            let lane = &mut end.lanes[entry.lane.index()];
             lane.unreported_receives -= u32::from(entry.receive);
             lane.outstanding = lane.outstanding.saturating_sub(entry.retires);
             if end.lingering {
@@ -303,10 +303,11 @@ impl State {
             return;
         }
         end.robbed = true;
-        end.take_receive(0);
+        end.take_receive(LaneId::FIRST);
         let mask = if own_mask { 1u32 << end.rail } else { 0 };
         self.saw(Seen::HostileImmediate);
-        self.complete(id, Completion::Received { lane: 0, immediate: u32::from(slot) | mask << 8, bytes: 0 }, 0, 0);
+        let lane = LaneId::FIRST;
+        self.complete(id, Completion::Received { lane, immediate: u32::from(slot) | mask << 8, bytes: 0 }, lane, 0);
         if let Some(entry) = self.ends[id].as_mut().and_then(|end| end.completions.back_mut()) {
             entry.hostile = true;
         }

@@ -1,7 +1,7 @@
 //! Writes reach the other end: they land, are held back, refused, or lost; and are acknowledged.
 
 use railweave_fabric::conformance::Completion;
-use railweave_fabric::{Access, MemoryKind};
+use railweave_fabric::{Access, LaneId, MemoryKind};
 
 use super::end::Flight;
 use super::{Event, State};
@@ -25,10 +25,10 @@ enum Landed {
 }
 
 impl State {
-    pub(super) fn handle_arrival(&mut self, id: usize, lane: u8) {
+    pub(super) fn handle_arrival(&mut self, id: usize, lane: LaneId) {
         let Some(end) = self.ends[id].as_mut() else { return };
         let one_sided = end.one_sided;
-        let state = &mut end.lanes[usize::from(lane)];
+        let state = &mut end.lanes[lane.index()];
         if state.dead || state.lost {
             return;
         }
@@ -36,14 +36,14 @@ impl State {
             return self.lose(id, lane);
         }
         let Some(end) = self.ends[id].as_mut() else { return };
-        end.lanes[usize::from(lane)].arrived += 1;
+        end.lanes[lane.index()].arrived += 1;
         if one_sided {
             self.land_arrived(id, lane);
         }
     }
 
     /// Whether anything gets through to the other end.
-    fn reaches(&self, id: usize, lane: u8) -> bool {
+    fn reaches(&self, id: usize, lane: LaneId) -> bool {
         let Some(end) = self.ends[id].as_ref() else { return false };
         let peer = end.peer.and_then(|peer| self.ends[peer].as_ref());
         peer.is_some_and(|peer| {
@@ -51,16 +51,16 @@ impl State {
                 && !peer.cut
                 && !self.ports[end.port].dead
                 && !self.ports[peer.port].dead
-                && !peer.lanes[usize::from(lane)].dead
+                && !peer.lanes[lane.index()].dead
         })
     }
 
     /// Nothing on this lane lands any more; after its retries the lane fails.
-    fn lose(&mut self, id: usize, lane: u8) {
+    fn lose(&mut self, id: usize, lane: LaneId) {
         let retry_ns = self.faults.retry_ns;
         let at_ns = self.now_ns + retry_ns + self.chance.below(retry_ns + 1);
         let Some(end) = self.ends[id].as_mut() else { return };
-        let state = &mut end.lanes[usize::from(lane)];
+        let state = &mut end.lanes[lane.index()];
         if std::mem::replace(&mut state.lost, true) {
             return;
         }
@@ -70,11 +70,11 @@ impl State {
     }
 
     /// Lands what has arrived on a lane, as far as it goes.
-    pub(super) fn land_arrived(&mut self, id: usize, lane: u8) {
+    pub(super) fn land_arrived(&mut self, id: usize, lane: LaneId) {
         loop {
             let Some(end) = self.ends[id].as_mut() else { return };
             let one_sided = end.one_sided;
-            let state = &mut end.lanes[usize::from(lane)];
+            let state = &mut end.lanes[lane.index()];
             if state.dead || state.held || state.arrived == 0 {
                 return;
             }
@@ -84,7 +84,7 @@ impl State {
                 return;
             }
             let landed = self.land(id, lane, &mut flight);
-            let Some(state) = self.ends[id].as_mut().map(|end| &mut end.lanes[usize::from(lane)]) else { return };
+            let Some(state) = self.ends[id].as_mut().map(|end| &mut end.lanes[lane.index()]) else { return };
             match landed {
                 Landed::Whole => {
                     state.arrived -= 1;
@@ -126,7 +126,7 @@ impl State {
 
     /// An immediate found the pool empty: the receiver's fault, unless a hostile immediate took what was meant for it. Then it
     /// tries again, as a queue pair does (RNR NAK), until the receiver has noticed.
-    fn handle_no_receive(&mut self, id: usize, lane: u8) {
+    fn handle_no_receive(&mut self, id: usize, lane: LaneId) {
         let Some(end) = self.ends[id].as_ref() else { return };
         let who = end.who(lane);
         if end.peer.and_then(|peer| self.ends[peer].as_ref()).is_some_and(|peer| peer.robbed) {
@@ -139,10 +139,10 @@ impl State {
         self.watch.violate(self.now_ns, Checker::Receives, message);
     }
 
-    fn schedule_ack(&mut self, id: usize, lane: u8) {
+    fn schedule_ack(&mut self, id: usize, lane: LaneId) {
         let ack_ns = self.now_ns + self.faults.delay_ns + self.chance.below(self.faults.jitter_ns + 1);
         let Some(end) = self.ends[id].as_mut() else { return };
-        let state = &mut end.lanes[usize::from(lane)];
+        let state = &mut end.lanes[lane.index()];
         state.last_ack_ns = ack_ns.max(state.last_ack_ns);
         let at_ns = state.last_ack_ns;
         self.schedule(at_ns, Event::Ack { end: id, lane });
@@ -159,7 +159,7 @@ impl State {
             if put_off > 0 {
                 self.saw(Seen::AckPutOff);
             }
-            (0..put_off).for_each(|_| self.schedule_ack(peer, lane as u8));
+            (0..put_off).for_each(|_| self.schedule_ack(peer, LaneId::at(lane)));
         }
         true
     }
@@ -201,16 +201,16 @@ impl State {
         lanes.map(|lane| lane.put_off_since_ns).min()
     }
 
-    pub(super) fn handle_rest(&mut self, id: usize, lane: u8) {
+    pub(super) fn handle_rest(&mut self, id: usize, lane: LaneId) {
         let Some(end) = self.ends[id].as_mut() else { return };
-        end.lanes[usize::from(lane)].held = false;
+        end.lanes[lane.index()].held = false;
         // Where the receiver's processor places bytes, it does so in its next poll.
         if end.one_sided {
             self.land_arrived(id, lane);
         }
     }
 
-    fn land(&mut self, id: usize, lane: u8, flight: &mut Flight) -> Landed {
+    fn land(&mut self, id: usize, lane: LaneId, flight: &mut Flight) -> Landed {
         let Some(from) = self.ends[id].as_ref() else { return Landed::Refused("the sender is gone") };
         let (connection, sender, rail, who, source_port) =
             (from.connection, from.sender, from.rail, from.who(lane), from.port);
@@ -280,7 +280,7 @@ impl State {
         }
         if sender && self.watch.on {
             let landing =
-                Landing { connection, rail, lane, address: place, length, control, immediate: write.immediate };
+                Landing { connection, rail, lane: lane.0, address: place, length, control, immediate: write.immediate };
             let record = std::mem::take(&mut self.scratch);
             self.watch.landed(self.now_ns, &landing, &record, &mut self.counts);
             self.scratch = record;
@@ -295,13 +295,13 @@ impl State {
         Landed::Whole
     }
 
-    pub(super) fn handle_ack(&mut self, id: usize, lane: u8) {
+    pub(super) fn handle_ack(&mut self, id: usize, lane: LaneId) {
         if self.ends[id].is_none() || !self.reaches_back(id) {
             return;
         }
         self.moved_ns = self.now_ns;
         let Some(end) = self.ends[id].as_mut() else { return };
-        let state = &mut end.lanes[usize::from(lane)];
+        let state = &mut end.lanes[lane.index()];
         let mut retires = 1;
         match state.unacknowledged.front() {
             None => return,
@@ -323,7 +323,7 @@ impl State {
         let there = !end.cut && !self.ports[end.port].dead;
         if !there {
             let lanes = end.lanes.len();
-            (0..lanes).for_each(|lane| self.lose(id, lane as u8));
+            (0..lanes).for_each(|lane| self.lose(id, LaneId::at(lane)));
         }
         there
     }

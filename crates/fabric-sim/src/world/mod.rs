@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use railweave_fabric::{RailError, WorkId};
+use railweave_fabric::{LaneId, RailError, WorkId};
 
 pub(crate) use keys::{KeyPair, Keys, Registered};
 
@@ -37,13 +37,13 @@ pub(crate) struct Port {
 #[derive(Debug)]
 enum Event {
     /// The next write of this end's lane reaches the other end.
-    Arrive { end: usize, lane: u8 },
+    Arrive { end: usize, lane: LaneId },
     /// The rest of a torn write lands.
-    Rest { end: usize, lane: u8 },
+    Rest { end: usize, lane: LaneId },
     /// The oldest write of this end's lane is acknowledged.
-    Ack { end: usize, lane: u8 },
+    Ack { end: usize, lane: LaneId },
     /// The lane has tried for long enough.
-    GiveUp { end: usize, lane: u8 },
+    GiveUp { end: usize, lane: LaneId },
     /// A flush comes back.
     Flushed { end: usize, id: WorkId, landed: u64 },
     /// Whoever plays NCCL has something to do.

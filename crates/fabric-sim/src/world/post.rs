@@ -1,7 +1,7 @@
 //! What the data path asks of a rail.
 
 use railweave_fabric::conformance::Completion;
-use railweave_fabric::{PostError, RemoteSlice, WorkId, Write};
+use railweave_fabric::{LaneId, PostError, RemoteSlice, WorkId, Write};
 
 use super::end::Flight;
 use super::{Event, State};
@@ -12,9 +12,9 @@ use crate::{Checker, Seen};
 const PER_WRITE_NS: u64 = 60;
 
 impl State {
-    pub(crate) fn send_room(&mut self, id: usize, lane: u8) -> u32 {
+    pub(crate) fn send_room(&mut self, id: usize, lane: LaneId) -> u32 {
         let Some(end) = self.ends[id].as_ref() else { return 0 };
-        let state = &end.lanes[usize::from(lane)];
+        let state = &end.lanes[lane.index()];
         let who = end.who(lane);
         let room = end.send_depth.saturating_sub(state.outstanding);
         let (now_ns, withheld) = (self.now_ns, state.withheld_until_ns);
@@ -29,13 +29,13 @@ impl State {
         room
     }
 
-    pub(crate) fn is_broken(&self, id: usize, lane: u8) -> bool {
-        self.ends[id].as_ref().is_none_or(|end| end.lanes.get(usize::from(lane)).is_some_and(|lane| lane.dead))
+    pub(crate) fn is_broken(&self, id: usize, lane: LaneId) -> bool {
+        self.ends[id].as_ref().is_none_or(|end| end.lanes.get(lane.index()).is_some_and(|lane| lane.dead))
     }
 
-    pub(crate) fn post(&mut self, id: usize, lane: u8, chain: &[Write]) -> Result<(), PostError> {
+    pub(crate) fn post(&mut self, id: usize, lane: LaneId, chain: &[Write]) -> Result<(), PostError> {
         let Some(end) = self.ends[id].as_ref() else { return Err(PostError::Broken) };
-        let Some(state) = end.lanes.get(usize::from(lane)) else {
+        let Some(state) = end.lanes.get(lane.index()) else {
             return Err(PostError::Invalid(format!("the rail has {} lanes, there is no lane {lane}", end.lanes.len())));
         };
         if state.dead {
@@ -77,7 +77,7 @@ impl State {
     }
 
     /// Puts one write on the wire.
-    fn send(&mut self, id: usize, lane: u8, write: &Write) {
+    fn send(&mut self, id: usize, lane: LaneId, write: &Write) {
         let length = u64::from(write.local.length);
         let late = self.chance.permille(self.faults.late_read_permille);
         let bytes = if late || length == 0 {
@@ -103,7 +103,7 @@ impl State {
         let start_ns = end.wire_free_ns.max(now_ns);
         end.wire_free_ns = start_ns + PER_WRITE_NS + length * 8_000 / end.rate_mbps.max(1);
         let who = end.who(lane);
-        let state = &mut end.lanes[usize::from(lane)];
+        let state = &mut end.lanes[lane.index()];
         let arrival_ns = (end.wire_free_ns + extra_ns + end.lag_ns).max(state.last_arrival_ns);
         state.last_arrival_ns = arrival_ns;
         state.outstanding += 1;
@@ -124,7 +124,7 @@ impl State {
         if end.lanes.iter().all(|lane| lane.dead) {
             return Err(PostError::Broken);
         }
-        let who = end.who(0);
+        let who = end.who(LaneId::FIRST);
         let room = end.receive_depth.saturating_sub(end.posted + end.unreported_receives);
         let mut taken = count.min(room);
         if taken > 0 && self.chance.permille(self.faults.receives_short_permille) {
@@ -155,7 +155,7 @@ impl State {
         for (number, lane) in sender.lanes.iter_mut().enumerate() {
             if lane.held && lane.flights.front().is_some_and(|flight| !flight.torn) {
                 lane.held = false;
-                held.push(number as u8);
+                held.push(LaneId::at(number));
             }
         }
         if one_sided {
@@ -165,7 +165,7 @@ impl State {
 
     pub(crate) fn post_flush(&mut self, id: usize, target: RemoteSlice, work: WorkId) -> Result<(), PostError> {
         let Some(end) = self.ends[id].as_ref() else { return Err(PostError::Broken) };
-        let (port, who) = (end.port, end.who(0));
+        let (port, who) = (end.port, end.who(LaneId::FIRST));
         if end.cut || end.lanes.iter().all(|lane| lane.dead) {
             return Err(PostError::Broken);
         }
@@ -194,9 +194,9 @@ impl State {
     pub(super) fn handle_flushed(&mut self, id: usize, work: WorkId, landed: u64) {
         let Some(end) = self.ends[id].as_mut() else { return };
         end.flushes -= 1;
-        let (port, who, connection) = (end.port, end.who(0), end.connection);
+        let (port, who, connection) = (end.port, end.who(LaneId::FIRST), end.connection);
         self.record(Kind::Flushed, who, [work.0, 0, 0, 0]);
         self.watch.flushed(connection, port, landed);
-        self.complete(id, Completion::Sent { id: work }, 0, 0);
+        self.complete(id, Completion::Sent { id: work }, LaneId::FIRST, 0);
     }
 }

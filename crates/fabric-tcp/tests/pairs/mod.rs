@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use railweave_fabric::conformance::{End, Harness, Pair};
-use railweave_fabric::{Domain, PendingRail, RailSpec};
+use railweave_fabric::{Domain, LaneId, PendingRail, RailSpec};
 use railweave_fabric_tcp::{Tcp, TcpConfig, TcpDomain, TcpRail};
 
 /// Makes pairs over a loopback address.
@@ -67,7 +67,7 @@ pub fn end(config: TcpConfig, spec: &RailSpec, sockets: Vec<TcpStream>) -> End<T
 pub fn rail(domain: &Arc<TcpDomain>, spec: &RailSpec, sockets: Vec<TcpStream>) -> TcpRail {
     let mut pending = domain.open_rail(spec).unwrap();
     for (lane, socket) in sockets.into_iter().enumerate() {
-        pending.attach(lane as u8, socket.into()).unwrap();
+        pending.attach(LaneId(lane as u8), socket.into()).unwrap();
     }
     pending.into_rail().unwrap()
 }

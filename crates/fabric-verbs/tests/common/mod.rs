@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use railweave_fabric::conformance::{Completion, poll};
 use railweave_fabric::{
-    Access, Connecting, Domain as _, LaneEndpoint, LocalSlice, Memory, PendingRail as _, PostError, Rail as _,
+    Access, Connecting, Domain as _, LaneEndpoint, LaneId, LocalSlice, Memory, PendingRail as _, PostError, Rail as _,
     RailError, RailSpec, Region, Registration as _, RemoteSlice, Role, SetupError, WorkId, Write,
 };
 use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsDiscovery, VerbsPort, discover};
@@ -224,7 +224,7 @@ impl Pair {
             self.near.post(lane, from.source(1000), to.place()).unwrap();
             let (near, far) = (self.near.poll(), self.far.poll());
             assert_eq!(near, [Completion::Sent { id: WorkId(u64::from(lane)) }]);
-            assert_eq!(far, [Completion::Received { lane, immediate: 0x1234, bytes: 1000 }]);
+            assert_eq!(far, [Completion::Received { lane: LaneId(lane), immediate: 0x1234, bytes: 1000 }]);
             let mut there = vec![0; 1000];
             to.region.read(0, &mut there);
             assert!(there == bytes, "the bytes of lane {lane} differ");
@@ -252,7 +252,7 @@ impl End {
     pub(crate) fn post(&mut self, lane: u8, local: LocalSlice, remote: RemoteSlice) -> Result<(), PostError> {
         let id = WorkId(lane.into());
         let write = Write { local, remote, immediate: Some(0x1234), signalled: true, host: true, id };
-        self.rail.post(lane, &[write])
+        self.rail.post(LaneId(lane), &[write])
     }
 
     /// What one poll reports.
@@ -266,7 +266,7 @@ impl End {
         for _ in 0..20 {
             for completion in self.poll() {
                 if let Completion::Failed { lane, id, error } = completion {
-                    failures.push((lane, id, *error));
+                    failures.push((lane.0, id, *error));
                 }
             }
         }

@@ -6,7 +6,7 @@ use railweave_patience::RAN_OUT;
 
 use super::{Completion, End, Harness, poll};
 use crate::{
-    Access, Domain, Fabric, LocalSlice, Memory, PostError, Rail, RailError, RailSpec, Region, Registration,
+    Access, Domain, Fabric, LaneId, LocalSlice, Memory, PostError, Rail, RailError, RailSpec, Region, Registration,
     RemoteSlice, Role, WorkId, Write,
 };
 
@@ -131,7 +131,7 @@ impl<F: Fabric> Side<F> {
             write.id = WorkId(self.next_id);
             self.next_id += 1;
         }
-        self.rail().post(lane, &chain).map(|()| self.next_id - 1)
+        self.rail().post(LaneId(lane), &chain).map(|()| self.next_id - 1)
     }
 
     /// Posts the chain where that must succeed.
@@ -168,7 +168,7 @@ impl<F: Fabric> Side<F> {
     /// Lane, immediate and bytes of what has arrived, in order.
     pub(super) fn received(&self) -> Vec<(u8, u32, u32)> {
         let parts = |completion: &Completion| match *completion {
-            Completion::Received { lane, immediate, bytes } => Some((lane, immediate, bytes)),
+            Completion::Received { lane, immediate, bytes } => Some((lane.0, immediate, bytes)),
             _ => None,
         };
         self.log.iter().filter_map(parts).collect()

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Rail, RailError, Reports, WorkId};
+use crate::{LaneId, Rail, RailError, Reports, WorkId};
 
 /// One report of a rail.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum Completion {
     /// [`Reports::handle_received`].
     Received {
         /// The lane it came on.
-        lane: u8,
+        lane: LaneId,
         /// The immediate.
         immediate: u32,
         /// Bytes of that one write.
@@ -24,7 +24,7 @@ pub enum Completion {
     /// [`Reports::handle_failed`].
     Failed {
         /// The lane.
-        lane: u8,
+        lane: LaneId,
         /// The work, where the failure names one.
         id: Option<WorkId>,
         /// What happened.
@@ -60,11 +60,11 @@ impl Reports for Vec<Completion> {
         self.push(Completion::Sent { id });
     }
 
-    fn handle_received(&mut self, lane: u8, immediate: u32, bytes: u32) {
+    fn handle_received(&mut self, lane: LaneId, immediate: u32, bytes: u32) {
         self.push(Completion::Received { lane, immediate, bytes });
     }
 
-    fn handle_failed(&mut self, lane: u8, id: Option<WorkId>, error: Box<RailError>) {
+    fn handle_failed(&mut self, lane: LaneId, id: Option<WorkId>, error: Box<RailError>) {
         self.push(Completion::Failed { lane, id, error });
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::Harness;
 use super::bench::{Bench, Block, Numbers, SPEC, Side, bytes, immediate, signalled, write};
-use crate::{Access, Fabric, Rail, RailSpec, RemoteSlice, Write};
+use crate::{Access, Fabric, LaneId, Rail, RailSpec, RemoteSlice, Write};
 
 const MIB: usize = 1 << 20;
 
@@ -200,11 +200,11 @@ impl<F: Fabric> Stream<F> {
             vec![Write { local: whole.0, remote: whole.1, ..last }]
         };
         let lane = (number % lanes) as u8;
-        if from.rail().send_room(lane) as usize > chain.len() {
+        if from.rail().send_room(LaneId(lane)) as usize > chain.len() {
             from.post(lane, &chain);
             self.posted.push((offset, length));
             self.seen.push(false);
-        } else if from.rail().send_room(lane) > 0 {
+        } else if from.rail().send_room(LaneId(lane)) > 0 {
             // Only unsignalled writes may be in the queue: one that asks for their room back.
             from.post(lane, &[signalled(Default::default(), Default::default())]);
         }

@@ -2,23 +2,27 @@
 
 use super::bench::{Bench, SPEC, immediate, signalled, write};
 use super::{Completion, Harness, poll};
-use crate::{Access, Fabric, PostError, Rail, RailSpec};
+use crate::{Access, Fabric, LaneId, PostError, Rail, RailSpec};
 
 pub(super) fn unsignalled_writes_give_their_room_back<H: Harness>(harness: &mut H) {
     let mut bench = Bench::new(harness, &RailSpec { send_depth: 8, ..SPEC });
     let source = bench.near.block(64, Access::SOURCE).filled(20);
     let target = bench.far.block(64, Access::DATA);
-    let depth = bench.near.rail().send_room(0);
+    let depth = bench.near.rail().send_room(LaneId::FIRST);
     assert!(depth >= 8, "room for {depth} writes where 8 were asked for");
     for _ in 0..5 {
         let mut chain = vec![write(source.source(0, 8), target.place(0)); depth as usize - 1];
         bench.near.post(0, &chain);
-        assert_eq!(bench.near.rail().send_room(0), 1);
+        assert_eq!(bench.near.rail().send_room(LaneId::FIRST), 1);
         chain.truncate(1);
         chain[0].signalled = true;
         let id = bench.near.post(0, &chain);
         bench.until("the completion", |bench| bench.near.has_sent(id));
-        assert_eq!(bench.near.rail().send_room(0), depth, "the room of unsignalled writes did not come back");
+        assert_eq!(
+            bench.near.rail().send_room(LaneId::FIRST),
+            depth,
+            "the room of unsignalled writes did not come back"
+        );
     }
     assert_eq!(bench.near.sent().len(), 5, "unsignalled writes must not complete");
     bench.finish();
@@ -44,7 +48,7 @@ pub(super) fn a_full_queue_posts_nothing_and_recovers<H: Harness>(harness: &mut 
                 }
             }
         }
-        assert!(full && bench.near.rail().send_room(0) == 0, "round {round}: the queue never became full");
+        assert!(full && bench.near.rail().send_room(LaneId::FIRST) == 0, "round {round}: the queue never became full");
         let wanted = posted as usize;
         bench.until("everything", |bench| bench.near.sent().len() == wanted && bench.far.received().len() == wanted);
         bench.far.post_receives(4);
@@ -59,12 +63,12 @@ pub(super) fn a_chain_is_posted_whole_or_not_at_all<H: Harness>(harness: &mut H)
     let source = bench.near.block(64, Access::SOURCE).filled(22);
     let target = bench.far.block(64, Access::DATA);
     bench.far.post_receives(64);
-    let room = bench.near.rail().send_room(0) as usize;
+    let room = bench.near.rail().send_room(LaneId::FIRST) as usize;
     let refused = vec![immediate(source.source(0, 8), target.place(0), 1); 3];
     let accepted = vec![immediate(source.source(0, 8), target.place(0), 2); 2];
     bench.near.post(0, &vec![write(source.source(8, 8), target.place(8)); room - 2]);
     assert_eq!(bench.near.try_post(0, &refused), Err(PostError::Full));
-    assert_eq!(bench.near.rail().send_room(0), 2, "a refused chain took room");
+    assert_eq!(bench.near.rail().send_room(LaneId::FIRST), 2, "a refused chain took room");
     bench.near.post(0, &accepted);
     bench.until("the chain", |bench| bench.near.sent().len() == 2 && bench.far.received().len() == 2);
     assert_eq!(bench.far.received(), [(0, 2, 8); 2], "part of a refused chain arrived");
@@ -142,9 +146,9 @@ pub(super) fn completions_come_once<H: Harness>(harness: &mut H) {
 
 pub(super) fn an_empty_chain_is_nothing<H: Harness>(harness: &mut H) {
     let mut bench = Bench::new(harness, &SPEC);
-    let room = bench.near.rail().send_room(0);
-    assert_eq!(bench.near.rail().post(0, &[]), Ok(()));
-    assert_eq!(bench.near.rail().send_room(0), room);
+    let room = bench.near.rail().send_room(LaneId::FIRST);
+    assert_eq!(bench.near.rail().post(LaneId::FIRST, &[]), Ok(()));
+    assert_eq!(bench.near.rail().send_room(LaneId::FIRST), room);
     bench.until_quiet();
     assert!(bench.near.log.is_empty() && bench.far.log.is_empty());
     bench.finish();

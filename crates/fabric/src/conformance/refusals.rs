@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, Block, SPEC, bytes, immediate, signalled};
 use super::{Completion, Harness};
-use crate::{Access, Fabric, PostError, Rail, RailSpec, RemoteSlice, Write};
+use crate::{Access, Fabric, LaneId, PostError, Rail, RailSpec, RemoteSlice, Write};
 
 const LENGTH: usize = 4096;
 
@@ -189,7 +189,7 @@ pub(super) fn a_dropped_peer_is_a_failure<H: Harness>(harness: &mut H) {
             }
         }
         lanes.sort_unstable();
-        assert_eq!(lanes, [0, 1], "each lane fails once");
+        assert_eq!(lanes, [LaneId(0), LaneId(1)], "each lane fails once");
         assert_eq!(bench.near.sent(), [done], "work completed although the peer is gone");
         assert_eq!(bench.near.rail().post_receives(1), Err(PostError::Broken));
     }

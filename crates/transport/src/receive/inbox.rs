@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use railweave_fabric::{Fabric, RailError, Reports, WorkId};
+use railweave_fabric::{Fabric, LaneId, RailError, Reports, WorkId};
 
 use crate::Error;
 use crate::connection::{Side, Work};
@@ -42,7 +42,7 @@ pub(super) struct Arrivals<'a, F> {
 
 /// A report that ends the connection.
 pub(super) enum Wrong {
-    Failed { lane: u8, error: Box<RailError> },
+    Failed { lane: LaneId, error: Box<RailError> },
     Received { bits: u32, what: Error },
 }
 
@@ -59,7 +59,7 @@ impl<F: Fabric> Reports for Arrivals<'_, F> {
     }
 
     #[inline(always)]
-    fn handle_received(&mut self, lane: u8, immediate: u32, bytes: u32) {
+    fn handle_received(&mut self, lane: LaneId, immediate: u32, bytes: u32) {
         let Inbox { slots, spare, wrong, .. } = &mut *self.inbox;
         let Side { bit, info, pool } = &mut *self.side;
         let bit = attributed(*bit, slots.usable());
@@ -70,7 +70,7 @@ impl<F: Fabric> Reports for Arrivals<'_, F> {
             return;
         }
         spare.handle_taken();
-        match slots.handle_part(Source { bit, lane, stripes: pool.per_slot }, immediate, bytes) {
+        match slots.handle_part(Source { bit, lane: lane.0, stripes: pool.per_slot }, immediate, bytes) {
             Ok(true) => spare.handle_completed(),
             Ok(false) => {}
             Err(what) => {
@@ -81,7 +81,7 @@ impl<F: Fabric> Reports for Arrivals<'_, F> {
     }
 
     #[inline(always)]
-    fn handle_failed(&mut self, lane: u8, _id: Option<WorkId>, error: Box<RailError>) {
+    fn handle_failed(&mut self, lane: LaneId, _id: Option<WorkId>, error: Box<RailError>) {
         self.inbox.slots.close();
         keep(&mut self.inbox.wrong, || Wrong::Failed { lane, error });
     }

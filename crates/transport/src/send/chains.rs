@@ -1,6 +1,6 @@
 //! Messages of any kind: they wait in their slot until it has all its buffers, and go out as chains of writes.
 
-use railweave_fabric::{Fabric, LocalSlice, MAX_RAILS, Rail, RemoteSlice, Write};
+use railweave_fabric::{Fabric, LaneId, LocalSlice, MAX_RAILS, Rail, RemoteSlice, Write};
 use railweave_policy::Shares;
 
 use super::{Cut, Outgoing, SendConnection, SendRequest, key_of, lane_of, stripes};
@@ -118,10 +118,10 @@ impl<F: Fabric> SendConnection<F> {
         let longest = self.filling.parts[..count].iter().map(|part| pieces(part.size)).sum::<u32>() + 1;
         for rail in bits(self.rails.usable) {
             let state = self.rails.get(rail);
-            let lane = lane_of(self.head, state.lanes);
+            let LaneId(lane) = lane_of(self.head, state.lanes);
             let mut lanes = if self.config.striped { 0..state.lanes } else { lane..lane + 1 };
             let needed = if planted(Plant::RoomForOne) { 1 } else { longest };
-            if lanes.any(|lane| state.rail.send_room(lane) < needed) {
+            if lanes.any(|lane| state.rail.send_room(LaneId(lane)) < needed) {
                 return Ok(0);
             }
         }
@@ -153,7 +153,7 @@ impl<F: Fabric> SendConnection<F> {
         let mut owed = 0;
         for rail in bits(mask) {
             let count = self.rails.get(rail).lanes;
-            let (first_lane, lanes) = if all_lanes { (0, count) } else { (lane_of(self.head, count), 1) };
+            let (first_lane, lanes) = if all_lanes { (0, count) } else { (lane_of(self.head, count).0, 1) };
             for lane in 0..lanes {
                 let bytes = self.build_chain(&shares, rail, lane, lanes);
                 let record = in_record && rail == leader && lane == 0;
@@ -164,7 +164,7 @@ impl<F: Fabric> SendConnection<F> {
                     self.chain.clear();
                 }
                 let state = self.rails.rails[rail].as_mut().expect("active rails are usable");
-                if let Err(error) = state.rail.post(first_lane + lane, &self.chain) {
+                if let Err(error) = state.rail.post(LaneId(first_lane + lane), &self.chain) {
                     return Err(self.post_failed(rail, error));
                 }
                 state.side.info.counters.count_data(self.chain.len() as u64, bytes);

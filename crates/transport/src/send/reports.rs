@@ -1,6 +1,6 @@
 //! What the rails of a sending connection report.
 
-use railweave_fabric::{RailError, Reports, WorkId};
+use railweave_fabric::{LaneId, RailError, Reports, WorkId};
 
 use crate::connection::Work;
 use crate::requests::Requests;
@@ -13,7 +13,7 @@ pub(super) struct Completions<'a> {
 
 /// A report that ends the connection.
 pub(super) enum Wrong {
-    Failed { lane: u8, error: Box<RailError> },
+    Failed { lane: LaneId, error: Box<RailError> },
     Received { immediate: u32, bytes: u32 },
 }
 
@@ -27,12 +27,12 @@ impl Reports for Completions<'_> {
     }
 
     #[inline(always)]
-    fn handle_received(&mut self, _lane: u8, immediate: u32, bytes: u32) {
+    fn handle_received(&mut self, _lane: LaneId, immediate: u32, bytes: u32) {
         keep(self.wrong, || Wrong::Received { immediate, bytes });
     }
 
     #[inline(always)]
-    fn handle_failed(&mut self, lane: u8, _id: Option<WorkId>, error: Box<RailError>) {
+    fn handle_failed(&mut self, lane: LaneId, _id: Option<WorkId>, error: Box<RailError>) {
         keep(self.wrong, || Wrong::Failed { lane, error });
     }
 }
