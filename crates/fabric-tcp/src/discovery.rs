@@ -6,7 +6,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use railweave_fabric::{Discovery, LeftOut, LinkLayer, PointerSupport, PortFacts};
+use railweave_fabric::{Discovery, LeftOut, LinkLayer, PointerSupport, PortFacts, Setting};
 
 use crate::Interface;
 
@@ -78,7 +78,8 @@ fn reason_against(root: &Path, interface: &Interface, all: &[Interface]) -> Opti
     let directory = sysfs(root, device);
     if interface.is_loopback || interface.address.is_loopback() {
         return Some(format!(
-            "a loopback address reaches only this host; to use it, name it: RAILWEAVE_RAILS={}",
+            "a loopback address reaches only this host; to use it, name it: {}={}",
+            Setting::Rails,
             interface.address
         ));
     }
@@ -306,8 +307,8 @@ mod tests {
         let all = [up("lo", "127.0.0.1", 8), up("lo", "::1", 128), up("eth2", "10.0.2.1", 24), unplugged];
         let found = discover(&tree.0, &all);
         assert!(found.ports.is_empty());
-        assert!(reason(&found, "lo@127.0.0.1").contains("RAILWEAVE_RAILS=127.0.0.1"));
-        assert!(reason(&found, "lo@::1").contains("RAILWEAVE_RAILS=::1"));
+        assert!(reason(&found, "lo@127.0.0.1").contains("rails=127.0.0.1"));
+        assert!(reason(&found, "lo@::1").contains("rails=::1"));
         assert!(reason(&found, "eth2@10.0.2.1").contains("down"));
         assert!(reason(&found, "eth3@10.0.3.1").contains("down"));
     }

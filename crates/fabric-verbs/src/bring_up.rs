@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::io;
 
-use railweave_fabric::{Connecting, Fault, LinkLayer, SetupError};
+use railweave_fabric::{Connecting, Fault, LinkLayer, Setting, SetupError};
 
 use crate::domain::{VerbsDomain, show_gid};
 use crate::endpoint::Endpoint;
@@ -192,16 +192,17 @@ impl RisingPair {
             self.access,
             self.tries()
         );
-        domain.refused(&what, error, "check NCCL_IB_PKEY against the port's partition keys")
+        let advice = format!("check {} against the port's partition keys", Setting::PartitionKey.nccls());
+        domain.refused(&what, error, &advice)
     }
 
     fn not_ready(&self, path: &Path<'_>, peer: &Endpoint, state: &str, what: &str, error: &io::Error) -> SetupError {
+        let index = format!("the GID index ({}, show_gids)", Setting::GidIndex.nccls());
         let advice = match error.raw_os_error() {
-            Some(libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ENODEV) => {
-                "the peer's address cannot be reached from this port: check its subnet, cable and switch, and the GID index \
-                 (NCCL_IB_GID_INDEX, show_gids)"
-            }
-            _ => "check the GID index (NCCL_IB_GID_INDEX, show_gids) and that both ports are of one network",
+            Some(libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ENODEV) => format!(
+                "the peer's address cannot be reached from this port: check its subnet, cable and switch, and {index}"
+            ),
+            _ => format!("check {index} and that both ports are of one network"),
         };
         SetupError {
             fault: Fault::Local,

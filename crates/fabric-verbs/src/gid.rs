@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv6Addr};
 
-use railweave_fabric::LinkLayer;
+use railweave_fabric::{LinkLayer, Setting};
 
 /// The most entries that a reason lists.
 const MOST_LISTED: usize = 8;
@@ -161,7 +161,7 @@ pub fn reason_for_none(gids: &[PortGid], link_layer: LinkLayer, rules: &GidRules
     if gids.len() > MOST_LISTED {
         let _ = write!(text, " and {} more", gids.len() - MOST_LISTED);
     }
-    text + "; " + advice(&obstacles, rules)
+    text + "; " + &advice(&obstacles, rules)
 }
 
 /// The one of `gids` that shares a network with the peer's GID, else the first.
@@ -208,17 +208,20 @@ impl Obstacle {
     }
 }
 
-fn advice(obstacles: &[Obstacle], rules: &GidRules) -> &'static str {
+fn advice(obstacles: &[Obstacle], rules: &GidRules) -> String {
     if rules.index.is_some() {
-        "set RAILWEAVE_GID_INDEX (NCCL_IB_GID_INDEX) to one of these, or unset it"
+        format!("set {} to one of these, or unset it", Setting::GidIndex.both())
     } else if obstacles.contains(&Obstacle::Range) {
-        "set RAILWEAVE_ADDRESS_RANGE (NCCL_IB_ADDR_RANGE) to a range that has one of these, or unset it"
+        format!("set {} to a range that has one of these, or unset it", Setting::AddressRange.both())
     } else if obstacles.contains(&Obstacle::Family) {
-        "set RAILWEAVE_ADDRESS_FAMILY (NCCL_IB_ADDR_FAMILY) to the family of these, or unset it"
+        format!("set {} to the family of these, or unset it", Setting::AddressFamily.both())
     } else if obstacles.iter().any(|obstacle| matches!(obstacle, Obstacle::Version(_))) {
-        "set RAILWEAVE_ROCE_VERSION (NCCL_IB_ROCE_VERSION_NUM) to the version of these"
+        format!("set {} to the version of these", Setting::RoceVersion.both())
     } else {
-        "give its network interface an IPv4 or a global IPv6 address, or name an entry in RAILWEAVE_GID_INDEX"
+        format!(
+            "give its network interface an IPv4 or a global IPv6 address, or name an entry in {}",
+            Setting::GidIndex
+        )
     }
 }
 

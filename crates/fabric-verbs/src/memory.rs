@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use railweave_fabric::{Access, Memory, MemoryKind, RegisterError, Registration};
+use railweave_fabric::{Access, Memory, MemoryKind, RegisterError, Registration, Setting};
 
 use crate::dma_buf::Placement;
 use crate::domain::VerbsDomain;
@@ -71,8 +71,9 @@ pub(crate) fn register(
         flags |= sys::ACCESS_RELAXED_ORDERING;
     } else if relaxed && ordering == RelaxedOrdering::On {
         return Err(RegisterError::System(format!(
-            "{port}: relaxed ordering is asked for (NCCL_IB_PCI_RELAXED_ORDERING=1), but this libibverbs cannot \
-             (ibv_reg_mr_iova2 of version IBVERBS_1.8 is missing); set it to 2 or 0, or update rdma-core"
+            "{port}: relaxed ordering is asked for ({}=1), but this libibverbs cannot (ibv_reg_mr_iova2 of version \
+             IBVERBS_1.8 is missing); set it to 2 or 0, or update rdma-core",
+            Setting::RelaxedOrdering.nccls()
         )));
     }
     let mut mr = ask(domain, &memory, flags)?;
@@ -138,12 +139,17 @@ fn ask(domain: &VerbsDomain, memory: &Memory, flags: c_int) -> Result<io::Result
 fn refused(port: &str, memory: &Memory, flags: c_int, error: &io::Error) -> RegisterError {
     let advice = match (error.raw_os_error(), memory.kind()) {
         (Some(libc::EINVAL | libc::EOPNOTSUPP), MemoryKind::Host) if flags & sys::ACCESS_RELAXED_ORDERING != 0 => {
-            "the driver may not know relaxed ordering, which NCCL_IB_PCI_RELAXED_ORDERING=1 asks for: set it to 2 or 0"
+            &format!(
+                "the driver may not know relaxed ordering, which {}=1 asks for: set it to 2 or 0",
+                Setting::RelaxedOrdering.nccls()
+            )
         }
         (Some(libc::ENOMEM | libc::EAGAIN), MemoryKind::Host) => {
             "raise the limit of locked memory (ulimit -l unlimited; in a container --ulimit memlock=-1)"
         }
-        (_, MemoryKind::Cuda) => "load nvidia_peermem, or let NCCL use dma-buf (NCCL_DMABUF_ENABLE=1)",
+        (_, MemoryKind::Cuda) => {
+            &format!("load nvidia_peermem, or let NCCL use dma-buf ({}=1)", Setting::DmaBuf.nccls())
+        }
         (_, MemoryKind::DmaBuf { .. }) => "check that kernel and driver support dma-buf, or load nvidia_peermem",
         (Some(libc::EFAULT | libc::EINVAL), _) => "the range must be mapped and writable",
         _ => "look at the kernel log",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use railweave_fabric::{
-    Connecting, Fault, LaneEndpoint, LinkLayer, Part, PendingRail, Piece, RailSpec, Role, SetupError,
+    Connecting, Fault, LaneEndpoint, LinkLayer, Part, PendingRail, Piece, RailSpec, Role, Setting, SetupError,
 };
 
 use crate::bring_up::{Classes, Path, RisingPair};
@@ -57,9 +57,11 @@ impl VerbsPendingRail {
         let receives = if shared.is_some() { spec.receive_depth } else { own_receives * lanes };
         let entries = lanes * spec.send_depth + receives + if flushes { FlushLane::DEPTH } else { 0 };
         let completions = CompletionQueue::new(domain.device(), entries).map_err(|error| {
-            let advice =
-                "fewer lanes (RAILWEAVE_LANES) need smaller queues; look at the device's max_cqe (ibv_devinfo -v)";
-            domain.refused(&format!("a completion queue of {entries} entries cannot be created"), &error, advice)
+            let advice = format!(
+                "fewer lanes ({}) need smaller queues; look at the device's max_cqe (ibv_devinfo -v)",
+                Setting::Lanes
+            );
+            domain.refused(&format!("a completion queue of {entries} entries cannot be created"), &error, &advice)
         })?;
         let mut pending = Self {
             lanes: Vec::with_capacity(usize::from(spec.lanes)),
@@ -166,10 +168,11 @@ impl VerbsPendingRail {
                 return Err(SetupError {
                     fault: Fault::Configuration,
                     message: format!(
-                        "{} is {}, the peer's port {}; let RAILWEAVE_RAILS name ports of one kind",
+                        "{} is {}, the peer's port {}; let {} name ports of one kind",
                         self.domain.name,
                         self.domain.link_layer.name(),
-                        peer.link_layer.name()
+                        peer.link_layer.name(),
+                        Setting::Rails
                     ),
                 });
             }
@@ -286,8 +289,9 @@ fn set_ece(path: &Path<'_>, lane: &mut PendingLane, peer: &Endpoint) -> Result<b
                 ece.options,
                 lane.qp.pair.number()
             );
-            let advice = "give both adapters the same firmware, or set NCCL_IB_ECE_ENABLE=0 on both hosts";
-            Err(path.domain.refused(&what, &error, advice))
+            let advice =
+                format!("give both adapters the same firmware, or set {}=0 on both hosts", Setting::Ece.nccls());
+            Err(path.domain.refused(&what, &error, &advice))
         }
     }
 }

@@ -173,7 +173,7 @@ fn what_cannot_carry_traffic_is_left_out_with_the_reason() {
         ("b0", "no subnet manager"),
         ("c0", "iWARP"),
         ("d0", "neither InfiniBand (1) nor Ethernet (2)"),
-        ("e0", "0 (fe80::1 is RoCE v1, not v2), 1 (10.1.0.1 is RoCE v1, not v2); set RAILWEAVE_ROCE_VERSION"),
+        ("e0", "0 (fe80::1 is RoCE v1, not v2), 1 (10.1.0.1 is RoCE v1, not v2); set roce_version"),
     ] {
         assert!(reason(&found, name).contains(part), "{name}: {}", reason(&found, name));
     }

@@ -118,7 +118,7 @@ fn an_end_that_refuses_what_was_agreed_fails_with_its_values() {
         let machine = Machine::new(&format!("fail = set_ece:{call}:EINVAL\n{}", description(offer, offer)));
         let refused = machine.try_pair(&Wish::default()).err().unwrap();
         let end = format!("{end}: the ECE of the peer's queue pair 0x");
-        let words = [&end, peer, "vendor 0x15b3, options 0x30000007", "Invalid argument", "NCCL_IB_ECE_ENABLE=0"];
+        let words = [&end, peer, "vendor 0x15b3, options 0x30000007", "Invalid argument", "set ece=0"];
         assert_says(&refused.message, &words);
         assert_eq!(refused.fault, Fault::Local);
         machine.assert_closed("a refused ECE");

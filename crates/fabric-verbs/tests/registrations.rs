@@ -62,7 +62,7 @@ fn relaxed_ordering_that_an_older_library_cannot_do_is_refused_with_the_setting(
     let refused = domain.register(Memory::from_region(&region), Access::DATA).err().unwrap();
     assert_says(
         &refused.to_string(),
-        &["a: relaxed ordering", "NCCL_IB_PCI_RELAXED_ORDERING=1", "ibv_reg_mr_iova2", "set it to 2 or 0"],
+        &["a: relaxed ordering", "asked for (relaxed_ordering=1)", "ibv_reg_mr_iova2", "set it to 2 or 0"],
     );
     assert_eq!(refused.fault(), Fault::Local);
     domain.register(Memory::from_region(&region), Access::CONTROL).unwrap();
@@ -129,7 +129,7 @@ fn gpu_memory_that_the_adapter_cannot_reach_is_told_with_what_to_load() {
     let refused = domain.register(memory, Access::DATA).err().unwrap();
     assert_says(
         &refused.to_string(),
-        &["a: 4096 bytes of CUDA memory at 0x100000", "Bad address", "nvidia_peermem", "NCCL_DMABUF_ENABLE=1"],
+        &["a: 4096 bytes of CUDA memory at 0x100000", "Bad address", "nvidia_peermem", "dma_buf=1"],
     );
     assert!(!machine.port("a").facts.pointers.cuda);
 }
@@ -171,7 +171,7 @@ fn relaxed_ordering_that_an_adapter_does_not_know_is_left_out_unless_it_is_asked
         register(ordering).unwrap();
     }
     let refused = register(RelaxedOrdering::On).err().unwrap().to_string();
-    assert_says(&refused, &["Invalid argument", "NCCL_IB_PCI_RELAXED_ORDERING=1", "set it to 2 or 0"]);
+    assert_says(&refused, &["Invalid argument", "which relaxed_ordering=1 asks for", "set it to 2 or 0"]);
 }
 
 #[test]

@@ -35,7 +35,12 @@ const fn step(function: &'static str, calls: u32, tries: u32, words: &'static [&
 const STEPS: [Step; 7] = [
     step("alloc_pd", 2, 1, &["no protection domain can be allocated", "kernel log"]),
     step("query_port", 2, 1, &["the port cannot be queried", "is the adapter still there?"]),
-    step("create_cq", 2, 1, &["a completion queue of ", " entries cannot be created", "RAILWEAVE_LANES", "max_cqe"]),
+    step(
+        "create_cq",
+        2,
+        1,
+        &["a completion queue of ", " entries cannot be created", "fewer lanes (lanes)", "max_cqe"],
+    ),
     // A lane is tried without inline data too, the one for flushes never has any.
     step("create_qp", 5, 2, &["a queue pair for ", "cannot be created", "max_qp"]),
     step("modify_qp/INIT", 5, 1, &["QP transition failed: queue pair 0x", "to INIT (partition-key index 0, port 1"]),
@@ -111,7 +116,7 @@ fn a_peer_that_cannot_be_reached_is_told_with_what_to_look_at() {
     }
     machine.fail("fail = modify_qp/RTR:*:EINVAL\n");
     let refused = Pair::open(&a, &b, &Wish::default()).err().unwrap();
-    assert_says(&refused.message, &["check the GID index (NCCL_IB_GID_INDEX, show_gids)"]);
+    assert_says(&refused.message, &["check the GID index (gid_index, show_gids)"]);
     assert!(!refused.message.contains("cannot be reached"), "{}", refused.message);
 }
 

@@ -19,6 +19,7 @@ mod pages;
 mod port;
 mod rail;
 mod region;
+mod setting;
 
 pub use error::{Fault, PostError, RailError, RegisterError, SetupError};
 pub use joining::{Connecting, Joining, LaneEndpoint};
@@ -30,6 +31,7 @@ pub use rail::{
     Domain, Fabric, LocalSlice, PendingRail, Rail, RailSpec, Registration, RemoteSlice, Reports, Role, WorkId, Write,
 };
 pub use region::Region;
+pub use setting::{Setting, SettingNames};
 
 /// The most rails that one connection has: remote keys for this many fit into a CTS entry (docs/wire.md).
 pub const MAX_RAILS: usize = 8;

@@ -26,6 +26,7 @@ mod owing;
 mod per_process;
 mod process;
 mod registrations;
+mod settings;
 mod shares;
 mod sync;
 mod tables;

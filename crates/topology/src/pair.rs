@@ -4,7 +4,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-use railweave_fabric::{LinkLayer, MAX_RAILS};
+use railweave_fabric::{LinkLayer, MAX_RAILS, Setting};
 
 use crate::NetworkAddress;
 
@@ -57,8 +57,6 @@ pub struct Unpaired {
     obstacle: Obstacle,
 }
 
-const COMMON_SUBNET: &str = "give both hosts an address on a common subnet, and name those ports in RAILWEAVE_RAILS";
-
 /// The rails of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pairing {
@@ -81,7 +79,7 @@ impl Pairing {
         }
         // Those that came closest to a rail say what is missing.
         let closest = self.unpaired.iter().map(|unpaired| unpaired.obstacle).max();
-        text += closest.map_or(COMMON_SUBNET, Obstacle::remedy);
+        text += &closest.map_or_else(share_a_subnet, Obstacle::remedy);
         Some(text)
     }
 }
@@ -291,30 +289,41 @@ impl Obstacle {
     }
 
     /// What to do where this is the closest that any port came to a rail.
-    fn remedy(self) -> &'static str {
+    fn remedy(self) -> String {
+        let rails = Setting::Rails;
         match self {
-            Self::LinkLayer => {
-                "choose ports of one kind on both hosts (NCCL_IB_HCA or RAILWEAVE_RDMA_RAILS), or set RAILWEAVE_FABRIC=tcp on both"
-            }
-            Self::Family => {
-                "give the ports of both hosts addresses of one family; on RoCE, RAILWEAVE_ADDRESS_FAMILY chooses among GIDs"
-            }
-            Self::Plane => {
-                "connect ports of one plane, or take the planes out of the list of rails (RAILWEAVE_RAILS or NCCL_IB_HCA)"
-            }
+            Self::LinkLayer => format!(
+                "choose ports of one kind on both hosts ({} or {}), or set {}=tcp on both",
+                Setting::RdmaRails.nccls(),
+                Setting::RdmaRails,
+                Setting::Fabric
+            ),
+            Self::Family => format!(
+                "give the ports of both hosts addresses of one family; on RoCE, {} chooses among GIDs",
+                Setting::AddressFamily
+            ),
+            Self::Plane => format!(
+                "connect ports of one plane, or take the planes out of the list of rails ({rails} or {})",
+                Setting::RdmaRails.nccls()
+            ),
             Self::Loopback => {
-                "name ports in RAILWEAVE_RAILS that reach other hosts; loopback addresses are for trying out on one"
+                format!("name ports in {rails} that reach other hosts; loopback addresses are for trying out on one")
             }
-            Self::LinkLocal => {
-                "give the interfaces of both ports an IPv4 or a global IPv6 address on a common subnet; on RoCE, both hosts can \
-                 also name a link-local entry in RAILWEAVE_GID_INDEX"
-            }
-            Self::Identical => {
-                "give each host an address of its own, and leave out of RAILWEAVE_RAILS what every host has (docker0, bridges)"
-            }
-            Self::NoPort | Self::NotUnicast | Self::Subnet | Self::Taken | Self::Limit => COMMON_SUBNET,
+            Self::LinkLocal => format!(
+                "give the interfaces of both ports an IPv4 or a global IPv6 address on a common subnet; on RoCE, both hosts \
+                 can also name a link-local entry in {}",
+                Setting::GidIndex
+            ),
+            Self::Identical => format!(
+                "give each host an address of its own, and leave out of {rails} what every host has (docker0, bridges)"
+            ),
+            Self::NoPort | Self::NotUnicast | Self::Subnet | Self::Taken | Self::Limit => share_a_subnet(),
         }
     }
+}
+
+fn share_a_subnet() -> String {
+    format!("give both hosts an address on a common subnet, and name those ports in {}", Setting::Rails)
 }
 
 fn bond(connector: &Endpoint, acceptor: &Endpoint, same_network: bool) -> Result<Bond, Obstacle> {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 
-use railweave_fabric::{Discovery, LeftOut, PortFacts};
+use railweave_fabric::{Discovery, LeftOut, PortFacts, Setting};
 
 use crate::Mode;
 
@@ -68,9 +68,11 @@ impl fmt::Display for NoUsablePort {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { left_out, not_listed } = self;
         if left_out.is_empty() {
-            return out.write_str(
+            return write!(
+                out,
                 "No usable port: this machine shows none at all; bring an interface up and give it an address \
-                 (`ip address` lists them), or name an address of this host in RAILWEAVE_RAILS",
+                 (`ip address` lists them), or name an address of this host in {}",
+                Setting::Rails
             );
         }
         out.write_str("No usable port: ")?;
@@ -125,10 +127,11 @@ pub fn select(
     let mut ports: Vec<_> = candidates.into_iter().map(|(_, port)| port).collect();
     let most = mode.most_ports();
     for port in ports.drain(most.min(ports.len())..) {
-        let reason = match mode {
-            Mode::Fused => format!("a fused device has at most {most} ports; RAILWEAVE_RAILS says which come first"),
-            Mode::Ports => format!("NCCL takes at most {most} devices; RAILWEAVE_RAILS says which come first"),
+        let limit = match mode {
+            Mode::Fused => format!("a fused device has at most {most} ports"),
+            Mode::Ports => format!("NCCL takes at most {most} devices"),
         };
+        let reason = format!("{limit}; {} says which come first", Setting::Rails);
         left_out.push(left(&port.facts, reason));
     }
     if ports.is_empty() {
@@ -310,7 +313,7 @@ mod tests {
             "the list is not to blame: {text}"
         );
         let text = select(found(&[]), None, Mode::Ports, Order::Pci).unwrap_err().to_string();
-        assert!(text.contains("none at all") && text.contains("RAILWEAVE_RAILS"), "{text}");
+        assert!(text.contains("none at all") && text.contains("in rails"), "{text}");
     }
 
     #[test]

@@ -270,7 +270,7 @@ fn without_a_rail_the_refusal_says_what_there_was() {
     for part in ["No local NIC found", "the connector's 10.0.0.1/24: ", "the acceptor's 10.0.0.2/24: "] {
         assert!(text.contains(part), "{text}");
     }
-    assert!(paired(&[], &[], false).refusal().unwrap().contains("RAILWEAVE_RAILS"));
+    assert!(paired(&[], &[], false).refusal().unwrap().contains("in rails"));
     assert_eq!(paired(&["10.0.0.1/24"], &["10.0.0.2/24"], false).refusal(), None);
 }
 
@@ -281,7 +281,7 @@ fn the_refusal_ends_with_what_helps_against_what_is_in_the_way() {
         ("10.0.0.1/24", "2001:db8::1/64", "addresses of one family"),
         ("10.0.0.1/24 p3", "10.0.0.2/24 p4", "ports of one plane"),
         ("127.0.0.1/8", "127.0.0.1/8", "loopback addresses are for trying out"),
-        ("fe80::1/64 roce", "2001:db8::1/64 roce", "RAILWEAVE_GID_INDEX"),
+        ("fe80::1/64 roce", "2001:db8::1/64 roce", "gid_index"),
         ("172.17.0.1/16", "172.17.0.1/16", "an address of its own"),
     ] {
         let text = paired(&[connector], &[acceptor], false).refusal().unwrap();

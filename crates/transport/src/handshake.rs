@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Connecting, Domain, Fabric, Joining, LaneEndpoint, Memory, Region, Registration, Role, SetupError,
+    Access, Connecting, Domain, Fabric, Joining, LaneEndpoint, Memory, Region, Registration, Role, Setting, SetupError,
 };
 
 use crate::connection::{RailCounters, RailInfo, RailName};
@@ -209,7 +209,7 @@ impl<F: Fabric> Exchange<F> {
     /// Why it is given up when there is no more time.
     pub(crate) fn too_late(&self) -> String {
         let reason = self.reason.as_ref().map_or("it was not tried", |reason| &reason.message);
-        format!("Handshake timeout: {reason}; or raise RAILWEAVE_HANDSHAKE_TIMEOUT")
+        format!("Handshake timeout: {reason}; or raise {}", Setting::HandshakeTimeout)
     }
 }
 
@@ -225,8 +225,9 @@ impl Common {
     pub(crate) fn timeout_error(&self, waiting_for: &str) -> Error {
         Error::peer(format!(
             "Handshake timeout: {} did not send {waiting_for} in time; check that no firewall blocks TCP between the \
-             hosts, that the peer still runs, and raise RAILWEAVE_HANDSHAKE_TIMEOUT if the hosts are slow",
-            self.peer
+             hosts, that the peer still runs, and raise {} if the hosts are slow",
+            self.peer,
+            Setting::HandshakeTimeout
         ))
     }
 }

@@ -5,6 +5,8 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
+use railweave_fabric::Setting;
+
 use super::{
     AsyncEvent, Context, Cq, Device, DeviceAttributes, Ece, Gid, GidEntry, Mr, Pd, PortAttributes, Qp, QpAttributes,
     QpInitAttributes, Srq, SrqInitAttributes,
@@ -19,7 +21,7 @@ unsafe extern "C" {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LibraryError {
     /// None of the names leads to a library.
-    #[error("{reason}; install libibverbs (rdma-core), or name its file in NCCL_IBVERBS_LIB")]
+    #[error("{reason}; install libibverbs (rdma-core), or name its file in {}", Setting::Library.nccls())]
     NotFound {
         /// What the dynamic linker said, about each name.
         reason: String,

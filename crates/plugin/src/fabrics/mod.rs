@@ -16,6 +16,7 @@ use railweave_transport::{Error, HandleAddress};
 use crate::log;
 use crate::network::{Network, NetworkOf};
 use crate::registrations::Registrations;
+use crate::settings;
 use crate::topology_report::ReportedGid;
 
 /// What this machine has to offer.
@@ -45,6 +46,7 @@ pub(crate) struct Found {
 /// # Errors
 /// When there is no usable port.
 pub(crate) fn find(options: &Options, forces_flushes: bool) -> Result<Found, Error> {
+    settings::name();
     let interfaces = Interface::list()
         .map_err(|error| Error::local(format!("the network interfaces cannot be listed (getifaddrs): {error}")))?;
     match options.fabric.value {

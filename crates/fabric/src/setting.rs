@@ -1,0 +1,146 @@
+//! What a user can set, for sentences that tell them to. How each is called where it is set (the name of a variable) is known
+//! where the table of options is: the plugin's edge says it once, before it uses any of these crates.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+/// A setting that some sentence tells the user to look at or to change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Setting {
+    /// The local ACK timeout of RDMA lanes.
+    AckTimeout,
+    /// The family of addresses that is used.
+    AddressFamily,
+    /// The range of addresses that is used.
+    AddressRange,
+    /// Whether adapters report the bytes of writes with immediates.
+    ByteCounts,
+    /// Whether NCCL hands GPU memory over as dma-bufs.
+    DmaBuf,
+    /// Enhanced connection establishment.
+    Ece,
+    /// The fabric.
+    Fabric,
+    /// The entry of a port's GID table.
+    GidIndex,
+    /// How long a connection's set-up may take.
+    HandshakeTimeout,
+    /// The file of the key that peers share.
+    KeyFile,
+    /// The lanes of a rail.
+    Lanes,
+    /// The file of libibverbs.
+    Library,
+    /// Whether ports are fused.
+    Mode,
+    /// The index into a port's partition keys.
+    PartitionKey,
+    /// The list of rails.
+    Rails,
+    /// The list of rails of RDMA.
+    RdmaRails,
+    /// Relaxed ordering of data in memory.
+    RelaxedOrdering,
+    /// The version of RoCE.
+    RoceVersion,
+}
+
+/// The names of a setting where the user sets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SettingNames {
+    /// Railweave's own name.
+    pub own: &'static str,
+    /// The one that NCCL's transports have for it; Railweave's own where they have none.
+    pub nccls: &'static str,
+}
+
+static NAMES: OnceLock<fn(Setting) -> SettingNames> = OnceLock::new();
+
+impl Setting {
+    /// Every setting.
+    pub const ALL: [Self; 18] = [
+        Self::AckTimeout,
+        Self::AddressFamily,
+        Self::AddressRange,
+        Self::ByteCounts,
+        Self::DmaBuf,
+        Self::Ece,
+        Self::Fabric,
+        Self::GidIndex,
+        Self::HandshakeTimeout,
+        Self::KeyFile,
+        Self::Lanes,
+        Self::Library,
+        Self::Mode,
+        Self::PartitionKey,
+        Self::Rails,
+        Self::RdmaRails,
+        Self::RelaxedOrdering,
+        Self::RoceVersion,
+    ];
+
+    /// Its plain name, which says it where no other is known.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::AckTimeout => "ack_timeout",
+            Self::AddressFamily => "address_family",
+            Self::AddressRange => "address_range",
+            Self::ByteCounts => "byte_counts",
+            Self::DmaBuf => "dma_buf",
+            Self::Ece => "ece",
+            Self::Fabric => "fabric",
+            Self::GidIndex => "gid_index",
+            Self::HandshakeTimeout => "handshake_timeout",
+            Self::KeyFile => "key_file",
+            Self::Lanes => "lanes",
+            Self::Library => "ibverbs_library",
+            Self::Mode => "mode",
+            Self::PartitionKey => "pkey_index",
+            Self::Rails => "rails",
+            Self::RdmaRails => "rdma_rails",
+            Self::RelaxedOrdering => "relaxed_ordering",
+            Self::RoceVersion => "roce_version",
+        }
+    }
+
+    /// From now on sentences name settings as `names` says. The first call counts; without any, they have their plain names.
+    pub fn name_by(names: fn(Self) -> SettingNames) {
+        NAMES.get_or_init(|| names);
+    }
+
+    /// Railweave's own name for it, or the plain one.
+    pub fn own(self) -> &'static str {
+        NAMES.get().map_or_else(|| self.key(), |names| names(self).own)
+    }
+
+    /// NCCL's name for it, or the plain one.
+    pub fn nccls(self) -> &'static str {
+        NAMES.get().map_or_else(|| self.key(), |names| names(self).nccls)
+    }
+
+    /// Both names, NCCL's in parentheses, or the plain one.
+    pub fn both(self) -> String {
+        let (own, nccls) = (self.own(), self.nccls());
+        if own == nccls { own.to_owned() } else { format!("{own} ({nccls})") }
+    }
+}
+
+/// As [`Setting::own`].
+impl fmt::Display for Setting {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.own())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_names_a_setting_is_said_by_its_plain_one() {
+        for setting in Setting::ALL {
+            let both = setting.both();
+            assert_eq!((setting.own(), setting.nccls(), both.as_str()), (setting.key(), setting.key(), setting.key()));
+        }
+    }
+}

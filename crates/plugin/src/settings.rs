@@ -1,0 +1,41 @@
+//! The names by which sentences call settings: the variables of the table of options.
+
+use railweave_fabric::{Setting, SettingNames};
+use railweave_options::{Entry, TABLE};
+
+/// Has all crates below name settings by their variables.
+pub(crate) fn name() {
+    Setting::name_by(names);
+}
+
+fn names(setting: Setting) -> SettingNames {
+    match entry(setting) {
+        Some(entry) => {
+            let own = entry.variable();
+            SettingNames { own, nccls: entry.all_variables().last().unwrap_or(own) }
+        }
+        // NCCL's alone.
+        None => SettingNames { own: "NCCL_DMABUF_ENABLE", nccls: "NCCL_DMABUF_ENABLE" },
+    }
+}
+
+/// The setting's line of the table, where it is one of Railweave's.
+fn entry(setting: Setting) -> Option<&'static Entry> {
+    TABLE.iter().find(|entry| entry.name == setting.key())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_is_in_the_table_and_named_by_its_variables() {
+        for setting in Setting::ALL {
+            assert_eq!(entry(setting).is_none(), setting == Setting::DmaBuf, "{setting:?}");
+        }
+        assert_eq!(names(Setting::GidIndex), SettingNames { own: "RAILWEAVE_GID_INDEX", nccls: "NCCL_IB_GID_INDEX" });
+        assert_eq!(names(Setting::RdmaRails), SettingNames { own: "RAILWEAVE_RDMA_RAILS", nccls: "NCCL_IB_HCA" });
+        let alone = "RAILWEAVE_BYTE_COUNTS";
+        assert_eq!(names(Setting::ByteCounts), SettingNames { own: alone, nccls: alone });
+    }
+}
