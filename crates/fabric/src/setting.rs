@@ -15,6 +15,8 @@ pub enum Setting {
     AddressRange,
     /// Whether adapters report the bytes of writes with immediates.
     ByteCounts,
+    /// The range of ports that the control socket is bound to.
+    ControlPort,
     /// Whether NCCL hands GPU memory over as dma-bufs.
     DmaBuf,
     /// Enhanced connection establishment.
@@ -33,8 +35,12 @@ pub enum Setting {
     Library,
     /// Whether ports are fused.
     Mode,
+    /// The interface over which sessions are dialled.
+    OutOfBand,
     /// The index into a port's partition keys.
     PartitionKey,
+    /// How long a peer may take to answer when it is asked whether it is there.
+    PeerTimeout,
     /// The list of rails.
     Rails,
     /// The list of rails of RDMA.
@@ -58,11 +64,12 @@ static NAMES: OnceLock<fn(Setting) -> SettingNames> = OnceLock::new();
 
 impl Setting {
     /// Every setting.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 21] = [
         Self::AckTimeout,
         Self::AddressFamily,
         Self::AddressRange,
         Self::ByteCounts,
+        Self::ControlPort,
         Self::DmaBuf,
         Self::Ece,
         Self::Fabric,
@@ -72,7 +79,9 @@ impl Setting {
         Self::Lanes,
         Self::Library,
         Self::Mode,
+        Self::OutOfBand,
         Self::PartitionKey,
+        Self::PeerTimeout,
         Self::Rails,
         Self::RdmaRails,
         Self::RelaxedOrdering,
@@ -86,6 +95,7 @@ impl Setting {
             Self::AddressFamily => "address_family",
             Self::AddressRange => "address_range",
             Self::ByteCounts => "byte_counts",
+            Self::ControlPort => "control_port",
             Self::DmaBuf => "dma_buf",
             Self::Ece => "ece",
             Self::Fabric => "fabric",
@@ -95,7 +105,9 @@ impl Setting {
             Self::Lanes => "lanes",
             Self::Library => "ibverbs_library",
             Self::Mode => "mode",
+            Self::OutOfBand => "oob_interface",
             Self::PartitionKey => "pkey_index",
+            Self::PeerTimeout => "peer_timeout",
             Self::Rails => "rails",
             Self::RdmaRails => "rdma_rails",
             Self::RelaxedOrdering => "relaxed_ordering",

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use railweave_fabric::Setting;
 use thiserror::Error;
 
 use crate::codec::{DecodeError, Reader, Writer};
@@ -77,7 +78,10 @@ pub enum HelloError {
         ours_max: u16,
     },
     /// Another mode.
-    #[error("the peer {peer} runs with RAILWEAVE_MODE={theirs}, this process with {ours}; set the same on every host")]
+    #[error(
+        "the peer {peer} runs with {}={theirs}, this process with {ours}; set the same on every host",
+        Setting::Mode
+    )]
     Mode {
         /// The peer.
         peer: String,
@@ -89,7 +93,8 @@ pub enum HelloError {
     /// No fabric in common.
     #[error(
         "the peer {peer} has no fabric in common with this process (its bits {theirs:#b}, ours {ours:#b}; bit 0 is TCP, \
-         bit 1 verbs); set RAILWEAVE_FABRIC alike on every host"
+         bit 1 verbs); set {} alike on every host",
+        Setting::Fabric
     )]
     Fabric {
         /// The peer.
@@ -101,9 +106,10 @@ pub enum HelloError {
     },
     /// One has a key and the other has none.
     #[error(
-        "the peer {peer} {}; set RAILWEAVE_KEY_FILE to a copy of the same key on every host, or on none",
+        "the peer {peer} {}; set {} to a copy of the same key on every host, or on none",
         if *.theirs { "asks for a shared key, and this process has none" }
-        else { "has no shared key, and this process asks for one" }
+        else { "has no shared key, and this process asks for one" },
+        Setting::KeyFile
     )]
     Key {
         /// The peer.
@@ -130,7 +136,7 @@ fn mode_name(mode: u8) -> &'static str {
 }
 
 impl Hello {
-    /// The bit of `features` that says: this process has a key (`RAILWEAVE_KEY_FILE`) and wants proof that the peer has it.
+    /// The bit of `features` that says: this process has a shared key and wants proof that the peer has it.
     pub const KEYED: u32 = 1;
 
     /// Whether this process has a key.
@@ -268,9 +274,9 @@ mod tests {
         assert_eq!(ours.check(&hello()), Ok(()));
         let cases = [
             (Hello { protocol_min: 2, protocol_max: 3, ..hello() }, "versions 2 to 3"),
-            (Hello { mode: 0, ..hello() }, "RAILWEAVE_MODE=ports"),
-            (Hello { features: Hello::KEYED, ..hello() }, "RAILWEAVE_KEY_FILE"),
-            (Hello { fabrics: 2, ..hello() }, "RAILWEAVE_FABRIC"),
+            (Hello { mode: 0, ..hello() }, "mode=ports"),
+            (Hello { features: Hello::KEYED, ..hello() }, "set key_file to a copy"),
+            (Hello { fabrics: 2, ..hello() }, "set fabric alike"),
             (Hello { process: ProcessId([2; 16]), ..hello() }, "another host carries the same address"),
         ];
         for (theirs, words) in cases {

@@ -354,14 +354,13 @@ impl Thread {
 
     /// The session of a connection ended while it was being set up.
     pub(super) fn interrupted(&mut self, route: Route) {
-        let limit = self.peer_timeout;
         let Some(session) = self.session(route.session) else {
             return;
         };
         let Some(ended) = session.protocol.ended() else {
             return;
         };
-        let error = Error::peer(session_ended_text(&session.protocol.peer_name(), ended, limit));
+        let error = Error::peer(session_ended_text(&session.protocol.peer_name(), ended));
         let Some(Connection::Setup(setting)) = session.connections.get_mut(&route.connection) else {
             return;
         };

@@ -21,7 +21,6 @@ mod strangers;
 mod stream;
 mod thread;
 mod unasked;
-mod words;
 mod worker;
 
 use std::collections::HashMap;

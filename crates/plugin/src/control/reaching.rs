@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use railweave_transport::{Error, Session as Protocol};
+use railweave_transport::{Error, Session as Protocol, Unreachable};
 
 use super::ConnectRequest;
 use super::connections::Target;
@@ -46,7 +46,8 @@ impl Thread {
     }
 
     /// There will be no session to the wanted process.
-    pub(super) fn unreachable(&mut self, token: usize, error: &Error) {
+    pub(super) fn unreachable(&mut self, token: usize, why: &Unreachable) {
+        let error = Error::new(why.fault(), why.to_string());
         let Some(session) = self.session(token) else {
             return;
         };

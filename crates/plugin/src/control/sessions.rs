@@ -4,12 +4,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use mio::Token as PollToken;
 use railweave_transport::{
     Ended, Error, FRAME_HEADER_BYTES, Frame, Hello, Lost, MAX_FRAME_BYTES, MAX_HELLO_BYTES, Preface, ProcessId,
-    Session as Protocol, SessionAction, Side, SocketEnd, SocketEndKind,
+    Session as Protocol, SessionAction, Side, SocketEnd, SocketEndKind, Unwelcome,
 };
 
 use super::connections::{Connection, Target};
@@ -17,7 +16,7 @@ use super::setups::SessionSetups;
 use super::strangers::Kind;
 use super::stream::{Fill, Stream, is_closed};
 use super::thread::{Entry, Thread};
-use super::{Route, words};
+use super::{Route, nanoseconds};
 use crate::descriptors;
 use crate::identity::random;
 
@@ -220,10 +219,14 @@ impl Thread {
             SessionAction::HangUp { flush } => self.hang_up(token, flush),
             SessionAction::Up => self.session_up(token),
             SessionAction::Unwelcome(unwelcome) => {
-                let (kind, text) = words::unwelcome(&unwelcome);
-                self.strangers.report(self.now_ns(), kind, &text);
+                let kind = match unwelcome {
+                    Unwelcome::Hello { .. } | Unwelcome::Late { .. } => Kind::Hello,
+                    Unwelcome::OutOfTurn { .. } => Kind::Session,
+                    Unwelcome::OtherKey { .. } => Kind::Key,
+                };
+                self.strangers.report(self.now_ns(), kind, &unwelcome.to_string());
             }
-            SessionAction::Unreachable(unreachable) => self.unreachable(token, &words::unreachable(&unreachable)),
+            SessionAction::Unreachable(unreachable) => self.unreachable(token, &unreachable),
             SessionAction::Ended(ended) => self.session_ended(token, &ended),
             SessionAction::Offer { connection, offer } => self.handle_offer(token, connection, offer),
             SessionAction::Withdrawn(connection) => self.forget_offer(route(connection)),
@@ -444,11 +447,10 @@ impl Thread {
 
     /// A session ended: nobody can be reached by it any more, and nothing waits on it.
     fn session_ended(&mut self, token: usize, why: &Ended) {
-        let limit = self.peer_timeout;
         let Some(session) = self.session(token) else {
             return;
         };
-        let text = session_ended_text(&session.protocol.peer_name(), why, limit);
+        let text = session_ended_text(&session.protocol.peer_name(), why);
         if let Some(process) = session.wanted
             && self.reaching.get(&process) == Some(&token)
         {
@@ -462,7 +464,7 @@ impl Thread {
 
     /// An open connection is lost to its session.
     fn connection_lost(&mut self, route: Route, lost: &Lost) {
-        let error = Error::peer(words::lost(lost, self.peer_timeout));
+        let error = Error::peer(lost.to_string());
         if let Some(Connection::Open { link, .. }) =
             self.session(route.session).and_then(|session| session.connections.get(&route.connection))
         {
@@ -493,7 +495,8 @@ impl Thread {
         if let Some(session) = self.session(token)
             && let (Some(for_ns), Some(unsent)) = (session.protocol.overdue_ns(now_ns), session.left_unread())
         {
-            self.tell(token, |session, now| session.end(Ended::NotReading { for_ns, unsent }, now));
+            let limit_ns = nanoseconds(self.peer_timeout);
+            self.tell(token, |session, now| session.end(Ended::NotReading { for_ns, limit_ns, unsent }, now));
         }
         self.tell(token, |session, _| session.handle_timeout(now_ns));
         for connection in late {
@@ -504,8 +507,8 @@ impl Thread {
 }
 
 /// What whoever waits for a connection hears when the session ended while it was set up.
-pub(super) fn session_ended_text(peer: &str, why: &Ended, limit: Duration) -> String {
-    format!("the session to {peer} ended while a connection was set up: {}", words::ended(why, limit))
+pub(super) fn session_ended_text(peer: &str, why: &Ended) -> String {
+    format!("the session to {peer} ended while a connection was set up: {why}")
 }
 
 /// Whether the kernel has no route to where it was to go. Firewalls and hosts that are down answer otherwise: with

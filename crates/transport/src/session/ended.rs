@@ -1,14 +1,20 @@
-//! Why sessions end, why there is none, and why connections are lost by it. The sentences are neutral: what to set and
-//! where to look is added by whoever knows the options.
+//! Why sessions end, why there is none, and why connections are lost by it.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use railweave_fabric::{Fault, Setting};
 use thiserror::Error;
 
 use crate::HelloError;
 use crate::codec::DecodeError;
+
+const NO_NIC: &str = "No local NIC found that reaches the peer";
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
 
 /// What became of a session's socket, as the caller saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,16 +46,28 @@ pub enum Ended {
     #[error("Handshake timeout: no HELLO or proof came in time; check that no firewall blocks TCP between the hosts")]
     Late,
     /// The peer did not answer a PING in time.
-    #[error("it has been silent for {:.1} s and was asked", *.for_ns as f64 / 1e9)]
+    #[error(
+        "it has been silent for {:.1} s and did not answer within {} ({} s): it was killed while a child that it \
+         forked lives on, or is stopped, or cannot be reached",
+        seconds(*.for_ns), Setting::PeerTimeout, seconds(*.limit_ns)
+    )]
     Silent {
         /// How long nothing has come from it, in nanoseconds.
         for_ns: u64,
+        /// How long it had for its answer, in nanoseconds.
+        limit_ns: u64,
     },
     /// The peer does not read what is sent to it, so that nothing is read from it either.
-    #[error("it has not read what was sent to it for {:.1} s: {unsent} bytes wait for it", *.for_ns as f64 / 1e9)]
+    #[error(
+        "it has not read what was sent to it for {:.1} s, longer than {} ({} s): {unsent} bytes wait for it; it is \
+         stopped, or cannot be reached, or its program is not Railweave",
+        seconds(*.for_ns), Setting::PeerTimeout, seconds(*.limit_ns)
+    )]
     NotReading {
         /// How long nothing was read from it, in nanoseconds.
         for_ns: u64,
+        /// How long it had for an answer, in nanoseconds.
+        limit_ns: u64,
         /// Bytes that wait to be sent.
         unsent: usize,
     },
@@ -105,7 +123,7 @@ pub enum Unwelcome {
         peer: String,
     },
     /// It has another key.
-    #[error("{peer} has another key; its session was refused")]
+    #[error("{peer} has another key; copy the same {} to every host; its session was refused", Setting::KeyFile)]
     OtherKey {
         /// The peer.
         peer: String,
@@ -124,16 +142,20 @@ pub enum Unreachable {
         fault: HelloFault,
     },
     /// It has another key.
-    #[error("{peer} has another key")]
+    #[error("{peer} has another key; copy the same {} to every host", Setting::KeyFile)]
     OtherKey {
         /// The peer.
         peer: String,
     },
     /// There is no address to dial.
-    #[error("there is no address to dial")]
+    #[error(
+        "{NO_NIC}: its handle names no address that can be dialled; give its host an IPv4 or a global IPv6 address, or \
+         name an interface that has one in {} there",
+        Setting::OutOfBand
+    )]
     NoAddress,
     /// No address brought a session.
-    #[error("{}", tries.join("; "))]
+    #[error("{}", unreachable(&tries.join("; "), *.no_route, *.loopback))]
     Tried {
         /// What became of each try, with its address.
         tries: Vec<String>,
@@ -142,6 +164,41 @@ pub enum Unreachable {
         /// All addresses are loopback addresses.
         loopback: bool,
     },
+}
+
+impl Unreachable {
+    /// Who is at fault.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Hello { .. } | Self::OtherKey { .. } => Fault::Configuration,
+            Self::NoAddress | Self::Tried { .. } => Fault::Peer,
+        }
+    }
+}
+
+/// What came of the tries, and what to do.
+fn unreachable(tries: &str, no_route: bool, loopback: bool) -> String {
+    if loopback {
+        format!(
+            "the peer cannot be reached: {tries}; it is to be found at loopback addresses alone: where it is on \
+             another host, name ports in its {} that others reach; on this one, check that its process still runs",
+            Setting::Rails
+        )
+    } else if no_route {
+        format!(
+            "{NO_NIC}: {tries}; give both hosts an address in a common network, and name an interface that has one in \
+             {} on the peer's",
+            Setting::OutOfBand
+        )
+    } else {
+        format!(
+            "the peer cannot be reached: {tries}; check that its process still runs, that no firewall blocks TCP to \
+             its control port ({} gives a range to let through), and that {} names an interface there that this host \
+             reaches",
+            Setting::ControlPort,
+            Setting::OutOfBand
+        )
+    }
 }
 
 /// Why an open connection is lost to its session.
@@ -172,5 +229,43 @@ impl fmt::Display for Lost {
             LostCause::GaveUp(reason) => write!(out, "{peer} gave the connection up: {reason}"),
             LostCause::Session(ended) => write!(out, "{peer} is gone: {ended}; {log}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(tries: &[&str], no_route: bool, loopback: bool) -> String {
+        let tries = tries.iter().map(|text| (*text).to_owned()).collect();
+        Unreachable::Tried { tries, no_route, loopback }.to_string()
+    }
+
+    #[test]
+    fn the_nic_is_blamed_where_it_is_the_trouble_alone() {
+        let failures = ["10.0.0.1:7: Network is unreachable", "10.1.0.1:7: Connection refused"];
+        for (text, remedy) in [
+            (Unreachable::NoAddress.to_string(), Setting::OutOfBand.own()),
+            (refusal(&failures[..1], true, false), "in a common network"),
+        ] {
+            assert!(text.starts_with(NO_NIC) && text.contains(remedy), "{text}");
+        }
+        for (text, remedy) in [
+            (refusal(&failures, false, false), "firewall"),
+            (refusal(&failures[1..], false, false), Setting::ControlPort.own()),
+            (refusal(&failures[1..], false, true), Setting::Rails.own()),
+        ] {
+            assert!(!text.contains(NO_NIC), "{text}");
+            assert!(text.contains("Connection refused") && text.contains(remedy), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_silent_peer_is_told_from_one_that_does_not_read() {
+        let (for_ns, limit_ns) = (33_750_000_000, 30_000_000_000);
+        let silent = Ended::Silent { for_ns, limit_ns }.to_string();
+        assert!(silent.starts_with("it has been silent for 33.8 s") && silent.contains("(30 s)"), "{silent}");
+        let stuck = Ended::NotReading { for_ns, limit_ns, unsent: 70_000 }.to_string();
+        assert!(stuck.contains("70000 bytes wait") && stuck.contains("(30 s)"), "{stuck}");
     }
 }

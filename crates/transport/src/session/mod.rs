@@ -381,7 +381,9 @@ impl Session {
                     self.heartbeat.asked(now_ns);
                     self.send(0, Message::Ping);
                 }
-                Beat::Silent { for_ns } => self.end(Ended::Silent { for_ns }, now_ns),
+                Beat::Silent { for_ns } => {
+                    self.end(Ended::Silent { for_ns, limit_ns: self.config.peer_timeout_ns }, now_ns);
+                }
                 Beat::Wait if self.idle_deadline_ns().is_some_and(|at_ns| at_ns <= now_ns) => {
                     self.end(Ended::Idle, now_ns);
                 }

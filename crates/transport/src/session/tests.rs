@@ -186,8 +186,12 @@ fn a_session_is_dialled_again_where_the_socket_was_closed_before_a_byte_came() {
     opener.handle_timeout(at_ns);
     assert_eq!(actions(&mut opener), [SessionAction::Dial(address(2))]);
     opener.handle_lost(end_of_socket(SocketEndKind::Other), at_ns);
-    let [SessionAction::Unreachable(why), SessionAction::Ended(_)] = &actions(&mut opener)[..] else { panic!() };
-    assert_eq!(why.to_string(), "10.0.0.2:7: it ended");
+    let [SessionAction::Unreachable(Unreachable::Tried { tries, .. }), SessionAction::Ended(_)] =
+        &actions(&mut opener)[..]
+    else {
+        panic!()
+    };
+    assert_eq!(tries[..], ["10.0.0.2:7: it ended"]);
     assert!(opener.is_over());
 }
 
