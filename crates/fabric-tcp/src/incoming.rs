@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{Ordering, fence};
 
-use railweave_fabric::{Fault, RailError};
+use railweave_fabric::{ClosedAt, RailError};
 
-use crate::frame::{Body, Frame, HEADER_BYTES, WriteFrame};
+use crate::frame::{Body, Frame, FrameError, HEADER_BYTES, WriteFrame};
 use crate::keys::{KeyError, KeyTable};
 use crate::lane::{LaneFailure, is_transient};
 use crate::outgoing::Outgoing;
@@ -226,7 +226,7 @@ impl Incoming {
             let Some((header, _)) = self.buffer[self.start..self.end].split_first_chunk::<HEADER_BYTES>() else {
                 return Ok(());
             };
-            let frame = Frame::decode(header).map_err(|error| LaneFailure::of_lane(broken(&error)))?;
+            let frame = Frame::decode(header).map_err(no_frame)?;
             self.start += HEADER_BYTES;
             outgoing.handle_acknowledged(frame.acknowledged).map_err(LaneFailure::of_lane)?;
             if let Body::Write(write) = frame.body {
@@ -251,14 +251,8 @@ impl Incoming {
         fence(Ordering::Release);
         if let Some(immediate) = write.immediate.filter(|_| !self.discards) {
             if !receives.consume() {
-                return Err(LaneFailure::of_lane(RailError {
-                    fault: Fault::Protocol,
-                    message: format!(
-                        "no receive posted for immediate {immediate:#010x} ({} bytes); the peer sends more than it was \
-                         cleared to",
-                        write.length
-                    ),
-                }));
+                let error = RailError::NoReceive { immediate, bytes: write.length };
+                return Err(LaneFailure::of_lane(error));
             }
             self.arrivals.push_back(Arrival { immediate, bytes: write.length });
         }
@@ -270,34 +264,22 @@ impl Incoming {
 
     fn handle_end(&self) -> Result<bool, LaneFailure> {
         let inside = match &self.arriving {
-            Some(arriving) => format!("{} of {} bytes into a write", arriving.done, arriving.write.length),
-            None if self.end > self.start => format!("{} bytes into a header", self.end - self.start),
+            Some(arriving) => ClosedAt::Write { done: arriving.done, length: arriving.write.length },
+            None if self.end > self.start => ClosedAt::Header(self.end - self.start),
             None => return Ok(false),
         };
-        Err(LaneFailure::of_lane(RailError {
-            fault: Fault::Peer,
-            message: format!("the peer closed the connection {inside}; look at the peer's log for the reason"),
-        }))
+        Err(LaneFailure::of_lane(RailError::PeerClosed(inside)))
     }
 }
 
 /// Why a write of the peer was not placed.
 fn refused(write: &WriteFrame) -> impl FnOnce(KeyError) -> LaneFailure {
     move |error| {
-        LaneFailure::of_lane(RailError {
-            fault: Fault::Protocol,
-            message: format!(
-                "a write of {} bytes to {:#x} was refused: {error}; was the memory deregistered while the peer was \
-                 still cleared to write to it?",
-                write.length, write.address
-            ),
-        })
+        let (bytes, address) = (write.length, write.address);
+        LaneFailure::of_lane(RailError::WriteRefused { bytes, address, why: error.to_string() })
     }
 }
 
-fn broken(error: &dyn std::fmt::Display) -> RailError {
-    RailError {
-        fault: Fault::Protocol,
-        message: format!("the peer sent what is no frame: {error}; check that both ends run the same version"),
-    }
+fn no_frame(error: FrameError) -> LaneFailure {
+    LaneFailure::of_lane(RailError::NoFrame { why: error.to_string() })
 }

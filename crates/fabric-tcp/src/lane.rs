@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use railweave_fabric::{Fault, LaneId, LocalSlice, PostError, RailError, RailSpec, Reports, WorkId, Write};
+use railweave_fabric::{ClosedAt, LaneId, LocalSlice, PostError, RailError, RailSpec, Reports, WorkId, Write};
 
 use crate::incoming::{Incoming, Receives, Surroundings};
 use crate::keys::KeyTable;
@@ -30,21 +30,9 @@ impl LaneFailure {
     }
 
     /// The kernel's answer to a system call.
-    pub(crate) fn of_socket(doing: &str, error: &io::Error) -> Self {
-        let (fault, hint) = match error.raw_os_error() {
-            Some(libc::ECONNRESET | libc::EPIPE | libc::ECONNABORTED) => {
-                (Fault::Peer, "the peer's process has probably ended; look at its log")
-            }
-            Some(libc::ETIMEDOUT) => (Fault::Peer, "the peer's host does not answer; check it and the path to it"),
-            Some(libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EHOSTDOWN | libc::ENETDOWN) => {
-                (Fault::Peer, "there is no path to the peer any more; check cables, switches and routes")
-            }
-            Some(libc::EFAULT) => {
-                (Fault::Protocol, "registered memory was unmapped; deregister memory before it is freed")
-            }
-            _ => (Fault::Local, "see this host's kernel log"),
-        };
-        Self::of_lane(RailError { fault, message: format!("{doing} failed: {error}; {hint}") })
+    pub(crate) fn of_socket(doing: &'static str, error: &io::Error) -> Self {
+        // Whatever a socket's system call says is a number of the kernel's.
+        Self::of_lane(RailError::Socket { doing, errno: error.raw_os_error().unwrap_or(libc::EIO) })
     }
 }
 
@@ -219,24 +207,14 @@ impl Lane {
         if let State::Open = self.state
             && let Some(silent) = self.silence.look(Instant::now(), self.socket.heard_ago())
         {
-            let message = format!(
-                "the peer's host has not acknowledged a byte for {:.1} s; check it and the path to it",
-                silent.as_secs_f64()
-            );
-            self.fail(LaneFailure::of_lane(RailError { fault: Fault::Peer, message }));
+            self.fail(LaneFailure::of_lane(RailError::Silence(silent)));
         }
     }
 
     #[cold]
     fn fail_closed(&mut self) {
-        let message = match self.outgoing.unacknowledged() {
-            0 => "the peer closed the connection; look at the peer's log for the reason".to_owned(),
-            count => format!(
-                "the peer closed the connection with {count} writes unacknowledged; look at the peer's log for the \
-                 reason"
-            ),
-        };
-        self.fail(LaneFailure::of_lane(RailError { fault: Fault::Peer, message }));
+        let closed = ClosedAt::Rest(self.outgoing.unacknowledged());
+        self.fail(LaneFailure::of_lane(RailError::PeerClosed(closed)));
     }
 
     #[cold]

@@ -3,7 +3,7 @@
 //! A write leaves in three steps, each a counter into the ring: it is posted, the kernel has all its bytes
 //! (`unsent` passes it), the peer has acknowledged it and the completion was handed out (`head` passes it).
 
-use railweave_fabric::{Fault, LocalSlice, RailError, WorkId, Write};
+use railweave_fabric::{LocalSlice, RailError, WorkId, Write};
 
 use crate::frame::{Body, Frame, HEADER_BYTES, WriteFrame};
 use crate::keys::KeyTable;
@@ -160,14 +160,8 @@ impl Outgoing {
     /// The peer says that it has placed `count` signalled writes since the lane began.
     pub(crate) fn handle_acknowledged(&mut self, count: u64) -> Result<(), RailError> {
         if count < self.acknowledged || count > self.signalled_sent {
-            return Err(RailError {
-                fault: Fault::Protocol,
-                message: format!(
-                    "the peer acknowledges {count} writes, after {} and of {} that were sent to it; check that both \
-                     ends run the same version",
-                    self.acknowledged, self.signalled_sent
-                ),
-            });
+            let (before, sent) = (self.acknowledged, self.signalled_sent);
+            return Err(RailError::WrongAcknowledgement { count, before, sent });
         }
         self.acknowledged = count;
         Ok(())
@@ -229,7 +223,10 @@ impl Outgoing {
                         whole = false;
                         break;
                     }
-                    Err(error) => return Err(LaneFailure::of_work(posted.id, vanished(&error))),
+                    Err(error) => {
+                        let gone = RailError::SourceGone { why: error.to_string() };
+                        return Err(LaneFailure::of_work(posted.id, gone));
+                    }
                 },
             };
             if done < HEADER_BYTES {
@@ -296,15 +293,5 @@ impl Outgoing {
     #[inline]
     fn index(&self, count: u64) -> usize {
         (count % self.ring.len() as u64) as usize
-    }
-}
-
-fn vanished(error: &dyn std::fmt::Display) -> RailError {
-    RailError {
-        fault: Fault::Protocol,
-        message: format!(
-            "memory was deregistered before what was posted from it had been sent: {error}; deregister only after the \
-             send has completed"
-        ),
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use railweave_fabric::conformance::{Completion, poll};
 use railweave_fabric::{
-    Access, Domain, Fault, LaneId, LocalSlice, Memory, PostError, Rail, RailError, RailSpec, Region, Registration,
+    Access, ClosedAt, Domain, LaneId, LocalSlice, Memory, PostError, Rail, RailError, RailSpec, Region, Registration,
     RemoteSlice, Role, WorkId, Write,
 };
 use railweave_fabric_tcp::frame::{Body, Frame, HEADER_BYTES, MAX_WRITE, WriteFrame};
@@ -93,15 +93,22 @@ impl Victim {
     }
 
     /// Waits for the failure; checks that it comes once, and that it leaves the lane dead.
-    fn expect_failure(&mut self, fault: Fault, words: &str) {
+    fn expect_failure(&mut self) -> RailError {
         self.until("the failure", |victim| !victim.failures().is_empty());
         self.until_quiet();
-        let failures = self.failures();
+        let mut failures = self.failures();
         assert_eq!(failures.len(), 1, "{failures:?}");
-        assert_eq!(failures[0].fault, fault, "{failures:?}");
-        assert!(failures[0].message.contains(words), "{:?} does not say {words:?}", failures[0].message);
         assert_eq!(self.post(0), Err(PostError::Broken));
         assert_eq!(self.rail.post_receives(1), Err(PostError::Broken));
+        failures.remove(0)
+    }
+
+    /// The same for a write that is refused, for this reason.
+    fn expect_refusal(&mut self, words: &str) {
+        match self.expect_failure() {
+            RailError::WriteRefused { why, .. } if why.contains(words) => {}
+            other => panic!("{other:?}, where a write is refused because {words:?}"),
+        }
     }
 
     fn write(&self, length: u32) -> WriteFrame {
@@ -207,15 +214,20 @@ fn headers_that_are_none_end_the_lane() {
         (with(4, 1), "absent immediate"),
         (long(MAX_WRITE + 1), "1073741825 bytes"),
         (long(u32::MAX), "4294967295 bytes"),
-        (long(MAX_WRITE), "not registered"),
     ];
     for (bytes, words) in cases {
         let mut victim = Victim::new();
         victim.send(&bytes);
-        victim.expect_failure(Fault::Protocol, words);
+        let failure = victim.expect_failure();
+        assert!(matches!(&failure, RailError::NoFrame { why } if why.contains(words)), "{words}: {failure:?}");
         assert_eq!(victim.peer.read(&mut [0; 100]).unwrap(), 0, "the peer is not told");
         assert!(victim.is_untouched());
     }
+    let mut victim = Victim::new();
+    victim.send(&long(MAX_WRITE));
+    victim.expect_refusal("not registered");
+    assert_eq!(victim.peer.read(&mut [0; 100]).unwrap(), 0, "the peer is not told");
+    assert!(victim.is_untouched());
 }
 
 #[test]
@@ -224,7 +236,7 @@ fn a_longest_write_into_short_memory_is_refused_before_its_first_byte() {
     let mut bytes = header(victim.write(MAX_WRITE)).to_vec();
     bytes.resize(20_000, 0xee);
     victim.send(&bytes);
-    victim.expect_failure(Fault::Protocol, "outside the 100000 bytes");
+    victim.expect_refusal("outside the 100000 bytes");
     assert!(victim.is_untouched());
 }
 
@@ -232,7 +244,8 @@ fn a_longest_write_into_short_memory_is_refused_before_its_first_byte() {
 fn acknowledgements_that_cannot_be_are_refused() {
     let mut victim = Victim::new();
     victim.send(&acknowledgement(1));
-    victim.expect_failure(Fault::Protocol, "acknowledges 1 writes");
+    let failure = victim.expect_failure();
+    assert_eq!(failure, RailError::WrongAcknowledgement { count: 1, before: 0, sent: 0 });
 
     let mut victim = Victim::new();
     victim.post(8).unwrap();
@@ -240,7 +253,8 @@ fn acknowledgements_that_cannot_be_are_refused() {
     victim.send(&acknowledgement(2));
     victim.until("two completions", |victim| victim.log.len() == 2);
     victim.send(&acknowledgement(1));
-    victim.expect_failure(Fault::Protocol, "acknowledges 1 writes, after 2");
+    let failure = victim.expect_failure();
+    assert_eq!(failure, RailError::WrongAcknowledgement { count: 1, before: 2, sent: 2 });
 
     // One that is still partly in this process cannot have been placed.
     let mut victim = Victim::new();
@@ -256,18 +270,19 @@ fn acknowledgements_that_cannot_be_are_refused() {
     victim.rail.post(LaneId(0), &[write]).unwrap();
     victim.send(&acknowledgement(1));
     victim.until("the failure", |victim| !victim.failures().is_empty());
-    assert!(victim.failures()[0].message.contains("of 0 that were sent"), "{:?}", victim.failures());
+    assert_eq!(victim.failures()[0], RailError::WrongAcknowledgement { count: 1, before: 0, sent: 0 });
 }
 
 #[test]
 fn a_close_inside_a_frame_is_a_failure() {
-    for (extra, words) in [(-12, "20 bytes into a header"), (0, "0 of 50000 bytes"), (9000, "9000 of 50000 bytes")] {
+    let in_write = |done| ClosedAt::Write { done, length: 50_000 };
+    for (extra, at) in [(-12, ClosedAt::Header(20)), (0, in_write(0)), (9000, in_write(9000))] {
         let mut victim = Victim::new();
         let mut bytes = header(victim.write(50_000)).to_vec();
         bytes.resize((HEADER_BYTES as i32 + extra) as usize, 1);
         victim.send(&bytes);
         victim.peer.shutdown(std::net::Shutdown::Write).unwrap();
-        victim.expect_failure(Fault::Peer, words);
+        assert_eq!(victim.expect_failure(), RailError::PeerClosed(at));
     }
 }
 
@@ -278,14 +293,14 @@ fn a_close_between_frames_is_none_until_there_is_work() {
     victim.until_quiet();
     assert!(victim.log.is_empty() && victim.rail.is_drained());
     assert_eq!(victim.post(8), Err(PostError::Broken));
-    victim.expect_failure(Fault::Peer, "the peer closed the connection;");
+    assert_eq!(victim.expect_failure(), RailError::PeerClosed(ClosedAt::Rest(0)));
 
     let mut victim = Victim::new();
     victim.post(8).unwrap();
     victim.post(8).unwrap();
     victim.send(&acknowledgement(1));
     victim.peer.shutdown(std::net::Shutdown::Write).unwrap();
-    victim.expect_failure(Fault::Peer, "with 1 writes unacknowledged");
+    assert_eq!(victim.expect_failure(), RailError::PeerClosed(ClosedAt::Rest(1)));
     assert_eq!(victim.log[0], Completion::Sent { id: WorkId(5) }, "what was acknowledged still completes");
 
     // What has arrived is reported, and acknowledged, although the peer has closed its end.
@@ -312,7 +327,7 @@ fn a_reset_is_a_failure() {
     assert_eq!(result, 0);
     let (other, _) = pairs::sockets();
     victim.peer = other;
-    victim.expect_failure(Fault::Peer, "reset by peer");
+    assert_eq!(victim.expect_failure(), RailError::Socket { doing: "receiving", errno: libc::ECONNRESET });
 }
 
 #[test]
@@ -325,7 +340,7 @@ fn memory_that_goes_while_a_payload_arrives_is_written_no_more() {
     victim.until("the first half", |victim| word(victim, 39_992) == u64::from_ne_bytes([0xee; 8]));
     victim.registration = None;
     victim.send(&[0xee; 40_000]);
-    victim.expect_failure(Fault::Protocol, "not registered here");
+    victim.expect_refusal("not registered here");
     assert_eq!(word(&victim, 40_000), 0, "deregistered memory was written");
 }
 
@@ -338,7 +353,7 @@ fn immediates_without_receives_end_the_lane() {
         bytes.extend_from_slice(&header(WriteFrame { immediate: Some(value), ..WriteFrame::default() }));
     }
     victim.send(&bytes);
-    victim.expect_failure(Fault::Protocol, "no receive posted for immediate 0x00000004");
+    assert_eq!(victim.expect_failure(), RailError::NoReceive { immediate: 4, bytes: 0 });
     assert_eq!(victim.log.len(), 5, "what had a receive is reported first: {:?}", victim.log);
 }
 

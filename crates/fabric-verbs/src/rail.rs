@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use railweave_fabric::{
-    Fault, LaneId, MAX_LANES, Part, PostError, Rail, RailError, RailSpec, RemoteSlice, Reports, WorkId, Write,
+    LaneId, MAX_LANES, Part, PostError, Rail, RailError, RailSpec, RemoteSlice, Reports, WorkFailure, WorkId, Write,
 };
 
 use crate::domain::{VerbsDomain, show_gid};
@@ -173,12 +173,8 @@ impl VerbsRail {
     /// The library refused work for which there is room, on the queue pair with this number: a lane's, or the flushes'.
     #[cold]
     fn post_failed(&mut self, index: usize, number: u32, errno: i32) -> Result<(), PostError> {
-        let error = std::io::Error::from_raw_os_error(errno.abs());
-        let message = format!(
-            "{}: the adapter takes no work on queue pair {number:#x} ({error}); look at the kernel log of this host",
-            self.domain.name
-        );
-        self.fail(index, None, RailError { fault: Fault::Local, message });
+        let port = self.domain.name.clone();
+        self.fail(index, None, RailError::TakesNoWork { port, number, errno: errno.abs() });
         Err(PostError::Broken)
     }
 
@@ -220,8 +216,9 @@ impl VerbsRail {
             (true, Some(flush)) => (flush.number(), flush.number()),
             _ => (lane.qp.number(), lane.peer_number),
         };
-        let error = status::error(wc.status, wc.vendor_err, &status::Lane { number, peer, path: &path });
-        self.fail(index, id, error);
+        let status = status::meaning(wc.status);
+        let failure = WorkFailure { status, code: wc.status, vendor: wc.vendor_err, number, peer, path };
+        self.fail(index, id, RailError::Work(failure));
     }
 
     /// Takes completions out of the queue; how many.
@@ -322,24 +319,16 @@ impl VerbsRail {
     /// A peer that sends instead of writing.
     #[cold]
     fn unexpected(&mut self, index: usize, wc: &sys::Wc) {
-        let message = format!(
-            "{}: the peer sent a message of opcode {:#x} ({} bytes) where only writes with immediates may come; it breaks \
-             the protocol",
-            self.domain.name, wc.opcode, wc.byte_len
-        );
-        self.fail(index, None, RailError { fault: Fault::Protocol, message });
+        let port = self.domain.name.clone();
+        self.fail(index, None, RailError::NotAWrite { port, opcode: wc.opcode, bytes: wc.byte_len });
     }
 
     /// The completion queue itself is broken: every lane is.
     #[cold]
     fn queue_failed(&mut self, code: i32) {
         for index in 0..self.lanes.count() {
-            let message = format!(
-                "{}: the completion queue cannot be polled (code {code}); the adapter is gone or was reset, look at the \
-                 kernel log of this host",
-                self.domain.name
-            );
-            self.fail(index, None, RailError { fault: Fault::Local, message });
+            let port = self.domain.name.clone();
+            self.fail(index, None, RailError::QueueGone { port, code });
         }
     }
 }

@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{INFINIBAND, Machine, Pair, ROCE, Wish, assert_says};
+use common::{INFINIBAND, Machine, Pair, ROCE, Wish, assert_says, failed_work};
 use railweave_fabric::conformance::Completion;
-use railweave_fabric::{Access, PostError, Rail as _, RemoteSlice, WorkId};
+use railweave_fabric::{Access, PostError, Rail as _, RailError, RemoteSlice, WorkFailure, WorkId, WorkStatus};
 use railweave_fabric_verbs::sys;
 
 fn wish() -> Wish {
@@ -98,12 +98,12 @@ fn no_more_flushes_are_under_way_than_the_lane_holds() {
     assert_eq!(pair.far.poll(), [Completion::Sent { id: WorkId(7) }]);
 }
 
-fn failed_flush(pair: &mut Pair, target: RemoteSlice) -> String {
+fn failed_flush(pair: &mut Pair, target: RemoteSlice) -> WorkFailure {
     pair.far.rail.post_flush(target, WorkId(42)).unwrap();
     let failures = pair.far.failures();
     assert_eq!((failures.len(), failures[0].1), (1, Some(WorkId(42))), "{failures:?}");
     assert_eq!(pair.far.rail.post_flush(target, WorkId(43)), Err(PostError::Broken));
-    failures[0].2.message.clone()
+    failed_work(failures[0].2.clone())
 }
 
 #[test]
@@ -113,11 +113,12 @@ fn a_flush_of_memory_that_is_not_there_breaks_the_rail_once() {
     let target = pair.far.block(1000, Access::DATA);
     let place = target.place();
     drop(target);
-    let message = failed_flush(&mut pair, place);
-    assert_says(&message, &["WC error status=10 (remote access error)", "b, GID 10.1.0.1", "deregMr"]);
+    let failure = failed_flush(&mut pair, place);
+    assert_eq!(failure.status, WorkStatus::RemoteAccess);
+    assert_says(&failure.path, &["b, GID 10.1.0.1"]);
     let mut pair = machine.pair(&wish());
     let unreadable = pair.far.block(1000, Access::CONTROL);
-    assert_says(&failed_flush(&mut pair, unreadable.place()), &["WC error status=10"]);
+    assert_eq!(failed_flush(&mut pair, unreadable.place()).status, WorkStatus::RemoteAccess);
 }
 
 #[test]
@@ -129,5 +130,6 @@ fn a_flush_that_the_library_refuses_is_a_failure_with_its_reason() {
     assert_eq!(pair.far.rail.post_flush(target.place(), WorkId(1)), Err(PostError::Broken));
     let failures = pair.far.failures();
     assert_eq!(failures.len(), 1, "the completion says why: {failures:?}");
-    assert_says(&failures[0].2.message, &["b: the adapter takes no work", "Input/output error", "kernel log"]);
+    let error = &failures[0].2;
+    assert!(matches!(error, RailError::TakesNoWork { port, errno: libc::EIO, .. } if port == "b"), "{error:?}");
 }

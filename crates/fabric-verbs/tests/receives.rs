@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{Machine, ROCE, Wish, assert_says, strict};
+use common::{Machine, ROCE, Wish, assert_says, failed_work, strict};
 use railweave_fabric::conformance::Completion;
-use railweave_fabric::{Access, Domain as _, Fault, LaneId, Rail as _, RailSpec, Role};
+use railweave_fabric::{Access, Domain as _, LaneId, Rail as _, RailSpec, Role, WorkStatus};
 use railweave_fabric_verbs::{VerbsConfig, sys};
 
 /// The end of a rail that receives.
@@ -106,10 +106,11 @@ fn a_receiver_notices_the_death_of_its_own_queue_pair() {
         machine.stand_in.raise_on_queue_pair(far.number, kind).unwrap();
         let failures = pair.far.failures();
         assert_eq!(failures.len(), 1, "five receives came back, the lane failed once: {failures:?}");
-        let (lane, id, error) = &failures[0];
-        assert_eq!((*lane, *id, error.fault), (0, None, Fault::Peer));
-        let numbers = format!("on queue pair {:#x} to {:#x}", far.number, near.number);
-        assert_says(&error.message, &["WC error status=5 (work request flushed)", &numbers, "b, GID 10.1.0.1"]);
+        let (lane, id, error) = failures[0].clone();
+        assert_eq!((lane, id), (0, None));
+        let failure = failed_work(error);
+        assert_eq!((failure.status, failure.number, failure.peer), (WorkStatus::Flushed, far.number, near.number));
+        assert_says(&failure.path, &["b, GID 10.1.0.1"]);
         assert!(pair.far.rail.post_receives(1).is_err());
     }
 }

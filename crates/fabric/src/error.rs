@@ -1,6 +1,10 @@
 //! Errors, sorted by who is at fault: the plugin's edge maps each [`Fault`] to NCCL's result code in one table.
 
+mod rail;
+
 use std::fmt;
+
+pub use rail::{ClosedAt, RailError, SocketTrouble, WorkFailure, WorkStatus};
 
 /// Who is at fault. The plugin's edge turns it into an `ncclResult_t`, and nothing else decides that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,23 +32,6 @@ pub enum PostError {
     #[error("{0}")]
     Invalid(String),
 }
-
-/// Why a lane of a rail died. Reported once, as a completion.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RailError {
-    /// Who is at fault.
-    pub fault: Fault,
-    /// What happened and what to look at, in words; the rail and the peer are added by who knows them.
-    pub message: String,
-}
-
-impl fmt::Display for RailError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for RailError {}
 
 /// Why memory could not be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

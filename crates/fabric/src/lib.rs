@@ -21,7 +21,9 @@ mod rail;
 mod region;
 mod setting;
 
-pub use error::{Fault, PostError, RailError, RegisterError, SetupError};
+pub use error::{
+    ClosedAt, Fault, PostError, RailError, RegisterError, SetupError, SocketTrouble, WorkFailure, WorkStatus,
+};
 pub use joining::{Connecting, Joining, LaneEndpoint};
 pub use lane::{LaneId, MAX_LANES};
 pub use memory::{Access, Memory, MemoryKind};

@@ -256,7 +256,8 @@ impl Victim {
                     self.received += 1;
                 }
                 Completion::Failed { error, .. } => {
-                    assert!(error.message.contains(' ') && !error.message.contains(char::is_control), "{error}");
+                    let words = error.to_string();
+                    assert!(words.contains(' ') && !words.contains(char::is_control), "{words}");
                     self.failures += 1;
                 }
             }

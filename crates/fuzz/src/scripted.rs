@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use railweave_fabric::conformance::Completion;
 use railweave_fabric::{
-    Access, Connecting, Domain, Fabric, Fault, Joining, LaneEndpoint, LaneId, Memory, PendingRail, PostError, Rail,
-    RailError, RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
+    Access, ClosedAt, Connecting, Domain, Fabric, Fault, Joining, LaneEndpoint, LaneId, Memory, PendingRail, PostError,
+    Rail, RailError, RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
 };
 
 /// The fabric. One-sided, its lanes are connected by end points; otherwise they are sockets, as on TCP.
@@ -198,7 +198,7 @@ impl RailState {
 
     pub(crate) fn fail(&mut self, lane: usize) {
         if !std::mem::replace(&mut self.lanes[lane].broken, true) {
-            let error = Box::new(RailError { fault: Fault::Peer, message: "the script broke the lane".into() });
+            let error = Box::new(RailError::PeerClosed(ClosedAt::Rest(0)));
             self.completions.push_back(Completion::Failed { lane: LaneId::at(lane), id: None, error });
         }
     }

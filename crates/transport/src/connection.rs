@@ -263,7 +263,7 @@ impl<F: Fabric> Rails<F> {
     /// A lane's failure as the connection's error.
     pub(crate) fn failure(&self, index: usize, lane: LaneId, error: &RailError, peer: &str) -> Error {
         let message = format!("{} to {peer}, lane {lane}: {error}", self.name(index));
-        Error::new(error.fault, message)
+        Error::new(error.fault(), message)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use railweave_fabric::{LaneId, RailError};
+use railweave_fabric::{LaneId, WorkStatus};
 use railweave_transport::{Acceptor, Connector, Error, RecvConnection, SendConnection};
 
 use super::Task;
@@ -538,8 +538,9 @@ impl<const O: bool> Game<O> {
             state.record(Kind::Death, who, [2 + u64::from(loud), 0, 0, 0]);
             state.watch.harm(now_ns, connection, "a rail died");
             for lane in 0..if loud { lanes } else { 0 } {
-                let message = "the port went down; check its cable".to_owned();
-                state.fail_lane(one, LaneId::at(lane), RailError { fault: railweave_fabric::Fault::Peer, message });
+                let lane = LaneId::at(lane);
+                let error = state.work_failed(one, lane, WorkStatus::Flushed, "the port went down");
+                state.fail_lane(one, lane, error);
             }
         }
     }

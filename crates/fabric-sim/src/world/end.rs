@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use railweave_fabric::conformance::Completion;
-use railweave_fabric::{Fault, LaneId, RailError, RailSpec, Reports, WorkId, Write};
+use railweave_fabric::{LaneId, MAX_LANES, RailError, RailSpec, Reports, WorkFailure, WorkId, WorkStatus, Write};
 
 use super::{Event, State};
 use crate::history::{Kind, Who};
@@ -224,14 +224,23 @@ impl State {
         }
         let (who, now_ns) = (end.who(lane), self.now_ns);
         self.history.record(crate::history::Event { at_ns: now_ns, kind: Kind::Failed, who, numbers: [0; 4] });
-        self.history.remark(&error.message);
+        self.history.remark(&error.to_string());
         self.complete(id, Completion::Failed { lane, id: None, error: Box::new(error) }, lane, 0);
     }
 
     /// A lane dies because of what its own work asked for.
     pub(super) fn refuse(&mut self, id: usize, lane: LaneId, why: &str) {
-        let message = format!("the peer refused a write: {why}");
-        self.fail_lane(id, lane, RailError { fault: Fault::Peer, message });
+        let error = self.work_failed(id, lane, WorkStatus::RemoteAccess, why);
+        self.fail_lane(id, lane, error);
+    }
+
+    /// Work on a lane failed, as an adapter would say it; `why` stands with the path.
+    pub(crate) fn work_failed(&self, id: usize, lane: LaneId, status: WorkStatus, why: &str) -> RailError {
+        let number = |end: usize| (end * MAX_LANES + lane.index()) as u32;
+        let end = self.ends[id].as_ref();
+        let peer = end.and_then(|end| end.peer).map_or(0, number);
+        let path = format!("port {} ({why})", end.map_or(usize::MAX, |end| end.port));
+        RailError::Work(WorkFailure { status, code: status as i32, vendor: 0, number: number(id), peer, path })
     }
 
     pub(crate) fn poll_end(&mut self, id: usize, room: usize, reports: &mut impl Reports) -> usize {

@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use railweave_fabric::{LaneId, RailError, WorkId};
+use railweave_fabric::{LaneId, WorkId, WorkStatus};
 
 pub(crate) use keys::{KeyPair, Keys, Registered};
 
@@ -181,14 +181,10 @@ impl State {
             Event::Arrive { end, lane } => self.handle_arrival(end, lane),
             Event::Rest { end, lane } => self.handle_rest(end, lane),
             Event::Ack { end, lane } => self.handle_ack(end, lane),
-            Event::GiveUp { end, lane } => self.fail_lane(
-                end,
-                lane,
-                RailError {
-                    fault: railweave_fabric::Fault::Peer,
-                    message: "the peer does not answer: retries exceeded; check the path to it".into(),
-                },
-            ),
+            Event::GiveUp { end, lane } => {
+                let error = self.work_failed(end, lane, WorkStatus::RetriesExceeded, "in the simulated world");
+                self.fail_lane(end, lane, error);
+            }
             Event::Flushed { end, id, landed } => self.handle_flushed(end, id, landed),
             Event::Task(task) => return Some(task),
         }

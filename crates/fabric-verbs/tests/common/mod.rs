@@ -8,7 +8,7 @@ use std::time::Duration;
 use railweave_fabric::conformance::{Completion, poll};
 use railweave_fabric::{
     Access, Connecting, Domain as _, LaneEndpoint, LaneId, LocalSlice, Memory, PendingRail as _, PostError, Rail as _,
-    RailError, RailSpec, Region, Registration as _, RemoteSlice, Role, SetupError, WorkId, Write,
+    RailError, RailSpec, Region, Registration as _, RemoteSlice, Role, SetupError, WorkFailure, WorkId, Write,
 };
 use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsDiscovery, VerbsPort, discover};
 use railweave_fabric_verbs::gid::GidRules;
@@ -232,6 +232,14 @@ impl Pair {
     }
 }
 
+/// The failure of a piece of work that this is.
+pub(crate) fn failed_work(error: RailError) -> WorkFailure {
+    match error {
+        RailError::Work(failure) => failure,
+        other => panic!("no piece of work failed, but: {other}"),
+    }
+}
+
 /// Connects all lanes, as often as it has to be tried.
 fn connect(pending: &mut VerbsPendingRail, remote: &[LaneEndpoint]) -> Result<(), SetupError> {
     while let Connecting::Later { pause, .. } = pending.connect(remote)? {
@@ -258,6 +266,13 @@ impl End {
     /// What one poll reports.
     pub(crate) fn poll(&mut self) -> Vec<Completion> {
         poll(&mut self.rail, 16)
+    }
+
+    /// The one failure that polling reports, of a piece of work.
+    pub(crate) fn work_failure(&mut self) -> WorkFailure {
+        let mut failures = self.failures();
+        assert_eq!(failures.len(), 1, "{failures:?}");
+        failed_work(failures.remove(0).2)
     }
 
     /// The failures that polling reports until nothing comes any more, each with its lane and its work.

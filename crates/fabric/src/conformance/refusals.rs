@@ -41,7 +41,7 @@ fn expect_failure<H: Harness>(bench: &mut Bench<'_, H>) {
     });
     bench.until_quiet();
     for side in [&mut bench.near, &mut bench.far] {
-        let messages: Vec<String> = side.failures().iter().map(|error| error.message.clone()).collect();
+        let messages: Vec<String> = side.failures().iter().map(ToString::to_string).collect();
         assert!(messages.len() <= 1, "one lane failed several times: {messages:?}");
         if let Some(message) = messages.first() {
             assert!(message.len() > 10, "a failure without words: {message:?}");
