@@ -34,4 +34,4 @@ pub use filter::{AddressRange, FilterItem, Match, RailFilter};
 pub use rdma::{AdaptiveRouting, AddressFamily, DataDirect, GidIndices, RelaxedOrdering};
 pub use setting::{Setting, Source};
 pub use table::{Entry, Options, Row, TABLE};
-pub use value::{Congestion, Fabric, Lanes, MAX_RAILS, Mode, PortRange, Weights};
+pub use value::{Congestion, Fabric, Lanes, Mode, PortRange, Weights};

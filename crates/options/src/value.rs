@@ -1,10 +1,8 @@
 //! The types of the settings: what each may hold, and how it is written.
 
 use crate::number;
+use railweave_fabric::MAX_RAILS;
 use std::fmt;
-
-/// The most rails that one connection has.
-pub const MAX_RAILS: usize = 8;
 
 /// The most lanes that one rail has.
 pub(crate) const MAX_LANES: u8 = 16;
