@@ -12,6 +12,7 @@
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
+mod ids;
 mod joining;
 mod lane;
 mod memory;
@@ -24,6 +25,7 @@ mod setting;
 pub use error::{
     ClosedAt, Fault, PostError, RailError, RegisterError, SetupError, SocketTrouble, WorkFailure, WorkStatus,
 };
+pub use ids::{RailId, RailSet, RailSetIter};
 pub use joining::{Connecting, Joining, LaneEndpoint};
 pub use lane::{LaneId, MAX_LANES};
 pub use memory::{Access, Memory, MemoryKind};

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use railweave_fabric::Region;
+use railweave_fabric::{RailSet, Region};
 use railweave_transport::{
     Error, Flushed, Immediate, ImmediateLayout, Incoming, MAX_BUFFERS, MemoryKeys, RecvConnection, RecvRequest, SLOTS,
-    SPLIT_UNIT,
+    SPLIT_UNIT, Slot,
 };
 
 use crate::input::Input;
@@ -111,9 +111,9 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
                     0xff => self.layout.all_ones(),
                     extra => self.layout.size_q(u64::from(bytes)).wrapping_add(u32::from(extra & 1)),
                 };
-                let mask = mask & (0xff_u16 >> (8 - self.plan.rails)) as u8;
+                let mask = RailSet::from_bits(mask) & RailSet::first_of(self.plan.rails);
                 let size_q = size_q.min(self.layout.all_ones());
-                let bits = self.layout.encode(Immediate { slot, mask, size_q });
+                let bits = self.layout.encode(Immediate { slot: Slot::new(slot), mask, size_q });
                 self.immediate(usize::from(rail), usize::from(lane), bits, bytes);
             }
             7 => {
@@ -170,7 +170,7 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
                 // Its last use is over: a slot is only used again when everything of it has arrived.
                 self.receives.retain(|receive| receive.slot != slot);
                 // The peer may have spoken for the slot before it was opened: who polls later cannot tell.
-                let of_slot = |immediate| self.layout.decode(immediate).slot == slot;
+                let of_slot = |immediate| self.layout.decode(immediate).slot.number() == slot;
                 let heard = self.world.lock().rails.iter().any(|rail| rail.has_waiting(of_slot));
                 self.receives.push(Receive {
                     slot,
@@ -232,12 +232,9 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
     fn faultless(&mut self, index: usize, input: &mut Input<'_>) -> Vec<(usize, usize, u32, u32)> {
         let Receive { slot, capacities, .. } = self.receives[index].clone();
         let sizes: Vec<u64> = capacities.iter().map(|capacity| size(input).min(*capacity)).collect();
-        let usable = (0xff_u16 >> (8 - self.plan.rails)) as u8;
-        let mask = match input.u8() & usable {
-            0 => usable,
-            mask => mask,
-        };
-        let active: Vec<usize> = (0..self.plan.rails).filter(|rail| mask & 1 << rail != 0).collect();
+        let usable = RailSet::first_of(self.plan.rails);
+        let said = RailSet::from_bits(input.u8()) & usable;
+        let mask = if said.is_empty() { usable } else { said };
         let in_record = input.u8() & 1 != 0 || sizes.len() > 1;
         let size_q = if in_record { self.layout.all_ones() } else { self.layout.size_q(sizes[0]) };
         let all_ones = size_q == self.layout.all_ones();
@@ -247,21 +244,21 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
             let bytes: Vec<u8> = record.iter().flat_map(|size| size.to_le_bytes()).collect();
             self.records.write(usize::from(slot) * RECORD_BYTES, &bytes);
         }
-        let bits = self.layout.encode(Immediate { slot, mask, size_q });
+        let bits = self.layout.encode(Immediate { slot: Slot::new(slot), mask, size_q });
         let striped = self.plan.config.striped && (all_ones || u64::from(size_q) >= STRIPE_FROM / SPLIT_UNIT);
         let lanes = if striped { usize::from(self.plan.lanes) } else { 1 };
         let mut left = Vec::new();
-        for (order, rail) in active.iter().enumerate() {
+        for (order, rail) in mask.iter().enumerate() {
             for lane in 0..lanes {
                 let bytes = if order == 0 && lane == 0 { sizes[0] as u32 } else { 0 };
-                left.push((*rail, lane, bits, bytes));
+                left.push((rail.index(), lane, bits, bytes));
             }
         }
         left
     }
 
     fn immediate(&mut self, rail: usize, lane: usize, bits: u32, bytes: u32) {
-        let slot = self.layout.decode(bits).slot;
+        let slot = self.layout.decode(bits).slot.number();
         self.receives.iter_mut().filter(|receive| receive.slot == slot).for_each(|receive| receive.heard = true);
         let mut state = self.world.lock();
         let rail = rail % state.rails.len();

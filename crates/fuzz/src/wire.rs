@@ -141,7 +141,7 @@ fn immediate(rails: usize, bits: u32) {
     let layout = ImmediateLayout::new(rails);
     let parts = layout.decode(bits);
     assert_eq!(layout.encode(parts), bits);
-    assert!(parts.size_q <= layout.all_ones() && u32::from(parts.mask) < 1 << rails);
+    assert!(parts.size_q <= layout.all_ones() && u32::from(parts.mask.bits()) < 1 << rails);
 }
 
 fn says_something(text: &str) {

@@ -15,19 +15,6 @@ mod split;
 pub use shares::{Piece, Pieces, Shares};
 pub use split::Split;
 
-/// The most rails that one connection has.
-pub const MAX_RAILS: usize = 8;
-
 /// What every piece is a multiple of, in bytes, except the one that ends the message: NCCL's LL128 protocol relies on pieces
 /// of 128 bytes that arrive whole.
 pub const GRANULE: u64 = 128;
-
-/// The rails in `mask`, in index order.
-pub(crate) fn rails(mut mask: u8) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let rail = mask.trailing_zeros() as usize;
-        let found = mask != 0;
-        mask &= mask.wrapping_sub(1);
-        found.then_some(rail)
-    })
-}

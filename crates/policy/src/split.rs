@@ -10,7 +10,9 @@
 //! no more than [`SMALL_AHEAD`] before they move to other rails. Dues are not written for each small message: those of
 //! [`SETTLE_BYTES`] are counted together.
 
-use crate::{GRANULE, MAX_RAILS, Shares, rails};
+use railweave_fabric::{MAX_RAILS, RailId, RailSet};
+
+use crate::{GRANULE, Shares};
 
 /// One byte in the units of dues.
 const BYTE: i64 = 1 << 16;
@@ -45,7 +47,7 @@ pub struct Split {
     due_limit: i64,
     plan: Plan,
     /// The rail for messages that travel whole.
-    small_rail: usize,
+    small_rail: RailId,
     /// The bytes that went over it since the dues were written.
     small_bytes: u64,
 }
@@ -53,19 +55,19 @@ pub struct Split {
 /// What follows from the weights for one set of usable rails.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
-    usable: u8,
+    usable: RailSet,
     /// The rails to use: the usable ones with a weight; without any, the first usable one.
-    active: u8,
+    active: RailSet,
     /// The active rail, where there is only one.
-    only: Option<u8>,
+    only: Option<RailId>,
     /// The first active rail.
-    first: usize,
+    first: RailId,
     /// The last active rail: the rest of each message is its.
-    last: usize,
+    last: RailId,
     /// The active rail with the largest weight, the first of them.
-    heaviest: usize,
+    heaviest: RailId,
     /// The rails that take turns with CTS: all active ones where all weigh the same, else the heaviest.
-    turns: [u8; MAX_RAILS],
+    turns: [RailId; MAX_RAILS],
     turn_count: u32,
     /// The share of each active rail in units of 2^-32, rounded down: at most 2^32.
     share: [u64; MAX_RAILS],
@@ -79,7 +81,7 @@ impl Split {
     /// travel whole on one rail.
     pub fn new(weights: [u32; MAX_RAILS], split_min: u64) -> Split {
         let due_limit = in_due_units(split_min.saturating_mul(8));
-        let plan = Plan::new(&weights, u8::MAX);
+        let plan = Plan::new(&weights, RailSet::ALL);
         Split {
             weights,
             split_min,
@@ -109,15 +111,15 @@ impl Split {
     /// The rail on which a message of `bytes` bytes travels whole, as most do; None where it is [`Split::split`]'s to say
     /// more. Once it is sent, [`Split::count_whole`] must know.
     #[inline]
-    pub fn whole(&self, bytes: u64, usable: u8) -> Option<usize> {
+    pub fn whole(&self, bytes: u64, usable: RailSet) -> Option<RailId> {
         if usable != self.plan.usable {
             return None;
         }
-        if let Some(rail) = self.plan.only {
-            return Some(usize::from(rail));
+        if self.plan.only.is_some() {
+            return self.plan.only;
         }
         let is_split = bytes >= self.split_min && bytes > GRANULE;
-        if is_split || self.plan.active == 0 || self.small_bytes >= SETTLE_BYTES {
+        if is_split || self.plan.active.is_empty() || self.small_bytes >= SETTLE_BYTES {
             return None;
         }
         Some(if bytes == 0 { self.plan.first } else { self.small_rail })
@@ -130,13 +132,13 @@ impl Split {
         self.small_bytes = self.small_bytes.wrapping_add(bytes);
     }
 
-    /// Splits a message of `bytes` bytes between the rails in `usable` (bit 0 for rail 0).
+    /// Splits a message of `bytes` bytes between the rails in `usable`.
     ///
     /// Every piece is a multiple of 128 bytes except the one that ends the message, which is the last active rail's. A rail with
     /// weight 0 carries nothing, unless no usable rail has a weight: then the first usable rail carries all. A
-    /// message of 0 bytes activates one rail. The mask of the answer is 0 only when `usable` is.
+    /// message of 0 bytes activates one rail. The mask is empty only when `usable` is.
     #[inline]
-    pub fn split(&mut self, bytes: u64, usable: u8) -> Shares {
+    pub fn split(&mut self, bytes: u64, usable: RailSet) -> Shares {
         if usable != self.plan.usable {
             self.replan(usable);
         } else if self.small_bytes >= SETTLE_BYTES {
@@ -146,7 +148,7 @@ impl Split {
             self.count_whole(bytes);
             return Shares::whole(bytes, rail);
         }
-        if self.plan.active == 0 {
+        if self.plan.active.is_empty() {
             return Shares::default();
         }
         if self.small_bytes > 0 {
@@ -155,38 +157,39 @@ impl Split {
         let ideal = self.plan.ideal(bytes);
         let shares = self.pieces(bytes, &ideal);
         self.most_due = 0;
-        for rail in rails(self.plan.active) {
+        for rail in self.plan.active {
             self.owe(rail, ideal[rail].saturating_sub(in_due_units(shares.bytes[rail])));
         }
         shares
     }
 
-    /// The rail whose first lane carries the CTS of `slot`: where all usable rails weigh the same, they take turns; else the
-    /// heaviest, because a CTS on a slow rail delays the whole message. `None` when no rail is usable.
-    pub fn cts_rail(&mut self, slot: u32, usable: u8) -> Option<usize> {
+    /// The rail whose first lane carries the CTS of the receive with this number: where all usable rails weigh the same, they
+    /// take turns; otherwise the heaviest, because a CTS on a slow rail delays the whole message. `None` when no rail is
+    /// usable.
+    pub fn cts_rail(&mut self, receive: u32, usable: RailSet) -> Option<RailId> {
         if usable != self.plan.usable {
             self.replan(usable);
         }
-        self.planned_cts_rail(slot, usable)
+        self.planned_cts_rail(receive, usable)
     }
 
-    /// [`Split::cts_rail`] where the same rails are usable as when it was asked last; else `None`.
+    /// [`Split::cts_rail`] where the same rails are usable as when it was asked last; otherwise `None`.
     #[inline]
-    pub fn planned_cts_rail(&self, slot: u32, usable: u8) -> Option<usize> {
+    pub fn planned_cts_rail(&self, receive: u32, usable: RailSet) -> Option<RailId> {
         match self.plan.turn_count {
             _ if usable != self.plan.usable => None,
-            1 => Some(usize::from(self.plan.turns[0])),
+            1 => Some(self.plan.turns[0]),
             0 => None,
-            count => Some(usize::from(self.plan.turns[(slot % count) as usize])),
+            count => Some(self.plan.turns[(receive % count) as usize]),
         }
     }
 
     /// Other rails are usable, or weights have changed.
     #[cold]
-    fn replan(&mut self, usable: u8) {
+    fn replan(&mut self, usable: RailSet) {
         self.settle();
         self.plan = Plan::new(&self.weights, usable);
-        self.most_due = rails(self.plan.active).map(|rail| self.due[rail].abs()).max().unwrap_or(0);
+        self.most_due = self.plan.active.iter().map(|rail| self.due[rail].abs()).max().unwrap_or(0);
         self.small_rail = self.rail_for_small();
     }
 
@@ -197,7 +200,7 @@ impl Split {
         if bytes > 0 {
             let ideal = self.plan.ideal(bytes);
             self.most_due = 0;
-            for rail in rails(self.plan.active) {
+            for rail in self.plan.active {
                 let carried = if rail == self.small_rail { in_due_units(bytes) } else { 0 };
                 self.owe(rail, ideal[rail].saturating_sub(carried));
             }
@@ -207,7 +210,7 @@ impl Split {
 
     /// Adds to what an active rail is owed; to that of all of them in turn, after `most_due` was set to 0.
     #[inline]
-    fn owe(&mut self, rail: usize, missing: i64) {
+    fn owe(&mut self, rail: RailId, missing: i64) {
         let due = self.due[rail].saturating_add(missing).clamp(-self.due_limit, self.due_limit);
         self.due[rail] = due;
         self.most_due = self.most_due.max(due.abs());
@@ -215,12 +218,12 @@ impl Split {
 
     /// The rail for a message that travels whole: the heaviest, which has the lowest latency as a rule, until it is too far
     /// ahead; then the one that is owed most.
-    fn rail_for_small(&self) -> usize {
+    fn rail_for_small(&self) -> RailId {
         let heaviest = self.plan.heaviest;
         if self.due[heaviest] >= -SMALL_AHEAD {
             return heaviest;
         }
-        rails(self.plan.active).fold(heaviest, |most, rail| if self.due[rail] > self.due[most] { rail } else { most })
+        self.plan.active.iter().fold(heaviest, |most, rail| if self.due[rail] > self.due[most] { rail } else { most })
     }
 
     /// Cuts a message into pieces as close to `ideal` plus the dues as granules and bounds allow.
@@ -230,13 +233,13 @@ impl Split {
         let payable = self.payable(bytes);
         let mut left = bytes;
         let mut end = None;
-        for rail in rails(self.plan.active & !(1 << self.plan.last)) {
+        for rail in self.plan.active.without(self.plan.last) {
             let owed = payable.map_or(self.due[rail], |part| pay_back(self.due[rail], part));
             let wanted = ideal[rail].saturating_add(owed).max(0).unsigned_abs() / BYTE.unsigned_abs() + GRANULE / 2;
             let piece = (wanted - wanted % GRANULE).min(left);
             if piece >= GRANULE {
                 shares.bytes[rail] = piece;
-                shares.mask |= 1 << rail;
+                shares.mask.insert(rail);
                 end = Some(rail);
                 left -= piece;
             }
@@ -246,7 +249,7 @@ impl Split {
         let taker = if left < GRANULE { end.unwrap_or(self.plan.last) } else { self.plan.last };
         if left > 0 {
             shares.bytes[taker] += left;
-            shares.mask |= 1 << taker;
+            shares.mask.insert(taker);
         }
         shares
     }
@@ -274,33 +277,32 @@ fn pay_back(due: i64, part: i64) -> i64 {
 
 impl Plan {
     #[cold]
-    fn new(weights: &[u32; MAX_RAILS], usable: u8) -> Plan {
-        let weighted = rails(usable).filter(|rail| weights[*rail] > 0).fold(0_u8, |mask, rail| mask | 1 << rail);
-        // `x & -x` is the lowest bit of x.
-        let active = if weighted == 0 { usable & usable.wrapping_neg() } else { weighted };
-        let first = rails(active).next().unwrap_or(0);
-        let last = rails(active).last().unwrap_or(0);
-        let heaviest = rails(active).fold(first, |most, rail| if weights[rail] > weights[most] { rail } else { most });
-        let sum: u64 = rails(active).map(|rail| u64::from(weights[rail])).sum();
+    fn new(weights: &[u32; MAX_RAILS], usable: RailSet) -> Plan {
+        let weighted: RailSet = usable.iter().filter(|rail| weights[*rail] > 0).collect();
+        let active = if weighted.is_empty() { usable.first_only() } else { weighted };
+        let first = active.first().unwrap_or_default();
+        let last = active.last().unwrap_or_default();
+        let heaviest = active.iter().fold(first, |most, rail| if weights[rail] > weights[most] { rail } else { most });
+        let sum: u64 = active.iter().map(|rail| u64::from(weights[rail])).sum();
         let mut share = [0; MAX_RAILS];
-        for rail in rails(active) {
+        for rail in active {
             share[rail] = (u64::from(weights[rail]) << 32).checked_div(sum).unwrap_or(1 << 32);
         }
-        let equal = rails(active).all(|rail| weights[rail] == weights[first]);
-        let taking_turns = if equal { active } else { 1 << heaviest };
-        let mut turns = [0; MAX_RAILS];
-        turns.iter_mut().zip(rails(taking_turns)).for_each(|(turn, rail)| *turn = rail as u8);
+        let equal = active.iter().all(|rail| weights[rail] == weights[first]);
+        let taking_turns = if equal { active } else { RailSet::only(heaviest) };
+        let mut turns = [RailId::default(); MAX_RAILS];
+        turns.iter_mut().zip(taking_turns).for_each(|(turn, rail)| *turn = rail);
         Plan {
             usable,
             active,
-            only: (active.count_ones() == 1).then_some(first as u8),
+            only: active.is_single().then_some(first),
             first,
             last,
             heaviest,
             turns,
-            turn_count: taking_turns.count_ones(),
+            turn_count: taking_turns.len(),
             share,
-            smallest_share: rails(active).map(|rail| share[rail]).min().unwrap_or(0),
+            smallest_share: active.iter().map(|rail| share[rail]).min().unwrap_or(0),
         }
     }
 
@@ -309,7 +311,7 @@ impl Plan {
     fn ideal(&self, bytes: u64) -> [i64; MAX_RAILS] {
         let mut ideal = [0; MAX_RAILS];
         let mut left = in_due_units(bytes);
-        for rail in rails(self.active & !(1 << self.last)) {
+        for rail in self.active.without(self.last) {
             ideal[rail] = scaled(bytes, self.share[rail]);
             left = left.saturating_sub(ideal[rail]);
         }
@@ -334,6 +336,14 @@ fn in_due_units(bytes: u64) -> i64 {
 mod tests {
     use super::*;
 
+    fn rail(number: usize) -> RailId {
+        RailId::new(number).expect("a rail's number")
+    }
+
+    fn rails(bits: u8) -> RailSet {
+        RailSet::from_bits(bits)
+    }
+
     fn split(weights: &[u32], split_min: u64) -> Split {
         let mut all = [0; MAX_RAILS];
         all[..weights.len()].copy_from_slice(weights);
@@ -342,41 +352,41 @@ mod tests {
 
     #[test]
     fn two_equal_rails_halve() {
-        let shares = split(&[1, 1], 8192).split(1 << 20, 0b11);
+        let shares = split(&[1, 1], 8192).split(1 << 20, rails(0b11));
         assert_eq!(shares.bytes[..2], [1 << 19, 1 << 19]);
-        assert_eq!(shares.mask, 0b11);
+        assert_eq!(shares.mask, rails(0b11));
     }
 
     #[test]
     fn the_last_rail_takes_the_odd_bytes() {
-        let shares = split(&[1, 1], 0).split(10_001, 0b11);
+        let shares = split(&[1, 1], 0).split(10_001, rails(0b11));
         assert_eq!(shares.bytes[0] % GRANULE, 0);
         assert_eq!(shares.bytes[0] + shares.bytes[1], 10_001);
     }
 
     #[test]
     fn less_than_a_granule_joins_the_rail_before() {
-        let shares = split(&[1, 1], 0).split(133, 0b11);
-        assert_eq!(shares, Shares::whole(133, 0));
-        assert_eq!(split(&[1, 1], 0).split(256, 0b11).bytes[..2], [128, 128]);
+        let shares = split(&[1, 1], 0).split(133, rails(0b11));
+        assert_eq!(shares, Shares::whole(133, rail(0)));
+        assert_eq!(split(&[1, 1], 0).split(256, rails(0b11)).bytes[..2], [128, 128]);
     }
 
     #[test]
     fn an_empty_message_activates_the_first_rail_with_a_weight() {
         let mut split = split(&[0, 1, 2], 8192);
-        assert_eq!(split.split(0, 0b111), Shares::whole(0, 1));
-        assert_eq!(split.split(0, 0b101), Shares::whole(0, 2));
-        assert_eq!(split.split(0, 0b001), Shares::whole(0, 0));
-        assert_eq!(split.split(0, 0), Shares::default());
+        assert_eq!(split.split(0, rails(0b111)), Shares::whole(0, rail(1)));
+        assert_eq!(split.split(0, rails(0b101)), Shares::whole(0, rail(2)));
+        assert_eq!(split.split(0, rails(0b001)), Shares::whole(0, rail(0)));
+        assert_eq!(split.split(0, rails(0)), Shares::default());
     }
 
     #[test]
     fn a_rail_without_weight_steps_in_when_it_must() {
         let mut split = split(&[0, 1, 0], 0);
-        assert_eq!(split.split(1 << 20, 0b111), Shares::whole(1 << 20, 1));
-        assert_eq!(split.split(1 << 20, 0b101), Shares::whole(1 << 20, 0));
-        assert_eq!(split.split(1 << 20, 0b100), Shares::whole(1 << 20, 2));
-        assert_eq!(split.split(1 << 20, 0), Shares::default());
+        assert_eq!(split.split(1 << 20, rails(0b111)), Shares::whole(1 << 20, rail(1)));
+        assert_eq!(split.split(1 << 20, rails(0b101)), Shares::whole(1 << 20, rail(0)));
+        assert_eq!(split.split(1 << 20, rails(0b100)), Shares::whole(1 << 20, rail(2)));
+        assert_eq!(split.split(1 << 20, rails(0)), Shares::default());
     }
 
     #[test]
@@ -384,11 +394,11 @@ mod tests {
         let mut split = split(&[20, 80], 8192);
         let mut bytes = [0; 2];
         for _ in 0..20 {
-            assert_eq!(split.split(4096, 0b11).mask, 0b10);
+            assert_eq!(split.split(4096, rails(0b11)).mask, rails(0b10));
         }
         for _ in 0..100_000 {
-            let shares = split.split(4096, 0b11);
-            assert_eq!(shares.mask.count_ones(), 1);
+            let shares = split.split(4096, rails(0b11));
+            assert!(shares.mask.is_single());
             bytes[0] += shares.bytes[0];
             bytes[1] += shares.bytes[1];
         }
@@ -400,9 +410,9 @@ mod tests {
     fn a_large_message_pays_back_only_part() {
         let mut split = split(&[20, 80], 8192);
         for _ in 0..60 {
-            split.split(4096, 0b11);
+            split.split(4096, rails(0b11));
         }
-        let light = split.split(512 << 10, 0b11).bytes[0];
+        let light = split.split(512 << 10, rails(0b11)).bytes[0];
         let ideal = (512 << 10) / 5;
         assert!(light > ideal && light <= ideal * 5 / 4 + GRANULE, "{light} bytes on the light rail, ideal {ideal}");
     }
@@ -410,23 +420,23 @@ mod tests {
     #[test]
     fn changed_weights_hold_from_the_next_message() {
         let mut split = split(&[1, 1], 0);
-        split.split(1 << 20, 0b11);
+        split.split(1 << 20, rails(0b11));
         split.set_weights([0, 1, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(split.split(1 << 20, 0b11), Shares::whole(1 << 20, 1));
+        assert_eq!(split.split(1 << 20, rails(0b11)), Shares::whole(1 << 20, rail(1)));
         assert_eq!(split.weights()[1], 1);
     }
 
     #[test]
     fn cts_takes_turns_between_equals_and_else_the_heaviest() {
         let mut equal = split(&[3, 3, 3], 0);
-        let turns: Vec<_> = (0..4).map(|slot| equal.cts_rail(slot, 0b111)).collect();
-        assert_eq!(turns, [Some(0), Some(1), Some(2), Some(0)]);
-        let turns: Vec<_> = (0..3).map(|slot| equal.cts_rail(slot, 0b101)).collect();
-        assert_eq!(turns, [Some(0), Some(2), Some(0)]);
+        let turns: Vec<_> = (0..4).map(|receive| equal.cts_rail(receive, rails(0b111))).collect();
+        assert_eq!(turns, [Some(rail(0)), Some(rail(1)), Some(rail(2)), Some(rail(0))]);
+        let turns: Vec<_> = (0..3).map(|receive| equal.cts_rail(receive, rails(0b101))).collect();
+        assert_eq!(turns, [Some(rail(0)), Some(rail(2)), Some(rail(0))]);
         let mut unequal = split(&[1, 4, 4], 0);
-        assert!((0..9).all(|slot| unequal.cts_rail(slot, 0b111) == Some(1)));
-        assert_eq!(unequal.cts_rail(0, 0b001), Some(0));
-        assert_eq!(split(&[0, 0], 0).cts_rail(5, 0b10), Some(1));
-        assert_eq!(unequal.cts_rail(0, 0), None);
+        assert!((0..9).all(|receive| unequal.cts_rail(receive, rails(0b111)) == Some(rail(1))));
+        assert_eq!(unequal.cts_rail(0, rails(0b001)), Some(rail(0)));
+        assert_eq!(split(&[0, 0], 0).cts_rail(5, rails(0b10)), Some(rail(1)));
+        assert_eq!(unequal.cts_rail(0, rails(0)), None);
     }
 }

@@ -1,7 +1,8 @@
 //! What must hold for every message, and what must hold in the long run.
 
 use proptest::prelude::*;
-use railweave_policy::{GRANULE, MAX_RAILS, Shares, Split};
+use railweave_fabric::{MAX_RAILS, RailSet};
+use railweave_policy::{GRANULE, Shares, Split};
 
 /// What holds for every answer.
 fn check(shares: &Shares, bytes: u64, weights: &[u32; MAX_RAILS], usable: u8) -> Result<(), TestCaseError> {
@@ -9,15 +10,16 @@ fn check(shares: &Shares, bytes: u64, weights: &[u32; MAX_RAILS], usable: u8) ->
     let has_weight = |rail: usize| is_usable(rail) && weights[rail] > 0;
     let weighted = (0..MAX_RAILS).any(has_weight);
     let sum: u128 = shares.bytes.iter().map(|bytes| u128::from(*bytes)).sum();
-    prop_assert_eq!(shares.mask == 0, usable == 0);
+    let mask = shares.mask.bits();
+    prop_assert_eq!(mask == 0, usable == 0);
     prop_assert_eq!(sum, if usable == 0 { 0 } else { u128::from(bytes) });
     let first = (0..MAX_RAILS).find(|rail| if weighted { has_weight(*rail) } else { is_usable(*rail) });
     for rail in 0..MAX_RAILS {
-        let active = shares.mask & (1 << rail) != 0;
+        let active = mask & (1 << rail) != 0;
         let may_be = has_weight(rail) || (!weighted && Some(rail) == first);
         prop_assert!(may_be || !active, "rail {} must not be used", rail);
         prop_assert_eq!(active, shares.bytes[rail] > 0 || (bytes == 0 && Some(rail) == first));
-        let ends_message = shares.mask >> rail == 1;
+        let ends_message = mask >> rail == 1;
         prop_assert!(!active || ends_message || shares.bytes[rail].is_multiple_of(GRANULE));
     }
     Ok(())
@@ -53,7 +55,7 @@ fn carry(split: &mut Split, usable: u8, sizes: &[u64], total: u64) -> [u64; MAX_
         if sent >= total {
             break;
         }
-        let shares = split.split(*size, usable);
+        let shares = split.split(*size, RailSet::from_bits(usable));
         for (carried, bytes) in carried.iter_mut().zip(shares.bytes) {
             *carried += bytes;
         }
@@ -76,23 +78,23 @@ proptest! {
                 weights = change;
                 split.set_weights(weights);
             }
-            let shares = split.split(bytes, usable);
+            let shares = split.split(bytes, RailSet::from_bits(usable));
             check(&shares, bytes, &weights, usable)?;
             prop_assert_eq!(shares.pieces().map(|piece| piece.bytes).sum::<u64>(), if usable == 0 { 0 } else { bytes });
             if bytes < split_min && usable != 0 {
-                prop_assert_eq!(shares.mask.count_ones(), 1);
+                prop_assert!(shares.mask.is_single());
             }
         }
     }
 
     #[test]
     fn cts_goes_over_a_rail_that_may_be_used(
-        weights in prop::array::uniform8(weight()), slot in any::<u32>(), usable in any::<u8>(),
+        weights in prop::array::uniform8(weight()), turn in any::<u32>(), usable in any::<u8>(),
     ) {
-        match Split::new(weights, 0).cts_rail(slot, usable) {
+        match Split::new(weights, 0).cts_rail(turn, RailSet::from_bits(usable)) {
             None => prop_assert_eq!(usable, 0),
             Some(rail) => {
-                prop_assert!(usable & (1 << rail) != 0);
+                prop_assert!(usable & (1 << rail.index()) != 0);
                 let most = (0..MAX_RAILS).filter(|rail| usable & (1 << rail) != 0).map(|rail| weights[rail]).max();
                 prop_assert_eq!(Some(weights[rail]), most);
             }
@@ -145,9 +147,9 @@ fn a_share_below_one_granule_is_still_carried() {
 fn a_rail_that_comes_back_causes_no_burst() {
     let mut split = Split::new([1, 1, 0, 0, 0, 0, 0, 0], 8192);
     for _ in 0..1000 {
-        split.split(1 << 20, 0b01);
+        split.split(1 << 20, RailSet::from_bits(0b01));
     }
-    let shares = split.split(1 << 20, 0b11);
+    let shares = split.split(1 << 20, RailSet::from_bits(0b11));
     assert_eq!(shares.bytes[..2], [1 << 19, 1 << 19]);
 }
 
@@ -163,7 +165,7 @@ fn whole_large_messages_follow_the_weights_too() {
 fn usable_rails_that_come_and_go_leave_no_lasting_error() {
     let mut split = Split::new([50, 30, 20, 0, 0, 0, 0, 0], 8192);
     for round in 0..100_u8 {
-        split.split(300_000, 1 + round % 7);
+        split.split(300_000, RailSet::from_bits(1 + round % 7));
     }
     let carried = carry(&mut split, 0b111, &[100_000, 3000, 64], 1 << 30);
     for (carried, weight) in carried.iter().zip([50, 30, 20]) {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Domain, Fabric, Joining, LaneEndpoint, LaneId, MAX_RAILS, Part, PendingRail, RailSpec, Region,
-    Registration, Role, SetupError,
+    Access, Domain, Fabric, Joining, LaneEndpoint, LaneId, MAX_RAILS, Part, PendingRail, RailId, RailSet, RailSpec,
+    Region, Registration, Role, SetupError,
 };
 
 use crate::connection::{RailCounters, RailState, Rails};
@@ -211,7 +211,7 @@ impl<F: Fabric> Acceptor<F> {
                 return self.fail(error);
             }
             (State::Lanes, Message::Lanes(lanes)) => self.handle_lanes(lanes),
-            (State::Ready, Message::Ready { usable }) => self.handle_ready(usable),
+            (State::Ready, Message::Ready { usable }) => self.handle_ready(RailSet::from_bits(usable)),
             (_, other) => Err(Error::protocol(format!(
                 "{} sent {} out of turn while a connection was set up; it breaks the protocol",
                 self.common.peer,
@@ -376,12 +376,10 @@ impl<F: Fabric> Acceptor<F> {
         Ok(())
     }
 
-    fn handle_ready(&mut self, usable: u8) -> Result<(), Error> {
-        let up = |(index, rail): (usize, &Opening<F>)| {
-            usable & 1 << index == 0 || rail.pending.as_ref().is_some_and(PendingRail::is_ready)
-        };
-        let known = usable != 0 && usize::from(usable) < 1 << self.rails.len();
-        if !known || !self.rails.iter().enumerate().all(up) {
+    fn handle_ready(&mut self, usable: RailSet) -> Result<(), Error> {
+        let up = |rail: RailId| self.rails[rail.index()].pending.as_ref().is_some_and(PendingRail::is_ready);
+        let known = !usable.is_empty() && usable.is_within(RailSet::first_of(self.rails.len()));
+        if !known || !usable.iter().all(up) {
             return Err(Error::protocol(format!(
                 "{} says that rails {usable:#b} are ready, of {} rails not all of these are; it breaks the protocol",
                 self.common.peer,
@@ -393,21 +391,21 @@ impl<F: Fabric> Acceptor<F> {
         let mut cts_shadow_keys = [0; MAX_RAILS];
         let mut remote_cts_keys = [0; MAX_RAILS];
         let mut rails = Vec::new();
-        for (index, opening) in openings.into_iter().enumerate() {
-            cts_shadow_keys[index] = opening.cts_shadow_key;
-            remote_cts_keys[index] = opening.remote_cts_key;
+        for (id, opening) in RailId::all().zip(openings) {
+            cts_shadow_keys[id] = opening.cts_shadow_key;
+            remote_cts_keys[id] = opening.remote_cts_key;
             let was_open = opening.pending.is_some();
-            let Some(pending) = opening.pending.filter(|_| usable & 1 << index != 0) else {
+            let Some(pending) = opening.pending.filter(|_| usable.contains(id)) else {
                 if was_open {
                     let reason = "the peer could not bring its end up; its own log says why".to_owned();
-                    self.actions.push_back(Action::RailDropped { rail: index as u8, reason });
+                    self.actions.push_back(Action::RailDropped { rail: id.index() as u8, reason });
                 }
-                weights[index] = 0;
+                weights[id] = 0;
                 rails.push(None);
                 continue;
             };
             let rail = pending.into_rail()?;
-            let info = opening.plan.info(index, &self.common.counters);
+            let info = opening.plan.info(id.index(), &self.common.counters);
             rails.push(Some(RailState::new(rail, info, kept(opening.registrations))));
         }
         let streams = self.streams.take().expect("LANES made them");

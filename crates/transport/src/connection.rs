@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, Rail, RailError, Reports, WorkId};
+use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, Rail, RailError, RailId, RailSet, Reports, WorkId};
 
 use crate::Error;
 use crate::cts::CtsRail;
 use crate::pool::Pool;
+use crate::sequence::Sequence;
 
 /// How many completions one poll takes from a rail.
 pub(crate) const POLL_BATCH: usize = 16;
@@ -161,8 +162,10 @@ pub struct RailInfo {
 
 /// What a rail's reports change, besides what they change of the connection.
 pub(crate) struct Side {
-    /// Its bit in masks of rails.
-    pub(crate) bit: u8,
+    /// Its number in the connection.
+    pub(crate) id: RailId,
+    /// The set of it alone, which each message needs: a load is cheaper than the shift.
+    pub(crate) alone: RailSet,
     pub(crate) info: RailInfo,
     /// Its generic receives, at the receiving end.
     pub(crate) pool: Pool,
@@ -182,9 +185,10 @@ pub(crate) struct RailState<F: Fabric> {
 impl<F: Fabric> RailState<F> {
     /// A rail, and what must stay registered as long as it is there.
     pub(crate) fn new(rail: F::Rail, info: RailInfo, registrations: Vec<F::Registration>) -> Self {
+        let id = RailId::new(info.index).expect("a connection has at most 8 rails");
         Self {
             lanes: rail.lanes(),
-            side: Side { bit: 1 << info.index, info, pool: Pool::default() },
+            side: Side { id, alone: RailSet::only(id), info, pool: Pool::default() },
             rail,
             cts: CtsRail::default(),
             _registrations: registrations,
@@ -196,89 +200,77 @@ impl<F: Fabric> RailState<F> {
 pub(crate) struct Rails<F: Fabric> {
     pub(crate) rails: [Option<RailState<F>>; MAX_RAILS],
     pub(crate) count: usize,
-    pub(crate) usable: u8,
+    pub(crate) usable: RailSet,
 }
 
 impl<F: Fabric> Rails<F> {
     pub(crate) fn new(rails: Vec<Option<RailState<F>>>) -> Self {
         let count = rails.len();
         assert!((1..=MAX_RAILS).contains(&count), "a connection has 1 to {MAX_RAILS} rails, not {count}");
-        let mut usable = 0;
         let mut all = [const { None }; MAX_RAILS];
-        for (index, rail) in rails.into_iter().enumerate() {
-            usable |= u8::from(rail.is_some()) << index;
-            all[index] = rail;
-        }
+        all.iter_mut().zip(rails).for_each(|(place, rail)| *place = rail);
+        let usable = all.iter().flatten().map(|rail: &RailState<F>| rail.side.id).collect();
         Self { rails: all, count, usable }
     }
 
-    // The remainder spares a check of the bounds: the compiler cannot know that a rail's number is below 8.
     #[inline]
-    pub(crate) fn get(&self, index: usize) -> &RailState<F> {
-        self.rails[index % MAX_RAILS].as_ref().expect("only usable rails are asked for")
+    pub(crate) fn get(&self, rail: RailId) -> &RailState<F> {
+        self.rails[rail].as_ref().expect("only usable rails are asked for")
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, rail: RailId) -> &mut RailState<F> {
+        self.rails[rail].as_mut().expect("only usable rails are asked for")
+    }
+
+    /// The rails that came up, lowest number first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &RailState<F>> {
+        self.rails.iter().flatten()
+    }
+
+    /// The same, to change them.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut RailState<F>> {
+        self.rails.iter_mut().flatten()
     }
 
     /// The rails that have a way to flush.
-    pub(crate) fn flushing(&self) -> u8 {
-        self.iter().filter(|(_, rail)| rail.rail.flushes()).fold(0, |mask, (index, _)| mask | 1 << index)
-    }
-
-    #[inline]
-    pub(crate) fn get_mut(&mut self, index: usize) -> &mut RailState<F> {
-        self.rails[index % MAX_RAILS].as_mut().expect("only usable rails are asked for")
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &RailState<F>)> {
-        self.rails.iter().enumerate().filter_map(|(index, rail)| rail.as_ref().map(|rail| (index, rail)))
+    pub(crate) fn flushing(&self) -> RailSet {
+        self.iter().filter(|state| state.rail.flushes()).map(|state| state.side.id).collect()
     }
 
     pub(crate) fn parts(&self) -> Vec<Part> {
-        self.iter().flat_map(|(_, rail)| rail.rail.parts()).collect()
+        self.iter().flat_map(|state| state.rail.parts()).collect()
     }
 
     pub(crate) fn infos(&self) -> Vec<RailInfo> {
-        self.iter().map(|(_, rail)| rail.side.info.clone()).collect()
+        self.iter().map(|state| state.side.info.clone()).collect()
     }
 
     /// The connection is closing: see [`Rail::start_linger`].
     pub(crate) fn start_linger(&mut self) {
-        self.rails.iter_mut().flatten().for_each(|state| state.rail.start_linger());
+        self.iter_mut().for_each(|state| state.rail.start_linger());
     }
 
     /// Moves what is left to move; whether everything is out and acknowledged.
     pub(crate) fn linger(&mut self) -> bool {
-        self.rails.iter_mut().flatten().fold(true, |drained, state| {
+        self.iter_mut().fold(true, |drained, state| {
             state.rail.report(POLL_BATCH, &mut Ignored);
             drained & state.rail.is_drained()
         })
     }
 
-    pub(crate) fn name(&self, index: usize) -> String {
-        match self.rails.get(index).and_then(Option::as_ref) {
-            Some(rail) => format!("rail {index} ({})", rail.rail.describe()),
-            None => format!("rail {index}"),
+    pub(crate) fn name(&self, rail: RailId) -> String {
+        match &self.rails[rail] {
+            Some(state) => format!("rail {rail} ({})", state.rail.describe()),
+            None => format!("rail {rail}"),
         }
     }
 
     /// A lane's failure as the connection's error.
-    pub(crate) fn failure(&self, index: usize, lane: LaneId, error: &RailError, peer: &str) -> Error {
-        let message = format!("{} to {peer}, lane {lane}: {error}", self.name(index));
+    pub(crate) fn failure(&self, rail: RailId, lane: LaneId, error: &RailError, peer: &str) -> Error {
+        let message = format!("{} to {peer}, lane {lane}: {error}", self.name(rail));
         Error::new(error.fault(), message)
     }
-}
-
-/// The indices of the bits that are set, lowest first.
-#[inline]
-pub(crate) fn bits(mask: u8) -> impl Iterator<Item = usize> {
-    let mut rest = mask;
-    std::iter::from_fn(move || {
-        if rest == 0 {
-            return None;
-        }
-        let index = rest.trailing_zeros() as usize;
-        rest &= rest - 1;
-        Some(index)
-    })
 }
 
 /// Takes reports that nobody wants any more.
@@ -293,8 +285,8 @@ impl Reports for Ignored {
 /// What a piece of work was, in its [`WorkId`]: a failed completion tells nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// The last write of a slot's data on a lane; the slot's sequence number, modulo 2^32.
-    Data(u32),
+    /// The last write of a receive's data on a lane.
+    Data(Sequence),
     /// CTS entries.
     Cts,
     /// A flush; which request, and its use modulo 2^24.
@@ -305,7 +297,7 @@ impl Work {
     #[inline]
     pub(crate) fn id(self) -> WorkId {
         WorkId(match self {
-            Self::Data(sequence) => u64::from(sequence) << 2 | 1,
+            Self::Data(sequence) => u64::from(sequence.number()) << 2 | 1,
             Self::Cts => 2,
             Self::Flush { request, generation } => u64::from(generation) << 10 | u64::from(request) << 2 | 3,
         })
@@ -315,7 +307,7 @@ impl Work {
     pub(crate) fn from_id(id: WorkId) -> Option<Self> {
         let number = (id.0 >> 2) as u32;
         match id.0 & 3 {
-            1 => Some(Self::Data(number)),
+            1 => Some(Self::Data(Sequence::new(number))),
             2 => Some(Self::Cts),
             3 => Some(Self::Flush { request: number as u8, generation: number >> 8 }),
             _ => None,
@@ -329,16 +321,10 @@ mod tests {
 
     #[test]
     fn work_comes_out_of_its_id() {
-        for work in [Work::Data(u32::MAX), Work::Cts, Work::Flush { request: 31, generation: 0xff_ffff }, Work::Data(0)]
-        {
+        let data = |number| Work::Data(Sequence::new(number));
+        for work in [data(u32::MAX), Work::Cts, Work::Flush { request: 31, generation: 0xff_ffff }, data(0)] {
             assert_eq!(Work::from_id(work.id()), Some(work));
         }
         assert_eq!(Work::from_id(WorkId(0)), None);
-    }
-
-    #[test]
-    fn bits_come_lowest_first() {
-        assert_eq!(bits(0b1010_0001).collect::<Vec<_>>(), [0, 5, 7]);
-        assert_eq!(bits(0).count(), 0);
     }
 }

@@ -399,12 +399,12 @@ impl<F: Fabric> Connector<F> {
             }));
         }
         let rails = Rails::<F>::new(rails);
-        if rails.usable == 0 {
+        if rails.usable.is_empty() {
             let fault = if all_failed_here { Fault::Local } else { Fault::Peer };
             let reason = "came up; the lines before this one name the reason for each";
             return self.give_up(Error::new(fault, format!("no rail to {} {reason}", self.common.peer)));
         }
-        self.actions.push_back(Action::Send(Message::Ready { usable: rails.usable }));
+        self.actions.push_back(Action::Send(Message::Ready { usable: rails.usable.bits() }));
         let connection = SendConnection::new(SendParts {
             config: self.common.config.clone(),
             rails,

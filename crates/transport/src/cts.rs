@@ -7,12 +7,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use railweave_fabric::{Fabric, LaneId, LocalSlice, MAX_RAILS, PostError, Rail, Region, RemoteSlice, Write};
+use railweave_fabric::{Fabric, LaneId, LocalSlice, MAX_RAILS, PostError, Rail, RailId, Region, RemoteSlice, Write};
 
 use crate::connection::{RailState, Work};
 use crate::handshake::CTS_SIGNAL_EVERY;
 use crate::plant::{Plant, checks, planted};
-use crate::{Error, MAX_BUFFERS, MAX_MESSAGE_BYTES};
+use crate::{Error, MAX_BUFFERS, MAX_MESSAGE_BYTES, Slot};
 
 /// Bytes of an entry.
 pub(crate) const ENTRY_BYTES: usize = 64;
@@ -33,7 +33,7 @@ pub(crate) struct CtsEntry {
     /// Its tag.
     pub(crate) tag: u32,
     /// The slot.
-    pub(crate) slot: u8,
+    pub(crate) slot: Slot,
     /// Which buffer of the slot this is.
     pub(crate) buffer: u8,
     /// How many buffers the slot has.
@@ -50,8 +50,8 @@ fn place(number: u64) -> usize {
 
 /// The word of an entry that says what it is for: tag, slot, buffer, buffers, and 8 bits of 0.
 #[inline]
-fn mixed(tag: u32, slot: u8, buffer: u8, buffers: u8) -> u64 {
-    u64::from(tag) | u64::from(slot) << 32 | u64::from(buffer) << 40 | u64::from(buffers) << 48
+fn mixed(tag: u32, slot: Slot, buffer: u8, buffers: u8) -> u64 {
+    u64::from(tag) | u64::from(slot.number()) << 32 | u64::from(buffer) << 40 | u64::from(buffers) << 48
 }
 
 impl CtsEntry {
@@ -78,7 +78,7 @@ impl CtsEntry {
             address: word(0),
             size: word(1),
             tag: mixed as u32,
-            slot: (mixed >> 32) as u8,
+            slot: Slot::new((mixed >> 32) as u8),
             buffer: (mixed >> 40) as u8,
             buffers: (mixed >> 48) as u8,
             keys: [0; MAX_RAILS],
@@ -209,8 +209,9 @@ pub(crate) struct Single<'a> {
 impl Single<'_> {
     /// Its remote key on a rail.
     #[inline]
-    pub(crate) fn key(&self, rail: usize) -> u32 {
-        let both = self.line[3 + rail % MAX_RAILS / 2].load(Ordering::Relaxed);
+    pub(crate) fn key(&self, rail: RailId) -> u32 {
+        let rail = rail.index();
+        let both = self.line[3 + rail / 2].load(Ordering::Relaxed);
         (u64::from_le(both) >> (rail % 2 * 32)) as u32
     }
 }
@@ -236,7 +237,7 @@ impl CtsStream {
     /// The buffer of the next slot, once it is there, if the slot has only one and that has this tag, as most have. It comes
     /// from the peer and is checked; [`Self::take`] looks at all others. Nothing is taken yet.
     #[inline]
-    pub(crate) fn single(&self, slot: u8, tag: u32) -> Option<Single<'_>> {
+    pub(crate) fn single(&self, slot: Slot, tag: u32) -> Option<Single<'_>> {
         let line = self.ring.line(place(self.next));
         if !is_written(line, self.next) {
             return None;
@@ -264,7 +265,7 @@ impl CtsStream {
     /// Takes all entries of the next slot, once they are all there, and answers how many. The entries come from the
     /// peer: everything in them is checked, and kept here, so that a later change in the ring changes nothing.
     #[inline]
-    pub(crate) fn take(&mut self, slot: u8, out: &mut [CtsEntry; MAX_BUFFERS]) -> Result<usize, Error> {
+    pub(crate) fn take(&mut self, slot: Slot, out: &mut [CtsEntry; MAX_BUFFERS]) -> Result<usize, Error> {
         if !self.is_there(self.next) {
             return Ok(0);
         }
@@ -299,7 +300,7 @@ fn is_written(line: &[AtomicU64; ENTRY_BYTES / 8], number: u64) -> bool {
 }
 
 #[inline]
-fn check(entry: &CtsEntry, reserved: u8, slot: u8, index: usize, count: usize) -> Result<(), Error> {
+fn check(entry: &CtsEntry, reserved: u8, slot: Slot, index: usize, count: usize) -> Result<(), Error> {
     let fits = entry.slot == slot
         && usize::from(entry.buffer) == index
         && usize::from(entry.buffers) == count
@@ -325,7 +326,7 @@ mod tests {
             address: 0x1000 * u64::from(buffer + 1),
             size: 4096,
             tag: 0xdead_beef,
-            slot,
+            slot: Slot::new(slot),
             buffer,
             buffers,
             keys: [1, 2, 3, 4, 5, 6, 7, 8],
@@ -334,7 +335,7 @@ mod tests {
 
     fn taken(stream: &mut CtsStream, slot: u8) -> Result<Vec<CtsEntry>, Error> {
         let mut out = Default::default();
-        stream.take(slot, &mut out).map(|count| out[..count].to_vec())
+        stream.take(Slot::new(slot), &mut out).map(|count| out[..count].to_vec())
     }
 
     #[test]
@@ -375,7 +376,7 @@ mod tests {
             let ring = Arc::new(Region::new(STREAM_BYTES));
             bad.store(&ring, 0);
             let mut stream = CtsStream::new(ring);
-            assert!(stream.single(0, bad.tag).is_none(), "{bad:?}");
+            assert!(stream.single(Slot::new(0), bad.tag).is_none(), "{bad:?}");
             let error = taken(&mut stream, 0).unwrap_err();
             assert!(error.message.contains(words), "{}", error.message);
         }

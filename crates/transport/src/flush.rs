@@ -3,9 +3,9 @@
 //! NCCL flushes buffers, not requests. So a tested receive leaves which rails wrote into its buffers, by their address, and a
 //! flush reads one byte back through each of these rails.
 
-use railweave_fabric::{Fabric, MAX_RAILS, PostError, Rail, RemoteSlice};
+use railweave_fabric::{Fabric, MAX_RAILS, PostError, Rail, RailId, RailSet, RemoteSlice};
 
-use crate::connection::{Rails, Work, bits};
+use crate::connection::{Rails, Work};
 use crate::plant::{Plant, checks, planted};
 use crate::{Error, Incoming};
 
@@ -20,7 +20,7 @@ struct FlushRequest {
     taken: bool,
     generation: u32,
     /// Rails on which it is still to be posted.
-    unposted: u8,
+    unposted: RailSet,
     outstanding: u32,
     targets: [RemoteSlice; MAX_RAILS],
 }
@@ -29,42 +29,42 @@ struct FlushRequest {
 pub(crate) struct Flushes {
     requests: Box<[FlushRequest; FLUSHES]>,
     /// Address of a buffer, and the rails that wrote into it last.
-    rails_of: Box<[(u64, u8); REMEMBERED]>,
+    rails_of: Box<[(u64, RailSet); REMEMBERED]>,
     /// Rails that have a way to flush.
-    flushing: u8,
+    flushing: RailSet,
 }
 
 impl Flushes {
     /// `flushing`: the rails that have a way to flush.
-    pub(crate) fn new(flushing: u8) -> Self {
+    pub(crate) fn new(flushing: RailSet) -> Self {
         Self {
             requests: Box::new([FlushRequest::default(); FLUSHES]),
-            rails_of: Box::new([(0, 0); REMEMBERED]),
+            rails_of: Box::new([(0, RailSet::EMPTY); REMEMBERED]),
             flushing,
         }
     }
 
     /// Keeps which rails wrote into the buffer at `address`.
     #[inline]
-    pub(crate) fn remember(&mut self, address: u64, mask: u8) {
+    pub(crate) fn remember(&mut self, address: u64, mask: RailSet) {
         self.rails_of[remembered(address)] = (address, mask);
     }
 
     /// Begins a flush of those buffers that need one: GPU memory with bytes in it. None when none does.
     pub(crate) fn begin(&mut self, buffers: &[Incoming<'_>]) -> Result<Option<usize>, Error> {
-        let mut unposted = 0;
+        let mut unposted = RailSet::EMPTY;
         let mut targets = [RemoteSlice::default(); MAX_RAILS];
         for buffer in buffers.iter().filter(|buffer| buffer.size > 0 && !buffer.keys.host) {
             let (address, mask) = self.rails_of[remembered(buffer.address)];
-            let known = address == buffer.address && mask != 0;
+            let known = address == buffer.address && !mask.is_empty();
             let mask = if known { mask & self.flushing } else { self.flushing };
-            let mask = if planted(Plant::FlushOneRail) { mask & mask.wrapping_neg() } else { mask };
+            let mask = if planted(Plant::FlushOneRail) { mask.first_only() } else { mask };
             unposted |= mask;
-            for rail in bits(mask) {
+            for rail in mask {
                 targets[rail] = RemoteSlice { address: buffer.address, key: buffer.keys.remote[rail] };
             }
         }
-        if unposted == 0 {
+        if unposted.is_empty() {
             return Ok(None);
         }
         let Some(index) = self.requests.iter().position(|flush| !flush.taken) else {
@@ -79,13 +79,13 @@ impl Flushes {
     }
 
     /// Posts a flush on the rails that have room; the rail and why, where one refuses.
-    pub(crate) fn post<F: Fabric>(&mut self, index: usize, rails: &mut Rails<F>) -> Result<(), (usize, PostError)> {
+    pub(crate) fn post<F: Fabric>(&mut self, index: usize, rails: &mut Rails<F>) -> Result<(), (RailId, PostError)> {
         let flush = &mut self.requests[index];
-        for rail in bits(flush.unposted) {
+        for rail in flush.unposted {
             let id = Work::Flush { request: index as u8, generation: flush.generation }.id();
             match rails.get_mut(rail).rail.post_flush(flush.targets[rail], id) {
                 Ok(()) => {
-                    flush.unposted &= !(1 << rail);
+                    flush.unposted.remove(rail);
                     flush.outstanding += 1;
                 }
                 Err(PostError::Full) => {}
@@ -96,7 +96,7 @@ impl Flushes {
     }
 
     /// A rail is done with its part of a flush.
-    pub(crate) fn handle_sent(&mut self, index: usize, generation: u32, rail: usize) {
+    pub(crate) fn handle_sent(&mut self, index: usize, generation: u32, rail: RailId) {
         let flush = &mut self.requests[index];
         assert!(
             flush.generation == generation && flush.outstanding > 0 || !checks(),
@@ -113,7 +113,7 @@ impl Flushes {
     /// Ends a flush that every rail is done with; whether it is.
     pub(crate) fn finish(&mut self, index: usize) -> bool {
         let flush = &mut self.requests[index];
-        let done = flush.unposted == 0 && flush.outstanding == 0;
+        let done = flush.unposted.is_empty() && flush.outstanding == 0;
         flush.taken &= !done;
         done
     }

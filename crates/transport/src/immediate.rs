@@ -1,7 +1,9 @@
 //! The 32 bits that travel with the last write of a rail: which slot, which rails are active, and the size in units
 //! of 128 bytes.
 
-use crate::SPLIT_UNIT;
+use railweave_fabric::RailSet;
+
+use crate::{SPLIT_UNIT, Slot};
 
 /// How the bits are laid out on a connection with a given number of rails:
 /// `[7:0]` slot, `[8+n-1:8]` active mask, `[31:8+n]` size_q.
@@ -16,9 +18,9 @@ pub struct ImmediateLayout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Immediate {
     /// The slot.
-    pub slot: u8,
+    pub slot: Slot,
     /// The rails that carry part of the slot's data.
-    pub mask: u8,
+    pub mask: RailSet,
     /// The whole message in units of 128 bytes, rounded up; all ones when the completion record says it.
     pub size_q: u32,
 }
@@ -50,22 +52,28 @@ impl ImmediateLayout {
     /// Puts an immediate together.
     #[inline]
     pub fn encode(self, immediate: Immediate) -> u32 {
-        u32::from(immediate.slot) | u32::from(immediate.mask) << 8 | immediate.size_q << self.shift
+        u32::from(immediate.slot.number()) | u32::from(immediate.mask.bits()) << 8 | immediate.size_q << self.shift
     }
 
-    /// Whether an immediate says that all `bytes` bytes of its message came with it, over the rail with this bit.
+    /// The slot of an immediate, without the rest.
     #[inline]
-    pub(crate) fn says_whole(self, bits: u32, rail_bit: u8, bytes: u32) -> bool {
+    pub(crate) fn slot(bits: u32) -> Slot {
+        Slot::new(bits as u8)
+    }
+
+    /// Returns true if an immediate says that all `bytes` bytes of its message came with it, over the rail in `alone`.
+    #[inline]
+    pub(crate) fn says_whole(self, bits: u32, alone: RailSet, bytes: u32) -> bool {
         let units = units(bytes);
-        units < self.all_ones && bits & !0xff == units << self.shift | u32::from(rail_bit) << 8
+        units < self.all_ones && bits & !0xff == units << self.shift | u32::from(alone.bits()) << 8
     }
 
     /// Takes an immediate apart. Every value of 32 bits is one; whether it makes sense is the receiver's to check.
     #[inline]
     pub fn decode(self, bits: u32) -> Immediate {
         Immediate {
-            slot: bits as u8,
-            mask: (bits >> 8) as u8 & (0xff >> (16 - self.shift)),
+            slot: Self::slot(bits),
+            mask: RailSet::from_bits((bits >> 8) as u8 & (0xff >> (16 - self.shift))),
             size_q: bits >> self.shift,
         }
     }
@@ -86,7 +94,7 @@ mod tests {
     #[test]
     fn two_rails_have_the_layout_of_the_seed() {
         let layout = ImmediateLayout::new(2);
-        let bits = layout.encode(Immediate { slot: 0xab, mask: 0b10, size_q: 0x3_0001 });
+        let bits = layout.encode(Immediate { slot: Slot::new(0xab), mask: RailSet::from_bits(0b10), size_q: 0x3_0001 });
         assert_eq!(bits, 0xab | 0b10 << 8 | 0x3_0001 << 10);
         assert_eq!(layout.all_ones(), (1 << 22) - 1);
     }
@@ -109,21 +117,21 @@ mod tests {
             let parts = layout.decode(bits);
             prop_assert_eq!(layout.encode(parts), bits);
             prop_assert!(parts.size_q <= layout.all_ones());
-            prop_assert!(u32::from(parts.mask) < 1 << rails);
+            prop_assert!(parts.mask.is_within(RailSet::first_of(rails)));
         }
 
         #[test]
         fn a_whole_message_is_known_by_its_immediate(rails in 1usize..=8, bits: u32, rail in 0usize..8, bytes: u32) {
             let layout = ImmediateLayout::new(rails);
-            let rail_bit = 1 << (rail % rails);
+            let alone = RailSet::from_bits(1 << (rail % rails));
             let size_q = layout.size_q(u64::from(bytes));
-            let whole = Immediate { slot: bits as u8, mask: rail_bit, size_q };
-            let says = |immediate| layout.says_whole(layout.encode(immediate), rail_bit, bytes);
+            let whole = Immediate { slot: Slot::new(bits as u8), mask: alone, size_q };
+            let says = |immediate| layout.says_whole(layout.encode(immediate), alone, bytes);
             prop_assert_eq!(says(whole), size_q != layout.all_ones());
-            let others = [Immediate { mask: 0, ..whole }, Immediate { size_q: size_q ^ 1, ..whole }];
+            let others = [Immediate { mask: RailSet::EMPTY, ..whole }, Immediate { size_q: size_q ^ 1, ..whole }];
             prop_assert_eq!(others.map(says), [false, false]);
             let is_whole = layout.decode(bits) == whole && size_q < layout.all_ones();
-            prop_assert_eq!(layout.says_whole(bits, rail_bit, bytes), is_whole);
+            prop_assert_eq!(layout.says_whole(bits, alone, bytes), is_whole);
         }
     }
 }

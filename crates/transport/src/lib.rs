@@ -30,6 +30,7 @@ mod receive;
 mod record;
 mod requests;
 mod send;
+mod sequence;
 mod session;
 mod slots;
 
@@ -50,6 +51,7 @@ pub use message::{
 pub use plant::{Plant, set_plant};
 pub use receive::{Flushed, Incoming, RecvConnection, RecvRequest};
 pub use send::{Cut, Outgoing, SendConnection, SendRequest};
+pub use sequence::Slot;
 pub use session::{
     Ended, HelloFault, Lost, LostCause, Prover, Session, SessionAction, SessionConfig, Side, SocketEnd, SocketEndKind,
     Tries, Unreachable, Unwelcome,

@@ -5,6 +5,7 @@
 // Without the feature nobody outside can name these.
 #![cfg_attr(not(feature = "plants"), allow(unreachable_pub, dead_code))]
 
+use railweave_fabric::RailSet;
 use railweave_policy::Shares;
 
 macro_rules! plants {
@@ -83,18 +84,20 @@ plants! {
 mod ground {
     use std::cell::Cell;
 
+    use railweave_fabric::RailSet;
+
     use super::Plant;
 
     thread_local! {
         static PLANTED: Cell<Option<Plant>> = const { Cell::new(None) };
-        static LAST_MASK: Cell<u8> = const { Cell::new(0) };
+        static LAST_MASK: Cell<RailSet> = const { Cell::new(RailSet::EMPTY) };
     }
 
     /// Plants a bug in this thread's protocol, or none. While one is planted the protocol's own checks are off, so
     /// that somebody else has to find it.
     pub fn set_plant(plant: Option<Plant>) {
         PLANTED.set(plant);
-        LAST_MASK.set(0);
+        LAST_MASK.set(RailSet::EMPTY);
     }
 
     pub(crate) fn planted(plant: Plant) -> bool {
@@ -105,16 +108,16 @@ mod ground {
         PLANTED.get().is_none()
     }
 
-    pub(super) fn last_mask(mask: u8) -> u8 {
-        match LAST_MASK.replace(mask) {
-            0 => mask,
-            last => last,
-        }
+    pub(super) fn last_mask(mask: RailSet) -> RailSet {
+        let last = LAST_MASK.replace(mask);
+        if last.is_empty() { mask } else { last }
     }
 }
 
 #[cfg(not(feature = "plants"))]
 mod ground {
+    use railweave_fabric::RailSet;
+
     use super::Plant;
 
     #[inline(always)]
@@ -128,7 +131,7 @@ mod ground {
     }
 
     #[inline(always)]
-    pub(super) const fn last_mask(mask: u8) -> u8 {
+    pub(super) const fn last_mask(mask: RailSet) -> RailSet {
         mask
     }
 }
@@ -142,9 +145,9 @@ pub use ground::set_plant;
 
 /// The mask that an immediate says.
 #[inline(always)]
-pub(crate) fn said_mask(mask: u8) -> u8 {
-    if planted(Plant::MaskBitLost) && mask.count_ones() > 1 {
-        mask & (mask - 1)
+pub(crate) fn said_mask(mask: RailSet) -> RailSet {
+    if planted(Plant::MaskBitLost) && mask.len() > 1 {
+        mask.iter().skip(1).collect()
     } else if planted(Plant::StaleMask) {
         ground::last_mask(mask)
     } else {
@@ -155,19 +158,20 @@ pub(crate) fn said_mask(mask: u8) -> u8 {
 /// The split of a message.
 #[inline(always)]
 pub(crate) fn shared(mut shares: Shares) -> Shares {
-    if planted(Plant::SplitNot128) && shares.mask.count_ones() > 1 {
-        let first = shares.mask.trailing_zeros() as usize;
-        let last = 7 - shares.mask.leading_zeros() as usize;
+    if planted(Plant::SplitNot128)
+        && let (Some(first), Some(last)) = (shares.mask.first(), shares.mask.last())
+        && first != last
+    {
         shares.bytes[first] -= 8;
         shares.bytes[last] += 8;
     }
     shares
 }
 
-/// The rail that an immediate is attributed to, by its bit.
+/// The set of the one rail that an immediate is attributed to.
 #[inline(always)]
-pub(crate) fn attributed(rail_bit: u8, usable: u8) -> u8 {
-    if planted(Plant::ImmediateWrongRail) { usable & usable.wrapping_neg() } else { rail_bit }
+pub(crate) fn attributed(alone: RailSet, usable: RailSet) -> RailSet {
+    if planted(Plant::ImmediateWrongRail) { usable.first_only() } else { alone }
 }
 
 /// What a connection keeps registered.

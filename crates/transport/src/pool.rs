@@ -4,7 +4,7 @@
 use railweave_fabric::{Fabric, Rail, Role};
 
 use crate::ConnectionConfig;
-use crate::connection::{Rails, bits};
+use crate::connection::Rails;
 use crate::handshake::Depths;
 
 /// The most receives that are posted on one rail at once, so that no call takes long.
@@ -36,9 +36,9 @@ pub(crate) struct Spare {
 impl Spare {
     /// Gives the rails their pools, which are still empty.
     pub(crate) fn new<F: Fabric>(rails: &mut Rails<F>, config: &ConnectionConfig) -> Self {
-        for rail in rails.rails.iter_mut().flatten() {
-            let depth = Depths::new(Role::Receiver, rail.lanes, config.striped, rail.rail.max_write()).receive;
-            rail.side.pool = Pool { depth, posted: 0, per_slot: if config.striped { rail.lanes } else { 1 } };
+        for state in rails.iter_mut() {
+            let depth = Depths::new(Role::Receiver, state.lanes, config.striped, state.rail.max_write()).receive;
+            state.side.pool = Pool { depth, posted: 0, per_slot: if config.striped { state.lanes } else { 1 } };
         }
         Self { slots: 0 }
     }
@@ -71,7 +71,7 @@ impl Spare {
     /// broken says why in a completion.
     pub(crate) fn refill<F: Fabric>(&mut self, rails: &mut Rails<F>, open: u32) {
         let mut covered = u32::MAX;
-        for rail in bits(rails.usable) {
+        for rail in rails.usable {
             let state = rails.get_mut(rail);
             let missing = state.side.pool.depth.saturating_sub(state.side.pool.posted);
             // Where none could be posted, a lane may have run out of its own though the pool has not.

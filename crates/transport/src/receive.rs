@@ -5,18 +5,19 @@ mod inbox;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, PostError, Rail, Region};
+use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, PostError, Rail, RailId, RailSet, Region};
 use railweave_policy::Split;
 
 use self::inbox::{Arrivals, Inbox, Wrong};
-use crate::connection::{POLL_BATCH, RailState, Rails, bits};
+use crate::connection::{POLL_BATCH, RailState, Rails};
 use crate::cts::{self, CtsEntry, CtsRail, CtsSource};
 use crate::flush::{FLUSHES, Flushes};
 use crate::plant::{Plant, planted};
 use crate::pool::Spare;
 use crate::record::Records;
+use crate::sequence::Sequence;
 use crate::slots::{Slots, State};
-use crate::{ConnectionConfig, Error, Link, MAX_BUFFERS, MAX_MESSAGE_BYTES, MemoryKeys, RailInfo, SLOTS};
+use crate::{ConnectionConfig, Error, Link, MAX_BUFFERS, MAX_MESSAGE_BYTES, MemoryKeys, RailInfo, SLOTS, Slot};
 
 /// A buffer to receive into.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +51,18 @@ impl RecvRequest {
     pub fn from_index(index: usize) -> Self {
         Self(index as u16)
     }
+
+    /// The receive that uses this slot.
+    #[inline]
+    fn of(slot: Slot) -> Self {
+        Self(u16::from(slot.number()))
+    }
+
+    /// The slot of a receive; None of a flush.
+    #[inline]
+    fn slot(self) -> Option<Slot> {
+        u8::try_from(self.0).ok().map(Slot::new)
+    }
 }
 
 /// What became of a flush.
@@ -81,16 +94,16 @@ pub struct RecvConnection<F: Fabric> {
     split: Split,
     inbox: Inbox,
     cts: CtsSource,
-    /// Sequence number of the next receive.
-    head: u32,
+    /// The next receive.
+    head: Sequence,
     /// Buffers must be shorter than this: more than the longest message, or 0 once the connection is broken.
     size_below: u64,
     /// CTS entries below this number are written over none that may be needed still; [`Self::raise_limit`] looks for more.
     entry_limit: u64,
     /// Oldest receive that is not known to be complete.
-    oldest: u32,
+    oldest: Sequence,
     /// The rail that completed a receive last: it is polled first.
-    recent: u8,
+    recent: RailId,
     error: Option<Error>,
     link: Arc<Link>,
     peer: String,
@@ -98,10 +111,9 @@ pub struct RecvConnection<F: Fabric> {
 
 impl<F: Fabric> RecvConnection<F> {
     pub(crate) fn new(mut parts: ReceiveParts<F>) -> Self {
-        for (index, rail) in parts.rails.rails.iter_mut().enumerate() {
-            if let Some(rail) = rail {
-                rail.cts = CtsRail::new(parts.cts_shadow_keys[index], parts.peer_cts_keys[index]);
-            }
+        for state in parts.rails.iter_mut() {
+            let rail = state.side.id;
+            state.cts = CtsRail::new(parts.cts_shadow_keys[rail], parts.peer_cts_keys[rail]);
         }
         Self {
             split: Split::new(parts.weights, parts.config.split_min),
@@ -109,15 +121,15 @@ impl<F: Fabric> RecvConnection<F> {
                 slots: Slots::new(parts.rails.count, parts.rails.usable, Records::new(parts.records)),
                 spare: Spare::new(&mut parts.rails, &parts.config),
                 flushes: Flushes::new(parts.rails.flushing()),
-                owing: 0,
+                owing: RailSet::EMPTY,
                 wrong: None,
             },
             cts: CtsSource::new(parts.cts_shadow, parts.peer_cts),
-            head: 0,
+            head: Sequence::default(),
             size_below: MAX_MESSAGE_BYTES + 1,
             entry_limit: cts::ENTRIES,
-            oldest: 0,
-            recent: parts.rails.usable.trailing_zeros() as u8,
+            oldest: Sequence::default(),
+            recent: parts.rails.usable.first().unwrap_or_default(),
             error: None,
             rails: parts.rails,
             link: parts.link,
@@ -170,32 +182,32 @@ impl<F: Fabric> RecvConnection<F> {
     /// When the write cannot be posted although there is room, the connection is broken: the next call says so.
     #[inline(always)]
     pub fn irecv_quick(&mut self, buffer: &Incoming<'_>, optional: bool) -> Option<RecvRequest> {
-        let (index, first) = (self.head as u8, self.cts.next());
-        let is_free = self.inbox.slots.get(index).state == State::Free;
+        let (slot, first) = (self.head.slot(), self.cts.next());
+        let is_free = self.inbox.slots.get(slot).state == State::Free;
         if buffer.size >= self.size_below || !is_free || first >= self.entry_limit || !self.inbox.spare.is_any() {
             return None;
         }
-        let rail = self.split.planned_cts_rail(self.head, self.rails.usable)?;
+        let rail = self.split.planned_cts_rail(self.head.number(), self.rails.usable)?;
         let state = self.rails.get_mut(rail);
         if state.rail.send_room(LaneId::FIRST) == 0 {
             return None;
         }
-        let write = self.cts.take_one(&entry(buffer, index, 0, 1), state);
-        self.inbox.may_owe::<F>(state.side.bit);
-        let slot = self.inbox.slots.open(index, 1, optional && F::ONE_SIDED, first);
-        slot.capacities[0] = buffer.size;
+        let write = self.cts.take_one(&entry(buffer, slot, 0, 1), state);
+        self.inbox.may_owe::<F>(state.side.alone);
+        let receive = self.inbox.slots.open(slot, 1, optional && F::ONE_SIDED, first);
+        receive.capacities[0] = buffer.size;
         if !buffer.keys.host {
-            slot.flushable = true;
-            slot.addresses[0] = buffer.address;
+            receive.flushable = true;
+            receive.addresses[0] = buffer.address;
         }
         self.inbox.spare.handle_opened();
-        self.head = self.head.wrapping_add(1);
-        if !(planted(Plant::CtsNotPosted) && index % 64 == 63)
+        self.head = self.head.next();
+        if !(planted(Plant::CtsNotPosted) && slot.index() % 64 == 63)
             && let Err(error) = state.rail.post_fitting(LaneId::FIRST, &[write])
         {
             self.post_failed(rail, error);
         }
-        Some(RecvRequest(u16::from(index)))
+        Some(RecvRequest::of(slot))
     }
 
     /// [`Self::irecv`] of what [`Self::irecv_quick`] did not take: any number of buffers, and where there is no room, some is
@@ -222,21 +234,21 @@ impl<F: Fabric> RecvConnection<F> {
         if self.rails.get(rail).rail.send_room(LaneId::FIRST) < 2 {
             return self.no_room();
         }
-        let index = self.head as u8;
-        let slot = self.inbox.slots.open(index, count as u8, optional && F::ONE_SIDED, self.cts.next());
+        let slot = self.head.slot();
+        let receive = self.inbox.slots.open(slot, count as u8, optional && F::ONE_SIDED, self.cts.next());
         for (number, buffer) in buffers.iter().enumerate() {
-            slot.capacities[number] = buffer.size;
-            slot.flushable |= !buffer.keys.host;
-            slot.addresses[number] = if buffer.keys.host { 0 } else { buffer.address };
-            self.cts.write(&entry(buffer, index, number as u8, count as u8));
+            receive.capacities[number] = buffer.size;
+            receive.flushable |= !buffer.keys.host;
+            receive.addresses[number] = if buffer.keys.host { 0 } else { buffer.address };
+            self.cts.write(&entry(buffer, slot, number as u8, count as u8));
         }
-        self.inbox.may_owe::<F>(1 << rail);
+        self.inbox.may_owe::<F>(RailSet::only(rail));
         if let Err(error) = self.cts.post(self.rails.get_mut(rail), count as u64) {
             return Err(self.post_failed(rail, error));
         }
         self.inbox.spare.handle_opened();
-        self.head = self.head.wrapping_add(1);
-        Ok(Some(RecvRequest(u16::from(index))))
+        self.head = self.head.next();
+        Ok(Some(RecvRequest::of(slot)))
     }
 
     /// The exact sizes of the buffers, once everything is there; then the request is over. A flush has no sizes. A
@@ -259,10 +271,8 @@ impl<F: Fabric> RecvConnection<F> {
     #[expect(clippy::missing_errors_doc, reason = "no error, but more to do")]
     #[inline(always)]
     pub fn poll_quick(&mut self, request: RecvRequest) -> Result<(), bool> {
-        if request.index() >= SLOTS {
-            return Err(false);
-        }
-        if self.inbox.slots.get(request.index() as u8).state == State::Complete {
+        let slot = request.slot().ok_or(false)?;
+        if self.inbox.slots.get(slot).state == State::Complete {
             return Ok(());
         }
         // Where both ends must poll for anything to move, every rail is.
@@ -270,8 +280,8 @@ impl<F: Fabric> RecvConnection<F> {
             return Err(false);
         }
         // An error is kept: `test_rest` answers with it, unless this request is complete all the same.
-        let moved = self.poll_rail(usize::from(self.recent)).unwrap_or(true);
-        if self.inbox.slots.get(request.index() as u8).state == State::Complete { Ok(()) } else { Err(moved) }
+        let moved = self.poll_rail(self.recent).unwrap_or(true);
+        if self.inbox.slots.get(slot).state == State::Complete { Ok(()) } else { Err(moved) }
     }
 
     /// Ends a receive that is complete. None while its acknowledgement must be on its way first and is not.
@@ -282,14 +292,14 @@ impl<F: Fabric> RecvConnection<F> {
         if !may_owe && !self.acknowledge() {
             return None;
         }
-        let index = request.index() as u8;
-        let slot = self.inbox.slots.get_mut(index);
-        slot.state = State::Free;
-        if slot.flushable {
-            self.remember_rails(index);
+        let slot = request.slot()?;
+        let receive = self.inbox.slots.get_mut(slot);
+        receive.state = State::Free;
+        if receive.flushable {
+            self.remember_rails(slot);
         }
-        let slot = self.inbox.slots.get(index);
-        Some(&slot.sizes[..usize::from(slot.count)])
+        let receive = self.inbox.slots.get(slot);
+        Some(&receive.sizes[..usize::from(receive.count)])
     }
 
     /// [`Self::test`] of a request that [`Self::poll_quick`] found not complete: polls the other rails.
@@ -298,29 +308,30 @@ impl<F: Fabric> RecvConnection<F> {
     /// As [`Self::test`].
     #[inline(never)]
     pub fn test_rest(&mut self, request: RecvRequest, mut moved: bool) -> Result<Option<&[u64]>, Error> {
-        if request.index() >= SLOTS {
+        let Some(slot) = request.slot() else {
             return Ok(self.test_flush(request.index() - SLOTS)?.then_some(&[]));
-        }
+        };
         if self.error.is_some() {
             return Err(self.broken());
         }
-        let index = request.index() as u8;
-        let polled = if F::ONE_SIDED { 1 << self.recent } else { 0 };
-        for rail in bits(self.rails.usable & !polled) {
+        // Those that `poll_quick` has not polled.
+        let usable = self.rails.usable;
+        let unpolled = if F::ONE_SIDED { usable.without(self.recent) } else { usable };
+        for rail in unpolled {
             let polled = self.poll_rail(rail);
             // What is complete is so, though the same poll has brought the end of a lane.
-            if (F::ONE_SIDED || polled.is_err()) && self.inbox.slots.get(index).state == State::Complete {
-                self.recent = rail as u8;
+            if (F::ONE_SIDED || polled.is_err()) && self.inbox.slots.get(slot).state == State::Complete {
+                self.recent = rail;
                 break;
             }
             moved |= polled?;
         }
-        let slot = self.inbox.slots.get(index);
-        match slot.state {
+        let receive = self.inbox.slots.get(slot);
+        match receive.state {
             State::Complete => Ok(self.take_sizes(request)),
-            State::Open if slot.optional => {
-                self.inbox.slots.report_early(index);
-                Ok(Some(self.inbox.slots.capacities(index)))
+            State::Open if receive.optional => {
+                self.inbox.slots.report_early(slot);
+                Ok(Some(self.inbox.slots.capacities(slot)))
             }
             State::Open => {
                 if !moved {
@@ -328,7 +339,7 @@ impl<F: Fabric> RecvConnection<F> {
                 }
                 Ok(None)
             }
-            State::Free | State::Early => Err(not_under_way(usize::from(index))),
+            State::Free | State::Early => Err(not_under_way(slot.index())),
         }
     }
 
@@ -359,11 +370,11 @@ impl<F: Fabric> RecvConnection<F> {
     }
 
     /// The rail for the CTS of one more receive of `count` buffers; None when there is no room for that.
-    fn find_room(&mut self, count: usize) -> Option<usize> {
-        let free = self.inbox.slots.get(self.head as u8).state == State::Free || planted(Plant::SlotReusedEarly);
+    fn find_room(&mut self, count: usize) -> Option<RailId> {
+        let free = self.inbox.slots.get(self.head.slot()).state == State::Free || planted(Plant::SlotReusedEarly);
         let end = self.cts.next() + count as u64;
         if free && (end <= self.entry_limit || self.raise_limit(end)) && (self.inbox.spare.is_any() || self.refill()) {
-            self.split.cts_rail(self.head, self.rails.usable)
+            self.split.cts_rail(self.head.number(), self.rails.usable)
         } else {
             None
         }
@@ -379,12 +390,12 @@ impl<F: Fabric> RecvConnection<F> {
     /// Whether the ring has room for CTS entries below `end`, when one looks which receives are complete by now.
     #[cold]
     fn raise_limit(&mut self, end: u64) -> bool {
-        if self.head.wrapping_sub(self.oldest) > SLOTS as u32 && !planted(Plant::OldestForgotten) {
+        if self.head.since(self.oldest) > SLOTS as u32 && !planted(Plant::OldestForgotten) {
             // The slots of those before were opened again: they are complete.
-            self.oldest = self.head.wrapping_sub(SLOTS as u32);
+            self.oldest = self.head.before(SLOTS as u32);
         }
         while self.oldest != self.head {
-            let oldest = self.inbox.slots.get(self.oldest as u8);
+            let oldest = self.inbox.slots.get(self.oldest.slot());
             self.entry_limit = oldest.first_entry + cts::ENTRIES;
             if end <= self.entry_limit || planted(Plant::CtsRingOverwritten) {
                 return true;
@@ -392,7 +403,7 @@ impl<F: Fabric> RecvConnection<F> {
             if matches!(oldest.state, State::Open | State::Early) {
                 return false;
             }
-            self.oldest = self.oldest.wrapping_add(1);
+            self.oldest = self.oldest.next();
         }
         self.entry_limit = self.cts.next() + cts::ENTRIES;
         true
@@ -418,16 +429,16 @@ impl<F: Fabric> RecvConnection<F> {
     /// Takes what the rails have to say; whether there was anything.
     #[inline(never)]
     fn poll(&mut self) -> Result<bool, Error> {
-        bits(self.rails.usable).try_fold(false, |moved, rail| Ok(self.poll_rail(rail)? | moved))
+        self.rails.usable.iter().try_fold(false, |moved, rail| Ok(self.poll_rail(rail)? | moved))
     }
 
     /// Takes what a rail has to say; whether there was anything.
     #[inline(always)]
-    fn poll_rail(&mut self, rail: usize) -> Result<bool, Error> {
+    fn poll_rail(&mut self, rail: RailId) -> Result<bool, Error> {
         let RailState { rail: lanes, side, .. } = self.rails.get_mut(rail);
         let mut arrivals = Arrivals::<F> { inbox: &mut self.inbox, side, fabric: PhantomData };
         let moved = lanes.report(POLL_BATCH, &mut arrivals);
-        self.inbox.may_owe::<F>(1 << rail);
+        self.inbox.may_owe::<F>(side.alone);
         if self.inbox.wrong.is_some() {
             return Err(self.handle_wrong(rail));
         }
@@ -437,7 +448,7 @@ impl<F: Fabric> RecvConnection<F> {
     /// A report that ends the connection.
     #[cold]
     #[inline(never)]
-    fn handle_wrong(&mut self, rail: usize) -> Error {
+    fn handle_wrong(&mut self, rail: RailId) -> Error {
         let error = match self.inbox.wrong.take().map(|wrong| *wrong) {
             None => return self.broken(),
             Some(Wrong::Failed { lane, error }) => self.rails.failure(rail, lane, &error, &self.peer),
@@ -461,34 +472,32 @@ impl<F: Fabric> RecvConnection<F> {
     /// the way was full. Who leaves the connection so sees to it that [`Self::acknowledge`] is called soon.
     #[inline]
     pub fn owes(&mut self) -> bool {
-        if F::ONE_SIDED || self.inbox.owing == 0 {
+        if F::ONE_SIDED || self.inbox.owing.is_empty() {
             return false;
         }
-        self.inbox.owing = bits(self.inbox.owing)
-            .filter(|rail| self.rails.get(*rail).rail.owes())
-            .fold(0, |owing, rail| owing | 1 << rail);
-        self.inbox.owing != 0
+        self.inbox.owing = self.inbox.owing.iter().filter(|rail| self.rails.get(*rail).rail.owes()).collect();
+        !self.inbox.owing.is_empty()
     }
 
     /// Sends what this end [owes](Self::owes); whether all of it is on its way.
     #[inline]
     pub fn acknowledge(&mut self) -> bool {
         if !F::ONE_SIDED {
-            for rail in bits(self.inbox.owing) {
+            for rail in self.inbox.owing {
                 if self.rails.get_mut(rail).rail.acknowledge() || planted(Plant::DebtForgotten) {
-                    self.inbox.owing &= !(1 << rail);
+                    self.inbox.owing.remove(rail);
                 }
             }
         }
-        F::ONE_SIDED || self.inbox.owing == 0
+        F::ONE_SIDED || self.inbox.owing.is_empty()
     }
 
     /// Keeps which rails wrote into a slot's GPU buffers: NCCL flushes buffers, not requests.
-    fn remember_rails(&mut self, index: u8) {
-        let slot = self.inbox.slots.get(index);
-        for address in &slot.addresses[..usize::from(slot.count)] {
+    fn remember_rails(&mut self, slot: Slot) {
+        let receive = self.inbox.slots.get(slot);
+        for address in &receive.addresses[..usize::from(receive.count)] {
             if *address != 0 {
-                self.inbox.flushes.remember(*address, slot.expected);
+                self.inbox.flushes.remember(*address, receive.expected);
             }
         }
     }
@@ -534,7 +543,7 @@ impl<F: Fabric> RecvConnection<F> {
 
     /// Work could not be posted although there was room. The lane's completion says more than its refusal.
     #[cold]
-    fn post_failed(&mut self, rail: usize, error: PostError) -> Error {
+    fn post_failed(&mut self, rail: RailId, error: PostError) -> Error {
         if self.error.is_none()
             && let Err(reason) = self.poll()
         {
@@ -550,7 +559,7 @@ impl<F: Fabric> RecvConnection<F> {
 
 /// The CTS entry of a buffer.
 #[inline]
-fn entry(buffer: &Incoming<'_>, slot: u8, number: u8, count: u8) -> CtsEntry {
+fn entry(buffer: &Incoming<'_>, slot: Slot, number: u8, count: u8) -> CtsEntry {
     CtsEntry {
         address: buffer.address,
         size: buffer.size,

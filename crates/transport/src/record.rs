@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use railweave_fabric::Region;
 
-use crate::{MAX_BUFFERS, SLOTS};
+use crate::{MAX_BUFFERS, SLOTS, Slot};
 
 /// Bytes of one slot's record.
 pub(crate) const RECORD_BYTES: usize = 8 * MAX_BUFFERS;
@@ -19,8 +19,8 @@ const NOTHING: u64 = u64::MAX;
 
 /// Where the record of `slot` stands.
 #[inline]
-pub(crate) fn offset(slot: u8) -> usize {
-    usize::from(slot) * RECORD_BYTES
+pub(crate) fn offset(slot: Slot) -> usize {
+    slot.index() * RECORD_BYTES
 }
 
 /// The sender's copy, from which records are written to the receiver.
@@ -36,7 +36,7 @@ impl RecordSource {
     }
 
     /// Prepares the record of `slot`; sizes beyond `sizes` are 0.
-    pub(crate) fn fill(&self, slot: u8, sizes: &[u64]) {
+    pub(crate) fn fill(&self, slot: Slot, sizes: &[u64]) {
         for index in 0..MAX_BUFFERS {
             let size = sizes.get(index).copied().unwrap_or(0);
             self.region.store(offset(slot) + 8 * index, size.to_le(), Ordering::Release);
@@ -61,7 +61,7 @@ impl Records {
 
     /// Takes the record of `slot`: the sizes of its `count` buffers. None when the peer has written none, or with a
     /// size that no buffer has.
-    pub(crate) fn take(&self, slot: u8, count: usize) -> Option<[u64; MAX_BUFFERS]> {
+    pub(crate) fn take(&self, slot: Slot, count: usize) -> Option<[u64; MAX_BUFFERS]> {
         let mut sizes = [0; MAX_BUFFERS];
         for (index, size) in sizes.iter_mut().enumerate() {
             let at = offset(slot) + 8 * index;
@@ -80,15 +80,16 @@ mod tests {
 
     #[test]
     fn a_record_is_taken_once() {
+        let slot = Slot::new(7);
         let ours = RecordSource::new(Arc::new(Region::new(RECORDS_BYTES)));
         let region = Arc::new(Region::new(RECORDS_BYTES));
         let theirs = Records::new(Arc::clone(&region));
-        assert_eq!(theirs.take(7, 2), None, "nothing was written yet");
-        ours.fill(7, &[5, 6]);
+        assert_eq!(theirs.take(slot, 2), None, "nothing was written yet");
+        ours.fill(slot, &[5, 6]);
         let mut wire = [0; RECORD_BYTES];
-        ours.region.read(offset(7), &mut wire);
-        region.write(offset(7), &wire);
-        assert_eq!(theirs.take(7, 2), Some([5, 6, 0, 0, 0, 0, 0, 0]));
-        assert_eq!(theirs.take(7, 2), None, "the next use of the slot needs a record of its own");
+        ours.region.read(offset(slot), &mut wire);
+        region.write(offset(slot), &wire);
+        assert_eq!(theirs.take(slot, 2), Some([5, 6, 0, 0, 0, 0, 0, 0]));
+        assert_eq!(theirs.take(slot, 2), None, "the next use of the slot needs a record of its own");
     }
 }

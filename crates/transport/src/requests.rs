@@ -3,7 +3,8 @@
 //! A slot with one buffer, as nearly all have, ends the request with its own number, so both stand in one place.
 
 use crate::plant::{Plant, checks, planted};
-use crate::{MAX_BUFFERS, SLOTS};
+use crate::sequence::Sequence;
+use crate::{MAX_BUFFERS, SLOTS, Slot};
 
 /// Sends that may be outstanding at once.
 pub(crate) const REQUESTS: usize = SLOTS;
@@ -24,8 +25,8 @@ struct Place {
     state: State,
     /// Bytes of its message.
     size: u32,
-    /// The sequence number with which the slot was posted.
-    sequence: u32,
+    /// With which the slot was posted.
+    sequence: Sequence,
     /// The slot's signalled writes that are not complete.
     owed: u8,
     /// How many requests of other places end with the slot; 0 where its own one does.
@@ -48,23 +49,23 @@ impl Requests {
 
     /// Whether a slot can be posted whose only request has its number: [`Self::post_one`].
     #[inline]
-    pub(crate) fn is_place_free(&self, sequence: u32) -> bool {
-        let place = &self.places[usize::from(sequence as u8)];
+    pub(crate) fn is_place_free(&self, sequence: Sequence) -> bool {
+        let place = &self.places[sequence.slot()];
         // Both in one comparison.
         place.state as u8 | place.owed == 0
     }
 
     /// A slot is posted with `owed` signalled writes. It ends a message of `size` bytes, whose request has its number.
     #[inline]
-    pub(crate) fn post_one(&mut self, sequence: u32, owed: u8, size: u64) -> u8 {
-        let place = &mut self.places[usize::from(sequence as u8)];
+    pub(crate) fn post_one(&mut self, sequence: Sequence, owed: u8, size: u64) -> u8 {
+        let place = &mut self.places[sequence.slot()];
         *place = Place { state: State::UnderWay, size: size as u32, sequence, owed, group: 0 };
-        sequence as u8
+        sequence.slot().number()
     }
 
     /// Any free request. The search begins far from the slots that are posted next, whose own ones are wanted then.
-    pub(crate) fn find_free(&self, sequence: u32) -> Option<u8> {
-        let first = (sequence as u8).wrapping_add(128);
+    pub(crate) fn find_free(&self, sequence: Sequence) -> Option<u8> {
+        let first = sequence.slot().number().wrapping_add(128);
         (0..=u8::MAX).map(|step| first.wrapping_add(step)).find(|request| self.is_free(*request))
     }
 
@@ -80,22 +81,23 @@ impl Requests {
     }
 
     /// Whether writes of the last use of a sequence number's slot are not complete.
-    pub(crate) fn is_owed(&self, sequence: u32) -> bool {
-        self.places[usize::from(sequence as u8)].owed != 0
+    pub(crate) fn is_owed(&self, sequence: Sequence) -> bool {
+        self.places[sequence.slot()].owed != 0
     }
 
     /// A slot is posted with `owed` signalled writes. It ends these requests, which are taken.
-    pub(crate) fn post(&mut self, sequence: u32, owed: u8, requests: impl ExactSizeIterator<Item = u8>) {
-        let place = &mut self.places[usize::from(sequence as u8)];
+    pub(crate) fn post(&mut self, sequence: Sequence, owed: u8, requests: impl ExactSizeIterator<Item = u8>) {
+        let place = &mut self.places[sequence.slot()];
         (place.sequence, place.owed, place.group) = (sequence, owed, requests.len() as u8);
-        self.groups[usize::from(sequence as u8)].iter_mut().zip(requests).for_each(|(place, request)| *place = request);
+        self.groups[sequence.slot()].iter_mut().zip(requests).for_each(|(place, request)| *place = request);
     }
 
     /// A signalled write of a slot is complete; with the last one its requests are.
     #[inline]
-    pub(crate) fn handle_sent(&mut self, sequence: u32) {
-        let sequence = if planted(Plant::SequenceWrapped) { sequence & !0x80 } else { sequence };
-        let place = &self.places[usize::from(sequence as u8)];
+    pub(crate) fn handle_sent(&mut self, sequence: Sequence) {
+        let sequence =
+            if planted(Plant::SequenceWrapped) { Sequence::new(sequence.number() & !0x80) } else { sequence };
+        let place = &self.places[sequence.slot()];
         if place.sequence != sequence || place.owed == 0 {
             return self.handle_nobodys(sequence);
         }
@@ -105,16 +107,16 @@ impl Requests {
     /// A completion of which none is owed. Where the connection is broken, it is of the slot that was being posted then.
     #[cold]
     #[inline(never)]
-    fn handle_nobodys(&mut self, sequence: u32) {
-        assert!(self.closed || !checks(), "a completion came for slot {sequence:#x}, of which none is owed");
+    fn handle_nobodys(&mut self, sequence: Sequence) {
+        assert!(self.closed || !checks(), "a completion came for slot {:#x}, of which none is owed", sequence.number());
         if !self.closed {
             self.count_down(sequence);
         }
     }
 
     #[inline]
-    fn count_down(&mut self, sequence: u32) {
-        let place = &mut self.places[usize::from(sequence as u8)];
+    fn count_down(&mut self, sequence: Sequence) {
+        let place = &mut self.places[sequence.slot()];
         place.owed = place.owed.saturating_sub(1);
         if place.owed > 0 && !planted(Plant::SendDoneEarly) {
             return;
@@ -122,7 +124,7 @@ impl Requests {
         if place.group == 0 {
             place.state = State::Done;
         } else {
-            self.finish_group(sequence as u8);
+            self.finish_group(sequence.slot());
         }
     }
 
@@ -132,9 +134,9 @@ impl Requests {
     }
 
     #[inline(never)]
-    fn finish_group(&mut self, slot: u8) {
-        let count = self.places[usize::from(slot)].group;
-        for request in &self.groups[usize::from(slot)][..usize::from(count)] {
+    fn finish_group(&mut self, slot: Slot) {
+        let count = self.places[slot].group;
+        for request in &self.groups[slot][..usize::from(count)] {
             self.places[usize::from(*request)].state = State::Done;
         }
     }
@@ -156,60 +158,67 @@ impl Requests {
 mod tests {
     use super::*;
 
+    fn at(number: u32) -> Sequence {
+        Sequence::new(number)
+    }
+
     #[test]
     fn requests_come_free_only_when_they_are_done() {
         let mut requests = Requests::new();
         for sequence in 0..=255 {
-            assert!(requests.is_place_free(sequence) && requests.find_free(sequence).is_some());
-            assert_eq!(requests.post_one(sequence, 1, u64::from(sequence) / 10), sequence as u8);
+            assert!(requests.is_place_free(at(sequence)) && requests.find_free(at(sequence)).is_some());
+            assert_eq!(requests.post_one(at(sequence), 1, u64::from(sequence) / 10), sequence as u8);
         }
-        assert_eq!(requests.find_free(256), None);
+        assert_eq!(requests.find_free(at(256)), None);
         assert_eq!(requests.release(70), None);
-        requests.handle_sent(70);
-        assert!(!requests.is_place_free(256 + 70), "the application does not know yet");
+        requests.handle_sent(at(70));
+        assert!(!requests.is_place_free(at(256 + 70)), "the application does not know yet");
         assert_eq!((requests.release(70), requests.release(70)), (Some(7), None));
-        assert_eq!(requests.find_free(256), Some(70));
-        assert!(requests.is_place_free(256 + 70));
+        assert_eq!(requests.find_free(at(256)), Some(70));
+        assert!(requests.is_place_free(at(256 + 70)));
     }
 
     #[test]
     fn all_requests_of_a_slot_are_done_with_its_last_write() {
         let mut requests = Requests::new();
         (0..3).for_each(|request| requests.take(request, 10 + u64::from(request)));
-        requests.post(0x1ff, 2, [2, 0, 1].into_iter());
-        assert!(requests.is_owed(0xff) && !requests.is_owed(0xfe));
-        assert!(requests.is_free(0xff) && !requests.is_place_free(0x2ff), "its request is free, but the slot is not");
-        requests.handle_sent(0x1ff);
+        requests.post(at(0x1ff), 2, [2, 0, 1].into_iter());
+        assert!(requests.is_owed(at(0xff)) && !requests.is_owed(at(0xfe)));
+        assert!(
+            requests.is_free(0xff) && !requests.is_place_free(at(0x2ff)),
+            "its request is free, but the slot is not"
+        );
+        requests.handle_sent(at(0x1ff));
         assert!((0..3).all(|request| requests.release(request).is_none()));
-        requests.handle_sent(0x1ff);
+        requests.handle_sent(at(0x1ff));
         assert_eq!([0, 1, 2].map(|request| requests.release(request)), [Some(10), Some(11), Some(12)]);
-        assert!(requests.is_place_free(0x2ff));
+        assert!(requests.is_place_free(at(0x2ff)));
     }
 
     #[test]
     fn a_request_of_a_group_keeps_its_place() {
         let mut requests = Requests::new();
         requests.take(5, 1);
-        requests.post(4, 1, [5].into_iter());
-        requests.handle_sent(4);
-        assert!(requests.is_place_free(4) && !requests.is_place_free(5));
+        requests.post(at(4), 1, [5].into_iter());
+        requests.handle_sent(at(4));
+        assert!(requests.is_place_free(at(4)) && !requests.is_place_free(at(5)));
         assert_eq!(requests.release(5), Some(1));
-        assert!(requests.is_place_free(5));
+        assert!(requests.is_place_free(at(5)));
     }
 
     #[test]
     fn a_broken_connection_ignores_what_was_posted_in_part() {
         let mut requests = Requests::new();
         requests.close();
-        requests.handle_sent(0);
-        assert!(requests.is_place_free(0) && requests.release(0).is_none());
+        requests.handle_sent(at(0));
+        assert!(requests.is_place_free(at(0)) && requests.release(0).is_none());
     }
 
     #[test]
     #[should_panic(expected = "of which none is owed")]
     fn a_completion_of_nothing_is_a_bug() {
         let mut requests = Requests::new();
-        requests.post_one(3, 1, 0);
-        requests.handle_sent(0x103);
+        requests.post_one(at(3), 1, 0);
+        requests.handle_sent(at(0x103));
     }
 }

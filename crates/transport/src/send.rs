@@ -6,21 +6,23 @@ mod reports;
 use std::sync::Arc;
 
 use railweave_fabric::{
-    Fabric, LaneId, LocalSlice, MAX_RAILS, Part, PostError, Rail, Region, RemoteSlice, WorkId, Write,
+    Fabric, LaneId, LocalSlice, MAX_RAILS, Part, PostError, Rail, RailId, RailSet, Region, RemoteSlice, WorkId, Write,
 };
 use railweave_policy::{Piece, Split};
 
 use self::chains::Filling;
 use self::reports::{Completions, Wrong};
-use crate::connection::{POLL_BATCH, Rails, Work, bits};
+use crate::connection::{POLL_BATCH, Rails, Work};
 use crate::cts::CtsStream;
 use crate::handshake::longest_chain;
 use crate::immediate::units;
 use crate::plant::{Plant, planted, said_mask, shared};
 use crate::record::RecordSource;
 use crate::requests::{REQUESTS, Requests};
+use crate::sequence::Sequence;
 use crate::{
     ConnectionConfig, Error, Immediate, ImmediateLayout, Link, MAX_MESSAGE_BYTES, MemoryKeys, RailInfo, SPLIT_UNIT,
+    Slot,
 };
 
 /// From this size on, a connection with striped lanes uses all lanes of a rail for one message.
@@ -96,9 +98,10 @@ pub struct SendConnection<F: Fabric> {
     layout: ImmediateLayout,
     cts: CtsStream,
     split: Split,
-    head: u32,
+    /// The receive that is filled next.
+    head: Sequence,
     /// The rail that completed a request last: it is polled first.
-    recent: u8,
+    recent: RailId,
     requests: Requests,
     /// Shorter messages than this take one write-with-immediate on each active rail. 0 while that is out of the question:
     /// the oldest slot is filled already, or the connection is broken. So one comparison finds most messages.
@@ -127,7 +130,7 @@ pub struct SendConnection<F: Fabric> {
 
 impl<F: Fabric> SendConnection<F> {
     pub(crate) fn new(parts: SendParts<F>) -> Self {
-        let max_write = parts.rails.iter().map(|(_, rail)| u64::from(rail.rail.max_write())).min().unwrap_or(1);
+        let max_write = parts.rails.iter().map(|state| u64::from(state.rail.max_write())).min().unwrap_or(1);
         let writes = MAX_MESSAGE_BYTES.div_ceil(max_write) as u32;
         let layout = ImmediateLayout::new(parts.rails.count);
         let one_write = parts.peer_counts_bytes && !parts.config.striped;
@@ -140,10 +143,10 @@ impl<F: Fabric> SendConnection<F> {
             one_write_below: one_write_limit,
             one_write_limit,
             split: Split::new(parts.weights, parts.config.split_min),
-            recent: parts.rails.usable.trailing_zeros() as u8,
+            recent: parts.rails.usable.first().unwrap_or_default(),
             rails: parts.rails,
             cts: CtsStream::new(parts.cts),
-            head: 0,
+            head: Sequence::default(),
             filling: Box::default(),
             requests: Requests::new(),
             error: None,
@@ -220,7 +223,7 @@ impl<F: Fabric> SendConnection<F> {
         if planted(Plant::EmptyNotSent) && message.size == 0 {
             return None;
         }
-        let receive = self.cts.single(sequence as u8, message.tag)?;
+        let receive = self.cts.single(sequence.slot(), message.tag)?;
         if message.size > receive.size {
             return None;
         }
@@ -237,10 +240,10 @@ impl<F: Fabric> SendConnection<F> {
             Piece { rail, offset: 0, bytes: message.size },
             receive.key(key_of(rail)),
             self.layout,
-            state.side.bit,
+            state.side.alone,
         );
         self.cts.take_single();
-        self.head = sequence.wrapping_add(1);
+        self.head = sequence.next();
         let request = SendRequest(self.requests.post_one(sequence, 1, message.size));
         state.side.info.counters.count_data(1, message.size);
         self.split.count_whole(message.size);
@@ -262,8 +265,8 @@ impl<F: Fabric> SendConnection<F> {
         let shares = shared(self.split.split(size, self.rails.usable));
         let common = Common::new(&Outgoing { address, size, tag: 0, keys }, to, sequence);
         let (mut offset, mut owed) = (0, 0);
-        for rail in bits(shares.mask) {
-            let bytes = shares.bytes[rail % MAX_RAILS];
+        for rail in shares.mask {
+            let bytes = shares.bytes[rail];
             let write =
                 common.write(Piece { rail, offset, bytes }, receive.key(key_of(rail)), self.layout, shares.mask);
             let state = self.rails.get_mut(rail);
@@ -280,14 +283,14 @@ impl<F: Fabric> SendConnection<F> {
             owed += 1;
         }
         self.cts.take_single();
-        self.head = sequence.wrapping_add(1);
+        self.head = sequence.next();
         Some(SendRequest(self.requests.post_one(sequence, owed, size)))
     }
 
     /// Whether every rail has room for one write of the next slot.
     #[inline]
     fn has_room(&self) -> bool {
-        bits(self.rails.usable).all(|rail| {
+        self.rails.usable.iter().all(|rail| {
             let state = self.rails.get(rail);
             state.rail.send_room(lane_of(self.head, state.lanes)) > 0
         })
@@ -325,7 +328,7 @@ impl<F: Fabric> SendConnection<F> {
             return Ok(size);
         }
         // An error is kept: `test_rest` answers with it, unless this request is done all the same.
-        let moved = self.poll_rail(usize::from(self.recent)).unwrap_or(true);
+        let moved = self.poll_rail(self.recent).unwrap_or(true);
         self.requests.release(request.0).ok_or(moved)
     }
 
@@ -338,11 +341,11 @@ impl<F: Fabric> SendConnection<F> {
         if self.error.is_some() {
             return Err(self.broken());
         }
-        for rail in bits(self.rails.usable & !(1 << self.recent)) {
+        for rail in self.rails.usable.without(self.recent) {
             let polled = self.poll_rail(rail);
             // What is done is so, though the same poll has brought the end of a lane.
             if let Some(size) = self.requests.release(request.0) {
-                self.recent = rail as u8;
+                self.recent = rail;
                 return Ok(Some(size));
             }
             moved |= polled?;
@@ -386,12 +389,12 @@ impl<F: Fabric> SendConnection<F> {
     /// Takes what the rails have to say; whether there was anything.
     #[inline(never)]
     fn poll(&mut self) -> Result<bool, Error> {
-        bits(self.rails.usable).try_fold(false, |moved, rail| Ok(self.poll_rail(rail)? | moved))
+        self.rails.usable.iter().try_fold(false, |moved, rail| Ok(self.poll_rail(rail)? | moved))
     }
 
     /// Takes what a rail has to say; whether there was anything.
     #[inline(always)]
-    fn poll_rail(&mut self, rail: usize) -> Result<bool, Error> {
+    fn poll_rail(&mut self, rail: RailId) -> Result<bool, Error> {
         let mut completions = Completions { requests: &mut self.requests, wrong: &mut self.wrong };
         let moved = self.rails.get_mut(rail).rail.report(POLL_BATCH, &mut completions);
         if self.wrong.is_some() {
@@ -403,7 +406,7 @@ impl<F: Fabric> SendConnection<F> {
     /// A report that ends the connection.
     #[cold]
     #[inline(never)]
-    fn handle_wrong(&mut self, rail: usize) -> Error {
+    fn handle_wrong(&mut self, rail: RailId) -> Error {
         let error = match self.wrong.take().map(|wrong| *wrong) {
             None => return self.broken(),
             Some(Wrong::Failed { lane, error }) => self.rails.failure(rail, lane, &error, &self.peer),
@@ -431,7 +434,7 @@ impl<F: Fabric> SendConnection<F> {
 
     /// Work could not be posted although there was room. The lane's completion says more than its refusal.
     #[cold]
-    fn post_failed(&mut self, rail: usize, error: PostError) -> Error {
+    fn post_failed(&mut self, rail: RailId, error: PostError) -> Error {
         self.requests.close();
         if let Err(reason) = self.poll() {
             return reason;
@@ -449,7 +452,7 @@ struct Common<'a> {
     message: Outgoing<'a>,
     /// The receive's address.
     to: u64,
-    slot: u8,
+    slot: Slot,
     size_q: u32,
     id: WorkId,
 }
@@ -457,11 +460,11 @@ struct Common<'a> {
 impl<'a> Common<'a> {
     /// Of a message to the receive at this address, whose size an immediate can say.
     #[inline(always)]
-    fn new(message: &Outgoing<'a>, to: u64, sequence: u32) -> Self {
+    fn new(message: &Outgoing<'a>, to: u64, sequence: Sequence) -> Self {
         Self {
             message: *message,
             to,
-            slot: sequence as u8,
+            slot: sequence.slot(),
             size_q: units(message.size as u32),
             id: Work::Data(sequence).id(),
         }
@@ -469,13 +472,13 @@ impl<'a> Common<'a> {
 
     /// The write of one rail's piece, to memory with this key, when the rails in `mask` are active.
     #[inline(always)]
-    fn write(&self, piece: Piece, key: u32, layout: ImmediateLayout, mask: u8) -> Write {
+    fn write(&self, piece: Piece, key: u32, layout: ImmediateLayout, mask: RailSet) -> Write {
         let immediate = Immediate { slot: self.slot, mask: said_mask(mask), size_q: self.size_q };
         Write {
             local: LocalSlice {
                 address: self.message.address.wrapping_add(piece.offset),
                 length: piece.bytes as u32,
-                key: self.message.keys.local[piece.rail % MAX_RAILS],
+                key: self.message.keys.local[piece.rail],
             },
             remote: RemoteSlice { address: self.to.wrapping_add(piece.offset), key },
             immediate: Some(layout.encode(immediate)),
@@ -501,15 +504,15 @@ pub(crate) fn stripes(size_q: u32, all_ones: u32) -> bool {
 
 /// The rail whose keys a rail's writes use: its own.
 #[inline]
-fn key_of(rail: usize) -> usize {
-    if planted(Plant::KeyOfOtherRail) { 0 } else { rail }
+fn key_of(rail: RailId) -> RailId {
+    if planted(Plant::KeyOfOtherRail) { RailId::default() } else { rail }
 }
 
 /// The lane of a slot, of `lanes`, where it uses one: they take turns.
 #[inline]
-fn lane_of(sequence: u32, lanes: u8) -> LaneId {
+fn lane_of(sequence: Sequence, lanes: u8) -> LaneId {
     match lanes {
         1 => LaneId::FIRST,
-        lanes => LaneId((sequence % u32::from(lanes)) as u8),
+        lanes => LaneId((sequence.number() % u32::from(lanes)) as u8),
     }
 }

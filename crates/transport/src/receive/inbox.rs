@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use railweave_fabric::{Fabric, LaneId, RailError, Reports, WorkId};
+use railweave_fabric::{Fabric, LaneId, RailError, RailSet, Reports, WorkId};
 
 use crate::Error;
 use crate::connection::{Side, Work};
@@ -17,18 +17,18 @@ pub(super) struct Inbox {
     pub(super) spare: Spare,
     pub(super) flushes: Flushes,
     /// Rails that may still owe the peer an acknowledgement or a CTS, where both ends must poll for anything to move.
-    pub(super) owing: u8,
+    pub(super) owing: RailSet,
     /// A report that ends the connection, on its way from the poll to its error.
     pub(super) wrong: Option<Box<Wrong>>,
 }
 
 impl Inbox {
-    /// The rail with this bit was polled, which may have placed something, or a CTS was posted over it, which leaves later where
+    /// The rail in `alone` was polled, which may have placed something, or a CTS was posted over it, which leaves later where
     /// the way is full. What it owes then is for [`Rail::owes`](railweave_fabric::Rail::owes) to say.
     #[inline(always)]
-    pub(super) fn may_owe<F: Fabric>(&mut self, bit: u8) {
+    pub(super) fn may_owe<F: Fabric>(&mut self, alone: RailSet) {
         if !F::ONE_SIDED {
-            self.owing = if planted(Plant::OneRailOwes) { bit } else { self.owing | bit };
+            self.owing = if planted(Plant::OneRailOwes) { alone } else { self.owing | alone };
         }
     }
 }
@@ -52,7 +52,7 @@ impl<F: Fabric> Reports for Arrivals<'_, F> {
         match Work::from_id(id) {
             Some(Work::Cts) => {}
             Some(Work::Flush { request, generation }) => {
-                self.inbox.flushes.handle_sent(usize::from(request), generation, self.side.info.index);
+                self.inbox.flushes.handle_sent(usize::from(request), generation, self.side.id);
             }
             _ => panic!("a receiver got a completion of work that it never posts: {:#x}", id.0),
         }
@@ -61,16 +61,17 @@ impl<F: Fabric> Reports for Arrivals<'_, F> {
     #[inline(always)]
     fn handle_received(&mut self, lane: LaneId, immediate: u32, bytes: u32) {
         let Inbox { slots, spare, wrong, .. } = &mut *self.inbox;
-        let Side { bit, info, pool } = &mut *self.side;
-        let bit = attributed(*bit, slots.usable());
+        let Side { alone, info, pool, .. } = &mut *self.side;
+        let alone = attributed(*alone, slots.usable());
         pool.handle_taken();
         info.counters.count_received(u64::from(bytes));
-        if pool.per_slot == 1 && slots.handle_whole(bit, immediate, bytes) {
+        if pool.per_slot == 1 && slots.handle_whole(alone, immediate, bytes) {
             // One receive less, and one slot less that needs one: as many are spare as before.
             return;
         }
         spare.handle_taken();
-        match slots.handle_part(Source { bit, lane: lane.0, stripes: pool.per_slot }, immediate, bytes) {
+        let rail = alone.first().unwrap_or_default();
+        match slots.handle_part(Source { rail, lane: lane.0, stripes: pool.per_slot }, immediate, bytes) {
             Ok(true) => spare.handle_completed(),
             Ok(false) => {}
             Err(what) => {

@@ -1,13 +1,13 @@
 //! Messages of any kind: they wait in their slot until it has all its buffers, and go out as chains of writes.
 
-use railweave_fabric::{Fabric, LaneId, LocalSlice, MAX_RAILS, Rail, RemoteSlice, Write};
+use railweave_fabric::{Fabric, LaneId, LocalSlice, MAX_RAILS, Rail, RailId, RailSet, RemoteSlice, Write};
 use railweave_policy::Shares;
 
 use super::{Cut, Outgoing, SendConnection, SendRequest, key_of, lane_of, stripes};
-use crate::connection::{Work, bits};
+use crate::connection::Work;
 use crate::cts::CtsEntry;
 use crate::plant::{Plant, planted, said_mask, shared};
-use crate::{Error, Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, SPLIT_UNIT, record};
+use crate::{Error, Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, SPLIT_UNIT, Slot, record};
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct Part {
@@ -78,7 +78,7 @@ impl<F: Fabric> SendConnection<F> {
     }
 
     fn open_slot(&mut self) -> Result<bool, Error> {
-        let slot = self.head as u8;
+        let slot = self.head.slot();
         // The receiver may have opened the slot again before our completions of its last use are here.
         if self.requests.is_owed(self.head) {
             return Ok(false);
@@ -106,7 +106,7 @@ impl<F: Fabric> SendConnection<F> {
         self.requests.post(self.head, owed, filling.parts[..filling.count].iter().map(|part| part.request));
         filling.count = 0;
         self.one_write_below = self.one_write_limit;
-        self.head = self.head.wrapping_add(1);
+        self.head = self.head.next();
         Ok(true)
     }
 
@@ -116,7 +116,7 @@ impl<F: Fabric> SendConnection<F> {
         let count = self.filling.count;
         let pieces = |size: u64| size.div_ceil(self.max_write).max(1) as u32;
         let longest = self.filling.parts[..count].iter().map(|part| pieces(part.size)).sum::<u32>() + 1;
-        for rail in bits(self.rails.usable) {
+        for rail in self.rails.usable {
             let state = self.rails.get(rail);
             let LaneId(lane) = lane_of(self.head, state.lanes);
             let mut lanes = if self.config.striped { 0..state.lanes } else { lane..lane + 1 };
@@ -127,12 +127,12 @@ impl<F: Fabric> SendConnection<F> {
         }
 
         let mut shares = [Shares::default(); MAX_BUFFERS];
-        let mut mask = 0;
+        let mut mask = RailSet::EMPTY;
         for (share, part) in shares.iter_mut().zip(&self.filling.parts[..count]) {
             *share = shared(self.split.split(part.size, self.rails.usable));
-            mask |= if part.size == 0 { 0 } else { share.mask };
+            mask |= if part.size == 0 { RailSet::EMPTY } else { share.mask };
         }
-        if mask == 0 {
+        if mask.is_empty() {
             mask = shares[0].mask;
         }
         let total = self.filling.parts[0].size;
@@ -141,29 +141,28 @@ impl<F: Fabric> SendConnection<F> {
             count > 1 || adaptive || !self.peer_counts_bytes || shares[0].bytes.iter().any(|b| *b > self.max_write);
         let size_q = if in_record { self.layout.all_ones() } else { self.layout.size_q(total) };
         let in_record = size_q == self.layout.all_ones();
-        let slot = self.head as u8;
+        let slot = self.head.slot();
         if in_record {
             self.fill_record(slot, planted(Plant::RecordFilledLate));
         }
         let immediate = self.layout.encode(Immediate { slot, mask: said_mask(mask), size_q });
         let all_lanes = self.config.striped && stripes(size_q, self.layout.all_ones());
-        let first = mask.trailing_zeros() as usize;
-        let leader = if planted(Plant::RecordByWrongRail) { 7 - mask.leading_zeros() as usize } else { first };
+        let leader = if planted(Plant::RecordByWrongRail) { mask.last() } else { mask.first() };
 
         let mut owed = 0;
-        for rail in bits(mask) {
+        for rail in mask {
             let count = self.rails.get(rail).lanes;
             let (first_lane, lanes) = if all_lanes { (0, count) } else { (lane_of(self.head, count).0, 1) };
             for lane in 0..lanes {
                 let bytes = self.build_chain(&shares, rail, lane, lanes);
-                let record = in_record && rail == leader && lane == 0;
+                let record = in_record && Some(rail) == leader && lane == 0;
                 self.end_chain(rail, slot, record, in_record, immediate);
                 if planted(Plant::EmptyNotSent)
                     && self.filling.parts[..self.filling.count].iter().all(|part| part.size == 0)
                 {
                     self.chain.clear();
                 }
-                let state = self.rails.rails[rail].as_mut().expect("active rails are usable");
+                let state = self.rails.get_mut(rail);
                 if let Err(error) = state.rail.post(LaneId(first_lane + lane), &self.chain) {
                     return Err(self.post_failed(rail, error));
                 }
@@ -178,7 +177,7 @@ impl<F: Fabric> SendConnection<F> {
     }
 
     /// The plain writes of one lane, into `self.chain`; answers their bytes.
-    fn build_chain(&mut self, shares: &[Shares; MAX_BUFFERS], rail: usize, lane: u8, lanes: u8) -> u64 {
+    fn build_chain(&mut self, shares: &[Shares; MAX_BUFFERS], rail: RailId, lane: u8, lanes: u8) -> u64 {
         self.chain.clear();
         let mut total = 0;
         let filling = &*self.filling;
@@ -212,7 +211,7 @@ impl<F: Fabric> SendConnection<F> {
     }
 
     /// Ends a lane's chain with the signalled write-with-immediate.
-    fn end_chain(&mut self, rail: usize, slot: u8, record: bool, in_record: bool, immediate: u32) {
+    fn end_chain(&mut self, rail: RailId, slot: Slot, record: bool, in_record: bool, immediate: u32) {
         if in_record || self.chain.is_empty() {
             self.chain.push(Write::default());
         }
@@ -238,7 +237,7 @@ impl<F: Fabric> SendConnection<F> {
     }
 
     /// Prepares the record of the slot that is being posted.
-    fn fill_record(&self, slot: u8, not_yet: bool) {
+    fn fill_record(&self, slot: Slot, not_yet: bool) {
         let count = self.filling.count;
         let mut sizes = self.filling.parts.map(|part| if not_yet { 0 } else { part.size });
         if planted(Plant::GroupSizesSwapped) {
