@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use railweave_fabric::{RailSet, Region};
 use railweave_transport::{
-    Error, Flushed, Immediate, ImmediateLayout, Incoming, MAX_BUFFERS, MemoryKeys, RecvConnection, RecvRequest, SLOTS,
-    SPLIT_UNIT, Slot,
+    Error, Flushed, GRANULE, Immediate, ImmediateLayout, Incoming, MAX_BUFFERS, MemoryKeys, RecvConnection,
+    RecvRequest, SLOTS, Slot,
 };
 
 use crate::input::Input;
@@ -245,7 +245,7 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
             self.records.write(usize::from(slot) * RECORD_BYTES, &bytes);
         }
         let bits = self.layout.encode(Immediate { slot: Slot::new(slot), mask, size_q });
-        let striped = self.plan.config.striped && (all_ones || u64::from(size_q) >= STRIPE_FROM / SPLIT_UNIT);
+        let striped = self.plan.config.striped && (all_ones || u64::from(size_q) >= STRIPE_FROM / GRANULE);
         let lanes = if striped { usize::from(self.plan.lanes) } else { 1 };
         let mut left = Vec::new();
         for (order, rail) in mask.iter().enumerate() {

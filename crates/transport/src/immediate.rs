@@ -3,7 +3,7 @@
 
 use railweave_fabric::RailSet;
 
-use crate::{SPLIT_UNIT, Slot};
+use crate::{GRANULE, Slot};
 
 /// How the bits are laid out on a connection with a given number of rails:
 /// `[7:0]` slot, `[8+n-1:8]` active mask, `[31:8+n]` size_q.
@@ -45,7 +45,7 @@ impl ImmediateLayout {
     /// The size_q of a message, all ones when it is too large to be said.
     #[inline]
     pub fn size_q(self, bytes: u64) -> u32 {
-        let units = bytes.div_ceil(SPLIT_UNIT);
+        let units = bytes.div_ceil(GRANULE);
         if units < u64::from(self.all_ones) { units as u32 } else { self.all_ones }
     }
 
@@ -82,7 +82,7 @@ impl ImmediateLayout {
 /// A size of at most 1 GiB in units of 128 bytes, rounded up.
 #[inline]
 pub(crate) fn units(bytes: u32) -> u32 {
-    bytes.wrapping_add(SPLIT_UNIT as u32 - 1) / SPLIT_UNIT as u32
+    bytes.wrapping_add(GRANULE as u32 - 1) / GRANULE as u32
 }
 
 #[cfg(test)]

@@ -57,6 +57,8 @@ pub use session::{
     Tries, Unreachable, Unwelcome,
 };
 
+pub use railweave_policy::GRANULE;
+
 /// Places for an outstanding receive in a connection.
 pub const SLOTS: usize = 256;
 
@@ -65,10 +67,6 @@ pub const MAX_BUFFERS: usize = 8;
 
 /// The longest message in bytes: 1 GiB, NCCL's `MAX_NET_SIZE`.
 pub const MAX_MESSAGE_BYTES: u64 = 1 << 30;
-
-/// Splits are multiples of this, but for the piece that ends a message: LL128 relies on 128-byte pieces that arrive
-/// whole.
-pub const SPLIT_UNIT: u64 = 128;
 
 /// The protocol version that this build speaks.
 pub const PROTOCOL_VERSION: u16 = 2;

@@ -21,8 +21,7 @@ use crate::record::RecordSource;
 use crate::requests::{REQUESTS, Requests};
 use crate::sequence::Sequence;
 use crate::{
-    ConnectionConfig, Error, Immediate, ImmediateLayout, Link, MAX_MESSAGE_BYTES, MemoryKeys, RailInfo, SPLIT_UNIT,
-    Slot,
+    ConnectionConfig, Error, GRANULE, Immediate, ImmediateLayout, Link, MAX_MESSAGE_BYTES, MemoryKeys, RailInfo, Slot,
 };
 
 /// From this size on, a connection with striped lanes uses all lanes of a rail for one message.
@@ -136,7 +135,7 @@ impl<F: Fabric> SendConnection<F> {
         let one_write = parts.peer_counts_bytes && !parts.config.striped;
         let longest = max_write
             .min(parts.config.adaptive_routing_above.unwrap_or(u64::MAX))
-            .min(u64::from(layout.all_ones() - 1) * SPLIT_UNIT);
+            .min(u64::from(layout.all_ones() - 1) * GRANULE);
         let one_write_limit = if one_write { longest + 1 } else { 0 };
         Self {
             layout,
@@ -499,7 +498,7 @@ fn not_under_way(request: u8) -> Error {
 /// Whether a striped connection uses all lanes for a message: both ends derive it from size_q.
 #[inline]
 pub(crate) fn stripes(size_q: u32, all_ones: u32) -> bool {
-    size_q == all_ones || u64::from(size_q) >= STRIPE_FROM / SPLIT_UNIT
+    size_q == all_ones || u64::from(size_q) >= STRIPE_FROM / GRANULE
 }
 
 /// The rail whose keys a rail's writes use: its own.

@@ -6,7 +6,7 @@ use crate::plant::{Plant, checks, planted};
 use crate::record::Records;
 use crate::send::stripes;
 use crate::sequence::Sequence;
-use crate::{Error, Immediate, ImmediateLayout, MAX_BUFFERS, SLOTS, SPLIT_UNIT, Slot};
+use crate::{Error, GRANULE, Immediate, ImmediateLayout, MAX_BUFFERS, SLOTS, Slot};
 
 /// What a slot is used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -177,7 +177,7 @@ impl Slots {
         let in_record = receive.size_q == self.layout.all_ones();
         let record = if in_record { self.records.take(slot, count) } else { None };
         let wrong = (in_record && record.is_none())
-            || (!in_record && (count > 1 || receive.bytes.div_ceil(SPLIT_UNIT) != u64::from(receive.size_q)));
+            || (!in_record && (count > 1 || receive.bytes.div_ceil(GRANULE) != u64::from(receive.size_q)));
         if wrong && checks() {
             return Err(match (in_record, count) {
                 (true, _) => Error::protocol("no completion record was written for the slot"),

@@ -7,7 +7,7 @@ use super::{Cut, Outgoing, SendConnection, SendRequest, key_of, lane_of, stripes
 use crate::connection::Work;
 use crate::cts::CtsEntry;
 use crate::plant::{Plant, planted, said_mask, shared};
-use crate::{Error, Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, SPLIT_UNIT, Slot, record};
+use crate::{Error, GRANULE, Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Slot, record};
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct Part {
@@ -256,7 +256,7 @@ fn too_long(size: u64, peer: &str) -> Error {
 
 /// Lane `lane`'s part, of `lanes`, of a rail's piece: offset and bytes, in multiples of 128 but for the end.
 fn lane_part(offset: u64, bytes: u64, lane: u8, lanes: u8) -> (u64, u64) {
-    let unit = if planted(Plant::LanesNot128) { 8 } else { SPLIT_UNIT };
+    let unit = if planted(Plant::LanesNot128) { 8 } else { GRANULE };
     let each = bytes.div_ceil(u64::from(lanes)).next_multiple_of(unit);
     let start = (each * u64::from(lane)).min(bytes);
     (offset + start, (bytes - start).min(each))
@@ -277,7 +277,7 @@ mod tests {
                 if length > 0 {
                     prop_assert_eq!(start, at);
                     let ends = start + length == offset + bytes;
-                    prop_assert!(ends || length % SPLIT_UNIT == 0);
+                    prop_assert!(ends || length % GRANULE == 0);
                 }
                 at += length;
             }
