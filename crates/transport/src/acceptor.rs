@@ -10,9 +10,10 @@ use railweave_fabric::{
     Region, Registration, Role, SetupError,
 };
 
-use crate::connection::{RailCounters, RailState, Rails};
+use crate::connection::RailCounters;
 use crate::handshake::{Common, Depths, Exchange, RailPlan, endpoints, keys, register, weights};
 use crate::plant::{Plant, kept, planted};
+use crate::rails::{RailState, Rails};
 use crate::receive::{ReceiveParts, RecvConnection};
 use crate::{
     Action, ConnectionConfig, Error, HandshakePort, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName, Token,

@@ -9,9 +9,10 @@ use railweave_fabric::{
     Access, Domain, Fabric, Fault, Joining, LaneId, MAX_RAILS, Part, PendingRail, RailSpec, Region, Registration, Role,
 };
 
-use crate::connection::{RailCounters, RailState, Rails};
+use crate::connection::RailCounters;
 use crate::handshake::{Common, Depths, Exchange, RailPlan, endpoints, keys, register, weights};
 use crate::plant::{Plant, kept, planted};
+use crate::rails::{RailState, Rails};
 use crate::send::{SendConnection, SendParts};
 use crate::{
     Action, ConnectionConfig, Dial, Error, HandshakePort, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName,

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use railweave_fabric::{Fabric, LaneId, LocalSlice, MAX_RAILS, PostError, Rail, RailId, Region, RemoteSlice, Write};
 
-use crate::connection::{RailState, Work};
+use crate::connection::Work;
 use crate::handshake::CTS_SIGNAL_EVERY;
 use crate::plant::{Plant, checks, planted};
+use crate::rails::RailState;
 use crate::{Error, MAX_BUFFERS, MAX_MESSAGE_BYTES, Slot};
 
 /// Bytes of an entry.

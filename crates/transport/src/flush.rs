@@ -5,8 +5,9 @@
 
 use railweave_fabric::{Fabric, MAX_RAILS, PostError, Rail, RailId, RailSet, RemoteSlice};
 
-use crate::connection::{Rails, Work};
+use crate::connection::Work;
 use crate::plant::{Plant, checks, planted};
+use crate::rails::Rails;
 use crate::{Error, Incoming};
 
 /// Flushes that may be outstanding at once.

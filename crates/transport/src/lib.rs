@@ -26,6 +26,7 @@ mod immediate;
 mod message;
 mod plant;
 mod pool;
+mod rails;
 mod receive;
 mod record;
 mod requests;

@@ -4,8 +4,8 @@
 use railweave_fabric::{Fabric, Rail, Role};
 
 use crate::ConnectionConfig;
-use crate::connection::Rails;
 use crate::handshake::Depths;
+use crate::rails::Rails;
 
 /// The most receives that are posted on one rail at once, so that no call takes long.
 const REFILL_MOST: u32 = 64;

@@ -9,11 +9,11 @@ use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, PostError, Rail, RailId,
 use railweave_policy::Split;
 
 use self::inbox::{Arrivals, Inbox, Wrong};
-use crate::connection::{POLL_BATCH, RailState, Rails};
 use crate::cts::{self, CtsEntry, CtsRail, CtsSource};
 use crate::flush::{FLUSHES, Flushes};
 use crate::plant::{Plant, planted};
 use crate::pool::Spare;
+use crate::rails::{POLL_BATCH, RailState, Rails};
 use crate::record::Records;
 use crate::sequence::Sequence;
 use crate::slots::{Slots, State};

@@ -12,11 +12,12 @@ use railweave_policy::{Piece, Split};
 
 use self::chains::Filling;
 use self::reports::{Completions, Wrong};
-use crate::connection::{POLL_BATCH, Rails, Work};
+use crate::connection::Work;
 use crate::cts::CtsStream;
 use crate::handshake::longest_chain;
 use crate::immediate::units;
 use crate::plant::{Plant, planted, said_mask, shared};
+use crate::rails::{POLL_BATCH, Rails};
 use crate::record::RecordSource;
 use crate::requests::{REQUESTS, Requests};
 use crate::sequence::Sequence;

@@ -22,7 +22,7 @@ pub(crate) enum State {
     Complete,
 }
 
-/// One slot's receive. Its size is a power of two, so that it is found by a shift; what every message needs stands first.
+/// One slot's receive. Its size is a power of two, so that a shift finds it; what every message needs stands first.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(256))]
 pub(crate) struct Receive {
@@ -127,8 +127,9 @@ impl Slots {
         &receive.capacities[..usize::from(receive.count)]
     }
 
-    /// An immediate came over the rail in `alone` with `bytes` bytes. Returns true if that was all of a message with one
-    /// buffer, as for most: then its receive is complete. Otherwise nothing has changed, and [`Self::handle_part`] takes it.
+    /// An immediate came over the rail in `alone` with `bytes` bytes. Returns true if that was all of a message with
+    /// one buffer, as for most: then its receive is complete. Otherwise nothing has changed, and [`Self::handle_part`]
+    /// takes it.
     #[inline(always)]
     pub(crate) fn handle_whole(&mut self, alone: RailSet, bits: u32, bytes: u32) -> bool {
         let receive = &mut self.slots[ImmediateLayout::slot(bits)];

@@ -5,10 +5,11 @@ use std::marker::PhantomData;
 use railweave_fabric::{Fabric, LaneId, RailError, RailSet, Reports, WorkId};
 
 use crate::Error;
-use crate::connection::{Side, Work};
+use crate::connection::Work;
 use crate::flush::Flushes;
 use crate::plant::{Plant, attributed, planted};
 use crate::pool::Spare;
+use crate::rails::Side;
 use crate::slots::{Slots, Source};
 
 /// What the rails' reports change.
