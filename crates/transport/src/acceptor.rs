@@ -13,7 +13,7 @@ use railweave_fabric::{
 use crate::connection::RailCounters;
 use crate::handshake::{Common, Depths, Exchange, RailPlan, endpoints, keys, register, weights};
 use crate::plant::{Plant, kept, planted};
-use crate::rails::{RailState, Rails};
+use crate::rails::{ConnectedRail, Rails};
 use crate::receive::{ReceiveParts, RecvConnection};
 use crate::{
     Action, ConnectionConfig, Error, HandshakePort, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName, Token,
@@ -407,7 +407,7 @@ impl<F: Fabric> Acceptor<F> {
             };
             let rail = pending.into_rail()?;
             let info = opening.plan.info(id.index(), &self.common.counters);
-            rails.push(Some(RailState::new(rail, info, kept(opening.registrations))));
+            rails.push(Some(ConnectedRail::new(rail, info, kept(opening.registrations))));
         }
         let streams = self.streams.take().expect("LANES made them");
         let connection = RecvConnection::new(ReceiveParts {

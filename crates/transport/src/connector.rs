@@ -12,7 +12,7 @@ use railweave_fabric::{
 use crate::connection::RailCounters;
 use crate::handshake::{Common, Depths, Exchange, RailPlan, endpoints, keys, register, weights};
 use crate::plant::{Plant, kept, planted};
-use crate::rails::{RailState, Rails};
+use crate::rails::{ConnectedRail, Rails};
 use crate::send::{SendConnection, SendParts};
 use crate::{
     Action, ConnectionConfig, Dial, Error, HandshakePort, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName,
@@ -396,16 +396,16 @@ impl<F: Fabric> Connector<F> {
             }
             rails.push(rail.map(|rail| {
                 let info = opening.plan.info(index, &self.common.counters);
-                RailState::new(rail, info, kept(opening.registrations))
+                ConnectedRail::new(rail, info, kept(opening.registrations))
             }));
         }
         let rails = Rails::<F>::new(rails);
-        if rails.usable.is_empty() {
+        if rails.usable().is_empty() {
             let fault = if all_failed_here { Fault::Local } else { Fault::Peer };
             let reason = "came up; the lines before this one name the reason for each";
             return self.give_up(Error::new(fault, format!("no rail to {} {reason}", self.common.peer)));
         }
-        self.actions.push_back(Action::Send(Message::Ready { usable: rails.usable.bits() }));
+        self.actions.push_back(Action::Send(Message::Ready { usable: rails.usable().bits() }));
         let connection = SendConnection::new(SendParts {
             config: self.common.config.clone(),
             rails,

@@ -12,7 +12,7 @@ use railweave_fabric::{Fabric, LaneId, LocalSlice, MAX_RAILS, PostError, Rail, R
 use crate::connection::Work;
 use crate::handshake::CTS_SIGNAL_EVERY;
 use crate::plant::{Plant, checks, planted};
-use crate::rails::RailState;
+use crate::rails::ConnectedRail;
 use crate::{Error, MAX_BUFFERS, MAX_MESSAGE_BYTES, Slot};
 
 /// Bytes of an entry.
@@ -154,7 +154,7 @@ impl CtsSource {
 
     /// Writes the only entry of a slot. What sends it over a rail comes back, and must be posted next.
     #[inline(always)]
-    pub(crate) fn take_one<F: Fabric>(&mut self, entry: &CtsEntry, rail: &mut RailState<F>) -> Write {
+    pub(crate) fn take_one<F: Fabric>(&mut self, entry: &CtsEntry, rail: &mut ConnectedRail<F>) -> Write {
         self.write(entry);
         let write = self.slice(&rail.cts, self.next, 1, rail.cts.signals());
         self.next += 1;
@@ -164,7 +164,7 @@ impl CtsSource {
     }
 
     /// Sends the `count` entries of a slot over a rail. Entries that go round the ring's end take two writes.
-    pub(crate) fn post<F: Fabric>(&mut self, rail: &mut RailState<F>, count: u64) -> Result<(), PostError> {
+    pub(crate) fn post<F: Fabric>(&mut self, rail: &mut ConnectedRail<F>, count: u64) -> Result<(), PostError> {
         let until_end = ENTRIES - self.next % ENTRIES;
         let signalled = rail.cts.signals();
         if count <= until_end || planted(Plant::CtsPastEnd) {

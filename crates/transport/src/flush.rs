@@ -31,17 +31,13 @@ pub(crate) struct Flushes {
     requests: Box<[FlushRequest; FLUSHES]>,
     /// Address of a buffer, and the rails that wrote into it last.
     rails_of: Box<[(u64, RailSet); REMEMBERED]>,
-    /// Rails that have a way to flush.
-    flushing: RailSet,
 }
 
 impl Flushes {
-    /// `flushing`: the rails that have a way to flush.
-    pub(crate) fn new(flushing: RailSet) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             requests: Box::new([FlushRequest::default(); FLUSHES]),
             rails_of: Box::new([(0, RailSet::EMPTY); REMEMBERED]),
-            flushing,
         }
     }
 
@@ -51,14 +47,15 @@ impl Flushes {
         self.rails_of[remembered(address)] = (address, mask);
     }
 
-    /// Begins a flush of those buffers that need one: GPU memory with bytes in it. None when none does.
-    pub(crate) fn begin(&mut self, buffers: &[Incoming<'_>]) -> Result<Option<usize>, Error> {
+    /// Begins a flush of those buffers that need one: GPU memory with bytes in it. None when none does, or no rail is
+    /// `flushing`: has a way to flush.
+    pub(crate) fn begin(&mut self, buffers: &[Incoming<'_>], flushing: RailSet) -> Result<Option<usize>, Error> {
         let mut unposted = RailSet::EMPTY;
         let mut targets = [RemoteSlice::default(); MAX_RAILS];
         for buffer in buffers.iter().filter(|buffer| buffer.size > 0 && !buffer.keys.host) {
             let (address, mask) = self.rails_of[remembered(buffer.address)];
             let known = address == buffer.address && !mask.is_empty();
-            let mask = if known { mask & self.flushing } else { self.flushing };
+            let mask = if known { mask & flushing } else { flushing };
             let mask = if planted(Plant::FlushOneRail) { mask.first_only() } else { mask };
             unposted |= mask;
             for rail in mask {

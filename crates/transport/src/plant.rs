@@ -170,8 +170,8 @@ pub(crate) fn shared(mut shares: Shares) -> Shares {
 
 /// The set of the one rail that an immediate is attributed to.
 #[inline(always)]
-pub(crate) fn attributed(alone: RailSet, usable: RailSet) -> RailSet {
-    if planted(Plant::ImmediateWrongRail) { usable.first_only() } else { alone }
+pub(crate) fn attributed(alone: RailSet, came_up: RailSet) -> RailSet {
+    if planted(Plant::ImmediateWrongRail) { came_up.first_only() } else { alone }
 }
 
 /// What a connection keeps registered.

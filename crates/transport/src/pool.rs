@@ -36,9 +36,10 @@ pub(crate) struct Spare {
 impl Spare {
     /// Gives the rails their pools, which are still empty.
     pub(crate) fn new<F: Fabric>(rails: &mut Rails<F>, config: &ConnectionConfig) -> Self {
-        for state in rails.iter_mut() {
-            let depth = Depths::new(Role::Receiver, state.lanes, config.striped, state.rail.max_write()).receive;
-            state.side.pool = Pool { depth, posted: 0, per_slot: if config.striped { state.lanes } else { 1 } };
+        for connected in rails.iter_mut() {
+            let depth =
+                Depths::new(Role::Receiver, connected.lanes, config.striped, connected.rail.max_write()).receive;
+            connected.side.pool = Pool { depth, posted: 0, per_slot: if config.striped { connected.lanes } else { 1 } };
         }
         Self { slots: 0 }
     }
@@ -71,14 +72,14 @@ impl Spare {
     /// broken says why in a completion.
     pub(crate) fn refill<F: Fabric>(&mut self, rails: &mut Rails<F>, open: u32) {
         let mut covered = u32::MAX;
-        for rail in rails.usable {
-            let state = rails.get_mut(rail);
-            let missing = state.side.pool.depth.saturating_sub(state.side.pool.posted);
+        for rail in rails.usable() {
+            let connected = rails.get_mut(rail);
+            let missing = connected.side.pool.depth.saturating_sub(connected.side.pool.posted);
             // Where none could be posted, a lane may have run out of its own though the pool has not.
-            covered = match state.rail.post_receives(missing.min(REFILL_MOST)) {
+            covered = match connected.rail.post_receives(missing.min(REFILL_MOST)) {
                 Ok(posted) => {
-                    state.side.pool.posted += posted;
-                    covered.min(state.side.pool.posted / u32::from(state.side.pool.per_slot))
+                    connected.side.pool.posted += posted;
+                    covered.min(connected.side.pool.posted / u32::from(connected.side.pool.per_slot))
                 }
                 Err(_) => 0,
             };

@@ -2,9 +2,9 @@
 
 use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, Rail, RailError, RailId, RailSet, Reports, WorkId};
 
+use crate::RailInfo;
 use crate::cts::CtsRail;
 use crate::pool::Pool;
-use crate::{Error, RailInfo};
 
 /// How many completions one poll takes from a rail.
 pub(crate) const POLL_BATCH: usize = 16;
@@ -20,8 +20,8 @@ pub(crate) struct Side {
     pub(crate) pool: Pool,
 }
 
-/// One rail inside a connection.
-pub(crate) struct RailState<F: Fabric> {
+/// This end of a rail that came up.
+pub(crate) struct ConnectedRail<F: Fabric> {
     pub(crate) rail: F::Rail,
     pub(crate) lanes: u8,
     pub(crate) side: Side,
@@ -31,7 +31,7 @@ pub(crate) struct RailState<F: Fabric> {
     _registrations: Vec<F::Registration>,
 }
 
-impl<F: Fabric> RailState<F> {
+impl<F: Fabric> ConnectedRail<F> {
     /// A rail, and what must stay registered as long as it is there.
     pub(crate) fn new(rail: F::Rail, info: RailInfo, registrations: Vec<F::Registration>) -> Self {
         let id = RailId::new(info.index).expect("a connection has at most 8 rails");
@@ -45,85 +45,125 @@ impl<F: Fabric> RailState<F> {
     }
 }
 
-/// The rails of a connection. A rail that never came up keeps its number and is not usable.
+/// What has become of a rail. [`Rails`] alone keeps it; everybody else asks there.
+enum RailState<F: Fabric> {
+    /// It carries data.
+    Up(ConnectedRail<F>),
+    /// Its set-up failed. It keeps its number, and is never used.
+    NeverUp,
+}
+
+/// The rails of a connection.
 pub(crate) struct Rails<F: Fabric> {
-    pub(crate) rails: [Option<RailState<F>>; MAX_RAILS],
-    pub(crate) count: usize,
-    pub(crate) usable: RailSet,
+    by_id: [RailState<F>; MAX_RAILS],
+    count: usize,
+    /// Those that are up. It follows from `by_id`, and is kept because every message asks for it.
+    usable: RailSet,
 }
 
 impl<F: Fabric> Rails<F> {
-    pub(crate) fn new(rails: Vec<Option<RailState<F>>>) -> Self {
+    /// The rails of a connection in the order of their numbers; `None` for one that did not come up.
+    pub(crate) fn new(rails: Vec<Option<ConnectedRail<F>>>) -> Self {
         let count = rails.len();
         assert!((1..=MAX_RAILS).contains(&count), "a connection has 1 to {MAX_RAILS} rails, not {count}");
-        let mut all = [const { None }; MAX_RAILS];
-        all.iter_mut().zip(rails).for_each(|(place, rail)| *place = rail);
-        let usable = all.iter().flatten().map(|rail: &RailState<F>| rail.side.id).collect();
-        Self { rails: all, count, usable }
+        let mut by_id = [const { RailState::NeverUp }; MAX_RAILS];
+        for (place, connected) in by_id.iter_mut().zip(rails) {
+            *place = connected.map_or(RailState::NeverUp, RailState::Up);
+        }
+        let mut rails = Self { by_id, count, usable: RailSet::EMPTY };
+        rails.usable = rails.iter().map(|connected| connected.side.id).collect();
+        rails
     }
 
-    #[inline]
-    pub(crate) fn get(&self, rail: RailId) -> &RailState<F> {
-        self.rails[rail].as_ref().expect("only usable rails are asked for")
+    /// How many rails the connection has, whatever their state.
+    pub(crate) fn count(&self) -> usize {
+        self.count
     }
 
+    /// The rails that are up.
+    #[inline(always)]
+    pub(crate) fn usable(&self) -> RailSet {
+        self.usable
+    }
+
+    /// A usable rail.
     #[inline]
-    pub(crate) fn get_mut(&mut self, rail: RailId) -> &mut RailState<F> {
-        self.rails[rail].as_mut().expect("only usable rails are asked for")
+    pub(crate) fn get(&self, rail: RailId) -> &ConnectedRail<F> {
+        match &self.by_id[rail] {
+            RailState::Up(connected) => connected,
+            RailState::NeverUp => not_usable(rail),
+        }
+    }
+
+    /// A usable rail.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, rail: RailId) -> &mut ConnectedRail<F> {
+        match &mut self.by_id[rail] {
+            RailState::Up(connected) => connected,
+            RailState::NeverUp => not_usable(rail),
+        }
     }
 
     /// The rails that came up, lowest number first.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &RailState<F>> {
-        self.rails.iter().flatten()
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &ConnectedRail<F>> {
+        self.by_id.iter().filter_map(|state| match state {
+            RailState::Up(connected) => Some(connected),
+            RailState::NeverUp => None,
+        })
     }
 
     /// The same, to change them.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut RailState<F>> {
-        self.rails.iter_mut().flatten()
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut ConnectedRail<F>> {
+        self.by_id.iter_mut().filter_map(|state| match state {
+            RailState::Up(connected) => Some(connected),
+            RailState::NeverUp => None,
+        })
     }
 
     /// The rails that have a way to flush.
     pub(crate) fn flushing(&self) -> RailSet {
-        self.iter().filter(|state| state.rail.flushes()).map(|state| state.side.id).collect()
+        self.iter().filter(|connected| connected.rail.flushes()).map(|connected| connected.side.id).collect()
     }
 
+    /// What of this host they are made of.
     pub(crate) fn parts(&self) -> Vec<Part> {
-        self.iter().flat_map(|state| state.rail.parts()).collect()
+        self.iter().flat_map(|connected| connected.rail.parts()).collect()
     }
 
+    /// The rails that came up, for the rest of the process.
     pub(crate) fn infos(&self) -> Vec<RailInfo> {
-        self.iter().map(|state| state.side.info.clone()).collect()
+        self.iter().map(|connected| connected.side.info.clone()).collect()
     }
 
     /// The connection is closing: see [`Rail::start_linger`].
     pub(crate) fn start_linger(&mut self) {
-        self.iter_mut().for_each(|state| state.rail.start_linger());
+        self.iter_mut().for_each(|connected| connected.rail.start_linger());
     }
 
-    /// Moves what is left to move; whether everything is out and acknowledged.
+    /// Moves what is left to move. Returns true if everything is out and acknowledged.
     pub(crate) fn linger(&mut self) -> bool {
-        self.iter_mut().fold(true, |drained, state| {
-            state.rail.report(POLL_BATCH, &mut Ignored);
-            drained & state.rail.is_drained()
+        self.iter_mut().fold(true, |drained, connected| {
+            connected.rail.report(POLL_BATCH, &mut Ignored);
+            drained & connected.rail.is_drained()
         })
     }
 
+    /// The rail in words, for messages.
     pub(crate) fn name(&self, rail: RailId) -> String {
-        match &self.rails[rail] {
-            Some(state) => format!("rail {rail} ({})", state.rail.describe()),
-            None => format!("rail {rail}"),
+        match &self.by_id[rail] {
+            RailState::Up(connected) => format!("rail {rail} ({})", connected.rail.describe()),
+            RailState::NeverUp => format!("rail {rail}"),
         }
-    }
-
-    /// A lane's failure as the connection's error.
-    pub(crate) fn failure(&self, rail: RailId, lane: LaneId, error: &RailError, peer: &str) -> Error {
-        let message = format!("{} to {peer}, lane {lane}: {error}", self.name(rail));
-        Error::new(error.fault(), message)
     }
 }
 
-/// Takes reports that nobody wants any more.
-pub(crate) struct Ignored;
+#[cold]
+fn not_usable(rail: RailId) -> ! {
+    panic!("rail {rail} is not up, and only usable rails are asked for")
+}
+
+/// Discards reports while the connection lingers.
+struct Ignored;
 
 impl Reports for Ignored {
     fn handle_sent(&mut self, _id: WorkId) {}

@@ -2,18 +2,18 @@
 
 mod inbox;
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 
-use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, PostError, Rail, RailId, RailSet, Region};
+use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, Rail, RailId, RailSet, Region};
 use railweave_policy::Split;
 
-use self::inbox::{Arrivals, Inbox, Wrong};
+use self::inbox::Inbox;
+use crate::connection::{Core, both_ends};
 use crate::cts::{self, CtsEntry, CtsRail, CtsSource};
 use crate::flush::{FLUSHES, Flushes};
 use crate::plant::{Plant, planted};
 use crate::pool::Spare;
-use crate::rails::{POLL_BATCH, RailState, Rails};
+use crate::rails::Rails;
 use crate::record::Records;
 use crate::sequence::Sequence;
 use crate::slots::{Slots, State};
@@ -90,71 +90,39 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 
 /// The receiving end of a connection.
 pub struct RecvConnection<F: Fabric> {
-    rails: Rails<F>,
+    core: Core<F>,
     split: Split,
     inbox: Inbox,
     cts: CtsSource,
     /// The next receive.
     head: Sequence,
-    /// Buffers must be shorter than this: more than the longest message, or 0 once the connection is broken.
-    size_below: u64,
     /// CTS entries below this number are written over none that may be needed still; [`Self::raise_limit`] looks for more.
     entry_limit: u64,
     /// Oldest receive that is not known to be complete.
     oldest: Sequence,
-    /// The rail that completed a receive last: it is polled first.
-    recent: RailId,
-    error: Option<Error>,
-    link: Arc<Link>,
-    peer: String,
 }
 
 impl<F: Fabric> RecvConnection<F> {
     pub(crate) fn new(mut parts: ReceiveParts<F>) -> Self {
-        for state in parts.rails.iter_mut() {
-            let rail = state.side.id;
-            state.cts = CtsRail::new(parts.cts_shadow_keys[rail], parts.peer_cts_keys[rail]);
+        for connected in parts.rails.iter_mut() {
+            let rail = connected.side.id;
+            connected.cts = CtsRail::new(parts.cts_shadow_keys[rail], parts.peer_cts_keys[rail]);
         }
         Self {
             split: Split::new(parts.weights, parts.config.split_min),
             inbox: Inbox {
-                slots: Slots::new(parts.rails.count, parts.rails.usable, Records::new(parts.records)),
+                slots: Slots::new(parts.rails.count(), parts.rails.usable(), Records::new(parts.records)),
                 spare: Spare::new(&mut parts.rails, &parts.config),
-                flushes: Flushes::new(parts.rails.flushing()),
+                flushes: Flushes::new(),
                 owing: RailSet::EMPTY,
-                wrong: None,
+                fatal: None,
             },
             cts: CtsSource::new(parts.cts_shadow, parts.peer_cts),
             head: Sequence::default(),
-            size_below: MAX_MESSAGE_BYTES + 1,
             entry_limit: cts::ENTRIES,
             oldest: Sequence::default(),
-            recent: parts.rails.usable.first().unwrap_or_default(),
-            error: None,
-            rails: parts.rails,
-            link: parts.link,
-            peer: parts.peer,
+            core: Core::new(parts.rails, MAX_MESSAGE_BYTES + 1, parts.peer, parts.link),
         }
-    }
-
-    /// The peer in words.
-    pub fn peer(&self) -> &str {
-        &self.peer
-    }
-
-    /// Where the rest of the process says that the peer is gone.
-    pub fn link(&self) -> &Arc<Link> {
-        &self.link
-    }
-
-    /// What of this host it is made of, as the events of its devices name it.
-    pub fn parts(&self) -> Vec<Part> {
-        self.rails.parts()
-    }
-
-    /// The rails that came up.
-    pub fn rails(&self) -> Vec<RailInfo> {
-        self.rails.infos()
     }
 
     /// Receives into a group of 1 to 8 buffers. None when there is no room: call again later.
@@ -184,16 +152,16 @@ impl<F: Fabric> RecvConnection<F> {
     pub fn irecv_quick(&mut self, buffer: &Incoming<'_>, optional: bool) -> Option<RecvRequest> {
         let (slot, first) = (self.head.slot(), self.cts.next());
         let is_free = self.inbox.slots.get(slot).state == State::Free;
-        if buffer.size >= self.size_below || !is_free || first >= self.entry_limit || !self.inbox.spare.is_any() {
+        if !self.core.fast.takes(buffer.size) || !is_free || first >= self.entry_limit || !self.inbox.spare.is_any() {
             return None;
         }
-        let rail = self.split.planned_cts_rail(self.head.number(), self.rails.usable)?;
-        let state = self.rails.get_mut(rail);
-        if state.rail.send_room(LaneId::FIRST) == 0 {
+        let rail = self.split.planned_cts_rail(self.head.number(), self.core.rails.usable())?;
+        let connected = self.core.rails.get_mut(rail);
+        if connected.rail.send_room(LaneId::FIRST) == 0 {
             return None;
         }
-        let write = self.cts.take_one(&entry(buffer, slot, 0, 1), state);
-        self.inbox.may_owe::<F>(state.side.alone);
+        let write = self.cts.take_one(&entry(buffer, slot, 0, 1), connected);
+        self.inbox.may_owe::<F>(connected.side.alone);
         let receive = self.inbox.slots.open(slot, 1, optional && F::ONE_SIDED, first);
         receive.capacities[0] = buffer.size;
         if !buffer.keys.host {
@@ -203,9 +171,9 @@ impl<F: Fabric> RecvConnection<F> {
         self.inbox.spare.handle_opened();
         self.head = self.head.next();
         if !(planted(Plant::CtsNotPosted) && slot.index() % 64 == 63)
-            && let Err(error) = state.rail.post_fitting(LaneId::FIRST, &[write])
+            && let Err(error) = connected.rail.post_fitting(LaneId::FIRST, &[write])
         {
-            self.post_failed(rail, error);
+            self.core.post_failed(rail, error, &mut self.inbox);
         }
         Some(RecvRequest::of(slot))
     }
@@ -217,9 +185,7 @@ impl<F: Fabric> RecvConnection<F> {
     /// As [`Self::irecv`].
     #[inline(never)]
     pub fn irecv_rest(&mut self, buffers: &[Incoming<'_>], optional: bool) -> Result<Option<RecvRequest>, Error> {
-        if self.error.is_some() {
-            return Err(self.broken());
-        }
+        self.core.check_open()?;
         let count = buffers.len();
         if !(1..=MAX_BUFFERS).contains(&count) {
             return Err(wrong_count(count));
@@ -231,7 +197,7 @@ impl<F: Fabric> RecvConnection<F> {
             return self.no_room();
         };
         // Entries that go round the ring's end take a second write.
-        if self.rails.get(rail).rail.send_room(LaneId::FIRST) < 2 {
+        if self.core.rails.get(rail).rail.send_room(LaneId::FIRST) < 2 {
             return self.no_room();
         }
         let slot = self.head.slot();
@@ -243,8 +209,8 @@ impl<F: Fabric> RecvConnection<F> {
             self.cts.write(&entry(buffer, slot, number as u8, count as u8));
         }
         self.inbox.may_owe::<F>(RailSet::only(rail));
-        if let Err(error) = self.cts.post(self.rails.get_mut(rail), count as u64) {
-            return Err(self.post_failed(rail, error));
+        if let Err(error) = self.cts.post(self.core.rails.get_mut(rail), count as u64) {
+            return Err(self.core.post_failed(rail, error, &mut self.inbox));
         }
         self.inbox.spare.handle_opened();
         self.head = self.head.next();
@@ -280,7 +246,7 @@ impl<F: Fabric> RecvConnection<F> {
             return Err(false);
         }
         // An error is kept: `test_rest` answers with it, unless this request is complete all the same.
-        let moved = self.poll_rail(self.recent).unwrap_or(true);
+        let moved = self.core.poll_rail(self.core.recent, &mut self.inbox).unwrap_or(true);
         if self.inbox.slots.get(slot).state == State::Complete { Ok(()) } else { Err(moved) }
     }
 
@@ -311,17 +277,15 @@ impl<F: Fabric> RecvConnection<F> {
         let Some(slot) = request.slot() else {
             return Ok(self.test_flush(request.index() - SLOTS)?.then_some(&[]));
         };
-        if self.error.is_some() {
-            return Err(self.broken());
-        }
+        self.core.check_open()?;
         // Those that `poll_quick` has not polled.
-        let usable = self.rails.usable;
-        let unpolled = if F::ONE_SIDED { usable.without(self.recent) } else { usable };
+        let usable = self.core.rails.usable();
+        let unpolled = if F::ONE_SIDED { usable.without(self.core.recent) } else { usable };
         for rail in unpolled {
-            let polled = self.poll_rail(rail);
+            let polled = self.core.poll_rail(rail, &mut self.inbox);
             // What is complete is so, though the same poll has brought the end of a lane.
             if (F::ONE_SIDED || polled.is_err()) && self.inbox.slots.get(slot).state == State::Complete {
-                self.recent = rail;
+                self.core.recent = rail;
                 break;
             }
             moved |= polled?;
@@ -335,7 +299,7 @@ impl<F: Fabric> RecvConnection<F> {
             }
             State::Open => {
                 if !moved {
-                    self.check_link()?;
+                    self.core.check_link()?;
                 }
                 Ok(None)
             }
@@ -349,24 +313,12 @@ impl<F: Fabric> RecvConnection<F> {
     /// # Errors
     /// When the connection is broken, or more flushes are outstanding than NCCL has requests.
     pub fn iflush(&mut self, buffers: &[Incoming<'_>]) -> Result<Flushed, Error> {
-        if self.error.is_some() {
-            return Err(self.broken());
-        }
-        let Some(index) = self.inbox.flushes.begin(buffers)? else {
+        self.core.check_open()?;
+        let Some(index) = self.inbox.flushes.begin(buffers, self.core.rails.flushing())? else {
             return Ok(Flushed::Nothing);
         };
         self.post_flush(index)?;
         Ok(Flushed::Pending(RecvRequest((SLOTS + index) as u16)))
-    }
-
-    /// From now on nobody waits for anything: what arrives is thrown away, errors are silent. Called when it is closed.
-    pub fn start_linger(&mut self) {
-        self.rails.start_linger();
-    }
-
-    /// Moves what is left to move; whether everything is out and acknowledged.
-    pub fn linger(&mut self) -> bool {
-        self.rails.linger()
     }
 
     /// The rail for the CTS of one more receive of `count` buffers; None when there is no room for that.
@@ -374,7 +326,7 @@ impl<F: Fabric> RecvConnection<F> {
         let free = self.inbox.slots.get(self.head.slot()).state == State::Free || planted(Plant::SlotReusedEarly);
         let end = self.cts.next() + count as u64;
         if free && (end <= self.entry_limit || self.raise_limit(end)) && (self.inbox.spare.is_any() || self.refill()) {
-            self.split.cts_rail(self.head.number(), self.rails.usable)
+            self.split.cts_rail(self.head.number(), self.core.rails.usable())
         } else {
             None
         }
@@ -383,7 +335,7 @@ impl<F: Fabric> RecvConnection<F> {
     /// Posts generic receives; whether there are enough for one more slot then, on every rail.
     #[cold]
     fn refill(&mut self) -> bool {
-        self.inbox.spare.refill(&mut self.rails, self.inbox.slots.open_count(self.head));
+        self.inbox.spare.refill(&mut self.core.rails, self.inbox.slots.open_count(self.head));
         self.inbox.spare.is_any() || planted(Plant::ReceiveNotReserved)
     }
 
@@ -412,60 +364,10 @@ impl<F: Fabric> RecvConnection<F> {
     /// Nothing could be posted: what arrives meanwhile makes room.
     #[inline(never)]
     fn no_room(&mut self) -> Result<Option<RecvRequest>, Error> {
-        if !self.poll()? {
-            self.check_link()?;
+        if !self.core.poll(&mut self.inbox)? {
+            self.core.check_link()?;
         }
         Ok(None)
-    }
-
-    fn check_link(&mut self) -> Result<(), Error> {
-        match self.link.lost().cloned() {
-            None => Ok(()),
-            Some(_) if planted(Plant::LinkIgnored) => Ok(()),
-            Some(error) => Err(self.fail(error)),
-        }
-    }
-
-    /// Takes what the rails have to say; whether there was anything.
-    #[inline(never)]
-    fn poll(&mut self) -> Result<bool, Error> {
-        self.rails.usable.iter().try_fold(false, |moved, rail| Ok(self.poll_rail(rail)? | moved))
-    }
-
-    /// Takes what a rail has to say; whether there was anything.
-    #[inline(always)]
-    fn poll_rail(&mut self, rail: RailId) -> Result<bool, Error> {
-        let RailState { rail: lanes, side, .. } = self.rails.get_mut(rail);
-        let mut arrivals = Arrivals::<F> { inbox: &mut self.inbox, side, fabric: PhantomData };
-        let moved = lanes.report(POLL_BATCH, &mut arrivals);
-        self.inbox.may_owe::<F>(side.alone);
-        if self.inbox.wrong.is_some() {
-            return Err(self.handle_wrong(rail));
-        }
-        Ok(moved)
-    }
-
-    /// A report that ends the connection.
-    #[cold]
-    #[inline(never)]
-    fn handle_wrong(&mut self, rail: RailId) -> Error {
-        let error = match self.inbox.wrong.take().map(|wrong| *wrong) {
-            None => return self.broken(),
-            Some(Wrong::Failed { lane, error }) => self.rails.failure(rail, lane, &error, &self.peer),
-            Some(Wrong::Received { bits, what }) => {
-                let immediate = self.inbox.slots.layout().decode(bits);
-                Error::protocol(format!(
-                    "{} to {}: immediate {bits:#010x} (slot {}, mask {:#b}, size_q {:#x}): {what}; the peer breaks the \
-                     protocol",
-                    self.rails.name(rail),
-                    self.peer,
-                    immediate.slot,
-                    immediate.mask,
-                    immediate.size_q
-                ))
-            }
-        };
-        self.fail(error)
     }
 
     /// Whether the peer may be waiting for what this end has not sent yet: acknowledgements that were put off, and CTS for which
@@ -475,7 +377,7 @@ impl<F: Fabric> RecvConnection<F> {
         if F::ONE_SIDED || self.inbox.owing.is_empty() {
             return false;
         }
-        self.inbox.owing = self.inbox.owing.iter().filter(|rail| self.rails.get(*rail).rail.owes()).collect();
+        self.inbox.owing = self.inbox.owing.iter().filter(|rail| self.core.rails.get(*rail).rail.owes()).collect();
         !self.inbox.owing.is_empty()
     }
 
@@ -484,7 +386,7 @@ impl<F: Fabric> RecvConnection<F> {
     pub fn acknowledge(&mut self) -> bool {
         if !F::ONE_SIDED {
             for rail in self.inbox.owing {
-                if self.rails.get_mut(rail).rail.acknowledge() || planted(Plant::DebtForgotten) {
+                if self.core.rails.get_mut(rail).rail.acknowledge() || planted(Plant::DebtForgotten) {
                     self.inbox.owing.remove(rail);
                 }
             }
@@ -503,9 +405,9 @@ impl<F: Fabric> RecvConnection<F> {
     }
 
     fn post_flush(&mut self, index: usize) -> Result<(), Error> {
-        match self.inbox.flushes.post(index, &mut self.rails) {
+        match self.inbox.flushes.post(index, &mut self.core.rails) {
             Ok(()) => Ok(()),
-            Err((rail, error)) => Err(self.post_failed(rail, error)),
+            Err((rail, error)) => Err(self.core.post_failed(rail, error, &mut self.inbox)),
         }
     }
 
@@ -513,49 +415,27 @@ impl<F: Fabric> RecvConnection<F> {
     /// is gone completes nothing, and not for the peer.
     fn test_flush(&mut self, index: usize) -> Result<bool, Error> {
         if !self.inbox.flushes.is_under_way(index) {
-            return Err(self.error.clone().unwrap_or_else(|| not_under_way(SLOTS + index)));
+            self.core.check_open()?;
+            return Err(not_under_way(SLOTS + index));
         }
-        let polled = if self.error.is_some() { Err(self.broken()) } else { self.poll() };
+        let polled = match self.core.check_open() {
+            Ok(()) => self.core.poll(&mut self.inbox),
+            Err(error) => Err(error),
+        };
         if self.inbox.flushes.finish(index) {
             return Ok(true);
         }
         polled?;
         if planted(Plant::FlushAsksLink) {
-            self.check_link()?;
+            self.core.check_link()?;
         }
-        if let Some(error) = self.link.failed().cloned() {
-            return Err(self.fail(error));
-        }
+        self.core.check_adapters()?;
         self.post_flush(index)?;
         Ok(false)
     }
-
-    #[cold]
-    fn fail(&mut self, error: Error) -> Error {
-        self.size_below = 0;
-        self.error.get_or_insert(error).clone()
-    }
-
-    #[cold]
-    fn broken(&self) -> Error {
-        self.error.clone().expect("asked only when there is one")
-    }
-
-    /// Work could not be posted although there was room. The lane's completion says more than its refusal.
-    #[cold]
-    fn post_failed(&mut self, rail: RailId, error: PostError) -> Error {
-        if self.error.is_none()
-            && let Err(reason) = self.poll()
-        {
-            return reason;
-        }
-        let message = format!("{} to {}: {error}", self.rails.name(rail), self.peer);
-        self.fail(match error {
-            PostError::Invalid(_) => Error::protocol(message),
-            PostError::Full | PostError::Broken => Error::peer(message),
-        })
-    }
 }
+
+both_ends!(RecvConnection);
 
 /// The CTS entry of a buffer.
 #[inline]

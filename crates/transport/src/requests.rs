@@ -2,6 +2,7 @@
 //!
 //! A slot with one buffer, as nearly all have, ends the request with its own number, so both stand in one place.
 
+use crate::connection::Fatal;
 use crate::plant::{Plant, checks, planted};
 use crate::sequence::Sequence;
 use crate::{MAX_BUFFERS, SLOTS, Slot};
@@ -38,13 +39,20 @@ pub(crate) struct Requests {
     places: [Place; SLOTS],
     /// The requests that end with each slot, where it is not that with its number.
     groups: Box<[[u8; MAX_BUFFERS]; SLOTS]>,
-    /// The connection is broken.
+    /// A post was refused.
     closed: bool,
+    /// See [`Outstanding::fatal`](crate::connection::Outstanding::fatal).
+    pub(crate) fatal: Option<Box<Fatal>>,
 }
 
 impl Requests {
     pub(crate) fn new() -> Self {
-        Self { places: [Place::default(); SLOTS], groups: Box::new([[0; MAX_BUFFERS]; SLOTS]), closed: false }
+        Self {
+            places: [Place::default(); SLOTS],
+            groups: Box::new([[0; MAX_BUFFERS]; SLOTS]),
+            closed: false,
+            fatal: None,
+        }
     }
 
     /// Whether a slot can be posted whose only request has its number: [`Self::post_one`].
@@ -104,7 +112,7 @@ impl Requests {
         self.count_down(sequence);
     }
 
-    /// A completion of which none is owed. Where the connection is broken, it is of the slot that was being posted then.
+    /// A completion of which none is owed. Where a post was refused, it is of the slot that was being posted then.
     #[cold]
     #[inline(never)]
     fn handle_nobodys(&mut self, sequence: Sequence) {
@@ -128,7 +136,8 @@ impl Requests {
         }
     }
 
-    /// The connection is broken: of the slot that was being posted then, some writes may have gone out.
+    /// A post was refused, and the connection is broken: of the slot that was being posted then, some writes may have gone
+    /// out.
     pub(crate) fn close(&mut self) {
         self.closed = true;
     }

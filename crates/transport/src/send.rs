@@ -6,18 +6,17 @@ mod reports;
 use std::sync::Arc;
 
 use railweave_fabric::{
-    Fabric, LaneId, LocalSlice, MAX_RAILS, Part, PostError, Rail, RailId, RailSet, Region, RemoteSlice, WorkId, Write,
+    Fabric, LaneId, LocalSlice, MAX_RAILS, Part, Rail, RailId, RailSet, Region, RemoteSlice, WorkId, Write,
 };
 use railweave_policy::{Piece, Split};
 
 use self::chains::Filling;
-use self::reports::{Completions, Wrong};
-use crate::connection::Work;
+use crate::connection::{Core, Work, both_ends};
 use crate::cts::CtsStream;
 use crate::handshake::longest_chain;
 use crate::immediate::units;
 use crate::plant::{Plant, planted, said_mask, shared};
-use crate::rails::{POLL_BATCH, Rails};
+use crate::rails::Rails;
 use crate::record::RecordSource;
 use crate::requests::{REQUESTS, Requests};
 use crate::sequence::Sequence;
@@ -94,25 +93,14 @@ pub(crate) struct SendParts<F: Fabric> {
 
 /// The sending end of a connection.
 pub struct SendConnection<F: Fabric> {
-    rails: Rails<F>,
+    core: Core<F>,
     layout: ImmediateLayout,
     cts: CtsStream,
     split: Split,
     /// The receive that is filled next.
     head: Sequence,
-    /// The rail that completed a request last: it is polled first.
-    recent: RailId,
     requests: Requests,
-    /// Shorter messages than this take one write-with-immediate on each active rail. 0 while that is out of the question:
-    /// the oldest slot is filled already, or the connection is broken. So one comparison finds most messages.
-    one_write_below: u64,
-    /// What it is else.
-    one_write_limit: u64,
     filling: Box<Filling>,
-    error: Option<Error>,
-    /// A report that ends the connection, on its way from the poll to `error`.
-    wrong: Option<Box<Wrong>>,
-    link: Arc<Link>,
     // What most messages do not need.
     /// The receiver's completions carry byte counts.
     peer_counts_bytes: bool,
@@ -123,35 +111,29 @@ pub struct SendConnection<F: Fabric> {
     record_keys: [u32; MAX_RAILS],
     peer_records: u64,
     peer_record_keys: [u32; MAX_RAILS],
-    peer: String,
     cut: Option<Cut>,
     cut_reported: bool,
 }
 
 impl<F: Fabric> SendConnection<F> {
     pub(crate) fn new(parts: SendParts<F>) -> Self {
-        let max_write = parts.rails.iter().map(|state| u64::from(state.rail.max_write())).min().unwrap_or(1);
+        let max_write = parts.rails.iter().map(|connected| u64::from(connected.rail.max_write())).min().unwrap_or(1);
         let writes = MAX_MESSAGE_BYTES.div_ceil(max_write) as u32;
-        let layout = ImmediateLayout::new(parts.rails.count);
+        let layout = ImmediateLayout::new(parts.rails.count());
         let one_write = parts.peer_counts_bytes && !parts.config.striped;
         let longest = max_write
             .min(parts.config.adaptive_routing_above.unwrap_or(u64::MAX))
             .min(u64::from(layout.all_ones() - 1) * GRANULE);
-        let one_write_limit = if one_write { longest + 1 } else { 0 };
+        // Below this, one write-with-immediate on each active rail carries a message.
+        let fast_below = if one_write { longest + 1 } else { 0 };
         Self {
             layout,
-            one_write_below: one_write_limit,
-            one_write_limit,
             split: Split::new(parts.weights, parts.config.split_min),
-            recent: parts.rails.usable.first().unwrap_or_default(),
-            rails: parts.rails,
+            core: Core::new(parts.rails, fast_below, parts.peer, parts.link),
             cts: CtsStream::new(parts.cts),
             head: Sequence::default(),
             filling: Box::default(),
             requests: Requests::new(),
-            error: None,
-            wrong: None,
-            link: parts.link,
             peer_counts_bytes: parts.peer_counts_bytes,
             max_write,
             config: parts.config,
@@ -160,30 +142,9 @@ impl<F: Fabric> SendConnection<F> {
             record_keys: parts.record_keys,
             peer_records: parts.peer_records,
             peer_record_keys: parts.peer_record_keys,
-            peer: parts.peer,
             cut: None,
             cut_reported: false,
         }
-    }
-
-    /// The peer in words.
-    pub fn peer(&self) -> &str {
-        &self.peer
-    }
-
-    /// Where the rest of the process says that the peer is gone.
-    pub fn link(&self) -> &Arc<Link> {
-        &self.link
-    }
-
-    /// What of this host it is made of, as the events of its devices name it.
-    pub fn parts(&self) -> Vec<Part> {
-        self.rails.parts()
-    }
-
-    /// The rails that came up.
-    pub fn rails(&self) -> Vec<RailInfo> {
-        self.rails.infos()
     }
 
     /// Whether [`Self::take_cut`] has something to report.
@@ -217,7 +178,7 @@ impl<F: Fabric> SendConnection<F> {
     #[inline(always)]
     pub fn isend_quick(&mut self, message: &Outgoing<'_>) -> Option<SendRequest> {
         let sequence = self.head;
-        if message.size >= self.one_write_below || !self.requests.is_place_free(sequence) {
+        if !self.core.fast.takes(message.size) || !self.requests.is_place_free(sequence) {
             return None;
         }
         if planted(Plant::EmptyNotSent) && message.size == 0 {
@@ -227,12 +188,12 @@ impl<F: Fabric> SendConnection<F> {
         if message.size > receive.size {
             return None;
         }
-        let Some(rail) = self.split.whole(message.size, self.rails.usable) else {
+        let Some(rail) = self.split.whole(message.size, self.core.rails.usable()) else {
             let to = receive.address;
             return self.isend_split(message.address, message.size, message.keys, to);
         };
-        let state = self.rails.get_mut(rail);
-        if state.lanes != 1 || state.rail.send_room(LaneId::FIRST) == 0 {
+        let connected = self.core.rails.get_mut(rail);
+        if connected.lanes != 1 || connected.rail.send_room(LaneId::FIRST) == 0 {
             let to = receive.address;
             return self.isend_split(message.address, message.size, message.keys, to);
         }
@@ -240,15 +201,15 @@ impl<F: Fabric> SendConnection<F> {
             Piece { rail, offset: 0, bytes: message.size },
             receive.key(key_of(rail)),
             self.layout,
-            state.side.alone,
+            connected.side.alone,
         );
         self.cts.take_single();
         self.head = sequence.next();
         let request = SendRequest(self.requests.post_one(sequence, 1, message.size));
-        state.side.info.counters.count_data(1, message.size);
+        connected.side.info.counters.count_data(1, message.size);
         self.split.count_whole(message.size);
-        if let Err(error) = state.rail.post_fitting(LaneId::FIRST, &[write]) {
-            self.post_failed(rail, error);
+        if let Err(error) = connected.rail.post_fitting(LaneId::FIRST, &[write]) {
+            self.core.post_failed(rail, error, &mut self.requests);
         }
         Some(request)
     }
@@ -262,23 +223,23 @@ impl<F: Fabric> SendConnection<F> {
             return None;
         }
         let receive = self.cts.shown(to, size);
-        let shares = shared(self.split.split(size, self.rails.usable));
+        let shares = shared(self.split.split(size, self.core.rails.usable()));
         let common = Common::new(&Outgoing { address, size, tag: 0, keys }, to, sequence);
         let (mut offset, mut owed) = (0, 0);
         for rail in shares.mask {
             let bytes = shares.bytes[rail];
             let write =
                 common.write(Piece { rail, offset, bytes }, receive.key(key_of(rail)), self.layout, shares.mask);
-            let state = self.rails.get_mut(rail);
-            let posted = match state.lanes {
-                1 => state.rail.post_fitting(LaneId::FIRST, &[write]),
-                lanes => state.rail.post(lane_of(sequence, lanes), &[write]),
+            let connected = self.core.rails.get_mut(rail);
+            let posted = match connected.lanes {
+                1 => connected.rail.post_fitting(LaneId::FIRST, &[write]),
+                lanes => connected.rail.post(lane_of(sequence, lanes), &[write]),
             };
             if let Err(error) = posted {
-                self.post_failed(rail, error);
+                self.core.post_failed(rail, error, &mut self.requests);
                 return None;
             }
-            state.side.info.counters.count_data(1, bytes);
+            connected.side.info.counters.count_data(1, bytes);
             offset += bytes;
             owed += 1;
         }
@@ -290,9 +251,9 @@ impl<F: Fabric> SendConnection<F> {
     /// Whether every rail has room for one write of the next slot.
     #[inline]
     fn has_room(&self) -> bool {
-        self.rails.usable.iter().all(|rail| {
-            let state = self.rails.get(rail);
-            state.rail.send_room(lane_of(self.head, state.lanes)) > 0
+        self.core.rails.usable().iter().all(|rail| {
+            let connected = self.core.rails.get(rail);
+            connected.rail.send_room(lane_of(self.head, connected.lanes)) > 0
         })
     }
 
@@ -302,7 +263,7 @@ impl<F: Fabric> SendConnection<F> {
     /// As [`Self::isend`].
     #[inline(never)]
     pub fn isend_rest(&mut self, message: &Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
-        if self.error.is_none() && !self.has_room() {
+        if self.core.check_open().is_ok() && !self.has_room() {
             return self.no_room();
         }
         self.isend_any(message)
@@ -328,7 +289,7 @@ impl<F: Fabric> SendConnection<F> {
             return Ok(size);
         }
         // An error is kept: `test_rest` answers with it, unless this request is done all the same.
-        let moved = self.poll_rail(self.recent).unwrap_or(true);
+        let moved = self.core.poll_rail(self.core.recent, &mut self.requests).unwrap_or(true);
         self.requests.release(request.0).ok_or(moved)
     }
 
@@ -338,14 +299,12 @@ impl<F: Fabric> SendConnection<F> {
     /// As [`Self::test`].
     #[inline(never)]
     pub fn test_rest(&mut self, request: SendRequest, mut moved: bool) -> Result<Option<u64>, Error> {
-        if self.error.is_some() {
-            return Err(self.broken());
-        }
-        for rail in self.rails.usable.without(self.recent) {
-            let polled = self.poll_rail(rail);
+        self.core.check_open()?;
+        for rail in self.core.rails.usable().without(self.core.recent) {
+            let polled = self.core.poll_rail(rail, &mut self.requests);
             // What is done is so, though the same poll has brought the end of a lane.
             if let Some(size) = self.requests.release(request.0) {
-                self.recent = rail;
+                self.core.recent = rail;
                 return Ok(Some(size));
             }
             moved |= polled?;
@@ -354,98 +313,22 @@ impl<F: Fabric> SendConnection<F> {
             return Err(not_under_way(request.0));
         }
         if !moved {
-            self.check_link()?;
+            self.core.check_link()?;
         }
         Ok(None)
-    }
-
-    /// From now on nobody waits for anything: what arrives is thrown away, errors are silent. Called when it is closed.
-    pub fn start_linger(&mut self) {
-        self.rails.start_linger();
-    }
-
-    /// Moves what is left to move; whether everything is out and acknowledged.
-    pub fn linger(&mut self) -> bool {
-        self.rails.linger()
     }
 
     /// Nothing could be posted. Where the peer's writes and our completions need this side's processor, it works now.
     #[inline(never)]
     fn no_room(&mut self) -> Result<Option<SendRequest>, Error> {
-        if F::ONE_SIDED || !self.poll()? {
-            self.check_link()?;
+        if F::ONE_SIDED || !self.core.poll(&mut self.requests)? {
+            self.core.check_link()?;
         }
         Ok(None)
     }
-
-    fn check_link(&mut self) -> Result<(), Error> {
-        match self.link.lost().cloned() {
-            None => Ok(()),
-            Some(_) if planted(Plant::LinkIgnored) => Ok(()),
-            Some(error) => Err(self.fail(error)),
-        }
-    }
-
-    /// Takes what the rails have to say; whether there was anything.
-    #[inline(never)]
-    fn poll(&mut self) -> Result<bool, Error> {
-        self.rails.usable.iter().try_fold(false, |moved, rail| Ok(self.poll_rail(rail)? | moved))
-    }
-
-    /// Takes what a rail has to say; whether there was anything.
-    #[inline(always)]
-    fn poll_rail(&mut self, rail: RailId) -> Result<bool, Error> {
-        let mut completions = Completions { requests: &mut self.requests, wrong: &mut self.wrong };
-        let moved = self.rails.get_mut(rail).rail.report(POLL_BATCH, &mut completions);
-        if self.wrong.is_some() {
-            return Err(self.handle_wrong(rail));
-        }
-        Ok(moved)
-    }
-
-    /// A report that ends the connection.
-    #[cold]
-    #[inline(never)]
-    fn handle_wrong(&mut self, rail: RailId) -> Error {
-        let error = match self.wrong.take().map(|wrong| *wrong) {
-            None => return self.broken(),
-            Some(Wrong::Failed { lane, error }) => self.rails.failure(rail, lane, &error, &self.peer),
-            Some(Wrong::Received { immediate, bytes }) => Error::protocol(format!(
-                "{} to {}: an immediate came to the sending end ({immediate:#010x}, {bytes} bytes); the peer breaks the \
-                 protocol",
-                self.rails.name(rail),
-                self.peer
-            )),
-        };
-        self.fail(error)
-    }
-
-    #[cold]
-    fn fail(&mut self, error: Error) -> Error {
-        self.one_write_below = 0;
-        self.requests.close();
-        self.error.get_or_insert(error).clone()
-    }
-
-    #[cold]
-    fn broken(&self) -> Error {
-        self.error.clone().expect("asked only when there is one")
-    }
-
-    /// Work could not be posted although there was room. The lane's completion says more than its refusal.
-    #[cold]
-    fn post_failed(&mut self, rail: RailId, error: PostError) -> Error {
-        self.requests.close();
-        if let Err(reason) = self.poll() {
-            return reason;
-        }
-        let message = format!("{} to {}: {error}", self.rails.name(rail), self.peer);
-        self.fail(match error {
-            PostError::Invalid(_) => Error::protocol(message),
-            PostError::Full | PostError::Broken => Error::peer(message),
-        })
-    }
 }
+
+both_ends!(SendConnection);
 
 /// What the writes of a message have in common that go out one on each active rail.
 struct Common<'a> {

@@ -66,18 +66,20 @@ pub(crate) struct Source {
 pub(crate) struct Slots {
     slots: Box<[Receive; SLOTS]>,
     layout: ImmediateLayout,
-    usable: RailSet,
+    /// The rails that came up, whatever has become of them since: an immediate may name no others. A copy, because each poll
+    /// would have to bring a reference to them here.
+    came_up: RailSet,
     /// Receives of which no immediate is owed any more, modulo 2^32.
     completed: u32,
     records: Records,
 }
 
 impl Slots {
-    /// The slots of a connection of `count` rails, those in `usable` up.
-    pub(crate) fn new(count: usize, usable: RailSet, records: Records) -> Self {
+    /// The slots of a connection of `count` rails, of which these came up.
+    pub(crate) fn new(count: usize, came_up: RailSet, records: Records) -> Self {
         let slots: Vec<_> = vec![Receive::default(); SLOTS];
         let slots = slots.into_boxed_slice().try_into().unwrap_or_else(|_| unreachable!("so many were made"));
-        Self { slots, layout: ImmediateLayout::new(count), usable, completed: 0, records }
+        Self { slots, layout: ImmediateLayout::new(count), came_up, completed: 0, records }
     }
 
     /// A slot.
@@ -145,8 +147,8 @@ impl Slots {
         is_whole
     }
 
-    /// One rail (or one lane of it) has spoken for a slot, and what it says is put together with what others say. Whether the
-    /// slot has all its immediates.
+    /// One rail (or one lane of it) has spoken for a slot, and what it says is put together with what others say. Returns
+    /// true if the slot has all its immediates.
     ///
     /// # Errors
     /// What is wrong, where the peer breaks the protocol.
@@ -155,7 +157,7 @@ impl Slots {
         let immediate = self.layout.decode(bits);
         let receive = &mut self.slots[immediate.slot];
         let is_striped = from.stripes > 1 && stripes(immediate.size_q, self.layout.all_ones());
-        if let Some(what) = receive.wrong_with(&immediate, self.usable, from, is_striped)
+        if let Some(what) = receive.wrong_with(&immediate, self.came_up, from, is_striped)
             && checks()
         {
             return Err(Error::protocol(what));
@@ -213,10 +215,10 @@ impl Slots {
         open.for_each(|receive| receive.state = State::Free);
     }
 
-    /// The rails of the connection.
+    /// The rails that came up.
     #[inline]
-    pub(crate) fn usable(&self) -> RailSet {
-        self.usable
+    pub(crate) fn came_up(&self) -> RailSet {
+        self.came_up
     }
 
     /// The layout of the immediates.
@@ -254,13 +256,13 @@ impl Receive {
     fn wrong_with(
         &self,
         immediate: &Immediate,
-        usable: RailSet,
+        came_up: RailSet,
         from: Source,
         is_striped: bool,
     ) -> Option<&'static str> {
         if !matches!(self.state, State::Open | State::Early) {
             Some("the slot has no open receive")
-        } else if !immediate.mask.is_within(usable) {
+        } else if !immediate.mask.is_within(came_up) {
             Some("the mask names a rail that this connection does not have")
         } else if !immediate.mask.contains(from.rail) {
             Some("the mask lacks the rail that it came on")

@@ -1,11 +1,8 @@
 //! What the rails of a receiving connection report, and what that changes.
 
-use std::marker::PhantomData;
-
 use railweave_fabric::{Fabric, LaneId, RailError, RailSet, Reports, WorkId};
 
-use crate::Error;
-use crate::connection::Work;
+use crate::connection::{Fatal, Outstanding, Work};
 use crate::flush::Flushes;
 use crate::plant::{Plant, attributed, planted};
 use crate::pool::Spare;
@@ -19,8 +16,8 @@ pub(super) struct Inbox {
     pub(super) flushes: Flushes,
     /// Rails that may still owe the peer an acknowledgement or a CTS, where both ends must poll for anything to move.
     pub(super) owing: RailSet,
-    /// A report that ends the connection, on its way from the poll to its error.
-    pub(super) wrong: Option<Box<Wrong>>,
+    /// See [`Outstanding::fatal`].
+    pub(super) fatal: Option<Box<Fatal>>,
 }
 
 impl Inbox {
@@ -34,20 +31,26 @@ impl Inbox {
     }
 }
 
-/// Takes what one rail reports. The first report that ends the connection is kept, and no receive completes behind it.
-pub(super) struct Arrivals<'a, F> {
-    pub(super) inbox: &'a mut Inbox,
-    pub(super) side: &'a mut Side,
-    pub(super) fabric: PhantomData<F>,
+impl Outstanding for Inbox {
+    #[inline(always)]
+    fn reports<'a, F: Fabric>(&'a mut self, side: &'a mut Side) -> impl Reports {
+        self.may_owe::<F>(side.alone);
+        Arrivals { inbox: self, side }
+    }
+
+    #[inline(always)]
+    fn fatal(&mut self) -> &mut Option<Box<Fatal>> {
+        &mut self.fatal
+    }
 }
 
-/// A report that ends the connection.
-pub(super) enum Wrong {
-    Failed { lane: LaneId, error: Box<RailError> },
-    Received { bits: u32, what: Error },
+/// Takes what one rail reports. No receive completes behind the first report that ends the connection.
+struct Arrivals<'a> {
+    inbox: &'a mut Inbox,
+    side: &'a mut Side,
 }
 
-impl<F: Fabric> Reports for Arrivals<'_, F> {
+impl Reports for Arrivals<'_> {
     #[inline(always)]
     fn handle_sent(&mut self, id: WorkId) {
         match Work::from_id(id) {
@@ -61,9 +64,9 @@ impl<F: Fabric> Reports for Arrivals<'_, F> {
 
     #[inline(always)]
     fn handle_received(&mut self, lane: LaneId, immediate: u32, bytes: u32) {
-        let Inbox { slots, spare, wrong, .. } = &mut *self.inbox;
+        let Inbox { slots, spare, fatal, .. } = &mut *self.inbox;
         let Side { alone, info, pool, .. } = &mut *self.side;
-        let alone = attributed(*alone, slots.usable());
+        let alone = attributed(*alone, slots.came_up());
         pool.handle_taken();
         info.counters.count_received(u64::from(bytes));
         if pool.per_slot == 1 && slots.handle_whole(alone, immediate, bytes) {
@@ -77,7 +80,7 @@ impl<F: Fabric> Reports for Arrivals<'_, F> {
             Ok(false) => {}
             Err(what) => {
                 slots.close();
-                keep(wrong, || Wrong::Received { bits: immediate, what });
+                Fatal::keep(fatal, || Fatal::Broke(slots.layout().complaint(immediate, &what)));
             }
         }
     }
@@ -85,12 +88,6 @@ impl<F: Fabric> Reports for Arrivals<'_, F> {
     #[inline(always)]
     fn handle_failed(&mut self, lane: LaneId, _id: Option<WorkId>, error: Box<RailError>) {
         self.inbox.slots.close();
-        keep(&mut self.inbox.wrong, || Wrong::Failed { lane, error });
+        Fatal::keep(&mut self.inbox.fatal, || Fatal::Failed { lane, error });
     }
-}
-
-/// Keeps the first report that ends the connection.
-#[cold]
-fn keep(place: &mut Option<Box<Wrong>>, wrong: impl FnOnce() -> Wrong) {
-    place.get_or_insert_with(|| Box::new(wrong()));
 }

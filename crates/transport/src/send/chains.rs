@@ -30,11 +30,9 @@ pub(super) struct Filling {
 impl<F: Fabric> SendConnection<F> {
     /// Any message: it waits in its slot until the slot has all its buffers.
     pub(super) fn isend_any(&mut self, message: &Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
-        if self.error.is_some() {
-            return Err(self.broken());
-        }
+        self.core.check_open()?;
         if message.size > MAX_MESSAGE_BYTES {
-            return Err(too_long(message.size, &self.peer));
+            return Err(too_long(message.size, self.core.peer()));
         }
         if self.filling.count == 0 && !self.open_slot()? {
             return self.no_room();
@@ -89,10 +87,11 @@ impl<F: Fabric> SendConnection<F> {
             Ok(count) => {
                 filling.count = count;
                 filling.filled = 0;
-                self.one_write_below = 0;
+                // Until the slot is posted, every message is one for its other buffers.
+                self.core.fast.close();
                 Ok(true)
             }
-            Err(error) => Err(self.fail(error)),
+            Err(error) => Err(self.core.fail(error)),
         }
     }
 
@@ -105,7 +104,7 @@ impl<F: Fabric> SendConnection<F> {
         let filling = &mut *self.filling;
         self.requests.post(self.head, owed, filling.parts[..filling.count].iter().map(|part| part.request));
         filling.count = 0;
-        self.one_write_below = self.one_write_limit;
+        self.core.fast.open();
         self.head = self.head.next();
         Ok(true)
     }
@@ -116,12 +115,12 @@ impl<F: Fabric> SendConnection<F> {
         let count = self.filling.count;
         let pieces = |size: u64| size.div_ceil(self.max_write).max(1) as u32;
         let longest = self.filling.parts[..count].iter().map(|part| pieces(part.size)).sum::<u32>() + 1;
-        for rail in self.rails.usable {
-            let state = self.rails.get(rail);
-            let LaneId(lane) = lane_of(self.head, state.lanes);
-            let mut lanes = if self.config.striped { 0..state.lanes } else { lane..lane + 1 };
+        for rail in self.core.rails.usable() {
+            let connected = self.core.rails.get(rail);
+            let LaneId(lane) = lane_of(self.head, connected.lanes);
+            let mut lanes = if self.config.striped { 0..connected.lanes } else { lane..lane + 1 };
             let needed = if planted(Plant::RoomForOne) { 1 } else { longest };
-            if lanes.any(|lane| state.rail.send_room(LaneId(lane)) < needed) {
+            if lanes.any(|lane| connected.rail.send_room(LaneId(lane)) < needed) {
                 return Ok(0);
             }
         }
@@ -129,7 +128,7 @@ impl<F: Fabric> SendConnection<F> {
         let mut shares = [Shares::default(); MAX_BUFFERS];
         let mut mask = RailSet::EMPTY;
         for (share, part) in shares.iter_mut().zip(&self.filling.parts[..count]) {
-            *share = shared(self.split.split(part.size, self.rails.usable));
+            *share = shared(self.split.split(part.size, self.core.rails.usable()));
             mask |= if part.size == 0 { RailSet::EMPTY } else { share.mask };
         }
         if mask.is_empty() {
@@ -151,7 +150,7 @@ impl<F: Fabric> SendConnection<F> {
 
         let mut owed = 0;
         for rail in mask {
-            let count = self.rails.get(rail).lanes;
+            let count = self.core.rails.get(rail).lanes;
             let (first_lane, lanes) = if all_lanes { (0, count) } else { (lane_of(self.head, count).0, 1) };
             for lane in 0..lanes {
                 let bytes = self.build_chain(&shares, rail, lane, lanes);
@@ -162,11 +161,11 @@ impl<F: Fabric> SendConnection<F> {
                 {
                     self.chain.clear();
                 }
-                let state = self.rails.get_mut(rail);
-                if let Err(error) = state.rail.post(LaneId(first_lane + lane), &self.chain) {
-                    return Err(self.post_failed(rail, error));
+                let connected = self.core.rails.get_mut(rail);
+                if let Err(error) = connected.rail.post(LaneId(first_lane + lane), &self.chain) {
+                    return Err(self.core.post_failed(rail, error, &mut self.requests));
                 }
-                state.side.info.counters.count_data(self.chain.len() as u64, bytes);
+                connected.side.info.counters.count_data(self.chain.len() as u64, bytes);
                 owed += 1;
             }
         }

@@ -1,20 +1,30 @@
 //! What the rails of a sending connection report.
 
-use railweave_fabric::{LaneId, RailError, Reports, WorkId};
+use railweave_fabric::{Fabric, LaneId, RailError, Reports, WorkId};
 
-use crate::connection::Work;
+use crate::connection::{Fatal, Outstanding, Work};
+use crate::rails::Side;
 use crate::requests::Requests;
 
-/// Takes what one rail reports.
-pub(super) struct Completions<'a> {
-    pub(super) requests: &'a mut Requests,
-    pub(super) wrong: &'a mut Option<Box<Wrong>>,
+impl Outstanding for Requests {
+    #[inline(always)]
+    fn reports<'a, F: Fabric>(&'a mut self, _side: &'a mut Side) -> impl Reports {
+        Completions { requests: self }
+    }
+
+    #[inline(always)]
+    fn fatal(&mut self) -> &mut Option<Box<Fatal>> {
+        &mut self.fatal
+    }
+
+    fn handle_refused(&mut self) {
+        self.close();
+    }
 }
 
-/// A report that ends the connection.
-pub(super) enum Wrong {
-    Failed { lane: LaneId, error: Box<RailError> },
-    Received { immediate: u32, bytes: u32 },
+/// Takes what one rail reports.
+struct Completions<'a> {
+    requests: &'a mut Requests,
 }
 
 impl Reports for Completions<'_> {
@@ -28,17 +38,13 @@ impl Reports for Completions<'_> {
 
     #[inline(always)]
     fn handle_received(&mut self, _lane: LaneId, immediate: u32, bytes: u32) {
-        keep(self.wrong, || Wrong::Received { immediate, bytes });
+        Fatal::keep(&mut self.requests.fatal, || {
+            Fatal::Broke(format!("an immediate came to the sending end ({immediate:#010x}, {bytes} bytes)"))
+        });
     }
 
     #[inline(always)]
     fn handle_failed(&mut self, lane: LaneId, _id: Option<WorkId>, error: Box<RailError>) {
-        keep(self.wrong, || Wrong::Failed { lane, error });
+        Fatal::keep(&mut self.requests.fatal, || Fatal::Failed { lane, error });
     }
-}
-
-/// Keeps the first report that ends the connection.
-#[cold]
-fn keep(place: &mut Option<Box<Wrong>>, wrong: impl FnOnce() -> Wrong) {
-    place.get_or_insert_with(|| Box::new(wrong()));
 }
