@@ -87,8 +87,7 @@ impl KeyTable {
         if !fits || (address == 0 && length != 0) {
             return Err(RegisterError::Range { address, length });
         }
-        let random = getrandom::u32()
-            .map_err(|error| RegisterError::System(format!("the kernel gave no random bits for a key: {error}")))?;
+        let random = getrandom::u32().map_err(|error| RegisterError::NoKey { why: error.to_string() })?;
         let key = self.take_place(random)?;
         self.entry(key).publish(key, Range { address, length: length as u64, remote_write: access.remote_write });
         Ok(TcpRegistration { table: Arc::clone(self), key, _memory: memory })
@@ -140,11 +139,7 @@ impl KeyTable {
             return Ok(new_key(last >> 16, random, Some(last)));
         }
         if !unused_left {
-            return Err(RegisterError::Exhausted(format!(
-                "this port has {} registrations already, the most it can hold; deregister some, or register fewer and \
-                 larger ranges",
-                self.capacity
-            )));
+            return Err(RegisterError::Full { most: self.capacity });
         }
         let place = free.unused as u32;
         free.unused += 1;

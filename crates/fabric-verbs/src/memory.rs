@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use railweave_fabric::{Access, Memory, MemoryKind, RegisterError, Registration, Setting};
+use railweave_fabric::{Access, Memory, MemoryKind, RegisterError, Registration};
 
 use crate::dma_buf::Placement;
 use crate::domain::VerbsDomain;
@@ -70,11 +70,7 @@ pub(crate) fn register(
     if relaxed && (functions.reg_mr_iova2.is_some() || matches!(memory.kind(), MemoryKind::DmaBuf { .. })) {
         flags |= sys::ACCESS_RELAXED_ORDERING;
     } else if relaxed && ordering == RelaxedOrdering::On {
-        return Err(RegisterError::System(format!(
-            "{port}: relaxed ordering is asked for ({}=1), but this libibverbs cannot (ibv_reg_mr_iova2 of version \
-             IBVERBS_1.8 is missing); set it to 2 or 0, or update rdma-core",
-            Setting::RelaxedOrdering.nccls()
-        )));
+        return Err(RegisterError::NoRelaxedOrdering { port: port.to_owned() });
     }
     let mut mr = ask(domain, &memory, flags)?;
     // Drivers that do not know the flag may refuse it instead of ignoring it, as mana's once did
@@ -105,7 +101,8 @@ fn ask(domain: &VerbsDomain, memory: &Memory, flags: c_int) -> Result<io::Result
             let page = railweave_fabric::page_size() as u64;
             let whole_pages = domain.engine.is_some();
             let placement = Placement::new(address, length, offset, page, whole_pages);
-            Some((fd, placement.map_err(|reason| RegisterError::System(format!("{port}: {reason}")))?))
+            let misplaced = || RegisterError::DmaBufPlace { port: port.to_owned(), address, offset, page };
+            Some((fd, placement.ok_or_else(misplaced)?))
         }
         _ => None,
     };
@@ -121,10 +118,7 @@ fn ask(domain: &VerbsDomain, memory: &Memory, flags: c_int) -> Result<io::Result
                 }
                 (None, Some(reg)) => reg(pd.as_ptr(), offset, length, iova, fd, flags),
                 (None, None) => {
-                    return Err(RegisterError::System(format!(
-                        "{port}: this libibverbs cannot register a dma-buf (ibv_reg_dmabuf_mr of version IBVERBS_1.12 is \
-                         missing); update rdma-core, or load nvidia_peermem"
-                    )));
+                    return Err(RegisterError::NoDmaBufs { port: port.to_owned() });
                 }
             },
             (None, Some(reg), _) if flags & sys::ACCESS_RELAXED_ORDERING != 0 => {
@@ -137,31 +131,14 @@ fn ask(domain: &VerbsDomain, memory: &Memory, flags: c_int) -> Result<io::Result
 }
 
 fn refused(port: &str, memory: &Memory, flags: c_int, error: &io::Error) -> RegisterError {
-    let advice = match (error.raw_os_error(), memory.kind()) {
-        (Some(libc::EINVAL | libc::EOPNOTSUPP), MemoryKind::Host) if flags & sys::ACCESS_RELAXED_ORDERING != 0 => {
-            &format!(
-                "the driver may not know relaxed ordering, which {}=1 asks for: set it to 2 or 0",
-                Setting::RelaxedOrdering.nccls()
-            )
-        }
-        (Some(libc::ENOMEM | libc::EAGAIN), MemoryKind::Host) => {
-            "raise the limit of locked memory (ulimit -l unlimited; in a container --ulimit memlock=-1)"
-        }
-        (_, MemoryKind::Cuda) => {
-            &format!("load nvidia_peermem, or let NCCL use dma-buf ({}=1)", Setting::DmaBuf.nccls())
-        }
-        (_, MemoryKind::DmaBuf { .. }) => "check that kernel and driver support dma-buf, or load nvidia_peermem",
-        (Some(libc::EFAULT | libc::EINVAL), _) => "the range must be mapped and writable",
-        _ => "look at the kernel log",
-    };
-    let text = format!(
-        "{port}: {} bytes of {} memory at {:#x} cannot be registered (access {flags:#x}): {error}; {advice}",
-        memory.length(),
-        memory.kind().name(),
-        memory.address()
-    );
-    match error.raw_os_error() {
-        Some(libc::ENOMEM | libc::EAGAIN) => RegisterError::Exhausted(text),
-        _ => RegisterError::System(text),
+    RegisterError::Refused {
+        port: port.to_owned(),
+        kind: memory.kind(),
+        address: memory.address(),
+        length: memory.length(),
+        access: flags,
+        relaxed: flags & sys::ACCESS_RELAXED_ORDERING != 0,
+        // What the library says of its own, it says by a number of the kernel's.
+        errno: error.raw_os_error().unwrap_or(libc::EIO),
     }
 }

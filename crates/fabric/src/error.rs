@@ -1,10 +1,12 @@
 //! Errors, sorted by who is at fault: the plugin's edge maps each [`Fault`] to NCCL's result code in one table.
 
 mod rail;
+mod register;
 
-use std::fmt;
+use std::{fmt, io};
 
 pub use rail::{ClosedAt, RailError, SocketTrouble, WorkFailure, WorkStatus};
+pub use register::RegisterError;
 
 /// Who is at fault. The plugin's edge turns it into an `ncclResult_t`, and nothing else decides that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,44 +35,6 @@ pub enum PostError {
     Invalid(String),
 }
 
-/// Why memory could not be registered.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RegisterError {
-    /// The fabric cannot register this kind of memory.
-    #[error("{fabric} cannot register {kind} memory; only host memory is supported on this device")]
-    Unsupported {
-        /// The fabric's name.
-        fabric: &'static str,
-        /// The kind of memory that was asked for.
-        kind: &'static str,
-    },
-    /// A limit of the domain is reached.
-    #[error("{0}")]
-    Exhausted(String),
-    /// The address range is not one: it wraps around, or lies beyond what the fabric can address.
-    #[error("the range of {length} bytes at {address:#x} is no valid memory range")]
-    Range {
-        /// First byte.
-        address: u64,
-        /// Length in bytes.
-        length: usize,
-    },
-    /// The kernel or the verbs library refused.
-    #[error("{0}")]
-    System(String),
-}
-
-impl RegisterError {
-    /// Who is at fault.
-    pub fn fault(&self) -> Fault {
-        match self {
-            Self::Unsupported { .. } => Fault::Configuration,
-            Self::Range { .. } => Fault::Protocol,
-            Self::Exhausted(_) | Self::System(_) => Fault::Local,
-        }
-    }
-}
-
 /// Why a rail could not be set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetupError {
@@ -87,3 +51,8 @@ impl fmt::Display for SetupError {
 }
 
 impl std::error::Error for SetupError {}
+
+/// The error with this number.
+fn os(errno: i32) -> io::Error {
+    io::Error::from_raw_os_error(errno)
+}

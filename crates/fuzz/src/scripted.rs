@@ -224,7 +224,7 @@ impl<const ONE_SIDED: bool> Domain for Port<ONE_SIDED> {
     fn register(&self, memory: Memory, access: Access) -> Result<Registered, RegisterError> {
         let mut state = self.world.lock();
         if refuses(&mut state.refusals.register) {
-            return Err(RegisterError::Exhausted("the script refuses the registration".into()));
+            return Err(RegisterError::Full { most: 0 });
         }
         let (address, length) = (memory.address(), memory.length() as u64);
         let region = memory.region().cloned();

@@ -1,9 +1,9 @@
 //! Why lanes die, by cause: what decides what to do next looks at these, and users read their sentences.
 
 use std::fmt;
-use std::io;
 use std::time::Duration;
 
+use super::os;
 use crate::{Fault, Setting};
 
 /// Why a lane of a rail died. Reported once, as a completion; the rail and the peer are added by who knows them.
@@ -132,10 +132,6 @@ impl RailError {
             | Self::WrongAcknowledgement { .. } => Fault::Protocol,
         }
     }
-}
-
-fn os(errno: i32) -> io::Error {
-    io::Error::from_raw_os_error(errno)
 }
 
 /// Where the peer was when it closed its end.
