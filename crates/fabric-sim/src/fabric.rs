@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Connecting, Domain, Fabric, Fault, Joining, LaneEndpoint, LaneId, Memory, MemoryKind, PendingRail,
-    PostError, Rail, RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
+    Access, Connecting, Domain, Fabric, Joining, LaneEndpoint, LaneId, Memory, MemoryKind, PendingRail, PostError,
+    Rail, RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
 };
 
 use crate::Seen;
@@ -83,8 +83,7 @@ impl<const ONE_SIDED: bool> Domain for SimDomain<ONE_SIDED> {
     }
 
     fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<SimPendingRail<ONE_SIDED>, SetupError> {
-        let opened = self.world.lock().open_end(self.port, spec, ONE_SIDED);
-        let end = opened.map_err(|message| SetupError { fault: Fault::Local, message })?;
+        let end = self.world.lock().open_end(self.port, spec, ONE_SIDED)?;
         let rail = SimRail { world: Arc::clone(&self.world), end, lanes: spec.lanes, max_write: self.max_write };
         Ok(SimPendingRail { rail, connected: false, asked: Vec::new() })
     }
@@ -139,7 +138,7 @@ impl<const ONE_SIDED: bool> SimPendingRail<ONE_SIDED> {
     /// # Errors
     /// When the end points are not those of a rail's other end.
     pub fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<Connecting, SetupError> {
-        let wrong = |message: String| SetupError { fault: Fault::Peer, message };
+        let wrong = SetupError::Unreachable;
         let numbers: Vec<u64> =
             remote.iter().map(|endpoint| u64::from_le_bytes(endpoint.0[..8].try_into().unwrap_or_default())).collect();
         let lanes_fit = remote.iter().enumerate().all(|(lane, endpoint)| usize::from(endpoint.0[8]) == lane);
@@ -187,7 +186,7 @@ impl<const ONE_SIDED: bool> PendingRail for SimPendingRail<ONE_SIDED> {
     fn into_rail(self) -> Result<SimRail, SetupError> {
         match self.connected {
             true => Ok(self.rail),
-            false => Err(SetupError { fault: Fault::Protocol, message: "the simulated rail is not connected".into() }),
+            false => Err(SetupError::NotConnected { port: format!("rail {}", self.rail.end) }),
         }
     }
 }

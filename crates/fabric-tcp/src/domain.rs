@@ -4,9 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{
-    Access, Domain, Fault, LaneId, MAX_LANES, Memory, PendingRail, RailSpec, RegisterError, SetupError,
-};
+use railweave_fabric::{Access, Domain, LaneId, MAX_LANES, Memory, PendingRail, RailSpec, RegisterError, SetupError};
 
 use crate::keys::{KEY_CAPACITY, KeyTable};
 use crate::socket::{Socket, SocketOptions};
@@ -57,13 +55,13 @@ impl Domain for TcpDomain {
     fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<TcpPendingRail, SetupError> {
         let lanes = usize::from(spec.lanes);
         if lanes == 0 || lanes > MAX_LANES {
-            return Err(wrong(format!("a rail of {lanes} lanes; 1 to {MAX_LANES} are allowed")));
+            return Err(SetupError::LaneCount { lanes, most: MAX_LANES });
         }
         if spec.send_depth == 0 || spec.send_depth > DEPTH_LIMIT {
-            return Err(wrong(format!("a send queue of {}; 1 to {DEPTH_LIMIT} are allowed", spec.send_depth)));
+            return Err(SetupError::SendQueue { depth: spec.send_depth, most: DEPTH_LIMIT });
         }
         if spec.receive_depth > DEPTH_LIMIT {
-            return Err(wrong(format!("a pool of {} receives; 0 to {DEPTH_LIMIT} are allowed", spec.receive_depth)));
+            return Err(SetupError::ReceivePool { count: spec.receive_depth, most: DEPTH_LIMIT });
         }
         let options = SocketOptions {
             buffer: self.config.socket_buffer,
@@ -98,17 +96,14 @@ impl TcpPendingRail {
     pub fn attach(&mut self, lane: LaneId, socket: OwnedFd) -> Result<(), SetupError> {
         let lanes = self.sockets.len();
         if lane.index() >= lanes {
-            return Err(misused(format!("a socket for lane {lane} of a rail with {lanes} lanes, counted from 0")));
+            return Err(SetupError::NoSuchLane { lane, lanes });
         }
         if !self.awaits_socket(lane) {
-            return Err(misused(format!("a second socket for lane {lane}, whose first is open")));
+            return Err(SetupError::SecondSocket(lane));
         }
-        let socket = Socket::open(socket, &self.options).map_err(|(step, error)| SetupError {
-            fault: if error.raw_os_error() == Some(libc::ENOTCONN) { Fault::Peer } else { Fault::Local },
-            message: format!(
-                "the socket of lane {lane} could not be set up: {step}: {error}; if the peer has closed it, see \
-                 the peer's log"
-            ),
+        let socket = Socket::open(socket, &self.options).map_err(|(step, error)| {
+            // Whatever a socket's system call says is a number of the kernel's.
+            SetupError::Socket { lane, step, errno: error.raw_os_error().unwrap_or(libc::EIO) }
         })?;
         self.sockets[lane.index()] = Some(socket);
         Ok(())
@@ -125,19 +120,11 @@ impl PendingRail for TcpPendingRail {
     fn into_rail(self) -> Result<TcpRail, SetupError> {
         let missing = self.sockets.iter().position(Option::is_none);
         if let Some(lane) = missing {
-            return Err(misused(format!("lane {lane} has no socket yet; attach one per lane first")));
+            return Err(SetupError::NoSocket(LaneId::at(lane)));
         }
         let sockets = self.sockets.into_iter().flatten().collect();
         Ok(TcpRail::new(sockets, &self.spec, self.options.peer_timeout, self.keys))
     }
-}
-
-fn wrong(message: String) -> SetupError {
-    SetupError { fault: Fault::Configuration, message }
-}
-
-fn misused(message: String) -> SetupError {
-    SetupError { fault: Fault::Protocol, message }
 }
 
 #[cfg(test)]
@@ -159,19 +146,24 @@ mod tests {
         peer: None,
     };
 
-    fn refusal<T>(result: Result<T, SetupError>) -> String {
-        result.err().expect("refused").message
+    fn refusal<T>(result: Result<T, SetupError>) -> SetupError {
+        result.err().expect("refused")
     }
 
     #[test]
     fn specifications_outside_the_limits_are_refused() {
         let domain = TcpDomain::new(TcpConfig::default());
         let open = |spec: RailSpec| refusal(domain.open_rail(&spec));
-        assert_eq!(open(RailSpec { lanes: 0, ..SPEC }), "a rail of 0 lanes; 1 to 16 are allowed");
-        assert_eq!(open(RailSpec { lanes: 17, ..SPEC }), "a rail of 17 lanes; 1 to 16 are allowed");
-        assert_eq!(open(RailSpec { send_depth: 0, ..SPEC }), "a send queue of 0; 1 to 65536 are allowed");
-        assert!(open(RailSpec { send_depth: u32::MAX, ..SPEC }).contains("4294967295"));
-        assert!(open(RailSpec { receive_depth: u32::MAX, ..SPEC }).contains("4294967295"));
+        for lanes in [0, 17] {
+            let refused = open(RailSpec { lanes, ..SPEC });
+            assert_eq!(refused, SetupError::LaneCount { lanes: lanes.into(), most: 16 });
+        }
+        for depth in [0, u32::MAX] {
+            let refused = open(RailSpec { send_depth: depth, ..SPEC });
+            assert_eq!(refused, SetupError::SendQueue { depth, most: 65_536 });
+        }
+        let refused = open(RailSpec { receive_depth: u32::MAX, ..SPEC });
+        assert_eq!(refused, SetupError::ReceivePool { count: u32::MAX, most: 65_536 });
     }
 
     #[test]
@@ -185,9 +177,9 @@ mod tests {
         pending.attach(LaneId(0), first.into()).unwrap();
         assert!(!pending.is_ready());
         let again = pending.attach(LaneId(0), TcpStream::connect(address).unwrap().into());
-        assert_eq!(refusal(again), "a second socket for lane 0, whose first is open");
+        assert_eq!(refusal(again), SetupError::SecondSocket(LaneId(0)));
         let beyond = pending.attach(LaneId(2), TcpStream::connect(address).unwrap().into());
-        assert!(refusal(beyond).contains("lane 2 of a rail with 2 lanes"));
+        assert_eq!(refusal(beyond), SetupError::NoSuchLane { lane: LaneId(2), lanes: 2 });
         pending.attach(LaneId(1), TcpStream::connect(address).unwrap().into()).unwrap();
         assert!(pending.is_ready());
         let rail = pending.into_rail().unwrap();
@@ -195,9 +187,11 @@ mod tests {
         assert_eq!((rail.lanes(), rail.send_room(LaneId(1)), rail.send_room(LaneId(2))), (2, 4, 0));
 
         let missing = domain.open_rail(&SPEC).unwrap().into_rail();
-        assert!(refusal(missing).contains("lane 0 has no socket"));
+        assert_eq!(refusal(missing), SetupError::NoSocket(LaneId(0)));
         let mut pending = domain.open_rail(&SPEC).unwrap();
-        assert!(refusal(pending.attach(LaneId(0), listener.into())).contains("getpeername"));
+        let refused = refusal(pending.attach(LaneId(0), listener.into()));
+        let (lane, step, errno) = (LaneId(0), "getpeername", libc::ENOTCONN);
+        assert_eq!(refused, SetupError::Socket { lane, step, errno });
     }
 
     #[test]

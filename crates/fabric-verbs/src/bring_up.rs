@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::io;
 
-use railweave_fabric::{Connecting, Fault, LinkLayer, Setting, SetupError};
+use railweave_fabric::{Connecting, LinkLayer, SetupError, SetupStep, TargetState, Transition, Tries};
 
 use crate::domain::{VerbsDomain, show_gid};
 use crate::endpoint::Endpoint;
@@ -87,17 +87,17 @@ impl RisingPair {
                     let mtu = (path.attributes.active_mtu as u8).min(peer.mtu);
                     let result = self.make_ready_to_receive(path, peer, classes, mtu);
                     self.stand(domain, Reached::ReadyToReceive, result, |rising, error| {
-                        let (index, lid) = (path.local.index, peer.lid);
-                        let what = format!("path MTU {}, GID index {index}, LID {lid:#x}", 128u32 << mtu);
-                        rising.not_ready(path, peer, "RTR", &what, error)
+                        let (gid_index, lid) = (path.local.index, peer.lid);
+                        let to = TargetState::ReadyToReceive { mtu: 128 << mtu, gid_index, lid };
+                        rising.not_ready(path, peer, to, error)
                     })
                 }
                 Reached::ReadyToReceive => {
                     let result = self.make_ready_to_send(domain);
                     self.stand(domain, Reached::ReadyToSend, result, |rising, error| {
                         let config = &domain.config;
-                        let what = format!("timeout {}, retry count {}", config.timeout, config.retry_count);
-                        rising.not_ready(path, peer, "RTS", &what, error)
+                        let to = TargetState::ReadyToSend { timeout: config.timeout, retries: config.retry_count };
+                        rising.not_ready(path, peer, to, error)
                     })
                 }
                 Reached::ReadyToSend => return Ok(Connecting::Done),
@@ -184,47 +184,27 @@ impl RisingPair {
     }
 
     fn not_initialised(&self, domain: &VerbsDomain, error: &io::Error) -> SetupError {
-        let what = format!(
-            "QP transition failed: queue pair {:#x} to INIT (partition-key index {}, port {}, access {:#x}){}",
-            self.pair.number(),
-            domain.config.pkey_index,
-            domain.port,
-            self.access,
-            self.tries()
-        );
-        let advice = format!("check {} against the port's partition keys", Setting::PartitionKey.nccls());
-        domain.refused(&what, error, &advice)
-    }
-
-    fn not_ready(&self, path: &Path<'_>, peer: &Endpoint, state: &str, what: &str, error: &io::Error) -> SetupError {
-        let index = format!("the GID index ({}, show_gids)", Setting::GidIndex.nccls());
-        let advice = match error.raw_os_error() {
-            Some(libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ENODEV) => format!(
-                "the peer's address cannot be reached from this port: check its subnet, cable and switch, and {index}"
-            ),
-            _ => format!("check {index} and that both ports are of one network"),
+        let step = SetupStep::Init {
+            number: self.pair.number(),
+            partition_key: domain.config.pkey_index,
+            port: domain.port,
+            access: self.access,
+            tries: Tries(self.refusals + 1),
         };
-        SetupError {
-            fault: Fault::Local,
-            message: format!(
-                "QP transition failed: queue pair {:#x} of {} (GID {}) to {state} for the peer's {:#x} (GID {}), {what}{}: \
-                 {error}; {advice}",
-                self.pair.number(),
-                path.domain.name,
-                show_gid(path.local.bytes),
-                peer.number,
-                show_gid(peer.gid),
-                self.tries()
-            ),
-        }
+        domain.refused(step, error)
     }
 
-    /// How often it was tried, where that is more than once.
-    fn tries(&self) -> String {
-        match self.refusals {
-            0 => String::new(),
-            refusals => format!(", tried {} times", refusals + 1),
-        }
+    fn not_ready(&self, path: &Path<'_>, peer: &Endpoint, to: TargetState, error: &io::Error) -> SetupError {
+        SetupError::Transition(Box::new(Transition {
+            number: self.pair.number(),
+            port: path.domain.name.clone(),
+            gid: show_gid(path.local.bytes),
+            to,
+            peer: peer.number,
+            peer_gid: show_gid(peer.gid),
+            tries: Tries(self.refusals + 1),
+            error: error.into(),
+        }))
     }
 }
 
@@ -271,8 +251,7 @@ fn subnet(gid: [u8; 16]) -> [u8; 6] {
 
 /// A packet number that no earlier queue pair of this number is likely to have used.
 fn random_psn(domain: &VerbsDomain) -> Result<u32, SetupError> {
-    getrandom::u32().map(|number| number & 0xff_ffff).map_err(|error| SetupError {
-        fault: Fault::Local,
-        message: format!("{}: no random packet number: {error}", domain.name),
-    })
+    getrandom::u32()
+        .map(|number| number & 0xff_ffff)
+        .map_err(|error| SetupError::NoRandom { port: domain.name.clone(), why: error.to_string() })
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use railweave_fabric::{
-    Access, Domain, Fabric, Fault, Joining, LinkLayer, Memory, RailSpec, RegisterError, SetupError,
+    Access, Domain, Fabric, Joining, LinkLayer, Memory, RailSpec, RegisterError, SetupError, SetupStep,
 };
 
 use crate::data_direct::Engine;
@@ -67,9 +67,10 @@ impl VerbsDomain {
     /// When the device has no protection domain left.
     pub fn open(port: &VerbsPort, config: VerbsConfig, inform: fn(&str)) -> Result<Arc<Self>, SetupError> {
         let name = port.facts.name.clone();
-        let pd = ProtectionDomain::new(&port.device).map_err(|error| SetupError {
-            fault: Fault::Local,
-            message: format!("{name}: no protection domain can be allocated: {error}; look at the kernel log"),
+        let pd = ProtectionDomain::new(&port.device).map_err(|error| SetupError::Refused {
+            port: name.clone(),
+            what: SetupStep::ProtectionDomain,
+            error: (&error).into(),
         })?;
         Ok(Arc::new(Self {
             pd: Arc::new(pd),
@@ -96,16 +97,11 @@ impl VerbsDomain {
 
     /// What the port says of itself now, when it can carry traffic.
     pub(crate) fn active_port(&self) -> Result<sys::PortAttributes, SetupError> {
-        let failed = |message: String| SetupError { fault: Fault::Local, message };
-        let attributes = self.device().port_attributes(self.port).map_err(|error| {
-            failed(format!("{}: the port cannot be queried: {error}; is the adapter still there?", self.name))
-        })?;
+        let queried = self.device().port_attributes(self.port);
+        let attributes = queried.map_err(|error| self.refused(SetupStep::PortQuery, &error))?;
         if attributes.state != sys::PORT_ACTIVE {
-            return Err(failed(format!(
-                "{}: the port is {} now; check its cable and switch port (ibstat or rdma link)",
-                self.name,
-                port_state(attributes.state)
-            )));
+            let (port, state) = (self.name.clone(), port_state(attributes.state));
+            return Err(SetupError::PortDown { port, state });
         }
         Ok(attributes)
     }
@@ -129,9 +125,9 @@ impl VerbsDomain {
         }
     }
 
-    /// What the kernel or the library refused, in words.
-    pub(crate) fn refused(&self, what: &str, error: &io::Error, advice: &str) -> SetupError {
-        SetupError { fault: Fault::Local, message: format!("{}: {what}: {error}; {advice}", self.name) }
+    /// The kernel or the library refused a step of a rail's set-up.
+    pub(crate) fn refused(&self, what: SetupStep, error: &io::Error) -> SetupError {
+        SetupError::Refused { port: self.name.clone(), what, error: error.into() }
     }
 }
 

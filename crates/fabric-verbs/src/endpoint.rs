@@ -1,6 +1,6 @@
 //! How the other end reaches a lane: the 48 bytes of a queue pair in LANES (docs/wire.md).
 
-use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, SetupError};
+use railweave_fabric::{LaneEndpoint, LinkLayer, SetupError};
 
 use crate::sys;
 
@@ -50,10 +50,7 @@ impl Endpoint {
     /// What in the peer's bytes is out of range.
     pub(crate) fn decode(LaneEndpoint(bytes): &LaneEndpoint) -> Result<Self, SetupError> {
         let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let wrong = |what: &str, value: u64, allowed: &str| SetupError {
-            fault: Fault::Protocol,
-            message: format!("the peer's lane has {what} {value:#x}, allowed is {allowed}; it breaks the protocol"),
-        };
+        let wrong = |what, value: u64, allowed| SetupError::WrongEndpoint { what, value, allowed };
         let flags = bytes[12];
         let layer = LinkLayer::from_code(bytes[10]).filter(|layer| *layer != LinkLayer::Tcp);
         let zero = bytes[13..16].iter().chain(&bytes[44..48]).all(|byte| *byte == 0);
@@ -126,7 +123,7 @@ mod tests {
         let spoilt = |change: fn(&mut [u8; 48])| {
             let LaneEndpoint(mut bytes) = endpoint().encode();
             change(&mut bytes);
-            Endpoint::decode(&LaneEndpoint(bytes)).unwrap_err().message
+            Endpoint::decode(&LaneEndpoint(bytes)).unwrap_err().to_string()
         };
         assert!(spoilt(|bytes| bytes[0..4].fill(0)).contains("queue-pair number 0x0"));
         assert!(spoilt(|bytes| bytes[3] = 1).contains("queue-pair number"));
@@ -149,7 +146,7 @@ mod tests {
             whole[32..].copy_from_slice(&tail);
             match Endpoint::decode(&LaneEndpoint(whole)) {
                 Ok(endpoint) => prop_assert_eq!(endpoint.encode(), LaneEndpoint(whole)),
-                Err(error) => prop_assert!(error.message.ends_with("it breaks the protocol")),
+                Err(error) => prop_assert!(matches!(error, SetupError::WrongEndpoint { .. }), "{error}"),
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use railweave_fabric::{Access, Connecting, LinkLayer, Memory, Region, RemoteSlice, SetupError, WorkId};
+use railweave_fabric::{Access, Connecting, LinkLayer, Memory, Region, RemoteSlice, SetupError, SetupStep, WorkId};
 
 use crate::bring_up::{Classes, Path, RisingPair};
 use crate::domain::VerbsDomain;
@@ -31,15 +31,12 @@ impl FlushLane {
     /// A lane that is not connected yet.
     pub(crate) fn open(domain: &VerbsDomain, completions: &CompletionQueue) -> Result<Self, SetupError> {
         let spec = QueuePairSpec { completions, shared: None, send_depth: Self::DEPTH, receive_depth: 0, inline: 0 };
-        let qp = QueuePair::new(&domain.pd, &spec).map_err(|error| {
-            let advice = "look at the device's max_qp (ibv_devinfo -v)";
-            domain.refused("a queue pair for flushes cannot be created", &error, advice)
-        })?;
+        let qp =
+            QueuePair::new(&domain.pd, &spec).map_err(|error| domain.refused(SetupStep::FlushQueuePair, &error))?;
         let qp = RisingPair::open(domain, qp, sys::ACCESS_REMOTE_READ)?;
         let target = Arc::new(Region::new(1));
         let access = Access { remote_write: false, remote_read: false, strict_order: true };
-        let registration = register(domain, Memory::from_region(&target), access, RelaxedOrdering::Off)
-            .map_err(|error| SetupError { fault: error.fault(), message: error.to_string() })?;
+        let registration = register(domain, Memory::from_region(&target), access, RelaxedOrdering::Off)?;
         Ok(Self {
             qp,
             room: Self::DEPTH,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use railweave_fabric::{
-    Connecting, Fault, LaneEndpoint, LinkLayer, Part, PendingRail, Piece, RailSpec, Role, Setting, SetupError,
+    Connecting, LaneEndpoint, LinkLayer, Part, PendingRail, Piece, RailSpec, Role, SetupError, SetupStep,
 };
 
 use crate::bring_up::{Classes, Path, RisingPair};
@@ -56,13 +56,8 @@ impl VerbsPendingRail {
         let lanes = u32::from(spec.lanes);
         let receives = if shared.is_some() { spec.receive_depth } else { own_receives * lanes };
         let entries = lanes * spec.send_depth + receives + if flushes { FlushLane::DEPTH } else { 0 };
-        let completions = CompletionQueue::new(domain.device(), entries).map_err(|error| {
-            let advice = format!(
-                "fewer lanes ({}) need smaller queues; look at the device's max_cqe (ibv_devinfo -v)",
-                Setting::Lanes
-            );
-            domain.refused(&format!("a completion queue of {entries} entries cannot be created"), &error, &advice)
-        })?;
+        let completions = CompletionQueue::new(domain.device(), entries)
+            .map_err(|error| domain.refused(SetupStep::CompletionQueue { entries }, &error))?;
         let mut pending = Self {
             lanes: Vec::with_capacity(usize::from(spec.lanes)),
             flush: None,
@@ -95,17 +90,8 @@ impl VerbsPendingRail {
         };
         // Some devices carry less in a work request, or nothing, and refuse instead of granting less.
         let qp = QueuePair::new(&domain.pd, &spec(INLINE_BYTES)).or_else(|_| QueuePair::new(&domain.pd, &spec(0)));
-        let qp = qp.map_err(|error| {
-            let what = format!(
-                "a queue pair for {} sends and {receive_depth} receives cannot be created",
-                self.spec.send_depth
-            );
-            domain.refused(
-                &what,
-                &error,
-                "look at the device's max_qp and max_qp_wr (ibv_devinfo -v), and raise ulimit -l",
-            )
-        })?;
+        let step = SetupStep::QueuePair { sends: self.spec.send_depth, receives: receive_depth };
+        let qp = qp.map_err(|error| domain.refused(step, &error))?;
         let qp = RisingPair::open(domain, qp, sys::ACCESS_REMOTE_WRITE)?;
         let ece = if domain.config.ece { qp.pair.ece() } else { None };
         Ok(PendingLane { qp, ece, has_ece: false, peer: None })
@@ -165,16 +151,8 @@ impl VerbsPendingRail {
         for (index, endpoint) in remote.iter().enumerate().take(self.lanes.len()) {
             let peer = Endpoint::decode(endpoint)?;
             if peer.link_layer != self.domain.link_layer {
-                return Err(SetupError {
-                    fault: Fault::Configuration,
-                    message: format!(
-                        "{} is {}, the peer's port {}; let {} name ports of one kind",
-                        self.domain.name,
-                        self.domain.link_layer.name(),
-                        peer.link_layer.name(),
-                        Setting::Rails
-                    ),
-                });
+                let (ours, theirs) = (self.domain.link_layer, peer.link_layer);
+                return Err(SetupError::LinkLayers { port: self.domain.name.clone(), ours, theirs });
             }
             if index == 0 && self.spec.role == Role::Receiver {
                 // The sender has chosen; this end's answer is still open.
@@ -206,8 +184,7 @@ impl PendingRail for VerbsPendingRail {
     }
 
     fn into_rail(self) -> Result<VerbsRail, SetupError> {
-        let unconnected =
-            || SetupError { fault: Fault::Protocol, message: format!("{}: a lane is not connected", self.domain.name) };
+        let unconnected = || SetupError::NotConnected { port: self.domain.name.clone() };
         let mut lanes = Vec::with_capacity(self.lanes.len());
         let mut peer_gid = [0; 16];
         for lane in self.lanes {
@@ -281,17 +258,14 @@ fn set_ece(path: &Path<'_>, lane: &mut PendingLane, peer: &Endpoint) -> Result<b
         Ok(()) => Ok(true),
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(false),
         Err(error) => {
-            let what = format!(
-                "the ECE of the peer's queue pair {:#x} (GID {}; vendor {:#x}, options {:#x}) cannot be set on {:#x}",
-                peer.number,
-                show_gid(peer.gid),
-                ece.vendor_id,
-                ece.options,
-                lane.qp.pair.number()
-            );
-            let advice =
-                format!("give both adapters the same firmware, or set {}=0 on both hosts", Setting::Ece.nccls());
-            Err(path.domain.refused(&what, &error, &advice))
+            let what = SetupStep::Ece {
+                peer: peer.number,
+                peer_gid: show_gid(peer.gid),
+                vendor: ece.vendor_id,
+                options: ece.options,
+                number: lane.qp.pair.number(),
+            };
+            Err(path.domain.refused(what, &error))
         }
     }
 }

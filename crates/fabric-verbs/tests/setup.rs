@@ -1,9 +1,12 @@
-//! What a device refuses while a rail comes up: at each call, for each reason, one sentence, and nothing is left open.
+//! SetupStep a device refuses while a rail comes up: at each call, for each reason, one sentence, and nothing is left open.
 
 mod common;
 
 use common::{INFINIBAND, Machine, Pair, ROCE, Wish, assert_says, strict};
-use railweave_fabric::{Connecting, Domain, Fault, LaneEndpoint, PendingRail, RailSpec, Role, SetupError};
+use railweave_fabric::{
+    Connecting, Domain, LaneEndpoint, PendingRail, RailSpec, RegisterError, Role, SetupError, SetupStep, TargetState,
+    Transition,
+};
 use railweave_fabric_verbs::discovery::VerbsPort;
 use railweave_fabric_verbs::{ModifyRetries, VerbsConfig, VerbsDomain, VerbsPendingRail};
 use railweave_verbs_stand_in::Open;
@@ -25,33 +28,44 @@ struct Step {
     function: &'static str,
     calls: u32,
     tries: u32,
-    words: &'static [&'static str],
+    /// Whether an error is that of this step.
+    fails: fn(&SetupError) -> bool,
 }
 
-const fn step(function: &'static str, calls: u32, tries: u32, words: &'static [&'static str]) -> Step {
-    Step { function, calls, tries, words }
+const fn step(function: &'static str, calls: u32, tries: u32, fails: fn(&SetupError) -> bool) -> Step {
+    Step { function, calls, tries, fails }
 }
 
 const STEPS: [Step; 7] = [
-    step("alloc_pd", 2, 1, &["no protection domain can be allocated", "kernel log"]),
-    step("query_port", 2, 1, &["the port cannot be queried", "is the adapter still there?"]),
-    step(
-        "create_cq",
-        2,
-        1,
-        &["a completion queue of ", " entries cannot be created", "fewer lanes (lanes)", "max_cqe"],
-    ),
+    step("alloc_pd", 2, 1, |error| matches!(refused(error), Some(SetupStep::ProtectionDomain))),
+    step("query_port", 2, 1, |error| matches!(refused(error), Some(SetupStep::PortQuery))),
+    step("create_cq", 2, 1, |error| matches!(refused(error), Some(SetupStep::CompletionQueue { .. }))),
     // A lane is tried without inline data too, the one for flushes never has any.
-    step("create_qp", 5, 2, &["a queue pair for ", "cannot be created", "max_qp"]),
-    step("modify_qp/INIT", 5, 1, &["QP transition failed: queue pair 0x", "to INIT (partition-key index 0, port 1"]),
-    step("modify_qp/RTR", 5, 1, &["QP transition failed: queue pair 0x", "to RTR for the peer's 0x", "path MTU 4096"]),
-    step(
-        "modify_qp/RTS",
-        5,
-        1,
-        &["QP transition failed: queue pair 0x", "to RTS for the peer's 0x", "timeout 20, retry"],
-    ),
+    step("create_qp", 5, 2, |error| {
+        matches!(refused(error), Some(SetupStep::QueuePair { .. } | SetupStep::FlushQueuePair))
+    }),
+    step("modify_qp/INIT", 5, 1, |error| {
+        matches!(refused(error), Some(SetupStep::Init { partition_key: 0, port: 1, .. }))
+    }),
+    step("modify_qp/RTR", 5, 1, |error| matches!(reached(error), Some(TargetState::ReadyToReceive { mtu: 4096, .. }))),
+    step("modify_qp/RTS", 5, 1, |error| matches!(reached(error), Some(TargetState::ReadyToSend { timeout: 20, .. }))),
 ];
+
+/// The step that the kernel or the library refused, where one is named with its port alone.
+fn refused(error: &SetupError) -> Option<&SetupStep> {
+    match error {
+        SetupError::Refused { what, .. } => Some(what),
+        _ => None,
+    }
+}
+
+/// The state that a queue pair was to reach with its peer.
+fn reached(error: &SetupError) -> Option<TargetState> {
+    match error {
+        SetupError::Transition(transition) => Some(transition.to),
+        _ => None,
+    }
+}
 
 fn failures(step: &Step, first: u32, count: u32, error: &str) -> String {
     (first..first + count).map(|call| format!("fail = {}:{call}:{error}\n", step.function)).collect()
@@ -74,12 +88,12 @@ fn a_failure_of_any_call_of_the_set_up_is_told_and_leaves_nothing() {
             let what = format!("{}:{call}:{error}", step.function);
             machine.fail(&failures(step, call, tries, error));
             let refused = Pair::open(&a, &b, &wish()).err().unwrap_or_else(|| panic!("{what} is not noticed"));
-            assert_says(&refused.message, step.words);
-            assert_says(&refused.message, &[text, "; "]);
-            let names_port = ["a: ", "b: "].iter().any(|name| refused.message.starts_with(name));
-            let names_both = ["of a (GID 10.0.0.1)", "of b (GID 10.1.0.1)"].iter().any(|n| refused.message.contains(n));
-            assert!(names_port || names_both, "{what}: no port in {}", refused.message);
-            assert_eq!(refused.fault, Fault::Local, "{what}");
+            assert!((step.fails)(&refused), "{what}: {refused:?}");
+            let words = refused.to_string();
+            assert_says(&words, &[text, "; "]);
+            let names_port = ["a: ", "b: "].iter().any(|name| words.starts_with(name));
+            let names_both = ["of a (GID 10.0.0.1)", "of b (GID 10.1.0.1)"].iter().any(|n| words.contains(n));
+            assert!(names_port || names_both, "{what}: no port in {words}");
             assert_eq!(machine.stand_in.open(), only_devices, "{what} leaves something open");
             if tries > 1 && call < step.calls {
                 // One failure less does no harm.
@@ -99,7 +113,11 @@ fn the_memory_that_flushes_read_into_is_part_of_the_set_up() {
     for (error, text) in ERRORS {
         machine.fail(&format!("fail = reg_mr:1:{error}\n"));
         let refused = Pair::open(&a, &b, &wish()).err().unwrap();
-        assert_says(&refused.message, &["b: ", "1 bytes of host memory", "cannot be registered", text]);
+        let SetupError::Register(RegisterError::Refused { port, length: 1, .. }) = &refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!(port, "b");
+        assert_says(&refused.to_string(), &[text]);
         assert_eq!(machine.stand_in.open(), Open { contexts: 2, ..Open::default() });
     }
 }
@@ -111,37 +129,39 @@ fn a_peer_that_cannot_be_reached_is_told_with_what_to_look_at() {
     for error in ["ETIMEDOUT", "EHOSTUNREACH", "ENETUNREACH", "ENODEV"] {
         machine.fail(&format!("fail = modify_qp/RTR:*:{error}\n"));
         let refused = Pair::open(&a, &b, &Wish::default()).err().unwrap();
-        let words = ["of b (GID 10.1.0.1)", "(GID 10.0.0.1), ", "GID index 1", "cannot be reached", "subnet, cable"];
-        assert_says(&refused.message, &words);
+        let SetupError::Transition(transition) = refused else { panic!("{refused}") };
+        let Transition { port, gid, peer_gid, to, .. } = &*transition;
+        assert_eq!((port.as_str(), gid.as_str(), peer_gid.as_str()), ("b", "10.1.0.1", "10.0.0.1"));
+        assert!(transition.is_unreachable() && matches!(to, TargetState::ReadyToReceive { gid_index: 1, .. }));
     }
     machine.fail("fail = modify_qp/RTR:*:EINVAL\n");
     let refused = Pair::open(&a, &b, &Wish::default()).err().unwrap();
-    assert_says(&refused.message, &["check the GID index (gid_index, show_gids)"]);
-    assert!(!refused.message.contains("cannot be reached"), "{}", refused.message);
+    assert!(matches!(&refused, SetupError::Transition(transition) if !transition.is_unreachable()), "{refused}");
 }
 
 #[test]
 fn on_infiniband_the_local_identifier_is_told() {
     let machine = Machine::new(&format!("fail = modify_qp/RTR:*:EINVAL\n{INFINIBAND}"));
     let refused = machine.try_pair(&Wish::default()).err().unwrap();
-    assert_says(&refused.message, &["QP transition failed", "to RTR", "LID 0x7", "both ports are of one network"]);
+    assert!(matches!(reached(&refused), Some(TargetState::ReadyToReceive { lid: 7, .. })), "{refused}");
 }
 
 #[test]
 fn a_device_that_is_too_small_is_told_with_the_limit_to_look_at() {
     let cases = [
-        ("max_qp = 1", "a queue pair for 64 sends and 0 receives cannot be created: Cannot allocate", "max_qp"),
-        ("max_qp_wr = 63", "a queue pair for 64 sends and 0 receives cannot be created", "max_qp_wr"),
-        ("max_cqe = 191", "a completion queue of 192 entries cannot be created", "max_cqe"),
-        ("max_cq = 0", "a completion queue of 192 entries cannot be created: Cannot allocate", "max_cqe"),
-        ("max_pd = 0", "no protection domain can be allocated: Cannot allocate", "kernel log"),
+        ("max_qp = 1", SetupStep::QueuePair { sends: 64, receives: 0 }),
+        ("max_qp_wr = 63", SetupStep::QueuePair { sends: 64, receives: 0 }),
+        ("max_cqe = 191", SetupStep::CompletionQueue { entries: 192 }),
+        ("max_cq = 0", SetupStep::CompletionQueue { entries: 192 }),
+        ("max_pd = 0", SetupStep::ProtectionDomain),
     ];
     let machine =
         |limits: &str| Machine::new(&strict(&format!("[device a]\n[port 1]\n[device b]\n{limits}\n[port 1]\n")));
     let wish = Wish { lanes: 2, ..Wish::default() };
-    for (limit, what, advice) in cases {
+    for (limit, expected) in cases {
         let refused = machine(limit).try_pair(&wish).err().unwrap_or_else(|| panic!("{limit} is enough"));
-        assert_says(&refused.message, &["b: ", what, advice]);
+        let SetupError::Refused { port, what, .. } = &refused else { panic!("{refused:?}") };
+        assert_eq!((port.as_str(), what), ("b", &expected), "{limit}");
     }
     let enough = "max_qp = 2\nmax_qp_wr = 64\nmax_cqe = 192\nmax_cq = 1\nmax_srq_wr = 64\nmax_pd = 1";
     machine(enough).pair(&wish).exchange();
@@ -170,7 +190,8 @@ fn pending([a, b]: &[VerbsPort; 2], modify_retries: ModifyRetries) -> (VerbsPend
 fn pauses(rail: &mut VerbsPendingRail, remote: &[LaneEndpoint]) -> Result<Vec<u64>, SetupError> {
     let mut pauses = Vec::new();
     while let Connecting::Later { pause, reason } = rail.connect(remote)? {
-        assert_says(&reason.message, &["QP transition failed"]);
+        let is_transition = matches!(refused(&reason), Some(SetupStep::Init { .. })) || reached(&reason).is_some();
+        assert!(is_transition, "{reason:?}");
         pauses.push(pause.as_millis() as u64);
     }
     Ok(pauses)
@@ -202,7 +223,7 @@ fn it_is_tried_as_often_as_the_setting_says_and_after_any_error_if_it_says_so() 
     let tried = |fault: &str, retries| {
         machine.fail(&format!("fail = {fault}\n"));
         let (near, mut far) = pending(&ports, retries);
-        pauses(&mut far, &near.endpoints()).map(|pauses| pauses.len()).map_err(|error| error.message)
+        pauses(&mut far, &near.endpoints()).map(|pauses| pauses.len()).map_err(|error| error.to_string())
     };
     assert_eq!(tried("modify_qp/RTR:1-2:ETIMEDOUT", retries(2, false)), Ok(2));
     assert_says(&tried("modify_qp/RTR:1-3:ETIMEDOUT", retries(2, false)).unwrap_err(), &["to RTR", "tried 3 times"]);

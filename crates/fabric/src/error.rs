@@ -2,11 +2,13 @@
 
 mod rail;
 mod register;
+mod setup;
 
-use std::{fmt, io};
+use std::io;
 
 pub use rail::{ClosedAt, RailError, SocketTrouble, WorkFailure, WorkStatus};
 pub use register::RegisterError;
+pub use setup::{SetupError, SetupStep, SystemError, TargetState, Transition, Tries};
 
 /// Who is at fault. The plugin's edge turns it into an `ncclResult_t`, and nothing else decides that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,23 +36,6 @@ pub enum PostError {
     #[error("{0}")]
     Invalid(String),
 }
-
-/// Why a rail could not be set up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SetupError {
-    /// Who is at fault.
-    pub fault: Fault,
-    /// What failed, with the values, and what to try.
-    pub message: String,
-}
-
-impl fmt::Display for SetupError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for SetupError {}
 
 /// The error with this number.
 fn os(errno: i32) -> io::Error {

@@ -23,7 +23,8 @@ mod region;
 mod setting;
 
 pub use error::{
-    ClosedAt, Fault, PostError, RailError, RegisterError, SetupError, SocketTrouble, WorkFailure, WorkStatus,
+    ClosedAt, Fault, PostError, RailError, RegisterError, SetupError, SetupStep, SocketTrouble, SystemError,
+    TargetState, Transition, Tries, WorkFailure, WorkStatus,
 };
 pub use ids::{RailId, RailSet, RailSetIter};
 pub use joining::{Connecting, Joining, LaneEndpoint};

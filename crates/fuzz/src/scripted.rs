@@ -6,14 +6,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use railweave_fabric::conformance::Completion;
 use railweave_fabric::{
-    Access, ClosedAt, Connecting, Domain, Fabric, Fault, Joining, LaneEndpoint, LaneId, Memory, PendingRail, PostError,
-    Rail, RailError, RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
+    Access, ClosedAt, Connecting, Domain, Fabric, Joining, LaneEndpoint, LaneId, Memory, PendingRail, PostError, Rail,
+    RailError, RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, SetupStep, WorkId,
+    Write,
 };
 
 /// The fabric. One-sided, its lanes are connected by end points; otherwise they are sockets, as on TCP.
@@ -243,7 +245,7 @@ impl<const ONE_SIDED: bool> Domain for Port<ONE_SIDED> {
     fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<Pending<ONE_SIDED>, SetupError> {
         let mut state = self.world.lock();
         if refuses(&mut state.refusals.open) {
-            return Err(refusal("the rail"));
+            return Err(refusal());
         }
         state.pending += 1;
         let sockets = vec![None; usize::from(spec.lanes)];
@@ -257,8 +259,9 @@ fn refuses(count: &mut u8) -> bool {
     refuses
 }
 
-fn refusal(what: &str) -> SetupError {
-    SetupError { fault: Fault::Local, message: format!("the script refuses {what}") }
+fn refusal() -> SetupError {
+    let error = (&io::Error::other("the script refuses it")).into();
+    SetupError::Refused { port: "scripted".to_owned(), what: SetupStep::PortQuery, error }
 }
 
 /// Registered memory.
@@ -308,12 +311,12 @@ impl<const ONE_SIDED: bool> Pending<ONE_SIDED> {
         assert!(!self.connected, "a rail is connected once");
         let mut state = self.port.world.lock();
         if refuses(&mut state.refusals.connect) {
-            return Err(refusal("the lanes"));
+            return Err(refusal());
         }
         if refuses(&mut state.refusals.later) {
             drop(state);
             self.remote = remote.to_vec();
-            return Ok(Connecting::Later { pause: Duration::from_nanos(1), reason: refusal("the lanes for now") });
+            return Ok(Connecting::Later { pause: Duration::from_nanos(1), reason: refusal() });
         }
         drop(state);
         self.connected = true;
@@ -330,7 +333,7 @@ impl<const ONE_SIDED: bool> Pending<ONE_SIDED> {
         assert!(self.awaits_socket(lane), "a socket comes for a lane that awaits one");
         let mut state = self.port.world.lock();
         if refuses(&mut state.refusals.connect) {
-            return Err(refusal("the lane"));
+            return Err(refusal());
         }
         self.sockets[lane.index()] = Some(state.closings);
         Ok(())

@@ -191,7 +191,7 @@ impl<F: Fabric> Acceptor<F> {
             match exchange.go_on(pending) {
                 Ok(None) => rail.exchange = None,
                 Ok(pause) => self.pause = self.pause.max(pause),
-                Err(error) => self.drop_rail(index, error.message),
+                Err(error) => self.drop_rail(index, error.to_string()),
             }
         }
         if self.pause.is_none() {
@@ -241,7 +241,7 @@ impl<F: Fabric> Acceptor<F> {
     pub fn handle_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), String> {
         let attach = self.awaited(rail, lane)?;
         let pending = self.rails[usize::from(rail)].pending.as_mut().expect("a rail whose lane is awaited is open");
-        attach(pending, LaneId(lane), socket).map_err(|error| error.message)
+        attach(pending, LaneId(lane), socket).map_err(|error| error.to_string())
     }
 
     /// What hands the socket over to a lane that waits for one.

@@ -146,8 +146,8 @@ impl<F: Fabric> Connector<F> {
                 Ok(None) => rail.exchange = None,
                 Ok(pause) => self.pause = self.pause.max(pause),
                 Err(error) => {
-                    rail.failed_here = error.fault == Fault::Local;
-                    self.drop_rail(index, error.message);
+                    rail.failed_here = error.fault() == Fault::Local;
+                    self.drop_rail(index, error.to_string());
                 }
             }
         }
@@ -194,7 +194,7 @@ impl<F: Fabric> Connector<F> {
         let attached = match (socket, &mut opening.pending) {
             (_, None) => Ok(()),
             (Err(reason), Some(_)) => Err(reason),
-            (Ok(socket), Some(pending)) => attach(pending, LaneId(lane), socket).map_err(|error| error.message),
+            (Ok(socket), Some(pending)) => attach(pending, LaneId(lane), socket).map_err(|error| error.to_string()),
         };
         if let Err(reason) = attached {
             self.drop_rail(usize::from(rail), reason);
@@ -387,7 +387,7 @@ impl<F: Fabric> Connector<F> {
             let rail = opening.pending.and_then(|pending| match pending.into_rail() {
                 Ok(rail) => Some(rail),
                 Err(error) => {
-                    self.actions.push_back(Action::RailDropped { rail: index as u8, reason: error.message });
+                    self.actions.push_back(Action::RailDropped { rail: index as u8, reason: error.to_string() });
                     None
                 }
             });

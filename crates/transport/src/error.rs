@@ -64,7 +64,7 @@ impl std::error::Error for Error {}
 
 impl From<SetupError> for Error {
     fn from(error: SetupError) -> Self {
-        Self::new(error.fault, error.message)
+        Self::new(error.fault(), error.to_string())
     }
 }
 

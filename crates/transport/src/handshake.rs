@@ -208,7 +208,7 @@ impl<F: Fabric> Exchange<F> {
 
     /// Why it is given up when there is no more time.
     pub(crate) fn too_late(&self) -> String {
-        let reason = self.reason.as_ref().map_or("it was not tried", |reason| &reason.message);
+        let reason = self.reason.as_ref().map_or_else(|| "it was not tried".to_owned(), ToString::to_string);
         format!("Handshake timeout: {reason}; or raise {}", Setting::HandshakeTimeout)
     }
 }

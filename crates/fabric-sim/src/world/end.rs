@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use railweave_fabric::conformance::Completion;
-use railweave_fabric::{LaneId, MAX_LANES, RailError, RailSpec, Reports, WorkFailure, WorkId, WorkStatus, Write};
+use railweave_fabric::{
+    LaneId, MAX_LANES, RailError, RailSpec, Reports, SetupError, SetupStep, WorkFailure, WorkId, WorkStatus, Write,
+};
 
 use super::{Event, State};
 use crate::history::{Kind, Who};
@@ -132,7 +134,7 @@ impl End {
 
 impl State {
     /// Creates an end with its queues.
-    pub(crate) fn open_end(&mut self, port: usize, spec: &RailSpec, one_sided: bool) -> Result<usize, String> {
+    pub(crate) fn open_end(&mut self, port: usize, spec: &RailSpec, one_sided: bool) -> Result<usize, SetupError> {
         let (connection, sender, rail) = match &mut self.opening {
             None => (NOBODY, true, 0),
             Some(opening) => {
@@ -143,7 +145,9 @@ impl State {
         };
         if self.chance.permille(self.faults.open_fails_permille) {
             self.saw(Seen::RailNotOpened);
-            return Err("the simulated port has no queue pair left; lower the number of lanes".into());
+            let what = SetupStep::QueuePair { sends: spec.send_depth, receives: spec.receive_depth };
+            let error = (&std::io::Error::from(std::io::ErrorKind::OutOfMemory)).into();
+            return Err(SetupError::Refused { port: format!("port {port}"), what, error });
         }
         let (low, high) = self.faults.rate_mbps;
         let end = End {

@@ -228,7 +228,7 @@ fn open(
         },
         flush: options.flush.value && (pointers.cuda || pointers.dma_buf),
     };
-    let domain = VerbsDomain::open(port, config, log::info).map_err(|error| error.message)?;
+    let domain = VerbsDomain::open(port, config, log::info).map_err(|error| error.to_string())?;
     Ok((port.gids.iter().map(reported).collect(), Registrations::new(domain)))
 }
 
