@@ -11,7 +11,7 @@ use railweave_abi::NcclResult;
 use railweave_abi::net::OPTIONAL_RECV_COMPLETION;
 use railweave_fabric::Fabric;
 use railweave_transport::{
-    Error, Flushed, Incoming, MAX_BUFFERS, Outgoing, RecvConnection, RecvRequest, SendConnection, SendRequest,
+    Cut, Error, Flushed, Incoming, MAX_BUFFERS, Outgoing, RecvConnection, RecvRequest, SendConnection, SendRequest,
 };
 
 use crate::api::{failed, guard, null, put};
@@ -200,15 +200,16 @@ where
             (memory_handle("isend", memory)?, enter::<SendConnection<F>>("isend", comm)?)
         };
         let (address, size, tag, keys) = (data.addr() as u64, size as u64, tag as u32, &memory.keys);
-        match end.isend_quick(&Outgoing { address, size, tag, keys }) {
-            Some(sent) => {
-                // SAFETY: checked above not to be NULL, and the caller's promise.
-                unsafe { request.write(comm.request(sent.index())) };
-                Ok(())
-            }
-            // SAFETY: as above.
-            None => unsafe { isend_rest(end, comm, Outgoing { address, size, tag, keys }, request) },
+        let Some(sent) = end.isend(&Outgoing { address, size, tag, keys })? else {
+            debtor::leave(comm, false);
+            return Ok(());
+        };
+        // SAFETY: checked above not to be NULL, and the caller's promise.
+        unsafe { request.write(comm.request(sent.index())) };
+        if let Some(cut) = end.take_cut() {
+            report_cut(&cut, comm);
         }
+        Ok(())
     })
 }
 
@@ -254,17 +255,17 @@ where
         // SAFETY: the caller's promises, for one entry each.
         let (buffer, end) =
             unsafe { (incoming("irecv", *data, *sizes, *tags, *memory)?, enter::<RecvConnection<F>>("irecv", comm)?) };
-        let received = end.irecv_quick(&buffer, optional);
-        match received {
-            Some(received) if !end.owes() => {
+        match end.irecv(&[buffer], optional) {
+            Ok(Some(received)) if !end.owes() => {
                 // SAFETY: not NULL, and the caller's promise.
                 unsafe { request.write(comm.request(received.index())) };
                 Ok(())
             }
+            // Asked here again: one question before the match would cost each receive 11 instructions.
             received => {
-                let received = irecv_rest(end, received, &[buffer], optional);
+                let owes = end.owes();
                 // SAFETY: as above.
-                unsafe { irecv_leave(comm, received, request) }
+                unsafe { irecv_leave(comm, received, owes, request) }
             }
         }
     })
@@ -285,11 +286,7 @@ where
         };
         // What another connection was left with is settled before or after, as it suits.
         debtor::leave(comm, false);
-        let bytes = match end.test_quick(sent) {
-            Ok(bytes) => Some(bytes),
-            Err(moved) => end.test_rest(sent, moved)?,
-        };
-        if let Some(bytes) = bytes {
+        if let Some(bytes) = end.test(sent)? {
             // SAFETY: checked above not to be NULL, and the caller's promises. Sizes are at most 1 GiB, which an int holds.
             unsafe {
                 done.write(1);
@@ -318,10 +315,7 @@ where
         if F::ONE_SIDED {
             debtor::leave(comm, false);
         }
-        let arrived = match end.poll_quick(received) {
-            Ok(()) => Ok(end.take_sizes(received)),
-            Err(moved) => end.test_rest(received, moved),
-        };
+        let arrived = end.test(received);
         let failed = if let Ok(Some(arrived)) = arrived {
             // SAFETY: checked above not to be NULL, and the caller's promises. Sizes are at most 1 GiB, which an int holds.
             unsafe {
@@ -367,29 +361,6 @@ unsafe extern "C" fn irecv_on_sender(
     failed("irecv", Error::protocol("irecv was called on a connection that sends"))
 }
 
-/// What is left of [`isend_on`] when it is not quick.
-///
-/// # Safety
-/// `request` must be valid for writing.
-#[inline(never)]
-unsafe fn isend_rest<F: Fabric>(
-    end: &mut SendConnection<F>,
-    comm: &Comm,
-    message: Outgoing<'_>,
-    request: *mut *mut c_void,
-) -> Result<(), Error> {
-    let Some(sent) = end.isend_rest(&message)? else {
-        debtor::leave(comm, false);
-        return Ok(());
-    };
-    // SAFETY: the caller's promise.
-    unsafe { request.write(comm.request(sent.index())) };
-    if end.has_cut() {
-        report_cut(end, comm);
-    }
-    Ok(())
-}
-
 /// Any count of buffers.
 ///
 /// # Safety
@@ -422,35 +393,21 @@ where
     // SAFETY: the caller's promise.
     unsafe {
         let end = enter::<RecvConnection<F>>("irecv", comm)?;
-        let received = irecv_rest(end, None, &all[..count], optional);
-        irecv_leave(comm, received, request)
+        let received = end.irecv(&all[..count], optional);
+        let owes = end.owes();
+        irecv_leave(comm, received, owes, request)
     }
 }
 
-/// What is left of [`irecv_on`] when it is not quick, or when it was (`received`) but there is a debt. Gives also
-/// whether the connection owes its peer something.
-#[inline(never)]
-fn irecv_rest<F: Fabric>(
-    end: &mut RecvConnection<F>,
-    received: Option<RecvRequest>,
-    buffers: &[Incoming<'_>],
-    optional: bool,
-) -> (Result<Option<RecvRequest>, Error>, bool) {
-    let received = match received {
-        Some(received) => Ok(Some(received)),
-        None => end.irecv_rest(buffers, optional),
-    };
-    (received, end.owes())
-}
-
-/// Leaves a connection after [`irecv_rest`], when nothing borrows its end any more.
+/// Leaves a connection after an irecv that came to nothing, or after which the connection owes its peer something.
 ///
 /// # Safety
 /// `request` must be valid for writing.
 #[inline(never)]
 unsafe fn irecv_leave(
     comm: &Comm,
-    (received, owes): (Result<Option<RecvRequest>, Error>, bool),
+    received: Result<Option<RecvRequest>, Error>,
+    owes: bool,
     request: *mut *mut c_void,
 ) -> Result<(), Error> {
     // A thread that has posted something posts or tests more: what it owes elsewhere may still travel with that.
@@ -466,14 +423,12 @@ unsafe fn irecv_leave(
 
 /// Says once per connection that a message was cut.
 #[cold]
-fn report_cut<F: Fabric>(end: &mut SendConnection<F>, comm: &Comm) {
-    if let Some(cut) = end.take_cut() {
-        log::warn(&format!(
-            "to {}: a message of {} bytes (tag {:#x}) was cut to the {} bytes of its receive; the application's send and \
-             receive sizes differ (said once per connection)",
-            comm.peer, cut.message, cut.tag, cut.receive
-        ));
-    }
+fn report_cut(cut: &Cut, comm: &Comm) {
+    log::warn(&format!(
+        "to {}: a message of {} bytes (tag {:#x}) was cut to the {} bytes of its receive; the application's send and \
+         receive sizes differ (said once per connection)",
+        comm.peer, cut.message, cut.tag, cut.receive
+    ));
 }
 
 /// The data path's end of a connection that this thread uses from now on.

@@ -135,21 +135,25 @@ impl<F: Fabric> RecvConnection<F> {
     ///
     /// # Errors
     /// When the connection is broken, or the buffers are not 1 to 8 of at most 1 GiB each.
+    #[inline(always)]
     pub fn irecv(&mut self, buffers: &[Incoming<'_>], optional: bool) -> Result<Option<RecvRequest>, Error> {
-        if let [buffer] = buffers
-            && let Some(request) = self.irecv_quick(buffer, optional)
-        {
-            return Ok(Some(request));
+        let [buffer] = buffers else {
+            return self.irecv_slow(buffers, optional);
+        };
+        match self.irecv_fast(buffer, optional) {
+            Some(request) => Ok(Some(request)),
+            // A copy: so the buffer itself need not lie in memory on the fast path.
+            None => self.irecv_slow(&[*buffer], optional),
         }
-        self.irecv_rest(buffers, optional)
     }
 
-    /// Nearly all receives: one buffer, and room for everything, so one CTS entry in one write. None for all
-    /// others: then nothing has changed, and [`Self::irecv_rest`] takes the receive.
+    /// The fast path of nearly all receives: one buffer, and room for everything, so one CTS entry in one write. None
+    /// for all others: then nothing has changed, and the slow path takes the receive. That could take all of them, for
+    /// 102 instructions more.
     ///
     /// When the write cannot be posted although there is room, the connection is broken: the next call says so.
     #[inline(always)]
-    pub fn irecv_quick(&mut self, buffer: &Incoming<'_>, optional: bool) -> Option<RecvRequest> {
+    fn irecv_fast(&mut self, buffer: &Incoming<'_>, optional: bool) -> Option<RecvRequest> {
         let (slot, first) = (self.head.slot(), self.cts.next());
         let is_free = self.inbox.slots.get(slot).state == State::Free;
         if !self.core.fast.takes(buffer.size) || !is_free || first >= self.entry_limit || !self.inbox.spare.is_any() {
@@ -178,13 +182,9 @@ impl<F: Fabric> RecvConnection<F> {
         Some(RecvRequest::of(slot))
     }
 
-    /// [`Self::irecv`] of what [`Self::irecv_quick`] did not take: any number of buffers, and where there is no room, some is
-    /// looked for.
-    ///
-    /// # Errors
-    /// As [`Self::irecv`].
+    /// The slow path of [`Self::irecv`]: any number of buffers, and where there is no room, some is looked for.
     #[inline(never)]
-    pub fn irecv_rest(&mut self, buffers: &[Incoming<'_>], optional: bool) -> Result<Option<RecvRequest>, Error> {
+    fn irecv_slow(&mut self, buffers: &[Incoming<'_>], optional: bool) -> Result<Option<RecvRequest>, Error> {
         self.core.check_open()?;
         let count = buffers.len();
         if !(1..=MAX_BUFFERS).contains(&count) {
@@ -225,40 +225,39 @@ impl<F: Fabric> RecvConnection<F> {
     ///
     /// # Errors
     /// When the connection is broken, the peer breaks the protocol, or there is no such request.
+    #[inline(always)]
     pub fn test(&mut self, request: RecvRequest) -> Result<Option<&[u64]>, Error> {
-        match self.poll_quick(request) {
-            Ok(()) => Ok(self.take_sizes(request)),
-            Err(moved) => self.test_rest(request, moved),
+        match self.test_fast(request) {
+            Ok(slot) => Ok(self.take_sizes(slot)),
+            Err(moved) => self.test_slow(request, moved),
         }
     }
 
-    /// Whether a receive is complete, or is when the rail that completed the last one is polled, as mostly: then
-    /// [`Self::take_sizes`] ends it. Else whether that rail had anything to say, for [`Self::test_rest`].
-    #[expect(clippy::missing_errors_doc, reason = "no error, but more to do")]
+    /// The fast path of [`Self::test`]: the slot of a receive that is complete, or is when the rail that completed the
+    /// last one is polled. Otherwise returns whether that rail had anything to say, for the slow path.
     #[inline(always)]
-    pub fn poll_quick(&mut self, request: RecvRequest) -> Result<(), bool> {
+    fn test_fast(&mut self, request: RecvRequest) -> Result<Slot, bool> {
         let slot = request.slot().ok_or(false)?;
         if self.inbox.slots.get(slot).state == State::Complete {
-            return Ok(());
+            return Ok(slot);
         }
         // Where both ends must poll for anything to move, every rail is.
         if !F::ONE_SIDED {
             return Err(false);
         }
-        // An error is kept: `test_rest` answers with it, unless this request is complete all the same.
+        // An error is kept: the slow path returns it, unless this request is complete all the same.
         let moved = self.core.poll_rail(self.core.recent, &mut self.inbox).unwrap_or(true);
-        if self.inbox.slots.get(slot).state == State::Complete { Ok(()) } else { Err(moved) }
+        if self.inbox.slots.get(slot).state == State::Complete { Ok(slot) } else { Err(moved) }
     }
 
     /// Ends a receive that is complete. None while its acknowledgement must be on its way first and is not.
     #[inline(always)]
-    pub fn take_sizes(&mut self, request: RecvRequest) -> Option<&[u64]> {
+    fn take_sizes(&mut self, slot: Slot) -> Option<&[u64]> {
         // As long as others wait, the caller mostly comes back at once; who has nothing to wait for does not.
         let may_owe = F::ONE_SIDED || self.inbox.slots.is_waited_for(self.head) || planted(Plant::LastOwes);
         if !may_owe && !self.acknowledge() {
             return None;
         }
-        let slot = request.slot()?;
         let receive = self.inbox.slots.get_mut(slot);
         receive.state = State::Free;
         if receive.flushable {
@@ -268,17 +267,14 @@ impl<F: Fabric> RecvConnection<F> {
         Some(&receive.sizes[..usize::from(receive.count)])
     }
 
-    /// [`Self::test`] of a request that [`Self::poll_quick`] found not complete: polls the other rails.
-    ///
-    /// # Errors
-    /// As [`Self::test`].
+    /// The slow path of [`Self::test`]: polls the other rails.
     #[inline(never)]
-    pub fn test_rest(&mut self, request: RecvRequest, mut moved: bool) -> Result<Option<&[u64]>, Error> {
+    fn test_slow(&mut self, request: RecvRequest, mut moved: bool) -> Result<Option<&[u64]>, Error> {
         let Some(slot) = request.slot() else {
             return Ok(self.test_flush(request.index() - SLOTS)?.then_some(&[]));
         };
         self.core.check_open()?;
-        // Those that `poll_quick` has not polled.
+        // Those that the fast path has not polled.
         let usable = self.core.rails.usable();
         let unpolled = if F::ONE_SIDED { usable.without(self.core.recent) } else { usable };
         for rail in unpolled {
@@ -292,7 +288,7 @@ impl<F: Fabric> RecvConnection<F> {
         }
         let receive = self.inbox.slots.get(slot);
         match receive.state {
-            State::Complete => Ok(self.take_sizes(request)),
+            State::Complete => Ok(self.take_sizes(slot)),
             State::Open if receive.optional => {
                 self.inbox.slots.report_early(slot);
                 Ok(Some(self.inbox.slots.capacities(slot)))

@@ -147,15 +147,11 @@ impl<F: Fabric> SendConnection<F> {
         }
     }
 
-    /// Whether [`Self::take_cut`] has something to report.
-    #[inline]
-    pub fn has_cut(&self) -> bool {
-        self.cut.is_some()
-    }
-
     /// The first message on this connection that was cut because its receive was shorter; reported once.
+    #[inline]
     pub fn take_cut(&mut self) -> Option<Cut> {
-        self.cut.take()
+        // Nearly always there is none, and nothing needs to be written.
+        if self.cut.is_some() { self.cut.take() } else { None }
     }
 
     /// Sends a message into the first buffer with its tag of the oldest receive that still has unfilled ones. None when
@@ -163,20 +159,22 @@ impl<F: Fabric> SendConnection<F> {
     ///
     /// # Errors
     /// When the connection is broken, the peer breaks the protocol, or the message is longer than 1 GiB.
+    #[inline(always)]
     pub fn isend(&mut self, message: &Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
-        match self.isend_quick(message) {
+        match self.isend_fast(message) {
             Some(request) => Ok(Some(request)),
-            None => self.isend_rest(message),
+            // A copy: so the message itself need not lie in memory on the fast path.
+            None => self.isend_slow(*message),
         }
     }
 
-    /// Nearly all messages: the oldest receive has one buffer, with the message's tag and room for it, and one write carries the
-    /// message on each active rail. So what the CTS entry says goes straight into the writes. None where anything is not like
-    /// that: then nothing has changed, and [`Self::isend_rest`] takes the message.
+    /// The fast path of nearly all messages: the oldest receive has one buffer, with the message's tag and room for it,
+    /// and one write carries the message on each active rail. So what the CTS entry says goes straight into the writes.
+    /// None for all others: then nothing has changed, and the slow path takes the message.
     ///
     /// When a write cannot be posted although there is room, the connection is broken: the next call says so.
     #[inline(always)]
-    pub fn isend_quick(&mut self, message: &Outgoing<'_>) -> Option<SendRequest> {
+    fn isend_fast(&mut self, message: &Outgoing<'_>) -> Option<SendRequest> {
         let sequence = self.head;
         if !self.core.fast.takes(message.size) || !self.requests.is_place_free(sequence) {
             return None;
@@ -214,8 +212,10 @@ impl<F: Fabric> SendConnection<F> {
         Some(request)
     }
 
-    /// [`Self::isend_quick`] on several rails, or several lanes, to the receive at `to` that the next CTS entry names. Takes the
-    /// message in pieces: so it need not lie in memory for those that do not come here.
+    /// [`Self::isend_fast`] on several rails, or several lanes, to the receive at `to` that the next CTS entry names.
+    /// Takes the message in pieces: so it need not lie in memory for those that do not come here.
+    ///
+    /// It could carry all fast messages, as one rail is a split too, but that costs those on one rail 104 instructions.
     #[inline(never)]
     fn isend_split(&mut self, address: u64, size: u64, keys: &MemoryKeys, to: u64) -> Option<SendRequest> {
         let sequence = self.head;
@@ -257,48 +257,43 @@ impl<F: Fabric> SendConnection<F> {
         })
     }
 
-    /// [`Self::isend`] of what [`Self::isend_quick`] did not take.
-    ///
-    /// # Errors
-    /// As [`Self::isend`].
+    /// The slow path of [`Self::isend`].
     #[inline(never)]
-    pub fn isend_rest(&mut self, message: &Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
-        if self.core.check_open().is_ok() && !self.has_room() {
+    fn isend_slow(&mut self, message: Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
+        self.core.check_open()?;
+        if !self.has_room() {
             return self.no_room();
         }
-        self.isend_any(message)
+        self.isend_any(&message)
     }
 
     /// The bytes that were sent, once every active rail's last write is complete; then the request is over.
     ///
     /// # Errors
     /// When the connection is broken, or there is no such request.
+    #[inline(always)]
     pub fn test(&mut self, request: SendRequest) -> Result<Option<u64>, Error> {
-        match self.test_quick(request) {
+        match self.test_fast(request) {
             Ok(size) => Ok(Some(size)),
-            Err(moved) => self.test_rest(request, moved),
+            Err(moved) => self.test_slow(request, moved),
         }
     }
 
-    /// [`Self::test`] as it mostly ends: the request is done, or is when the rail that completed the last one is polled. Else
-    /// whether that rail had anything to say, for [`Self::test_rest`].
-    #[expect(clippy::missing_errors_doc, reason = "no error, but more to do")]
+    /// The fast path of [`Self::test`]: the request is done, or is when the rail that completed the last one is polled.
+    /// Otherwise returns whether that rail had anything to say, for the slow path.
     #[inline(always)]
-    pub fn test_quick(&mut self, request: SendRequest) -> Result<u64, bool> {
+    fn test_fast(&mut self, request: SendRequest) -> Result<u64, bool> {
         if let Some(size) = self.requests.release(request.0) {
             return Ok(size);
         }
-        // An error is kept: `test_rest` answers with it, unless this request is done all the same.
+        // An error is kept: the slow path returns it, unless this request is done all the same.
         let moved = self.core.poll_rail(self.core.recent, &mut self.requests).unwrap_or(true);
         self.requests.release(request.0).ok_or(moved)
     }
 
-    /// [`Self::test`] of a request that [`Self::test_quick`] found not done: polls the other rails.
-    ///
-    /// # Errors
-    /// As [`Self::test`].
+    /// The slow path of [`Self::test`]: polls the other rails.
     #[inline(never)]
-    pub fn test_rest(&mut self, request: SendRequest, mut moved: bool) -> Result<Option<u64>, Error> {
+    fn test_slow(&mut self, request: SendRequest, mut moved: bool) -> Result<Option<u64>, Error> {
         self.core.check_open()?;
         for rail in self.core.rails.usable().without(self.core.recent) {
             let polled = self.core.poll_rail(rail, &mut self.requests);

@@ -30,7 +30,6 @@ pub(super) struct Filling {
 impl<F: Fabric> SendConnection<F> {
     /// Any message: it waits in its slot until the slot has all its buffers.
     pub(super) fn isend_any(&mut self, message: &Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
-        self.core.check_open()?;
         if message.size > MAX_MESSAGE_BYTES {
             return Err(too_long(message.size, self.core.peer()));
         }
