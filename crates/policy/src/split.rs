@@ -55,6 +55,8 @@ pub struct Split {
 /// What follows from the weights for one set of usable rails.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
+    /// The usable rails that it is for. It is made anew when others are usable: its divisions are too much for each
+    /// message.
     usable: RailSet,
     /// The rails to use: the usable ones with a weight; without any, the first usable one.
     active: RailSet,
