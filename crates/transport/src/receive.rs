@@ -137,6 +137,7 @@ impl<F: Fabric> RecvConnection<F> {
     /// When the connection is broken, or the buffers are not 1 to 8 of at most 1 GiB each.
     #[inline(always)]
     pub fn irecv(&mut self, buffers: &[Incoming<'_>], optional: bool) -> Result<Option<RecvRequest>, Error> {
+        let optional = optional && F::ONE_SIDED;
         let [buffer] = buffers else {
             return self.irecv_slow(buffers, optional);
         };
@@ -166,7 +167,7 @@ impl<F: Fabric> RecvConnection<F> {
         }
         let write = self.cts.take_one(&entry(buffer, slot, 0, 1), connected);
         self.inbox.may_owe::<F>(connected.side.alone);
-        let receive = self.inbox.slots.open(slot, 1, optional && F::ONE_SIDED, first);
+        let receive = self.inbox.slots.open(slot, 1, optional, first);
         receive.capacities[0] = buffer.size;
         if !buffer.keys.host {
             receive.flushable = true;
@@ -201,7 +202,7 @@ impl<F: Fabric> RecvConnection<F> {
             return self.no_room();
         }
         let slot = self.head.slot();
-        let receive = self.inbox.slots.open(slot, count as u8, optional && F::ONE_SIDED, self.cts.next());
+        let receive = self.inbox.slots.open(slot, count as u8, optional, self.cts.next());
         for (number, buffer) in buffers.iter().enumerate() {
             receive.capacities[number] = buffer.size;
             receive.flushable |= !buffer.keys.host;
@@ -380,14 +381,12 @@ impl<F: Fabric> RecvConnection<F> {
     /// Sends what this end [owes](Self::owes); whether all of it is on its way.
     #[inline]
     pub fn acknowledge(&mut self) -> bool {
-        if !F::ONE_SIDED {
-            for rail in self.inbox.owing {
-                if self.core.rails.get_mut(rail).rail.acknowledge() || planted(Plant::DebtForgotten) {
-                    self.inbox.owing.remove(rail);
-                }
+        for rail in self.inbox.owing {
+            if self.core.rails.get_mut(rail).rail.acknowledge() || planted(Plant::DebtForgotten) {
+                self.inbox.owing.remove(rail);
             }
         }
-        F::ONE_SIDED || self.inbox.owing.is_empty()
+        self.inbox.owing.is_empty()
     }
 
     /// Keeps which rails wrote into a slot's GPU buffers: NCCL flushes buffers, not requests.
