@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use railweave_fabric::{Fault, LaneEndpoint, LinkLayer};
 use railweave_fabric_sim::{Faults, World};
 use railweave_transport::{
-    AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Frame, Lanes, Message, Offer, PortOffer, RailAnswer,
-    RailLanes, Token,
+    AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Frame, Handshake, Lanes, Makes, Message, Offer,
+    PortOffer, RailAnswer, RailLanes, Token,
 };
 
 fn port() -> impl Strategy<Value = PortOffer> {

@@ -5,7 +5,7 @@ mod common;
 use common::{Process, connect};
 use railweave_fabric::MemoryKind;
 use railweave_fabric_sim::{Faults, World};
-use railweave_transport::{ConnectionConfig, Error, Flushed, Incoming, Outgoing};
+use railweave_transport::{ConnectionConfig, ConnectionEnd, Error, Flushed, Incoming, Outgoing};
 
 /// Time for anything to arrive.
 const SOON_NS: u64 = 100_000;

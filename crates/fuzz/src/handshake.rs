@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use railweave_topology::{Endpoint, pair};
 use railweave_transport::{
-    AcceptPairing, Acceptor, Action, Connector, Dial, Frame, Incoming, MemoryKeys, Message, Outgoing, PortOffer,
-    RecvConnection, SendConnection, Token,
+    AcceptPairing, Acceptor, Action, ConnectionEnd, Connector, Dial, Frame, Handshake, Incoming, Makes, MemoryKeys,
+    Message, Outgoing, PortOffer, RecvConnection, SendConnection, Token,
 };
 
 use crate::input::Input;
@@ -207,7 +207,7 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
             return;
         };
         let taken = match &mut self.acceptor {
-            Some(acceptor) if works => acceptor.handle_lane(dial.rail, dial.lane, World::socket()),
+            Some(acceptor) if works => acceptor.handle_lane(dial.rail.index() as u8, dial.lane.0, World::socket()),
             _ => Err("the peer cannot be reached".to_owned()),
         };
         if let Some(connector) = &mut self.connector {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use railweave_fabric::{RailSet, Region};
 use railweave_transport::{
-    Error, Flushed, GRANULE, Immediate, ImmediateLayout, Incoming, MAX_BUFFERS, MemoryKeys, RecvConnection,
-    RecvRequest, SLOTS, Slot,
+    ConnectionEnd, Error, Flushed, GRANULE, Immediate, ImmediateLayout, Incoming, MAX_BUFFERS, MemoryKeys,
+    RecvConnection, RecvRequest, SLOTS, Slot,
 };
 
 use crate::input::Input;

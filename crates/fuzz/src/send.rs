@@ -7,7 +7,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use railweave_fabric::{MAX_RAILS, Region, Write};
-use railweave_transport::{Error, MAX_BUFFERS, MemoryKeys, Outgoing, SLOTS, SendConnection, SendRequest};
+use railweave_transport::{
+    ConnectionEnd, Error, MAX_BUFFERS, MemoryKeys, Outgoing, SLOTS, SendConnection, SendRequest,
+};
 
 use crate::input::Input;
 use crate::peer::{PEER_STREAM, Plan, peer_key, size};

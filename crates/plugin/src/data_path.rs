@@ -1,8 +1,8 @@
-//! NCCL's calls on the data path, without versions: isend, irecv, iflush, test. They do not block, allocate or lock; what is
-//! banned for that stands in this crate's clippy.toml.
+//! NCCL's calls on the data path, without versions: isend, irecv, iflush, test. They do not block, allocate or lock;
+//! what is banned for that stands in this crate's clippy.toml.
 //!
-//! isend, irecv and test exist once for each fabric and end. A connection knows its own ([`Calls`]), and what NCCL calls jumps
-//! there: so one function runs from NCCL's arguments down to the fabric's work request.
+//! isend, irecv and test exist once for each fabric and end. A connection knows its own ([`Calls`]), and what NCCL
+//! calls jumps there: so one function runs from NCCL's arguments down to the fabric's work request.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -24,8 +24,8 @@ use crate::network::MemoryHandle;
 /// Sends `size` bytes at `data`: connection, data, size, tag, memory, request.
 type Isend = unsafe extern "C" fn(&Comm, *mut c_void, usize, c_int, *mut c_void, *mut *mut c_void) -> NcclResult;
 
-/// Receives into `count` buffers: connection, count, data, sizes, tags, memory, NCCL's profiler handles, request. As NCCL's own
-/// function since v10, so that arguments stay where they are.
+/// Receives into `count` buffers: connection, count, data, sizes, tags, memory, NCCL's profiler handles, request. As
+/// NCCL's own function since v10, so that arguments stay where they are.
 type Irecv = unsafe extern "C" fn(
     &Comm,
     c_int,
@@ -287,7 +287,8 @@ where
         // What another connection was left with is settled before or after, as it suits.
         debtor::leave(comm, false);
         if let Some(bytes) = end.test(sent)? {
-            // SAFETY: checked above not to be NULL, and the caller's promises. Sizes are at most 1 GiB, which an int holds.
+            // SAFETY: checked above not to be NULL, and the caller's promises. Sizes are at most 1 GiB, which an int
+            // holds.
             unsafe {
                 done.write(1);
                 if !size.is_null() {
@@ -317,7 +318,8 @@ where
         }
         let arrived = end.test(received);
         let failed = if let Ok(Some(arrived)) = arrived {
-            // SAFETY: checked above not to be NULL, and the caller's promises. Sizes are at most 1 GiB, which an int holds.
+            // SAFETY: checked above not to be NULL, and the caller's promises. Sizes are at most 1 GiB, which an int
+            // holds.
             unsafe {
                 done.write(1);
                 if !sizes.is_null() {
@@ -434,7 +436,8 @@ fn report_cut(cut: &Cut, comm: &Comm) {
 /// The data path's end of a connection that this thread uses from now on.
 ///
 /// # Safety
-/// This must be the connection's progress thread, and `E` what the connection's end is: it is for what its own [`Calls`] call.
+/// This must be the connection's progress thread, and `E` what the connection's end is: it is for what its own
+/// [`Calls`] call.
 #[inline(always)]
 #[expect(clippy::mut_from_ref, reason = "the exclusive use is the caller's promise, see Safety")]
 unsafe fn enter<'a, E: End>(call: &str, comm: &'a Comm) -> Result<&'a mut E, Error> {

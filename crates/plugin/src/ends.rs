@@ -1,13 +1,13 @@
-//! The two ends of connections, whatever the fabric: what the control thread and the debts of threads need of one. NCCL's
-//! calls on the data path do not come this way: `data_path` has them for each fabric.
+//! The two ends of connections, whatever the fabric: what the control thread and the debts of threads need of one.
+//! NCCL's calls on the data path do not come this way: `data_path` has them for each fabric.
 
 use railweave_fabric::Fabric;
-use railweave_transport::{Error, Flushed, Incoming, RecvConnection, SendConnection};
+use railweave_transport::{ConnectionEnd, Error, Flushed, Incoming, RecvConnection, SendConnection};
 
 use crate::data_path::Calls;
 
 /// One end of a connection.
-pub(crate) trait End: Send {
+pub(crate) trait End: ConnectionEnd + Send {
     /// NCCL's calls on this kind of end: none but these may look into it.
     fn calls(&self) -> Calls;
 
@@ -22,9 +22,6 @@ pub(crate) trait End: Send {
 
     /// Sends what this end owes the peer; whether all of it is on its way.
     fn acknowledge(&mut self) -> bool;
-
-    fn start_linger(&mut self);
-    fn linger(&mut self) -> bool;
 }
 
 impl<F: Fabric> End for SendConnection<F>
@@ -46,14 +43,6 @@ where
     fn acknowledge(&mut self) -> bool {
         true
     }
-
-    fn start_linger(&mut self) {
-        Self::start_linger(self);
-    }
-
-    fn linger(&mut self) -> bool {
-        Self::linger(self)
-    }
 }
 
 impl<F: Fabric> End for RecvConnection<F>
@@ -74,13 +63,5 @@ where
 
     fn acknowledge(&mut self) -> bool {
         Self::acknowledge(self)
-    }
-
-    fn start_linger(&mut self) {
-        Self::start_linger(self);
-    }
-
-    fn linger(&mut self) -> bool {
-        Self::linger(self)
     }
 }

@@ -1,15 +1,14 @@
-//! A fabric with its devices behind traits without type parameters: dynamic once, generic inside. The connections that it
-//! makes are behind those of `ends`.
+//! A fabric with its devices behind traits without type parameters: dynamic once, generic inside. The connections that
+//! it makes are behind those of `ends`.
 
-use std::os::fd::OwnedFd;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::time::Duration;
 
 use railweave_fabric::{Fabric, Memory, MemoryKind, Part, RegisterError};
 use railweave_topology::{ChosenPort, Device, Endpoint};
 use railweave_transport::{
-    AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Dial, Error, HandshakePort, Link, MemoryKeys,
-    Message, Offer, PortOffer, RailInfo, RecvConnection, SendConnection, Token,
+    AcceptPairing, Acceptor, Action, ConnectionConfig, ConnectionEnd, Connector, Handshake, HandshakePort, Link, Makes,
+    MemoryKeys, Offer, PortOffer, RailInfo, RecvConnection, SendConnection, Token,
 };
 
 use crate::counters;
@@ -73,168 +72,58 @@ pub(crate) struct Established {
     pub(crate) peer: String,
 }
 
-/// What a handshake wants done, whatever the fabric.
-pub(crate) enum Step {
-    Send(Message),
-    Dial(Dial),
-    RailDropped { rail: u8, reason: String },
-    Ready(Box<Established>),
-    Failed(Error),
+/// A handshake, whatever its fabric and its side.
+pub(crate) trait AnyHandshake: Send {
+    fn get(&self) -> &(dyn Handshake + 'static);
+    fn get_mut(&mut self) -> &mut (dyn Handshake + 'static);
+    /// What to do next.
+    fn poll_action(&mut self) -> Option<Action<Established>>;
 }
 
-/// One side of a connection's set-up, whatever the fabric.
-pub(crate) trait Handshake: Send {
-    fn handle_message(&mut self, message: Message);
-    fn handle_dialed(&mut self, rail: u8, lane: u8, socket: Result<OwnedFd, String>);
-    fn awaits_lane(&self, rail: u8, lane: u8) -> Result<(), String>;
-    fn handle_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), String>;
-    fn handle_timeout(&mut self, now_ns: u64);
-    fn timeout_ns(&self) -> Option<u64>;
-    fn poll_step(&mut self) -> Option<Step>;
-    /// Whether handling a message may block, as making queue pairs does.
-    fn may_block(&self) -> bool;
-    /// Gives it until then.
-    fn set_deadline(&mut self, deadline_ns: u64);
-    /// How long to wait before it can go on with what this host could not do yet.
-    fn pause(&self) -> Option<Duration>;
-    /// Goes on with that; may block.
-    fn go_on(&mut self);
-    /// What of this host the connection is being made of.
-    fn parts(&self) -> Vec<Part>;
+impl Deref for dyn AnyHandshake {
+    type Target = dyn Handshake;
+
+    fn deref(&self) -> &Self::Target {
+        self.get()
+    }
 }
 
-struct Connecting<F: Fabric> {
-    connector: Connector<F>,
+impl DerefMut for dyn AnyHandshake {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        self.get_mut()
+    }
+}
+
+/// A handshake of a fabric, and the registrations of its device's ports.
+struct Erased<F: Fabric, H> {
+    handshake: H,
     registrations: Vec<Arc<Registrations<F>>>,
 }
 
-struct Accepting<F: Fabric> {
-    acceptor: Acceptor<F>,
-    registrations: Vec<Arc<Registrations<F>>>,
-}
+impl<F: Fabric, H: Makes<Connection: End + 'static> + 'static> AnyHandshake for Erased<F, H> {
+    fn get(&self) -> &(dyn Handshake + 'static) {
+        &self.handshake
+    }
 
-fn registrar<F: Fabric>(rails: &[RailInfo], registrations: &[Arc<Registrations<F>>]) -> Arc<dyn Registrar> {
-    let rails = rails.iter().map(|rail| (rail.index, Arc::clone(&registrations[rail.local_port]))).collect();
-    Arc::new(RegistrarOf::<F> { rails })
-}
+    fn get_mut(&mut self) -> &mut (dyn Handshake + 'static) {
+        &mut self.handshake
+    }
 
-fn step<C>(action: Action<C>, establish: impl FnOnce(Box<C>) -> Established) -> Step {
-    match action {
-        Action::Send(message) => Step::Send(message),
-        Action::Dial(dial) => Step::Dial(dial),
-        Action::RailDropped { rail, reason } => Step::RailDropped { rail, reason },
-        Action::Ready(connection) => Step::Ready(Box::new(establish(connection))),
-        Action::Failed(error) => Step::Failed(error),
-    }
-}
-
-impl<F: Fabric> Handshake for Connecting<F>
-where
-    SendConnection<F>: Send,
-    Connector<F>: Send,
-{
-    fn handle_message(&mut self, message: Message) {
-        self.connector.handle_message(message);
-    }
-    fn handle_dialed(&mut self, rail: u8, lane: u8, socket: Result<OwnedFd, String>) {
-        self.connector.handle_dialed(rail, lane, socket);
-    }
-    fn awaits_lane(&self, rail: u8, _lane: u8) -> Result<(), String> {
-        Err(format!("rail {rail} is dialled from this side"))
-    }
-    fn handle_lane(&mut self, rail: u8, lane: u8, _socket: OwnedFd) -> Result<(), String> {
-        self.awaits_lane(rail, lane)
-    }
-    fn handle_timeout(&mut self, now_ns: u64) {
-        self.connector.handle_timeout(now_ns);
-    }
-    fn timeout_ns(&self) -> Option<u64> {
-        self.connector.timeout_ns()
-    }
-    fn set_deadline(&mut self, deadline_ns: u64) {
-        self.connector.set_deadline(deadline_ns);
-    }
-    fn pause(&self) -> Option<Duration> {
-        self.connector.pause()
-    }
-    fn go_on(&mut self) {
-        self.connector.go_on();
-    }
-    fn parts(&self) -> Vec<Part> {
-        self.connector.parts()
-    }
-    fn may_block(&self) -> bool {
-        F::JOINING.may_block()
-    }
-    fn poll_step(&mut self) -> Option<Step> {
+    fn poll_action(&mut self) -> Option<Action<Established>> {
         let registrations = &self.registrations;
-        self.connector.poll_action().map(|action| {
-            step(action, |connection| {
-                let rails = connection.rails();
-                Established {
-                    registrar: registrar::<F>(&rails, registrations),
-                    link: Arc::clone(connection.link()),
-                    parts: connection.parts(),
-                    peer: connection.peer().to_owned(),
-                    rails,
-                    end: connection,
-                }
+        let action = self.handshake.poll_action()?;
+        Some(action.map(|end| {
+            let rails = end.rails();
+            let shared = |rail: &RailInfo| (rail.index, Arc::clone(&registrations[rail.local_port]));
+            Box::new(Established {
+                registrar: Arc::new(RegistrarOf::<F> { rails: rails.iter().map(shared).collect() }),
+                link: Arc::clone(end.link()),
+                parts: end.parts(),
+                peer: end.peer().to_owned(),
+                rails,
+                end,
             })
-        })
-    }
-}
-
-impl<F: Fabric> Handshake for Accepting<F>
-where
-    RecvConnection<F>: Send,
-    Acceptor<F>: Send,
-{
-    fn handle_message(&mut self, message: Message) {
-        self.acceptor.handle_message(message);
-    }
-    fn handle_dialed(&mut self, _rail: u8, _lane: u8, _socket: Result<OwnedFd, String>) {}
-    fn awaits_lane(&self, rail: u8, lane: u8) -> Result<(), String> {
-        self.acceptor.awaits_lane(rail, lane)
-    }
-    fn handle_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), String> {
-        self.acceptor.handle_lane(rail, lane, socket)
-    }
-    fn handle_timeout(&mut self, now_ns: u64) {
-        self.acceptor.handle_timeout(now_ns);
-    }
-    fn timeout_ns(&self) -> Option<u64> {
-        self.acceptor.timeout_ns()
-    }
-    fn set_deadline(&mut self, deadline_ns: u64) {
-        self.acceptor.set_deadline(deadline_ns);
-    }
-    fn pause(&self) -> Option<Duration> {
-        self.acceptor.pause()
-    }
-    fn go_on(&mut self) {
-        self.acceptor.go_on();
-    }
-    fn parts(&self) -> Vec<Part> {
-        self.acceptor.parts()
-    }
-    fn may_block(&self) -> bool {
-        F::JOINING.may_block()
-    }
-    fn poll_step(&mut self) -> Option<Step> {
-        let registrations = &self.registrations;
-        self.acceptor.poll_action().map(|action| {
-            step(action, |connection| {
-                let rails = connection.rails();
-                Established {
-                    registrar: registrar::<F>(&rails, registrations),
-                    link: Arc::clone(connection.link()),
-                    parts: connection.parts(),
-                    peer: connection.peer().to_owned(),
-                    rails,
-                    end: connection,
-                }
-            })
-        })
+        }))
     }
 }
 
@@ -254,7 +143,7 @@ pub(crate) trait Network: Send + Sync {
     /// Whether its handshakes may block, as making queue pairs does.
     fn may_block(&self) -> bool;
     /// Begins a connection from a device to the listener with this nonce.
-    fn connect(&self, device: usize, nonce: u64, setup: Setup) -> Box<dyn Handshake>;
+    fn connect(&self, device: usize, nonce: u64, setup: Setup) -> Box<dyn AnyHandshake>;
     /// Answers an offer to a device. `same_network`: both processes share a network namespace.
     fn accept(
         &self,
@@ -263,7 +152,7 @@ pub(crate) trait Network: Send + Sync {
         same_network: bool,
         token: Token,
         setup: Setup,
-    ) -> Box<dyn Handshake>;
+    ) -> Box<dyn AnyHandshake>;
 }
 
 /// A fabric's ports and domains.
@@ -337,10 +226,10 @@ where
         F::JOINING.may_block()
     }
 
-    fn connect(&self, device: usize, nonce: u64, setup: Setup) -> Box<dyn Handshake> {
+    fn connect(&self, device: usize, nonce: u64, setup: Setup) -> Box<dyn AnyHandshake> {
         let ports = self.handshake_ports(device);
         let connector = Connector::<F>::new(setup.config, ports, nonce, setup.peer, setup.deadline_ns, counters::of);
-        Box::new(Connecting { connector, registrations: self.device_registrations(device) })
+        Box::new(Erased { handshake: connector, registrations: self.device_registrations(device) })
     }
 
     fn accept(
@@ -350,7 +239,7 @@ where
         same_network: bool,
         token: Token,
         setup: Setup,
-    ) -> Box<dyn Handshake> {
+    ) -> Box<dyn AnyHandshake> {
         let ports = self.handshake_ports(device);
         let theirs: Vec<_> = offer.ports.iter().map(endpoint).collect();
         let ours: Vec<_> = ports.iter().map(|port| endpoint(&port.offer)).collect();
@@ -370,6 +259,6 @@ where
             setup.deadline_ns,
             counters::of,
         );
-        Box::new(Accepting { acceptor, registrations: self.device_registrations(device) })
+        Box::new(Erased { handshake: acceptor, registrations: self.device_registrations(device) })
     }
 }

@@ -5,10 +5,11 @@ use railweave_fabric::{MAX_RAILS, RailId, RailSet, RailSetIter};
 /// How one message is shared between the rails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Shares {
-    /// The bytes of each rail; their sum is the message. The rails' pieces follow each other in the message in index order.
+    /// The bytes of each rail; their sum is the message. The rails' pieces follow each other in the message in index
+    /// order.
     pub bytes: [u64; MAX_RAILS],
-    /// The active rails: those with bytes, or for a message of 0 bytes the one rail that says so. Empty only when no rail
-    /// was usable.
+    /// The active rails: those with bytes, or for a message of 0 bytes the one rail that says so. Empty only when no
+    /// rail was usable.
     pub mask: RailSet,
 }
 

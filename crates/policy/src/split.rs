@@ -1,14 +1,15 @@
 //! The split: from weights to the bytes of each rail.
 //!
-//! Each rail has a *due*: the bytes that its weight entitled it to in earlier messages and that it did not get (negative when
-//! it got more). Dues count in units of 2^-16 byte, so that a share of a few bytes per message is not rounded away. A message's ideal shares come from the weights by one multiplication each; a rail then gets its ideal
+//! Each rail has a *due*: the bytes that its weight entitled it to in earlier messages and that it did not get
+//! (negative when it got more). Dues count in units of 2^-16 byte, so that a share of a few bytes per message is not
+//! rounded away. A message's ideal shares come from the weights by one multiplication each; a rail then gets its ideal
 //! share plus part of its due, rounded to 128 bytes, and the difference becomes its new due. So rounding, small
 //! messages that travel whole, and slivers that are not worth a piece all even out.
 //!
-//! Making up for the past has a price now: a slow rail that gets more than its share holds the message up. Hence a message pays
-//! back at most a quarter of the smallest share (but at least [`MIN_CORRECTION`]), and small messages may run up a debt of
-//! no more than [`SMALL_AHEAD`] before they move to other rails. Dues are not written for each small message: those of
-//! [`SETTLE_BYTES`] are counted together.
+//! Making up for the past has a price now: a slow rail that gets more than its share holds the message up. Hence a
+//! message pays back at most a quarter of the smallest share (but at least [`MIN_CORRECTION`]), and small messages may
+//! run up a debt of no more than [`SMALL_AHEAD`] before they move to other rails. Dues are not written for each small
+//! message: those of [`SETTLE_BYTES`] are counted together.
 
 use railweave_fabric::{MAX_RAILS, RailId, RailSet};
 
@@ -42,8 +43,8 @@ pub struct Split {
     due: [i64; MAX_RAILS],
     /// The largest amount of an active rail's due.
     most_due: i64,
-    /// The bound on dues. Whole messages of up to `split_min` bytes need eight times that to even out between eight rails; more
-    /// would be a debt from a time that is over.
+    /// The bound on dues. Whole messages of up to `split_min` bytes need eight times that to even out between eight
+    /// rails; more would be a debt from a time that is over.
     due_limit: i64,
     plan: Plan,
     /// The rail for messages that travel whole.
@@ -78,9 +79,9 @@ struct Plan {
 }
 
 impl Split {
-    /// A split by `weights`, one per rail, of which 0 means that the rail is never used while another one can be. Rails that a
-    /// connection does not have may have any weight: they are never usable. Messages of fewer than `split_min` bytes
-    /// travel whole on one rail.
+    /// A split by `weights`, one per rail, of which 0 means that the rail is never used while another one can be. Rails
+    /// that a connection does not have may have any weight: they are never usable. Messages of fewer than `split_min`
+    /// bytes travel whole on one rail.
     pub fn new(weights: [u32; MAX_RAILS], split_min: u64) -> Split {
         let due_limit = in_due_units(split_min.saturating_mul(8));
         let plan = Plan::new(&weights, RailSet::ALL);
@@ -110,8 +111,8 @@ impl Split {
         }
     }
 
-    /// The rail on which a message of `bytes` bytes travels whole, as most do; None where it is [`Split::split`]'s to say
-    /// more. Once it is sent, [`Split::count_whole`] must know.
+    /// The rail on which a message of `bytes` bytes travels whole, as most do; None where it is [`Split::split`]'s to
+    /// say more. Once it is sent, [`Split::count_whole`] must know.
     #[inline]
     pub fn whole(&self, bytes: u64, usable: RailSet) -> Option<RailId> {
         if usable != self.plan.usable {
@@ -136,9 +137,9 @@ impl Split {
 
     /// Splits a message of `bytes` bytes between the rails in `usable`.
     ///
-    /// Every piece is a multiple of 128 bytes except the one that ends the message, which is the last active rail's. A rail with
-    /// weight 0 carries nothing, unless no usable rail has a weight: then the first usable rail carries all. A
-    /// message of 0 bytes activates one rail. The mask is empty only when `usable` is.
+    /// Every piece is a multiple of 128 bytes except the one that ends the message, which is the last active rail's. A
+    /// rail with weight 0 carries nothing, unless no usable rail has a weight: then the first usable rail carries all.
+    /// A message of 0 bytes activates one rail. The mask is empty only when `usable` is.
     #[inline]
     pub fn split(&mut self, bytes: u64, usable: RailSet) -> Shares {
         if usable != self.plan.usable {
@@ -165,9 +166,9 @@ impl Split {
         shares
     }
 
-    /// The rail whose first lane carries the CTS of the receive with this number: where all usable rails weigh the same, they
-    /// take turns; otherwise the heaviest, because a CTS on a slow rail delays the whole message. `None` when no rail is
-    /// usable.
+    /// The rail whose first lane carries the CTS of the receive with this number: where all usable rails weigh the
+    /// same, they take turns; otherwise the heaviest, because a CTS on a slow rail delays the whole message. `None`
+    /// when no rail is usable.
     pub fn cts_rail(&mut self, receive: u32, usable: RailSet) -> Option<RailId> {
         if usable != self.plan.usable {
             self.replan(usable);
@@ -218,8 +219,8 @@ impl Split {
         self.most_due = self.most_due.max(due.abs());
     }
 
-    /// The rail for a message that travels whole: the heaviest, which has the lowest latency as a rule, until it is too far
-    /// ahead; then the one that is owed most.
+    /// The rail for a message that travels whole: the heaviest, which has the lowest latency as a rule, until it is too
+    /// far ahead; then the one that is owed most.
     fn rail_for_small(&self) -> RailId {
         let heaviest = self.plan.heaviest;
         if self.due[heaviest] >= -SMALL_AHEAD {
@@ -246,8 +247,8 @@ impl Split {
                 left -= piece;
             }
         }
-        // Less than a granule is not worth a piece of its own: the rail before takes it. There is one, or the message would be
-        // no longer than a granule.
+        // Less than a granule is not worth a piece of its own: the rail before takes it. There is one, or the message
+        // would be no longer than a granule.
         let taker = if left < GRANULE { end.unwrap_or(self.plan.last) } else { self.plan.last };
         if left > 0 {
             shares.bytes[taker] += left;
@@ -256,8 +257,8 @@ impl Split {
         shares
     }
 
-    /// The part of every due that a message of `bytes` bytes pays back, in units of 2^-32; `None` for all of it. It is the same
-    /// for all rails, so that what one gains the others lose.
+    /// The part of every due that a message of `bytes` bytes pays back, in units of 2^-32; `None` for all of it. It is
+    /// the same for all rails, so that what one gains the others lose.
     #[inline]
     fn payable(&self, bytes: u64) -> Option<i64> {
         let bound = (scaled(bytes, self.plan.smallest_share) / 4).max(MIN_CORRECTION);

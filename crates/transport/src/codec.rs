@@ -35,9 +35,9 @@ pub enum DecodeError {
     },
 }
 
-/// Whether a character is not seen itself but changes how others are: control characters (Unicode's category Cc), format
-/// characters such as those that turn the direction of text (Cf, as of Unicode 16), and the separators of lines and paragraphs
-/// (Zl, Zp).
+/// Whether a character is not seen itself but changes how others are: control characters (Unicode's category Cc),
+/// format characters such as those that turn the direction of text (Cf, as of Unicode 16), and the separators of lines
+/// and paragraphs (Zl, Zp).
 fn changes_lines(character: char) -> bool {
     const FORMATS: [(u32, u32); 21] = [
         (0x00ad, 0x00ad),
@@ -125,7 +125,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Text with its length before it in two bytes; what is no UTF-8 is replaced, and what would change how a line looks.
+    /// Text with its length before it in two bytes; what is no UTF-8 is replaced, and what would change how a line
+    /// looks.
     pub(crate) fn text(&mut self, field: &'static str, most: usize) -> Result<String, DecodeError> {
         let length = usize::from(self.u16()?);
         if length > most {

@@ -1,11 +1,11 @@
-//! What both ends of a connection share: the core that polls the rails and keeps the first error, keys, names, counters,
-//! and the word from outside that the peer is gone.
+//! What both ends of a connection share: the core that polls the rails and keeps the first error, keys, names,
+//! counters, and the word from outside that the peer is gone.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use railweave_fabric::{Fabric, LaneId, MAX_RAILS, PostError, Rail, RailError, RailId, Reports, WorkId};
+use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, PostError, Rail, RailError, RailId, Reports, WorkId};
 
 use crate::Error;
 use crate::plant::{Plant, planted};
@@ -52,14 +52,14 @@ pub struct Link {
 }
 
 impl Link {
-    /// Says that the peer is gone, and why. Requests that are stuck fail with this, but for flushes, which need no peer; the
-    /// first word counts.
+    /// Says that the peer is gone, and why. Requests that are stuck fail with this, but for flushes, which need no
+    /// peer; the first word counts.
     pub fn set_lost(&self, error: Error) {
         let _ = self.lost.set(error);
     }
 
-    /// Says that something of this end's adapters failed for good, and why. All requests that are stuck fail with this; the
-    /// first word counts, and more than that of a peer that is gone.
+    /// Says that something of this end's adapters failed for good, and why. All requests that are stuck fail with this;
+    /// the first word counts, and more than that of a peer that is gone.
     pub fn set_failed(&self, error: Error) {
         let _ = self.failed.set(error);
     }
@@ -364,38 +364,55 @@ impl FastPath {
     }
 }
 
-/// What both ends of a connection offer alike.
+/// What both ends of a connection offer alike. How to use an end stands with [`crate::SendConnection`] and
+/// [`crate::RecvConnection`].
+pub trait ConnectionEnd {
+    /// The peer in words.
+    fn peer(&self) -> &str;
+
+    /// Where the rest of the process says that the peer is gone, or that this host's adapters failed.
+    fn link(&self) -> &Arc<Link>;
+
+    /// What of this host it is made of, as the events of its devices name it.
+    fn parts(&self) -> Vec<Part>;
+
+    /// The rails that came up.
+    fn rails(&self) -> Vec<RailInfo>;
+
+    /// Ends its use: from now on what arrives is thrown away, and errors are silent. The memory that was registered for
+    /// it may go. Only [`Self::linger`] may be called then.
+    fn start_linger(&mut self);
+
+    /// Moves what is left to move. Returns true if everything is out and acknowledged: then dropping the end takes
+    /// nothing from the peer.
+    fn linger(&mut self) -> bool;
+}
+
+/// Both ends have them from their core.
 macro_rules! both_ends {
     ($end:ident) => {
-        impl<F: Fabric> $end<F> {
-            /// The peer in words.
-            pub fn peer(&self) -> &str {
+        impl<F: Fabric> $crate::ConnectionEnd for $end<F> {
+            fn peer(&self) -> &str {
                 self.core.peer()
             }
 
-            /// Where the rest of the process says that the peer is gone.
-            pub fn link(&self) -> &Arc<Link> {
+            fn link(&self) -> &Arc<Link> {
                 self.core.link()
             }
 
-            /// What of this host it is made of, as the events of its devices name it.
-            pub fn parts(&self) -> Vec<Part> {
+            fn parts(&self) -> Vec<Part> {
                 self.core.rails.parts()
             }
 
-            /// The rails that came up.
-            pub fn rails(&self) -> Vec<RailInfo> {
+            fn rails(&self) -> Vec<RailInfo> {
                 self.core.rails.infos()
             }
 
-            /// From now on nobody waits for anything: what arrives is thrown away, errors are silent. Called when it is
-            /// closed.
-            pub fn start_linger(&mut self) {
+            fn start_linger(&mut self) {
                 self.core.rails.start_linger();
             }
 
-            /// Moves what is left to move. Returns true if everything is out and acknowledged.
-            pub fn linger(&mut self) -> bool {
+            fn linger(&mut self) -> bool {
                 self.core.rails.linger()
             }
         }

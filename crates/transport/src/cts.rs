@@ -235,8 +235,8 @@ impl CtsStream {
         is_written(self.ring.line(place(number)), number)
     }
 
-    /// The buffer of the next slot, once it is there, if the slot has only one and that has this tag, as most have. It comes
-    /// from the peer and is checked; [`Self::take`] looks at all others. Nothing is taken yet.
+    /// The buffer of the next slot, once it is there, if the slot has only one and that has this tag, as most have. It
+    /// comes from the peer and is checked; [`Self::take`] looks at all others. Nothing is taken yet.
     #[inline]
     pub(crate) fn single(&self, slot: Slot, tag: u32) -> Option<Single<'_>> {
         let line = self.ring.line(place(self.next));

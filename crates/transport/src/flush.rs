@@ -1,7 +1,7 @@
 //! Flushes: making what rails wrote into GPU memory visible to its owner.
 //!
-//! NCCL flushes buffers, not requests. So a tested receive leaves which rails wrote into its buffers, by their address, and a
-//! flush reads one byte back through each of these rails.
+//! NCCL flushes buffers, not requests. So a tested receive leaves which rails wrote into its buffers, by their address,
+//! and a flush reads one byte back through each of these rails.
 
 use railweave_fabric::{Fabric, MAX_RAILS, PostError, Rail, RailId, RailSet, RemoteSlice};
 

@@ -12,10 +12,8 @@
 
 #![forbid(unsafe_code)]
 
-mod acceptor;
 mod codec;
 mod connection;
-mod connector;
 mod cts;
 mod error;
 mod flush;
@@ -35,13 +33,11 @@ mod sequence;
 mod session;
 mod slots;
 
-pub use acceptor::{AcceptPairing, Acceptor};
 pub use codec::DecodeError;
-pub use connection::{ConnectionConfig, Link, MemoryKeys, RailCounters, RailInfo, RailName};
-pub use connector::Connector;
+pub use connection::{ConnectionConfig, ConnectionEnd, Link, MemoryKeys, RailCounters, RailInfo, RailName};
 pub use error::{Error, ErrorWords};
 pub use handle::{Handle, HandleAddress};
-pub use handshake::{Action, Dial, HandshakePort, Token};
+pub use handshake::{AcceptPairing, Acceptor, Action, Connector, Dial, Handshake, HandshakePort, Makes, Token};
 pub use hello::{Hello, HelloError, MAX_HELLO_BYTES, ProcessId};
 pub use immediate::{Immediate, ImmediateLayout};
 pub use message::{

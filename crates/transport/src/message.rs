@@ -43,7 +43,8 @@ pub struct LanePreface {
     pub rail: u8,
     /// The lane.
     pub lane: u8,
-    /// Where both ends have a key: that the dialer has it, too; else zero. The token alone crosses the network in clear.
+    /// Where both ends have a key: that the dialer has it, too; else zero. The token alone crosses the network in
+    /// clear.
     pub proof: [u8; LANE_PROOF_BYTES],
 }
 

@@ -1,6 +1,6 @@
 //! Bugs that can be planted in the protocol, one at a time, so that the simulation can show that its checkers bite
-//! (docs/simulation.md). Only with the feature `plants`, which is never on where the plugin is built for use: without it
-//! every question here is answered at compile time, and nothing is left of it.
+//! (docs/simulation.md). Only with the feature `plants`, which is never on where the plugin is built for use: without
+//! it every question here is answered at compile time, and nothing is left of it.
 
 // Without the feature nobody outside can name these.
 #![cfg_attr(not(feature = "plants"), allow(unreachable_pub, dead_code))]

@@ -1,5 +1,5 @@
-//! The generic receives of a receiving connection: every immediate that an open slot may bring has its receive posted before
-//! the slot's CTS goes out.
+//! The generic receives of a receiving connection: every immediate that an open slot may bring has its receive posted
+//! before the slot's CTS goes out.
 
 use railweave_fabric::{Fabric, Rail, Role};
 
@@ -27,8 +27,8 @@ impl Pool {
     }
 }
 
-/// How many slots more may be opened: for them, as for all open ones, receives are posted on every rail. It is counted down
-/// with each receive that is taken, whatever its rail, so at worst it is too small; [`Self::refill`] counts anew.
+/// How many slots more may be opened: for them, as for all open ones, receives are posted on every rail. It is counted
+/// down with each receive that is taken, whatever its rail, so at worst it is too small; [`Self::refill`] counts anew.
 pub(crate) struct Spare {
     slots: i32,
 }

@@ -96,7 +96,8 @@ pub struct RecvConnection<F: Fabric> {
     cts: CtsSource,
     /// The next receive.
     head: Sequence,
-    /// CTS entries below this number are written over none that may be needed still; [`Self::raise_limit`] looks for more.
+    /// CTS entries below this number are written over none that may be needed still; [`Self::raise_limit`] looks for
+    /// more.
     entry_limit: u64,
     /// Oldest receive that is not known to be complete.
     oldest: Sequence,
@@ -127,7 +128,8 @@ impl<F: Fabric> RecvConnection<F> {
 
     /// Receives into a group of 1 to 8 buffers. None when there is no room: call again later.
     ///
-    /// Its CTS is on its way when this returns, but where the fabric's way was full: then this end [owes](Self::owes) it.
+    /// Its CTS is on its way when this returns, but where the fabric's way was full: then this end [owes](Self::owes)
+    /// it.
     ///
     /// With `optional`, [`Self::test`] may say that it is done before the data is there
     /// (`NCCL_NET_OPTIONAL_RECV_COMPLETION`); fabrics that need this side's processor to place data ignore it, because
@@ -221,8 +223,8 @@ impl<F: Fabric> RecvConnection<F> {
     /// The exact sizes of the buffers, once everything is there; then the request is over. A flush has no sizes. A
     /// receive whose completion is optional may be over before; then the sizes are those that it was posted with.
     ///
-    /// As long as other receives wait, one may be over while this end still [owes](Self::owes) the peer its acknowledgement. The
-    /// last one is over only once the acknowledgement is on its way.
+    /// As long as other receives wait, one may be over while this end still [owes](Self::owes) the peer its
+    /// acknowledgement. The last one is over only once the acknowledgement is on its way.
     ///
     /// # Errors
     /// When the connection is broken, the peer breaks the protocol, or there is no such request.
@@ -367,8 +369,8 @@ impl<F: Fabric> RecvConnection<F> {
         Ok(None)
     }
 
-    /// Whether the peer may be waiting for what this end has not sent yet: acknowledgements that were put off, and CTS for which
-    /// the way was full. Who leaves the connection so sees to it that [`Self::acknowledge`] is called soon.
+    /// Whether the peer may be waiting for what this end has not sent yet: acknowledgements that were put off, and CTS
+    /// for which the way was full. Who leaves the connection so sees to it that [`Self::acknowledge`] is called soon.
     #[inline]
     pub fn owes(&mut self) -> bool {
         if F::ONE_SIDED || self.inbox.owing.is_empty() {
@@ -406,8 +408,8 @@ impl<F: Fabric> RecvConnection<F> {
         }
     }
 
-    /// A flush is between this side's adapters and its memory: the link is asked for what failed here, as an adapter that
-    /// is gone completes nothing, and not for the peer.
+    /// A flush is between this side's adapters and its memory: the link is asked for what failed here, as an adapter
+    /// that is gone completes nothing, and not for the peer.
     fn test_flush(&mut self, index: usize) -> Result<bool, Error> {
         if !self.inbox.flushes.is_under_way(index) {
             self.core.check_open()?;

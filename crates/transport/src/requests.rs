@@ -136,8 +136,8 @@ impl Requests {
         }
     }
 
-    /// A post was refused, and the connection is broken: of the slot that was being posted then, some writes may have gone
-    /// out.
+    /// A post was refused, and the connection is broken: of the slot that was being posted then, some writes may have
+    /// gone out.
     pub(crate) fn close(&mut self) {
         self.closed = true;
     }

@@ -35,8 +35,8 @@ pub(crate) struct Receive {
     pub(crate) flushable: bool,
     /// The completion may be reported before it is there.
     pub(crate) optional: bool,
-    /// Rails that have said all that they will. This and the next three are valid once `expected` is known, and only where
-    /// one immediate did not say everything.
+    /// Rails that have said all that they will. This and the next three are valid once `expected` is known, and only
+    /// where one immediate did not say everything.
     seen: RailSet,
     size_q: u32,
     bytes: u64,
@@ -66,8 +66,8 @@ pub(crate) struct Source {
 pub(crate) struct Slots {
     slots: Box<[Receive; SLOTS]>,
     layout: ImmediateLayout,
-    /// The rails that came up, whatever has become of them since: an immediate may name no others. A copy, because each poll
-    /// would have to bring a reference to them here.
+    /// The rails that came up, whatever has become of them since: an immediate may name no others. A copy, because each
+    /// poll would have to bring a reference to them here.
     came_up: RailSet,
     /// Receives of which no immediate is owed any more, modulo 2^32.
     completed: u32,
@@ -147,8 +147,8 @@ impl Slots {
         is_whole
     }
 
-    /// One rail (or one lane of it) has spoken for a slot, and what it says is put together with what others say. Returns
-    /// true if the slot has all its immediates.
+    /// One rail (or one lane of it) has spoken for a slot, and what it says is put together with what others say.
+    /// Returns true if the slot has all its immediates.
     ///
     /// # Errors
     /// What is wrong, where the peer breaks the protocol.

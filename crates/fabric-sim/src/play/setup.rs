@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use railweave_fabric::{Fault, LinkLayer, MemoryKind};
 use railweave_transport::{
-    AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Error, HandshakePort, Message, Offer, PortOffer,
-    RailCounters, RailInfo, RecvConnection, SendConnection, Session, Token,
+    AcceptPairing, Acceptor, Action, ConnectionConfig, ConnectionEnd, Connector, Error, Handshake, HandshakePort,
+    Makes, Message, Offer, PortOffer, RailCounters, RailInfo, RecvConnection, SendConnection, Session, Token,
 };
 
 use super::Task;
@@ -71,21 +71,27 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.tell(side, |session, number, _| session.send(number, message));
     }
 
+    /// The handshake of an end, while it has one.
+    fn handshake(&mut self, side: Side) -> Option<&mut dyn Handshake> {
+        let pair = &mut self.connections[side.connection];
+        match (side.sender, &mut pair.sender.stage, &mut pair.receiver.stage) {
+            (true, Stage::Handshake(connector), _) => Some(connector),
+            (false, _, Stage::Handshake(acceptor)) => Some(acceptor),
+            _ => None,
+        }
+    }
+
+    /// Carries out what the handshake of an end wants.
+    fn drive_handshake(&mut self, side: Side) {
+        if side.sender { self.drive_connector(side.connection) } else { self.drive_acceptor(side.connection) }
+    }
+
     /// A message for the handshake of an end.
     pub(super) fn handle_message(&mut self, side: Side, message: Message) {
-        let connection = side.connection;
-        self.opening(connection, side.sender);
-        let pair = &mut self.connections[connection];
-        match (side.sender, &mut pair.sender.stage, &mut pair.receiver.stage) {
-            (true, Stage::Handshake(connector), _) => {
-                connector.handle_message(message);
-                self.drive_connector(connection);
-            }
-            (false, _, Stage::Handshake(acceptor)) => {
-                acceptor.handle_message(message);
-                self.drive_acceptor(connection);
-            }
-            _ => {}
+        self.opening(side.connection, side.sender);
+        if let Some(handshake) = self.handshake(side) {
+            handshake.handle_message(message);
+            self.drive_handshake(side);
         }
     }
 
@@ -145,24 +151,14 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     }
 
     /// What this end's host could not do before may work now.
-    pub(super) fn handle_go_on(&mut self, connection: usize, sender: bool) {
-        let session = &mut self.connections[connection];
-        let process = if sender { session.plan.from } else { session.plan.to };
-        if self.processes[process].dead {
+    pub(super) fn handle_go_on(&mut self, side: Side) {
+        if self.processes[self.process_of(side)].dead {
             return;
         }
-        self.opening(connection, sender);
-        let session = &mut self.connections[connection];
-        match (sender, &mut session.sender.stage, &mut session.receiver.stage) {
-            (true, Stage::Handshake(connector), _) if connector.pause().is_some() => {
-                connector.go_on();
-                self.drive_connector(connection);
-            }
-            (false, _, Stage::Handshake(acceptor)) if acceptor.pause().is_some() => {
-                acceptor.go_on();
-                self.drive_acceptor(connection);
-            }
-            _ => {}
+        self.opening(side.connection, side.sender);
+        if let Some(handshake) = self.handshake(side).filter(|handshake| handshake.pause().is_some()) {
+            handshake.go_on();
+            self.drive_handshake(side);
         }
     }
 
@@ -173,18 +169,12 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
     }
 
-    pub(super) fn handle_deadline(&mut self, connection: usize, sender: bool) {
+    pub(super) fn handle_deadline(&mut self, side: Side) {
         let now_ns = self.now_ns();
-        if sender {
-            if let Stage::Handshake(connector) = &mut self.connections[connection].sender.stage {
-                connector.handle_timeout(now_ns);
-                self.world.lock().saw(Seen::TimedOut);
-                self.drive_connector(connection);
-            }
-        } else if let Stage::Handshake(acceptor) = &mut self.connections[connection].receiver.stage {
-            acceptor.handle_timeout(now_ns);
+        if let Some(handshake) = self.handshake(side) {
+            handshake.handle_timeout(now_ns);
             self.world.lock().saw(Seen::TimedOut);
-            self.drive_acceptor(connection);
+            self.drive_handshake(side);
         }
     }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use railweave_fabric::{Access, LinkLayer, MAX_RAILS, MemoryKind, Region, Registration};
 use railweave_fabric_sim::{Sim, SimDomain, SimRegistration, World};
 use railweave_transport::{
-    AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, HandshakePort, MemoryKeys, Message, PortOffer,
-    RecvConnection, SendConnection, Token,
+    AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Handshake, HandshakePort, Makes, MemoryKeys, Message,
+    PortOffer, RecvConnection, SendConnection, Token,
 };
 
 /// The fabric of these tests.

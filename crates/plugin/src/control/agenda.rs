@@ -1,5 +1,5 @@
-//! Things in the order of their times: what is due first, who has waited longest. Each change costs the logarithm of how many
-//! there are, so that a crowd does not slow down what has nothing to do with it.
+//! Things in the order of their times: what is due first, who has waited longest. Each change costs the logarithm of
+//! how many there are, so that a crowd does not slow down what has nothing to do with it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;

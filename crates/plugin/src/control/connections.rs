@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use railweave_fabric::Part;
-use railweave_transport::{Error, Link, Message, Offer, Token};
+use railweave_transport::{Action, Error, Handshake, Link, Message, Offer, Token};
 
 use super::sessions::session_ended_text;
 use super::setups::TOO_MANY_UNACCEPTED;
@@ -16,7 +16,7 @@ use super::{ConnectRequest, Route, nanoseconds, numa};
 use crate::identity::random;
 use crate::listener::{Listener, Ready};
 use crate::log;
-use crate::network::{End, Established, Handshake, Network, Setup, Step};
+use crate::network::{AnyHandshake, End, Established, Network, Setup};
 use crate::process::PendingConnect;
 
 /// A peer that says WAIT may keep a connection in set-up for so many times the handshake's time-out.
@@ -60,7 +60,7 @@ pub(super) enum Connection {
 /// A connection that is being set up.
 pub(super) struct Setting {
     /// None while the set-up worker has it.
-    pub(super) handshake: Option<Box<dyn Handshake>>,
+    pub(super) handshake: Option<Box<dyn AnyHandshake>>,
     /// The number under which the worker has it, or had it last.
     pub(super) away: Option<u64>,
     /// What the worker looks at before it works for it.
@@ -86,7 +86,7 @@ pub(super) struct Setting {
 
 impl Setting {
     fn new(
-        handshake: Box<dyn Handshake>,
+        handshake: Box<dyn AnyHandshake>,
         target: Target,
         token: Option<Token>,
         node: Option<u32>,
@@ -129,8 +129,8 @@ impl Setting {
 fn placed(
     network: &dyn Network,
     device: usize,
-    begin: impl FnOnce(&dyn Network, usize) -> Box<dyn Handshake>,
-) -> (Box<dyn Handshake>, Option<u32>) {
+    begin: impl FnOnce(&dyn Network, usize) -> Box<dyn AnyHandshake>,
+) -> (Box<dyn AnyHandshake>, Option<u32>) {
     let node = if network.may_block() { numa::node_of(network, device) } else { None };
     let _placed = numa::Placed::on(node);
     (begin(network, device), node)
@@ -194,7 +194,7 @@ impl Thread {
         let Some(Connection::Setup(setting)) = session.connections.get_mut(&route.connection) else {
             return None;
         };
-        let result = act(setting.handshake.as_mut()?.as_mut());
+        let result = act(setting.handshake.as_mut()?.get_mut());
         self.carry_out(route);
         Some(result)
     }
@@ -209,17 +209,17 @@ impl Thread {
             let Some(Connection::Setup(setting)) = session.connections.get_mut(&route.connection) else {
                 return;
             };
-            match setting.handshake.as_mut().and_then(|handshake| handshake.poll_step()) {
+            match setting.handshake.as_mut().and_then(|handshake| handshake.poll_action()) {
                 None => return,
-                Some(Step::Send(message)) => {
+                Some(Action::Send(message)) => {
                     self.send(route, message);
                 }
-                Some(Step::Dial(dial)) => {
+                Some(Action::Dial(dial)) => {
                     if let Err(reason) = self.dial_lane(route, dial, port) {
                         self.with_handshake(route, |h| h.handle_dialed(dial.rail, dial.lane, Err(reason)));
                     }
                 }
-                Some(Step::RailDropped { rail, reason }) => {
+                Some(Action::RailDropped { rail, reason }) => {
                     let text = format!("rail {rail} to {peer} is left out: {reason}");
                     match setting.target {
                         Target::Connect(_) => log::warn(&text),
@@ -230,8 +230,8 @@ impl Thread {
                         }
                     }
                 }
-                Some(Step::Ready(established)) => return self.open(route, established),
-                Some(Step::Failed(error)) => return self.fail_setting(route, error),
+                Some(Action::Ready(established)) => return self.open(route, established),
+                Some(Action::Failed(error)) => return self.fail_setting(route, error),
             }
         }
     }

@@ -15,8 +15,8 @@ const MOST_EVENTS_AT_ONCE: usize = 64;
 struct Failure {
     part: Part,
     message: String,
-    /// It may concern handshakes that were given to the set-up thread before this one: what they are made of is known when they
-    /// are back. What is made later is new, whatever number it got.
+    /// It may concern handshakes that were given to the set-up thread before this one: what they are made of is known
+    /// when they are back. What is made later is new, whatever number it got.
     until: u64,
 }
 
@@ -62,8 +62,8 @@ pub(super) fn are_hit(parts: &[Part], failed: &Part) -> bool {
 }
 
 impl Thread {
-    /// Takes events of a source. One that may have more is looked at again in the thread's next round, for the kernel tells of
-    /// what is there only once.
+    /// Takes events of a source. One that may have more is looked at again in the thread's next round, for the kernel
+    /// tells of what is there only once.
     pub(super) fn take_events(&mut self, token: usize) {
         for _ in 0..MOST_EVENTS_AT_ONCE {
             let Some(event) = self.port_events.get(&token).and_then(|source| source.take_event()) else {
@@ -83,7 +83,8 @@ impl Thread {
         self.more_events.push(token);
     }
 
-    /// Connections that use the part are lost: nothing else may ever say so, as a device that is gone completes no work.
+    /// Connections that use the part are lost: nothing else may ever say so, as a device that is gone completes no
+    /// work.
     fn handle_failure(&mut self, failure: Failure) {
         let mut in_setup = Vec::new();
         let mut is_known = false;

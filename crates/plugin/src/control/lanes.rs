@@ -191,7 +191,11 @@ impl Thread {
         let token = self.fresh_token();
         stream.register(self.registry(), PollToken(token)).map_err(refused)?;
         let deadline_ns = self.now_ns().saturating_add(patience_ns(nanoseconds(self.handshake_timeout)));
-        let proof = self.key.as_ref().map(|key| key.lane_proof(dial.token, dial.rail, dial.lane)).unwrap_or_default();
+        let proof = self
+            .key
+            .as_ref()
+            .map(|key| key.lane_proof(dial.token, dial.rail.index() as u8, dial.lane.0))
+            .unwrap_or_default();
         let entry = LaneDial { stream, route, dial, proof, remote, presented: false, tries, deadline_ns };
         self.entries.insert(token, Entry::LaneDial(entry));
         self.touch(token);
@@ -246,7 +250,8 @@ impl Thread {
     }
 }
 
-/// How long one try waits for its answer. A rail that nobody answers on is left out before the handshake's own time is over.
+/// How long one try waits for its answer. A rail that nobody answers on is left out before the handshake's own time is
+/// over.
 fn patience_ns(handshake_timeout_ns: u64) -> u64 {
     (handshake_timeout_ns / 8).max(SHORTEST_PATIENCE_NS).min(handshake_timeout_ns / 2)
 }
@@ -264,6 +269,7 @@ impl LaneDial {
                 return Ok(false);
             }
             let Dial { token, rail, lane, .. } = self.dial;
+            let (rail, lane) = (rail.index() as u8, lane.0);
             let lane = LanePreface { token, rail, lane, proof: self.proof };
             self.stream.send(&Preface::Lane(lane).encode()).map_err(broken)?;
             self.presented = true;

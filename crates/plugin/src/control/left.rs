@@ -11,8 +11,8 @@ use super::thread::Thread;
 use super::{Route, nanoseconds};
 use crate::listener::Listener;
 
-/// So many may wait in the process, and no more than half of what may wait for one listener's accept; beyond, the oldest is
-/// closed at once.
+/// So many may wait in the process, and no more than half of what may wait for one listener's accept; beyond, the
+/// oldest is closed at once.
 const MOST: usize = 256;
 
 /// So many are closed before others are looked at again.

@@ -1,6 +1,6 @@
 //! The control thread: one per process, started on first need and joined at the last `finalize`. It accepts, dials,
-//! shakes hands, keeps the sessions, and sees closed connections off. Of an open connection's data path it touches what is
-//! owed to the peer, and only while no call is on it (`settling`).
+//! shakes hands, keeps the sessions, and sees closed connections off. Of an open connection's data path it touches what
+//! is owed to the peer, and only while no call is on it (`settling`).
 #![allow(clippy::disallowed_types, reason = "service threads and the control thread talk here")]
 
 mod agenda;

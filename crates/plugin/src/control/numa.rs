@@ -1,6 +1,6 @@
-//! Memory beside the adapter that uses it: while a connection is set up, what its queues are made of, and what its peer writes
-//! into, comes from the NUMA node of its device, whichever thread of the application started this process's own threads. That
-//! holds at the set-up thread, and where a handshake begins on the control thread.
+//! Memory beside the adapter that uses it: while a connection is set up, what its queues are made of, and what its peer
+//! writes into, comes from the NUMA node of its device, whichever thread of the application started this process's own
+//! threads. That holds at the set-up thread, and where a handshake begins on the control thread.
 
 use std::path::Path;
 use std::ptr;
@@ -30,7 +30,8 @@ pub(super) struct Placed {
 }
 
 impl Placed {
-    /// On this node; a thread that already has a policy (numactl) keeps it, and where the kernel refuses nothing happens.
+    /// On this node; a thread that already has a policy (numactl) keeps it, and where the kernel refuses nothing
+    /// happens.
     pub(super) fn on(node: Option<u32>) -> Self {
         let Some(node) = node.filter(|_| policy() == Some(libc::MPOL_DEFAULT)) else {
             return Self { is_set: false };

@@ -1,9 +1,9 @@
 //! What connections owe their peers while no call of the application is on them: the control thread sends it within a
 //! millisecond (docs/wire.md).
 //!
-//! The first debt after quiet wakes the thread. From then on it looks every [`LOOK`] at the connections that were handed to it,
-//! sends what was owed already at the look before, and goes back to sleep when nothing was owed for a while. So whoever works on a
-//! connection all the time pays no system call for this, and an idle thread costs nothing.
+//! The first debt after quiet wakes the thread. From then on it looks every [`LOOK`] at the connections that were
+//! handed to it, sends what was owed already at the look before, and goes back to sleep when nothing was owed for a
+//! while. So whoever works on a connection all the time pays no system call for this, and an idle thread costs nothing.
 
 use std::io;
 use std::os::fd::AsRawFd;

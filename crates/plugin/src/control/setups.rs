@@ -1,5 +1,6 @@
-//! How many connections are set up at once. Each costs memory before anything is proved of whoever began it, so both ends have
-//! a bound, and what is beyond it waits: connects of this process, and offers of its peers, whose sessions take turns.
+//! How many connections are set up at once. Each costs memory before anything is proved of whoever began it, so both
+//! ends have a bound, and what is beyond it waits: connects of this process, and offers of its peers, whose sessions
+//! take turns.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::time::Duration;
@@ -296,7 +297,8 @@ impl Thread {
         self.setups.telling = telling;
     }
 
-    /// Tells peers that their offers wait, where set-ups take long, so that they wait on; each has its whole time anew then.
+    /// Tells peers that their offers wait, where set-ups take long, so that they wait on; each has its whole time anew
+    /// then.
     fn tell_who_waits(&mut self, now: u64) {
         let (next_ns, deadline_ns) = (self.next_wait_ns(), self.deadline_ns());
         for _ in 0..MOST_TOLD_AT_ONCE {
@@ -384,8 +386,8 @@ impl Thread {
         }
     }
 
-    /// A connection is no longer being set up: it is there, or will not be. `token` is what its lanes present, where a peer
-    /// began it, and `away` its number at the set-up thread, while that has it.
+    /// A connection is no longer being set up: it is there, or will not be. `token` is what its lanes present, where a
+    /// peer began it, and `away` its number at the set-up thread, while that has it.
     pub(super) fn setup_ends(&mut self, route: Route, token: Option<Token>, away: Option<u64>) {
         let now = self.now_ns();
         if let Some(token) = token {

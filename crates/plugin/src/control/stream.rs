@@ -22,8 +22,8 @@ pub(crate) struct Stream {
     output: Vec<u8>,
 }
 
-/// Lets the kernel choose the source port when it knows the other end, so that one address has room for more than 28,000
-/// lanes. Without it (before Linux 4.2) they are merely fewer.
+/// Lets the kernel choose the source port when it knows the other end, so that one address has room for more than
+/// 28,000 lanes. Without it (before Linux 4.2) they are merely fewer.
 fn choose_port_late(socket: &Socket) {
     let yes: libc::c_int = 1;
     // SAFETY: the option takes an int, and its address and size are given (ip(7), IP_BIND_ADDRESS_NO_PORT).

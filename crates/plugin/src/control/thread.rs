@@ -39,8 +39,8 @@ const FIRST: usize = 2;
 /// Places for so many sockets or connections are kept though nobody needs them.
 const FEW_ENTRIES: usize = 32;
 
-/// Sockets on which no connection has begun may be this many at once, and no more than a quarter of all descriptors: they
-/// are also the application's.
+/// Sockets on which no connection has begun may be this many at once, and no more than a quarter of all descriptors:
+/// they are also the application's.
 const MOST_NEWCOMERS: usize = 4096;
 
 /// How long such a socket has for its next step when others wait for its place. What is welcome takes it in less.
@@ -355,8 +355,8 @@ impl Thread {
         true
     }
 
-    /// An entry is there, has changed, or is gone: its deadline and its place among newcomers are looked up anew before the
-    /// thread waits.
+    /// An entry is there, has changed, or is gone: its deadline and its place among newcomers are looked up anew before
+    /// the thread waits.
     pub(super) fn touch(&mut self, token: usize) {
         if self.touched.last() != Some(&token) {
             self.touched.push(token);

@@ -1,6 +1,7 @@
-//! The threads beside the control thread for what may block in a fabric, as verbs do for seconds while the kernel looks an
-//! address up, or waits for a queue pair's last packets. One sets connections up: a handshake goes there with a message and
-//! comes back with what it made of it. The other frees what is over, so that nothing that comes up waits for it.
+//! The threads beside the control thread for what may block in a fabric, as verbs do for seconds while the kernel looks
+//! an address up, or waits for a queue pair's last packets. One sets connections up: a handshake goes there with a
+//! message and comes back with what it made of it. The other frees what is over, so that nothing that comes up waits
+//! for it.
 #![allow(clippy::disallowed_types, reason = "the control thread and its workers talk here")]
 
 use std::collections::{BTreeSet, VecDeque};
@@ -20,7 +21,7 @@ use super::numa::Placed;
 use super::thread::Thread;
 use super::{Route, nanoseconds, signals};
 use crate::log;
-use crate::network::Handshake;
+use crate::network::AnyHandshake;
 
 /// What a peer may send while a handshake is away; more than a peer has to say.
 const MOST_WAITING: usize = 4;
@@ -29,7 +30,8 @@ const MOST_WAITING: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(2);
 
-/// How much of the time between two looks counts. A process that was stopped has not waited: its worker stood still, too.
+/// How much of the time between two looks counts. A process that was stopped has not waited: its worker stood still,
+/// too.
 const MOST_BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
 /// How many jobs a worker was given, and how many of them are done.
@@ -103,7 +105,8 @@ impl<J: Send + 'static> Worker<J> {
         self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
     }
 
-    /// Lets the thread finish what it has. One that gets nothing done for so long is left alone: how many jobs it has then.
+    /// Lets the thread finish what it has. One that gets nothing done for so long is left alone: how many jobs it has
+    /// then.
     fn finish(&mut self, patience: Duration) -> Result<(), u64> {
         drop(self.jobs.take());
         let Some(thread) = self.thread.take() else {
@@ -141,7 +144,7 @@ struct Task {
     route: Route,
     /// False once nobody waits for the connection any more.
     is_wanted: Arc<AtomicBool>,
-    handshake: Box<dyn Handshake>,
+    handshake: Box<dyn AnyHandshake>,
     work: Work,
     /// The NUMA node of the device.
     node: Option<u32>,
@@ -159,7 +162,7 @@ impl Task {
 struct Done {
     number: u64,
     route: Route,
-    handshake: Option<Box<dyn Handshake>>,
+    handshake: Option<Box<dyn AnyHandshake>>,
 }
 
 struct SetUp {
@@ -414,7 +417,7 @@ impl Thread {
         }
     }
 
-    fn take_handshake(&mut self, number: u64, route: Route, mut handshake: Box<dyn Handshake>) {
+    fn take_handshake(&mut self, number: u64, route: Route, mut handshake: Box<dyn AnyHandshake>) {
         let failed = self.failures.of(&handshake.parts(), number);
         let (now_ns, deadline_ns) = (self.now_ns(), self.deadline_ns());
         let Some(setting) = self.setting(route) else {

@@ -21,8 +21,8 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// The rail in `alone` was polled, which may have placed something, or a CTS was posted over it, which leaves later where
-    /// the way is full. What it owes then is for [`Rail::owes`](railweave_fabric::Rail::owes) to say.
+    /// The rail in `alone` was polled, which may have placed something, or a CTS was posted over it, which leaves later
+    /// where the way is full. What it owes then is for [`Rail::owes`](railweave_fabric::Rail::owes) to say.
     #[inline(always)]
     pub(super) fn may_owe<F: Fabric>(&mut self, alone: RailSet) {
         if !F::ONE_SIDED {

@@ -108,8 +108,8 @@ impl<F: Fabric> SendConnection<F> {
         Ok(true)
     }
 
-    /// Chains of plain writes that end in a write-with-immediate, and where the immediate cannot say the sizes, the record
-    /// on the leader. Answers how many signalled writes were posted, 0 without room.
+    /// Chains of plain writes that end in a write-with-immediate, and where the immediate cannot say the sizes, the
+    /// record on the leader. Answers how many signalled writes were posted, 0 without room.
     fn post_chains(&mut self) -> Result<u8, Error> {
         let count = self.filling.count;
         let pieces = |size: u64| size.div_ceil(self.max_write).max(1) as u32;

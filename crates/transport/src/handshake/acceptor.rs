@@ -1,0 +1,277 @@
+//! The receiver's side of a connection's set-up: takes OFFER, answers with the rails, exchanges LANES, awaits READY.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use railweave_fabric::{Domain, Fabric, Joining, LaneId, Part, PendingRail, RailId, RailSet, Role, SetupError};
+
+use super::opening::{Opening, OwnMemory, RailPlan, SetUp};
+use super::{Action, Handshake, HandshakePort, Makes, Token};
+use crate::connection::RailCounters;
+use crate::plant::{Plant, planted};
+use crate::receive::{ReceiveParts, RecvConnection};
+use crate::{ConnectionConfig, Error, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName};
+
+/// Which of the offered ports goes with which of this side's: the result of topology's pairing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AcceptPairing {
+    /// Index in the offer.
+    pub connector_port: u8,
+    /// Index among this side's ports.
+    pub acceptor_port: u8,
+}
+
+/// What hands a socket over to a lane: [`Joining::BySockets`].
+type Attach<F> = fn(&mut <F as Fabric>::PendingRail, LaneId, OwnedFd) -> Result<(), SetupError>;
+
+enum State {
+    Lanes,
+    Connecting,
+    Ready,
+    Over,
+}
+
+/// The receiver's side of a connection's set-up.
+pub struct Acceptor<F: Fabric> {
+    set_up: SetUp<F, RecvConnection<F>>,
+    state: State,
+}
+
+impl<F: Fabric> Acceptor<F> {
+    /// Answers an offer. `pairings` says which ports go together, or why none do: then the offer is refused. `token` is
+    /// fresh random, and the rest is as for [`crate::Connector::new`].
+    #[expect(clippy::too_many_arguments, reason = "each is a different thing, and there is one caller")]
+    pub fn new(
+        mut config: ConnectionConfig,
+        ports: Vec<HandshakePort<F>>,
+        offer: &Offer,
+        pairings: Result<&[AcceptPairing], String>,
+        token: Token,
+        peer: String,
+        deadline_ns: u64,
+        counters: impl Fn(&RailName) -> Arc<RailCounters> + Send + 'static,
+    ) -> Self {
+        config.striped = offer.striped;
+        config.traffic_class = config.traffic_class.or(offer.traffic_class);
+        let set_up = SetUp::new(config, ports, peer, token, deadline_ns, Box::new(counters));
+        let mut acceptor = Self { set_up, state: State::Lanes };
+        match pairings {
+            Ok(pairings) => acceptor.answer(offer, pairings),
+            Err(reason) => acceptor.give_up(Error::configuration(reason)),
+        }
+        acceptor
+    }
+
+    /// The token that this connection's lanes present.
+    pub fn token(&self) -> Token {
+        self.set_up.token
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.state = State::Over;
+        self.set_up.fail(error);
+    }
+
+    fn give_up(&mut self, error: Error) {
+        self.state = State::Over;
+        self.set_up.give_up(error);
+    }
+
+    fn answer(&mut self, offer: &Offer, pairings: &[AcceptPairing]) {
+        let set_up = &mut self.set_up;
+        let mut answers = Vec::new();
+        for AcceptPairing { connector_port, acceptor_port } in pairings.iter().copied() {
+            let (theirs, ours) = (offer.ports[usize::from(connector_port)], &set_up.ports[usize::from(acceptor_port)]);
+            let lanes = theirs.lanes.min(ours.offer.lanes);
+            answers.push(RailAnswer { connector_port, lanes, port: ours.offer });
+            set_up.rails.push(Opening::new(RailPlan {
+                local_port: acceptor_port,
+                remote_port: connector_port,
+                local: ours.offer,
+                remote: theirs,
+                weight: ours.weight,
+                lanes,
+            }));
+        }
+        let token = set_up.token;
+        set_up.send(Message::Answer { token, rails: answers });
+    }
+
+    fn handle_lanes(&mut self, lanes: Lanes) -> Result<(), Error> {
+        let set_up = &mut self.set_up;
+        let theirs = set_up.take_lanes(lanes)?;
+        set_up.memory = Some(OwnMemory::new(crate::record::RECORDS_BYTES, crate::cts::STREAM_BYTES));
+        for (index, theirs) in theirs.into_iter().enumerate() {
+            match theirs {
+                RailLanes::Dropped(reason) => set_up.drop_rail(index, format!("the peer says: {reason}")),
+                RailLanes::Open { key, endpoints } => {
+                    set_up.check_lanes(index, &endpoints)?;
+                    let port = &set_up.ports[usize::from(set_up.rails[index].plan.local_port)];
+                    match set_up.open_rail(index, Role::Receiver, port.domain.max_write()) {
+                        Ok(()) => drop(set_up.peer_opened(index, key, endpoints)),
+                        Err(error) => set_up.drop_rail(index, error.message.clone()),
+                    }
+                }
+            }
+        }
+        self.state = State::Connecting;
+        self.go_on();
+        Ok(())
+    }
+
+    /// Every rail is connected, or dropped.
+    fn send_lanes(&mut self) {
+        let counted = self.set_up.ports.iter().all(|port| port.domain.byte_counts());
+        self.set_up.send_lanes(counted || planted(Plant::ByteSumTrusted));
+        self.state = State::Ready;
+    }
+
+    fn handle_ready(&mut self, usable: RailSet) -> Result<(), Error> {
+        let set_up = &mut self.set_up;
+        let up = |rail: RailId| set_up.rails[rail.index()].pending.as_ref().is_some_and(PendingRail::is_ready);
+        let known = !usable.is_empty() && usable.is_within(RailSet::first_of(set_up.rails.len()));
+        if !known || !usable.iter().all(up) {
+            return Err(Error::protocol(format!(
+                "{} says that rails {usable:#b} are ready, of {} rails not all of these are; it breaks the protocol",
+                set_up.peer,
+                set_up.rails.len()
+            )));
+        }
+        let mut up = Vec::new();
+        for rail in RailId::all().take(set_up.rails.len()) {
+            up.push(match set_up.rails[rail.index()].pending.take() {
+                Some(pending) if usable.contains(rail) => Some(pending.into_rail()?),
+                Some(_) => {
+                    let reason = "the peer could not bring its end up; its own log says why";
+                    set_up.say_dropped(rail.index(), reason.to_owned());
+                    None
+                }
+                None => None,
+            });
+        }
+        let made = set_up.make(up);
+        let memory = set_up.memory.take().expect("LANES made it");
+        let connection = RecvConnection::new(ReceiveParts {
+            config: set_up.config.clone(),
+            rails: made.rails,
+            weights: made.weights,
+            cts_shadow: memory.outbox,
+            cts_shadow_keys: made.outbox_keys,
+            peer_cts: set_up.peer_stream,
+            peer_cts_keys: made.peer_keys,
+            records: memory.inbox,
+            peer: set_up.peer.clone(),
+            link: Arc::new(Link::default()),
+        });
+        self.state = State::Over;
+        set_up.actions.push_back(Action::Ready(Box::new(connection)));
+        Ok(())
+    }
+
+    /// What hands the socket over to a lane that waits for one: until READY, as long as it has none that is open. A
+    /// peer that was not answered in time closes its socket and dials another, and the closed one may have been taken
+    /// meanwhile. An open one stays: whoever dials a second may only repeat what they saw the peer send.
+    fn awaited(&self, rail: u8, lane: u8) -> Result<Attach<F>, String> {
+        let none = || format!("no lane of rail {rail} is awaited");
+        let (State::Ready, Joining::BySockets { awaits, attach }) = (&self.state, F::JOINING) else {
+            return Err(none());
+        };
+        let opening = self.set_up.rails.get(usize::from(rail));
+        let open = opening.and_then(|rail| Some((rail.plan.lanes, rail.pending.as_ref()?)));
+        let (lanes, pending) = open.ok_or_else(none)?;
+        match lane {
+            _ if lane >= lanes => Err(format!("rail {rail} has {lanes} lanes, counted from 0")),
+            _ if !awaits(pending, LaneId(lane)) => Err("it has its socket already".to_owned()),
+            _ => Ok(attach),
+        }
+    }
+}
+
+impl<F: Fabric> Handshake for Acceptor<F>
+where
+    Self: Send,
+{
+    fn handle_message(&mut self, message: Message) {
+        let result = match (&self.state, message) {
+            (State::Over, _) => Ok(()),
+            (_, Message::Refuse { fault: _, reason }) => {
+                let error = Error::peer(format!("{} gave the connection up: {reason}", self.set_up.peer));
+                return self.fail(error);
+            }
+            (_, Message::Bye) => return self.fail(self.set_up.closed_error()),
+            (State::Lanes, Message::Lanes(lanes)) => self.handle_lanes(lanes),
+            (State::Ready, Message::Ready { usable }) => self.handle_ready(RailSet::from_bits(usable)),
+            (_, other) => Err(self.set_up.out_of_turn(&other)),
+        };
+        if let Err(error) = result {
+            self.give_up(error);
+        }
+    }
+
+    fn handle_dialed(&mut self, _rail: RailId, _lane: LaneId, _socket: Result<OwnedFd, String>) {}
+
+    fn awaits_lane(&self, rail: u8, lane: u8) -> Result<(), String> {
+        self.awaited(rail, lane).map(|_| ())
+    }
+
+    fn handle_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), String> {
+        let attach = self.awaited(rail, lane)?;
+        let opening = &mut self.set_up.rails[usize::from(rail)];
+        let pending = opening.pending.as_mut().expect("a rail whose lane is awaited is open");
+        attach(pending, LaneId(lane), socket).map_err(|error| error.to_string())
+    }
+
+    fn handle_timeout(&mut self, now_ns: u64) {
+        if now_ns < self.set_up.deadline_ns {
+            return;
+        }
+        let error = match self.state {
+            State::Lanes => self.set_up.timeout_error("LANES"),
+            State::Connecting => match self.set_up.give_up_connecting() {
+                Ok(()) => return self.send_lanes(),
+                Err(error) => error,
+            },
+            State::Ready => self.set_up.timeout_error("READY"),
+            State::Over => return,
+        };
+        self.give_up(error);
+    }
+
+    fn timeout_ns(&self) -> Option<u64> {
+        (!matches!(self.state, State::Over)).then_some(self.set_up.deadline_ns)
+    }
+
+    fn set_deadline(&mut self, deadline_ns: u64) {
+        self.set_up.deadline_ns = deadline_ns;
+    }
+
+    fn pause(&self) -> Option<Duration> {
+        self.set_up.pause
+    }
+
+    fn go_on(&mut self) {
+        if matches!(self.state, State::Connecting) && self.set_up.connect() {
+            self.send_lanes();
+        }
+    }
+
+    fn parts(&self) -> Vec<Part> {
+        self.set_up.parts()
+    }
+
+    fn may_block(&self) -> bool {
+        F::JOINING.may_block()
+    }
+}
+
+impl<F: Fabric> Makes for Acceptor<F>
+where
+    Self: Send,
+{
+    type Connection = RecvConnection<F>;
+
+    fn poll_action(&mut self) -> Option<Action<RecvConnection<F>>> {
+        self.set_up.actions.pop_front()
+    }
+}

@@ -1,0 +1,41 @@
+//! How deep the queues of a rail are: each holds the longest chain that is ever posted at once.
+
+use railweave_fabric::Role;
+
+use crate::plant::{Plant, planted};
+use crate::{MAX_BUFFERS, MAX_MESSAGE_BYTES, SLOTS};
+
+/// The depth of queues at each end.
+pub(crate) struct Depths {
+    pub(crate) send: u32,
+    pub(crate) receive: u32,
+    /// Receives of which one lane has a use.
+    pub(crate) lane_receive: u32,
+}
+
+/// Every 32nd CTS of a lane is signalled.
+pub(crate) const CTS_SIGNAL_EVERY: u32 = 32;
+
+impl Depths {
+    /// The queues of one end of a rail. Each must hold the longest chain that is ever posted at once.
+    pub(crate) fn new(role: Role, lanes: u8, striped: bool, max_write: u32) -> Self {
+        match role {
+            Role::Sender => {
+                let writes = MAX_MESSAGE_BYTES.div_ceil(u64::from(max_write)) as u32;
+                Self { send: (SLOTS as u32).max(longest_chain(writes)), receive: 0, lane_receive: 0 }
+            }
+            // A CTS that goes round the ring's end takes two writes, and of 32 only the last is signalled. A slot
+            // brings no lane more than one immediate.
+            Role::Receiver => {
+                let (slots, owed) = (SLOTS as u32, if striped { u32::from(lanes) } else { 1 });
+                let lane_receive = if planted(Plant::LaneStarved) { slots / 16 } else { slots };
+                Self { send: 4 * CTS_SIGNAL_EVERY, receive: slots * owed, lane_receive }
+            }
+        }
+    }
+}
+
+/// Work requests of the longest chain for one slot on one lane, when one buffer takes at most `writes` of them.
+pub(crate) fn longest_chain(writes: u32) -> u32 {
+    MAX_BUFFERS as u32 * writes + 1
+}

@@ -1,0 +1,446 @@
+//! The rails of a connection while they come up: what both sides of a handshake do alike.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use railweave_fabric::{
+    Access, Connecting, Domain, Fabric, Fault, Joining, LaneEndpoint, MAX_RAILS, Memory, Part, PendingRail, RailId,
+    RailSpec, Region, Registration, Role, Setting, SetupError,
+};
+
+use super::depths::Depths;
+use super::{Action, HandshakePort, Token};
+use crate::connection::{RailCounters, RailInfo, RailName};
+use crate::plant::kept;
+use crate::rails::{ConnectedRail, Rails};
+use crate::{ConnectionConfig, Error, Lanes, Message, PortOffer, RailLanes};
+
+/// One rail while it comes up.
+pub(super) struct Opening<F: Fabric> {
+    pub(super) plan: RailPlan,
+    pub(super) pending: Option<F::PendingRail>,
+    registrations: Vec<F::Registration>,
+    /// The key by which the peer writes into this end's memory.
+    inbox_key: u32,
+    /// The key of what this end writes from.
+    outbox_key: u32,
+    /// The key by which this end writes into the peer's memory.
+    peer_key: u32,
+    /// Lanes that this end is connecting.
+    exchange: Option<Exchange<F>>,
+    /// Lanes whose sockets this end is dialling.
+    pub(super) undialed: u32,
+    /// Why there is no such rail, and whether it is this host that could not make it.
+    dropped: Option<String>,
+    pub(super) failed_here: bool,
+}
+
+impl<F: Fabric> Opening<F> {
+    pub(super) fn new(plan: RailPlan) -> Self {
+        Self {
+            plan,
+            pending: None,
+            registrations: Vec::new(),
+            inbox_key: 0,
+            outbox_key: 0,
+            peer_key: 0,
+            exchange: None,
+            undialed: 0,
+            dropped: None,
+            failed_here: false,
+        }
+    }
+
+    /// The rail as LANES says it.
+    fn lanes(&self) -> RailLanes {
+        match &self.pending {
+            Some(pending) => {
+                RailLanes::Open { key: self.inbox_key, endpoints: endpoints::<F>(pending, self.plan.lanes) }
+            }
+            None => RailLanes::Dropped(self.dropped.clone().unwrap_or_default()),
+        }
+    }
+}
+
+/// The memory of a connection besides NCCL's: CTS ring and records.
+pub(super) struct OwnMemory {
+    /// What the peer writes into.
+    pub(super) inbox: Arc<Region>,
+    /// What is written to the peer from.
+    pub(super) outbox: Arc<Region>,
+}
+
+impl OwnMemory {
+    pub(super) fn new(inbox_bytes: usize, outbox_bytes: usize) -> Self {
+        Self { inbox: Arc::new(Region::new(inbox_bytes)), outbox: Arc::new(Region::new(outbox_bytes)) }
+    }
+}
+
+/// What a handshake makes a connection of.
+pub(super) struct Made<F: Fabric> {
+    pub(super) rails: Rails<F>,
+    pub(super) weights: [u32; MAX_RAILS],
+    pub(super) outbox_keys: [u32; MAX_RAILS],
+    pub(super) peer_keys: [u32; MAX_RAILS],
+}
+
+/// What both sides of a handshake keep and do alike. `C` is the end of a connection that it makes.
+pub(super) struct SetUp<F: Fabric, C> {
+    pub(super) config: ConnectionConfig,
+    pub(super) ports: Vec<HandshakePort<F>>,
+    pub(super) peer: String,
+    pub(super) token: Token,
+    pub(super) rails: Vec<Opening<F>>,
+    /// None until it is needed: an offer alone costs its acceptor little.
+    pub(super) memory: Option<OwnMemory>,
+    /// Where the peer's memory is that this end writes into.
+    pub(super) peer_stream: u64,
+    pub(super) deadline_ns: u64,
+    pub(super) pause: Option<Duration>,
+    pub(super) actions: VecDeque<Action<C>>,
+    counters: CounterSource,
+}
+
+impl<F: Fabric, C> SetUp<F, C> {
+    pub(super) fn new(
+        config: ConnectionConfig,
+        ports: Vec<HandshakePort<F>>,
+        peer: String,
+        token: Token,
+        deadline_ns: u64,
+        counters: CounterSource,
+    ) -> Self {
+        Self {
+            config,
+            ports,
+            peer,
+            token,
+            rails: Vec::new(),
+            memory: None,
+            peer_stream: 0,
+            deadline_ns,
+            pause: None,
+            actions: VecDeque::new(),
+            counters,
+        }
+    }
+
+    pub(super) fn send(&mut self, message: Message) {
+        self.actions.push_back(Action::Send(message));
+    }
+
+    /// There will be no connection.
+    pub(super) fn fail(&mut self, error: Error) {
+        self.rails.clear();
+        self.pause = None;
+        self.actions.push_back(Action::Failed(error));
+    }
+
+    /// There will be no connection, and the peer is told why.
+    pub(super) fn give_up(&mut self, error: Error) {
+        self.send(Message::Refuse { fault: error.fault, reason: error.message.clone() });
+        self.fail(error);
+    }
+
+    pub(super) fn timeout_error(&self, waiting_for: &str) -> Error {
+        Error::peer(format!(
+            "Handshake timeout: {} did not send {waiting_for} in time; check that no firewall blocks TCP between the \
+             hosts, that the peer still runs, and raise {} if the hosts are slow",
+            self.peer,
+            Setting::HandshakeTimeout
+        ))
+    }
+
+    /// The error of a peer that says BYE.
+    pub(super) fn closed_error(&self) -> Error {
+        Error::peer(format!("{} closed the connection while it was set up", self.peer))
+    }
+
+    /// The error of a message that has no place now.
+    pub(super) fn out_of_turn(&self, message: &Message) -> Error {
+        Error::protocol(format!(
+            "{} sent {} out of turn while a connection was set up; it breaks the protocol",
+            self.peer,
+            message.name()
+        ))
+    }
+
+    /// What of this host the connection is being made of.
+    pub(super) fn parts(&self) -> Vec<Part> {
+        self.rails.iter().filter_map(|rail| rail.pending.as_ref()).flat_map(PendingRail::parts).collect()
+    }
+
+    /// Leaves a rail out.
+    pub(super) fn drop_rail(&mut self, index: usize, reason: String) {
+        let rail = &mut self.rails[index];
+        (rail.pending, rail.exchange) = (None, None);
+        rail.registrations.clear();
+        rail.dropped = Some(reason.clone());
+        self.say_dropped(index, reason);
+    }
+
+    pub(super) fn say_dropped(&mut self, index: usize, reason: String) {
+        if let Some(rail) = RailId::new(index) {
+            self.actions.push_back(Action::RailDropped { rail, reason });
+        }
+    }
+
+    /// Registers the connection's own memory on a rail, and creates the rail's queues. `max_write`: the longest write
+    /// that they are for.
+    pub(super) fn open_rail(&mut self, index: usize, role: Role, max_write: u32) -> Result<(), Error> {
+        let rail = &mut self.rails[index];
+        let (plan, domain) = (rail.plan, &self.ports[usize::from(rail.plan.local_port)].domain);
+        let depths = Depths::new(role, plan.lanes, self.config.striped, max_write);
+        let memory = self.memory.as_ref().expect("rails are opened once the memory is there");
+        let register = |region: &Arc<Region>, access| domain.register(Memory::from_region(region), access);
+        let inbox = register(&memory.inbox, Access::CONTROL)?;
+        let outbox = register(&memory.outbox, Access::SOURCE)?;
+        rail.pending = Some(domain.open_rail(&RailSpec {
+            role,
+            lanes: plan.lanes,
+            send_depth: depths.send,
+            receive_depth: depths.receive,
+            lane_receives: depths.lane_receive,
+            traffic_class: self.config.traffic_class,
+            peer: Some(plan.remote.address),
+        })?);
+        (rail.inbox_key, rail.outbox_key) = (inbox.remote_key(), outbox.local_key());
+        rail.registrations = vec![inbox, outbox];
+        Ok(())
+    }
+
+    /// Sends LANES: every rail is open, or dropped.
+    pub(super) fn send_lanes(&mut self, byte_counts: bool) {
+        let inbox = &self.memory.as_ref().expect("rails are opened once the memory is there").inbox;
+        let rails = self.rails.iter().map(Opening::lanes).collect();
+        let message = Lanes { byte_counts, stream: inbox.address(), rails };
+        self.send(Message::Lanes(message));
+    }
+
+    /// Takes the head of the peer's LANES, and returns its rails.
+    pub(super) fn take_lanes(&mut self, lanes: Lanes) -> Result<Vec<RailLanes>, Error> {
+        if lanes.rails.len() != self.rails.len() {
+            return Err(Error::protocol(format!(
+                "{} sent LANES for {} rails, ANSWER had {}; it breaks the protocol",
+                self.peer,
+                lanes.rails.len(),
+                self.rails.len()
+            )));
+        }
+        self.peer_stream = lanes.stream;
+        Ok(lanes.rails)
+    }
+
+    /// Checks that the peer has opened as many lanes of a rail as were agreed.
+    pub(super) fn check_lanes(&self, index: usize, endpoints: &[LaneEndpoint]) -> Result<(), Error> {
+        let agreed = self.rails[index].plan.lanes;
+        if endpoints.len() == usize::from(agreed) {
+            return Ok(());
+        }
+        Err(Error::protocol(format!(
+            "{} sent {} lanes for rail {index}, agreed were {agreed}; it breaks the protocol",
+            self.peer,
+            endpoints.len()
+        )))
+    }
+
+    /// The peer's end of a rail is known. True where this end is to connect it; otherwise its lanes are sockets.
+    pub(super) fn peer_opened(&mut self, index: usize, key: u32, endpoints: Vec<LaneEndpoint>) -> bool {
+        let rail = &mut self.rails[index];
+        rail.peer_key = key;
+        match F::JOINING {
+            Joining::ByExchange { connect, .. } => {
+                rail.exchange = Some(Exchange { connect, endpoints, reason: None });
+                true
+            }
+            Joining::BySockets { .. } => false,
+        }
+    }
+
+    /// Returns true if this end is connecting lanes.
+    pub(super) fn is_connecting(&self) -> bool {
+        self.rails.iter().any(|rail| rail.exchange.is_some())
+    }
+
+    /// Goes on connecting lanes. Returns true if none is left that this host could not connect yet.
+    pub(super) fn connect(&mut self) -> bool {
+        self.pause = None;
+        for index in 0..self.rails.len() {
+            let rail = &mut self.rails[index];
+            let (Some(exchange), Some(pending)) = (&mut rail.exchange, &mut rail.pending) else {
+                continue;
+            };
+            match exchange.go_on(pending) {
+                Ok(None) => rail.exchange = None,
+                Ok(pause) => self.pause = self.pause.max(pause),
+                Err(error) => {
+                    rail.failed_here = error.fault() == Fault::Local;
+                    self.drop_rail(index, error.to_string());
+                }
+            }
+        }
+        self.pause.is_none()
+    }
+
+    /// Gives up on lanes that this host could not connect in time; the rails that are connected carry on without.
+    ///
+    /// # Errors
+    /// When none is left.
+    pub(super) fn give_up_connecting(&mut self) -> Result<(), Error> {
+        self.pause = None;
+        let mut last = None;
+        for index in 0..self.rails.len() {
+            if let Some(exchange) = &self.rails[index].exchange {
+                let reason = exchange.too_late();
+                last = Some(reason.clone());
+                self.drop_rail(index, reason);
+            }
+        }
+        match last {
+            Some(reason) if self.rails.iter().all(|rail| rail.pending.is_none()) => Err(Error::local(reason)),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a connection is made of: the rails that are up, by their numbers, of those that came up.
+    pub(super) fn make(&mut self, up: Vec<Option<F::Rail>>) -> Made<F> {
+        let openings = std::mem::take(&mut self.rails);
+        let mut weights = weights(&openings.iter().map(|opening| opening.plan).collect::<Vec<_>>());
+        let (mut outbox_keys, mut peer_keys) = ([0; MAX_RAILS], [0; MAX_RAILS]);
+        let mut rails = Vec::new();
+        for ((rail, opening), up) in RailId::all().zip(openings).zip(up) {
+            outbox_keys[rail] = opening.outbox_key;
+            peer_keys[rail] = opening.peer_key;
+            if up.is_none() {
+                weights[rail] = 0;
+            }
+            rails.push(up.map(|up| {
+                ConnectedRail::new(up, opening.plan.info(rail, &self.counters), kept(opening.registrations))
+            }));
+        }
+        Made { rails: Rails::new(rails), weights, outbox_keys, peer_keys }
+    }
+}
+
+/// Weights of the rails: what the options give the local port, else the slower of both ports' speeds, shared evenly
+/// among the rails of one port. Scaled so that sharing loses nothing.
+fn weights(rails: &[RailPlan]) -> [u32; MAX_RAILS] {
+    let mut out = [0; MAX_RAILS];
+    for (weight, rail) in out.iter_mut().zip(rails) {
+        let sharing = |key: fn(&RailPlan) -> u8| rails.iter().filter(|other| key(other) == key(rail)).count() as u64;
+        let by_local = |value: u64| value * 840 / sharing(|plan| plan.local_port);
+        let full = match rail.weight {
+            Some(weight) => by_local(u64::from(weight)),
+            None => by_local(u64::from(rail.local.speed_mbps.max(1)))
+                .min(u64::from(rail.remote.speed_mbps.max(1)) * 840 / sharing(|plan| plan.remote_port)),
+        };
+        *weight = u32::try_from(full).unwrap_or(u32::MAX);
+    }
+    out
+}
+
+/// A rail as both ends have agreed on it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RailPlan {
+    pub(super) local_port: u8,
+    pub(super) remote_port: u8,
+    pub(super) local: PortOffer,
+    pub(super) remote: PortOffer,
+    pub(super) weight: Option<u32>,
+    pub(super) lanes: u8,
+}
+
+impl RailPlan {
+    pub(super) fn local_address(&self) -> IpAddr {
+        self.local.address.to_canonical()
+    }
+
+    pub(super) fn remote_address(&self) -> IpAddr {
+        self.remote.address.to_canonical()
+    }
+
+    fn info(&self, rail: RailId, counters: &CounterSource) -> RailInfo {
+        let name = RailName { local: self.local_address().to_string(), remote: self.remote_address().to_string() };
+        RailInfo { index: rail.index(), local_port: usize::from(self.local_port), counters: counters(&name), name }
+    }
+}
+
+/// Where a rail's counters are kept: the process adds up what its connections count.
+pub(super) type CounterSource = Box<dyn Fn(&RailName) -> Arc<RailCounters> + Send>;
+
+/// This end's end points of a rail's lanes, for LANES. Lanes that are sockets have none; zeros say how many there are.
+fn endpoints<F: Fabric>(pending: &F::PendingRail, lanes: u8) -> Vec<LaneEndpoint> {
+    match F::JOINING {
+        Joining::ByExchange { endpoints, .. } => endpoints(pending),
+        Joining::BySockets { .. } => vec![LaneEndpoint::default(); usize::from(lanes)],
+    }
+}
+
+/// What connects a rail's lanes to the peer's end points: [`Joining::ByExchange`].
+type Connect<F> = fn(&mut <F as Fabric>::PendingRail, &[LaneEndpoint]) -> Result<Connecting, SetupError>;
+
+/// The peer's end points of a rail that the fabric is still connecting.
+struct Exchange<F: Fabric> {
+    connect: Connect<F>,
+    endpoints: Vec<LaneEndpoint>,
+    /// Why it is not connected yet, once it was tried.
+    reason: Option<SetupError>,
+}
+
+impl<F: Fabric> Exchange<F> {
+    /// Goes on; the pause until the next try, or None once it is connected.
+    fn go_on(&mut self, pending: &mut F::PendingRail) -> Result<Option<Duration>, SetupError> {
+        match (self.connect)(pending, &self.endpoints)? {
+            Connecting::Done => Ok(None),
+            Connecting::Later { pause, reason } => {
+                self.reason = Some(reason);
+                Ok(Some(pause))
+            }
+        }
+    }
+
+    /// Why it is given up when there is no more time.
+    fn too_late(&self) -> String {
+        let reason = self.reason.as_ref().map_or_else(|| "it was not tried".to_owned(), ToString::to_string);
+        format!("Handshake timeout: {reason}; or raise {}", Setting::HandshakeTimeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv6Addr;
+
+    use railweave_fabric::LinkLayer;
+
+    use super::*;
+
+    fn plan(local_port: u8, local: u32, remote_port: u8, remote: u32, weight: Option<u32>) -> RailPlan {
+        let port = |speed_mbps| PortOffer {
+            link_layer: LinkLayer::Tcp,
+            prefix_len: 24,
+            lanes: 1,
+            speed_mbps,
+            mtu: 1500,
+            rail_id: -1,
+            plane_id: -1,
+            address: Ipv6Addr::LOCALHOST,
+        };
+        RailPlan { local_port, remote_port, local: port(local), remote: port(remote), weight, lanes: 1 }
+    }
+
+    #[test]
+    fn weights_follow_the_slower_end_unless_they_are_given() {
+        let by_speed = weights(&[plan(0, 100_000, 0, 25_000, None), plan(1, 10_000, 1, 10_000, None)]);
+        assert_eq!(by_speed[0] * 10, by_speed[1] * 25);
+        let given = weights(&[plan(0, 1, 0, 1, Some(3)), plan(1, 9, 1, 9, Some(1)), plan(2, 9, 2, 9, Some(0))]);
+        assert_eq!((given[0], given[2]), (3 * given[1], 0));
+    }
+
+    #[test]
+    fn rails_of_one_port_share_its_weight() {
+        let shared = weights(&[plan(0, 200, 0, 100, None), plan(0, 200, 1, 100, None), plan(1, 50, 2, 100, None)]);
+        assert_eq!((shared[0], shared[1]), (2 * shared[2], 2 * shared[2]));
+    }
+}
