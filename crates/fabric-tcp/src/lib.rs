@@ -1,8 +1,8 @@
 //! Rails over TCP, so that everything runs on any machine: each lane is one socket, and a write is one frame.
 //!
 //! What it is not: it dials and accepts nothing (the plugin's control thread hands over connected sockets,
-//! [`TcpPendingRail::attach`]), it knows nothing of slots and CTS (the transport's business), and it owns no thread. Both
-//! ends must poll for anything to move: [`railweave_fabric::Fabric::ONE_SIDED`] is false.
+//! [`TcpPendingRail::attach`]), it knows nothing of slots and CTS (the transport's business), and it owns no thread.
+//! Both ends must poll for anything to move: [`railweave_fabric::Fabric::ONE_SIDED`] is false.
 //!
 //! The main types are [`TcpDomain`], which holds the keys of registered memory, and [`TcpRail`], which moves bytes.
 //! [`discover`] tells which addresses of this host can be rails.

@@ -135,8 +135,8 @@ impl VerbsPendingRail {
         self.lanes.iter().map(|lane| self.endpoint(lane).encode()).collect()
     }
 
-    /// Connects the lanes to the peer's end points, or goes on with it: the caller waits between two tries and comes again
-    /// with the same end points. May block.
+    /// Connects the lanes to the peer's end points, or goes on with it: the caller waits between two tries and comes
+    /// again with the same end points. May block.
     ///
     /// # Errors
     /// When a lane cannot be brought up; names the peer, the port and the attribute.

@@ -119,11 +119,8 @@ fn an_end_that_refuses_what_was_agreed_fails_with_its_values() {
         let refused = machine.try_pair(&Wish::default()).err().unwrap();
         let SetupError::Refused { port, what, error } = &refused else { panic!("{refused:?}") };
         assert_eq!((port.as_str(), error.errno), (end, Some(libc::EINVAL)));
-        let is_agreed = |gid: &str| gid == peer;
-        assert!(
-            matches!(what, SetupStep::Ece { peer_gid, vendor: 0x15b3, options: 0x3000_0007, .. } if is_agreed(peer_gid)),
-            "{what:?}"
-        );
+        let SetupStep::Ece { peer_gid, vendor, options, .. } = what else { panic!("{what:?}") };
+        assert_eq!((peer_gid.as_str(), *vendor, *options), (peer, 0x15b3, 0x3000_0007));
         machine.assert_closed("a refused ECE");
     }
 }

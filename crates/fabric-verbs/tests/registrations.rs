@@ -123,11 +123,8 @@ fn gpu_memory_that_the_adapter_cannot_reach_is_told_with_what_to_load() {
     // SAFETY: no such memory is there: an address of a GPU without the kernel's help.
     let memory = unsafe { Memory::from_raw(0x10_0000, 4096, MemoryKind::Cuda) };
     let refused = domain.register(memory, Access::DATA).err().unwrap();
-    let is_cuda = |kind: &MemoryKind| *kind == MemoryKind::Cuda;
-    assert!(
-        matches!(&refused, RegisterError::Refused { kind, address: 0x10_0000, errno: libc::EFAULT, .. } if is_cuda(kind)),
-        "{refused:?}"
-    );
+    let RegisterError::Refused { kind, address, errno, .. } = refused else { panic!("{refused:?}") };
+    assert_eq!((kind, address, errno), (MemoryKind::Cuda, 0x10_0000, libc::EFAULT));
     assert!(!machine.port("a").facts.pointers.cuda);
 }
 

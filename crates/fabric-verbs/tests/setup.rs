@@ -1,4 +1,4 @@
-//! SetupStep a device refuses while a rail comes up: at each call, for each reason, one sentence, and nothing is left open.
+//! What a device refuses while a rail comes up: at each call, for each reason, one sentence, and nothing is left open.
 
 mod common;
 

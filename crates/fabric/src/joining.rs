@@ -15,16 +15,16 @@ pub enum Joining<P> {
         /// One end point per lane, for the peer.
         endpoints: fn(&P) -> Vec<LaneEndpoint>,
         /// Connects the lanes to the peer's end points, or goes on with it. May block, but does not sleep between two
-        /// tries: that is the caller's, who calls again with the same end points. Fails when a lane cannot be brought up;
-        /// the error names the peer, the port and the attribute.
+        /// tries: that is the caller's, who calls again with the same end points. Fails when a lane cannot be brought
+        /// up; the error names the peer, the port and the attribute.
         connect: fn(&mut P, &[LaneEndpoint]) -> Result<Connecting, SetupError>,
     },
     /// Lanes are sockets, which one end dials and the other accepts. Nothing blocks.
     BySockets {
         /// Returns true if this lane of the rail has no socket, or one that the peer has closed.
         awaits: fn(&P, LaneId) -> bool,
-        /// Hands over the connected socket of a lane that awaits one, in place of a closed one. Fails when the lane does
-        /// not exist, has a socket that the peer has not closed, or the socket cannot be configured.
+        /// Hands over the connected socket of a lane that awaits one, in place of a closed one. Fails when the lane
+        /// does not exist, has a socket that the peer has not closed, or the socket cannot be configured.
         attach: fn(&mut P, LaneId, OwnedFd) -> Result<(), SetupError>,
     },
 }
@@ -45,8 +45,8 @@ impl<P> fmt::Debug for Joining<P> {
     }
 }
 
-/// How the other end reaches a lane, in the fabric's own bytes (docs/wire.md gives them per fabric). All zero stands for a
-/// lane that is a socket.
+/// How the other end reaches a lane, in the fabric's own bytes (docs/wire.md gives them per fabric). All zero stands
+/// for a lane that is a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneEndpoint(pub [u8; LaneEndpoint::BYTES]);
 

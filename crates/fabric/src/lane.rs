@@ -5,8 +5,8 @@ use std::fmt;
 /// The most lanes that one rail has.
 pub const MAX_LANES: usize = 16;
 
-/// A lane of a rail, by its number from 0. Numbers from the rail's count of lanes on, at most [`MAX_LANES`], stand for no
-/// lane: a peer may name them.
+/// A lane of a rail, by its number from 0. A number that is not below the rail's count of lanes, which is at most
+/// [`MAX_LANES`], names no lane; a peer may send one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneId(pub u8);
 

@@ -160,13 +160,14 @@ pub struct Write {
     pub id: WorkId,
 }
 
-/// Takes what [`Rail::report`] reports, one by one: the data path looks at each completion once, and needs none in memory.
+/// Takes what [`Rail::report`] reports, one by one: the data path looks at each completion once, and needs none in
+/// memory.
 pub trait Reports {
     /// A signalled write, or a flush, is complete: the peer's memory has the bytes, and the source may be reused. All
     /// that was posted before on that lane is complete too.
     fn handle_sent(&mut self, id: WorkId);
-    /// A write with an immediate has arrived on `lane`: its `bytes`, and all that was posted before it on its lane, are in
-    /// memory.
+    /// A write with an immediate has arrived on `lane`: its `bytes`, and all that was posted before it on its lane, are
+    /// in memory.
     fn handle_received(&mut self, lane: LaneId, immediate: u32, bytes: u32);
     /// A lane died, or the piece of work that `id` names failed. What else was posted on the lane may or may not have
     /// arrived.
@@ -184,7 +185,8 @@ pub trait Rail: Send + 'static {
     /// The longest single write in bytes.
     fn max_write(&self) -> u32;
 
-    /// Returns true if `lane` has failed, whether its failure was reported or not. False for a lane that does not exist.
+    /// Returns true if `lane` has failed, whether its failure was reported or not. False for a lane that does not
+    /// exist.
     fn is_broken(&self, lane: LaneId) -> bool;
 
     /// Posts a chain of writes on one lane: all of them or none. They take effect in order.

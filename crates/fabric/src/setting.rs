@@ -1,5 +1,5 @@
-//! What a user can set, for sentences that tell them to. How each is called where it is set (the name of a variable) is known
-//! where the table of options is: the plugin's edge says it once, before it uses any of these crates.
+//! What a user can set, for sentences that tell them to. How each is called where it is set (the name of a variable) is
+//! known where the table of options is: the plugin's edge says it once, before it uses any of these crates.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -115,7 +115,8 @@ impl Setting {
         }
     }
 
-    /// From now on sentences name settings as `names` says. The first call counts; without any, they have their plain names.
+    /// From now on sentences name settings as `names` says. The first call counts; without any, they have their plain
+    /// names.
     pub fn name_by(names: fn(Self) -> SettingNames) {
         NAMES.get_or_init(|| names);
     }

@@ -310,8 +310,8 @@ impl Obstacle {
                 format!("name ports in {rails} that reach other hosts; loopback addresses are for trying out on one")
             }
             Self::LinkLocal => format!(
-                "give the interfaces of both ports an IPv4 or a global IPv6 address on a common subnet; on RoCE, both hosts \
-                 can also name a link-local entry in {}",
+                "give the interfaces of both ports an IPv4 or a global IPv6 address on a common subnet; on RoCE, both \
+                 hosts can also name a link-local entry in {}",
                 Setting::GidIndex
             ),
             Self::Identical => format!(

@@ -1,4 +1,5 @@
-//! Completions as values, for tests and for worlds that keep them: the data path looks at each report once and keeps none.
+//! Completions as values, for tests and for worlds that keep them: the data path looks at each report once and keeps
+//! none.
 
 use std::fmt;
 

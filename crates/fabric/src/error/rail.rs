@@ -27,8 +27,8 @@ pub enum RailError {
     },
     /// The completion queue cannot be polled any more.
     #[error(
-        "{port}: the completion queue cannot be polled (code {code}); the adapter is gone or was reset, look at the kernel \
-         log of this host"
+        "{port}: the completion queue cannot be polled (code {code}); the adapter is gone or was reset, look at the \
+         kernel log of this host"
     )]
     QueueGone {
         /// This end's port.
@@ -38,8 +38,8 @@ pub enum RailError {
     },
     /// The peer sent a message, where it may only write.
     #[error(
-        "{port}: the peer sent a message of opcode {opcode:#x} ({bytes} bytes) where only writes with immediates may come; it \
-         breaks the protocol"
+        "{port}: the peer sent a message of opcode {opcode:#x} ({bytes} bytes) where only writes with immediates may \
+         come; it breaks the protocol"
     )]
     NotAWrite {
         /// This end's port.
@@ -75,8 +75,8 @@ pub enum RailError {
     },
     /// The peer wrote to where it may not.
     #[error(
-        "a write of {bytes} bytes to {address:#x} was refused: {why}; was the memory deregistered while the peer was still \
-         cleared to write to it?"
+        "a write of {bytes} bytes to {address:#x} was refused: {why}; was the memory deregistered while the peer was \
+         still cleared to write to it?"
     )]
     WriteRefused {
         /// The write's length.
@@ -88,8 +88,8 @@ pub enum RailError {
     },
     /// The memory that a write was posted from is not registered any more.
     #[error(
-        "memory was deregistered before what was posted from it had been sent: {why}; deregister only after the send has \
-         completed"
+        "memory was deregistered before what was posted from it had been sent: {why}; deregister only after the send \
+         has completed"
     )]
     SourceGone {
         /// What the write's key stands for instead.
@@ -103,8 +103,8 @@ pub enum RailError {
     },
     /// The peer acknowledges what it cannot.
     #[error(
-        "the peer acknowledges {count} writes, after {before} and of {sent} that were sent to it; check that both ends run \
-         the same version"
+        "the peer acknowledges {count} writes, after {before} and of {sent} that were sent to it; check that both ends \
+         run the same version"
     )]
     WrongAcknowledgement {
         /// Writes that it says to have placed.
@@ -237,9 +237,9 @@ impl fmt::Display for WorkFailure {
         match status {
             WorkStatus::RetriesExceeded => write!(
                 out,
-                "the peer does not answer: its process or host is gone, a cable or switch port is down, or packets are lost; \
-                 check connectivity between these two GIDs (ping with the same MTU, firewall for UDP 4791, PFC or ECN on the \
-                 switch), the GID index, and raise {} where the network is only slow",
+                "the peer does not answer: its process or host is gone, a cable or switch port is down, or packets are \
+                 lost; check connectivity between these two GIDs (ping with the same MTU, firewall for UDP 4791, PFC \
+                 or ECN on the switch), the GID index, and raise {} where the network is only slow",
                 Setting::AckTimeout.nccls()
             ),
             other => out.write_str(other.advice()),
@@ -356,12 +356,13 @@ impl WorkStatus {
         match self {
             Self::LocalLength | Self::LocalAccess => "this is a bug of Railweave; please report it with this line",
             Self::LocalOperation => {
-                "the adapter could not carry the work out: its port may be down or its address gone (so says soft-RoCE), or \
-                 its driver failed; look at the port's state (rdma link, ibstat) and the kernel log of this host"
+                "the adapter could not carry the work out: its port may be down or its address gone (so says \
+                 soft-RoCE), or its driver failed; look at the port's state (rdma link, ibstat) and the kernel log of \
+                 this host"
             }
             Self::LocalProtection => {
-                "the memory is not registered, or was deregistered while it was sent; look for a deregMr or a free during a \
-                 transfer"
+                "the memory is not registered, or was deregistered while it was sent; look for a deregMr or a free \
+                 during a transfer"
             }
             Self::Flushed => {
                 "the lane broke before this work was done; look at the peer's log and at the port's events"
@@ -372,8 +373,8 @@ impl WorkStatus {
                  firmware"
             }
             Self::RemoteAccess => {
-                "the peer's memory is not registered for this, or no longer; look for a deregMr or a free there during a \
-                 transfer"
+                "the peer's memory is not registered for this, or no longer; look for a deregMr or a free there during \
+                 a transfer"
             }
             Self::RemoteOperation => "the peer's adapter failed; look at its kernel log",
             Self::ReceiverNotReady => {
@@ -404,10 +405,11 @@ mod tests {
         assert_eq!(retries.fault(), Fault::Peer);
         assert_eq!(
             retries.to_string(),
-            "WC error status=12 (transport retry counter exceeded), vendor code 0x81, on queue pair 0x12 to 0x34, mlx5_0:1, \
-             GID 10.0.0.1 to 10.0.0.2: the peer does not answer: its process or host is gone, a cable or switch port is \
-             down, or packets are lost; check connectivity between these two GIDs (ping with the same MTU, firewall for \
-             UDP 4791, PFC or ECN on the switch), the GID index, and raise ack_timeout where the network is only slow"
+            "WC error status=12 (transport retry counter exceeded), vendor code 0x81, on queue pair 0x12 to 0x34, \
+             mlx5_0:1, GID 10.0.0.1 to 10.0.0.2: the peer does not answer: its process or host is gone, a cable or \
+             switch port is down, or packets are lost; check connectivity between these two GIDs (ping with the same \
+             MTU, firewall for UDP 4791, PFC or ECN on the switch), the GID index, and raise ack_timeout where the \
+             network is only slow"
         );
         for status in WorkStatus::ALL {
             let text = work(status).to_string();
@@ -424,32 +426,32 @@ mod tests {
             (
                 RailError::TakesNoWork { port: port(), number: 0x12, errno: libc::EIO },
                 Fault::Local,
-                "a: the adapter takes no work on queue pair 0x12 (Input/output error (os error 5)); look at the kernel log of \
-                 this host",
+                "a: the adapter takes no work on queue pair 0x12 (Input/output error (os error 5)); look at the kernel \
+                 log of this host",
             ),
             (
                 RailError::QueueGone { port: port(), code: -5 },
                 Fault::Local,
-                "a: the completion queue cannot be polled (code -5); the adapter is gone or was reset, look at the kernel log \
-                 of this host",
+                "a: the completion queue cannot be polled (code -5); the adapter is gone or was reset, look at the \
+                 kernel log of this host",
             ),
             (
                 RailError::NotAWrite { port: port(), opcode: 0x80, bytes: 9 },
                 Fault::Protocol,
-                "a: the peer sent a message of opcode 0x80 (9 bytes) where only writes with immediates may come; it breaks the \
-                 protocol",
+                "a: the peer sent a message of opcode 0x80 (9 bytes) where only writes with immediates may come; it \
+                 breaks the protocol",
             ),
             (
                 socket(libc::ECONNRESET),
                 Fault::Peer,
-                "sending failed: Connection reset by peer (os error 104); the peer's process has probably ended; look at its \
-                 log",
+                "sending failed: Connection reset by peer (os error 104); the peer's process has probably ended; look \
+                 at its log",
             ),
             (
                 socket(libc::ETIMEDOUT),
                 Fault::Peer,
-                "sending failed: Connection timed out (os error 110); the peer's host does not answer; check it and the path \
-                 to it",
+                "sending failed: Connection timed out (os error 110); the peer's host does not answer; check it and \
+                 the path to it",
             ),
             (
                 socket(libc::EHOSTUNREACH),
@@ -460,8 +462,8 @@ mod tests {
             (
                 socket(libc::EFAULT),
                 Fault::Protocol,
-                "sending failed: Bad address (os error 14); registered memory was unmapped; deregister memory before it is \
-                 freed",
+                "sending failed: Bad address (os error 14); registered memory was unmapped; deregister memory before \
+                 it is freed",
             ),
             (
                 socket(libc::EIO),
@@ -501,14 +503,14 @@ mod tests {
             (
                 RailError::WriteRefused { bytes: 8, address: 0x1000, why: why() },
                 Fault::Protocol,
-                "a write of 8 bytes to 0x1000 was refused: key 0x7 is not registered; was the memory deregistered while the \
-                 peer was still cleared to write to it?",
+                "a write of 8 bytes to 0x1000 was refused: key 0x7 is not registered; was the memory deregistered \
+                 while the peer was still cleared to write to it?",
             ),
             (
                 RailError::SourceGone { why: why() },
                 Fault::Protocol,
-                "memory was deregistered before what was posted from it had been sent: key 0x7 is not registered; deregister \
-                 only after the send has completed",
+                "memory was deregistered before what was posted from it had been sent: key 0x7 is not registered; \
+                 deregister only after the send has completed",
             ),
             (
                 RailError::NoFrame { why: "a frame of kind 9".to_owned() },
@@ -518,8 +520,8 @@ mod tests {
             (
                 RailError::WrongAcknowledgement { count: 1, before: 2, sent: 3 },
                 Fault::Protocol,
-                "the peer acknowledges 1 writes, after 2 and of 3 that were sent to it; check that both ends run the same \
-                 version",
+                "the peer acknowledges 1 writes, after 2 and of 3 that were sent to it; check that both ends run the \
+                 same version",
             ),
         ];
         for (error, fault, sentence) in cases {

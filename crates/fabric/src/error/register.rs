@@ -24,8 +24,8 @@ pub enum RegisterError {
     },
     /// The domain has as many registrations as it can hold.
     #[error(
-        "this port has {most} registrations already, the most it can hold; deregister some, or register fewer and larger \
-         ranges"
+        "this port has {most} registrations already, the most it can hold; deregister some, or register fewer and \
+         larger ranges"
     )]
     Full {
         /// How many it can hold.
@@ -39,8 +39,8 @@ pub enum RegisterError {
     },
     /// Relaxed ordering is asked for, and the library does not know it.
     #[error(
-        "{port}: relaxed ordering is asked for ({}=1), but this libibverbs cannot (ibv_reg_mr_iova2 of version IBVERBS_1.8 is \
-         missing); set it to 2 or 0, or update rdma-core",
+        "{port}: relaxed ordering is asked for ({}=1), but this libibverbs cannot (ibv_reg_mr_iova2 of version \
+         IBVERBS_1.8 is missing); set it to 2 or 0, or update rdma-core",
         Setting::RelaxedOrdering.nccls()
     )]
     NoRelaxedOrdering {
@@ -49,8 +49,8 @@ pub enum RegisterError {
     },
     /// The library does not know dma-bufs.
     #[error(
-        "{port}: this libibverbs cannot register a dma-buf (ibv_reg_dmabuf_mr of version IBVERBS_1.12 is missing); update \
-         rdma-core, or load nvidia_peermem"
+        "{port}: this libibverbs cannot register a dma-buf (ibv_reg_dmabuf_mr of version IBVERBS_1.12 is missing); \
+         update rdma-core, or load nvidia_peermem"
     )]
     NoDmaBufs {
         /// The port.
@@ -58,8 +58,9 @@ pub enum RegisterError {
     },
     /// The range does not begin where pages of the dma-buf can.
     #[error(
-        "{port}: a dma-buf's memory at {address:#x} cannot begin at offset {offset:#x}: within a page of {page} bytes both \
-         must have the same place, or the offset must be that of the page; export the dma-buf from the start of a page"
+        "{port}: a dma-buf's memory at {address:#x} cannot begin at offset {offset:#x}: within a page of {page} bytes \
+         both must have the same place, or the offset must be that of the page; export the dma-buf from the start of a \
+         page"
     )]
     DmaBufPlace {
         /// The port.
@@ -193,8 +194,8 @@ mod tests {
             (
                 RegisterError::Full { most: 2 },
                 Fault::Local,
-                "this port has 2 registrations already, the most it can hold; deregister some, or register fewer and larger \
-                 ranges",
+                "this port has 2 registrations already, the most it can hold; deregister some, or register fewer and \
+                 larger ranges",
             ),
             (
                 RegisterError::NoKey { why: "none".to_owned() },
@@ -204,20 +205,21 @@ mod tests {
             (
                 RegisterError::NoRelaxedOrdering { port: port() },
                 Fault::Local,
-                "a: relaxed ordering is asked for (relaxed_ordering=1), but this libibverbs cannot (ibv_reg_mr_iova2 of \
-                 version IBVERBS_1.8 is missing); set it to 2 or 0, or update rdma-core",
+                "a: relaxed ordering is asked for (relaxed_ordering=1), but this libibverbs cannot (ibv_reg_mr_iova2 \
+                 of version IBVERBS_1.8 is missing); set it to 2 or 0, or update rdma-core",
             ),
             (
                 RegisterError::NoDmaBufs { port: port() },
                 Fault::Local,
-                "a: this libibverbs cannot register a dma-buf (ibv_reg_dmabuf_mr of version IBVERBS_1.12 is missing); update \
-                 rdma-core, or load nvidia_peermem",
+                "a: this libibverbs cannot register a dma-buf (ibv_reg_dmabuf_mr of version IBVERBS_1.12 is missing); \
+                 update rdma-core, or load nvidia_peermem",
             ),
             (
                 RegisterError::DmaBufPlace { port: port(), address: 0x1010, offset: 0x20, page: 4096 },
                 Fault::Local,
-                "a: a dma-buf's memory at 0x1010 cannot begin at offset 0x20: within a page of 4096 bytes both must have the \
-                 same place, or the offset must be that of the page; export the dma-buf from the start of a page",
+                "a: a dma-buf's memory at 0x1010 cannot begin at offset 0x20: within a page of 4096 bytes both must \
+                 have the same place, or the offset must be that of the page; export the dma-buf from the start of a \
+                 page",
             ),
         ];
         for (error, fault, sentence) in cases {

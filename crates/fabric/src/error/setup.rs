@@ -67,7 +67,10 @@ pub enum SetupError {
         port: String,
     },
     /// The two ends' ports do not speak the same language.
-    #[error("{port} is {}, the peer's port {}; let {} name ports of one kind", ours.name(), theirs.name(), Setting::Rails)]
+    #[error(
+        "{port} is {}, the peer's port {}; let {} name ports of one kind",
+        ours.name(), theirs.name(), Setting::Rails
+    )]
     LinkLayers {
         /// This end's port.
         port: String,
@@ -195,8 +198,8 @@ pub enum SetupStep {
     FlushQueuePair,
     /// A queue pair's change to INIT.
     #[error(
-        "QP transition failed: queue pair {number:#x} to INIT (partition-key index {partition_key}, port {port}, access \
-         {access:#x}){tries}"
+        "QP transition failed: queue pair {number:#x} to INIT (partition-key index {partition_key}, port {port}, \
+         access {access:#x}){tries}"
     )]
     Init {
         /// The queue pair's number.
@@ -212,8 +215,8 @@ pub enum SetupStep {
     },
     /// Setting the peer's enhanced connection establishment on a queue pair.
     #[error(
-        "the ECE of the peer's queue pair {peer:#x} (GID {peer_gid}; vendor {vendor:#x}, options {options:#x}) cannot be set \
-         on {number:#x}"
+        "the ECE of the peer's queue pair {peer:#x} (GID {peer_gid}; vendor {vendor:#x}, options {options:#x}) cannot \
+         be set on {number:#x}"
     )]
     Ece {
         /// The peer's queue pair.
@@ -323,15 +326,15 @@ impl fmt::Display for Transition {
         };
         write!(
             out,
-            "QP transition failed: queue pair {number:#x} of {port} (GID {gid}) to {state} for the peer's {peer:#x} (GID \
-             {peer_gid}), {attributes}{tries}: {error}; "
+            "QP transition failed: queue pair {number:#x} of {port} (GID {gid}) to {state} for the peer's {peer:#x} \
+             (GID {peer_gid}), {attributes}{tries}: {error}; "
         )?;
         let index = Setting::GidIndex.nccls();
         if self.is_unreachable() {
             write!(
                 out,
-                "the peer's address cannot be reached from this port: check its subnet, cable and switch, and the GID index \
-                 ({index}, show_gids)"
+                "the peer's address cannot be reached from this port: check its subnet, cable and switch, and the GID \
+                 index ({index}, show_gids)"
             )
         } else {
             write!(out, "check the GID index ({index}, show_gids) and that both ports are of one network")
@@ -380,14 +383,14 @@ mod tests {
             (
                 SetupError::Socket { lane: LaneId(1), step: "getpeername", errno: libc::ENOTCONN },
                 Fault::Peer,
-                "the socket of lane 1 could not be set up: getpeername: Transport endpoint is not connected (os error 107); if \
-                 the peer has closed it, see the peer's log",
+                "the socket of lane 1 could not be set up: getpeername: Transport endpoint is not connected (os error \
+                 107); if the peer has closed it, see the peer's log",
             ),
             (
                 SetupError::Socket { lane: LaneId(1), step: "TCP_NODELAY", errno: libc::EINVAL },
                 Fault::Local,
-                "the socket of lane 1 could not be set up: TCP_NODELAY: Invalid argument (os error 22); if the peer has closed \
-                 it, see the peer's log",
+                "the socket of lane 1 could not be set up: TCP_NODELAY: Invalid argument (os error 22); if the peer \
+                 has closed it, see the peer's log",
             ),
             (SetupError::NoSocket(LaneId(0)), Fault::Protocol, "lane 0 has no socket yet; attach one per lane first"),
             (SetupError::NotConnected { port: a() }, Fault::Protocol, "a: a lane is not connected"),
@@ -452,7 +455,8 @@ mod tests {
             ),
             (
                 SetupStep::Ece { peer: 0x34, peer_gid, vendor: 0x15b3, options: 7, number },
-                "the ECE of the peer's queue pair 0x34 (GID 10.0.0.2; vendor 0x15b3, options 0x7) cannot be set on 0x12",
+                "the ECE of the peer's queue pair 0x34 (GID 10.0.0.2; vendor 0x15b3, options 0x7) cannot be set on \
+                 0x12",
                 "give both adapters the same firmware, or set ece=0 on both hosts",
             ),
         ];
@@ -473,15 +477,16 @@ mod tests {
         };
         assert_eq!(
             transition(TargetState::ReadyToReceive { mtu: 4096, gid_index: 1, lid: 7 }, 3, libc::ETIMEDOUT),
-            "QP transition failed: queue pair 0x12 of a (GID 10.0.0.1) to RTR for the peer's 0x34 (GID 10.0.0.2), path MTU \
-             4096, GID index 1, LID 0x7, tried 3 times: Connection timed out (os error 110); the peer's address cannot be \
-             reached from this port: check its subnet, cable and switch, and the GID index (gid_index, show_gids)"
+            "QP transition failed: queue pair 0x12 of a (GID 10.0.0.1) to RTR for the peer's 0x34 (GID 10.0.0.2), path \
+             MTU 4096, GID index 1, LID 0x7, tried 3 times: Connection timed out (os error 110); the peer's address \
+             cannot be reached from this port: check its subnet, cable and switch, and the GID index (gid_index, \
+             show_gids)"
         );
         assert_eq!(
             transition(TargetState::ReadyToSend { timeout: 20, retries: 7 }, 1, libc::EINVAL),
-            "QP transition failed: queue pair 0x12 of a (GID 10.0.0.1) to RTS for the peer's 0x34 (GID 10.0.0.2), timeout \
-             20, retry count 7: Invalid argument (os error 22); check the GID index (gid_index, show_gids) and that both \
-             ports are of one network"
+            "QP transition failed: queue pair 0x12 of a (GID 10.0.0.1) to RTS for the peer's 0x34 (GID 10.0.0.2), \
+             timeout 20, retry count 7: Invalid argument (os error 22); check the GID index (gid_index, show_gids) and \
+             that both ports are of one network"
         );
     }
 }
