@@ -73,7 +73,7 @@ fn drain<C>(mut next: impl FnMut() -> Option<Action<C>>) -> (usize, bool) {
                 let bytes = frame.encode();
                 assert_eq!(Frame::decode(&bytes), Ok(Some((frame, bytes.len()))));
             }
-            Action::Dial(_) | Action::RailDropped { .. } => {}
+            Action::Dial(_) => {}
         }
     }
     (endings, ready)

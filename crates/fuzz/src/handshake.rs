@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use railweave_topology::{Endpoint, pair};
 use railweave_transport::{
-    AcceptPairing, Acceptor, Action, ConnectionEnd, Connector, Dial, Frame, Handshake, Incoming, Makes, MemoryKeys,
-    Message, Outgoing, PortOffer, RecvConnection, SendConnection, Token,
+    AcceptPairing, Acceptor, Action, ConnectionEnd, Connector, Dial, Event, Frame, Handshake, Incoming, Makes,
+    MemoryKeys, Message, Outgoing, PortOffer, RecvConnection, SendConnection, Token,
 };
 
 use crate::input::Input;
@@ -222,11 +222,18 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
         let is_open = |is_over: bool, pause: Option<Duration>| pause.is_none() || !is_over;
         assert!(is_open(self.sender.is_over(), waits[0]), "a connector that is over waits for nothing");
         assert!(is_open(self.receiver.is_over(), waits[1]), "nor does an acceptor");
+        let events = [
+            self.connector.as_mut().map(|connector| std::iter::from_fn(|| connector.poll_event()).collect::<Vec<_>>()),
+            self.acceptor.as_mut().map(|acceptor| std::iter::from_fn(|| acceptor.poll_event()).collect()),
+        ];
+        for event in events.into_iter().flatten().flatten() {
+            let Event::RailLeftOut { reason, .. } = event else { panic!("{event:?} is no event of a handshake") };
+            assert!(!reason.is_empty(), "a rail goes with a reason");
+        }
         while let Some(action) = self.connector.as_mut().and_then(Connector::poll_action) {
             match action {
                 Action::Send(message) => self.send(0, message),
                 Action::Dial(dial) => self.dials.push_back(dial),
-                Action::RailDropped { reason, .. } => assert!(!reason.is_empty(), "a rail goes with a reason"),
                 Action::Ready(connection) => {
                     assert!(!self.sender.is_over(), "a handshake ends once");
                     self.sender = End::Ready(connection);
@@ -242,7 +249,6 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
             match action {
                 Action::Send(message) => self.send(1, message),
                 Action::Dial(_) => panic!("an acceptor dials nobody"),
-                Action::RailDropped { reason, .. } => assert!(!reason.is_empty(), "a rail goes with a reason"),
                 Action::Ready(connection) => {
                     assert!(!self.receiver.is_over(), "a handshake ends once");
                     self.receiver = End::Ready(connection);

@@ -89,12 +89,12 @@ impl Plan {
         let rails = (0..self.rails).map(answer).collect();
         connector.handle_message(Message::Answer { token: Token([1; 16]), rails });
         connector.handle_message(self.peer_lanes());
+        assert_eq!(connector.poll_event(), None, "a faultless handshake has no events");
         loop {
             match connector.poll_action().expect("the connection comes to be") {
                 Action::Dial(dial) => connector.handle_dialed(dial.rail, dial.lane, Ok(World::socket())),
                 Action::Ready(connection) => return *connection,
                 Action::Send(_) => {}
-                Action::RailDropped { reason, .. } => panic!("a rail was dropped: {reason}"),
                 Action::Failed(error) => panic!("a faultless handshake failed: {error}"),
             }
         }
@@ -130,12 +130,12 @@ impl Plan {
             }
         }
         acceptor.handle_message(Message::Ready { usable: (0xff_u16 >> (8 - self.rails)) as u8 });
+        assert_eq!(acceptor.poll_event(), None, "a faultless handshake has no events");
         loop {
             match acceptor.poll_action().expect("the connection comes to be") {
                 Action::Ready(connection) => return *connection,
                 Action::Send(_) => {}
                 Action::Dial(_) => panic!("an acceptor dials nobody"),
-                Action::RailDropped { reason, .. } => panic!("a rail was dropped: {reason}"),
                 Action::Failed(error) => panic!("a faultless handshake failed: {error}"),
             }
         }

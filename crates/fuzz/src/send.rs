@@ -191,7 +191,7 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
             }
         }
         self.check_posted(address, size);
-        self.connection.take_cut();
+        self.connection.poll_event();
     }
 
     /// Every write that was posted since the last look.

@@ -126,6 +126,9 @@ impl End {
     /// Carries out what the session wants, and gives what it sends.
     fn drain(&mut self, now_ns: u64) -> Vec<Frame> {
         let mut sent = Vec::new();
+        if let Some(event) = self.session.poll_event() {
+            is_sentence(&event.to_string());
+        }
         while let Some(action) = self.session.poll_action() {
             match action {
                 SessionAction::Dial(_) => {
@@ -138,7 +141,6 @@ impl End {
                 }
                 SessionAction::HangUp { .. } => (self.has_socket, self.is_dialling) = (false, false),
                 SessionAction::Up => assert!(self.has_socket && self.session.is_up()),
-                SessionAction::Unwelcome(unwelcome) => is_sentence(&unwelcome.to_string()),
                 SessionAction::Unreachable(unreachable) => is_sentence(&unreachable.to_string()),
                 SessionAction::Ended(why) => {
                     assert!(!std::mem::replace(&mut self.has_ended, true), "a session ends once");

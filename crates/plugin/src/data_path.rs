@@ -11,7 +11,7 @@ use railweave_abi::NcclResult;
 use railweave_abi::net::OPTIONAL_RECV_COMPLETION;
 use railweave_fabric::Fabric;
 use railweave_transport::{
-    Cut, Error, Flushed, Incoming, MAX_BUFFERS, Outgoing, RecvConnection, RecvRequest, SendConnection, SendRequest,
+    Error, Event, Flushed, Incoming, MAX_BUFFERS, Outgoing, RecvConnection, RecvRequest, SendConnection, SendRequest,
 };
 
 use crate::api::{failed, guard, null, put};
@@ -206,8 +206,8 @@ where
         };
         // SAFETY: checked above not to be NULL, and the caller's promise.
         unsafe { request.write(comm.request(sent.index())) };
-        if let Some(cut) = end.take_cut() {
-            report_cut(&cut, comm);
+        if let Some(event) = end.poll_event() {
+            say(&event, comm);
         }
         Ok(())
     })
@@ -423,14 +423,10 @@ unsafe fn irecv_leave(
     Ok(())
 }
 
-/// Says once per connection that a message was cut.
+/// Says what happened on a connection.
 #[cold]
-fn report_cut(cut: &Cut, comm: &Comm) {
-    log::warn(&format!(
-        "to {}: a message of {} bytes (tag {:#x}) was cut to the {} bytes of its receive; the application's send and \
-         receive sizes differ (said once per connection)",
-        comm.peer, cut.message, cut.tag, cut.receive
-    ));
+fn say(event: &Event, comm: &Comm) {
+    log::warn(&log::line(event, &comm.peer));
 }
 
 /// The data path's end of a connection that this thread uses from now on.

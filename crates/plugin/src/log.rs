@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use railweave_abi::NcclLogger;
 use railweave_abi::log::{Level, subsystem};
+use railweave_transport::Event;
 
 /// The logger's address, or 0. No lock: a fork while another thread holds one would leave it locked in the child.
 static LOGGER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
@@ -20,6 +21,15 @@ fn logger() -> Option<NcclLogger> {
     let address = LOGGER.load(Ordering::Acquire);
     // SAFETY: only `set_logger` stores here, and what it stores is a function of this type; NULL is None.
     unsafe { std::mem::transmute::<*mut (), Option<NcclLogger>>(address) }
+}
+
+/// The line that tells of an event of a connection or session to this peer.
+pub(crate) fn line(event: &Event, peer: &str) -> String {
+    match event {
+        Event::Unwelcome(unwelcome) => unwelcome.to_string(),
+        Event::RailLeftOut { rail, reason } => format!("rail {rail} to {peer} is left out: {reason}"),
+        Event::MessageCut(_) => format!("to {peer}: {event}"),
+    }
 }
 
 /// Something is wrong, and the line says what to do: shown with NCCL_DEBUG=WARN.

@@ -21,7 +21,8 @@ use crate::record::RecordSource;
 use crate::requests::{REQUESTS, Requests};
 use crate::sequence::Sequence;
 use crate::{
-    ConnectionConfig, Error, GRANULE, Immediate, ImmediateLayout, Link, MAX_MESSAGE_BYTES, MemoryKeys, RailInfo, Slot,
+    ConnectionConfig, Error, Event, GRANULE, Immediate, ImmediateLayout, Link, MAX_MESSAGE_BYTES, MemoryKeys, RailInfo,
+    Slot,
 };
 
 /// From this size on, a connection with striped lanes uses all lanes of a rail for one message.
@@ -147,11 +148,11 @@ impl<F: Fabric> SendConnection<F> {
         }
     }
 
-    /// The first message on this connection that was cut because its receive was shorter; reported once.
+    /// What happened on this connection.
     #[inline]
-    pub fn take_cut(&mut self) -> Option<Cut> {
-        // Nearly always there is none, and nothing needs to be written.
-        if self.cut.is_some() { self.cut.take() } else { None }
+    pub fn poll_event(&mut self) -> Option<Event> {
+        // Nearly always there is nothing, and nothing needs to be written.
+        if self.cut.is_some() { self.cut.take().map(Event::MessageCut) } else { None }
     }
 
     /// Sends a message into the first buffer with its tag of the oldest receive that still has unfilled ones. None when

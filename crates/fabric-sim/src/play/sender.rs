@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use railweave_transport::{Error, MAX_BUFFERS, Outgoing, RailInfo, SendConnection, SendRequest};
+use railweave_transport::{Error, Event, MAX_BUFFERS, Outgoing, RailInfo, SendConnection, SendRequest};
 
 use super::context::{Context, Step};
 use super::memory::{Buffer, Memory};
@@ -180,7 +180,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         let now_ns = state.now_ns;
         let cut = state.watch.isend(now_ns, context.connection, message, tag, size);
         state.record(Kind::Isend, context.who, [message, size, u64::from(tag), 0]);
-        if connection.take_cut().is_some() {
+        if let Some(Event::MessageCut(_)) = connection.poll_event() {
             state.saw(Seen::Cut);
         }
         if self.sending.len() == SendRequest::COUNT - 1 {

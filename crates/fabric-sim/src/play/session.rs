@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use railweave_transport::{
-    Error, Frame, Hello, PROTOCOL_VERSION, ProcessId, Prover, Session, SessionAction, SessionConfig,
+    Error, Event, Frame, Hello, PROTOCOL_VERSION, ProcessId, Prover, Session, SessionAction, SessionConfig,
     Side as SessionSide, SocketEnd, SocketEndKind,
 };
 
@@ -211,6 +211,9 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             return;
         }
         while let Some(action) = self.sessions.talks[talk].protocol.poll_action() {
+            if let Some(Event::Unwelcome(_)) = self.sessions.talks[talk].protocol.poll_event() {
+                self.world.lock().saw(Seen::Unwelcome);
+            }
             self.carry(talk, action);
         }
         let found = &mut self.sessions.talks[talk];
@@ -257,7 +260,6 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                     self.begin(talk, connection);
                 }
             }
-            SessionAction::Unwelcome(_) => self.world.lock().saw(Seen::Unwelcome),
             SessionAction::Unreachable(why) => {
                 let error = Error::peer(why.to_string());
                 for connection in std::mem::take(&mut self.sessions.talks[talk].waiting) {

@@ -187,7 +187,6 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             match action {
                 Action::Send(message) => self.send(Side { connection, sender: true }, message),
                 Action::Dial(_) => self.violate(Checker::Wire, "a lane that is no socket is to be dialled".into()),
-                Action::RailDropped { .. } => {}
                 Action::Failed(error) => self.set_up_failed(connection, true, &error),
                 Action::Ready(made) => self.sender_up(connection, *made),
             }
@@ -203,7 +202,6 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             match action {
                 Action::Send(message) => self.send(Side { connection, sender: false }, message),
                 Action::Dial(_) => self.violate(Checker::Wire, "an acceptor wants to dial".into()),
-                Action::RailDropped { .. } => {}
                 Action::Failed(error) => self.set_up_failed(connection, false, &error),
                 Action::Ready(made) => self.receiver_up(connection, *made),
             }

@@ -15,7 +15,6 @@ use super::worker::Work;
 use super::{ConnectRequest, Route, nanoseconds, numa};
 use crate::identity::random;
 use crate::listener::{Listener, Ready};
-use crate::log;
 use crate::network::{AnyHandshake, End, Established, Network, Setup};
 use crate::process::PendingConnect;
 
@@ -209,7 +208,16 @@ impl Thread {
             let Some(Connection::Setup(setting)) = session.connections.get_mut(&route.connection) else {
                 return;
             };
-            match setting.handshake.as_mut().and_then(|handshake| handshake.poll_action()) {
+            let Some(handshake) = &mut setting.handshake else {
+                return;
+            };
+            if let Some(event) = handshake.poll_event() {
+                // A peer of the other side's choice could have any number of them.
+                let by_stranger = matches!(setting.target, Target::Accept(_));
+                self.say(&event, &peer, by_stranger);
+                continue;
+            }
+            match handshake.poll_action() {
                 None => return,
                 Some(Action::Send(message)) => {
                     self.send(route, message);
@@ -217,17 +225,6 @@ impl Thread {
                 Some(Action::Dial(dial)) => {
                     if let Err(reason) = self.dial_lane(route, dial, port) {
                         self.with_handshake(route, |h| h.handle_dialed(dial.rail, dial.lane, Err(reason)));
-                    }
-                }
-                Some(Action::RailDropped { rail, reason }) => {
-                    let text = format!("rail {rail} to {peer} is left out: {reason}");
-                    match setting.target {
-                        Target::Connect(_) => log::warn(&text),
-                        // A peer of the other side's choice could have any number of them.
-                        Target::Accept(_) => {
-                            let now = self.now_ns();
-                            self.strangers.report(now, Kind::Rail, &text);
-                        }
                     }
                 }
                 Some(Action::Ready(established)) => return self.open(route, established),

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use mio::Token as PollToken;
 use railweave_transport::{
-    Ended, Error, FRAME_HEADER_BYTES, Frame, Hello, Lost, MAX_FRAME_BYTES, MAX_HELLO_BYTES, Preface, ProcessId,
+    Ended, Error, Event, FRAME_HEADER_BYTES, Frame, Hello, Lost, MAX_FRAME_BYTES, MAX_HELLO_BYTES, Preface, ProcessId,
     Session as Protocol, SessionAction, Side, SocketEnd, SocketEndKind, Unwelcome,
 };
 
@@ -19,6 +19,7 @@ use super::thread::{Entry, Thread};
 use super::{Route, nanoseconds};
 use crate::descriptors;
 use crate::identity::random;
+use crate::log;
 
 /// What a peer may send while it has no connection: a connect that fails takes some hundred bytes, and its session is
 /// closed a second later.
@@ -196,7 +197,15 @@ impl Thread {
             Some(session) => session.is_driven = true,
             None => return,
         }
-        while let Some(action) = self.session(token).and_then(|session| session.protocol.poll_action()) {
+        while let Some(session) = self.session(token) {
+            let (event, action) = (session.protocol.poll_event(), session.protocol.poll_action());
+            if let Some(event) = event {
+                let peer = session.protocol.peer_name();
+                self.say(&event, &peer, true);
+            }
+            let Some(action) = action else {
+                break;
+            };
             self.look_at_debts();
             self.carry(token, action);
         }
@@ -211,6 +220,21 @@ impl Thread {
         }
     }
 
+    /// Says what happened. Of what strangers can cause any number of times there is not a line for each.
+    pub(super) fn say(&mut self, event: &Event, peer: &str, by_stranger: bool) {
+        let line = log::line(event, peer);
+        if !by_stranger {
+            return log::warn(&line);
+        }
+        let kind = match event {
+            Event::Unwelcome(Unwelcome::Hello { .. } | Unwelcome::Late { .. }) => Kind::Hello,
+            Event::Unwelcome(Unwelcome::OutOfTurn { .. }) => Kind::Session,
+            Event::Unwelcome(Unwelcome::OtherKey { .. }) => Kind::Key,
+            Event::RailLeftOut { .. } | Event::MessageCut(_) => Kind::Rail,
+        };
+        self.strangers.report(self.now_ns(), kind, &line);
+    }
+
     fn carry(&mut self, token: usize, action: SessionAction) {
         let route = |connection| Route { session: token, connection };
         match action {
@@ -218,14 +242,6 @@ impl Thread {
             SessionAction::Send(frame) => self.send_frame(token, &frame),
             SessionAction::HangUp { flush } => self.hang_up(token, flush),
             SessionAction::Up => self.session_up(token),
-            SessionAction::Unwelcome(unwelcome) => {
-                let kind = match unwelcome {
-                    Unwelcome::Hello { .. } | Unwelcome::Late { .. } => Kind::Hello,
-                    Unwelcome::OutOfTurn { .. } => Kind::Session,
-                    Unwelcome::OtherKey { .. } => Kind::Key,
-                };
-                self.strangers.report(self.now_ns(), kind, &unwelcome.to_string());
-            }
             SessionAction::Unreachable(unreachable) => self.unreachable(token, &unreachable),
             SessionAction::Ended(ended) => self.session_ended(token, &ended),
             SessionAction::Offer { connection, offer } => self.handle_offer(token, connection, offer),

@@ -11,7 +11,7 @@ use super::{Action, Handshake, HandshakePort, Makes, Token};
 use crate::connection::RailCounters;
 use crate::plant::{Plant, planted};
 use crate::receive::{ReceiveParts, RecvConnection};
-use crate::{ConnectionConfig, Error, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName};
+use crate::{ConnectionConfig, Error, Event, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName};
 
 /// Which of the offered ports goes with which of this side's: the result of topology's pairing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -262,6 +262,10 @@ where
 
     fn may_block(&self) -> bool {
         F::JOINING.may_block()
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.set_up.events.pop_front()
     }
 }
 

@@ -11,7 +11,7 @@ use super::{Action, Dial, Handshake, HandshakePort, Makes, Token};
 use crate::connection::RailCounters;
 use crate::plant::{Plant, planted};
 use crate::send::{SendConnection, SendParts};
-use crate::{ConnectionConfig, Error, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName};
+use crate::{ConnectionConfig, Error, Event, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName};
 
 enum State {
     Answer,
@@ -264,6 +264,10 @@ where
 
     fn may_block(&self) -> bool {
         F::JOINING.may_block()
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.set_up.events.pop_front()
     }
 }
 

@@ -19,7 +19,7 @@ use railweave_fabric::{Fabric, LaneId, Part, RailId};
 pub use self::acceptor::{AcceptPairing, Acceptor};
 pub use self::connector::Connector;
 pub(crate) use self::depths::{CTS_SIGNAL_EVERY, Depths, longest_chain};
-use crate::{Error, Message, PortOffer};
+use crate::{Error, Event, Message, PortOffer};
 
 /// Sixteen random bytes that only the two ends of a connection know.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -69,13 +69,6 @@ pub enum Action<C> {
     Send(Message),
     /// Dial this lane and hand the socket, or the reason why there is none, to `handle_dialed`.
     Dial(Dial),
-    /// A rail was left out; worth a line in the log.
-    RailDropped {
-        /// Which.
-        rail: RailId,
-        /// Why.
-        reason: String,
-    },
     /// The connection is there. The handshake is over.
     Ready(Box<C>),
     /// There will be no connection. The handshake is over.
@@ -88,7 +81,6 @@ impl<C> Action<C> {
         match self {
             Self::Send(message) => Action::Send(message),
             Self::Dial(dial) => Action::Dial(dial),
-            Self::RailDropped { rail, reason } => Action::RailDropped { rail, reason },
             Self::Ready(connection) => Action::Ready(made(connection)),
             Self::Failed(error) => Action::Failed(error),
         }
@@ -135,6 +127,9 @@ pub trait Handshake: Send {
 
     /// Returns true if its calls may block, as making queue pairs does.
     fn may_block(&self) -> bool;
+
+    /// What happened. To be asked before [`Makes::poll_action`].
+    fn poll_event(&mut self) -> Option<Event>;
 }
 
 /// A handshake, and what it makes.

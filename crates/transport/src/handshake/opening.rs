@@ -15,7 +15,7 @@ use super::{Action, HandshakePort, Token};
 use crate::connection::{RailCounters, RailInfo, RailName};
 use crate::plant::kept;
 use crate::rails::{ConnectedRail, Rails};
-use crate::{ConnectionConfig, Error, Lanes, Message, PortOffer, RailLanes};
+use crate::{ConnectionConfig, Error, Event, Lanes, Message, PortOffer, RailLanes};
 
 /// One rail while it comes up.
 pub(super) struct Opening<F: Fabric> {
@@ -100,6 +100,7 @@ pub(super) struct SetUp<F: Fabric, C> {
     pub(super) deadline_ns: u64,
     pub(super) pause: Option<Duration>,
     pub(super) actions: VecDeque<Action<C>>,
+    pub(super) events: VecDeque<Event>,
     counters: CounterSource,
 }
 
@@ -123,6 +124,7 @@ impl<F: Fabric, C> SetUp<F, C> {
             deadline_ns,
             pause: None,
             actions: VecDeque::new(),
+            events: VecDeque::new(),
             counters,
         }
     }
@@ -183,7 +185,7 @@ impl<F: Fabric, C> SetUp<F, C> {
 
     pub(super) fn say_dropped(&mut self, index: usize, reason: String) {
         if let Some(rail) = RailId::new(index) {
-            self.actions.push_back(Action::RailDropped { rail, reason });
+            self.events.push_back(Event::RailLeftOut { rail, reason });
         }
     }
 

@@ -14,7 +14,8 @@
 //!    or [`Session::accept`].
 //! 2. [`Session::handle_frame`] for each frame, [`Session::handle_all_read`] when the socket has no more for now,
 //!    [`Session::handle_lost`] when it has ended, and [`Session::handle_timeout`] at [`Session::timeout_ns`].
-//! 3. After each of these, and after each call about a connection: [`Session::poll_action`] until it returns None.
+//! 3. After each of these, and after each call about a connection: [`Session::poll_event`] and
+//!    [`Session::poll_action`] until they return None.
 //! 4. A connection goes from [`Session::begin`] or [`SessionAction::Offer`] and [`Session::accept_offer`] to
 //!    [`Session::opened`] or [`Session::failed`], and from there to [`Session::close`].
 //! 5. The session may be dropped when [`Session::is_over`].
@@ -42,7 +43,7 @@ use self::proof::{Hellos, NO_PROOF};
 use self::reach::{Next, Reach};
 pub use self::tries::Tries;
 use crate::plant::{Plant, planted};
-use crate::{Frame, Hello, HelloError, Message, Offer, ProcessId};
+use crate::{Event, Frame, Hello, HelloError, Message, Offer, ProcessId};
 
 /// Connections that one session may have.
 const MOST_CONNECTIONS: usize = 65_536;
@@ -124,8 +125,6 @@ pub enum SessionAction {
     },
     /// The peer is who it should be: connections may be begun.
     Up,
-    /// A peer is not welcome.
-    Unwelcome(Unwelcome),
     /// There will be no session to the wanted process.
     Unreachable(Unreachable),
     /// The session is over. Of connections that are open or closed there may be more to say.
@@ -201,6 +200,8 @@ pub struct Session {
     heartbeat: Heartbeat,
     connections: Connections,
     actions: VecDeque<SessionAction>,
+    /// There is never more than one: what is unwelcome ends the session.
+    event: Option<Event>,
 }
 
 impl Session {
@@ -248,6 +249,7 @@ impl Session {
             heartbeat: Heartbeat::new(config.peer_timeout_ns, now_ns),
             connections: Connections::default(),
             actions: VecDeque::new(),
+            event: None,
             config,
         }
     }
@@ -260,6 +262,11 @@ impl Session {
             self.actions = VecDeque::new();
         }
         action
+    }
+
+    /// What happened. To be asked before [`Self::poll_action`], so that it is said before the socket is closed.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.event.take()
     }
 
     /// Which end this is.
@@ -647,9 +654,8 @@ impl Session {
         }
     }
 
-    /// Said before the socket is closed, so that it is known when that shows.
     fn unwelcome(&mut self, unwelcome: Unwelcome) {
-        self.actions.push_back(SessionAction::Unwelcome(unwelcome));
+        self.event.get_or_insert(Event::Unwelcome(unwelcome));
     }
 
     fn up(&mut self, theirs: Box<Hello>, now_ns: u64) {

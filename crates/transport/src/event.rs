@@ -1,0 +1,38 @@
+//! What happens to sessions and connections that somebody may want to know of: one list, handed out by polling. Lines of
+//! a log derive from it, and so does whatever else tells of a process's connections.
+
+use std::fmt;
+
+use railweave_fabric::RailId;
+
+use crate::{Cut, Unwelcome};
+
+/// Something that happened. Whoever polls knows the peer, which the sentence does not name where it is this one's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A peer is not welcome on a session: [`crate::Session::poll_event`].
+    Unwelcome(Unwelcome),
+    /// A connection does without a rail: [`crate::Handshake::poll_event`].
+    RailLeftOut {
+        /// The rail.
+        rail: RailId,
+        /// Why, in words.
+        reason: String,
+    },
+    /// A message was cut to its receive, the first one of its connection: [`crate::SendConnection::poll_event`].
+    MessageCut(Cut),
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unwelcome(unwelcome) => unwelcome.fmt(out),
+            Self::RailLeftOut { rail, reason } => write!(out, "rail {rail} is left out: {reason}"),
+            Self::MessageCut(Cut { tag, message, receive }) => write!(
+                out,
+                "a message of {message} bytes (tag {tag:#x}) was cut to the {receive} bytes of its receive; the \
+                 application's send and receive sizes differ (said once per connection)"
+            ),
+        }
+    }
+}
