@@ -559,7 +559,7 @@ mod tests {
             Message::Answer { token: Token([5; 16]), rails: vec![answer; 8] },
             Message::Lanes(lanes),
             Message::Ready { usable: 3 },
-            Message::Refuse { fault: Fault::Configuration, reason: "RAILWEAVE_MODE differs".into() },
+            Message::Refuse { fault: Fault::Configuration, reason: "modes differ".into() },
             Message::Bye,
             Message::Proof([0xab; 32]),
             Message::Ping,

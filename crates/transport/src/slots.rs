@@ -1,6 +1,6 @@
 //! The slots of a receiving connection: which receives are open, and what has arrived for each.
 
-use railweave_fabric::{MAX_RAILS, RailId, RailSet};
+use railweave_fabric::{MAX_RAILS, RailId, RailSet, Setting};
 
 use crate::plant::{Plant, checks, planted};
 use crate::record::Records;
@@ -283,7 +283,7 @@ impl Receive {
 #[cold]
 fn contradiction(bytes: u64) -> Error {
     Error::protocol(format!(
-        "size_q contradicts the {bytes} bytes that arrived (an adapter that does not report byte counts needs \
-         RAILWEAVE_BYTE_COUNTS=0)"
+        "size_q contradicts the {bytes} bytes that arrived (an adapter that does not report byte counts needs {}=0)",
+        Setting::ByteCounts
     ))
 }
