@@ -20,8 +20,11 @@
 //!    [`Session::opened`] or [`Session::failed`], and from there to [`Session::close`].
 //! 5. The session may be dropped when [`Session::is_over`].
 
+mod action;
+mod config;
 mod connections;
 mod ended;
+mod greeting;
 mod heartbeat;
 mod proof;
 mod reach;
@@ -35,135 +38,20 @@ use std::sync::Arc;
 
 use railweave_fabric::Fault;
 
+pub use self::action::SessionAction;
+pub use self::config::{SessionConfig, Side};
 use self::connections::{Connection, Connections, State};
 pub use self::ended::{Ended, HelloFault, Lost, LostCause, SocketEnd, SocketEndKind, Unreachable, Unwelcome};
 use self::heartbeat::{Beat, Heartbeat};
+use self::proof::Hellos;
 pub use self::proof::Prover;
-use self::proof::{Hellos, NO_PROOF};
-use self::reach::{Next, Reach};
+use self::reach::Reach;
 pub use self::tries::Tries;
 use crate::plant::{Plant, planted};
-use crate::{Event, Frame, Hello, HelloError, Message, Offer, ProcessId};
+use crate::{Event, Frame, Hello, Message, Offer, ProcessId};
 
 /// Connections that one session may have.
 const MOST_CONNECTIONS: usize = 65_536;
-
-/// Which end of a session this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Side {
-    /// It dialled, and alone begins connections.
-    Opener,
-    /// It was dialled.
-    Acceptor,
-}
-
-impl Side {
-    /// The other end.
-    #[must_use]
-    pub fn other(self) -> Self {
-        match self {
-            Self::Opener => Self::Acceptor,
-            Self::Acceptor => Self::Opener,
-        }
-    }
-}
-
-/// What the sessions of a process have in common. All times are in nanoseconds.
-#[derive(Clone, Debug)]
-pub struct SessionConfig {
-    /// What this process says of itself; the wanted process and the nonce are each session's own.
-    pub hello: Hello,
-    /// What has the key, where the process has one. [`Hello::KEYED`] says the same.
-    pub prover: Option<Arc<dyn Prover>>,
-    /// How long HELLO and PROOF may take; with an opener, all of its tries together.
-    pub handshake_ns: u64,
-    /// How long a peer may take to answer a PING.
-    pub peer_timeout_ns: u64,
-    /// How long a session without connections is kept by its opener.
-    pub idle_ns: u64,
-    /// How long it is kept by the other end, which only needs to see to it that strangers do not keep sessions for
-    /// ever.
-    pub accepted_idle_ns: u64,
-    /// How long an open connection whose peer or session is gone has until it is lost: its lanes carry what was sent
-    /// before, and say themselves that the peer is gone.
-    pub grace_ns: u64,
-    /// How long a closed connection waits for its peer.
-    pub linger_ns: u64,
-    /// The first pause between two looks at a closed connection, and the longest, to which it grows.
-    pub linger_pause_ns: (u64, u64),
-}
-
-impl SessionConfig {
-    /// With the times that suit real networks, for a process that says this of itself.
-    pub fn new(hello: Hello, prover: Option<Arc<dyn Prover>>, handshake_ns: u64, peer_timeout_ns: u64) -> Self {
-        Self {
-            hello,
-            prover,
-            handshake_ns,
-            peer_timeout_ns,
-            idle_ns: 1_000_000_000,
-            accepted_idle_ns: 60_000_000_000,
-            grace_ns: 1_000_000_000,
-            linger_ns: 3_000_000_000,
-            linger_pause_ns: (200_000, 10_000_000),
-        }
-    }
-}
-
-/// What a session wants done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SessionAction {
-    /// Dial this address. Then call [`Session::handle_connected`], or [`Session::handle_lost`].
-    Dial(SocketAddr),
-    /// Send this frame; on a dialled socket [`crate::Preface::Session`] goes before the first.
-    Send(Frame),
-    /// Read nothing more from the socket, and close it: at once, or where `flush` is set when all that was sent has
-    /// gone out. Nothing more is to be said of this socket; the next one is another.
-    HangUp {
-        /// What was sent is to reach the peer.
-        flush: bool,
-    },
-    /// The peer is who it should be: connections may be begun.
-    Up,
-    /// There will be no session to the wanted process.
-    Unreachable(Unreachable),
-    /// The session is over. Of connections that are open or closed there may be more to say.
-    Ended(Arc<Ended>),
-    /// The peer offers a connection: call [`Session::accept_offer`] or [`Session::refuse`], now or later.
-    Offer {
-        /// The connection.
-        connection: u32,
-        /// The offer.
-        offer: Offer,
-    },
-    /// The peer has taken back an offer, or its session is gone: forget it.
-    Withdrawn(u32),
-    /// A message for the handshake of this connection.
-    Message {
-        /// The connection.
-        connection: u32,
-        /// The message.
-        message: Message,
-    },
-    /// The peer still works at this connection's set-up, so its time begins anew.
-    Waits(u32),
-    /// The session ended while this connection was set up. Call [`Session::failed`], or [`Session::opened`] where the
-    /// last message had come and the connection is made of it.
-    Interrupted(u32),
-    /// The peer has left this open connection; it is lost soon.
-    PeerLeft(u32),
-    /// This open connection is lost: tell its [`crate::Link`].
-    Lost {
-        /// The connection.
-        connection: u32,
-        /// Why.
-        lost: Lost,
-    },
-    /// Let this closed connection linger, and say in [`Session::handle_lingered`] how far it is.
-    Linger(u32),
-    /// This closed connection is over: drop its end.
-    Over(u32),
-}
 
 /// How far a session is.
 #[derive(Debug)]
@@ -577,93 +465,6 @@ impl Session {
         self.connections.set(connection, Some(Connection { state, due_ns }));
     }
 
-    fn say_hello(&mut self, nonce: [u8; 32], deadline_ns: u64) {
-        let ours = Hello { nonce, wanted: self.wanted, ..self.config.hello.clone() }.encode();
-        self.actions.push_back(SessionAction::Send(Frame { connection: 0, message: Message::Hello(ours.clone()) }));
-        self.stage = Stage::Hello { deadline_ns, ours };
-    }
-
-    fn handle_hello(&mut self, bytes: Vec<u8>, now_ns: u64) {
-        let ours = Hello { wanted: self.wanted, ..self.config.hello.clone() };
-        let checked = Hello::decode(&bytes).map_err(HelloFault::from).and_then(|theirs| {
-            ours.check(&theirs).map_err(HelloFault::from)?;
-            Ok(Box::new(theirs))
-        });
-        match checked {
-            Ok(theirs) => self.hello_fits(theirs, bytes, now_ns),
-            Err(fault) => self.hello_does_not_fit(fault, now_ns),
-        }
-    }
-
-    fn hello_fits(&mut self, theirs: Box<Hello>, bytes: Vec<u8>, now_ns: u64) {
-        let Stage::Hello { deadline_ns, ours } = &mut self.stage else {
-            return;
-        };
-        let Some(prover) = self.config.prover.clone() else {
-            return self.up(theirs, now_ns);
-        };
-        let (deadline_ns, hellos) = (*deadline_ns, Hellos::new(std::mem::take(ours), bytes));
-        let first = (self.side == Side::Opener).then(|| hellos.ours(&*prover, self.side));
-        self.stage = Stage::Proof { deadline_ns, hellos, theirs };
-        if let Some(proof) = first {
-            self.send(0, Message::Proof(proof));
-        }
-    }
-
-    /// Our own HELLO is on its way, so that the peer can name the difference itself.
-    fn hello_does_not_fit(&mut self, fault: HelloFault, now_ns: u64) {
-        let address = self.address;
-        if self.side == Side::Acceptor {
-            self.unwelcome(Unwelcome::Hello { address, fault: fault.clone() });
-        }
-        self.actions.push_back(SessionAction::HangUp { flush: true });
-        match self.side {
-            Side::Acceptor => self.over(Ended::Refused, now_ns),
-            // Whoever is wanted may be found at the next address.
-            Side::Opener if matches!(fault, HelloFault::Differs(HelloError::WrongProcess { .. })) => {
-                self.reach.failed(address, &SocketEnd { kind: SocketEndKind::Other, text: fault.to_string() });
-                self.dial_next(now_ns);
-            }
-            Side::Opener => self.unreachable(Unreachable::Hello { address, fault }, now_ns),
-        }
-    }
-
-    fn handle_proof(&mut self, proof: &[u8; 32], now_ns: u64) {
-        let peer = self.peer_name();
-        let (Stage::Proof { hellos, theirs, .. }, Some(prover)) = (&self.stage, &self.config.prover) else {
-            return;
-        };
-        let is_right = hellos.is_theirs(&**prover, self.side, proof) || planted(Plant::KeyIgnored);
-        match (self.side, is_right) {
-            (Side::Opener, true) => self.up(theirs.clone(), now_ns),
-            (Side::Acceptor, true) => {
-                let (ours, theirs) = (hellos.ours(&**prover, self.side), theirs.clone());
-                self.send(0, Message::Proof(ours));
-                self.up(theirs, now_ns);
-            }
-            (Side::Opener, false) => {
-                self.actions.push_back(SessionAction::HangUp { flush: false });
-                self.unreachable(Unreachable::OtherKey { peer }, now_ns);
-            }
-            (Side::Acceptor, false) => {
-                self.send(0, Message::Proof(NO_PROOF));
-                self.unwelcome(Unwelcome::OtherKey { peer });
-                self.actions.push_back(SessionAction::HangUp { flush: true });
-                self.over(Ended::Refused, now_ns);
-            }
-        }
-    }
-
-    fn unwelcome(&mut self, unwelcome: Unwelcome) {
-        self.event.get_or_insert(Event::Unwelcome(unwelcome));
-    }
-
-    fn up(&mut self, theirs: Box<Hello>, now_ns: u64) {
-        self.stage = Stage::Up(theirs);
-        self.touch(now_ns);
-        self.actions.push_back(SessionAction::Up);
-    }
-
     fn handle_offer(&mut self, connection: u32, offer: Offer, now_ns: u64) {
         if let Some(State::Closed { peer_left: true, .. }) = self.connections.state(connection) {
             // Both ends have closed the one that had this number: nobody waits for what it lingers for.
@@ -681,39 +482,6 @@ impl Session {
             return;
         };
         self.send(connection, Message::Refuse { fault: Fault::Protocol, reason: refusal.to_owned() });
-    }
-
-    /// Dials the next address of the wanted process.
-    fn dial_next(&mut self, now_ns: u64) {
-        match self.reach.next(now_ns) {
-            Next::Dial { address, deadline_ns } => {
-                self.address = address;
-                self.stage = Stage::Dialing { deadline_ns };
-                self.heartbeat.heard(now_ns);
-                self.actions.push_back(SessionAction::Dial(address));
-            }
-            Next::Pause { at_ns } => self.stage = Stage::Pausing { until_ns: at_ns },
-            Next::GiveUp(unreachable) => self.unreachable(unreachable, now_ns),
-        }
-    }
-
-    fn unreachable(&mut self, unreachable: Unreachable, now_ns: u64) {
-        self.actions.push_back(SessionAction::Unreachable(unreachable));
-        self.over(Ended::Refused, now_ns);
-    }
-
-    /// The socket is gone: an opener that was not up yet tries the next address, and all else is over.
-    fn give_up_socket(&mut self, why: Ended, kind: SocketEndKind, now_ns: u64) {
-        match (&self.stage, self.side) {
-            (Stage::Over { .. } | Stage::Pausing { .. }, _) => {}
-            (Stage::Dialing { .. } | Stage::Hello { .. } | Stage::Proof { .. }, Side::Opener) => {
-                // Whoever has said HELLO is no besieged peer that closes newcomers.
-                let kind = if matches!(self.stage, Stage::Proof { .. }) { SocketEndKind::Other } else { kind };
-                self.reach.failed(self.address, &SocketEnd { kind, text: why.to_string() });
-                self.dial_next(now_ns);
-            }
-            _ => self.over(why, now_ns),
-        }
     }
 
     /// The session is over: with it all that is being set up, and, unless its data says so first, all that is open.
