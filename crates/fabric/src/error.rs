@@ -26,7 +26,8 @@ pub enum Fault {
 /// Why work could not be posted on a lane.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
-    /// The lane's send queue has no room for the whole chain; nothing of it was posted. Post again after a poll.
+    /// The lane's send queue has no room for the whole chain; nothing of it was posted. Post again after a poll,
+    /// unless the chain is longer than the queue is deep.
     #[error("the lane's send queue is full")]
     Full,
     /// The lane is broken; nothing was posted, and its failed completion says why.

@@ -83,8 +83,8 @@ pub struct RailSpec {
     pub send_depth: u32,
     /// Generic receives that the rail's pool holds, over all its lanes.
     pub receive_depth: u32,
-    /// The most immediates that one lane brings before its receives are posted again. Where lanes have receives of their
-    /// own, none needs more of the pool's than these.
+    /// The most immediates that one lane brings before its receives are posted again. Where lanes have receives of
+    /// their own, none needs more of the pool's than these.
     pub lane_receives: u32,
     /// DSCP and ECN bits of every packet (the IPv4 TOS byte, the IPv6 and GRH traffic class) as NCCL asks for them;
     /// None leaves the default. What the user sets goes before it, and is known to the fabric.
@@ -222,8 +222,8 @@ pub trait Rail: Send + 'static {
     /// Perhaps, when the lane does not exist or the chain does not fit.
     fn post_fitting(&mut self, lane: LaneId, chain: &[Write]) -> Result<(), PostError>;
 
-    /// Whether this end has a way to flush. Where it has none, flushes have nothing to do: no memory needs them, or the user
-    /// has switched them off.
+    /// Whether this end has a way to flush. Where it has none, flushes have nothing to do: no memory needs them, or the
+    /// user has switched them off.
     fn flushes(&self) -> bool {
         false
     }
@@ -235,8 +235,8 @@ pub trait Rail: Send + 'static {
     /// See [`PostError`]; [`PostError::Invalid`] where it does not [flush](Self::flushes).
     fn post_flush(&mut self, target: RemoteSlice, id: WorkId) -> Result<(), PostError>;
 
-    /// Posts up to `count` generic receives, also none; answers how many were taken. Each lane has as many then as the pool
-    /// holds, or [as many as one brings](RailSpec::lane_receives) if these are fewer.
+    /// Posts up to `count` generic receives, also none; answers how many were taken. Each lane has as many then as the
+    /// pool holds, or [as many as one brings](RailSpec::lane_receives) if these are fewer.
     ///
     /// # Errors
     /// When the rail is broken, or has no room now. Then a lane may have fewer.
@@ -246,15 +246,15 @@ pub trait Rail: Send + 'static {
     /// anything. On a fabric that is not one-sided this is also what moves bytes.
     fn report(&mut self, most: usize, reports: &mut impl Reports) -> bool;
 
-    /// Whether the peer may be waiting for what this end has not sent: acknowledgements of what was reported, which a poll may
-    /// put off until the next call, so that they can travel with what is posted then; and writes that were posted when the way
-    /// was full. Where the peer's processor has no part in a write, nothing is ever owed.
+    /// Whether the peer may be waiting for what this end has not sent: acknowledgements of what was reported, which a
+    /// poll may put off until the next call, so that they can travel with what is posted then; and writes that were
+    /// posted when the way was full. Where the peer's processor has no part in a write, nothing is ever owed.
     fn owes(&self) -> bool {
         false
     }
 
-    /// Sends what this end [owes](Self::owes). True when nothing is owed any more. A caller that may stop polling calls this
-    /// until it is true; else the peer might wait for ever.
+    /// Sends what this end [owes](Self::owes). True when nothing is owed any more. A caller that may stop polling calls
+    /// this until it is true; else the peer might wait for ever.
     fn acknowledge(&mut self) -> bool {
         true
     }

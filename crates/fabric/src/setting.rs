@@ -2,7 +2,8 @@
 //! known where the table of options is: the plugin's edge says it once, before it uses any of these crates.
 
 use std::fmt;
-use std::sync::OnceLock;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A setting that some sentence tells the user to look at or to change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,7 +61,20 @@ pub struct SettingNames {
     pub nccls: &'static str,
 }
 
-static NAMES: OnceLock<fn(Setting) -> SettingNames> = OnceLock::new();
+/// Says how settings are called.
+type Names = fn(Setting) -> SettingNames;
+
+/// The address of a [`Names`], or NULL. No lock: a fork while another thread holds one would leave it locked in the
+/// child.
+static NAMES: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+
+fn names_of(setting: Setting) -> Option<SettingNames> {
+    let address = NAMES.load(Ordering::Acquire);
+    // SAFETY: only `name_by` stores here, and what it stores is a function of this type; NULL is None.
+    #[expect(unsafe_code, reason = "a function's address in an atomic")]
+    let names = unsafe { std::mem::transmute::<*mut (), Option<Names>>(address) };
+    names.map(|names| names(setting))
+}
 
 impl Setting {
     /// Every setting.
@@ -118,17 +132,18 @@ impl Setting {
     /// From now on sentences name settings as `names` says. The first call counts; without any, they have their plain
     /// names.
     pub fn name_by(names: fn(Self) -> SettingNames) {
-        NAMES.get_or_init(|| names);
+        // Where it was said already, that counts.
+        let _ = NAMES.compare_exchange(ptr::null_mut(), names as *mut (), Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Railweave's own name for it, or the plain one.
     pub fn own(self) -> &'static str {
-        NAMES.get().map_or_else(|| self.key(), |names| names(self).own)
+        names_of(self).map_or(self.key(), |names| names.own)
     }
 
     /// NCCL's name for it, or the plain one.
     pub fn nccls(self) -> &'static str {
-        NAMES.get().map_or_else(|| self.key(), |names| names(self).nccls)
+        names_of(self).map_or(self.key(), |names| names.nccls)
     }
 
     /// Both names, NCCL's in parentheses, or the plain one.

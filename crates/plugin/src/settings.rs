@@ -35,6 +35,19 @@ mod tests {
         }
         assert_eq!(names(Setting::GidIndex), SettingNames { own: "RAILWEAVE_GID_INDEX", nccls: "NCCL_IB_GID_INDEX" });
         assert_eq!(names(Setting::RdmaRails), SettingNames { own: "RAILWEAVE_RDMA_RAILS", nccls: "NCCL_IB_HCA" });
+        for (setting, nccls) in [
+            (Setting::AckTimeout, "NCCL_IB_TIMEOUT"),
+            (Setting::AddressFamily, "NCCL_IB_ADDR_FAMILY"),
+            (Setting::AddressRange, "NCCL_IB_ADDR_RANGE"),
+            (Setting::DmaBuf, "NCCL_DMABUF_ENABLE"),
+            (Setting::Ece, "NCCL_IB_ECE_ENABLE"),
+            (Setting::Library, "NCCL_IBVERBS_LIB"),
+            (Setting::PartitionKey, "NCCL_IB_PKEY"),
+            (Setting::RelaxedOrdering, "NCCL_IB_PCI_RELAXED_ORDERING"),
+            (Setting::RoceVersion, "NCCL_IB_ROCE_VERSION_NUM"),
+        ] {
+            assert_eq!(names(setting).nccls, nccls);
+        }
         let alone = "RAILWEAVE_BYTE_COUNTS";
         assert_eq!(names(Setting::ByteCounts), SettingNames { own: alone, nccls: alone });
     }

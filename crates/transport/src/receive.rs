@@ -91,34 +91,39 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 /// The receiving end of a connection.
 ///
 /// # Calls
-/// * **Data path**: [`Self::irecv`], [`Self::test`], [`Self::iflush`]. One thread at a time; it may be another one for each
-///   call. None of them blocks, locks, reads a clock, or allocates but for an error. Each moves the connection: nothing
-///   else does, on a fabric whose writes need this side's processor.
-/// * **Debt**: [`Self::owes`] and [`Self::acknowledge`], by whoever has the connection. On a fabric whose writes need this
-///   side's processor a call may leave something owed to the peer, which waits for it. A caller that stops calling sees to
-///   it that `acknowledge` is called soon, again and again until it says true.
-/// * **Facts**: [`ConnectionEnd`](crate::ConnectionEnd) tells the peer, the rails, and what of this host they are made of.
+/// * **Data path**: [`Self::irecv`], [`Self::test`], [`Self::iflush`]. One thread at a time; it may be another one for
+///   each call. None of them blocks, locks, or allocates but for an error; a fabric may read a clock now and then. A
+///   call that comes back with nothing has polled the rails; nothing polls them by itself, and on a fabric whose writes
+///   need this side's processor nothing moves otherwise.
+/// * **Debt**: [`Self::owes`] and [`Self::acknowledge`], by whoever has the connection. On a fabric whose writes need
+///   this side's processor a call may leave something owed to the peer, which waits for it. A caller that stops calling
+///   sees to it that `acknowledge` is called soon, again and again until it says true.
+/// * **Facts**: [`ConnectionEnd`](crate::ConnectionEnd) tells the peer, the rails, and what of this host they are made
+///   of.
 /// * **End**: [`start_linger`](crate::ConnectionEnd::start_linger) once, and then
 ///   [`linger`](crate::ConnectionEnd::linger) until it says true or the caller has waited long enough; then drop it.
-/// * **From elsewhere**: any thread may say through the [`Link`], at any time, that the peer is gone or an adapter failed.
+/// * **From elsewhere**: any thread may say through the [`Link`], at any time, that the peer is gone or an adapter
+///   failed.
 ///
 /// # Order
 /// 1. `irecv` until it gives a request. While it gives none nothing has changed: there is no room yet.
-/// 2. `test` that request until it gives the sizes. The request is over then, and its number is given to another receive; to
-///    test it again is an error. Requests end in any order. Test every receive that was posted: on a fabric whose writes
-///    need this side's processor nothing arrives otherwise.
-/// 3. Where a buffer is GPU memory, `iflush` with the same buffers, and `test` the request that it gives, before anybody
-///    reads them.
+/// 2. `test` that request until it gives the sizes. The request is over then, and its number is given to another
+///    receive; to test it again is an error. Requests end in any order. Keep testing as long as any is outstanding: on
+///    a fabric whose writes need this side's processor nothing arrives otherwise.
+/// 3. Where a buffer is GPU memory, `iflush` with the same buffers, and `test` the request that it gives, before
+///    anybody reads them.
 ///
 /// # Memory
-/// The buffers belong to the connection from the `irecv` that gives a request until `test` gives its sizes; they must be
-/// registered that long, and their content is undefined until then. A receive that was reported early
-/// (`optional`) gives its buffers back only when its data is there, which the application must see for itself. Their
-/// [`MemoryKeys`] are read during the call only.
+/// The buffers belong to the connection from the `irecv` that gives a request until `test` gives its sizes; they must
+/// be registered that long, and their content is undefined until then. A receive that was reported early (`optional`)
+/// gives its buffers back only when its data is there, which the application must see for itself. Their [`MemoryKeys`]
+/// are read during the call only.
 ///
 /// # Errors
-/// The first error ends the connection, and every later call gives the same one, but for `test` of a request that is
-/// complete already: what is done is done. A flush asks nobody but the adapter, so that it ends also when the peer is gone.
+/// A call that is itself wrong (a wrong count of buffers, one that is too long, a request that is not under way, too
+/// many flushes) is refused and changes nothing. Any other error ends the connection, and every later call gives that
+/// one, but for `test` of a request that is complete already: what is done is done. A flush asks nobody but the
+/// adapter, so that it ends also when the peer is gone, as long as no other call has told of that.
 /// [`Fault`](railweave_fabric::Fault) says who is at fault; the sentence names the rail, the peer and what to try.
 ///
 /// # Example

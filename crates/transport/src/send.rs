@@ -95,31 +95,35 @@ pub(crate) struct SendParts<F: Fabric> {
 /// The sending end of a connection.
 ///
 /// # Calls
-/// * **Data path**: [`Self::isend`], [`Self::test`], [`Self::poll_event`]. One thread at a time; it may be another one for
-///   each call. None of them blocks, locks, reads a clock, or allocates but for an error or an event. Each moves the
-///   connection: nothing else does, on a fabric whose writes need this side's processor.
-/// * **Facts**: [`ConnectionEnd`](crate::ConnectionEnd) tells the peer, the rails, and what of this host they are made of.
+/// * **Data path**: [`Self::isend`], [`Self::test`], [`Self::poll_event`]. One thread at a time; it may be another one
+///   for each call. None of them blocks, locks, or allocates but for an error or an event; a fabric may read a clock
+///   now and then. A call that comes back with nothing has polled the rails where the fabric needs that; nothing polls
+///   them by itself, and on a fabric whose writes need this side's processor nothing moves otherwise.
+/// * **Facts**: [`ConnectionEnd`](crate::ConnectionEnd) tells the peer, the rails, and what of this host they are made
+///   of.
 /// * **End**: [`start_linger`](crate::ConnectionEnd::start_linger) once, and then
 ///   [`linger`](crate::ConnectionEnd::linger) until it says true or the caller has waited long enough; then drop it.
-/// * **From elsewhere**: any thread may say through the [`Link`], at any time, that the peer is gone or an adapter failed.
+/// * **From elsewhere**: any thread may say through the [`Link`], at any time, that the peer is gone or an adapter
+///   failed.
 ///
 /// # Order
 /// 1. `isend` until it gives a request. While it gives none nothing has changed, and the same message or another may be
 ///    tried later: the receiver has posted no receive with its tag yet, or there is no room.
-/// 2. `test` that request until it gives the size. The request is over then, and its number is given to another message;
-///    to test it again is an error. Requests end in any order. There are [`SendRequest::COUNT`] of them.
+/// 2. `test` that request until it gives the size. The request is over then, and its number is given to another
+///    message; to test it again is an error. Requests end in any order. There are [`SendRequest::COUNT`] of them.
 /// 3. `poll_event` after an `isend` that gave a request.
 ///
 /// Messages meet receives in the order of `irecv` at the other end; within a group, by their tags.
 ///
 /// # Memory
-/// A message's bytes belong to the connection from the `isend` that gives a request until `test` gives its size; they must
-/// be registered that long, and not change. Its [`MemoryKeys`] are read during the call only.
+/// A message's bytes belong to the connection from the `isend` that gives a request until `test` gives its size; they
+/// must be registered that long, and not change. Its [`MemoryKeys`] are read during the call only.
 ///
 /// # Errors
-/// The first error ends the connection, and every later call gives the same one, but for `test` of a request that is done
-/// already: what is done is done. [`Fault`](railweave_fabric::Fault) says who is at fault; the sentence names the rail, the
-/// peer and what to try. A peer that is gone is no error as long as nothing waits for it.
+/// A call that is itself wrong (a message that is too long, a request that is not under way) is refused and changes
+/// nothing. Any other error ends the connection, and every later call gives that one, but for `test` of a request that
+/// is done already: what is done is done. [`Fault`](railweave_fabric::Fault) says who is at fault; the sentence names
+/// the rail, the peer and what to try. A peer that is gone is no error as long as nothing waits for it.
 ///
 /// # Example
 /// ```

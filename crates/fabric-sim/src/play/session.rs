@@ -210,11 +210,15 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         if std::mem::replace(&mut self.sessions.talks[talk].is_driven, true) {
             return;
         }
-        while let Some(action) = self.sessions.talks[talk].protocol.poll_action() {
-            if let Some(Event::Unwelcome(_)) = self.sessions.talks[talk].protocol.poll_event() {
+        loop {
+            let protocol = &mut self.sessions.talks[talk].protocol;
+            if let Some(Event::Unwelcome(_)) = protocol.poll_event() {
                 self.world.lock().saw(Seen::Unwelcome);
             }
-            self.carry(talk, action);
+            match protocol.poll_action() {
+                Some(action) => self.carry(talk, action),
+                None => break,
+            }
         }
         let found = &mut self.sessions.talks[talk];
         found.is_driven = false;

@@ -362,8 +362,9 @@ impl Thread {
             return;
         };
         if setting.is_ready && setting.at_worker().is_some() && matches!(setting.target, Target::Accept(_)) {
-            // accept gives out what comes of it.
+            // accept gives out what comes of it, and nobody is there to be told that it takes its time.
             setting.orphaned = Some(error);
+            setting.wait_ns = None;
             let (token, away) = (setting.token, setting.away);
             self.setup_ends(route, token, away);
         } else {

@@ -29,9 +29,9 @@ const MOST_FROM_STRANGERS: usize = 64 << 10;
 /// read the answers would have them kept here.
 const MOST_UNREAD_BY_PEER: usize = 64 << 10;
 
-/// How often a session is read from once nothing can be sent any more: a megabyte, far more than a peer that keeps the
-/// protocol has left unread there.
-const MOST_LAST_READS: usize = 64;
+/// How often a session is read from at once when nothing can be sent any more: what a peer that keeps the protocol has
+/// left unread there is less.
+const MOST_LAST_READS: usize = 4;
 
 /// How long what was sent has to go out once nothing is read any more.
 const CLOSING_NS: u64 = 1_000_000_000;
@@ -96,6 +96,7 @@ impl Session {
     /// Gives the session a socket in place of the last one.
     fn take_socket(&mut self, stream: Stream, is_dialled: bool) {
         self.sockets += 1;
+        (self.broken, self.resting) = (None, false);
         self.socket = Some(Socket { stream, is_dialled, number: self.sockets, is_broken: false });
     }
 
@@ -122,8 +123,9 @@ impl Session {
     }
 
     /// The peer has begun a connection.
-    pub(super) fn is_welcome(&mut self) {
+    pub(super) fn is_welcome(&mut self, now_ns: u64) {
         self.unwelcome_bytes = 0;
+        self.protocol.touch(now_ns);
     }
 
     /// How much is read at once, and kept until it is whole.
@@ -412,7 +414,10 @@ impl Thread {
             Ok(Fill::Open) => return true,
             Ok(Fill::Full) => {
                 session.resting = true;
-                self.rest(token);
+                let is_last = session.socket.as_ref().is_some_and(|socket| socket.is_broken);
+                if !is_last {
+                    self.rest(token);
+                }
                 return true;
             }
             Ok(Fill::Closed) => {
@@ -493,9 +498,11 @@ impl Thread {
         let Some(session) = self.session(token) else {
             return;
         };
-        let late: Vec<u32> = session
-            .connections
-            .iter()
+        // Nearly always there is none, and there may be thousands that are up.
+        let connections = if session.setups.has_any() { Some(session.connections.iter()) } else { None };
+        let late: Vec<u32> = connections
+            .into_iter()
+            .flatten()
             .filter_map(|(number, connection)| match connection {
                 Connection::Setup(s) if s.next_ns().is_some_and(|at| at <= now_ns) => Some(*number),
                 _ => None,

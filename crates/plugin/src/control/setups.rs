@@ -195,12 +195,12 @@ impl Thread {
             return self.refuse(Route { session: token, connection }, reason);
         }
         if at_once {
-            session.is_welcome();
+            session.is_welcome(now);
             return self.begin_accepting(token, connection, &offer, deadline_ns);
         }
         setups.offers.push_back(WaitingOffer { connection, offer, deadline_ns, wait_until_ns });
         let is_first = setups.offers.len() == 1;
-        session.is_welcome();
+        session.is_welcome(now);
         self.setups.waiting += 1;
         if listener.is_some_and(|listener| listener.network.may_block()) {
             let told_ns = self.next_wait_ns();

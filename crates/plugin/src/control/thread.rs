@@ -49,11 +49,11 @@ const NEWCOMER_GRACE_NS: u64 = 100_000_000;
 /// How many sockets are accepted before others are looked at again.
 const MOST_ACCEPTED_AT_ONCE: usize = 64;
 
-/// A socket that is waiting for something.
+/// Something that waits for its socket, or for its time.
 pub(super) enum Entry {
     /// Accepted; has not said what it is.
     Inbound(Inbound),
-    /// A session, up or being shaken hands on.
+    /// A session: on its way, up, or over while connections of it are left.
     Session(Box<Session>),
     /// A lane that this side dials.
     LaneDial(LaneDial),

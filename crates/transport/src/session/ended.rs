@@ -77,7 +77,7 @@ pub enum Ended {
     /// No connection uses it.
     #[error("no connection uses it")]
     Idle,
-    /// The peer's HELLO or proof was refused.
+    /// The peer's HELLO or proof was refused, or it cannot be reached.
     #[error("closed")]
     Refused,
     /// What the peer sent is no frame, or no message.

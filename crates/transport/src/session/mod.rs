@@ -330,7 +330,7 @@ impl Session {
             (Stage::Hello { .. }, Message::Hello(bytes)) => self.handle_hello(bytes, now_ns),
             (Stage::Proof { .. }, Message::Proof(proof)) => self.handle_proof(&proof, now_ns),
             (Stage::Up(_), Message::Offer(offer)) if self.side == Side::Acceptor => {
-                self.handle_offer(connection, offer, now_ns);
+                self.handle_offer(connection, offer);
             }
             (Stage::Up(_), Message::Ping) => self.asked = true,
             (Stage::Up(_), Message::Pong) => {}
@@ -366,7 +366,7 @@ impl Session {
             (Some(State::Open { .. }), Message::Refuse { reason, .. }) => {
                 self.peer_left(connection, LostCause::GaveUp(reason), now_ns);
             }
-            (Some(State::Closed { .. }), Message::Bye | Message::Refuse { .. }) => {
+            (Some(State::Closed { peer_left: false, .. }), Message::Bye | Message::Refuse { .. }) => {
                 self.touch(now_ns);
                 self.closed_by_peer(connection, now_ns);
             }
@@ -424,10 +424,13 @@ impl Session {
 
     /// There will be no such connection.
     pub fn failed(&mut self, connection: u32, now_ns: u64) {
-        if let Some(State::Offered | State::SetUp) = self.connections.state(connection) {
-            self.touch(now_ns);
-            self.connections.set(connection, None);
+        match self.connections.state(connection) {
+            Some(State::SetUp) => self.touch(now_ns),
+            // A refused offer keeps no session.
+            Some(State::Offered) => {}
+            _ => return,
         }
+        self.connections.set(connection, None);
     }
 
     /// This side closes an open connection. It lingers from now on: [`SessionAction::Linger`].
@@ -459,13 +462,14 @@ impl Session {
             self.actions.push_back(SessionAction::Over(connection));
             return;
         }
-        let due_ns = Some(now_ns.saturating_add(pause_ns));
+        // Looks fall together, so that many connections that are closed at once do not wake the caller for each.
+        let due_ns = now_ns.saturating_add(pause_ns).checked_next_multiple_of(pause_ns.max(1));
         let pause_ns = (pause_ns * 2).min(self.config.linger_pause_ns.1);
         let state = State::Closed { peer_left, pause_ns, until_ns };
         self.connections.set(connection, Some(Connection { state, due_ns }));
     }
 
-    fn handle_offer(&mut self, connection: u32, offer: Offer, now_ns: u64) {
+    fn handle_offer(&mut self, connection: u32, offer: Offer) {
         if let Some(State::Closed { peer_left: true, .. }) = self.connections.state(connection) {
             // Both ends have closed the one that had this number: nobody waits for what it lingers for.
             self.connections.set(connection, None);
@@ -476,7 +480,7 @@ impl Session {
         } else if self.connections.len() >= MOST_CONNECTIONS {
             "the session has 65536 connections, which is all that it can have"
         } else {
-            self.touch(now_ns);
+            // It is no step: nobody has judged it yet, and a stranger may offer anything.
             self.connections.set(connection, Some(State::Offered.into()));
             self.actions.push_back(SessionAction::Offer { connection, offer });
             return;

@@ -66,7 +66,7 @@ impl Reach {
         self.addresses.extend(self.closed.drain(..).map(|(address, _)| address));
     }
 
-    /// An address brought no session. `mute`: it counts that nothing had come from there.
+    /// An address brought no session.
     pub(super) fn failed(&mut self, address: SocketAddr, end: &SocketEnd) {
         let text = format!("{address}: {}", end.text);
         self.no_route += usize::from(end.kind == SocketEndKind::NoRoute);

@@ -245,7 +245,23 @@ fn an_idle_session_is_ended_by_its_opener_and_one_in_use_is_not() {
     assert!(!pair.acceptor.has_connections(), "it is no connection yet");
     assert_eq!(pair.wait(100 * SECOND), [vec![], vec![]]);
     pair.acceptor.refuse(number, Fault::Protocol, "no".to_owned(), pair.now_ns);
-    assert!(pair.acceptor.timeout_ns().is_some());
+    // Its minute was over long ago: a refused offer does not begin it anew.
+    assert_eq!(pair.acceptor.timeout_ns(), Some(60 * SECOND));
+}
+
+#[test]
+fn offers_that_are_refused_do_not_keep_a_session() {
+    let mut pair = Pair::up();
+    for number in 1..100 {
+        let now_ns = u64::from(number) * SECOND / 2;
+        pair.acceptor.handle_frame(Frame { connection: number, message: Message::Offer(offer()) }, now_ns);
+        pair.acceptor.refuse(number, Fault::Protocol, "there is no such listener".to_owned(), now_ns);
+        assert_eq!((pair.acceptor.timeout_ns(), pair.acceptor.idle_since_ns()), (Some(60 * SECOND), 0));
+    }
+    pair.acceptor.handle_frame(Frame { connection: 100, message: Message::Offer(offer()) }, 55 * SECOND);
+    pair.acceptor.accept_offer(100, 55 * SECOND);
+    pair.acceptor.failed(100, 56 * SECOND);
+    assert_eq!(pair.acceptor.timeout_ns(), Some(116 * SECOND), "one that is begun is a step");
 }
 
 #[test]
@@ -313,7 +329,7 @@ fn a_closed_connection_lingers_until_its_peer_has_closed_it_too_and_all_is_out()
     assert_eq!(pair.wait(0)[0], [SessionAction::Linger(number)], "the peer's BYE is looked at at once");
     pair.opener.handle_lingered(number, false, pair.now_ns);
     assert_eq!(actions(&mut pair.opener), [], "not all is out");
-    assert_eq!(pair.wait(800_000)[0], [SessionAction::Linger(number)]);
+    assert_eq!(pair.wait(1_400_000)[0], [SessionAction::Linger(number)], "pauses grow, and looks fall together");
     pair.opener.handle_lingered(number, true, pair.now_ns);
     assert_eq!(actions(&mut pair.opener), [SessionAction::Over(number)]);
 }
