@@ -260,7 +260,8 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
     }
 
     fn broke(&mut self, error: &Error) {
-        assert!(error.message.contains(' ') && !error.message.contains(char::is_control), "{:?}", error.message);
+        let text = error.to_string();
+        assert!(text.contains(' ') && !text.contains(char::is_control), "{text:?}");
         self.broken = true;
     }
 }

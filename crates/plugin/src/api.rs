@@ -53,7 +53,7 @@ pub(crate) fn guard(call: &'static str, run: impl FnOnce() -> Result<(), Error>)
 #[inline(never)]
 pub(crate) fn failed(call: &str, error: Error) -> NcclResult {
     log::warn(&format!("{call}: {error}"));
-    code(error.fault)
+    code(error.fault())
 }
 
 #[cold]

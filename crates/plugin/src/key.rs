@@ -200,7 +200,7 @@ mod tests {
         ];
         for (path, words) in cases {
             let error = Key::read(&path).map(|_| ()).unwrap_err();
-            assert!(error.message.contains(words) && error.message.contains("RAILWEAVE_KEY_FILE"), "{error}");
+            assert!(error.to_string().contains(words) && error.to_string().contains("RAILWEAVE_KEY_FILE"), "{error}");
         }
     }
 }

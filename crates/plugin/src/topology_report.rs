@@ -70,7 +70,7 @@ impl TopologyReport {
     /// # Errors
     /// Why `init` would fail.
     pub fn new(options: &Options) -> Result<Self, String> {
-        let found = fabrics::find(options, true).map_err(|error| error.message.clone())?;
+        let found = fabrics::find(options, true).map_err(|error| error.to_string())?;
         let (network, all) = (&found.network, found.network.ports());
         let devices = network.devices().iter().map(|device| {
             let weight = |(place, index): (usize, &usize)| match options.weights.value {

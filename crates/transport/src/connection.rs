@@ -7,10 +7,11 @@ use std::sync::{Arc, OnceLock};
 
 use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, PostError, Rail, RailError, RailId, Reports, WorkId};
 
-use crate::Error;
 use crate::plant::{Plant, planted};
 use crate::rails::{ConnectedRail, POLL_BATCH, Rails, Side};
 use crate::sequence::Sequence;
+use crate::violation::Violation;
+use crate::{Cause, Error};
 
 /// What a connection is to be, from the options of both ends.
 #[derive(Clone, Debug)]
@@ -181,8 +182,8 @@ enum State {
 pub(crate) enum Fatal {
     /// A lane died.
     Failed { lane: LaneId, error: Box<RailError> },
-    /// The peer broke the protocol; what it did, in words.
-    Broke(String),
+    /// The peer broke the protocol.
+    Broke(Violation),
 }
 
 impl Fatal {
@@ -258,12 +259,10 @@ impl<F: Fabric> Core<F> {
     #[inline(never)]
     fn handle_fatal(&mut self, rail: RailId, fatal: &mut Option<Box<Fatal>>) -> Error {
         let fatal = fatal.take().expect("called when there is one");
-        let (name, peer) = (self.rails.name(rail), &self.peer);
+        let (name, peer) = (self.rails.name(rail), self.peer.clone());
         self.fail(match *fatal {
-            Fatal::Failed { lane, error } => {
-                Error::new(error.fault(), format!("{name} to {peer}, lane {lane}: {error}"))
-            }
-            Fatal::Broke(what) => Error::protocol(format!("{name} to {peer}: {what}; the peer breaks the protocol")),
+            Fatal::Failed { lane, error } => Cause::Lane { rail, name, peer, lane, error: *error },
+            Fatal::Broke(violation) => Cause::Violation { rail, name, peer, violation },
         })
     }
 
@@ -274,11 +273,8 @@ impl<F: Fabric> Core<F> {
         if let Err(reason) = self.poll(outstanding) {
             return reason;
         }
-        let message = format!("{} to {}: {error}", self.rails.name(rail), self.peer);
-        self.fail(match error {
-            PostError::Invalid(_) => Error::protocol(message),
-            PostError::Full | PostError::Broken => Error::peer(message),
-        })
+        let (name, peer) = (self.rails.name(rail), self.peer.clone());
+        self.fail(Cause::Post { rail, name, peer, error })
     }
 
     /// Lets a call go on while the connection works.
@@ -318,7 +314,8 @@ impl<F: Fabric> Core<F> {
 
     /// The connection is broken from now on. Returns the reason: the first one that there was.
     #[cold]
-    pub(crate) fn fail(&mut self, error: Error) -> Error {
+    pub(crate) fn fail(&mut self, error: impl Into<Error>) -> Error {
+        let error = error.into();
         self.fast.end();
         if let State::Broken(first) = &self.state {
             return first.clone();

@@ -13,6 +13,7 @@ use crate::connection::Work;
 use crate::handshake::CTS_SIGNAL_EVERY;
 use crate::plant::{Plant, checks, planted};
 use crate::rails::ConnectedRail;
+use crate::violation::CtsViolation;
 use crate::{Error, MAX_BUFFERS, MAX_MESSAGE_BYTES, Slot};
 
 /// Bytes of an entry.
@@ -273,10 +274,7 @@ impl CtsStream {
         let (first, reserved) = CtsEntry::load(&self.ring, self.next);
         let count = usize::from(first.buffers);
         if !(1..=MAX_BUFFERS).contains(&count) {
-            return Err(Error::protocol(format!(
-                "the CTS entry for slot {slot} names {count} buffers, allowed are 1 to {MAX_BUFFERS}; the peer breaks \
-                 the protocol or memory was overwritten"
-            )));
+            return Err(CtsViolation::Buffers { slot, buffers: count }.into());
         }
         if (1..count as u64).any(|index| !self.is_there(self.next + index)) && !planted(Plant::TornGroup) {
             return Ok(0);
@@ -311,11 +309,17 @@ fn check(entry: &CtsEntry, reserved: u8, slot: Slot, index: usize, count: usize)
     if fits || !checks() {
         return Ok(());
     }
-    Err(Error::protocol(format!(
-        "a CTS entry does not fit: slot {} (expected {slot}), buffer {} of {} (expected {index} of {count}), {} bytes at \
-         {:#x} (at most {MAX_MESSAGE_BYTES}); the peer breaks the protocol or memory was overwritten",
-        entry.slot, entry.buffer, entry.buffers, entry.size, entry.address
-    )))
+    Err(CtsViolation::Misfit {
+        slot: entry.slot,
+        expected_slot: slot,
+        buffer: entry.buffer,
+        buffers: entry.buffers,
+        expected_buffer: index,
+        expected_buffers: count,
+        size: entry.size,
+        address: entry.address,
+    }
+    .into())
 }
 
 #[cfg(test)]
@@ -365,21 +369,31 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let wrong = [
-            (entry(1, 0, 1), "slot 1"),
-            (entry(0, 0, 0), "0 buffers"),
-            (entry(0, 0, 9), "9 buffers"),
-            (entry(0, 1, 1), "buffer 1 of 1"),
-            (CtsEntry { size: MAX_MESSAGE_BYTES + 1, ..entry(0, 0, 1) }, "bytes at"),
-            (CtsEntry { address: u64::MAX, ..entry(0, 0, 1) }, "bytes at"),
+        let slot = Slot::new(0);
+        let count = |buffers| CtsViolation::Buffers { slot, buffers };
+        let misfit = |bad: &CtsEntry| CtsViolation::Misfit {
+            slot: bad.slot,
+            expected_slot: slot,
+            buffer: bad.buffer,
+            buffers: 1,
+            expected_buffer: 0,
+            expected_buffers: 1,
+            size: bad.size,
+            address: bad.address,
+        };
+        let misfits = [
+            entry(1, 0, 1),
+            entry(0, 1, 1),
+            CtsEntry { size: MAX_MESSAGE_BYTES + 1, ..entry(0, 0, 1) },
+            CtsEntry { address: u64::MAX, ..entry(0, 0, 1) },
         ];
-        for (bad, words) in wrong {
+        let counts = [(entry(0, 0, 0), count(0)), (entry(0, 0, 9), count(9))];
+        for (bad, violation) in misfits.map(|bad| (bad, misfit(&bad))).into_iter().chain(counts) {
             let ring = Arc::new(Region::new(STREAM_BYTES));
             bad.store(&ring, 0);
             let mut stream = CtsStream::new(ring);
             assert!(stream.single(Slot::new(0), bad.tag).is_none(), "{bad:?}");
-            let error = taken(&mut stream, 0).unwrap_err();
-            assert!(error.message.contains(words), "{}", error.message);
+            assert_eq!(taken(&mut stream, 0), Err(violation.into()));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use railweave_fabric::RailId;
 
-use crate::{Cut, Unwelcome};
+use crate::{Cut, LeftOut, Unwelcome};
 
 /// Something that happened. Whoever polls knows the peer, which the sentence does not name where it is this one's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,8 +16,8 @@ pub enum Event {
     RailLeftOut {
         /// The rail.
         rail: RailId,
-        /// Why, in words.
-        reason: String,
+        /// Why.
+        reason: LeftOut,
     },
     /// A message was cut to its receive, the first one of its connection: [`crate::SendConnection::poll_event`].
     MessageCut(Cut),

@@ -8,7 +8,7 @@ use railweave_fabric::{Fabric, MAX_RAILS, PostError, Rail, RailId, RailSet, Remo
 use crate::connection::Work;
 use crate::plant::{Plant, checks, planted};
 use crate::rails::Rails;
-use crate::{Error, Incoming};
+use crate::{Error, Incoming, Misuse};
 
 /// Flushes that may be outstanding at once.
 pub(crate) const FLUSHES: usize = 32;
@@ -66,9 +66,7 @@ impl Flushes {
             return Ok(None);
         }
         let Some(index) = self.requests.iter().position(|flush| !flush.taken) else {
-            return Err(Error::protocol(format!(
-                "more than {FLUSHES} flushes are outstanding on one connection; NCCL has at most 32 requests"
-            )));
+            return Err(Misuse::Flushes(FLUSHES).into());
         };
         let flush = &mut self.requests[index];
         let generation = flush.generation.wrapping_add(1) & 0xff_ffff;

@@ -3,7 +3,7 @@
 
 use railweave_fabric::RailSet;
 
-use crate::{Error, GRANULE, Slot};
+use crate::{GRANULE, Slot};
 
 /// How the bits are laid out on a connection with a given number of rails:
 /// `[7:0]` slot, `[8+n-1:8]` active mask, `[31:8+n]` size_q.
@@ -66,13 +66,6 @@ impl ImmediateLayout {
     pub(crate) fn says_whole(self, bits: u32, alone: RailSet, bytes: u32) -> bool {
         let units = units(bytes);
         units < self.all_ones && bits & !0xff == units << self.shift | u32::from(alone.bits()) << 8
-    }
-
-    /// What is wrong with an immediate, and what it says.
-    #[cold]
-    pub(crate) fn complaint(self, bits: u32, what: &Error) -> String {
-        let Immediate { slot, mask, size_q } = self.decode(bits);
-        format!("immediate {bits:#010x} (slot {slot}, mask {mask:#b}, size_q {size_q:#x}): {what}")
     }
 
     /// Takes an immediate apart. Every value of 32 bits is one; whether it makes sense is the receiver's to check.

@@ -33,13 +33,17 @@ mod send;
 mod sequence;
 mod session;
 mod slots;
+mod violation;
 
 pub use codec::DecodeError;
 pub use connection::{ConnectionConfig, ConnectionEnd, Link, MemoryKeys, RailCounters, RailInfo, RailName};
-pub use error::{Error, ErrorWords};
+pub use error::{Cause, Error, Misuse};
 pub use event::Event;
 pub use handle::{Handle, HandleAddress};
-pub use handshake::{AcceptPairing, Acceptor, Action, Connector, Dial, Handshake, HandshakePort, Makes, Token};
+pub use handshake::{
+    AcceptPairing, Acceptor, Action, Awaited, Connector, Dial, Handshake, HandshakeFailure, HandshakePort, LaneRefused,
+    LeftOut, Makes, Token,
+};
 pub use hello::{Hello, HelloError, MAX_HELLO_BYTES, ProcessId};
 pub use immediate::{Immediate, ImmediateLayout};
 pub use message::{
@@ -55,6 +59,8 @@ pub use session::{
     Ended, HelloFault, Lost, LostCause, Prover, Session, SessionAction, SessionConfig, Side, SocketEnd, SocketEndKind,
     Tries, Unreachable, Unwelcome,
 };
+
+pub use violation::{CtsViolation, ImmediateFault, Violation};
 
 pub use railweave_policy::GRANULE;
 

@@ -17,7 +17,7 @@ use crate::rails::Rails;
 use crate::record::Records;
 use crate::sequence::Sequence;
 use crate::slots::{Slots, State};
-use crate::{ConnectionConfig, Error, Link, MAX_BUFFERS, MAX_MESSAGE_BYTES, MemoryKeys, RailInfo, SLOTS, Slot};
+use crate::{ConnectionConfig, Error, Link, MAX_BUFFERS, MAX_MESSAGE_BYTES, MemoryKeys, Misuse, RailInfo, SLOTS, Slot};
 
 /// A buffer to receive into.
 #[derive(Clone, Copy, Debug)]
@@ -255,10 +255,10 @@ impl<F: Fabric> RecvConnection<F> {
         self.core.check_open()?;
         let count = buffers.len();
         if !(1..=MAX_BUFFERS).contains(&count) {
-            return Err(wrong_count(count));
+            return Err(Misuse::Buffers(count).into());
         }
         if let Some(long) = buffers.iter().find(|buffer| buffer.size > MAX_MESSAGE_BYTES) {
-            return Err(too_long(long.size));
+            return Err(Misuse::ReceiveTooLong(long.size).into());
         }
         let Some(rail) = self.find_room(count) else {
             return self.no_room();
@@ -366,7 +366,7 @@ impl<F: Fabric> RecvConnection<F> {
                 }
                 Ok(None)
             }
-            State::Free | State::Early => Err(not_under_way(slot.index())),
+            State::Free | State::Early => Err(Misuse::NoReceive(slot.index()).into()),
         }
     }
 
@@ -477,7 +477,7 @@ impl<F: Fabric> RecvConnection<F> {
     fn test_flush(&mut self, index: usize) -> Result<bool, Error> {
         if !self.inbox.flushes.is_under_way(index) {
             self.core.check_open()?;
-            return Err(not_under_way(SLOTS + index));
+            return Err(Misuse::NoReceive(SLOTS + index).into());
         }
         let polled = match self.core.check_open() {
             Ok(()) => self.core.poll(&mut self.inbox),
@@ -510,23 +510,4 @@ fn entry(buffer: &Incoming<'_>, slot: Slot, number: u8, count: u8) -> CtsEntry {
         buffers: count,
         keys: buffer.keys.remote,
     }
-}
-
-#[cold]
-fn wrong_count(count: usize) -> Error {
-    Error::protocol(format!("irecv was called with {count} buffers, allowed are 1 to {MAX_BUFFERS} (maxRecvs)"))
-}
-
-#[cold]
-fn too_long(size: u64) -> Error {
-    Error::configuration(format!(
-        "a receive of {size} bytes is longer than {MAX_MESSAGE_BYTES} bytes, the maxP2pBytes of this device"
-    ))
-}
-
-#[cold]
-fn not_under_way(request: usize) -> Error {
-    Error::protocol(format!(
-        "test was called for receive request {request}, which is not under way; a request is over once test said done"
-    ))
 }

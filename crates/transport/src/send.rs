@@ -21,8 +21,8 @@ use crate::record::RecordSource;
 use crate::requests::{REQUESTS, Requests};
 use crate::sequence::Sequence;
 use crate::{
-    ConnectionConfig, Error, Event, GRANULE, Immediate, ImmediateLayout, Link, MAX_MESSAGE_BYTES, MemoryKeys, RailInfo,
-    Slot,
+    ConnectionConfig, Error, Event, GRANULE, Immediate, ImmediateLayout, Link, MAX_MESSAGE_BYTES, MemoryKeys, Misuse,
+    RailInfo, Slot,
 };
 
 /// From this size on, a connection with striped lanes uses all lanes of a rail for one message.
@@ -363,7 +363,7 @@ impl<F: Fabric> SendConnection<F> {
             moved |= polled?;
         }
         if self.requests.is_free(request.0) {
-            return Err(not_under_way(request.0));
+            return Err(Misuse::NoSend(request.0).into());
         }
         if !moved {
             self.core.check_link()?;
@@ -423,13 +423,6 @@ impl<'a> Common<'a> {
             id: self.id,
         }
     }
-}
-
-#[cold]
-fn not_under_way(request: u8) -> Error {
-    Error::protocol(format!(
-        "test was called for send request {request}, which is not under way; a request is over once test said done"
-    ))
 }
 
 /// Whether a striped connection uses all lanes for a message: both ends derive it from size_q.

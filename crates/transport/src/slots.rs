@@ -1,12 +1,13 @@
 //! The slots of a receiving connection: which receives are open, and what has arrived for each.
 
-use railweave_fabric::{MAX_RAILS, RailId, RailSet, Setting};
+use railweave_fabric::{MAX_RAILS, RailId, RailSet};
 
 use crate::plant::{Plant, checks, planted};
 use crate::record::Records;
 use crate::send::stripes;
 use crate::sequence::Sequence;
-use crate::{Error, GRANULE, Immediate, ImmediateLayout, MAX_BUFFERS, SLOTS, Slot};
+use crate::violation::ImmediateFault;
+use crate::{GRANULE, Immediate, ImmediateLayout, MAX_BUFFERS, SLOTS, Slot};
 
 /// What a slot is used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -153,14 +154,14 @@ impl Slots {
     /// # Errors
     /// What is wrong, where the peer breaks the protocol.
     #[inline(never)]
-    pub(crate) fn handle_part(&mut self, from: Source, bits: u32, bytes: u32) -> Result<bool, Error> {
+    pub(crate) fn handle_part(&mut self, from: Source, bits: u32, bytes: u32) -> Result<bool, Box<ImmediateFault>> {
         let immediate = self.layout.decode(bits);
         let receive = &mut self.slots[immediate.slot];
         let is_striped = from.stripes > 1 && stripes(immediate.size_q, self.layout.all_ones());
-        if let Some(what) = receive.wrong_with(&immediate, self.came_up, from, is_striped)
+        if let Some(fault) = receive.wrong_with(&immediate, self.came_up, from, is_striped)
             && checks()
         {
-            return Err(Error::protocol(what));
+            return Err(Box::new(fault));
         }
         if receive.expected.is_empty() {
             receive.begin(&immediate);
@@ -174,7 +175,7 @@ impl Slots {
     }
 
     /// Every active rail of the slot has spoken.
-    fn complete(&mut self, slot: Slot) -> Result<bool, Error> {
+    fn complete(&mut self, slot: Slot) -> Result<bool, Box<ImmediateFault>> {
         let receive = &mut self.slots[slot];
         let count = usize::from(receive.count);
         let in_record = receive.size_q == self.layout.all_ones();
@@ -182,22 +183,21 @@ impl Slots {
         let wrong = (in_record && record.is_none())
             || (!in_record && (count > 1 || receive.bytes.div_ceil(GRANULE) != u64::from(receive.size_q)));
         if wrong && checks() {
-            return Err(match (in_record, count) {
-                (true, _) => Error::protocol("no completion record was written for the slot"),
-                (false, 2..) => Error::protocol("a grouped receive needs a completion record"),
-                _ => contradiction(receive.bytes),
-            });
+            return Err(Box::new(match (in_record, count) {
+                (true, _) => ImmediateFault::NoRecord,
+                (false, 2..) => ImmediateFault::GroupWithoutRecord,
+                _ => ImmediateFault::OtherBytes { arrived: receive.bytes },
+            }));
         }
         match record {
             Some(sizes) => receive.sizes = sizes,
             None => receive.sizes[0] = receive.bytes + u64::from(planted(Plant::SizeOffByOne)),
         }
         if (0..count).any(|buffer| receive.sizes[buffer] > receive.capacities[buffer]) && checks() {
-            return Err(Error::protocol(format!(
-                "sizes {:?} exceed the buffers' {:?}",
-                &receive.sizes[..count],
-                &receive.capacities[..count]
-            )));
+            return Err(Box::new(ImmediateFault::TooLong {
+                sizes: receive.sizes[..count].to_vec(),
+                capacities: receive.capacities[..count].to_vec(),
+            }));
         }
         receive.state = if receive.state == State::Early { State::Free } else { State::Complete };
         if planted(Plant::ReservationLeaked) && count > 1 {
@@ -259,31 +259,23 @@ impl Receive {
         came_up: RailSet,
         from: Source,
         is_striped: bool,
-    ) -> Option<&'static str> {
+    ) -> Option<ImmediateFault> {
         if !matches!(self.state, State::Open | State::Early) {
-            Some("the slot has no open receive")
+            Some(ImmediateFault::NoReceive)
         } else if !immediate.mask.is_within(came_up) {
-            Some("the mask names a rail that this connection does not have")
+            Some(ImmediateFault::UnknownRail)
         } else if !immediate.mask.contains(from.rail) {
-            Some("the mask lacks the rail that it came on")
+            Some(ImmediateFault::OwnRailMissing)
         } else if self.expected.is_empty() {
             None
         } else if self.expected != immediate.mask {
-            Some("an earlier immediate of the slot had another mask")
+            Some(ImmediateFault::OtherMask)
         } else if self.size_q != immediate.size_q {
-            Some("an earlier immediate of the slot had another size_q")
+            Some(ImmediateFault::OtherSize)
         } else if self.seen.contains(from.rail) || is_striped && self.lanes_seen[from.rail] & 1 << from.lane != 0 {
-            Some("the rail has spoken for this slot before")
+            Some(ImmediateFault::SpokenBefore)
         } else {
             None
         }
     }
-}
-
-#[cold]
-fn contradiction(bytes: u64) -> Error {
-    Error::protocol(format!(
-        "size_q contradicts the {bytes} bytes that arrived (an adapter that does not report byte counts needs {}=0)",
-        Setting::ByteCounts
-    ))
 }

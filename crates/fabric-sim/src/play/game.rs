@@ -421,15 +421,15 @@ impl<const O: bool> Game<O> {
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
         state.record(Kind::Error, side.who(), [0; 4]);
-        state.history.remark(&error.message);
+        state.history.remark(&error.to_string());
         state.saw(Seen::Failed);
         state.watch.connections[side.connection].sender_failed |= side.sender;
         if state.watch.harmed(side.connection).is_none() {
-            let text = format!("{}: an error for which there is no reason: {}", side.who(), error.message);
+            let text = format!("{}: an error for which there is no reason: {}", side.who(), error);
             state.watch.violate(now_ns, Checker::Errors, text);
         }
-        if error.message.len() < 10 {
-            state.watch.violate(now_ns, Checker::Errors, format!("an error without words: {:?}", error.message));
+        if error.to_string().len() < 10 {
+            state.watch.violate(now_ns, Checker::Errors, format!("an error without words: {error:?}"));
         }
         let delay_ns = state.chance.below(100_000);
         let process = self.process_of(side);

@@ -265,7 +265,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                 }
             }
             SessionAction::Unreachable(why) => {
-                let error = Error::peer(why.to_string());
+                let error = Error::from(why);
                 for connection in std::mem::take(&mut self.sessions.talks[talk].waiting) {
                     self.world.lock().saw(Seen::Unreachable);
                     self.set_up_failed(connection, true, &error);
@@ -308,7 +308,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             }
             SessionAction::Lost { connection: number, lost } => {
                 if let Some(side) = side_of(number, self) {
-                    self.lose(side, Error::peer(lost.to_string()));
+                    self.lose(side, lost.into());
                 }
             }
             SessionAction::Linger(number) => {

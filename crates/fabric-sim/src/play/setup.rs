@@ -212,7 +212,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let side = Side { connection, sender };
         let mut state = self.world.lock();
         state.record(Kind::Over, side.who(), [0; 4]);
-        state.history.remark(&error.message);
+        state.history.remark(&error.to_string());
         state.saw(Seen::Refused);
         let may_fail = state.faults.open_fails_permille > 0
             || state.faults.dial_fails_permille > 0
@@ -221,11 +221,11 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         drop(state);
         let plan = &self.connections[connection].plan;
         if !may_fail && !plan.pairs.is_empty() && plan.deadline_ns >= 50_000_000 {
-            let text = format!("{}: no connection came to be: {}", side.who(), error.message);
+            let text = format!("{}: no connection came to be: {}", side.who(), error);
             self.violate(Checker::Errors, text);
         }
-        if error.message.len() < 10 {
-            self.violate(Checker::Errors, format!("{}: an error without words: {:?}", side.who(), error.message));
+        if error.to_string().len() < 10 {
+            self.violate(Checker::Errors, format!("{}: an error without words: {:?}", side.who(), error));
         }
         self.world.lock().watch.harm(now_ns, connection, "the handshake failed");
         self.over(side);

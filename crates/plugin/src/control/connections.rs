@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use railweave_fabric::Part;
-use railweave_transport::{Action, Error, Handshake, Link, Message, Offer, Token};
+use railweave_transport::{Action, Cause, Error, Handshake, Link, Message, Offer, Token};
 
-use super::sessions::session_ended_text;
 use super::setups::TOO_MANY_UNACCEPTED;
 use super::strangers::Kind;
 use super::thread::Thread;
@@ -357,7 +356,7 @@ impl Thread {
         let Some(ended) = session.protocol.ended() else {
             return;
         };
-        let error = Error::peer(session_ended_text(&session.protocol.peer_name(), ended));
+        let error = Error::from(Cause::SessionEnded { peer: session.protocol.peer_name(), ended: ended.clone() });
         let Some(Connection::Setup(setting)) = session.connections.get_mut(&route.connection) else {
             return;
         };
@@ -374,8 +373,7 @@ impl Thread {
 
     /// There will be no such connection, and the peer is told why.
     pub(super) fn refuse_setting(&mut self, route: Route, error: Error) {
-        let reason = error.message.clone();
-        self.send(route, Message::Refuse { fault: error.fault, reason });
+        self.send(route, Message::Refuse { fault: error.fault(), reason: error.to_string() });
         self.fail_setting(route, error);
     }
 

@@ -1,5 +1,6 @@
 //! Sockets that are, or are to become, lanes; and accepted sockets that have not said what they are.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use mio::Token as PollToken;
@@ -129,11 +130,12 @@ impl Thread {
         if !self.key.as_ref().map_or(lane.proof == [0; LANE_PROOF_BYTES], |key| key.is_lane(&lane)) {
             return self.stranger(Kind::Lane, address, "presented a token without the proof that it has the key, too");
         }
-        let refused = |reason| format!("lane {} of rail {} was refused: {reason}", lane.lane, lane.rail);
+        let refused =
+            |reason: &dyn fmt::Display| format!("lane {} of rail {} was refused: {reason}", lane.lane, lane.rail);
         match self.with_handshake(route, |handshake| handshake.awaits_lane(lane.rail, lane.lane)) {
             Some(Ok(())) => {}
-            Some(Err(reason)) => return self.stranger(Kind::Lane, address, &refused(reason)),
-            None => return self.stranger(Kind::Lane, address, &refused("none is awaited yet, or any more".to_owned())),
+            Some(Err(reason)) => return self.stranger(Kind::Lane, address, &refused(&reason)),
+            None => return self.stranger(Kind::Lane, address, &refused(&"none is awaited yet, or any more")),
         }
         if inbound.stream.is_closed_by_peer() {
             // Its dialler has waited for long enough, and dials anew.
@@ -149,7 +151,7 @@ impl Thread {
         let socket = inbound.stream.into_socket();
         let taken = self.with_handshake(route, |handshake| handshake.handle_lane(lane.rail, lane.lane, socket));
         match taken {
-            Some(Err(reason)) => self.stranger(Kind::Lane, address, &refused(reason)),
+            Some(Err(reason)) => self.stranger(Kind::Lane, address, &refused(&reason)),
             Some(Ok(())) => self.setup_goes_on(route),
             None => {}
         }

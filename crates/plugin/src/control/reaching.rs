@@ -47,7 +47,7 @@ impl Thread {
 
     /// There will be no session to the wanted process.
     pub(super) fn unreachable(&mut self, token: usize, why: &Unreachable) {
-        let error = Error::new(why.fault(), why.to_string());
+        let error = Error::from(why.clone());
         let Some(session) = self.session(token) else {
             return;
         };

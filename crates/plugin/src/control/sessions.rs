@@ -4,11 +4,12 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use mio::Token as PollToken;
 use railweave_transport::{
-    Ended, Error, Event, FRAME_HEADER_BYTES, Frame, Hello, Lost, MAX_FRAME_BYTES, MAX_HELLO_BYTES, Preface, ProcessId,
-    Session as Protocol, SessionAction, Side, SocketEnd, SocketEndKind, Unwelcome,
+    Cause, Ended, Error, Event, FRAME_HEADER_BYTES, Frame, Hello, Lost, MAX_FRAME_BYTES, MAX_HELLO_BYTES, Preface,
+    ProcessId, Session as Protocol, SessionAction, Side, SocketEnd, SocketEndKind, Unwelcome,
 };
 
 use super::connections::{Connection, Target};
@@ -471,7 +472,8 @@ impl Thread {
         let Some(session) = self.session(token) else {
             return;
         };
-        let text = session_ended_text(&session.protocol.peer_name(), why);
+        let error =
+            Error::from(Cause::SessionEnded { peer: session.protocol.peer_name(), ended: Arc::new(why.clone()) });
         if let Some(process) = session.wanted
             && self.reaching.get(&process) == Some(&token)
         {
@@ -479,17 +481,16 @@ impl Thread {
         }
         for request in self.forget_waiting(token) {
             self.look_at_debts();
-            self.fail(&Target::Connect(request.result), Error::peer(text.clone()));
+            self.fail(&Target::Connect(request.result), error.clone());
         }
     }
 
     /// An open connection is lost to its session.
     fn connection_lost(&mut self, route: Route, lost: &Lost) {
-        let error = Error::peer(lost.to_string());
         if let Some(Connection::Open { link, .. }) =
             self.session(route.session).and_then(|session| session.connections.get(&route.connection))
         {
-            link.set_lost(error);
+            link.set_lost(lost.clone().into());
         }
     }
 
@@ -527,11 +528,6 @@ impl Thread {
             self.setting_due(Route { session: token, connection }, now_ns);
         }
     }
-}
-
-/// What whoever waits for a connection hears when the session ended while it was set up.
-pub(super) fn session_ended_text(peer: &str, why: &Ended) -> String {
-    format!("the session to {peer} ended while a connection was set up: {why}")
 }
 
 /// Whether the kernel has no route to where it was to go. Firewalls and hosts that are down answer otherwise: with

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use railweave_fabric::{Domain, Fabric, Joining, LaneId, Part, PendingRail, RailId, RailSet, Role, SetupError};
 
+use super::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
 use super::opening::{Opening, OwnMemory, RailPlan, SetUp};
 use super::{Action, Handshake, HandshakePort, Makes, Token};
 use crate::connection::RailCounters;
 use crate::plant::{Plant, planted};
 use crate::receive::{ReceiveParts, RecvConnection};
-use crate::{ConnectionConfig, Error, Event, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName};
+use crate::{ConnectionConfig, Event, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName};
 
 /// Which of the offered ports goes with which of this side's: the result of topology's pairing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +59,7 @@ impl<F: Fabric> Acceptor<F> {
         let mut acceptor = Self { set_up, state: State::Lanes };
         match pairings {
             Ok(pairings) => acceptor.answer(offer, pairings),
-            Err(reason) => acceptor.give_up(Error::configuration(reason)),
+            Err(reason) => acceptor.give_up(HandshakeFailure::Unpaired(reason)),
         }
         acceptor
     }
@@ -68,14 +69,14 @@ impl<F: Fabric> Acceptor<F> {
         self.set_up.token
     }
 
-    fn fail(&mut self, error: Error) {
+    fn fail(&mut self, failure: HandshakeFailure) {
         self.state = State::Over;
-        self.set_up.fail(error);
+        self.set_up.fail(failure);
     }
 
-    fn give_up(&mut self, error: Error) {
+    fn give_up(&mut self, failure: HandshakeFailure) {
         self.state = State::Over;
-        self.set_up.give_up(error);
+        self.set_up.give_up(failure);
     }
 
     fn answer(&mut self, offer: &Offer, pairings: &[AcceptPairing]) {
@@ -98,19 +99,19 @@ impl<F: Fabric> Acceptor<F> {
         set_up.send(Message::Answer { token, rails: answers });
     }
 
-    fn handle_lanes(&mut self, lanes: Lanes) -> Result<(), Error> {
+    fn handle_lanes(&mut self, lanes: Lanes) -> Result<(), HandshakeFailure> {
         let set_up = &mut self.set_up;
         let theirs = set_up.take_lanes(lanes)?;
         set_up.memory = Some(OwnMemory::new(crate::record::RECORDS_BYTES, crate::cts::STREAM_BYTES));
-        for (index, theirs) in theirs.into_iter().enumerate() {
+        for (rail, theirs) in RailId::all().zip(theirs) {
             match theirs {
-                RailLanes::Dropped(reason) => set_up.drop_rail(index, format!("the peer says: {reason}")),
+                RailLanes::Dropped(reason) => set_up.drop_rail(rail, LeftOut::PeerSays(reason)),
                 RailLanes::Open { key, endpoints } => {
-                    set_up.check_lanes(index, &endpoints)?;
-                    let port = &set_up.ports[usize::from(set_up.rails[index].plan.local_port)];
-                    match set_up.open_rail(index, Role::Receiver, port.domain.max_write()) {
-                        Ok(()) => drop(set_up.peer_opened(index, key, endpoints)),
-                        Err(error) => set_up.drop_rail(index, error.message.clone()),
+                    set_up.check_lanes(rail, &endpoints)?;
+                    let port = &set_up.ports[usize::from(set_up.rails[rail.index()].plan.local_port)];
+                    match set_up.open_rail(rail, Role::Receiver, port.domain.max_write()) {
+                        Ok(()) => drop(set_up.peer_opened(rail, key, endpoints)),
+                        Err(error) => set_up.drop_rail(rail, LeftOut::Failed(error)),
                     }
                 }
             }
@@ -127,24 +128,21 @@ impl<F: Fabric> Acceptor<F> {
         self.state = State::Ready;
     }
 
-    fn handle_ready(&mut self, usable: RailSet) -> Result<(), Error> {
+    fn handle_ready(&mut self, usable: RailSet) -> Result<(), HandshakeFailure> {
         let set_up = &mut self.set_up;
         let up = |rail: RailId| set_up.rails[rail.index()].pending.as_ref().is_some_and(PendingRail::is_ready);
         let known = !usable.is_empty() && usable.is_within(RailSet::first_of(set_up.rails.len()));
         if !known || !usable.iter().all(up) {
-            return Err(Error::protocol(format!(
-                "{} says that rails {usable:#b} are ready, of {} rails not all of these are; it breaks the protocol",
-                set_up.peer,
-                set_up.rails.len()
-            )));
+            return Err(HandshakeFailure::WrongReady { usable, rails: set_up.rails.len() });
         }
         let mut up = Vec::new();
         for rail in RailId::all().take(set_up.rails.len()) {
             up.push(match set_up.rails[rail.index()].pending.take() {
-                Some(pending) if usable.contains(rail) => Some(pending.into_rail()?),
+                Some(pending) if usable.contains(rail) => {
+                    Some(pending.into_rail().map_err(HandshakeFailure::Unfinished)?)
+                }
                 Some(_) => {
-                    let reason = "the peer could not bring its end up; its own log says why";
-                    set_up.say_dropped(rail.index(), reason.to_owned());
+                    set_up.drop_rail(rail, LeftOut::NotReady);
                     None
                 }
                 None => None,
@@ -172,8 +170,8 @@ impl<F: Fabric> Acceptor<F> {
     /// What hands the socket over to a lane that waits for one: until READY, as long as it has none that is open. A
     /// peer that was not answered in time closes its socket and dials another, and the closed one may have been taken
     /// meanwhile. An open one stays: whoever dials a second may only repeat what they saw the peer send.
-    fn awaited(&self, rail: u8, lane: u8) -> Result<Attach<F>, String> {
-        let none = || format!("no lane of rail {rail} is awaited");
+    fn awaited(&self, rail: u8, lane: u8) -> Result<Attach<F>, LaneRefused> {
+        let none = || LaneRefused::NotAwaited(rail);
         let (State::Ready, Joining::BySockets { awaits, attach }) = (&self.state, F::JOINING) else {
             return Err(none());
         };
@@ -181,8 +179,8 @@ impl<F: Fabric> Acceptor<F> {
         let open = opening.and_then(|rail| Some((rail.plan.lanes, rail.pending.as_ref()?)));
         let (lanes, pending) = open.ok_or_else(none)?;
         match lane {
-            _ if lane >= lanes => Err(format!("rail {rail} has {lanes} lanes, counted from 0")),
-            _ if !awaits(pending, LaneId(lane)) => Err("it has its socket already".to_owned()),
+            _ if lane >= lanes => Err(LaneRefused::NoSuchLane { rail, lanes }),
+            _ if !awaits(pending, LaneId(lane)) => Err(LaneRefused::HasSocket),
             _ => Ok(attach),
         }
     }
@@ -195,47 +193,44 @@ where
     fn handle_message(&mut self, message: Message) {
         let result = match (&self.state, message) {
             (State::Over, _) => Ok(()),
-            (_, Message::Refuse { fault: _, reason }) => {
-                let error = Error::peer(format!("{} gave the connection up: {reason}", self.set_up.peer));
-                return self.fail(error);
-            }
-            (_, Message::Bye) => return self.fail(self.set_up.closed_error()),
+            (_, Message::Refuse { fault: _, reason }) => return self.fail(HandshakeFailure::GaveUp(reason)),
+            (_, Message::Bye) => return self.fail(HandshakeFailure::Closed),
             (State::Lanes, Message::Lanes(lanes)) => self.handle_lanes(lanes),
             (State::Ready, Message::Ready { usable }) => self.handle_ready(RailSet::from_bits(usable)),
-            (_, other) => Err(self.set_up.out_of_turn(&other)),
+            (_, other) => Err(HandshakeFailure::OutOfTurn(other.name())),
         };
-        if let Err(error) = result {
-            self.give_up(error);
+        if let Err(failure) = result {
+            self.give_up(failure);
         }
     }
 
     fn handle_dialed(&mut self, _rail: RailId, _lane: LaneId, _socket: Result<OwnedFd, String>) {}
 
-    fn awaits_lane(&self, rail: u8, lane: u8) -> Result<(), String> {
+    fn awaits_lane(&self, rail: u8, lane: u8) -> Result<(), LaneRefused> {
         self.awaited(rail, lane).map(|_| ())
     }
 
-    fn handle_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), String> {
+    fn handle_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), LaneRefused> {
         let attach = self.awaited(rail, lane)?;
         let opening = &mut self.set_up.rails[usize::from(rail)];
         let pending = opening.pending.as_mut().expect("a rail whose lane is awaited is open");
-        attach(pending, LaneId(lane), socket).map_err(|error| error.to_string())
+        Ok(attach(pending, LaneId(lane), socket)?)
     }
 
     fn handle_timeout(&mut self, now_ns: u64) {
         if now_ns < self.set_up.deadline_ns {
             return;
         }
-        let error = match self.state {
-            State::Lanes => self.set_up.timeout_error("LANES"),
+        let failure = match self.state {
+            State::Lanes => HandshakeFailure::Late(Awaited::Lanes),
             State::Connecting => match self.set_up.give_up_connecting() {
                 Ok(()) => return self.send_lanes(),
-                Err(error) => error,
+                Err(failure) => failure,
             },
-            State::Ready => self.set_up.timeout_error("READY"),
+            State::Ready => HandshakeFailure::Late(Awaited::Ready),
             State::Over => return,
         };
-        self.give_up(error);
+        self.give_up(failure);
     }
 
     fn timeout_ns(&self) -> Option<u64> {

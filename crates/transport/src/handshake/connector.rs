@@ -4,14 +4,15 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{Domain, Fabric, Fault, Joining, LaneId, MAX_RAILS, Part, PendingRail, RailId, Role};
+use railweave_fabric::{Domain, Fabric, Joining, LaneId, MAX_RAILS, Part, PendingRail, RailId, Role};
 
+use super::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
 use super::opening::{Opening, OwnMemory, RailPlan, SetUp};
 use super::{Action, Dial, Handshake, HandshakePort, Makes, Token};
 use crate::connection::RailCounters;
 use crate::plant::{Plant, planted};
 use crate::send::{SendConnection, SendParts};
-use crate::{ConnectionConfig, Error, Event, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName};
+use crate::{ConnectionConfig, Event, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName};
 
 enum State {
     Answer,
@@ -52,32 +53,30 @@ impl<F: Fabric> Connector<F> {
         Self { set_up, state: State::Answer, peer_counts_bytes: false }
     }
 
-    fn fail(&mut self, error: Error) {
+    fn fail(&mut self, failure: HandshakeFailure) {
         self.state = State::Over;
-        self.set_up.fail(error);
+        self.set_up.fail(failure);
     }
 
-    fn give_up(&mut self, error: Error) {
+    fn give_up(&mut self, failure: HandshakeFailure) {
         self.state = State::Over;
-        self.set_up.give_up(error);
+        self.set_up.give_up(failure);
     }
 
-    fn handle_answer(&mut self, token: Token, answers: &[RailAnswer]) -> Result<(), Error> {
+    fn handle_answer(&mut self, token: Token, answers: &[RailAnswer]) -> Result<(), HandshakeFailure> {
         let set_up = &mut self.set_up;
         set_up.token = token;
         // A connection cuts its writes to what all of its ports can carry, so every queue must hold the longest chain
         // of the smallest writes.
         let shortest = set_up.ports.iter().map(|port| port.domain.max_write()).min().unwrap_or(1);
-        for (index, answer) in answers.iter().enumerate() {
+        for (rail, answer) in RailId::all().zip(answers) {
             let port = set_up.ports.get(usize::from(answer.connector_port));
             let Some(port) = port.filter(|port| answer.lanes <= port.offer.lanes) else {
-                return Err(Error::protocol(format!(
-                    "{} answered with port {} and {} lanes, of which the offer has {} ports; it breaks the protocol",
-                    set_up.peer,
-                    answer.connector_port,
-                    answer.lanes,
-                    set_up.ports.len()
-                )));
+                return Err(HandshakeFailure::WrongAnswer {
+                    port: answer.connector_port,
+                    lanes: answer.lanes,
+                    offered: set_up.ports.len(),
+                });
             };
             let own = port.domain.max_write();
             set_up.rails.push(Opening::new(RailPlan {
@@ -91,9 +90,8 @@ impl<F: Fabric> Connector<F> {
                 lanes: answer.lanes,
             }));
             let max_write = if planted(Plant::ShortQueues) { own } else { shortest };
-            if let Err(error) = set_up.open_rail(index, Role::Sender, max_write) {
-                set_up.rails[index].failed_here = error.fault == Fault::Local;
-                set_up.drop_rail(index, error.message.clone());
+            if let Err(error) = set_up.open_rail(rail, Role::Sender, max_write) {
+                set_up.drop_rail(rail, LeftOut::Failed(error));
             }
         }
         // The sender receives no data, whose bytes might be counted.
@@ -102,22 +100,22 @@ impl<F: Fabric> Connector<F> {
         Ok(())
     }
 
-    fn handle_lanes(&mut self, lanes: Lanes) -> Result<(), Error> {
+    fn handle_lanes(&mut self, lanes: Lanes) -> Result<(), HandshakeFailure> {
         self.peer_counts_bytes = lanes.byte_counts;
         let set_up = &mut self.set_up;
         let theirs = set_up.take_lanes(lanes)?;
         self.state = State::Dialing;
-        for ((index, theirs), rail) in theirs.into_iter().enumerate().zip(RailId::all()) {
-            if set_up.rails[index].pending.is_none() {
+        for (rail, theirs) in RailId::all().zip(theirs) {
+            if set_up.rails[rail.index()].pending.is_none() {
                 continue;
             }
             match theirs {
-                RailLanes::Dropped(reason) => set_up.drop_rail(index, format!("the peer says: {reason}")),
+                RailLanes::Dropped(reason) => set_up.drop_rail(rail, LeftOut::PeerSays(reason)),
                 RailLanes::Open { key, endpoints } => {
-                    set_up.check_lanes(index, &endpoints)?;
-                    if !set_up.peer_opened(index, key, endpoints) {
-                        let (plan, token) = (set_up.rails[index].plan, set_up.token);
-                        set_up.rails[index].undialed = u32::from(plan.lanes);
+                    set_up.check_lanes(rail, &endpoints)?;
+                    if !set_up.peer_opened(rail, key, endpoints) {
+                        let (plan, token) = (set_up.rails[rail.index()].plan, set_up.token);
+                        set_up.rails[rail.index()].undialed = u32::from(plan.lanes);
                         let (local, remote) = (plan.local_address(), plan.remote_address());
                         for lane in (0..plan.lanes).map(LaneId) {
                             set_up.actions.push_back(Action::Dial(Dial { rail, lane, local, remote, token }));
@@ -133,24 +131,22 @@ impl<F: Fabric> Connector<F> {
     /// Every lane is connected, or its rail is left out.
     fn finish(&mut self) {
         let set_up = &mut self.set_up;
-        let all_failed_here = set_up.rails.iter().all(|opening| opening.failed_here);
         let mut up = Vec::new();
-        for index in 0..set_up.rails.len() {
-            up.push(match set_up.rails[index].pending.take().map(PendingRail::into_rail) {
+        for rail in RailId::all().take(set_up.rails.len()) {
+            up.push(match set_up.rails[rail.index()].pending.take().map(PendingRail::into_rail) {
                 Some(Ok(rail)) => Some(rail),
                 Some(Err(error)) => {
-                    set_up.say_dropped(index, error.to_string());
+                    set_up.drop_rail(rail, LeftOut::Failed(error));
                     None
                 }
                 None => None,
             });
         }
+        let is_local = |opening: &Opening<F>| opening.dropped.as_ref().is_some_and(LeftOut::is_local);
+        let failed_here = set_up.rails.iter().all(is_local);
         let made = set_up.make(up);
         if made.rails.usable().is_empty() {
-            let fault = if all_failed_here { Fault::Local } else { Fault::Peer };
-            let reason = "came up; the lines before this one name the reason for each";
-            let error = Error::new(fault, format!("no rail to {} {reason}", set_up.peer));
-            return self.give_up(error);
+            return self.give_up(HandshakeFailure::NoRail { failed_here });
         }
         set_up.send(Message::Ready { usable: made.rails.usable().bits() });
         let memory = set_up.memory.as_ref().expect("it was there from the beginning");
@@ -179,17 +175,14 @@ where
     fn handle_message(&mut self, message: Message) {
         let result = match (&self.state, message) {
             (State::Over, _) => Ok(()),
-            (_, Message::Refuse { fault: _, reason }) => {
-                let error = Error::peer(format!("{} refused the connection: {reason}", self.set_up.peer));
-                return self.fail(error);
-            }
-            (_, Message::Bye) => return self.fail(self.set_up.closed_error()),
+            (_, Message::Refuse { fault: _, reason }) => return self.fail(HandshakeFailure::Refused(reason)),
+            (_, Message::Bye) => return self.fail(HandshakeFailure::Closed),
             (State::Answer, Message::Answer { token, rails }) => self.handle_answer(token, &rails),
             (State::Lanes, Message::Lanes(lanes)) => self.handle_lanes(lanes),
-            (_, other) => Err(self.set_up.out_of_turn(&other)),
+            (_, other) => Err(HandshakeFailure::OutOfTurn(other.name())),
         };
-        if let Err(error) = result {
-            self.give_up(error);
+        if let Err(failure) = result {
+            self.give_up(failure);
         }
     }
 
@@ -201,22 +194,22 @@ where
         opening.undialed -= 1;
         let attached = match (socket, &mut opening.pending) {
             (_, None) => Ok(()),
-            (Err(reason), Some(_)) => Err(reason),
-            (Ok(socket), Some(pending)) => attach(pending, lane, socket).map_err(|error| error.to_string()),
+            (Err(reason), Some(_)) => Err(LeftOut::Undialled(reason)),
+            (Ok(socket), Some(pending)) => attach(pending, lane, socket).map_err(LeftOut::Failed),
         };
         if let Err(reason) = attached {
-            self.set_up.drop_rail(rail.index(), reason);
+            self.set_up.drop_rail(rail, reason);
         }
         if self.set_up.rails.iter().all(|rail| rail.undialed == 0) {
             self.finish();
         }
     }
 
-    fn awaits_lane(&self, rail: u8, _lane: u8) -> Result<(), String> {
-        Err(format!("rail {rail} is dialled from this side"))
+    fn awaits_lane(&self, rail: u8, _lane: u8) -> Result<(), LaneRefused> {
+        Err(LaneRefused::DialledHere(rail))
     }
 
-    fn handle_lane(&mut self, rail: u8, lane: u8, _socket: OwnedFd) -> Result<(), String> {
+    fn handle_lane(&mut self, rail: u8, lane: u8, _socket: OwnedFd) -> Result<(), LaneRefused> {
         self.awaits_lane(rail, lane)
     }
 
@@ -224,17 +217,17 @@ where
         if now_ns < self.set_up.deadline_ns {
             return;
         }
-        let error = match self.state {
-            State::Answer => self.set_up.timeout_error("ANSWER"),
-            State::Lanes => self.set_up.timeout_error("LANES"),
+        let failure = match self.state {
+            State::Answer => HandshakeFailure::Late(Awaited::Answer),
+            State::Lanes => HandshakeFailure::Late(Awaited::Lanes),
             State::Dialing if self.set_up.is_connecting() => match self.set_up.give_up_connecting() {
                 Ok(()) => return self.finish(),
-                Err(error) => error,
+                Err(failure) => failure,
             },
-            State::Dialing => self.set_up.timeout_error("its end of every lane"),
+            State::Dialing => HandshakeFailure::Late(Awaited::Sockets),
             State::Over => return,
         };
-        self.give_up(error);
+        self.give_up(failure);
     }
 
     fn timeout_ns(&self) -> Option<u64> {

@@ -7,6 +7,7 @@
 mod acceptor;
 mod connector;
 mod depths;
+mod failure;
 mod opening;
 
 use std::net::IpAddr;
@@ -19,6 +20,7 @@ use railweave_fabric::{Fabric, LaneId, Part, RailId};
 pub use self::acceptor::{AcceptPairing, Acceptor};
 pub use self::connector::Connector;
 pub(crate) use self::depths::{CTS_SIGNAL_EVERY, Depths, longest_chain};
+pub use self::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
 use crate::{Error, Event, Message, PortOffer};
 
 /// Sixteen random bytes that only the two ends of a connection know.
@@ -98,14 +100,14 @@ pub trait Handshake: Send {
     /// Tells whether a lane waits for the socket that the peer dials; both numbers are as the peer says them.
     ///
     /// # Errors
-    /// When it does not, in words.
-    fn awaits_lane(&self, rail: u8, lane: u8) -> Result<(), String>;
+    /// When it does not.
+    fn awaits_lane(&self, rail: u8, lane: u8) -> Result<(), LaneRefused>;
 
     /// Takes the socket of a lane that the peer dialled; both numbers are as the peer says them.
     ///
     /// # Errors
     /// When no such lane waits for one, or the socket is none; it is closed.
-    fn handle_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), String>;
+    fn handle_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), LaneRefused>;
 
     /// Gives up when the time has come. May block where [`Self::may_block`].
     fn handle_timeout(&mut self, now_ns: u64);

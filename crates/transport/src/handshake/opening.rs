@@ -6,16 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Connecting, Domain, Fabric, Fault, Joining, LaneEndpoint, MAX_RAILS, Memory, Part, PendingRail, RailId,
-    RailSpec, Region, Registration, Role, Setting, SetupError,
+    Access, Connecting, Domain, Fabric, Joining, LaneEndpoint, MAX_RAILS, Memory, Part, PendingRail, RailId, RailSpec,
+    Region, Registration, Role, SetupError,
 };
 
 use super::depths::Depths;
+use super::failure::{HandshakeFailure, LeftOut};
 use super::{Action, HandshakePort, Token};
 use crate::connection::{RailCounters, RailInfo, RailName};
 use crate::plant::kept;
 use crate::rails::{ConnectedRail, Rails};
-use crate::{ConnectionConfig, Error, Event, Lanes, Message, PortOffer, RailLanes};
+use crate::{Cause, ConnectionConfig, Event, Lanes, Message, PortOffer, RailLanes};
 
 /// One rail while it comes up.
 pub(super) struct Opening<F: Fabric> {
@@ -32,9 +33,8 @@ pub(super) struct Opening<F: Fabric> {
     exchange: Option<Exchange<F>>,
     /// Lanes whose sockets this end is dialling.
     pub(super) undialed: u32,
-    /// Why there is no such rail, and whether it is this host that could not make it.
-    dropped: Option<String>,
-    pub(super) failed_here: bool,
+    /// Why there is no such rail.
+    pub(super) dropped: Option<LeftOut>,
 }
 
 impl<F: Fabric> Opening<F> {
@@ -49,7 +49,6 @@ impl<F: Fabric> Opening<F> {
             exchange: None,
             undialed: 0,
             dropped: None,
-            failed_here: false,
         }
     }
 
@@ -59,7 +58,7 @@ impl<F: Fabric> Opening<F> {
             Some(pending) => {
                 RailLanes::Open { key: self.inbox_key, endpoints: endpoints::<F>(pending, self.plan.lanes) }
             }
-            None => RailLanes::Dropped(self.dropped.clone().unwrap_or_default()),
+            None => RailLanes::Dropped(self.dropped.as_ref().map(ToString::to_string).unwrap_or_default()),
         }
     }
 }
@@ -134,39 +133,17 @@ impl<F: Fabric, C> SetUp<F, C> {
     }
 
     /// There will be no connection.
-    pub(super) fn fail(&mut self, error: Error) {
+    pub(super) fn fail(&mut self, failure: HandshakeFailure) {
         self.rails.clear();
         self.pause = None;
-        self.actions.push_back(Action::Failed(error));
+        let error = Cause::Handshake { peer: self.peer.clone(), failure };
+        self.actions.push_back(Action::Failed(error.into()));
     }
 
     /// There will be no connection, and the peer is told why.
-    pub(super) fn give_up(&mut self, error: Error) {
-        self.send(Message::Refuse { fault: error.fault, reason: error.message.clone() });
-        self.fail(error);
-    }
-
-    pub(super) fn timeout_error(&self, waiting_for: &str) -> Error {
-        Error::peer(format!(
-            "Handshake timeout: {} did not send {waiting_for} in time; check that no firewall blocks TCP between the \
-             hosts, that the peer still runs, and raise {} if the hosts are slow",
-            self.peer,
-            Setting::HandshakeTimeout
-        ))
-    }
-
-    /// The error of a peer that says BYE.
-    pub(super) fn closed_error(&self) -> Error {
-        Error::peer(format!("{} closed the connection while it was set up", self.peer))
-    }
-
-    /// The error of a message that has no place now.
-    pub(super) fn out_of_turn(&self, message: &Message) -> Error {
-        Error::protocol(format!(
-            "{} sent {} out of turn while a connection was set up; it breaks the protocol",
-            self.peer,
-            message.name()
-        ))
+    pub(super) fn give_up(&mut self, failure: HandshakeFailure) {
+        self.send(Message::Refuse { fault: failure.fault(), reason: failure.of(&self.peer) });
+        self.fail(failure);
     }
 
     /// What of this host the connection is being made of.
@@ -175,24 +152,18 @@ impl<F: Fabric, C> SetUp<F, C> {
     }
 
     /// Leaves a rail out.
-    pub(super) fn drop_rail(&mut self, index: usize, reason: String) {
-        let rail = &mut self.rails[index];
-        (rail.pending, rail.exchange) = (None, None);
-        rail.registrations.clear();
-        rail.dropped = Some(reason.clone());
-        self.say_dropped(index, reason);
-    }
-
-    pub(super) fn say_dropped(&mut self, index: usize, reason: String) {
-        if let Some(rail) = RailId::new(index) {
-            self.events.push_back(Event::RailLeftOut { rail, reason });
-        }
+    pub(super) fn drop_rail(&mut self, rail: RailId, reason: LeftOut) {
+        let opening = &mut self.rails[rail.index()];
+        (opening.pending, opening.exchange) = (None, None);
+        opening.registrations.clear();
+        opening.dropped = Some(reason.clone());
+        self.events.push_back(Event::RailLeftOut { rail, reason });
     }
 
     /// Registers the connection's own memory on a rail, and creates the rail's queues. `max_write`: the longest write
     /// that they are for.
-    pub(super) fn open_rail(&mut self, index: usize, role: Role, max_write: u32) -> Result<(), Error> {
-        let rail = &mut self.rails[index];
+    pub(super) fn open_rail(&mut self, rail: RailId, role: Role, max_write: u32) -> Result<(), SetupError> {
+        let rail = &mut self.rails[rail.index()];
         let (plan, domain) = (rail.plan, &self.ports[usize::from(rail.plan.local_port)].domain);
         let depths = Depths::new(role, plan.lanes, self.config.striped, max_write);
         let memory = self.memory.as_ref().expect("rails are opened once the memory is there");
@@ -222,35 +193,27 @@ impl<F: Fabric, C> SetUp<F, C> {
     }
 
     /// Takes the head of the peer's LANES, and returns its rails.
-    pub(super) fn take_lanes(&mut self, lanes: Lanes) -> Result<Vec<RailLanes>, Error> {
+    pub(super) fn take_lanes(&mut self, lanes: Lanes) -> Result<Vec<RailLanes>, HandshakeFailure> {
         if lanes.rails.len() != self.rails.len() {
-            return Err(Error::protocol(format!(
-                "{} sent LANES for {} rails, ANSWER had {}; it breaks the protocol",
-                self.peer,
-                lanes.rails.len(),
-                self.rails.len()
-            )));
+            let (lanes, answered) = (lanes.rails.len(), self.rails.len());
+            return Err(HandshakeFailure::WrongRails { lanes, answered });
         }
         self.peer_stream = lanes.stream;
         Ok(lanes.rails)
     }
 
     /// Checks that the peer has opened as many lanes of a rail as were agreed.
-    pub(super) fn check_lanes(&self, index: usize, endpoints: &[LaneEndpoint]) -> Result<(), Error> {
-        let agreed = self.rails[index].plan.lanes;
-        if endpoints.len() == usize::from(agreed) {
+    pub(super) fn check_lanes(&self, rail: RailId, endpoints: &[LaneEndpoint]) -> Result<(), HandshakeFailure> {
+        let (agreed, lanes) = (self.rails[rail.index()].plan.lanes, endpoints.len());
+        if lanes == usize::from(agreed) {
             return Ok(());
         }
-        Err(Error::protocol(format!(
-            "{} sent {} lanes for rail {index}, agreed were {agreed}; it breaks the protocol",
-            self.peer,
-            endpoints.len()
-        )))
+        Err(HandshakeFailure::WrongLanes { rail, lanes, agreed })
     }
 
     /// The peer's end of a rail is known. True where this end is to connect it; otherwise its lanes are sockets.
-    pub(super) fn peer_opened(&mut self, index: usize, key: u32, endpoints: Vec<LaneEndpoint>) -> bool {
-        let rail = &mut self.rails[index];
+    pub(super) fn peer_opened(&mut self, rail: RailId, key: u32, endpoints: Vec<LaneEndpoint>) -> bool {
+        let rail = &mut self.rails[rail.index()];
         rail.peer_key = key;
         match F::JOINING {
             Joining::ByExchange { connect, .. } => {
@@ -269,18 +232,15 @@ impl<F: Fabric, C> SetUp<F, C> {
     /// Goes on connecting lanes. Returns true if none is left that this host could not connect yet.
     pub(super) fn connect(&mut self) -> bool {
         self.pause = None;
-        for index in 0..self.rails.len() {
-            let rail = &mut self.rails[index];
-            let (Some(exchange), Some(pending)) = (&mut rail.exchange, &mut rail.pending) else {
+        for rail in RailId::all().take(self.rails.len()) {
+            let opening = &mut self.rails[rail.index()];
+            let (Some(exchange), Some(pending)) = (&mut opening.exchange, &mut opening.pending) else {
                 continue;
             };
             match exchange.go_on(pending) {
-                Ok(None) => rail.exchange = None,
+                Ok(None) => opening.exchange = None,
                 Ok(pause) => self.pause = self.pause.max(pause),
-                Err(error) => {
-                    rail.failed_here = error.fault() == Fault::Local;
-                    self.drop_rail(index, error.to_string());
-                }
+                Err(error) => self.drop_rail(rail, LeftOut::Failed(error)),
             }
         }
         self.pause.is_none()
@@ -290,18 +250,20 @@ impl<F: Fabric, C> SetUp<F, C> {
     ///
     /// # Errors
     /// When none is left.
-    pub(super) fn give_up_connecting(&mut self) -> Result<(), Error> {
+    pub(super) fn give_up_connecting(&mut self) -> Result<(), HandshakeFailure> {
         self.pause = None;
         let mut last = None;
-        for index in 0..self.rails.len() {
-            if let Some(exchange) = &self.rails[index].exchange {
-                let reason = exchange.too_late();
+        for rail in RailId::all().take(self.rails.len()) {
+            if let Some(exchange) = &self.rails[rail.index()].exchange {
+                let reason = LeftOut::TooLate(exchange.reason.clone());
                 last = Some(reason.clone());
-                self.drop_rail(index, reason);
+                self.drop_rail(rail, reason);
             }
         }
         match last {
-            Some(reason) if self.rails.iter().all(|rail| rail.pending.is_none()) => Err(Error::local(reason)),
+            Some(reason) if self.rails.iter().all(|rail| rail.pending.is_none()) => {
+                Err(HandshakeFailure::Unconnected(reason))
+            }
             _ => Ok(()),
         }
     }
@@ -401,12 +363,6 @@ impl<F: Fabric> Exchange<F> {
                 Ok(Some(pause))
             }
         }
-    }
-
-    /// Why it is given up when there is no more time.
-    fn too_late(&self) -> String {
-        let reason = self.reason.as_ref().map_or_else(|| "it was not tried".to_owned(), ToString::to_string);
-        format!("Handshake timeout: {reason}; or raise {}", Setting::HandshakeTimeout)
     }
 }
 

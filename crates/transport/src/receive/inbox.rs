@@ -8,6 +8,7 @@ use crate::plant::{Plant, attributed, planted};
 use crate::pool::Spare;
 use crate::rails::Side;
 use crate::slots::{Slots, Source};
+use crate::violation::Violation;
 
 /// What the rails' reports change.
 pub(super) struct Inbox {
@@ -78,9 +79,10 @@ impl Reports for Arrivals<'_> {
         match slots.handle_part(Source { rail, lane: lane.0, stripes: pool.per_slot }, immediate, bytes) {
             Ok(true) => spare.handle_completed(),
             Ok(false) => {}
-            Err(what) => {
+            Err(fault) => {
                 slots.close();
-                Fatal::keep(fatal, || Fatal::Broke(slots.layout().complaint(immediate, &what)));
+                let said = slots.layout().decode(immediate);
+                Fatal::keep(fatal, || Fatal::Broke(Violation::Immediate { bits: immediate, said, fault: *fault }));
             }
         }
     }

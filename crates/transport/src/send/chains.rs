@@ -7,7 +7,7 @@ use super::{Cut, Outgoing, SendConnection, SendRequest, key_of, lane_of, stripes
 use crate::connection::Work;
 use crate::cts::CtsEntry;
 use crate::plant::{Plant, planted, said_mask, shared};
-use crate::{Error, GRANULE, Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Slot, record};
+use crate::{Error, GRANULE, Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, Slot, record};
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct Part {
@@ -31,7 +31,7 @@ impl<F: Fabric> SendConnection<F> {
     /// Any message: it waits in its slot until the slot has all its buffers.
     pub(super) fn isend_any(&mut self, message: &Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
         if message.size > MAX_MESSAGE_BYTES {
-            return Err(too_long(message.size, self.core.peer()));
+            return Err(Misuse::MessageTooLong { size: message.size, peer: self.core.peer().to_owned() }.into());
         }
         if self.filling.count == 0 && !self.open_slot()? {
             return self.no_room();
@@ -243,13 +243,6 @@ impl<F: Fabric> SendConnection<F> {
         }
         self.records.fill(slot, &sizes[..count]);
     }
-}
-
-#[cold]
-fn too_long(size: u64, peer: &str) -> Error {
-    Error::configuration(format!(
-        "a message of {size} bytes to {peer} is longer than {MAX_MESSAGE_BYTES} bytes, the maxP2pBytes of this device"
-    ))
 }
 
 /// Lane `lane`'s part, of `lanes`, of a rail's piece: offset and bytes, in multiples of 128 but for the end.

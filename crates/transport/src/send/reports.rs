@@ -5,6 +5,7 @@ use railweave_fabric::{Fabric, LaneId, RailError, Reports, WorkId};
 use crate::connection::{Fatal, Outstanding, Work};
 use crate::rails::Side;
 use crate::requests::Requests;
+use crate::violation::Violation;
 
 impl Outstanding for Requests {
     #[inline(always)]
@@ -38,9 +39,8 @@ impl Reports for Completions<'_> {
 
     #[inline(always)]
     fn handle_received(&mut self, _lane: LaneId, immediate: u32, bytes: u32) {
-        Fatal::keep(&mut self.requests.fatal, || {
-            Fatal::Broke(format!("an immediate came to the sending end ({immediate:#010x}, {bytes} bytes)"))
-        });
+        let violation = Violation::ToSender { bits: immediate, bytes };
+        Fatal::keep(&mut self.requests.fatal, || Fatal::Broke(violation));
     }
 
     #[inline(always)]

@@ -232,6 +232,8 @@ impl fmt::Display for Lost {
     }
 }
 
+impl std::error::Error for Lost {}
+
 #[cfg(test)]
 mod tests {
     use super::*;

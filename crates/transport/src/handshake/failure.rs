@@ -1,0 +1,195 @@
+//! Why no connection comes of a handshake, why one does without a rail, and why a lane's socket is refused.
+
+use std::fmt;
+
+use railweave_fabric::{Fault, RailId, RailSet, Setting, SetupError};
+
+/// Why no connection came of a handshake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HandshakeFailure {
+    /// What the peer had to do next was not done in time.
+    Late(Awaited),
+    /// The peer said BYE.
+    Closed,
+    /// The peer sent a message that has no place now: its name.
+    OutOfTurn(&'static str),
+    /// ANSWER names a port or lanes that were not offered.
+    WrongAnswer {
+        /// The port's index, as the peer says it.
+        port: u8,
+        /// Lanes of its rail.
+        lanes: u8,
+        /// Ports of the offer.
+        offered: usize,
+    },
+    /// LANES is for another number of rails than ANSWER.
+    WrongRails {
+        /// Rails of LANES.
+        lanes: usize,
+        /// Rails of ANSWER.
+        answered: usize,
+    },
+    /// LANES has another number of lanes for a rail than ANSWER.
+    WrongLanes {
+        /// The rail.
+        rail: RailId,
+        /// Its lanes in LANES.
+        lanes: usize,
+        /// Its lanes in ANSWER.
+        agreed: u8,
+    },
+    /// READY names rails that are not up here.
+    WrongReady {
+        /// What READY names.
+        usable: RailSet,
+        /// Rails of the connection.
+        rails: usize,
+    },
+    /// No port of the offer goes with one of this end's: why, in the words of whoever paired them.
+    Unpaired(String),
+    /// This host could not connect any rail in time: why not the last one.
+    Unconnected(LeftOut),
+    /// No rail came up; each has said why.
+    NoRail {
+        /// This host could not make any of them.
+        failed_here: bool,
+    },
+    /// A rail that READY names could not be finished.
+    Unfinished(SetupError),
+    /// The acceptor refused the offer, in its words.
+    Refused(String),
+    /// The connector gave up, in its words.
+    GaveUp(String),
+}
+
+impl HandshakeFailure {
+    /// Who is at fault.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Late(_) | Self::Closed | Self::NoRail { failed_here: false } | Self::Refused(_) | Self::GaveUp(_) => {
+                Fault::Peer
+            }
+            Self::OutOfTurn(_)
+            | Self::WrongAnswer { .. }
+            | Self::WrongRails { .. }
+            | Self::WrongLanes { .. }
+            | Self::WrongReady { .. } => Fault::Protocol,
+            Self::Unpaired(_) => Fault::Configuration,
+            Self::Unconnected(_) | Self::NoRail { failed_here: true } => Fault::Local,
+            Self::Unfinished(error) => error.fault(),
+        }
+    }
+
+    /// The sentence about it, for a handshake with this peer.
+    pub fn of(&self, peer: &str) -> String {
+        match self {
+            Self::Late(awaited) => format!(
+                "Handshake timeout: {peer} did not send {awaited} in time; check that no firewall blocks TCP between \
+                 the hosts, that the peer still runs, and raise {} if the hosts are slow",
+                Setting::HandshakeTimeout
+            ),
+            Self::Closed => format!("{peer} closed the connection while it was set up"),
+            Self::OutOfTurn(message) => {
+                format!("{peer} sent {message} out of turn while a connection was set up; it breaks the protocol")
+            }
+            Self::WrongAnswer { port, lanes, offered } => format!(
+                "{peer} answered with port {port} and {lanes} lanes, of which the offer has {offered} ports; it breaks \
+                 the protocol"
+            ),
+            Self::WrongRails { lanes, answered } => {
+                format!("{peer} sent LANES for {lanes} rails, ANSWER had {answered}; it breaks the protocol")
+            }
+            Self::WrongLanes { rail, lanes, agreed } => {
+                format!("{peer} sent {lanes} lanes for rail {rail}, agreed were {agreed}; it breaks the protocol")
+            }
+            Self::WrongReady { usable, rails } => format!(
+                "{peer} says that rails {usable:#b} are ready, of {rails} rails not all of these are; it breaks the \
+                 protocol"
+            ),
+            Self::Unpaired(reason) => reason.clone(),
+            Self::Unconnected(reason) => reason.to_string(),
+            Self::NoRail { .. } => {
+                format!("no rail to {peer} came up; the lines before this one name the reason for each")
+            }
+            Self::Unfinished(error) => error.to_string(),
+            Self::Refused(reason) => format!("{peer} refused the connection: {reason}"),
+            Self::GaveUp(reason) => format!("{peer} gave the connection up: {reason}"),
+        }
+    }
+}
+
+/// What a handshake waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// The acceptor's ports.
+    Answer,
+    /// The peer's lanes.
+    Lanes,
+    /// The sockets of the lanes that this end dials.
+    Sockets,
+    /// The connector's rails.
+    Ready,
+}
+
+impl fmt::Display for Awaited {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Answer => "ANSWER",
+            Self::Lanes => "LANES",
+            Self::Sockets => "its end of every lane",
+            Self::Ready => "READY",
+        })
+    }
+}
+
+/// Why a connection does without a rail.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LeftOut {
+    /// This end could not make it.
+    #[error(transparent)]
+    Failed(SetupError),
+    /// This end could not connect it in time; what stood in the way last, if it was tried.
+    #[error("Handshake timeout: {}; or raise {}", .0.as_ref().map_or("it was not tried".to_owned(), ToString::to_string), Setting::HandshakeTimeout)]
+    TooLate(Option<SetupError>),
+    /// A lane of it could not be dialled, in the words of whoever tried.
+    #[error("{0}")]
+    Undialled(String),
+    /// The peer left it out, in its words.
+    #[error("the peer says: {0}")]
+    PeerSays(String),
+    /// The peer did not name it in READY.
+    #[error("the peer could not bring its end up; its own log says why")]
+    NotReady,
+}
+
+impl LeftOut {
+    /// Returns true if nothing but this host stood in the way.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self, Self::Failed(error) if error.fault() == Fault::Local)
+    }
+}
+
+/// Why the socket of a lane is refused. The numbers are as whoever dialled says them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LaneRefused {
+    /// The other side dials.
+    #[error("rail {0} is dialled from this side")]
+    DialledHere(u8),
+    /// The handshake waits for no lane of such a rail.
+    #[error("no lane of rail {0} is awaited")]
+    NotAwaited(u8),
+    /// The rail has fewer lanes.
+    #[error("rail {rail} has {lanes} lanes, counted from 0")]
+    NoSuchLane {
+        /// The rail.
+        rail: u8,
+        /// How many it has.
+        lanes: u8,
+    },
+    /// The lane has an open socket.
+    #[error("it has its socket already")]
+    HasSocket,
+    /// The socket cannot be used.
+    #[error(transparent)]
+    Unusable(#[from] SetupError),
+}

@@ -1,0 +1,114 @@
+//! How a peer breaks the protocol on the rails of a connection.
+
+use railweave_fabric::Setting;
+
+use crate::{Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Slot};
+
+/// What a peer did on a rail that it may not do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// An immediate does not fit to what came before it.
+    #[error("immediate {bits:#010x} (slot {}, mask {:#b}, size_q {:#x}): {fault}", .said.slot, .said.mask, .said.size_q)]
+    Immediate {
+        /// The immediate.
+        bits: u32,
+        /// The same, taken apart.
+        said: Immediate,
+        /// What is wrong with it.
+        fault: ImmediateFault,
+    },
+    /// An immediate came to the end that sends.
+    #[error("an immediate came to the sending end ({bits:#010x}, {bytes} bytes)")]
+    ToSender {
+        /// The immediate.
+        bits: u32,
+        /// The length of its write.
+        bytes: u32,
+    },
+}
+
+/// What is wrong with an immediate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImmediateFault {
+    /// Its slot has no receive that waits.
+    #[error("the slot has no open receive")]
+    NoReceive,
+    /// It names a rail that there is not.
+    #[error("the mask names a rail that this connection does not have")]
+    UnknownRail,
+    /// It does not name its own rail.
+    #[error("the mask lacks the rail that it came on")]
+    OwnRailMissing,
+    /// Rails of one slot name different rails.
+    #[error("an earlier immediate of the slot had another mask")]
+    OtherMask,
+    /// Rails of one slot say different sizes.
+    #[error("an earlier immediate of the slot had another size_q")]
+    OtherSize,
+    /// Its rail, or its lane, had said all that it may.
+    #[error("the rail has spoken for this slot before")]
+    SpokenBefore,
+    /// The record that it speaks of is not there.
+    #[error("no completion record was written for the slot")]
+    NoRecord,
+    /// A grouped receive has one size alone.
+    #[error("a grouped receive needs a completion record")]
+    GroupWithoutRecord,
+    /// The bytes that arrived are not as many as it says.
+    #[error(
+        "size_q contradicts the {arrived} bytes that arrived (an adapter that does not report byte counts needs {}=0)",
+        Setting::ByteCounts
+    )]
+    OtherBytes {
+        /// How many are.
+        arrived: u64,
+    },
+    /// The record says more than the buffers hold.
+    #[error("sizes {sizes:?} exceed the buffers' {capacities:?}")]
+    TooLong {
+        /// Bytes of each message, as the record says.
+        sizes: Vec<u64>,
+        /// Bytes of each buffer.
+        capacities: Vec<u64>,
+    },
+}
+
+/// What is wrong with a CTS entry of the peer's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CtsViolation {
+    /// A slot has so many buffers.
+    #[error(
+        "the CTS entry for slot {slot} names {buffers} buffers, allowed are 1 to {MAX_BUFFERS}; the peer breaks the \
+         protocol or memory was overwritten"
+    )]
+    Buffers {
+        /// The slot.
+        slot: Slot,
+        /// How many it names.
+        buffers: usize,
+    },
+    /// It is not the one that has to come next, or its buffer is none.
+    #[error(
+        "a CTS entry does not fit: slot {slot} (expected {expected_slot}), buffer {buffer} of {buffers} (expected \
+         {expected_buffer} of {expected_buffers}), {size} bytes at {address:#x} (at most {MAX_MESSAGE_BYTES}); the peer \
+         breaks the protocol or memory was overwritten"
+    )]
+    Misfit {
+        /// Its slot.
+        slot: Slot,
+        /// The slot that comes next.
+        expected_slot: Slot,
+        /// The buffer's number in its receive.
+        buffer: u8,
+        /// Buffers of the receive, as it says.
+        buffers: u8,
+        /// The number that comes next.
+        expected_buffer: usize,
+        /// Buffers of the receive, as its first entry says.
+        expected_buffers: usize,
+        /// The buffer's length.
+        size: u64,
+        /// Its first byte.
+        address: u64,
+    },
+}
