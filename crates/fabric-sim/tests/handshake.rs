@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use common::{Fabric, Process};
 use proptest::prelude::*;
-use railweave_fabric::{Fault, LaneEndpoint, LinkLayer};
+use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, RailId, RailSet};
 use railweave_fabric_sim::{Faults, World};
 use railweave_transport::{
-    AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Frame, Handshake, Lanes, Makes, Message, Offer,
-    PortOffer, RailAnswer, RailLanes, Token,
+    AcceptPairing, Acceptor, Action, Awaited, Cause, ConnectionConfig, Connector, Frame, Handshake, HandshakeFailure,
+    Lanes, Makes, Message, Offer, PortOffer, RailAnswer, RailLanes, Token,
 };
 
 fn port() -> impl Strategy<Value = PortOffer> {
@@ -111,4 +111,115 @@ proptest! {
         prop_assert_eq!(acceptor.timeout_ns(), None);
         prop_assert_eq!(drain(|| acceptor.poll_action()).0, 1, "it ends once");
     }
+}
+
+/// The connector of a process with two ports, once it has sent its offer.
+fn connector(process: &Process) -> Connector<Fabric> {
+    let ports = process.ports();
+    let mut connector =
+        Connector::new(ConnectionConfig::default(), ports, 1, "the peer".into(), 1000, |_| Arc::default());
+    assert!(matches!(connector.poll_action(), Some(Action::Send(Message::Offer(_)))));
+    connector
+}
+
+/// The acceptor of an offer of its process's like.
+fn acceptor(process: &Process, pairings: Result<&[AcceptPairing], String>) -> Acceptor<Fabric> {
+    let ports = process.ports().iter().map(|port| port.offer).collect();
+    let offer = Offer { nonce: 1, striped: false, traffic_class: None, ports };
+    let (config, token, peer) = (ConnectionConfig::default(), Token([1; 16]), "the peer".into());
+    Acceptor::new(config, process.ports(), &offer, pairings, token, peer, 1000, |_| Arc::default())
+}
+
+/// The answer of a process to an offer of its like.
+fn answer(process: &Process) -> Message {
+    let rails = (0..).zip(process.ports()).map(|(connector_port, port)| RailAnswer {
+        connector_port,
+        lanes: port.offer.lanes,
+        port: port.offer,
+    });
+    Message::Answer { token: Token([1; 16]), rails: rails.collect() }
+}
+
+fn dropped(rails: usize) -> Message {
+    let rails = vec![RailLanes::Dropped("no".into()); rails];
+    Message::Lanes(Lanes { byte_counts: false, stream: 0, rails })
+}
+
+/// Why a handshake failed. Its peer `is_told`.
+fn failure<C>(mut next: impl FnMut() -> Option<Action<C>>, is_told: bool) -> HandshakeFailure {
+    let mut told = false;
+    loop {
+        match next().expect("it fails") {
+            Action::Send(message) => told = matches!(message, Message::Refuse { .. }),
+            Action::Failed(error) => {
+                assert_eq!(told, is_told, "{error}");
+                let Cause::Handshake { peer, failure } = (*error).clone() else { panic!("{error:?}") };
+                assert_eq!(peer, "the peer");
+                return failure;
+            }
+            Action::Dial(_) | Action::Ready(_) => panic!("it fails"),
+        }
+    }
+}
+
+#[test]
+fn each_failure_of_a_connector_has_its_cause() {
+    let refusal = Message::Refuse { fault: Fault::Local, reason: "no".into() };
+    let ready = Message::Ready { usable: 1 };
+    let world = World::new(1, Faults::none());
+    let process = Process::new(&world, &[1 << 30; 2]);
+    let mut wrong = answer(&process);
+    if let Message::Answer { rails, .. } = &mut wrong {
+        rails[1].connector_port = 2;
+    }
+    let (late, no_rail) = (HandshakeFailure::Late, HandshakeFailure::NoRail { failed_here: false });
+    for (messages, expected) in [
+        (vec![], late(Awaited::Answer)),
+        (vec![refusal], HandshakeFailure::Refused("no".into())),
+        (vec![Message::Bye], HandshakeFailure::Closed),
+        (vec![ready], HandshakeFailure::OutOfTurn("READY")),
+        (vec![wrong], HandshakeFailure::WrongAnswer { port: 2, lanes: 2, offered: 2 }),
+        (vec![answer(&process)], late(Awaited::Lanes)),
+        (vec![answer(&process), dropped(1)], HandshakeFailure::WrongRails { lanes: 1, answered: 2 }),
+        (vec![answer(&process), dropped(2)], no_rail),
+    ] {
+        let is_told = !matches!(expected, HandshakeFailure::Refused(_) | HandshakeFailure::Closed);
+        let mut connector = connector(&process);
+        messages.into_iter().for_each(|message| connector.handle_message(message));
+        connector.handle_timeout(1000);
+        assert_eq!(failure(|| connector.poll_action(), is_told), expected);
+    }
+}
+
+#[test]
+fn each_failure_of_an_acceptor_has_its_cause() {
+    let world = World::new(1, Faults::none());
+    let process = Process::new(&world, &[1 << 30; 2]);
+    let both = [0, 1].map(|port| AcceptPairing { connector_port: port, acceptor_port: port });
+    let late = HandshakeFailure::Late;
+    let lanes = |count| {
+        let open = RailLanes::Open { key: 1, endpoints: vec![LaneEndpoint::default(); count] };
+        let rails = vec![open, RailLanes::Dropped("no".into())];
+        Message::Lanes(Lanes { byte_counts: true, stream: 0, rails })
+    };
+    let wrong_lanes = HandshakeFailure::WrongLanes { rail: RailId::default(), lanes: 3, agreed: 2 };
+    let wrong_ready = HandshakeFailure::WrongReady { usable: RailSet::from_bits(0b10), rails: 2 };
+    for (messages, expected) in [
+        (vec![], late(Awaited::Lanes)),
+        (vec![Message::Refuse { fault: Fault::Local, reason: "no".into() }], HandshakeFailure::GaveUp("no".into())),
+        (vec![Message::Bye], HandshakeFailure::Closed),
+        (vec![answer(&process)], HandshakeFailure::OutOfTurn("ANSWER")),
+        (vec![dropped(3)], HandshakeFailure::WrongRails { lanes: 3, answered: 2 }),
+        (vec![lanes(3)], wrong_lanes),
+        (vec![dropped(2)], late(Awaited::Ready)),
+        (vec![dropped(2), Message::Ready { usable: 0b10 }], wrong_ready),
+    ] {
+        let is_told = !matches!(expected, HandshakeFailure::GaveUp(_) | HandshakeFailure::Closed);
+        let mut acceptor = acceptor(&process, Ok(&both));
+        messages.into_iter().for_each(|message| acceptor.handle_message(message));
+        acceptor.handle_timeout(1000);
+        assert_eq!(failure(|| acceptor.poll_action(), is_told), expected);
+    }
+    let mut unpaired = acceptor(&process, Err("no port fits".into()));
+    assert_eq!(failure(|| unpaired.poll_action(), true), HandshakeFailure::Unpaired("no port fits".into()));
 }

@@ -279,3 +279,79 @@ impl Receive {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use railweave_fabric::Region;
+
+    use super::*;
+    use crate::record::RECORDS_BYTES;
+
+    const SLOT: u8 = 7;
+
+    /// Slots of a connection of three rails, of which the last never came up, with one receive of these buffers.
+    fn waiting(capacities: &[u64]) -> Slots {
+        let records = Records::new(Arc::new(Region::new(RECORDS_BYTES)));
+        let mut slots = Slots::new(3, RailSet::first_of(2), records);
+        let receive = slots.open(Slot::new(SLOT), capacities.len() as u8, false, 0);
+        receive.capacities[..capacities.len()].copy_from_slice(capacities);
+        slots
+    }
+
+    fn source(rail: usize) -> Source {
+        Source { rail: RailId::new(rail).unwrap(), lane: 0, stripes: 1 }
+    }
+
+    /// An immediate of the rails in `mask` for a message of `bytes` bytes; None where its record says them.
+    fn bits(slots: &Slots, slot: u8, mask: u8, bytes: Option<u64>) -> u32 {
+        let size_q = bytes.map_or(slots.layout.all_ones(), |bytes| slots.layout.size_q(bytes));
+        slots.layout.encode(Immediate { slot: Slot::new(slot), mask: RailSet::from_bits(mask), size_q })
+    }
+
+    /// What is wrong with the last of these immediates: rail, slot, mask, the message's bytes and its own.
+    fn fault_of(capacities: &[u64], immediates: &[(usize, u8, u8, Option<u64>, u32)]) -> ImmediateFault {
+        let mut slots = waiting(capacities);
+        let (last, before) = immediates.split_last().expect("there is one");
+        for (rail, slot, mask, size, bytes) in before {
+            let bits = bits(&slots, *slot, *mask, *size);
+            assert_eq!(slots.handle_part(source(*rail), bits, *bytes), Ok(false));
+        }
+        let (rail, slot, mask, size, bytes) = last;
+        let bits = bits(&slots, *slot, *mask, *size);
+        *slots.handle_part(source(*rail), bits, *bytes).expect_err("it is wrong")
+    }
+
+    #[test]
+    fn each_violation_has_its_cause() {
+        let whole = Some(1024);
+        for (immediates, fault) in [
+            (&[(0, SLOT + 1, 0b01, whole, 1024)][..], ImmediateFault::NoReceive),
+            (&[(0, SLOT, 0b101, whole, 512)], ImmediateFault::UnknownRail),
+            (&[(0, SLOT, 0b10, whole, 1024)], ImmediateFault::OwnRailMissing),
+            (&[(0, SLOT, 0b11, whole, 512), (1, SLOT, 0b10, whole, 512)], ImmediateFault::OtherMask),
+            (&[(0, SLOT, 0b11, whole, 512), (1, SLOT, 0b11, Some(512), 512)], ImmediateFault::OtherSize),
+            (&[(0, SLOT, 0b11, whole, 512), (0, SLOT, 0b11, whole, 512)], ImmediateFault::SpokenBefore),
+            (&[(0, SLOT, 0b01, None, 1024)], ImmediateFault::NoRecord),
+            (&[(0, SLOT, 0b01, whole, 512)], ImmediateFault::OtherBytes { arrived: 512 }),
+            (
+                &[(0, SLOT, 0b01, Some(4096), 4096)],
+                ImmediateFault::TooLong { sizes: vec![4096], capacities: vec![2048] },
+            ),
+        ] {
+            assert_eq!(fault_of(&[2048], immediates), fault);
+        }
+        let grouped = fault_of(&[2048, 2048], &[(0, SLOT, 0b01, whole, 1024)]);
+        assert_eq!(grouped, ImmediateFault::GroupWithoutRecord);
+    }
+
+    #[test]
+    fn immediates_that_fit_complete_their_receive() {
+        let mut slots = waiting(&[2048]);
+        let bits = bits(&slots, SLOT, 0b11, Some(1024));
+        assert_eq!(slots.handle_part(source(0), bits, 1000), Ok(false));
+        assert_eq!(slots.handle_part(source(1), bits, 24), Ok(true));
+        assert_eq!((slots.get(Slot::new(SLOT)).state, slots.get(Slot::new(SLOT)).sizes[0]), (State::Complete, 1024));
+    }
+}

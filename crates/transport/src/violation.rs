@@ -8,7 +8,9 @@ use crate::{Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Slot};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// An immediate does not fit to what came before it.
-    #[error("immediate {bits:#010x} (slot {}, mask {:#b}, size_q {:#x}): {fault}", .said.slot, .said.mask, .said.size_q)]
+    #[error(
+        "immediate {bits:#010x} (slot {}, mask {:#b}, size_q {:#x}): {fault}", .said.slot, .said.mask, .said.size_q
+    )]
     Immediate {
         /// The immediate.
         bits: u32,
@@ -111,4 +113,39 @@ pub enum CtsViolation {
         /// Its first byte.
         address: u64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use railweave_fabric::RailSet;
+
+    use super::*;
+
+    #[test]
+    fn sentences_name_the_immediate_and_what_is_wrong() {
+        let said = Immediate { slot: Slot::new(7), mask: RailSet::from_bits(0b11), size_q: 8 };
+        let about = |fault| Violation::Immediate { bits: 0x2307, said, fault }.to_string();
+        let head = "immediate 0x00002307 (slot 7, mask 0b11, size_q 0x8): ";
+        for (fault, words) in [
+            (ImmediateFault::NoReceive, "the slot has no open receive"),
+            (ImmediateFault::UnknownRail, "the mask names a rail that this connection does not have"),
+            (ImmediateFault::OwnRailMissing, "the mask lacks the rail that it came on"),
+            (ImmediateFault::OtherMask, "an earlier immediate of the slot had another mask"),
+            (ImmediateFault::OtherSize, "an earlier immediate of the slot had another size_q"),
+            (ImmediateFault::SpokenBefore, "the rail has spoken for this slot before"),
+            (ImmediateFault::NoRecord, "no completion record was written for the slot"),
+            (ImmediateFault::GroupWithoutRecord, "a grouped receive needs a completion record"),
+            (
+                ImmediateFault::TooLong { sizes: vec![1, 9], capacities: vec![4, 4] },
+                "sizes [1, 9] exceed the buffers' [4, 4]",
+            ),
+        ] {
+            assert_eq!(about(fault), format!("{head}{words}"));
+        }
+        let bytes = about(ImmediateFault::OtherBytes { arrived: 5 });
+        let words = "size_q contradicts the 5 bytes that arrived (an adapter that does not report byte counts needs ";
+        assert!(bytes.starts_with(&format!("{head}{words}")), "{bytes}");
+        let lost = Violation::ToSender { bits: 1, bytes: 8 };
+        assert_eq!(lost.to_string(), "an immediate came to the sending end (0x00000001, 8 bytes)");
+    }
 }

@@ -149,7 +149,7 @@ pub enum LeftOut {
     #[error(transparent)]
     Failed(SetupError),
     /// This end could not connect it in time; what stood in the way last, if it was tried.
-    #[error("Handshake timeout: {}; or raise {}", .0.as_ref().map_or("it was not tried".to_owned(), ToString::to_string), Setting::HandshakeTimeout)]
+    #[error("Handshake timeout: {}; or raise {}", obstacle(.0.as_ref()), Setting::HandshakeTimeout)]
     TooLate(Option<SetupError>),
     /// A lane of it could not be dialled, in the words of whoever tried.
     #[error("{0}")]
@@ -160,6 +160,10 @@ pub enum LeftOut {
     /// The peer did not name it in READY.
     #[error("the peer could not bring its end up; its own log says why")]
     NotReady,
+}
+
+fn obstacle(last: Option<&SetupError>) -> String {
+    last.map_or_else(|| "it was not tried".to_owned(), ToString::to_string)
 }
 
 impl LeftOut {
@@ -192,4 +196,96 @@ pub enum LaneRefused {
     /// The socket cannot be used.
     #[error(transparent)]
     Unusable(#[from] SetupError),
+}
+
+#[cfg(test)]
+mod tests {
+    use railweave_fabric::RegisterError;
+
+    use super::*;
+
+    #[test]
+    fn each_failure_has_its_fault_and_its_sentence() {
+        let error = || SetupError::Register(RegisterError::Range { address: 1, length: 2 });
+        for (failure, fault, sentence) in [
+            (HandshakeFailure::Closed, Fault::Peer, "node2 closed the connection while it was set up"),
+            (
+                HandshakeFailure::OutOfTurn("READY"),
+                Fault::Protocol,
+                "node2 sent READY out of turn while a connection was set up; it breaks the protocol",
+            ),
+            (
+                HandshakeFailure::WrongAnswer { port: 9, lanes: 2, offered: 4 },
+                Fault::Protocol,
+                "node2 answered with port 9 and 2 lanes, of which the offer has 4 ports; it breaks the protocol",
+            ),
+            (
+                HandshakeFailure::WrongRails { lanes: 3, answered: 2 },
+                Fault::Protocol,
+                "node2 sent LANES for 3 rails, ANSWER had 2; it breaks the protocol",
+            ),
+            (
+                HandshakeFailure::WrongLanes { rail: RailId::new(1).unwrap(), lanes: 3, agreed: 2 },
+                Fault::Protocol,
+                "node2 sent 3 lanes for rail 1, agreed were 2; it breaks the protocol",
+            ),
+            (
+                HandshakeFailure::WrongReady { usable: RailSet::from_bits(0b110), rails: 2 },
+                Fault::Protocol,
+                "node2 says that rails 0b110 are ready, of 2 rails not all of these are; it breaks the protocol",
+            ),
+            (HandshakeFailure::Unpaired("no port fits".to_owned()), Fault::Configuration, "no port fits"),
+            (
+                HandshakeFailure::NoRail { failed_here: false },
+                Fault::Peer,
+                "no rail to node2 came up; the lines before this one name the reason for each",
+            ),
+            (
+                HandshakeFailure::NoRail { failed_here: true },
+                Fault::Local,
+                "no rail to node2 came up; the lines before this one name the reason for each",
+            ),
+            (
+                HandshakeFailure::Unfinished(error()),
+                Fault::Protocol,
+                "the range of 2 bytes at 0x1 is no valid memory range",
+            ),
+            (HandshakeFailure::Refused("no".to_owned()), Fault::Peer, "node2 refused the connection: no"),
+            (HandshakeFailure::GaveUp("no".to_owned()), Fault::Peer, "node2 gave the connection up: no"),
+        ] {
+            assert_eq!((failure.fault(), failure.of("node2").as_str()), (fault, sentence));
+        }
+        for (awaited, words) in [
+            (Awaited::Answer, "did not send ANSWER in time"),
+            (Awaited::Lanes, "did not send LANES in time"),
+            (Awaited::Sockets, "did not send its end of every lane in time"),
+            (Awaited::Ready, "did not send READY in time"),
+        ] {
+            let failure = HandshakeFailure::Late(awaited);
+            let text = failure.of("node2");
+            assert!(text.starts_with(&format!("Handshake timeout: node2 {words}; ")), "{text}");
+            assert_eq!(failure.fault(), Fault::Peer);
+        }
+        let late = HandshakeFailure::Unconnected(LeftOut::TooLate(Some(error())));
+        let text = late.of("node2");
+        let head = "Handshake timeout: the range of 2 bytes at 0x1 is no valid memory range; or raise ";
+        assert!(text.starts_with(head) && late.fault() == Fault::Local, "{text}");
+        let untried = LeftOut::TooLate(None).to_string();
+        assert!(untried.starts_with("Handshake timeout: it was not tried; or raise "), "{untried}");
+    }
+
+    #[test]
+    fn what_is_left_out_or_refused_says_why() {
+        assert_eq!(LeftOut::PeerSays("no".to_owned()).to_string(), "the peer says: no");
+        assert_eq!(LeftOut::Undialled("no".to_owned()).to_string(), "no");
+        assert_eq!(LeftOut::NotReady.to_string(), "the peer could not bring its end up; its own log says why");
+        for (refused, sentence) in [
+            (LaneRefused::DialledHere(3), "rail 3 is dialled from this side"),
+            (LaneRefused::NotAwaited(3), "no lane of rail 3 is awaited"),
+            (LaneRefused::NoSuchLane { rail: 3, lanes: 2 }, "rail 3 has 2 lanes, counted from 0"),
+            (LaneRefused::HasSocket, "it has its socket already"),
+        ] {
+            assert_eq!(refused.to_string(), sentence);
+        }
+    }
 }
