@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use railweave_fabric::{LaneId, WorkStatus};
 use railweave_transport::{Acceptor, Connector, Error, RecvConnection, SendConnection};
 
 use super::Task;
@@ -451,97 +450,6 @@ impl<const O: bool> Game<O> {
         self.chance.shuffle(&mut sides);
         for side in sides {
             self.handle_close(side, false);
-        }
-    }
-
-    fn harm(&self, connection: usize, why: &str) {
-        let mut state = self.world.lock();
-        let now_ns = state.now_ns;
-        state.watch.harm(now_ns, connection, why);
-    }
-
-    fn kill(&mut self, process: usize) {
-        if std::mem::replace(&mut self.processes[process].dead, true) {
-            return;
-        }
-        self.world.lock().record(Kind::Death, Who::Process(process), [0; 4]);
-        self.world.lock().kill_process(process);
-        for connection in 0..self.connections.len() {
-            let (from, to) = (self.connections[connection].plan.from, self.connections[connection].plan.to);
-            if from != process && to != process {
-                continue;
-            }
-            self.harm(connection, "a process died");
-            let pair = &mut self.connections[connection];
-            let dead_sender = (from == process).then(|| std::mem::replace(&mut pair.sender.stage, Stage::Over));
-            let dead_receiver = (to == process).then(|| std::mem::replace(&mut pair.receiver.stage, Stage::Over));
-            drop((dead_sender, dead_receiver));
-        }
-        self.kill_sessions(process);
-    }
-
-    fn handle_death(&mut self) {
-        let Some(death) = self.world.lock().faults.death else { return };
-        match death.kind {
-            DeathKind::Process => {
-                self.world.lock().saw(Seen::ProcessDied);
-                let process = self.chance.index(self.processes.len());
-                self.kill(process);
-            }
-            DeathKind::Killed => {}
-            DeathKind::Session => {
-                self.world.lock().saw(Seen::SessionBroke);
-                let which = self.chance.index(self.connections.len());
-                let pair = (self.connections[which].plan.from, self.connections[which].plan.to);
-                for connection in 0..self.connections.len() {
-                    let plan = &self.connections[connection].plan;
-                    if (plan.from, plan.to) == pair {
-                        self.harm(connection, "the session broke");
-                        self.world.lock().record(Kind::Death, Who::End { connection, sender: true }, [1, 0, 0, 0]);
-                    }
-                }
-                self.break_sessions(pair.0, pair.1);
-            }
-            DeathKind::PortSilent => {
-                let mut state = self.world.lock();
-                let port = self.chance.index(state.ports.len());
-                state.ports[port].dead = true;
-                state.saw(Seen::PortDied);
-                drop(state);
-                for connection in 0..self.connections.len() {
-                    let plan = &self.connections[connection].plan;
-                    let has =
-                        |process: usize| self.processes[process].domains.iter().any(|domain| domain.port() == port);
-                    if has(plan.from) || has(plan.to) {
-                        self.harm(connection, "a port died");
-                    }
-                }
-            }
-            DeathKind::RailSilent | DeathKind::RailError => self.kill_rail(death.kind == DeathKind::RailError),
-        }
-    }
-
-    fn kill_rail(&mut self, loud: bool) {
-        let mut state = self.world.lock();
-        let rails: Vec<(usize, usize)> =
-            (0..state.ends.len()).filter_map(|end| Some((end, state.ends[end].as_ref()?.peer?))).collect();
-        if rails.is_empty() {
-            return;
-        }
-        let (end, peer) = self.chance.pick(&rails);
-        state.saw(if loud { Seen::RailDiedLoud } else { Seen::RailDiedSilent });
-        for one in [end, peer] {
-            let Some(found) = state.ends[one].as_mut() else { continue };
-            found.cut = true;
-            let (who, connection, lanes) = (found.who(LaneId::FIRST), found.connection, found.lanes.len());
-            let now_ns = state.now_ns;
-            state.record(Kind::Death, who, [2 + u64::from(loud), 0, 0, 0]);
-            state.watch.harm(now_ns, connection, "a rail died");
-            for lane in 0..if loud { lanes } else { 0 } {
-                let lane = LaneId::at(lane);
-                let error = state.work_failed(one, lane, WorkStatus::Flushed, "the port went down");
-                state.fail_lane(one, lane, error);
-            }
         }
     }
 

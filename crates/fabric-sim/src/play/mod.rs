@@ -1,6 +1,7 @@
 //! NCCL's part: processes with their connections, their handshakes and sessions, and the applications on them.
 
 mod context;
+mod deaths;
 mod game;
 mod memory;
 mod plan;
