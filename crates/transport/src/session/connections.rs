@@ -16,6 +16,8 @@ pub(super) enum State {
     Open { left: Option<LostCause> },
     /// This side has closed it, and looks until then, after growing pauses, whether it is over.
     Closed { peer_left: bool, pause_ns: u64, until_ns: u64 },
+    /// Nothing of it is left here, and the peer has not closed it yet: it has its number and its session still.
+    ByeAwaited,
 }
 
 /// A connection, and when something of it is due.
@@ -39,7 +41,7 @@ impl Connection {
 
     /// It is lost with a peer that is gone.
     fn needs_peer(&self) -> bool {
-        matches!(self.state, State::Open { left: None } | State::Closed { peer_left: false, .. })
+        matches!(self.state, State::Open { left: None } | State::Closed { peer_left: false, .. } | State::ByeAwaited)
     }
 }
 

@@ -366,7 +366,10 @@ impl Session {
             (Some(State::Open { .. }), Message::Refuse { reason, .. }) => {
                 self.peer_left(connection, LostCause::GaveUp(reason), now_ns);
             }
-            (Some(State::Closed { peer_left: false, .. }), Message::Bye | Message::Refuse { .. }) => {
+            (
+                Some(State::Closed { peer_left: false, .. } | State::ByeAwaited),
+                Message::Bye | Message::Refuse { .. },
+            ) => {
                 self.touch(now_ns);
                 self.closed_by_peer(connection, now_ns);
             }
@@ -458,7 +461,8 @@ impl Session {
         };
         let peer_left = peer_left || planted(Plant::LingerForgotten);
         if is_drained && peer_left || until_ns <= now_ns {
-            self.connections.set(connection, None);
+            let awaited = (!peer_left && self.ended().is_none()).then(|| State::ByeAwaited.into());
+            self.connections.set(connection, awaited);
             self.actions.push_back(SessionAction::Over(connection));
             return;
         }
@@ -508,7 +512,7 @@ impl Session {
                     let at_ns = now_ns.saturating_add(self.config.grace_ns);
                     self.peer_left(number, LostCause::Session(Arc::clone(&ended)), at_ns);
                 }
-                Some(State::Closed { .. }) => self.closed_by_peer(number, now_ns),
+                Some(State::Closed { .. } | State::ByeAwaited) => self.closed_by_peer(number, now_ns),
                 None => {}
             }
         }
@@ -524,9 +528,13 @@ impl Session {
     }
 
     fn closed_by_peer(&mut self, number: u32, now_ns: u64) {
-        if let Some(State::Closed { peer_left: false, pause_ns, until_ns }) = self.connections.state(number).cloned() {
-            let state = State::Closed { peer_left: true, pause_ns, until_ns };
-            self.connections.set(number, Some(Connection { state, due_ns: Some(now_ns) }));
+        match self.connections.state(number).cloned() {
+            Some(State::Closed { peer_left: false, pause_ns, until_ns }) => {
+                let state = State::Closed { peer_left: true, pause_ns, until_ns };
+                self.connections.set(number, Some(Connection { state, due_ns: Some(now_ns) }));
+            }
+            Some(State::ByeAwaited) => self.connections.set(number, None),
+            _ => {}
         }
     }
 

@@ -346,6 +346,43 @@ fn a_closed_connection_waits_three_seconds_and_no_longer() {
 }
 
 #[test]
+fn a_session_lasts_until_the_peer_has_closed_what_is_over_here() {
+    let (mut pair, number) = Pair::connected();
+    pair.acceptor.close(number, 0);
+    pair.exchange();
+    pair.now_ns = 3 * SECOND;
+    pair.acceptor.handle_lingered(number, true, pair.now_ns);
+    assert_eq!(actions(&mut pair.acceptor), [SessionAction::Over(number)]);
+    assert!(pair.acceptor.has_connections(), "its place is none that a newcomer may have");
+    // Its opener's application takes its time. The acceptor has nothing to do but to ask whether the peer is there.
+    for _ in 0..100 {
+        let [_, acceptor] = pair.wait(SECOND);
+        assert_eq!(acceptor, []);
+    }
+    let offered = Frame { connection: number, message: Message::Offer(offer()) };
+    pair.acceptor.handle_frame(offered, pair.now_ns);
+    let refused = actions(&mut pair.acceptor);
+    assert!(
+        matches!(&refused[..], [SessionAction::Send(Frame { message: Message::Refuse { .. }, .. })]),
+        "{refused:?}"
+    );
+    // Its BYE ends it; then the session is idle.
+    pair.opener.close(number, pair.now_ns);
+    pair.exchange();
+    assert!(!pair.acceptor.has_connections() && pair.acceptor.idle_since_ns() == pair.now_ns);
+}
+
+#[test]
+fn a_session_that_ends_forgets_what_waits_for_the_peers_bye() {
+    let (mut pair, number) = Pair::connected();
+    pair.acceptor.close(number, 0);
+    pair.acceptor.handle_lingered(number, true, 3 * SECOND);
+    pair.acceptor.handle_lost(end_of_socket(SocketEndKind::Other), 3 * SECOND);
+    assert!(actions(&mut pair.acceptor).contains(&SessionAction::Over(number)));
+    assert!(pair.acceptor.is_over());
+}
+
+#[test]
 fn a_number_is_free_again_when_both_ends_have_closed_its_connection() {
     let (mut pair, number) = Pair::connected();
     pair.acceptor.close(number, 0);
