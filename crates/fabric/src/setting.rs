@@ -5,51 +5,72 @@ use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A setting that some sentence tells the user to look at or to change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Setting {
+/// One line per setting: the enum, the list of all and the plain names are made of it.
+macro_rules! settings {
+    ($($(#[$doc:meta])* $variant:ident = $key:literal,)*) => {
+        /// A setting that some sentence tells the user to look at or to change.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Setting {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Setting {
+            /// Every setting.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// Its plain name, which says it where no other is known.
+            pub const fn key(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $key,)*
+                }
+            }
+        }
+    };
+}
+
+settings! {
     /// The local ACK timeout of RDMA lanes.
-    AckTimeout,
+    AckTimeout = "ack_timeout",
     /// The family of addresses that is used.
-    AddressFamily,
+    AddressFamily = "address_family",
     /// The range of addresses that is used.
-    AddressRange,
+    AddressRange = "address_range",
     /// Whether adapters report the bytes of writes with immediates.
-    ByteCounts,
+    ByteCounts = "byte_counts",
     /// The range of ports that the control socket is bound to.
-    ControlPort,
+    ControlPort = "control_port",
     /// Whether NCCL hands GPU memory over as dma-bufs.
-    DmaBuf,
+    DmaBuf = "dma_buf",
     /// Enhanced connection establishment.
-    Ece,
+    Ece = "ece",
     /// The fabric.
-    Fabric,
+    Fabric = "fabric",
     /// The entry of a port's GID table.
-    GidIndex,
+    GidIndex = "gid_index",
     /// How long a connection's set-up may take.
-    HandshakeTimeout,
+    HandshakeTimeout = "handshake_timeout",
     /// The file of the key that peers share.
-    KeyFile,
+    KeyFile = "key_file",
     /// The lanes of a rail.
-    Lanes,
+    Lanes = "lanes",
     /// The file of libibverbs.
-    Library,
+    Library = "ibverbs_library",
     /// Whether ports are fused.
-    Mode,
+    Mode = "mode",
     /// The interface over which sessions are dialled.
-    OutOfBand,
+    OutOfBand = "oob_interface",
     /// The index into a port's partition keys.
-    PartitionKey,
+    PartitionKey = "pkey_index",
     /// How long a peer may take to answer when it is asked whether it is there.
-    PeerTimeout,
+    PeerTimeout = "peer_timeout",
     /// The list of rails.
-    Rails,
+    Rails = "rails",
     /// The list of rails of RDMA.
-    RdmaRails,
+    RdmaRails = "rdma_rails",
     /// Relaxed ordering of data in memory.
-    RelaxedOrdering,
+    RelaxedOrdering = "relaxed_ordering",
     /// The version of RoCE.
-    RoceVersion,
+    RoceVersion = "roce_version",
 }
 
 /// The names of a setting where the user sets it.
@@ -77,58 +98,6 @@ fn names_of(setting: Setting) -> Option<SettingNames> {
 }
 
 impl Setting {
-    /// Every setting.
-    pub const ALL: [Self; 21] = [
-        Self::AckTimeout,
-        Self::AddressFamily,
-        Self::AddressRange,
-        Self::ByteCounts,
-        Self::ControlPort,
-        Self::DmaBuf,
-        Self::Ece,
-        Self::Fabric,
-        Self::GidIndex,
-        Self::HandshakeTimeout,
-        Self::KeyFile,
-        Self::Lanes,
-        Self::Library,
-        Self::Mode,
-        Self::OutOfBand,
-        Self::PartitionKey,
-        Self::PeerTimeout,
-        Self::Rails,
-        Self::RdmaRails,
-        Self::RelaxedOrdering,
-        Self::RoceVersion,
-    ];
-
-    /// Its plain name, which says it where no other is known.
-    pub const fn key(self) -> &'static str {
-        match self {
-            Self::AckTimeout => "ack_timeout",
-            Self::AddressFamily => "address_family",
-            Self::AddressRange => "address_range",
-            Self::ByteCounts => "byte_counts",
-            Self::ControlPort => "control_port",
-            Self::DmaBuf => "dma_buf",
-            Self::Ece => "ece",
-            Self::Fabric => "fabric",
-            Self::GidIndex => "gid_index",
-            Self::HandshakeTimeout => "handshake_timeout",
-            Self::KeyFile => "key_file",
-            Self::Lanes => "lanes",
-            Self::Library => "ibverbs_library",
-            Self::Mode => "mode",
-            Self::OutOfBand => "oob_interface",
-            Self::PartitionKey => "pkey_index",
-            Self::PeerTimeout => "peer_timeout",
-            Self::Rails => "rails",
-            Self::RdmaRails => "rdma_rails",
-            Self::RelaxedOrdering => "relaxed_ordering",
-            Self::RoceVersion => "roce_version",
-        }
-    }
-
     /// From now on sentences name settings as `names` says. The first call counts; without any, they have their plain
     /// names.
     pub fn name_by(names: fn(Self) -> SettingNames) {
@@ -166,7 +135,7 @@ mod tests {
 
     #[test]
     fn without_names_a_setting_is_said_by_its_plain_one() {
-        for setting in Setting::ALL {
+        for setting in Setting::ALL.iter().copied() {
             let both = setting.both();
             assert_eq!((setting.own(), setting.nccls(), both.as_str()), (setting.key(), setting.key(), setting.key()));
         }

@@ -14,8 +14,11 @@ fn names(setting: Setting) -> SettingNames {
             let own = entry.variable();
             SettingNames { own, nccls: entry.all_variables().last().unwrap_or(own) }
         }
-        // NCCL's alone.
-        None => SettingNames { own: "NCCL_DMABUF_ENABLE", nccls: "NCCL_DMABUF_ENABLE" },
+        None => {
+            // The one setting that is NCCL's alone. The test below keeps any other from being called by its plain name.
+            let name = if setting == Setting::DmaBuf { "NCCL_DMABUF_ENABLE" } else { setting.key() };
+            SettingNames { own: name, nccls: name }
+        }
     }
 }
 
@@ -30,7 +33,7 @@ mod tests {
 
     #[test]
     fn every_setting_is_in_the_table_and_named_by_its_variables() {
-        for setting in Setting::ALL {
+        for setting in Setting::ALL.iter().copied() {
             assert_eq!(entry(setting).is_none(), setting == Setting::DmaBuf, "{setting:?}");
         }
         assert_eq!(names(Setting::GidIndex), SettingNames { own: "RAILWEAVE_GID_INDEX", nccls: "NCCL_IB_GID_INDEX" });
