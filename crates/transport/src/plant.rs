@@ -31,7 +31,7 @@ macro_rules! plants {
 plants! {
     Nothing = "nothing; only the protocol's own checks are off";
     MaskBitLost = "the immediate's mask lacks one of the active rails";
-    StaleMask = "the immediate's mask is that of the message before: split by a stale rail set";
+    StaleMask = "the immediate's mask is that of the message before, of whichever connection: a stale rail set";
     SizeOffByOne = "the receiver reports a byte too many";
     GroupSizesSwapped = "the record has the sizes of a group in reverse order";
     SplitNot128 = "a rail's piece is no multiple of 128 bytes";
@@ -78,6 +78,7 @@ plants! {
     GraceForgotten = "a connection is lost as soon as its peer has closed it";
     LingerForgotten = "a closed connection is over before its peer has closed it";
     SessionKept = "a session that no connection uses is kept";
+    LeftOutUnsaid = "a rail is left out and no event says so";
 }
 
 #[cfg(feature = "plants")]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use railweave_fabric::RailSet;
 use railweave_transport::{Acceptor, Connector, Error, RecvConnection, SendConnection};
 
 use super::Task;
@@ -64,6 +65,8 @@ pub(super) struct Place<S> {
     pub(super) peer_said_bye: bool,
     /// The session that its connection is on, and the connection's number there.
     pub(super) route: Option<(usize, u32)>,
+    /// Rails that its handshake said it does without.
+    pub(super) left_out: RailSet,
     /// When something last moved for its application.
     pub(super) last_ns: Option<u64>,
     failed: bool,
@@ -82,6 +85,7 @@ impl<S> Place<S> {
             stage,
             peer_said_bye: false,
             route: None,
+            left_out: RailSet::EMPTY,
             last_ns: None,
             failed: false,
             closing: false,

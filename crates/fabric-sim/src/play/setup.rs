@@ -4,10 +4,11 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{Fault, LinkLayer, MemoryKind};
+use railweave_fabric::{Fault, LinkLayer, MemoryKind, RailSet};
 use railweave_transport::{
-    AcceptPairing, Acceptor, Action, ConnectionConfig, ConnectionEnd, Connector, Error, Handshake, HandshakePort,
-    Makes, Message, Offer, PortOffer, RailCounters, RailInfo, RecvConnection, SendConnection, Session, Token,
+    AcceptPairing, Acceptor, Action, ConnectionConfig, ConnectionEnd, Connector, Error, Event, Handshake,
+    HandshakePort, Makes, Message, Offer, PortOffer, RailCounters, RailInfo, RecvConnection, SendConnection, Session,
+    Token,
 };
 
 use super::Task;
@@ -179,7 +180,10 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     }
 
     fn drive_connector(&mut self, connection: usize) {
-        while let Stage::Handshake(connector) = &mut self.connections[connection].sender.stage {
+        loop {
+            let place = &mut self.connections[connection].sender;
+            let Stage::Handshake(connector) = &mut place.stage else { return };
+            take_events(connector, &mut place.left_out);
             let Some(action) = connector.poll_action() else {
                 let pause = connector.pause();
                 return self.go_on_later(connection, true, pause);
@@ -194,7 +198,10 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     }
 
     fn drive_acceptor(&mut self, connection: usize) {
-        while let Stage::Handshake(acceptor) = &mut self.connections[connection].receiver.stage {
+        loop {
+            let place = &mut self.connections[connection].receiver;
+            let Stage::Handshake(acceptor) = &mut place.stage else { return };
+            take_events(acceptor, &mut place.left_out);
             let Some(action) = acceptor.poll_action() else {
                 let pause = acceptor.pause();
                 return self.go_on_later(connection, false, pause);
@@ -245,7 +252,9 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.bind(side, &rails);
         let app = SendApp::new(&self.connections[connection].plan, self.memory(side, MemoryKind::Host), rails);
         self.connections[connection].sender.stage = Stage::Up(Box::new(made), Box::new(app));
-        self.tell(side, Session::opened);
+        self.tell(side, |session, number, now_ns| {
+            assert!(session.opened(number, now_ns), "it was being set up");
+        });
         self.wake(self.connections[connection].plan.from);
     }
 
@@ -256,7 +265,9 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let kind = if self.connections[connection].plan.cuda { MemoryKind::Cuda } else { MemoryKind::Host };
         let app = RecvApp::new(&self.connections[connection].plan, self.memory(side, kind), rails);
         self.connections[connection].receiver.stage = Stage::Up(Box::new(made), Box::new(app));
-        self.tell(side, Session::opened);
+        self.tell(side, |session, number, now_ns| {
+            assert!(session.opened(number, now_ns), "it was being set up");
+        });
         self.wake(self.connections[connection].plan.to);
     }
 
@@ -264,6 +275,13 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     fn bind(&mut self, side: Side, rails: &[RailInfo]) {
         let usable = rails.iter().fold(0u8, |mask, rail| mask | 1 << rail.index);
         let plan = &self.connections[side.connection].plan;
+        let pair = &self.connections[side.connection];
+        let left_out = if side.sender { pair.sender.left_out } else { pair.receiver.left_out };
+        let planned = RailSet::first_of(plan.pairs.len()).bits();
+        if usable ^ planned != left_out.bits() {
+            let text = format!("{}: it does without rails {:#b}, and said {left_out:#b}", side.who(), usable ^ planned);
+            self.violate(Checker::Errors, text);
+        }
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
         state.record(Kind::Up, side.who(), [u64::from(usable), 0, 0, 0]);
@@ -334,7 +352,9 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             }
         };
         if lingers {
-            return self.tell(side, Session::close);
+            return self.tell(side, |session, number, now_ns| {
+                assert!(session.close(number, now_ns), "it was open");
+            });
         }
         self.over(side);
         self.wait_no_more(connection);
@@ -364,5 +384,14 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             (false, _, Stage::Lingering(made)) => made.linger(),
             _ => true,
         }
+    }
+}
+
+/// Takes what a handshake has to say: the rails that it does without, once each.
+fn take_events(handshake: &mut impl Handshake, left_out: &mut RailSet) {
+    while let Some(event) = handshake.poll_event() {
+        let Event::RailLeftOut { rail, .. } = event else { panic!("{event:?} is no event of a handshake") };
+        assert!(!left_out.contains(rail), "rail {rail} is left out once");
+        left_out.insert(rail);
     }
 }

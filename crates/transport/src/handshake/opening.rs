@@ -14,7 +14,7 @@ use super::depths::Depths;
 use super::failure::{HandshakeFailure, LeftOut};
 use super::{Action, HandshakePort, Token};
 use crate::connection::{RailCounters, RailInfo, RailName};
-use crate::plant::kept;
+use crate::plant::{Plant, kept, planted};
 use crate::rails::{ConnectedRail, Rails};
 use crate::{Cause, ConnectionConfig, Event, Lanes, Message, PortOffer, RailLanes};
 
@@ -157,7 +157,9 @@ impl<F: Fabric, C> SetUp<F, C> {
         (opening.pending, opening.exchange) = (None, None);
         opening.registrations.clear();
         opening.dropped = Some(reason.clone());
-        self.events.push_back(Event::RailLeftOut { rail, reason });
+        if !planted(Plant::LeftOutUnsaid) {
+            self.events.push_back(Event::RailLeftOut { rail, reason });
+        }
     }
 
     /// Registers the connection's own memory on a rail, and creates the rail's queues. `max_write`: the longest write
