@@ -2,7 +2,8 @@
 //! sockets, and lets time pass.
 //!
 //! Whatever that somebody does: no panic; nothing is sent without a socket; of each connection only that is said which
-//! fits how far it is, and its end once; and when its connections are closed and time has passed, each end is over.
+//! fits how far it is, and its end once; when the session has ended, each has heard of it, and what was open is lost; and
+//! when its connections are closed and time has passed, each end is over.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -139,7 +140,10 @@ impl End {
                     assert!(self.has_socket, "what is sent needs a socket: {frame:?}");
                     sent.push(frame);
                 }
-                SessionAction::HangUp { .. } => (self.has_socket, self.is_dialling) = (false, false),
+                SessionAction::HangUp { .. } => {
+                    assert!(self.has_socket || self.is_dialling, "there is a socket to close");
+                    (self.has_socket, self.is_dialling) = (false, false);
+                }
                 SessionAction::Up => assert!(self.has_socket && self.session.is_up()),
                 SessionAction::Unreachable(unreachable) => is_sentence(&unreachable.to_string()),
                 SessionAction::Ended(why) => {
@@ -188,12 +192,12 @@ impl End {
 
     fn open(&mut self, number: u32, now_ns: u64) {
         self.known.insert(number, Known::Open { left: false, lost: false });
-        self.session.opened(number, now_ns);
+        assert!(self.session.opened(number, now_ns), "it was being set up");
     }
 
     fn close(&mut self, number: u32, now_ns: u64) {
         self.known.insert(number, Known::Closed);
-        self.session.close(number, now_ns);
+        assert!(self.session.close(number, now_ns), "it was open");
     }
 
     fn lose_socket(&mut self, kind: SocketEndKind, now_ns: u64) {
@@ -282,8 +286,11 @@ impl Script {
             }
             10 => {
                 let opener = &mut self.opener;
-                if opener.session.is_up() && opener.known.len() < 5 {
-                    let number = opener.session.begin(now_ns);
+                let is_up = opener.session.is_up();
+                if opener.known.len() < 5
+                    && let Some(number) = opener.session.begin(now_ns)
+                {
+                    assert!(is_up, "a session that is not up begins nothing");
                     assert_eq!(opener.known.insert(number, Known::SetUp), None);
                     let ports = vec![port_offer(0, 1, 1)];
                     let offer = Offer { nonce: 5, striped: false, traffic_class: None, ports };
@@ -384,9 +391,23 @@ impl Script {
 }
 
 impl End {
+    /// The session has ended: each of its connections has heard of it, and those that are open are lost in time.
+    fn assert_told(&mut self, now_ns: u64) {
+        let knows = |known| !matches!(known, Known::Offered | Known::SetUp | Known::Open { left: false, .. });
+        assert!(self.known.values().copied().all(knows), "{:?} were not told", self.known);
+        let later_ns = now_ns + 10_000 * MILLISECOND;
+        self.session.handle_timeout(later_ns);
+        self.drain(later_ns);
+        let knows = |known| !matches!(known, Known::Open { lost: false, .. });
+        assert!(self.known.values().copied().all(knows), "{:?} were not lost", self.known);
+    }
+
     /// The caller closes all that it has, and time passes: nothing may be left.
     fn finish(&mut self, now_ns: u64) {
         self.drain(now_ns);
+        if self.has_ended {
+            self.assert_told(now_ns);
+        }
         let known: Vec<_> = self.known.iter().map(|(number, known)| (*number, *known)).collect();
         for (number, known) in known {
             match known {

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, PostError, Rail, RailError, RailId, Reports, WorkId};
 
 use crate::plant::{Plant, planted};
-use crate::rails::{ConnectedRail, POLL_BATCH, Rails, Side};
+use crate::rails::{ConnectedRail, POLL_BATCH, RailSide, Rails};
 use crate::sequence::Sequence;
 use crate::violation::Violation;
 use crate::{Cause, Error};
@@ -197,7 +197,7 @@ impl Fatal {
 /// What is outstanding at one end, which the rails' reports change.
 pub(crate) trait Outstanding {
     /// Takes what the rail of this side reports.
-    fn reports<'a, F: Fabric>(&'a mut self, side: &'a mut Side) -> impl Reports;
+    fn reports<'a, F: Fabric>(&'a mut self, side: &'a mut RailSide) -> impl Reports;
 
     /// The first report that ends the connection, on its way from the poll to [`Core`]. It stands beside what reports
     /// change: in any other place it costs each poll 2 instructions or more.

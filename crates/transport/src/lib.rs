@@ -56,8 +56,8 @@ pub use receive::{Flushed, Incoming, RecvConnection, RecvRequest};
 pub use send::{Cut, Outgoing, SendConnection, SendRequest};
 pub use sequence::Slot;
 pub use session::{
-    Ended, HelloFault, Lost, LostCause, Prover, Session, SessionAction, SessionConfig, Side, SocketEnd, SocketEndKind,
-    Tries, Unreachable, Unwelcome,
+    Ended, HelloFault, Limit, Lost, LostCause, Prover, Redials, Session, SessionAction, SessionConfig, Side, SocketEnd,
+    SocketEndKind, Unreachable, Unwelcome,
 };
 
 pub use violation::{CtsViolation, ImmediateFault, Violation};

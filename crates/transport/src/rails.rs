@@ -10,7 +10,7 @@ use crate::pool::Pool;
 pub(crate) const POLL_BATCH: usize = 16;
 
 /// What a rail's reports change, besides what they change of the connection.
-pub(crate) struct Side {
+pub(crate) struct RailSide {
     /// Its number in the connection.
     pub(crate) id: RailId,
     /// The set of it alone, which each message needs: a load is cheaper than the shift.
@@ -24,7 +24,7 @@ pub(crate) struct Side {
 pub(crate) struct ConnectedRail<F: Fabric> {
     pub(crate) rail: F::Rail,
     pub(crate) lanes: u8,
-    pub(crate) side: Side,
+    pub(crate) side: RailSide,
     /// What CTS over it need, at the receiving end.
     pub(crate) cts: CtsRail,
     // Dropped after the rail, so that no lane outlives the memory that it writes to.
@@ -37,7 +37,7 @@ impl<F: Fabric> ConnectedRail<F> {
         let id = RailId::new(info.index).expect("a connection has at most 8 rails");
         Self {
             lanes: rail.lanes(),
-            side: Side { id, alone: RailSet::only(id), info, pool: Pool::default() },
+            side: RailSide { id, alone: RailSet::only(id), info, pool: Pool::default() },
             rail,
             cts: CtsRail::default(),
             _registrations: registrations,

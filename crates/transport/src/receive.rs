@@ -46,7 +46,7 @@ impl RecvRequest {
         usize::from(self.0)
     }
 
-    /// The request with this number. Where there is none it is one that is not under way.
+    /// The request with this number, below 65,536. Where there is none it is one that is not under way.
     #[inline]
     pub fn from_index(index: usize) -> Self {
         Self(index as u16)
@@ -93,8 +93,9 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 /// # Calls
 /// * **Data path**: [`Self::irecv`], [`Self::test`], [`Self::iflush`]. One thread at a time; it may be another one for
 ///   each call. None of them blocks, locks, or allocates but for an error; a fabric may read a clock now and then. A
-///   call that comes back with nothing has polled the rails; nothing polls them by itself, and on a fabric whose writes
-///   need this side's processor nothing moves otherwise.
+///   call that comes back with nothing has polled the rails, unless what it waits for is an acknowledgement that this
+///   side still owes; nothing polls them by itself, and on a fabric whose writes need this side's processor nothing
+///   moves otherwise.
 /// * **Debt**: [`Self::owes`] and [`Self::acknowledge`], by whoever has the connection. On a fabric whose writes need
 ///   this side's processor a call may leave something owed to the peer, which waits for it. A caller that stops calling
 ///   sees to it that `acknowledge` is called soon, again and again until it says true.

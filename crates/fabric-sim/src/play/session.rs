@@ -183,7 +183,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     /// Begins a connection on a session that is up.
     fn begin(&mut self, talk: usize, connection: usize) {
         let now_ns = self.now_ns();
-        let number = self.sessions.talks[talk].protocol.begin(now_ns);
+        let number = self.sessions.talks[talk].protocol.begin(now_ns).expect("it is up");
         self.sessions.talks[talk].connections.insert(number, connection);
         self.connections[connection].sender.route = Some((talk, number));
         self.begin_connecting(connection);

@@ -138,12 +138,13 @@ impl Thread {
     /// Offers a connection on the session to its process.
     pub(super) fn begin_connecting(&mut self, token: usize, request: ConnectRequest) {
         let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
-        let Some(session) = self.session(token).filter(|session| session.protocol.is_up()) else {
+        let begun = self.session(token).map(|session| (session.protocol.begin(now), session.protocol.peer_name()));
+        let Some((Some(connection), peer)) = begun else {
             let error = Error::peer("the session to the peer has just ended; it closed or died");
             return self.fail(&Target::Connect(request.result), error);
         };
-        let route = Route { session: token, connection: session.protocol.begin(now) };
-        let setup = Setup { config: request.config, peer: session.protocol.peer_name(), deadline_ns };
+        let route = Route { session: token, connection };
+        let setup = Setup { config: request.config, peer, deadline_ns };
         let (handshake, node) =
             placed(&*request.network, request.device, |it, device| it.connect(device, request.handle.nonce, setup));
         let setting = Setting::new(handshake, Target::Connect(request.result), None, node, now);
@@ -254,7 +255,8 @@ impl Thread {
         };
         let open = Connection::Open { link, parts, listener };
         session.connections.insert(route.connection, open);
-        session.protocol.opened(route.connection, now);
+        let is_known = session.protocol.opened(route.connection, now);
+        debug_assert!(is_known, "what was being set up here was being set up there");
         self.setting_ends(route, &setting);
         if let Target::Accept(listener) = &setting.target
             && listener.unaccepted() >= self.setups.most_unaccepted

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use mio::Token as PollToken;
 use mio::net::TcpStream;
-use railweave_transport::{Dial, LANE_PROOF_BYTES, LanePreface, PREFACE_BYTES, Preface, Tries};
+use railweave_transport::{Dial, LANE_PROOF_BYTES, LanePreface, PREFACE_BYTES, Preface, Redials};
 
 use super::connections::Connection;
 use super::strangers::Kind;
@@ -33,7 +33,7 @@ pub(super) struct LaneDial {
     proof: [u8; LANE_PROOF_BYTES],
     remote: SocketAddr,
     presented: bool,
-    tries: Tries,
+    redials: Redials,
     pub(super) deadline_ns: u64,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct LaneRedial {
     route: Route,
     dial: Dial,
     port: u16,
-    tries: Tries,
+    redials: Redials,
     pub(super) at_ns: u64,
 }
 
@@ -161,17 +161,17 @@ impl Thread {
     pub(super) fn dial_lane(&mut self, route: Route, dial: Dial, port: u16) -> Result<(), String> {
         let patience = u64::try_from(self.handshake_timeout.as_nanos()).unwrap_or(u64::MAX) / 2;
         // A rail whose lanes are closed always is left out, in time for the others.
-        let tries = Tries::until(self.now_ns().saturating_add(patience));
-        self.try_lane(route, dial, port, tries)
+        let redials = Redials::until(self.now_ns().saturating_add(patience));
+        self.try_lane(route, dial, port, redials)
     }
 
     /// Dials a lane once more, where its connection is still being set up.
     pub(super) fn redial_lane(&mut self, redial: LaneRedial) {
-        let LaneRedial { route, dial, port, tries, .. } = redial;
+        let LaneRedial { route, dial, port, redials, .. } = redial;
         if !self.is_setting_up(route) {
             return;
         }
-        if let Err(reason) = self.try_lane(route, dial, port, tries) {
+        if let Err(reason) = self.try_lane(route, dial, port, redials) {
             self.with_handshake(route, |handshake| handshake.handle_dialed(dial.rail, dial.lane, Err(reason)));
         }
     }
@@ -182,7 +182,7 @@ impl Thread {
         matches!(connection, Some(Connection::Setup(_)))
     }
 
-    fn try_lane(&mut self, route: Route, dial: Dial, port: u16, tries: Tries) -> Result<(), String> {
+    fn try_lane(&mut self, route: Route, dial: Dial, port: u16, redials: Redials) -> Result<(), String> {
         let remote = SocketAddr::new(dial.remote, port);
         let refused = |error: std::io::Error| {
             format!("{} cannot reach {remote}: {error}{}", dial.local, descriptors::hint(&error))
@@ -198,7 +198,7 @@ impl Thread {
             .as_ref()
             .map(|key| key.lane_proof(dial.token, dial.rail.index() as u8, dial.lane.0))
             .unwrap_or_default();
-        let entry = LaneDial { stream, route, dial, proof, remote, presented: false, tries, deadline_ns };
+        let entry = LaneDial { stream, route, dial, proof, remote, presented: false, redials, deadline_ns };
         self.entries.insert(token, Entry::LaneDial(entry));
         self.touch(token);
         Ok(())
@@ -236,12 +236,12 @@ impl Thread {
 
     /// Dials a lane again after a pause, or gives it up for this reason once it was tried for long enough.
     fn lane_tries_again(&mut self, token: usize, dial: LaneDial, reason: String) {
-        let mut tries = dial.tries;
-        let Some(at_ns) = tries.next_ns(self.now_ns()) else {
+        let mut redials = dial.redials;
+        let Some(at_ns) = redials.next_ns(self.now_ns()) else {
             return self.lane_failed(&dial, reason);
         };
         let LaneDial { route, dial, remote, .. } = dial;
-        let redial = LaneRedial { route, dial, port: remote.port(), tries, at_ns };
+        let redial = LaneRedial { route, dial, port: remote.port(), redials, at_ns };
         self.entries.insert(token, Entry::LaneRedial(redial));
         self.touch(token);
     }

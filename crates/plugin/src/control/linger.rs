@@ -15,7 +15,10 @@ impl Thread {
         };
         session.connections.insert(route.connection, Connection::Closed(end));
         self.lingering += 1;
-        self.tell(route.session, |session, now| session.close(route.connection, now));
+        self.tell(route.session, |session, now| {
+            let was_open = session.close(route.connection, now);
+            debug_assert!(was_open, "what is closed here was open there");
+        });
     }
 
     /// Lets a closed connection go on, and says how far it is.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use mio::Token as PollToken;
 use railweave_transport::{
-    Cause, Ended, Error, Event, FRAME_HEADER_BYTES, Frame, Hello, Lost, MAX_FRAME_BYTES, MAX_HELLO_BYTES, Preface,
-    ProcessId, Session as Protocol, SessionAction, Side, SocketEnd, SocketEndKind, Unwelcome,
+    Cause, Ended, Error, Event, FRAME_HEADER_BYTES, Frame, Hello, Limit, Lost, MAX_FRAME_BYTES, MAX_HELLO_BYTES,
+    Preface, ProcessId, Session as Protocol, SessionAction, Side, SocketEnd, SocketEndKind, Unwelcome,
 };
 
 use super::connections::{Connection, Target};
@@ -230,8 +230,12 @@ impl Thread {
             return log::warn(&line);
         }
         let kind = match event {
-            Event::Unwelcome(Unwelcome::Hello { .. } | Unwelcome::Late { .. }) => Kind::Hello,
-            Event::Unwelcome(Unwelcome::OutOfTurn { .. }) => Kind::Session,
+            Event::Unwelcome(
+                Unwelcome::Hello { .. } | Unwelcome::Late { .. } | Unwelcome::Limit { limit: Limit::Place { .. }, .. },
+            ) => Kind::Hello,
+            Event::Unwelcome(Unwelcome::OutOfTurn { .. } | Unwelcome::Garbled { .. } | Unwelcome::Limit { .. }) => {
+                Kind::Session
+            }
             Event::Unwelcome(Unwelcome::OtherKey { .. }) => Kind::Key,
             Event::RailLeftOut { .. } | Event::MessageCut(_) => Kind::Rail,
         };
@@ -384,23 +388,21 @@ impl Thread {
             match Frame::decode(socket.stream.input()) {
                 // HELLO and PROOF are shorter: whatever this is to become, it comes out of turn.
                 Ok(None) if !session.protocol.is_up() && socket.stream.input().len() >= most => {
-                    self.refuse_session(token, Kind::Session, "sent a control message out of turn", Ended::OutOfTurn);
+                    self.tell(token, |session, now| session.end(Ended::OutOfTurn, now));
                 }
                 Ok(None) => break,
                 Ok(Some((frame, length))) => {
                     socket.stream.consume(length);
                     if session.is_strangers() && session.has_said_enough(length) {
-                        let text = format!("sent more than {MOST_FROM_STRANGERS} bytes without a connection");
-                        self.refuse_session(token, Kind::Session, &text, Ended::Limit(text.clone()));
+                        let limit = Limit::Unconnected { most: MOST_FROM_STRANGERS };
+                        self.tell(token, |session, now| session.end(limit.into(), now));
                         continue;
                     }
                     self.look_at_debts();
                     self.tell(token, |session, now| session.handle_frame(frame, now));
                 }
                 Err(error) => {
-                    let text = format!("{} broke the control protocol: {error}", session.protocol.peer_name());
-                    self.strangers.report(self.now_ns(), Kind::Session, &text);
-                    self.tell(token, |session, now| session.end(Ended::Garbled(error), now));
+                    self.tell(token, |session, now| session.end(error.into(), now));
                 }
             }
         }
@@ -448,17 +450,7 @@ impl Thread {
 
     /// Closes a session that others wait for the place of.
     pub(super) fn session_makes_place(&mut self, token: usize, others: usize) {
-        let text = format!("has no connection, as {others} others, while more wait");
-        self.refuse_session(token, Kind::Hello, &text, Ended::Limit(text.clone()));
-    }
-
-    fn refuse_session(&mut self, token: usize, kind: Kind, what: &str, why: Ended) {
-        let Some(session) = self.session(token) else {
-            return;
-        };
-        let text = format!("{} {what}; its session was closed", session.protocol.peer_name());
-        self.strangers.report(self.now_ns(), kind, &text);
-        self.tell(token, |session, now| session.end(why, now));
+        self.tell(token, |session, now| session.end(Limit::Place { others }.into(), now));
     }
 
     /// Whether the peer of a session shares this host's network namespace, so that packets between both never leave it.
@@ -522,7 +514,7 @@ impl Thread {
             let limit_ns = nanoseconds(self.peer_timeout);
             self.tell(token, |session, now| session.end(Ended::NotReading { for_ns, limit_ns, unsent }, now));
         }
-        self.tell(token, |session, _| session.handle_timeout(now_ns));
+        self.tell(token, Protocol::handle_timeout);
         for connection in late {
             self.look_at_debts();
             self.setting_due(Route { session: token, connection }, now_ns);

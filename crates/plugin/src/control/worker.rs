@@ -352,8 +352,7 @@ impl Thread {
             }
             None if setting.waiting.len() < MOST_WAITING => setting.waiting.push_back(message),
             None => {
-                let why = Ended::Limit("too many control messages came out of turn".to_owned());
-                self.tell(route.session, |session, now| session.end(why, now));
+                self.tell(route.session, |session, now| session.end(Ended::TooManyMessages, now));
             }
         }
     }

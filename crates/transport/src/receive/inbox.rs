@@ -6,7 +6,7 @@ use crate::connection::{Fatal, Outstanding, Work};
 use crate::flush::Flushes;
 use crate::plant::{Plant, attributed, planted};
 use crate::pool::Spare;
-use crate::rails::Side;
+use crate::rails::RailSide;
 use crate::slots::{Slots, Source};
 use crate::violation::Violation;
 
@@ -34,7 +34,7 @@ impl Inbox {
 
 impl Outstanding for Inbox {
     #[inline(always)]
-    fn reports<'a, F: Fabric>(&'a mut self, side: &'a mut Side) -> impl Reports {
+    fn reports<'a, F: Fabric>(&'a mut self, side: &'a mut RailSide) -> impl Reports {
         self.may_owe::<F>(side.alone);
         Arrivals { inbox: self, side }
     }
@@ -48,7 +48,7 @@ impl Outstanding for Inbox {
 /// Takes what one rail reports. No receive completes behind the first report that ends the connection.
 struct Arrivals<'a> {
     inbox: &'a mut Inbox,
-    side: &'a mut Side,
+    side: &'a mut RailSide,
 }
 
 impl Reports for Arrivals<'_> {
@@ -66,7 +66,7 @@ impl Reports for Arrivals<'_> {
     #[inline(always)]
     fn handle_received(&mut self, lane: LaneId, immediate: u32, bytes: u32) {
         let Inbox { slots, spare, fatal, .. } = &mut *self.inbox;
-        let Side { alone, info, pool, .. } = &mut *self.side;
+        let RailSide { alone, info, pool, .. } = &mut *self.side;
         let alone = attributed(*alone, slots.came_up());
         pool.handle_taken();
         info.counters.count_received(u64::from(bytes));

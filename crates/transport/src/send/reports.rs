@@ -3,13 +3,13 @@
 use railweave_fabric::{Fabric, LaneId, RailError, Reports, WorkId};
 
 use crate::connection::{Fatal, Outstanding, Work};
-use crate::rails::Side;
+use crate::rails::RailSide;
 use crate::requests::Requests;
 use crate::violation::Violation;
 
 impl Outstanding for Requests {
     #[inline(always)]
-    fn reports<'a, F: Fabric>(&'a mut self, _side: &'a mut Side) -> impl Reports {
+    fn reports<'a, F: Fabric>(&'a mut self, _side: &'a mut RailSide) -> impl Reports {
         Completions { requests: self }
     }
 

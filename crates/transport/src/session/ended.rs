@@ -84,8 +84,28 @@ pub enum Ended {
     #[error(transparent)]
     Garbled(#[from] DecodeError),
     /// The peer broke a limit of the caller's.
-    #[error("{0}")]
-    Limit(String),
+    #[error(transparent)]
+    Limit(#[from] Limit),
+    /// The peer sends more about a connection than its set-up takes.
+    #[error("too many control messages came out of turn")]
+    TooManyMessages,
+}
+
+/// A limit of the caller's for peers that have no connection: a clause of which the peer is the subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Limit {
+    /// It says too much.
+    #[error("sent more than {most} bytes without a connection")]
+    Unconnected {
+        /// The most bytes that it may send.
+        most: usize,
+    },
+    /// Others wait for the place of its session.
+    #[error("has no connection, as {others} others, while more wait")]
+    Place {
+        /// How many others have none.
+        others: usize,
+    },
 }
 
 /// What is wrong with a HELLO.
@@ -121,6 +141,22 @@ pub enum Unwelcome {
     OutOfTurn {
         /// The peer.
         peer: String,
+    },
+    /// What it sent is no frame, or no message.
+    #[error("{peer} broke the control protocol: {error}")]
+    Garbled {
+        /// The peer.
+        peer: String,
+        /// What is wrong.
+        error: DecodeError,
+    },
+    /// It broke a limit.
+    #[error("{peer} {limit}; its session was closed")]
+    Limit {
+        /// The peer.
+        peer: String,
+        /// Which one.
+        limit: Limit,
     },
     /// It has another key.
     #[error("{peer} has another key; copy the same {} to every host; its session was refused", Setting::KeyFile)]

@@ -36,7 +36,7 @@ impl Session {
         let first = (self.side == Side::Opener).then(|| hellos.ours(&*prover, self.side));
         self.stage = Stage::Proof { deadline_ns, hellos, theirs };
         if let Some(proof) = first {
-            self.send(0, Message::Proof(proof));
+            self.send_now(0, Message::Proof(proof));
         }
     }
 
@@ -68,7 +68,7 @@ impl Session {
             (Side::Opener, true) => self.up(theirs.clone(), now_ns),
             (Side::Acceptor, true) => {
                 let (ours, theirs) = (hellos.ours(&**prover, self.side), theirs.clone());
-                self.send(0, Message::Proof(ours));
+                self.send_now(0, Message::Proof(ours));
                 self.up(theirs, now_ns);
             }
             (Side::Opener, false) => {
@@ -76,7 +76,7 @@ impl Session {
                 self.unreachable(Unreachable::OtherKey { peer }, now_ns);
             }
             (Side::Acceptor, false) => {
-                self.send(0, Message::Proof(NO_PROOF));
+                self.send_now(0, Message::Proof(NO_PROOF));
                 self.unwelcome(Unwelcome::OtherKey { peer });
                 self.actions.push_back(SessionAction::HangUp { flush: true });
                 self.over(Ended::Refused, now_ns);

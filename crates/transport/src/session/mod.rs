@@ -19,6 +19,8 @@
 //! 4. A connection goes from [`Session::begin`] or [`SessionAction::Offer`] and [`Session::accept_offer`] to
 //!    [`Session::opened`] or [`Session::failed`], and from there to [`Session::close`].
 //! 5. The session may be dropped when [`Session::is_over`].
+//!
+//! Times are in nanoseconds of one clock of the caller's, which never goes back.
 
 mod action;
 mod config;
@@ -28,9 +30,9 @@ mod greeting;
 mod heartbeat;
 mod proof;
 mod reach;
+mod redials;
 #[cfg(test)]
 mod tests;
-mod tries;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -41,12 +43,12 @@ use railweave_fabric::Fault;
 pub use self::action::SessionAction;
 pub use self::config::{SessionConfig, Side};
 use self::connections::{Connection, Connections, State};
-pub use self::ended::{Ended, HelloFault, Lost, LostCause, SocketEnd, SocketEndKind, Unreachable, Unwelcome};
+pub use self::ended::{Ended, HelloFault, Limit, Lost, LostCause, SocketEnd, SocketEndKind, Unreachable, Unwelcome};
 use self::heartbeat::{Beat, Heartbeat};
 use self::proof::Hellos;
 pub use self::proof::Prover;
 use self::reach::Reach;
-pub use self::tries::Tries;
+pub use self::redials::Redials;
 use crate::plant::{Plant, planted};
 use crate::{Event, Frame, Hello, Message, Offer, ProcessId};
 
@@ -305,10 +307,19 @@ impl Session {
         self.give_up_socket(Ended::Socket(end.text), end.kind, now_ns);
     }
 
-    /// Ends the session for a reason that the caller knows, such as a limit that the peer has broken.
+    /// Gives the socket up for a reason that the caller knows, such as a limit that the peer has broken. That ends the
+    /// session, but for an opener's that is not up yet: it dials the next address. Where the peer is to blame,
+    /// [`Self::poll_event`] says so.
     pub fn end(&mut self, why: Ended, now_ns: u64) {
         if matches!(self.stage, Stage::Over { .. }) {
             return;
+        }
+        let peer = self.peer_name();
+        match &why {
+            Ended::OutOfTurn => self.unwelcome(Unwelcome::OutOfTurn { peer }),
+            Ended::Garbled(error) => self.unwelcome(Unwelcome::Garbled { peer, error: error.clone() }),
+            Ended::Limit(limit) => self.unwelcome(Unwelcome::Limit { peer, limit: *limit }),
+            _ => {}
         }
         self.actions.push_back(SessionAction::HangUp { flush: false });
         self.give_up_socket(why, SocketEndKind::Other, now_ns);
@@ -335,11 +346,7 @@ impl Session {
             (Stage::Up(_), Message::Ping) => self.asked = true,
             (Stage::Up(_), Message::Pong) => {}
             (Stage::Up(_), Message::Hello(_) | Message::Offer(_) | Message::Proof(_))
-            | (Stage::Hello { .. } | Stage::Proof { .. }, _) => {
-                let peer = self.peer_name();
-                self.unwelcome(Unwelcome::OutOfTurn { peer });
-                self.end(Ended::OutOfTurn, now_ns);
-            }
+            | (Stage::Hello { .. } | Stage::Proof { .. }, _) => self.end(Ended::OutOfTurn, now_ns),
             (Stage::Up(_), message) => self.handle_message(connection, message, now_ns),
         }
     }
@@ -377,19 +384,16 @@ impl Session {
         }
     }
 
-    /// Begins a connection, and returns its number.
-    ///
-    /// # Panics
-    /// When the session is not [up](Self::is_up), or this is not its opener.
-    pub fn begin(&mut self, now_ns: u64) -> u32 {
-        assert!(
-            self.is_up() && self.side == Side::Opener,
-            "connections are begun by the opener of a session that is up"
-        );
+    /// Begins a connection, and returns its number; None where the session is not [up](Self::is_up), or this is not its
+    /// opener.
+    pub fn begin(&mut self, now_ns: u64) -> Option<u32> {
+        if !self.is_up() || self.side != Side::Opener {
+            return None;
+        }
         self.touch(now_ns);
         self.last_number += 1;
         self.connections.set(self.last_number, Some(State::SetUp.into()));
-        self.last_number
+        Some(self.last_number)
     }
 
     /// Sets the connection up that the peer offers.
@@ -408,21 +412,26 @@ impl Session {
 
     /// Sends a message about a connection, while the session is up.
     pub fn send(&mut self, connection: u32, message: Message) {
-        if !matches!(self.stage, Stage::Over { .. } | Stage::Pausing { .. } | Stage::Dialing { .. }) {
-            self.actions.push_back(SessionAction::Send(Frame { connection, message }));
+        if self.is_up() {
+            self.send_now(connection, message);
         }
     }
 
-    /// The connection that was being set up is there.
-    pub fn opened(&mut self, connection: u32, now_ns: u64) {
+    fn send_now(&mut self, connection: u32, message: Message) {
+        self.actions.push_back(SessionAction::Send(Frame { connection, message }));
+    }
+
+    /// The connection that was being set up is there. Returns false, and changes nothing, if it was not being set up.
+    pub fn opened(&mut self, connection: u32, now_ns: u64) -> bool {
         if !matches!(self.connections.state(connection), Some(State::SetUp)) {
-            return;
+            return false;
         }
         self.touch(now_ns);
         self.connections.set(connection, Some(State::Open { left: None }.into()));
         if let Some(ended) = self.ended().cloned() {
             self.peer_left(connection, LostCause::Session(ended), now_ns.saturating_add(self.config.grace_ns));
         }
+        true
     }
 
     /// There will be no such connection.
@@ -436,10 +445,11 @@ impl Session {
         self.connections.set(connection, None);
     }
 
-    /// This side closes an open connection. It lingers from now on: [`SessionAction::Linger`].
-    pub fn close(&mut self, connection: u32, now_ns: u64) {
+    /// This side closes an open connection. It lingers from now on: [`SessionAction::Linger`]. Returns false, and
+    /// changes nothing, if it was not open: then nothing of it is ever [over](SessionAction::Over).
+    pub fn close(&mut self, connection: u32, now_ns: u64) -> bool {
         let Some(State::Open { left }) = self.connections.state(connection) else {
-            return;
+            return false;
         };
         let peer_left = left.is_some() || self.ended().is_some();
         self.touch(now_ns);
@@ -452,6 +462,7 @@ impl Session {
         if !planted(Plant::ByeForgotten) {
             self.send(connection, Message::Bye);
         }
+        true
     }
 
     /// A closed connection has lingered. `is_drained`: everything of it is out and acknowledged.

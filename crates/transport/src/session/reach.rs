@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use super::ended::{SocketEnd, SocketEndKind, Unreachable};
-use super::tries::Tries;
+use super::redials::Redials;
 
 /// The addresses of a process that is to be reached, and what became of them.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(super) struct Reach {
     /// Those that were closed without a byte at the last try, each with what happened.
     closed: Vec<(SocketAddr, String)>,
     /// When those are tried again.
-    tries: Tries,
+    redials: Redials,
     /// Until when all this may take.
     until_ns: u64,
     failures: Vec<String>,
@@ -41,7 +41,7 @@ impl Reach {
             is_loopback: !addresses.is_empty() && addresses.iter().all(|address| address.ip().is_loopback()),
             addresses,
             closed: Vec::new(),
-            tries: Tries::until(until_ns),
+            redials: Redials::until(until_ns),
             until_ns,
             failures: Vec::new(),
             no_route: 0,
@@ -54,7 +54,7 @@ impl Reach {
             let share = self.until_ns.saturating_sub(now_ns) / (self.addresses.len() as u64 + 1);
             return Next::Dial { address, deadline_ns: now_ns.saturating_add(share) };
         }
-        let again = if self.closed.is_empty() { None } else { self.tries.next_ns(now_ns) };
+        let again = if self.closed.is_empty() { None } else { self.redials.next_ns(now_ns) };
         match again {
             Some(at_ns) => Next::Pause { at_ns },
             None => Next::GiveUp(self.unreachable()),

@@ -4,14 +4,14 @@
 const FIRST_PAUSE_NS: u64 = 10_000_000;
 const LONGEST_PAUSE_NS: u64 = 640_000_000;
 
-/// The pauses between tries of one thing: they grow, and end at a given time.
+/// The pauses between the dials of one thing: they grow, and end at a given time.
 #[derive(Clone, Copy, Debug)]
-pub struct Tries {
+pub struct Redials {
     until_ns: u64,
     pause_ns: u64,
 }
 
-impl Tries {
+impl Redials {
     /// Tries until this time, in nanoseconds of the caller's clock.
     pub fn until(until_ns: u64) -> Self {
         Self { until_ns, pause_ns: FIRST_PAUSE_NS }
@@ -31,9 +31,9 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_their_limit_and_end_in_time() {
-        let mut tries = Tries::until(10_000_000_000);
+        let mut redials = Redials::until(10_000_000_000);
         let (mut now, mut pauses) = (0, Vec::new());
-        while let Some(at) = tries.next_ns(now) {
+        while let Some(at) = redials.next_ns(now) {
             pauses.push((at - now) / 1_000_000);
             now = at;
         }

@@ -92,7 +92,7 @@ impl Pair {
     /// A pair with a connection that is open at both ends, and its number.
     fn connected() -> (Self, u32) {
         let mut pair = Self::up();
-        let number = pair.opener.begin(pair.now_ns);
+        let number = pair.opener.begin(pair.now_ns).expect("it is up");
         pair.opener.send(number, Message::Offer(offer()));
         assert_eq!(pair.exchange()[1], [SessionAction::Offer { connection: number, offer: offer() }]);
         pair.acceptor.accept_offer(number, pair.now_ns);
@@ -227,6 +227,25 @@ fn what_comes_out_of_turn_ends_the_session() {
     let mut pair = Pair::up();
     pair.opener.handle_frame(Frame { connection: 1, message: Message::Offer(offer()) }, 0);
     assert_eq!(pair.opener.ended().map(|why| (**why).clone()), Some(Ended::OutOfTurn), "openers alone offer");
+    assert_eq!(unwelcome(&mut pair.opener), Unwelcome::OutOfTurn { peer: pair.opener.peer_name() });
+}
+
+#[test]
+fn whoever_breaks_a_limit_is_unwelcome_and_one_that_breaks_down_is_not() {
+    let limits = [Limit::Unconnected { most: 65_536 }, Limit::Place { others: 63 }];
+    for limit in limits {
+        let mut pair = Pair::up();
+        let peer = pair.acceptor.peer_name();
+        pair.acceptor.end(limit.into(), 0);
+        let said = unwelcome(&mut pair.acceptor);
+        assert_eq!(said, Unwelcome::Limit { peer: peer.clone(), limit });
+        assert_eq!(said.to_string(), format!("{peer} {limit}; its session was closed"));
+        assert_eq!(pair.acceptor.ended().map(ToString::to_string), Some(limit.to_string()));
+    }
+    let mut pair = Pair::up();
+    pair.acceptor.handle_lost(end_of_socket(SocketEndKind::Other), 0);
+    assert_eq!(pair.acceptor.poll_event(), None);
+    assert!(pair.acceptor.begin(0).is_none() && pair.opener.begin(0).is_some(), "openers of what is up begin");
 }
 
 #[test]
@@ -238,7 +257,7 @@ fn an_idle_session_is_ended_by_its_opener_and_one_in_use_is_not() {
     assert!(pair.opener.is_over() && pair.acceptor.is_up(), "the other end sees its socket end");
     // An offer that waits is a use: nobody but the acceptor makes it wait.
     let mut pair = Pair::up();
-    let number = pair.opener.begin(0);
+    let number = pair.opener.begin(0).expect("it is up");
     pair.opener.send(number, Message::Offer(offer()));
     pair.exchange();
     assert_eq!(pair.acceptor.timeout_ns(), None);
@@ -402,14 +421,14 @@ fn a_number_is_free_again_when_both_ends_have_closed_its_connection() {
 #[test]
 fn the_end_of_a_session_reaches_each_of_its_connections_once() {
     let mut pair = Pair::up();
-    let numbers: Vec<u32> = (0..4).map(|_| pair.opener.begin(0)).collect();
+    let numbers: Vec<u32> = (0..4).map(|_| pair.opener.begin(0).expect("it is up")).collect();
     for number in &numbers {
         pair.opener.send(*number, Message::Offer(offer()));
     }
     pair.exchange();
     let [offered, set_up, open, closed] = numbers[..] else { panic!() };
     [set_up, open, closed].iter().for_each(|number| pair.acceptor.accept_offer(*number, 0));
-    [open, closed].iter().for_each(|number| pair.acceptor.opened(*number, 0));
+    assert!([open, closed].iter().all(|number| pair.acceptor.opened(*number, 0)));
     pair.acceptor.close(closed, 0);
     pair.exchange();
     pair.acceptor.handle_lost(end_of_socket(SocketEndKind::Other), 0);
@@ -444,7 +463,7 @@ fn the_end_of_a_session_reaches_each_of_its_connections_once() {
 fn what_the_peer_takes_back_is_forgotten() {
     for message in [Message::Bye, refuse("never mind")] {
         let mut pair = Pair::up();
-        let number = pair.opener.begin(0);
+        let number = pair.opener.begin(0).expect("it is up");
         pair.opener.send(number, Message::Offer(offer()));
         pair.opener.send(number, message);
         let [_, wanted] = pair.exchange();
