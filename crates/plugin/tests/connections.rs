@@ -4,7 +4,7 @@
 mod common;
 
 use common::{
-    Buffer, ONE_RAIL, Pair, Stranger, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each,
+    Buffer, ONE_RAIL, Pair, Relay, Stranger, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each,
     heap_bytes, listen, load, noise, start, until, until_freed, warnings, with_peer,
 };
 use railweave_fabric::Fault;
@@ -12,6 +12,7 @@ use railweave_host::LoadedNet;
 use railweave_host::net::{Comm, Handle, NetApi, Request};
 use railweave_transport::Message;
 use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -311,5 +312,36 @@ fn connect_may_be_asked_again_until_two_handshake_times_have_passed() {
         pair.exchange(1, 1000);
         pair.close();
         assert_eq!(warnings(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_peer_is_reached_anew_while_a_connection_of_the_session_that_broke_is_open() {
+    alone(&[ONE_RAIL], || {
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let relay = Relay::before(&handle);
+        assert!(net.connect(0, &mut relay.handle()).unwrap().is_none());
+        let session = relay.accept();
+        let (theirs, cut) = (relay.dial(&session), session.socket.try_clone().unwrap());
+        session.pass(theirs);
+        let lane = relay.accept();
+        let theirs = relay.dial(&lane);
+        lane.pass(theirs);
+        let lost = connect(&net, 0, &relay.handle());
+        let recv = accept(&net, &listening);
+        cut.shutdown(Shutdown::Both).unwrap();
+        let from = Buffer::holding(&net, Comm::Send(&lost), &[1; 8]);
+        // SAFETY: nothing is sent: nobody receives.
+        let isend = || unsafe { net.isend(&lost, from.start(), 8, 7, from.registration()) };
+        until("the end of the session", || isend().err());
+        // The session that is gone, and kept for what is open on it, is not waited for.
+        let (send, other) = (connect(&net, 0, &handle), accept(&net, &listening));
+        let pair = Pair { from: &net, to: &net, send, recv: other };
+        pair.exchange(1, 1000);
+        pair.close();
+        from.release(&net, Comm::Send(&lost));
+        net.close_send(lost).unwrap();
+        net.close_recv(recv).unwrap();
     });
 }
