@@ -7,8 +7,9 @@ use common::{
     load, noise,
 };
 use common::{start, until, warnings, warnings_with};
-use railweave_host::net::{Comm, NetApi};
+use railweave_host::net::{Comm, NetApi, Part};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_listener_serves_several_connections() {
@@ -311,10 +312,55 @@ fn what_came_before_the_peer_closed_is_received_however_late() {
         });
         let Pair { send, recv, .. } = pair;
         net.close_send(send).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(1500));
+        std::thread::sleep(Duration::from_millis(1500));
         // SAFETY: the request is not over.
         assert!(unsafe { net.test(&requests[1], None) }.unwrap(), "it was there before the peer closed");
         net.close_recv(recv).unwrap();
         net.finalize().unwrap();
+    });
+}
+
+#[test]
+fn what_arrives_for_a_closed_connection_changes_no_memory_that_others_have_registered() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let (closed, open) = (Pair::open(&net, &net, 0), Pair::open(&net, &net, 0));
+        let message = noise(1, 100_000);
+        let (from, to) = (closed.outgoing(&message), open.incoming(message.len()));
+        // SAFETY: the buffer stays until the end; the same memory has the same keys for both connections.
+        let registration = unsafe { net.reg_mr(Comm::Recv(&closed.recv), to.start(), to.bytes()) }.unwrap();
+        let _recv = closed.irecv(&[Part { registration, ..to.part(7) }]);
+        // SAFETY: made for this end above. NCCL gives memory up before it closes, whatever is under way.
+        unsafe { net.dereg_mr(Comm::Recv(&closed.recv), registration) }.unwrap();
+        let Pair { send, recv, .. } = closed;
+        net.close_recv(recv).unwrap();
+        // The sender has not heard of it, or has a second from then on.
+        // SAFETY: the buffer stays until the send is over.
+        let isend = || unsafe { net.isend(&send, from.start(), message.len(), 7, from.registration()) };
+        let request = until("the receive", || isend().unwrap());
+        // SAFETY: it is not tested again once it was done.
+        until("the end of the send", || unsafe { net.test(&request, None) }.unwrap_or(true).then_some(()));
+        assert!(to.contents().iter().all(|byte| *byte == to.contents()[0]), "it was written to");
+        from.release(&net, Comm::Send(&send));
+        net.close_send(send).unwrap();
+        open.release_incoming(to);
+        open.exchange(2, 1000);
+        open.close();
+    });
+}
+
+#[test]
+fn finalize_waits_no_longer_than_closed_connections_need() {
+    alone(&[TWO_RAILS], || {
+        let plugin = load(None);
+        // Three seconds are what it waits for a peer that does not close.
+        let quick = (0..3).any(|_| {
+            let net = plugin.init(1, None).unwrap();
+            Pair::open(&net, &net, 0).close();
+            let begin = Instant::now();
+            net.finalize().unwrap();
+            begin.elapsed() < Duration::from_secs(2)
+        });
+        assert!(quick, "it waited for nobody");
     });
 }
