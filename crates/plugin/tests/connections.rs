@@ -5,14 +5,14 @@ mod common;
 
 use common::{
     Buffer, ONE_RAIL, Pair, Relay, Stranger, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each,
-    heap_bytes, listen, load, noise, start, until, until_freed, warnings, with_peer,
+    heap_bytes, listen, load, noise, start, until, until_freed, warnings, warnings_with, with_peer,
 };
 use railweave_fabric::Fault;
 use railweave_host::LoadedNet;
 use railweave_host::net::{Comm, Handle, NetApi, Request};
-use railweave_transport::Message;
+use railweave_transport::{Handle as WireHandle, Message};
 use std::io::{ErrorKind, Read, Write};
-use std::net::Shutdown;
+use std::net::{Ipv4Addr, Shutdown, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -193,7 +193,7 @@ fn a_set_up_that_is_abandoned_at_any_step_is_freed_with_its_context_while_others
             // Another communicator keeps the control thread, so that not everything ends with it.
             let other = plugin.init(1, None).unwrap();
             let pair = Pair::open(&other, &other, 0);
-            let silent = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             let nobody = Stranger::handle(silent.local_addr().unwrap());
             let before = descriptors();
             let round = |number: u64| {
@@ -242,18 +242,76 @@ fn a_connection_that_comes_and_goes_leaves_no_memory() {
 }
 
 #[test]
+fn a_session_that_comes_and_goes_leaves_no_memory() {
+    alone(&[ONE_RAIL], || {
+        let (_plugin, net) = start();
+        let (_listening, handle) = listen(&net, 0);
+        let before = descriptors();
+        let round = |_| drop(Stranger::greeted(&handle));
+        (0..times()).for_each(round);
+        until_freed("their sockets are closed", || descriptors() <= before);
+        let limit = heap_bytes() + SLACK_BYTES;
+        (0..5 * times()).for_each(round);
+        until_freed("their sockets are closed", || descriptors() <= before);
+        until_freed("memory is freed", || heap_bytes() <= limit);
+    });
+}
+
+#[test]
 fn a_connect_that_nobody_answers_fails_at_its_deadline_and_is_freed() {
     alone(&[TWO_RAILS, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "2")], || {
         let (_plugin, net) = start();
         let keep = Pair::open(&net, &net, 0);
-        let silent = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let before = descriptors();
         let mut handle = Stranger::handle(silent.local_addr().unwrap());
         let error = until("connect", || net.connect(0, &mut handle).map(|_| None).unwrap_or_else(Some));
         assert!(error.to_string().contains("ncclRemoteError"), "{error}");
         until_freed("its socket closes", || descriptors() == before);
-        assert_eq!((warnings().len(), common::warnings_with(&["connect: ", "Handshake timeout"]).len()), (1, 1));
+        assert_eq!((warnings().len(), warnings_with(&["connect: ", "Handshake timeout"]).len()), (1, 1));
         keep.exchange(1, 1000);
+    });
+}
+
+#[test]
+fn connects_that_wait_for_others_fail_with_their_session() {
+    alone(&[ONE_RAIL], || {
+        let (_plugin, net) = start();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let known = WireHandle::decode(&Stranger::handle(listener.local_addr().unwrap()).0).unwrap();
+        // More than 512, which are under way on a session at once.
+        let handle = |nonce| Handle(WireHandle { nonce, ..known.clone() }.encode());
+        let mut handles: Vec<_> = (0..600).map(handle).collect();
+        for handle in &mut handles {
+            assert!(net.connect(0, handle).unwrap().is_none());
+        }
+        let mut stranger = Stranger::welcome(&listener);
+        stranger.offered();
+        // Where the session ends before all have been begun, the rest find nobody.
+        drop(listener);
+        drop(stranger);
+        for handle in &mut handles {
+            let error = until("connect", || net.connect(0, handle).map(|_| None).unwrap_or_else(Some));
+            assert!(error.to_string().contains("ncclRemoteError"), "{error}");
+        }
+        let reasons = ["ended while a connection was set up", "cannot be reached", "has just ended"];
+        let named = warnings().iter().filter(|line| reasons.iter().any(|reason| line.contains(reason))).count();
+        assert_eq!(named, 600);
+    });
+}
+
+#[test]
+fn a_connection_whose_listener_is_closed_while_it_is_set_up_is_closed_for_its_peer_too() {
+    alone(&[ONE_RAIL], || {
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let mut stranger = Stranger::greeted(&handle);
+        let token = stranger.offer(1);
+        net.close_listen(listening).unwrap();
+        stranger.lanes(1);
+        let _lane = stranger.lane(token);
+        stranger.send(1, Message::Ready { usable: 1 });
+        assert!(matches!(stranger.receive(), Message::Bye));
     });
 }
 
