@@ -25,6 +25,9 @@ const MOST_SILENCES: u32 = 2;
 /// For so long an application looks for the data of a receive that it took early, when something has died.
 const LOOKS_NS: u64 = 3_000_000;
 
+/// So long after the last of all connections a session is over.
+const KEPT_NS: u64 = 10_000_000_000;
+
 /// One end of a connection, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Side {
@@ -126,6 +129,8 @@ pub(super) struct Game<const O: bool> {
     pub(super) processes: Vec<Process<O>>,
     pub(super) connections: Vec<Pair<O>>,
     pub(super) sessions: Sessions,
+    /// When it was seen first that nothing of any connection is left.
+    over_since_ns: Option<u64>,
     calls: u64,
     description: String,
 }
@@ -176,7 +181,16 @@ impl<const O: bool> Game<O> {
             state.at(death.at, Task::Death);
         }
         drop(state);
-        Self { world, chance: Chance::new(seed ^ 0x7e57_ab1e), processes, connections, sessions, calls: 0, description }
+        Self {
+            world,
+            chance: Chance::new(seed ^ 0x7e57_ab1e),
+            processes,
+            connections,
+            sessions,
+            over_since_ns: None,
+            calls: 0,
+            description,
+        }
     }
 
     pub(super) fn world(&self) -> Arc<World> {
@@ -498,17 +512,32 @@ impl<const O: bool> Game<O> {
     }
 
     /// Nothing is left to happen: nothing may be left over either.
-    fn check_end(&mut self) {
-        for (number, pair) in self.connections.iter().enumerate() {
+    /// The connections of which something is left, and how far their ends are.
+    fn left(&self) -> Vec<(usize, [&'static str; 2])> {
+        let is_left = |(number, pair): (usize, &Pair<O>)| {
             let harmed = self.world.lock().watch.harmed(number).is_some();
             let stages = [pair.sender.stage.name(), pair.receiver.stage.name()];
-            let stuck = |stage: &&str| *stage != "over" && !(harmed && *stage == "waiting");
-            if stages.iter().any(stuck) {
-                self.violate(
-                    Checker::Progress,
-                    format!("c{number}: nothing is left to happen, but its ends are {stages:?}"),
-                );
-            }
+            let left = stages.iter().any(|stage| *stage != "over" && !(harmed && *stage == "waiting"));
+            left.then_some((number, stages))
+        };
+        self.connections.iter().enumerate().filter_map(is_left).collect()
+    }
+
+    /// Sessions go some time after their connections; as long as one stays, its timers never let the game end.
+    pub(super) fn check_kept(&mut self) {
+        if self.over_since_ns.is_none() && !self.left().is_empty() {
+            return;
+        }
+        let now_ns = self.now_ns();
+        if now_ns - *self.over_since_ns.get_or_insert(now_ns) > KEPT_NS {
+            self.check_sessions();
+        }
+    }
+
+    fn check_end(&mut self) {
+        for (number, stages) in self.left() {
+            let text = format!("c{number}: nothing is left to happen, but its ends are {stages:?}");
+            self.violate(Checker::Progress, text);
         }
         self.check_sessions();
         let state = self.world.lock();

@@ -247,6 +247,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             found.protocol.handle_timeout(now_ns);
         }
         self.drive(talk);
+        self.check_kept();
     }
 
     fn carry(&mut self, talk: usize, action: SessionAction) {
