@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, RailId, RailSet};
 use railweave_fabric_sim::{Faults, World};
 use railweave_transport::{
-    AcceptPairing, Acceptor, Action, Awaited, Cause, ConnectionConfig, Connector, Frame, Handshake, HandshakeFailure,
-    Lanes, Makes, Message, Offer, PortOffer, RailAnswer, RailLanes, Token,
+    AcceptPairing, Acceptor, Action, Awaited, Cause, ConnectionConfig, Connector, Event, Frame, Handshake,
+    HandshakeFailure, Lanes, LeftOut, Makes, Message, Offer, PortOffer, RailAnswer, RailLanes, Token,
 };
 
 fn port() -> impl Strategy<Value = PortOffer> {
@@ -172,6 +172,10 @@ fn each_failure_of_a_connector_has_its_cause() {
     if let Message::Answer { rails, .. } = &mut wrong {
         rails[1].connector_port = 2;
     }
+    let mut more_lanes = answer(&process);
+    if let Message::Answer { rails, .. } = &mut more_lanes {
+        rails[1].lanes = 3;
+    }
     let (late, no_rail) = (HandshakeFailure::Late, HandshakeFailure::NoRail { failed_here: false });
     for (messages, expected) in [
         (vec![], late(Awaited::Answer)),
@@ -179,6 +183,7 @@ fn each_failure_of_a_connector_has_its_cause() {
         (vec![Message::Bye], HandshakeFailure::Closed),
         (vec![ready], HandshakeFailure::OutOfTurn("READY")),
         (vec![wrong], HandshakeFailure::WrongAnswer { port: 2, lanes: 2, offered: 2 }),
+        (vec![more_lanes], HandshakeFailure::WrongAnswer { port: 1, lanes: 3, offered: 2 }),
         (vec![answer(&process)], late(Awaited::Lanes)),
         (vec![answer(&process), dropped(1)], HandshakeFailure::WrongRails { lanes: 1, answered: 2 }),
         (vec![answer(&process), dropped(2)], no_rail),
@@ -203,7 +208,7 @@ fn each_failure_of_an_acceptor_has_its_cause() {
         Message::Lanes(Lanes { byte_counts: true, stream: 0, rails })
     };
     let wrong_lanes = HandshakeFailure::WrongLanes { rail: RailId::default(), lanes: 3, agreed: 2 };
-    let wrong_ready = HandshakeFailure::WrongReady { usable: RailSet::from_bits(0b10), rails: 2 };
+    let wrong_ready = |bits| HandshakeFailure::WrongReady { usable: RailSet::from_bits(bits), rails: 2 };
     for (messages, expected) in [
         (vec![], late(Awaited::Lanes)),
         (vec![Message::Refuse { fault: Fault::Local, reason: "no".into() }], HandshakeFailure::GaveUp("no".into())),
@@ -212,7 +217,9 @@ fn each_failure_of_an_acceptor_has_its_cause() {
         (vec![dropped(3)], HandshakeFailure::WrongRails { lanes: 3, answered: 2 }),
         (vec![lanes(3)], wrong_lanes),
         (vec![dropped(2)], late(Awaited::Ready)),
-        (vec![dropped(2), Message::Ready { usable: 0b10 }], wrong_ready),
+        (vec![dropped(2), Message::Ready { usable: 0b10 }], wrong_ready(0b10)),
+        (vec![dropped(2), Message::Ready { usable: 0 }], wrong_ready(0)),
+        (vec![dropped(2), Message::Ready { usable: 0b100 }], wrong_ready(0b100)),
     ] {
         let is_told = !matches!(expected, HandshakeFailure::GaveUp(_) | HandshakeFailure::Closed);
         let mut acceptor = acceptor(&process, Ok(&both));
@@ -222,4 +229,20 @@ fn each_failure_of_an_acceptor_has_its_cause() {
     }
     let mut unpaired = acceptor(&process, Err("no port fits".into()));
     assert_eq!(failure(|| unpaired.poll_action(), true), HandshakeFailure::Unpaired("no port fits".into()));
+}
+
+#[test]
+fn a_host_that_can_make_no_rail_is_at_fault_itself() {
+    let world = World::new(1, Faults { open_fails_permille: 1000, ..Faults::none() });
+    let process = Process::new(&world, &[1 << 30; 2]);
+    let mut connector = connector(&process);
+    connector.handle_message(answer(&process));
+    connector.handle_message(dropped(2));
+    let failure = failure(|| connector.poll_action(), true);
+    assert_eq!((failure.fault(), &failure), (Fault::Local, &HandshakeFailure::NoRail { failed_here: true }));
+    let left_out = std::iter::from_fn(|| connector.poll_event());
+    assert_eq!(
+        left_out.filter(|event| matches!(event, Event::RailLeftOut { reason: LeftOut::Failed(_), .. })).count(),
+        2
+    );
 }

@@ -128,3 +128,73 @@ fn a_request_is_done_though_the_same_poll_brings_the_end_of_a_lane() {
         }
     }
 }
+
+#[test]
+fn a_broken_connection_says_why_at_every_call_and_sends_nothing_more() {
+    let world = World::new(1, Faults::none());
+    let (near, far) = (Process::new(&world, &[1 << 30]), Process::new(&world, &[1 << 30]));
+    let (mut sender, mut receiver) = connect(&ConnectionConfig::default(), &near, &far);
+    let (source, target) = (near.memory(64), far.memory(64));
+    let buffer = Incoming { address: target.region.address(), size: 8, tag: 0, keys: &target.keys };
+    let message = Outgoing { address: source.region.address(), size: 8, tag: 0, keys: &source.keys };
+    for _ in 0..4 {
+        receiver.irecv(&[buffer], false).unwrap().expect("there is room");
+    }
+    world.advance(SOON_NS);
+    let send = sender.isend(&message).unwrap().expect("the CTS is there");
+    drop(receiver);
+    world.advance(1_000 * SOON_NS);
+    let first = loop {
+        match sender.test(send) {
+            Ok(None) => world.advance(SOON_NS),
+            // It was there before the lane ended.
+            Ok(Some(_)) => break sender.isend(&message).map(drop),
+            Err(error) => break Err(error),
+        }
+    };
+    let error = match first {
+        Err(error) => error,
+        Ok(()) => panic!("the lane has ended"),
+    };
+    assert!(matches!(*error, Cause::Lane { .. }), "{error}");
+    // What is learnt later changes nothing, and there are CTS for two more messages.
+    sender.link().set_failed(Error::local("the adapter has failed"));
+    let before = sender_writes(&sender);
+    for _ in 0..3 {
+        assert_eq!(sender.isend(&message), Err(error.clone()));
+        assert_eq!(sender.test(send), Err(error.clone()));
+    }
+    assert_eq!(sender_writes(&sender), before);
+}
+
+/// Writes of data that a connection has posted.
+fn sender_writes(sender: &impl ConnectionEnd) -> u64 {
+    sender.rails().iter().map(|rail| rail.counters.data_writes()).sum()
+}
+
+#[test]
+fn a_closed_connection_is_drained_when_each_of_its_rails_is() {
+    for earlier in 0..2 {
+        let world = World::new(1, Faults::none());
+        let (near, far) = (Process::new(&world, &[1 << 30; 2]), Process::new(&world, &[1 << 30; 2]));
+        let (mut sender, mut receiver) = connect(&ConnectionConfig::default(), &near, &far);
+        let (source, target) = (near.memory(64), far.memory(64));
+        let buffer = Incoming { address: target.region.address(), size: 8, tag: 0, keys: &target.keys };
+        let message = Outgoing { address: source.region.address(), size: 8, tag: 0, keys: &source.keys };
+        // Short messages take turns on the rails.
+        for _ in 0..earlier {
+            let receive = receiver.irecv(&[buffer], false).unwrap().expect("there is room");
+            world.advance(SOON_NS);
+            let send = sender.isend(&message).unwrap().expect("the CTS is there");
+            world.advance(SOON_NS);
+            assert_eq!((sender.test(send), receiver.test(receive)), (Ok(Some(8)), Ok(Some(&[8][..]))));
+        }
+        receiver.irecv(&[buffer], false).unwrap().expect("there is room");
+        world.advance(SOON_NS);
+        sender.isend(&message).unwrap().expect("the CTS is there");
+        sender.start_linger();
+        assert!(!sender.linger(), "the message is under way");
+        world.advance(SOON_NS);
+        assert!((0..3).any(|_| sender.linger()), "it has arrived");
+    }
+}

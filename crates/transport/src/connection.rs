@@ -462,4 +462,16 @@ mod tests {
         }
         assert_eq!(Work::from_id(WorkId(0)), None);
     }
+
+    #[test]
+    fn an_adapter_that_failed_says_more_than_a_peer_that_is_gone() {
+        let (lost, failed) = (Error::peer("it is gone"), Error::local("it failed"));
+        let link = Link::default();
+        assert_eq!((link.lost(), link.failed()), (None, None));
+        link.set_lost(lost.clone());
+        link.set_lost(failed.clone());
+        assert_eq!((link.lost(), link.failed()), (Some(&lost), None));
+        link.set_failed(failed.clone());
+        assert_eq!((link.lost(), link.failed()), (Some(&failed), Some(&failed)));
+    }
 }

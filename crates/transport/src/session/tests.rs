@@ -202,6 +202,14 @@ fn a_session_is_dialled_again_where_the_socket_was_closed_before_a_byte_came() {
     };
     assert_eq!(tries[..], ["10.0.0.2:7: it ended"]);
     assert!(opener.is_over());
+    // One that has said HELLO, and then hung up without a word, does not want this peer.
+    let mut pair = Pair::dialled([Some(3); 2]);
+    let welcome = actions(&mut pair.acceptor);
+    let [SessionAction::Send(hello)] = &welcome[..] else { panic!("{welcome:?}") };
+    pair.opener.handle_frame(hello.clone(), 0);
+    pair.opener.handle_lost(end_of_socket(SocketEndKind::Mute), 0);
+    drop(actions(&mut pair.opener));
+    assert!(pair.opener.is_over());
 }
 
 #[test]
@@ -306,6 +314,46 @@ fn a_peer_that_answers_keeps_its_connections_and_one_that_does_not_loses_them() 
     let [SessionAction::Lost { lost, .. }] = &actions(&mut pair.opener)[..] else { panic!() };
     assert!(lost.to_string().contains("node2") && lost.to_string().contains("is gone"), "{lost}");
     assert!(!pair.opener.is_over(), "its end is still the application's");
+}
+
+#[test]
+fn a_peer_that_has_still_to_close_a_connection_is_asked_too() {
+    for is_over_here in [false, true] {
+        let (mut pair, number) = Pair::connected();
+        pair.acceptor.close(number, 0);
+        if is_over_here {
+            pair.acceptor.handle_lingered(number, true, 3 * SECOND);
+        }
+        drop(actions(&mut pair.acceptor));
+        // Its opener never says another word.
+        let mut asked = 0;
+        while let Some(at_ns) = pair.acceptor.timeout_ns().filter(|_| pair.acceptor.is_up()) {
+            pair.acceptor.handle_timeout(at_ns);
+            for action in actions(&mut pair.acceptor) {
+                asked += usize::from(matches!(action, SessionAction::Send(Frame { message: Message::Ping, .. })));
+                if let SessionAction::Linger(number) = action {
+                    pair.acceptor.handle_lingered(number, false, at_ns);
+                }
+            }
+        }
+        assert!(matches!(pair.acceptor.ended().map(|why| &**why), Some(Ended::Silent { .. })) && asked > 0);
+    }
+}
+
+#[test]
+fn a_session_has_so_many_connections_and_no_more() {
+    let mut pair = Pair::up();
+    for number in 1..=65_536 {
+        pair.acceptor.handle_frame(Frame { connection: number, message: Message::Offer(offer()) }, 0);
+    }
+    let offers = actions(&mut pair.acceptor);
+    assert!(offers.len() == 65_536 && offers.iter().all(|action| matches!(action, SessionAction::Offer { .. })));
+    pair.acceptor.handle_frame(Frame { connection: 65_537, message: Message::Offer(offer()) }, 0);
+    let refused = actions(&mut pair.acceptor);
+    assert!(
+        matches!(&refused[..], [SessionAction::Send(Frame { message: Message::Refuse { .. }, .. })]),
+        "{refused:?}"
+    );
 }
 
 #[test]
