@@ -2,8 +2,8 @@
 //! sockets, and lets time pass.
 //!
 //! Whatever that somebody does: no panic; nothing is sent without a socket; of each connection only that is said which
-//! fits how far it is, and its end once; when the session has ended, each has heard of it, and what was open is lost; and
-//! when its connections are closed and time has passed, each end is over.
+//! fits how far it is, and its end once; when the session has ended, each has heard of it, and what was open is lost;
+//! and when its connections are closed and time has passed, each end is over.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

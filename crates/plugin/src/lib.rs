@@ -1,8 +1,8 @@
 //! The NCCL net plugin: what NCCL calls, and what runs beside it.
 //!
-//! NCCL looks up one of the tables in `tables`, whose entries lead to `api`, and for the data path to `data_path`. There
-//! the connection behind an opaque pointer is found (`comm`); its own table of calls leads into the protocol for the
-//! fabric in use. The `control` thread makes and ends connections, whatever their fabric (`network`). `fabrics` alone
+//! NCCL looks up one of the tables in `tables`, whose entries lead to `api`, and for the data path to `data_path`.
+//! There the connection behind an opaque pointer is found (`comm`); its own table of calls leads into the protocol for
+//! the fabric in use. The `control` thread makes and ends connections, whatever their fabric (`network`). `fabrics` alone
 //! knows which fabrics there are.
 //!
 //! Nothing on the data path (isend, irecv, test, iflush) blocks, allocates or locks.

@@ -92,8 +92,8 @@ pub enum CtsViolation {
     /// It is not the one that has to come next, or its buffer is none.
     #[error(
         "a CTS entry does not fit: slot {slot} (expected {expected_slot}), buffer {buffer} of {buffers} (expected \
-         {expected_buffer} of {expected_buffers}), {size} bytes at {address:#x} (at most {MAX_MESSAGE_BYTES}); the peer \
-         breaks the protocol or memory was overwritten"
+         {expected_buffer} of {expected_buffers}), {size} bytes at {address:#x} (at most {MAX_MESSAGE_BYTES}); the \
+         peer breaks the protocol or memory was overwritten"
     )]
     Misfit {
         /// Its slot.
