@@ -451,7 +451,8 @@ impl Session {
         let Some(State::Open { left }) = self.connections.state(connection) else {
             return false;
         };
-        let peer_left = left.is_some() || self.ended().is_some();
+        // The end of the session is one way in which it leaves.
+        let peer_left = left.is_some();
         self.touch(now_ns);
         let state = State::Closed {
             peer_left,
@@ -472,7 +473,7 @@ impl Session {
         };
         let peer_left = peer_left || planted(Plant::LingerForgotten);
         if is_drained && peer_left || until_ns <= now_ns {
-            let awaited = (!peer_left && self.ended().is_none()).then(|| State::ByeAwaited.into());
+            let awaited = (!peer_left).then(|| State::ByeAwaited.into());
             self.connections.set(connection, awaited);
             self.actions.push_back(SessionAction::Over(connection));
             return;
