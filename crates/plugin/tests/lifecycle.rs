@@ -3,11 +3,12 @@
 mod common;
 
 use common::{
-    Buffer, ONE_RAIL, Pair, Random, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each, listen,
-    load, noise,
+    Buffer, ONE_RAIL, Pair, Random, Stranger, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each,
+    listen, load, noise,
 };
 use common::{start, until, warnings, warnings_with};
 use railweave_host::net::{Comm, NetApi, Part};
+use railweave_transport::Message;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -362,5 +363,31 @@ fn finalize_waits_no_longer_than_closed_connections_need() {
             begin.elapsed() < Duration::from_secs(2)
         });
         assert!(quick, "it waited for nobody");
+    });
+}
+
+#[test]
+fn finalize_waits_until_the_peers_of_closed_connections_have_closed_them_too() {
+    alone(&[ONE_RAIL], || {
+        // A machine that stands still for three seconds is not waited for.
+        let waited = (0..3).any(|_| {
+            let (_plugin, net) = start();
+            let (listening, handle) = listen(&net, 0);
+            let mut stranger = Stranger::greeted(&handle);
+            let token = stranger.offer(1);
+            let _lane = stranger.go_on(1, token);
+            net.close_recv(accept(&net, &listening)).unwrap();
+            net.close_listen(listening).unwrap();
+            let closes = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_secs(1));
+                let closed = Instant::now();
+                stranger.send(1, Message::Bye);
+                closed
+            });
+            net.finalize().unwrap();
+            let over = Instant::now();
+            closes.join().expect("the session is there until its peer has closed") < over
+        });
+        assert!(waited, "the peer was left before it closed");
     });
 }

@@ -164,6 +164,25 @@ fn an_offer_that_its_peer_takes_back_waits_no_longer() {
 }
 
 #[test]
+fn an_offer_that_waits_for_a_listener_that_is_closed_meanwhile_is_refused() {
+    alone(&[ONE_RAIL, LONG], || {
+        limit_files();
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let (first, _) = occupy(&handle, PLACES);
+        let mut waiting = Stranger::greeted(&handle);
+        waiting.ask(1);
+        waiting.until_read();
+        net.close_listen(listening).expect("the listen is closed");
+        drop(first);
+        let answer = waiting.receive();
+        let told = "there is no such listener";
+        assert!(matches!(&answer, Message::Refuse { reason, .. } if reason.contains(told)), "{answer:?}");
+        waiting.until_read();
+    });
+}
+
+#[test]
 fn a_place_that_is_free_again_goes_to_whoever_waits_and_not_to_a_newcomer() {
     alone(&[ONE_RAIL, LONG], || {
         limit_files();
@@ -204,6 +223,9 @@ fn sessions_whose_offers_wait_take_turns() {
     });
 }
 
+/// Set-ups that peers may have under way at once where files are many, in a process and on a session (docs/edge.md).
+const MOST_AT_ONCE: u32 = 1024;
+
 /// Offers that may wait in a process, and those of a session that may wait though so many do (docs/edge.md).
 const MOST_WAITING: u32 = 131_072;
 const FEW_WAITING: u32 = 16;
@@ -236,15 +258,36 @@ fn offers_that_wait_no_longer_take_no_place() {
 }
 
 #[test]
+fn offers_whose_turn_has_come_wait_no_longer() {
+    alone(&[ONE_RAIL, LONG], || {
+        let (_plugin, net) = start();
+        let (_listen, handle) = listen(&net, 0);
+        let (mut first, _) = occupy(&handle, MOST_AT_ONCE);
+        for _ in 0..=MOST_WAITING / MOST_AT_ONCE {
+            let mut next = Stranger::greeted(&handle);
+            (1..=MOST_AT_ONCE).for_each(|connection| next.ask(connection));
+            next.until_read();
+            // With its session it gives its places back.
+            drop(first);
+            (0..MOST_AT_ONCE).for_each(|_| assert!(matches!(next.receive(), Message::Answer { .. })));
+            first = next;
+        }
+        let mut honest = Stranger::greeted(&handle);
+        (0..=FEW_WAITING).for_each(|connection| honest.ask(1 + connection));
+        honest.until_read();
+    });
+}
+
+#[test]
 fn where_too_many_offers_wait_each_session_keeps_a_few() {
     alone(&[ONE_RAIL, LONG], || {
         let (_plugin, net) = start();
         let (_listen, handle) = listen(&net, 0);
-        let (_first, _) = occupy(&handle, 1024);
-        let _crowd: Vec<Stranger> = (0..MOST_WAITING / 1024)
+        let (_first, _) = occupy(&handle, MOST_AT_ONCE);
+        let _crowd: Vec<Stranger> = (0..MOST_WAITING / MOST_AT_ONCE)
             .map(|_| {
                 let mut many = Stranger::greeted(&handle);
-                (1..=1024).for_each(|connection| many.ask(connection));
+                (1..=MOST_AT_ONCE).for_each(|connection| many.ask(connection));
                 many.until_read();
                 many
             })

@@ -11,7 +11,7 @@ use railweave_host::net::{Comm, Handle, ListenComm, NetApi};
 use railweave_verbs_stand_in::{QpReport, StandIn};
 
 use crate::common::{
-    Buffer, Pair, accept, alone, connect, descriptors, each, listen, start, until, until_within, warnings,
+    Buffer, Pair, accept, alone, connect, descriptors, each, listen, noise, start, until, until_within, warnings,
     warnings_with,
 };
 use crate::machine::{EVEN, FUSED, ROCE, finish, machine, with};
@@ -276,6 +276,29 @@ fn a_slow_end_is_waited_for_as_long_as_it_moves() {
         pairs.into_iter().for_each(Pair::close);
         finish(&stand_in, net);
         assert!(warnings().is_empty(), "{:?}", warnings());
+    });
+}
+
+#[test]
+fn a_closed_end_is_over_once_its_work_is_done() {
+    alone(&with(&[PLAIN]), || {
+        let stand_in = machine(ROCE);
+        // Three seconds are what finalize waits for one that is not.
+        let quick = (0..3).any(|_| {
+            let (_plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            let (from, to) = (pair.outgoing(&noise(1, 10_000)), pair.incoming(10_000));
+            let _recv = pair.irecv(&[to.part(7)]);
+            // Nobody tests it, so that its completion waits for the closed end.
+            let _send = pair.isend(&from, 10_000, 7);
+            pair.release_outgoing(from);
+            pair.release_incoming(to);
+            pair.close();
+            let begin = Instant::now();
+            finish(&stand_in, net);
+            begin.elapsed() < Duration::from_secs(2)
+        });
+        assert!(quick, "it waited for work that was done");
     });
 }
 
