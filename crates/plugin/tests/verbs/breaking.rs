@@ -254,6 +254,25 @@ fn an_adapter_that_takes_no_work_fails_the_call_that_brought_it() {
 }
 
 #[test]
+fn a_rail_that_takes_no_work_fails_the_send_of_which_another_has_its_part_already() {
+    alone(&with(&[FUSED, EVEN]), || {
+        // The first is the CTS of the receive, the second that of the first rail.
+        let stand_in = machine(&strict(&format!("fail = post_send:3:EIO\n{ROCE}")));
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        let (from, to) = (pair.outgoing(&noise(1, 1_000_000)), pair.incoming(1_000_000));
+        let _recv = pair.irecv(&[to.part(7)]);
+        let failed = until("a failure", || pair.try_isend(&from, 1_000_000, 7).map(|_| ()).err());
+        assert_eq!(code::<()>(Err(failed)), NcclResult::SYSTEM_ERROR);
+        said_once(&["isend: rail 1", "mlx5_1: the adapter takes no work", "kernel log"]);
+        pair.release_outgoing(from);
+        pair.release_incoming(to);
+        pair.close();
+        another_works(&stand_in, net);
+    });
+}
+
+#[test]
 fn an_adapter_that_is_gone_ends_its_connections_and_no_others() {
     alone(&with(&[]), || {
         let stand_in = machine(ROCE);

@@ -2,7 +2,7 @@
 //! waits, and what it gives out.
 #![allow(clippy::disallowed_types, reason = "tests are not the data path")]
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use railweave_host::net::{Handle, NetApi};
 use railweave_transport::{Frame, Lanes, Message, RailLanes};
 use railweave_verbs_stand_in::StandIn;
 
-use crate::common::{Stranger, accept, alone, each, heap_bytes, listen, start, until, until_within};
+use crate::common::{Stranger, accept, alone, each, heap_bytes, listen, start, until, until_within, warnings_with};
 use crate::lasting::PLAIN;
 use crate::machine::{ROCE, finish, machine, with};
 
@@ -211,6 +211,48 @@ fn what_a_peer_says_while_an_end_is_made_is_heard_afterwards() {
             matches!(answer, Message::Answer { .. }).then_some(())
         });
         drop(stranger);
+        net.close_listen(listening).unwrap();
+        finish(&stand_in, net);
+    });
+}
+
+#[test]
+fn what_a_peer_says_is_heard_in_its_order_though_each_word_is_worked_at() {
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
+        let stand_in = machine(&format!("slow = create_qp:1:1500\n{ROCE}"));
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let mut stranger = greeted(&handle);
+        stranger.offer(1);
+        stranger.send(1, lanes_of(5));
+        stranger.send(1, Message::Ready { usable: 1 });
+        // It waits for LANES to be worked at, and then for READY.
+        stranger.send(1, Message::Bye);
+        net.close_recv(accept(&net, &listening)).unwrap();
+        drop(stranger);
+        net.close_listen(listening).unwrap();
+        finish(&stand_in, net);
+    });
+}
+
+#[test]
+fn whoever_says_more_than_a_set_up_takes_while_an_end_is_made_is_closed() {
+    // What may wait of a connection while the set-up thread works for it: more than its peer has to say.
+    const MOST_WAITING: usize = 4;
+    alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
+        let stand_in = machine(&format!("slow = create_qp:1:3000\n{ROCE}"));
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let mut stranger = greeted(&handle);
+        stranger.offer(1);
+        stranger.send(1, lanes_of(5));
+        (0..MOST_WAITING).for_each(|_| stranger.send(1, Message::Ready { usable: 1 }));
+        stranger.until_read();
+        until("the work at its end", || (stand_in.open().completion_queues > 0).then_some(()));
+        stranger.send(1, Message::Ready { usable: 1 });
+        let said = &["too many control messages came out of turn"];
+        until("a line about it", || (!warnings_with(said).is_empty()).then_some(()));
+        assert_eq!(stranger.socket.read(&mut [0; 16]).expect("the end of the session"), 0);
         net.close_listen(listening).unwrap();
         finish(&stand_in, net);
     });
