@@ -102,8 +102,8 @@ pub(super) struct Thread {
     epoch: Instant,
     next_token: usize,
     stopping: Option<u64>,
-    /// When to accept again after the kernel refused: nothing else says that it would work now.
-    accept_again_ns: Option<u64>,
+    /// When to accept: sockets wait, or the kernel refused, and nothing else says that it would work now.
+    accept_ns: Option<u64>,
     pub(super) handshake_timeout: Duration,
     /// How long a peer may take to answer a PING.
     pub(super) peer_timeout: Duration,
@@ -179,7 +179,7 @@ impl Thread {
             epoch,
             next_token,
             stopping: None,
-            accept_again_ns: None,
+            accept_ns: None,
             handshake_timeout: config.handshake_timeout,
             peer_timeout: config.peer_timeout,
             congestion: config.congestion,
@@ -252,7 +252,8 @@ impl Thread {
             for event in &events {
                 match event.token() {
                     WAKER => {}
-                    LISTENER => self.accept_all(),
+                    // Once a turn, after what was accepted before was looked at.
+                    LISTENER => self.accept_ns = Some(0),
                     PollToken(token) if self.port_events.contains_key(&token) => self.take_events(token),
                     PollToken(token) => self.handle_ready(token),
                 }
@@ -297,7 +298,7 @@ impl Thread {
             self.look_at_debts();
             if !self.has_place() {
                 // Others wait in the kernel meanwhile.
-                self.accept_again_ns = Some(self.now_ns() + PLACE_AGAIN_NS);
+                self.accept_ns = Some(self.now_ns() + PLACE_AGAIN_NS);
                 return;
             }
             match self.listener.accept() {
@@ -312,13 +313,13 @@ impl Thread {
                     let now = self.now_ns();
                     let text = format!("a connection cannot be accepted: {error}{}", descriptors::hint(&error));
                     self.strangers.report(now, Kind::Accept, &text);
-                    self.accept_again_ns = Some(now + ACCEPT_AGAIN_NS);
+                    self.accept_ns = Some(now + ACCEPT_AGAIN_NS);
                     return;
                 }
             }
         }
         // The kernel does not say again that more are there.
-        self.accept_again_ns = Some(self.now_ns());
+        self.accept_ns = Some(self.now_ns());
     }
 
     /// Whether another socket may be accepted; makes place for it where there is none.
@@ -435,7 +436,7 @@ impl Thread {
     fn next_deadline(&self) -> Option<u64> {
         let entries = self.deadlines.first().map(|(at, _)| at);
         let unasked = self.unasked.front().map(|unasked| unasked.next_ns);
-        let again = self.accept_again_ns.into_iter().chain(self.resting.again_ns).chain(self.setups.again_ns);
+        let again = self.accept_ns.into_iter().chain(self.resting.again_ns).chain(self.setups.again_ns);
         let settling = self.stopping.filter(|_| self.settling.owes()).map(|_| self.now_ns() + SETTLED_AGAIN_NS);
         let stopping = self.stopping.into_iter().chain(settling);
         let again = again.chain((!self.more_events.is_empty()).then_some(0));
@@ -447,8 +448,8 @@ impl Thread {
         let now = self.now_ns();
         self.reap(now);
         self.close_unaccepted(now);
-        if self.accept_again_ns.is_some_and(|at| at <= now) {
-            self.accept_again_ns = None;
+        if self.accept_ns.is_some_and(|at| at <= now) {
+            self.accept_ns = None;
             self.accept_all();
         }
         // Those that were looked at just now may have another deadline.
