@@ -46,7 +46,7 @@ const MOST_NEWCOMERS: usize = 4096;
 /// How long such a socket has for its next step when others wait for its place. What is welcome takes it in less.
 const NEWCOMER_GRACE_NS: u64 = 100_000_000;
 
-/// How many sockets are accepted before others are looked at again.
+/// How many sockets are accepted in one turn, in which every socket that is ready is looked at.
 const MOST_ACCEPTED_AT_ONCE: usize = 64;
 
 /// Something that waits for its socket, or for its time.
@@ -102,7 +102,8 @@ pub(super) struct Thread {
     epoch: Instant,
     next_token: usize,
     stopping: Option<u64>,
-    /// When to accept: sockets wait, or the kernel refused, and nothing else says that it would work now.
+    /// When to accept: at once where sockets wait; later where the kernel refused or all places are taken, as nothing
+    /// says when it would work.
     accept_ns: Option<u64>,
     pub(super) handshake_timeout: Duration,
     /// How long a peer may take to answer a PING.
@@ -236,42 +237,47 @@ impl Thread {
     /// Runs until it is told to stop.
     pub(super) fn run(mut self) {
         let mut events = Events::with_capacity(256);
-        loop {
-            let timeout = self.next_deadline().map(|at| Duration::from_nanos(at.saturating_sub(self.now_ns())));
-            match self.settling.wait(&mut self.poll, &mut events, timeout) {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => {
-                    log::warn(&format!("the control thread ends, no connection can be made any more: poll: {error}"));
-                    return;
-                }
-            }
-            for token in std::mem::take(&mut self.more_events) {
-                self.take_events(token);
-            }
-            for event in &events {
-                match event.token() {
-                    WAKER => {}
-                    // Once a turn, after what was accepted before was looked at.
-                    LISTENER => self.accept_ns = Some(0),
-                    PollToken(token) if self.port_events.contains_key(&token) => self.take_events(token),
-                    PollToken(token) => self.handle_ready(token),
-                }
-            }
-            self.read_again();
-            if !self.take_commands() {
-                return;
-            }
-            self.take_handshakes();
-            self.handle_deadlines();
-            self.begin_waiting();
-            self.settle();
-            self.give_memory_back();
+        while self.turn(&mut events) {
             let is_over = (self.lingering == 0) && !self.settling.owes();
             if self.stopping.is_some_and(|until| is_over || self.now_ns() >= until) {
                 return self.linger_no_longer();
             }
         }
+    }
+
+    /// Waits for something to do, and does it. False when nothing can be waited for, or nobody is left who could ask.
+    fn turn(&mut self, events: &mut Events) -> bool {
+        let timeout = self.next_deadline().map(|at| Duration::from_nanos(at.saturating_sub(self.now_ns())));
+        match self.settling.wait(&mut self.poll, events, timeout) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return true,
+            Err(error) => {
+                log::warn(&format!("the control thread ends, no connection can be made any more: poll: {error}"));
+                return false;
+            }
+        }
+        for token in std::mem::take(&mut self.more_events) {
+            self.take_events(token);
+        }
+        for event in &*events {
+            match event.token() {
+                WAKER => {}
+                // Later in this turn, and only once, so that who has left is seen before others are accepted.
+                LISTENER => self.accept_ns = Some(0),
+                PollToken(token) if self.port_events.contains_key(&token) => self.take_events(token),
+                PollToken(token) => self.handle_ready(token),
+            }
+        }
+        self.read_again();
+        if !self.take_commands() {
+            return false;
+        }
+        self.take_handshakes();
+        self.handle_deadlines();
+        self.begin_waiting();
+        self.settle();
+        self.give_memory_back();
+        true
     }
 
     /// What is owed does not wait for a crowd: to be called between any two things of which there may be many.
@@ -293,7 +299,8 @@ impl Thread {
         }
     }
 
-    fn accept_all(&mut self) {
+    /// Accepts what waits, as much as is accepted at once.
+    fn accept_some(&mut self) {
         for _ in 0..MOST_ACCEPTED_AT_ONCE {
             self.look_at_debts();
             if !self.has_place() {
@@ -450,7 +457,7 @@ impl Thread {
         self.close_unaccepted(now);
         if self.accept_ns.is_some_and(|at| at <= now) {
             self.accept_ns = None;
-            self.accept_all();
+            self.accept_some();
         }
         // Those that were looked at just now may have another deadline.
         self.settle();
@@ -470,6 +477,64 @@ impl Thread {
                     self.session_deadline(token, now);
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpStream};
+    use std::sync::mpsc;
+
+    use railweave_options::Options;
+    use railweave_transport::Hello;
+
+    use super::*;
+
+    fn config() -> ControlConfig {
+        let (options, _) = Options::parse(|_| None).expect("the defaults are allowed");
+        let hello = Hello {
+            protocol_min: 1,
+            protocol_max: 1,
+            features: 0,
+            mode: 1,
+            fabrics: 1,
+            network: 0,
+            process: ProcessId([1; 16]),
+            wanted: ProcessId::default(),
+            nonce: [0; 32],
+            pid: 1,
+            rank: -1,
+            world: -1,
+            host: String::new(),
+            build: String::new(),
+        };
+        ControlConfig {
+            hello,
+            key: None,
+            ports: options.control_port.value,
+            listens_on: Some(vec![Ipv4Addr::LOCALHOST.into()]),
+            handshake_timeout: Duration::from_secs(60),
+            peer_timeout: Duration::from_secs(60),
+            congestion: LaneCongestion::new(&options.tcp_congestion).expect("the default is there"),
+            events: Vec::new(),
+            return_events: true,
+        }
+    }
+
+    #[test]
+    fn no_more_than_64_sockets_are_accepted_in_one_turn() {
+        let (_commands, receiver) = mpsc::channel();
+        let mut thread = Thread::new(config(), receiver, Listeners::default(), Arc::new(Owing::new()), 4096)
+            .expect("a thread can be made");
+        // No more than the shortest queue that Linux has by default.
+        let dialled: Vec<_> = (0..100)
+            .map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, thread.port())).expect("the port listens"))
+            .collect();
+        let mut events = Events::with_capacity(256);
+        for accepted in [MOST_ACCEPTED_AT_ONCE, dialled.len()] {
+            assert!(thread.turn(&mut events));
+            assert_eq!(thread.entries.len(), accepted);
         }
     }
 }
