@@ -46,7 +46,7 @@ const MOST_NEWCOMERS: usize = 4096;
 /// How long such a socket has for its next step when others wait for its place. What is welcome takes it in less.
 const NEWCOMER_GRACE_NS: u64 = 100_000_000;
 
-/// How many sockets are accepted in one turn, in which every socket that is ready is looked at.
+/// How many sockets are accepted in one turn, in which up to 256 that are ready are looked at.
 const MOST_ACCEPTED_AT_ONCE: usize = 64;
 
 /// Something that waits for its socket, or for its time.
