@@ -1,4 +1,4 @@
-//! The verbs tests over adapters: each a profile of the library that stands in libibverbs' place (crates/verbs-stand-in/profiles).
+//! The verbs tests over adapters: each a profile of the library that stands in libibverbs' place (testing/fake-ibverbs/profiles).
 
 use crate::dist::dist;
 use crate::process::{cargo, root};
@@ -57,7 +57,7 @@ pub(crate) fn over(profiles: &[&str], library: &Path, flaky: &mut Vec<String>) -
 
 /// The adapters: the names of the files that describe them, but for the one that describes none.
 fn profiles() -> Result<BTreeSet<String>, String> {
-    let folder = root().join("crates").join("verbs-stand-in").join("profiles");
+    let folder = root().join("testing").join("fake-ibverbs").join("profiles");
     let cannot = |error: std::io::Error| format!("cannot list {}: {error}", folder.display());
     let mut names = BTreeSet::new();
     for entry in std::fs::read_dir(&folder).map_err(cannot)? {

@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         Some(Library::Fetched) => Some(nccl::library()?),
     };
     let Dist { library, program } = dist()?;
-    run_command(cargo(&["build", "--release", "--package", "railweave-verbs-stand-in"]))?;
+    run_command(cargo(&["build", "--release", "--package", "railweave-fake-ibverbs"]))?;
     let bench = Bench { program: &program, stand_in: link_stand_in()?, count: wanted.count };
     let mut rows = Vec::new();
     for profile in &wanted.profiles {

@@ -61,9 +61,14 @@ impl Wanted {
     }
 }
 
+/// Where the targets, their programs and their seeds are.
+fn folder() -> PathBuf {
+    root().join("testing").join("fuzz")
+}
+
 /// The targets' names: those of their programs.
 fn targets() -> Result<Vec<String>, String> {
-    let folder = root().join("fuzz").join("fuzz_targets");
+    let folder = folder().join("targets").join("fuzz_targets");
     let entries = fs::read_dir(&folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
     let mut names: Vec<String> =
         entries.filter_map(|entry| entry.ok()?.path().file_stem()?.to_str().map(str::to_owned)).collect();
@@ -87,7 +92,8 @@ fn build() -> Result<PathBuf, String> {
     let built = target().join("fuzz");
     let mut command = Command::new(cargo_fuzz);
     // Sanitizers need a nightly compiler; what is left is the coverage that leads the fuzzer.
-    command.args(["fuzz", "build", "--sanitizer", "none", "--target-dir"]).arg(&built).current_dir(root());
+    command.args(["fuzz", "build", "--sanitizer", "none", "--target-dir"]).arg(&built);
+    command.arg("--fuzz-dir").arg(folder().join("targets")).current_dir(root());
     run_command(command)?;
     let folders = fs::read_dir(&built).map_err(|error| format!("cannot read {}: {error}", built.display()))?;
     let name = targets()?.into_iter().next().unwrap_or_default();
@@ -99,7 +105,7 @@ fn build() -> Result<PathBuf, String> {
 
 /// Runs one target and answers how many findings it left.
 fn run_target(name: &str, program: &Path, minutes: u64) -> Result<usize, String> {
-    let seeds = root().join("fuzz").join("corpus").join(name);
+    let seeds = folder().join("corpus").join(name);
     let corpus = target().join("fuzz-corpus").join(name);
     let findings = target().join("fuzz-findings").join(name);
     let log = target().join("fuzz-logs").join(format!("{name}.log"));

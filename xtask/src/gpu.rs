@@ -1,4 +1,4 @@
-//! Railweave under the real NCCL, on one GPU: builds the plugin and runs `gpu/check.py` with it (docs/gpu.md).
+//! Railweave under the real NCCL, on one GPU: builds the plugin and runs `testing/gpu/check.py` with it (docs/gpu.md).
 
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
@@ -26,7 +26,7 @@ fn command(python: Option<OsString>, arguments: &[String]) -> Command {
     let python = python.filter(|name| !name.is_empty()).unwrap_or_else(|| "python3".into());
     let mut command = Command::new(python);
     // -B: no compiled files beside the sources.
-    command.arg("-B").arg(root().join("gpu").join("check.py")).args(arguments);
+    command.arg("-B").arg(root().join("testing").join("gpu").join("check.py")).args(arguments);
     command
 }
 

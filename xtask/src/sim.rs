@@ -7,8 +7,7 @@ use crate::process::{cargo, status};
 /// The command that plays with `arguments`. Planted bugs need a build of their own, so that all other runs play the
 /// protocol as it is.
 pub(crate) fn command(arguments: &[String]) -> Command {
-    let mut command =
-        cargo(&["run", "--quiet", "--release", "--package", "railweave-fabric-sim", "--bin", "railweave-sim"]);
+    let mut command = cargo(&["run", "--quiet", "--release", "--package", "railweave-sim", "--bin", "railweave-sim"]);
     if arguments.iter().any(|argument| argument == "--plants") {
         command.args(["--features", "plants"]);
     }

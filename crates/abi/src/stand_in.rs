@@ -1,4 +1,4 @@
-//! What the library that stands in libibverbs' place (crate verbs-stand-in) exports beside its functions: counters per
+//! What the library that stands in libibverbs' place (crate fake-ibverbs) exports beside its functions: counters per
 //! device and what is open, for programs that measure what a transport asks of it.
 
 use core::ffi::CStr;
@@ -62,4 +62,4 @@ pub type OpenObjectsFn = unsafe extern "C" fn(objects: *mut OpenObjects);
 pub const OPEN_OBJECTS_SYMBOL: &CStr = c"stand_in_open_objects";
 
 /// The name by which a loaded library of this kind is found: its DT_SONAME.
-pub const STAND_IN_NAME: &CStr = c"libibverbs-stand-in.so";
+pub const STAND_IN_NAME: &CStr = c"libibverbs-fake.so";

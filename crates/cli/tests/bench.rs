@@ -92,7 +92,7 @@ fn one_process_sends_to_itself_over_the_rails_that_are_given() {
 static STAND_IN: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| {
     let machine = Path::new(env!("CARGO_TARGET_TMPDIR")).join("two-devices");
     std::fs::write(&machine, "[device sim0]\n[port 1]\n[device sim1]\n[port 1]\n").unwrap();
-    (railweave_verbs_stand_in::build(), machine)
+    (railweave_fake_ibverbs::build(), machine)
 });
 
 /// A benchmark in one process over those two, fused.

@@ -12,7 +12,7 @@ use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsPort, discover};
 use railweave_fabric_verbs::gid::GidRules;
 use railweave_fabric_verbs::sys::Functions;
 use railweave_fabric_verbs::{DataDirect, Verbs, VerbsConfig, VerbsDomain};
-use railweave_verbs_stand_in::{Open, StandIn};
+use railweave_fake_ibverbs::{Open, StandIn};
 
 /// Both ends on one port.
 struct Loopback {
@@ -93,7 +93,7 @@ fn over_the_named_device() {
 
 /// The suite over a machine that stands for many; nothing may be left of it.
 fn over(machine: &str, shared_receives: Option<bool>) {
-    let library = railweave_verbs_stand_in::build();
+    let library = railweave_fake_ibverbs::build();
     let stand_in = StandIn::load(&library).unwrap();
     stand_in.describe(Some(machine)).unwrap();
     let functions = Arc::new(Functions::load(&[library.to_str().unwrap()]).unwrap());

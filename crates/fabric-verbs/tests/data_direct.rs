@@ -13,7 +13,7 @@ use railweave_fabric::{Access, Domain as _, Memory, MemoryKind, PointerSupport, 
 use railweave_fabric::{Rail as _, RemoteSlice, WorkId};
 use railweave_fabric_verbs::DataDirect;
 use railweave_fabric_verbs::discovery::VerbsDiscovery;
-use railweave_verbs_stand_in::profiles;
+use railweave_fake_ibverbs::profiles;
 
 /// Two adapters with an engine, and one without.
 const MACHINE: &str = "\

@@ -11,7 +11,7 @@ use railweave_fabric_verbs::DataDirect;
 use railweave_fabric_verbs::discovery::{DiscoveryRules, NoDevice, VerbsDiscovery, VerbsPort, discover};
 use railweave_fabric_verbs::gid::GidRules;
 use railweave_fabric_verbs::sys::Functions;
-use railweave_verbs_stand_in::{Open, StandIn, build_without};
+use railweave_fake_ibverbs::{Open, StandIn, build_without};
 
 /// One machine at a time: the library's state is the process's.
 static TURN: Mutex<()> = Mutex::new(());

@@ -5,7 +5,7 @@ mod common;
 use common::{INFINIBAND, Machine, Pair, ROCE, Wish, assert_says, strict};
 use railweave_fabric::{Access, Domain as _, LinkLayer, PendingRail as _, RailSpec, Role, SetupError, SetupStep};
 use railweave_fabric_verbs::{VerbsConfig, VerbsDomain, sys};
-use railweave_verbs_stand_in::QpReport;
+use railweave_fake_ibverbs::QpReport;
 
 /// What travels to the peer's port: local identifier, whether there is a global route header, and its GID's index.
 fn route(lane: &QpReport) -> (u16, u8, u8) {

@@ -9,7 +9,7 @@ use railweave_fabric::{
 };
 use railweave_fabric_verbs::discovery::VerbsPort;
 use railweave_fabric_verbs::{ModifyRetries, VerbsConfig, VerbsDomain, VerbsPendingRail};
-use railweave_verbs_stand_in::Open;
+use railweave_fake_ibverbs::Open;
 use std::time::Duration;
 
 const ERRORS: [(&str, &str); 3] =

@@ -8,9 +8,9 @@ use std::sync::OnceLock;
 use common::{Pair, each, info_lines, listen, load, noise, start, until_freed, warnings, warnings_with};
 use railweave_abi::NcclResult;
 use railweave_abi::net::{PTR_DMABUF, PTR_HOST};
+use railweave_fake_ibverbs::{Open, QpReport, StandIn, build};
 use railweave_host::NetError;
 use railweave_host::net::{NetApi, Properties};
-use railweave_verbs_stand_in::{Open, QpReport, StandIn, build};
 
 /// An InfiniBand port, a RoCE port on two subnets, one that is down, and one with no address but a link-local one.
 const MACHINE: &str = "\

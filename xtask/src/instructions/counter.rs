@@ -70,7 +70,7 @@ impl Counter {
             "valgrind, which counts the instructions, is not on the path; install it with \"apt-get install valgrind\"",
         )?;
         let Dist { library, program } = dist()?;
-        run(cargo(&["build", "--release", "--package", "railweave-verbs-stand-in"]))?;
+        run(cargo(&["build", "--release", "--package", "railweave-fake-ibverbs"]))?;
         // Callgrind names objects by the paths that the kernel knows them by.
         let real = |path: PathBuf| {
             path.canonicalize().map_err(|error| format!("{} was built but cannot be used: {error}", path.display()))

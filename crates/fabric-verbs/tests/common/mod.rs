@@ -16,7 +16,7 @@ use railweave_fabric_verbs::sys::Functions;
 use railweave_fabric_verbs::{
     DataDirect, Device, ModifyRetries, VerbsConfig, VerbsDomain, VerbsPendingRail, VerbsRail, VerbsRegistration,
 };
-use railweave_verbs_stand_in::{Open, QpReport, StandIn, build_without};
+use railweave_fake_ibverbs::{Open, QpReport, StandIn, build_without};
 
 /// Two RoCE devices that reach each other.
 pub(crate) const ROCE: &str = "[device a]\n[port 1]\n[device b]\n[port 1]\n";

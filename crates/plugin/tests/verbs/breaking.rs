@@ -2,9 +2,9 @@
 
 use railweave_abi::NcclResult;
 use railweave_fabric_verbs::sys;
+use railweave_fake_ibverbs::StandIn;
 use railweave_host::net::{Comm, NetApi};
 use railweave_host::{LoadedNet, NetError};
-use railweave_verbs_stand_in::StandIn;
 
 use crate::common::{Buffer, Pair, alone, each, listen, noise, start, until, warnings, warnings_with};
 use crate::machine::{EVEN, FUSED, ROCE, finish, machine, strict, with};

@@ -6,10 +6,10 @@ use std::ptr::null_mut;
 use railweave_abi::NcclResult;
 use railweave_abi::net::v12;
 use railweave_fabric_verbs::sys;
+use railweave_fake_ibverbs::{Counts, StandIn};
 use railweave_host::memory::HostMemory;
 use railweave_host::net::{Comm, NetApi, Part, Registration};
 use railweave_transport::Message;
-use railweave_verbs_stand_in::{Counts, StandIn};
 
 use crate::common::{
     Buffer, Pair, Stranger, accept, alone, each, library as plugin_library, listen, noise, start, until, warnings,

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use railweave_fabric_verbs::Device;
 use railweave_fabric_verbs::sys::Functions;
+use railweave_fake_ibverbs::StandIn;
 use railweave_host::net::{Handle, ListenComm, NetApi, RecvComm, SendComm};
 use railweave_host::{LoadedNet, NetError};
 use railweave_transport::{LANE_PROOF_BYTES, LanePreface, Message, Preface};
-use railweave_verbs_stand_in::StandIn;
 
 use crate::common::{
     Pair, Relay, accept, alone, connect, in_time, listen, noise, start, until, warnings, warnings_with, with_peer,
@@ -236,7 +236,7 @@ fn finalize_waits_for_what_the_kernel_has_and_leaves_nothing() {
         net.finalize().unwrap();
         // The reader of the pipe looks at the devices too, and is done when this is.
         ender.join().unwrap();
-        assert_eq!(stand_in.open(), railweave_verbs_stand_in::Open::default());
+        assert_eq!(stand_in.open(), railweave_fake_ibverbs::Open::default());
         let net = plugin.init(2, None).unwrap();
         let pair = Pair::open(&net, &net, 0);
         pair.exchange(1, 1000);

@@ -10,9 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use railweave_fabric::{LaneEndpoint, LinkLayer};
+use railweave_fake_ibverbs::StandIn;
 use railweave_host::net::{Handle, NetApi};
 use railweave_transport::{Frame, Lanes, Message, RailLanes};
-use railweave_verbs_stand_in::StandIn;
 
 use crate::common::{Stranger, accept, alone, each, heap_bytes, listen, start, until, until_within, warnings_with};
 use crate::lasting::PLAIN;

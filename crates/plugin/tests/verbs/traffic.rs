@@ -2,9 +2,9 @@
 
 use std::io::Write as _;
 
+use railweave_fake_ibverbs::build_without;
 use railweave_host::net::{NetApi, Request};
 use railweave_host::{LoadedNet, Plugin};
-use railweave_verbs_stand_in::build_without;
 
 use crate::common::{Buffer, Pair, Random, alone, each, noise, start, until, warnings};
 use crate::machine::{EVEN, FUSED, INFINIBAND, ROCE, finish, library, machine, with};
@@ -49,7 +49,7 @@ fn each_port_is_a_device_and_the_machine_may_stand_in_a_file() {
     // Every process of the test comes through here; the one that runs the scenario has its own.
     std::fs::File::create(&path).unwrap().write_all(ROCE.as_bytes()).unwrap();
     alone(&with(&[("RAILWEAVE_STAND_IN", &file)]), || {
-        let stand_in = railweave_verbs_stand_in::StandIn::load(library().as_ref()).unwrap();
+        let stand_in = railweave_fake_ibverbs::StandIn::load(library().as_ref()).unwrap();
         let (plugin, net) = start();
         assert_eq!(names(&net), ["mlx5_0", "mlx5_1"]);
         for device in [0, 1] {
@@ -145,7 +145,7 @@ fn an_older_library_carries_every_size() {
     let older = older.to_str().unwrap();
     alone(&[&with(&[])[..], &[("NCCL_IBVERBS_LIB", older), FUSED]].concat(), || {
         let older = std::env::var("NCCL_IBVERBS_LIB").unwrap();
-        let stand_in = railweave_verbs_stand_in::StandIn::load(older.as_ref()).unwrap();
+        let stand_in = railweave_fake_ibverbs::StandIn::load(older.as_ref()).unwrap();
         stand_in.describe(Some(ROCE)).unwrap();
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);

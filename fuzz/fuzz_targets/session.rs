@@ -1,4 +1,0 @@
-//! The fuzz target `session` for libFuzzer; its body is in crates/fuzz.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| railweave_fuzz::run("session", bytes));

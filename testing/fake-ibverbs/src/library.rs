@@ -1,0 +1,205 @@
+//! Linking the shared library: versioned names need a version script, which rustc's own shared libraries cannot have.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use railweave_abi::stand_in::STAND_IN_NAME;
+
+/// The archive that cargo built from this crate, without what cargo adds to the name.
+const ARCHIVE: &str = "librailweave_fake_ibverbs";
+
+/// Under these versions libibverbs has these functions: rdma-core, libibverbs/libibverbs.map.in. Each version contains
+/// those before it.
+const VERSIONS: &[(&str, &[&str])] = &[
+    (
+        "IBVERBS_1.1",
+        &[
+            "ibv_get_device_list",
+            "ibv_free_device_list",
+            "ibv_get_device_name",
+            "ibv_get_device_guid",
+            "ibv_open_device",
+            "ibv_close_device",
+            "ibv_get_async_event",
+            "ibv_ack_async_event",
+            "ibv_query_device",
+            "ibv_query_port",
+            "ibv_query_gid",
+            "ibv_query_pkey",
+            "ibv_alloc_pd",
+            "ibv_dealloc_pd",
+            "ibv_reg_mr",
+            "ibv_dereg_mr",
+            "ibv_create_cq",
+            "ibv_destroy_cq",
+            "ibv_create_srq",
+            "ibv_destroy_srq",
+            "ibv_create_qp",
+            "ibv_modify_qp",
+            "ibv_query_qp",
+            "ibv_destroy_qp",
+            "ibv_fork_init",
+            "ibv_event_type_str",
+            "ibv_wc_status_str",
+        ],
+    ),
+    ("IBVERBS_1.8", &["ibv_reg_mr_iova2"]),
+    ("IBVERBS_1.10", &["ibv_query_ece", "ibv_set_ece"]),
+    ("IBVERBS_1.11", &["_ibv_query_gid_ex"]),
+    ("IBVERBS_1.12", &["ibv_reg_dmabuf_mr"]),
+    ("IBVERBS_1.16", &["ibv_query_port_speed"]),
+    // libmlx5's: rdma-core, providers/mlx5/libmlx5.map.
+    ("MLX5_1.8", &["mlx5dv_is_supported"]),
+    ("MLX5_1.25", &["mlx5dv_get_data_direct_sysfs_path", "mlx5dv_reg_dmabuf_mr"]),
+];
+
+/// The library's own functions. A version of their own, since a version script cannot leave names without one and hide
+/// the rest; dlsym finds them by name alone.
+const OWN: &[&str] = &[
+    "stand_in_describe",
+    "stand_in_counts",
+    "stand_in_device_counts",
+    "stand_in_open",
+    "stand_in_open_objects",
+    "stand_in_queue_pairs",
+    "stand_in_queue_pair",
+    "stand_in_raise",
+    "stand_in_port_state",
+    "stand_in_port_gid",
+    "stand_in_link",
+    "stand_in_queue_pair_link",
+    "stand_in_complaint",
+];
+
+/// Why there is no library.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// Cargo has not built the archive where this program is.
+    #[error("{ARCHIVE}*.a is neither in {0} nor in its deps; run `cargo build -p railweave-fake-ibverbs`")]
+    NoArchive(PathBuf),
+    /// A symbol that the library would not have anyway.
+    #[error("{0} cannot be left out: there is no such function here; name one that `nm -D` shows")]
+    UnknownSymbol(String),
+    /// A file cannot be read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The linker cannot be run.
+    #[error("the C compiler cc, which links the library, cannot be run: {0}; install it")]
+    NoLinker(std::io::Error),
+    /// The linker failed.
+    #[error("linking {path} failed: {output}")]
+    Linker {
+        /// The library.
+        path: PathBuf,
+        /// What the linker said.
+        output: String,
+    },
+}
+
+/// The library, linked beside this program if it is not there yet.
+///
+/// # Panics
+/// When that fails, with the reason: this is for tests.
+#[must_use]
+pub fn build() -> PathBuf {
+    build_without(&[])
+}
+
+/// The library without these functions, as an older libibverbs: say `ibv_reg_mr_iova2`.
+///
+/// # Panics
+/// When that fails, with the reason: this is for tests.
+#[must_use]
+pub fn build_without(absent: &[&str]) -> PathBuf {
+    link(absent).unwrap_or_else(|error| panic!("the stand-in for libibverbs: {error}"))
+}
+
+/// As [`build_without`].
+///
+/// # Errors
+/// When cargo has not built the archive, or it cannot be linked.
+pub fn link(absent: &[&str]) -> Result<PathBuf, LinkError> {
+    let unknown = absent.iter().find(|&name| !VERSIONS.iter().any(|(_, names)| names.contains(name)));
+    if let Some(unknown) = unknown {
+        return Err(LinkError::UnknownSymbol((*unknown).to_owned()));
+    }
+    let program = std::env::current_exe().map_err(|source| file("/proc/self/exe", source))?;
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    let (archive, built) = newest_archive(folder).ok_or_else(|| LinkError::NoArchive(folder.to_owned()))?;
+    let mut absent = absent.to_vec();
+    absent.sort_unstable();
+    let suffix: String = absent.iter().fold(String::new(), |name, symbol| name + "-no-" + symbol);
+    let library = folder.join(format!("libibverbs-fake{suffix}.so"));
+    if modified(&library).is_some_and(|linked| linked > built) {
+        return Ok(library);
+    }
+    // Programs and threads that link at the same time each move a whole library into place.
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let call = format!("{}-{}", std::process::id(), CALLS.fetch_add(1, Ordering::Relaxed));
+    let script = library.with_extension(format!("{call}.map"));
+    let unfinished = library.with_extension(format!("{call}.so"));
+    std::fs::write(&script, version_script(&absent)).map_err(|source| file(&script, source))?;
+    let mut linker = Command::new("cc");
+    linker.args(["-shared", "-o"]).arg(&unfinished).arg(format!("-Wl,-soname,{}", STAND_IN_NAME.to_string_lossy()));
+    let mut versions = std::ffi::OsString::from("-Wl,--version-script=");
+    versions.push(&script);
+    // What is loaded stays: its thread-local values have destructors.
+    linker.arg(versions).args(["-Wl,--gc-sections", "-Wl,-z,nodelete", "-Wl,-z,defs"]);
+    linker.args(names(&absent).map(|name| format!("-Wl,--undefined={name}")));
+    linker.arg(&archive).args(["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"]);
+    let output = linker.output().map_err(LinkError::NoLinker);
+    let _ = std::fs::remove_file(&script); // a leftover does no harm
+    let output = output?;
+    if !output.status.success() {
+        let output = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(LinkError::Linker { path: library, output });
+    }
+    std::fs::rename(&unfinished, &library).map_err(|source| file(&library, source))?;
+    Ok(library)
+}
+
+fn file(path: impl Into<PathBuf>, source: std::io::Error) -> LinkError {
+    LinkError::File { path: path.into(), source }
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    path.metadata().ok()?.modified().ok()
+}
+
+/// Cargo leaves archives of earlier builds beside the last one.
+fn newest_archive(folder: &Path) -> Option<(PathBuf, SystemTime)> {
+    let places = [folder.to_owned(), folder.join("deps")];
+    let files = places.iter().filter_map(|place| std::fs::read_dir(place).ok()).flatten().flatten();
+    let archives = files.map(|entry| entry.path()).filter(|path| {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        name.starts_with(ARCHIVE) && name.ends_with(".a")
+    });
+    archives.filter_map(|path| modified(&path).map(|time| (path, time))).max_by_key(|&(_, time)| time)
+}
+
+fn names<'all>(absent: &'all [&str]) -> impl Iterator<Item = &'static str> + 'all {
+    let all = VERSIONS.iter().flat_map(|&(_, names)| names).chain(OWN);
+    all.copied().filter(|name| !absent.contains(name))
+}
+
+fn version_script(absent: &[&str]) -> String {
+    let mut script = String::new();
+    let mut before = String::new();
+    for (version, names) in VERSIONS {
+        let names: String =
+            names.iter().filter(|name| !absent.contains(name)).fold(String::new(), |list, name| list + name + "; ");
+        let global = if names.is_empty() { String::new() } else { format!("global: {names}") };
+        let _ = writeln!(script, "{version} {{ {global}}}{before};"); // a string takes what is written
+        before = format!(" {version}");
+    }
+    let _ = writeln!(script, "STAND_IN {{ global: {}; local: *; }};", OWN.join("; "));
+    script
+}

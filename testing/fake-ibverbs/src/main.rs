@@ -1,0 +1,15 @@
+//! Links the stand-in for libibverbs and prints where it is, for `NCCL_IBVERBS_LIB`.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let absent: Vec<String> = std::env::args().skip(1).collect();
+    let absent: Vec<&str> = absent.iter().map(String::as_str).collect();
+    let linked = railweave_fake_ibverbs::link(&absent);
+    let written = match &linked {
+        Ok(path) => writeln!(std::io::stdout(), "{}", path.display()),
+        Err(error) => writeln!(std::io::stderr(), "railweave-stand-in: {error}"),
+    };
+    if linked.is_ok() && written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

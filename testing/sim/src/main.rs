@@ -1,0 +1,123 @@
+//! The simulation as a program: plays many seeds, or one with its history, or tries the checkers (docs/simulation.md).
+
+#![forbid(unsafe_code)]
+// It talks to the person who runs it.
+#![allow(clippy::print_stdout)] // a program whose output is its result
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use railweave_sim::campaign::{Campaign, replay_command};
+use railweave_sim::{Workload, run};
+
+/// Plays the protocol in a world with faults, one seed after the other.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask sim")]
+struct Arguments {
+    /// How many seeds to play
+    #[arg(long, value_name = "N")]
+    seeds: Option<u64>,
+    /// The first seed
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    from: u64,
+    /// Play this workload only: ring, tree, all-to-all, grouped, random, flood, deaths, breakers, handshake
+    #[arg(long, value_name = "WORKLOAD", value_parser = workload)]
+    only: Option<Workload>,
+    /// Threads, one seed on each [default: one per processor]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Print the history of the first seed, a line per event
+    #[arg(long)]
+    history: bool,
+    /// Plant one bug after the other in the protocol, and print which checker finds it, after how many seeds
+    #[arg(long)]
+    plants: bool,
+}
+
+/// So much of a failing seed's history is printed with it.
+const HISTORY_LINES: usize = 25;
+
+/// How many seeds each planted bug gets.
+#[cfg(feature = "plants")]
+const PLANT_LIMIT: u64 = 1_000;
+
+fn workload(name: &str) -> Result<Workload, String> {
+    let names = || Workload::ALL.map(Workload::name).join(", ");
+    Workload::from_name(name).ok_or_else(|| format!("there is no such workload; there are {}", names()))
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    // What panics is a checker's finding, and is told with its seed.
+    std::panic::set_hook(Box::new(|_| {}));
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = arguments.threads.unwrap_or(processors);
+    if arguments.plants {
+        return plants(&arguments, threads);
+    }
+    if arguments.history {
+        let seed = arguments.from;
+        let outcome = run(seed, arguments.only.unwrap_or_else(|| Workload::of_seed(seed)), true);
+        outcome.history.iter().for_each(|line| println!("{line}"));
+        return match outcome.violation {
+            None => ExitCode::SUCCESS,
+            Some(violation) => {
+                println!("{violation}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let seeds = arguments.seeds.unwrap_or(2_000);
+    play(&Campaign { from: arguments.from, seeds, only: arguments.only, threads })
+}
+
+fn play(campaign: &Campaign) -> ExitCode {
+    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(campaign.seeds) } else { ProgressBar::hidden() };
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {per_sec}, {eta} left") {
+        bar.set_style(style);
+    }
+    let start = Instant::now();
+    let report = campaign.play(|| bar.inc(1));
+    bar.finish_and_clear();
+    let seconds = start.elapsed().as_secs_f64();
+    println!("{report}");
+    println!("{seconds:.1} s, {:.0} seeds/s on {} threads", report.played as f64 / seconds, campaign.threads);
+    for failure in &report.failures {
+        let words = failure.violation.as_ref().map(ToString::to_string).unwrap_or_default();
+        println!("seed {} ({}) FAILED: {words}", failure.seed, failure.workload.name());
+        println!("  replay: {}", replay_command(failure));
+    }
+    let Some(first) = report.failures.first() else { return ExitCode::SUCCESS };
+    let history = run(first.seed, first.workload, true).history;
+    println!("the end of the history of seed {}:", first.seed);
+    history.iter().skip(history.len().saturating_sub(HISTORY_LINES)).for_each(|line| println!("{line}"));
+    ExitCode::FAILURE
+}
+
+#[cfg(feature = "plants")]
+fn plants(arguments: &Arguments, threads: usize) -> ExitCode {
+    use railweave_sim::plants::try_all;
+
+    let limit = arguments.seeds.unwrap_or(PLANT_LIMIT);
+    let start = Instant::now();
+    let trials = try_all(arguments.from, limit, threads, arguments.only);
+    println!("| plant | bug | seeds until caught | checker |\n|---|---|---|---|");
+    trials.iter().for_each(|trial| println!("{trial}"));
+    let caught: Vec<u64> = trials.iter().filter_map(|trial| trial.caught.as_ref().map(|caught| caught.0)).collect();
+    let most = caught.iter().copied().max().unwrap_or(0);
+    let wrong = trials.iter().filter(|trial| !trial.is_right()).count();
+    println!("{} bugs caught, each within {most} seeds; {wrong} rows are not as they should be", caught.len());
+    let clean = Campaign { from: arguments.from, seeds: most, only: None, threads }.play(|| ());
+    println!("without a plant: {} of these {most} seeds fail", clean.failures.len());
+    println!("{:.1} s", start.elapsed().as_secs_f64());
+    if wrong == 0 && clean.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(not(feature = "plants"))]
+fn plants(_: &Arguments, _: usize) -> ExitCode {
+    println!("this build has no plants; run it as: cargo xtask sim --plants");
+    ExitCode::FAILURE
+}

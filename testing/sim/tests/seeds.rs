@@ -1,0 +1,46 @@
+//! A few hundred seeds, and what a seed promises. The long run is `cargo xtask sim`.
+
+use railweave_sim::campaign::{Campaign, replay_command};
+use railweave_sim::{Seen, Workload, run};
+
+#[test]
+fn a_few_hundred_seeds_are_clean_and_exercise_the_protocol() {
+    let report = Campaign { from: 1, seeds: 270, only: None, threads: 2 }.play(|| ());
+    let failures: Vec<String> =
+        report.failures.iter().map(|failed| format!("{:?}\n{}", failed.violation, replay_command(failed))).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    let never: Vec<Seen> = report.counts.never().collect();
+    // A size that size_q cannot say needs 8 rails and 8 MiB, which few seeds have.
+    assert!(never.iter().all(|seen| matches!(seen, Seen::HugeSize)), "never exercised: {never:?}");
+}
+
+/// Hostile immediates that took another's receive, or came in one batch with a connection's last messages.
+#[test]
+fn seeds_that_once_failed_are_clean() {
+    let breakers = [2203, 404_206, 404_440, 665_224, 674_800, 712_456, 722_563].map(|seed| ("breakers", seed));
+    for (workload, seed) in breakers.into_iter().chain([("flood", 14_504)]) {
+        let failed = run(seed, Workload::from_name(workload).unwrap(), false).violation;
+        assert!(failed.is_none(), "seed {seed} ({workload}): {failed:?}");
+    }
+}
+
+#[test]
+fn the_same_seed_has_the_same_history() {
+    for seed in 1..=36 {
+        let workload = Workload::of_seed(seed);
+        let first = run(seed, workload, false);
+        let second = std::thread::spawn(move || run(seed, workload, true)).join().unwrap();
+        assert_eq!((first.hash, first.events), (second.hash, second.events), "seed {seed}, {}", workload.name());
+        assert!(second.history.len() as u64 > second.events, "every event has its line");
+        let other = run(seed + 1000, workload, false);
+        assert_ne!(first.hash, other.hash, "another seed has another history");
+    }
+}
+
+#[test]
+fn workloads_go_by_name() {
+    for workload in Workload::ALL {
+        assert_eq!(Workload::from_name(workload.name()), Some(workload));
+    }
+    assert_eq!(Workload::from_name("quiet"), None);
+}
