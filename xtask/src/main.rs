@@ -24,6 +24,7 @@ mod sim;
 mod stress;
 mod suite;
 mod test;
+mod tidy;
 
 use std::process::ExitCode;
 
@@ -53,6 +54,14 @@ const COMMANDS: &[Command] = &[
         },
     },
     Command { name: "test", help: "the whole test run, or only the steps that are named", run: test::run },
+    Command {
+        name: "tidy",
+        help: "circles of modules, long lines, references to nowhere, words that only we know",
+        run: |arguments| {
+            no_arguments("tidy", arguments)?;
+            process::run(tidy::command()).map(|()| ExitCode::SUCCESS)
+        },
+    },
     Command {
         name: "sim",
         help: "play the protocol in virtual time: [--seeds N] [--from S] [--only WORKLOAD] [--history] [--plants]",

@@ -1,0 +1,172 @@
+//! Arrows between the modules of a crate go one way.
+//!
+//! A module is a file. It uses another where its code, tests left out, names something that the other defines; to hand a
+//! name on (`pub use`) is no use. Calls of methods are not seen, for they name no module.
+
+mod module;
+mod names;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use petgraph::algo::tarjan_scc;
+use petgraph::graphmap::DiGraphMap;
+
+use crate::finding::Finding;
+use crate::tree::Tree;
+use module::Module;
+
+/// What one file uses of another: names, with the first line.
+type Uses<'a> = BTreeMap<(&'a str, &'a str), (usize, BTreeSet<String>)>;
+
+/// Finds the circles of each crate: a finding for each arrow between two modules of the same circle.
+pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
+    let mut findings = Vec::new();
+    for root in roots(tree)? {
+        let modules = module::read(tree, &root)?;
+        findings.extend(circles(&uses(&modules)));
+    }
+    Ok(findings)
+}
+
+/// The first file of every crate in the tree: of libraries and programs.
+fn roots(tree: &Tree) -> Result<Vec<String>, String> {
+    let mut roots = Vec::new();
+    for (path, text) in &tree.texts {
+        let Some(folder) = path.strip_suffix("Cargo.toml") else { continue };
+        let manifest: toml::Table = toml::from_str(text).map_err(|error| format!("{path}: {error}"))?;
+        let named = |table: &toml::Value| Some(format!("{folder}{}", table.get("path")?.as_str()?));
+        let bins = manifest.get("bin").and_then(toml::Value::as_array).into_iter().flatten();
+        let mut files: BTreeSet<String> = bins.filter_map(named).collect();
+        files.extend(manifest.get("lib").and_then(named));
+        files.extend(["src/lib.rs", "src/main.rs"].map(|file| format!("{folder}{file}")));
+        roots.extend(files.into_iter().filter(|file| tree.texts.contains_key(file)));
+    }
+    Ok(roots)
+}
+
+/// What each file uses of each other one.
+fn uses(modules: &[Module]) -> Uses<'_> {
+    let mut uses = Uses::new();
+    for (id, module) in modules.iter().enumerate() {
+        for (parts, line) in &module.uses {
+            let Some(home) = names::home(modules, id, parts) else { continue };
+            let home = &modules[home];
+            if home.file != module.file {
+                let name = parts.last().cloned().unwrap_or_default();
+                let entry = uses.entry((&module.file, &home.file)).or_insert_with(|| (*line, BTreeSet::new()));
+                entry.1.insert(name);
+            }
+        }
+    }
+    uses
+}
+
+/// The circles, each with its arrows.
+fn circles(uses: &Uses<'_>) -> Vec<Finding> {
+    let graph: DiGraphMap<&str, ()> = uses.keys().copied().collect();
+    let mut findings = Vec::new();
+    for (number, circle) in tarjan_scc(&graph).into_iter().filter(|files| files.len() > 1).enumerate() {
+        let name = format!("circle {} of {} modules", number + 1, circle.len());
+        for (&(from, to), (line, names)) in uses {
+            if circle.contains(&from) && circle.contains(&to) {
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                let sentence = format!("uses {to} ({}) in {name}: move what both need below both", names.join(" "));
+                findings.push(Finding { path: from.to_owned(), line: *line, sentence });
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MANIFEST: &str = "[package]\nname = \"a\"\n";
+
+    /// The arrows in circles of a crate with these files below `a/src`.
+    fn found(files: &[(&str, &str)]) -> Vec<String> {
+        let files: Vec<(String, &str)> = files.iter().map(|(path, text)| (format!("a/src/{path}"), *text)).collect();
+        let mut all = vec![("a/Cargo.toml", MANIFEST)];
+        all.extend(files.iter().map(|(path, text)| (path.as_str(), *text)));
+        let findings = check(&Tree::of(&all)).unwrap();
+        findings
+            .iter()
+            .map(|finding| {
+                let to = finding.sentence.split_whitespace().nth(1).unwrap_or_default();
+                format!("{}>{to}", finding.path).replace("a/src/", "")
+            })
+            .collect()
+    }
+
+    #[test]
+    fn two_modules_that_use_each_other_are_a_circle() {
+        let one_way =
+            [("lib.rs", "mod b; mod c;"), ("b.rs", "use crate::c::C; pub struct B;"), ("c.rs", "pub struct C;")];
+        assert_eq!(found(&one_way), [""; 0]);
+        let both = [
+            ("lib.rs", "mod b; mod c;"),
+            ("b.rs", "use super::c::C; pub struct B;"),
+            ("c.rs", "struct C(crate::b::B);"),
+        ];
+        assert_eq!(found(&both), ["b.rs>c.rs", "c.rs>b.rs"]);
+    }
+
+    #[test]
+    fn names_are_followed_to_the_module_that_defines_them() {
+        // c uses B by way of the crate's root, and by a glob of d.
+        for handed_on in ["mod b; mod c; mod d; pub use b::B;", "mod b; mod c; mod d; pub(crate) use d::*;"] {
+            let files = [
+                ("lib.rs", handed_on),
+                ("b.rs", "use crate::c; pub struct B; fn b() { c::c(); }"),
+                ("c.rs", "use crate::B as Other; pub fn c() {}"),
+                ("d/mod.rs", "pub(crate) use crate::b::B;"),
+            ];
+            assert_eq!(found(&files), ["b.rs>c.rs", "c.rs>b.rs"], "{handed_on}");
+        }
+    }
+
+    #[test]
+    fn a_parent_that_calls_its_child_and_a_child_that_uses_its_parent_are_a_circle() {
+        let files = [
+            ("lib.rs", "mod b;"),
+            ("b.rs", "mod c; pub(super) struct B; fn b() { self::c::c(); }"),
+            ("b/c.rs", "use super::B; pub(super) fn c() {}"),
+        ];
+        assert_eq!(found(&files), ["b.rs>b/c.rs", "b/c.rs>b.rs"]);
+        let handed_on = [
+            ("lib.rs", "mod b;"),
+            ("b.rs", "mod c; pub(super) struct B; pub use c::c;"),
+            ("b/c.rs", "use super::B; pub(super) fn c() {}"),
+        ];
+        assert_eq!(found(&handed_on), [""; 0]);
+    }
+
+    #[test]
+    fn paths_inside_of_macros_and_blocks_are_seen() {
+        let files = [
+            ("lib.rs", "mod b; mod c;"),
+            ("b.rs", "pub fn b() -> String { format!(\"{}\", crate::c::C) }"),
+            ("c.rs", "pub const C: u8 = 1; mod inner { fn f() { use super::super::b; b::b(); } }"),
+        ];
+        assert_eq!(found(&files), ["b.rs>c.rs", "c.rs>b.rs"]);
+    }
+
+    #[test]
+    fn tests_may_use_what_they_like() {
+        let files = [
+            ("lib.rs", "mod b; mod c;"),
+            ("b.rs", "use crate::c::C; pub struct B;"),
+            ("c.rs", "pub struct C; #[cfg(test)] mod tests { use crate::b::B; } #[cfg(test)] use crate::b::B;"),
+        ];
+        assert_eq!(found(&files), [""; 0]);
+    }
+
+    #[test]
+    fn a_module_that_is_missing_is_an_error() {
+        let error = check(&Tree::of(&[("a/Cargo.toml", MANIFEST), ("a/src/lib.rs", "mod b;")])).unwrap_err();
+        assert!(error.contains("the module b"), "{error}");
+        let error = check(&Tree::of(&[("a/Cargo.toml", MANIFEST), ("a/src/lib.rs", "mod {")])).unwrap_err();
+        assert!(error.starts_with("a/src/lib.rs:1:5"), "{error}");
+    }
+}

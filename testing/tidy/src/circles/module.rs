@@ -1,0 +1,264 @@
+//! The modules of one crate, and what each defines, imports and uses.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proc_macro2::{TokenStream, TokenTree};
+use syn::visit::{self, Visit};
+use syn::{Attribute, Item, ItemMod, ItemUse, Macro, Meta, Path, UseTree, Visibility};
+
+use crate::tree::Tree;
+
+/// A path such as `crate::debt::Debt`, by its parts.
+pub(crate) type Parts = Vec<String>;
+
+/// The number of a module in its crate.
+pub(crate) type ModuleId = usize;
+
+/// A module: a file, or a block within one.
+#[derive(Debug, Default)]
+pub(crate) struct Module {
+    /// The file, relative to the root of the tree.
+    pub(crate) file: String,
+    /// The module around it.
+    pub(crate) parent: Option<ModuleId>,
+    /// The modules within it.
+    pub(crate) children: BTreeMap<String, ModuleId>,
+    /// The names of what it defines.
+    pub(crate) items: BTreeSet<String>,
+    /// The names that it imports, also for others, with the paths that they stand for.
+    pub(crate) aliases: BTreeMap<String, Vec<Parts>>,
+    /// The modules of which it imports every name.
+    pub(crate) globs: Vec<Parts>,
+    /// The paths that its code uses, with their lines.
+    pub(crate) uses: Vec<(Parts, usize)>,
+}
+
+/// Reads the modules of the crate whose first file is `path`. Tests are left out. Fails where a file is no Rust.
+pub(crate) fn read(tree: &Tree, path: &str) -> Result<Vec<Module>, String> {
+    let mut reader = Reader { tree, modules: Vec::new(), current: 0, failed: None };
+    reader.open(path.to_owned(), None)?;
+    match reader.failed {
+        None => Ok(reader.modules),
+        Some(error) => Err(error),
+    }
+}
+
+struct Reader<'a> {
+    tree: &'a Tree,
+    modules: Vec<Module>,
+    current: ModuleId,
+    failed: Option<String>,
+}
+
+impl Reader<'_> {
+    /// Reads the file `path` as a module within `parent`.
+    fn open(&mut self, path: String, parent: Option<ModuleId>) -> Result<ModuleId, String> {
+        let text = self.tree.texts.get(&path).ok_or_else(|| format!("{path} is not in the tree"))?;
+        let file = syn::parse_file(text).map_err(|error| {
+            let start = error.span().start();
+            format!("{path}:{}:{}: {error}", start.line, start.column + 1)
+        })?;
+        let id = self.enter(path, parent);
+        if !is_test(&file.attrs) {
+            self.visit_all(&file.items, id);
+        }
+        Ok(id)
+    }
+
+    fn enter(&mut self, file: String, parent: Option<ModuleId>) -> ModuleId {
+        self.modules.push(Module { file, parent, ..Module::default() });
+        self.modules.len() - 1
+    }
+
+    /// Visits `items` as those of the module `id`.
+    fn visit_all(&mut self, items: &[Item], id: ModuleId) {
+        let around = std::mem::replace(&mut self.current, id);
+        for item in items {
+            self.visit_item(item);
+        }
+        self.current = around;
+    }
+
+    fn module(&mut self) -> &mut Module {
+        &mut self.modules[self.current]
+    }
+
+    fn define(&mut self, name: &syn::Ident) {
+        let name = name.to_string();
+        self.module().items.insert(name);
+    }
+
+    /// The file of the module `name` within the current one, by Rust's rules.
+    fn file_of(&self, node: &ItemMod) -> Result<String, String> {
+        let here = &self.modules[self.current].file;
+        let (folder, name) = here.rsplit_once('/').unwrap_or(("", here));
+        if let Some(path) = node.attrs.iter().find_map(path_attribute) {
+            return Ok(format!("{folder}/{path}"));
+        }
+        let stem = name.trim_end_matches(".rs");
+        let folder =
+            if ["mod", "lib", "main"].contains(&stem) { folder.to_owned() } else { format!("{folder}/{stem}") };
+        let candidates = [format!("{folder}/{}.rs", node.ident), format!("{folder}/{}/mod.rs", node.ident)];
+        let found = candidates.iter().find(|path| self.tree.texts.contains_key(*path));
+        found.cloned().ok_or_else(|| format!("{here}: the module {} is in neither of {candidates:?}", node.ident))
+    }
+
+    /// Takes in what a `use` brings. What it hands on to others is no use of its own.
+    fn import(&mut self, node: &UseTree, prefix: &mut Parts, hands_on: bool) {
+        match node {
+            UseTree::Path(path) => {
+                prefix.push(path.ident.to_string());
+                self.import(&path.tree, prefix, hands_on);
+                prefix.pop();
+            }
+            UseTree::Group(group) => {
+                for tree in &group.items {
+                    self.import(tree, prefix, hands_on);
+                }
+            }
+            UseTree::Glob(_) => self.module().globs.push(prefix.clone()),
+            UseTree::Name(name) => self.alias(&name.ident, &name.ident, prefix, hands_on),
+            UseTree::Rename(rename) => self.alias(&rename.ident, &rename.rename, prefix, hands_on),
+        }
+    }
+
+    fn alias(&mut self, of: &syn::Ident, name: &syn::Ident, prefix: &[String], hands_on: bool) {
+        let mut path = prefix.to_vec();
+        let name = if of == "self" {
+            prefix.last().cloned().unwrap_or_default()
+        } else {
+            path.push(of.to_string());
+            name.to_string()
+        };
+        let line = of.span().start().line;
+        let module = self.module();
+        module.aliases.entry(name).or_default().push(path.clone());
+        if !hands_on {
+            module.uses.push((path, line));
+        }
+    }
+
+    /// Takes the paths out of tokens that no grammar is known for.
+    fn scan(&mut self, tokens: TokenStream) {
+        let mut path: Parts = Vec::new();
+        let (mut colons, mut line) = (0, 0);
+        for token in tokens {
+            match token {
+                TokenTree::Ident(ident) => {
+                    if colons != 2 {
+                        self.take(&mut path, line);
+                    }
+                    line = ident.span().start().line;
+                    path.push(ident.to_string());
+                    colons = 0;
+                }
+                TokenTree::Punct(punct) if punct.as_char() == ':' && !path.is_empty() => colons += 1,
+                TokenTree::Group(group) => {
+                    self.take(&mut path, line);
+                    self.scan(group.stream());
+                    colons = 0;
+                }
+                _ => {
+                    self.take(&mut path, line);
+                    colons = 0;
+                }
+            }
+        }
+        self.take(&mut path, line);
+    }
+
+    fn take(&mut self, path: &mut Parts, line: usize) {
+        let path = std::mem::take(path);
+        if !path.is_empty() {
+            self.module().uses.push((path, line));
+        }
+    }
+}
+
+impl Visit<'_> for Reader<'_> {
+    fn visit_item(&mut self, node: &Item) {
+        let (attributes, name): (&[Attribute], _) = match node {
+            Item::Const(item) => (&item.attrs, Some(&item.ident)),
+            Item::Enum(item) => (&item.attrs, Some(&item.ident)),
+            Item::Fn(item) => (&item.attrs, Some(&item.sig.ident)),
+            Item::Static(item) => (&item.attrs, Some(&item.ident)),
+            Item::Struct(item) => (&item.attrs, Some(&item.ident)),
+            Item::Trait(item) => (&item.attrs, Some(&item.ident)),
+            Item::TraitAlias(item) => (&item.attrs, Some(&item.ident)),
+            Item::Type(item) => (&item.attrs, Some(&item.ident)),
+            Item::Union(item) => (&item.attrs, Some(&item.ident)),
+            Item::Macro(item) => (&item.attrs, item.ident.as_ref()),
+            Item::Mod(item) => (&item.attrs, None),
+            Item::Use(item) => (&item.attrs, None),
+            Item::Impl(item) => (&item.attrs, None),
+            _ => (&[], None),
+        };
+        if is_test(attributes) {
+            return;
+        }
+        if let Some(name) = name {
+            self.define(name);
+        }
+        visit::visit_item(self, node);
+    }
+
+    fn visit_item_mod(&mut self, node: &ItemMod) {
+        let child = match &node.content {
+            Some((_, items)) => {
+                let file = self.modules[self.current].file.clone();
+                let id = self.enter(file, Some(self.current));
+                self.visit_all(items, id);
+                id
+            }
+            None => match self.file_of(node).and_then(|path| self.open(path, Some(self.current))) {
+                Ok(id) => id,
+                Err(error) => {
+                    self.failed.get_or_insert(error);
+                    return;
+                }
+            },
+        };
+        let name = node.ident.to_string();
+        self.module().children.insert(name, child);
+    }
+
+    fn visit_item_use(&mut self, node: &ItemUse) {
+        let hands_on = !matches!(node.vis, Visibility::Inherited);
+        self.import(&node.tree, &mut Vec::new(), hands_on);
+    }
+
+    fn visit_path(&mut self, node: &Path) {
+        let parts = node.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        let line = node.segments.first().map_or(0, |segment| segment.ident.span().start().line);
+        self.module().uses.push((parts, line));
+        visit::visit_path(self, node);
+    }
+
+    fn visit_macro(&mut self, node: &Macro) {
+        self.visit_path(&node.path);
+        self.scan(node.tokens.clone());
+    }
+
+    fn visit_attribute(&mut self, _: &Attribute) {}
+
+    fn visit_visibility(&mut self, _: &Visibility) {}
+}
+
+/// Whether the attributes keep an item for tests.
+fn is_test(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| match &attribute.meta {
+        Meta::List(list) if list.path.is_ident("cfg") => {
+            let condition: String = list.tokens.to_string().split_whitespace().collect();
+            condition == "test" || condition.starts_with("all(test,")
+        }
+        Meta::Path(path) => path.is_ident("test"),
+        _ => false,
+    })
+}
+
+/// The file that `#[path = "…"]` names.
+fn path_attribute(attribute: &Attribute) -> Option<String> {
+    let Meta::NameValue(pair) = &attribute.meta else { return None };
+    let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) = &pair.value else { return None };
+    pair.path.is_ident("path").then(|| text.value())
+}

@@ -1,0 +1,63 @@
+//! Where a name is defined.
+
+use super::module::{Module, ModuleId};
+
+/// How many imports may stand between a name and what it means. Rust's own rules allow circles of globs.
+const LONGEST_CHAIN: usize = 16;
+
+/// What a path leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    Module(ModuleId),
+    /// Something that this module defines.
+    Item(ModuleId),
+}
+
+/// The module that defines what `parts` means in the module `from`, or None if that is a module, another crate's or local.
+pub(super) fn home(modules: &[Module], from: ModuleId, parts: &[String]) -> Option<ModuleId> {
+    match follow(modules, from, parts, LONGEST_CHAIN)? {
+        Meaning::Item(module) => Some(module),
+        Meaning::Module(_) => None,
+    }
+}
+
+fn follow(modules: &[Module], from: ModuleId, parts: &[String], chain: usize) -> Option<Meaning> {
+    let (first, mut rest) = parts.split_first()?;
+    let mut meaning = match first.as_str() {
+        "crate" => Meaning::Module(0),
+        "self" => Meaning::Module(from),
+        "super" => Meaning::Module(modules[from].parent?),
+        name => within(modules, from, name, chain)?,
+    };
+    while let (Meaning::Module(module), Some((name, others))) = (meaning, rest.split_first()) {
+        meaning = match name.as_str() {
+            "super" => Meaning::Module(modules[module].parent?),
+            name => within(modules, module, name, chain)?,
+        };
+        rest = others;
+    }
+    Some(meaning)
+}
+
+/// What `name` means in the module `id`.
+fn within(modules: &[Module], id: ModuleId, name: &str, chain: usize) -> Option<Meaning> {
+    let module = &modules[id];
+    if module.items.contains(name) {
+        return Some(Meaning::Item(id));
+    }
+    let chain = chain.checked_sub(1)?;
+    // A module and an item may share a name; the item is what others use.
+    let aliases = module.aliases.get(name).into_iter().flatten();
+    let found: Vec<Meaning> = aliases.filter_map(|path| follow(modules, id, path, chain)).collect();
+    let item = found.iter().find(|meaning| matches!(meaning, Meaning::Item(_)));
+    if let Some(meaning) = item.or(found.first()) {
+        return Some(*meaning);
+    }
+    if let Some(child) = module.children.get(name) {
+        return Some(Meaning::Module(*child));
+    }
+    module.globs.iter().find_map(|path| match follow(modules, id, path, chain)? {
+        Meaning::Module(target) if target != id => within(modules, target, name, chain),
+        _ => None,
+    })
+}

@@ -1,0 +1,59 @@
+//! `cargo xtask tidy`: refuses what no compiler refuses and every reader stumbles over.
+//!
+//! Circles among the modules of a crate, lines over 120 columns in comments and Markdown, references to files that are not
+//! in the tree, and words that only the authors know (the table in CONTRIBUTING.md). Prints a line for each finding and
+//! fails if there is one.
+
+#![forbid(unsafe_code)]
+// This program talks to the person who runs it.
+#![allow(clippy::print_stdout)]
+
+mod circles;
+mod columns;
+mod finding;
+mod references;
+mod tree;
+mod words;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use finding::Finding;
+use tree::Tree;
+
+/// One check of the whole tree.
+type Check = fn(&Tree) -> Result<Vec<Finding>, String>;
+
+const CHECKS: [(&str, Check); 4] = [
+    ("circles among modules", circles::check),
+    ("long lines", columns::check),
+    ("references to files that are not there", references::check),
+    ("words that CONTRIBUTING.md replaces", words::check),
+];
+
+fn main() -> ExitCode {
+    let root = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("."), PathBuf::from);
+    match run(root) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs every check on the tree at `root`, prints the findings and returns their number.
+fn run(root: PathBuf) -> Result<usize, String> {
+    let tree = Tree::read(root)?;
+    let mut total = 0;
+    for (name, check) in CHECKS {
+        let findings = check(&tree)?;
+        for finding in &findings {
+            println!("{finding}");
+        }
+        println!("{name}: {}", findings.len());
+        total += findings.len();
+    }
+    Ok(total)
+}

@@ -1,0 +1,80 @@
+//! Words that only the authors know, each with the word that the field has for it: the table of CONTRIBUTING.md.
+
+use regex::{Regex, RegexBuilder};
+
+use crate::finding::Finding;
+use crate::tree::Tree;
+
+/// The page with the table.
+const PAGE: &str = "CONTRIBUTING.md";
+/// The first line of the table.
+const HEAD: &str = "| not | but |";
+
+/// One row of the table.
+#[derive(Debug)]
+struct Word {
+    not: Regex,
+    but: String,
+}
+
+/// Finds the words of the table everywhere but in the table. Fails if there is no table.
+pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
+    let page = tree.texts.get(PAGE).ok_or_else(|| format!("{PAGE} is not there; it has the table of words"))?;
+    let words = table(page)?;
+    let mut findings = Vec::new();
+    for (path, text) in tree.texts.iter().filter(|(path, _)| !path.ends_with(".lock")) {
+        for (index, line) in text.lines().enumerate() {
+            if path == PAGE && line.starts_with('|') {
+                continue;
+            }
+            for Word { not, but } in &words {
+                if let Some(found) = not.find(line) {
+                    let sentence = format!("\"{}\": say {but} ({PAGE})", found.as_str());
+                    findings.push(Finding { path: path.clone(), line: index + 1, sentence });
+                }
+            }
+        }
+    }
+    Ok(findings)
+}
+
+/// The rows of the table in `page`: a word or several with commas between them, and what to say in their place.
+fn table(page: &str) -> Result<Vec<Word>, String> {
+    let rows = page.lines().skip_while(|line| *line != HEAD).skip(2).take_while(|line| line.starts_with('|'));
+    let mut words = Vec::new();
+    for row in rows {
+        let mut cells = row.trim_matches('|').split('|').map(str::trim);
+        let (Some(nots), Some(but)) = (cells.next(), cells.next()) else {
+            return Err(format!("{PAGE}: the row \"{row}\" of the table of words has no two cells"));
+        };
+        for not in nots.split(", ") {
+            let pattern = format!(r"\b{}\b", regex::escape(not).replace(' ', r"\s+"));
+            let not = RegexBuilder::new(&pattern).case_insensitive(true).build();
+            words.push(Word { not: not.map_err(|error| error.to_string())?, but: but.to_owned() });
+        }
+    }
+    if words.is_empty() { Err(format!("{PAGE} has no table that begins with \"{HEAD}\"")) } else { Ok(words) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "# How\n\n| not | but |\n|---|---|\n| stand-in, under way | the fake libibverbs |\n\nmore\n";
+
+    #[test]
+    fn the_words_of_the_table_are_found_in_all_but_the_table() {
+        let tree =
+            Tree::of(&[(PAGE, TABLE), ("a.rs", "// one\n// A Stand-in, on\n// its underway\n"), ("b", "under  way")]);
+        let findings = check(&tree).unwrap();
+        let places: Vec<_> = findings.iter().map(|finding| (finding.path.as_str(), finding.line)).collect();
+        assert_eq!(places, [("a.rs", 2), ("b", 1)]);
+        assert_eq!(findings[0].sentence, "\"Stand-in\": say the fake libibverbs (CONTRIBUTING.md)");
+    }
+
+    #[test]
+    fn a_page_without_the_table_is_an_error() {
+        assert!(check(&Tree::of(&[("a.rs", "")])).unwrap_err().contains(PAGE));
+        assert!(check(&Tree::of(&[(PAGE, "# How\n")])).unwrap_err().contains(HEAD));
+    }
+}
