@@ -1,76 +1,18 @@
 //! A fabric with its devices behind traits without type parameters: dynamic once, generic inside. The connections that
-//! it makes are behind those of `ends`.
+//! it makes are behind [`End`].
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use railweave_fabric::{Fabric, Memory, MemoryKind, Part, RegisterError};
+use railweave_fabric::Fabric;
 use railweave_topology::{ChosenPort, Device, Endpoint};
 use railweave_transport::{
-    AcceptPairing, Acceptor, Action, ConnectionConfig, ConnectionEnd, Connector, Handshake, HandshakePort, Link, Makes,
-    MemoryKeys, Offer, PortOffer, RailInfo, RecvConnection, SendConnection, Token,
+    AcceptPairing, Acceptor, Action, ConnectionConfig, ConnectionEnd, Connector, Handshake, HandshakePort, Makes,
+    Offer, PortOffer, RailInfo, RecvConnection, SendConnection, Token,
 };
 
+use crate::comm::{End, Established, RegistrarOf, Registrations};
 use crate::counters;
-pub(crate) use crate::ends::End;
-use crate::per_process::ProcessMark;
-use crate::registrations::Registrations;
-
-/// Memory registered on every rail of a connection: NCCL's `mhandle`.
-pub(crate) struct MemoryHandle {
-    pub(crate) keys: MemoryKeys,
-    /// Who registered it: what a forked child ends would be its parent's.
-    process: ProcessMark,
-    /// What to drop, which ends the part of this handle in each registration.
-    _registrations: Box<dyn Send + Sync>,
-}
-
-impl MemoryHandle {
-    /// Ends it, unless this is a forked child, in which it is only a copy.
-    pub(crate) fn end(self: Box<Self>) {
-        if self.process == ProcessMark::own() {
-            drop(self);
-        } else {
-            std::mem::forget(self);
-        }
-    }
-}
-
-/// Registers memory for a connection. Called by service threads while a progress thread uses the connection.
-pub(crate) trait Registrar: Send + Sync {
-    fn register(&self, memory: &Memory) -> Result<MemoryHandle, RegisterError>;
-}
-
-struct RegistrarOf<F: Fabric> {
-    /// The registrations of each rail's port, by the rail's number.
-    rails: Vec<(usize, Arc<Registrations<F>>)>,
-}
-
-impl<F: Fabric> Registrar for RegistrarOf<F> {
-    fn register(&self, memory: &Memory) -> Result<MemoryHandle, RegisterError> {
-        let host = memory.kind() == MemoryKind::Host;
-        let mut keys = MemoryKeys { host, ..MemoryKeys::default() };
-        let mut shared = Vec::with_capacity(self.rails.len());
-        for (rail, registrations) in &self.rails {
-            let registration = registrations.register(memory)?;
-            keys.local[*rail] = registration.local_key();
-            keys.remote[*rail] = registration.remote_key();
-            shared.push(registration);
-        }
-        Ok(MemoryHandle { keys, process: ProcessMark::own(), _registrations: Box::new(shared) })
-    }
-}
-
-/// A connection that a handshake made.
-pub(crate) struct Established {
-    pub(crate) end: Box<dyn End>,
-    pub(crate) registrar: Arc<dyn Registrar>,
-    pub(crate) link: Arc<Link>,
-    /// What of this host it is made of.
-    pub(crate) parts: Vec<Part>,
-    pub(crate) rails: Vec<RailInfo>,
-    pub(crate) peer: String,
-}
 
 /// A handshake, whatever its fabric and its side.
 pub(crate) trait AnyHandshake: Send {

@@ -10,14 +10,15 @@ use railweave_options::Options;
 use railweave_topology::{DialAddress, NetworkAddress, Purpose, dial_order};
 use railweave_transport::{ConnectionConfig, Error, Handle, HandleAddress, Hello};
 
+use crate::comm::Keeper;
 use crate::congestion::LaneCongestion;
-use crate::control::{Control, ControlConfig, Outcome, Route};
+use crate::control::{Control, ControlConfig, PendingConnect};
 use crate::fabrics;
 use crate::identity;
 use crate::key::Key;
-use crate::listener::Listener;
+use crate::listen_comm::ListenComm;
 use crate::log;
-use crate::network::{Established, Network};
+use crate::network::Network;
 use crate::per_process::{PerProcess, ProcessMark};
 
 /// Everything that all connections of this process share.
@@ -34,67 +35,6 @@ pub(crate) struct Process {
     control: Mutex<Option<Arc<Control>>>,
 }
 
-/// A connect that is under way: NCCL polls it, the control thread ends it.
-#[derive(Default)]
-pub(crate) struct PendingConnect {
-    state: Mutex<Pending>,
-}
-
-#[derive(Default)]
-enum Pending {
-    #[default]
-    Waiting,
-    Over(Outcome),
-    /// Nobody will ask any more.
-    Abandoned,
-}
-
-impl PendingConnect {
-    /// Gives the outcome to whoever polls; hands it back when nobody will.
-    pub(crate) fn give(&self, outcome: Outcome) -> Option<Outcome> {
-        let mut state = lock(&self.state);
-        if matches!(*state, Pending::Abandoned) {
-            return Some(outcome);
-        }
-        *state = Pending::Over(outcome);
-        None
-    }
-
-    /// The outcome, once there is one.
-    pub(crate) fn take(&self) -> Option<Outcome> {
-        self.replace(Pending::Waiting)
-    }
-
-    /// Whether the connection of this route is there, and nobody has polled since.
-    pub(crate) fn has(&self, route: Route) -> bool {
-        matches!(&*lock(&self.state), Pending::Over(Ok((_, known))) if *known == route)
-    }
-
-    /// Takes that connection back, and leaves an error in its place.
-    pub(crate) fn take_back(&self, route: Route, error: Error) -> Option<Box<Established>> {
-        let mut state = lock(&self.state);
-        match &*state {
-            Pending::Over(Ok((_, known))) if *known == route => {}
-            _ => return None,
-        }
-        match std::mem::replace(&mut *state, Pending::Over(Err(error))) {
-            Pending::Over(Ok((established, _))) => Some(established),
-            _ => None,
-        }
-    }
-
-    fn abandon(&self) -> Option<Outcome> {
-        self.replace(Pending::Abandoned)
-    }
-
-    fn replace(&self, with: Pending) -> Option<Outcome> {
-        match std::mem::replace(&mut *lock(&self.state), with) {
-            Pending::Over(outcome) => Some(outcome),
-            Pending::Waiting | Pending::Abandoned => None,
-        }
-    }
-}
-
 /// What one `init` made: from v11 on each communicator has one, before that there is one for all.
 pub(crate) struct Context {
     /// Who made it: in a forked child its locks may be held by threads that are not there.
@@ -104,12 +44,12 @@ pub(crate) struct Context {
     /// Connects under way, by device and the listener's nonce: NCCL's handle memory says nothing about who asks.
     pub(crate) connects: Mutex<HashMap<(usize, u64), Arc<PendingConnect>>>,
     /// The listeners that were made from it, and are not all closed.
-    listeners: Mutex<Vec<Weak<Listener>>>,
+    listeners: Mutex<Vec<Weak<ListenComm>>>,
 }
 
 impl Context {
     /// Remembers a listener, to end it with the context when NCCL does not: an aborted communicator forgets its listeners.
-    pub(crate) fn remember(&self, listener: &Arc<Listener>) {
+    pub(crate) fn remember(&self, listener: &Arc<ListenComm>) {
         let mut listeners = lock(&self.listeners);
         listeners.retain(|other| other.strong_count() > 0);
         listeners.push(Arc::downgrade(listener));
@@ -272,8 +212,8 @@ pub(crate) fn release(context: Context) {
         }
     }
     let listeners = context.listeners.into_inner().unwrap_or_else(PoisonError::into_inner);
-    for listener in listeners.iter().filter_map(Weak::upgrade).filter(|listener| listener.is_open()) {
-        listener.control.unlisten(listener.nonce);
+    for listener in listeners.iter().filter_map(Weak::upgrade).filter(|listen_comm| listen_comm.listener.is_open()) {
+        listener.close();
         // SAFETY: listen made NCCL's share with Arc::into_raw; closeListen would have ended it, but was not called, and
         // after finalize nothing that was made from the context is used.
         drop(unsafe { Arc::from_raw(Arc::as_ptr(&listener)) });

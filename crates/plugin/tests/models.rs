@@ -5,10 +5,10 @@
 #![cfg(loom)]
 #![allow(unexpected_cfgs)] // `--cfg loom` is given by hand; cargo does not know it
 
-#[path = "../src/debt.rs"]
+#[path = "../src/comm/debt.rs"]
 #[allow(dead_code)] // a model needs no more than its own calls
 mod debt;
-#[path = "../src/owing.rs"]
+#[path = "../src/comm/owing.rs"]
 mod owing;
 #[path = "../src/per_process.rs"]
 #[allow(dead_code, clippy::undocumented_unsafe_blocks)] // its own tests are not for loom

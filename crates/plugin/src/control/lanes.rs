@@ -7,57 +7,19 @@ use mio::Token as PollToken;
 use mio::net::TcpStream;
 use railweave_transport::{Dial, LANE_PROOF_BYTES, LanePreface, PREFACE_BYTES, Preface, Redials};
 
-use super::connections::Connection;
+use super::clock::nanoseconds;
+use super::connection::Connection;
+use super::control_loop::{ControlLoop, Entry};
+use super::lane_socket::{Inbound, LANE_TAKEN, LaneDial, LaneRedial};
 use super::strangers::Kind;
-use super::stream::{Fill, Stream, is_closed};
-use super::thread::{Entry, Thread};
-use super::{Route, nanoseconds};
+use super::stream::{Fill, Stream};
+use crate::comm::Route;
 use crate::descriptors;
-
-/// What the acceptor of a lane answers: it is taken.
-const LANE_TAKEN: [u8; 8] = *b"RWLNTKN1";
-
-/// An accepted socket that has not said what it is.
-pub(super) struct Inbound {
-    stream: Stream,
-    address: SocketAddr,
-    pub(super) accepted_ns: u64,
-    pub(super) deadline_ns: u64,
-}
-
-/// A lane that this side dials.
-pub(super) struct LaneDial {
-    stream: Stream,
-    route: Route,
-    dial: Dial,
-    proof: [u8; LANE_PROOF_BYTES],
-    remote: SocketAddr,
-    presented: bool,
-    redials: Redials,
-    pub(super) deadline_ns: u64,
-}
-
-/// A lane that the peer closed before it answered, or did not answer, and that is dialled again: where strangers
-/// besiege the peer, its kernel drops what does not fit into the queue.
-pub(super) struct LaneRedial {
-    route: Route,
-    dial: Dial,
-    port: u16,
-    redials: Redials,
-    pub(super) at_ns: u64,
-}
 
 /// Each try waits for an eighth of the handshake's time-out, and no less than this, unless that is more than a half.
 const SHORTEST_PATIENCE_NS: u64 = 1_000_000_000;
 
-/// Why a dialled lane did not come to be.
-struct Broken {
-    reason: String,
-    /// The peer has closed the socket and said nothing.
-    is_closed: bool,
-}
-
-impl Thread {
+impl ControlLoop {
     pub(super) fn accept_socket(&mut self, socket: TcpStream, address: SocketAddr) {
         // The listener takes both families, and shows IPv4 addresses as mapped ones.
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
@@ -256,39 +218,6 @@ impl Thread {
 /// over.
 fn patience_ns(handshake_timeout_ns: u64) -> u64 {
     (handshake_timeout_ns / 8).max(SHORTEST_PATIENCE_NS).min(handshake_timeout_ns / 2)
-}
-
-impl LaneDial {
-    /// Goes on; true when the lane is there.
-    fn advance(&mut self) -> Result<bool, Broken> {
-        let (local, remote) = (self.dial.local, self.remote);
-        let broken = |error: std::io::Error| Broken {
-            reason: format!("{local} cannot reach {remote}: {error}"),
-            is_closed: is_closed(&error),
-        };
-        if !self.presented {
-            if !self.stream.is_connected().map_err(broken)? {
-                return Ok(false);
-            }
-            let Dial { token, rail, lane, .. } = self.dial;
-            let (rail, lane) = (rail.index() as u8, lane.0);
-            let lane = LanePreface { token, rail, lane, proof: self.proof };
-            self.stream.send(&Preface::Lane(lane).encode()).map_err(broken)?;
-            self.presented = true;
-        }
-        self.stream.flush().map_err(broken)?;
-        let filled = self.stream.fill(LANE_TAKEN.len()).map_err(broken)?;
-        if self.stream.input() == LANE_TAKEN && !self.stream.has_unsent() {
-            self.stream.consume(LANE_TAKEN.len());
-            return Ok(true);
-        }
-        if filled == Fill::Closed || self.stream.input().len() == LANE_TAKEN.len() {
-            let reason =
-                format!("{remote} did not take the lane from {local}: the peer gave the connection up, or it is none");
-            return Err(Broken { reason, is_closed: self.stream.input().is_empty() });
-        }
-        Ok(false)
-    }
 }
 
 #[cfg(test)]

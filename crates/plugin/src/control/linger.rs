@@ -1,11 +1,11 @@
 //! Connections that are closed but not over: what is under way goes out, and both ends say BYE.
 
-use super::Route;
-use super::connections::{Connection, Setting};
-use super::thread::{Entry, Thread};
-use crate::network::End;
+use super::connection::{Connection, Setting};
+use super::control_loop::{ControlLoop, Entry};
+use crate::comm::End;
+use crate::comm::Route;
 
-impl Thread {
+impl ControlLoop {
     /// Closes a connection of this side.
     pub(super) fn close(&mut self, route: Route, mut end: Box<dyn End>) {
         end.start_linger();

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use railweave_transport::{Error, Session as Protocol, Unreachable};
 
 use super::ConnectRequest;
-use super::connections::Target;
-use super::sessions::Session;
-use super::thread::{Entry, Thread};
+use super::connection::Target;
+use super::control_loop::{ControlLoop, Entry};
+use super::session::Session;
 
-impl Thread {
+impl ControlLoop {
     /// Begins a connection.
     pub(super) fn connect(&mut self, request: ConnectRequest) {
         let process = request.handle.process;

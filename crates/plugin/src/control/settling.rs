@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use mio::{Events, Poll};
 
 use crate::comm::Comm;
-use crate::debt::Look;
-use crate::owing::Owing;
+use crate::comm::debt::Look;
+use crate::comm::owing::Owing;
 
 /// Between two looks. A debt is at most two of them old when it is settled.
 const LOOK: Duration = Duration::from_micros(400);

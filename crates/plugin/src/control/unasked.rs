@@ -4,24 +4,12 @@ use std::sync::Arc;
 
 use railweave_transport::Error;
 
-use super::Route;
-use super::thread::Thread;
-use crate::process::PendingConnect;
+use super::control_loop::ControlLoop;
+use super::pending::PendingConnect;
+use super::pending::Unasked;
+use crate::comm::Route;
 
-/// The connecting end of a connection, handed on. NCCL calls connect over and over until it has it. When nobody has
-/// asked for two handshake times, nobody will: NCCL forgets the connects of a communicator that was aborted, and up to
-/// v10 no `finalize` follows. The accepting end has no such limit: between listen and accept NCCL waits for other
-/// ranks, for minutes where one of them compiles or loads a checkpoint.
-pub(super) struct Unasked {
-    route: Route,
-    connect: Arc<PendingConnect>,
-    /// One handshake time has passed while this thread ran: a process that stood still is not taken for one that
-    /// waited.
-    was_seen: bool,
-    pub(super) next_ns: u64,
-}
-
-impl Thread {
+impl ControlLoop {
     /// Keeps an eye on the connecting end of a connection that was handed on.
     pub(super) fn watch_connect(&mut self, route: Route, connect: Arc<PendingConnect>) {
         let next_ns = self.deadline_ns();

@@ -14,17 +14,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mio::Waker;
-use railweave_transport::{Ended, Error, Message};
+use railweave_transport::Message;
 
-use super::connections::{Connection, Setting};
+use super::clock::nanoseconds;
 use super::numa::Placed;
-use super::thread::Thread;
-use super::{Route, nanoseconds, signals};
+use super::signals;
+use crate::comm::Route;
 use crate::log;
 use crate::network::AnyHandshake;
-
-/// What a peer may send while a handshake is away; more than a peer has to say.
-const MOST_WAITING: usize = 4;
 
 /// How long the last `finalize` waits for a worker that gets nothing done.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -139,16 +136,17 @@ pub(super) enum Work {
     Timeout,
 }
 
-struct Task {
-    number: u64,
-    route: Route,
+/// A handshake with what is to be done with it.
+pub(super) struct Task {
+    pub(super) number: u64,
+    pub(super) route: Route,
     /// False once nobody waits for the connection any more.
-    is_wanted: Arc<AtomicBool>,
-    handshake: Box<dyn AnyHandshake>,
-    work: Work,
+    pub(super) is_wanted: Arc<AtomicBool>,
+    pub(super) handshake: Box<dyn AnyHandshake>,
+    pub(super) work: Work,
     /// The NUMA node of the device.
-    node: Option<u32>,
-    given_ns: u64,
+    pub(super) node: Option<u32>,
+    pub(super) given_ns: u64,
 }
 
 impl Task {
@@ -159,10 +157,10 @@ impl Task {
 }
 
 /// A handshake that is back; None where a bug ended it.
-struct Done {
-    number: u64,
-    route: Route,
-    handshake: Option<Box<dyn AnyHandshake>>,
+pub(super) struct Done {
+    pub(super) number: u64,
+    pub(super) route: Route,
+    pub(super) handshake: Option<Box<dyn AnyHandshake>>,
 }
 
 struct SetUp {
@@ -222,7 +220,7 @@ impl Workers {
     }
 
     /// Gives a handshake to the set-up thread, and answers its number there.
-    fn give(&mut self, mut task: Task) -> Result<u64, String> {
+    pub(super) fn give(&mut self, mut task: Task) -> Result<u64, String> {
         let (now_ns, number) = (task.given_ns, self.given);
         task.number = number;
         let set_up = self.set_up().map_err(|error| format!("the set-up thread cannot be started: {error}"))?;
@@ -259,14 +257,14 @@ impl Workers {
         })
     }
 
-    fn take_done(&mut self) -> Option<Done> {
+    pub(super) fn take_done(&mut self) -> Option<Done> {
         let done = self.set_up.as_ref()?.done.try_recv().ok()?;
         self.away.remove(&done.number);
         Some(done)
     }
 
     /// Drops what is over; elsewhere, where its fabric may block.
-    fn free(&mut self, over: Box<dyn Send>) {
+    pub(super) fn free(&mut self, over: Box<dyn Send>) {
         // Without a set-up thread there is no fabric that blocks.
         if self.set_up.is_none() {
             return drop(over);
@@ -335,125 +333,6 @@ impl Task {
             handshake
         }));
         Done { number, route, handshake: handled.ok() }
-    }
-}
-
-impl Thread {
-    /// Gives a peer's message to its connection's handshake, at the worker where that may block.
-    pub(super) fn handshake_message(&mut self, route: Route, message: Message) {
-        self.setup_goes_on(route);
-        let Some(setting) = self.setting(route) else {
-            return;
-        };
-        match &setting.handshake {
-            Some(handshake) if handshake.may_block() => self.give_work(route, Work::Message(message)),
-            Some(_) => {
-                self.with_handshake(route, |handshake| handshake.handle_message(message));
-            }
-            None if setting.waiting.len() < MOST_WAITING => setting.waiting.push_back(message),
-            None => {
-                self.tell(route.session, |session, now| session.end(Ended::TooManyMessages, now));
-            }
-        }
-    }
-
-    /// Gives a handshake to the worker.
-    pub(super) fn give_work(&mut self, route: Route, work: Work) {
-        let (given_ns, wait_ns) = (self.now_ns(), self.next_wait_ns());
-        let Some(setting) = self.setting(route) else {
-            return;
-        };
-        let Some(handshake) = setting.handshake.take() else {
-            return;
-        };
-        setting.go_on_ns = None;
-        setting.is_ready = matches!(work, Work::Message(Message::Ready { .. }));
-        setting.wait_ns.get_or_insert(wait_ns);
-        // The worker has nothing of it but what it is given now.
-        setting.away = None;
-        let (node, is_wanted) = (setting.node, Arc::clone(&setting.is_wanted));
-        match self.workers.give(Task { number: 0, route, is_wanted, handshake, work, node, given_ns }) {
-            Ok(number) => {
-                if let Some(setting) = self.setting(route) {
-                    setting.away = Some(number);
-                }
-            }
-            Err(reason) => self.refuse_setting(route, Error::local(reason)),
-        }
-    }
-
-    /// Drops what is over, elsewhere where its fabric may block.
-    pub(super) fn free(&mut self, over: impl Send + 'static) {
-        self.workers.free(Box::new(over));
-    }
-
-    /// Takes back the handshakes that the worker is done with.
-    pub(super) fn take_handshakes(&mut self) {
-        while let Some(Done { number, route, handshake }) = self.workers.take_done() {
-            let setting = self.setting(route).filter(|setting| setting.away == Some(number));
-            let (is_awaited, is_orphan) =
-                (setting.is_some(), setting.is_some_and(|setting| setting.orphaned.is_some()));
-            if is_orphan {
-                self.setup_left_worker(number);
-            }
-            match handshake {
-                // Its set-up is over, and the connection's number may be another one's by now.
-                over if !is_awaited => {
-                    self.setup_left_worker(number);
-                    self.free(over);
-                }
-                Some(handshake) => self.take_handshake(number, route, handshake),
-                None => {
-                    if let Some(setting) = self.setting(route) {
-                        setting.away = None;
-                    }
-                    let text =
-                        "a bug in Railweave ended the set-up of a connection; please report it with the job's log";
-                    self.refuse_setting(route, Error::local(text.to_owned()));
-                }
-            }
-            self.failures.forget(self.workers.oldest_number());
-        }
-    }
-
-    fn take_handshake(&mut self, number: u64, route: Route, mut handshake: Box<dyn AnyHandshake>) {
-        let failed = self.failures.of(&handshake.parts(), number);
-        let (now_ns, deadline_ns) = (self.now_ns(), self.deadline_ns());
-        let Some(setting) = self.setting(route) else {
-            return self.free(handshake);
-        };
-        match handshake.pause() {
-            Some(pause) => setting.go_on_ns = Some(now_ns.saturating_add(nanoseconds(pause))),
-            None => {
-                // Now the peer has its time.
-                handshake.set_deadline(deadline_ns);
-                setting.wait_ns = None;
-            }
-        }
-        setting.handshake = Some(handshake);
-        if let Some(error) = failed {
-            return self.refuse_setting(route, error);
-        }
-        // It was this process that made the peer wait.
-        self.setup_goes_on(route);
-        self.with_handshake(route, |_| ());
-        while let Some(setting) = self.setting(route)
-            && setting.handshake.is_some()
-            && let Some(message) = setting.waiting.pop_front()
-        {
-            self.handshake_message(route, message);
-        }
-        // Its session has ended: nothing more comes for it.
-        if let Some(error) = self.setting(route).and_then(|setting| setting.orphaned.clone()) {
-            self.fail_setting(route, error);
-        }
-    }
-
-    pub(super) fn setting(&mut self, route: Route) -> Option<&mut Setting> {
-        match self.session(route.session)?.connections.get_mut(&route.connection)? {
-            Connection::Setup(setting) => Some(setting),
-            _ => None,
-        }
     }
 }
 

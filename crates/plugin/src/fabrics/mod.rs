@@ -13,9 +13,9 @@ use railweave_options::{AdaptiveRouting, Fabric as FabricOption, Options, RailFi
 use railweave_topology::{ChosenPort, Mode, NoUsablePort, Order, Selected, Selection, devices, select};
 use railweave_transport::{Error, HandleAddress};
 
+use crate::comm::Registrations;
 use crate::log;
 use crate::network::{Network, NetworkOf};
-use crate::registrations::Registrations;
 use crate::settings;
 use crate::topology_report::ReportedGid;
 

@@ -11,8 +11,8 @@ use railweave_transport::Error;
 
 use super::addresses::{listens_on, out_of_band};
 use super::{Found, Refusal, choose, network};
+use crate::comm::Registrations;
 use crate::log;
-use crate::registrations::Registrations;
 
 /// HELLO's bit for TCP.
 const BIT: u8 = 1;

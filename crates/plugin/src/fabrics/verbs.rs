@@ -20,8 +20,8 @@ use railweave_topology::{ChosenPort, Mode, NoUsablePort, Order};
 
 use super::addresses::{handle_address, listens_on, out_of_band, preferred};
 use super::{Found, Refusal, choose, network};
+use crate::comm::Registrations;
 use crate::log;
-use crate::registrations::Registrations;
 use crate::topology_report::ReportedGid;
 
 /// HELLO's bit for verbs.

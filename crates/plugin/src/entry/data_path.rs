@@ -14,56 +14,24 @@ use railweave_transport::{
     Error, Event, Flushed, Incoming, MAX_BUFFERS, Outgoing, RecvConnection, RecvRequest, SendConnection, SendRequest,
 };
 
-use crate::api::{failed, guard, null, put};
-use crate::comm::{Comm, Request};
-use crate::debtor;
-use crate::ends::End;
+use super::guard::{failed, guard, null, put};
+use crate::comm::{Calls, Comm, End, MemoryHandle, Request, debtor};
 use crate::log;
-use crate::network::MemoryHandle;
 
-/// Sends `size` bytes at `data`: connection, data, size, tag, memory, request.
-type Isend = unsafe extern "C" fn(&Comm, *mut c_void, usize, c_int, *mut c_void, *mut *mut c_void) -> NcclResult;
-
-/// Receives into `count` buffers: connection, count, data, sizes, tags, memory, NCCL's profiler handles, request. As
-/// NCCL's own function since v10, so that arguments stay where they are.
-type Irecv = unsafe extern "C" fn(
-    &Comm,
-    c_int,
-    *mut *mut c_void,
-    *mut usize,
-    *mut c_int,
-    *mut *mut c_void,
-    *mut *mut c_void,
-    *mut *mut c_void,
-) -> NcclResult;
-
-/// Tests a request: request, done, sizes.
-type Test = unsafe extern "C" fn(&Request, *mut c_int, *mut c_int) -> NcclResult;
-
-/// NCCL's calls on one kind of connection: of one fabric, and one end.
-#[derive(Clone, Copy)]
-pub(crate) struct Calls {
-    isend: Isend,
-    irecv: Irecv,
-    test: Test,
+/// The calls of a [`SendConnection<F>`].
+pub(super) fn calls_of_sender<F: Fabric>() -> Calls
+where
+    SendConnection<F>: Send,
+{
+    Calls { isend: isend_on::<F>, irecv: irecv_on_sender, test: test_send::<F> }
 }
 
-impl Calls {
-    /// Those of a [`SendConnection<F>`].
-    pub(crate) fn sending<F: Fabric>() -> Self
-    where
-        SendConnection<F>: Send,
-    {
-        Self { isend: isend_on::<F>, irecv: irecv_on_sender, test: test_send::<F> }
-    }
-
-    /// Those of a [`RecvConnection<F>`].
-    pub(crate) fn receiving<F: Fabric>() -> Self
-    where
-        RecvConnection<F>: Send,
-    {
-        Self { isend: isend_on_receiver, irecv: irecv_on::<F>, test: test_recv::<F> }
-    }
+/// The calls of a [`RecvConnection<F>`].
+pub(super) fn calls_of_receiver<F: Fabric>() -> Calls
+where
+    RecvConnection<F>: Send,
+{
+    Calls { isend: isend_on_receiver, irecv: irecv_on::<F>, test: test_recv::<F> }
 }
 
 /// `isend`.
@@ -457,7 +425,7 @@ unsafe fn take_hint(request: *mut *mut c_void) -> bool {
 }
 
 /// # Safety
-/// `memory` must be NULL or come from [`crate::api::reg_mr`] and not be deregistered.
+/// `memory` must be NULL or come from [`super::api::reg_mr`] and not be deregistered.
 #[inline]
 unsafe fn memory_handle<'a>(call: &str, memory: *mut c_void) -> Result<&'a MemoryHandle, Error> {
     // SAFETY: the caller's promise; NULL gives None.

@@ -2,23 +2,21 @@
 //! checked as far as it can be; a panic never leaves; each error becomes one log line and one result code.
 #![allow(clippy::disallowed_types, reason = "these are service threads' calls")]
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use railweave_abi::NcclResult;
 use railweave_abi::net::{HANDLE_MAX_BYTES, PTR_CUDA, PTR_DMABUF, PTR_HOST};
-use railweave_fabric::{Fault, Memory, MemoryKind};
+use railweave_fabric::{Memory, MemoryKind};
 use railweave_transport::{Error, Handle, MAX_BUFFERS, MAX_MESSAGE_BYTES};
 
-use crate::comm::Comm;
+use super::guard::{null, put};
+use crate::comm::{Comm, Established, Keeper, MemoryHandle};
 use crate::control::ConnectRequest;
 use crate::identity::random_u64;
+use crate::listen_comm::ListenComm;
 use crate::listener::Listener;
 use crate::log;
-use crate::network::MemoryHandle;
 use crate::per_process::{PerProcess, ProcessMark};
 use crate::process::{self, Context};
 
@@ -27,62 +25,6 @@ pub(crate) const NAME: &CStr = c"railweave";
 
 /// Connections per device that NCCL may open: more than any job does, bounded by memory and descriptors alone.
 const MAX_COMMS: c_int = 65_536;
-
-/// The one place where faults become result codes (design: rulings, "error codes").
-fn code(fault: Fault) -> NcclResult {
-    match fault {
-        Fault::Local => NcclResult::SYSTEM_ERROR,
-        Fault::Peer => NcclResult::REMOTE_ERROR,
-        Fault::Protocol => NcclResult::INTERNAL_ERROR,
-        Fault::Configuration => NcclResult::INVALID_USAGE,
-    }
-}
-
-/// Runs an entry point: errors are logged and become codes, panics too.
-#[inline(always)]
-pub(crate) fn guard(call: &'static str, run: impl FnOnce() -> Result<(), Error>) -> NcclResult {
-    match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(Ok(())) => NcclResult::SUCCESS,
-        Ok(Err(error)) => failed(call, error),
-        Err(panic) => panicked(call, panic),
-    }
-}
-
-// By value: what only these two look at needs no place in the memory of those who call them.
-#[cold]
-#[inline(never)]
-pub(crate) fn failed(call: &str, error: Error) -> NcclResult {
-    log::warn(&format!("{call}: {error}"));
-    code(error.fault())
-}
-
-#[cold]
-#[inline(never)]
-fn panicked(call: &str, panic: Box<dyn Any + Send>) -> NcclResult {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-    log::warn(&format!("{call}: a bug in Railweave: {text}; please report it with the job's log"));
-    NcclResult::INTERNAL_ERROR
-}
-
-#[cold]
-pub(crate) fn null(call: &str, what: &str) -> Error {
-    Error::protocol(format!("{call} was called with NULL for {what}"))
-}
-
-/// Writes through a pointer of NCCL's.
-///
-/// # Safety
-/// The pointer must be NULL or valid for writing.
-#[inline]
-pub(crate) unsafe fn put<T>(call: &str, what: &str, place: *mut T, value: T) -> Result<(), Error> {
-    if place.is_null() {
-        return Err(null(call, what));
-    }
-    // SAFETY: not NULL, and the caller's promise.
-    unsafe { place.write(value) };
-    Ok(())
-}
 
 /// `init`: makes a context, for a version of NCCL's API that can force flushes or not.
 pub(crate) fn init(traffic_class: c_int, forces_flushes: bool) -> Result<*mut c_void, Error> {
@@ -233,13 +175,14 @@ pub(crate) unsafe fn listen(
     let nonce = random_u64();
     let bytes = process.handle(device, nonce, control.port()).encode();
     let config = process.connection_config(device, context.traffic_class);
-    let listener = Arc::new(Listener::new(nonce, device, Arc::clone(&process.network), config, Arc::clone(&control)));
+    let listener = Arc::new(Listener::new(nonce, device, Arc::clone(&process.network), config));
+    let listen_comm = Arc::new(ListenComm { listener: Arc::clone(&listener), control: Arc::clone(&control) });
     // SAFETY: the caller's promises.
     unsafe {
         put("listen", "the handle", handle.cast::<[u8; HANDLE_MAX_BYTES]>(), bytes)?;
-        put("listen", "the listener", listen, Arc::into_raw(Arc::clone(&listener)).cast_mut().cast())?;
+        put("listen", "the listener", listen, Arc::into_raw(Arc::clone(&listen_comm)).cast_mut().cast())?;
     }
-    context.remember(&listener);
+    context.remember(&listen_comm);
     control.listen(listener);
     Ok(())
 }
@@ -294,7 +237,7 @@ pub(crate) unsafe fn connect(
     Ok(())
 }
 
-fn log_connection(what: &str, established: &crate::network::Established) {
+fn log_connection(what: &str, established: &Established) {
     let rails: Vec<_> = established.rails.iter().map(|rail| format!("rail {} ({})", rail.index, rail.name)).collect();
     log::info(&format!("a connection {what} {} over {}", established.peer, rails.join(", ")));
 }
@@ -307,17 +250,17 @@ fn log_connection(what: &str, established: &crate::network::Established) {
 /// `listen` must be NULL or come from [`listen`] and not be closed; `receive` must be NULL or valid for writing.
 pub(crate) unsafe fn accept(listen: *mut c_void, receive: *mut *mut c_void) -> Result<(), Error> {
     // SAFETY: the caller's promises.
-    let listener = unsafe {
+    let ListenComm { listener, control } = unsafe {
         put("accept", "the connection", receive, std::ptr::null_mut())?;
-        Listener::from_raw(listen)
+        ListenComm::from_raw(listen)
     }?;
-    listener.control.check_process()?;
+    control.check_process()?;
     let Some((established, route)) = listener.pop() else {
-        return listener.control.check();
+        return control.check();
     };
     log_connection("receives from", &established);
     // SAFETY: checked above not to be NULL, and the caller's promise.
-    unsafe { receive.write(Comm::into_raw(*established, route, Arc::clone(&listener.control))) };
+    unsafe { receive.write(Comm::into_raw(*established, route, control.clone())) };
     Ok(())
 }
 
@@ -330,8 +273,7 @@ pub(crate) unsafe fn close_listen(listen: *mut c_void) -> Result<(), Error> {
         return Ok(());
     }
     // SAFETY: listen made it with Arc::into_raw, and NCCL hands it back once.
-    let listener = unsafe { Arc::from_raw(listen.cast::<Listener>().cast_const()) };
-    listener.control.unlisten(listener.nonce);
+    unsafe { Arc::from_raw(listen.cast::<ListenComm>().cast_const()) }.close();
     Ok(())
 }
 

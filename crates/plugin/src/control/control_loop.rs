@@ -13,24 +13,27 @@ use railweave_fabric::EventSource;
 use railweave_transport::{Error, ProcessId, Prover, SessionConfig, Token};
 
 use super::agenda::Agenda;
-use super::events::Failures;
-use super::lanes::{Inbound, LaneDial, LaneRedial};
-use super::left::Unaccepted;
+use super::clock::nanoseconds;
+use super::command::{Command, Listeners};
+use super::config::ControlConfig;
+use super::failures::Failures;
+use super::lane_socket::{Inbound, LaneDial, LaneRedial};
+use super::pending::Unasked;
 use super::port::ControlPort;
 use super::resting::Resting;
-use super::sessions::{Closing, LAST_NS, Session};
+use super::session::{Closing, LAST_NS, Session};
 use super::settling::Settling;
 use super::setups::Setups;
 use super::strangers::{Kind, Strangers};
-use super::unasked::Unasked;
+use super::unaccepted::Unaccepted;
 use super::worker::Workers;
-use super::{Command, ControlConfig, Listeners, Route, nanoseconds};
 use crate::comm::Comm;
+use crate::comm::Route;
+use crate::comm::owing::Owing;
 use crate::congestion::LaneCongestion;
 use crate::descriptors;
 use crate::key::Key;
 use crate::log;
-use crate::owing::Owing;
 
 const WAKER: PollToken = PollToken(0);
 const LISTENER: PollToken = PollToken(1);
@@ -94,7 +97,7 @@ const PLACE_AGAIN_NS: u64 = 5_000_000;
 const SETTLED_AGAIN_NS: u64 = 1_000_000;
 
 /// Everything that the thread owns.
-pub(super) struct Thread {
+pub(super) struct ControlLoop {
     poll: Poll,
     waker: Arc<Waker>,
     commands: Receiver<Command>,
@@ -144,7 +147,7 @@ pub(super) struct Thread {
     pub(super) workers: Workers,
 }
 
-impl Thread {
+impl ControlLoop {
     pub(super) fn new(
         config: ControlConfig,
         commands: Receiver<Command>,
@@ -509,7 +512,7 @@ mod tests {
     #[test]
     fn no_more_than_64_sockets_are_accepted_in_one_turn() {
         let (_commands, receiver) = mpsc::channel();
-        let mut thread = Thread::new(config(), receiver, Listeners::default(), Arc::new(Owing::new()), 4096)
+        let mut thread = ControlLoop::new(config(), receiver, Listeners::default(), Arc::new(Owing::new()), 4096)
             .expect("a thread can be made");
         // No more than the shortest queue that Linux has by default.
         let dialled: Vec<_> = (0..100)

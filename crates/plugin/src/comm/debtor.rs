@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::sync::Weak;
 
-use crate::comm::Comm;
+use super::Comm;
 use crate::sync::{AtomicBool, Ordering};
 
 /// Whether any connection of this process ever left a debt: on one-sided fabrics none does.

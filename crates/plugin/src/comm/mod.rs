@@ -1,18 +1,116 @@
 //! What NCCL's pointers to connections and requests point to.
 
+pub(crate) mod debt;
+pub(crate) mod debtor;
+mod memory;
+pub(crate) mod owing;
+mod registrations;
+
 use std::cell::UnsafeCell;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Weak};
 
-use railweave_transport::{Error, RecvRequest, SendRequest};
+use railweave_abi::NcclResult;
+use railweave_fabric::Part;
+use railweave_transport::{ConnectionEnd, Error, Flushed, Incoming, Link, RailInfo, RecvRequest, SendRequest};
 
-use crate::control::{Control, Route};
-use crate::data_path::Calls;
-use crate::debt::Debt;
-use crate::ends::End;
-use crate::network::{Established, Registrar};
-use crate::owing::Linked;
+pub(crate) use memory::{MemoryHandle, Registrar, RegistrarOf};
+pub(crate) use registrations::Registrations;
+
 use crate::sync::AtomicLink;
+use debt::Debt;
+use owing::Linked;
+
+/// Sends `size` bytes at `data`: connection, data, size, tag, memory, request.
+pub(crate) type Isend =
+    unsafe extern "C" fn(&Comm, *mut c_void, usize, c_int, *mut c_void, *mut *mut c_void) -> NcclResult;
+
+/// Receives into `count` buffers: connection, count, data, sizes, tags, memory, NCCL's profiler handles, request. As
+/// NCCL's own function since v10, so that arguments stay where they are.
+pub(crate) type Irecv = unsafe extern "C" fn(
+    &Comm,
+    c_int,
+    *mut *mut c_void,
+    *mut usize,
+    *mut c_int,
+    *mut *mut c_void,
+    *mut *mut c_void,
+    *mut *mut c_void,
+) -> NcclResult;
+
+/// Tests a request: request, done, sizes.
+pub(crate) type Test = unsafe extern "C" fn(&Request, *mut c_int, *mut c_int) -> NcclResult;
+
+/// NCCL's calls on one kind of connection: of one fabric, and one end.
+#[derive(Clone, Copy)]
+pub(crate) struct Calls {
+    pub(crate) isend: Isend,
+    pub(crate) irecv: Irecv,
+    pub(crate) test: Test,
+}
+
+/// One end of a connection.
+pub(crate) trait End: ConnectionEnd + Send {
+    /// NCCL's calls on this kind of end: none but these may look into it.
+    fn calls(&self) -> Calls;
+
+    /// Makes what came into these buffers visible to their owner.
+    ///
+    /// # Errors
+    /// When the connection is broken, or does not receive.
+    fn iflush(&mut self, buffers: &[Incoming<'_>]) -> Result<Flushed, Error>;
+
+    /// Whether the peer may be waiting for what this end has not sent yet.
+    fn owes(&mut self) -> bool;
+
+    /// Sends what this end owes the peer; whether all of it is on its way.
+    fn acknowledge(&mut self) -> bool;
+}
+
+/// A connection that a handshake made.
+pub(crate) struct Established {
+    pub(crate) end: Box<dyn End>,
+    pub(crate) registrar: Arc<dyn Registrar>,
+    pub(crate) link: Arc<Link>,
+    /// What of this host it is made of.
+    pub(crate) parts: Vec<Part>,
+    pub(crate) rails: Vec<RailInfo>,
+    pub(crate) peer: String,
+}
+
+/// Names an open connection to the control thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Route {
+    /// The session's token.
+    pub(crate) session: usize,
+    /// The connection in the numbering of the session's opener.
+    pub(crate) connection: u32,
+}
+
+/// The control thread, as connections see it.
+pub(crate) trait Keeper: Send + Sync {
+    /// Whether this is the process that the thread runs in, and not a forked child, which has no such thread and must
+    /// not touch what its parent's threads may have held at that moment.
+    fn is_ours(&self) -> bool;
+
+    /// Whether the thread is there to do what it was asked.
+    ///
+    /// # Errors
+    /// When it ended before its time (its last words are in the log), or this is a forked child.
+    fn check(&self) -> Result<(), Error>;
+
+    /// Refuses what belongs to the parent, without a lock that one of the parent's threads may have held.
+    ///
+    /// # Errors
+    /// When this is a forked child.
+    fn check_process(&self) -> Result<(), Error>;
+
+    /// Looks after what a connection owes while no call is on it.
+    fn look_after(&self, comm: Arc<Comm>);
+
+    /// Takes over a connection that is to be closed.
+    fn close(&self, route: Route, end: Box<dyn End>);
+}
 
 /// What a connection's memory begins with, so that a pointer that NCCL mixed up is refused.
 const MAGIC: u64 = u64::from_le_bytes(*b"RWVCOMM1");
@@ -30,7 +128,7 @@ pub(crate) struct Comm {
     pub(crate) registrar: Arc<dyn Registrar>,
     pub(crate) peer: String,
     route: Route,
-    control: Arc<Control>,
+    control: Arc<dyn Keeper>,
     /// As many as the end that has more of them needs: so the compiler knows that a slot's number is in bounds.
     requests: Box<[Request; RecvRequest::COUNT]>,
     itself: Weak<Comm>,
@@ -52,7 +150,7 @@ pub(crate) struct Request {
 
 impl Comm {
     /// Makes a connection that NCCL owns from now on.
-    pub(crate) fn into_raw(established: Established, route: Route, control: Arc<Control>) -> *mut c_void {
+    pub(crate) fn into_raw(established: Established, route: Route, control: Arc<dyn Keeper>) -> *mut c_void {
         let calls = established.end.calls();
         let comm = Arc::new_cyclic(|itself: &Weak<Self>| Self {
             magic: MAGIC,

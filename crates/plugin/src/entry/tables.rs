@@ -10,8 +10,9 @@ use railweave_abi::{NcclLogger, NcclResult, ProfilerCallback};
 use railweave_fabric::MemoryKind;
 use railweave_transport::MAX_BUFFERS;
 
-use crate::api::{self, NAME, failed, guard};
-use crate::data_path::{self, Buffers, negative_size};
+use super::api::{self, NAME};
+use super::data_path::{self, Buffers, negative_size};
+use super::guard::{failed, guard};
 use crate::log;
 
 // Every function below is called by NCCL, whose promises (net.h of each version) are the ones that the

@@ -1,0 +1,55 @@
+//! Memory that is registered on every rail of a connection.
+
+use std::sync::Arc;
+
+use railweave_fabric::{Fabric, Memory, MemoryKind, RegisterError};
+use railweave_transport::MemoryKeys;
+
+use super::registrations::Registrations;
+use crate::per_process::ProcessMark;
+
+/// Memory registered on every rail of a connection: NCCL's `mhandle`.
+pub(crate) struct MemoryHandle {
+    pub(crate) keys: MemoryKeys,
+    /// Who registered it: what a forked child ends would be its parent's.
+    process: ProcessMark,
+    /// What to drop, which ends the part of this handle in each registration.
+    _registrations: Box<dyn Send + Sync>,
+}
+
+impl MemoryHandle {
+    /// Ends it, unless this is a forked child, in which it is only a copy.
+    pub(crate) fn end(self: Box<Self>) {
+        if self.process == ProcessMark::own() {
+            drop(self);
+        } else {
+            std::mem::forget(self);
+        }
+    }
+}
+
+/// Registers memory for a connection. Called by service threads while a progress thread uses the connection.
+pub(crate) trait Registrar: Send + Sync {
+    fn register(&self, memory: &Memory) -> Result<MemoryHandle, RegisterError>;
+}
+
+/// Registers on the rails of one connection.
+pub(crate) struct RegistrarOf<F: Fabric> {
+    /// The registrations of each rail's port, by the rail's number.
+    pub(crate) rails: Vec<(usize, Arc<Registrations<F>>)>,
+}
+
+impl<F: Fabric> Registrar for RegistrarOf<F> {
+    fn register(&self, memory: &Memory) -> Result<MemoryHandle, RegisterError> {
+        let host = memory.kind() == MemoryKind::Host;
+        let mut keys = MemoryKeys { host, ..MemoryKeys::default() };
+        let mut shared = Vec::with_capacity(self.rails.len());
+        for (rail, registrations) in &self.rails {
+            let registration = registrations.register(memory)?;
+            keys.local[*rail] = registration.local_key();
+            keys.remote[*rail] = registration.remote_key();
+            shared.push(registration);
+        }
+        Ok(MemoryHandle { keys, process: ProcessMark::own(), _registrations: Box::new(shared) })
+    }
+}

@@ -1,0 +1,39 @@
+//! What service threads ask of the control thread, and the listeners that both know.
+#![allow(clippy::disallowed_types, reason = "service threads and the control thread talk here")]
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use railweave_transport::Handle;
+
+use super::pending::PendingConnect;
+use crate::comm::{End, Route};
+use crate::listener::Listener;
+use crate::network::Network;
+
+/// A connection that is wanted.
+pub(crate) struct ConnectRequest {
+    pub(crate) handle: Handle,
+    /// The addresses to try, in this order.
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) network: Arc<dyn Network>,
+    pub(crate) device: usize,
+    pub(crate) config: railweave_transport::ConnectionConfig,
+    pub(crate) result: Arc<PendingConnect>,
+}
+
+/// The listeners of this process by their nonce. Shared, so that one is known before its handle leaves `listen`.
+pub(crate) type Listeners = Arc<Mutex<HashMap<u64, Arc<Listener>>>>;
+
+/// What service threads ask of the control thread.
+pub(crate) enum Command {
+    Connect(Box<ConnectRequest>),
+    Close(Route, Box<dyn End>),
+    Stop,
+}
+
+/// What a mutex holds. A panic is caught at the edge, and what it left behind is whole.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

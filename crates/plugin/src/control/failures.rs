@@ -1,0 +1,97 @@
+//! What of this host failed, kept while it may concern a handshake that is away.
+
+use railweave_fabric::{Part, Piece};
+use railweave_transport::Error;
+
+/// A part of this host that failed, and what was said of it.
+pub(super) struct Failure {
+    pub(super) part: Part,
+    pub(super) message: String,
+    /// It may concern handshakes that were given to the set-up thread before this one: what they are made of is known
+    /// when they are back. What is made later is new, whatever number it got.
+    pub(super) until: u64,
+}
+
+impl Failure {
+    /// A device that failed does not come back to this process.
+    pub(super) fn is_for_ever(&self) -> bool {
+        self.part.piece == Piece::Device
+    }
+
+    pub(super) fn error(&self) -> Error {
+        Error::local(format!("{}; this connection uses it and is lost", self.message))
+    }
+}
+
+/// What failed and may concern connections that are not known by it yet.
+#[derive(Default)]
+pub(super) struct Failures {
+    known: Vec<Failure>,
+}
+
+impl Failures {
+    /// Keeps a failure while it may concern anyone. `oldest` is the number of the oldest handshake that is away.
+    pub(super) fn keep(&mut self, failure: Failure, oldest: u64) {
+        self.known.retain(|known| known.part != failure.part);
+        self.known.push(failure);
+        self.forget(oldest);
+    }
+
+    /// Forgets the failures that concern none of the handshakes from this number on.
+    pub(super) fn forget(&mut self, oldest: u64) {
+        self.known.retain(|failure| failure.is_for_ever() || failure.until > oldest);
+    }
+
+    /// Why a handshake that is made of these parts cannot go on, by its number at the set-up thread.
+    pub(super) fn of(&self, parts: &[Part], number: u64) -> Option<Error> {
+        let concerns = |failure: &&Failure| failure.is_for_ever() || failure.until > number;
+        self.known.iter().filter(concerns).find(|failure| are_hit(parts, &failure.part)).map(Failure::error)
+    }
+}
+
+pub(super) fn are_hit(parts: &[Part], failed: &Part) -> bool {
+    parts.iter().any(|part| part.fails_with(failed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(piece: Piece) -> Part {
+        Part { device: "mlx5_0".into(), piece }
+    }
+
+    fn failure(piece: Piece, until: u64) -> Failure {
+        Failure { part: part(piece), message: format!("{piece:?} failed"), until }
+    }
+
+    #[test]
+    fn a_failure_concerns_handshakes_that_were_away_when_it_came_and_none_after_them() {
+        let pair = [part(Piece::QueuePair(7))];
+        let mut failures = Failures::default();
+        // Handshakes 3 and 5 are away, 6 is the next one.
+        failures.keep(failure(Piece::QueuePair(7), 6), 3);
+        for (number, is_hit) in [(3, true), (5, true), (6, false), (7, false)] {
+            assert_eq!(failures.of(&pair, number).is_some(), is_hit, "{number}");
+        }
+        assert!(failures.of(&[part(Piece::QueuePair(8))], 3).is_none());
+        // 3 is back, then 5, while 6 was given: the number may be another queue pair's from now on.
+        failures.forget(5);
+        assert!(failures.of(&pair, 5).is_some());
+        failures.forget(6);
+        assert!(failures.known.is_empty());
+    }
+
+    #[test]
+    fn without_a_handshake_that_is_away_only_a_device_is_remembered() {
+        let mut failures = Failures::default();
+        failures.keep(failure(Piece::CompletionQueue(9), 4), 4);
+        assert!(failures.known.is_empty());
+        for until in [4, 5] {
+            failures.keep(failure(Piece::Device, until), 4);
+        }
+        failures.forget(u64::MAX);
+        assert_eq!(failures.known.len(), 1);
+        assert!(failures.of(&[part(Piece::CompletionQueue(9))], 1_000).is_some(), "its device failed");
+    }
+}

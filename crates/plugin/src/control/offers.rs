@@ -1,0 +1,326 @@
+//! Set-ups take turns: connects of this process and offers of its peers begin where there is room, or wait.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
+
+use railweave_fabric::Fault;
+use railweave_transport::{Error, Message, Offer, Token};
+
+use super::clock::nanoseconds;
+use super::command::ConnectRequest;
+use super::connection::{Connection, Setting};
+use super::control_loop::ControlLoop;
+use super::setups::{SHORTEST_SILENCE_NS, WaitingOffer};
+use crate::comm::Route;
+
+/// Connections that this process sets up at once on one session that it has opened.
+const MOST_OWN: usize = 512;
+
+/// Connections that a peer may have begun at once on one session. Twice what a peer of this version does.
+const MOST_ON_A_SESSION: usize = 1024;
+
+/// Offers that may wait in this process, and those of one session that may wait however many others do.
+const MOST_WAITING: usize = 131_072;
+const FEW_WAITING: usize = 16;
+
+/// The answer to an offer of which too many of the same listener wait already.
+pub(super) const TOO_MANY_UNACCEPTED: &str =
+    "too many connections of this listener wait to be accepted; has the process stopped calling accept?";
+
+/// Offers begun before others are looked at again.
+const MOST_BEGUN_AT_ONCE: usize = 64;
+
+/// How often it is looked who must make room.
+const LOOK_NS: u64 = 50_000_000;
+
+/// Offers whose peers are told at one look that they wait.
+const MOST_TOLD_AT_ONCE: usize = 256;
+
+/// How long a peer may say nothing of its set-ups before they make room.
+fn longest_silence_ns(handshake_timeout: Duration) -> u64 {
+    (nanoseconds(handshake_timeout) / 3).max(SHORTEST_SILENCE_NS)
+}
+
+impl ControlLoop {
+    /// Begins a connection on a session, or lets it wait for others.
+    pub(super) fn offer(&mut self, token: usize, request: ConnectRequest) {
+        match self.session(token) {
+            Some(session) if session.setups.under_way >= MOST_OWN => session.setups.requests.push_back(request),
+            _ => self.begin_connecting(token, request),
+        }
+    }
+
+    /// Takes a peer's offer: it is begun, waits, or is refused.
+    pub(super) fn handle_offer(&mut self, token: usize, connection: u32, offer: Offer) {
+        let (now, deadline_ns, wait_until_ns) = (self.now_ns(), self.deadline_ns(), self.last_wait_ns(self.now_ns()));
+        let listener = super::lock(&self.listeners).get(&offer.nonce).cloned();
+        let crowded = self.setups.waiting >= MOST_WAITING;
+        let is_full = listener.as_ref().is_some_and(|it| it.unaccepted() >= self.setups.most_unaccepted);
+        let at_once = self.setups.has_room() && self.setups.turns.is_empty();
+        let Some(session) = self.session(token) else {
+            return;
+        };
+        let setups = &mut session.setups;
+        let refusal = if listener.is_none() {
+            Some("there is no such listener: it was closed, or the handle is from another run")
+        } else if is_full {
+            Some(TOO_MANY_UNACCEPTED)
+        } else if setups.under_way + setups.offers.len() >= MOST_ON_A_SESSION {
+            Some("1024 connections are being set up on this session, which is all that may be at once")
+        } else if crowded && setups.offers.len() >= FEW_WAITING {
+            Some("too many connections of all peers wait to be set up; begin fewer at once")
+        } else {
+            None
+        };
+        if let Some(reason) = refusal {
+            return self.refuse(Route { session: token, connection }, reason);
+        }
+        if at_once {
+            session.is_welcome(now);
+            return self.begin_accepting(token, connection, &offer, deadline_ns);
+        }
+        setups.offers.push_back(WaitingOffer { connection, offer, deadline_ns, wait_until_ns });
+        let is_first = setups.offers.len() == 1;
+        session.is_welcome(now);
+        self.setups.waiting += 1;
+        if listener.is_some_and(|listener| listener.network.may_block()) {
+            let told_ns = self.next_wait_ns();
+            self.forget_who_waits_no_more();
+            self.setups.telling.push_back((told_ns, Route { session: token, connection }));
+        }
+        if is_first {
+            self.setups.turns.push_back(token);
+        }
+        self.setups.begins_to_wait(now);
+    }
+
+    pub(super) fn refuse(&mut self, route: Route, reason: &str) {
+        let reason = reason.to_owned();
+        self.tell(route.session, |session, now| session.refuse(route.connection, Fault::Protocol, reason, now));
+    }
+
+    /// Begins what waited, as far as there is room.
+    pub(super) fn begin_waiting(&mut self) {
+        for token in std::mem::take(&mut self.setups.connecting) {
+            while let Some(session) = self.session(token)
+                && session.setups.under_way < MOST_OWN
+                && let Some(request) = session.setups.requests.pop_front()
+            {
+                self.look_at_debts();
+                self.begin_connecting(token, request);
+            }
+        }
+        let now = self.now_ns();
+        if self.setups.again_ns.is_none_or(|at| now < at) {
+            return;
+        }
+        // No place becomes free while the kernel does not come back, and peers hear why.
+        let stuck = if self.setups.is_worker_in_all() { self.stuck_kernel(now) } else { None };
+        for _ in 0..MOST_BEGUN_AT_ONCE {
+            self.look_at_debts();
+            if !self.setups.has_room() && stuck.is_none() {
+                break;
+            }
+            let Some(token) = self.setups.turns.pop_front() else {
+                break;
+            };
+            let Some(session) = self.session(token) else {
+                continue;
+            };
+            let Some(WaitingOffer { connection, offer, deadline_ns, .. }) = session.setups.offers.pop_front() else {
+                continue;
+            };
+            let has_more = !session.setups.offers.is_empty();
+            session.protocol.touch(now);
+            self.setups.waiting -= 1;
+            if has_more {
+                self.setups.turns.push_back(token);
+            }
+            if let Some(reason) = &stuck {
+                self.refuse(Route { session: token, connection }, reason);
+            } else if now < deadline_ns {
+                self.begin_accepting(token, connection, &offer, deadline_ns);
+            } else {
+                // Whoever made it has given up.
+                self.tell(token, |session, now| session.failed(connection, now));
+            }
+        }
+        self.setups.again_ns = None;
+        if self.setups.turns.is_empty() {
+            self.setups.telling = VecDeque::new();
+            return;
+        }
+        self.tell_who_waits(now);
+        if self.setups.has_room() {
+            self.setups.again_ns = Some(now);
+            return;
+        }
+        if self.setups.stands_still(now) {
+            self.make_room(now);
+        }
+        self.setups.again_ns = Some(now + LOOK_NS);
+    }
+
+    /// Drops the entries of `telling` whose offers wait no more, once there are many.
+    fn forget_who_waits_no_more(&mut self) {
+        if self.setups.telling.len() <= 2 * self.setups.waiting + MOST_TOLD_AT_ONCE {
+            return;
+        }
+        let mut waiting = HashSet::with_capacity(self.setups.waiting);
+        for session in self.setups.turns.clone() {
+            let offers = self.session(session).into_iter().flat_map(|known| &known.setups.offers);
+            waiting.extend(offers.map(|offer| Route { session, connection: offer.connection }));
+        }
+        let mut telling = std::mem::take(&mut self.setups.telling);
+        // Once each: who took an offer back and made it anew is there twice.
+        telling.retain(|(_, route)| waiting.remove(route));
+        telling.shrink_to(telling.len() * 2);
+        self.setups.telling = telling;
+    }
+
+    /// Tells peers that their offers wait, where set-ups take long, so that they wait on; each has its whole time anew
+    /// then.
+    fn tell_who_waits(&mut self, now: u64) {
+        let (next_ns, deadline_ns) = (self.next_wait_ns(), self.deadline_ns());
+        for _ in 0..MOST_TOLD_AT_ONCE {
+            let Some((_, route)) = self.setups.telling.front().copied().filter(|(at, _)| *at <= now) else {
+                return;
+            };
+            self.setups.telling.pop_front();
+            let offers = self.session(route.session).map(|session| &mut session.setups.offers);
+            let offer = offers.and_then(|all| all.iter_mut().find(|offer| offer.connection == route.connection));
+            if let Some(offer) = offer.filter(|offer| now < offer.wait_until_ns && now < offer.deadline_ns) {
+                offer.deadline_ns = deadline_ns;
+                self.setups.telling.push_back((next_ns, route));
+                // A session that ends with this takes its offers along.
+                self.send(route, Message::Wait);
+            }
+        }
+    }
+
+    /// Gives up set-ups whose peers say nothing, as many as others wait.
+    fn make_room(&mut self, now: u64) {
+        let silence_ns = longest_silence_ns(self.handshake_timeout);
+        for _ in 0..self.setups.waiting {
+            self.look_at_debts();
+            let Some((_, route)) = self.setups.under_way.first().filter(|(at, _)| at + silence_ns <= now) else {
+                return;
+            };
+            let session = self.session(route.session);
+            let stepped_ns = session.as_ref().map_or(0, |session| session.setups.stepped_ns);
+            let setting = session.and_then(|session| session.connections.get(&route.connection));
+            // The set-up worker has it: it is this process that makes the peer wait.
+            if matches!(setting, Some(Connection::Setup(setting)) if setting.handshake.is_none()) {
+                self.setups.under_way.set(route, Some(now));
+                continue;
+            }
+            // A peer that sets many up takes the same step of each before the next of any.
+            if now < stepped_ns + silence_ns {
+                self.setups.under_way.set(route, Some(stepped_ns));
+                continue;
+            }
+            let reason = "its set-up stood still while others waited to be set up";
+            self.setups.under_way.set(route, None);
+            let peer = self.session(route.session).map(|session| session.protocol.peer_name()).unwrap_or_default();
+            self.send(route, Message::Refuse { fault: Fault::Protocol, reason: reason.to_owned() });
+            self.fail_setting(route, Error::peer(format!("{peer} says nothing more: {reason}")));
+        }
+    }
+
+    /// Keeps a connection that is being set up.
+    pub(super) fn setup_begins(&mut self, route: Route, setting: Setting) {
+        let now = self.now_ns();
+        let is_peers = setting.token.is_some();
+        if let Some(session) = self.session(route.session) {
+            session.setups.under_way += 1;
+            session.connections.insert(route.connection, Connection::Setup(setting));
+            if is_peers {
+                self.setups.under_way.set(route, Some(now));
+            }
+        }
+    }
+
+    /// A set-up has taken a step: a message of its peer was taken, or a lane.
+    pub(super) fn setup_goes_on(&mut self, route: Route) {
+        if !self.setups.under_way.contains(route) {
+            return;
+        }
+        let now = self.now_ns();
+        self.setups.under_way.set(route, Some(now));
+        if let Some(session) = self.session(route.session) {
+            session.setups.stepped_ns = now;
+        }
+    }
+
+    /// Forgets an offer that waits: its peer has given it up.
+    pub(super) fn forget_offer(&mut self, route: Route) {
+        let Some(session) = self.session(route.session) else {
+            return;
+        };
+        let offers = &mut session.setups.offers;
+        if let Some(place) = offers.iter().position(|offer| offer.connection == route.connection) {
+            offers.remove(place);
+            if offers.is_empty() {
+                self.setups.turns.retain(|token| *token != route.session);
+            }
+            self.setups.waiting -= 1;
+        }
+    }
+
+    /// A connection is no longer being set up: it is there, or will not be. `token` is what its lanes present, where a
+    /// peer began it, and `away` its number at the set-up thread, while that has it.
+    pub(super) fn setup_ends(&mut self, route: Route, token: Option<Token>, away: Option<u64>) {
+        let now = self.now_ns();
+        if let Some(token) = token {
+            self.lanes.remove(&token);
+            self.setups.under_way.set(route, None);
+            match away {
+                Some(number) => drop(self.setups.at_worker.insert(number)),
+                None => self.setups.has_ended(now),
+            }
+        }
+        let Some(session) = self.session(route.session) else {
+            return;
+        };
+        session.setups.under_way -= 1;
+        if !session.setups.requests.is_empty() {
+            self.setups.connecting.push(route.session);
+        }
+    }
+
+    /// The set-up thread is rid of a set-up that was over.
+    pub(super) fn setup_left_worker(&mut self, number: u64) {
+        let now = self.now_ns();
+        if self.setups.at_worker.remove(&number) {
+            self.setups.has_ended(now);
+        }
+    }
+
+    /// Forgets what waited on a session that is over, and returns the connects.
+    pub(super) fn forget_waiting(&mut self, token: usize) -> VecDeque<ConnectRequest> {
+        let Some(session) = self.session(token) else {
+            return VecDeque::new();
+        };
+        let offers = std::mem::take(&mut session.setups.offers).len();
+        let requests = session.setups.take_requests();
+        if offers > 0 {
+            self.setups.turns.retain(|session| *session != token);
+            self.setups.waiting -= offers;
+        }
+        requests
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_may_be_silent_for_a_third_of_the_handshake_and_a_second_at_least() {
+        for (timeout_ms, silence_ms) in [(24_000, 8000), (3000, 1000), (600, 1000), (0, 1000)] {
+            assert_eq!(longest_silence_ns(Duration::from_millis(timeout_ms)), silence_ms * 1_000_000);
+        }
+        let longest = longest_silence_ns(Duration::MAX);
+        assert!(longest.checked_add(longest).is_some(), "{longest}");
+    }
+}
