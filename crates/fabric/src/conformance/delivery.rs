@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Harness;
 use super::bench::{Bench, Block, Numbers, SPEC, Side, bytes, immediate, signalled, write};
+use super::harness::Harness;
 use crate::{Access, Fabric, LaneId, Rail, RailSpec, RemoteSlice, Write};
 
 const MIB: usize = 1 << 20;
