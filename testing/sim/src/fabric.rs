@@ -1,5 +1,6 @@
 //! The fabric's handles: each names something in the world, and asks the world.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,37 +9,37 @@ use railweave_fabric::{
     Rail, RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
 };
 
-use crate::Seen;
+use crate::observer::{Mishap, Observer, Unobserved};
 use crate::world::{KeyPair, Port, Registered, World};
 
 /// The simulated fabric. With `ONE_SIDED`, writes land in the peer's memory when they arrive; without, when the peer
 /// polls.
 #[derive(Debug)]
-pub struct Sim<const ONE_SIDED: bool>;
+pub struct Sim<const ONE_SIDED: bool, O = Unobserved>(PhantomData<O>);
 
-impl<const ONE_SIDED: bool> Fabric for Sim<ONE_SIDED> {
+impl<const ONE_SIDED: bool, O: Observer> Fabric for Sim<ONE_SIDED, O> {
     const NAME: &'static str = "sim";
     const ONE_SIDED: bool = ONE_SIDED;
-    const JOINING: Joining<SimPendingRail<ONE_SIDED>> =
+    const JOINING: Joining<SimPendingRail<ONE_SIDED, O>> =
         Joining::ByExchange { endpoints: SimPendingRail::endpoints, connect: SimPendingRail::connect };
-    type Domain = SimDomain<ONE_SIDED>;
-    type PendingRail = SimPendingRail<ONE_SIDED>;
-    type Rail = SimRail;
-    type Registration = SimRegistration;
+    type Domain = SimDomain<ONE_SIDED, O>;
+    type PendingRail = SimPendingRail<ONE_SIDED, O>;
+    type Rail = SimRail<O>;
+    type Registration = SimRegistration<O>;
 }
 
 /// A port of a process.
 #[derive(Debug)]
-pub struct SimDomain<const ONE_SIDED: bool> {
-    world: Arc<World>,
+pub struct SimDomain<const ONE_SIDED: bool, O: Observer = Unobserved> {
+    world: Arc<World<O>>,
     port: usize,
     max_write: u32,
     byte_counts: bool,
 }
 
-impl<const ONE_SIDED: bool> SimDomain<ONE_SIDED> {
+impl<const ONE_SIDED: bool, O: Observer> SimDomain<ONE_SIDED, O> {
     /// Adds a port to a process of the world. `max_write` is in bytes, a power of two of at least 128.
-    pub fn new(world: &Arc<World>, process: usize, max_write: u32, byte_counts: bool) -> Arc<Self> {
+    pub fn new(world: &Arc<World<O>>, process: usize, max_write: u32, byte_counts: bool) -> Arc<Self> {
         let mut state = world.lock();
         let port = state.ports.len();
         state.ports.push(Port { process, max_write, byte_counts, dead: false });
@@ -47,13 +48,19 @@ impl<const ONE_SIDED: bool> SimDomain<ONE_SIDED> {
     }
 
     /// Its number in the world.
-    pub(crate) fn port(&self) -> usize {
+    pub fn port(&self) -> usize {
         self.port
     }
 
     /// Registers a region that goes by another address than its own, as memory of some kind: addresses that are the
     /// same in every run, and GPU memory.
-    pub fn register_as(&self, region: &Arc<Region>, address: u64, kind: MemoryKind, access: Access) -> SimRegistration {
+    pub fn register_as(
+        &self,
+        region: &Arc<Region>,
+        address: u64,
+        kind: MemoryKind,
+        access: Access,
+    ) -> SimRegistration<O> {
         let mut state = self.world.lock();
         let process = state.ports[self.port].process;
         let registered = Registered { region: Arc::clone(region), address, kind, access, process, port: self.port };
@@ -63,10 +70,10 @@ impl<const ONE_SIDED: bool> SimDomain<ONE_SIDED> {
     }
 }
 
-impl<const ONE_SIDED: bool> Domain for SimDomain<ONE_SIDED> {
-    type Fabric = Sim<ONE_SIDED>;
+impl<const ONE_SIDED: bool, O: Observer> Domain for SimDomain<ONE_SIDED, O> {
+    type Fabric = Sim<ONE_SIDED, O>;
 
-    fn register(&self, memory: Memory, access: Access) -> Result<SimRegistration, RegisterError> {
+    fn register(&self, memory: Memory, access: Access) -> Result<SimRegistration<O>, RegisterError> {
         match memory.region() {
             Some(region) => Ok(self.register_as(region, memory.address(), memory.kind(), access)),
             // The world has no unsafe code, so it cannot touch memory that it knows only by address.
@@ -82,7 +89,7 @@ impl<const ONE_SIDED: bool> Domain for SimDomain<ONE_SIDED> {
         self.byte_counts
     }
 
-    fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<SimPendingRail<ONE_SIDED>, SetupError> {
+    fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<SimPendingRail<ONE_SIDED, O>, SetupError> {
         let end = self.world.lock().open_end(self.port, spec, ONE_SIDED)?;
         let rail = SimRail { world: Arc::clone(&self.world), end, lanes: spec.lanes, max_write: self.max_write };
         Ok(SimPendingRail { rail, connected: false, asked: Vec::new() })
@@ -91,12 +98,12 @@ impl<const ONE_SIDED: bool> Domain for SimDomain<ONE_SIDED> {
 
 /// Registered memory of a world.
 #[derive(Debug)]
-pub struct SimRegistration {
-    world: Arc<World>,
+pub struct SimRegistration<O: Observer = Unobserved> {
+    world: Arc<World<O>>,
     keys: KeyPair,
 }
 
-impl Registration for SimRegistration {
+impl<O: Observer> Registration for SimRegistration<O> {
     fn local_key(&self) -> u32 {
         self.keys.local
     }
@@ -106,7 +113,7 @@ impl Registration for SimRegistration {
     }
 }
 
-impl Drop for SimRegistration {
+impl<O: Observer> Drop for SimRegistration<O> {
     fn drop(&mut self) {
         self.world.lock().keys.remove(self.keys);
     }
@@ -114,14 +121,14 @@ impl Drop for SimRegistration {
 
 /// One end of a rail that is being set up.
 #[derive(Debug)]
-pub struct SimPendingRail<const ONE_SIDED: bool> {
-    rail: SimRail,
+pub struct SimPendingRail<const ONE_SIDED: bool, O: Observer = Unobserved> {
+    rail: SimRail<O>,
     connected: bool,
     /// The peer's end points at the first try, where that came to nothing yet.
     asked: Vec<LaneEndpoint>,
 }
 
-impl<const ONE_SIDED: bool> SimPendingRail<ONE_SIDED> {
+impl<const ONE_SIDED: bool, O: Observer> SimPendingRail<ONE_SIDED, O> {
     /// One end point per lane, for the peer.
     pub fn endpoints(&self) -> Vec<LaneEndpoint> {
         let endpoint = |lane| {
@@ -152,7 +159,7 @@ impl<const ONE_SIDED: bool> SimPendingRail<ONE_SIDED> {
         let mut state = self.rail.world.lock();
         let later_permille = state.faults.connect_later_permille;
         if state.chance.permille(later_permille) {
-            state.saw(Seen::ConnectedLater);
+            state.suffer(Mishap::ConnectedLater);
             let most_ns = state.faults.connect_later_ns;
             let pause = Duration::from_nanos(1 + state.chance.below(most_ns));
             drop(state);
@@ -176,14 +183,14 @@ impl<const ONE_SIDED: bool> SimPendingRail<ONE_SIDED> {
     }
 }
 
-impl<const ONE_SIDED: bool> PendingRail for SimPendingRail<ONE_SIDED> {
-    type Fabric = Sim<ONE_SIDED>;
+impl<const ONE_SIDED: bool, O: Observer> PendingRail for SimPendingRail<ONE_SIDED, O> {
+    type Fabric = Sim<ONE_SIDED, O>;
 
     fn is_ready(&self) -> bool {
         self.connected
     }
 
-    fn into_rail(self) -> Result<SimRail, SetupError> {
+    fn into_rail(self) -> Result<SimRail<O>, SetupError> {
         match self.connected {
             true => Ok(self.rail),
             false => Err(SetupError::NotConnected { port: format!("rail {}", self.rail.end) }),
@@ -193,14 +200,14 @@ impl<const ONE_SIDED: bool> PendingRail for SimPendingRail<ONE_SIDED> {
 
 /// One end of a rail.
 #[derive(Debug)]
-pub struct SimRail {
-    world: Arc<World>,
+pub struct SimRail<O: Observer = Unobserved> {
+    world: Arc<World<O>>,
     end: usize,
     lanes: u8,
     max_write: u32,
 }
 
-impl Rail for SimRail {
+impl<O: Observer> Rail for SimRail<O> {
     fn lanes(&self) -> u8 {
         self.lanes
     }
@@ -270,7 +277,7 @@ impl Rail for SimRail {
     }
 }
 
-impl Drop for SimRail {
+impl<O: Observer> Drop for SimRail<O> {
     fn drop(&mut self) {
         self.world.lock().drop_end(self.end);
     }

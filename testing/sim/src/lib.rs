@@ -14,10 +14,13 @@ mod counts;
 mod fabric;
 mod faults;
 mod history;
+pub mod observer;
 #[cfg(feature = "plants")]
 pub mod plants;
 mod play;
+mod task;
 mod watch;
+mod witness;
 mod world;
 
 pub use chance::Chance;
@@ -26,4 +29,4 @@ pub use fabric::{Sim, SimDomain, SimPendingRail, SimRail, SimRegistration};
 pub use faults::{Death, DeathKind, Faults};
 pub use play::{Outcome, Workload, run};
 pub use watch::{Checker, Violation};
-pub use world::World;
+pub use world::{State, World};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::plan::ConnectionPlan;
 use crate::history::{Kind, Who};
-use crate::world::World;
+use crate::witness::{Note, World};
 use crate::{Chance, Seen};
 
 /// What became of a turn.
@@ -47,7 +47,7 @@ impl Context<'_> {
         self.broke_contract(what);
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
-        state.watch.harm(now_ns, self.connection, what);
+        state.observer.watch.harm(now_ns, self.connection, what);
     }
 
     /// A call broke the contract, in a way that the connection must bear.
@@ -55,6 +55,6 @@ impl Context<'_> {
         let mut state = self.world.lock();
         state.saw(Seen::ContractBroken);
         state.record(Kind::Sabotage, self.who, [0; 4]);
-        state.history.remark(what);
+        state.observer.history.remark(what);
     }
 }

@@ -1,16 +1,15 @@
 //! What dies in the middle of a game: a process, a session, a port or a rail.
 
-use railweave_fabric::{LaneId, WorkStatus};
-
 use super::game::{Game, Stage};
 use crate::history::{Kind, Who};
+use crate::witness::{Note, who};
 use crate::{DeathKind, Seen};
 
 impl<const O: bool> Game<O> {
     fn harm(&self, connection: usize, why: &str) {
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
-        state.watch.harm(now_ns, connection, why);
+        state.observer.watch.harm(now_ns, connection, why);
     }
 
     /// A process ends at once, with all that it has.
@@ -59,8 +58,8 @@ impl<const O: bool> Game<O> {
             }
             DeathKind::PortSilent => {
                 let mut state = self.world.lock();
-                let port = self.chance.index(state.ports.len());
-                state.ports[port].dead = true;
+                let port = self.chance.index(state.ports());
+                state.silence_port(port);
                 state.saw(Seen::PortDied);
                 drop(state);
                 for connection in 0..self.connections.len() {
@@ -78,24 +77,19 @@ impl<const O: bool> Game<O> {
 
     fn kill_rail(&mut self, loud: bool) {
         let mut state = self.world.lock();
-        let rails: Vec<(usize, usize)> =
-            (0..state.ends.len()).filter_map(|end| Some((end, state.ends[end].as_ref()?.peer?))).collect();
+        let rails = state.connected_ends();
         if rails.is_empty() {
             return;
         }
         let (end, peer) = self.chance.pick(&rails);
         state.saw(if loud { Seen::RailDiedLoud } else { Seen::RailDiedSilent });
         for one in [end, peer] {
-            let Some(found) = state.ends[one].as_mut() else { continue };
-            found.cut = true;
-            let (who, connection, lanes) = (found.who(LaneId::FIRST), found.connection, found.lanes.len());
+            let Some(place) = state.cut(one) else { continue };
             let now_ns = state.now_ns;
-            state.record(Kind::Death, who, [2 + u64::from(loud), 0, 0, 0]);
-            state.watch.harm(now_ns, connection, "a rail died");
-            for lane in 0..if loud { lanes } else { 0 } {
-                let lane = LaneId::at(lane);
-                let error = state.work_failed(one, lane, WorkStatus::Flushed, "the port went down");
-                state.fail_lane(one, lane, error);
+            state.record(Kind::Death, who(place), [2 + u64::from(loud), 0, 0, 0]);
+            state.observer.watch.harm(now_ns, place.connection, "a rail died");
+            if loud {
+                state.fail(one);
             }
         }
     }

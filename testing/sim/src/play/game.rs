@@ -5,16 +5,16 @@ use std::sync::Arc;
 use railweave_fabric::RailSet;
 use railweave_transport::{Acceptor, Connector, Error, RecvConnection, SendConnection};
 
-use super::Task;
 use super::context::{Context, Step};
 use super::plan::{ConnectionPlan, Plan};
 use super::receiver::RecvApp;
 use super::sender::SendApp;
 use super::session::Sessions;
 use crate::history::{Kind, Who};
+use crate::task::Task;
 use crate::watch::Connection as Watched;
-use crate::world::World;
-use crate::{Chance, Checker, DeathKind, Seen, Sim, SimDomain};
+use crate::witness::{Note, Sim, SimDomain, Witness, World};
+use crate::{Chance, Checker, DeathKind, Seen};
 
 /// Without anything moving for so long, an unharmed connection is stuck.
 const STUCK_NS: u64 = 60_000_000;
@@ -145,7 +145,7 @@ impl<const O: bool> Game<O> {
             plan.faults
         );
         let death = plan.faults.death;
-        let world = World::new(seed, plan.faults);
+        let world = World::observed(seed, plan.faults, Witness::default());
         let mut processes = Vec::new();
         let sessions = Sessions::new(&plan.keys, &world.lock().faults);
         for (ports, addresses) in plan.ports.iter().zip(plan.addresses) {
@@ -164,13 +164,12 @@ impl<const O: bool> Game<O> {
             });
         }
         let mut state = world.lock();
-        state.watch.on = true;
         let mut connections = Vec::new();
         for (number, plan) in plan.connections.into_iter().enumerate() {
-            state.watch.connections.push(Watched::default());
+            state.observer.watch.connections.push(Watched::default());
             state.at(plan.connect_at_ns, Task::Connect(number));
             if sessions.keys_differ(plan.from, plan.to) {
-                state.watch.harm(0, number, "the keys differ");
+                state.observer.watch.harm(0, number, "the keys differ");
             }
             if let Some((sender, at_ns)) = plan.close_early {
                 state.at(at_ns, Task::Close { connection: number, sender, early: true });
@@ -230,14 +229,14 @@ impl<const O: bool> Game<O> {
     pub(super) fn violate(&self, checker: Checker, message: String) {
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
-        state.watch.violate(now_ns, checker, message);
+        state.observer.watch.violate(now_ns, checker, message);
     }
 
     /// Plays to the end, or to the first violation.
     pub(super) fn play(&mut self) {
         loop {
             let mut state = self.world.lock();
-            if state.watch.violation.is_some() {
+            if state.observer.watch.violation.is_some() {
                 state.record(Kind::Violation, Who::Process(0), [0; 4]);
                 return;
             }
@@ -387,7 +386,7 @@ impl<const O: bool> Game<O> {
             (false, _, Stage::Up(_, app)) => (app.waits_for(), app.is_probing(), app.only_looks()),
             _ => return,
         };
-        match state.watch.harmed(side.connection).cloned() {
+        match state.observer.watch.harmed(side.connection).cloned() {
             Some((since_ns, why)) => {
                 let limit_ns = state.faults.death_limit_ns();
                 let patience_ns = if only_looks { LOOKS_NS } else { limit_ns };
@@ -402,7 +401,7 @@ impl<const O: bool> Game<O> {
                         "{}: {patience_ns} ns after \"{why}\" neither a completion nor an error has come; it waits for {waits}",
                         side.who()
                     );
-                    state.watch.violate(now_ns, Checker::Death, text);
+                    state.observer.watch.violate(now_ns, Checker::Death, text);
                 }
             }
             None if now_ns - last_ns.max(state.moved_ns) > STUCK_NS => {
@@ -410,10 +409,10 @@ impl<const O: bool> Game<O> {
                 let text = format!(
                     "{}: nothing has moved for {STUCK_NS} ns; it waits for {waits}; the next send meets {:?}; {}",
                     side.who(),
-                    state.watch.filling(side.connection),
+                    state.observer.watch.filling(side.connection),
                     self.describe_waits()
                 );
-                state.watch.violate(now_ns, checker, text);
+                state.observer.watch.violate(now_ns, checker, text);
             }
             None => {}
         }
@@ -438,15 +437,15 @@ impl<const O: bool> Game<O> {
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
         state.record(Kind::Error, side.who(), [0; 4]);
-        state.history.remark(&error.to_string());
+        state.observer.history.remark(&error.to_string());
         state.saw(Seen::Failed);
-        state.watch.connections[side.connection].sender_failed |= side.sender;
-        if state.watch.harmed(side.connection).is_none() {
+        state.observer.watch.connections[side.connection].sender_failed |= side.sender;
+        if state.observer.watch.harmed(side.connection).is_none() {
             let text = format!("{}: an error for which there is no reason: {}", side.who(), error);
-            state.watch.violate(now_ns, Checker::Errors, text);
+            state.observer.watch.violate(now_ns, Checker::Errors, text);
         }
         if error.to_string().len() < 10 {
-            state.watch.violate(now_ns, Checker::Errors, format!("an error without words: {error:?}"));
+            state.observer.watch.violate(now_ns, Checker::Errors, format!("an error without words: {error:?}"));
         }
         let delay_ns = state.chance.below(100_000);
         let process = self.process_of(side);
@@ -483,7 +482,7 @@ impl<const O: bool> Game<O> {
         match (side.sender, &pair.sender.stage, &mut pair.receiver.stage) {
             (true, Stage::Up(_, app), _) => app.is_done(),
             (false, _, Stage::Up(made, app)) => {
-                let condemned = self.world.lock().watch.connections[side.connection].condemned;
+                let condemned = self.world.lock().observer.watch.connections[side.connection].condemned;
                 // Where the poll that brought it brought the last receive too, any other call fails, as this one must.
                 let is_done = app.is_done();
                 if is_done && condemned && made.iflush(&[]).is_ok() {
@@ -506,7 +505,7 @@ impl<const O: bool> Game<O> {
         }
         let mut state = self.world.lock();
         state.record(Kind::Gone, side.who(), [0; 4]);
-        if !failed && state.watch.harmed(side.connection).is_none() {
+        if !failed && state.observer.watch.harmed(side.connection).is_none() {
             state.saw(Seen::Clean);
         }
     }
@@ -515,7 +514,7 @@ impl<const O: bool> Game<O> {
     /// The connections of which something is left, and how far their ends are.
     fn left(&self) -> Vec<(usize, [&'static str; 2])> {
         let is_left = |(number, pair): (usize, &Pair<O>)| {
-            let harmed = self.world.lock().watch.harmed(number).is_some();
+            let harmed = self.world.lock().observer.watch.harmed(number).is_some();
             let stages = [pair.sender.stage.name(), pair.receiver.stage.name()];
             let left = stages.iter().any(|stage| *stage != "over" && !(harmed && *stage == "waiting"));
             left.then_some((number, stages))
@@ -541,7 +540,7 @@ impl<const O: bool> Game<O> {
         }
         self.check_sessions();
         let state = self.world.lock();
-        let (keys, ends) = (state.keys.len(), state.ends.iter().flatten().count());
+        let (keys, ends) = state.left();
         drop(state);
         if keys > 0 || ends > 0 {
             let text = format!("{keys} registrations and {ends} ends of rails are left when everything is closed");

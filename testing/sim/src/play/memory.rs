@@ -6,8 +6,7 @@ use railweave_fabric::{Access, MAX_RAILS, MemoryKind, Region, Registration};
 use railweave_transport::{MemoryKeys, RailInfo};
 
 use crate::history::{Kind, Who};
-use crate::world::World;
-use crate::{SimDomain, SimRegistration};
+use crate::witness::{Note, SimDomain, SimRegistration, World};
 
 /// Bytes before and behind every buffer.
 const GUARD: u64 = 128;

@@ -20,37 +20,6 @@ use game::Game;
 use plan::Plan;
 pub use plan::Workload;
 
-/// Something that is to be done at a time.
-#[derive(Debug)]
-pub(crate) enum Task {
-    /// A process's progress thread takes a turn.
-    Turn(usize),
-    /// A connection is begun.
-    Connect(usize),
-    /// A timer of one end of a session has run out.
-    Timer { talk: usize },
-    /// A dialled socket arrives at the process that is wanted.
-    Arrive { socket: usize, to: usize },
-    /// A dialled socket is connected.
-    Connected { socket: usize },
-    /// A frame arrives.
-    Frame { socket: usize, to_opener: bool, bytes: Vec<u8> },
-    /// An end sees that its socket has ended.
-    SocketEnd { socket: usize, to_opener: bool },
-    /// The deadline of a handshake.
-    Deadline { connection: usize, sender: bool },
-    /// An end tries again to connect its rails.
-    GoOn { connection: usize, sender: bool },
-    /// An application closes its end.
-    Close { connection: usize, sender: bool, early: bool },
-    /// A process's control thread looks what its connections owe.
-    Look(usize),
-    /// A process gives up because one of its connections failed.
-    Abort(usize),
-    /// What the seed says dies now.
-    Death,
-}
-
 /// What came of a seed.
 #[derive(Clone, Debug)]
 pub struct Outcome {
@@ -85,14 +54,14 @@ pub fn run(seed: u64, workload: Workload, history: bool) -> Outcome {
 fn play<const ONE_SIDED: bool>(mut game: Game<ONE_SIDED>, seed: u64, workload: Workload, history: bool) -> Outcome {
     let world = game.world();
     if history {
-        world.lock().history.lines = Some(vec![game.describe()]);
+        world.lock().observer.history.lines = Some(vec![game.describe()]);
     }
     let panic = catch_unwind(AssertUnwindSafe(|| game.play())).err();
     if let Some(panic) = panic {
         let message = words_of(&*panic);
         let mut state = world.lock();
         let now_ns = state.now_ns;
-        state.watch.violate(now_ns, Checker::Panic, message);
+        state.observer.watch.violate(now_ns, Checker::Panic, message);
     }
     // What panicked may be left in any state; it must not take the run along.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(game)));
@@ -100,12 +69,12 @@ fn play<const ONE_SIDED: bool>(mut game: Game<ONE_SIDED>, seed: u64, workload: W
     Outcome {
         seed,
         workload,
-        violation: state.watch.violation.clone(),
-        counts: state.counts.clone(),
-        hash: state.history.hash(),
-        events: state.history.events,
+        violation: state.observer.watch.violation.clone(),
+        counts: state.observer.counts.clone(),
+        hash: state.observer.history.hash(),
+        events: state.observer.history.events,
         virtual_ns: state.now_ns,
-        history: state.history.lines.take().unwrap_or_default(),
+        history: state.observer.history.lines.take().unwrap_or_default(),
     }
 }
 

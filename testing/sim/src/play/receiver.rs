@@ -7,7 +7,8 @@ use super::memory::{Buffer, Memory};
 use super::plan::{ConnectionPlan, GroupPlan, Sabotage};
 use crate::history::Kind;
 use crate::watch::Buffer as Watched;
-use crate::{Checker, Seen, Sim};
+use crate::witness::{Note, Sim};
+use crate::{Checker, Seen};
 
 /// Entries in the ring of CTS entries (docs/wire.md).
 const ENTRIES: usize = 512;
@@ -147,7 +148,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         if let Some(since_ns) = state.owes_since_ns(context.connection) {
             let now_ns = state.now_ns;
             let text = format!("{}: the last receive is done, and its peer is owed since {since_ns} ns", context.who);
-            state.watch.violate(now_ns, Checker::Promise, text);
+            state.observer.watch.violate(now_ns, Checker::Promise, text);
         }
     }
 
@@ -206,8 +207,8 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         let watched = incoming.iter().map(|buffer| Watched::new(buffer.address, buffer.size, buffer.tag)).collect();
         let mut state = context.world.lock();
         let now_ns = state.now_ns;
-        state.watch.promised(now_ns, context.connection, incoming.len());
-        let number = state.watch.irecv(context.connection, watched, planned.hinted && ONE_SIDED);
+        state.observer.watch.promised(now_ns, context.connection, incoming.len());
+        let number = state.observer.watch.irecv(context.connection, watched, planned.hinted && ONE_SIDED);
         debug_assert_eq!(number, group, "receives are watched from the first on");
         let first = incoming[0].address;
         state.record(Kind::Irecv, context.who, [group as u64, incoming.len() as u64, first, 0]);
@@ -230,7 +231,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         self.done += 1;
         let mut state = context.world.lock();
         let now_ns = state.now_ns;
-        if state.watch.recv_done(now_ns, context.connection, received.group, sizes) {
+        if state.observer.watch.recv_done(now_ns, context.connection, received.group, sizes) {
             state.saw(Seen::EarlyDone);
             state.record(Kind::Early, context.who, [received.group as u64, 0, 0, 0]);
             drop(state);
@@ -239,7 +240,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         }
         if received.doomed && sizes.iter().any(|size| *size > 0) {
             let text = format!("group {} was received into memory that is not registered", received.group);
-            state.watch.violate(now_ns, Checker::Errors, text);
+            state.observer.watch.violate(now_ns, Checker::Errors, text);
         }
         let planned = &context.plan.groups[received.group];
         if planned.hinted && ONE_SIDED {
@@ -282,7 +283,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         let now_ns = state.now_ns;
         match flushed {
             Flushed::Nothing => {
-                state.watch.look(now_ns, context.connection, group);
+                state.observer.watch.look(now_ns, context.connection, group);
                 drop(state);
                 self.release(group, buffers, context);
             }
@@ -312,7 +313,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
             let mut state = context.world.lock();
             let now_ns = state.now_ns;
             state.record(Kind::FlushDone, context.who, [group as u64, 0, 0, 0]);
-            state.watch.look(now_ns, context.connection, group);
+            state.observer.watch.look(now_ns, context.connection, group);
             drop(state);
             self.release(group, buffers, context);
         }
@@ -326,11 +327,11 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         while index < self.early.len() {
             let group = self.early[index].group;
             let mut state = context.world.lock();
-            if !state.watch.group_is_whole(context.connection, group) {
+            if !state.observer.watch.group_is_whole(context.connection, group) {
                 index += 1;
                 continue;
             }
-            state.watch.close_group(context.connection, group);
+            state.observer.watch.close_group(context.connection, group);
             drop(state);
             let early = self.early.swap_remove(index);
             self.release(group, early.buffers, context);
@@ -343,12 +344,12 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
     fn release(&mut self, group: usize, buffers: Vec<Buffer>, context: &mut Context<'_>) {
         for (number, buffer) in buffers.into_iter().enumerate() {
             let mut state = context.world.lock();
-            let watched = &state.watch.connections[context.connection].groups[group].buffers[number];
+            let watched = &state.observer.watch.connections[context.connection].groups[group].buffers[number];
             let message = watched.message;
             state.saw(Seen::Messages);
             drop(state);
             if let Some((message, size)) = message {
-                context.world.lock().counts.add(Seen::Bytes, size);
+                context.world.lock().observer.counts.add(Seen::Bytes, size);
                 if let Some(at) = self.memory.compare(&buffer, context.connection, message, size) {
                     let text = format!(
                         "c{}: byte {at} of message {message} ({size} bytes) in group {group} is wrong",
@@ -356,7 +357,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
                     );
                     let mut state = context.world.lock();
                     let now_ns = state.now_ns;
-                    state.watch.violate(now_ns, Checker::Bytes, text);
+                    state.observer.watch.violate(now_ns, Checker::Bytes, text);
                 }
             }
             let anew = context.chance.permille(context.plan.reregister_permille);
@@ -388,7 +389,10 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
                 let slot = if what == Sabotage::HostileSlot { self.next + 60 } else { open };
                 let mut state = context.world.lock();
                 let own_mask = what == Sabotage::HostileSlot;
-                state.inject(context.connection, (slot % SLOTS) as u8, own_mask);
+                state.forge(context.connection, |rail| {
+                    let mask = if own_mask { 1u32 << rail } else { 0 };
+                    (slot % SLOTS) as u32 | mask << 8
+                });
             }
             Sabotage::TestTwice => {
                 let Some(over) = self.last_done else { return Ok(false) };
@@ -444,7 +448,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
             let mut state = context.world.lock();
             let now_ns = state.now_ns;
             let text = format!("c{}: {what} was no error", context.connection);
-            state.watch.violate(now_ns, Checker::Errors, text);
+            state.observer.watch.violate(now_ns, Checker::Errors, text);
         }
     }
 }

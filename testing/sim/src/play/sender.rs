@@ -8,7 +8,8 @@ use super::context::{Context, Step};
 use super::memory::{Buffer, Memory};
 use super::plan::{ConnectionPlan, Sabotage};
 use crate::history::Kind;
-use crate::{Checker, Seen, Sim};
+use crate::witness::{Note, Sim};
+use crate::{Checker, Seen};
 
 /// So many sends a connection must hold at once, when nothing has leaked: with records each takes two places in a
 /// send queue of 256.
@@ -159,7 +160,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
             Ok(Some(request)) => request,
             Ok(None) => {
                 let mut state = context.world.lock();
-                let tags = state.watch.filling(context.connection).1;
+                let tags = state.observer.watch.filling(context.connection).1;
                 state.saw(match tags.contains(&tag) {
                     true => Seen::NotYet,
                     false if tags.is_empty() => Seen::NoReceive,
@@ -178,7 +179,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         };
         let mut state = context.world.lock();
         let now_ns = state.now_ns;
-        let cut = state.watch.isend(now_ns, context.connection, message, tag, size);
+        let cut = state.observer.watch.isend(now_ns, context.connection, message, tag, size);
         state.record(Kind::Isend, context.who, [message, size, u64::from(tag), 0]);
         if let Some(Event::MessageCut(_)) = connection.poll_event() {
             state.saw(Seen::Cut);
@@ -199,10 +200,10 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         let mut state = context.world.lock();
         let now_ns = state.now_ns;
         state.record(Kind::SendDone, context.who, [message, said, 0, 0]);
-        state.watch.send_done(now_ns, context.connection, message, size, said);
+        state.observer.watch.send_done(now_ns, context.connection, message, size, said);
         if doomed {
             let text = format!("message {message} was sent from memory that is not registered");
-            state.watch.violate(now_ns, Checker::Errors, text);
+            state.observer.watch.violate(now_ns, Checker::Errors, text);
         }
         drop(state);
         self.memory.scrub(&buffer, whole);

@@ -10,10 +10,11 @@ use railweave_transport::{
     Side as SessionSide, SocketEnd, SocketEndKind,
 };
 
-use super::Task;
 use super::game::{Game, Side, Stage};
 use crate::faults::Faults;
 use crate::history::{Kind, Who};
+use crate::task::Task;
+use crate::witness::Note;
 use crate::{Checker, Seen};
 
 /// The port of every process's control socket.

@@ -1,9 +1,10 @@
 //! Applications that make no call for long, and the control thread, which then sends what their connections owe.
 
-use super::Task;
 use super::game::{Game, Side, Stage};
 use crate::faults::LOOK_NS;
 use crate::history::Kind;
+use crate::task::Task;
+use crate::witness::Note;
 use crate::{Checker, Seen};
 
 impl<const O: bool> Game<O> {
@@ -88,10 +89,10 @@ impl<const O: bool> Game<O> {
             let Some(since_ns) = state.owes_since_ns(connection) else { continue };
             looks_again = true;
             let (now_ns, promise_ns) = (state.now_ns, state.faults.promise_ns());
-            if now_ns - since_ns > promise_ns && state.watch.harmed(connection).is_none() {
+            if now_ns - since_ns > promise_ns && state.observer.watch.harmed(connection).is_none() {
                 let text =
                     format!("c{connection}r: its peer is owed since {since_ns} ns, promised were {promise_ns} ns");
-                state.watch.violate(now_ns, Checker::Promise, text);
+                state.observer.watch.violate(now_ns, Checker::Promise, text);
             }
         }
         if looks_again {

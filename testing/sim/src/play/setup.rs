@@ -11,14 +11,15 @@ use railweave_transport::{
     Token,
 };
 
-use super::Task;
 use super::game::{Game, Side, Stage};
 use super::memory::Memory;
 use super::receiver::RecvApp;
 use super::sender::SendApp;
 use crate::history::Kind;
-use crate::world::Opening;
-use crate::{Checker, Seen, Sim};
+use crate::observer::Opening;
+use crate::task::Task;
+use crate::witness::{Note, Sim, SimDomain};
+use crate::{Checker, Seen};
 
 fn counters(_: &railweave_transport::RailName) -> Arc<RailCounters> {
     Arc::default()
@@ -39,7 +40,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     fn ports(&self, process: usize, connection: usize, sender: bool) -> Vec<HandshakePort<Sim<ONE_SIDED>>> {
         let plan = &self.connections[connection].plan;
         let lanes = if sender { plan.lanes.0 } else { plan.lanes.1 };
-        let port = |(index, domain): (usize, &Arc<crate::SimDomain<ONE_SIDED>>)| HandshakePort {
+        let port = |(index, domain): (usize, &Arc<SimDomain<ONE_SIDED>>)| HandshakePort {
             offer: PortOffer {
                 link_layer: LinkLayer::InfiniBand,
                 prefix_len: 64,
@@ -104,7 +105,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             let mut state = self.world.lock();
             state.record(Kind::Over, side.who(), [1, 0, 0, 0]);
             state.saw(Seen::Refused);
-            let harmed = state.watch.harmed(side.connection).is_some();
+            let harmed = state.observer.watch.harmed(side.connection).is_some();
             drop(state);
             if !harmed {
                 let text = format!("{}: its session ended while it was set up", side.who());
@@ -219,11 +220,11 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let side = Side { connection, sender };
         let mut state = self.world.lock();
         state.record(Kind::Over, side.who(), [0; 4]);
-        state.history.remark(&error.to_string());
+        state.observer.history.remark(&error.to_string());
         state.saw(Seen::Refused);
         let may_fail = state.faults.open_fails_permille > 0
             || state.faults.dial_fails_permille > 0
-            || state.watch.harmed(connection).is_some();
+            || state.observer.watch.harmed(connection).is_some();
         let now_ns = state.now_ns;
         drop(state);
         let plan = &self.connections[connection].plan;
@@ -234,7 +235,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         if error.to_string().len() < 10 {
             self.violate(Checker::Errors, format!("{}: an error without words: {:?}", side.who(), error));
         }
-        self.world.lock().watch.harm(now_ns, connection, "the handshake failed");
+        self.world.lock().observer.watch.harm(now_ns, connection, "the handshake failed");
         self.over(side);
         self.tell(side, Session::failed);
     }
@@ -292,14 +293,14 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             .collect();
         if self.sessions.keys_differ(plan.from, plan.to) {
             let text = format!("{}: it is up between processes with different keys", side.who());
-            state.watch.violate(now_ns, Checker::Errors, text);
+            state.observer.watch.violate(now_ns, Checker::Errors, text);
         }
-        let known = state.watch.connections[side.connection].wire.usable;
+        let known = state.observer.watch.connections[side.connection].wire.usable;
         if known != 0 && known != usable {
             let text = format!("{}: usable rails are {usable:#b} here, {known:#b} at the peer", side.who());
-            state.watch.violate(now_ns, Checker::Wire, text);
+            state.observer.watch.violate(now_ns, Checker::Wire, text);
         }
-        let wire = &mut state.watch.connections[side.connection].wire;
+        let wire = &mut state.observer.watch.connections[side.connection].wire;
         wire.rails = plan.pairs.len() as u32;
         wire.usable = usable;
         wire.lanes = [plan.lanes.0.min(plan.lanes.1); 8];
@@ -317,10 +318,10 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
         let unfinished = !self.is_finished(side);
         let mut state = self.world.lock();
-        state.watch.connections[connection].discards |= !side.sender && !ONE_SIDED;
+        state.observer.watch.connections[connection].discards |= !side.sender && !ONE_SIDED;
         state.record(Kind::Close, side.who(), [0; 4]);
         if unfinished {
-            state.watch.harm(state_ns, connection, "an end was closed although there was more to do");
+            state.observer.watch.harm(state_ns, connection, "an end was closed although there was more to do");
             if early {
                 state.saw(Seen::ClosedEarly);
             }

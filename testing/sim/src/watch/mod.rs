@@ -123,8 +123,6 @@ pub(crate) struct Connection {
 /// All checkers of a seed.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    /// Off where the world is used without players.
-    pub(crate) on: bool,
     /// The first thing that was found.
     pub(crate) violation: Option<Violation>,
     pub(crate) connections: Vec<Connection>,
@@ -132,7 +130,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn violate(&mut self, at_ns: u64, checker: Checker, message: String) {
-        if self.on && self.violation.is_none() {
+        if self.violation.is_none() {
             self.violation = Some(Violation { checker, message, at_ns });
         }
     }
@@ -162,9 +160,6 @@ impl Watch {
 
     /// A write lands, or half of it: it must be inside an open buffer.
     pub(crate) fn touched(&mut self, at_ns: u64, connection: usize, address: u64, length: u64) {
-        if !self.on {
-            return;
-        }
         if self.connections[connection].window(address, length).is_none() {
             let message =
                 format!("c{connection}: {length} bytes at {address:#x} were written outside any open receive buffer");

@@ -4,13 +4,9 @@ use railweave_fabric::conformance::Completion;
 use railweave_fabric::{Access, LaneId, MemoryKind};
 
 use super::end::Flight;
-use super::{Event, State};
-use crate::history::Kind;
-use crate::watch::Landing;
-use crate::{Checker, Seen};
-
-/// Bytes of the ring of CTS entries (docs/wire.md).
-const CTS_RING_BYTES: u64 = 512 * 64;
+use super::queue::Due;
+use super::state::State;
+use crate::observer::{Breach, Event, Landing, Mishap, Observer};
 
 /// What became of a flight.
 enum Landed {
@@ -24,7 +20,7 @@ enum Landed {
     Refused(&'static str),
 }
 
-impl State {
+impl<O: Observer> State<O> {
     pub(super) fn handle_arrival(&mut self, id: usize, lane: LaneId) {
         let Some(end) = self.ends[id].as_mut() else { return };
         let one_sided = end.one_sided;
@@ -64,9 +60,9 @@ impl State {
         if std::mem::replace(&mut state.lost, true) {
             return;
         }
-        let who = end.who(lane);
-        self.record(Kind::Lost, who, [at_ns, 0, 0, 0]);
-        self.schedule(at_ns, Event::GiveUp { end: id, lane });
+        let place = end.place(lane);
+        self.see(place, &Event::Lost { fails_at_ns: at_ns });
+        self.schedule(at_ns, Due::GiveUp { end: id, lane });
     }
 
     /// Lands what has arrived on a lane, as far as it goes.
@@ -103,7 +99,7 @@ impl State {
                     state.held = true;
                     state.flights.push_front(flight);
                     let rest_ns = self.now_ns + self.chance.between(1, 3_000);
-                    self.schedule(rest_ns, Event::Rest { end: id, lane });
+                    self.schedule(rest_ns, Due::Rest { end: id, lane });
                     return;
                 }
                 Landed::NoReceive => {
@@ -124,19 +120,17 @@ impl State {
         }
     }
 
-    /// An immediate found the pool empty: the receiver's fault, unless a hostile immediate took what was meant for it. Then it
+    /// An immediate found the pool empty: the receiver's fault, unless a forged immediate took what was meant for it. Then it
     /// tries again, as a queue pair does (RNR NAK), until the receiver has noticed.
     fn handle_no_receive(&mut self, id: usize, lane: LaneId) {
         let Some(end) = self.ends[id].as_ref() else { return };
-        let who = end.who(lane);
+        let place = end.place(lane);
         if end.peer.and_then(|peer| self.ends[peer].as_ref()).is_some_and(|peer| peer.robbed) {
             let again_ns = self.now_ns + self.chance.between(1, 3_000);
-            self.schedule(again_ns, Event::Rest { end: id, lane });
+            self.schedule(again_ns, Due::Rest { end: id, lane });
             return;
         }
-        self.record(Kind::NoReceive, who, [0; 4]);
-        let message = format!("{who}: an immediate found no receive in the pool, or on its lane");
-        self.watch.violate(self.now_ns, Checker::Receives, message);
+        self.breach(place, Breach::NoReceive);
     }
 
     fn schedule_ack(&mut self, id: usize, lane: LaneId) {
@@ -145,7 +139,7 @@ impl State {
         let state = &mut end.lanes[lane.index()];
         state.last_ack_ns = ack_ns.max(state.last_ack_ns);
         let at_ns = state.last_ack_ns;
-        self.schedule(at_ns, Event::Ack { end: id, lane });
+        self.schedule(at_ns, Due::Ack { end: id, lane });
     }
 
     /// Sends the acknowledgements that this end has put off; whether all are out.
@@ -157,7 +151,7 @@ impl State {
         for lane in 0..lanes {
             let put_off = self.ends[peer].as_mut().map_or(0, |end| std::mem::take(&mut end.lanes[lane].put_off));
             if put_off > 0 {
-                self.saw(Seen::AckPutOff);
+                self.suffer(Mishap::AckPutOff);
             }
             (0..put_off).for_each(|_| self.schedule_ack(peer, LaneId::at(lane)));
         }
@@ -187,7 +181,7 @@ impl State {
                 _ => {}
             }
             if end.refuses_until_ns > 0 {
-                self.saw(Seen::AckRefused);
+                self.suffer(Mishap::AckRefused);
                 return false;
             }
         }
@@ -195,7 +189,7 @@ impl State {
     }
 
     /// Since when a connection's receiving end has put off its oldest acknowledgement.
-    pub(crate) fn owes_since_ns(&self, connection: usize) -> Option<u64> {
+    pub fn owes_since_ns(&self, connection: usize) -> Option<u64> {
         let senders = self.ends.iter().flatten().filter(|end| end.connection == connection && end.sender);
         let lanes = senders.flat_map(|end| &end.lanes).filter(|lane| lane.put_off > 0);
         lanes.map(|lane| lane.put_off_since_ns).min()
@@ -212,8 +206,7 @@ impl State {
 
     fn land(&mut self, id: usize, lane: LaneId, flight: &mut Flight) -> Landed {
         let Some(from) = self.ends[id].as_ref() else { return Landed::Refused("the sender is gone") };
-        let (connection, sender, rail, who, source_port) =
-            (from.connection, from.sender, from.rail, from.who(lane), from.port);
+        let (place, source_port) = (from.place(lane), from.port);
         let Some(peer) = from.peer else { return Landed::Refused("the lane is not connected") };
         let Some(to) = self.ends[peer].as_ref() else { return Landed::Refused("the receiver is gone") };
         if to.lingering && !to.one_sided {
@@ -225,9 +218,9 @@ impl State {
             return Landed::NoReceive;
         }
         let target_port = to.port;
-        let (mut control, mut place) = (false, 0);
+        let (mut control, mut start, mut kind) = (false, 0, MemoryKind::Host);
         if length > 0 {
-            let (region, offset, access, kind) =
+            let (region, offset, access, of_kind) =
                 match self.keys.target(target_port, write.remote.key, write.remote.address, length) {
                     Ok((target, offset)) => (target.region.clone(), offset, target.access, target.kind),
                     Err(why) => return Landed::Refused(why),
@@ -235,9 +228,9 @@ impl State {
             if !access.remote_write {
                 return Landed::Refused("the memory may not be written");
             }
-            control = access == Access::CONTROL;
+            (control, kind) = (access == Access::CONTROL, of_kind);
             // The protocol's own memory lies anywhere; where in it is the same for every run.
-            place = if control { offset as u64 } else { write.remote.address };
+            start = if control { offset as u64 } else { write.remote.address };
             let mut bytes = std::mem::take(&mut self.scratch);
             bytes.resize(length as usize, 0);
             match &flight.bytes {
@@ -255,36 +248,25 @@ impl State {
                 let cut = 64 * self.chance.between(1, (length - 1) / 64) as usize;
                 let first = if control || self.chance.permille(500) { 0..cut } else { cut..length as usize };
                 region.write(offset + first.start, &bytes[first.clone()]);
-                self.scratch = bytes;
                 flight.torn = true;
-                self.saw(Seen::Torn);
-                self.record(Kind::Torn, who, [first.len() as u64, length, 0, 0]);
-                if sender && !control {
-                    let at = write.remote.address + first.start as u64;
-                    self.watch.touched(self.now_ns, connection, at, first.len() as u64);
-                }
+                let start = start + first.start as u64;
+                let (part, port, number) = (&bytes[first], target_port, self.landed);
+                self.see(
+                    place,
+                    &Event::Torn(Landing { write: &write, start, bytes: part, control, kind, port, number }),
+                );
+                self.scratch = bytes;
                 return Landed::Torn;
             }
             region.write(offset, &bytes);
             self.scratch = bytes;
-            if kind == MemoryKind::Cuda {
-                self.watch.staged(connection, write.remote.address, target_port, self.landed);
-            }
         }
+        let scratch = std::mem::take(&mut self.scratch);
+        let (bytes, port, number) = (&scratch[..length as usize], target_port, self.landed);
+        self.see(place, &Event::Landed(Landing { write: &write, start, bytes, control, kind, port, number }));
+        self.scratch = scratch;
         self.landed += 1;
         self.moved_ns = self.now_ns;
-        let immediate = write.immediate.map_or(u64::MAX, u64::from);
-        self.record(Kind::Land, who, [length, place, immediate, 0]);
-        if control && !sender && place + length == CTS_RING_BYTES {
-            self.saw(Seen::RingWrapped);
-        }
-        if sender && self.watch.on {
-            let landing =
-                Landing { connection, rail, lane: lane.0, address: place, length, control, immediate: write.immediate };
-            let record = std::mem::take(&mut self.scratch);
-            self.watch.landed(self.now_ns, &landing, &record, &mut self.counts);
-            self.scratch = record;
-        }
         if let Some(immediate) = write.immediate {
             let bytes = if self.ports[target_port].byte_counts { write.local.length } else { 0 };
             if let Some(to) = self.ends[peer].as_mut() {

@@ -4,27 +4,26 @@ use railweave_fabric::conformance::Completion;
 use railweave_fabric::{LaneId, PostError, RemoteSlice, WorkId, Write};
 
 use super::end::Flight;
-use super::{Event, State};
-use crate::history::Kind;
-use crate::{Checker, Seen};
+use super::queue::Due;
+use super::state::State;
+use crate::observer::{Breach, Event, Mishap, Observer};
 
 /// Time that a write takes on the wire besides its bytes.
 const PER_WRITE_NS: u64 = 60;
 
-impl State {
+impl<O: Observer> State<O> {
     pub(crate) fn send_room(&mut self, id: usize, lane: LaneId) -> u32 {
         let Some(end) = self.ends[id].as_ref() else { return 0 };
         let state = &end.lanes[lane.index()];
-        let who = end.who(lane);
+        let place = end.place(lane);
         let room = end.send_depth.saturating_sub(state.outstanding);
         let (now_ns, withheld) = (self.now_ns, state.withheld_until_ns);
         if withheld > now_ns {
-            self.saw(Seen::RoomWithheld);
-            self.record(Kind::Refused, who, [0; 4]);
+            self.see(place, &Event::RoomWithheld);
             return 0;
         }
         if room == 0 {
-            self.saw(Seen::QueueFull);
+            self.see(place, &Event::QueueFull);
         }
         room
     }
@@ -41,7 +40,7 @@ impl State {
         if state.dead {
             return Err(PostError::Broken);
         }
-        let (port, who) = (end.port, end.who(lane));
+        let (port, place) = (end.port, end.place(lane));
         let max_write = self.ports[port].max_write;
         for write in chain {
             let length = write.local.length;
@@ -57,17 +56,10 @@ impl State {
         let withheld = state.withheld_until_ns > self.now_ns;
         let room = if withheld { 0 } else { end.send_depth.saturating_sub(state.outstanding) };
         if chain.len() > room as usize {
-            let message = format!("{who}: a chain of {} was posted to a send queue with room for {room}", chain.len());
-            self.watch.violate(self.now_ns, Checker::Queues, message);
+            self.breach(place, Breach::SendQueue { chain: chain.len(), room });
             return Err(PostError::Full);
         }
-        let (connection, sender) = (end.connection, end.sender);
-        if chain.len() == 2 && !sender {
-            self.saw(Seen::CtsSplit);
-        }
-        if let Some(watched) = self.watch.connections.get_mut(connection).filter(|_| !sender) {
-            watched.cts[1] += chain.iter().map(|write| u64::from(write.local.length) / 64).sum::<u64>();
-        }
+        self.see(place, &Event::Taken { chain });
         // Acknowledgements that were put off travel with what is posted.
         self.acknowledge(id);
         for write in chain {
@@ -82,7 +74,7 @@ impl State {
         let late = self.chance.permille(self.faults.late_read_permille);
         let bytes = if late || length == 0 {
             if length > 0 {
-                self.saw(Seen::LateRead);
+                self.suffer(Mishap::LateRead);
             }
             None
         } else {
@@ -95,14 +87,14 @@ impl State {
         };
         let mut extra_ns = self.faults.delay_ns + self.chance.below(self.faults.jitter_ns + 1);
         if self.chance.permille(self.faults.stall_permille) {
-            self.saw(Seen::Stall);
+            self.suffer(Mishap::Stall);
             extra_ns += self.chance.below(self.faults.stall_ns + 1);
         }
         let now_ns = self.now_ns;
         let Some(end) = self.ends[id].as_mut() else { return };
         let start_ns = end.wire_free_ns.max(now_ns);
         end.wire_free_ns = start_ns + PER_WRITE_NS + length * 8_000 / end.rate_mbps.max(1);
-        let who = end.who(lane);
+        let place = end.place(lane);
         let state = &mut end.lanes[lane.index()];
         let arrival_ns = (end.wire_free_ns + extra_ns + end.lag_ns).max(state.last_arrival_ns);
         state.last_arrival_ns = arrival_ns;
@@ -110,13 +102,11 @@ impl State {
         state.unsignalled = if write.signalled { 0 } else { state.unsignalled + 1 };
         let (unsignalled, depth) = (state.unsignalled, end.send_depth);
         state.flights.push_back(Flight { write: *write, bytes, torn: false });
-        let immediate = write.immediate.map_or(u64::MAX, u64::from);
-        self.record(Kind::Post, who, [length, immediate, u64::from(write.signalled), arrival_ns]);
-        if self.watch.on && unsignalled * 2 > depth {
-            let message = format!("{who}: {unsignalled} of {depth} queue entries wait for a signalled write");
-            self.watch.violate(now_ns, Checker::Leaks, message);
+        self.see(place, &Event::Posted { write, arrival_ns });
+        if unsignalled * 2 > depth {
+            self.breach(place, Breach::Unsignalled { waiting: unsignalled, depth });
         }
-        self.schedule(arrival_ns, Event::Arrive { end: id, lane });
+        self.schedule(arrival_ns, Due::Arrive { end: id, lane });
     }
 
     pub(crate) fn post_receives(&mut self, id: usize, count: u32) -> Result<u32, PostError> {
@@ -124,12 +114,11 @@ impl State {
         if end.lanes.iter().all(|lane| lane.dead) {
             return Err(PostError::Broken);
         }
-        let who = end.who(LaneId::FIRST);
+        let place = end.place(LaneId::FIRST);
         let room = end.receive_depth.saturating_sub(end.posted + end.unreported_receives);
         let mut taken = count.min(room);
         if taken > 0 && self.chance.permille(self.faults.receives_short_permille) {
-            self.saw(Seen::ReceivesShort);
-            self.record(Kind::Refused, who, [1, 0, 0, 0]);
+            self.see(place, &Event::ReceivesRefused);
             if self.chance.permille(300) {
                 return Err(PostError::Full);
             }
@@ -138,7 +127,7 @@ impl State {
         if let Some(end) = self.ends[id].as_mut() {
             end.add_receives(taken);
         }
-        self.record(Kind::Receives, who, [u64::from(count), u64::from(taken), 0, 0]);
+        self.see(place, &Event::Receives { asked: count, taken });
         if taken > 0 {
             self.release_held(id);
         }
@@ -165,7 +154,7 @@ impl State {
 
     pub(crate) fn post_flush(&mut self, id: usize, target: RemoteSlice, work: WorkId) -> Result<(), PostError> {
         let Some(end) = self.ends[id].as_ref() else { return Err(PostError::Broken) };
-        let (port, who) = (end.port, end.who(LaneId::FIRST));
+        let (port, place) = (end.port, end.place(LaneId::FIRST));
         if end.cut || end.lanes.iter().all(|lane| lane.dead) {
             return Err(PostError::Broken);
         }
@@ -177,26 +166,24 @@ impl State {
             Ok(_) => {}
         }
         if self.chance.permille(self.faults.flush_full_permille) {
-            self.saw(Seen::FlushFull);
-            self.record(Kind::Refused, who, [2, 0, 0, 0]);
+            self.see(place, &Event::FlushRefused);
             return Err(PostError::Full);
         }
-        self.record(Kind::Flush, who, [work.0, 0, 0, 0]);
+        self.see(place, &Event::Flush { id: work });
         if let Some(end) = self.ends[id].as_mut() {
             end.flushes += 1;
         }
         let delay_ns = 500 + self.chance.below(self.faults.jitter_ns + 1);
         let landed = self.landed;
-        self.schedule(self.now_ns + delay_ns, Event::Flushed { end: id, id: work, landed });
+        self.schedule(self.now_ns + delay_ns, Due::Flushed { end: id, id: work, landed });
         Ok(())
     }
 
     pub(super) fn handle_flushed(&mut self, id: usize, work: WorkId, landed: u64) {
         let Some(end) = self.ends[id].as_mut() else { return };
         end.flushes -= 1;
-        let (port, who, connection) = (end.port, end.who(LaneId::FIRST), end.connection);
-        self.record(Kind::Flushed, who, [work.0, 0, 0, 0]);
-        self.watch.flushed(connection, port, landed);
+        let (port, place) = (end.port, end.place(LaneId::FIRST));
+        self.see(place, &Event::Flushed { id: work, port, landed });
         self.complete(id, Completion::Sent { id: work }, LaneId::FIRST, 0);
     }
 }

@@ -1,0 +1,194 @@
+//! Who looks at the world: writes the history, counts what was exercised, and lets the checkers see it.
+
+use railweave_fabric::MemoryKind;
+
+use crate::counts::{Counts, Seen};
+use crate::history::{Event as Line, History, Kind, Who};
+use crate::observer::{Breach, Event, Landing as Landed, Mishap, Observer, Place};
+use crate::task::Task;
+use crate::watch::{Checker, Landing, Watch};
+use crate::world::State;
+
+/// Bytes of the ring of CTS entries (docs/wire.md).
+const CTS_RING_BYTES: u64 = 512 * 64;
+
+/// Bytes of a CTS entry (docs/wire.md).
+const CTS_BYTES: u64 = 64;
+
+/// The worlds that are played in.
+pub(crate) type World = crate::world::World<Witness>;
+/// The fabric in them.
+pub(crate) type Sim<const ONE_SIDED: bool> = crate::fabric::Sim<ONE_SIDED, Witness>;
+/// A port in them.
+pub(crate) type SimDomain<const ONE_SIDED: bool> = crate::fabric::SimDomain<ONE_SIDED, Witness>;
+/// Registered memory in them.
+pub(crate) type SimRegistration = crate::fabric::SimRegistration<Witness>;
+
+/// What has been seen of a seed.
+#[derive(Debug, Default)]
+pub(crate) struct Witness {
+    pub(crate) watch: Watch,
+    pub(crate) counts: Counts,
+    pub(crate) history: History,
+}
+
+/// Notes of what the players do, at the world's time.
+pub(crate) trait Note {
+    /// An event, for the history.
+    fn record(&mut self, kind: Kind, who: Who, numbers: [u64; 4]);
+
+    /// Something that was exercised.
+    fn saw(&mut self, seen: Seen);
+}
+
+impl Note for State<Witness> {
+    fn record(&mut self, kind: Kind, who: Who, numbers: [u64; 4]) {
+        self.observer.record(self.now_ns, kind, who, numbers);
+    }
+
+    fn saw(&mut self, seen: Seen) {
+        self.observer.counts.saw(seen);
+    }
+}
+
+impl Witness {
+    fn record(&mut self, at_ns: u64, kind: Kind, who: Who, numbers: [u64; 4]) {
+        self.history.record(Line { at_ns, kind, who, numbers });
+    }
+
+    fn handle_breach(&mut self, now_ns: u64, who: Who, breach: Breach) {
+        let (checker, message) = match breach {
+            Breach::SendQueue { chain, room } => {
+                let text = format!("{who}: a chain of {chain} was posted to a send queue with room for {room}");
+                (Checker::Queues, text)
+            }
+            Breach::CompletionQueue { depth } => {
+                (Checker::Queues, format!("{who}: a completion queue of {depth} entries was overrun"))
+            }
+            Breach::Unsignalled { waiting, depth } => {
+                (Checker::Leaks, format!("{who}: {waiting} of {depth} queue entries wait for a signalled write"))
+            }
+            Breach::NoReceive => {
+                self.record(now_ns, Kind::NoReceive, who, [0; 4]);
+                (Checker::Receives, format!("{who}: an immediate found no receive in the pool, or on its lane"))
+            }
+        };
+        self.watch.violate(now_ns, checker, message);
+    }
+
+    /// A chain of a receiver holds CTS entries.
+    fn handle_chain(&mut self, place: Place, chain: &[railweave_fabric::Write]) {
+        if place.sender {
+            return;
+        }
+        if chain.len() == 2 {
+            self.counts.saw(Seen::CtsSplit);
+        }
+        if let Some(watched) = self.watch.connections.get_mut(place.connection) {
+            watched.cts[1] += chain.iter().map(|write| u64::from(write.local.length) / CTS_BYTES).sum::<u64>();
+        }
+    }
+
+    fn handle_torn(&mut self, now_ns: u64, place: Place, landed: &Landed<'_>) {
+        let (part, length) = (landed.bytes.len() as u64, u64::from(landed.write.local.length));
+        self.counts.saw(Seen::Torn);
+        self.record(now_ns, Kind::Torn, who(place), [part, length, 0, 0]);
+        if place.sender && !landed.control {
+            self.watch.touched(now_ns, place.connection, landed.start, part);
+        }
+    }
+
+    fn handle_landed(&mut self, now_ns: u64, place: Place, landed: &Landed<'_>) {
+        let Place { connection, sender, rail, lane } = place;
+        let (start, control, immediate) = (landed.start, landed.control, landed.write.immediate);
+        let length = landed.bytes.len() as u64;
+        if landed.kind == MemoryKind::Cuda {
+            self.watch.staged(connection, landed.write.remote.address, landed.port, landed.number);
+        }
+        self.record(now_ns, Kind::Land, who(place), [length, start, number_of(immediate), 0]);
+        if control && !sender && start + length == CTS_RING_BYTES {
+            self.counts.saw(Seen::RingWrapped);
+        }
+        if sender {
+            let landing = Landing { connection, rail, lane: lane.0, address: start, length, control, immediate };
+            self.watch.landed(now_ns, &landing, landed.bytes, &mut self.counts);
+        }
+    }
+}
+
+impl Observer for Witness {
+    type Task = Task;
+
+    #[inline]
+    fn see(&mut self, now_ns: u64, place: Place, event: &Event<'_>) {
+        let who = who(place);
+        let (kind, numbers) = match *event {
+            Event::Taken { chain } => return self.handle_chain(place, chain),
+            Event::Posted { write, arrival_ns } => {
+                let (length, immediate) = (u64::from(write.local.length), number_of(write.immediate));
+                (Kind::Post, [length, immediate, u64::from(write.signalled), arrival_ns])
+            }
+            Event::Torn(ref landed) => return self.handle_torn(now_ns, place, landed),
+            Event::Landed(ref landed) => return self.handle_landed(now_ns, place, landed),
+            Event::Lost { fails_at_ns } => (Kind::Lost, [fails_at_ns, 0, 0, 0]),
+            Event::Died { error } => {
+                self.record(now_ns, Kind::Failed, who, [0; 4]);
+                return self.history.remark(&error.to_string());
+            }
+            Event::Sent { id } => (Kind::Sent, [id.0, 0, 0, 0]),
+            Event::Received { immediate, bytes, forged } => {
+                if forged {
+                    self.watch.connections[place.connection].condemned = true;
+                }
+                (Kind::Received, [u64::from(immediate), u64::from(bytes), 0, 0])
+            }
+            Event::Failed => (Kind::Failed, [1, 0, 0, 0]),
+            Event::RoomWithheld => {
+                self.counts.saw(Seen::RoomWithheld);
+                (Kind::Refused, [0; 4])
+            }
+            Event::QueueFull => return self.counts.saw(Seen::QueueFull),
+            Event::Receives { asked, taken } => (Kind::Receives, [u64::from(asked), u64::from(taken), 0, 0]),
+            Event::ReceivesRefused => {
+                self.counts.saw(Seen::ReceivesShort);
+                (Kind::Refused, [1, 0, 0, 0])
+            }
+            Event::Flush { id } => (Kind::Flush, [id.0, 0, 0, 0]),
+            Event::FlushRefused => {
+                self.counts.saw(Seen::FlushFull);
+                (Kind::Refused, [2, 0, 0, 0])
+            }
+            Event::Flushed { id, port, landed } => {
+                self.watch.flushed(place.connection, port, landed);
+                (Kind::Flushed, [id.0, 0, 0, 0])
+            }
+            Event::Broken(breach) => return self.handle_breach(now_ns, who, breach),
+        };
+        self.record(now_ns, kind, who, numbers);
+    }
+
+    fn suffer(&mut self, mishap: Mishap) {
+        self.counts.saw(match mishap {
+            Mishap::Stall => Seen::Stall,
+            Mishap::LateRead => Seen::LateRead,
+            Mishap::LateCompletion => Seen::LateCompletion,
+            Mishap::ShortPoll => Seen::ShortPoll,
+            Mishap::AckPutOff => Seen::AckPutOff,
+            Mishap::AckRefused => Seen::AckRefused,
+            Mishap::RailNotOpened => Seen::RailNotOpened,
+            Mishap::ConnectedLater => Seen::ConnectedLater,
+            Mishap::Forged => Seen::HostileImmediate,
+        });
+    }
+}
+
+/// A place, as the history names it.
+pub(crate) fn who(place: Place) -> Who {
+    let Place { connection, sender, rail, lane } = place;
+    Who::Rail { connection, sender, rail, lane: lane.0 }
+}
+
+/// An immediate, as the history has it.
+fn number_of(immediate: Option<u32>) -> u64 {
+    immediate.map_or(u64::MAX, u64::from)
+}

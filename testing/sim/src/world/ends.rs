@@ -1,0 +1,161 @@
+//! Ends of rails come, complete their work, fail, and go.
+
+use std::collections::VecDeque;
+
+use railweave_fabric::conformance::Completion;
+use railweave_fabric::{LaneId, MAX_LANES, RailError, RailSpec, SetupError, SetupStep, WorkFailure, WorkStatus};
+
+use super::end::{End, Entry, Lane};
+use super::queue::Due;
+use super::state::State;
+use crate::observer::{Breach, Event, Mishap, Observer};
+
+/// The connection of ends that were opened without a name.
+const UNNAMED: usize = usize::MAX;
+
+impl<O: Observer> State<O> {
+    /// Creates an end with its queues.
+    pub(crate) fn open_end(&mut self, port: usize, spec: &RailSpec, one_sided: bool) -> Result<usize, SetupError> {
+        let (connection, sender, rail) = match &mut self.opening {
+            None => (UNNAMED, true, 0),
+            Some(opening) => {
+                let rail = opening.next_rail;
+                opening.next_rail += 1;
+                (opening.connection, opening.sender, rail)
+            }
+        };
+        if self.chance.permille(self.faults.open_fails_permille) {
+            self.suffer(Mishap::RailNotOpened);
+            let what = SetupStep::QueuePair { sends: spec.send_depth, receives: spec.receive_depth };
+            let error = (&std::io::Error::from(std::io::ErrorKind::OutOfMemory)).into();
+            return Err(SetupError::Refused { port: format!("port {port}"), what, error });
+        }
+        let (low, high) = self.faults.rate_mbps;
+        let end = End {
+            process: self.ports[port].process,
+            port,
+            one_sided,
+            connection,
+            sender,
+            rail,
+            lanes: (0..spec.lanes).map(|_| Lane::default()).collect(),
+            peer: None,
+            send_depth: spec.send_depth,
+            receive_depth: spec.receive_depth,
+            lane_receives: spec.lane_receives,
+            posted: 0,
+            unreported_receives: 0,
+            robbed: false,
+            completions: VecDeque::new(),
+            last_visible_ns: 0,
+            flushes: 0,
+            lingering: false,
+            rate_mbps: self.chance.between(low, high),
+            lag_ns: self.chance.below(self.faults.lag_ns + 1),
+            wire_free_ns: 0,
+            cut: false,
+            refuses_until_ns: 0,
+        };
+        self.ends.push(Some(Box::new(end)));
+        Ok(self.ends.len() - 1)
+    }
+
+    /// The end goes, with all that it has not sent.
+    pub(crate) fn drop_end(&mut self, id: usize) {
+        let Some(end) = self.ends[id].take() else { return };
+        // A socket's other end is told; a queue pair's is not.
+        let Some(peer) = end.peer.filter(|_| !end.one_sided) else { return };
+        let delay_ns = self.faults.delay_ns;
+        let lanes = self.ends[peer].as_ref().filter(|peer| !peer.lingering).map_or(0, |peer| peer.lanes.len());
+        for lane in 0..lanes {
+            self.schedule(self.now_ns + delay_ns, Due::GiveUp { end: peer, lane: LaneId::at(lane) });
+        }
+    }
+
+    /// A completion is there; when it is seen is another matter.
+    pub(super) fn complete(&mut self, id: usize, completion: Completion, lane: LaneId, retires: u32) {
+        let faults = &self.faults;
+        let mut visible_at_ns = self.now_ns + self.chance.below(faults.completion_late_ns + 1);
+        if let Some(rest) = visible_at_ns.checked_rem(faults.completion_burst_ns) {
+            visible_at_ns += faults.completion_burst_ns - rest;
+        }
+        if visible_at_ns > self.now_ns {
+            self.suffer(Mishap::LateCompletion);
+        }
+        let end = self.ends[id].as_mut().expect("whoever completes is there");
+        visible_at_ns = visible_at_ns.max(end.last_visible_ns);
+        end.last_visible_ns = visible_at_ns;
+        let receive = matches!(completion, Completion::Received { .. });
+        end.completions.push_back(Entry { completion, visible_at_ns, lane, retires, receive, forged: false });
+        if end.completions.len() > end.completion_depth() {
+            let (place, depth) = (end.place(lane), end.completion_depth());
+            self.breach(place, Breach::CompletionQueue { depth });
+        }
+    }
+
+    /// A lane dies. It says so once, and never while its end lingers.
+    pub(super) fn fail_lane(&mut self, id: usize, lane: LaneId, error: RailError) {
+        let Some(end) = self.ends[id].as_mut() else { return };
+        let state = &mut end.lanes[lane.index()];
+        if state.dead {
+            return;
+        }
+        state.dead = true;
+        state.flights.clear();
+        state.unacknowledged.clear();
+        (state.arrived, state.held) = (0, false);
+        if end.lingering {
+            return;
+        }
+        let place = end.place(lane);
+        self.see(place, &Event::Died { error: &error });
+        self.complete(id, Completion::Failed { lane, id: None, error: Box::new(error) }, lane, 0);
+    }
+
+    /// A lane dies because of what its own work asked for.
+    pub(super) fn refuse(&mut self, id: usize, lane: LaneId, why: &str) {
+        let error = self.work_failed(id, lane, WorkStatus::RemoteAccess, why);
+        self.fail_lane(id, lane, error);
+    }
+
+    /// Work on a lane failed, as an adapter would say it; `why` stands with the path.
+    pub(super) fn work_failed(&self, id: usize, lane: LaneId, status: WorkStatus, why: &str) -> RailError {
+        let number = |end: usize| (end * MAX_LANES + lane.index()) as u32;
+        let end = self.ends[id].as_ref();
+        let peer = end.and_then(|end| end.peer).map_or(0, number);
+        let path = format!("port {} ({why})", end.map_or(usize::MAX, |end| end.port));
+        RailError::Work(WorkFailure { status, code: status as i32, vendor: 0, number: number(id), peer, path })
+    }
+
+    pub(crate) fn is_drained(&self, id: usize) -> bool {
+        let Some(end) = self.ends[id].as_ref() else { return true };
+        let own = end.flushes == 0
+            && end.lanes.iter().all(|lane| lane.dead || (lane.flights.is_empty() && lane.unacknowledged.is_empty()));
+        // Where this side's processor places what arrives, the peer waits for it.
+        let theirs = end.one_sided
+            || end
+                .peer
+                .and_then(|peer| self.ends[peer].as_ref())
+                .is_none_or(|peer| peer.lanes.iter().all(|lane| lane.arrived == 0 && lane.put_off == 0));
+        own && theirs
+    }
+
+    /// All lanes of an end die loudly.
+    pub fn fail(&mut self, id: usize) {
+        let lanes = self.ends[id].as_ref().map_or(0, |end| end.lanes.len());
+        for lane in (0..lanes).map(LaneId::at) {
+            let error = self.work_failed(id, lane, WorkStatus::Flushed, "the port went down");
+            self.fail_lane(id, lane, error);
+        }
+    }
+
+    /// A process vanishes: its memory, its rails, and what they had not sent.
+    pub fn kill_process(&mut self, process: usize) {
+        self.keys.remove_process(process);
+        for end in 0..self.ends.len() {
+            if self.ends[end].as_ref().is_some_and(|found| found.process == process) {
+                self.drop_end(end);
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What a poll reports.
+
+use railweave_fabric::conformance::Completion;
+use railweave_fabric::{LaneId, Reports};
+
+use super::end::End;
+use super::state::State;
+use crate::observer::{Event, Mishap, Observer};
+
+impl<O: Observer> State<O> {
+    pub(crate) fn poll_end(&mut self, id: usize, room: usize, reports: &mut impl Reports) -> usize {
+        let faults = &self.faults;
+        if self.chance.permille(faults.room_withheld_permille) {
+            let until_ns = self.now_ns + self.chance.below(self.faults.room_withheld_ns + 1);
+            if let Some(end) = self.ends[id].as_mut() {
+                let lane = self.chance.index(end.lanes.len());
+                end.lanes[lane].withheld_until_ns = until_ns;
+            }
+        }
+        let Some(end) = self.ends[id].as_ref() else { return 0 };
+        if !end.one_sided
+            && let Some(peer) = end.peer
+        {
+            self.acknowledge(id);
+            let Some(end) = self.ends[id].as_ref() else { return 0 };
+            for lane in 0..end.lanes.len() {
+                self.land_arrived(peer, LaneId::at(lane));
+            }
+        }
+        let mut most = room;
+        if most > 1 && self.chance.permille(self.faults.poll_short_permille) {
+            most = 1;
+        }
+        let now_ns = self.now_ns;
+        let mut count = 0;
+        while count < most {
+            let Some(end) = self.ends[id].as_mut() else { break };
+            if end.completions.front().is_none_or(|entry| entry.visible_at_ns > now_ns) {
+                break;
+            }
+            let Some(entry) = end.completions.pop_front() else { break };
+            end.unreported_receives -= u32::from(entry.receive);
+            let lane = &mut end.lanes[entry.lane.index()];
+            lane.unreported_receives -= u32::from(entry.receive);
+            lane.outstanding = lane.outstanding.saturating_sub(entry.retires);
+            if end.lingering {
+                continue;
+            }
+            let place = end.place(entry.lane);
+            let event = match &entry.completion {
+                Completion::Sent { id } => Event::Sent { id: *id },
+                Completion::Received { immediate, bytes, .. } => {
+                    Event::Received { immediate: *immediate, bytes: *bytes, forged: entry.forged }
+                }
+                Completion::Failed { .. } => Event::Failed,
+            };
+            self.see(place, &event);
+            entry.completion.report(reports);
+            count += 1;
+        }
+        if count == most && most < room {
+            self.suffer(Mishap::ShortPoll);
+        }
+        count
+    }
+
+    /// An immediate that no sender sent reaches the receiving end of a connection. `immediate` makes it, given the rail
+    /// over which it comes.
+    pub fn forge(&mut self, connection: usize, immediate: impl FnOnce(u8) -> u32) {
+        let is_receiver = |end: &End| end.connection == connection && !end.sender && !end.lanes[0].dead;
+        let Some(id) = self.ends.iter().position(|end| end.as_deref().is_some_and(is_receiver)) else { return };
+        let Some(end) = self.ends[id].as_mut() else { return };
+        if end.posted == 0 || end.lingering {
+            return;
+        }
+        end.robbed = true;
+        end.take_receive(LaneId::FIRST);
+        let (lane, immediate) = (LaneId::FIRST, immediate(end.rail));
+        self.suffer(Mishap::Forged);
+        self.complete(id, Completion::Received { lane, immediate, bytes: 0 }, lane, 0);
+        if let Some(entry) = self.ends[id].as_mut().and_then(|end| end.completions.back_mut()) {
+            entry.forged = true;
+        }
+    }
+}

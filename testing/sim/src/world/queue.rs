@@ -1,0 +1,76 @@
+//! What is due, in the order of its time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use railweave_fabric::{LaneId, WorkId};
+
+/// What the world does at a time.
+#[derive(Debug)]
+pub(super) enum Due<T> {
+    /// The next write of this end's lane reaches the other end.
+    Arrive { end: usize, lane: LaneId },
+    /// The rest of a torn write lands.
+    Rest { end: usize, lane: LaneId },
+    /// The oldest write of this end's lane is acknowledged.
+    Ack { end: usize, lane: LaneId },
+    /// The lane has tried for long enough.
+    GiveUp { end: usize, lane: LaneId },
+    /// A flush comes back.
+    Flushed { end: usize, id: WorkId, landed: u64 },
+    /// The observer has something to do.
+    Task(T),
+}
+
+#[derive(Debug)]
+struct Scheduled<T> {
+    at_ns: u64,
+    sequence: u64,
+    due: Due<T>,
+}
+
+impl<T> PartialEq for Scheduled<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.sequence == other.sequence
+    }
+}
+
+impl<T> Eq for Scheduled<T> {}
+
+impl<T> PartialOrd for Scheduled<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Scheduled<T> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at_ns, self.sequence).cmp(&(other.at_ns, other.sequence))
+    }
+}
+
+/// Everything that is due. Of what is due at the same time, the first that was put in comes first.
+#[derive(Debug)]
+pub(super) struct Queue<T> {
+    sequence: u64,
+    heap: BinaryHeap<Reverse<Scheduled<T>>>,
+}
+
+impl<T> Queue<T> {
+    pub(super) fn new() -> Self {
+        Self { sequence: 0, heap: BinaryHeap::new() }
+    }
+
+    pub(super) fn push(&mut self, at_ns: u64, due: Due<T>) {
+        self.sequence += 1;
+        self.heap.push(Reverse(Scheduled { at_ns, sequence: self.sequence, due }));
+    }
+
+    pub(super) fn next_at(&self) -> Option<u64> {
+        self.heap.peek().map(|Reverse(next)| next.at_ns)
+    }
+
+    pub(super) fn pop(&mut self) -> Option<(u64, Due<T>)> {
+        self.heap.pop().map(|Reverse(next)| (next.at_ns, next.due))
+    }
+}
