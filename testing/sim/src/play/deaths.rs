@@ -1,9 +1,10 @@
 //! What dies in the middle of a game: a process, a session, a port or a rail.
 
 use super::game::{Game, Stage};
+use crate::Seen;
+use crate::faults::DeathKind;
 use crate::history::{Kind, Who};
 use crate::witness::{Note, who};
-use crate::{DeathKind, Seen};
 
 impl<const O: bool> Game<O> {
     fn harm(&self, connection: usize, why: &str) {
@@ -35,7 +36,7 @@ impl<const O: bool> Game<O> {
 
     /// What the faults of the seed say dies now.
     pub(super) fn handle_death(&mut self) {
-        let Some(death) = self.world.lock().faults.death else { return };
+        let Some(death) = self.faults.death else { return };
         match death.kind {
             DeathKind::Process => {
                 self.world.lock().saw(Seen::ProcessDied);

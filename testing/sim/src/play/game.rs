@@ -10,11 +10,12 @@ use super::plan::{ConnectionPlan, Plan};
 use super::receiver::RecvApp;
 use super::sender::SendApp;
 use super::session::Sessions;
+use crate::faults::{DeathKind, Faults};
 use crate::history::{Kind, Who};
 use crate::task::Task;
 use crate::watch::Connection as Watched;
 use crate::witness::{Note, Sim, SimDomain, Witness, World};
-use crate::{Chance, Checker, DeathKind, Seen};
+use crate::{Chance, Checker, Seen};
 
 /// Without anything moving for so long, an unharmed connection is stuck.
 const STUCK_NS: u64 = 60_000_000;
@@ -125,6 +126,7 @@ pub(super) struct Process<const O: bool> {
 /// Everything of one seed.
 pub(super) struct Game<const O: bool> {
     pub(super) world: Arc<World>,
+    pub(super) faults: Faults,
     pub(super) chance: Chance,
     pub(super) processes: Vec<Process<O>>,
     pub(super) connections: Vec<Pair<O>>,
@@ -145,9 +147,10 @@ impl<const O: bool> Game<O> {
             plan.faults
         );
         let death = plan.faults.death;
-        let world = World::observed(seed, plan.faults, Witness::default());
+        let faults = plan.faults;
+        let world = World::observed(seed, faults.fabric.clone(), Witness::default());
         let mut processes = Vec::new();
-        let sessions = Sessions::new(&plan.keys, &world.lock().faults);
+        let sessions = Sessions::new(&plan.keys, &faults);
         for (ports, addresses) in plan.ports.iter().zip(plan.addresses) {
             let process = world.add_process();
             let domain =
@@ -182,6 +185,7 @@ impl<const O: bool> Game<O> {
         drop(state);
         Self {
             world,
+            faults,
             chance: Chance::new(seed ^ 0x7e57_ab1e),
             processes,
             connections,
@@ -334,8 +338,8 @@ impl<const O: bool> Game<O> {
     /// One turn of one application; None when there is none that is at work.
     fn step(&mut self, side: Side) -> Option<Result<Step, Error>> {
         let pair = &mut self.connections[side.connection];
-        let faults_death = self.world.lock().faults.death;
-        let killed_at = faults_death.filter(|death| death.kind == DeathKind::Killed).map(|death| death.at);
+        let death = self.faults.death.filter(|death| death.kind == DeathKind::Killed);
+        let killed_at = death.map(|death| death.at);
         let mut context = Context {
             world: &self.world,
             chance: &mut self.chance,
@@ -356,7 +360,7 @@ impl<const O: bool> Game<O> {
         };
         if done && result.is_ok() {
             if !std::mem::replace(closing, true) {
-                let silence_ns = self.world.lock().faults.silence_ns;
+                let silence_ns = self.faults.silence_ns;
                 let delay_ns = self.chance.below(80_000) + self.chance.below(silence_ns + 1);
                 let task = Task::Close { connection: side.connection, sender: side.sender, early: false };
                 self.world.lock().later(delay_ns, task);
@@ -388,7 +392,7 @@ impl<const O: bool> Game<O> {
         };
         match state.observer.watch.harmed(side.connection).cloned() {
             Some((since_ns, why)) => {
-                let limit_ns = state.faults.death_limit_ns();
+                let limit_ns = self.faults.death_limit_ns();
                 let patience_ns = if only_looks { LOOKS_NS } else { limit_ns };
                 if now_ns - last_ns.max(since_ns) > patience_ns {
                     if only_looks {

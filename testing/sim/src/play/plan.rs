@@ -1,6 +1,7 @@
 //! What is played with one seed: who there is, who is connected with whom, and what travels.
 
-use crate::{Chance, Death, DeathKind, Faults};
+use crate::Chance;
+use crate::faults::{Death, DeathKind, Faults};
 
 /// Patterns of traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -276,7 +277,7 @@ impl Plan {
             faults.death = Some(Death { kind, at });
         }
         if workload == Workload::Handshake && chance.permille(400) {
-            faults.open_fails_permille = chance.pick(&[100, 500, 1000]);
+            faults.fabric.open_fails_permille = chance.pick(&[100, 500, 1000]);
         }
         let one_sided = chance.permille(550);
         // Of their own, so that who falls silent or comes later changes nothing else in the plan.

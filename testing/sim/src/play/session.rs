@@ -330,12 +330,11 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
 
     fn delay_ns(&self) -> u64 {
         let mut state = self.world.lock();
-        let jitter_ns = state.faults.session_jitter_ns;
-        let extra_ns = state.chance.below(jitter_ns + 1);
+        let extra_ns = state.chance.below(self.faults.session_jitter_ns + 1);
         if extra_ns > 0 {
             state.saw(Seen::SlowControl);
         }
-        state.faults.session_delay_ns + extra_ns
+        self.faults.session_delay_ns + extra_ns
     }
 
     fn dial(&mut self, talk: usize, address: SocketAddr) {
@@ -352,8 +351,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.sessions.talks[talk].socket = Some(socket);
         let dead = self.processes[to].dead;
         let mut state = self.world.lock();
-        let permille = state.faults.dial_fails_permille;
-        if !dead && !state.chance.permille(permille) {
+        if !dead && !state.chance.permille(self.faults.dial_fails_permille) {
             // What the acceptor says comes behind its word that it is connected.
             self.sessions.sockets[socket].last_ns[end_of(true)] = state.now_ns + 2 * delay_ns;
             state.later(delay_ns, Task::Arrive { socket, to });
@@ -479,7 +477,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             }
             self.sessions.sockets[number].is_dead = true;
             let mut state = self.world.lock();
-            let (detect_ns, is_told) = (state.faults.detect_ns, !state.faults.is_mute);
+            let (detect_ns, is_told) = (self.faults.detect_ns, !self.faults.is_mute);
             for to_opener in [true, false] {
                 if is_told {
                     let after_ns = state.chance.below(detect_ns + 1);

@@ -21,10 +21,7 @@ impl<const O: bool> Game<O> {
 
     /// Perhaps an end's application makes no call from now on. Not when its peer is about to go.
     pub(super) fn fall_silent(&mut self, side: Side) {
-        let (permille, silence_ns) = {
-            let faults = &self.world.lock().faults;
-            (faults.silence_permille, faults.silence_ns)
-        };
+        let (permille, silence_ns) = (self.faults.silence_permille, self.faults.silence_ns);
         // More often where something is owed, which is when it matters.
         let owes = match &mut self.connections[side.connection].receiver.stage {
             Stage::Up(made, _) if !side.sender => made.owes(),
@@ -88,7 +85,7 @@ impl<const O: bool> Game<O> {
             let mut state = self.world.lock();
             let Some(since_ns) = state.owes_since_ns(connection) else { continue };
             looks_again = true;
-            let (now_ns, promise_ns) = (state.now_ns, state.faults.promise_ns());
+            let (now_ns, promise_ns) = (state.now_ns, self.faults.promise_ns());
             if now_ns - since_ns > promise_ns && state.observer.watch.harmed(connection).is_none() {
                 let text =
                     format!("c{connection}r: its peer is owed since {since_ns} ns, promised were {promise_ns} ns");

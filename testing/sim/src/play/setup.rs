@@ -222,8 +222,8 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         state.record(Kind::Over, side.who(), [0; 4]);
         state.observer.history.remark(&error.to_string());
         state.saw(Seen::Refused);
-        let may_fail = state.faults.open_fails_permille > 0
-            || state.faults.dial_fails_permille > 0
+        let may_fail = self.faults.fabric.open_fails_permille > 0
+            || self.faults.dial_fails_permille > 0
             || state.observer.watch.harmed(connection).is_some();
         let now_ns = state.now_ns;
         drop(state);
