@@ -38,7 +38,7 @@ pub(crate) const RAN_WHEN_KILLED: &str = "tests that ran then: ";
 const REPEATED: &str = " ran out of time; once more, alone";
 
 /// Packages in whose tests time does not pass, or is no matter: what fails there is never repeated.
-const NEVER_REPEATED: [&str; 2] = ["railweave-sim", "railweave-fuzz"];
+const NEVER_REPEATED: [&str; 3] = ["railweave-fabric-sim", "railweave-sim", "railweave-fuzz"];
 
 /// Runs every test of the workspace, which load the plugin `library`. What passed only when repeated is added to
 /// `flaky`.

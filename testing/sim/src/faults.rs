@@ -1,7 +1,6 @@
 //! What can go wrong in a seed, in the fabric and above it: units last, zero for never.
 
-use crate::Chance;
-use crate::fabric_faults;
+use railweave_fabric_sim::Chance;
 
 /// What an end owes leaves without any call of its application within this time (docs/wire.md).
 const PROMISE_NS: u64 = 1_000_000;
@@ -13,7 +12,7 @@ pub(crate) const LOOK_NS: u64 = 400_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Faults {
     /// Those of the fabric.
-    pub(crate) fabric: fabric_faults::Faults,
+    pub(crate) fabric: railweave_fabric_sim::Faults,
     /// Of 1000 turns of an application, after how many it makes no call on that connection for long. Also before it closes.
     pub(crate) silence_permille: u32,
     /// Longest time for which it makes none.
@@ -73,7 +72,7 @@ impl Faults {
     /// A world without faults, in which everything takes a microsecond.
     pub(crate) const fn none() -> Self {
         Self {
-            fabric: fabric_faults::Faults::none(),
+            fabric: railweave_fabric_sim::Faults::none(),
             silence_permille: 0,
             silence_ns: 0,
             session_delay_ns: 20_000,
@@ -103,7 +102,7 @@ impl Faults {
         let poll_short_permille = maybe(&[100, 900]) as u32;
         let session_jitter_ns = maybe(&[10_000, 500_000]);
         let slow = chance.pick(&[10_000, 25_000, 100_000, 400_000]);
-        let mut fabric = fabric_faults::Faults {
+        let mut fabric = railweave_fabric_sim::Faults {
             delay_ns: chance.pick(&[200, 1_000, 3_000, 20_000]),
             jitter_ns,
             lag_ns,
@@ -120,7 +119,7 @@ impl Faults {
             completion_burst_ns,
             poll_short_permille,
             acks_put_off: chance.permille(500),
-            ..fabric_faults::Faults::none()
+            ..railweave_fabric_sim::Faults::none()
         };
         // The order of the draws is part of what a seed means.
         let session_delay_ns = chance.pick(&[5_000, 30_000, 300_000]);

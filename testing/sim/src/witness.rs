@@ -1,13 +1,12 @@
 //! Who looks at the world: writes the history, counts what was exercised, and lets the checkers see it.
 
 use railweave_fabric::MemoryKind;
+use railweave_fabric_sim::{Breach, Event, Landing as Landed, Mishap, Observer, Place, State};
 
 use crate::counts::{Counts, Seen};
 use crate::history::{Event as Line, History, Kind, Who};
-use crate::observer::{Breach, Event, Landing as Landed, Mishap, Observer, Place};
 use crate::task::Task;
 use crate::watch::{Checker, Landing, Watch};
-use crate::world::State;
 
 /// Bytes of the ring of CTS entries (docs/wire.md).
 const CTS_RING_BYTES: u64 = 512 * 64;
@@ -16,13 +15,13 @@ const CTS_RING_BYTES: u64 = 512 * 64;
 const CTS_BYTES: u64 = 64;
 
 /// The worlds that are played in.
-pub(crate) type World = crate::world::World<Witness>;
+pub(crate) type World = railweave_fabric_sim::World<Witness>;
 /// The fabric in them.
-pub(crate) type Sim<const ONE_SIDED: bool> = crate::fabric::Sim<ONE_SIDED, Witness>;
+pub(crate) type Sim<const ONE_SIDED: bool> = railweave_fabric_sim::Sim<ONE_SIDED, Witness>;
 /// A port in them.
-pub(crate) type SimDomain<const ONE_SIDED: bool> = crate::fabric::SimDomain<ONE_SIDED, Witness>;
+pub(crate) type SimDomain<const ONE_SIDED: bool> = railweave_fabric_sim::SimDomain<ONE_SIDED, Witness>;
 /// Registered memory in them.
-pub(crate) type SimRegistration = crate::fabric::SimRegistration<Witness>;
+pub(crate) type SimRegistration = railweave_fabric_sim::SimRegistration<Witness>;
 
 /// What has been seen of a seed.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::{Fabric, Process};
 use proptest::prelude::*;
 use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, RailId, RailSet};
-use railweave_sim::{Faults, World};
+use railweave_fabric_sim::{Faults, World};
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, Awaited, Cause, ConnectionConfig, Connector, Event, Frame, Handshake,
     HandshakeFailure, Lanes, LeftOut, Makes, Message, Offer, PortOffer, RailAnswer, RailLanes, Token,

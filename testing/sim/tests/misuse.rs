@@ -4,7 +4,7 @@ mod common;
 
 use common::{Process, connect};
 use railweave_fabric::MemoryKind;
-use railweave_sim::{Faults, World};
+use railweave_fabric_sim::{Faults, World};
 use railweave_transport::{
     Cause, ConnectionConfig, Flushed, Incoming, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, Outgoing,
 };

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Process, connect};
-use railweave_sim::{Faults, World};
+use railweave_fabric_sim::{Faults, World};
 use railweave_transport::{ConnectionConfig, Incoming, Outgoing};
 
 /// A connection cuts its writes to what its weakest port carries, but a send queue was only as deep as its own port's

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use railweave_fabric_sim::Chance;
+
 use super::plan::ConnectionPlan;
+use crate::Seen;
 use crate::history::{Kind, Who};
 use crate::witness::{Note, World};
-use crate::{Chance, Seen};
 
 /// What became of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

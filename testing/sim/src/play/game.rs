@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use railweave_fabric::RailSet;
+use railweave_fabric_sim::Chance;
 use railweave_transport::{Acceptor, Connector, Error, RecvConnection, SendConnection};
 
 use super::context::{Context, Step};
@@ -15,7 +16,7 @@ use crate::history::{Kind, Who};
 use crate::task::Task;
 use crate::watch::Connection as Watched;
 use crate::witness::{Note, Sim, SimDomain, Witness, World};
-use crate::{Chance, Checker, Seen};
+use crate::{Checker, Seen};
 
 /// Without anything moving for so long, an unharmed connection is stuck.
 const STUCK_NS: u64 = 60_000_000;

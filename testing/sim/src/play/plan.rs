@@ -1,6 +1,7 @@
 //! What is played with one seed: who there is, who is connected with whom, and what travels.
 
-use crate::Chance;
+use railweave_fabric_sim::Chance;
+
 use crate::faults::{Death, DeathKind, Faults};
 
 /// Patterns of traffic.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{Fault, LinkLayer, MemoryKind, RailSet};
+use railweave_fabric_sim::Opening;
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, ConnectionConfig, ConnectionEnd, Connector, Error, Event, Handshake,
     HandshakePort, Makes, Message, Offer, PortOffer, RailCounters, RailInfo, RecvConnection, SendConnection, Session,
@@ -16,7 +17,6 @@ use super::memory::Memory;
 use super::receiver::RecvApp;
 use super::sender::SendApp;
 use crate::history::Kind;
-use crate::observer::Opening;
 use crate::task::Task;
 use crate::witness::{Note, Sim, SimDomain};
 use crate::{Checker, Seen};

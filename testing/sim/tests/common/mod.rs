@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use railweave_fabric::{Access, LinkLayer, MAX_RAILS, MemoryKind, Region, Registration};
-use railweave_sim::{Sim, SimDomain, SimRegistration, World};
+use railweave_fabric_sim::{Sim, SimDomain, SimRegistration, World};
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Handshake, HandshakePort, Makes, MemoryKeys, Message,
     PortOffer, RecvConnection, SendConnection, Token,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use railweave_fabric::conformance::{End, Harness, Pair, run_all};
 use railweave_fabric::{Domain, Fabric, PendingRail, RailSpec};
-use railweave_sim::{Faults, Sim, SimDomain, SimPendingRail, SimRail, SimRegistration, World};
+use railweave_fabric_sim::{Faults, Sim, SimDomain, SimPendingRail, SimRail, SimRegistration, World};
 
 struct InBox<const ONE_SIDED: bool> {
     faults: Faults,

@@ -6,7 +6,7 @@ use super::end::End;
 use super::keys::Keys;
 use super::queue::{Due, Queue};
 use crate::chance::Chance;
-use crate::fabric_faults::Faults;
+use crate::faults::Faults;
 use crate::observer::{Breach, Event, Mishap, Observer, Opening, Place};
 
 /// A port of a process.

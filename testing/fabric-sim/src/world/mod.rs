@@ -17,7 +17,7 @@ pub(crate) use keys::{KeyPair, Registered};
 pub(crate) use state::Port;
 pub use state::State;
 
-use crate::fabric_faults::Faults;
+use crate::faults::Faults;
 use crate::observer::{Observer, Unobserved};
 use queue::Due;
 
