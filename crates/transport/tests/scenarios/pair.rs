@@ -1,5 +1,4 @@
 //! Connections in a world without players: whoever tests makes every call.
-#![allow(dead_code, unreachable_pub)] // shared by several test files, each of which uses a part
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -12,24 +11,24 @@ use railweave_transport::{
 };
 
 /// The fabric of these tests.
-pub type Fabric = Sim<true>;
+pub(crate) type Fabric = Sim<true>;
 
 /// A process with its ports.
-pub struct Process {
-    pub domains: Vec<Arc<SimDomain<true>>>,
+pub(crate) struct Process {
+    pub(crate) domains: Vec<Arc<SimDomain<true>>>,
     number: u16,
 }
 
 impl Process {
     /// A process of the world with a port for each `max_write`.
-    pub fn new(world: &Arc<World>, max_writes: &[u32]) -> Self {
+    pub(crate) fn new(world: &Arc<World>, max_writes: &[u32]) -> Self {
         let number = world.add_process();
         let domains = max_writes.iter().map(|max_write| SimDomain::new(world, number, *max_write, true)).collect();
         Self { domains, number: number as u16 }
     }
 
     /// Its ports, as they are offered.
-    pub fn ports(&self) -> Vec<HandshakePort<Fabric>> {
+    pub(crate) fn ports(&self) -> Vec<HandshakePort<Fabric>> {
         let port = |(index, domain): (usize, &Arc<SimDomain<true>>)| HandshakePort {
             offer: PortOffer {
                 link_layer: LinkLayer::InfiniBand,
@@ -48,12 +47,12 @@ impl Process {
     }
 
     /// Memory that is registered on every port.
-    pub fn memory(&self, length: usize) -> Memory {
+    pub(crate) fn memory(&self, length: usize) -> Memory {
         self.memory_of(MemoryKind::Host, length)
     }
 
     /// Memory of a kind that is registered on every port.
-    pub fn memory_of(&self, kind: MemoryKind, length: usize) -> Memory {
+    pub(crate) fn memory_of(&self, kind: MemoryKind, length: usize) -> Memory {
         let region = Arc::new(Region::new(length));
         let address = region.address();
         let register = |domain: &Arc<SimDomain<true>>| domain.register_as(&region, address, kind, Access::DATA);
@@ -68,14 +67,14 @@ impl Process {
 }
 
 /// Registered memory.
-pub struct Memory {
-    pub region: Arc<Region>,
-    pub keys: MemoryKeys,
+pub(crate) struct Memory {
+    pub(crate) region: Arc<Region>,
+    pub(crate) keys: MemoryKeys,
     _registrations: Vec<SimRegistration>,
 }
 
 /// A connection over all ports of two processes.
-pub fn connect(
+pub(crate) fn connect(
     config: &ConnectionConfig,
     from: &Process,
     to: &Process,

@@ -1,8 +1,6 @@
 //! Bugs that the simulation has found, each as the shortest sequence of calls that shows it.
 
-mod common;
-
-use common::{Process, connect};
+use crate::pair::{Process, connect};
 use railweave_fabric_sim::{Faults, World};
 use railweave_transport::{ConnectionConfig, Incoming, Outgoing};
 
@@ -47,7 +45,7 @@ fn entries_of_open_receives_are_never_written_over() {
         open.extend(receiver.irecv(&[buffer(0)], false).unwrap());
         world.advance(10_000);
     }
-    let send = |sender: &mut railweave_transport::SendConnection<common::Fabric>, tag| {
+    let send = |sender: &mut railweave_transport::SendConnection<crate::pair::Fabric>, tag| {
         let request = sender.isend(&message(tag)).unwrap().expect("a receive is open");
         world.advance(10_000);
         assert_eq!(sender.test(request).unwrap(), Some(8));

@@ -1,8 +1,6 @@
 //! Calls that a connection cannot carry out have their cause each, and change nothing: it works afterwards.
 
-mod common;
-
-use common::{Process, connect};
+use crate::pair::{Process, connect};
 use railweave_fabric::MemoryKind;
 use railweave_fabric_sim::{Faults, World};
 use railweave_transport::{

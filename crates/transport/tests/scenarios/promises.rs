@@ -1,8 +1,6 @@
 //! What an accepted call promises the peer needs no later call: receives are posted, and then nothing more is called.
 
-mod common;
-
-use common::{Process, connect};
+use crate::pair::{Process, connect};
 use railweave_fabric::MemoryKind;
 use railweave_fabric_sim::{Faults, World};
 use railweave_transport::{

@@ -1,11 +1,9 @@
 //! The two state machines of a connection's set-up, fed with whatever a peer may send, in any order.
 
-mod common;
-
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-use common::{Fabric, Process};
+use crate::pair::{Fabric, Process};
 use proptest::prelude::*;
 use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, RailId, RailSet};
 use railweave_fabric_sim::{Faults, World};
