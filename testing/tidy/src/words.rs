@@ -29,7 +29,7 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
             }
             for Word { not, but } in &words {
                 if let Some(found) = not.find(line) {
-                    let sentence = format!("\"{}\": say {but} ({PAGE})", found.as_str());
+                    let sentence = format!("\"{}\": say {but} ({PAGE})", found.as_str().trim());
                     findings.push(Finding { path: path.clone(), line: index + 1, sentence });
                 }
             }
@@ -38,7 +38,8 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     Ok(findings)
 }
 
-/// The rows of the table in `page`: a word or several with commas between them, and what to say in their place.
+/// The rows of the table in `page`: words with commas between them, and what to say in their place. A word that ends in
+/// " …" is refused only where it begins a line of a comment.
 fn table(page: &str) -> Result<Vec<Word>, String> {
     let rows = page.lines().skip_while(|line| *line != HEAD).skip(2).take_while(|line| line.starts_with('|'));
     let mut words = Vec::new();
@@ -48,8 +49,12 @@ fn table(page: &str) -> Result<Vec<Word>, String> {
             return Err(format!("{PAGE}: the row \"{row}\" of the table of words has no two cells"));
         };
         for not in nots.split(", ") {
-            let pattern = format!(r"\b{}\b", regex::escape(not).replace(' ', r"\s+"));
-            let not = RegexBuilder::new(&pattern).case_insensitive(true).build();
+            let literally = |text: &str| regex::escape(text).replace(' ', r"\s+");
+            let (pattern, ignores_case) = match not.strip_suffix(" …") {
+                Some(opening) => (format!(r"^\s*(?://[/!]?|#)\s+{}\b", literally(opening)), false),
+                None => (format!(r"\b{}\b", literally(not)), true),
+            };
+            let not = RegexBuilder::new(&pattern).case_insensitive(ignores_case).build();
             words.push(Word { not: not.map_err(|error| error.to_string())?, but: but.to_owned() });
         }
     }
@@ -70,6 +75,16 @@ mod tests {
         let places: Vec<_> = findings.iter().map(|finding| (finding.path.as_str(), finding.line)).collect();
         assert_eq!(places, [("a.rs", 2), ("b", 1)]);
         assert_eq!(findings[0].sentence, "\"Stand-in\": say the fake libibverbs (CONTRIBUTING.md)");
+    }
+
+    #[test]
+    fn an_opening_is_found_at_the_beginning_of_a_comment_and_nowhere_else() {
+        let table = TABLE.replace("| stand-in, under way |", "| What …, None where … |");
+        let code =
+            "/// What a rank does.\nlet what = 1; // it is what\n    // None where none is\n// See: What is there.\n";
+        let findings = check(&Tree::of(&[(PAGE, &table), ("a.rs", code), ("b.md", "What is this?")])).unwrap();
+        let lines: Vec<_> = findings.iter().map(|finding| finding.line).collect();
+        assert_eq!(lines, [1, 3], "{findings:?}");
     }
 
     #[test]
