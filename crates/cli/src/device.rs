@@ -1,8 +1,8 @@
 //! Which device of a plugin to use.
 
 use clap::Args;
-use railweave_host::net::Properties;
-use railweave_host::{LoadedNet, NetApi};
+use railweave_nccl_host::net::Properties;
+use railweave_nccl_host::{LoadedNet, NetApi};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 

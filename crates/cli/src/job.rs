@@ -1,8 +1,8 @@
 //! The process of one rank: what it is told to do, and the way to it.
 
 use crate::commands::{bench, connections, crowd, demo, sweep};
-use railweave_host::bootstrap::Link;
-use railweave_host::ranks;
+use railweave_bench::bootstrap::Link;
+use railweave_bench::ranks;
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! The railweave program: tries out and measures the plugin, or any other NCCL net plugin, without NCCL and without GPUs.
 //!
-//! It holds what a user sees: arguments, progress, tables. Loading plugins, ranks and collectives are `railweave-host`'s.
-//! Each subcommand is a module of [`commands`] with an `Arguments` and a `run`.
+//! It holds what a user sees: arguments, progress, tables. `railweave-nccl-host` loads plugins, and `railweave-bench`
+//! runs ranks and measures. Each subcommand is a module of [`commands`] with an `Arguments` and a `run`.
 #![forbid(unsafe_code)]
 
 mod commands;

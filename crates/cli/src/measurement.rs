@@ -2,8 +2,8 @@
 
 use crate::job::{Job, report};
 use crate::network::NetworkArguments;
-use railweave_host::Plugin;
-use railweave_host::bootstrap::Link;
+use railweave_bench::bootstrap::Link;
+use railweave_nccl_host::Plugin;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::error::Error;

@@ -8,8 +8,8 @@ use common::{
     heap_bytes, listen, load, noise, start, until, until_freed, warnings, warnings_with, with_peer,
 };
 use railweave_fabric::Fault;
-use railweave_host::LoadedNet;
-use railweave_host::net::{Comm, Handle, NetApi, Request};
+use railweave_nccl_host::LoadedNet;
+use railweave_nccl_host::net::{Comm, Handle, NetApi, Request};
 use railweave_transport::{Handle as WireHandle, Message};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener};

@@ -7,7 +7,7 @@ use common::{
     Buffer, ONE_RAIL, Pair, Stranger, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each,
     in_namespace, info_lines, listen, load, noise, start, until, until_freed, warnings, warnings_with, with_peer,
 };
-use railweave_host::net::{Comm, Handle, NetApi};
+use railweave_nccl_host::net::{Comm, Handle, NetApi};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -92,8 +92,8 @@ fn what_a_child_does_with_its_parents_connections_changes_nothing_for_the_parent
                 // It may not connect with what it has not made, which it is told.
                 let refused = net.connect(0, &mut handle).is_err() || net.connect(0, &mut handle).is_err();
                 // What it closes is its own copy.
-                net.close_send(railweave_host::net::SendComm::new(wrap(send))).unwrap();
-                net.close_recv(railweave_host::net::RecvComm::new(wrap(recv))).unwrap();
+                net.close_send(railweave_nccl_host::net::SendComm::new(wrap(send))).unwrap();
+                net.close_recv(railweave_nccl_host::net::RecvComm::new(wrap(recv))).unwrap();
                 refused
             });
             assert!(well, "child {round}");
@@ -540,9 +540,9 @@ fn processes_in_other_process_namespaces_understand_one_another() {
 
 /// Sends one buffer and receives another.
 fn pass(
-    net: &railweave_host::LoadedNet,
-    (send, from): (&railweave_host::net::SendComm, &Buffer),
-    (recv, to): (&railweave_host::net::RecvComm, &Buffer),
+    net: &railweave_nccl_host::LoadedNet,
+    (send, from): (&railweave_nccl_host::net::SendComm, &Buffer),
+    (recv, to): (&railweave_nccl_host::net::RecvComm, &Buffer),
 ) {
     // SAFETY: the buffers stay until both requests are over.
     let receiving = unsafe { net.irecv(recv, &[to.part(1)], false) }.unwrap().unwrap();

@@ -9,8 +9,8 @@ use common::{Pair, each, info_lines, listen, load, noise, start, until_freed, wa
 use railweave_abi::NcclResult;
 use railweave_abi::net::{PTR_DMABUF, PTR_HOST};
 use railweave_fake_ibverbs::{Open, QpReport, StandIn, build};
-use railweave_host::NetError;
-use railweave_host::net::{NetApi, Properties};
+use railweave_nccl_host::NetError;
+use railweave_nccl_host::net::{NetApi, Properties};
 
 /// An InfiniBand port, a RoCE port on two subnets, one that is down, and one with no address but a link-local one.
 const MACHINE: &str = "\
@@ -309,7 +309,7 @@ fn a_list_that_names_what_is_not_there_is_warned_of() {
 }
 
 /// Sends messages over a device of this process to itself.
-fn exchange(net: &railweave_host::LoadedNet, device: i32, count: usize, bytes: usize) -> Vec<QpReport> {
+fn exchange(net: &railweave_nccl_host::LoadedNet, device: i32, count: usize, bytes: usize) -> Vec<QpReport> {
     let stand_in = StandIn::load(library().as_ref()).expect("the stand-in is loaded");
     let pair = Pair::open(net, net, device);
     let message = noise(5, bytes);
@@ -360,7 +360,7 @@ fn settings_reach_the_lanes() {
 }
 
 /// Opens a connection for a job with this traffic class; its lanes.
-fn lanes_of_job(plugin: &railweave_host::Plugin, class: Option<i32>, device: i32) -> Vec<QpReport> {
+fn lanes_of_job(plugin: &railweave_nccl_host::Plugin, class: Option<i32>, device: i32) -> Vec<QpReport> {
     let net = plugin.init(3, class).expect("init succeeds");
     let lanes = exchange(&net, device, 1, 1000);
     net.finalize().expect("finalize succeeds");

@@ -8,8 +8,8 @@ use common::{
     start, until_freed, warnings,
 };
 use railweave_fabric::LinkLayer;
-use railweave_host::LoadedNet;
-use railweave_host::net::{Handle as HandleBytes, NetApi, Request};
+use railweave_nccl_host::LoadedNet;
+use railweave_nccl_host::net::{Handle as HandleBytes, NetApi, Request};
 use railweave_transport::{
     Frame, Handle, Hello, Lanes, MAX_HELLO_BYTES, Message, Offer, PortOffer, Preface, RailLanes,
 };

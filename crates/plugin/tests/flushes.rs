@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Pair, TWO_RAILS, alone, noise, start, until, warnings};
-use railweave_host::net::NetApi;
+use railweave_nccl_host::net::NetApi;
 use std::sync::mpsc::channel;
 use std::thread;
 

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Buffer, Pair, Random, TWO_RAILS, alone, noise, start, warnings, warnings_with};
-use railweave_host::net::Part;
+use railweave_nccl_host::net::Part;
 
 /// One buffer of a group, with the message for it.
 struct Member {

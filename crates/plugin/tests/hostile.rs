@@ -8,8 +8,8 @@ use common::{
     until, until_freed, warnings,
 };
 use hmac::{Hmac, KeyInit, Mac};
-use railweave_host::LoadedNet;
-use railweave_host::net::{Handle as HandleBytes, ListenComm, NetApi};
+use railweave_nccl_host::LoadedNet;
+use railweave_nccl_host::net::{Handle as HandleBytes, ListenComm, NetApi};
 use railweave_transport::{Frame, Hello, LanePreface, Message, Offer, Preface, Token};
 use sha2::Sha256;
 use std::fs::{OpenOptions, Permissions, set_permissions};

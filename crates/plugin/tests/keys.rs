@@ -7,8 +7,8 @@ use common::{
     until, warnings, warnings_with, with_peer,
 };
 use railweave_abi::NcclResult;
-use railweave_host::NetError;
-use railweave_host::net::{Handle, NetApi};
+use railweave_nccl_host::NetError;
+use railweave_nccl_host::net::{Handle, NetApi};
 use std::fs::{OpenOptions, Permissions, set_permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;

@@ -7,7 +7,7 @@ use common::{
     warnings, warnings_with, with_peer,
 };
 use railweave_fabric::LaneEndpoint;
-use railweave_host::net::{Comm, Handle, NetApi};
+use railweave_nccl_host::net::{Comm, Handle, NetApi};
 use railweave_transport::{
     Handle as WireHandle, LanePreface, Lanes, Message, PREFACE_BYTES, Preface, RailAnswer, RailLanes, Token,
 };

@@ -7,7 +7,7 @@ use common::{
     listen, load, noise,
 };
 use common::{start, until, warnings, warnings_with};
-use railweave_host::net::{Comm, NetApi, Part};
+use railweave_nccl_host::net::{Comm, NetApi, Part};
 use railweave_transport::Message;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

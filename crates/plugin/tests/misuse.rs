@@ -6,7 +6,7 @@ mod common;
 use common::{Pair, TWO_RAILS, alone, library, noise, start, warnings};
 use railweave_abi::NcclResult;
 use railweave_abi::net::{v6, v12};
-use railweave_host::logger;
+use railweave_nccl_host::logger;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr::null_mut;
 

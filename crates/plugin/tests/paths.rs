@@ -4,7 +4,7 @@ mod common;
 
 use common::{Pair, alone, each, in_namespace, info_lines, ip, noise, start, until, warnings, warnings_with};
 use railweave_abi::NcclResult;
-use railweave_host::NetError;
+use railweave_nccl_host::NetError;
 use std::net::{Ipv6Addr, TcpListener};
 
 /// Moves messages of sizes that take every way through the protocol, and checks each.

@@ -7,8 +7,8 @@ use common::{
     until, until_freed, until_within, warnings, warnings_with, with_peer,
 };
 use railweave_abi::NcclResult;
-use railweave_host::net::{Comm, Handle, NetApi, Request, SendComm};
-use railweave_host::{LoadedNet, NetError};
+use railweave_nccl_host::net::{Comm, Handle, NetApi, Request, SendComm};
+use railweave_nccl_host::{LoadedNet, NetError};
 use railweave_transport::{Message, Preface};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -192,7 +192,7 @@ fn read_handle(link: &mut UnixStream) -> Handle {
 struct Ends<'a> {
     net: &'a LoadedNet,
     send: SendComm,
-    recv: railweave_host::net::RecvComm,
+    recv: railweave_nccl_host::net::RecvComm,
 }
 
 /// Connects both ways with the process at the other end of the socket.

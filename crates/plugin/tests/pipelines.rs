@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Buffer, Pair, Random, TWO_RAILS, alone, each, noise, start, until, warnings};
-use railweave_host::net::Request;
+use railweave_nccl_host::net::Request;
 
 const IN_FLIGHT: usize = 32;
 const LARGEST: usize = 200_000;

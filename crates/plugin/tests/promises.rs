@@ -5,8 +5,8 @@ mod common;
 
 use common::{ONE_RAIL, Pair, TWO_RAILS, accept, alone, connect, control_threads, each, listen, noise};
 use common::{start, until, warnings, with_peer};
-use railweave_host::LoadedNet;
-use railweave_host::net::{Comm, Handle, MAX_PARTS, NetApi, RecvComm, Request};
+use railweave_nccl_host::LoadedNet;
+use railweave_nccl_host::net::{Comm, Handle, MAX_PARTS, NetApi, RecvComm, Request};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;

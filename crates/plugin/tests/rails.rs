@@ -3,8 +3,8 @@
 mod common;
 
 use common::{ONE_RAIL, Pair, TWO_RAILS, alone, descriptors, each, info_lines, noise, start, warnings};
-use railweave_host::net::NetApi;
-use railweave_host::{Plugin, RailCount};
+use railweave_nccl_host::net::NetApi;
+use railweave_nccl_host::{Plugin, RailCount};
 
 /// The counters of all rails, in the order of this side's addresses.
 fn rails(plugin: &Plugin) -> Vec<RailCount> {

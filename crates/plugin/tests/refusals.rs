@@ -7,8 +7,8 @@ use common::{
     ONE_RAIL, Pair, TWO_RAILS, alone, connect, each, info_lines, library, listen, load, noise, start, until, warnings,
 };
 use railweave_abi::NcclResult;
-use railweave_host::net::{Handle, NetApi};
-use railweave_host::{LoadError, NetError, Plugin};
+use railweave_nccl_host::net::{Handle, NetApi};
+use railweave_nccl_host::{LoadError, NetError, Plugin};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
 

@@ -5,8 +5,8 @@ mod common;
 
 use common::{ONE_RAIL, Pair, Stranger, alone, each, listen, start, until, warnings, warnings_with};
 use railweave_fabric::Fault;
-use railweave_host::LoadedNet;
-use railweave_host::net::{Handle, NetApi};
+use railweave_nccl_host::LoadedNet;
+use railweave_nccl_host::net::{Handle, NetApi};
 use railweave_transport::{Frame, Handle as WireHandle, LanePreface, Message, Preface, Token};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

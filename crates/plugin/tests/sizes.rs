@@ -4,7 +4,7 @@ mod common;
 
 use common::{ONE_RAIL, Pair, Random, TWO_RAILS, alone, each, noise, start, warnings, warnings_with};
 use railweave_abi::NcclResult;
-use railweave_host::NetError;
+use railweave_nccl_host::NetError;
 
 const LARGEST: usize = 16 << 20;
 

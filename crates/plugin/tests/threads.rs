@@ -10,9 +10,9 @@ mod common;
 use common::{
     Random, TWO_RAILS, control_threads, descriptors, each, listen, load, until, until_freed, until_within, warnings,
 };
-use railweave_host::LoadedNet;
-use railweave_host::memory::HostMemory;
-use railweave_host::net::{Comm, Handle, ListenComm, NetApi, Part, RecvComm, Registration, Request, SendComm};
+use railweave_nccl_host::LoadedNet;
+use railweave_nccl_host::memory::HostMemory;
+use railweave_nccl_host::net::{Comm, Handle, ListenComm, NetApi, Part, RecvComm, Registration, Request, SendComm};
 use std::collections::VecDeque;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -7,7 +7,7 @@ use common::{
     warnings, warnings_with,
 };
 use railweave_fabric::Fault;
-use railweave_host::net::{NetApi, SendComm};
+use railweave_nccl_host::net::{NetApi, SendComm};
 use railweave_transport::{Message, Token};
 use std::net::TcpStream;
 use std::ops::RangeInclusive;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Buffer, ONE_RAIL, Stranger, accept, alone, heap_bytes, listen, start, until, warnings, warnings_with};
-use railweave_host::net::{Comm, Handle, NetApi};
+use railweave_nccl_host::net::{Comm, Handle, NetApi};
 use railweave_transport::Message;
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;

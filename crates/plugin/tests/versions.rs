@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Pair, TWO_RAILS, each, library, load, noise, warnings};
-use railweave_host::net::NetApi;
-use railweave_host::{LoadError, Plugin};
+use railweave_nccl_host::net::NetApi;
+use railweave_nccl_host::{LoadError, Plugin};
 
 const VERSIONS: [u32; 7] = [6, 7, 8, 9, 10, 11, 12];
 const SIZES: [usize; 10] = [0, 1, 127, 128, 129, 4096, 8191, 65_537, 1 << 20, 3_000_001];

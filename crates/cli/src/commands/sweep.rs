@@ -7,8 +7,8 @@ use crate::network::{Network, NetworkArguments};
 use crate::output::{print, print_as, table};
 use crate::size::Size;
 use clap::Args;
-use railweave_host::bootstrap::Link;
-use railweave_host::sweep::{Settings, run as sweep};
+use railweave_bench::bootstrap::Link;
+use railweave_bench::sweep::{Settings, run as sweep};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 

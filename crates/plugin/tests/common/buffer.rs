@@ -1,8 +1,8 @@
 //! Registered memory with guards around it, so that a byte that is written where none belongs shows.
 
-use railweave_host::LoadedNet;
-use railweave_host::memory::HostMemory;
-use railweave_host::net::{Comm, NetApi, Part, Registration};
+use railweave_nccl_host::LoadedNet;
+use railweave_nccl_host::memory::HostMemory;
+use railweave_nccl_host::net::{Comm, NetApi, Part, Registration};
 use std::ptr::NonNull;
 
 /// Bytes before and after the buffer. They are registered with it, so that nothing but the plugin's care protects them.

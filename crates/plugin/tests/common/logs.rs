@@ -1,6 +1,6 @@
 //! What the plugin logged in this process.
 
-use railweave_host::logger::{self, INFO, Line, WARN};
+use railweave_nccl_host::logger::{self, INFO, Line, WARN};
 use std::sync::{Mutex, PoisonError};
 
 static LINES: Mutex<Vec<Line>> = Mutex::new(Vec::new());

@@ -24,7 +24,7 @@ pub(crate) use random::{Random, noise};
 pub(crate) use relay::Relay;
 pub(crate) use stranger::{OUR_VERSIONS, Stranger};
 
-use railweave_host::{LoadedNet, Plugin};
+use railweave_nccl_host::{LoadedNet, Plugin};
 use std::path::PathBuf;
 
 /// Two rails between a process and itself, or another on this machine.

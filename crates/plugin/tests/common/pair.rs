@@ -1,8 +1,8 @@
 //! A connection with both of its ends.
 
 use super::{Buffer, noise, until};
-use railweave_host::net::{Comm, Handle, ListenComm, MAX_PARTS, NetApi, Part, RecvComm, Request, SendComm};
-use railweave_host::{LoadedNet, NetError};
+use railweave_nccl_host::net::{Comm, Handle, ListenComm, MAX_PARTS, NetApi, Part, RecvComm, Request, SendComm};
+use railweave_nccl_host::{LoadedNet, NetError};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Somebody between a plugin and the control port that it dials: sees each socket and message, and may hold it back.
 
 use super::in_time;
-use railweave_host::net::Handle as HandleBytes;
+use railweave_nccl_host::net::Handle as HandleBytes;
 use railweave_transport::{Frame, Handle, Message, PREFACE_BYTES};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};

@@ -2,7 +2,7 @@
 
 use super::in_time;
 use railweave_fabric::{LaneEndpoint, LinkLayer};
-use railweave_host::net::Handle as HandleBytes;
+use railweave_nccl_host::net::Handle as HandleBytes;
 use railweave_transport::{
     Frame, Handle, HandleAddress, Hello, LanePreface, Lanes, Message, Offer, PREFACE_BYTES, PROTOCOL_VERSION,
     PortOffer, Preface, ProcessId, RailAnswer, RailLanes, Token,

@@ -3,8 +3,8 @@
 use railweave_abi::NcclResult;
 use railweave_fabric_verbs::sys;
 use railweave_fake_ibverbs::StandIn;
-use railweave_host::net::{Comm, NetApi};
-use railweave_host::{LoadedNet, NetError};
+use railweave_nccl_host::net::{Comm, NetApi};
+use railweave_nccl_host::{LoadedNet, NetError};
 
 use crate::common::{Buffer, Pair, alone, each, listen, noise, start, until, warnings, warnings_with};
 use crate::machine::{EVEN, FUSED, ROCE, finish, machine, strict, with};
@@ -18,11 +18,11 @@ fn code<T>(result: Result<T, NetError>) -> NcclResult {
 }
 
 /// The code with which testing a send fails.
-fn send_fails(pair: &Pair<'_>, send: &railweave_host::net::Request) -> NcclResult {
+fn send_fails(pair: &Pair<'_>, send: &railweave_nccl_host::net::Request) -> NcclResult {
     until("the send's failure", || pair.test_send(send).err().map(|error| code::<()>(Err(error))))
 }
 
-fn recv_fails(pair: &Pair<'_>, recv: &railweave_host::net::Request) -> NcclResult {
+fn recv_fails(pair: &Pair<'_>, recv: &railweave_nccl_host::net::Request) -> NcclResult {
     until("the receive's failure", || pair.test_recv(recv).err().map(|error| code::<()>(Err(error))))
 }
 
@@ -301,7 +301,7 @@ fn memory_that_cannot_be_registered_is_refused_and_the_connection_lives_on() {
         let stand_in = machine(&format!("fail = reg_mr:5:ENOMEM\n{ROCE}"));
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
-        let memory = railweave_host::memory::HostMemory::new(4096);
+        let memory = railweave_nccl_host::memory::HostMemory::new(4096);
         // SAFETY: the memory stays until the end.
         let refused = unsafe { net.reg_mr(Comm::Send(&pair.send), memory.start(), memory.bytes()) };
         assert_eq!(code(refused), NcclResult::SYSTEM_ERROR);

@@ -1,7 +1,7 @@
 //! What a message costs: the work requests that the adapter is given, counted by the stand-in.
 
 use railweave_fake_ibverbs::{Counts, StandIn};
-use railweave_host::Plugin;
+use railweave_nccl_host::Plugin;
 
 use crate::common::{Buffer, Pair, each, noise, start, warnings};
 use crate::machine::{EVEN, FUSED, INFINIBAND, ROCE, finish, machine, with};

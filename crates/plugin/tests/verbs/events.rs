@@ -4,8 +4,8 @@
 use railweave_abi::NcclResult;
 use railweave_fabric_verbs::sys;
 use railweave_fake_ibverbs::{QpReport, StandIn};
-use railweave_host::NetError;
-use railweave_host::net::{Comm, NetApi};
+use railweave_nccl_host::NetError;
+use railweave_nccl_host::net::{Comm, NetApi};
 
 use crate::common::{
     Buffer, Pair, accept, alone, connect, control_threads, each, info_lines, listen, noise, start, until, warnings,

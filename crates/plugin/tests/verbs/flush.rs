@@ -7,8 +7,8 @@ use railweave_abi::NcclResult;
 use railweave_abi::net::v12;
 use railweave_fabric_verbs::sys;
 use railweave_fake_ibverbs::{Counts, StandIn};
-use railweave_host::memory::HostMemory;
-use railweave_host::net::{Comm, NetApi, Part, Registration};
+use railweave_nccl_host::memory::HostMemory;
+use railweave_nccl_host::net::{Comm, NetApi, Part, Registration};
 use railweave_transport::Message;
 
 use crate::common::{

@@ -1,7 +1,7 @@
 //! Children of a process that uses RDMA: what they do, and how they end, is nothing to their parent's adapter.
 
 use railweave_fake_ibverbs::{Open, StandIn};
-use railweave_host::net::{Comm, NetApi, RecvComm, SendComm};
+use railweave_nccl_host::net::{Comm, NetApi, RecvComm, SendComm};
 
 use crate::common::{Pair, alone, start, until, warnings};
 use crate::machine::{EVEN, FUSED, ROCE, finish, machine, with};

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use railweave_fabric_verbs::sys::{EVENT_QP_FATAL, QPS_ERR, QPS_RTS};
 use railweave_fake_ibverbs::{QpReport, StandIn};
-use railweave_host::LoadedNet;
-use railweave_host::net::{Comm, Handle, ListenComm, NetApi};
+use railweave_nccl_host::LoadedNet;
+use railweave_nccl_host::net::{Comm, Handle, ListenComm, NetApi};
 
 use crate::common::{
     Buffer, Pair, accept, alone, connect, descriptors, each, listen, noise, start, until, until_within, warnings,

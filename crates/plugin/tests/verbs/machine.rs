@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use railweave_fake_ibverbs::{Open, StandIn, build};
-use railweave_host::LoadedNet;
+use railweave_nccl_host::LoadedNet;
 
 /// Two RoCE ports, one four times as fast as the other: on every adapter, because none says a speed of its own.
 pub(crate) const ROCE: &str = "[device mlx5_0]\n[port 1]\nwidth = 4\nport_speed = none\n\

@@ -1,7 +1,7 @@
 //! What an accepted call promises the peer needs no later call: receives are posted, and then their thread makes no call, or
 //! none that has to do with them.
 
-use railweave_host::net::Request;
+use railweave_nccl_host::net::Request;
 
 use crate::common::{Pair, each, start, until, warnings};
 use crate::machine::{EVEN, FUSED, ROCE, finish, machine, with};

@@ -13,8 +13,8 @@ use std::time::Duration;
 use railweave_fabric_verbs::Device;
 use railweave_fabric_verbs::sys::Functions;
 use railweave_fake_ibverbs::StandIn;
-use railweave_host::net::{Handle, ListenComm, NetApi, RecvComm, SendComm};
-use railweave_host::{LoadedNet, NetError};
+use railweave_nccl_host::net::{Handle, ListenComm, NetApi, RecvComm, SendComm};
+use railweave_nccl_host::{LoadedNet, NetError};
 use railweave_transport::{LANE_PROOF_BYTES, LanePreface, Message, Preface};
 
 use crate::common::{

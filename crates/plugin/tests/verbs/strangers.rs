@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use railweave_fabric::{LaneEndpoint, LinkLayer};
 use railweave_fake_ibverbs::StandIn;
-use railweave_host::net::{Handle, NetApi};
+use railweave_nccl_host::net::{Handle, NetApi};
 use railweave_transport::{Frame, Lanes, Message, RailLanes};
 
 use crate::common::{Stranger, accept, alone, each, heap_bytes, listen, start, until, until_within, warnings_with};

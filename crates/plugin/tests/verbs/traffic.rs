@@ -3,8 +3,8 @@
 use std::io::Write as _;
 
 use railweave_fake_ibverbs::build_without;
-use railweave_host::net::{NetApi, Request};
-use railweave_host::{LoadedNet, Plugin};
+use railweave_nccl_host::net::{NetApi, Request};
+use railweave_nccl_host::{LoadedNet, Plugin};
 
 use crate::common::{Buffer, Pair, Random, alone, each, noise, start, until, warnings};
 use crate::machine::{EVEN, FUSED, INFINIBAND, ROCE, finish, library, machine, with};

@@ -2,10 +2,10 @@
 
 use crate::job::report;
 use crate::network::Network;
-use railweave_host::bootstrap::Link;
-use railweave_host::communicator::{Communicator, CommunicatorError, Mode, Settings};
-use railweave_host::numbers::{Mismatch, check, fill};
-use railweave_host::{LoadedNet, NetApi, RailCount};
+use railweave_bench::bootstrap::Link;
+use railweave_bench::communicator::{Communicator, CommunicatorError, Mode, Settings};
+use railweave_bench::numbers::{Mismatch, check, fill};
+use railweave_nccl_host::{LoadedNet, NetApi, RailCount};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::time::{Duration, Instant};

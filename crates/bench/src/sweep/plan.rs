@@ -195,7 +195,7 @@ pub(super) fn windows(place: usize, messages: &[Message]) -> impl Iterator<Item 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::MAX_PARTS;
+    use railweave_nccl_host::net::MAX_PARTS;
     use std::time::Duration;
 
     #[test]

@@ -2,9 +2,9 @@
 
 mod support;
 
-use railweave_host::Communicator;
-use railweave_host::communicator::Mode;
-use railweave_host::numbers::{check, fill};
+use railweave_bench::Communicator;
+use railweave_bench::communicator::Mode;
+use railweave_bench::numbers::{check, fill};
 use std::sync::atomic::Ordering::SeqCst;
 use support::{Faults, Loopback, with_ranks};
 

@@ -10,9 +10,11 @@ use crate::communicator::CommunicatorError;
 use crate::ends::accept;
 use crate::many::{descriptors, resident_bytes};
 use crate::messages::Messages;
-use crate::net::{Comm, Handle, ListenComm, NetApi, NetError, Part, RecvComm, Registration, Request, SendComm};
 use crate::patience::Patience;
 use railweave_abi::net::HANDLE_MAX_BYTES;
+use railweave_nccl_host::net::{
+    Comm, Handle, ListenComm, NetApi, NetError, Part, RecvComm, Registration, Request, SendComm,
+};
 use std::fs;
 use std::time::{Duration, Instant};
 

@@ -1,10 +1,10 @@
 //! The sweep over a net in memory: it is content with exact bytes, and sees everything else.
 
-use railweave_host::bootstrap::{Event, Link, Relay};
-use railweave_host::net::{
+use railweave_bench::bootstrap::{Event, Link, Relay};
+use railweave_bench::sweep::{Results, Settings, run};
+use railweave_nccl_host::net::{
     Comm, Handle, ListenComm, MAX_PARTS, NetApi, NetError, Part, Properties, RecvComm, Registration, Request, SendComm,
 };
-use railweave_host::sweep::{Results, Settings, run};
 use railweave_patience::until;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};

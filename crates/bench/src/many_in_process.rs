@@ -4,10 +4,10 @@
 use crate::communicator::CommunicatorError;
 use crate::ends::{all, open_many_both};
 use crate::many::resident_bytes;
-use crate::memory::HostMemory;
-use crate::net::{Comm, NetApi, NetError, Part, RecvComm, Registration, Request, SendComm};
 use crate::patience::Patience;
 use crate::stand_in::{OpenObjects, StandIn};
+use railweave_nccl_host::memory::HostMemory;
+use railweave_nccl_host::net::{Comm, NetApi, NetError, Part, RecvComm, Registration, Request, SendComm};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};

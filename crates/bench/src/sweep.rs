@@ -9,11 +9,11 @@ mod plan;
 use crate::bench::gather_numbers;
 use crate::bootstrap::Link;
 use crate::communicator::CommunicatorError;
-use crate::connection::{Connection, StepShape};
 use crate::ends;
-use crate::net::{MAX_PARTS, NetApi, NetError, Part, RecvComm, Request, SendComm};
 use crate::patience::Patience;
 use plan::{Chance, GUARD_BYTES, Message, NOISE_BEYOND_BYTES, Plan, plans, windows};
+use railweave_nccl_host::connection::{Connection, StepShape};
+use railweave_nccl_host::net::{MAX_PARTS, NetApi, NetError, Part, RecvComm, Request, SendComm};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! The memory of many messages, one for each connection, whose content tells who sent it and on which connection.
 
 use crate::communicator::CommunicatorError;
-use crate::memory::HostMemory;
 use crate::numbers;
+use railweave_nccl_host::memory::HostMemory;
 use std::ops::Range;
 use std::ptr::NonNull;
 

@@ -5,10 +5,10 @@
 
 use crate::bootstrap::{BootstrapError, Link};
 use crate::communicator::CommunicatorError;
-use crate::connection::{Connection, StepShape};
 use crate::ends::{self, Ends};
-use crate::net::{NetApi, NetError, Part, RecvComm, Request, SendComm};
 use crate::patience::Patience;
+use railweave_nccl_host::connection::{Connection, StepShape};
+use railweave_nccl_host::net::{NetApi, NetError, Part, RecvComm, Request, SendComm};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -1,6 +1,6 @@
 //! What the parent says of ranks that end badly. The ranks are small shell programs, not this library.
 
-use railweave_host::ranks::{Ranks, RanksError};
+use railweave_bench::ranks::{Ranks, RanksError};
 use std::process::Command;
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! What a user sees when a plugin cannot be loaded.
 
-use railweave_host::{LoadError, Plugin};
+use railweave_nccl_host::{LoadError, Plugin};
 use std::path::Path;
 
 #[test]

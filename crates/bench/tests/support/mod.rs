@@ -1,12 +1,12 @@
 //! A net in memory, for ranks that are threads: it keeps the rules of the API and fails when the host breaks one.
 #![allow(dead_code, reason = "no test needs all of it")]
 
-use railweave_host::bootstrap::{Event, Link, Relay};
-use railweave_host::communicator::{Mode, Settings};
-use railweave_host::net::{
+use railweave_bench::bootstrap::{Event, Link, Relay};
+use railweave_bench::communicator::{Mode, Settings};
+use railweave_bench::{Communicator, CommunicatorError};
+use railweave_nccl_host::net::{
     Comm, Handle, ListenComm, MAX_PARTS, NetApi, NetError, Part, Properties, RecvComm, Registration, Request, SendComm,
 };
-use railweave_host::{Communicator, CommunicatorError};
 use railweave_patience::until;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_void};

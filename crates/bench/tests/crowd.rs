@@ -2,9 +2,9 @@
 
 mod support;
 
-use railweave_host::CommunicatorError;
-use railweave_host::bootstrap::{Event, Link, Relay};
-use railweave_host::crowd::{Results, Settings, run};
+use railweave_bench::CommunicatorError;
+use railweave_bench::bootstrap::{Event, Link, Relay};
+use railweave_bench::crowd::{Results, Settings, run};
 use railweave_patience::until;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;

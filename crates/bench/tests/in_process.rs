@@ -2,8 +2,8 @@
 
 mod support;
 
-use railweave_host::CommunicatorError;
-use railweave_host::in_process::{Results, Settings, run};
+use railweave_bench::CommunicatorError;
+use railweave_bench::in_process::{Results, Settings, run};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 use support::{Faults, alone};

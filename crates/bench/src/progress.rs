@@ -4,10 +4,10 @@
 //! other for ever.
 
 use crate::communicator::CommunicatorError;
-use crate::connection::Connection;
-use crate::net::{MAX_PARTS, NetApi, Part, RecvComm, Registration, Request, SendComm};
 use crate::patience::Patience;
 use crate::plan::{Action, Place, Plan, RecvStream, SendStream};
+use railweave_nccl_host::connection::Connection;
+use railweave_nccl_host::net::{MAX_PARTS, NetApi, Part, RecvComm, Registration, Request, SendComm};
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 

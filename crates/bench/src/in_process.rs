@@ -7,9 +7,9 @@
 use crate::bench::{MAX_BUFFER_BYTES, Pair};
 use crate::communicator::CommunicatorError;
 use crate::ends;
-use crate::net::{NetApi, Registration};
 use crate::patience::Patience;
 use crate::stand_in::{DeviceWork, StandIn};
+use railweave_nccl_host::net::{NetApi, Registration};
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicBool;

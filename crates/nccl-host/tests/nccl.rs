@@ -1,7 +1,7 @@
 //! NCCL's own IB transport: stand-ins for NCCL's library, which the C compiler makes as the real one is made.
 
-use railweave_host::net::NetApi;
-use railweave_host::{LoadError, NcclError, Plugin};
+use railweave_nccl_host::net::NetApi;
+use railweave_nccl_host::{LoadError, NcclError, Plugin};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -4,13 +4,13 @@
 //! its own, as NCCL's does, so a plugin sees the same calls from the same kinds of threads.
 
 use crate::bootstrap::{BootstrapError, Link};
-use crate::connection::{Connection, StepShape};
-use crate::net::{Handle, ListenComm, NetApi, NetError, RecvComm, SendComm};
 use crate::numbers::Mismatch;
 use crate::patience::Patience;
 use crate::plan::{Place, Plan, Ring, chunks};
 use crate::progress::{Buffers, ELEMENT_BYTES, run};
 use railweave_abi::net::HANDLE_MAX_BYTES;
+use railweave_nccl_host::connection::{Connection, StepShape};
+use railweave_nccl_host::net::{Handle, ListenComm, NetApi, NetError, RecvComm, SendComm};
 use railweave_patience::RAN_OUT;
 use std::ops::Range;
 use std::panic::resume_unwind;

@@ -2,9 +2,9 @@
 
 use crate::bootstrap::{BootstrapError, Link};
 use crate::communicator::CommunicatorError;
-use crate::net::{Comm, Handle, ListenComm, NetApi, NetError, RecvComm, SendComm};
 use crate::patience::Patience;
 use railweave_abi::net::HANDLE_MAX_BYTES;
+use railweave_nccl_host::net::{Comm, Handle, ListenComm, NetApi, NetError, RecvComm, SendComm};
 use std::time::{Duration, Instant};
 
 /// The ends that one of two ranks has.

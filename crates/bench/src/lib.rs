@@ -1,0 +1,27 @@
+//! What is measured with a plugin: collectives, latency and bandwidth, sweeps over all sizes, many connections.
+//!
+//! It is not a collective library for others to use. A [`Communicator`] runs collectives over whatever implements
+//! [`railweave_nccl_host::NetApi`].
+//!
+//! A message's way: a collective is written as a [`plan`], [`progress`] carries it out on connections, and these call
+//! the API. Ranks are processes of their own ([`ranks`]), which exchange handles through their parent ([`bootstrap`]).
+
+pub mod bench;
+pub mod bootstrap;
+pub mod communicator;
+pub mod crowd;
+mod ends;
+pub mod in_process;
+pub mod many;
+pub mod many_in_process;
+mod messages;
+pub mod numbers;
+pub mod patience;
+pub mod plan;
+pub mod progress;
+pub mod ranks;
+pub mod raw;
+pub mod stand_in;
+pub mod sweep;
+
+pub use communicator::{Communicator, CommunicatorError};

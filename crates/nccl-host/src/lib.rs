@@ -1,0 +1,22 @@
+//! Loads any NCCL net plugin as NCCL does, and calls it.
+//!
+//! It is the caller's side of the API: what NCCL does with a plugin, without GPUs and without NCCL. [`Plugin`] loads a
+//! .so, [`LoadedNet`] is a started one behind [`NetApi`], and a [`connection`] keeps one side of a connection with the
+//! memory that is registered for it.
+
+pub mod connection;
+pub mod counters;
+pub mod environment;
+mod loaded;
+pub mod logger;
+pub mod memory;
+mod nccl;
+pub mod net;
+mod plugin;
+mod table;
+
+pub use counters::RailCount;
+pub use loaded::LoadedNet;
+pub use nccl::NcclError;
+pub use net::{NetApi, NetError};
+pub use plugin::{LoadError, Plugin};
