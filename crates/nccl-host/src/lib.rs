@@ -7,6 +7,7 @@
 pub mod connection;
 pub mod counters;
 pub mod environment;
+mod library;
 mod loaded;
 pub mod logger;
 pub mod memory;
@@ -16,7 +17,8 @@ mod plugin;
 mod table;
 
 pub use counters::RailCount;
+pub use library::LoadError;
 pub use loaded::LoadedNet;
 pub use nccl::NcclError;
 pub use net::{NetApi, NetError};
-pub use plugin::{LoadError, Plugin};
+pub use plugin::Plugin;

@@ -4,7 +4,7 @@ use crate::logger;
 use crate::net::{
     Comm, Handle, ListenComm, MAX_PARTS, NetApi, NetError, Part, Properties, RecvComm, Registration, Request, SendComm,
 };
-use crate::plugin::Inner;
+use crate::plugin::{Inner, Plugin};
 use crate::table::{Table, each};
 use railweave_abi::NcclResult;
 use railweave_abi::net::parts::{CommConfig, VDeviceProps4, VDeviceProps8};
@@ -12,11 +12,7 @@ use railweave_abi::net::{OPTIONAL_RECV_COMPLETION, PTR_HOST, TRAFFIC_CLASS_UNDEF
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// How many communicators use a plugin of v6 to v10: NCCL calls their `init` for the first of them only.
-#[derive(Debug, Default)]
-pub(crate) struct Starts(Mutex<usize>);
+use std::sync::{Arc, PoisonError};
 
 /// A plugin that was started for one communicator; the API's `finalize` is called when this is dropped. Close what was
 /// made with it first: a `Communicator` that borrows it does.
@@ -36,8 +32,18 @@ unsafe impl Send for LoadedNet {}
 // SAFETY: as above.
 unsafe impl Sync for LoadedNet {}
 
+impl Plugin {
+    /// Starts the plugin for one communicator. `traffic_class` is used from v10 on.
+    ///
+    /// # Errors
+    /// As the plugin's `init` says.
+    pub fn init(&self, comm_id: u64, traffic_class: Option<i32>) -> Result<LoadedNet, NetError> {
+        LoadedNet::start(Arc::clone(&self.inner), comm_id, traffic_class)
+    }
+}
+
 impl LoadedNet {
-    pub(crate) fn start(plugin: Arc<Inner>, comm_id: u64, traffic_class: Option<i32>) -> Result<Self, NetError> {
+    fn start(plugin: Arc<Inner>, comm_id: u64, traffic_class: Option<i32>) -> Result<Self, NetError> {
         let config = CommConfig { traffic_class: traffic_class.unwrap_or(TRAFFIC_CLASS_UNDEF) };
         let mut net = Self { plugin, context: null_mut(), config: Box::new(UnsafeCell::new(config)), finalized: false };
         // Nothing is to be finalized unless `init` succeeds.
@@ -98,7 +104,7 @@ impl LoadedNet {
     fn init(&mut self, comm_id: u64) -> Result<(), NetError> {
         let (log, profiler) = (Some(logger::function()), Some(ignore_event as _));
         let plugin = Arc::clone(&self.plugin);
-        let mut started = plugin.starts.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut started = plugin.starts.lock().unwrap_or_else(PoisonError::into_inner);
         let table = plugin.table;
         let code = if table.version() <= 10 && *started > 0 {
             NcclResult::SUCCESS
@@ -131,7 +137,7 @@ impl LoadedNet {
         if std::mem::replace(&mut self.finalized, true) {
             return Ok(());
         }
-        *self.plugin.starts.0.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        *self.plugin.starts.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         let call = match self.plugin.table {
             Table::V11(net) => self.need("finalize", net.finalize)?,
             Table::V12(net) => self.need("finalize", net.finalize)?,

@@ -4,7 +4,7 @@
 //! find it. The symbol table of the file names it, unless somebody stripped that. What is found is checked before any of
 //! it is called.
 
-use crate::plugin::{LoadError, address, open};
+use crate::library::{LoadError, address, open};
 use crate::table::Table;
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::read::{Object, ObjectSymbol, ReadCache};

@@ -2,22 +2,20 @@
 //! tables, newest version first. NCCL's own IB transport is a plugin too once it is loaded.
 
 use crate::counters::{RailCount, read_counters};
-use crate::loaded::{LoadedNet, Starts};
-use crate::nccl::{self, NcclError};
-use crate::net::NetError;
+use crate::library::{LoadError, address, open};
+use crate::nccl;
 use crate::table::{Table, text};
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use libloading::os::unix::Library;
 use railweave_abi::net::NET_SYMBOLS;
 use railweave_abi::railweave::{RAIL_COUNTERS_SYMBOL, RailCountersFn};
-use std::error::Error;
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-/// A plugin that is loaded; its code stays in memory while this or a [`LoadedNet`] of it exists.
+/// A plugin that is loaded; its code stays in memory while this or a [`LoadedNet`](crate::LoadedNet) of it exists.
 #[derive(Clone, Debug)]
 pub struct Plugin {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 #[derive(Debug)]
@@ -27,7 +25,8 @@ pub(crate) struct Inner {
     _library: Option<Library>,
     pub(crate) table: Table,
     pub(crate) name: String,
-    pub(crate) starts: Starts,
+    /// How many communicators use it. NCCL calls `init` of v6 to v10 for the first of them only.
+    pub(crate) starts: Mutex<usize>,
     counters: Option<RailCountersFn>,
     pub(crate) path: PathBuf,
     versions: Vec<u32>,
@@ -38,7 +37,7 @@ impl Inner {
     /// A plugin that is a static table.
     pub(crate) fn of_table(library: Library, table: Table) -> Self {
         let (name, path, versions) = ("static".to_owned(), PathBuf::new(), vec![table.version()]);
-        Self { _library: Some(library), table, name, starts: Starts::default(), counters: None, path, versions }
+        Self { _library: Some(library), table, name, starts: Mutex::default(), counters: None, path, versions }
     }
 }
 
@@ -78,7 +77,7 @@ impl Plugin {
             _library: Some(library),
             table,
             name,
-            starts: Starts::default(),
+            starts: Mutex::default(),
             counters,
             path: path.to_owned(),
             versions,
@@ -94,7 +93,7 @@ impl Plugin {
         let table = nccl::load(path)?;
         // SAFETY: the table that was loaded begins with a constant text.
         let name = unsafe { text(table.name()) }.unwrap_or_default();
-        let (starts, path, versions) = (Starts::default(), path.to_owned(), vec![table.version()]);
+        let (starts, path, versions) = (Mutex::default(), path.to_owned(), vec![table.version()]);
         Ok(Self { inner: Arc::new(Inner { _library: None, table, name, starts, counters: None, path, versions }) })
     }
 
@@ -122,14 +121,6 @@ impl Plugin {
         &self.inner.versions
     }
 
-    /// Starts the plugin for one communicator. `traffic_class` is used from v10 on.
-    ///
-    /// # Errors
-    /// As the plugin's `init` says.
-    pub fn init(&self, comm_id: u64, traffic_class: Option<i32>) -> Result<LoadedNet, NetError> {
-        LoadedNet::start(Arc::clone(&self.inner), comm_id, traffic_class)
-    }
-
     /// The counters of every rail of this process; `None` when the plugin is not Railweave's and has none.
     #[must_use]
     pub fn rail_counters(&self) -> Option<Vec<RailCount>> {
@@ -138,82 +129,6 @@ impl Plugin {
     }
 }
 
-/// Loads a library as NCCL loads plugins.
-pub(crate) fn open(path: &Path) -> Result<Library, LoadError> {
-    // An absolute path, so that dlopen never searches elsewhere for a name without a slash.
-    let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    // SAFETY: the initialisers of the .so run; which file that is, the user decides, as with NCCL itself.
-    unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }
-        .map_err(|error| LoadError::Unloadable { path: path.to_owned(), reason: whole(&error) })
-}
-
-/// The address of an exported symbol.
-pub(crate) fn address(library: &Library, symbol: &CStr) -> Option<*mut c_void> {
-    // SAFETY: only the address is taken here; the caller gives it the type that belongs to the symbol's name.
-    let found = unsafe { library.get::<*mut c_void>(symbol) }.ok()?;
-    let address = found.as_raw_ptr();
-    (!address.is_null()).then_some(address)
-}
-
-/// An error with its causes: the dynamic linker's own words are the cause of libloading's.
-fn whole(error: &(dyn Error + 'static)) -> String {
-    std::iter::successors(Some(error), |&error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
-
 fn list(versions: &[u32]) -> String {
     versions.iter().map(|version| format!("v{version}")).collect::<Vec<_>>().join(", ")
-}
-
-/// Why a plugin was not loaded.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum LoadError {
-    /// There is no such file.
-    #[error(
-        "cannot load the plugin {path}: there is no such file; build it with `cargo build --release`, or give the path of another"
-    )]
-    Missing {
-        /// The path that was tried.
-        path: PathBuf,
-    },
-    /// The dynamic linker refused the file.
-    #[error(
-        "cannot load {path}: the dynamic linker says: {reason}; check that it was built for this processor and that the libraries it needs are installed"
-    )]
-    Unloadable {
-        /// The path that was tried.
-        path: PathBuf,
-        /// What the dynamic linker says.
-        reason: String,
-    },
-    /// The file has none of the tables.
-    #[error(
-        "{path} is no NCCL net plugin that this program can drive: none of the data symbols ncclNetPlugin_v12 down to ncclNetPlugin_v6 is in it; check the path, or build the plugin for net v6 or later"
-    )]
-    NoPlugin {
-        /// The path that was tried.
-        path: PathBuf,
-    },
-    /// The file has tables, but not of the wanted version.
-    #[error(
-        "{path} has no ncclNetPlugin_v{wanted}: it exports {versions}; ask for one of these, or for none to have the newest"
-    )]
-    NoVersion {
-        /// The path that was tried.
-        path: PathBuf,
-        /// The version that was asked for.
-        wanted: u32,
-        /// The versions that it exports.
-        versions: String,
-    },
-    /// NCCL's library has no IB transport that can be driven.
-    #[error(transparent)]
-    Nccl(#[from] NcclError),
-    /// The table lacks the plugin's name.
-    #[error("{path} has NULL for the name in ncclNetPlugin_v{version}, which NCCL would read; it must be a text")]
-    NoName {
-        /// The path that was tried.
-        path: PathBuf,
-        /// The version of the table.
-        version: u32,
-    },
 }

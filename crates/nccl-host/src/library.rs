@@ -1,0 +1,83 @@
+//! Loading a library as NCCL loads plugins, and finding what it exports.
+
+use crate::nccl::NcclError;
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::error::Error;
+use std::ffi::{CStr, c_void};
+use std::path::{Path, PathBuf};
+
+/// Loads a library as NCCL loads plugins.
+pub(crate) fn open(path: &Path) -> Result<Library, LoadError> {
+    // An absolute path, so that dlopen never searches elsewhere for a name without a slash.
+    let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    // SAFETY: the initialisers of the .so run; which file that is, the user decides, as with NCCL itself.
+    unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }
+        .map_err(|error| LoadError::Unloadable { path: path.to_owned(), reason: whole(&error) })
+}
+
+/// The address of an exported symbol.
+pub(crate) fn address(library: &Library, symbol: &CStr) -> Option<*mut c_void> {
+    // SAFETY: only the address is taken here; the caller gives it the type that belongs to the symbol's name.
+    let found = unsafe { library.get::<*mut c_void>(symbol) }.ok()?;
+    let address = found.as_raw_ptr();
+    (!address.is_null()).then_some(address)
+}
+
+/// An error with its causes: the dynamic linker's own words are the cause of libloading's.
+fn whole(error: &(dyn Error + 'static)) -> String {
+    std::iter::successors(Some(error), |&error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// Why a plugin was not loaded.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum LoadError {
+    /// There is no such file.
+    #[error(
+        "cannot load the plugin {path}: there is no such file; build it with `cargo build --release`, or give the path of another"
+    )]
+    Missing {
+        /// The path that was tried.
+        path: PathBuf,
+    },
+    /// The dynamic linker refused the file.
+    #[error(
+        "cannot load {path}: the dynamic linker says: {reason}; check that it was built for this processor and that the libraries it needs are installed"
+    )]
+    Unloadable {
+        /// The path that was tried.
+        path: PathBuf,
+        /// What the dynamic linker says.
+        reason: String,
+    },
+    /// The file has none of the tables.
+    #[error(
+        "{path} is no NCCL net plugin that this program can drive: none of the data symbols ncclNetPlugin_v12 down to ncclNetPlugin_v6 is in it; check the path, or build the plugin for net v6 or later"
+    )]
+    NoPlugin {
+        /// The path that was tried.
+        path: PathBuf,
+    },
+    /// The file has tables, but not of the wanted version.
+    #[error(
+        "{path} has no ncclNetPlugin_v{wanted}: it exports {versions}; ask for one of these, or for none to have the newest"
+    )]
+    NoVersion {
+        /// The path that was tried.
+        path: PathBuf,
+        /// The version that was asked for.
+        wanted: u32,
+        /// The versions that it exports.
+        versions: String,
+    },
+    /// NCCL's library has no IB transport that can be driven.
+    #[error(transparent)]
+    Nccl(#[from] NcclError),
+    /// The table lacks the plugin's name.
+    #[error("{path} has NULL for the name in ncclNetPlugin_v{version}, which NCCL would read; it must be a text")]
+    NoName {
+        /// The path that was tried.
+        path: PathBuf,
+        /// The version of the table.
+        version: u32,
+    },
+}
