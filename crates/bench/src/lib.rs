@@ -15,6 +15,7 @@ pub mod in_process;
 pub mod many;
 pub mod many_in_process;
 mod messages;
+pub mod nccl;
 pub mod numbers;
 pub mod patience;
 pub mod plan;

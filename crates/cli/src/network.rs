@@ -5,11 +5,13 @@ use crate::job::{self, Job};
 use crate::library;
 use clap::Args;
 use nccl_net_railweave::TopologyReport;
+use railweave_bench::nccl;
 use railweave_bench::ranks::{Ranks, RanksError};
 use railweave_nccl_host::environment::{EnvironmentError, set};
 use railweave_nccl_host::logger;
-use railweave_nccl_host::{LoadError, LoadedNet, NetError, Plugin};
+use railweave_nccl_host::{LoadedNet, Plugin};
 use serde::{Deserialize, Serialize};
+use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
@@ -68,7 +70,7 @@ pub(crate) struct Network {
 impl NetworkArguments {
     /// What to tell the ranks. Looks at this host as the plugin does, and loads it once here too, so that a wrong
     /// setting or path is one sentence and not one per rank.
-    pub(crate) fn network(&self) -> Result<Network, Box<dyn std::error::Error>> {
+    pub(crate) fn network(&self) -> Result<Network, Box<dyn Error>> {
         if self.lib.is_none() && self.nccl.is_none() && self.rank_command.is_none() {
             let variables = self.variables(is_set).into_iter().map(|(name, value)| (name.into(), value.into()));
             TopologyReport::new(&environment::options_with(variables)?)?;
@@ -87,7 +89,7 @@ impl NetworkArguments {
     }
 
     /// Starts the processes of all ranks.
-    pub(crate) fn spawn(&self, ranks: usize, job: &Job) -> Result<Ranks, Box<dyn std::error::Error>> {
+    pub(crate) fn spawn(&self, ranks: usize, job: &Job) -> Result<Ranks, Box<dyn Error>> {
         let program = std::env::current_exe()?;
         let variables = self.variables(is_set);
         let job = serde_json::to_vec(job)?;
@@ -143,22 +145,22 @@ impl NetworkArguments {
 }
 
 impl Source {
-    fn load(&self) -> Result<Plugin, LoadError> {
-        match self {
-            Self::File(library, api) => Plugin::load(library, *api),
-            Self::Nccl(library) => Plugin::load_nccl(library),
-        }
+    fn load(&self) -> Result<Plugin, Box<dyn Error>> {
+        Ok(match self {
+            Self::File(library, api) => Plugin::load(library, *api)?,
+            Self::Nccl(library) => nccl::load(library)?,
+        })
     }
 }
 
 impl Network {
     /// As [`Self::start`], in the process of one rank.
-    pub(crate) fn start_rank(&self, rank: usize) -> Result<(Plugin, LoadedNet), StartError> {
+    pub(crate) fn start_rank(&self, rank: usize) -> Result<(Plugin, LoadedNet), Box<dyn Error>> {
         self.start(&format!("rank {rank}: "))
     }
 
     /// Loads and starts the plugin in this process; its lines go to standard error with `prefix` before them.
-    pub(crate) fn start(&self, prefix: &str) -> Result<(Plugin, LoadedNet), StartError> {
+    pub(crate) fn start(&self, prefix: &str) -> Result<(Plugin, LoadedNet), Box<dyn Error>> {
         let most = if self.verbose { logger::INFO } else { logger::WARN };
         let prefix = prefix.to_owned();
         logger::set_sink(move |line| {
@@ -177,36 +179,6 @@ impl Network {
     /// The longest time without any progress.
     pub(crate) fn stall(&self) -> Duration {
         Duration::from_secs(self.stall_s)
-    }
-}
-
-/// Why a plugin did not start.
-#[derive(Debug)]
-pub(crate) enum StartError {
-    Load(LoadError),
-    Net(NetError),
-}
-
-impl std::fmt::Display for StartError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Load(error) => error.fmt(f),
-            Self::Net(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for StartError {}
-
-impl From<LoadError> for StartError {
-    fn from(error: LoadError) -> Self {
-        Self::Load(error)
-    }
-}
-
-impl From<NetError> for StartError {
-    fn from(error: NetError) -> Self {
-        Self::Net(error)
     }
 }
 

@@ -1,13 +1,15 @@
 //! Loading a library as NCCL loads plugins, and finding what it exports.
 
-use crate::nccl::NcclError;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::error::Error;
 use std::ffi::{CStr, c_void};
 use std::path::{Path, PathBuf};
 
-/// Loads a library as NCCL loads plugins.
-pub(crate) fn open(path: &Path) -> Result<Library, LoadError> {
+/// Loads a library as NCCL loads plugins. Its initialisers run, so `path` is code that the caller trusts.
+///
+/// # Errors
+/// [`LoadError::Unloadable`]: there is no such file, or the dynamic linker refuses it.
+pub fn open(path: &Path) -> Result<Library, LoadError> {
     // An absolute path, so that dlopen never searches elsewhere for a name without a slash.
     let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     // SAFETY: the initialisers of the .so run; which file that is, the user decides, as with NCCL itself.
@@ -15,8 +17,9 @@ pub(crate) fn open(path: &Path) -> Result<Library, LoadError> {
         .map_err(|error| LoadError::Unloadable { path: path.to_owned(), reason: whole(&error) })
 }
 
-/// The address of an exported symbol.
-pub(crate) fn address(library: &Library, symbol: &CStr) -> Option<*mut c_void> {
+/// The address of an exported symbol; `None` when there is no such symbol, or when it is NULL.
+#[must_use]
+pub fn address(library: &Library, symbol: &CStr) -> Option<*mut c_void> {
     // SAFETY: only the address is taken here; the caller gives it the type that belongs to the symbol's name.
     let found = unsafe { library.get::<*mut c_void>(symbol) }.ok()?;
     let address = found.as_raw_ptr();
@@ -69,9 +72,6 @@ pub enum LoadError {
         /// The versions that it exports.
         versions: String,
     },
-    /// NCCL's library has no IB transport that can be driven.
-    #[error(transparent)]
-    Nccl(#[from] NcclError),
     /// The table lacks the plugin's name.
     #[error("{path} has NULL for the name in ncclNetPlugin_v{version}, which NCCL would read; it must be a text")]
     NoName {

@@ -1,9 +1,8 @@
 //! Finding and loading a plugin's .so as NCCL does: `dlopen` with RTLD_NOW and RTLD_LOCAL, then the data symbols of the
-//! tables, newest version first. NCCL's own IB transport is a plugin too once it is loaded.
+//! tables, newest version first.
 
 use crate::counters::{RailCount, read_counters};
 use crate::library::{LoadError, address, open};
-use crate::nccl;
 use crate::table::{Table, text};
 use libloading::os::unix::Library;
 use railweave_abi::net::NET_SYMBOLS;
@@ -20,8 +19,8 @@ pub struct Plugin {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    /// Loaded for as long as `table`, `counters` and every pointer of the plugin's is in use; `None` for NCCL's own library,
-    /// which stays for good.
+    /// Loaded for as long as `table`, `counters` and every pointer of the plugin's is in use; `None` where the library
+    /// stays loaded for good.
     _library: Option<Library>,
     pub(crate) table: Table,
     pub(crate) name: String,
@@ -30,15 +29,6 @@ pub(crate) struct Inner {
     counters: Option<RailCountersFn>,
     pub(crate) path: PathBuf,
     versions: Vec<u32>,
-}
-
-#[cfg(test)]
-impl Inner {
-    /// A plugin that is a static table.
-    pub(crate) fn of_table(library: Library, table: Table) -> Self {
-        let (name, path, versions) = ("static".to_owned(), PathBuf::new(), vec![table.version()]);
-        Self { _library: Some(library), table, name, starts: Mutex::default(), counters: None, path, versions }
-    }
 }
 
 impl Plugin {
@@ -85,16 +75,30 @@ impl Plugin {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Loads the IB transport inside NCCL's library at `path`, to be driven as a plugin is. The library stays loaded.
+    /// Takes a table that no symbol of the API names, to be driven as a plugin: that of `version` at `table`, in the file
+    /// `path`. `None` for a version that does not exist.
     ///
-    /// # Errors
-    /// The file is not NCCL's library, or holds no such table that this program can drive.
-    pub fn load_nccl(path: &Path) -> Result<Self, LoadError> {
-        let table = nccl::load(path)?;
-        // SAFETY: the table that was loaded begins with a constant text.
+    /// # Safety
+    /// A table of that version is there, and it stays loaded for as long as the process lives.
+    #[must_use]
+    pub unsafe fn at(path: &Path, version: u32, table: *const c_void) -> Option<Self> {
+        // SAFETY: by the caller's word.
+        Some(Self::of_table(path, unsafe { Table::at(version, table) }?))
+    }
+
+    /// A plugin that is a table which stays loaded.
+    pub(crate) fn of_table(path: &Path, table: Table) -> Self {
+        // SAFETY: every table begins with a constant text, or NULL.
         let name = unsafe { text(table.name()) }.unwrap_or_default();
-        let (starts, path, versions) = (Mutex::default(), path.to_owned(), vec![table.version()]);
-        Ok(Self { inner: Arc::new(Inner { _library: None, table, name, starts, counters: None, path, versions }) })
+        let (path, versions) = (path.to_owned(), vec![table.version()]);
+        let inner = Inner { _library: None, table, name, starts: Mutex::default(), counters: None, path, versions };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The size in bytes of the API's table of `version`; `None` for a version that does not exist.
+    #[must_use]
+    pub fn table_bytes(version: u32) -> Option<usize> {
+        Table::bytes(version)
     }
 
     /// The plugin's own name, which a user gives to NCCL_NET.

@@ -1,7 +1,6 @@
 //! Every version against a plugin of static tables that writes down what it is asked.
 
 use super::*;
-use libloading::os::unix::Library;
 use railweave_abi::net::calls::{
     AcceptV6, AcceptV7, ConnectV6, ConnectV7, ConnectV10, ConnectV11, InitV6, InitV10, InitV11, IrecvV6, IrecvV9,
     IrecvV10, IsendV6, IsendV9, IsendV10, ListenV6, ListenV11, MakeVDevice, RegMrV6, RegMrV8,
@@ -11,6 +10,7 @@ use railweave_abi::net::{PTR_CUDA, v6, v7, v8, v9, v10, v11, v12};
 use railweave_abi::{NcclLogger, ProfilerCallback};
 use std::cell::RefCell;
 use std::ffi::c_char;
+use std::path::Path;
 
 const CONTEXT: usize = 0x77;
 const OK: NcclResult = NcclResult::SUCCESS;
@@ -374,8 +374,7 @@ fn tables() -> [Table; 7] {
 }
 
 fn start(table: Table) -> LoadedNet {
-    let plugin = Arc::new(Inner::of_table(Library::this(), table));
-    LoadedNet::start(plugin, 11, Some(5)).unwrap()
+    Plugin::of_table(Path::new(""), table).init(11, Some(5)).unwrap()
 }
 
 #[test]
@@ -425,12 +424,11 @@ fn every_version_is_called_with_its_own_arguments() {
 #[test]
 fn old_versions_are_started_once_while_a_communicator_exists() {
     for table in tables() {
-        let plugin = Arc::new(Inner::of_table(Library::this(), table));
-        let first = LoadedNet::start(Arc::clone(&plugin), 1, None).unwrap();
-        let second = LoadedNet::start(Arc::clone(&plugin), 2, None).unwrap();
+        let plugin = Plugin::of_table(Path::new(""), table);
+        let [first, second] = [1, 2].map(|comm_id| plugin.init(comm_id, None).unwrap());
         assert_eq!(calls().len(), if table.version() >= 11 { 2 } else { 1 });
         drop((first, second));
-        drop(LoadedNet::start(plugin, 3, None).unwrap());
+        drop(plugin.init(3, None).unwrap());
         assert!(calls().iter().any(|call| call.starts_with("init")), "started again after the last one");
     }
 }

@@ -4,34 +4,36 @@
 //! find it. The symbol table of the file names it, unless somebody stripped that. What is found is checked before any of
 //! it is called.
 
-use crate::library::{LoadError, address, open};
-use crate::table::Table;
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::read::{Object, ObjectSymbol, ReadCache};
 use object::{Endianness, elf};
+use railweave_nccl_host::Plugin;
+use railweave_nccl_host::library::{LoadError, address, open};
 use std::ffi::{CStr, c_void};
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Loads NCCL's library, for as long as the process lives: its IB transport starts threads that nothing ends.
+/// Loads the IB transport inside NCCL's library at `path`, to be driven as a plugin is. The library stays loaded for as
+/// long as the process lives: its IB transport starts threads that nothing ends.
 ///
 /// # Errors
 /// The file is not NCCL's library, or holds no such table that this program can drive.
-pub(crate) fn load(path: &Path) -> Result<Table, LoadError> {
+pub fn load(path: &Path) -> Result<Plugin, NcclError> {
     let layout = Layout::read(path)?;
     let library = open(path)?;
     let anchor = address(&library, ANCHOR).ok_or_else(|| NcclError::Foreign { path: path.to_owned() })?;
+    let no_table = |what| NcclError::NoTable { path: path.to_owned(), version: layout.version, what };
     // SAFETY: the file that was read is the one that was loaded just now, and the address is the anchor's in it.
-    let table = unsafe { layout.table(anchor) }.map_err(|what| NcclError::NoTable {
-        path: path.to_owned(),
-        version: layout.version,
-        what,
-    })?;
+    let table = unsafe { layout.table(anchor) }.map_err(no_table)?;
     let _stays_loaded = library.into_raw();
-    Ok(table)
+    // SAFETY: the version's number of words is there, the first a text and each other NULL or a function; that these
+    // are of the version's types is what NCCL itself relies on.
+    unsafe { Plugin::at(path, layout.version, table) }.ok_or_else(|| no_table(UNKNOWN_VERSION))
 }
 
+/// What is wrong with a table of another version.
+const UNKNOWN_VERSION: &str = "this program knows net v6 to v12";
 /// The table's symbol.
 const TABLE: &str = "ncclNetIb";
 /// What the table says that its name is.
@@ -86,16 +88,16 @@ impl Layout {
         Ok(Self { version, table, anchor, segments: segments.collect() })
     }
 
-    /// The table of the loaded library, or what is wrong with it.
+    /// Where the table of the loaded library is, or what is wrong with it.
     ///
     /// # Safety
     /// `anchor` is the address of [`ANCHOR`] in the library that this layout is of, which stays loaded.
-    unsafe fn table(&self, anchor: *mut c_void) -> Result<Table, &'static str> {
+    unsafe fn table(&self, anchor: *mut c_void) -> Result<*const c_void, &'static str> {
         let base = anchor.addr().wrapping_sub(self.anchor as usize);
         if !base.is_multiple_of(PAGE_BYTES) {
             return Err("the file is not the one that was loaded");
         }
-        let bytes = Table::bytes(self.version).ok_or("this program knows net v6 to v12")?;
+        let bytes = Plugin::table_bytes(self.version).ok_or(UNKNOWN_VERSION)?;
         if self.table.end - self.table.start != bytes as u64 {
             return Err("its size is another");
         }
@@ -119,9 +121,7 @@ impl Layout {
         if !words[1..].iter().all(is_function) {
             return Err("it points to what is no code of the library");
         }
-        // SAFETY: the version's number of words is there, the first a text and each other NULL or a function; that these
-        // are of the version's types is what NCCL itself relies on.
-        unsafe { Table::at(self.version, start) }.ok_or("this program knows net v6 to v12")
+        Ok(start)
     }
 
     /// Whether the bytes lie inside one segment, of code if that is wanted.
@@ -145,6 +145,9 @@ fn version_of(name: &str) -> Option<u32> {
 /// Why NCCL's own IB transport cannot be driven.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum NcclError {
+    /// The dynamic linker refuses the file.
+    #[error(transparent)]
+    Load(#[from] LoadError),
     /// The file cannot be read, or has another format.
     #[error("cannot read NCCL's library {path}: {reason}; give the path of a libnccl.so.2")]
     Unreadable {

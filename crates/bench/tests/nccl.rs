@@ -1,7 +1,7 @@
 //! NCCL's own IB transport: stand-ins for NCCL's library, which the C compiler makes as the real one is made.
 
-use railweave_nccl_host::net::NetApi;
-use railweave_nccl_host::{LoadError, NcclError, Plugin};
+use railweave_bench::nccl::{NcclError, load};
+use railweave_nccl_host::NetApi;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -43,14 +43,10 @@ fn library(test: &str, words: usize, name: &str, first: &str, count: i32, flags:
 }
 
 fn refused(library: &Path) -> NcclError {
-    match Plugin::load_nccl(library).unwrap_err() {
-        LoadError::Nccl(error) => {
-            let text = error.to_string();
-            assert!(text.contains(&library.display().to_string()) && text.contains("libnccl.so.2"), "{text}");
-            error
-        }
-        error => panic!("unexpected: {error}"),
-    }
+    let error = load(library).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains(&library.display().to_string()) && text.contains("libnccl.so.2"), "{text}");
+    error
 }
 
 fn refused_table(library: &Path, reason: &str) {
@@ -62,7 +58,7 @@ fn refused_table(library: &Path, reason: &str) {
 
 #[test]
 fn a_table_that_is_not_exported_is_found_and_driven() {
-    let plugin = Plugin::load_nccl(&library("driven", 22, "\"IB\"", "init", 3, &[])).unwrap();
+    let plugin = load(&library("driven", 22, "\"IB\"", "init", 3, &[])).unwrap();
     assert_eq!((plugin.name(), plugin.version(), plugin.versions()), ("IB", 12, [12].as_slice()));
     let net = plugin.init(7, None).unwrap();
     assert_eq!(net.devices().unwrap(), 3);
@@ -72,7 +68,7 @@ fn a_table_that_is_not_exported_is_found_and_driven() {
 #[test]
 fn a_transport_without_devices_says_which_library_and_which_call() {
     let path = library("idle", 22, "\"IB\"", "init", 0, &[]);
-    let error = Plugin::load_nccl(&path).unwrap().init(7, None).unwrap_err().to_string();
+    let error = load(&path).unwrap().init(7, None).unwrap_err().to_string();
     assert!(error.contains(&path.display().to_string()) && error.contains("devices answered 0"), "{error}");
     assert!(error.contains("no active port"), "{error}");
 }
