@@ -2,5 +2,5 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=src/logger.c");
-    cc::Build::new().file("src/logger.c").std("c11").warnings(true).compile("railweave_host_logger");
+    cc::Build::new().file("src/logger.c").std("c11").warnings(true).compile("railweave_nccl_host_logger");
 }

@@ -7,9 +7,9 @@
 enum { TEXT_BYTES = 4096 };
 
 /* Defined in logger.rs. */
-void railweave_host_log_line(int level, unsigned long flags, const char *file, int line, const char *text);
+void railweave_nccl_host_log_line(int level, unsigned long flags, const char *file, int line, const char *text);
 
-void railweave_host_logger(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
+void railweave_nccl_host_logger(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
   static const char cut[] = "...";
   char text[TEXT_BYTES];
   va_list values;
@@ -21,5 +21,5 @@ void railweave_host_logger(int level, unsigned long flags, const char *file, int
   } else if ((size_t)length >= sizeof text) {
     memcpy(text + sizeof text - sizeof cut, cut, sizeof cut);
   }
-  railweave_host_log_line(level, flags, file ? file : "", line, text);
+  railweave_nccl_host_log_line(level, flags, file ? file : "", line, text);
 }

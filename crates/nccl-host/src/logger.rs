@@ -40,11 +40,11 @@ pub fn set_sink(sink: impl Fn(Line) + Send + Sync + 'static) {
 /// The function to give to a plugin's `init`.
 #[must_use]
 pub fn function() -> NcclLogger {
-    railweave_host_logger
+    railweave_nccl_host_logger
 }
 
 unsafe extern "C" {
-    fn railweave_host_logger(
+    fn railweave_nccl_host_logger(
         level: c_int,
         flags: c_ulong,
         file: *const c_char,
@@ -59,7 +59,7 @@ unsafe extern "C" {
 /// # Safety
 /// `file` and `text` are such texts.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn railweave_host_log_line(
+unsafe extern "C" fn railweave_nccl_host_log_line(
     level: c_int,
     flags: c_ulong,
     file: *const c_char,
