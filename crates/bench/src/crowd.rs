@@ -4,12 +4,12 @@
 //! Rank r sends to the ranks after it, one after the other and round again, and receives from those before it. So every
 //! rank has as many connections each way, and to as many others.
 
-use crate::bench::slower;
 use crate::bootstrap::{BootstrapError, Link};
 use crate::communicator::CommunicatorError;
+use crate::connections::{descriptors, resident_bytes};
 use crate::ends::accept;
-use crate::many::{descriptors, resident_bytes};
 use crate::messages::Messages;
+use crate::pair::slower;
 use crate::patience::Patience;
 use railweave_abi::net::HANDLE_MAX_BYTES;
 use railweave_nccl_host::net::{

@@ -6,22 +6,22 @@
 //! A message's way: a collective is written as a [`plan`], [`progress`] carries it out on connections, and these call
 //! the API. Ranks are processes of their own ([`ranks`]), which exchange handles through their parent ([`bootstrap`]).
 
-pub mod bench;
 pub mod bootstrap;
 pub mod communicator;
+pub mod connections;
 pub mod crowd;
 mod ends;
-pub mod in_process;
-pub mod many;
-pub mod many_in_process;
+pub mod message_loop;
 mod messages;
 pub mod nccl;
 pub mod numbers;
+pub mod objects;
+pub mod pair;
 pub mod patience;
 pub mod plan;
 pub mod progress;
 pub mod ranks;
-pub mod raw;
+pub mod sockets;
 pub mod stand_in;
 pub mod sweep;
 

@@ -6,10 +6,10 @@
 
 mod plan;
 
-use crate::bench::gather_numbers;
 use crate::bootstrap::Link;
 use crate::communicator::CommunicatorError;
 use crate::ends;
+use crate::pair::gather_numbers;
 use crate::patience::Patience;
 use plan::{Chance, GUARD_BYTES, Message, NOISE_BEYOND_BYTES, Plan, plans, windows};
 use railweave_nccl_host::connection::{Connection, StepShape};

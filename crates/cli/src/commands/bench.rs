@@ -9,9 +9,9 @@ use crate::network::{Network, NetworkArguments};
 use crate::output::{print, print_as, table};
 use crate::size::{self, Size};
 use clap::Args;
-use railweave_bench::bench::{Bandwidth, Results, Settings, Times, run as measure};
 use railweave_bench::bootstrap::Link;
-use railweave_bench::raw::{self, RawResults, RawSettings};
+use railweave_bench::pair::{Bandwidth, Results, Settings, Times, run as measure};
+use railweave_bench::sockets;
 use railweave_nccl_host::Plugin;
 use serde::{Deserialize, Serialize};
 use std::error::Error;
@@ -215,7 +215,7 @@ fn raw(job: &Job, link: &mut Link, plugin: &Plugin) -> Result<RawOutcome, Box<dy
     let mine =
         |(first, second): &(IpAddr, IpAddr)| if link.rank() == 0 { (*first, *second) } else { (*second, *first) };
     let congestion = environment::options()?.tcp_congestion.value;
-    let settings = RawSettings {
+    let settings = sockets::Settings {
         rails: rails.iter().map(mine).collect(),
         congestion: congestion.name(false).map(str::to_owned),
         congestion_inside_host: congestion.name(true).map(str::to_owned),
@@ -224,7 +224,7 @@ fn raw(job: &Job, link: &mut Link, plugin: &Plugin) -> Result<RawOutcome, Box<dy
         time: Duration::from_secs_f64(job.seconds),
         stall: job.network.stall(),
     };
-    let RawResults { latency, bandwidth } = raw::run(link, &settings)?;
+    let sockets::Results { latency, bandwidth } = sockets::run(link, &settings)?;
     let bandwidth = bandwidth.into_iter().map(BandwidthOutcome::from).collect();
     Ok(RawOutcome { rails, latency: latency.into(), bandwidth })
 }

@@ -7,7 +7,7 @@ use crate::network::{Network, NetworkArguments};
 use crate::output::{print, print_as, table};
 use crate::size::Size;
 use railweave_bench::bootstrap::Link;
-use railweave_bench::many::{Results, Settings, ThreadTime, run as measure};
+use railweave_bench::connections::{Results, Settings, ThreadTime, run as measure};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::time::Duration;

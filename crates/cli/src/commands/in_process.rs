@@ -6,7 +6,7 @@ use crate::network::NetworkArguments;
 use crate::output::{only_for_results, table};
 use crate::size::{self, Size};
 use clap::Args;
-use railweave_bench::in_process::{Results, Settings, run as carry};
+use railweave_bench::message_loop::{Results, Settings, run as carry};
 use railweave_bench::stand_in::DeviceWork;
 use serde::Serialize;
 use std::error::Error;

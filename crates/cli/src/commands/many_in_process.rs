@@ -5,7 +5,7 @@ use crate::measurement::Subject;
 use crate::network::NetworkArguments;
 use crate::output::{only_for_results, table};
 use crate::size::Size;
-use railweave_bench::many_in_process::{Results, Settings, run as measure};
+use railweave_bench::objects::{Results, Settings, run as measure};
 use railweave_bench::stand_in::OpenObjects;
 use serde::Serialize;
 use std::error::Error;

@@ -2,8 +2,8 @@
 //! register, and how long they take to come and go.
 
 use crate::communicator::CommunicatorError;
+use crate::connections::resident_bytes;
 use crate::ends::{all, open_many_both};
-use crate::many::resident_bytes;
 use crate::patience::Patience;
 use crate::stand_in::{OpenObjects, StandIn};
 use railweave_nccl_host::memory::HostMemory;

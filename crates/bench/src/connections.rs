@@ -3,11 +3,11 @@
 //!
 //! All of them lead from rank 0 to rank 1, so that what one rank takes is what that kind of end takes.
 
-use crate::bench::slower;
 use crate::bootstrap::Link;
 use crate::communicator::CommunicatorError;
 use crate::ends::{self, Ends, all};
 use crate::messages::Messages;
+use crate::pair::slower;
 use crate::patience::Patience;
 use railweave_nccl_host::net::{NetApi, NetError, Part, Registration, Request};
 use std::fs;

@@ -1,8 +1,8 @@
 //! The raw limit of TCP between two ranks: plain sockets, a sender and a receiver that spin as the plugin does, the same
 //! sizes, and buffers used in turn. What a plugin over TCP reaches is to be seen beside this, from the same run.
 
-use crate::bench::{Bandwidth, Times, for_a_time, gather_numbers};
 use crate::bootstrap::{BootstrapError, Link};
+use crate::pair::{Bandwidth, Times, for_a_time, gather_numbers};
 use railweave_patience::RAN_OUT;
 use socket2::SockRef;
 use std::io::{self, ErrorKind, Read, Write};
@@ -22,7 +22,7 @@ const MAX_BUFFER_BYTES: usize = 256 << 20;
 
 /// What to measure.
 #[derive(Clone, Debug)]
-pub struct RawSettings {
+pub struct Settings {
     /// This rank's and the peer's address of each rail, in the same order on both ranks.
     pub rails: Vec<(IpAddr, IpAddr)>,
     /// The sizes of messages for bandwidth, in bytes.
@@ -41,7 +41,7 @@ pub struct RawSettings {
 
 /// All that was measured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RawResults {
+pub struct Results {
     /// Half of a round trip of 8 bytes on the first rail.
     pub latency: Times,
     /// The bandwidth of all rails together at each size: one stream on each, all at once.
@@ -50,7 +50,7 @@ pub struct RawResults {
 
 /// Why there is no measurement.
 #[derive(Debug)]
-pub enum RawError {
+pub enum SocketsError {
     /// The exchange between the ranks failed.
     Bootstrap(BootstrapError),
     /// A socket failed.
@@ -64,7 +64,7 @@ pub enum RawError {
     Stalled(String),
 }
 
-impl std::fmt::Display for RawError {
+impl std::fmt::Display for SocketsError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Bootstrap(error) => error.fmt(f),
@@ -76,23 +76,23 @@ impl std::fmt::Display for RawError {
     }
 }
 
-impl std::error::Error for RawError {}
+impl std::error::Error for SocketsError {}
 
-impl From<BootstrapError> for RawError {
+impl From<BootstrapError> for SocketsError {
     fn from(error: BootstrapError) -> Self {
         Self::Bootstrap(error)
     }
 }
 
-fn socket(what: &str) -> impl FnOnce(io::Error) -> RawError + '_ {
-    move |error| RawError::Socket { what: what.to_owned(), error }
+fn socket(what: &str) -> impl FnOnce(io::Error) -> SocketsError + '_ {
+    move |error| SocketsError::Socket { what: what.to_owned(), error }
 }
 
 /// Measures; both ranks of `link` call this together and get the same results. Rank 0 sends.
 ///
 /// # Errors
 /// When a rail cannot be connected, or the other rank is gone.
-pub fn run(link: &mut Link, settings: &RawSettings) -> Result<RawResults, RawError> {
+pub fn run(link: &mut Link, settings: &Settings) -> Result<Results, SocketsError> {
     let abort = link.abort_flag();
     let mut first = connect(link, settings, 1, &abort)?;
     let latency = latency(link, &mut first, settings, &abort)?;
@@ -103,17 +103,17 @@ pub fn run(link: &mut Link, settings: &RawSettings) -> Result<RawResults, RawErr
         bandwidth.push(stream(link, &mut streams, *bytes, settings, &abort)?);
         link.barrier()?;
     }
-    Ok(RawResults { latency, bandwidth })
+    Ok(Results { latency, bandwidth })
 }
 
 /// One socket for each of the first `most` rails, from rank 0's address to rank 1's.
 fn connect(
     link: &mut Link,
-    settings: &RawSettings,
+    settings: &Settings,
     most: usize,
     abort: &AtomicBool,
-) -> Result<Vec<TcpStream>, RawError> {
-    let RawSettings { rails, congestion, congestion_inside_host, stall, .. } = settings;
+) -> Result<Vec<TcpStream>, SocketsError> {
+    let Settings { rails, congestion, congestion_inside_host, stall, .. } = settings;
     let (rails, stall) = (&rails[..most.min(rails.len())], *stall);
     let listeners: Vec<TcpListener> = match link.rank() {
         1 => rails.iter().map(|(local, _)| TcpListener::bind((*local, 0))).collect::<Result<_, _>>(),
@@ -161,9 +161,9 @@ fn is_here(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
-fn check(since: Instant, stall: Duration, abort: &AtomicBool, what: &str) -> Result<(), RawError> {
+fn check(since: Instant, stall: Duration, abort: &AtomicBool, what: &str) -> Result<(), SocketsError> {
     if abort.load(Ordering::Relaxed) || since.elapsed() > stall {
-        return Err(RawError::Stalled(what.to_owned()));
+        return Err(SocketsError::Stalled(what.to_owned()));
     }
     Ok(())
 }
@@ -171,9 +171,9 @@ fn check(since: Instant, stall: Duration, abort: &AtomicBool, what: &str) -> Res
 fn latency(
     link: &mut Link,
     streams: &mut [TcpStream],
-    settings: &RawSettings,
+    settings: &Settings,
     abort: &AtomicBool,
-) -> Result<Times, RawError> {
+) -> Result<Times, SocketsError> {
     let Some(stream) = streams.first_mut() else {
         return Ok(Times::of(Vec::new()));
     };
@@ -191,7 +191,7 @@ fn ping_pong(
     count: usize,
     stall: Duration,
     abort: &AtomicBool,
-) -> Result<Vec<Duration>, RawError> {
+) -> Result<Vec<Duration>, SocketsError> {
     let mut message = [0; LATENCY_BYTES];
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {
@@ -215,7 +215,7 @@ fn move_all(
     stall: Duration,
     abort: &AtomicBool,
     mut step: impl FnMut(usize) -> io::Result<usize>,
-) -> Result<(), RawError> {
+) -> Result<(), SocketsError> {
     let mut done = 0;
     let mut idle: Option<Instant> = None;
     let mut spins = 0_u32;
@@ -245,9 +245,9 @@ fn stream(
     link: &mut Link,
     streams: &mut [TcpStream],
     bytes: usize,
-    settings: &RawSettings,
+    settings: &Settings,
     abort: &AtomicBool,
-) -> Result<Bandwidth, RawError> {
+) -> Result<Bandwidth, SocketsError> {
     let in_flight = (MAX_BUFFER_BYTES / bytes.max(1)).clamp(1, settings.in_flight.max(1));
     let mut buffer = vec![1_u8; bytes.max(1) * in_flight];
     // Rank 0 sends a little longer than rank 1 looks, so that the end is not counted.

@@ -3,7 +3,7 @@
 mod support;
 
 use railweave_bench::CommunicatorError;
-use railweave_bench::in_process::{Results, Settings, run};
+use railweave_bench::message_loop::{Results, Settings, run};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 use support::{Faults, alone};
