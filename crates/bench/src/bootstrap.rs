@@ -129,6 +129,25 @@ impl Link {
         self.all_gather(&[]).map(drop)
     }
 
+    /// Gives a number to all ranks and returns all numbers in order of rank.
+    ///
+    /// # Errors
+    /// As [`Self::all_gather`].
+    pub fn gather_numbers(&mut self, mine: u64) -> Result<Vec<u64>, BootstrapError> {
+        let garbled = || BootstrapError::Garbled { what: "a number of a rank".to_owned() };
+        let numbers = self.all_gather(&mine.to_le_bytes())?;
+        numbers.iter().map(|bytes| bytes[..].try_into().map(u64::from_le_bytes).map_err(|_| garbled())).collect()
+    }
+
+    /// Gives a time to all ranks and returns the longest of all.
+    ///
+    /// # Errors
+    /// As [`Self::all_gather`].
+    pub fn slowest(&mut self, mine: Duration) -> Result<Duration, BootstrapError> {
+        let nanos = self.gather_numbers(mine.as_nanos() as u64)?;
+        Ok(Duration::from_nanos(nanos.into_iter().max().unwrap_or(0)))
+    }
+
     /// Tells the parent's program something.
     ///
     /// # Errors

@@ -5,17 +5,15 @@
 //! rank has as many connections each way, and to as many others.
 
 use crate::bootstrap::{BootstrapError, Link};
-use crate::communicator::CommunicatorError;
-use crate::connections::{descriptors, resident_bytes};
 use crate::ends::accept;
+use crate::error::CommunicatorError;
 use crate::messages::Messages;
-use crate::pair::slower;
 use crate::patience::Patience;
+use crate::process::Held;
 use railweave_abi::net::HANDLE_MAX_BYTES;
 use railweave_nccl_host::net::{
     Comm, Handle, ListenComm, NetApi, NetError, Part, RecvComm, Registration, Request, SendComm,
 };
-use std::fs;
 use std::time::{Duration, Instant};
 
 /// What to do.
@@ -29,17 +27,6 @@ pub struct Settings {
     pub message_bytes: usize,
     /// The longest time without any progress before an error.
     pub stall: Duration,
-}
-
-/// What one rank has of the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// Memory in use (its resident set), in bytes.
-    pub memory: u64,
-    /// Open descriptors.
-    pub descriptors: usize,
-    /// Threads.
-    pub threads: usize,
 }
 
 /// What one rank measured. The times are those of the slowest rank.
@@ -97,7 +84,7 @@ pub fn run<N: NetApi, T>(
     let listening = Held::now();
     link.barrier()?;
     let (sends, recvs) = connect(&net, device, &mut listens, &mut handles, &mut patience)?;
-    let set_up = slower(link, begin.elapsed())?;
+    let set_up = link.slowest(begin.elapsed())?;
     progress(link, "one message on each");
     let begin = Instant::now();
     let ends = Ends::register(&net, sends, recvs, &outgoing, &incoming)?;
@@ -106,14 +93,14 @@ pub fn run<N: NetApi, T>(
     for index in 0..connections {
         incoming.check(index..index + 1, sender(link, index))?;
     }
-    let messages = slower(link, begin.elapsed())?;
+    let messages = link.slowest(begin.elapsed())?;
     let (connected, seen) = (Held::now(), look());
     progress(link, "the end of all");
     link.barrier()?;
     let begin = Instant::now();
     ends.close(&net)?;
     finalize(net)?;
-    let teardown = slower(link, begin.elapsed())?;
+    let teardown = link.slowest(begin.elapsed())?;
     Ok(Results { set_up, messages, teardown, before, listening, connected, after: Held::now(), seen })
 }
 
@@ -288,11 +275,4 @@ fn begin(
         }
     }
     Ok(())
-}
-
-impl Held {
-    fn now() -> Self {
-        let threads = fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
-        Self { memory: resident_bytes(), descriptors: descriptors(), threads }
-    }
 }

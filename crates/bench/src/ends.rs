@@ -1,7 +1,7 @@
 //! The ends of connections that lead one way: set up many at once, polled in turn as NCCL's service thread does.
 
 use crate::bootstrap::{BootstrapError, Link};
-use crate::communicator::CommunicatorError;
+use crate::error::CommunicatorError;
 use crate::patience::Patience;
 use railweave_abi::net::HANDLE_MAX_BYTES;
 use railweave_nccl_host::net::{Comm, Handle, ListenComm, NetApi, NetError, RecvComm, SendComm};

@@ -4,9 +4,10 @@
 //! The loop over the messages runs inside of [`railweave_message_loop`], whose symbol stays in the program:
 //! `valgrind --tool=callgrind --toggle-collect=railweave_message_loop` counts this loop and nothing else.
 
-use crate::communicator::CommunicatorError;
 use crate::ends;
-use crate::pair::{MAX_BUFFER_BYTES, Pair};
+use crate::error::CommunicatorError;
+use crate::figures::MAX_BUFFER_BYTES;
+use crate::pair::Pair;
 use crate::patience::Patience;
 use crate::stand_in::{DeviceWork, StandIn};
 use railweave_nccl_host::net::{NetApi, Registration};

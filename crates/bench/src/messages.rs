@@ -1,6 +1,6 @@
 //! The memory of many messages, one for each connection, whose content tells who sent it and on which connection.
 
-use crate::communicator::CommunicatorError;
+use crate::error::CommunicatorError;
 use crate::numbers;
 use railweave_nccl_host::memory::HostMemory;
 use std::ops::Range;

@@ -1,10 +1,10 @@
 //! Many connections of this process with itself, both ends in one thread: what objects they take, what memory they
 //! register, and how long they take to come and go.
 
-use crate::communicator::CommunicatorError;
-use crate::connections::resident_bytes;
 use crate::ends::{all, open_many_both};
+use crate::error::CommunicatorError;
 use crate::patience::Patience;
+use crate::process::resident_bytes;
 use crate::stand_in::{OpenObjects, StandIn};
 use railweave_nccl_host::memory::HostMemory;
 use railweave_nccl_host::net::{Comm, NetApi, NetError, Part, RecvComm, Registration, Request, SendComm};

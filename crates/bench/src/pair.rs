@@ -4,8 +4,9 @@
 //! median, with the 99th percentile beside it where single events are timed.
 
 use crate::bootstrap::{BootstrapError, Link};
-use crate::communicator::CommunicatorError;
 use crate::ends::{self, Ends};
+use crate::error::CommunicatorError;
+use crate::figures::{Bandwidth, LATENCY_BYTES, MAX_BUFFER_BYTES, Times, WARM_UP_ROUNDS, for_a_time};
 use crate::patience::Patience;
 use railweave_nccl_host::connection::{Connection, StepShape};
 use railweave_nccl_host::net::{NetApi, NetError, Part, RecvComm, Request, SendComm};
@@ -33,28 +34,6 @@ pub struct Settings {
     pub stall: Duration,
 }
 
-/// The median and the 99th percentile of many times.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Times {
-    /// How many there were.
-    pub count: usize,
-    /// Half of them were at most this long.
-    pub median: Duration,
-    /// 99 of 100 were at most this long.
-    pub p99: Duration,
-}
-
-/// The bandwidth at one size.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bandwidth {
-    /// The size of a message in bytes.
-    pub bytes: usize,
-    /// Messages in flight.
-    pub in_flight: usize,
-    /// The median rate in gigabits (10^9) of messages per second, in one direction.
-    pub gigabits_per_second: f64,
-}
-
 /// All that was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Results {
@@ -69,18 +48,8 @@ pub struct Results {
     pub connect: Times,
 }
 
-/// Bytes of a message for latency.
-const LATENCY_BYTES: usize = 8;
 /// Receives that are posted ahead of their sends in the second measurement of latency.
 const RECEIVES_AHEAD: usize = 4;
-/// The most memory of one side.
-pub(crate) const MAX_BUFFER_BYTES: usize = 256 << 20;
-/// Rounds of the warm-up.
-const WARM_UP_ROUNDS: usize = 200;
-/// Rounds whose times are kept at most.
-const MAX_ROUNDS: usize = 200_000;
-/// Round trips between two looks at the clock.
-const PORTION_ROUNDS: usize = 1000;
 /// Repetitions of a bandwidth measurement, of which the median counts.
 const REPETITIONS: usize = 7;
 /// The connections that warm up the set-up.
@@ -125,7 +94,7 @@ fn connect_times<N: NetApi>(
     let mut times = Vec::with_capacity(settings.connects);
     for round in 0..WARM_UP_CONNECTS + settings.connects.max(1) {
         let (ends, took) = Ends::open(net, link, settings.device, 1, 1, &mut patience)?;
-        let took = slower(link, took)?;
+        let took = link.slowest(took)?;
         ends.close(net)?;
         if round >= WARM_UP_CONNECTS {
             times.push(took);
@@ -260,7 +229,7 @@ impl<'a, N: NetApi> Pair<'a, N> {
             link.barrier()?;
             let begin = Instant::now();
             self.burst(count, bytes, in_flight)?;
-            let nanos = gather_numbers(link, begin.elapsed().as_nanos() as u64)?[0];
+            let nanos = link.gather_numbers(begin.elapsed().as_nanos() as u64)?[0];
             rates.push((bytes * count) as f64 * 8.0 / nanos.max(1) as f64);
         }
         rates.sort_by(f64::total_cmp);
@@ -378,78 +347,12 @@ impl<'a, N: NetApi> Pair<'a, N> {
     }
 }
 
-impl Times {
-    /// Rank 0's times, for both ranks: only rank 0 has some.
-    pub(crate) fn shared(link: &mut Link, mine: Self) -> Result<Self, BootstrapError> {
-        let nanos = |time: Duration| time.as_nanos() as u64;
-        let [median, p99, count] = [nanos(mine.median), nanos(mine.p99), mine.count as u64];
-        let mut of_rank_0 = |number: u64| Ok::<_, BootstrapError>(gather_numbers(link, number)?[0]);
-        let (median, p99) = (Duration::from_nanos(of_rank_0(median)?), Duration::from_nanos(of_rank_0(p99)?));
-        Ok(Self { count: of_rank_0(count)? as usize, median, p99 })
-    }
-
-    /// Of times in any order; all zero when there are none.
-    pub(crate) fn of(mut times: Vec<Duration>) -> Self {
-        times.sort();
-        let at = |percent: usize| times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)));
-        let at = |percent| at(percent).copied().unwrap_or_default();
-        Self { count: times.len(), median: at(50), p99: at(99) }
-    }
-}
-
-/// The longest of all ranks' times.
-pub(crate) fn slower(link: &mut Link, mine: Duration) -> Result<Duration, BootstrapError> {
-    let nanos = gather_numbers(link, mine.as_nanos() as u64)?;
-    Ok(Duration::from_nanos(nanos.into_iter().max().unwrap_or(0)))
-}
-
 /// How many messages of a burst fit into `time` when each takes `one`, at least `in_flight`. Rank 0 says how many.
 fn shared_count(link: &mut Link, time: Duration, one: Duration, in_flight: usize) -> Result<usize, BootstrapError> {
     let count = rounds_in(time, one).clamp(in_flight, 1 << 22);
-    Ok(gather_numbers(link, count as u64)?[0] as usize)
-}
-
-/// Times round trips for about `time`, in portions of which each takes `rounds`. How long the next ones take, the last ones do
-/// not tell: where two ranks that spin share a processor, a thousand times as long.
-pub(crate) fn for_a_time<E: From<BootstrapError>>(
-    link: &mut Link,
-    time: Duration,
-    mut portion: impl FnMut(usize) -> Result<Vec<Duration>, E>,
-) -> Result<Vec<Duration>, E> {
-    let mut trips = Vec::new();
-    let begin = Instant::now();
-    loop {
-        trips.extend(portion(PORTION_ROUNDS)?);
-        // Rank 0 says whether that is enough, so that both do the same.
-        let is_enough = begin.elapsed() >= time || trips.len() >= MAX_ROUNDS;
-        if gather_numbers(link, u64::from(is_enough))?[0] != 0 {
-            return Ok(trips);
-        }
-    }
+    Ok(link.gather_numbers(count as u64)?[0] as usize)
 }
 
 fn rounds_in(time: Duration, one: Duration) -> usize {
     (time.as_secs_f64() / one.as_secs_f64().max(1e-9)) as usize
-}
-
-/// Gives a number to all ranks and returns all numbers in order of rank.
-pub(crate) fn gather_numbers(link: &mut Link, mine: u64) -> Result<Vec<u64>, BootstrapError> {
-    let garbled = || BootstrapError::Garbled { what: "a number of a rank".to_owned() };
-    let numbers = link.all_gather(&mine.to_le_bytes())?;
-    numbers.iter().map(|bytes| bytes[..].try_into().map(u64::from_le_bytes).map_err(|_| garbled())).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_median_and_the_percentile_are_of_the_times_in_order() {
-        let times = Times::of((1..=1000).rev().map(Duration::from_micros).collect());
-        assert_eq!(
-            (times.count, times.median, times.p99),
-            (1000, Duration::from_micros(501), Duration::from_micros(991))
-        );
-        assert_eq!(Times::of(Vec::new()), Times { count: 0, median: Duration::ZERO, p99: Duration::ZERO });
-    }
 }

@@ -1,6 +1,6 @@
 //! How long to poll: until something moves, the time allowed is over, or somebody says stop.
 
-use crate::communicator::CommunicatorError;
+use crate::error::CommunicatorError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};

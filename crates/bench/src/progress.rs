@@ -3,7 +3,7 @@
 //! answers no request is tried again in the next round. Both directions turn in one loop, so neither can wait for the
 //! other for ever.
 
-use crate::communicator::CommunicatorError;
+use crate::error::CommunicatorError;
 use crate::patience::Patience;
 use crate::plan::{Action, Place, Plan, RecvStream, SendStream};
 use railweave_nccl_host::connection::Connection;

@@ -2,7 +2,7 @@
 //! parent by more than a moment.
 
 use crate::bootstrap::{BootstrapError, Event, Link, Relay};
-use railweave_patience::RAN_OUT;
+use crate::error::RAN_OUT;
 use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

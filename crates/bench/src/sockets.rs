@@ -2,24 +2,17 @@
 //! sizes, and buffers used in turn. What a plugin over TCP reaches is to be seen beside this, from the same run.
 
 use crate::bootstrap::{BootstrapError, Link};
-use crate::pair::{Bandwidth, Times, for_a_time, gather_numbers};
-use railweave_patience::RAN_OUT;
+use crate::error::RAN_OUT;
+use crate::figures::{Bandwidth, LATENCY_BYTES, MAX_BUFFER_BYTES, Times, WARM_UP_ROUNDS, for_a_time};
 use socket2::SockRef;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes of a message for latency.
-const LATENCY_BYTES: usize = 8;
-/// Round trips before the measurement.
-const WARM_UP_ROUNDS: usize = 200;
 /// Parts of the time of a stream, of which the first two are a warm-up and the median of the others counts.
 const WINDOWS: usize = 9;
 const WARM_UP_WINDOWS: usize = 2;
-/// The most memory of one side.
-const MAX_BUFFER_BYTES: usize = 256 << 20;
-
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -49,11 +42,13 @@ pub struct Results {
 }
 
 /// Why there is no measurement.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum SocketsError {
     /// The exchange between the ranks failed.
-    Bootstrap(BootstrapError),
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
     /// A socket failed.
+    #[error("raw sockets: {what}: {error}; check the rails' addresses")]
     Socket {
         /// What was being done.
         what: String,
@@ -61,27 +56,8 @@ pub enum SocketsError {
         error: io::Error,
     },
     /// Nothing moved for too long.
+    #[error("{RAN_OUT}raw sockets: {0} did not go on; look whether the other rank still runs")]
     Stalled(String),
-}
-
-impl std::fmt::Display for SocketsError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Bootstrap(error) => error.fmt(f),
-            Self::Socket { what, error } => write!(f, "raw sockets: {what}: {error}; check the rails' addresses"),
-            Self::Stalled(what) => {
-                write!(f, "{RAN_OUT}raw sockets: {what} did not go on; look whether the other rank still runs")
-            }
-        }
-    }
-}
-
-impl std::error::Error for SocketsError {}
-
-impl From<BootstrapError> for SocketsError {
-    fn from(error: BootstrapError) -> Self {
-        Self::Bootstrap(error)
-    }
 }
 
 fn socket(what: &str) -> impl FnOnce(io::Error) -> SocketsError + '_ {
@@ -296,6 +272,6 @@ fn stream(
     let mut counted: Vec<f64> = rates.into_iter().skip(WARM_UP_WINDOWS).collect();
     counted.sort_by(f64::total_cmp);
     let median = counted.get(counted.len() / 2).copied().unwrap_or(0.0);
-    let gigabits_per_second = f64::from_bits(gather_numbers(link, median.to_bits())?[1]);
+    let gigabits_per_second = f64::from_bits(link.gather_numbers(median.to_bits())?[1]);
     Ok(Bandwidth { bytes, in_flight, gigabits_per_second })
 }

@@ -7,28 +7,15 @@
 mod plan;
 
 use crate::bootstrap::Link;
-use crate::communicator::CommunicatorError;
 use crate::ends;
-use crate::pair::gather_numbers;
+use crate::error::CommunicatorError;
 use crate::patience::Patience;
+pub use plan::Settings;
 use plan::{Chance, GUARD_BYTES, Message, NOISE_BEYOND_BYTES, Plan, plans, windows};
 use railweave_nccl_host::connection::{Connection, StepShape};
 use railweave_nccl_host::net::{MAX_PARTS, NetApi, NetError, Part, RecvComm, Request, SendComm};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-
-/// What to sweep.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The device to use on both ranks.
-    pub device: i32,
-    /// The largest size in bytes; a few messages are up to 128 bytes longer.
-    pub max_bytes: usize,
-    /// What the noise, the random sizes and the order of tests come from; the same on both ranks.
-    pub seed: u64,
-    /// The longest time without any progress before an error.
-    pub stall: Duration,
-}
 
 /// What one rank received in one phase.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,7 +112,7 @@ impl<'a, N: NetApi> Sweep<'a, N> {
     ) -> Result<(Self, [Plan; 4], [Plan; 4]), CommunicatorError> {
         let (rank, peer) = (link.rank(), 1 - link.rank());
         let max_parts = net.properties(settings.device)?.max_recvs.clamp(1, MAX_PARTS as i32) as u64;
-        let max_parts = gather_numbers(link, max_parts)?.into_iter().min().unwrap_or(1) as usize;
+        let max_parts = link.gather_numbers(max_parts)?.into_iter().min().unwrap_or(1) as usize;
         let [out, into] = [rank, peer].map(|sender| plans(settings, sender, max_parts));
         let mut patience = Patience::new(rank, settings.stall, abort);
         let (to, from) = ends::open_each_way(net, link, settings.device, &mut patience)?;

@@ -1,8 +1,21 @@
 //! What a sweep sends: every message of every phase, which follows from the seed, so that both ranks know it.
 
-use super::Settings;
 use std::collections::BTreeSet;
 use std::iter;
+use std::time::Duration;
+
+/// What to sweep.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The device to use on both ranks.
+    pub device: i32,
+    /// The largest size in bytes; a few messages are up to 128 bytes longer.
+    pub max_bytes: usize,
+    /// What the noise, the random sizes and the order of tests come from; the same on both ranks.
+    pub seed: u64,
+    /// The longest time without any progress before an error.
+    pub stall: Duration,
+}
 
 /// Bytes on each side of a receive's buffer that must not change.
 pub(super) const GUARD_BYTES: usize = 256;

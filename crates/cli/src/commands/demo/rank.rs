@@ -3,8 +3,9 @@
 use crate::job::report;
 use crate::network::Network;
 use railweave_bench::bootstrap::Link;
-use railweave_bench::communicator::{Communicator, CommunicatorError, Mode, Settings};
+use railweave_bench::communicator::{Mode, Settings};
 use railweave_bench::numbers::{Mismatch, check, fill};
+use railweave_bench::{Communicator, CommunicatorError};
 use railweave_nccl_host::{LoadedNet, NetApi, RailCount};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
