@@ -3,7 +3,10 @@
 use crate::bootstrap::BootstrapError;
 use crate::numbers::Mismatch;
 use railweave_nccl_host::NetError;
-pub use railweave_patience::RAN_OUT;
+
+/// What an error begins with that says only that time ran out. Among ranks that failed, one that waited too long is rarely
+/// the cause, and the test run repeats a test that failed for no other reason.
+pub const RAN_OUT: &str = "ran out of time: ";
 
 /// What goes wrong in a communicator.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -87,4 +90,17 @@ pub enum CommunicatorError {
         /// What would be right.
         allowed: &'static str,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_waited_too_long_is_what_tests_take_for_one() {
+        let stalled = CommunicatorError::Stalled { rank: 1, seconds: 30.0, stuck: "a receive".to_owned() };
+        assert!(railweave_patience::late_rank(&format!("rank 1: {stalled}")), "{stalled}");
+        assert!(!railweave_patience::late_rank(&format!("rank 1: {}", CommunicatorError::Aborted { rank: 1 })));
+        assert_eq!(RAN_OUT, railweave_patience::RAN_OUT);
+    }
 }

@@ -1,5 +1,5 @@
-//! How long tests wait for other threads and processes, and the one sentence by which they, and ranks, say that it was
-//! not enough.
+//! How long tests wait for other threads and processes, and the one sentence by which they say that it was not enough.
+//! Ranks say the same by words of their own (`crates/bench/src/error.rs`), which a test there holds beside these.
 //!
 //! `cargo xtask test` and `cargo xtask lab` know that sentence: what failed for no other reason is repeated once, alone
 //! ([`ran_out`] decides). So a test that waits does it by this crate, and everything else that a test finds is a panic
