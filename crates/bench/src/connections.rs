@@ -4,12 +4,12 @@
 //! All of them lead from rank 0 to rank 1, so that what one rank takes is what that kind of end takes.
 
 use crate::bootstrap::Link;
-use crate::ends::{self, Ends, all};
+use crate::ends::{self, Ends};
 use crate::error::CommunicatorError;
 use crate::messages::Messages;
 use crate::patience::Patience;
 use crate::process::{ThreadTime, descriptors, left_alone, resident_bytes};
-use railweave_nccl_host::net::{NetApi, NetError, Part, Registration, Request};
+use railweave_nccl_host::net::NetApi;
 use std::time::{Duration, Instant};
 
 /// What to do.
@@ -60,23 +60,22 @@ pub fn run<N: NetApi>(
     let abort = link.abort_flag();
     let mut patience = Patience::new(link.rank(), settings.stall, &abort);
     let (bytes, count) = (settings.message_bytes, settings.connections);
-    let messages = if link.rank() == 0 { Messages::from(0, bytes, count) } else { Messages::room(bytes, count) };
-    progress(link, &format!("set-up of {} connections", settings.connections));
+    let (sends, recvs) = if link.rank() == 0 { (count, 0) } else { (0, count) };
+    let (outgoing, incoming) = (Messages::from(0, bytes, sends), Messages::room(bytes, recvs));
+    progress(link, &format!("set-up of {count} connections"));
     let (memory_before, descriptors_before) = (resident_bytes(), descriptors());
     link.barrier()?;
     let begin = Instant::now();
-    let (ends, _) = Ends::open(net, link, settings.device, settings.connections, 0, &mut patience)?;
+    let (ends, _) = Ends::between(net, link, settings.device, count, 0, &mut patience)?;
     let set_up = link.slowest(begin.elapsed())?;
     let descriptors_after = descriptors();
     progress(link, "one message on each");
     let begin = Instant::now();
-    let registrations = register(net, &ends, &messages)?;
+    let ends = ends.register(net, &outgoing, &incoming)?;
     link.barrier()?;
-    transfer(net, &ends, &messages, &registrations, &mut patience)?;
-    if link.rank() == 1 {
-        messages.check(0..count, 0)?;
-    }
-    let carried = link.slowest(begin.elapsed())?;
+    ends.transfer(net, &mut patience)?;
+    incoming.check(0..recvs, 0)?;
+    let messages = link.slowest(begin.elapsed())?;
     let memory_after = resident_bytes();
     let mut idle = Vec::new();
     if !settings.idle.is_zero() {
@@ -85,49 +84,6 @@ pub fn run<N: NetApi>(
         idle = left_alone(settings.idle);
     }
     link.barrier()?;
-    deregister(net, &ends, registrations)?;
-    ends.close(net)?;
-    Ok(Results { set_up, messages: carried, memory_before, memory_after, descriptors_before, descriptors_after, idle })
-}
-
-/// Registers each connection's message for it.
-fn register<N: NetApi>(net: &N, ends: &Ends, messages: &Messages) -> Result<Vec<Registration>, NetError> {
-    // SAFETY: the messages' memory outlives the connections, which end the registrations at the latest.
-    let register = |(index, comm)| unsafe { net.reg_mr(comm, messages.start(index), messages.bytes()) };
-    ends.comms().into_iter().enumerate().map(register).collect()
-}
-
-/// Starts the message of every connection, then tests all until all are done.
-fn transfer<N: NetApi>(
-    net: &N,
-    ends: &Ends,
-    messages: &Messages,
-    registrations: &[Registration],
-    patience: &mut Patience<'_>,
-) -> Result<(), CommunicatorError> {
-    let requests: Vec<Request> = match ends {
-        Ends::Send(comms) => all(comms.len(), patience, "a receive for a send", |index| {
-            let (start, registration) = (messages.start(index), registrations[index]);
-            // SAFETY: the message lies inside its registration and stays until the connection is closed.
-            unsafe { net.isend(&comms[index], start, messages.bytes(), 0, registration) }
-        })?,
-        Ends::Recv(comms) => all(comms.len(), patience, "room for a receive", |index| {
-            let registration = registrations[index];
-            let part = Part { data: messages.start(index), bytes: messages.bytes(), tag: 0, registration };
-            // SAFETY: as for a send.
-            unsafe { net.irecv(&comms[index], &[part], false) }
-        })?,
-    };
-    all(requests.len(), patience, "the end of a message", |index| {
-        // SAFETY: `all` asks no more once the answer was yes.
-        Ok(unsafe { net.test(&requests[index], None) }?.then_some(()))
-    })?;
-    Ok(())
-}
-
-fn deregister<N: NetApi>(net: &N, ends: &Ends, registrations: Vec<Registration>) -> Result<(), NetError> {
-    ends.comms().into_iter().zip(registrations).try_for_each(|(comm, registration)| {
-        // SAFETY: made in `register` for this connection.
-        unsafe { net.dereg_mr(comm, registration) }
-    })
+    ends.deregister(net)?.close(net)?;
+    Ok(Results { set_up, messages, memory_before, memory_after, descriptors_before, descriptors_after, idle })
 }

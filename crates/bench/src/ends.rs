@@ -1,25 +1,27 @@
-//! The ends of connections that lead one way: set up many at once, polled in turn as NCCL's service thread does.
+//! The ends of many connections: set up all at once, polled in turn as NCCL's service thread does, with one message on
+//! each.
 
 use crate::bootstrap::{BootstrapError, Link};
 use crate::error::CommunicatorError;
+use crate::messages::Messages;
 use crate::patience::Patience;
 use railweave_abi::net::HANDLE_MAX_BYTES;
-use railweave_nccl_host::net::{Comm, Handle, ListenComm, NetApi, NetError, RecvComm, SendComm};
+use railweave_nccl_host::net::{
+    Comm, Handle, ListenComm, NetApi, NetError, Part, RecvComm, Registration, Request, SendComm,
+};
 use std::time::{Duration, Instant};
 
-/// The ends that one of two ranks has.
+/// The ends that this process has of some connections, of either kind or of both.
 #[derive(Debug)]
-pub(crate) enum Ends {
-    /// Of the rank that sends.
-    Send(Vec<SendComm>),
-    /// Of the rank that receives.
-    Recv(Vec<RecvComm>),
+pub(crate) struct Ends {
+    sends: Vec<SendComm>,
+    recvs: Vec<RecvComm>,
 }
 
 impl Ends {
-    /// Sets up `count` connections from rank `sender` to the other one; both ranks call this together. Also answers how
+    /// Sets up `count` connections from rank `sender` of two ranks to the other; both call this together. Also returns how
     /// long it took this rank from the first poll on.
-    pub(crate) fn open<N: NetApi>(
+    pub(crate) fn between<N: NetApi>(
         net: &N,
         link: &mut Link,
         device: i32,
@@ -27,51 +29,168 @@ impl Ends {
         sender: usize,
         patience: &mut Patience<'_>,
     ) -> Result<(Self, Duration), CommunicatorError> {
-        if link.rank() == sender {
-            let receiver = 1 - sender;
-            let handles = link.all_gather(&[])?.swap_remove(receiver);
-            let (handles, rest) = handles.as_chunks::<HANDLE_MAX_BYTES>();
-            if handles.len() != count || !rest.is_empty() {
-                return Err(BootstrapError::Garbled { what: format!("the handles of rank {receiver}") }.into());
-            }
-            // On the heap, because the plugin writes to them and they must not move.
-            let mut handles: Box<[Handle]> = handles.iter().map(|bytes| Handle(*bytes)).collect();
-            link.barrier()?;
-            let begin = Instant::now();
-            let what = format!("connect to rank {receiver}");
-            let comms = all(count, patience, &what, |index| net.connect(device, &mut handles[index]))?;
-            return Ok((Self::Send(comms), begin.elapsed()));
+        let (peer, sends) = (1 - link.rank(), link.rank() == sender);
+        let (listens, own) = listen(net, device, if sends { 0 } else { count })?;
+        let all = link.all_gather(&bytes_of(&own))?;
+        let (bytes, rest) = all[peer].as_chunks::<HANDLE_MAX_BYTES>();
+        if bytes.len() + own.len() != count || !rest.is_empty() {
+            return Err(BootstrapError::Garbled { what: format!("the handles of rank {peer}") }.into());
         }
-        let mut handles = Vec::with_capacity(count * HANDLE_MAX_BYTES);
-        let mut listens = Vec::with_capacity(count);
-        for _ in 0..count {
-            let mut handle = Handle::default();
-            listens.push(Some(net.listen(device, &mut handle)?));
-            handles.extend_from_slice(&handle.0);
-        }
-        link.all_gather(&handles)?;
+        let handles = bytes.iter().map(|bytes| Handle(*bytes)).collect();
         link.barrier()?;
         let begin = Instant::now();
-        let what = format!("accept from rank {sender}");
-        let comms = all(count, patience, &what, |index| accept(net, &mut listens[index]))?;
-        Ok((Self::Recv(comms), begin.elapsed()))
+        let what = if sends { "connect to" } else { "accept from" };
+        let ends = Self::open(net, device, listens, handles, patience, |connects, accepts| {
+            format!("wait for {what} rank {peer}: {} of {count} are missing", connects + accepts)
+        })?;
+        Ok((ends, begin.elapsed()))
     }
 
-    /// Each end, for registrations.
-    pub(crate) fn comms(&self) -> Vec<Comm<'_>> {
-        match self {
-            Self::Send(comms) => comms.iter().map(Comm::Send).collect(),
-            Self::Recv(comms) => comms.iter().map(Comm::Recv).collect(),
+    /// Sets up `count` connections of which this process has both ends.
+    pub(crate) fn both<N: NetApi>(
+        net: &N,
+        device: i32,
+        count: usize,
+        patience: &mut Patience<'_>,
+    ) -> Result<Self, CommunicatorError> {
+        let (listens, handles) = listen(net, device, count)?;
+        Self::open(net, device, listens, handles, patience, |connects, accepts| {
+            let (connected, accepted) = (count - connects, count - accepts);
+            format!(
+                "connections of this process with itself: of {count} connects {connected} are done, of as many accepts \
+                 {accepted}"
+            )
+        })
+    }
+
+    /// Polls the connects to all `handles` and the accepts of all `listens` in turn until every connection is there.
+    /// `stuck` says what is waited for, from the number of connects and of accepts that are missing.
+    pub(crate) fn open<N: NetApi>(
+        net: &N,
+        device: i32,
+        listens: Vec<ListenComm>,
+        // On the heap, because the plugin writes to them and they must not move.
+        mut handles: Box<[Handle]>,
+        patience: &mut Patience<'_>,
+        stuck: impl Fn(usize, usize) -> String,
+    ) -> Result<Self, CommunicatorError> {
+        let mut listens: Vec<Option<ListenComm>> = listens.into_iter().map(Some).collect();
+        let mut sends: Vec<Option<SendComm>> = handles.iter().map(|_| None).collect();
+        let mut recvs: Vec<Option<RecvComm>> = listens.iter().map(|_| None).collect();
+        loop {
+            let mut moved = false;
+            for (send, handle) in sends.iter_mut().zip(&mut handles).filter(|(send, _)| send.is_none()) {
+                *send = net.connect(device, handle)?;
+                moved |= send.is_some();
+            }
+            for (recv, listen) in recvs.iter_mut().zip(&mut listens).filter(|(recv, _)| recv.is_none()) {
+                *recv = accept(net, listen)?;
+                moved |= recv.is_some();
+            }
+            let connects = sends.iter().filter(|send| send.is_none()).count();
+            let accepts = recvs.iter().filter(|recv| recv.is_none()).count();
+            if connects + accepts == 0 {
+                let (sends, recvs) = (sends.into_iter().flatten().collect(), recvs.into_iter().flatten().collect());
+                return Ok(Self { sends, recvs });
+            }
+            patience.after_round(moved, || stuck(connects, accepts))?;
         }
+    }
+
+    /// Registers one of the `outgoing` messages on each end that sends, and one of the `incoming` on each other.
+    pub(crate) fn register<'a, N: NetApi>(
+        self,
+        net: &N,
+        outgoing: &'a Messages,
+        incoming: &'a Messages,
+    ) -> Result<RegisteredEnds<'a>, NetError> {
+        let register = |comm: Comm<'_>, messages: &Messages, index: usize| {
+            // SAFETY: the messages' memory outlives the connections, which end the registrations at the latest.
+            unsafe { net.reg_mr(comm, messages.start(index), messages.bytes()) }
+        };
+        let sends = self.sends.iter().enumerate().map(|(index, comm)| register(Comm::Send(comm), outgoing, index));
+        let sends = sends.collect::<Result<_, _>>()?;
+        let recvs = self.recvs.iter().enumerate().map(|(index, comm)| register(Comm::Recv(comm), incoming, index));
+        let recvs = recvs.collect::<Result<_, _>>()?;
+        Ok(RegisteredEnds { ends: self, outgoing, incoming, sends, recvs })
     }
 
     /// Closes all.
     pub(crate) fn close<N: NetApi>(self, net: &N) -> Result<(), NetError> {
-        match self {
-            Self::Send(comms) => comms.into_iter().try_for_each(|comm| net.close_send(comm)),
-            Self::Recv(comms) => comms.into_iter().try_for_each(|comm| net.close_recv(comm)),
+        self.sends.into_iter().try_for_each(|comm| net.close_send(comm))?;
+        self.recvs.into_iter().try_for_each(|comm| net.close_recv(comm))
+    }
+}
+
+/// Ends with a registered message on each.
+#[derive(Debug)]
+pub(crate) struct RegisteredEnds<'a> {
+    ends: Ends,
+    outgoing: &'a Messages,
+    incoming: &'a Messages,
+    sends: Vec<Registration>,
+    recvs: Vec<Registration>,
+}
+
+impl RegisteredEnds<'_> {
+    /// Receives and sends one message on every connection.
+    pub(crate) fn transfer<N: NetApi>(&self, net: &N, patience: &mut Patience<'_>) -> Result<(), CommunicatorError> {
+        let mut unposted: Vec<usize> = (0..self.recvs.len()).collect();
+        let mut unsent: Vec<usize> = (0..self.sends.len()).collect();
+        let mut requests: Vec<Request> = Vec::new();
+        while !(unposted.is_empty() && unsent.is_empty() && requests.is_empty()) {
+            let before = (unposted.len(), unsent.len(), requests.len());
+            let mut started = Vec::new();
+            begin(&mut unposted, &mut started, |index| {
+                let (data, bytes) = (self.incoming.start(index), self.incoming.bytes());
+                let part = Part { data, bytes, tag: 0, registration: self.recvs[index] };
+                // SAFETY: the message lies inside its registration and stays until the connection is closed.
+                unsafe { net.irecv(&self.ends.recvs[index], &[part], false) }
+            })?;
+            begin(&mut unsent, &mut started, |index| {
+                let (data, bytes) = (self.outgoing.start(index), self.outgoing.bytes());
+                // SAFETY: as for a receive.
+                unsafe { net.isend(&self.ends.sends[index], data, bytes, 0, self.sends[index]) }
+            })?;
+            for request in std::mem::take(&mut requests) {
+                // SAFETY: one that was done is not kept.
+                if !unsafe { net.test(&request, None) }? {
+                    requests.push(request);
+                }
+            }
+            let moved = (unposted.len(), unsent.len(), requests.len()) != before;
+            requests.append(&mut started);
+            patience.after_round(moved, || {
+                let (sends, undone) = (unsent.len(), requests.len());
+                format!("messages: {sends} found no receive yet, {undone} requests are not done")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Ends all registrations.
+    pub(crate) fn deregister<N: NetApi>(self, net: &N) -> Result<Ends, NetError> {
+        let sends = self.ends.sends.iter().map(Comm::Send).zip(self.sends);
+        let recvs = self.ends.recvs.iter().map(Comm::Recv).zip(self.recvs);
+        // SAFETY: made in `register` for this connection.
+        sends.chain(recvs).try_for_each(|(comm, registration)| unsafe { net.dereg_mr(comm, registration) })?;
+        Ok(self.ends)
+    }
+}
+
+/// Tries to begin what is `left`, and keeps there what cannot begin yet.
+fn begin(
+    left: &mut Vec<usize>,
+    started: &mut Vec<Request>,
+    mut try_one: impl FnMut(usize) -> Result<Option<Request>, NetError>,
+) -> Result<(), NetError> {
+    for index in std::mem::take(left) {
+        match try_one(index)? {
+            Some(request) => started.push(request),
+            None => left.push(index),
         }
     }
+    Ok(())
 }
 
 /// Sets up a connection in each direction between two ranks, first that from rank 0; both call this together.
@@ -81,14 +200,13 @@ pub(crate) fn open_each_way<N: NetApi>(
     device: i32,
     patience: &mut Patience<'_>,
 ) -> Result<(SendComm, RecvComm), CommunicatorError> {
-    let (mut to, mut from) = (None, None);
-    for sender in [0, 1] {
-        match Ends::open(net, link, device, 1, sender, patience)?.0 {
-            Ends::Send(comms) => to = comms.into_iter().next(),
-            Ends::Recv(comms) => from = comms.into_iter().next(),
-        }
-    }
-    let (Some(to), Some(from)) = (to, from) else { unreachable!("each rank is sender once and receiver once") };
+    let (first, _) = Ends::between(net, link, device, 1, 0, patience)?;
+    let (second, _) = Ends::between(net, link, device, 1, 1, patience)?;
+    let mut sends = first.sends.into_iter().chain(second.sends);
+    let mut recvs = first.recvs.into_iter().chain(second.recvs);
+    let (Some(to), Some(from)) = (sends.next(), recvs.next()) else {
+        unreachable!("each rank is sender once and receiver once")
+    };
     Ok((to, from))
 }
 
@@ -98,78 +216,25 @@ pub(crate) fn open_both<N: NetApi>(
     device: i32,
     patience: &mut Patience<'_>,
 ) -> Result<(SendComm, RecvComm), CommunicatorError> {
-    let (mut send, mut recv) = open_many_both(net, device, 1, patience)?;
-    let (Some(send), Some(recv)) = (send.pop(), recv.pop()) else { unreachable!("one of each was asked for") };
+    let Ends { mut sends, mut recvs } = Ends::both(net, device, 1, patience)?;
+    let (Some(send), Some(recv)) = (sends.pop(), recvs.pop()) else { unreachable!("one of each was asked for") };
     Ok((send, recv))
 }
 
-/// Sets up `count` connections at once of which this process has both ends, in one thread.
-pub(crate) fn open_many_both<N: NetApi>(
+/// Listens for `count` connections; also returns the handles for those who connect.
+pub(crate) fn listen<N: NetApi>(
     net: &N,
     device: i32,
     count: usize,
-    patience: &mut Patience<'_>,
-) -> Result<(Vec<SendComm>, Vec<RecvComm>), CommunicatorError> {
-    // On the heap, because the plugin writes to them and they must not move.
+) -> Result<(Vec<ListenComm>, Box<[Handle]>), NetError> {
     let mut handles: Box<[Handle]> = (0..count).map(|_| Handle::default()).collect();
-    let mut listens = Vec::with_capacity(count);
-    for handle in &mut handles {
-        listens.push(Some(net.listen(device, handle)?));
-    }
-    let mut sends: Vec<Option<SendComm>> = (0..count).map(|_| None).collect();
-    let mut recvs: Vec<Option<RecvComm>> = (0..count).map(|_| None).collect();
-    let (mut connected, mut accepted) = (0, 0);
-    while connected < count || accepted < count {
-        let before = connected + accepted;
-        for index in 0..count {
-            if sends[index].is_none() {
-                sends[index] = net.connect(device, &mut handles[index])?;
-                connected += usize::from(sends[index].is_some());
-            }
-            if recvs[index].is_none() {
-                recvs[index] = accept(net, &mut listens[index])?;
-                accepted += usize::from(recvs[index].is_some());
-            }
-        }
-        patience.after_round(connected + accepted > before, || {
-            format!(
-                "connections of this process with itself: of {count} connects {connected} are done, of as many accepts \
-                 {accepted}"
-            )
-        })?;
-    }
-    Ok((sends.into_iter().flatten().collect(), recvs.into_iter().flatten().collect()))
+    let listens = handles.iter_mut().map(|handle| net.listen(device, handle)).collect::<Result<_, _>>()?;
+    Ok((listens, handles))
 }
 
-/// Polls `count` things in turn until each has answered.
-pub(crate) fn all<T>(
-    count: usize,
-    patience: &mut Patience<'_>,
-    what: &str,
-    mut poll: impl FnMut(usize) -> Result<Option<T>, NetError>,
-) -> Result<Vec<T>, CommunicatorError> {
-    let mut answers: Vec<Option<T>> = (0..count).map(|_| None).collect();
-    let mut missing: Vec<usize> = (0..count).collect();
-    while !missing.is_empty() {
-        let before = missing.len();
-        let mut failure = None;
-        missing.retain(|index| {
-            if failure.is_some() {
-                return true;
-            }
-            match poll(*index) {
-                Ok(answer) => answers[*index] = answer,
-                Err(error) => failure = Some(error),
-            }
-            answers[*index].is_none()
-        });
-        if let Some(error) = failure {
-            return Err(error.into());
-        }
-        let left = missing.len();
-        patience.after_round(left < before, || format!("wait for {what}: {left} of {count} are missing"))?;
-    }
-    Ok(answers.into_iter().flatten().collect())
+/// The bytes of all handles, one after the other.
+pub(crate) fn bytes_of(handles: &[Handle]) -> Vec<u8> {
+    handles.iter().flat_map(|handle| handle.0).collect()
 }
 
 /// Refuses what is for two ranks when there are others.
@@ -182,7 +247,7 @@ pub(crate) fn check_ranks(link: &Link, what: &str) -> Result<(), CommunicatorErr
 }
 
 /// Polls a listen for its connection, and closes it at once when that is there, as NCCL does.
-pub(crate) fn accept<N: NetApi>(net: &N, listen: &mut Option<ListenComm>) -> Result<Option<RecvComm>, NetError> {
+fn accept<N: NetApi>(net: &N, listen: &mut Option<ListenComm>) -> Result<Option<RecvComm>, NetError> {
     let Some(open) = listen.as_ref() else { return Ok(None) };
     let Some(comm) = net.accept(open)? else { return Ok(None) };
     listen.take().map_or(Ok(()), |listen| net.close_listen(listen))?;

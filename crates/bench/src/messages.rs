@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 const ROUND: u64 = 1;
 
 /// The memory of all messages of one rank in one direction, each with a place of its own.
+#[derive(Debug)]
 pub(crate) struct Messages {
     memory: HostMemory,
     bytes: usize,

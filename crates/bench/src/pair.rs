@@ -93,7 +93,7 @@ fn connect_times<N: NetApi>(
     let mut patience = Patience::new(link.rank(), settings.stall, abort);
     let mut times = Vec::with_capacity(settings.connects);
     for round in 0..WARM_UP_CONNECTS + settings.connects.max(1) {
-        let (ends, took) = Ends::open(net, link, settings.device, 1, 1, &mut patience)?;
+        let (ends, took) = Ends::between(net, link, settings.device, 1, 1, &mut patience)?;
         let took = link.slowest(took)?;
         ends.close(net)?;
         if round >= WARM_UP_CONNECTS {
