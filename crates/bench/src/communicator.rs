@@ -1,7 +1,7 @@
 //! A communicator: the connections between ranks and the collectives over them, with NCCL's two roles.
 //!
-//! The calling thread is the service: it sets connections up, registers and closes. The progress loop runs on a thread of
-//! its own, as NCCL's does, so a plugin sees the same calls from the same kinds of threads.
+//! The calling thread is the service: it sets connections up, registers and closes. The progress loop runs on a thread
+//! of its own, as NCCL's does, so a plugin sees the same calls from the same kinds of threads.
 
 use crate::bootstrap::{BootstrapError, Link};
 use crate::error::CommunicatorError;
@@ -113,7 +113,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         self.run(&plan, Buffers::in_place(output))
     }
 
-    /// Sums `data` of all ranks, of which this rank gets its own block: the range that is answered. The rest of `data`
+    /// Sums `data` of all ranks, of which this rank gets its own block: the range that is returned. The rest of `data`
     /// then holds partial sums.
     ///
     /// # Errors

@@ -34,7 +34,8 @@ pub struct Results {
     pub set_up: Duration,
     /// From then until every connection has carried its message, and all were checked.
     pub messages: Duration,
-    /// Memory in use by this process (its resident set) before the first listen, in bytes. The messages' own memory is in it.
+    /// Memory in use by this process (its resident set) before the first listen, in bytes. The messages' own memory is
+    /// in it.
     pub memory_before: u64,
     /// Memory in use with every connection used once, in bytes.
     pub memory_after: u64,

@@ -44,7 +44,7 @@ pub struct Results<T> {
     pub connected: Held,
     /// After `finalize`.
     pub after: Held,
-    /// What `look` answered with every connection used once.
+    /// What `look` returned with every connection used once.
     pub seen: T,
 }
 

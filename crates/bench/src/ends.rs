@@ -19,8 +19,8 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Sets up `count` connections from rank `sender` of two ranks to the other; both call this together. Also returns how
-    /// long it took this rank from the first poll on.
+    /// Sets up `count` connections from rank `sender` of two ranks to the other; both call this together. Also returns
+    /// how long it took this rank from the first poll on.
     pub(crate) fn between<N: NetApi>(
         net: &N,
         link: &mut Link,

@@ -4,8 +4,8 @@ use crate::bootstrap::BootstrapError;
 use crate::numbers::Mismatch;
 use railweave_nccl_host::NetError;
 
-/// What an error begins with that says only that time ran out. Among ranks that failed, one that waited too long is rarely
-/// the cause, and the test run repeats a test that failed for no other reason.
+/// What an error begins with that says only that time ran out. Among ranks that failed, one that waited too long is
+/// rarely the cause, and the test run repeats a test that failed for no other reason.
 pub const RAN_OUT: &str = "ran out of time: ";
 
 /// What goes wrong in a communicator.
@@ -19,7 +19,8 @@ pub enum CommunicatorError {
     Bootstrap(#[from] BootstrapError),
     /// Nothing moved for too long.
     #[error(
-        "{}{stuck} after {seconds} s without progress of rank {rank}; check that the peer is alive and that no firewall stands between, or allow more time",
+        "{}{stuck} after {seconds} s without progress of rank {rank}; check that the peer is alive and that no \
+         firewall stands between, or allow more time",
         RAN_OUT
     )]
     Stalled {
@@ -60,7 +61,8 @@ pub enum CommunicatorError {
     },
     /// A message of this process to itself is not what was sent.
     #[error(
-        "a message arrived changed: byte {place} of those in flight was sent as {sent:#04x} and received as {received:#04x}; a plugin must move exact bytes"
+        "a message arrived changed: byte {place} of those in flight was sent as {sent:#04x} and received as \
+         {received:#04x}; a plugin must move exact bytes"
     )]
     WrongByte {
         /// The first byte that differs, over all messages in flight one after the other.

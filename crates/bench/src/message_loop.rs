@@ -1,5 +1,5 @@
-//! Messages between two ends of one connection in one process and one thread, so that a tool which counts instructions sees
-//! all that a message costs.
+//! Messages between two ends of one connection in one process and one thread, so that a tool which counts instructions
+//! sees all that a message costs.
 //!
 //! The loop over the messages runs inside of [`railweave_message_loop`], whose symbol stays in the program:
 //! `valgrind --tool=callgrind --toggle-collect=railweave_message_loop` counts this loop and nothing else.
@@ -25,8 +25,8 @@ pub struct Settings {
     pub bytes: usize,
     /// How many messages the loop carries.
     pub messages: usize,
-    /// Receives that are posted ahead, and sends in flight at most, 1 to 32; fewer where that many messages would need more
-    /// than 256 MiB.
+    /// Receives that are posted ahead, and sends in flight at most, 1 to 32; fewer where that many messages would need
+    /// more than 256 MiB.
     pub in_flight: usize,
     /// The longest time without any progress before an error.
     pub stall: Duration,
@@ -46,8 +46,8 @@ pub struct Results {
     pub work: Option<Vec<DeviceWork>>,
 }
 
-/// Connects this process with itself, carries some messages that are not counted, then those of the loop, and checks that
-/// they arrived as they were sent.
+/// Connects this process with itself, carries some messages that are not counted, then those of the loop, and checks
+/// that they arrived as they were sent.
 ///
 /// # Errors
 /// As a communicator's calls.
@@ -85,8 +85,8 @@ pub fn railweave_message_loop(carry: &mut dyn FnMut()) {
 const WARM_UP_MESSAGES: usize = 100;
 
 impl<N: NetApi> Pair<'_, N> {
-    /// Carries `count` messages from this process to itself: receives are posted ahead of the sends, and the oldest of each
-    /// is tested, as NCCL's progress thread does.
+    /// Carries `count` messages from this process to itself: receives are posted ahead of the sends, and the oldest of
+    /// each is tested, as NCCL's progress thread does.
     fn carry(&mut self, count: usize, bytes: usize, in_flight: usize) -> Result<(), CommunicatorError> {
         let (mut receives, mut sends) = (VecDeque::with_capacity(in_flight), VecDeque::with_capacity(in_flight));
         let (mut received, mut sent) = (0, 0);
@@ -122,7 +122,7 @@ impl<N: NetApi> Pair<'_, N> {
         assert!(bytes <= self.buffer_bytes, "bytes of the buffers");
         let start = |(start, _): (NonNull<u8>, Registration)| start.as_ptr();
         let (sent, received) = (start(self.to.slot(0)), start(self.from.slot(0)));
-        // SAFETY: two buffers of at least so many bytes, which belong to this value and which no transfer uses now.
+        // SAFETY: two buffers of at least this many bytes, which belong to this value and which no transfer uses now.
         unsafe { (std::slice::from_raw_parts_mut(sent, bytes), std::slice::from_raw_parts_mut(received, bytes)) }
     }
 

@@ -1,8 +1,8 @@
 //! NCCL's own IB transport: the table by which NCCL drives its own code for RDMA, inside its library.
 //!
-//! It is laid out like a plugin's table of NCCL's newest version, but the library does not export it, so `dlsym` does not
-//! find it. The symbol table of the file names it, unless somebody stripped that. What is found is checked before any of
-//! it is called.
+//! It is laid out like a plugin's table of NCCL's newest version, but the library does not export it, so `dlsym` does
+//! not find it. The symbol table of the file names it, unless somebody stripped that. What is found is checked before
+//! any of it is called.
 
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::read::{Object, ObjectSymbol, ReadCache};
@@ -124,7 +124,7 @@ impl Layout {
         Ok(start)
     }
 
-    /// Whether the bytes lie inside one segment, of code if that is wanted.
+    /// Returns true if the bytes lie inside one segment, of code if `executable`.
     fn is_loaded(&self, bytes: &Range<u64>, executable: bool) -> bool {
         self.segments.iter().any(|segment| {
             segment.range.start <= bytes.start
@@ -164,7 +164,8 @@ pub enum NcclError {
     },
     /// The names of what is not exported are gone.
     #[error(
-        "{path} does not tell where ncclNetIb is, or its version: its symbol table was stripped; needed is a libnccl.so.2 that has one (.symtab), as that of the PyPI package nvidia-nccl-cu12"
+        "{path} does not tell where ncclNetIb is, or its version: its symbol table was stripped; needed is a \
+         libnccl.so.2 that has one (.symtab), as that of the PyPI package nvidia-nccl-cu12"
     )]
     Stripped {
         /// The path that was tried.
@@ -172,7 +173,8 @@ pub enum NcclError {
     },
     /// What stands at the symbol is not what this program can call.
     #[error(
-        "ncclNetIb of {path} is no table of net v{version} that can be called: {what}; needed is a libnccl.so.2 whose newest net is v12 or older, such as that of NCCL 2.32"
+        "ncclNetIb of {path} is no table of net v{version} that can be called: {what}; needed is a libnccl.so.2 whose \
+         newest net is v12 or older, such as that of NCCL 2.32"
     )]
     NoTable {
         /// The path that was tried.

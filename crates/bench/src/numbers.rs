@@ -28,8 +28,8 @@ pub fn fill(data: &mut [f32], rank: usize, round: u64, first: usize) {
 
 /// Checks that `data` holds, from index `first` on, the sum of the values of `ranks`; for one rank that is its data.
 ///
-/// Every bit of `data` counts. A bit that was flipped on the way into a sum, and that is too small for the sum's float32,
-/// is not in the result and so cannot show here; collectives that only move data show each bit.
+/// Every bit of `data` counts. A bit that was flipped on the way into a sum, and that is too small for the sum's
+/// float32, is not in the result and so cannot show here; collectives that only move data show each bit.
 ///
 /// # Errors
 /// The first element that differs, and how many do.

@@ -31,12 +31,14 @@ pub struct Results {
     pub set_up: Duration,
     /// From then until every connection has carried its message, and all were checked.
     pub messages: Duration,
-    /// From the first close until the last has returned and, where that is known, nothing of the connections is open any more.
+    /// From the first close until the last has returned and, where that is known, nothing of the connections is open
+    /// any more.
     pub tear_down: Duration,
-    /// Memory in use by this process (its resident set) before the first listen and with every connection used once, in bytes.
+    /// Memory in use by this process (its resident set) before the first listen and with every connection used once, in
+    /// bytes.
     pub memory: [u64; 2],
-    /// What the connections have open before anybody registers a message; none unless the devices are those of the stand-in
-    /// for libibverbs, which counts it.
+    /// What the connections have open before anybody registers a message; none unless the devices are those of the
+    /// stand-in for libibverbs, which counts it.
     pub objects: Option<OpenObjects>,
     /// What is left of it once all are closed.
     pub left: Option<OpenObjects>,

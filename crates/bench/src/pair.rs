@@ -1,7 +1,7 @@
 //! The benchmark: latency, bandwidth and the time of connection set-up between two ranks, for any plugin.
 //!
-//! Receives are posted ahead of their sends, as NCCL does. What comes first is a warm-up and not counted; what is told is a
-//! median, with the 99th percentile beside it where single events are timed.
+//! Receives are posted ahead of their sends, as NCCL does. What comes first is a warm-up and not counted; what is told
+//! is a median, with the 99th percentile beside it where single events are timed.
 
 use crate::bootstrap::{BootstrapError, Link};
 use crate::ends::{self, Ends};
@@ -148,7 +148,8 @@ impl<'a, N: NetApi> Pair<'a, N> {
         Ok(Times::shared(link, Times::of(trips.into_iter().map(|trip| trip / 2).collect()))?)
     }
 
-    /// `rounds` round trips from rank 0, which times each of them, with `ahead` receives posted ahead of the peer's sends.
+    /// `rounds` round trips from rank 0, which times each of them, with `ahead` receives posted ahead of the peer's
+    /// sends.
     fn ping_pong(&mut self, rounds: usize, ahead: usize) -> Result<Vec<Duration>, CommunicatorError> {
         let mut times = Vec::with_capacity(rounds);
         let mut expected = VecDeque::new();

@@ -25,7 +25,7 @@ enum Idle {
     Spin,
     /// Give it to whoever waits for one.
     Yield,
-    /// Leave it for so long.
+    /// Leave it for this long.
     Rest(Duration),
 }
 
@@ -51,7 +51,8 @@ impl<'a> Patience<'a> {
         Self { idle: Idle::Rest(time), ..self }
     }
 
-    /// To be called after each round of the loop: `moved` tells whether it did anything, `stuck` says what it waits for.
+    /// To be called after each round of the loop: `moved` tells whether it did anything, `stuck` says what it waits
+    /// for.
     ///
     /// # Errors
     /// The time is over, or somebody says stop.

@@ -1,8 +1,8 @@
-//! Collectives as plans: which slices go to whom in which order, and what each waits for. Pure, so that a test can carry
-//! a plan out with anything.
+//! Collectives as plans: which slices go to whom in which order, and what each waits for. Pure, so that a test can
+//! carry a plan out with anything.
 //!
-//! All lengths and offsets are in elements of float32. A ring's slices all have the same number on every rank, with empty
-//! ones at the end of short chunks, so that the n-th slice sent is the n-th slice received; NCCL does the same.
+//! All lengths and offsets are in elements of float32. A ring's slices all have the same number on every rank, with
+//! empty ones at the end of short chunks, so that the n-th slice sent is the n-th slice received; NCCL does the same.
 
 use std::ops::Range;
 
@@ -158,7 +158,7 @@ impl Plan {
         self.receives.push(RecvStream { connection, slices });
     }
 
-    /// Whether all slices lie inside buffers of these lengths and wait for streams that exist.
+    /// Returns true if all slices lie inside buffers of these lengths and wait for streams that exist.
     #[must_use]
     pub fn fits(&self, input: usize, output: usize) -> bool {
         let inside =

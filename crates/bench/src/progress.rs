@@ -1,7 +1,7 @@
-//! The progress loop: carries out a plan on its connections as NCCL's progress thread does. Receives are posted as early
-//! as there is room for them, sends as soon as their data is there; requests are tested strictly in order; a call that
-//! answers no request is tried again in the next round. Both directions turn in one loop, so neither can wait for the
-//! other for ever.
+//! The progress loop: carries out a plan on its connections as NCCL's progress thread does. Receives are posted as
+//! early as there is room for them, sends as soon as their data is there; requests are tested strictly in order; a call
+//! that returns no request is tried again in the next round. Both directions turn in one loop, so neither can wait for
+//! the other for ever.
 
 use crate::error::CommunicatorError;
 use crate::patience::Patience;
@@ -61,7 +61,7 @@ impl Buffers {
         }
     }
 
-    /// Whether all of a plan lies inside.
+    /// Returns true if all of a plan lies inside.
     #[must_use]
     pub fn hold(&self, plan: &Plan) -> bool {
         plan.fits(self.input_length, self.output_length)
@@ -79,13 +79,13 @@ impl Buffers {
 /// Carries out `plan`.
 ///
 /// # Errors
-/// An error of the plugin, a stall, an abort, or a message of the wrong size. Transfers may then be in flight: close all
-/// connections before the buffers are used again.
+/// An error of the plugin, a stall, an abort, or a message of the wrong size. Transfers may then be in flight: close
+/// all connections before the buffers are used again.
 ///
 /// # Safety
-/// The buffers hold the plan (see [`Buffers::hold`]), stay in place, and are not touched by anyone else until this returns
-/// or, after an error, until the connections are closed. A connection with a user's registration has the whole of the
-/// buffer registered that its stream uses.
+/// The buffers hold the plan (see [`Buffers::hold`]), stay in place, and are not touched by anyone else until this
+/// returns or, after an error, until the connections are closed. A connection with a user's registration has the whole
+/// of the buffer registered that its stream uses.
 ///
 /// # Panics
 /// When a plan names a connection that is not there, or a slice that is longer than its connection's.
@@ -132,7 +132,7 @@ struct Sending<'a, 'net, N: NetApi> {
     requests: VecDeque<Request>,
     posted: usize,
     done: usize,
-    /// Whether the next slice is in its staging slot already, from a try that answered no request.
+    /// True while the next slice is in its staging slot already, from a try that returned no request.
     staged: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Ranks as processes: the parent starts them, relays between them, and learns how each ended; a rank never outlives its
-//! parent by more than a moment.
+//! Ranks as processes: the parent starts them, relays between them, and learns how each ended; a rank never outlives
+//! its parent by more than a moment.
 
 use crate::bootstrap::{BootstrapError, Event, Link, Relay};
 use crate::error::RAN_OUT;
@@ -24,8 +24,9 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// Starts `ranks` processes. `command` gives each its program, arguments and environment; its standard input becomes
-    /// the socket to the parent, and its standard output goes to the parent's standard error. `job` goes to every rank.
+    /// Starts `ranks` processes. `command` gives each its program, arguments and environment; its standard input
+    /// becomes the socket to the parent, and its standard output goes to the parent's standard error. `job` goes to
+    /// every rank.
     ///
     /// # Errors
     /// A process cannot be started.
@@ -48,8 +49,8 @@ impl Ranks {
         Ok(Self { children: std::mem::take(&mut children.0), relay })
     }
 
-    /// Relays until all ranks have ended, and gives every report to `on_report`. When a rank fails, or nothing comes from
-    /// any rank for `silence`, all others are told to stop, and those that do not are killed.
+    /// Relays until all ranks have ended, and gives every report to `on_report`. When a rank fails, or nothing comes
+    /// from any rank for `silence`, all others are told to stop, and those that do not are killed.
     ///
     /// # Errors
     /// How ranks failed, the likely cause first.
@@ -99,7 +100,7 @@ impl Ranks {
         if failures.is_empty() { Ok(()) } else { Err(RanksError::Failed { ranks }) }
     }
 
-    /// Whether a rank whose socket is closed did not end well.
+    /// Returns true if a rank whose socket is closed did not end well.
     fn has_bad_end(&mut self, open: &[bool]) -> bool {
         let closed = self.children.iter_mut().zip(open).filter(|(_, open)| !**open);
         closed.map(|(child, _)| end(child)).any(|status| !status.is_some_and(|status| status.success()))

@@ -1,5 +1,5 @@
-//! The raw limit of TCP between two ranks: plain sockets, a sender and a receiver that spin as the plugin does, the same
-//! sizes, and buffers used in turn. What a plugin over TCP reaches is to be seen beside this, from the same run.
+//! The raw limit of TCP between two ranks: plain sockets, a sender and a receiver that spin as the plugin does, the
+//! same sizes, and buffers used in turn. What a plugin over TCP reaches is to be seen beside this, from the same run.
 
 use crate::bootstrap::{BootstrapError, Link};
 use crate::error::RAN_OUT;
@@ -132,7 +132,7 @@ fn connect(
     Ok(streams)
 }
 
-/// Whether an address is one of this host's: a socket can be bound to it.
+/// Returns true if an address is one of this host's: a socket can be bound to it.
 fn is_here(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }

@@ -1,8 +1,8 @@
 //! Every size of message between two ranks, in both directions at once, with every byte checked.
 //!
-//! A message is a piece of its sender's noise, which the receiver knows too. Before a receive is posted, its buffer and the
-//! guards around it hold the complement of the noise there. So a byte that is missing shows as surely as one that is wrong,
-//! and one that is too many shows even when it is what the sender had beyond the end.
+//! A message is a piece of its sender's noise, which the receiver knows too. Before a receive is posted, its buffer and
+//! the guards around it hold the complement of the noise there. So a byte that is missing shows as surely as one that
+//! is wrong, and one that is too many shows even when it is what the sender had beyond the end.
 
 mod plan;
 
@@ -103,7 +103,7 @@ struct Sweep<'a, N: NetApi> {
 }
 
 impl<'a, N: NetApi> Sweep<'a, N> {
-    /// Connects; also answers what this rank sends and what it receives.
+    /// Connects; also returns what this rank sends and what it receives.
     fn connect(
         net: &'a N,
         link: &mut Link,
@@ -123,7 +123,7 @@ impl<'a, N: NetApi> Sweep<'a, N> {
         let from = Connection::new(net, from, peer, shape(memory));
         let (to, from) = (to?, from?);
         let noise = |rank| Chance::new(settings.seed, &format!("noise of rank {rank}"));
-        // SAFETY: so many bytes, zero at first, which belong to the connection and which no transfer uses yet.
+        // SAFETY: this many bytes, zero at first, which belong to the connection and which no transfer uses yet.
         noise(rank).fill(unsafe { std::slice::from_raw_parts_mut(to.slot(0).0.as_ptr(), noise_bytes) });
         let mut expected = vec![0; noise_bytes];
         noise(peer).fill(&mut expected);
@@ -131,7 +131,7 @@ impl<'a, N: NetApi> Sweep<'a, N> {
         Ok((Self { net, to, from, expected, patience, chance, first_mismatch: None }, out, into))
     }
 
-    /// Closes both connections once both ranks are done, and answers the first mismatch.
+    /// Closes both connections once both ranks are done, and returns the first mismatch.
     fn close(self, link: &mut Link) -> Result<Option<String>, CommunicatorError> {
         link.barrier()?;
         self.to.close().and(self.from.close())?;
@@ -283,7 +283,7 @@ fn of_receive(messages: &[Message], peer: usize) -> String {
     format!("a receive of {} bytes from rank {peer}", list.collect::<Vec<_>>().join(", "))
 }
 
-/// Whether a message is what was sent, by size and by every byte, with nothing changed around it.
+/// Checks that a message is what was sent, by size and by every byte, with nothing changed around it.
 fn check(window: &[u8], noise: &[u8], message: Message, size: i32) -> Result<(), String> {
     let carried = message.carried();
     if size as usize != carried {

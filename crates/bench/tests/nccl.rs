@@ -6,8 +6,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A library with the same names as NCCL's, exported and not exported alike. `WORDS`, `NAME`, `FIRST` and `COUNT` are for each
-/// test to choose.
+/// A library with the same names as NCCL's, exported and not exported alike. `WORDS`, `NAME`, `FIRST` and `COUNT` are
+/// for each test to choose.
 const SOURCE: &str = r#"
 #include <stddef.h>
 #include <stdio.h>

@@ -47,8 +47,8 @@ struct Receive {
     sizes: Mutex<Vec<Option<usize>>>,
 }
 
-// SAFETY: the parts' addresses are used under the wire's lock, by the sender only, before the receiver sees the sizes, and
-// the receiver's close forgets them.
+// SAFETY: the parts' addresses are used under the wire's lock, by the sender only, before the receiver sees the sizes,
+// and the receiver's close forgets them.
 unsafe impl Send for Receive {}
 // SAFETY: as above.
 unsafe impl Sync for Receive {}

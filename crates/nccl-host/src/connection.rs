@@ -58,8 +58,8 @@ impl Side for RecvComm {
     }
 }
 
-/// One side of a connection, its staging buffer, and at times a user's buffer. It is closed when dropped, with transfers
-/// in flight too, in NCCL's order: first the registrations, then the connection, then the memory.
+/// One side of a connection, its staging buffer, and at times a user's buffer. It is closed when dropped, with
+/// transfers in flight too, in NCCL's order: first the registrations, then the connection, then the memory.
 #[derive(Debug)]
 pub struct Connection<'net, N: NetApi, S: Side> {
     net: &'net N,

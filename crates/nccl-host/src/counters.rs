@@ -20,7 +20,7 @@ pub struct RailCount {
     pub received_bytes: u64,
     /// Connections that have used the rail.
     pub connections: u32,
-    /// Whether it can carry data now.
+    /// True if it can carry data now.
     pub usable: bool,
 }
 

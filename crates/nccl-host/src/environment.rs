@@ -22,7 +22,8 @@ pub fn set<K: AsRef<OsStr>, V: AsRef<OsStr>>(variables: &[(K, V)]) -> Result<(),
 /// The environment cannot be changed safely any more.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(
-    "this process has {threads} threads by /proc/self/task, and its environment can be set only while it has 1; set the variables before it starts"
+    "this process has {threads} threads by /proc/self/task, and its environment can be set only while it has 1; set \
+     the variables before it starts"
 )]
 pub struct EnvironmentError {
     /// How many threads there are; 0 when /proc is missing.

@@ -36,7 +36,8 @@ fn whole(error: &(dyn Error + 'static)) -> String {
 pub enum LoadError {
     /// There is no such file.
     #[error(
-        "cannot load the plugin {path}: there is no such file; build it with `cargo build --release`, or give the path of another"
+        "cannot load the plugin {path}: there is no such file; build it with `cargo build --release`, or give the path \
+         of another"
     )]
     Missing {
         /// The path that was tried.
@@ -44,7 +45,8 @@ pub enum LoadError {
     },
     /// The dynamic linker refused the file.
     #[error(
-        "cannot load {path}: the dynamic linker says: {reason}; check that it was built for this processor and that the libraries it needs are installed"
+        "cannot load {path}: the dynamic linker says: {reason}; check that it was built for this processor and that \
+         the libraries it needs are installed"
     )]
     Unloadable {
         /// The path that was tried.
@@ -54,7 +56,8 @@ pub enum LoadError {
     },
     /// The file has none of the tables.
     #[error(
-        "{path} is no NCCL net plugin that this program can drive: none of the data symbols ncclNetPlugin_v12 down to ncclNetPlugin_v6 is in it; check the path, or build the plugin for net v6 or later"
+        "{path} is no NCCL net plugin that this program can drive: none of the data symbols ncclNetPlugin_v12 down to \
+         ncclNetPlugin_v6 is in it; check the path, or build the plugin for net v6 or later"
     )]
     NoPlugin {
         /// The path that was tried.
@@ -62,7 +65,8 @@ pub enum LoadError {
     },
     /// The file has tables, but not of the wanted version.
     #[error(
-        "{path} has no ncclNetPlugin_v{wanted}: it exports {versions}; ask for one of these, or for none to have the newest"
+        "{path} has no ncclNetPlugin_v{wanted}: it exports {versions}; ask for one of these, or for none to have the \
+         newest"
     )]
     NoVersion {
         /// The path that was tried.

@@ -23,7 +23,7 @@ pub struct LoadedNet {
     context: *mut c_void,
     /// The configuration, which plugins may keep a pointer to.
     config: Box<UnsafeCell<CommConfig>>,
-    /// Whether `finalize` was called.
+    /// True once `finalize` was called.
     finalized: bool,
 }
 
@@ -66,10 +66,10 @@ impl LoadedNet {
         self.finish()
     }
 
-    /// Fuses `members`, indices of devices, into one more device and answers its index.
+    /// Fuses `members`, indices of devices, into one more device and returns its index.
     ///
     /// # Errors
-    /// As the plugin says; and when it fuses none, or not so many.
+    /// As the plugin says; and if it cannot fuse, or not this many.
     pub fn fuse(&self, members: &[i32]) -> Result<i32, NetError> {
         let version = self.plugin.table.version();
         let cannot = || NetError::CannotFuse { plugin: self.plugin.name.clone(), version };
@@ -303,7 +303,8 @@ impl NetApi for LoadedNet {
         let out = &raw mut request;
         // The limit above makes the size of v6 to v8 fit.
         let int = bytes as c_int;
-        // SAFETY: the caller keeps the registered data in place until the request is done. The profiler's event is NULL.
+        // SAFETY: the caller keeps the registered data in place until the request is done. The profiler's event is
+        // NULL.
         let code = unsafe {
             match self.plugin.table {
                 Table::V6(net) => self.need("isend", net.isend)?(comm, data, int, tag, mr, out),
@@ -343,8 +344,8 @@ impl NetApi for LoadedNet {
         let hint = completion_optional && parts.len() == 1 && self.plugin.table.version() >= 9;
         let mut request = if hint { optional_recv_completion() } else { null_mut() };
         let out = &raw mut request;
-        // SAFETY: every array has `n` entries; the caller leaves the registered buffers alone until the request is done.
-        // The profiler's events are NULL, also as an array, which NCCL's bootstrap does.
+        // SAFETY: every array has `n` entries; the caller leaves the registered buffers alone until the request is
+        // done. The profiler's events are NULL, also as an array, which NCCL's bootstrap does.
         let code = unsafe {
             match self.plugin.table {
                 Table::V6(net) => self.need("irecv", net.irecv)?(comm, n, data, ints, tags, mrs, out),

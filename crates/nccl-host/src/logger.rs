@@ -31,8 +31,8 @@ type Sink = dyn Fn(Line) + Send + Sync;
 
 static SINK: RwLock<Option<Arc<Sink>>> = RwLock::new(None);
 
-/// Sends every later line of every plugin in this process to `sink`, which may be called from any thread. Lines that come
-/// before the first call are dropped.
+/// Sends every later line of every plugin in this process to `sink`, which may be called from any thread. Lines that
+/// come before the first call are dropped.
 pub fn set_sink(sink: impl Fn(Line) + Send + Sync + 'static) {
     *SINK.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(sink));
 }

@@ -118,9 +118,9 @@ pub struct Properties {
     pub guid: u64,
     /// The kinds of memory it can register: a mask of `PTR_*`.
     pub ptr_support: i32,
-    /// Whether a registration is not tied to one connection (v8 on).
+    /// True if a registration is not tied to one connection (v8 on).
     pub reg_is_global: bool,
-    /// Whether received data in GPU memory always needs a flush (v9 on).
+    /// True if received data in GPU memory always needs a flush (v9 on).
     pub force_flush: bool,
     /// Speed in Mbit/s.
     pub speed_mbps: i32,
@@ -146,11 +146,12 @@ pub struct Properties {
     pub plane_id: i16,
 }
 
-/// What a net plugin does. The methods are those of the API, one for one, with answers in Rust's types.
+/// What a net plugin does. The methods are those of the API, one for one, with results in Rust's types.
 ///
-/// The unsafe ones follow the API's own rules: a registration belongs to the connection that it was made with, registered
-/// memory stays where it is until the registration or the connection ends, a buffer of a transfer stays inside its
-/// registration and is left alone until the transfer is done, and a request is not tested again after it is done.
+/// The unsafe ones follow the API's own rules: a registration belongs to the connection that it was made with,
+/// registered memory stays where it is until the registration or the connection ends, a buffer of a transfer stays
+/// inside its registration and is left alone until the transfer is done, and a request is not tested again after it is
+/// done.
 pub trait NetApi: Sync {
     /// How many devices there are.
     ///
@@ -216,8 +217,9 @@ pub trait NetApi: Sync {
         registration: Registration,
     ) -> Result<Option<Request>, NetError>;
 
-    /// Starts a receive of one to [`MAX_PARTS`] messages; `None` when it must be tried again. With `completion_optional`
-    /// the request is preset to the hint that NCCL gives for protocols whose receivers poll flags in the data.
+    /// Starts a receive of one to [`MAX_PARTS`] messages; `None` when it must be tried again. With
+    /// `completion_optional` the request is preset to the hint that NCCL gives for protocols whose receivers poll flags
+    /// in the data.
     ///
     /// # Errors
     /// As the plugin says.
@@ -240,7 +242,7 @@ pub trait NetApi: Sync {
     /// See the trait.
     unsafe fn iflush(&self, comm: &RecvComm, parts: &[Part]) -> Result<Option<Request>, NetError>;
 
-    /// Whether a request is done; if so, the sizes of its messages are in `sizes`, unless that is `None`.
+    /// Returns true if a request is done; then the sizes of its messages are in `sizes`, unless that is `None`.
     ///
     /// # Errors
     /// As the plugin says.
@@ -271,14 +273,14 @@ pub trait NetApi: Sync {
 /// A call of the API that did not do what was asked.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum NetError {
-    /// The plugin answered an error.
+    /// The plugin returned an error.
     #[error("{call} of plugin {plugin:?} answered {code}; the plugin's own WARN lines say why")]
     Call {
         /// The plugin's name.
         plugin: String,
         /// The function's name in C.
         call: &'static str,
-        /// What it answered.
+        /// What it returned.
         code: NcclResult,
     },
     /// The plugin's table has no such function.
@@ -307,7 +309,9 @@ pub enum NetError {
     },
     /// It started and has nothing to work with.
     #[error(
-        "plugin {plugin:?} of {path} has no device: init succeeded and devices answered {answer}, so it found no active port or interface that it may use; its lines of level INFO say what it looked at, and its settings, such as NCCL_IB_HCA and NCCL_SOCKET_IFNAME, what it may use"
+        "plugin {plugin:?} of {path} has no device: init succeeded and devices answered {answer}, so it found no \
+         active port or interface that it may use; its lines of level INFO say what it looked at, and its settings, \
+         such as NCCL_IB_HCA and NCCL_SOCKET_IFNAME, what it may use"
     )]
     NoDevice {
         /// The plugin's name.
@@ -319,7 +323,8 @@ pub enum NetError {
     },
     /// It fuses no devices.
     #[error(
-        "plugin {plugin:?} cannot fuse devices: it has no makeVDevice, which net v9 to v12 may have and this table of v{version} has not; use one device"
+        "plugin {plugin:?} cannot fuse devices: it has no makeVDevice, which net v9 to v12 may have and this table of \
+         v{version} has not; use one device"
     )]
     CannotFuse {
         /// The plugin's name.

@@ -75,7 +75,8 @@ impl Plugin {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Takes a table that no symbol of the API names, to be driven as a plugin: that of `version` at `table`, in the file
+    /// Takes a table that no symbol of the API names, to be driven as a plugin: that of `version` at `table`, in the
+    /// file
     /// `path`. `None` for a version that does not exist.
     ///
     /// # Safety

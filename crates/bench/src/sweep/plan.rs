@@ -19,13 +19,13 @@ pub struct Settings {
 
 /// Bytes on each side of a receive's buffer that must not change.
 pub(super) const GUARD_BYTES: usize = 256;
-/// Messages begin anywhere in so many bytes of the noise, so that two of them are rarely alike.
+/// Messages begin anywhere in this many bytes of the noise, so that two of them are rarely alike.
 const OFFSETS: usize = 64 << 10;
-/// Buffers of receives begin at any of so many distances from an aligned address.
+/// Buffers of receives begin at any of this many distances from an aligned address.
 const ALIGNMENTS: usize = 128;
-/// A few messages are so much longer than the largest size.
+/// A few messages are this many bytes longer than the largest size.
 const BEYOND: usize = 128;
-/// The noise is so much longer than the largest size.
+/// The noise is this many bytes longer than the largest size.
 pub(super) const NOISE_BEYOND_BYTES: usize = GUARD_BYTES + OFFSETS + BEYOND + GUARD_BYTES;
 /// The largest random size.
 const MAX_RANDOM_BYTES: usize = 1 << 20;
@@ -134,7 +134,8 @@ fn powers(base: usize, max: usize) -> impl Iterator<Item = usize> {
     iter::successors(Some(1), move |power: &usize| power.checked_mul(base)).take_while(move |power| *power <= max)
 }
 
-/// The messages of one receive in any order, but those of one tag in theirs: they go to the buffers of that tag in order.
+/// The messages of one receive in any order, but those of one tag in theirs: they go to the buffers of that tag in
+/// order.
 fn shuffled(messages: &[Message], chance: &mut Chance) -> Vec<Message> {
     let mut left = messages.to_vec();
     let mut order = Vec::with_capacity(left.len());

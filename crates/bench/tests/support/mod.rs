@@ -85,7 +85,7 @@ struct Memory {
 
 /// Behind a request.
 enum Pending {
-    Send { wire: Arc<Wire>, receive: Arc<Receive>, data: NonNull<u8>, bytes: usize, message: usize, polls: AtomicUsize },
+    Send { wire: Arc<Wire>, receive: Arc<Receive>, data: NonNull<u8>, bytes: usize, number: usize, polls: AtomicUsize },
     Receive(Arc<Receive>),
 }
 
@@ -196,14 +196,14 @@ impl NetApi for Loopback {
         let receive = wire.state.lock().unwrap().receives.pop_front();
         let Some(receive) = receive else { return Ok(None) };
         assert!(bytes <= receive.bytes && tag == receive.tag, "a send fits its receive");
-        let message = self.0.messages.fetch_add(1, SeqCst);
+        let number = self.0.messages.fetch_add(1, SeqCst);
         self.0.empty.fetch_add(usize::from(bytes == 0), SeqCst);
         self.0.largest.fetch_max(bytes, SeqCst);
-        if self.0.faults.fail == Some(message) {
+        if self.0.faults.fail == Some(number) {
             return Err(failed("isend", "a failure that the test asked for"));
         }
         let polls = AtomicUsize::new(0);
-        Ok(Some(Request::new(boxed(Pending::Send { wire, receive, data, bytes, message, polls }))))
+        Ok(Some(Request::new(boxed(Pending::Send { wire, receive, data, bytes, number, polls }))))
     }
 
     unsafe fn irecv(&self, comm: &RecvComm, parts: &[Part], _optional: bool) -> Result<Option<Request>, NetError> {
@@ -235,8 +235,8 @@ impl NetApi for Loopback {
                 }
                 done
             }
-            Pending::Send { message, .. } if faults.lose_from.is_some_and(|from| *message >= from) => false,
-            Pending::Send { wire, receive, data, bytes, message, polls } => {
+            Pending::Send { number, .. } if faults.lose_from.is_some_and(|from| *number >= from) => false,
+            Pending::Send { wire, receive, data, bytes, number, polls } => {
                 if polls.fetch_add(1, SeqCst) < 2 {
                     return Ok(false);
                 }
@@ -244,14 +244,15 @@ impl NetApi for Loopback {
                 if state.closed {
                     return Err(failed("test", "the peer closed"));
                 }
-                // SAFETY: the sender waits for this request, and the receiver's side is open, so both buffers are there.
+                // SAFETY: the sender waits for this request, and the receiver's side is open, so both buffers are
+                // there.
                 unsafe {
                     receive.data.copy_from_nonoverlapping(*data, *bytes);
-                    if faults.flip_bit == Some(*message) && *bytes > 0 {
+                    if faults.flip_bit == Some(*number) && *bytes > 0 {
                         *receive.data.add(bytes / 2).as_ptr() ^= 0x10;
                     }
                 }
-                receive.size.store(bytes - usize::from(faults.short_size == Some(*message)), SeqCst);
+                receive.size.store(bytes - usize::from(faults.short_size == Some(*number)), SeqCst);
                 receive.done.store(true, SeqCst);
                 true
             }
