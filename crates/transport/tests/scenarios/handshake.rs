@@ -3,7 +3,6 @@
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-use crate::pair::{Fabric, Process};
 use proptest::prelude::*;
 use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, RailId, RailSet};
 use railweave_fabric_sim::{Faults, World};
@@ -11,6 +10,8 @@ use railweave_transport::{
     AcceptPairing, Acceptor, Action, Awaited, Cause, ConnectionConfig, Connector, Event, Frame, Handshake,
     HandshakeFailure, Lanes, LeftOut, Makes, Message, Offer, PortOffer, RailAnswer, RailLanes, Token,
 };
+
+use crate::pair::{Fabric, Process};
 
 fn port() -> impl Strategy<Value = PortOffer> {
     (1u8..=16, 0u32..1000, any::<u16>()).prop_map(|(lanes, speed_mbps, last)| PortOffer {

@@ -1,21 +1,142 @@
-//! Connections in a world without players: whoever tests makes every call.
+// Two processes with a connection between them in a simulated world, where whoever tests makes every call. The examples
+// of the documentation include this file too, so it begins with no comment of a module.
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use railweave_fabric::{Access, LinkLayer, MAX_RAILS, MemoryKind, Region, Registration};
-use railweave_fabric_sim::{Sim, SimDomain, SimRegistration, World};
+use railweave_fabric_sim::{Faults, Sim, SimDomain, SimRegistration, World};
 use railweave_transport::{
-    AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Handshake, HandshakePort, Makes, MemoryKeys, Message,
-    PortOffer, RecvConnection, SendConnection, Token,
+    AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Handshake, HandshakePort, Incoming, Makes,
+    MemoryKeys, Message, Outgoing, PortOffer, RecvConnection, RecvRequest, SendConnection, SendRequest, Token,
 };
 
-/// The fabric of these tests.
+/// The fabric of these tests: writes land when they arrive.
 pub(crate) type Fabric = Sim<true>;
+
+/// The longest write of a port that has no limit of its own.
+const UNLIMITED: u32 = 1 << 30;
+
+/// What a pair is made of.
+pub(crate) struct Setup {
+    /// The longest write of each port of the sender's process, in bytes.
+    pub(crate) from: Vec<u32>,
+    /// The same of the receiver's process, of which the first port is paired with the sender's first, and so on.
+    pub(crate) to: Vec<u32>,
+    pub(crate) faults: Faults,
+    /// Bytes of memory that each process has.
+    pub(crate) bytes: usize,
+    /// What the receiver's memory is.
+    pub(crate) kind: MemoryKind,
+}
+
+impl Default for Setup {
+    /// One rail without faults, and 64 bytes of host memory.
+    fn default() -> Self {
+        let (from, to) = (vec![UNLIMITED], vec![UNLIMITED]);
+        Self { from, to, faults: Faults::none(), bytes: 64, kind: MemoryKind::Host }
+    }
+}
+
+impl Setup {
+    /// Two rails.
+    pub(crate) fn two_rails() -> Self {
+        Self { from: vec![UNLIMITED; 2], to: vec![UNLIMITED; 2], ..Self::default() }
+    }
+
+    /// GPU memory at the receiver.
+    pub(crate) fn gpu(self) -> Self {
+        Self { kind: MemoryKind::Cuda, ..self }
+    }
+}
+
+/// A connection, the memory that its ends use, and the world that they are in.
+pub(crate) struct Pair {
+    pub(crate) world: Arc<World>,
+    pub(crate) sender: SendConnection<Fabric>,
+    pub(crate) receiver: RecvConnection<Fabric>,
+    /// Memory of the sender's process.
+    pub(crate) source: Memory,
+    /// Memory of the receiver's process.
+    pub(crate) target: Memory,
+}
+
+impl Pair {
+    pub(crate) fn new(setup: Setup) -> Self {
+        let world = World::new(1, setup.faults);
+        let (from, to) = (Process::new(&world, &setup.from), Process::new(&world, &setup.to));
+        let (sender, receiver) = connect(&from, &to);
+        let (source, target) = (from.memory(MemoryKind::Host, setup.bytes), to.memory(setup.kind, setup.bytes));
+        Self { world, sender, receiver, source, target }
+    }
+
+    /// Steps until nothing is left to happen, and everything that has happened is seen.
+    pub(crate) fn drive(&self) {
+        drive(&self.world);
+    }
+
+    /// Posts a receive of 8 bytes with tag 0.
+    pub(crate) fn irecv(&mut self) -> RecvRequest {
+        let buffers = [self.target.buffer(8, 0)];
+        // Where there is no room the call looks for some, and the next one has it.
+        (0..2).find_map(|_| self.receiver.irecv(&buffers, false).unwrap()).expect("there is room")
+    }
+
+    /// Sends 8 bytes with tag 0.
+    pub(crate) fn isend(&mut self) -> SendRequest {
+        self.sender.isend(&self.source.message(8, 0)).unwrap().expect("the CTS is there")
+    }
+
+    /// Drives until a send is done. Returns its size.
+    pub(crate) fn sent(&mut self, send: SendRequest) -> u64 {
+        self.drive();
+        self.sender.test(send).unwrap().expect("it is done")
+    }
+
+    /// Drives until a receive is done. Returns its sizes.
+    pub(crate) fn received(&mut self, receive: RecvRequest) -> Vec<u64> {
+        self.drive();
+        self.receiver.test(receive).unwrap().expect("it is done").to_vec()
+    }
+}
+
+/// Lets the next thing happen. Returns false if nothing will.
+pub(crate) fn step(world: &World) -> bool {
+    let mut state = world.lock();
+    let is_due = state.next_at().is_some();
+    state.step();
+    is_due
+}
+
+/// Steps until nothing is left to happen, and everything that has happened is seen.
+pub(crate) fn drive(world: &World) {
+    while step(world) {}
+    let late_ns = world.lock().faults.completion_late_ns;
+    world.advance(late_ns);
+}
+
+/// Memory that is registered on every port of its process.
+pub(crate) struct Memory {
+    pub(crate) region: Arc<Region>,
+    pub(crate) keys: MemoryKeys,
+    _registrations: Vec<SimRegistration>,
+}
+
+impl Memory {
+    /// Its first bytes as a buffer to receive into.
+    pub(crate) fn buffer(&self, size: u64, tag: u32) -> Incoming<'_> {
+        Incoming { address: self.region.address(), size, tag, keys: &self.keys }
+    }
+
+    /// Its first bytes as a message to send.
+    pub(crate) fn message(&self, size: u64, tag: u32) -> Outgoing<'_> {
+        Outgoing { address: self.region.address(), size, tag, keys: &self.keys }
+    }
+}
 
 /// A process with its ports.
 pub(crate) struct Process {
-    pub(crate) domains: Vec<Arc<SimDomain<true>>>,
+    domains: Vec<Arc<SimDomain<true>>>,
     number: u16,
 }
 
@@ -46,13 +167,7 @@ impl Process {
         self.domains.iter().enumerate().map(port).collect()
     }
 
-    /// Memory that is registered on every port.
-    pub(crate) fn memory(&self, length: usize) -> Memory {
-        self.memory_of(MemoryKind::Host, length)
-    }
-
-    /// Memory of a kind that is registered on every port.
-    pub(crate) fn memory_of(&self, kind: MemoryKind, length: usize) -> Memory {
+    fn memory(&self, kind: MemoryKind, length: usize) -> Memory {
         let region = Arc::new(Region::new(length));
         let address = region.address();
         let register = |domain: &Arc<SimDomain<true>>| domain.register_as(&region, address, kind, Access::DATA);
@@ -66,34 +181,17 @@ impl Process {
     }
 }
 
-/// Registered memory.
-pub(crate) struct Memory {
-    pub(crate) region: Arc<Region>,
-    pub(crate) keys: MemoryKeys,
-    _registrations: Vec<SimRegistration>,
-}
-
 /// A connection over all ports of two processes.
-pub(crate) fn connect(
-    config: &ConnectionConfig,
-    from: &Process,
-    to: &Process,
-) -> (SendConnection<Fabric>, RecvConnection<Fabric>) {
+fn connect(from: &Process, to: &Process) -> (SendConnection<Fabric>, RecvConnection<Fabric>) {
+    let config = ConnectionConfig::default();
     let mut connector =
         Connector::<Fabric>::new(config.clone(), from.ports(), 1, "the receiver".into(), 1 << 40, |_| Arc::default());
     let Some(Action::Send(Message::Offer(offer))) = connector.poll_action() else { panic!("no offer") };
     let pairings: Vec<AcceptPairing> =
         (0..from.domains.len() as u8).map(|port| AcceptPairing { connector_port: port, acceptor_port: port }).collect();
-    let mut acceptor = Acceptor::new(
-        config.clone(),
-        to.ports(),
-        &offer,
-        Ok(&pairings),
-        Token([1; 16]),
-        "the sender".into(),
-        1 << 40,
-        |_| Arc::default(),
-    );
+    let (token, peer) = (Token([1; 16]), "the sender".into());
+    let mut acceptor =
+        Acceptor::new(config, to.ports(), &offer, Ok(&pairings), token, peer, 1 << 40, |_| Arc::default());
     let (mut sender, mut receiver) = (None, None);
     while sender.is_none() || receiver.is_none() {
         match acceptor.poll_action() {

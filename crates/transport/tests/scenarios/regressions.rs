@@ -1,30 +1,24 @@
 //! Bugs that the simulation has found, each as the shortest sequence of calls that shows it.
 
-use crate::pair::{Process, connect};
-use railweave_fabric_sim::{Faults, World};
-use railweave_transport::{ConnectionConfig, Incoming, Outgoing};
+use railweave_fabric_sim::Faults;
+
+use crate::pair::{Pair, Setup, drive};
 
 /// A connection cuts its writes to what its weakest port carries, but a send queue was only as deep as its own port's
 /// writes ask for: a message of more writes than that was never posted.
 #[test]
 fn ports_of_different_longest_writes_carry_long_messages() {
     const SIZE: usize = 4 << 20;
-    let world = World::new(1, Faults::none());
-    let (from, to) = (Process::new(&world, &[1 << 30, 4096]), Process::new(&world, &[1 << 30, 1 << 30]));
-    let (mut sender, mut receiver) = connect(&ConnectionConfig::default(), &from, &to);
-    let (source, target) = (from.memory(SIZE), to.memory(SIZE));
+    let mut pair = Pair::new(Setup { from: vec![1 << 30, 4096], bytes: SIZE, ..Setup::two_rails() });
     let bytes: Vec<u8> = (0..SIZE).map(|index| (index / 100) as u8).collect();
-    source.region.write(0, &bytes);
-    let buffer = Incoming { address: target.region.address(), size: SIZE as u64, tag: 0, keys: &target.keys };
-    let receive = receiver.irecv(&[buffer], false).unwrap().unwrap();
-    world.advance(100_000);
-    let message = Outgoing { address: source.region.address(), size: SIZE as u64, tag: 0, keys: &source.keys };
-    let send = sender.isend(&message).unwrap().expect("the message fits into the queues");
-    world.advance(10_000_000);
-    assert_eq!(receiver.test(receive).unwrap(), Some(&[SIZE as u64][..]));
-    assert_eq!(sender.test(send).unwrap(), Some(SIZE as u64));
+    pair.source.region.write(0, &bytes);
+    let receive = pair.receiver.irecv(&[pair.target.buffer(SIZE as u64, 0)], false).unwrap().unwrap();
+    pair.drive();
+    let message = pair.source.message(SIZE as u64, 0);
+    let send = pair.sender.isend(&message).unwrap().expect("the message fits into the queues");
+    assert_eq!((pair.sent(send), pair.received(receive)), (SIZE as u64, vec![SIZE as u64]));
     let mut arrived = vec![0; SIZE];
-    target.region.read(0, &mut arrived);
+    pair.target.region.read(0, &mut arrived);
     assert!(arrived == bytes);
 }
 
@@ -32,46 +26,34 @@ fn ports_of_different_longest_writes_carry_long_messages() {
 /// in the ring of CTS entries where there was none, and wrote over entries that the sender had not read.
 #[test]
 fn entries_of_open_receives_are_never_written_over() {
-    let world = World::new(1, Faults::none());
-    let (from, to) = (Process::new(&world, &[1 << 30]), Process::new(&world, &[1 << 30]));
-    let (mut sender, mut receiver) = connect(&ConnectionConfig::default(), &from, &to);
-    let (source, target) = (from.memory(64), to.memory(64));
-    let buffer = |tag| Incoming { address: target.region.address(), size: 8, tag, keys: &target.keys };
-    let eight: Vec<Incoming<'_>> = (0..8).map(buffer).collect();
-    let message = |tag| Outgoing { address: source.region.address(), size: 8, tag, keys: &source.keys };
+    let mut pair = Pair::new(Setup::default());
     // All slots are open once; 256 of the ring's 512 entries are taken.
     let mut open = Vec::new();
-    while open.len() < 256 {
-        open.extend(receiver.irecv(&[buffer(0)], false).unwrap());
-        world.advance(10_000);
+    for _ in 0..256 {
+        open.push(pair.irecv());
+        pair.drive();
     }
-    let send = |sender: &mut railweave_transport::SendConnection<crate::pair::Fabric>, tag| {
-        let request = sender.isend(&message(tag)).unwrap().expect("a receive is open");
-        world.advance(10_000);
-        assert_eq!(sender.test(request).unwrap(), Some(8));
-    };
-    for request in open.drain(..40) {
-        send(&mut sender, 0);
-        assert_eq!(receiver.test(request).unwrap(), Some(&[8][..]));
+    for receive in open.drain(..40) {
+        let send = pair.isend();
+        assert_eq!((pair.sent(send), pair.received(receive)), (8, vec![8]));
     }
     // Groups of eight until the ring is full: 216 entries of open receives are left, 37 groups fit beside them.
+    let eight: Vec<_> = (0..8).map(|tag| pair.target.buffer(8, tag)).collect();
     let mut groups = Vec::new();
     for _ in 0..40 {
-        if let Some(request) = receiver.irecv(&eight, false).unwrap() {
-            groups.push(request);
-        }
-        world.advance(10_000);
+        groups.extend(pair.receiver.irecv(&eight, false).unwrap());
+        pair.drive();
     }
     assert_eq!(groups.len(), 37, "(512 - 216) / 8");
-    for request in open {
-        send(&mut sender, 0);
-        assert_eq!(receiver.test(request).unwrap(), Some(&[8][..]));
+    for receive in open {
+        let send = pair.isend();
+        assert_eq!((pair.sent(send), pair.received(receive)), (8, vec![8]));
     }
-    for request in groups {
-        let sends: Vec<_> = (0..8).map(|tag| sender.isend(&message(tag)).unwrap().expect("a group is open")).collect();
-        world.advance(10_000);
-        assert_eq!(receiver.test(request).unwrap(), Some(&[8; 8][..]));
-        assert!(sends.into_iter().all(|request| sender.test(request).unwrap() == Some(8)));
+    for group in groups {
+        let mut isend = |tag| pair.sender.isend(&pair.source.message(8, tag)).unwrap().expect("a group is open");
+        let sends: Vec<_> = (0..8).map(&mut isend).collect();
+        assert_eq!(pair.received(group), [8; 8]);
+        sends.into_iter().for_each(|send| assert_eq!(pair.sent(send), 8));
     }
 }
 
@@ -79,30 +61,22 @@ fn entries_of_open_receives_are_never_written_over() {
 /// reason, which refilled, and so on until the stack was full.
 #[test]
 fn a_broken_rail_that_has_not_said_why_does_not_loop() {
-    let late = 1_000_000_000;
-    let world = World::new(1, Faults { completion_late_ns: late, ..Faults::none() });
-    let (from, to) = (Process::new(&world, &[1 << 30]), Process::new(&world, &[1 << 30]));
-    let (mut sender, mut receiver) = connect(&ConnectionConfig::default(), &from, &to);
-    let (source, target) = (from.memory(64), to.memory(64));
-    let buffer = Incoming { address: target.region.address(), size: 8, tag: 0, keys: &target.keys };
-    let message = Outgoing { address: source.region.address(), size: 8, tag: 0, keys: &source.keys };
-    let requests: Vec<_> =
-        (0..40).map(|_| receiver.irecv(&[buffer], false).unwrap().expect("there is a slot")).collect();
-    world.advance(10_000);
-    for _ in &requests {
-        assert!(sender.isend(&message).unwrap().is_some());
+    let late_ns = 1_000_000_000;
+    let faults = Faults { completion_late_ns: late_ns, ..Faults::none() };
+    let mut pair = Pair::new(Setup { faults, ..Setup::default() });
+    let receives: Vec<_> = (0..40).map(|_| pair.irecv()).collect();
+    pair.world.advance(10_000);
+    for _ in &receives {
+        pair.isend();
     }
-    world.advance(2 * late);
-    drop(sender);
+    pair.drive();
+    drop(pair.sender);
     // The lanes break while these entries are on their way, and 40 receives are to be posted again.
-    let last = receiver.irecv(&[buffer], false).unwrap().expect("there is a slot");
-    world.advance(200_000);
-    for request in requests {
-        let mut done = receiver.test(request).unwrap().is_some();
-        while !done {
-            done = receiver.test(request).unwrap().is_some();
-        }
+    let last = pair.receiver.irecv(&[pair.target.buffer(8, 0)], false).unwrap().expect("there is a slot");
+    pair.world.advance(200_000);
+    for receive in receives {
+        while pair.receiver.test(receive).unwrap().is_none() {}
     }
-    world.advance(2 * late);
-    assert!(receiver.test(last).is_err());
+    drive(&pair.world);
+    assert!(pair.receiver.test(last).is_err());
 }
