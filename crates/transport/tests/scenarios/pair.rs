@@ -17,12 +17,17 @@ pub(crate) type Fabric = Sim<true>;
 /// The longest write of a port that has no limit of its own.
 const UNLIMITED: u32 = 1 << 30;
 
+/// Lanes that a port offers for a rail, where nothing else is said.
+const LANES: u8 = 2;
+
 /// What a pair is made of.
 pub(crate) struct Setup {
     /// The longest write of each port of the sender's process, in bytes.
     pub(crate) from: Vec<u32>,
     /// The same of the receiver's process, of which the first port is paired with the sender's first, and so on.
     pub(crate) to: Vec<u32>,
+    /// Lanes of each rail.
+    pub(crate) lanes: u8,
     pub(crate) faults: Faults,
     /// Bytes of memory that each process has.
     pub(crate) bytes: usize,
@@ -31,10 +36,10 @@ pub(crate) struct Setup {
 }
 
 impl Default for Setup {
-    /// One rail without faults, and 64 bytes of host memory.
+    /// One rail of two lanes without faults, and 64 bytes of host memory.
     fn default() -> Self {
         let (from, to) = (vec![UNLIMITED], vec![UNLIMITED]);
-        Self { from, to, faults: Faults::none(), bytes: 64, kind: MemoryKind::Host }
+        Self { from, to, lanes: LANES, faults: Faults::none(), bytes: 64, kind: MemoryKind::Host }
     }
 }
 
@@ -64,7 +69,8 @@ pub(crate) struct Pair {
 impl Pair {
     pub(crate) fn new(setup: Setup) -> Self {
         let world = World::new(1, setup.faults);
-        let (from, to) = (Process::new(&world, &setup.from), Process::new(&world, &setup.to));
+        let process = |max_writes: &[u32]| Process { lanes: setup.lanes, ..Process::new(&world, max_writes) };
+        let (from, to) = (process(&setup.from), process(&setup.to));
         let (sender, receiver) = connect(&from, &to);
         let (source, target) = (from.memory(MemoryKind::Host, setup.bytes), to.memory(setup.kind, setup.bytes));
         Self { world, sender, receiver, source, target }
@@ -138,6 +144,8 @@ impl Memory {
 pub(crate) struct Process {
     domains: Vec<Arc<SimDomain<true>>>,
     number: u16,
+    /// Lanes that each port offers for a rail.
+    lanes: u8,
 }
 
 impl Process {
@@ -145,7 +153,7 @@ impl Process {
     pub(crate) fn new(world: &Arc<World>, max_writes: &[u32]) -> Self {
         let number = world.add_process();
         let domains = max_writes.iter().map(|max_write| SimDomain::new(world, number, *max_write, true)).collect();
-        Self { domains, number: number as u16 }
+        Self { domains, number: number as u16, lanes: LANES }
     }
 
     /// Its ports, as they are offered.
@@ -154,7 +162,7 @@ impl Process {
             offer: PortOffer {
                 link_layer: LinkLayer::InfiniBand,
                 prefix_len: 64,
-                lanes: 2,
+                lanes: self.lanes,
                 speed_mbps: 100_000,
                 mtu: 4096,
                 rail_id: -1,
