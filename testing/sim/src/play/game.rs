@@ -10,7 +10,7 @@ use super::context::{Context, Step};
 use super::plan::{ConnectionPlan, Plan};
 use super::receiver::RecvApp;
 use super::sender::SendApp;
-use super::session::Sessions;
+use super::sessions::Sessions;
 use crate::faults::{DeathKind, Faults};
 use crate::history::{Kind, Who};
 use crate::task::Task;

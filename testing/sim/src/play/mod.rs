@@ -8,6 +8,7 @@ mod plan;
 mod receiver;
 mod sender;
 mod session;
+mod sessions;
 mod settling;
 mod setup;
 

@@ -1,124 +1,17 @@
 //! The checkers. They see what the fabric carries and what the players call and get, never the inside of `transport`,
 //! and they know docs/wire.md and NCCL's contract by themselves.
 
-mod messages;
+mod checker;
+mod connection;
+mod groups;
 mod wire;
 
-use std::collections::BTreeMap;
-use std::fmt;
-
-pub(crate) use messages::{Buffer, Group};
+pub use checker::{Checker, Violation};
+pub(crate) use connection::Connection;
+pub(crate) use groups::{Buffer, Group};
+pub(crate) use wire::Landing;
 
 use crate::counts::Counts;
-use wire::Wire;
-
-/// What a checker watches over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Checker {
-    /// Every message is delivered once, in matching order, and only when all of it is there.
-    Delivery,
-    /// Sizes are exact at both ends.
-    Size,
-    /// Bytes are the sender's.
-    Bytes,
-    /// Nothing is written into a receive buffer but its message, once, while its request is open.
-    Window,
-    /// Pieces are multiples of 128 bytes but for the one that ends a message.
-    Pieces,
-    /// What the rails wrote into GPU memory is visible after its flush.
-    Flush,
-    /// No send queue or completion queue is overrun.
-    Queues,
-    /// No immediate finds the receive pool empty.
-    Receives,
-    /// No slot, request, key, rail or queue entry is left behind.
-    Leaks,
-    /// What an accepted call owes the peer leaves in that call, or in time without another one.
-    Promise,
-    /// What can go on goes on.
-    Progress,
-    /// After a death every request ends in time.
-    Death,
-    /// Nothing fails for which there is no reason, and what must fail does.
-    Errors,
-    /// What travels is what docs/wire.md says.
-    Wire,
-    /// Nothing panics.
-    Panic,
-}
-
-impl Checker {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Delivery => "delivery",
-            Self::Size => "size",
-            Self::Bytes => "bytes",
-            Self::Window => "window",
-            Self::Pieces => "pieces",
-            Self::Flush => "flush",
-            Self::Queues => "queues",
-            Self::Receives => "receives",
-            Self::Leaks => "leaks",
-            Self::Promise => "promise",
-            Self::Progress => "progress",
-            Self::Death => "death",
-            Self::Errors => "errors",
-            Self::Wire => "wire",
-            Self::Panic => "panic",
-        }
-    }
-}
-
-/// What a checker found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    /// Who found it.
-    pub checker: Checker,
-    /// What, in words.
-    pub message: String,
-    /// When, in virtual nanoseconds.
-    pub at_ns: u64,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}: {} (at {} ns)", self.checker.name(), self.message, self.at_ns)
-    }
-}
-
-/// A write of a connection's sender that has landed.
-pub(crate) struct Landing {
-    pub(crate) connection: usize,
-    pub(crate) rail: u8,
-    pub(crate) lane: u8,
-    /// Of data the address, of control memory the offset.
-    pub(crate) address: u64,
-    pub(crate) length: u64,
-    pub(crate) control: bool,
-    pub(crate) immediate: Option<u32>,
-}
-
-/// What is watched of one connection.
-#[derive(Debug, Default)]
-pub(crate) struct Connection {
-    pub(crate) groups: Vec<Group>,
-    /// The oldest group with unfilled buffers.
-    filling: usize,
-    /// Open buffers by address: group and number in it.
-    windows: BTreeMap<u64, (usize, usize)>,
-    pub(crate) wire: Wire,
-    /// The receiving end is closed: where its processor places what arrives, it is thrown away.
-    pub(crate) discards: bool,
-    /// A call of the sender failed: of the message that it was about, some may be on its way.
-    pub(crate) sender_failed: bool,
-    /// The receiver was given something that no peer may send, and must end in an error.
-    pub(crate) condemned: bool,
-    /// CTS entries that accepted receives have promised, and those that were posted.
-    pub(crate) cts: [u64; 2],
-    /// Why errors may be expected on it, and since when.
-    pub(crate) harm: Option<(u64, String)>,
-}
 
 /// All checkers of a seed.
 #[derive(Debug, Default)]
@@ -170,23 +63,154 @@ impl Watch {
     /// A write of a sender has landed, whole. `bytes` are what it wrote.
     pub(crate) fn landed(&mut self, at_ns: u64, landing: &Landing, bytes: &[u8], counts: &mut Counts) {
         let Some(watched) = self.connections.get_mut(landing.connection) else { return };
-        let result = (|| {
-            if landing.control {
-                watched.record_landed(landing, bytes)?;
-            } else if landing.length > 0 {
-                watched.data_landed(landing)?;
-            }
-            match landing.immediate {
-                Some(immediate) => watched.immediate_landed(landing, immediate, counts),
-                None => Ok(()),
-            }
-        })();
-        if let Err((checker, message)) = result {
+        if let Err((checker, message)) = watched.landed(landing, bytes, counts) {
             let message = format!("c{} rail {}.{}: {message}", landing.connection, landing.rail, landing.lane);
             self.violate(at_ns, checker, message);
         }
     }
-}
 
-/// What a check answers.
-pub(crate) type Checked<T = ()> = Result<T, (Checker, String)>;
+    /// A receive was posted; answers its number.
+    pub(crate) fn irecv(&mut self, connection: usize, buffers: Vec<Buffer>, hinted: bool) -> usize {
+        let watched = &mut self.connections[connection];
+        let group = watched.groups.len();
+        for (number, buffer) in buffers.iter().enumerate().filter(|(_, buffer)| buffer.capacity > 0) {
+            watched.windows.insert(buffer.address, (group, number));
+        }
+        watched.groups.push(Group { buffers, hinted, done: false });
+        group
+    }
+
+    /// A send was taken: it meets the first buffer with its tag that is unfilled, in the oldest receive that has any.
+    /// Answers the size to which it is cut.
+    pub(crate) fn isend(&mut self, at_ns: u64, connection: usize, message: u64, tag: u32, size: u64) -> u64 {
+        let watched = &mut self.connections[connection];
+        let filling = watched.filling;
+        let Some(group) = watched.groups.get_mut(filling) else {
+            let text = format!("c{connection}: message {message} was taken, but no receive is open");
+            self.violate(at_ns, Checker::Delivery, text);
+            return size;
+        };
+        let Some(buffer) = group.buffers.iter_mut().find(|buffer| buffer.message.is_none() && buffer.tag == tag) else {
+            let text =
+                format!("c{connection}: message {message} with tag {tag} was taken, group {filling} has no such");
+            self.violate(at_ns, Checker::Delivery, text);
+            return size;
+        };
+        let cut = size.min(buffer.capacity);
+        buffer.message = Some((message, cut));
+        if group.buffers.iter().all(|buffer| buffer.message.is_some()) {
+            watched.filling += 1;
+        }
+        cut
+    }
+
+    /// The receive that the next send meets, and the tags of its unfilled buffers.
+    pub(crate) fn filling(&self, connection: usize) -> (usize, Vec<u32>) {
+        let watched = &self.connections[connection];
+        let buffers = watched.groups.get(watched.filling).map_or(&[][..], |group| &group.buffers);
+        let unfilled = buffers.iter().filter(|buffer| buffer.message.is_none());
+        (watched.filling, unfilled.map(|buffer| buffer.tag).collect())
+    }
+
+    /// A send is done, says the sender.
+    pub(crate) fn send_done(&mut self, at_ns: u64, connection: usize, message: u64, expected: u64, said: u64) {
+        if said != expected {
+            let text = format!("c{connection}: the sender says {said} bytes of message {message}, it has {expected}");
+            return self.violate(at_ns, Checker::Size, text);
+        }
+        if self.connections[connection].discards {
+            return;
+        }
+        // The message is in one of the groups that are not long over.
+        let watched = &self.connections[connection];
+        let whole = watched
+            .groups
+            .iter()
+            .rev()
+            .flat_map(|group| &group.buffers)
+            .find_map(|buffer| buffer.message.filter(|(number, _)| *number == message).map(|_| buffer.is_whole()));
+        if whole != Some(true) {
+            let text = format!("c{connection}: message {message} is done for the sender, but not all of it has landed");
+            self.violate(at_ns, Checker::Delivery, text);
+        }
+    }
+
+    /// A receive is done, says the receiver. Answers whether it was told early, that is before the data is there.
+    pub(crate) fn recv_done(&mut self, at_ns: u64, connection: usize, group: usize, sizes: &[u64]) -> bool {
+        let watched = &mut self.connections[connection];
+        let found = &mut watched.groups[group];
+        let whole = found.buffers.iter().all(Buffer::is_whole);
+        let capacities = found.buffers.iter().map(|buffer| buffer.capacity);
+        let exact = |buffer: &Buffer| buffer.message.map(|(_, size)| size);
+        let is_exact = whole && found.buffers.iter().map(exact).eq(sizes.iter().map(|size| Some(*size)));
+        if found.hinted && !is_exact && capacities.eq(sizes.iter().copied()) {
+            return true;
+        }
+        if found.done {
+            let text = format!("c{connection}: group {group} was reported done twice");
+            self.violate(at_ns, Checker::Delivery, text);
+        } else if !whole {
+            let landed: Vec<_> = found.buffers.iter().map(|buffer| (buffer.message, buffer.landed)).collect();
+            let text = format!(
+                "c{connection}: group {group} was reported done with sizes {sizes:?}, but these messages \
+                 (number and size, bytes landed) are not whole: {landed:?}"
+            );
+            self.violate(at_ns, Checker::Delivery, text);
+        } else if !is_exact {
+            let messages: Vec<_> = found.buffers.iter().map(|buffer| buffer.message).collect();
+            let text = format!("c{connection}: group {group} was reported with sizes {sizes:?}, it has {messages:?}");
+            self.violate(at_ns, Checker::Size, text);
+        }
+        self.close_group(connection, group);
+        false
+    }
+
+    /// The buffers of a receive are the application's again: nothing may be written to them any more.
+    pub(crate) fn close_group(&mut self, connection: usize, group: usize) {
+        let watched = &mut self.connections[connection];
+        let found = &mut watched.groups[group];
+        found.done = true;
+        for buffer in &mut found.buffers {
+            buffer.pieces = Vec::new();
+            // A later receive may have the same address.
+            if let Some(open) = watched.windows.get(&buffer.address).copied()
+                && open.0 == group
+            {
+                watched.windows.remove(&buffer.address);
+            }
+        }
+    }
+
+    /// Whether every message of a receive is there, as an application sees that looks at flags in the data.
+    pub(crate) fn group_is_whole(&self, connection: usize, group: usize) -> bool {
+        self.connections[connection].groups[group].buffers.iter().all(Buffer::is_whole)
+    }
+
+    /// A rail wrote into GPU memory: it is visible to the GPU only after a flush through that port.
+    pub(crate) fn staged(&mut self, connection: usize, address: u64, port: usize, landed: u64) {
+        let Some(watched) = self.connections.get_mut(connection) else { return };
+        if let Some((group, number, _)) = watched.window(address, 0) {
+            watched.groups[group].buffers[number].staged.push((port, landed));
+        }
+    }
+
+    /// A flush through a port came back: what the port wrote before the flush was posted is visible.
+    pub(crate) fn flushed(&mut self, connection: usize, port: usize, landed: u64) {
+        let Some(watched) = self.connections.get_mut(connection) else { return };
+        for buffer in watched.groups.iter_mut().rev().take(512).flat_map(|group| &mut group.buffers) {
+            buffer.staged.retain(|(through, when)| *through != port || *when >= landed);
+        }
+    }
+
+    /// The application looks at a receive's GPU memory, after its flush.
+    pub(crate) fn look(&mut self, at_ns: u64, connection: usize, group: usize) {
+        let buffers = &self.connections[connection].groups[group].buffers;
+        if let Some(buffer) = buffers.iter().find(|buffer| !buffer.staged.is_empty()) {
+            let text = format!(
+                "c{connection}: group {group} was flushed, but what came through port {} is not visible",
+                buffer.staged[0].0
+            );
+            self.violate(at_ns, Checker::Flush, text);
+        }
+    }
+}

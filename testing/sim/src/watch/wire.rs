@@ -1,6 +1,7 @@
 //! What docs/wire.md says of immediates and completion records, read a second time and independently.
 
-use super::{Checked, Checker, Connection, Landing};
+use super::checker::{Checked, Checker};
+use super::groups::Group;
 use crate::Seen;
 use crate::counts::Counts;
 
@@ -48,7 +49,19 @@ impl Default for Wire {
     }
 }
 
-impl Connection {
+/// A write of a connection's sender that has landed.
+pub(crate) struct Landing {
+    pub(crate) connection: usize,
+    pub(crate) rail: u8,
+    pub(crate) lane: u8,
+    /// Of data the address, of control memory the offset.
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+    pub(crate) control: bool,
+    pub(crate) immediate: Option<u32>,
+}
+
+impl Wire {
     pub(super) fn record_landed(&mut self, landing: &Landing, bytes: &[u8]) -> Checked {
         let slot = (landing.address / 64) as usize;
         if landing.length != 64 || !landing.address.is_multiple_of(64) || slot >= SLOTS {
@@ -62,38 +75,45 @@ impl Connection {
         for (size, word) in sizes.iter_mut().zip(bytes.chunks_exact(8)) {
             *size = u64::from_le_bytes(word.try_into().unwrap_or_default());
         }
-        self.wire.uses[slot].record = Some(sizes);
+        self.uses[slot].record = Some(sizes);
         Ok(())
     }
 
-    pub(super) fn immediate_landed(&mut self, landing: &Landing, bits: u32, counts: &mut Counts) -> Checked {
-        let wire = &mut self.wire;
-        let rails = wire.rails;
+    /// `bits` came with a write. `is_broken` where a call of the sender failed.
+    pub(super) fn immediate_landed(
+        &mut self,
+        groups: &[Group],
+        is_broken: bool,
+        landing: &Landing,
+        bits: u32,
+        counts: &mut Counts,
+    ) -> Checked {
+        let rails = self.rails;
         let slot = (bits & 0xff) as usize;
         let mask = (bits >> 8 & ((1 << rails) - 1)) as u8;
         let size_q = bits >> (8 + rails);
         let all_ones = (1 << (24 - rails)) - 1;
-        let group = wire.group_of[slot];
+        let group = self.group_of[slot];
         let wrong = |text: String| {
             let head = format!("immediate {bits:#010x} (slot {slot}, mask {mask:#b}, size_q {size_q:#x}): ");
             Err((Checker::Wire, head + &text))
         };
-        let Some(receive) = self.groups.get(group) else {
+        let Some(receive) = groups.get(group) else {
             return wrong("the slot has no open receive".into());
         };
         let Some(sizes) =
             receive.buffers.iter().map(|buffer| buffer.message.map(|(_, size)| size)).collect::<Option<Vec<u64>>>()
         else {
-            if self.sender_failed {
+            if is_broken {
                 return Ok(());
             }
             return wrong(format!("group {group} is not filled"));
         };
         let rail = usize::from(landing.rail);
-        if mask & !wire.usable != 0 || mask & 1 << rail == 0 {
-            return wrong(format!("the mask does not go with usable rails {:#b} and rail {rail}", wire.usable));
+        if mask & !self.usable != 0 || mask & 1 << rail == 0 {
+            return wrong(format!("the mask does not go with usable rails {:#b} and rail {rail}", self.usable));
         }
-        let found = &mut wire.uses[slot];
+        let found = &mut self.uses[slot];
         if found.mask == 0 {
             (found.mask, found.size_q) = (mask, size_q);
         } else if (found.mask, found.size_q) != (mask, size_q) {
@@ -104,8 +124,8 @@ impl Connection {
         if u32::from(found.spoken) >> (landing.rail + 1) != 0 {
             counts.saw(Seen::RailsOvertook);
         }
-        let all_lanes = wire.striped && (size_q == all_ones || size_q >= 512);
-        let lanes = if all_lanes { u32::from(wire.lanes[rail]) } else { 1 };
+        let all_lanes = self.striped && (size_q == all_ones || size_q >= 512);
+        let lanes = if all_lanes { u32::from(self.lanes[rail]) } else { 1 };
         if found.lanes[rail] & 1 << landing.lane != 0 || found.lanes[rail].count_ones() >= lanes {
             return wrong(format!("rail {rail} has spoken before on lanes {:#b}", found.lanes[rail]));
         }
@@ -115,7 +135,7 @@ impl Connection {
             if landing.control && rail != leader {
                 return wrong(format!("the record came over rail {rail}, the leader is {leader}"));
             }
-        } else if sizes.len() > 1 || !wire.byte_counts || landing.control {
+        } else if sizes.len() > 1 || !self.byte_counts || landing.control {
             return wrong("the sizes belong into a record".into());
         } else if u64::from(size_q) != sizes[0].div_ceil(128) {
             return wrong(format!("the message has {} bytes", sizes[0]));
@@ -127,7 +147,7 @@ impl Connection {
             return Ok(());
         }
         let done = std::mem::take(found);
-        wire.group_of[slot] += SLOTS;
+        self.group_of[slot] += SLOTS;
         if size_q == all_ones {
             let Some(record) = done.record else {
                 return wrong("no record came with it".into());
@@ -142,14 +162,13 @@ impl Connection {
             let text = format!("all of group {group} is said to be there, but {short:?} is not whole");
             return Err((Checker::Delivery, text));
         }
-        wire.count(&sizes, size_q == all_ones, all_lanes, &done, mask, counts);
+        self.count(&sizes, size_q == all_ones, all_lanes, &done, mask, counts);
         if group >= SLOTS {
             counts.saw(Seen::SlotsWrapped);
         }
         Ok(())
     }
 }
-
 impl Wire {
     fn count(&self, sizes: &[u64], record: bool, all_lanes: bool, done: &Use, mask: u8, counts: &mut Counts) {
         counts.saw(if record { Seen::Record } else { Seen::OneWrite });

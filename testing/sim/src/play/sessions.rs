@@ -1,0 +1,141 @@
+//! What there is of the processes' sessions: their ends, and the sockets between them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use railweave_transport::{Hello, PROTOCOL_VERSION, ProcessId, Prover, Session, SessionConfig, Side as SessionSide};
+
+use crate::faults::Faults;
+
+/// How long a session without connections is kept, by its opener and by the other end.
+const IDLE_NS: u64 = 400_000;
+const ACCEPTED_IDLE_NS: u64 = 30_000_000;
+
+/// How long HELLO and PROOF may take, over all addresses.
+const HANDSHAKE_NS: u64 = 30_000_000;
+
+/// How long a closed end waits for its peer.
+const LINGER_LIMIT_NS: u64 = 4_000_000;
+const LINGER_STEP_NS: u64 = 20_000;
+
+/// One end of a session.
+pub(super) struct Talk {
+    pub(super) process: usize,
+    pub(super) protocol: Session,
+    /// The socket that it has.
+    pub(super) socket: Option<usize>,
+    /// The process that it was opened to.
+    pub(super) wanted: Option<usize>,
+    /// Connections that wait for it.
+    pub(super) waiting: Vec<usize>,
+    /// By their numbers.
+    pub(super) connections: BTreeMap<u32, usize>,
+    /// When its timer runs out.
+    pub(super) timer_ns: Option<u64>,
+    pub(super) is_driven: bool,
+}
+
+/// A socket between two ends: the opener's and the acceptor's.
+pub(super) struct Socket {
+    pub(super) talks: [Option<usize>; 2],
+    /// When the last frame arrives, at each end.
+    pub(super) last_ns: [u64; 2],
+    /// Something has come, at each end.
+    pub(super) has_spoken: [bool; 2],
+    /// It carries nothing any more.
+    pub(super) is_dead: bool,
+}
+
+/// The sessions of all processes.
+#[derive(Default)]
+pub(super) struct Sessions {
+    /// The key of each process, 0 for none.
+    keys: Vec<u8>,
+    pub(super) configs: Vec<Arc<SessionConfig>>,
+    pub(super) talks: Vec<Talk>,
+    pub(super) sockets: Vec<Socket>,
+    /// The end that connects one process to another.
+    pub(super) current: BTreeMap<(usize, usize), usize>,
+    nonces: u8,
+}
+
+/// A proof that is no secret: it tells keys and roles apart, which is all that is played here.
+struct Sum(u8);
+
+impl Prover for Sum {
+    fn proof(&self, side: SessionSide, opener_hello: &[u8], acceptor_hello: &[u8]) -> [u8; 32] {
+        let sum = |bytes: &[u8]| bytes.iter().fold(7u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(*byte));
+        let mut proof = [self.0; 32];
+        proof[0] = 1 + u8::from(side == SessionSide::Opener);
+        proof[1] = sum(opener_hello);
+        proof[2] = sum(acceptor_hello);
+        proof
+    }
+
+    fn is_proof(&self, side: SessionSide, opener_hello: &[u8], acceptor_hello: &[u8], proof: &[u8; 32]) -> bool {
+        self.proof(side, opener_hello, acceptor_hello) == *proof
+    }
+}
+
+impl Sessions {
+    /// The sessions of processes with these keys, 0 for none.
+    pub(super) fn new(keys: &[u8], faults: &Faults) -> Self {
+        let config = |(process, key): (usize, &u8)| {
+            let hello = Hello {
+                protocol_min: PROTOCOL_VERSION,
+                protocol_max: PROTOCOL_VERSION,
+                features: if *key == 0 { 0 } else { Hello::KEYED },
+                mode: 1,
+                fabrics: 2,
+                network: process as u64,
+                process: ProcessId([process as u8 + 1; 16]),
+                wanted: ProcessId::default(),
+                nonce: [0; 32],
+                pid: process as u32,
+                rank: process as i32,
+                world: keys.len() as i32,
+                host: format!("node{process}"),
+                build: "sim".to_owned(),
+            };
+            let prover = (*key != 0).then(|| Arc::new(Sum(*key)) as Arc<dyn Prover>);
+            let mut config = SessionConfig::new(hello, prover, HANDSHAKE_NS, faults.peer_timeouts_ns[process % 2]);
+            (config.idle_ns, config.accepted_idle_ns) = (IDLE_NS, ACCEPTED_IDLE_NS);
+            config.grace_ns = faults.grace_ns;
+            (config.linger_ns, config.linger_pause_ns) = (LINGER_LIMIT_NS, (LINGER_STEP_NS, LINGER_STEP_NS));
+            Arc::new(config)
+        };
+        Self { keys: keys.to_vec(), configs: keys.iter().enumerate().map(config).collect(), ..Self::default() }
+    }
+
+    /// Adds an end of a session; returns its number.
+    pub(super) fn add(
+        &mut self,
+        process: usize,
+        protocol: Session,
+        socket: Option<usize>,
+        wanted: Option<usize>,
+    ) -> usize {
+        self.talks.push(Talk {
+            process,
+            protocol,
+            socket,
+            wanted,
+            waiting: Vec::new(),
+            connections: BTreeMap::new(),
+            timer_ns: None,
+            is_driven: false,
+        });
+        self.talks.len() - 1
+    }
+
+    /// Whether two processes have different keys, or one alone has a key.
+    pub(super) fn keys_differ(&self, one: usize, other: usize) -> bool {
+        self.keys[one] != self.keys[other]
+    }
+
+    /// A number that was not used before.
+    pub(super) fn nonce(&mut self) -> [u8; 32] {
+        self.nonces = self.nonces.wrapping_add(1);
+        [self.nonces; 32]
+    }
+}

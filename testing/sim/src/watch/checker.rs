@@ -1,0 +1,81 @@
+//! Who checks what, and what one found.
+
+use std::fmt;
+
+/// What a checker watches over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Checker {
+    /// Every message is delivered once, in matching order, and only when all of it is there.
+    Delivery,
+    /// Sizes are exact at both ends.
+    Size,
+    /// Bytes are the sender's.
+    Bytes,
+    /// Nothing is written into a receive buffer but its message, once, while its request is open.
+    Window,
+    /// Pieces are multiples of 128 bytes but for the one that ends a message.
+    Pieces,
+    /// What the rails wrote into GPU memory is visible after its flush.
+    Flush,
+    /// No send queue or completion queue is overrun.
+    Queues,
+    /// No immediate finds the receive pool empty.
+    Receives,
+    /// No slot, request, key, rail or queue entry is left behind.
+    Leaks,
+    /// What an accepted call owes the peer leaves in that call, or in time without another one.
+    Promise,
+    /// What can go on goes on.
+    Progress,
+    /// After a death every request ends in time.
+    Death,
+    /// Nothing fails for which there is no reason, and what must fail does.
+    Errors,
+    /// What travels is what docs/wire.md says.
+    Wire,
+    /// Nothing panics.
+    Panic,
+}
+
+impl Checker {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Delivery => "delivery",
+            Self::Size => "size",
+            Self::Bytes => "bytes",
+            Self::Window => "window",
+            Self::Pieces => "pieces",
+            Self::Flush => "flush",
+            Self::Queues => "queues",
+            Self::Receives => "receives",
+            Self::Leaks => "leaks",
+            Self::Promise => "promise",
+            Self::Progress => "progress",
+            Self::Death => "death",
+            Self::Errors => "errors",
+            Self::Wire => "wire",
+            Self::Panic => "panic",
+        }
+    }
+}
+
+/// What a checker found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Who found it.
+    pub checker: Checker,
+    /// What, in words.
+    pub message: String,
+    /// When, in virtual nanoseconds.
+    pub at_ns: u64,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}: {} (at {} ns)", self.checker.name(), self.message, self.at_ns)
+    }
+}
+
+/// What a check finds.
+pub(crate) type Checked<T = ()> = Result<T, (Checker, String)>;
