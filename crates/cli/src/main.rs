@@ -12,6 +12,7 @@ mod library;
 mod measurement;
 mod network;
 mod output;
+mod rank;
 mod size;
 
 use clap::{Parser, Subcommand};
@@ -46,7 +47,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => commands::bench::run(&arguments),
         Command::Options(arguments) => commands::options::run(&arguments),
         Command::Topo(arguments) => commands::topo::run(&arguments),
-        Command::Rank => return job::serve(),
+        Command::Rank => return rank::serve(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

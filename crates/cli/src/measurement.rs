@@ -1,6 +1,6 @@
 //! A measurement between ranks: what they tell their parent, and what it does with that.
 
-use crate::job::{Job, report};
+use crate::job::{Part, report};
 use crate::network::NetworkArguments;
 use railweave_bench::bootstrap::Link;
 use railweave_nccl_host::Plugin;
@@ -48,8 +48,12 @@ impl fmt::Display for Subject {
 }
 
 /// Has two ranks do a job and answers what each of them found.
-pub(crate) fn run<T: DeserializeOwned>(network: &NetworkArguments, job: &Job) -> Result<[T; 2], Box<dyn Error>> {
-    let found = run_all(network, 2, job)?;
+pub(crate) fn run<T: DeserializeOwned>(
+    network: &NetworkArguments,
+    part: Part,
+    job: &impl Serialize,
+) -> Result<[T; 2], Box<dyn Error>> {
+    let found = run_all(network, 2, part, job)?;
     found.try_into().map_err(|_| unreachable!("two ranks have two results"))
 }
 
@@ -57,9 +61,10 @@ pub(crate) fn run<T: DeserializeOwned>(network: &NetworkArguments, job: &Job) ->
 pub(crate) fn run_all<T: DeserializeOwned>(
     network: &NetworkArguments,
     count: usize,
-    job: &Job,
+    part: Part,
+    job: &impl Serialize,
 ) -> Result<Vec<T>, Box<dyn Error>> {
-    let ranks = network.spawn(count, job)?;
+    let ranks = network.spawn(count, part, job)?;
     let show_phases = std::io::stderr().is_terminal();
     let mut found: Vec<Option<T>> = (0..count).map(|_| None).collect();
     network.supervise(ranks, |rank, body| match serde_json::from_slice(body) {

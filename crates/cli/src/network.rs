@@ -1,7 +1,7 @@
 //! What all subcommands that run ranks have in common: which plugin, over which rails, and the environment for that.
 
 use crate::environment;
-use crate::job::{self, Job};
+use crate::job::{self, Part};
 use crate::library;
 use clap::Args;
 use nccl_net_railweave::TopologyReport;
@@ -89,10 +89,10 @@ impl NetworkArguments {
     }
 
     /// Starts the processes of all ranks.
-    pub(crate) fn spawn(&self, ranks: usize, job: &Job) -> Result<Ranks, Box<dyn Error>> {
+    pub(crate) fn spawn(&self, ranks: usize, part: Part, job: &impl Serialize) -> Result<Ranks, Box<dyn Error>> {
         let program = std::env::current_exe()?;
         let variables = self.variables(is_set);
-        let job = serde_json::to_vec(job)?;
+        let job = serde_json::to_vec(&(part, job))?;
         Ok(Ranks::spawn(ranks, &job, |rank| {
             let wrapper = self.rank_command.as_deref().unwrap_or_default().replace("{rank}", &rank.to_string());
             let mut words = wrapper.split_whitespace();

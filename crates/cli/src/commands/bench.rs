@@ -3,7 +3,7 @@
 use crate::commands::{connections, crowd, in_process, many_in_process, sweep};
 use crate::device::Device;
 use crate::environment;
-use crate::job;
+use crate::job::Part;
 use crate::measurement::{self, Subject, done, phase};
 use crate::network::{Network, NetworkArguments};
 use crate::output::{print, print_as, table};
@@ -158,7 +158,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         return sweep::run(&arguments.network, wanted, arguments.json);
     }
     let network = arguments.network.network()?;
-    let job = job::Job::Bench(Job {
+    let job = Job {
         network,
         device: arguments.device.clone(),
         sizes: arguments.sizes.iter().map(|size| size.0).collect(),
@@ -167,8 +167,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         warm_up: arguments.warm_up,
         connects: arguments.connects as usize,
         raw: arguments.raw,
-    });
-    let [outcome, _]: [Outcome; 2] = measurement::run(&arguments.network, &job)?;
+    };
+    let [outcome, _]: [Outcome; 2] = measurement::run(&arguments.network, Part::Bench, &job)?;
     print_as(&outcome, arguments.json, show)
 }
 

@@ -1,7 +1,7 @@
 //! `railweave bench --connections`: many connections at once, what memory they take, and what they cost while idle.
 
 use crate::device::Device;
-use crate::job;
+use crate::job::Part;
 use crate::measurement::{self, Subject, done, phase};
 use crate::network::{Network, NetworkArguments};
 use crate::output::{print, print_as, table};
@@ -86,8 +86,8 @@ struct Idle {
 /// Runs it and prints what was measured.
 pub(crate) fn run(network: &NetworkArguments, wanted: Wanted) -> Result<(), Box<dyn Error>> {
     let Wanted { device, connections, idle_s, json } = wanted;
-    let job = job::Job::Connections(Job { network: network.network()?, device, connections, idle_s });
-    let [sender, receiver]: [OfRank; 2] = measurement::run(network, &job)?;
+    let job = Job { network: network.network()?, device, connections, idle_s };
+    let [sender, receiver]: [OfRank; 2] = measurement::run(network, Part::Connections, &job)?;
     let OfRank { subject, set_up_s, messages_s, side } = sender;
     let sides = vec![side, receiver.side];
     let outcome = Outcome { subject, connections, message_bytes: MESSAGE_BYTES, set_up_s, messages_s, sides };

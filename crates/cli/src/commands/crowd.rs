@@ -3,7 +3,7 @@
 
 use crate::device::Device;
 use crate::environment;
-use crate::job;
+use crate::job::Part;
 use crate::measurement::{self, Subject, done, phase};
 use crate::network::{Network, NetworkArguments};
 use crate::output::{print, print_as, table};
@@ -97,8 +97,8 @@ struct Spread {
 /// Runs it and prints what was measured.
 pub(crate) fn run(network: &NetworkArguments, wanted: Wanted) -> Result<(), Box<dyn Error>> {
     let Wanted { device, processes, connections, json } = wanted;
-    let job = job::Job::Crowd(Job { network: network.network()?, device, connections });
-    let ranks: Vec<OfRank> = measurement::run_all(network, processes, &job)?;
+    let job = Job { network: network.network()?, device, connections };
+    let ranks: Vec<OfRank> = measurement::run_all(network, processes, Part::Crowd, &job)?;
     let spread = |of: fn(&OfRank) -> f64| Spread::of(ranks.iter().map(of).collect());
     let known = |of: fn(&OfRank) -> Option<f64>| ranks.iter().map(of).collect::<Option<Vec<_>>>().map(Spread::of);
     let each = Each {

@@ -1,7 +1,7 @@
 //! `railweave bench --sweep`: every size of message in both directions at once, with every byte checked.
 
 use crate::device::Device;
-use crate::job;
+use crate::job::Part;
 use crate::measurement::{self, Subject, done, phase};
 use crate::network::{Network, NetworkArguments};
 use crate::output::{print, print_as, table};
@@ -85,8 +85,8 @@ impl SweepArguments {
 
 /// Runs it and prints what was carried; an error when anything arrived changed.
 pub(crate) fn run(network: &NetworkArguments, wanted: Wanted, json: bool) -> Result<(), Box<dyn Error>> {
-    let job = job::Job::Sweep(Job { network: network.network()?, wanted: wanted.clone() });
-    let ranks: [OfRank; 2] = measurement::run(network, &job)?;
+    let job = Job { network: network.network()?, wanted: wanted.clone() };
+    let ranks: [OfRank; 2] = measurement::run(network, Part::Sweep, &job)?;
     let outcome = Outcome::of(wanted, ranks);
     print_as(&outcome, json, show)?;
     Ok(outcome.verdict()?)

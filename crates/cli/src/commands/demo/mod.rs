@@ -2,7 +2,7 @@
 
 pub(crate) mod rank;
 
-use crate::job;
+use crate::job::Part;
 use crate::network::NetworkArguments;
 use crate::output::{print, table};
 use crate::size::Size;
@@ -48,9 +48,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     }
     let ranks = arguments.ranks as usize;
     let (network, bucket, direct) = (arguments.network.network()?, arguments.bucket.0, arguments.direct);
-    let job = job::Job::Demo(Job { network, bytes, bucket, direct });
+    let job = Job { network, bytes, bucket, direct };
     let begin = Instant::now();
-    let processes = arguments.network.spawn(ranks, &job)?;
+    let processes = arguments.network.spawn(ranks, Part::Demo, &job)?;
     let mut progress = Progress::new(bytes * OPERATIONS.len() * ranks);
     let mut summaries: Vec<Option<Summary>> = (0..ranks).map(|_| None).collect();
     let result = arguments.network.supervise(processes, |rank, body| match serde_json::from_slice(body) {
