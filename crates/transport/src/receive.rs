@@ -90,69 +90,90 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 
 /// The receiving end of a connection.
 ///
-/// # Calls
-/// * **Data path**: [`Self::irecv`], [`Self::test`], [`Self::iflush`]. One thread at a time; it may be another one for
-///   each call. None of them blocks, locks, or allocates but for an error; a fabric may read a clock now and then. A
-///   call that comes back with nothing has polled the rails, unless what it waits for is an acknowledgement that this
-///   side still owes; nothing polls them by itself, and on a fabric whose writes need this side's processor nothing
-///   moves otherwise.
-/// * **Debt**: [`Self::owes`] and [`Self::acknowledge`], by whoever has the connection. On a fabric whose writes need
-///   this side's processor a call may leave something owed to the peer, which waits for it. A caller that stops calling
-///   sees to it that `acknowledge` is called soon, again and again until it says true.
-/// * **Facts**: [`ConnectionEnd`](crate::ConnectionEnd) tells the peer, the rails, and what of this host they are made
-///   of.
-/// * **End**: [`start_linger`](crate::ConnectionEnd::start_linger) once, and then
-///   [`linger`](crate::ConnectionEnd::linger) until it says true or the caller has waited long enough; then drop it.
-/// * **From elsewhere**: any thread may say through the [`Link`], at any time, that the peer is gone or an adapter
-///   failed.
+/// # Kinds of methods
+/// * **Data path**: [`irecv`](Self::irecv) posts a receive of 1 to 8 buffers, [`iflush`](Self::iflush) makes what
+///   came into GPU memory visible, [`test`](Self::test) says when either is done. They do not block, lock, or
+///   allocate but for an error; a fabric may read a clock now and then.
+/// * **Debt**: [`owes`](Self::owes) and [`acknowledge`](Self::acknowledge), for a caller that is about to make no
+///   calls.
+/// * **Facts**: [`ConnectionEnd`](crate::ConnectionEnd) names the peer and the rails, with their counters, and what of
+///   this host they are made of.
+/// * **End**: [`start_linger`](crate::ConnectionEnd::start_linger) and [`linger`](crate::ConnectionEnd::linger).
 ///
-/// # Order
-/// 1. `irecv` until it gives a request. While it gives none nothing has changed: there is no room yet.
-/// 2. `test` that request until it gives the sizes. The request is over then, and its number is given to another
-///    receive; to test it again is an error. Requests end in any order. Keep testing as long as any is outstanding: on
-///    a fabric whose writes need this side's processor nothing arrives otherwise.
-/// 3. Where a buffer is GPU memory, `iflush` with the same buffers, and `test` the request that it gives, before
+/// Nothing moves by itself. A call that comes back with nothing has polled the rails, unless it waits for an
+/// acknowledgement that this side still owes. On a fabric whose writes need this side's processor
+/// ([`ONE_SIDED`](railweave_fabric::Fabric::ONE_SIDED) is false) nothing arrives but in such calls, so `test` is called
+/// as long as any request is outstanding.
+///
+/// # Order of calls
+/// 1. `irecv` until it returns a request. While it returns `None` nothing has changed: there is no room yet.
+/// 2. `test` that request until it returns the sizes. The request is over then, and its number is another receive's;
+///    testing it again is an error. Requests end in any order. There are [`RecvRequest::COUNT`] of them.
+/// 3. `iflush` with the same buffers where one of them is GPU memory, and `test` of the request that it returns, before
 ///    anybody reads them.
+/// 4. `acknowledge` until it returns true, soon after the last call before a silence, where `owes` is true. On such a
+///    fabric as above a call may leave the peer waiting for an acknowledgement, or for a CTS for which there was no
+///    room.
+/// 5. `start_linger` once, when the application closes the connection, and then `linger` until it returns true or the
+///    caller has waited long enough. No other call may follow `start_linger`. Then the connection is dropped.
+///
+/// # Threads
+/// The connection may move between threads and needs one at a time: its calls take `&mut self`. Two things of it are
+/// for any thread at any time: its [`Link`], and the [`RailCounters`](crate::RailCounters) of its rails.
 ///
 /// # Memory
-/// The buffers belong to the connection from the `irecv` that gives a request until `test` gives its sizes; they must
-/// be registered that long, and their content is undefined until then. A receive that was reported early (`optional`)
-/// gives its buffers back only when its data is there, which the application must see for itself. Their [`MemoryKeys`]
-/// are read during the call only.
+/// The buffers belong to the connection from the `irecv` that returns a request until `test` returns its sizes: they
+/// stay registered, and their content is undefined. A receive that was reported early (`optional`) gives its buffers
+/// back only when its data is there, which the application must see for itself. Buffers of a flush stay registered
+/// until it is done. [`MemoryKeys`] are read during the call only. After `start_linger` what arrives is thrown away,
+/// and all buffers may go.
+///
+/// # A lost link
+/// Another part of the process may learn that the peer is gone, and says so by [`Link::set_lost`]; or that an adapter
+/// of this host failed ([`Link::set_failed`]). Neither ends what can still end by itself: what has arrived is received.
+/// A call looks at the link only when it would come back with nothing and its polls brought nothing. Then it returns
+/// that reason, and the connection is broken. A flush needs no peer: `test` of it looks only whether an adapter failed.
 ///
 /// # Errors
-/// A call that is itself wrong (a wrong count of buffers, one that is too long, a request that is not under way, too
-/// many flushes) is refused and changes nothing. Any other error ends the connection, and every later call gives that
-/// one, but for `test` of a request that is complete already: what is done is done. A flush asks nobody but the
-/// adapter, so that it ends also when the peer is gone, as long as no other call has told of that.
-/// [`Fault`](railweave_fabric::Fault) says who is at fault; the sentence names the rail, the peer and what to try.
+/// A call that is itself wrong ([`Misuse`]: a wrong count of buffers, one that is too long, a request that is over, too
+/// many flushes) is refused and changes nothing. Any other error breaks the connection: every later call returns the
+/// same one, but for `test` of a request that was complete before. [`Fault`](railweave_fabric::Fault) says who is at
+/// fault; the sentence names the rail, the peer and what to try.
 ///
 /// # Example
+/// In a simulated world, where time passes when the example says so
+/// (`crates/transport/tests/scenarios/pair.rs` sets it up):
 /// ```
-/// use railweave_fabric::Fabric;
-/// use railweave_transport::{Error, Incoming, MemoryKeys, RecvConnection};
+/// # mod pair { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios/pair.rs")); }
+/// # fn main() -> Result<(), railweave_transport::Error> {
+/// use pair::{Pair, Setup};
+/// use railweave_transport::{ConnectionEnd, Flushed, Incoming};
 ///
-/// /// Receives into host memory, and returns the bytes that came.
-/// fn receive<F: Fabric>(
-///     connection: &mut RecvConnection<F>,
-///     (address, size): (u64, u64),
-///     keys: &MemoryKeys,
-/// ) -> Result<u64, Error> {
-///     let buffer = Incoming { address, size, tag: 7, keys };
-///     let request = loop {
-///         if let Some(request) = connection.irecv(&[buffer], false)? {
-///             break request;
-///         }
-///     };
-///     let received = loop {
-///         if let Some(sizes) = connection.test(request)? {
-///             break sizes[0];
-///         }
-///     };
-///     // The peer may wait for an acknowledgement that was put off.
-///     while !connection.acknowledge() {}
-///     Ok(received)
+/// let mut pair = Pair::new(Setup::default().gpu());
+/// let (address, keys) = (pair.target.region.address(), &pair.target.keys);
+/// let buffer = Incoming { address, size: 64, tag: 0, keys };
+/// let request = pair.receiver.irecv(&[buffer], false)?.expect("there is room");
+/// assert_eq!(pair.receiver.test(request)?, None, "from here on the buffer belongs to the connection");
+///
+/// pair.drive();
+/// pair.sender.isend(&pair.source.message(8, 0))?;
+/// pair.drive();
+/// assert_eq!(pair.receiver.test(request)?, Some(&[8][..]), "the exact size of the one buffer");
+/// assert!(pair.receiver.test(request).is_err(), "the request is over");
+///
+/// // It is GPU memory, so it must not be read before a flush.
+/// if let Flushed::Pending(flush) = pair.receiver.iflush(&[buffer])? {
+///     pair.drive();
+///     assert_eq!(pair.receiver.test(flush)?, Some(&[][..]), "now it may");
 /// }
+/// while pair.receiver.owes() {
+///     pair.receiver.acknowledge();
+/// }
+///
+/// pair.receiver.start_linger();
+/// assert!(pair.receiver.linger(), "everything is out");
+/// # Ok(())
+/// # }
 /// ```
 pub struct RecvConnection<F: Fabric> {
     core: Core<F>,

@@ -94,61 +94,78 @@ pub(crate) struct SendParts<F: Fabric> {
 
 /// The sending end of a connection.
 ///
-/// # Calls
-/// * **Data path**: [`Self::isend`], [`Self::test`], [`Self::poll_event`]. One thread at a time; it may be another one
-///   for each call. None of them blocks, locks, or allocates but for an error or an event; a fabric may read a clock
-///   now and then. A call that comes back with nothing has polled the rails where the fabric needs that; nothing polls
-///   them by itself, and on a fabric whose writes need this side's processor nothing moves otherwise.
-/// * **Facts**: [`ConnectionEnd`](crate::ConnectionEnd) tells the peer, the rails, and what of this host they are made
-///   of.
-/// * **End**: [`start_linger`](crate::ConnectionEnd::start_linger) once, and then
-///   [`linger`](crate::ConnectionEnd::linger) until it says true or the caller has waited long enough; then drop it.
-/// * **From elsewhere**: any thread may say through the [`Link`], at any time, that the peer is gone or an adapter
-///   failed.
+/// # Kinds of methods
+/// * **Data path**: [`isend`](Self::isend) takes a message, [`test`](Self::test) says when it is sent. They do not
+///   block, lock, or allocate but for an error or an event; a fabric may read a clock now and then.
+/// * **Events**: [`poll_event`](Self::poll_event) tells of what a log should have, and what failed nothing.
+/// * **Facts**: [`ConnectionEnd`](crate::ConnectionEnd) names the peer and the rails, with their counters, and what of
+///   this host they are made of.
+/// * **End**: [`start_linger`](crate::ConnectionEnd::start_linger) and [`linger`](crate::ConnectionEnd::linger).
 ///
-/// # Order
-/// 1. `isend` until it gives a request. While it gives none nothing has changed, and the same message or another may be
-///    tried later: the receiver has posted no receive with its tag yet, or there is no room.
-/// 2. `test` that request until it gives the size. The request is over then, and its number is given to another
-///    message; to test it again is an error. Requests end in any order. There are [`SendRequest::COUNT`] of them.
-/// 3. `poll_event` after an `isend` that gave a request.
+/// Nothing moves by itself. A call that comes back with nothing has polled the rails where the fabric needs that, so
+/// the caller tries again; on a fabric whose writes need this side's processor
+/// ([`ONE_SIDED`](railweave_fabric::Fabric::ONE_SIDED) is false) only such calls move anything.
 ///
-/// Messages meet receives in the order of `irecv` at the other end; within a group, by their tags.
+/// # Order of calls
+/// 1. `isend` until it returns a request. While it returns `None` nothing has changed, and the same message or another
+///    one may be tried later: the receiver has posted no receive with its tag yet, or there is no room.
+/// 2. `test` that request until it returns the size. The request is over then, and its number is another message's;
+///    testing it again is an error. Requests end in any order. There are [`SendRequest::COUNT`] of them.
+/// 3. `poll_event` after an `isend` that returned a request.
+/// 4. `start_linger` once, when the application closes the connection, and then `linger` until it returns true or the
+///    caller has waited long enough. No other call may follow `start_linger`. Then the connection is dropped, which
+///    takes from the peer whatever is not out yet.
+///
+/// Messages meet receives in the order of `irecv` at the other end; within a group, by their tags. The messages of a
+/// group go out together, with the last of them.
+///
+/// # Threads
+/// The connection may move between threads and needs one at a time: its calls take `&mut self`. Two things of it are
+/// for any thread at any time: its [`Link`], and the [`RailCounters`](crate::RailCounters) of its rails.
 ///
 /// # Memory
-/// A message's bytes belong to the connection from the `isend` that gives a request until `test` gives its size; they
-/// must be registered that long, and not change. Its [`MemoryKeys`] are read during the call only.
+/// A message's bytes belong to the connection from the `isend` that returns a request until `test` returns its size:
+/// they stay registered and do not change. Its [`MemoryKeys`] are read during the call only. After `start_linger` all
+/// of it may go, and a message that is not out by then may not arrive.
+///
+/// # A lost link
+/// Another part of the process may learn that the peer is gone, and says so by [`Link::set_lost`]; or that an adapter
+/// of this host failed ([`Link::set_failed`]). Neither ends what can still end by itself: a call looks at the link only
+/// when it would come back with nothing and its polls brought nothing. Then it returns that reason, and the connection
+/// is broken. So a peer that is gone is no error as long as nothing waits for it.
 ///
 /// # Errors
-/// A call that is itself wrong (a message that is too long, a request that is not under way) is refused and changes
-/// nothing. Any other error ends the connection, and every later call gives that one, but for `test` of a request that
-/// is done already: what is done is done. [`Fault`](railweave_fabric::Fault) says who is at fault; the sentence names
-/// the rail, the peer and what to try. A peer that is gone is no error as long as nothing waits for it.
+/// A call that is itself wrong ([`Misuse`]: a message that is too long, a request that is over) is refused and changes
+/// nothing. Any other error breaks the connection: every later call returns the same one, but for `test` of a request
+/// that was done before. [`Fault`](railweave_fabric::Fault) says who is at fault; the sentence names the rail, the peer
+/// and what to try.
 ///
 /// # Example
+/// In a simulated world, where time passes when the example says so
+/// (`crates/transport/tests/scenarios/pair.rs` sets it up):
 /// ```
-/// use railweave_fabric::Fabric;
-/// use railweave_transport::{Error, MemoryKeys, Outgoing, SendConnection};
+/// # mod pair { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios/pair.rs")); }
+/// # fn main() -> Result<(), railweave_transport::Error> {
+/// use pair::{Pair, Setup};
+/// use railweave_transport::{ConnectionEnd, Outgoing};
 ///
-/// /// Sends what lies at an address, and returns the bytes that were sent.
-/// fn send<F: Fabric>(
-///     connection: &mut SendConnection<F>,
-///     (address, size): (u64, u64),
-///     keys: &MemoryKeys,
-/// ) -> Result<u64, Error> {
-///     let message = Outgoing { address, size, tag: 7, keys };
-///     let request = loop {
-///         // None: the peer has posted no receive for it yet.
-///         if let Some(request) = connection.isend(&message)? {
-///             break request;
-///         }
-///     };
-///     loop {
-///         if let Some(sent) = connection.test(request)? {
-///             return Ok(sent);
-///         }
-///     }
-/// }
+/// let mut pair = Pair::new(Setup::default());
+/// let (address, keys) = (pair.source.region.address(), &pair.source.keys);
+/// let message = Outgoing { address, size: 8, tag: 0, keys };
+/// assert_eq!(pair.sender.isend(&message)?, None, "the peer has posted no receive");
+///
+/// pair.receiver.irecv(&[pair.target.buffer(8, 0)], false)?;
+/// pair.drive();
+/// let request = pair.sender.isend(&message)?.expect("its CTS has come");
+/// assert_eq!(pair.sender.test(request)?, None, "from here on the bytes belong to the connection");
+/// pair.drive();
+/// assert_eq!(pair.sender.test(request)?, Some(8), "and now they are the application's again");
+/// assert!(pair.sender.test(request).is_err(), "the request is over");
+///
+/// pair.sender.start_linger();
+/// assert!(pair.sender.linger(), "everything is out");
+/// # Ok(())
+/// # }
 /// ```
 pub struct SendConnection<F: Fabric> {
     core: Core<F>,

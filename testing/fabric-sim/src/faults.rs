@@ -35,7 +35,8 @@ pub struct Faults {
     pub poll_short_permille: u32,
     /// Where the receiver's processor places what arrives, it puts acknowledgements off until its next call.
     pub acks_put_off: bool,
-    /// Of 1000 calls that are to send acknowledgements which were put off, how many send nothing, as with a full kernel.
+    /// Of 1000 calls that are to send acknowledgements which were put off, how many send nothing, as with a full
+    /// kernel.
     pub ack_refused_permille: u32,
     /// Longest time for which they go on to send nothing.
     pub ack_refused_ns: u64,

@@ -1,9 +1,9 @@
 //! A fabric in a seeded, virtual-time world with faults, for tests (docs/simulation.md).
 //!
 //! [`Sim`] is a fabric in a [`World`] with its own clock: any number of processes, ports and rails, and everything that
-//! can go wrong with them, from one structure of [`Faults`]. The same seed makes the same things happen. An [`Observer`]
-//! sees each of them, and may have tasks at times of the world's clock; without one, whoever tests lets time pass by
-//! [`World::advance`].
+//! can go wrong with them, from one structure of [`Faults`]. The same seed makes the same things happen. An
+//! [`Observer`] sees each of them, and may have tasks at times of the world's clock; without one, whoever tests lets
+//! time pass by [`World::advance`].
 //!
 //! The crate knows of no protocol that runs on it, and it is no model of how fast a network is.
 

@@ -1,5 +1,5 @@
-//! Who looks at a world: what happens in it is told to an [`Observer`], and what an observer wants done at a time is its
-//! task.
+//! Who looks at a world: what happens in it is told to an [`Observer`], and what an observer wants done at a time is
+//! its task.
 
 use std::convert::Infallible;
 use std::fmt;

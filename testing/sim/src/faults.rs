@@ -13,7 +13,8 @@ pub(crate) const LOOK_NS: u64 = 400_000;
 pub(crate) struct Faults {
     /// Those of the fabric.
     pub(crate) fabric: railweave_fabric_sim::Faults,
-    /// Of 1000 turns of an application, after how many it makes no call on that connection for long. Also before it closes.
+    /// Of 1000 turns of an application, after how many it makes no call on that connection for long. Also before it
+    /// closes.
     pub(crate) silence_permille: u32,
     /// Longest time for which it makes none.
     pub(crate) silence_ns: u64,
@@ -25,8 +26,8 @@ pub(crate) struct Faults {
     pub(crate) detect_ns: u64,
     /// Of 1000 tries to dial a process, how many bring no socket.
     pub(crate) dial_fails_permille: u32,
-    /// How long a peer has to answer a PING, to processes with even numbers and to those with odd ones: an end that asks
-    /// less often does not answer by asking.
+    /// How long a peer has to answer a PING, to processes with even numbers and to those with odd ones: an end that
+    /// asks less often does not answer by asking.
     pub(crate) peer_timeouts_ns: [u64; 2],
     /// Whoever dies, or whatever session breaks, nobody is told of it: it is noticed by asking.
     pub(crate) is_mute: bool,
@@ -129,8 +130,8 @@ impl Faults {
         Self { fabric, session_delay_ns, session_jitter_ns, detect_ns, grace_ns: 3_000_000, ..Self::none() }
     }
 
-    /// Adds applications that fall silent, and acknowledgements that do not leave, each to half of the seeds. After the peer's
-    /// goodbye a two-sided connection ends with the peer's end, so there a silence is shorter than that takes.
+    /// Adds applications that fall silent, and acknowledgements that do not leave, each to half of the seeds. After the
+    /// peer's goodbye a two-sided connection ends with the peer's end, so there a silence is shorter than that takes.
     pub(crate) fn add_silence(&mut self, chance: &mut Chance, one_sided: bool) {
         if chance.permille(500) {
             self.silence_permille = chance.pick(&[5, 50]);
@@ -150,8 +151,8 @@ impl Faults {
         }
     }
 
-    /// Adds processes that cannot be dialled at the first try to a tenth of the seeds, and deaths that nobody is told of to a
-    /// fifth. Peers are asked sooner or later.
+    /// Adds processes that cannot be dialled at the first try to a tenth of the seeds, and deaths that nobody is told
+    /// of to a fifth. Peers are asked sooner or later.
     pub(crate) fn add_sessions(&mut self, chance: &mut Chance) {
         if chance.permille(100) {
             self.dial_fails_permille = chance.pick(&[200, 700]);
@@ -167,7 +168,8 @@ impl Faults {
     }
 
     /// Within this time of virtual nanoseconds every request at a live process ends, in one way or another, once
-    /// something that it needs is dead: retries, the peer's giving up, its goodbye, the grace, the time to notice, and silences.
+    /// something that it needs is dead: retries, the peer's giving up, its goodbye, the grace, the time to notice, and
+    /// silences.
     pub(crate) fn death_limit_ns(&self) -> u64 {
         let session_ns = self.session_delay_ns + self.session_jitter_ns;
         let silences_ns = 4 * self.silence_ns;

@@ -44,7 +44,8 @@ fn message() -> impl Strategy<Value = Message> {
     let answer = (0u8..4, 1u8..4, port());
     let answer = answer.prop_map(|(connector_port, lanes, port)| RailAnswer { connector_port, lanes, port });
     prop_oneof![
-        3 => proptest::collection::vec(answer, 1..=8).prop_map(|rails| Message::Answer { token: Token([1; 16]), rails }),
+        3 => proptest::collection::vec(answer, 1..=8)
+            .prop_map(|rails| Message::Answer { token: Token([1; 16]), rails }),
         3 => (any::<bool>(), any::<u64>(), proptest::collection::vec(lanes(), 1..=8))
             .prop_map(|(byte_counts, stream, rails)| Message::Lanes(Lanes { byte_counts, stream, rails })),
         3 => any::<u8>().prop_map(|usable| Message::Ready { usable }),
@@ -102,8 +103,8 @@ proptest! {
         let offer = Offer { nonce: 1, striped: true, traffic_class: Some(3), ports };
         let pairings = [0, 1].map(|port| AcceptPairing { connector_port: port, acceptor_port: port });
         let mut acceptor = Acceptor::<Fabric>::new(
-            ConnectionConfig::default(), process.ports(), &offer, Ok(&pairings), Token([1; 16]), "the peer".into(), 1000,
-            |_| Arc::default(),
+            ConnectionConfig::default(), process.ports(), &offer, Ok(&pairings), Token([1; 16]), "the peer".into(),
+            1000, |_| Arc::default(),
         );
         messages.into_iter().for_each(|message| acceptor.handle_message(message));
         acceptor.handle_timeout(1000);

@@ -120,8 +120,8 @@ impl<O: Observer> State<O> {
         }
     }
 
-    /// An immediate found the pool empty: the receiver's fault, unless a forged immediate took what was meant for it. Then it
-    /// tries again, as a queue pair does (RNR NAK), until the receiver has noticed.
+    /// An immediate found the pool empty: the receiver's fault, unless a forged immediate took what was meant for it.
+    /// Then it tries again, as a queue pair does (RNR NAK), until the receiver has noticed.
     fn handle_no_receive(&mut self, id: usize, lane: LaneId) {
         let Some(end) = self.ends[id].as_ref() else { return };
         let place = end.place(lane);

@@ -113,8 +113,8 @@ impl<O: Observer> State<O> {
         (0..self.ends.len()).filter_map(|end| Some((end, self.ends[end].as_ref()?.peer?))).collect()
     }
 
-    /// From now on an end carries nothing any more, and nobody says so. Returns the place of its first lane, None where the
-    /// end is gone.
+    /// From now on an end carries nothing any more, and nobody says so. Returns the place of its first lane, None where
+    /// the end is gone.
     pub fn cut(&mut self, end: usize) -> Option<Place> {
         let found = self.ends[end].as_mut()?;
         found.cut = true;

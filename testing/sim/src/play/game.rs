@@ -207,8 +207,8 @@ impl<const O: bool> Game<O> {
         for (number, pair) in self.connections.iter().enumerate() {
             let plan = &pair.plan;
             text += &format!(
-                "\nc{number}: p{} -> p{}, rails {:?}, lanes {:?}, striped {}, split from {}, adaptive {:?}, {} receives, \
-                 window {}, probe {}, cuda {}, weights {:?}, {:?}",
+                "\nc{number}: p{} -> p{}, rails {:?}, lanes {:?}, striped {}, split from {}, adaptive {:?}, \
+                 {} receives, window {}, probe {}, cuda {}, weights {:?}, {:?}",
                 plan.from,
                 plan.to,
                 plan.pairs,
@@ -403,7 +403,8 @@ impl<const O: bool> Game<O> {
                         return self.fail(side, &error);
                     }
                     let text = format!(
-                        "{}: {patience_ns} ns after \"{why}\" neither a completion nor an error has come; it waits for {waits}",
+                        "{}: {patience_ns} ns after \"{why}\" neither a completion nor an error has come; it waits for \
+                         {waits}",
                         side.who()
                     );
                     state.observer.watch.violate(now_ns, Checker::Death, text);
