@@ -42,13 +42,13 @@ pub use event::Event;
 pub use handle::{Handle, HandleAddress};
 pub use handshake::{
     AcceptPairing, Acceptor, Action, Awaited, Connector, Dial, Handshake, HandshakeFailure, HandshakePort, LaneRefused,
-    LeftOut, Makes, Token,
+    LeftOut, Makes,
 };
 pub use hello::{Hello, HelloError, MAX_HELLO_BYTES, ProcessId};
 pub use immediate::{Immediate, ImmediateLayout};
 pub use message::{
     FRAME_HEADER_BYTES, Frame, FrameHeader, LANE_PROOF_BYTES, LanePreface, Lanes, MAX_FRAME_BYTES, Message, Offer,
-    PREFACE_BYTES, PortOffer, Preface, RailAnswer, RailLanes,
+    PREFACE_BYTES, PortOffer, Preface, RailAnswer, RailLanes, Token,
 };
 #[cfg(feature = "plants")]
 pub use plant::{Plant, set_plant};

@@ -1,12 +1,12 @@
 //! Everything that travels over a control socket but HELLO's contents: the preface, frames, and the messages that set
 //! up and close a connection. All of it comes from a peer, so every count is bounded before it is believed.
 
+use std::fmt;
 use std::net::Ipv6Addr;
 
 use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, MAX_LANES, MAX_RAILS};
 
 use crate::codec::{DecodeError, Reader, Writer};
-use crate::handshake::Token;
 use crate::hello::MAX_HELLO_BYTES;
 
 const PREFACE_MAGIC: u32 = u32::from_le_bytes(*b"RWCT");
@@ -24,6 +24,16 @@ pub const PREFACE_BYTES: usize = 40;
 
 /// Bytes of the proof in a lane's preface.
 pub const LANE_PROOF_BYTES: usize = 14;
+
+/// Sixteen random bytes that only the two ends of a connection know.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Token(pub [u8; 16]);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Token(..)") // a secret: it must not reach a log
+    }
+}
 
 /// The first bytes on a socket to the control port: what it will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,17 +21,8 @@ pub use self::acceptor::{AcceptPairing, Acceptor};
 pub use self::connector::Connector;
 pub(crate) use self::depths::{CTS_SIGNAL_EVERY, Depths, longest_chain};
 pub use self::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
+use crate::message::Token;
 use crate::{Error, Event, Message, PortOffer};
-
-/// Sixteen random bytes that only the two ends of a connection know.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Token(pub [u8; 16]);
-
-impl std::fmt::Debug for Token {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("Token(..)") // a secret: it must not reach a log
-    }
-}
 
 /// One port of the device that a connection is made on.
 pub struct HandshakePort<F: Fabric> {

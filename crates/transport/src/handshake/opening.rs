@@ -12,8 +12,9 @@ use railweave_fabric::{
 
 use super::depths::Depths;
 use super::failure::{HandshakeFailure, LeftOut};
-use super::{Action, HandshakePort, Token};
+use super::{Action, HandshakePort};
 use crate::connection::{RailCounters, RailInfo, RailName};
+use crate::message::Token;
 use crate::plant::{Plant, kept, planted};
 use crate::rails::{ConnectedRail, Rails};
 use crate::{Cause, ConnectionConfig, Event, Lanes, Message, PortOffer, RailLanes};
