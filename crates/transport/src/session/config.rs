@@ -5,26 +5,6 @@ use std::sync::Arc;
 use super::Prover;
 use crate::Hello;
 
-/// Which end of a session this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Side {
-    /// It dialled, and alone begins connections.
-    Opener,
-    /// It was dialled.
-    Acceptor,
-}
-
-impl Side {
-    /// The other end.
-    #[must_use]
-    pub fn other(self) -> Self {
-        match self {
-            Self::Opener => Self::Acceptor,
-            Self::Acceptor => Self::Opener,
-        }
-    }
-}
-
 /// What the sessions of a process have in common. All times are in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct SessionConfig {

@@ -31,6 +31,7 @@ mod heartbeat;
 mod proof;
 mod reach;
 mod redials;
+mod side;
 #[cfg(test)]
 mod tests;
 
@@ -41,7 +42,7 @@ use std::sync::Arc;
 use railweave_fabric::Fault;
 
 pub use self::action::SessionAction;
-pub use self::config::{SessionConfig, Side};
+pub use self::config::SessionConfig;
 use self::connections::{Connection, Connections, State};
 pub use self::ended::{Ended, HelloFault, Limit, Lost, LostCause, SocketEnd, SocketEndKind, Unreachable, Unwelcome};
 use self::heartbeat::{Beat, Heartbeat};
@@ -49,6 +50,7 @@ use self::proof::Hellos;
 pub use self::proof::Prover;
 use self::reach::Reach;
 pub use self::redials::Redials;
+pub use self::side::Side;
 use crate::plant::{Plant, planted};
 use crate::{Event, Frame, Hello, Message, Offer, ProcessId};
 
