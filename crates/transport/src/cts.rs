@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use railweave_fabric::{Fabric, LaneId, LocalSlice, MAX_RAILS, PostError, Rail, RailId, Region, RemoteSlice, Write};
 
-use crate::connection::Work;
 use crate::handshake::CTS_SIGNAL_EVERY;
 use crate::plant::{Plant, checks, planted};
 use crate::rails::ConnectedRail;
 use crate::violation::CtsViolation;
+use crate::work::Work;
 use crate::{Error, MAX_BUFFERS, MAX_MESSAGE_BYTES, Slot};
 
 /// Bytes of an entry.

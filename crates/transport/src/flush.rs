@@ -5,9 +5,9 @@
 
 use railweave_fabric::{Fabric, MAX_RAILS, PostError, Rail, RailId, RailSet, RemoteSlice};
 
-use crate::connection::Work;
 use crate::plant::{Plant, checks, planted};
 use crate::rails::Rails;
+use crate::work::Work;
 use crate::{Error, Incoming, Misuse};
 
 /// Flushes that may be outstanding at once.

@@ -34,6 +34,7 @@ mod sequence;
 mod session;
 mod slots;
 mod violation;
+mod work;
 
 pub use codec::DecodeError;
 pub use connection::{ConnectionConfig, ConnectionEnd, Link, MemoryKeys, RailCounters, RailInfo, RailName};

@@ -11,7 +11,7 @@ use railweave_fabric::{
 use railweave_policy::{Piece, Split};
 
 use self::chains::Filling;
-use crate::connection::{Core, Work, both_ends};
+use crate::connection::{Core, both_ends};
 use crate::cts::CtsStream;
 use crate::handshake::longest_chain;
 use crate::immediate::units;
@@ -20,6 +20,7 @@ use crate::rails::Rails;
 use crate::record::RecordSource;
 use crate::requests::{REQUESTS, Requests};
 use crate::sequence::Sequence;
+use crate::work::Work;
 use crate::{
     ConnectionConfig, Error, Event, GRANULE, Immediate, ImmediateLayout, Link, MAX_MESSAGE_BYTES, MemoryKeys, Misuse,
     RailInfo, Slot,

@@ -2,13 +2,14 @@
 
 use railweave_fabric::{Fabric, LaneId, RailError, RailSet, Reports, WorkId};
 
-use crate::connection::{Fatal, Outstanding, Work};
+use crate::connection::{Fatal, Outstanding};
 use crate::flush::Flushes;
 use crate::plant::{Plant, attributed, planted};
 use crate::pool::Spare;
 use crate::rails::RailSide;
 use crate::slots::{Slots, Source};
 use crate::violation::Violation;
+use crate::work::Work;
 
 /// What the rails' reports change.
 pub(super) struct Inbox {

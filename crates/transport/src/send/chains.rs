@@ -4,9 +4,9 @@ use railweave_fabric::{Fabric, LaneId, LocalSlice, MAX_RAILS, Rail, RailId, Rail
 use railweave_policy::Shares;
 
 use super::{Cut, Outgoing, SendConnection, SendRequest, key_of, lane_of, stripes};
-use crate::connection::Work;
 use crate::cts::CtsEntry;
 use crate::plant::{Plant, planted, said_mask, shared};
+use crate::work::Work;
 use crate::{Error, GRANULE, Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, Slot, record};
 
 #[derive(Clone, Copy, Default)]

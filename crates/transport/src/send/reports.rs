@@ -2,10 +2,11 @@
 
 use railweave_fabric::{Fabric, LaneId, RailError, Reports, WorkId};
 
-use crate::connection::{Fatal, Outstanding, Work};
+use crate::connection::{Fatal, Outstanding};
 use crate::rails::RailSide;
 use crate::requests::Requests;
 use crate::violation::Violation;
+use crate::work::Work;
 
 impl Outstanding for Requests {
     #[inline(always)]

@@ -1,0 +1,52 @@
+//! What a piece of work was, in its number.
+
+use railweave_fabric::WorkId;
+
+use crate::sequence::Sequence;
+
+/// What a piece of work was, in its [`WorkId`]: a failed completion tells nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// The last write of a receive's data on a lane.
+    Data(Sequence),
+    /// CTS entries.
+    Cts,
+    /// A flush; which request, and its use modulo 2^24.
+    Flush { request: u8, generation: u32 },
+}
+
+impl Work {
+    #[inline]
+    pub(crate) fn id(self) -> WorkId {
+        WorkId(match self {
+            Self::Data(sequence) => u64::from(sequence.number()) << 2 | 1,
+            Self::Cts => 2,
+            Self::Flush { request, generation } => u64::from(generation) << 10 | u64::from(request) << 2 | 3,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn from_id(id: WorkId) -> Option<Self> {
+        let number = (id.0 >> 2) as u32;
+        match id.0 & 3 {
+            1 => Some(Self::Data(Sequence::new(number))),
+            2 => Some(Self::Cts),
+            3 => Some(Self::Flush { request: number as u8, generation: number >> 8 }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_comes_out_of_its_id() {
+        let data = |number| Work::Data(Sequence::new(number));
+        for work in [data(u32::MAX), Work::Cts, Work::Flush { request: 31, generation: 0xff_ffff }, data(0)] {
+            assert_eq!(Work::from_id(work.id()), Some(work));
+        }
+        assert_eq!(Work::from_id(WorkId(0)), None);
+    }
+}
