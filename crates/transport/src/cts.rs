@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use railweave_fabric::{Fabric, LaneId, LocalSlice, MAX_RAILS, PostError, Rail, RailId, Region, RemoteSlice, Write};
 
-use crate::handshake::CTS_SIGNAL_EVERY;
+use crate::depths::CTS_SIGNAL_EVERY;
 use crate::plant::{Plant, checks, planted};
 use crate::rails::ConnectedRail;
 use crate::violation::CtsViolation;

@@ -15,6 +15,7 @@
 mod codec;
 mod connection;
 mod cts;
+mod depths;
 mod error;
 mod event;
 mod flush;

@@ -4,7 +4,7 @@
 use railweave_fabric::{Fabric, Rail, Role};
 
 use crate::ConnectionConfig;
-use crate::handshake::Depths;
+use crate::depths::Depths;
 use crate::rails::Rails;
 
 /// The most receives that are posted on one rail at once, so that no call takes long.

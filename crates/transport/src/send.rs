@@ -13,7 +13,7 @@ use railweave_policy::{Piece, Split};
 use self::chains::Filling;
 use crate::connection::{Core, both_ends};
 use crate::cts::CtsStream;
-use crate::handshake::longest_chain;
+use crate::depths::longest_chain;
 use crate::immediate::units;
 use crate::plant::{Plant, planted, said_mask, shared};
 use crate::rails::Rails;

@@ -6,7 +6,6 @@
 
 mod acceptor;
 mod connector;
-mod depths;
 mod failure;
 mod opening;
 
@@ -19,7 +18,6 @@ use railweave_fabric::{Fabric, LaneId, Part, RailId};
 
 pub use self::acceptor::{AcceptPairing, Acceptor};
 pub use self::connector::Connector;
-pub(crate) use self::depths::{CTS_SIGNAL_EVERY, Depths, longest_chain};
 pub use self::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
 use crate::message::Token;
 use crate::{Error, Event, Message, PortOffer};

@@ -10,10 +10,10 @@ use railweave_fabric::{
     Region, Registration, Role, SetupError,
 };
 
-use super::depths::Depths;
 use super::failure::{HandshakeFailure, LeftOut};
 use super::{Action, HandshakePort};
 use crate::connection::{RailCounters, RailInfo, RailName};
+use crate::depths::Depths;
 use crate::message::Token;
 use crate::plant::{Plant, kept, planted};
 use crate::rails::{ConnectedRail, Rails};
