@@ -1,162 +1,15 @@
-//! What both ends of a connection share: the core that polls the rails and keeps the first error, keys, names,
-//! counters, and the word from outside that the peer is gone.
+//! What both ends of a connection share: the core that polls the rails and keeps the first error.
 
-use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, PostError, Rail, RailError, RailId, Reports};
+use railweave_fabric::{Fabric, LaneId, Part, PostError, Rail, RailError, RailId, Reports};
 
+use crate::link::Link;
 use crate::plant::{Plant, planted};
+use crate::rail_info::RailInfo;
 use crate::rails::{ConnectedRail, POLL_BATCH, RailSide, Rails};
 use crate::violation::Violation;
 use crate::{Cause, Error};
-
-/// What a connection is to be, from the options of both ends.
-#[derive(Clone, Debug)]
-pub struct ConnectionConfig {
-    /// Messages below this many bytes travel on one rail.
-    pub split_min: u64,
-    /// Large messages are striped over all lanes of each active rail (`NCCL_IB_SPLIT_DATA_ON_QPS`). The sender decides.
-    pub striped: bool,
-    /// Messages above this many bytes go as plain writes, then a write-with-immediate that carries only the record
-    /// (`NCCL_IB_AR_THRESHOLD`); None for never.
-    pub adaptive_routing_above: Option<u64>,
-    /// Traffic class of every packet as NCCL asks for it, None for the default. What the user sets is the fabrics'
-    /// business.
-    pub traffic_class: Option<u8>,
-}
-
-impl Default for ConnectionConfig {
-    fn default() -> Self {
-        Self { split_min: 8192, striped: false, adaptive_routing_above: None, traffic_class: None }
-    }
-}
-
-/// The keys of registered memory on each rail of a connection, in the order of its rails.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryKeys {
-    /// For this side's work.
-    pub local: [u32; MAX_RAILS],
-    /// For the peer's writes.
-    pub remote: [u32; MAX_RAILS],
-    /// Whether it is host memory: then nothing needs to be flushed.
-    pub host: bool,
-}
-
-/// What the rest of the process knows about a connection's peer and adapters, told to the data path without a lock.
-#[derive(Debug, Default)]
-pub struct Link {
-    lost: OnceLock<Error>,
-    failed: OnceLock<Error>,
-}
-
-impl Link {
-    /// Says that the peer is gone, and why. Requests that are stuck fail with this, but for flushes, which need no
-    /// peer; the first word counts.
-    pub fn set_lost(&self, error: Error) {
-        let _ = self.lost.set(error);
-    }
-
-    /// Says that something of this end's adapters failed for good, and why. All requests that are stuck fail with this;
-    /// the first word counts, and more than that of a peer that is gone.
-    pub fn set_failed(&self, error: Error) {
-        let _ = self.failed.set(error);
-    }
-
-    /// Why what needs the peer cannot be done any more, if so.
-    #[inline]
-    pub fn lost(&self) -> Option<&Error> {
-        self.failed().or_else(|| self.lost.get())
-    }
-
-    /// Why nothing can be done any more, if so.
-    #[inline]
-    pub fn failed(&self) -> Option<&Error> {
-        self.failed.get()
-    }
-}
-
-/// The two ends of a rail, for tables and messages.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RailName {
-    /// Address of this end.
-    pub local: String,
-    /// Address of the other end.
-    pub remote: String,
-}
-
-impl fmt::Display for RailName {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{} - {}", self.local, self.remote)
-    }
-}
-
-/// What went over a rail so far. One thread counts, any may read.
-#[derive(Debug, Default)]
-pub struct RailCounters {
-    data_bytes: AtomicU64,
-    data_writes: AtomicU64,
-    cts_writes: AtomicU64,
-    received_bytes: AtomicU64,
-}
-
-impl RailCounters {
-    #[inline]
-    fn add(counter: &AtomicU64, value: u64) {
-        // One writer: a load and a store are cheaper than a locked add.
-        counter.store(counter.load(Ordering::Relaxed).wrapping_add(value), Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(crate) fn count_data(&self, writes: u64, bytes: u64) {
-        Self::add(&self.data_writes, writes);
-        Self::add(&self.data_bytes, bytes);
-    }
-
-    #[inline]
-    pub(crate) fn count_cts(&self) {
-        Self::add(&self.cts_writes, 1);
-    }
-
-    #[inline]
-    pub(crate) fn count_received(&self, bytes: u64) {
-        Self::add(&self.received_bytes, bytes);
-    }
-
-    /// Bytes of messages that this end sent.
-    pub fn data_bytes(&self) -> u64 {
-        self.data_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Work requests that carried them, and their records and immediates.
-    pub fn data_writes(&self) -> u64 {
-        self.data_writes.load(Ordering::Relaxed)
-    }
-
-    /// CTS writes that this end sent.
-    pub fn cts_writes(&self) -> u64 {
-        self.cts_writes.load(Ordering::Relaxed)
-    }
-
-    /// Bytes that this end received with immediates.
-    pub fn received_bytes(&self) -> u64 {
-        self.received_bytes.load(Ordering::Relaxed)
-    }
-}
-
-/// A rail of a connection, as the rest of the process sees it.
-#[derive(Clone, Debug)]
-pub struct RailInfo {
-    /// Its number in the connection.
-    pub index: usize,
-    /// Index of this end's port in its device.
-    pub local_port: usize,
-    /// Its two ends.
-    pub name: RailName,
-    /// What went over it.
-    pub counters: Arc<RailCounters>,
-}
 
 /// What either end of a connection is made of: its rails, whether it still works, and who the peer is.
 pub(crate) struct Core<F: Fabric> {
@@ -415,20 +268,3 @@ macro_rules! both_ends {
     };
 }
 pub(crate) use both_ends;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_adapter_that_failed_says_more_than_a_peer_that_is_gone() {
-        let (lost, failed) = (Error::peer("it is gone"), Error::local("it failed"));
-        let link = Link::default();
-        assert_eq!((link.lost(), link.failed()), (None, None));
-        link.set_lost(lost.clone());
-        link.set_lost(failed.clone());
-        assert_eq!((link.lost(), link.failed()), (Some(&lost), None));
-        link.set_failed(failed.clone());
-        assert_eq!((link.lost(), link.failed()), (Some(&failed), Some(&failed)));
-    }
-}

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod codec;
+mod config;
 mod connection;
 mod cts;
 mod depths;
@@ -23,9 +24,12 @@ mod handle;
 mod handshake;
 mod hello;
 mod immediate;
+mod link;
+mod memory;
 mod message;
 mod plant;
 mod pool;
+mod rail_info;
 mod rails;
 mod receive;
 mod record;
@@ -38,7 +42,8 @@ mod violation;
 mod work;
 
 pub use codec::DecodeError;
-pub use connection::{ConnectionConfig, ConnectionEnd, Link, MemoryKeys, RailCounters, RailInfo, RailName};
+pub use config::ConnectionConfig;
+pub use connection::ConnectionEnd;
 pub use error::{Cause, Error, Misuse};
 pub use event::Event;
 pub use handle::{Handle, HandleAddress};
@@ -48,14 +53,17 @@ pub use handshake::{
 };
 pub use hello::{Hello, HelloError, MAX_HELLO_BYTES, ProcessId};
 pub use immediate::{Immediate, ImmediateLayout};
+pub use link::Link;
+pub use memory::{Incoming, MemoryKeys, Outgoing};
 pub use message::{
     FRAME_HEADER_BYTES, Frame, FrameHeader, LANE_PROOF_BYTES, LanePreface, Lanes, MAX_FRAME_BYTES, Message, Offer,
     PREFACE_BYTES, PortOffer, Preface, RailAnswer, RailLanes, Token,
 };
 #[cfg(feature = "plants")]
 pub use plant::{Plant, set_plant};
-pub use receive::{Flushed, Incoming, RecvConnection, RecvRequest};
-pub use send::{Cut, Outgoing, SendConnection, SendRequest};
+pub use rail_info::{RailCounters, RailInfo, RailName};
+pub use receive::{Flushed, RecvConnection, RecvRequest};
+pub use send::{Cut, SendConnection, SendRequest};
 pub use sequence::Slot;
 pub use session::{
     Ended, HelloFault, Limit, Lost, LostCause, Prover, Redials, Session, SessionAction, SessionConfig, Side, SocketEnd,

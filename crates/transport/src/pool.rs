@@ -3,7 +3,7 @@
 
 use railweave_fabric::{Fabric, Rail, Role};
 
-use crate::ConnectionConfig;
+use crate::config::ConnectionConfig;
 use crate::depths::Depths;
 use crate::rails::Rails;
 

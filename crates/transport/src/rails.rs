@@ -2,9 +2,9 @@
 
 use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, Rail, RailError, RailId, RailSet, Reports, WorkId};
 
-use crate::RailInfo;
 use crate::cts::CtsRail;
 use crate::pool::Pool;
+use crate::rail_info::RailInfo;
 
 /// How many completions one poll takes from a rail.
 pub(crate) const POLL_BATCH: usize = 16;

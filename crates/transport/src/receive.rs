@@ -17,20 +17,7 @@ use crate::rails::Rails;
 use crate::record::Records;
 use crate::sequence::Sequence;
 use crate::slots::{Slots, State};
-use crate::{ConnectionConfig, Error, Link, MAX_BUFFERS, MAX_MESSAGE_BYTES, MemoryKeys, Misuse, RailInfo, SLOTS, Slot};
-
-/// A buffer to receive into.
-#[derive(Clone, Copy, Debug)]
-pub struct Incoming<'a> {
-    /// Address of the first byte.
-    pub address: u64,
-    /// Most bytes that may be received, at most 1 GiB.
-    pub size: u64,
-    /// Which send of a grouped receive goes here.
-    pub tag: u32,
-    /// Keys of the memory.
-    pub keys: &'a MemoryKeys,
-}
+use crate::{ConnectionConfig, Error, Incoming, Link, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, RailInfo, SLOTS, Slot};
 
 /// A receive or a flush that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -125,7 +112,7 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 /// The buffers belong to the connection from the `irecv` that returns a request until `test` returns its sizes: they
 /// stay registered, and their content is undefined. A receive that was reported early (`optional`) gives its buffers
 /// back only when its data is there, which the application must see for itself. Buffers of a flush stay registered
-/// until it is done. [`MemoryKeys`] are read during the call only. After `start_linger` what arrives is thrown away,
+/// until it is done. [`MemoryKeys`](crate::MemoryKeys) are read during the call only. After `start_linger` what arrives is thrown away,
 /// and all buffers may go.
 ///
 /// # A lost link

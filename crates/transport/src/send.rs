@@ -23,24 +23,11 @@ use crate::sequence::Sequence;
 use crate::work::Work;
 use crate::{
     ConnectionConfig, Error, Event, GRANULE, Immediate, ImmediateLayout, Link, MAX_MESSAGE_BYTES, MemoryKeys, Misuse,
-    RailInfo, Slot,
+    Outgoing, RailInfo, Slot,
 };
 
 /// From this size on, a connection with striped lanes uses all lanes of a rail for one message.
 pub(crate) const STRIPE_FROM: u64 = 64 * 1024;
-
-/// A message to send.
-#[derive(Clone, Copy, Debug)]
-pub struct Outgoing<'a> {
-    /// Address of the first byte.
-    pub address: u64,
-    /// Length in bytes, at most 1 GiB.
-    pub size: u64,
-    /// Chooses the buffer in a grouped receive.
-    pub tag: u32,
-    /// Keys of the memory.
-    pub keys: &'a MemoryKeys,
-}
 
 /// A send that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

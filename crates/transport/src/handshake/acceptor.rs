@@ -9,9 +9,9 @@ use railweave_fabric::{Domain, Fabric, Joining, LaneId, Part, PendingRail, RailI
 use super::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
 use super::opening::{Opening, OwnMemory, RailPlan, SetUp};
 use super::{Action, Handshake, HandshakePort, Makes};
-use crate::connection::RailCounters;
 use crate::message::Token;
 use crate::plant::{Plant, planted};
+use crate::rail_info::RailCounters;
 use crate::receive::{ReceiveParts, RecvConnection};
 use crate::{ConnectionConfig, Event, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName};
 

@@ -9,9 +9,9 @@ use railweave_fabric::{Domain, Fabric, Joining, LaneId, MAX_RAILS, Part, Pending
 use super::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
 use super::opening::{Opening, OwnMemory, RailPlan, SetUp};
 use super::{Action, Dial, Handshake, HandshakePort, Makes};
-use crate::connection::RailCounters;
 use crate::message::Token;
 use crate::plant::{Plant, planted};
+use crate::rail_info::RailCounters;
 use crate::send::{SendConnection, SendParts};
 use crate::{ConnectionConfig, Event, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName};
 

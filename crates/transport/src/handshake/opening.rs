@@ -12,10 +12,10 @@ use railweave_fabric::{
 
 use super::failure::{HandshakeFailure, LeftOut};
 use super::{Action, HandshakePort};
-use crate::connection::{RailCounters, RailInfo, RailName};
 use crate::depths::Depths;
 use crate::message::Token;
 use crate::plant::{Plant, kept, planted};
+use crate::rail_info::{RailCounters, RailInfo, RailName};
 use crate::rails::{ConnectedRail, Rails};
 use crate::{Cause, ConnectionConfig, Event, Lanes, Message, PortOffer, RailLanes};
 

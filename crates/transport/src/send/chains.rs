@@ -3,11 +3,11 @@
 use railweave_fabric::{Fabric, LaneId, LocalSlice, MAX_RAILS, Rail, RailId, RailSet, RemoteSlice, Write};
 use railweave_policy::Shares;
 
-use super::{Cut, Outgoing, SendConnection, SendRequest, key_of, lane_of, stripes};
+use super::{Cut, SendConnection, SendRequest, key_of, lane_of, stripes};
 use crate::cts::CtsEntry;
 use crate::plant::{Plant, planted, said_mask, shared};
 use crate::work::Work;
-use crate::{Error, GRANULE, Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, Slot, record};
+use crate::{Error, GRANULE, Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, Outgoing, Slot, record};
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct Part {

@@ -1,0 +1,86 @@
+//! A rail as the rest of the process sees it: its name, and what went over it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The two ends of a rail, for tables and messages.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RailName {
+    /// Address of this end.
+    pub local: String,
+    /// Address of the other end.
+    pub remote: String,
+}
+
+impl fmt::Display for RailName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} - {}", self.local, self.remote)
+    }
+}
+
+/// What went over a rail so far. One thread counts, any may read.
+#[derive(Debug, Default)]
+pub struct RailCounters {
+    data_bytes: AtomicU64,
+    data_writes: AtomicU64,
+    cts_writes: AtomicU64,
+    received_bytes: AtomicU64,
+}
+
+impl RailCounters {
+    #[inline]
+    fn add(counter: &AtomicU64, value: u64) {
+        // One writer: a load and a store are cheaper than a locked add.
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(value), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn count_data(&self, writes: u64, bytes: u64) {
+        Self::add(&self.data_writes, writes);
+        Self::add(&self.data_bytes, bytes);
+    }
+
+    #[inline]
+    pub(crate) fn count_cts(&self) {
+        Self::add(&self.cts_writes, 1);
+    }
+
+    #[inline]
+    pub(crate) fn count_received(&self, bytes: u64) {
+        Self::add(&self.received_bytes, bytes);
+    }
+
+    /// Bytes of messages that this end sent.
+    pub fn data_bytes(&self) -> u64 {
+        self.data_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Work requests that carried them, and their records and immediates.
+    pub fn data_writes(&self) -> u64 {
+        self.data_writes.load(Ordering::Relaxed)
+    }
+
+    /// CTS writes that this end sent.
+    pub fn cts_writes(&self) -> u64 {
+        self.cts_writes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that this end received with immediates.
+    pub fn received_bytes(&self) -> u64 {
+        self.received_bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// A rail of a connection, as the rest of the process sees it.
+#[derive(Clone, Debug)]
+pub struct RailInfo {
+    /// Its number in the connection.
+    pub index: usize,
+    /// Index of this end's port in its device.
+    pub local_port: usize,
+    /// Its two ends.
+    pub name: RailName,
+    /// What went over it.
+    pub counters: Arc<RailCounters>,
+}
