@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use railweave_fabric::{Fabric, LaneId, LocalSlice, MAX_RAILS, PostError, Rail, RailId, Region, RemoteSlice, Write};
+use railweave_fabric::{LaneId, LocalSlice, MAX_RAILS, PostError, Rail, RailId, Region, RemoteSlice, Write};
 
 use crate::depths::CTS_SIGNAL_EVERY;
 use crate::plant::{Plant, checks, planted};
-use crate::rails::ConnectedRail;
+use crate::rail_info::RailInfo;
 use crate::violation::CtsViolation;
 use crate::work::Work;
 use crate::{Error, MAX_BUFFERS, MAX_MESSAGE_BYTES, Slot};
@@ -155,28 +155,34 @@ impl CtsSource {
 
     /// Writes the only entry of a slot. What sends it over a rail comes back, and must be posted next.
     #[inline(always)]
-    pub(crate) fn take_one<F: Fabric>(&mut self, entry: &CtsEntry, rail: &mut ConnectedRail<F>) -> Write {
+    pub(crate) fn take_one(&mut self, entry: &CtsEntry, cts: &mut CtsRail, info: &RailInfo) -> Write {
         self.write(entry);
-        let write = self.slice(&rail.cts, self.next, 1, rail.cts.signals());
+        let write = self.slice(cts, self.next, 1, cts.signals());
         self.next += 1;
-        rail.cts.count();
-        rail.side.info.counters.count_cts();
+        cts.count();
+        info.counters.count_cts();
         write
     }
 
     /// Sends the `count` entries of a slot over a rail. Entries that go round the ring's end take two writes.
-    pub(crate) fn post<F: Fabric>(&mut self, rail: &mut ConnectedRail<F>, count: u64) -> Result<(), PostError> {
+    pub(crate) fn post(
+        &mut self,
+        rail: &mut impl Rail,
+        cts: &mut CtsRail,
+        info: &RailInfo,
+        count: u64,
+    ) -> Result<(), PostError> {
         let until_end = ENTRIES - self.next % ENTRIES;
-        let signalled = rail.cts.signals();
+        let signalled = cts.signals();
         if count <= until_end || planted(Plant::CtsPastEnd) {
-            rail.rail.post(LaneId::FIRST, &[self.slice(&rail.cts, self.next, count, signalled)])?;
+            rail.post(LaneId::FIRST, &[self.slice(cts, self.next, count, signalled)])?;
         } else {
-            let around = self.slice(&rail.cts, self.next + until_end, count - until_end, signalled);
-            rail.rail.post(LaneId::FIRST, &[self.slice(&rail.cts, self.next, until_end, false), around])?;
+            let around = self.slice(cts, self.next + until_end, count - until_end, signalled);
+            rail.post(LaneId::FIRST, &[self.slice(cts, self.next, until_end, false), around])?;
         }
         self.next += count;
-        rail.cts.count();
-        rail.side.info.counters.count_cts();
+        cts.count();
+        info.counters.count_cts();
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use crate::cts::{self, CtsEntry, CtsRail, CtsSource};
 use crate::flush::{FLUSHES, Flushes};
 use crate::plant::{Plant, planted};
 use crate::pool::Spare;
-use crate::rails::Rails;
+use crate::rails::{ConnectedRail, Rails};
 use crate::record::Records;
 use crate::sequence::Sequence;
 use crate::slots::{Slots, State};
@@ -240,7 +240,7 @@ impl<F: Fabric> RecvConnection<F> {
         if connected.rail.send_room(LaneId::FIRST) == 0 {
             return None;
         }
-        let write = self.cts.take_one(&entry(buffer, slot, 0, 1), connected);
+        let write = self.cts.take_one(&entry(buffer, slot, 0, 1), &mut connected.cts, &connected.side.info);
         self.inbox.may_owe::<F>(connected.side.alone);
         let receive = self.inbox.slots.open(slot, 1, optional, first);
         receive.capacities[0] = buffer.size;
@@ -285,7 +285,8 @@ impl<F: Fabric> RecvConnection<F> {
             self.cts.write(&entry(buffer, slot, number as u8, count as u8));
         }
         self.inbox.may_owe::<F>(RailSet::only(rail));
-        if let Err(error) = self.cts.post(self.core.rails.get_mut(rail), count as u64) {
+        let ConnectedRail { rail: lanes, cts, side, .. } = self.core.rails.get_mut(rail);
+        if let Err(error) = self.cts.post(lanes, cts, &side.info, count as u64) {
             return Err(self.core.post_failed(rail, error, &mut self.inbox));
         }
         self.inbox.spare.handle_opened();
