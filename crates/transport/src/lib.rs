@@ -38,6 +38,7 @@ mod send;
 mod sequence;
 mod session;
 mod slots;
+mod spare;
 mod violation;
 mod work;
 

@@ -12,11 +12,11 @@ use crate::connection::{Core, both_ends};
 use crate::cts::{self, CtsEntry, CtsRail, CtsSource};
 use crate::flush::{FLUSHES, Flushes};
 use crate::plant::{Plant, planted};
-use crate::pool::Spare;
 use crate::rails::{ConnectedRail, Rails};
 use crate::record::Records;
 use crate::sequence::Sequence;
 use crate::slots::{Slots, State};
+use crate::spare::Spare;
 use crate::{ConnectionConfig, Error, Incoming, Link, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, RailInfo, SLOTS, Slot};
 
 /// A receive or a flush that is under way.

@@ -5,9 +5,9 @@ use railweave_fabric::{Fabric, LaneId, RailError, RailSet, Reports, WorkId};
 use crate::connection::{Fatal, Outstanding};
 use crate::flush::Flushes;
 use crate::plant::{Plant, attributed, planted};
-use crate::pool::Spare;
 use crate::rails::RailSide;
 use crate::slots::{Slots, Source};
+use crate::spare::Spare;
 use crate::violation::Violation;
 use crate::work::Work;
 
