@@ -5,7 +5,18 @@ use std::fmt;
 
 use railweave_fabric::RailId;
 
-use crate::{Cut, LeftOut, Unwelcome};
+use crate::{LeftOut, Unwelcome};
+
+/// A message that was longer than its receive, and so was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The tag.
+    pub tag: u32,
+    /// Bytes of the message.
+    pub message: u64,
+    /// Bytes of the receive, to which it was cut.
+    pub receive: u64,
+}
 
 /// Something that happened. Whoever polls knows the peer, which the sentence does not name where it is this one's.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -46,7 +46,7 @@ pub use codec::DecodeError;
 pub use config::ConnectionConfig;
 pub use connection::ConnectionEnd;
 pub use error::{Cause, Error, Misuse};
-pub use event::Event;
+pub use event::{Cut, Event};
 pub use handle::{Handle, HandleAddress};
 pub use handshake::{
     AcceptPairing, Acceptor, Action, Awaited, Connector, Dial, Handshake, HandshakeFailure, HandshakePort, LaneRefused,
@@ -64,7 +64,7 @@ pub use message::{
 pub use plant::{Plant, set_plant};
 pub use rail_info::{RailCounters, RailInfo, RailName};
 pub use receive::{Flushed, RecvConnection, RecvRequest};
-pub use send::{Cut, SendConnection, SendRequest};
+pub use send::{SendConnection, SendRequest};
 pub use sequence::Slot;
 pub use session::{
     Ended, HelloFault, Limit, Lost, LostCause, Prover, Redials, Session, SessionAction, SessionConfig, Side, SocketEnd,

@@ -1,6 +1,7 @@
 //! The sending end of a connection: from `isend` to the completion of every rail's last write.
 
 mod chains;
+mod filling;
 mod reports;
 
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use railweave_fabric::{
 };
 use railweave_policy::{Piece, Split};
 
-use self::chains::Filling;
+use self::filling::Filling;
 use crate::connection::{Core, both_ends};
 use crate::cts::CtsStream;
 use crate::depths::longest_chain;
@@ -22,8 +23,8 @@ use crate::requests::{REQUESTS, Requests};
 use crate::sequence::Sequence;
 use crate::work::Work;
 use crate::{
-    ConnectionConfig, Error, Event, GRANULE, Immediate, ImmediateLayout, Link, MAX_MESSAGE_BYTES, MemoryKeys, Misuse,
-    Outgoing, RailInfo, Slot,
+    ConnectionConfig, Cut, Error, Event, GRANULE, Immediate, ImmediateLayout, Link, MAX_MESSAGE_BYTES, MemoryKeys,
+    Misuse, Outgoing, RailInfo, Slot,
 };
 
 /// From this size on, a connection with striped lanes uses all lanes of a rail for one message.
@@ -52,17 +53,6 @@ impl SendRequest {
         assert!(index < Self::COUNT, "a connection has {} send requests", Self::COUNT);
         Self(index as u8)
     }
-}
-
-/// A message that was longer than its receive, and so was cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// The tag.
-    pub tag: u32,
-    /// Bytes of the message.
-    pub message: u64,
-    /// Bytes of the receive, to which it was cut.
-    pub receive: u64,
 }
 
 /// What the handshake puts a sending connection together from.

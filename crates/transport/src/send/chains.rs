@@ -1,31 +1,13 @@
 //! Messages of any kind: they wait in their slot until it has all its buffers, and go out as chains of writes.
 
-use railweave_fabric::{Fabric, LaneId, LocalSlice, MAX_RAILS, Rail, RailId, RailSet, RemoteSlice, Write};
+use railweave_fabric::{Fabric, LaneId, LocalSlice, Rail, RailId, RailSet, RemoteSlice, Write};
 use railweave_policy::Shares;
 
-use super::{Cut, SendConnection, SendRequest, key_of, lane_of, stripes};
-use crate::cts::CtsEntry;
+use super::filling::Part;
+use super::{SendConnection, SendRequest, key_of, lane_of, stripes};
 use crate::plant::{Plant, planted, said_mask, shared};
 use crate::work::Work;
-use crate::{Error, GRANULE, Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, Outgoing, Slot, record};
-
-#[derive(Clone, Copy, Default)]
-pub(super) struct Part {
-    pub(super) address: u64,
-    pub(super) size: u64,
-    pub(super) local: [u32; MAX_RAILS],
-    pub(super) host: bool,
-    pub(super) request: u8,
-}
-
-/// The oldest slot that still has unfilled buffers.
-#[derive(Default)]
-pub(super) struct Filling {
-    pub(super) count: usize,
-    pub(super) filled: u8,
-    pub(super) entries: [CtsEntry; MAX_BUFFERS],
-    pub(super) parts: [Part; MAX_BUFFERS],
-}
+use crate::{Cut, Error, GRANULE, Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, Outgoing, Slot, record};
 
 impl<F: Fabric> SendConnection<F> {
     /// Any message: it waits in its slot until the slot has all its buffers.
