@@ -1,5 +1,5 @@
-//! What happens to sessions and connections that somebody may want to know of: one list, handed out by polling. Lines of
-//! a log derive from it, and so does whatever else tells of a process's connections.
+//! What happens to sessions and connections that somebody may want to know of: one list, handed out by polling. Lines
+//! of a log derive from it, and so does whatever else tells of a process's connections.
 
 use std::fmt;
 

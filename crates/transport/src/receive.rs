@@ -112,8 +112,8 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 /// The buffers belong to the connection from the `irecv` that returns a request until `test` returns its sizes: they
 /// stay registered, and their content is undefined. A receive that was reported early (`optional`) gives its buffers
 /// back only when its data is there, which the application must see for itself. Buffers of a flush stay registered
-/// until it is done. [`MemoryKeys`](crate::MemoryKeys) are read during the call only. After `start_linger` what arrives is thrown away,
-/// and all buffers may go.
+/// until it is done. [`MemoryKeys`](crate::MemoryKeys) are read during the call only. After `start_linger` what arrives
+/// is thrown away, and all buffers may go.
 ///
 /// # A lost link
 /// Another part of the process may learn that the peer is gone, and says so by [`Link::set_lost`]; or that an adapter

@@ -43,8 +43,8 @@ pub enum SessionAction {
     },
     /// The peer still works at this connection's set-up, so its time begins anew.
     Waits(u32),
-    /// The session ended while this connection was set up. Call [`crate::Session::failed`], or [`crate::Session::opened`] where the
-    /// last message had come and the connection is made of it.
+    /// The session ended while this connection was set up. Call [`crate::Session::failed`], or
+    /// [`crate::Session::opened`] where the last message had come and the connection is made of it.
     Interrupted(u32),
     /// The peer has left this open connection; it is lost soon.
     PeerLeft(u32),
