@@ -5,11 +5,9 @@ mod binary;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use crate::Outcome;
 use crate::packages;
-use crate::process::{root, run as run_command, target};
+use crate::process::{Outcome, find, root, run as run_command, target};
 use crate::suite;
-use crate::test::find;
 use binary::Binary;
 
 const TRIPLE: &str = "aarch64-unknown-linux-gnu";

@@ -4,8 +4,8 @@
 
 use crate::dist::{Dist, dist};
 use crate::instructions::{link_stand_in, without_settings};
-use crate::process::{cargo, run as run_command, target};
-use crate::{Outcome, nccl};
+use crate::nccl;
+use crate::process::{Outcome, cargo, run as run_command, target};
 use serde::Deserialize;
 use std::fs;
 use std::path::{Path, PathBuf};

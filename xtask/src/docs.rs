@@ -1,7 +1,6 @@
 //! The pages that are made from the code.
 
-use crate::Outcome;
-use crate::process::root;
+use crate::process::{Outcome, root};
 use std::fs;
 
 /// One page.

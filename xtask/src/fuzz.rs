@@ -1,7 +1,6 @@
 //! Long runs of the fuzz targets (docs/fuzzing.md), on stable Rust: libFuzzer through cargo-fuzz, without a sanitizer.
 
-use crate::process::{cargo, root, run as run_command, status, target};
-use crate::test::find;
+use crate::process::{cargo, find, root, run as run_command, status, target};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};

@@ -26,10 +26,8 @@ mod suite;
 mod test;
 mod tidy;
 
+use process::Outcome;
 use std::process::ExitCode;
-
-/// What a chore answers: nothing, or a sentence that says what went wrong.
-type Outcome = Result<(), String>;
 
 struct Command {
     name: &'static str,

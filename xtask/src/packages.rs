@@ -1,7 +1,6 @@
 //! Debian's and Python's packages: which are missing, and their installation where that is allowed.
 
-use crate::Outcome;
-use crate::process::run;
+use crate::process::{Outcome, run};
 use std::path::Path;
 use std::process::{Command, Stdio};
 

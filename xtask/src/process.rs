@@ -1,8 +1,10 @@
 //! Running other programs, and where things are.
 
-use crate::Outcome;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+
+/// What comes of running something: nothing, or a sentence that says what went wrong.
+pub(crate) type Outcome = Result<(), String>;
 
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {
@@ -42,4 +44,11 @@ pub(crate) fn run(command: Command) -> Outcome {
 pub(crate) fn line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// The program `name` in `target/tools/bin` or on the path.
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(target().join("tools").join("bin")).chain(std::env::split_paths(&path));
+    folders.map(|folder| folder.join(name)).find(|program: &PathBuf| program.is_file())
 }

@@ -1,8 +1,7 @@
 //! The long forms of the tests about edges (docs/edge.md): more rounds, AddressSanitizer, valgrind, and the table of hostile
 //! peers.
 
-use crate::process::{cargo, run as run_command, target};
-use crate::test::find;
+use crate::process::{cargo, find, run as run_command, target};
 use std::fs;
 use std::process::{Command, ExitCode};
 

@@ -6,8 +6,7 @@
 mod verdict;
 mod watch;
 
-use crate::Outcome;
-use crate::process::{cargo, line, run as run_command, target};
+use crate::process::{Outcome, cargo, line, run as run_command, target};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -3,10 +3,9 @@
 use crate::aarch64;
 use crate::dist::{Dist, dist};
 use crate::docs;
-use crate::process::{cargo, run as run_command, target};
+use crate::process::{cargo, find, run as run_command, target};
 use crate::sim;
 use crate::{adapters, lab, packages, suite};
-use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
@@ -235,11 +234,4 @@ fn deny(_: &mut Context) -> Result<Done, String> {
     let mut command = Command::new(program);
     command.args(["check", "bans", "licenses", "sources"]).current_dir(crate::process::root());
     passes(command)
-}
-
-/// The program `name` in `target/tools/bin` or on the path.
-pub(crate) fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::iter::once(target().join("tools").join("bin")).chain(std::env::split_paths(&path));
-    folders.map(|folder| folder.join(name)).find(|program: &PathBuf| program.is_file())
 }

@@ -1,12 +1,10 @@
 //! Counting: the bench under callgrind, over the stand-in for libibverbs.
 
-use crate::Outcome;
 use crate::dist::{Dist, dist};
 use crate::instructions::cost::{Cost, Objects};
 use crate::instructions::profile::Profile;
 use crate::instructions::work::Work;
-use crate::process::{cargo, run, target};
-use crate::test::find;
+use crate::process::{Outcome, cargo, find, run, target};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,11 @@
 //! The run of a bench: `railweave bench` on this machine, its ranks in guests.
 
 use crate::dist::Dist;
+use crate::lab::failure::Failure;
 use crate::lab::figure::Figures;
 use crate::lab::frame::End;
 use crate::lab::ranks::Ranks;
-use crate::lab::report::{Failure, RunReport};
+use crate::lab::report::RunReport;
 use crate::lab::rig::{Rig, Site};
 use crate::lab::scenario::{Deed, RankEnd, Run, Status};
 use std::fs::{self, File};

@@ -1,8 +1,7 @@
 //! What guests boot: Debian's stock kernel, and an initial file system with the modules that the lab needs. Both are kept
 //! under `target/lab`.
 
-use crate::Outcome;
-use crate::process::run;
+use crate::process::{Outcome, run};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;

@@ -6,6 +6,7 @@
 mod agent;
 mod bench;
 mod cable;
+mod failure;
 mod figure;
 mod frame;
 mod guest;
@@ -18,9 +19,10 @@ mod scenario;
 mod stand_in;
 
 use crate::dist::{Dist, dist};
-use crate::process::{root, target};
-use crate::{Outcome, nccl, packages};
-use report::{Failure, RunReport, ScenarioReport};
+use crate::process::{Outcome, root, target};
+use crate::{nccl, packages};
+use failure::Failure;
+use report::{RunReport, ScenarioReport};
 use rig::{Rig, Site};
 use scenario::{Kind, Run, Scenario};
 use std::collections::BTreeMap;

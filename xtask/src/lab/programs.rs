@@ -1,8 +1,9 @@
 //! The runs of tests and of plain commands in guests.
 
+use crate::lab::failure::Failure;
 use crate::lab::frame::{End, Frame, Program};
 use crate::lab::guest::{KILL, Output, Process, shell};
-use crate::lab::report::{Failure, RunReport};
+use crate::lab::report::RunReport;
 use crate::lab::rig::Rig;
 use crate::lab::scenario::{Command, Run, Test};
 use crate::process::cargo;

@@ -1,56 +1,11 @@
 //! What came out of runs and scenarios, for people and as JSON.
 
+use crate::lab::failure::Failure;
 use crate::lab::figure::{Figures, Threshold};
-use railweave_patience::RAN_OUT;
 use serde::{Serialize, Serializer};
-use std::fmt;
 
 /// How many lines of a run's output a report keeps.
 const LINES: usize = 12;
-
-/// Something that did not hold.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(into = "String")]
-pub(crate) struct Failure {
-    /// What, in a sentence.
-    pub(crate) text: String,
-    /// Whether it is a matter of time and of nothing else: something took too long, or was slow.
-    pub(crate) is_late: bool,
-}
-
-impl Failure {
-    /// Something that took too long.
-    pub(crate) fn late(text: impl fmt::Display) -> Self {
-        Self { text: format!("{RAN_OUT}{text}"), is_late: true }
-    }
-
-    /// Something that was wrong.
-    pub(crate) fn wrong(text: impl Into<String>) -> Self {
-        Self { text: text.into(), is_late: false }
-    }
-
-    /// What the lab itself could not do, which says so when it waited too long for it.
-    pub(crate) fn of_lab(text: String) -> Self {
-        Self { is_late: text.contains(RAN_OUT), text }
-    }
-
-    /// The same, about the thing that `before` names.
-    fn about(&self, before: impl fmt::Display) -> Self {
-        Self { text: format!("{before}: {}", self.text), is_late: self.is_late }
-    }
-}
-
-impl From<Failure> for String {
-    fn from(failure: Failure) -> Self {
-        failure.text
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.text.fmt(f)
-    }
-}
 
 /// What came out of a run.
 #[derive(Clone, Debug, Serialize)]
