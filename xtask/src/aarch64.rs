@@ -5,9 +5,9 @@ mod binary;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use crate::packages;
 use crate::process::{Outcome, find, root, run as run_command, target};
 use crate::suite;
+use crate::{flaky, packages};
 use binary::Binary;
 
 const TRIPLE: &str = "aarch64-unknown-linux-gnu";
@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     let tools = Tools::require(may_install, may_install, "aarch64")?;
     let mut flaky = Vec::new();
     let result = tools.check(&mut flaky).and_then(|()| if wanted.tests { tools.test(&mut flaky) } else { Ok(()) });
-    suite::list(&flaky);
+    flaky::list(&flaky);
     result.map(|()| ExitCode::SUCCESS)
 }
 

@@ -2,7 +2,7 @@
 
 use crate::dist::dist;
 use crate::process::{cargo, root};
-use crate::suite;
+use crate::{flaky, suite};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     };
     let mut flaky = Vec::new();
     let failed = over(&wanted, &dist()?.library, &mut flaky)?;
-    suite::list(&flaky);
+    flaky::list(&flaky);
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 
 use crate::dist::dist;
-use crate::process::{root, status};
+use crate::process::{code, root, status};
 
 /// The variable that names the Python which has PyTorch.
 const PYTHON: &str = "PYTHON";
@@ -17,8 +17,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     }
     let program = command.get_program().to_owned();
     let hint = |error| format!("{error}; {PYTHON} names the program ({}), which needs PyTorch", program.display());
-    let code = status(command).map_err(hint)?.code().and_then(|code| u8::try_from(code).ok());
-    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+    status(command).map_err(hint).map(code)
 }
 
 /// The check with `arguments`, run by `python` or the one on the path.

@@ -13,6 +13,7 @@ mod adapters;
 mod connections;
 mod dist;
 mod docs;
+mod flaky;
 mod fuzz;
 mod gpu;
 mod instructions;
@@ -26,108 +27,62 @@ mod suite;
 mod test;
 mod tidy;
 
-use process::Outcome;
+use clap::error::{ContextKind, ErrorKind};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
-struct Command {
-    name: &'static str,
-    help: &'static str,
-    run: fn(&[String]) -> Result<ExitCode, String>,
+/// The chores of Railweave
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct CommandLine {
+    #[command(subcommand)]
+    chore: Chore,
 }
 
-const COMMANDS: &[Command] = &[
-    Command {
-        name: "demo",
-        help: "build the release plugin and run `railweave demo` with the arguments that follow",
-        run: demo,
-    },
-    Command {
-        name: "dist",
-        help: "build the release plugin and program into target/dist",
-        run: |arguments| {
-            no_arguments("dist", arguments)?;
-            let built = dist::dist()?;
-            println!("{}\n{}", built.library.display(), built.program.display());
-            Ok(ExitCode::SUCCESS)
-        },
-    },
-    Command { name: "test", help: "the whole test run, or only the steps that are named", run: test::run },
-    Command {
-        name: "tidy",
-        help: "circles of modules, long lines, references to nowhere, words that only we know",
-        run: |arguments| {
-            no_arguments("tidy", arguments)?;
-            process::run(tidy::command()).map(|()| ExitCode::SUCCESS)
-        },
-    },
-    Command {
-        name: "sim",
-        help: "play the protocol in virtual time: [--seeds N] [--from S] [--only WORKLOAD] [--history] [--plants]",
-        run: sim::run,
-    },
-    Command {
-        name: "fuzz",
-        help: "run the fuzz targets long: all, or [--target T], for [--minutes M] each",
-        run: fuzz::run,
-    },
-    Command {
-        name: "stress",
-        help: "the long tests about edges: all, or [rounds] [asan] [valgrind] [table]",
-        run: stress::run,
-    },
-    Command {
-        name: "adapters",
-        help: "the verbs tests over each adapter that the fake libibverbs can be: all, or [NAME...]",
-        run: adapters::run,
-    },
-    Command {
-        name: "lab",
-        help: "RDMA between emulated machines: all scenarios, or [NAME...] [--short] [--list] [--json] [--install]",
-        run: lab::run,
-    },
-    Command {
-        name: "aarch64",
-        help: "build for aarch64 and try that out under emulation: [--tests] for unit tests too, [--install]",
-        run: aarch64::run,
-    },
-    Command {
-        name: "gpu",
-        help: "Railweave under the real NCCL on one GPU: [--quick] [--json] [--only PATTERN] [--backend gloo] [--help]",
-        run: gpu::run,
-    },
-    Command {
-        name: "instructions",
-        help: "what a message costs, beside NCCL's: [--nccl PATH] or [--fetch], [--functions N] [--json]",
-        run: instructions::run,
-    },
-    Command {
-        name: "connections",
-        help: "what many connections take over RDMA, beside NCCL's: [--nccl PATH] or [--fetch], [--count N] [--profile NAME]",
-        run: connections::run,
-    },
-    Command {
-        name: "docs",
-        help: "write the pages in docs/ that are made from the code",
-        run: |arguments| {
-            no_arguments("docs", arguments)?;
-            docs::write()?;
-            Ok(ExitCode::SUCCESS)
-        },
-    },
-];
+#[derive(Debug, Subcommand)]
+enum Chore {
+    /// Build the release plugin and run `railweave demo` with the arguments that follow
+    Demo(Passed),
+    /// Build the release plugin and program into target/dist
+    Dist,
+    /// The whole test run, or only the steps that are named
+    Test(Passed),
+    /// Find what no compiler refuses: circles of modules, long lines, references to nowhere, words that only we know
+    Tidy,
+    /// Play the protocol in virtual time: [--seeds N] [--from S] [--only WORKLOAD] [--history] [--plants]
+    Sim(Passed),
+    /// Run the fuzz targets long: all, or [--target T], for [--minutes M] each
+    Fuzz(Passed),
+    /// The long tests about edges: all, or [rounds] [asan] [valgrind] [table]
+    Stress(Passed),
+    /// The verbs tests over each adapter that the fake libibverbs can be: all, or [NAME...]
+    Adapters(Passed),
+    /// RDMA between emulated machines: all scenarios, or those that are named
+    Lab(lab::Arguments),
+    /// Build for aarch64 and try that out under emulation: [--tests] for unit tests too, [--install]
+    Aarch64(Passed),
+    /// Railweave under the real NCCL on one GPU: [--quick] [--json] [--only PATTERN] [--backend gloo] [--help]
+    Gpu(Passed),
+    /// What a message costs, beside NCCL's: [--nccl PATH] or [--fetch], [--functions N] [--json]
+    Instructions(Passed),
+    /// What many connections take over RDMA, beside NCCL's: [--nccl PATH] or [--fetch], [--count N] [--profile NAME]
+    Connections(Passed),
+    /// Write the pages in docs/ that are made from the code
+    Docs,
+}
+
+/// Arguments that a chore hands on as they are, a wish for help among them.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+struct Passed {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+    arguments: Vec<String>,
+}
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let result = match arguments.split_first() {
-        None => Err(usage("cargo xtask wants a command")),
-        Some((name, _)) if matches!(name.as_str(), "help" | "-h" | "--help") => {
-            println!("{}", usage("The chores of Railweave"));
-            Ok(ExitCode::SUCCESS)
-        }
-        Some((name, rest)) => match COMMANDS.iter().find(|command| command.name == name) {
-            Some(command) => (command.run)(rest),
-            None => Err(usage(&format!("cargo xtask has no command \"{}\"", name.escape_debug()))),
-        },
+    let result = match CommandLine::try_parse() {
+        Ok(CommandLine { chore }) => run(chore),
+        Err(error) => return refuse(error),
     };
     result.unwrap_or_else(|error| {
         eprintln!("{error}");
@@ -135,24 +90,70 @@ fn main() -> ExitCode {
     })
 }
 
-/// `sentence`, then the commands with a line each.
-fn usage(sentence: &str) -> String {
-    let commands = COMMANDS.iter().map(|command| format!("\n  cargo xtask {:<14}{}", command.name, command.help));
-    format!("{sentence}; the commands are:{}", commands.collect::<String>())
+fn run(chore: Chore) -> Result<ExitCode, String> {
+    match chore {
+        Chore::Demo(passed) => demo(&passed.arguments),
+        Chore::Dist => {
+            let built = dist::dist()?;
+            println!("{}\n{}", built.library.display(), built.program.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Chore::Test(passed) => test::run(&passed.arguments),
+        Chore::Tidy => process::run(tidy::command()).map(|()| ExitCode::SUCCESS),
+        Chore::Sim(passed) => sim::run(&passed.arguments),
+        Chore::Fuzz(passed) => fuzz::run(&passed.arguments),
+        Chore::Stress(passed) => stress::run(&passed.arguments),
+        Chore::Adapters(passed) => adapters::run(&passed.arguments),
+        Chore::Lab(arguments) => lab::run(&arguments),
+        Chore::Aarch64(passed) => aarch64::run(&passed.arguments),
+        Chore::Gpu(passed) => gpu::run(&passed.arguments),
+        Chore::Instructions(passed) => instructions::run(&passed.arguments),
+        Chore::Connections(passed) => connections::run(&passed.arguments),
+        Chore::Docs => docs::write().map(|()| ExitCode::SUCCESS),
+    }
 }
 
-fn no_arguments(command: &str, arguments: &[String]) -> Outcome {
-    match arguments.first() {
-        None => Ok(()),
-        Some(first) => Err(format!("cargo xtask {command} takes no arguments, but got \"{}\"", first.escape_debug())),
+/// Says what is wrong with the command line, and what is possible; or the help that was asked for.
+fn refuse(mut error: clap::Error) -> ExitCode {
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        // A terminal that is gone has no reader.
+        let _ = error.print();
+        return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
+    // The help has it too.
+    error.remove(ContextKind::Usage);
+    let mut command = CommandLine::command();
+    command.build();
+    let chore = std::env::args().nth(1).filter(|name| command.find_subcommand(name).is_some());
+    let meant = match &chore {
+        Some(name) => command.find_subcommand_mut(name).expect("it was found before"),
+        None => &mut command,
+    };
+    eprintln!("{error}\n{}", meant.render_help());
+    ExitCode::FAILURE
 }
 
 /// Builds, and runs the demo with the exit status of the program.
 fn demo(arguments: &[String]) -> Result<ExitCode, String> {
     let built = dist::dist()?;
-    let status = process::status(built.demo(arguments))?;
-    // A program that a signal ended has no code of its own.
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+    process::status(built.demo(arguments)).map(process::code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_has_no_contradiction() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_handed_on_is_not_looked_at() {
+        for words in [&["--quick", "--help"][..], &["-h"], &["a", "--", "--json"], &[]] {
+            let all = ["cargo xtask", "demo"].iter().chain(words);
+            let Chore::Demo(passed) = CommandLine::try_parse_from(all).unwrap().chore else { panic!("demo") };
+            assert_eq!(passed.arguments, words);
+        }
+    }
 }

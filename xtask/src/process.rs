@@ -1,7 +1,7 @@
 //! Running other programs, and where things are.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitCode, ExitStatus};
 
 /// What comes of running something: nothing, or a sentence that says what went wrong.
 pub(crate) type Outcome = Result<(), String>;
@@ -31,6 +31,18 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
 /// Runs `command` to its end and answers its status.
 pub(crate) fn status(mut command: Command) -> Result<ExitStatus, String> {
     command.status().map_err(|error| format!("cannot run {}: {error}", command.get_program().display()))
+}
+
+/// Builds the program of the package `name`, which has the same name, and returns its path.
+pub(crate) fn program(name: &str) -> Result<PathBuf, String> {
+    run(cargo(&["build", "--quiet", "--package", name]))?;
+    Ok(target().join("debug").join(name))
+}
+
+/// The exit status with which a chore ends as a program did.
+pub(crate) fn code(status: ExitStatus) -> ExitCode {
+    // A program that a signal ended has no code of its own.
+    status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
 /// Runs `command`, which should succeed.

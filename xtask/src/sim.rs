@@ -2,7 +2,7 @@
 
 use std::process::{Command, ExitCode};
 
-use crate::process::{cargo, status};
+use crate::process::{cargo, code, status};
 
 /// The command that plays with `arguments`. Planted bugs need a build of their own, so that all other runs play the
 /// protocol as it is.
@@ -17,6 +17,5 @@ pub(crate) fn command(arguments: &[String]) -> Command {
 
 /// Plays, and ends with the exit status of the simulation.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
-    let code = status(command(arguments))?.code().and_then(|code| u8::try_from(code).ok());
-    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+    status(command(arguments)).map(code)
 }

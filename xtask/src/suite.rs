@@ -6,7 +6,8 @@
 mod verdict;
 mod watch;
 
-use crate::process::{Outcome, cargo, line, run as run_command, target};
+use crate::flaky::FlakyFile;
+use crate::process::{Outcome, cargo, line, run as run_command};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -55,13 +56,10 @@ pub(crate) fn guarded<T>(
     flaky: &mut Vec<String>,
     run: impl FnOnce(Command) -> T,
 ) -> Result<T, String> {
-    let file = target().join(format!("flaky-{}", std::process::id()));
-    let _ = std::fs::remove_file(&file);
-    command.arg("--config").arg(runner(by)?).env(FLAKY_FILE, &file);
+    let file = FlakyFile::new();
+    command.arg("--config").arg(runner(by)?).env(FLAKY_FILE, file.path());
     let result = run(command);
-    // Absent where nothing was flaky.
-    flaky.extend(std::fs::read_to_string(&file).unwrap_or_default().lines().map(str::to_owned));
-    let _ = std::fs::remove_file(&file);
+    flaky.extend(file.read());
     Ok(result)
 }
 
@@ -111,13 +109,6 @@ pub(crate) fn repeats(program: &str, test: &str) -> String {
 pub(crate) fn repeated(line: &str) -> Option<&str> {
     let (_, test) = line.strip_suffix(REPEATED)?.rsplit_once(' ')?;
     Some(test)
-}
-
-/// Says what passed only when repeated. Each of these is a defect, of the test or of the code.
-pub(crate) fn list(flaky: &[String]) {
-    for name in flaky {
-        println!("flaky: {name}");
-    }
 }
 
 /// Runs the test program that `words` name, and repeats what may be repeated.

@@ -5,7 +5,7 @@ use crate::dist::{Dist, dist};
 use crate::docs;
 use crate::process::{cargo, find, run as run_command, target};
 use crate::sim;
-use crate::{adapters, lab, packages, suite};
+use crate::{adapters, flaky, lab, packages, suite};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
@@ -157,7 +157,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     for failure in &failures {
         println!("failed: {failure}");
     }
-    suite::list(&context.flaky);
+    flaky::list(&context.flaky);
     println!("{passed} passed, {} failed", failures.len());
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -192,7 +192,8 @@ fn short_lab(context: &mut Context) -> Result<Done, String> {
     if let Err(reason) = lab::require(context.may_install, "test") {
         return if is_ci() { Err(reason) } else { Ok(Done::LeftOut(reason)) };
     }
-    lab::run_short(&mut context.flaky).map(|()| Done::Passed)
+    let built = context.dist()?.clone();
+    lab::run_short(&built, &mut context.flaky).map(|()| Done::Passed)
 }
 
 fn is_ci() -> bool {

@@ -18,7 +18,7 @@ $b mount -t devpts devpts /root/dev/pts
 $b mount -t tmpfs run /root/run
 $b ip link set lo up
 $b hostname "guest$lab_guest"
-$b chroot /root "$lab_agent" lab --as-agent
+$b chroot /root "$lab_agent" agent
 echo "the agent ended with status $?"
 echo o >/proc/sysrq-trigger
 $b sleep 60

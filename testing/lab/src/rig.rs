@@ -1,9 +1,9 @@
 //! The guests of a scenario with the cables between them.
 
-use crate::lab::cable::{Cable, Port};
-use crate::lab::guest::{Guest, Line, Plug};
-use crate::lab::image::Image;
-use crate::lab::scenario::{CableEnd, Deed, Loss, Scenario};
+use crate::cable::{Cable, Port};
+use crate::guest::{Guest, Line, Plug};
+use crate::scenario::{CableEnd, Deed, Loss, Scenario};
+use crate::site::Site;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,19 +31,6 @@ ip -s link show
 cat /proc/interrupts /proc/softirqs
 dmesg | tail -n 120
 ";
-
-/// What all scenarios have in common.
-#[derive(Debug)]
-pub(crate) struct Site {
-    /// What guests boot.
-    pub(crate) image: Image,
-    /// This program, where no build replaces it.
-    pub(crate) program: PathBuf,
-    /// A folder for sockets, with a short name.
-    pub(crate) scratch: PathBuf,
-    /// A folder with a folder of log files for each scenario.
-    pub(crate) logs: PathBuf,
-}
 
 /// Guests that run. Dropping this turns them off.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Figures of a run, by name, and what must hold of them.
 
-use crate::lab::failure::Failure;
+use crate::failure::Failure;
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;

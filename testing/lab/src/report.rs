@@ -1,7 +1,7 @@
 //! What came out of runs and scenarios, for people and as JSON.
 
-use crate::lab::failure::Failure;
-use crate::lab::figure::{Figures, Threshold};
+use crate::failure::Failure;
+use crate::figure::{Figures, Threshold};
 use serde::{Serialize, Serializer};
 
 /// How many lines of a run's output a report keeps.

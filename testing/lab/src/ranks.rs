@@ -1,8 +1,8 @@
 //! The ranks of a bench, seen from this machine: between each rank's stand-in and the rank in its guest the lab passes
 //! everything on, and remembers what was said and how it ended.
 
-use crate::lab::frame::{self, End, Frame};
-use crate::lab::guest::{KILL, Line, Process, Remote};
+use crate::frame::{self, End, Frame};
+use crate::guest::{KILL, Line, Process, Remote};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::Shutdown;

@@ -2,7 +2,7 @@
 //!
 //! It ends when the lab is gone, and then the guest's init script turns the guest off.
 
-use crate::lab::frame::{self, End, Frame, Program};
+use crate::frame::{self, End, Frame, Program};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::HashMap;
 use std::fs::{self, File};

@@ -1,7 +1,8 @@
 //! The stand-in of a rank on this machine: `railweave bench` starts it with `--rank-command`, and the rank itself runs in a
 //! guest. What the rank's parent sees of it is what the rank does: the socket on standard input, output, exit status.
 
-use crate::lab::frame::{self, End, Frame, Program};
+use crate::frame::{self, End, Frame, Program};
+use clap::Args;
 use rustix::process::{Signal, getpid, kill_process};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -9,17 +10,26 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::thread;
 
-/// Runs the rank `arguments` name: the lab's socket, the number of the rank, and the command line.
-pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
-    let [socket, rank, words @ ..] = arguments else {
-        return Err("this subcommand is for cargo xtask lab, which starts it for each rank".to_owned());
-    };
-    let number = rank.parse().map_err(|_| format!("\"{}\" is no number of a rank", rank.escape_debug()))?;
+/// Which rank it stands in for.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// The lab's socket
+    socket: String,
+    /// The number of the rank
+    number: u32,
+    /// The rank's command line
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) words: Vec<String>,
+}
+
+/// Runs a rank.
+pub(crate) fn run(arguments: Arguments) -> Result<ExitCode, String> {
+    let Arguments { socket, number, words } = arguments;
     let gone = |error: io::Error| format!("the stand-in of rank {number} lost the lab ({socket}): {error}");
-    let mut lab = UnixStream::connect(socket).map_err(gone)?;
+    let mut lab = UnixStream::connect(&socket).map_err(gone)?;
     let environment =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let program = Program { words: words.to_vec(), environment: environment.collect(), socket: true };
+    let program = Program { words, environment: environment.collect(), socket: true };
     // The channel says here which rank this is.
     frame::write(&mut lab, number, &Frame::Start(program)).map_err(gone)?;
     let to_parent = io::stdin().as_fd().try_clone_to_owned().map_err(gone)?;

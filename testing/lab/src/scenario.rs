@@ -1,11 +1,14 @@
 //! What a scenario file says (docs/lab.md).
 
-use crate::lab::cable::Cable;
-use crate::lab::figure::{Pattern, Threshold};
+use crate::cable::Cable;
+use crate::figure::{Pattern, Threshold};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+
+/// Where the scenarios are in the repository.
+pub(crate) const FOLDER: &str = "testing/lab/scenarios";
 
 /// The most guests of a scenario.
 const MAX_GUESTS: usize = 4;
@@ -231,11 +234,27 @@ impl Scenario {
         let mut scenario: Self = toml::from_str(text).map_err(|error| {
             let before = text.get(..error.span().map_or(0, |span| span.start)).unwrap_or_default();
             let (line, reason) = (before.matches('\n').count() + 1, error.message().replace('\n', ", "));
-            format!("lab/{name}.toml, line {line}: {reason}; docs/lab.md says what a scenario may hold")
+            format!("{FOLDER}/{name}.toml, line {line}: {reason}; docs/lab.md says what a scenario may hold")
         })?;
         name.clone_into(&mut scenario.name);
-        scenario.check().map_err(|reason| format!("lab/{name}.toml: {reason}"))?;
+        scenario.check().map_err(|reason| format!("{FOLDER}/{name}.toml: {reason}"))?;
         Ok(scenario)
+    }
+
+    /// Whether a run is a bench.
+    pub(crate) fn has_bench(&self) -> bool {
+        self.runs.iter().any(|run| matches!(run.kind(), Kind::Bench(_)))
+    }
+
+    /// Whether a variable, an argument or a command line has `word` in it.
+    pub(crate) fn mentions(&self, word: &str) -> bool {
+        let of_run = |run: &Run| match run.kind() {
+            Kind::Bench(arguments) => arguments.contains(word),
+            Kind::Test(_) => false,
+            Kind::Commands(commands) => commands.iter().any(|command| command.line.contains(word)),
+        };
+        let environments = std::iter::once(&self.environment).chain(self.runs.iter().map(|run| &run.environment));
+        environments.flat_map(BTreeMap::values).any(|value| value.contains(word)) || self.runs.iter().any(of_run)
     }
 
     fn check(&self) -> Result<(), String> {
@@ -394,7 +413,6 @@ fn one() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::root;
 
     const FULL: &str = r#"
 about = "all there is"
@@ -493,13 +511,13 @@ command = [
         for (from, to, wanted) in cases {
             assert!(FULL.contains(from), "{from}");
             let error = Scenario::parse("full", &FULL.replacen(from, to, 1)).map(drop).unwrap_err();
-            assert!(error.starts_with("lab/full.toml") && error.contains(wanted), "{to}: {error}");
+            assert!(error.starts_with("testing/lab/scenarios/full.toml") && error.contains(wanted), "{to}: {error}");
             assert!(!error.contains('\n'), "{error}");
         }
     }
 
     #[test]
     fn every_scenario_of_the_repository_can_be_read() {
-        assert!(!Scenario::read_all(&root().join("lab")).unwrap().is_empty());
+        assert!(!Scenario::read_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios")).unwrap().is_empty());
     }
 }

@@ -1,7 +1,6 @@
 //! What guests boot: Debian's stock kernel, and an initial file system with the modules that the lab needs. Both are kept
 //! under `target/lab`.
 
-use crate::process::{Outcome, run};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -91,7 +90,7 @@ fn fetch_kernel(folder: &Path, kernels: &Path) -> Result<PathBuf, String> {
     Ok(kept)
 }
 
-fn make_initramfs(folder: &Path, unpacked: &Path, version: &str, initramfs: &Path) -> Outcome {
+fn make_initramfs(folder: &Path, unpacked: &Path, version: &str, initramfs: &Path) -> Result<(), String> {
     eprintln!("making {}", initramfs.display());
     let mut index = Command::new("depmod");
     index.arg("-b").arg(unpacked).arg(version);
@@ -148,7 +147,7 @@ fn modules(unpacked: &Path, version: &str) -> Result<Vec<PathBuf>, String> {
 }
 
 /// Packs the folder `tree` into an archive as the kernel wants it, in one move.
-fn pack(tree: &Path, archive: &Path) -> Outcome {
+fn pack(tree: &Path, archive: &Path) -> Result<(), String> {
     let new = archive.with_extension("new");
     let output = fs::File::create(&new).map_err(cannot("write", &new))?;
     let mut command = Command::new("cpio");
@@ -189,8 +188,15 @@ fn only_entry(folder: &Path) -> Result<PathBuf, String> {
     }
 }
 
+/// Runs `command`, which should succeed.
+fn run(mut command: Command) -> Result<(), String> {
+    let status =
+        command.status().map_err(|error| format!("cannot run {}: {error}", command.get_program().display()))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
+}
+
 /// Makes a folder anew, empty.
-fn make_folder(folder: &Path) -> Outcome {
+fn make_folder(folder: &Path) -> Result<(), String> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(cannot("remove", folder)(error)),
         _ => {}

@@ -1,13 +1,13 @@
 //! The run of a bench: `railweave bench` on this machine, its ranks in guests.
 
-use crate::dist::Dist;
-use crate::lab::failure::Failure;
-use crate::lab::figure::Figures;
-use crate::lab::frame::End;
-use crate::lab::ranks::Ranks;
-use crate::lab::report::RunReport;
-use crate::lab::rig::{Rig, Site};
-use crate::lab::scenario::{Deed, RankEnd, Run, Status};
+use crate::failure::Failure;
+use crate::figure::Figures;
+use crate::frame::End;
+use crate::ranks::Ranks;
+use crate::report::RunReport;
+use crate::rig::Rig;
+use crate::scenario::{Deed, RankEnd, Run, Status};
+use crate::site::Site;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -27,7 +27,7 @@ const OURS: [&str; 3] = ["RAILWEAVE_", "NCCL_", "MPIB_"];
 pub(crate) fn run(
     rig: &Rig,
     site: &Site,
-    built: &Dist,
+    railweave: &Path,
     run: &Run,
     arguments: &str,
     variables: &[(String, String)],
@@ -36,14 +36,14 @@ pub(crate) fn run(
     let ranks = Ranks::listen(&site.scratch.join("ranks"), rig.lines(), log)?;
     let (output, errors) = (log_file(log, "bench.json"), log_file(log, "bench.log"));
     let create = |path: &Path| File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display()));
-    let mut command = Command::new(&built.program);
-    let stand_in = format!("{} lab --as-rank {} {{rank}}", site.program.display(), ranks.socket().display());
+    let mut command = Command::new(railweave);
+    let stand_in = format!("{} rank {} {{rank}}", site.program.display(), ranks.socket().display());
     command.args(["bench", "--json", "--rank-command", &stand_in]).args(arguments.split_whitespace());
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_ours(&name.to_string_lossy())) {
         command.env_remove(name);
     }
     command.envs(variables.iter().cloned()).stdin(Stdio::null()).stdout(create(&output)?).stderr(create(&errors)?);
-    let child = command.spawn().map_err(|error| format!("cannot run {}: {error}", built.program.display()))?;
+    let child = command.spawn().map_err(|error| format!("cannot run {}: {error}", railweave.display()))?;
     let course = watch(rig, run, &ranks, Parent(child));
     // The next run finds the cables as they were.
     let restored = if run.steps.is_empty() { Ok(()) } else { rig.restore() };

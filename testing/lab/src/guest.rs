@@ -1,7 +1,7 @@
 //! A guest: a small virtual machine, and the processes that run in it.
 
-use crate::lab::frame::{self, End, Frame, Program};
-use crate::lab::image::Image;
+use crate::frame::{self, End, Frame, Program};
+use crate::image::Image;
 use railweave_patience::sentence;
 use std::collections::HashMap;
 use std::fs::File;

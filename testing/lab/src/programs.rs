@@ -1,17 +1,16 @@
 //! The runs of tests and of plain commands in guests.
 
-use crate::lab::failure::Failure;
-use crate::lab::frame::{End, Frame, Program};
-use crate::lab::guest::{KILL, Output, Process, shell};
-use crate::lab::report::RunReport;
-use crate::lab::rig::Rig;
-use crate::lab::scenario::{Command, Run, Test};
-use crate::process::cargo;
+use crate::failure::Failure;
+use crate::frame::{End, Frame, Program};
+use crate::guest::{KILL, Output, Process, shell};
+use crate::report::RunReport;
+use crate::rig::Rig;
+use crate::scenario::{Command, Run, Test};
 use railweave_patience::{ran_out, sentence};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{self, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,11 +20,16 @@ const GRACE: Duration = Duration::from_secs(10);
 /// How long one look for a listener may take.
 const LOOK_LIMIT: Duration = Duration::from_secs(30);
 
-/// Builds a test program and answers its path.
-pub(crate) fn build(test: &Test) -> Result<PathBuf, String> {
+/// Builds a test program of the repository `root` and returns its path.
+pub(crate) fn build(test: &Test, root: &Path) -> Result<PathBuf, String> {
     let Test { package, name, .. } = test;
-    let mut command = cargo(&["test", "--package", package, "--test", name, "--no-run", "--message-format=json"]);
-    let output = command.stderr(Stdio::inherit()).output().map_err(|error| format!("cannot run cargo: {error}"))?;
+    let mut cargo = process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["test", "--package", package, "--test", name, "--no-run", "--message-format=json"]);
+    let output = cargo
+        .current_dir(root)
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cannot run cargo: {error}"))?;
     if !output.status.success() {
         return Err(format!(
             "cargo cannot build the test {name} of {package}: {}; what it says is above",

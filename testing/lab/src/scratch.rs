@@ -1,0 +1,69 @@
+//! The folder of one lab.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A folder for sockets, whose names must be short, and for a copy of this program, which a build may replace meanwhile.
+/// Dropping it removes it.
+pub(crate) struct Scratch(PathBuf);
+
+/// What the names of these folders begin with; a process number follows.
+const SCRATCH: &str = "railweave-lab-";
+
+impl Scratch {
+    /// Makes the folder.
+    pub(crate) fn new() -> Result<Self, String> {
+        let parent = std::env::temp_dir();
+        // Those of labs that were killed.
+        for entry in fs::read_dir(&parent).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let pid = name.strip_prefix(SCRATCH).filter(|pid| pid.parse::<u32>().is_ok());
+            if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+                // Another user's stays.
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+        let folder = parent.join(format!("{SCRATCH}{}", std::process::id()));
+        let name = folder.display().to_string();
+        if name.len() > 60 || name.contains(|c: char| c.is_whitespace() || c == ',') {
+            return Err(format!(
+                "the lab cannot put its sockets into {name}: QEMU wants a short path without blanks and commas; set TMPDIR to one"
+            ));
+        }
+        fs::create_dir_all(&folder).map_err(|error| format!("cannot make {name}: {error}"))?;
+        Ok(Self(folder))
+    }
+
+    /// Where it is.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.0
+    }
+
+    /// Copies this program into the folder.
+    pub(crate) fn program(&self) -> Result<PathBuf, String> {
+        let copy = self.0.join("railweave-lab");
+        let copied = std::env::current_exe().and_then(|program| fs::copy(program, &copy));
+        copied.map(|_| copy).map_err(|error| format!("cannot copy this program to {}: {error}", self.0.display()))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // The next lab tries again.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_for_sockets_goes_with_its_lab() {
+        let scratch = Scratch::new().unwrap();
+        let folder = scratch.0.clone();
+        assert!(scratch.program().unwrap().is_file());
+        drop(scratch);
+        assert!(!folder.exists());
+    }
+}

@@ -1,0 +1,53 @@
+//! What passed only when it was repeated. Each is a defect, of the test or of the code.
+
+use crate::process::target;
+use std::path::{Path, PathBuf};
+
+/// A file to which other programs add what passed only when repeated, a line each.
+pub(crate) struct FlakyFile(PathBuf);
+
+impl FlakyFile {
+    /// No file as yet, of this process.
+    pub(crate) fn new() -> Self {
+        let path = target().join(format!("flaky-{}", std::process::id()));
+        // One that another process of the same number left.
+        let _ = std::fs::remove_file(&path);
+        Self(path)
+    }
+
+    /// Where it is to be.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Its lines. Then it is removed.
+    pub(crate) fn read(self) -> Vec<String> {
+        // Absent where nothing was flaky.
+        let text = std::fs::read_to_string(&self.0).unwrap_or_default();
+        let _ = std::fs::remove_file(&self.0);
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+/// Says what passed only when repeated.
+pub(crate) fn list(flaky: &[String]) {
+    for name in flaky {
+        println!("flaky: {name}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_programs_wrote_is_read_once() {
+        let file = FlakyFile::new();
+        let path = file.path().to_owned();
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, "a\nb: c\n").unwrap();
+        assert_eq!(file.read(), ["a", "b: c"]);
+        assert!(!path.exists());
+        assert_eq!(FlakyFile::new().read(), Vec::<String>::new());
+    }
+}
