@@ -1,313 +1,91 @@
-//! Instructions per message, ours beside those of NCCL's own IB transport (docs/performance.md).
-//!
-//! Both ends are in one process, over a library that stands in libibverbs' place, and callgrind counts: neither a wire nor
-//! what else this machine does changes the figures.
+//! What messages and connections take (docs/performance.md): builds what is measured, and starts the program that does it
+//! (testing/instructions).
 
-mod cost;
-mod counter;
-mod profile;
-mod work;
+use crate::dist::{Dist, dist};
+use crate::nccl::Nccl;
+use crate::process::{cargo, code, find, program, run, status, target};
+use clap::Args;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
 
-use crate::nccl;
-use cost::Cost;
-use counter::{Case, Counter, Transport};
-pub(crate) use counter::{link_stand_in, without_settings};
-use serde::Serialize;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
-
-/// The rails of the cases.
-const RAILS: [usize; 2] = [1, 2];
-
-/// Their messages in flight.
-const IN_FLIGHT: [usize; 2] = [1, 8];
-
-/// Their sizes of messages: what they are called, bytes, and how many messages are carried.
-///
-/// A multiple of 512, so that what happens once in a round of slots, of the sender's ring or of posted receives is counted
-/// in its due share. Large messages are fewer because the stand-in copies them.
-const SIZES: [(&str, usize, u32); 2] = [("8 B", 8, 5120), ("512 KiB", 512 << 10, 512)];
-
-/// Counts, and prints what came out.
-pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
-    let wanted = Wanted::read(arguments)?;
-    let nccl = match &wanted.nccl {
-        None => None,
-        Some(Nccl::At(path)) => Some(real(path)?),
-        Some(Nccl::Fetched) => Some(real(&nccl::library()?)?),
-    };
-    let counter = Counter::build()?;
-    let mut rows = Vec::new();
-    for case in cases() {
-        let row = Row::count(&counter, &case, nccl.as_deref(), wanted.functions)?;
-        eprintln!("counted {}", row.title());
-        rows.push(row);
-    }
-    if wanted.json {
-        let report = serde_json::to_string_pretty(&Report { nccl, rows });
-        println!("{}", report.map_err(|error| error.to_string())?);
-    } else {
-        print!("{}\n{}", table(&rows), table_of_work(&rows));
-        rows.iter().for_each(|row| print!("{}", row.functions()));
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// All cases, in the order of the table.
-fn cases() -> impl Iterator<Item = Case> {
-    RAILS.into_iter().flat_map(|rails| {
-        SIZES.into_iter().flat_map(move |(_, message_bytes, messages)| {
-            IN_FLIGHT.into_iter().map(move |in_flight| Case { rails, message_bytes, in_flight, messages })
-        })
-    })
-}
-
-/// What is wanted.
-#[derive(Debug, Default)]
-struct Wanted {
-    nccl: Option<Nccl>,
+/// What is counted of messages.
+#[derive(Debug, Args)]
+pub(crate) struct Messages {
+    #[command(flatten)]
+    nccl: Nccl,
+    /// List this many functions of ours for each case, 1 to 1000, the costly ones first
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    functions: Option<u16>,
+    /// Print JSON
+    #[arg(long)]
     json: bool,
-    /// How many functions of ours to list for each case.
-    functions: usize,
 }
 
-/// Where NCCL's library comes from.
-#[derive(Debug, PartialEq)]
-enum Nccl {
-    At(PathBuf),
-    Fetched,
+/// What is measured of connections.
+#[derive(Debug, Args)]
+pub(crate) struct Connections {
+    #[command(flatten)]
+    nccl: Nccl,
+    /// How many connections, 1 to 100000 [default: 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    count: Option<u32>,
+    /// An adapter, such as ionic; again for another one [default: connectx-7 and ionic]
+    #[arg(long = "profile", value_name = "NAME")]
+    profiles: Vec<String>,
 }
 
-impl Wanted {
-    fn read(arguments: &[String]) -> Result<Self, String> {
-        let mut wanted = Self::default();
-        let mut arguments = arguments.iter();
-        while let Some(argument) = arguments.next() {
-            let nccl = match argument.as_str() {
-                "--json" => {
-                    wanted.json = true;
-                    continue;
-                }
-                "--functions" => {
-                    wanted.functions = functions(arguments.next())?;
-                    continue;
-                }
-                "--fetch" => Nccl::Fetched,
-                "--nccl" => {
-                    let path =
-                        arguments.next().ok_or("--nccl wants the path of a libnccl.so.2, but nothing follows it")?;
-                    Nccl::At(path.into())
-                }
-                unknown => {
-                    return Err(format!(
-                        "cargo xtask instructions cannot use \"{}\"; it takes --nccl PATH or --fetch for NCCL's library, \
-                         --functions N and --json",
-                        unknown.escape_debug()
-                    ));
-                }
-            };
-            if wanted.nccl.replace(nccl).is_some() {
-                return Err("--nccl and --fetch both say where NCCL's library is; say one of them, once".to_owned());
-            }
-        }
-        Ok(wanted)
+/// Counts what a message costs.
+pub(crate) fn count_messages(arguments: &Messages) -> Result<ExitCode, String> {
+    let nccl = arguments.nccl.library()?;
+    let valgrind = find("valgrind").ok_or(
+        "valgrind, which counts the instructions, is not on the path; install it with \"apt-get install valgrind\"",
+    )?;
+    let mut command = command("messages", "instructions", nccl)?;
+    command.arg("--valgrind").arg(valgrind);
+    if let Some(functions) = arguments.functions {
+        command.arg("--functions").arg(functions.to_string());
     }
+    command.args(arguments.json.then_some("--json"));
+    status(command).map(code)
 }
 
-/// NCCL's library at `path`, as callgrind names it.
-fn real(path: &Path) -> Result<PathBuf, String> {
-    let found = path.canonicalize().ok().filter(|path| path.is_file());
-    found.ok_or_else(|| format!("{} is no file; name a libnccl.so.2 by --nccl, or say --fetch", path.display()))
+/// Measures what many connections take.
+pub(crate) fn measure_connections(arguments: &Connections) -> Result<ExitCode, String> {
+    let mut command = command("connections", "connections", arguments.nccl.library()?)?;
+    if let Some(count) = arguments.count {
+        command.arg("--count").arg(count.to_string());
+    }
+    for profile in &arguments.profiles {
+        command.arg("--profile").arg(profile);
+    }
+    status(command).map(code)
 }
 
-fn functions(word: Option<&String>) -> Result<usize, String> {
-    word.and_then(|word| word.parse().ok()).filter(|count| (1..=1000).contains(count)).ok_or_else(|| {
-        let word = word.map_or_else(|| "nothing".to_owned(), |word| format!("\"{}\"", word.escape_debug()));
-        format!("--functions wants a number from 1 to 1000, but got {word}; try --functions 20")
-    })
+/// A command of the program, with all that it measures, and measures with, built. It keeps its files in a `folder` of
+/// cargo's build directory.
+fn command(name: &str, folder: &str, nccl: Option<PathBuf>) -> Result<Command, String> {
+    let Dist { library, program: railweave } = dist()?;
+    run(cargo(&["build", "--release", "--package", "railweave-fake-ibverbs"]))?;
+    let stand_in = link_stand_in()?;
+    let mut command = Command::new(program("railweave-instructions")?);
+    command.arg(name).arg("--plugin").arg(library).arg("--program").arg(railweave);
+    command.arg("--stand-in").arg(stand_in).arg("--folder").arg(target().join(folder));
+    if let Some(nccl) = nccl {
+        command.arg("--nccl").arg(nccl);
+    }
+    Ok(command)
 }
 
-/// The form of `--json`.
-#[derive(Debug, Serialize)]
-struct Report {
-    /// NCCL's library, if it was counted too.
-    nccl: Option<PathBuf>,
-    rows: Vec<Row>,
-}
-
-/// What came out for one case.
-#[derive(Debug, Serialize)]
-struct Row {
-    rails: usize,
-    message_bytes: usize,
-    in_flight: usize,
-    railweave: Cost,
-    nccl: Option<Cost>,
-    /// Railweave's instructions to NCCL's, the libraries' with each.
-    ratio: Option<f64>,
-}
-
-impl Row {
-    fn count(counter: &Counter, case: &Case, nccl: Option<&Path>, functions: usize) -> Result<Self, String> {
-        let mut railweave = counter.count(Transport::Railweave, case)?;
-        railweave.functions.truncate(functions);
-        let mut nccl = nccl.map(|library| counter.count(Transport::Nccl(library), case)).transpose()?;
-        if let Some(nccl) = &mut nccl {
-            nccl.functions.clear();
-        }
-        let ratio = nccl.as_ref().map(|nccl| railweave.instructions() / nccl.instructions());
-        let Case { rails, message_bytes, in_flight, .. } = *case;
-        Ok(Self { rails, message_bytes, in_flight, railweave, nccl, ratio })
+/// Links the library in libibverbs' place that was built, by its own program, which says where it is.
+fn link_stand_in() -> Result<PathBuf, String> {
+    let mut command = Command::new(target().join("release").join("railweave-stand-in"));
+    let program = command.get_program().to_owned();
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cannot run {}: {error}", program.display()))?;
+    if !output.status.success() {
+        return Err(format!("{} linked no library: {}", program.display(), output.status));
     }
-
-    fn title(&self) -> String {
-        let rails = if self.rails == 1 { "one rail".to_owned() } else { format!("{} rails", self.rails) };
-        let named = SIZES.iter().find(|(_, bytes, _)| *bytes == self.message_bytes);
-        let size = named.map_or_else(|| format!("{} B", self.message_bytes), |(name, ..)| (*name).to_owned());
-        format!("{rails}, {size}, {} in flight", self.in_flight)
-    }
-
-    /// The functions that are listed, a line each under the row's title.
-    fn functions(&self) -> String {
-        let functions = &self.railweave.functions;
-        if functions.is_empty() {
-            return String::new();
-        }
-        let lines = functions.iter().map(|function| format!("{:>10.1}  {}\n", function.own, function.name));
-        format!("\n{}:\n{}", self.title(), lines.collect::<String>())
-    }
-}
-
-/// The rows in Markdown, as docs/performance.md shows them.
-fn table(rows: &[Row]) -> String {
-    let mut text = "\
-| | Railweave | of it libc | NCCL | of it libc | ratio | calls of verbs, Railweave | NCCL |
-|---|---|---|---|---|---|---|---|
-"
-    .to_owned();
-    for row in rows {
-        let (own, own_verbs) = cells(Some(&row.railweave));
-        let (nccl, nccl_verbs) = cells(row.nccl.as_ref());
-        let ratio = row.ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
-        text += &format!("| {} |{own}|{nccl}| {ratio} |{own_verbs}|{nccl_verbs}|\n", row.title());
-    }
-    text
-}
-
-/// The cells of one transport: its instructions with those of libraries among them, and its calls of verbs.
-fn cells(cost: Option<&Cost>) -> (String, String) {
-    let Some(cost) = cost else { return (" | ".to_owned(), " ".to_owned()) };
-    let Cost { libraries, send_posts, receive_posts, polls, .. } = cost;
-    (
-        format!(" {:.0} | {libraries:.0} ", cost.instructions()),
-        format!(" {send_posts:.2} + {receive_posts:.2} + {polls:.2} "),
-    )
-}
-
-/// What each rail's device had to do, in Markdown too.
-fn table_of_work(rows: &[Row]) -> String {
-    let heads = work::COLUMNS.map(|(name, _)| format!(" {name}, Railweave | NCCL |"));
-    let mut text = format!("| |{}\n|{}\n", heads.concat(), "---|".repeat(1 + 2 * heads.len()));
-    for row in rows {
-        let cells = work::COLUMNS.map(|column| {
-            let of = |cost: &Cost| work::cell(&cost.devices, column);
-            format!(" {} | {} |", of(&row.railweave), row.nccl.as_ref().map(of).unwrap_or_default())
-        });
-        text += &format!("| {} |{}\n", row.title(), cells.concat());
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn wanted(line: &str) -> Result<Wanted, String> {
-        Wanted::read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn arguments_say_what_is_wanted_or_what_is_wrong() {
-        let all = wanted("--nccl a/libnccl.so.2 --json --functions 7").unwrap();
-        assert_eq!((all.nccl, all.json, all.functions), (Some(Nccl::At("a/libnccl.so.2".into())), true, 7));
-        let none = wanted("").unwrap();
-        assert_eq!((none.nccl, none.json, none.functions), (None, false, 0));
-        assert_eq!(wanted("--fetch").unwrap().nccl, Some(Nccl::Fetched));
-        for (line, error) in [
-            ("--nccl", "nothing follows it"),
-            ("--fetch --nccl a", "say one of them"),
-            ("--functions", "from 1 to 1000, but got nothing"),
-            ("--functions 0", "from 1 to 1000, but got \"0\""),
-            ("--functions many", "but got \"many\""),
-            ("--quick", "cannot use \"--quick\"; it takes --nccl PATH"),
-        ] {
-            assert!(wanted(line).unwrap_err().contains(error), "{line}: {:?}", wanted(line));
-        }
-    }
-
-    #[test]
-    fn a_library_is_a_file() {
-        let program = std::env::current_exe().unwrap();
-        assert_eq!(real(&program).unwrap(), program.canonicalize().unwrap());
-        for path in [program.parent().unwrap(), Path::new("no/such/libnccl.so.2")] {
-            let error = real(path).unwrap_err();
-            assert!(error.contains("is no file; name a libnccl.so.2"), "{error}");
-        }
-    }
-
-    #[test]
-    fn every_case_is_of_whole_rounds() {
-        let cases: Vec<Case> = cases().collect();
-        assert_eq!(cases.len(), 8);
-        assert!(cases.iter().all(|case| case.messages.is_multiple_of(512)));
-    }
-
-    fn device(name: &str, sends: f64) -> work::Work {
-        work::Work { device: name.to_owned(), sends, sends_with_immediate: 1.0, receives: 0.03, completions: 2.0 }
-    }
-
-    fn row(nccl: bool) -> Row {
-        let cost = |own| Cost {
-            own,
-            libraries: 20.4,
-            send_posts: 2.0,
-            receive_posts: 0.03,
-            polls: 2.25,
-            devices: vec![device("sim0", 1.5), device("sim1", 0.5)],
-            functions: vec![cost::Function { name: "plugin::isend".to_owned(), own: 71.25 }],
-        };
-        let ratio = nccl.then_some(0.5);
-        let nccl = nccl.then(|| Cost { functions: Vec::new(), ..cost(2000.0) });
-        Row { rails: 2, message_bytes: 512 << 10, in_flight: 8, railweave: cost(1000.4), nccl, ratio }
-    }
-
-    #[test]
-    fn rows_are_lines_of_a_table_with_and_without_nccl() {
-        let text = table(&[row(true), row(false)]);
-        let lines: Vec<&str> = text.lines().collect();
-        let cells: Vec<usize> = lines.iter().map(|line| line.matches('|').count()).collect();
-        assert_eq!(cells, [9; 4], "{text}");
-        assert_eq!(
-            lines[2],
-            "| 2 rails, 512 KiB, 8 in flight | 1021 | 20 | 2020 | 20 | 0.50 | 2.00 + 0.03 + 2.25 | 2.00 + 0.03 + 2.25 |"
-        );
-        let text = table_of_work(&[row(true), row(false)]);
-        let cells: Vec<usize> = text.lines().map(|line| line.matches('|').count()).collect();
-        assert_eq!(cells, [10; 4], "{text}");
-        let case = "| 2 rails, 512 KiB, 8 in flight | 1.50 + 0.50 |";
-        assert!(text.contains(&format!("\n{case} 1.50 + 0.50 | 1.00 + 1.00 |")), "{text}");
-        assert!(text.contains(&format!("\n{case}  | 1.00 + 1.00 |")), "{text}");
-        assert_eq!(row(true).functions(), "\n2 rails, 512 KiB, 8 in flight:\n      71.2  plugin::isend\n");
-    }
-
-    #[test]
-    fn the_json_names_everything() {
-        let report = Report { nccl: Some("libnccl.so.2".into()), rows: vec![row(true), row(false)] };
-        let json = serde_json::to_value(&report).unwrap();
-        assert_eq!(json["nccl"], "libnccl.so.2");
-        assert_eq!(json["rows"][0]["railweave"]["functions"][0]["name"], "plugin::isend");
-        assert_eq!(json["rows"][0]["railweave"]["devices"][1]["sends"], 0.5);
-        assert_eq!((&json["rows"][0]["nccl"]["polls"], &json["rows"][0]["ratio"]), (&2.25.into(), &0.5.into()));
-        assert!(json["rows"][0]["nccl"].get("functions").is_none() && json["rows"][1]["nccl"].is_null(), "{json}");
-    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim_end().into())
 }

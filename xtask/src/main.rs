@@ -10,7 +10,6 @@
 
 mod aarch64;
 mod adapters;
-mod connections;
 mod dist;
 mod docs;
 mod flaky;
@@ -63,10 +62,10 @@ enum Chore {
     Aarch64(Passed),
     /// Railweave under the real NCCL on one GPU: [--quick] [--json] [--only PATTERN] [--backend gloo] [--help]
     Gpu(Passed),
-    /// What a message costs, beside NCCL's: [--nccl PATH] or [--fetch], [--functions N] [--json]
-    Instructions(Passed),
-    /// What many connections take over RDMA, beside NCCL's: [--nccl PATH] or [--fetch], [--count N] [--profile NAME]
-    Connections(Passed),
+    /// Count what a message costs, beside NCCL's
+    Instructions(instructions::Messages),
+    /// Measure what many connections take over RDMA, beside NCCL's
+    Connections(instructions::Connections),
     /// Write the pages in docs/ that are made from the code
     Docs,
 }
@@ -107,8 +106,8 @@ fn run(chore: Chore) -> Result<ExitCode, String> {
         Chore::Lab(arguments) => lab::run(&arguments),
         Chore::Aarch64(passed) => aarch64::run(&passed.arguments),
         Chore::Gpu(passed) => gpu::run(&passed.arguments),
-        Chore::Instructions(passed) => instructions::run(&passed.arguments),
-        Chore::Connections(passed) => connections::run(&passed.arguments),
+        Chore::Instructions(messages) => instructions::count_messages(&messages),
+        Chore::Connections(connections) => instructions::measure_connections(&connections),
         Chore::Docs => docs::write().map(|()| ExitCode::SUCCESS),
     }
 }
@@ -146,6 +145,31 @@ mod tests {
     #[test]
     fn the_command_line_has_no_contradiction() {
         CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn numbers_have_a_range_and_nccl_one_place() {
+        let read = |line: &str| CommandLine::try_parse_from(format!("xtask {line}").split(' '));
+        for line in [
+            "instructions",
+            "instructions --fetch --functions 1000 --json",
+            "connections --nccl a/libnccl.so.2 --count 100000 --profile rxe --profile mana",
+        ] {
+            assert!(read(line).is_ok(), "{line}");
+        }
+        for (line, error) in [
+            ("instructions --nccl", "a value is required"),
+            ("instructions --fetch --nccl a", "cannot be used with"),
+            ("instructions --functions", "a value is required"),
+            ("instructions --functions 0", "0 is not in 1..=1000"),
+            ("instructions --functions many", "invalid value 'many'"),
+            ("instructions --quick", "unexpected argument '--quick'"),
+            ("connections --count 0", "0 is not in 1..=100000"),
+            ("connections --nccl", "a value is required"),
+        ] {
+            let text = read(line).expect_err(line).to_string();
+            assert!(text.contains(error), "{line}: {text}");
+        }
     }
 
     #[test]

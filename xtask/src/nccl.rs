@@ -2,13 +2,45 @@
 
 use crate::packages;
 use crate::process::target;
-use std::path::PathBuf;
+use clap::Args;
+use std::path::{Path, PathBuf};
 
 /// The package, and the version whose figures the documentation has.
 const PACKAGE: &str = "nvidia-nccl-cu12==2.32.3";
 
 /// Where the package keeps the library.
 const LIBRARY: &str = "nvidia/nccl/lib/libnccl.so.2";
+
+/// Where the library comes from, for a chore that can do without it.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+pub(crate) struct Nccl {
+    /// Measure NCCL's own transport too, in this libnccl.so.2
+    #[arg(long, value_name = "PATH")]
+    nccl: Option<PathBuf>,
+    /// The same, in the library that pip fetches
+    #[arg(long)]
+    fetch: bool,
+}
+
+impl Nccl {
+    /// The library, if one is wanted.
+    pub(crate) fn library(&self) -> Result<Option<PathBuf>, String> {
+        match &self.nccl {
+            Some(path) => file(path).map(Some),
+            None if self.fetch => library().map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+/// `path`, if it is a file's.
+fn file(path: &Path) -> Result<PathBuf, String> {
+    if path.is_file() {
+        return Ok(path.to_owned());
+    }
+    Err(format!("{} is no file; name a libnccl.so.2 by --nccl, or say --fetch", path.display()))
+}
 
 /// The library, fetched first if it is not there yet: about 250 MB.
 pub(crate) fn library() -> Result<PathBuf, String> {
@@ -19,4 +51,21 @@ pub(crate) fn library() -> Result<PathBuf, String> {
     }
     packages::pip(&[PACKAGE], &folder, true)?;
     if library.exists() { Ok(library) } else { Err(format!("{PACKAGE} has no {LIBRARY}; is it for this processor?")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_is_a_file() {
+        let program = std::env::current_exe().unwrap();
+        let nccl = |path: &Path| Nccl { nccl: Some(path.to_owned()), fetch: false };
+        assert_eq!(nccl(&program).library().unwrap(), Some(program.clone()));
+        for path in [program.parent().unwrap(), Path::new("no/such/libnccl.so.2")] {
+            let error = nccl(path).library().unwrap_err();
+            assert!(error.contains("is no file; name a libnccl.so.2"), "{error}");
+        }
+        assert_eq!(Nccl { nccl: None, fetch: false }.library().unwrap(), None);
+    }
 }

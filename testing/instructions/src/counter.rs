@@ -1,10 +1,9 @@
 //! Counting: the bench under callgrind, over the stand-in for libibverbs.
 
-use crate::dist::{Dist, dist};
-use crate::instructions::cost::{Cost, Objects};
-use crate::instructions::profile::Profile;
-use crate::instructions::work::Work;
-use crate::process::{Outcome, cargo, find, run, target};
+use crate::cost::{Cost, Objects};
+use crate::profile::Profile;
+use crate::tools::{Tools, without_settings};
+use crate::work::Work;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -13,9 +12,6 @@ use std::process::{Command, Stdio};
 /// The function whose instructions are counted, with all that it calls: the bench's loop over the messages. It runs once,
 /// after messages that are not counted.
 const LOOP: &str = "railweave_message_loop";
-
-/// Settings of the user's would change what is counted.
-const SETTINGS: [&str; 3] = ["RAILWEAVE_", "NCCL_", "MPIB_"];
 
 /// What callgrind writes: a profile when the loop begins and one, the second, when it has ended. It writes one for each
 /// thread, and the loop is in the first.
@@ -50,31 +46,33 @@ pub(crate) struct Case {
     pub(crate) messages: u32,
 }
 
-/// All that counting needs, built.
+/// All that counting needs.
 #[derive(Debug)]
 pub(crate) struct Counter {
     valgrind: PathBuf,
     plugin: PathBuf,
     program: PathBuf,
     stand_in: PathBuf,
+    nccl: Option<PathBuf>,
     /// Where a folder for each run is kept, with the machine's description and the profiles.
     folder: PathBuf,
 }
 
 impl Counter {
-    /// Builds the plugin, the program and the stand-in.
-    pub(crate) fn build() -> Result<Self, String> {
-        let valgrind = find("valgrind").ok_or(
-            "valgrind, which counts the instructions, is not on the path; install it with \"apt-get install valgrind\"",
-        )?;
-        let Dist { library, program } = dist()?;
-        run(cargo(&["build", "--release", "--package", "railweave-fake-ibverbs"]))?;
-        // Callgrind names objects by the paths that the kernel knows them by.
-        let real = |path: PathBuf| {
-            path.canonicalize().map_err(|error| format!("{} was built but cannot be used: {error}", path.display()))
-        };
-        let [plugin, program, stand_in] = [real(library)?, real(program)?, real(link_stand_in()?)?];
-        Ok(Self { valgrind, plugin, program, stand_in, folder: target().join("instructions") })
+    /// Counts by `valgrind`.
+    ///
+    /// # Errors
+    /// A sentence, when one of the tools is not there.
+    pub(crate) fn new(valgrind: &Path, tools: &Tools) -> Result<Self, String> {
+        let Tools { plugin, program, stand_in, nccl, folder } = tools;
+        let nccl = nccl.as_deref().map(real).transpose()?;
+        let [plugin, program, stand_in] = [real(plugin)?, real(program)?, real(stand_in)?];
+        Ok(Self { valgrind: valgrind.to_owned(), plugin, program, stand_in, nccl, folder: folder.clone() })
+    }
+
+    /// NCCL's library, if it can be counted.
+    pub(crate) fn nccl(&self) -> Option<&Path> {
+        self.nccl.as_deref()
     }
 
     /// Counts what a message costs.
@@ -119,7 +117,7 @@ impl Counter {
     }
 
     /// An empty folder for a run, but for the description of a machine with as many devices as there are rails.
-    fn prepare(&self, folder: &Path, rails: usize) -> Outcome {
+    fn prepare(&self, folder: &Path, rails: usize) -> Result<(), String> {
         let text: String = (0..rails).map(|index| format!("[device sim{index}]\n[port 1]\n")).collect();
         let prepared = match fs::remove_dir_all(folder) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -143,27 +141,9 @@ impl Counter {
     }
 }
 
-/// Keeps the user's settings from a program.
-pub(crate) fn without_settings(command: &mut Command) {
-    for (variable, _) in std::env::vars_os() {
-        if SETTINGS.iter().any(|prefix| variable.as_encoded_bytes().starts_with(prefix.as_bytes())) {
-            command.env_remove(variable);
-        }
-    }
-}
-
-/// Links the stand-in that was built, by its own program, which says where it is.
-pub(crate) fn link_stand_in() -> Result<PathBuf, String> {
-    let mut command = Command::new(target().join("release").join("railweave-stand-in"));
-    let program = command.get_program().to_owned();
-    let output = command
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| format!("cannot run {}: {error}", program.display()))?;
-    if !output.status.success() {
-        return Err(format!("{} linked no library: {}", program.display(), output.status));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).trim_end().into())
+/// A file by the path that the kernel knows it by, by which callgrind names it.
+fn real(path: &Path) -> Result<PathBuf, String> {
+    path.canonicalize().map_err(|error| format!("cannot use {}: {error}", path.display()))
 }
 
 /// The last lines that a run wrote on standard error, without valgrind's own.

@@ -2,47 +2,46 @@
 //!
 //! Both ends are in one process, over a library that stands in libibverbs' place and is one adapter after the other.
 
-use crate::dist::{Dist, dist};
-use crate::instructions::{link_stand_in, without_settings};
-use crate::nccl;
-use crate::process::{Outcome, cargo, run as run_command, target};
+use crate::tools::{Tools, without_settings};
+use clap::Args;
 use serde::Deserialize;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
-
-/// How many connections, unless it is said.
-const CONNECTIONS: u32 = 1000;
-
-/// The adapters, unless they are named.
-const PROFILES: [&str; 2] = ["connectx-7", "ionic"];
+use std::path::Path;
+use std::process::Command;
 
 /// Open files that one connection takes at most: NCCL's, with its listen.
 const FILES_PER_CONNECTION: u64 = 8;
 
+/// What is measured.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    tools: Tools,
+    /// How many connections
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    count: u32,
+    /// The adapters, each by an option of its own
+    #[arg(long = "profile", value_name = "NAME", default_values = ["connectx-7", "ionic"])]
+    profiles: Vec<String>,
+}
+
 /// Measures, and prints what came out.
-pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
-    let wanted = Wanted::read(arguments)?;
-    allow_files(u64::from(wanted.count) * FILES_PER_CONNECTION);
-    let nccl = match &wanted.nccl {
-        None => None,
-        Some(Library::At(path)) => Some(path.clone()),
-        Some(Library::Fetched) => Some(nccl::library()?),
-    };
-    let Dist { library, program } = dist()?;
-    run_command(cargo(&["build", "--release", "--package", "railweave-fake-ibverbs"]))?;
-    let bench = Bench { program: &program, stand_in: link_stand_in()?, count: wanted.count };
+pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
+    let Arguments { tools, count, profiles } = arguments;
+    allow_files(u64::from(*count) * FILES_PER_CONNECTION);
+    fs::create_dir_all(&tools.folder).map_err(|error| format!("cannot make {}: {error}", tools.folder.display()))?;
+    let bench = Bench { tools, count: *count };
     let mut rows = Vec::new();
-    for profile in &wanted.profiles {
-        rows.push(Row { profile, transport: "Railweave", cost: bench.measure(profile, &["--lib"], &library)? });
+    for profile in profiles {
+        rows.push(Row { profile, transport: "Railweave", cost: bench.measure(profile, "--lib", &tools.plugin)? });
         eprintln!("measured Railweave over {profile}");
-        if let Some(nccl) = &nccl {
-            rows.push(Row { profile, transport: "NCCL", cost: bench.measure(profile, &["--nccl"], nccl)? });
+        if let Some(nccl) = &tools.nccl {
+            rows.push(Row { profile, transport: "NCCL", cost: bench.measure(profile, "--nccl", nccl)? });
             eprintln!("measured NCCL over {profile}");
         }
     }
-    print!("{}", table(&rows, wanted.count));
-    Ok(ExitCode::SUCCESS)
+    print!("{}", table(&rows, *count));
+    Ok(())
 }
 
 /// Lets this process, and those that it starts, have so many files open, as far as the hard limit goes.
@@ -57,76 +56,28 @@ fn allow_files(files: u64) {
     }
 }
 
-/// What is wanted.
-#[derive(Debug)]
-struct Wanted {
-    nccl: Option<Library>,
-    count: u32,
-    profiles: Vec<String>,
-}
-
-/// Where NCCL's library comes from.
-#[derive(Debug, PartialEq)]
-enum Library {
-    At(PathBuf),
-    Fetched,
-}
-
-impl Wanted {
-    fn read(arguments: &[String]) -> Result<Self, String> {
-        let (mut nccl, mut count, mut profiles) = (None, CONNECTIONS, Vec::new());
-        let mut arguments = arguments.iter();
-        while let Some(argument) = arguments.next() {
-            let mut value =
-                |what: &str| arguments.next().ok_or_else(|| format!("{argument} wants {what}, but nothing follows it"));
-            match argument.as_str() {
-                "--fetch" => nccl = Some(Library::Fetched),
-                "--nccl" => nccl = Some(Library::At(value("the path of a libnccl.so.2")?.into())),
-                "--count" => {
-                    let word = value("a number from 1 to 100000")?;
-                    count = word.parse().ok().filter(|count| (1..=100_000).contains(count)).ok_or_else(|| {
-                        format!("--count wants a number from 1 to 100000, but got \"{}\"", word.escape_debug())
-                    })?;
-                }
-                "--profile" => profiles.push(value("an adapter, such as ionic")?.clone()),
-                unknown => {
-                    return Err(format!(
-                        "cargo xtask connections cannot use \"{}\"; it takes --nccl PATH or --fetch for NCCL's library, \
-                         --count N, and --profile NAME for each adapter",
-                        unknown.escape_debug()
-                    ));
-                }
-            }
-        }
-        if profiles.is_empty() {
-            profiles = PROFILES.map(str::to_owned).to_vec();
-        }
-        Ok(Self { nccl, count, profiles })
-    }
-}
-
 /// The program, ready to measure.
 struct Bench<'a> {
-    program: &'a Path,
-    stand_in: PathBuf,
+    tools: &'a Tools,
     count: u32,
 }
 
 impl Bench<'_> {
-    fn measure(&self, profile: &str, option: &[&str], library: &Path) -> Result<Cost, String> {
-        let machine = target().join("connections-machine");
+    fn measure(&self, profile: &str, option: &str, library: &Path) -> Result<Cost, String> {
+        let Tools { program, stand_in, folder, .. } = self.tools;
+        let machine = folder.join("connections-machine");
         // Of several GIDs that fit NCCL asks sysfs for the version, where these devices are not; and ours is dialled.
         let gids = "gid = 0 fe80::1 roce1 1\ngid = 1 127.0.0.1 roce2 1\n";
         write(&machine, &format!("[device sim0]\nprofile = {profile}\n[port 1]\n{gids}"))?;
-        let mut command = Command::new(self.program);
+        let mut command = Command::new(program);
         without_settings(&mut command);
         command.args(["bench", "--json", "--in-process", "--connections", &self.count.to_string()]);
-        command.args(option).arg(library);
-        command.env("NCCL_IBVERBS_LIB", &self.stand_in).env("RAILWEAVE_STAND_IN", &machine);
-        if option == ["--lib"] {
+        command.arg(option).arg(library);
+        command.env("NCCL_IBVERBS_LIB", stand_in).env("RAILWEAVE_STAND_IN", &machine);
+        if option == "--lib" {
             command.env("RAILWEAVE_FABRIC", "verbs");
         }
-        let output = command.output().map_err(|error| format!("cannot run {}: {error}", self.program.display()))?;
+        let output = command.output().map_err(|error| format!("cannot run {}: {error}", program.display()))?;
         if !output.status.success() {
             let words = String::from_utf8_lossy(&output.stderr).into_owned();
             let last: Vec<&str> = words.lines().rev().take(5).collect();
@@ -137,7 +88,7 @@ impl Bench<'_> {
     }
 }
 
-fn write(path: &Path, text: &str) -> Outcome {
+fn write(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
@@ -202,27 +153,6 @@ fn table(rows: &[Row<'_>], count: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn wanted(line: &str) -> Result<Wanted, String> {
-        Wanted::read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn arguments_say_what_is_wanted_or_what_is_wrong() {
-        let usual = wanted("").unwrap();
-        assert_eq!((usual.nccl, usual.count, usual.profiles.len()), (None, CONNECTIONS, PROFILES.len()));
-        let all = wanted("--nccl a/libnccl.so.2 --count 7 --profile rxe --profile mana").unwrap();
-        assert_eq!((all.nccl, all.count), (Some(Library::At("a/libnccl.so.2".into())), 7));
-        assert_eq!(all.profiles, ["rxe", "mana"]);
-        for (line, error) in [
-            ("--nccl", "nothing follows it"),
-            ("--count many", "from 1 to 100000, but got \"many\""),
-            ("--count 0", "but got \"0\""),
-            ("--quick", "cannot use \"--quick\"; it takes --nccl PATH"),
-        ] {
-            assert!(wanted(line).unwrap_err().contains(error), "{line}: {:?}", wanted(line));
-        }
-    }
 
     #[test]
     fn a_row_has_what_one_connection_takes() {

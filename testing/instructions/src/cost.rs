@@ -1,7 +1,7 @@
 //! What a message costs.
 
-use crate::instructions::profile::{Place, Profile};
-use crate::instructions::work::Work;
+use crate::profile::{Place, Profile};
+use crate::work::Work;
 use serde::Serialize;
 use std::path::Path;
 
@@ -78,7 +78,7 @@ impl Cost {
             None => Ok(cost),
             Some((what, _)) => Err(format!(
                 "{messages} messages took not one {what} of {}, which cannot be; has the stand-in got other names for its \
-                 functions than xtask/src/instructions/cost.rs?",
+                 functions than testing/instructions/src/cost.rs?",
                 objects.transport.display()
             )),
         }
