@@ -1,16 +1,19 @@
 //! What travels between a guest and the lab, and between the lab and the stand-in of a rank: frames, each of one channel.
 //!
-//! A channel is one process in a guest, from its start to its end. A frame is its channel (four bytes, little-endian), one
-//! byte of kind, four of length, then the body.
+//! A channel is one process in a guest, from its start to its end. On the stream stands the length of what follows (four
+//! bytes, little-endian), then the channel and the frame in postcard's encoding. Both ends are always the same build.
 
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 
-/// The largest body; a longer one means that the stream is garbled.
-const MAX_BODY_BYTES: usize = 16 << 20;
+/// The longest frame; a longer one means that the stream is garbled.
+const MAX_BYTES: usize = 16 << 20;
+
+/// How long the length is.
+const LENGTH_BYTES: usize = size_of::<u32>();
 
 /// One frame, without its channel.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Frame {
     /// From a guest, on channel 0: it is up.
     Ready,
@@ -73,65 +76,26 @@ impl std::fmt::Display for End {
 
 /// Writes one frame, in one call.
 pub(crate) fn write(stream: &mut impl Write, channel: u32, frame: &Frame) -> io::Result<()> {
-    let (kind, body) = match frame {
-        Frame::Ready => (READY, Vec::new()),
-        Frame::Start(program) => (START, serde_json::to_vec(program)?),
-        Frame::Input(bytes) => (INPUT, bytes.clone()),
-        Frame::InputEnd => (INPUT_END, Vec::new()),
-        Frame::Signal(signal) => (SIGNAL, signal.to_le_bytes().to_vec()),
-        Frame::Answer(bytes) => (ANSWER, bytes.clone()),
-        Frame::Output(bytes) => (OUTPUT, bytes.clone()),
-        Frame::Error(bytes) => (ERROR, bytes.clone()),
-        Frame::Ended(end) => (ENDED, serde_json::to_vec(end)?),
-    };
-    let mut all = Vec::with_capacity(9 + body.len());
-    all.extend_from_slice(&channel.to_le_bytes());
-    all.push(kind);
-    all.extend_from_slice(&(body.len() as u32).to_le_bytes());
-    all.extend_from_slice(&body);
+    let mut all = postcard::to_extend(&(channel, frame), vec![0; LENGTH_BYTES]).map_err(io::Error::other)?;
+    let length = (all.len() - LENGTH_BYTES) as u32;
+    all[..LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
     stream.write_all(&all)?;
     stream.flush()
 }
 
 /// Reads one frame. The end of the stream is an error of kind `UnexpectedEof`.
 pub(crate) fn read(stream: &mut impl Read) -> io::Result<(u32, Frame)> {
-    let mut head = [0; 9];
-    stream.read_exact(&mut head)?;
-    let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    let (channel, kind, length) = (number(0), head[4], number(5) as usize);
+    let mut length = [0; LENGTH_BYTES];
+    stream.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length) as usize;
     let garbled = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
-    if length > MAX_BODY_BYTES {
+    if length > MAX_BYTES {
         return Err(garbled(format!("a frame of {length} bytes")));
     }
-    let mut body = vec![0; length];
-    stream.read_exact(&mut body)?;
-    let frame = match kind {
-        READY => Frame::Ready,
-        START => Frame::Start(serde_json::from_slice(&body)?),
-        INPUT => Frame::Input(body),
-        INPUT_END => Frame::InputEnd,
-        SIGNAL => {
-            let bytes = body.try_into().map_err(|_| garbled("a signal without its number".to_owned()))?;
-            Frame::Signal(i32::from_le_bytes(bytes))
-        }
-        ANSWER => Frame::Answer(body),
-        OUTPUT => Frame::Output(body),
-        ERROR => Frame::Error(body),
-        ENDED => Frame::Ended(serde_json::from_slice(&body)?),
-        kind => return Err(garbled(format!("a frame of the unknown kind {kind}"))),
-    };
-    Ok((channel, frame))
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes)?;
+    postcard::from_bytes(&bytes).map_err(|error| garbled(format!("a frame that cannot be read: {error}")))
 }
-
-const READY: u8 = 1;
-const START: u8 = 2;
-const INPUT: u8 = 3;
-const INPUT_END: u8 = 4;
-const SIGNAL: u8 = 5;
-const ANSWER: u8 = 6;
-const OUTPUT: u8 = 7;
-const ERROR: u8 = 8;
-const ENDED: u8 = 9;
 
 #[cfg(test)]
 mod tests {
@@ -170,14 +134,14 @@ mod tests {
 
     #[test]
     fn garbage_is_an_error() {
-        for bytes in [
-            [0, 0, 0, 0, 99, 0, 0, 0, 0].as_slice(),
-            &[0, 0, 0, 0, INPUT, 255, 255, 255, 255],
-            &[0, 0, 0, 0, START, 1, 0, 0, 0, b'{'],
-            &[0, 0, 0, 0, SIGNAL, 1, 0, 0, 0, 9],
-        ] {
-            assert!(read(&mut &*bytes).is_err(), "{bytes:?}");
+        let kind = |kind: u8| [2, 0, 0, 0, 0, kind];
+        assert_eq!(read(&mut kind(0).as_slice()).unwrap(), (0, Frame::Ready));
+        for bytes in [kind(99).as_slice(), &[255; 4], &[1, 0, 0, 0, 0], &[4, 0, 0, 0, 0, 1, 1, 9]] {
+            let error = read(&mut &*bytes).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{bytes:?}: {error}");
         }
-        assert_eq!(read(&mut [0, 0].as_slice()).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        for cut in [&[0, 0][..], &[9, 0, 0, 0, 1]] {
+            assert_eq!(read(&mut &*cut).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        }
     }
 }
