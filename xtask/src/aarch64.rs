@@ -9,6 +9,7 @@ use crate::process::{Outcome, find, root, run as run_command, target};
 use crate::suite;
 use crate::{flaky, packages};
 use binary::Binary;
+use clap::Args;
 
 const TRIPLE: &str = "aarch64-unknown-linux-gnu";
 
@@ -34,37 +35,23 @@ const PATIENCE: [(&str, &str); 2] = [("RAILWEAVE_HANDSHAKE_TIMEOUT", "120"), ("R
 /// Crates whose unit tests run emulated in the long form: where memory is shared with a peer or with C.
 const TESTED: [&str; 3] = ["railweave-abi", "railweave-transport", "railweave-fabric-tcp"];
 
-/// What the long form adds.
-#[derive(Debug, PartialEq, Eq)]
-struct Wanted {
+/// What is tried out.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Run the unit tests too that matter there
+    #[arg(long)]
     tests: bool,
+    /// As root: install what is missing
+    #[arg(long)]
     install: bool,
 }
 
-impl Wanted {
-    fn read(arguments: &[String]) -> Result<Self, String> {
-        let mut wanted = Self { tests: false, install: false };
-        for argument in arguments {
-            match argument.as_str() {
-                "--tests" => wanted.tests = true,
-                "--install" => wanted.install = true,
-                unknown => {
-                    let unknown = unknown.escape_debug();
-                    return Err(format!("cargo xtask aarch64 takes --tests and --install, but got \"{unknown}\""));
-                }
-            }
-        }
-        Ok(wanted)
-    }
-}
-
 /// The step of the test run by itself, and with `--tests` the unit tests too.
-pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
-    let wanted = Wanted::read(arguments)?;
-    let may_install = wanted.install || packages::is_continuous_integration();
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
+    let may_install = arguments.install || packages::is_continuous_integration();
     let tools = Tools::require(may_install, may_install, "aarch64")?;
     let mut flaky = Vec::new();
-    let result = tools.check(&mut flaky).and_then(|()| if wanted.tests { tools.test(&mut flaky) } else { Ok(()) });
+    let result = tools.check(&mut flaky).and_then(|()| if arguments.tests { tools.test(&mut flaky) } else { Ok(()) });
     flaky::list(&flaky);
     result.map(|()| ExitCode::SUCCESS)
 }
@@ -209,14 +196,6 @@ fn emulator(may_install: bool, command: &str) -> Result<PathBuf, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_what_is_known_is_taken() {
-        let words = |words: &[&str]| Wanted::read(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
-        assert_eq!(words(&[]), Ok(Wanted { tests: false, install: false }));
-        assert_eq!(words(&["--install", "--tests"]), Ok(Wanted { tests: true, install: true }));
-        assert!(words(&["--test"]).unwrap_err().contains("\"--test\""));
-    }
 
     #[test]
     fn ranks_are_emulated_too() {

@@ -3,6 +3,7 @@
 use crate::dist::dist;
 use crate::process::{cargo, root};
 use crate::{flaky, suite};
+use clap::Args;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -21,10 +22,18 @@ const TESTS: [&[&str]; 2] = [&["--package", "railweave-fabric-verbs", "--tests"]
 /// How many tests run at once. They wait for kernels and peers far longer than they work.
 const THREADS: &str = "4";
 
-/// Runs the tests over the adapters that `arguments` name, or over all, and prints a table.
-pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
-    let known = profiles()?;
-    if let Some(unknown) = arguments.iter().find(|name| !known.contains(*name)) {
+/// What is run.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Run over these adapters only
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+}
+
+/// Runs the tests over the adapters, and prints a table.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
+    let (known, names) = (profiles()?, &arguments.names);
+    if let Some(unknown) = names.iter().find(|name| !known.contains(*name)) {
         let known: Vec<&str> = known.iter().map(String::as_str).collect();
         return Err(format!(
             "cargo xtask adapters knows no profile \"{}\"; the profiles are: {}",
@@ -32,7 +41,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
             known.join(", ")
         ));
     }
-    let wanted: Vec<&str> = match arguments {
+    let wanted: Vec<&str> = match names.as_slice() {
         [] => known.iter().map(String::as_str).collect(),
         named => named.iter().map(String::as_str).collect(),
     };
@@ -169,7 +178,7 @@ mod tests {
     fn the_adapters_of_the_test_run_are_there_and_a_wrong_name_is_told_which_are() {
         let known = profiles().unwrap();
         assert!(SHORT.iter().all(|name| known.contains(*name)) && !known.contains("plain"), "{known:?}");
-        let error = run(&["connectx-3".to_owned()]).unwrap_err();
+        let error = run(&Arguments { names: vec!["connectx-3".to_owned()] }).unwrap_err();
         assert!(error.contains("no profile \"connectx-3\"") && error.contains("bnxt_re, connectx-5"), "{error}");
     }
 }

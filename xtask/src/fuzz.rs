@@ -1,6 +1,7 @@
 //! Long runs of the fuzz targets (docs/fuzzing.md), on stable Rust: libFuzzer through cargo-fuzz, without a sanitizer.
 
 use crate::process::{cargo, find, root, run as run_command, status, target};
+use clap::Args;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -14,49 +15,40 @@ const LONGEST_INPUT: usize = 4096;
 /// What it calls slow of itself takes half as long, which on a busy machine is none.
 const TIMEOUT_S: u64 = 20;
 
-/// What is wanted.
-struct Wanted {
+/// What is run.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Run only this target; again for another one
+    #[arg(long = "target", value_name = "TARGET")]
     targets: Vec<String>,
+    /// How long each target runs, at least 1
+    #[arg(long, value_name = "MINUTES", default_value_t = MINUTES, value_parser = clap::value_parser!(u64).range(1..))]
     minutes: u64,
 }
 
 /// Builds the targets, and runs those that are wanted one after the other.
-pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
-    let known = targets()?;
-    let wanted = Wanted::read(arguments, &known)?;
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
+    let wanted = arguments.among(targets()?)?;
     let programs = build()?;
     let mut findings = 0;
-    for name in &wanted.targets {
-        findings += run_target(name, &programs.join(name), wanted.minutes)?;
+    for name in &wanted {
+        findings += run_target(name, &programs.join(name), arguments.minutes)?;
     }
     Ok(if findings == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-impl Wanted {
-    fn read(arguments: &[String], known: &[String]) -> Result<Self, String> {
-        let mut wanted = Self { targets: Vec::new(), minutes: MINUTES };
-        let mut rest = arguments.iter();
-        while let Some(argument) = rest.next() {
-            match (argument.as_str(), rest.next()) {
-                ("--target", Some(name)) if known.contains(name) => wanted.targets.push(name.clone()),
-                ("--minutes", Some(text)) if text.parse().is_ok_and(|minutes: u64| minutes > 0) => {
-                    wanted.minutes = text.parse().unwrap_or(MINUTES);
-                }
-                (argument, value) => {
-                    let value = value.map_or_else(String::new, |value| format!(" {value}"));
-                    return Err(format!(
-                        "cargo xtask fuzz cannot use \"{}\"; it takes --target with one of {}, and --minutes with a \
-                         number from 1",
-                        format!("{argument}{value}").escape_debug(),
-                        known.join(", ")
-                    ));
-                }
-            }
+impl Arguments {
+    /// The targets that are run, of those that are known.
+    fn among(&self, known: Vec<String>) -> Result<Vec<String>, String> {
+        match self.targets.iter().find(|name| !known.contains(name)) {
+            Some(unknown) => Err(format!(
+                "cargo xtask fuzz has no target \"{}\"; the targets are: {}",
+                unknown.escape_debug(),
+                known.join(", ")
+            )),
+            None if self.targets.is_empty() => Ok(known),
+            None => Ok(self.targets.clone()),
         }
-        if wanted.targets.is_empty() {
-            wanted.targets = known.to_vec();
-        }
-        Ok(wanted)
     }
 }
 
@@ -191,16 +183,14 @@ stat::average_exec_per_sec:     372
     }
 
     #[test]
-    fn arguments_are_checked_in_words() {
-        let known = ["send".to_owned(), "wire".to_owned()];
-        let read = |words: &[&str]| Wanted::read(&words.iter().map(ToString::to_string).collect::<Vec<_>>(), &known);
-        let all = read(&[]).unwrap();
-        assert_eq!((all.targets.as_slice(), all.minutes), (known.as_slice(), MINUTES));
-        let one = read(&["--minutes", "3", "--target", "send"]).unwrap();
-        assert_eq!((one.targets, one.minutes), (vec!["send".to_owned()], 3));
-        for wrong in [&["--target", "absent"][..], &["--minutes", "0"], &["--minutes"], &["send"]] {
-            let error = read(wrong).err().expect("refused");
-            assert!(error.contains("--minutes") && error.contains("send, wire"), "{error}");
-        }
+    fn only_targets_that_are_known_are_run() {
+        let among = |names: &[&str]| {
+            let targets = names.iter().map(ToString::to_string).collect();
+            Arguments { targets, minutes: MINUTES }.among(vec!["send".to_owned(), "wire".to_owned()])
+        };
+        assert_eq!(among(&[]).unwrap(), ["send", "wire"]);
+        assert_eq!(among(&["wire"]).unwrap(), ["wire"]);
+        let error = among(&["send", "absent"]).unwrap_err();
+        assert!(error.contains("\"absent\"") && error.contains("send, wire"), "{error}");
     }
 }

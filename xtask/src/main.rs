@@ -44,23 +44,26 @@ enum Chore {
     Demo(Passed),
     /// Build the release plugin and program into target/dist
     Dist,
-    /// The whole test run, or only the steps that are named
-    Test(Passed),
+    /// Run all tests and checks, or only the steps that are named
+    Test(test::Arguments),
+    /// Run one test program of the test run; cargo starts it
+    #[command(name = suite::AS_RUNNER, hide = true)]
+    AsRunner(suite::Program),
     /// Find what no compiler refuses: circles of modules, long lines, references to nowhere, words that only we know
     Tidy,
     /// Play the protocol in virtual time: [--seeds N] [--from S] [--only WORKLOAD] [--history] [--plants]
     Sim(Passed),
-    /// Run the fuzz targets long: all, or [--target T], for [--minutes M] each
-    Fuzz(Passed),
-    /// The long tests about edges: all, or [rounds] [asan] [valgrind] [table]
-    Stress(Passed),
-    /// The verbs tests over each adapter that the fake libibverbs can be: all, or [NAME...]
-    Adapters(Passed),
-    /// RDMA between emulated machines: all scenarios, or those that are named
+    /// Run the fuzz targets long: all, or those that are named
+    Fuzz(fuzz::Arguments),
+    /// Run the long tests about edges: all, or the parts that are named
+    Stress(stress::Arguments),
+    /// Run the verbs tests over each adapter that the fake libibverbs can be, or over those that are named
+    Adapters(adapters::Arguments),
+    /// Play scenarios of RDMA between emulated machines: all, or those that are named
     Lab(lab::Arguments),
-    /// Build for aarch64 and try that out under emulation: [--tests] for unit tests too, [--install]
-    Aarch64(Passed),
-    /// Railweave under the real NCCL on one GPU: [--quick] [--json] [--only PATTERN] [--backend gloo] [--help]
+    /// Build for aarch64, and try that out under emulation
+    Aarch64(aarch64::Arguments),
+    /// Try Railweave under the real NCCL on one GPU: [--quick] [--json] [--only PATTERN] [--backend gloo] [--help]
     Gpu(Passed),
     /// Count what a message costs, beside NCCL's
     Instructions(instructions::Messages),
@@ -97,14 +100,15 @@ fn run(chore: Chore) -> Result<ExitCode, String> {
             println!("{}\n{}", built.library.display(), built.program.display());
             Ok(ExitCode::SUCCESS)
         }
-        Chore::Test(passed) => test::run(&passed.arguments),
+        Chore::Test(arguments) => test::run(&arguments),
+        Chore::AsRunner(program) => suite::run(program),
         Chore::Tidy => process::run(tidy::command()).map(|()| ExitCode::SUCCESS),
         Chore::Sim(passed) => sim::run(&passed.arguments),
-        Chore::Fuzz(passed) => fuzz::run(&passed.arguments),
-        Chore::Stress(passed) => stress::run(&passed.arguments),
-        Chore::Adapters(passed) => adapters::run(&passed.arguments),
+        Chore::Fuzz(arguments) => fuzz::run(&arguments),
+        Chore::Stress(arguments) => stress::run(&arguments),
+        Chore::Adapters(arguments) => adapters::run(&arguments),
         Chore::Lab(arguments) => lab::run(&arguments),
-        Chore::Aarch64(passed) => aarch64::run(&passed.arguments),
+        Chore::Aarch64(arguments) => aarch64::run(&arguments),
         Chore::Gpu(passed) => gpu::run(&passed.arguments),
         Chore::Instructions(messages) => instructions::count_messages(&messages),
         Chore::Connections(connections) => instructions::measure_connections(&connections),
@@ -169,6 +173,26 @@ mod tests {
         ] {
             let text = read(line).expect_err(line).to_string();
             assert!(text.contains(error), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_name_is_told_which_are_possible() {
+        for (line, known) in [("test tsts", "format, docs, deny"), ("stress all", "rounds, asan, valgrind, table")] {
+            let text = CommandLine::try_parse_from(format!("xtask {line}").split(' ')).expect_err(line).to_string();
+            assert!(text.contains(known), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_test_program_gets_its_own_arguments() {
+        for words in [&["b", "--exact", "--test-threads=1"][..], &["--list", "--format", "terse"], &["--help"], &[]] {
+            for by in [&[][..], &["--by", "/usr/bin/env"]] {
+                let all = [&["xtask", suite::AS_RUNNER], by, &["/bin/true"], words].concat();
+                let Chore::AsRunner(program) = CommandLine::try_parse_from(all).unwrap().chore else { panic!("it") };
+                assert_eq!(program.arguments, words);
+                assert_eq!(program.by.is_some(), !by.is_empty());
+            }
         }
     }
 

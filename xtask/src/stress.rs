@@ -2,6 +2,8 @@
 //! peers.
 
 use crate::process::{cargo, find, run as run_command, target};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
 use std::fs;
 use std::process::{Command, ExitCode};
 
@@ -31,18 +33,19 @@ const PARTS: &[Part] = &[
     Part { name: "table", why: "what hostile peers achieve, for docs/edge.md", run: table },
 ];
 
-/// Runs the parts named in `arguments`, or all.
-pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
-    if let Some(unknown) = arguments.iter().find(|name| !PARTS.iter().any(|part| part.name == *name)) {
-        let parts: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
-        return Err(format!(
-            "cargo xtask stress has no part \"{}\"; the parts are: {}",
-            unknown.escape_debug(),
-            parts.join(", ")
-        ));
-    }
+/// What is run.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Run only these parts
+    #[arg(value_name = "PART", value_parser = PossibleValuesParser::new(PARTS.iter().map(|part| part.name)))]
+    parts: Vec<String>,
+}
+
+/// Runs the parts.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
+    let names = &arguments.parts;
     let mut failures = 0;
-    for part in PARTS.iter().filter(|part| arguments.is_empty() || arguments.iter().any(|name| name == part.name)) {
+    for part in PARTS.iter().filter(|part| names.is_empty() || names.iter().any(|name| name == part.name)) {
         println!("\n=== {}: {}", part.name, part.why);
         match (part.run)() {
             Ok(()) => println!("=== {} passed", part.name),

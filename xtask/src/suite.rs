@@ -1,4 +1,4 @@
-//! One test program of the test run, as cargo's runner (`cargo xtask test --as-runner PROGRAM ARGUMENTS`): shows what
+//! One test program of the test run, as cargo's runner (`cargo xtask as-runner PROGRAM ARGUMENTS`): shows what
 //! it says, ends it when it hangs, and repeats, once and alone, a test that ran out of time.
 //!
 //! Cargo starts the programs one after the other, so nothing else of the test run runs beside the repetition.
@@ -8,6 +8,7 @@ mod watch;
 
 use crate::flaky::FlakyFile;
 use crate::process::{Outcome, cargo, line, run as run_command};
+use clap::Args;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -19,11 +20,20 @@ use watch::{Said, watch};
 /// Names the plugin that tests load.
 pub(crate) const LIBRARY: &str = "RAILWEAVE_TEST_LIB";
 
-/// The argument that makes this program the runner of one test program.
-pub(crate) const AS_RUNNER: &str = "--as-runner";
+/// The chore that runs one test program.
+pub(crate) const AS_RUNNER: &str = "as-runner";
 
-/// Behind it, and before the test program: the program by which that is run, such as an emulator.
-const BY: &str = "--by";
+/// One test program, as cargo names it to its runner.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Program {
+    /// Run it by this program, such as an emulator
+    #[arg(long)]
+    pub(crate) by: Option<PathBuf>,
+    program: PathBuf,
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<String>,
+}
 
 /// A program of which no test has ended for so long hangs. Tests give up far earlier by themselves.
 const SILENCE: Duration = Duration::from_secs(600);
@@ -66,8 +76,8 @@ pub(crate) fn guarded<T>(
 /// The setting that makes this program cargo's runner (The Cargo Book, `target.<cfg>.runner`).
 fn runner(by: Option<&Path>) -> Result<String, String> {
     let program = std::env::current_exe().map_err(|error| format!("cannot name this program: {error}"))?;
-    let mut words = vec![program.display().to_string(), "test".to_owned(), AS_RUNNER.to_owned()];
-    words.extend(by.into_iter().flat_map(|by| [BY.to_owned(), by.display().to_string()]));
+    let mut words = vec![program.display().to_string(), AS_RUNNER.to_owned()];
+    words.extend(by.into_iter().flat_map(|by| ["--by".to_owned(), by.display().to_string()]));
     let words = serde_json::to_string(&words).map_err(|error| error.to_string())?;
     // A JSON array of plain strings is TOML, too.
     Ok(format!("target.'cfg(all())'.runner = {words}"))
@@ -111,16 +121,12 @@ pub(crate) fn repeated(line: &str) -> Option<&str> {
     Some(test)
 }
 
-/// Runs the test program that `words` name, and repeats what may be repeated.
-pub(crate) fn run(words: &[String]) -> Result<ExitCode, String> {
-    let (by, words) = match words {
-        [option, by, rest @ ..] if option == BY => (Some(PathBuf::from(by)), rest),
-        all => (None, all),
-    };
-    let (program, arguments) = words.split_first().ok_or("cargo xtask test --as-runner wants a program to run")?;
+/// Runs a test program, and repeats what may be repeated.
+pub(crate) fn run(program: Program) -> Result<ExitCode, String> {
+    let Program { by, program, arguments } = program;
     let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
     let silence = SILENCE * railweave_patience::factor();
-    let suite = Suite { by, program: program.into(), arguments, package, silence, shows: true };
+    let suite = Suite { by, program, arguments: &arguments, package, silence, shows: true };
     let Ended { code, flaky } = suite.run()?;
     if let (Some(file), false) = (std::env::var_os(FLAKY_FILE), flaky.is_empty()) {
         let lines: String = flaky.iter().map(|name| format!("{name}\n")).collect();
@@ -317,10 +323,12 @@ mod tests {
             shows: false,
         };
         assert!(suite.run().is_err());
-        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
-        for by in [&[][..], &[BY, "/usr/bin/env"]] {
-            assert_eq!(run(&words(&[by, &["/bin/true"]].concat())), Ok(ExitCode::SUCCESS));
-            assert_ne!(run(&words(&[by, &["/bin/false"]].concat())), Ok(ExitCode::SUCCESS));
+        for by in [None, Some("/usr/bin/env")] {
+            let run = |program: &str| {
+                run(Program { by: by.map(PathBuf::from), program: program.into(), arguments: Vec::new() })
+            };
+            assert_eq!(run("/bin/true"), Ok(ExitCode::SUCCESS));
+            assert_ne!(run("/bin/false"), Ok(ExitCode::SUCCESS));
         }
     }
 
@@ -397,11 +405,11 @@ mod tests {
 
     #[test]
     fn cargo_is_told_of_this_program_in_toml() {
-        for (by, more) in [(None, &[][..]), (Some(Path::new("/usr/bin/qemu")), &[BY, "/usr/bin/qemu"])] {
+        for (by, more) in [(None, &[][..]), (Some(Path::new("/usr/bin/qemu")), &["--by", "/usr/bin/qemu"])] {
             let toml: toml::Table = runner(by).unwrap().parse().unwrap();
             let words = toml["target"]["cfg(all())"]["runner"].as_array().unwrap();
             let words: Vec<&str> = words.iter().map(|word| word.as_str().unwrap()).collect();
-            assert_eq!(words[1..], [&["test", AS_RUNNER], more].concat());
+            assert_eq!(words[1..], [&[AS_RUNNER], more].concat());
         }
     }
 }

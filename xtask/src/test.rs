@@ -6,6 +6,8 @@ use crate::docs;
 use crate::process::{cargo, find, run as run_command, target};
 use crate::sim;
 use crate::{adapters, flaky, lab, packages, suite};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
@@ -118,25 +120,24 @@ const STEPS: &[Step] = &[
     Step { name: "lab", why: "the plugin over real verbs, between emulated machines (docs/lab.md)", run: short_lab },
 ];
 
-/// Runs the steps named in `arguments`, or all, and counts. With `--install` missing Debian packages are installed.
-pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
-    if let Some((suite::AS_RUNNER, rest)) = arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
-        return suite::run(rest);
-    }
-    let (options, arguments): (Vec<&String>, Vec<&String>) = arguments.iter().partition(|word| *word == "--install");
-    let known = |name: &String| STEPS.iter().any(|step| step.name == name);
-    if let Some(unknown) = arguments.iter().copied().find(|name| !known(name)) {
-        let steps: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
-        return Err(format!(
-            "cargo xtask test has no step \"{}\"; it takes --install and the steps {}",
-            unknown.escape_debug(),
-            steps.join(", ")
-        ));
-    }
-    let may_install = !options.is_empty() || packages::is_continuous_integration();
+/// What is run.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Run only these steps
+    #[arg(value_name = "STEP", value_parser = PossibleValuesParser::new(STEPS.iter().map(|step| step.name)))]
+    steps: Vec<String>,
+    /// As root: install the Debian packages that are missing
+    #[arg(long)]
+    install: bool,
+}
+
+/// Runs the steps, and counts.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
+    let may_install = arguments.install || packages::is_continuous_integration();
+    let names = &arguments.steps;
     let mut context = Context { may_install, ..Context::default() };
     let (mut passed, mut failures) = (0, Vec::new());
-    for step in STEPS.iter().filter(|step| arguments.is_empty() || arguments.iter().any(|name| *name == step.name)) {
+    for step in STEPS.iter().filter(|step| names.is_empty() || names.iter().any(|name| name == step.name)) {
         println!("\n=== {}: {}", step.name, step.why);
         let start = Instant::now();
         let result = (step.run)(&mut context);
