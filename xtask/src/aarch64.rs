@@ -73,8 +73,8 @@ impl Tools {
         Ok(Self { folder: zigbuild(may_fetch)?, emulator })
     }
 
-    /// Builds the plugin and the program, looks into both, and tries them out. What passed only when repeated is added to
-    /// `flaky`.
+    /// Builds the plugin and the program, looks into both, and tries them out. What passed only when repeated is added
+    /// to `flaky`.
     pub(crate) fn check(&self, flaky: &mut Vec<String>) -> Outcome {
         run_command(self.cargo("zigbuild", &["--package", "railweave-plugin", "--package", "railweave-cli"]))?;
         let built = builds().join(TRIPLE).join(PROFILE);

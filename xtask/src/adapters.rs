@@ -1,4 +1,5 @@
-//! The verbs tests over adapters: each a profile of the library that stands in libibverbs' place (testing/fake-ibverbs/profiles).
+//! The verbs tests over adapters: each a profile of the library that stands in libibverbs' place
+//! (testing/fake-ibverbs/profiles).
 
 use crate::dist::dist;
 use crate::process::{cargo, root};
@@ -11,12 +12,12 @@ use std::process::{Command, ExitCode};
 /// The variable that names the profile.
 const PROFILE: &str = "RAILWEAVE_TEST_PROFILE";
 
-/// The two adapters of the test run, as unlike as adapters are: with shared receive queues, ECE and both versions of RoCE, and
-/// without any of these.
+/// The two adapters of the test run, as unlike as adapters are: with shared receive queues, ECE and both versions of
+/// RoCE, and without any of these.
 pub(crate) const SHORT: [&str; 2] = ["connectx-7", "ionic"];
 
-/// The tests that run over each adapter, as arguments of cargo. The second is the plugin's alone: of the whole workspace, so
-/// that what was built for its other tests serves here too.
+/// The tests that run over each adapter, as arguments of cargo. The second is the plugin's alone: of the whole
+/// workspace, so that what was built for its other tests serves here too.
 const TESTS: [&[&str]; 2] = [&["--package", "railweave-fabric-verbs", "--tests"], &["--workspace", "--test", "verbs"]];
 
 /// How many tests run at once. They wait for kernels and peers far longer than they work.
@@ -107,8 +108,8 @@ fn tally(profile: &str, library: &Path, flaky: &mut Vec<String>) -> Result<Tally
 }
 
 impl Tally {
-    /// Adds what the test programs and their runner say of the tests: `test NAME ... ok`, or `FAILED`; which of these are
-    /// repeated; and what ran in a program that was killed.
+    /// Adds what the test programs and their runner say of the tests: `test NAME ... ok`, or `FAILED`; which of these
+    /// are repeated; and what ran in a program that was killed.
     fn read(&mut self, text: &str) {
         for line in text.lines() {
             if let Some(name) = suite::repeated(line) {

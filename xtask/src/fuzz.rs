@@ -11,8 +11,8 @@ const MINUTES: u64 = 10;
 /// Longer inputs find nothing that shorter ones do not.
 const LONGEST_INPUT: usize = 4096;
 
-/// An input that takes longer is a finding: libFuzzer stops it, or reports it as slow where it looks at its clock too late.
-/// What it calls slow of itself takes half as long, which on a busy machine is none.
+/// An input that takes longer is a finding: libFuzzer stops it, or reports it as slow where it looks at its clock too
+/// late. What it calls slow of itself takes half as long, which on a busy machine is none.
 const TIMEOUT_S: u64 = 20;
 
 /// What is run.
@@ -67,7 +67,7 @@ fn targets() -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Builds every target and answers the folder of the programs.
+/// Builds every target and returns the folder of the programs.
 fn build() -> Result<PathBuf, String> {
     let cargo_fuzz = match find("cargo-fuzz") {
         Some(program) => program,
@@ -94,7 +94,7 @@ fn build() -> Result<PathBuf, String> {
         .ok_or_else(|| format!("cargo-fuzz built nothing in {}", built.display()))
 }
 
-/// Runs one target and answers how many findings it left.
+/// Runs one target and returns how many findings it left.
 fn run_target(name: &str, program: &Path, minutes: u64) -> Result<usize, String> {
     let seeds = folder().join("corpus").join(name);
     let corpus = target().join("fuzz-corpus").join(name);

@@ -1,5 +1,5 @@
-//! What messages and connections take (docs/performance.md): builds what is measured, and starts the program that does it
-//! (testing/instructions).
+//! What messages and connections take (docs/performance.md): builds what is measured, and starts the program that does
+//! it (testing/instructions).
 
 use crate::dist::{Dist, dist};
 use crate::nccl::Nccl;

@@ -57,7 +57,8 @@ pub(crate) fn run_short(built: &Dist, flaky: &mut Vec<String>) -> Outcome {
     if ended.success() { Ok(()) } else { Err("a scenario failed, see above".to_owned()) }
 }
 
-/// Makes sure that the lab can run here, or says in a sentence why not. `command` is what needs it, and takes --install.
+/// Makes sure that the lab can run here, or says in a sentence why not. `command` is what needs it, and takes
+/// --install.
 pub(crate) fn require(may_install: bool, command: &str) -> Outcome {
     if std::env::consts::ARCH != "x86_64" {
         let arch = std::env::consts::ARCH;
@@ -106,8 +107,8 @@ impl<'a> Lab<'a> {
         Ok(play)
     }
 
-    /// The names of the options that playing needs, a line each; `None` where the program refused the scenarios, and said
-    /// why.
+    /// The names of the options that playing needs, a line each; `None` where the program refused the scenarios, and
+    /// said why.
     fn needs(&self) -> Result<Option<String>, String> {
         let output = self.command("needs").stderr(Stdio::inherit()).output();
         let output = output.map_err(|error| format!("cannot run {}: {error}", self.program.display()))?;

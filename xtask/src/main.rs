@@ -1,8 +1,8 @@
 //! The chores: `cargo xtask <command>`.
 //!
-//! `demo` shows Railweave at work on this machine, `test` is the whole test run, `dist` builds what both use, `sim` plays
-//! the protocol in a simulated world, and `docs` writes the pages that are made from the code. Nothing here is part of
-//! the plugin.
+//! `demo` shows Railweave at work on this machine, `test` is the whole test run, `dist` builds what both use, `sim`
+//! plays the protocol in a simulated world, and `docs` writes the pages that are made from the code. Nothing here is
+//! part of the plugin.
 
 #![forbid(unsafe_code)]
 // The chores talk to the person who runs them.

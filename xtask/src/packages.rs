@@ -31,8 +31,8 @@ pub(crate) const LAB: &[&str] = &[
     "perftest",
 ];
 
-/// Makes sure that `packages` are here: installs the missing ones if `may_install`, else says how to. `command` is what
-/// needs them, and takes --install.
+/// Makes sure that `packages` are here: installs the missing ones if `may_install`, otherwise says how to. `command` is
+/// what needs them, and takes --install.
 pub(crate) fn require(packages: &[&'static str], may_install: bool, command: &str) -> Outcome {
     let missing = missing(packages)?;
     if missing.is_empty() {
@@ -41,8 +41,8 @@ pub(crate) fn require(packages: &[&'static str], may_install: bool, command: &st
     let names = missing.join(" ");
     if !may_install {
         return Err(format!(
-            "packages are missing: {names}; install them with \"apt-get install {names}\", or as root with \"cargo xtask \
-             {command} --install\""
+            "packages are missing: {names}; install them with \"apt-get install {names}\", or as root with \
+             \"cargo xtask {command} --install\""
         ));
     }
     eprintln!("installing {names}");
@@ -58,7 +58,8 @@ pub(crate) fn is_continuous_integration() -> bool {
     std::env::var("CI").is_ok_and(|ci| ci == "true") && is_root()
 }
 
-/// Fetches Python's `packages`, without those that they name in turn, into `folder` if `may_fetch`, else says how to.
+/// Fetches Python's `packages`, without those that they name in turn, into `folder` if `may_fetch`, otherwise says how
+/// to.
 pub(crate) fn pip(packages: &[&str], folder: &Path, may_fetch: bool) -> Outcome {
     let (names, shown) = (packages.join(" "), folder.display());
     if !may_fetch {

@@ -28,7 +28,7 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs `command` to its end and answers its status.
+/// Runs `command` to its end and returns its status.
 pub(crate) fn status(mut command: Command) -> Result<ExitStatus, String> {
     command.status().map_err(|error| format!("cannot run {}: {error}", command.get_program().display()))
 }

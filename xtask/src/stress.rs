@@ -1,5 +1,5 @@
-//! The long forms of the tests about edges (docs/edge.md): more rounds, AddressSanitizer, valgrind, and the table of hostile
-//! peers.
+//! The long forms of the tests about edges (docs/edge.md): more rounds, AddressSanitizer, valgrind, and the table of
+//! hostile peers.
 
 use crate::process::{cargo, find, run as run_command, target};
 use clap::Args;

@@ -83,8 +83,8 @@ fn runner(by: Option<&Path>) -> Result<String, String> {
     Ok(format!("target.'cfg(all())'.runner = {words}"))
 }
 
-/// Runs a program that starts others, and once more if it ran out of time and nothing else was wrong: where it ends well
-/// then, `name` is added to `flaky`.
+/// Runs a program that starts others, and once more if it ran out of time and nothing else was wrong: where it ends
+/// well then, `name` is added to `flaky`.
 pub(crate) fn run_program(name: &str, command: impl Fn() -> Command, flaky: &mut Vec<String>) -> Outcome {
     run_and_repeat(name, command, true, flaky)
 }
@@ -258,7 +258,8 @@ mod tests {
     fn failing(message: &str) -> String {
         format!(
             "\nrunning 2 tests\ntest a ... ok\ntest b ... FAILED\n\nfailures:\n\n---- b stdout ----\n\nthread 'b' (7) \
-             panicked at b.rs:1:2:\n{message}\n\n\nfailures:\n    b\n\ntest result: FAILED. 1 passed; 1 failed; 0 ignored\n"
+             panicked at b.rs:1:2:\n{message}\n\n\nfailures:\n    b\n\n\
+             test result: FAILED. 1 passed; 1 failed; 0 ignored\n"
         )
     }
 
@@ -266,7 +267,7 @@ mod tests {
     const ONE_PASSED: &str = "running 1 test\ntest b ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored\n";
 
     /// A test program that is a shell's script: `first` is done by the whole, `alone` when b is asked for alone.
-    /// Answers the status, what was flaky, and how often the program was started.
+    /// Returns the status, what was flaky, and how often the program was started.
     fn played(name: &str, package: &str, first: &str, alone: &str) -> (bool, Vec<String>, usize) {
         played_by(None, name, package, first, alone)
     }
@@ -277,8 +278,8 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let program = folder.join("edges-0123456789abcdef");
         let script = format!(
-            "#!/bin/sh\necho >> {folder}/starts\nif [ \"$*\" = \"b --exact --test-threads=1\" ]; then\n{alone}\nelif [ \"$1\" = \
-             --list ]; then\nprintf 'a: test\\nb: test\\n'\nelse\n{first}\nfi\n",
+            "#!/bin/sh\necho >> {folder}/starts\nif [ \"$*\" = \"b --exact --test-threads=1\" ]; then\n{alone}\nelif [ \
+             \"$1\" = --list ]; then\nprintf 'a: test\\nb: test\\n'\nelse\n{first}\nfi\n",
             folder = folder.display()
         );
         let text = folder.join("text");

@@ -213,8 +213,8 @@ fn loom() -> Result<Done, String> {
     Ok(Done::Passed)
 }
 
-/// Runs cargo-deny. Without it: installs it into `target/tools` on a machine for continuous integration, else leaves
-/// the step out.
+/// Runs cargo-deny. Without it: installs it into `target/tools` on a machine for continuous integration, otherwise
+/// leaves the step out.
 fn deny(_: &mut Context) -> Result<Done, String> {
     let tools = target().join("tools");
     let program = match find("cargo-deny") {

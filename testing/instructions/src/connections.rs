@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// Lets this process, and those that it starts, have so many files open, as far as the hard limit goes.
+/// Lets this process, and those that it starts, have this many files open, as far as the hard limit goes.
 fn allow_files(files: u64) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

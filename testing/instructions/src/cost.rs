@@ -77,8 +77,8 @@ impl Cost {
         match needed.iter().find(|(_, each)| *each == 0.0) {
             None => Ok(cost),
             Some((what, _)) => Err(format!(
-                "{messages} messages took not one {what} of {}, which cannot be; has the stand-in got other names for its \
-                 functions than testing/instructions/src/cost.rs?",
+                "{messages} messages took not one {what} of {}, which cannot be; has the stand-in got other names for \
+                 its functions than testing/instructions/src/cost.rs?",
                 objects.transport.display()
             )),
         }

@@ -9,8 +9,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The function whose instructions are counted, with all that it calls: the bench's loop over the messages. It runs once,
-/// after messages that are not counted.
+/// The function whose instructions are counted, with all that it calls: the bench's loop over the messages. It runs
+/// once, after messages that are not counted.
 const LOOP: &str = "railweave_message_loop";
 
 /// What callgrind writes: a profile when the loop begins and one, the second, when it has ended. It writes one for each
@@ -131,8 +131,8 @@ impl Counter {
         let mut command = Command::new(&self.valgrind);
         without_settings(&mut command);
         command.env("NCCL_IBVERBS_LIB", &self.stand_in).env("RAILWEAVE_STAND_IN", folder.join(MACHINE));
-        // Profiles before and after the loop, and not --toggle-collect: that counts the loop's instructions alone, but all
-        // calls, and how often the ends poll while they connect is chance.
+        // Profiles before and after the loop, and not --toggle-collect: that counts the loop's instructions alone, but
+        // all calls, and how often the ends poll while they connect is chance.
         command.args(["--tool=callgrind", "--separate-threads=yes"]);
         command.args([format!("--dump-before={LOOP}"), format!("--dump-after={LOOP}")]);
         // A name without its folder, because valgrind takes some signs in it for orders.

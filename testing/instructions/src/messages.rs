@@ -1,7 +1,7 @@
 //! Instructions per message, ours beside those of NCCL's own IB transport (docs/performance.md).
 //!
-//! Both ends are in one process, over a library that stands in libibverbs' place, and callgrind counts: neither a wire nor
-//! what else this machine does changes the figures.
+//! Both ends are in one process, over a library that stands in libibverbs' place, and callgrind counts: neither a wire
+//! nor what else this machine does changes the figures.
 
 use crate::cost::Cost;
 use crate::counter::{Case, Counter, Transport};
@@ -19,8 +19,8 @@ const IN_FLIGHT: [usize; 2] = [1, 8];
 
 /// Their sizes of messages: what they are called, bytes, and how many messages are carried.
 ///
-/// A multiple of 512, so that what happens once in a round of slots, of the sender's ring or of posted receives is counted
-/// in its due share. Large messages are fewer because the stand-in copies them.
+/// A multiple of 512, so that what happens once in a round of slots, of the sender's ring or of posted receives is
+/// counted in its due share. Large messages are fewer because the stand-in copies them.
 const SIZES: [(&str, usize, u32); 2] = [("8 B", 8, 5120), ("512 KiB", 512 << 10, 512)];
 
 /// What is counted.

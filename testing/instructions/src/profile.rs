@@ -1,4 +1,5 @@
-//! What callgrind writes of a thread: how many instructions ran where, and who called whom (its manual, "Callgrind Format Specification").
+//! What callgrind writes of a thread: how many instructions ran where, and who called whom (its manual, "Callgrind
+//! Format Specification").
 
 use std::collections::{BTreeMap, HashMap};
 

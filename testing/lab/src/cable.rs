@@ -22,7 +22,8 @@ pub(crate) struct Cable {
     loss_percent: f64,
 }
 
-/// A guest's port at one end of a cable. The guest's first cable is in its port `eth0`, which is the RDMA device `rxe0`.
+/// A guest's port at one end of a cable. The guest's first cable is in its port `eth0`, which is the RDMA device
+/// `rxe0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Port {
     /// The cable.
@@ -34,7 +35,7 @@ pub(crate) struct Port {
 }
 
 impl Cable {
-    /// Says in a sentence what makes no sense among so many guests.
+    /// Says in a sentence what makes no sense among this many guests.
     pub(crate) fn check(&self, guests: usize) -> Result<(), String> {
         let between = &self.between;
         let is_possible = match between[..] {

@@ -10,8 +10,8 @@ use serde_json::Value;
 pub(crate) struct Figures(Vec<(String, f64)>);
 
 impl Figures {
-    /// Every number in the JSON that `railweave bench` prints, by its path with dots between; a bandwidth by the bytes of
-    /// its message, in Mbit/s.
+    /// Every number in the JSON that `railweave bench` prints, by its path with dots between; a bandwidth by the bytes
+    /// of its message, in Mbit/s.
     pub(crate) fn of_bench(json: &Value) -> Self {
         let mut figures = Self::default();
         figures.collect("", json);
@@ -81,8 +81,8 @@ impl Serialize for Figures {
     }
 }
 
-/// What must hold of one figure, such as `bandwidth.524288 >= 97.5`, or beside a figure of a run that came before, such as
-/// `bandwidth.524288 >= 0.995 * nccl/bandwidth.524288`.
+/// What must hold of one figure, such as `bandwidth.524288 >= 97.5`, or beside a figure of a run that came before, such
+/// as `bandwidth.524288 >= 0.995 * nccl/bandwidth.524288`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct Threshold {
@@ -100,7 +100,7 @@ impl Threshold {
         &self.figure
     }
 
-    /// Says in a sentence what does not hold. `earlier` answers a figure of a run that came before. What is slower than
+    /// Says in a sentence what does not hold. `earlier` returns a figure of a run that came before. What is slower than
     /// it should be by a number is a matter of time; what is slower than something else in the same scenario is not.
     pub(crate) fn check(&self, figures: &Figures, earlier: impl Fn(&str, &str) -> Option<f64>) -> Result<(), Failure> {
         let limit = match &self.beside {

@@ -1,7 +1,9 @@
-//! What travels between a guest and the lab, and between the lab and the stand-in of a rank: frames, each of one channel.
+//! What travels between a guest and the lab, and between the lab and the stand-in of a rank: frames, each of one
+//! channel.
 //!
-//! A channel is one process in a guest, from its start to its end. On the stream stands the length of what follows (four
-//! bytes, little-endian), then the channel and the frame in postcard's encoding. Both ends are always the same build.
+//! A channel is one process in a guest, from its start to its end. On the stream stands the length of what follows
+//! (four bytes, little-endian), then the channel and the frame in postcard's encoding. Both ends are always the same
+//! build.
 
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};

@@ -1,5 +1,5 @@
-//! What guests boot: Debian's stock kernel, and an initial file system with the modules that the lab needs. Both are kept
-//! under `target/lab`.
+//! What guests boot: Debian's stock kernel, and an initial file system with the modules that the lab needs. Both are
+//! kept under `target/lab`.
 
 use std::fs;
 use std::io::Write;
@@ -62,7 +62,7 @@ pub(crate) fn prepare(folder: &Path) -> Result<Image, String> {
     Ok(Image { kernel, initramfs })
 }
 
-/// Fetches and unpacks the kernel's package without installing it. Answers the folder, which is then the only one in
+/// Fetches and unpacks the kernel's package without installing it. Returns the folder, which is then the only one in
 /// `kernels`.
 fn fetch_kernel(folder: &Path, kernels: &Path) -> Result<PathBuf, String> {
     let depends = Command::new("apt-cache").args(["depends", NEWEST_KERNEL]).output();

@@ -49,7 +49,8 @@ impl RunReport {
         report
     }
 
-    /// Of a run that took several rounds: the medians of its figures, all that failed, and the last words. None without any.
+    /// Of a run that took several rounds: the medians of its figures, all that failed, and the last words. None without
+    /// any.
     pub(crate) fn of_rounds(mut rounds: Vec<Self>) -> Option<Self> {
         let figures = Figures::medians(rounds.iter().map(|round| &round.figures));
         let seconds = rounds.iter().map(|round| round.seconds).sum();

@@ -51,8 +51,8 @@ pub(crate) struct Run {
     /// The longest it may take.
     #[serde(default = "limit")]
     pub(crate) limit_s: u64,
-    /// How often it runs, 1 to 20. It takes turns with the runs beside it that have as many rounds, and its figures are the
-    /// medians: so what drifts meets all of them alike.
+    /// How often it runs, 1 to 20. It takes turns with the runs beside it that have as many rounds, and its figures are
+    /// the medians: so what drifts meets all of them alike.
     #[serde(default = "once")]
     pub(crate) rounds: u32,
     /// More environment variables.

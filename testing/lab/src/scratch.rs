@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A folder for sockets, whose names must be short, and for a copy of this program, which a build may replace meanwhile.
-/// Dropping it removes it.
+/// A folder for sockets, whose names must be short, and for a copy of this program, which a build may replace
+/// meanwhile. Dropping it removes it.
 pub(crate) struct Scratch(PathBuf);
 
 /// What the names of these folders begin with; a process number follows.
@@ -27,7 +27,8 @@ impl Scratch {
         let name = folder.display().to_string();
         if name.len() > 60 || name.contains(|c: char| c.is_whitespace() || c == ',') {
             return Err(format!(
-                "the lab cannot put its sockets into {name}: QEMU wants a short path without blanks and commas; set TMPDIR to one"
+                "the lab cannot put its sockets into {name}: QEMU wants a short path without blanks and commas; \
+                 set TMPDIR to one"
             ));
         }
         fs::create_dir_all(&folder).map_err(|error| format!("cannot make {name}: {error}"))?;

@@ -1,5 +1,6 @@
-//! The stand-in of a rank on this machine: `railweave bench` starts it with `--rank-command`, and the rank itself runs in a
-//! guest. What the rank's parent sees of it is what the rank does: the socket on standard input, output, exit status.
+//! The stand-in of a rank on this machine: `railweave bench` starts it with `--rank-command`, and the rank itself runs
+//! in a guest. What the rank's parent sees of it is what the rank does: the socket on standard input, output, exit
+//! status.
 
 use crate::frame::{self, End, Frame, Program};
 use clap::Args;

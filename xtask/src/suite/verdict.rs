@@ -159,7 +159,8 @@ mod tests {
     fn the_output_of_a_program_inside_of_a_tests_own_is_part_of_that() {
         // A scenario runs the test's own program once more, whose output is in the panic of the test that watches it.
         let inner = format!(
-            "running 1 test\ntest a ... {}FAILED\n\nfailures:\n\nfailures:\n    a\n\ntest result: FAILED. 0 passed; 1 failed\n",
+            "running 1 test\ntest a ... {}FAILED\n\nfailures:\n\nfailures:\n    a\n\n\
+             test result: FAILED. 0 passed; 1 failed\n",
             late("accept")
         );
         let outer = panicked(&format!("ran out of time: a, case 0: exit status: 101; it said:\n{inner}"));
@@ -172,8 +173,8 @@ mod tests {
 
     #[test]
     fn tests_that_ended_and_that_take_long_are_found() {
-        let out = "running 4 tests\ntest a ... ok\ntest b - should panic ... ok\ntest c has been running for over 60 seconds\n\
-                   test d ... ";
+        let out = "running 4 tests\ntest a ... ok\ntest b - should panic ... ok\n\
+                   test c has been running for over 60 seconds\ntest d ... ";
         assert_eq!(ended(out), ["a", "b"]);
         assert_eq!(slow(out), ["c"]);
         assert!(is_one_passed("test result: ok. 1 passed; 0 failed; 0 ignored"));

@@ -45,8 +45,8 @@ impl Said {
     }
 }
 
-/// Runs `command` to its end, and shows what it says where `shows`. Where `hangs` says so of what it has said until then, it
-/// is killed, and has no status.
+/// Runs `command` to its end, and shows what it says where `shows`. Where `hangs` says so of what it has said until
+/// then, it is killed, and has no status.
 pub(crate) fn watch(
     mut command: Command,
     shows: bool,
