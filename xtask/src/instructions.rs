@@ -3,7 +3,7 @@
 
 use crate::dist::{Dist, dist};
 use crate::nccl::Nccl;
-use crate::process::{cargo, code, find, program, run, status, target};
+use crate::process::{become_program, cargo, find, program, run, target};
 use clap::Args;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
@@ -46,7 +46,7 @@ pub(crate) fn count_messages(arguments: &Messages) -> Result<ExitCode, String> {
         command.arg("--functions").arg(functions.to_string());
     }
     command.args(arguments.json.then_some("--json"));
-    status(command).map(code)
+    become_program(command)
 }
 
 /// Measures what many connections take.
@@ -58,7 +58,7 @@ pub(crate) fn measure_connections(arguments: &Connections) -> Result<ExitCode, S
     for profile in &arguments.profiles {
         command.arg("--profile").arg(profile);
     }
-    status(command).map(code)
+    become_program(command)
 }
 
 /// A command of the program, with all that it measures, and measures with, built. It keeps its files in a `folder` of

@@ -2,7 +2,7 @@
 
 use crate::dist::{Dist, dist};
 use crate::flaky::FlakyFile;
-use crate::process::{Outcome, code, program, root, status, target};
+use crate::process::{Outcome, become_program, program, root, status, target};
 use crate::{nccl, packages};
 use clap::Args;
 use std::path::PathBuf;
@@ -28,11 +28,11 @@ pub(crate) struct Arguments {
     install: bool,
 }
 
-/// Plays, and ends with the exit status of the lab.
+/// Becomes the lab.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     let lab = Lab::build(arguments)?;
     if arguments.list {
-        return status(lab.command("list")).map(code);
+        return become_program(lab.command("list"));
     }
     let Some(needs) = lab.needs()? else { return Ok(ExitCode::FAILURE) };
     require(arguments.install || packages::is_continuous_integration(), "lab")?;
@@ -40,11 +40,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     if arguments.json {
         play.arg("--json");
     }
-    status(play).map(code)
+    become_program(play)
 }
 
-/// Plays the scenarios of the ordinary test run. Those that passed only when repeated are added to `flaky`,
-/// and `built` is the release build.
+/// Plays the scenarios of the ordinary test run by the release build `built`. Those that passed only when repeated are
+/// added to `flaky`.
 pub(crate) fn run_short(built: &Dist, flaky: &mut Vec<String>) -> Outcome {
     let arguments = Arguments { short: true, ..Arguments::default() };
     let lab = Lab::build(&arguments)?;

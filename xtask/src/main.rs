@@ -127,12 +127,8 @@ fn refuse(mut error: clap::Error) -> ExitCode {
     error.remove(ContextKind::Usage);
     let mut command = CommandLine::command();
     command.build();
-    let chore = std::env::args().nth(1).filter(|name| command.find_subcommand(name).is_some());
-    let meant = match &chore {
-        Some(name) => command.find_subcommand_mut(name).expect("it was found before"),
-        None => &mut command,
-    };
-    eprintln!("{error}\n{}", meant.render_help());
+    let chore = std::env::args().nth(1).and_then(|name| command.find_subcommand(name).cloned());
+    eprintln!("{error}\n{}", chore.unwrap_or(command).render_help());
     ExitCode::FAILURE
 }
 

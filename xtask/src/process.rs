@@ -1,5 +1,6 @@
 //! Running other programs, and where things are.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
@@ -43,6 +44,15 @@ pub(crate) fn program(name: &str) -> Result<PathBuf, String> {
 pub(crate) fn code(status: ExitStatus) -> ExitCode {
     // A program that a signal ended has no code of its own.
     status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+/// Becomes the program of `command`: who ends this process ends the program, and sees how it ended.
+///
+/// # Errors
+/// A sentence, when it cannot be run. There is no other way back.
+pub(crate) fn become_program(mut command: Command) -> Result<ExitCode, String> {
+    let error = command.exec();
+    Err(format!("cannot run {}: {error}", command.get_program().display()))
 }
 
 /// Runs `command`, which should succeed.
