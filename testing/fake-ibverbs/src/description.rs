@@ -266,7 +266,7 @@ impl DeviceFacts {
             "vendor_part_id" => self.vendor_part_id = number(value, 0, u32::MAX)?,
             "max_qp" => self.max_qp = number(value, 0, MOST)?,
             "max_qp_wr" => self.max_qp_wr = number(value, 1, 1 << 20)?,
-            "max_sge" => self.max_sge = number(value, 1, crate::pairs::MAX_SGES as u32)?,
+            "max_sge" => self.max_sge = number(value, 1, crate::wire::MAX_SGES as u32)?,
             "max_inline" => self.max_inline = number(value, 0, 4096)?,
             "max_cq" => self.max_cq = number(value, 0, MOST)?,
             "max_cqe" => self.max_cqe = number(value, 1, 1 << 24)?,

@@ -1,86 +1,23 @@
 //! Devices and open devices: what is listed, opened and asked for its properties.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::c_int;
 use std::mem::{offset_of, zeroed};
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use railweave_fabric_verbs::sys;
 
-use crate::completions::poll_cq;
+use crate::data_path::{
+    poll_cq, poll_cq_or_fail, post_recv, post_recv_or_fail, post_send, post_send_or_fail, post_srq_recv,
+    post_srq_recv_or_fail,
+};
 use crate::description::{DeviceFacts, PortFacts};
 use crate::events::{Events, Source};
-use crate::faulty;
-use crate::pairs::{post_recv, post_send};
-use crate::receives::post_srq_recv;
-use crate::world::{World, unknown};
+use crate::world::{Device, OpenDevice, World, unknown, write_text};
 
 /// The part of `struct ibv_port_attr` that the function of the library writes; programs compiled against newer headers
 /// call the function in the context, which writes all of it.
 const OLD_PORT_ATTRIBUTES: usize = (offset_of!(sys::PortAttributes, flags) + 1).next_multiple_of(4);
-
-/// A `struct ibv_device` and what stands behind it.
-#[repr(C)]
-pub(crate) struct Device {
-    public: sys::Device,
-    /// Where providers look for their own functions; NULL is nobody's.
-    provider: *const c_void,
-    facts: Mutex<DeviceFacts>,
-}
-
-// SAFETY: the pointers in `public` and `provider` are NULL; all else is plain data or behind a lock.
-unsafe impl Send for Device {}
-// SAFETY: as above.
-unsafe impl Sync for Device {}
-
-impl Device {
-    pub(crate) fn new(facts: DeviceFacts, index: usize) -> Arc<Self> {
-        // SAFETY: all zeros is valid for these plain fields.
-        let mut public: sys::Device = unsafe { zeroed() };
-        public.node_type = 1; // a channel adapter
-        public.transport_type = facts.transport;
-        let verbs = format!("uverbs{index}");
-        write_text(&mut public.name, &facts.name);
-        write_text(&mut public.dev_name, &verbs);
-        write_text(&mut public.dev_path, &format!("/sys/class/infiniband_verbs/{verbs}"));
-        write_text(&mut public.ibdev_path, &facts.ibdev_path);
-        Arc::new(Self { public, provider: ptr::null(), facts: Mutex::new(facts) })
-    }
-
-    pub(crate) fn facts(&self) -> MutexGuard<'_, DeviceFacts> {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A port; none if the device has none of this number.
-    pub(crate) fn port(&self, number: u32) -> Option<PortFacts> {
-        let index = (number as usize).checked_sub(1)?;
-        self.facts().ports.get(index).cloned()
-    }
-
-    fn address(self: &Arc<Self>) -> usize {
-        Arc::as_ptr(self).expose_provenance()
-    }
-}
-
-/// A `struct verbs_context` and what stands behind it.
-#[repr(C)]
-pub(crate) struct OpenDevice {
-    verbs: sys::VerbsContext,
-    pub(crate) device: Arc<Device>,
-    pub(crate) events: Arc<Events>,
-}
-
-impl OpenDevice {
-    /// The open device whose context is at this address, which the world knows.
-    pub(crate) fn at<'world>(context: usize) -> &'world Self {
-        // SAFETY: addresses of contexts come out of the world's map; see `world::pair`. The context is a field of an
-        // OpenDevice, exposed with the whole.
-        unsafe { &*ptr::with_exposed_provenance::<Self>(context - Self::CONTEXT) }
-    }
-
-    /// Where the context lies.
-    const CONTEXT: usize = offset_of!(Self, verbs) + offset_of!(sys::VerbsContext, context);
-}
 
 /// A failure as ibv_* functions return it.
 type Answer<T> = Result<T, c_int>;
@@ -127,11 +64,11 @@ impl World {
         context.cmd_fd = -1;
         context.async_fd = events.descriptor();
         context.num_comp_vectors = 1;
-        let faulty = |function| self.has_fault(function);
-        context.ops.poll_cq = Some(if faulty("poll_cq") { faulty::poll_cq } else { poll_cq });
-        context.ops.post_send = Some(if faulty("post_send") { faulty::post_send } else { post_send });
-        context.ops.post_recv = Some(if faulty("post_recv") { faulty::post_recv } else { post_recv });
-        context.ops.post_srq_recv = Some(if faulty("post_srq_recv") { faulty::post_srq_recv } else { post_srq_recv });
+        let fails = |function| self.has_fault(function);
+        context.ops.poll_cq = Some(if fails("poll_cq") { poll_cq_or_fail } else { poll_cq });
+        context.ops.post_send = Some(if fails("post_send") { post_send_or_fail } else { post_send });
+        context.ops.post_recv = Some(if fails("post_recv") { post_recv_or_fail } else { post_recv });
+        context.ops.post_srq_recv = Some(if fails("post_srq_recv") { post_srq_recv_or_fail } else { post_srq_recv });
         let open = Box::new(OpenDevice { verbs, device: device.clone(), events: Arc::new(events) });
         let address = Box::into_raw(open).expose_provenance() + OpenDevice::CONTEXT;
         self.contexts.insert(address, device);
@@ -311,12 +248,5 @@ unsafe extern "C" fn query_port_in_full(
             0
         }
         Err(errno) => errno,
-    }
-}
-
-fn write_text(field: &mut [c_char], text: &str) {
-    let room = field.len() - 1; // for the zero at the end, which is there already
-    for (place, byte) in field.iter_mut().zip(text.bytes().take(room)) {
-        *place = byte as c_char;
     }
 }

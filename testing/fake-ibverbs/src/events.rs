@@ -1,18 +1,21 @@
 //! Asynchronous events of an open device, behind a descriptor that polls readable.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use railweave_fabric_verbs::sys;
 
 use crate::complaints::complain;
-use crate::completions::CompletionQueue;
-use crate::pairs::QueuePair;
-use crate::receives::SharedReceiveQueue;
+
+/// How long destroying waits for events to be acknowledged. The real library waits for ever.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How many events about each queue, by its address, were taken and not yet acknowledged; none about those that are not here.
+static TAKEN: Mutex<BTreeMap<usize, u32>> = Mutex::new(BTreeMap::new());
 
 /// What an event is about; queues by their address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +30,16 @@ pub(crate) enum Source {
     Port(u8),
     /// The device.
     Device,
+}
+
+impl Source {
+    /// The queue's address, if it is one: events about queues are acknowledged before these go.
+    fn address(self) -> Option<usize> {
+        match self {
+            Self::Cq(address) | Self::Qp(address) | Self::Srq(address) => Some(address),
+            Self::Port(_) | Self::Device => None,
+        }
+    }
 }
 
 /// The events of one open device.
@@ -73,8 +86,8 @@ impl Events {
             // None: the event was about something that has been destroyed since.
             if let Some((kind, source)) = waiting.pop_front() {
                 // Under the lock, so that `forget` and what waits for acknowledgements afterwards see it.
-                if let Some(counter) = unacknowledged(source) {
-                    counter.fetch_add(1, Ordering::AcqRel);
+                if let Some(address) = source.address() {
+                    *taken().entry(address).or_default() += 1;
                 }
                 return Ok(sys::AsyncEvent { element: element(source), event_type: kind });
             }
@@ -86,7 +99,7 @@ impl Events {
         self.waiting().retain(|&(_, waiting)| waiting != source);
     }
 
-    fn waiting(&self) -> std::sync::MutexGuard<'_, VecDeque<(c_int, Source)>> {
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<(c_int, Source)>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -108,29 +121,36 @@ pub(crate) fn acknowledge(event: &sys::AsyncEvent) {
             _ => Source::Device,
         }
     };
-    let Some(counter) = unacknowledged(source) else { return };
-    if counter.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| count.checked_sub(1)).is_err() {
-        complain(format_args!(
+    let Some(address) = source.address() else { return };
+    let mut taken = taken();
+    match taken.get_mut(&address) {
+        Some(1) => drop(taken.remove(&address)),
+        Some(count) => *count -= 1,
+        None => complain(format_args!(
             "an event of type {} was acknowledged that nobody had taken, or twice",
             event.event_type
-        ));
+        )),
     }
 }
 
-fn unacknowledged<'queue>(source: Source) -> Option<&'queue AtomicU32> {
-    // SAFETY: events are about what is not yet destroyed (`forget`), and destroying waits for their acknowledgement.
-    unsafe {
-        match source {
-            Source::Cq(address) => {
-                Some(&(*std::ptr::with_exposed_provenance::<CompletionQueue>(address)).unacknowledged)
-            }
-            Source::Qp(address) => Some(&(*std::ptr::with_exposed_provenance::<QueuePair>(address)).unacknowledged),
-            Source::Srq(address) => {
-                Some(&(*std::ptr::with_exposed_provenance::<SharedReceiveQueue>(address)).unacknowledged)
-            }
-            Source::Port(_) | Source::Device => None,
+/// Waits until all events about a queue were acknowledged; false: nobody does.
+pub(crate) fn await_acknowledgements(address: usize, what: &str) -> bool {
+    let start = Instant::now();
+    while taken().contains_key(&address) {
+        if start.elapsed() > PATIENCE {
+            complain(format_args!(
+                "{what} is destroyed, but an event about it was never acknowledged: the real library would wait for ever; \
+                 call ibv_ack_async_event first"
+            ));
+            return false;
         }
+        std::thread::sleep(Duration::from_millis(1));
     }
+    true
+}
+
+fn taken() -> MutexGuard<'static, BTreeMap<usize, u32>> {
+    TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn element(source: Source) -> sys::AsyncElement {

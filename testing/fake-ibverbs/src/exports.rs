@@ -10,8 +10,7 @@ use railweave_fabric_verbs::sys;
 
 use crate::devices::write_old_port;
 use crate::memory::Wish;
-use crate::queues::CqWish;
-use crate::{events, lifecycle, queues, world};
+use crate::{events, lifecycle, world};
 
 /// How functions that answer a pointer fail: NULL, and the error in errno.
 fn pointer<T>(answer: Result<*mut T, c_int>) -> *mut T {
@@ -308,13 +307,13 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     channel: *mut c_void,
     vector: c_int,
 ) -> *mut sys::Cq {
-    let wish = CqWish { context: context.addr(), entries, cq_context, channel, vector };
+    let wish = lifecycle::CqWish { context: context.addr(), entries, cq_context, channel, vector };
     pointer(world::lock().create_cq(&wish))
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::Cq) -> c_int {
-    status(queues::destroy_cq(cq.addr()))
+    status(lifecycle::destroy_cq(cq.addr()))
 }
 
 #[unsafe(no_mangle)]
@@ -328,7 +327,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut sys::Srq) -> c_int {
-    status(queues::destroy_srq(srq.addr()))
+    status(lifecycle::destroy_srq(srq.addr()))
 }
 
 #[unsafe(no_mangle)]

@@ -7,10 +7,9 @@ use railweave_fabric_verbs::sys;
 
 use crate::complaints::{complain, last};
 use crate::description::{DeviceFacts, GidFacts, Machine, PortFacts};
-use crate::devices::OpenDevice;
 use crate::events::Source;
 use crate::reports::{Counts, Open, QpReport};
-use crate::world::{self, World};
+use crate::world::{self, OpenDevice, World};
 
 /// What [`stand_in_link`] does to a cable.
 pub(crate) const LINK_MEND: c_int = 0;

@@ -66,25 +66,22 @@
 //! too, for the three functions of Data Direct: devices of the profiles with the habit `libmlx5` are its own.
 
 mod complaints;
-mod completions;
+mod data_path;
 mod description;
 mod devices;
 mod events;
 mod exports;
 mod faults;
-mod faulty;
-mod forks;
 mod inspection;
 mod library;
 mod lifecycle;
 mod loaded;
 mod memory;
+mod pages;
 mod pairs;
 mod paths;
-mod placing;
 mod profile;
 mod queues;
-mod receives;
 mod regions;
 mod reports;
 mod spin;

@@ -1,12 +1,13 @@
 //! Protection domains and registered memory.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::mem::zeroed;
-use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::ptr::with_exposed_provenance_mut;
 
 use railweave_fabric_verbs::sys;
 
 use crate::complaints::complain;
+use crate::pages::{Mapping, check_mapped, page_size};
 use crate::pairs::next_epoch;
 use crate::regions::{self, Region};
 use crate::world::{RegionEntry, Used, World, unknown};
@@ -20,48 +21,6 @@ const BASIC_ACCESS: c_int =
     sys::ACCESS_LOCAL_WRITE | sys::ACCESS_REMOTE_WRITE | sys::ACCESS_REMOTE_READ | ACCESS_REMOTE_ATOMIC;
 /// Rights that a library may ignore: verbs.h, IBV_ACCESS_OPTIONAL_RANGE.
 const OPTIONAL_ACCESS: c_int = 0x3ff0_0000;
-
-/// Pages looked at in one system call.
-const PAGES_AT_ONCE: usize = 1 << 16;
-
-/// Memory of a descriptor, mapped for as long as it is registered.
-pub(crate) struct Mapping {
-    address: *mut c_void,
-    length: usize,
-}
-
-// SAFETY: a mapping belongs to the process, not to a thread.
-unsafe impl Send for Mapping {}
-
-impl Mapping {
-    fn new(descriptor: c_int, offset: u64, length: usize) -> Answer<(Self, u64)> {
-        // What stands before the offset in its page is mapped too: mappings begin at pages.
-        let before = offset % page_size() as u64;
-        let length = length.checked_add(before as usize).ok_or(libc::EINVAL)?;
-        // SAFETY: lseek on any descriptor touches no memory; that of a dma-buf answers its size, as a file's does.
-        let size = unsafe { libc::lseek(descriptor, 0, libc::SEEK_END) };
-        if u64::try_from(size).is_ok_and(|size| offset - before + length as u64 > size) {
-            complain(format_args!("{length} bytes at offset {offset:#x} of a dma-buf of {size} bytes are registered"));
-            return Err(libc::EINVAL);
-        }
-        let from = i64::try_from(offset - before).map_err(|_| libc::EINVAL)?;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses touches no other memory.
-        let address = unsafe { libc::mmap(null_mut(), length, protection, libc::MAP_SHARED, descriptor, from) };
-        if address == libc::MAP_FAILED {
-            return Err(last_errno());
-        }
-        let start = address.expose_provenance() as u64 + before;
-        Ok((Self { address, length }, start))
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: this mapping, made above, which nobody reaches any more: its region was taken out before.
-        unsafe { libc::munmap(self.address, self.length) };
-    }
-}
 
 /// Memory that is to be registered.
 pub(crate) struct Wish {
@@ -241,32 +200,4 @@ fn check_access(wish: &Wish) -> Answer<()> {
         return Err(libc::EINVAL);
     }
     Ok(())
-}
-
-/// Fails unless all of the range is mapped, as pinning its pages would.
-fn check_mapped(address: u64, length: usize) -> Answer<()> {
-    let page = page_size();
-    let start = address as usize / page * page;
-    let end = (address as usize).checked_add(length).ok_or(libc::EFAULT)?;
-    let mut seen = vec![0_u8; (end - start).div_ceil(page).min(PAGES_AT_ONCE)];
-    let mut at = start;
-    while at < end {
-        let step = (end - at).min(PAGES_AT_ONCE * page);
-        // SAFETY: mincore only looks at the range, and writes one byte a page.
-        if unsafe { libc::mincore(with_exposed_provenance_mut(at), step, seen.as_mut_ptr()) } != 0 {
-            complain(format_args!("{length} bytes at {address:#x} are registered, which are not all mapped"));
-            return Err(libc::EFAULT);
-        }
-        at += step;
-    }
-    Ok(())
-}
-
-pub(crate) fn page_size() -> usize {
-    // SAFETY: sysconf touches no memory.
-    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
-}
-
-pub(crate) fn last_errno() -> c_int {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }

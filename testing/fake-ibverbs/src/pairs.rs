@@ -3,22 +3,25 @@
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use railweave_fabric_verbs::sys;
 
-use crate::completions::{CompletionQueue, Entry};
 use crate::events::{Events, Source};
-use crate::receives::ReceiveQueue;
+use crate::queues::{CompletionQueue, Entry, ReceiveQueue};
+use crate::regions::{find_local, find_remote};
 use crate::reports::Counts;
 use crate::spin::SpinLock;
-use crate::wire::Work;
-use crate::world;
+use crate::wire::{MAX_SGES, Places, Work};
 
-/// The most pieces of memory that one work request may name.
-pub(crate) const MAX_SGES: usize = 32;
+/// In `Wc::wc_flags`: the completion has an immediate.
+const WC_WITH_IMM: u32 = 1 << 1;
+
+/// Junk in a field that nobody fills, so that whoever reads it is found out.
+const UNSAID: u32 = u32::MAX;
 
 /// Raised with everything that may change where a queue pair's work goes: then it looks again before it sends.
 static EPOCH: AtomicU64 = AtomicU64::new(1);
@@ -69,6 +72,15 @@ pub(crate) struct Wreck {
     pub(crate) peer: Option<(u32, c_int)>,
 }
 
+/// Why work failed.
+struct Failure {
+    status: c_int,
+    /// The peer, ...
+    peer: u32,
+    /// ... and the event with which its queue pair ends too, if it does.
+    event: Option<c_int>,
+}
+
 /// Work that waits: a copy of the request.
 pub(crate) struct Held {
     request: sys::SendWr,
@@ -78,7 +90,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    pub(crate) fn work(&self) -> Work<'_> {
+    fn work(&self) -> Work<'_> {
         Work::new(&self.request, &self.pieces)
     }
 }
@@ -124,8 +136,6 @@ pub(crate) struct Manners {
 #[repr(C)]
 pub(crate) struct QueuePair {
     public: UnsafeCell<sys::Qp>,
-    /// Events of this queue pair that were taken and not yet acknowledged.
-    pub(crate) unacknowledged: AtomicU32,
     pub(crate) number: u32,
     /// Its protection domain, as a number.
     pub(crate) domain: usize,
@@ -158,7 +168,6 @@ impl QueuePair {
             .then(|| Box::new(ReceiveQueue::new(attributes.cap.max_recv_wr as usize, attributes.cap.max_recv_sge)));
         let receives = shared.unwrap_or_else(|| own_receives.as_deref().map_or(ptr::null(), ptr::from_ref));
         Self {
-            unacknowledged: AtomicU32::new(0),
             number: public.qp_num,
             domain,
             send_cq: public.send_cq.cast(),
@@ -285,7 +294,7 @@ impl QueuePair {
 
     #[inline]
     pub(crate) fn send_cq(&self) -> &CompletionQueue {
-        // SAFETY: a completion queue is not destroyed while a queue pair uses it (`world` answers EBUSY).
+        // SAFETY: a completion queue is not destroyed while a queue pair uses it (`lifecycle` returns EBUSY).
         unsafe { &*self.send_cq }
     }
 
@@ -311,6 +320,22 @@ impl QueuePair {
     fn report(&self, sends: &mut Sends, id: u64, status: c_int) {
         let places = std::mem::take(&mut sends.unreported) + 1;
         self.send_cq().push(Entry { completion: failed(id, self.number, status), released: &self.released, places });
+    }
+
+    /// Posts a chain of receives to its own queue; see [`ReceiveQueue::post_chain`].
+    ///
+    /// # Safety
+    /// As for ibv_post_recv(3).
+    pub(crate) unsafe fn post_receives(&self, wr: *mut sys::RecvWr, bad: *mut *mut sys::RecvWr) -> (c_int, bool) {
+        let usable = self.own_receives.as_ref().filter(|_| self.state() != sys::QPS_RESET);
+        // SAFETY: the caller hands over a chain of work requests and a place for the bad one.
+        unsafe {
+            let Some(receives) = usable else {
+                bad.write(wr);
+                return (libc::EINVAL, false);
+            };
+            receives.post_chain(wr, bad, |id| self.flush_receive(id))
+        }
     }
 
     fn flush_receive(&self, id: u64) {
@@ -341,7 +366,7 @@ impl QueuePair {
 
     fn admit_inline(&self, work: &Work<'_>) -> Result<(), c_int> {
         let fits = work.length() <= u64::from(self.capacities.max_inline_data);
-        if fits && work.request.opcode != sys::WR_RDMA_READ { Ok(()) } else { Err(libc::EINVAL) }
+        if fits && !work.reads() { Ok(()) } else { Err(libc::EINVAL) }
     }
 
     #[cold]
@@ -366,6 +391,108 @@ impl QueuePair {
         sends.held.push_back(Held { request: *work.request, pieces, _inline: inline.into_boxed_slice() });
     }
 
+    /// Carries out one request towards the peer, which must be there; false: the peer has no receive for it.
+    #[inline]
+    fn carry(&self, sends: &mut Sends, work: &Work<'_>) -> Result<bool, Failure> {
+        // SAFETY: the gate is open in this epoch, so the peer is there until this side's lock is free (`Sends::peer`).
+        let peer = unsafe { &*sends.peer };
+        let length = work.length();
+        let mut local = [MaybeUninit::uninit(); MAX_SGES];
+        let remote = self.check(sends, peer, work, length, &mut local)?;
+        let receive = if work.request.opcode == sys::WR_RDMA_WRITE_WITH_IMM {
+            let Some(receive) = peer.receives().take() else { return Ok(false) };
+            Some(receive)
+        } else {
+            None
+        };
+        // SAFETY: `check` has found a place for each piece. All ranges lie in registered regions (or the local ones in memory
+        // that the caller of ibv_post_send hands over inline), which are not taken out while this lock is held.
+        unsafe { work.transfer(&local, remote) };
+        self.complete(sends, peer, work, length, receive);
+        Ok(true)
+    }
+
+    /// Finds the places of the pieces and of the peer's memory, and looks at the rights to both.
+    #[inline]
+    fn check(
+        &self,
+        sends: &Sends,
+        peer: &Self,
+        work: &Work<'_>,
+        length: u64,
+        local: &mut Places,
+    ) -> Result<*mut u8, Failure> {
+        let alone = |status| Failure { status, peer: 0, event: None };
+        let both = |status, event| Failure { status, peer: peer.number, event: Some(event) };
+        if length > sends.max_message {
+            return Err(alone(sys::WC_LOC_LEN_ERR));
+        }
+        let (read, inline) = (work.reads(), self.inlines(work));
+        let needs = if read { sys::ACCESS_LOCAL_WRITE as u32 } else { 0 };
+        for (piece, place) in work.pieces.iter().zip(local) {
+            place.write(if inline {
+                ptr::with_exposed_provenance_mut(piece.address as usize)
+            } else if piece.length == 0 {
+                ptr::null_mut() // the key of no bytes is not looked at
+            } else {
+                find_local(piece.lkey, self.domain, piece.address, piece.length.into(), needs)
+                    .ok_or_else(|| alone(sys::WC_LOC_PROT_ERR))?
+            });
+        }
+        let right = if read { sys::ACCESS_REMOTE_READ } else { sys::ACCESS_REMOTE_WRITE } as u32;
+        if read && !sends.reads {
+            return Err(alone(sys::WC_LOC_QP_OP_ERR));
+        }
+        if sends.peer_access & right == 0 {
+            return Err(both(sys::WC_REM_INV_REQ_ERR, sys::EVENT_QP_REQ_ERR));
+        }
+        if length == 0 {
+            return Ok(ptr::null_mut());
+        }
+        let target = work.request.rdma;
+        find_remote(target.rkey, peer.domain, target.remote_address, length, right)
+            .ok_or_else(|| both(sys::WC_REM_ACCESS_ERR, sys::EVENT_QP_ACCESS_ERR))
+    }
+
+    /// Reports what was carried out: the receive that it has consumed, if any, to the peer, and itself, if it asks for that.
+    #[inline]
+    fn complete(&self, sends: &mut Sends, peer: &Self, work: &Work<'_>, length: u64, receive: Option<u64>) {
+        let request = work.request;
+        if let Some(id) = receive {
+            peer.recv_cq().push(Entry {
+                completion: sys::Wc {
+                    wr_id: id,
+                    status: sys::WC_SUCCESS,
+                    opcode: sys::WC_RECV_RDMA_WITH_IMM,
+                    byte_len: if peer.manners.byte_counts { length as u32 } else { 0 },
+                    imm_data: request.imm_data,
+                    qp_num: peer.number,
+                    wc_flags: WC_WITH_IMM,
+                    ..sys::Wc::default()
+                },
+                released: &peer.receives().released,
+                places: 1,
+            });
+        }
+        sends.counts.bytes += length;
+        sends.unreported += 1;
+        if self.signal_all || request.send_flags & sys::SEND_SIGNALED != 0 {
+            let places = std::mem::take(&mut sends.unreported);
+            self.send_cq().push(Entry {
+                completion: sys::Wc {
+                    wr_id: request.wr_id,
+                    status: sys::WC_SUCCESS,
+                    opcode: if work.reads() { sys::WC_RDMA_READ } else { sys::WC_RDMA_WRITE },
+                    byte_len: if work.reads() || self.manners.sent_bytes { length as u32 } else { UNSAID },
+                    qp_num: self.number,
+                    ..sys::Wc::default()
+                },
+                released: &self.released,
+                places,
+            });
+        }
+    }
+
     /// Carries out one request; false: it must wait for a receive.
     #[inline]
     fn carry_or_fail(&self, sends: &mut Sends, work: &Work<'_>) -> bool {
@@ -384,8 +511,9 @@ impl QueuePair {
         }
     }
 
+    /// Takes one request of ibv_post_send(3), through the gate as it is.
     #[inline]
-    fn post(&self, sends: &mut Sends, request: &sys::SendWr) -> Result<(), c_int> {
+    pub(crate) fn post(&self, sends: &mut Sends, request: &sys::SendWr) -> Result<(), c_int> {
         self.admit(sends, request)?;
         // SAFETY: ibv_post_send(3): `sg_list` has `num_sge` entries, which is no negative number.
         let work = unsafe { Work::of(request) };
@@ -406,56 +534,6 @@ impl QueuePair {
         }
         Ok(())
     }
-}
-
-/// ibv_post_send(3).
-pub(crate) unsafe extern "C" fn post_send(qp: *mut sys::Qp, wr: *mut sys::SendWr, bad: *mut *mut sys::SendWr) -> c_int {
-    // SAFETY: ibv_post_send(3): the caller hands over what ibv_create_qp gave, not yet destroyed; that is the first field of
-    // a QueuePair.
-    let pair = unsafe { &*qp.cast::<QueuePair>() };
-    let mut sends = pair.sends.lock();
-    sends.counts.send_posts += 1;
-    let mut next = wr;
-    let mut refusal = 0;
-    while !next.is_null() {
-        if sends.gate != Gate::Open || sends.epoch != epoch() {
-            drop(sends);
-            sends = world::lock().look(pair);
-        }
-        // SAFETY: the caller hands over a chain of work requests.
-        let request = unsafe { &*next };
-        if let Err(errno) = pair.post(&mut sends, request) {
-            refusal = errno;
-            // SAFETY: the caller hands over a place for it.
-            unsafe { bad.write(next) };
-            break;
-        }
-        next = request.next;
-    }
-    let wreck = sends.wreck.take();
-    drop(sends);
-    if let Some(wreck) = wreck {
-        world::lock().clear(wreck);
-    }
-    refusal
-}
-
-/// ibv_post_recv(3).
-pub(crate) unsafe extern "C" fn post_recv(qp: *mut sys::Qp, wr: *mut sys::RecvWr, bad: *mut *mut sys::RecvWr) -> c_int {
-    // SAFETY: as for `post_send`.
-    let pair = unsafe { &*qp.cast::<QueuePair>() };
-    let Some(receives) = &pair.own_receives else {
-        // SAFETY: the caller hands over a place for it.
-        unsafe { bad.write(wr) };
-        return libc::EINVAL;
-    };
-    if pair.state() == sys::QPS_RESET {
-        // SAFETY: as above.
-        unsafe { bad.write(wr) };
-        return libc::EINVAL;
-    }
-    // SAFETY: the caller hands over a chain of work requests and a place for the bad one.
-    unsafe { receives.post_chain(wr, bad, |id| pair.flush_receive(id)) }
 }
 
 /// A completion of failed work.

@@ -1,146 +1,333 @@
-//! Making and ending completion queues and shared receive queues.
+//! Completion queues, and receive queues: a queue pair's own, or a shared one.
+//!
+//! Only writes with immediate consume receives here, and these bring no bytes into the receive's buffers; so a receive is
+//! its identifier.
 
-use std::ffi::{c_int, c_void};
-use std::mem::zeroed;
-use std::ptr::with_exposed_provenance_mut;
-use std::sync::atomic::AtomicU32;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use railweave_fabric_verbs::sys;
 
-use crate::complaints::complain;
-use crate::completions::CompletionQueue;
-use crate::events::Source;
-use crate::receives::{ReceiveQueue, SharedReceiveQueue};
-use crate::world::{Used, World, await_acknowledgements, completion_queue, lock, shared_receive_queue, unknown};
+use crate::events::{Events, Source};
+use crate::reports::Counts;
+use crate::spin::SpinLock;
 
-type Answer<T> = Result<T, c_int>;
-
-/// What a completion queue is to be like.
-pub(crate) struct CqWish {
-    pub(crate) context: usize,
-    pub(crate) entries: c_int,
-    pub(crate) cq_context: *mut c_void,
-    pub(crate) channel: *mut c_void,
-    pub(crate) vector: c_int,
+/// A completion on its way to whoever polls.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry {
+    /// What is polled.
+    pub(crate) completion: sys::Wc,
+    /// The count of places given back to the queue that the work came from, ...
+    pub(crate) released: *const AtomicU32,
+    /// ... and by how much polling raises it. So a place is taken until its completion has been polled, as on a card.
+    pub(crate) places: u32,
 }
 
-impl World {
-    pub(crate) fn create_cq(&mut self, wish: &CqWish) -> Answer<*mut sys::Cq> {
-        self.strike("create_cq")?;
-        let open = self.context(wish.context)?;
-        let (limit, longest, rounding) = {
-            let facts = open.device.facts();
-            (facts.max_cq, facts.max_cqe, facts.habits.completion_queue)
-        };
-        let fits = (1..=i64::from(longest)).contains(&i64::from(wish.entries));
-        if !fits || wish.vector != 0 || !wish.channel.is_null() {
-            complain(format_args!(
-                "a completion queue of {} entries on vector {} is created; 1 to {longest} entries on vector 0 without a \
-                 completion channel are allowed",
-                wish.entries, wish.vector
-            ));
-            return Err(libc::EINVAL);
-        }
-        if self.completion_queues.values().filter(|used| used.context == wish.context).count() >= limit as usize {
-            return Err(libc::ENOMEM);
-        }
-        // SAFETY: all zeros is valid for these plain fields and for an unlocked mutex and condition variable.
-        let mut public: sys::Cq = unsafe { zeroed() };
-        public.context = with_exposed_provenance_mut(wish.context);
-        public.cq_context = wish.cq_context;
-        let entries = rounding.apply(wish.entries as u32, longest);
-        public.cqe = entries as c_int;
-        let queue = CompletionQueue::new(public, entries as usize, open.events.clone());
-        let queue = Box::into_raw(Box::new(queue));
-        self.completion_queues.insert(queue.expose_provenance(), Used { context: wish.context, users: 0 });
-        Ok(queue.cast())
-    }
+/// The count of places that stale completions give back.
+static NOBODY: AtomicU32 = AtomicU32::new(0);
 
-    pub(crate) fn create_srq(&mut self, domain: usize, wish: &sys::SrqInitAttributes) -> Answer<*mut sys::Srq> {
-        self.strike("create_srq")?;
-        let context = self.domains.get(&domain).ok_or_else(|| unknown("protection domain"))?.context;
-        let (limit, longest, pieces, rounding) = {
-            let facts = self.context(context)?.device.facts();
-            facts.habits.shared_receives.when(true)?;
-            (facts.max_srq, facts.max_srq_wr, facts.max_sge, facts.habits.shared_receive_queue)
-        };
-        if limit == 0 {
-            return Err(libc::EOPNOTSUPP);
-        }
-        let attributes = wish.attr;
-        if !(1..=longest).contains(&attributes.max_wr) || attributes.max_sge > pieces {
-            complain(format_args!(
-                "a shared receive queue of {} receives with {} pieces is created; 1 to {longest} with up to {pieces} are \
-                 allowed",
-                attributes.max_wr, attributes.max_sge
-            ));
-            return Err(libc::EINVAL);
-        }
-        if self.shared_receive_queues.values().filter(|used| used.context == context).count() >= limit as usize {
-            return Err(libc::ENOMEM);
-        }
-        // SAFETY: all zeros is valid for these plain fields and for an unlocked mutex and condition variable.
-        let mut public: sys::Srq = unsafe { zeroed() };
-        public.context = with_exposed_provenance_mut(context);
-        public.srq_context = wish.srq_context;
-        public.pd = with_exposed_provenance_mut(domain);
-        let queue = Box::into_raw(Box::new(SharedReceiveQueue {
+struct Completions {
+    entries: Box<[Entry]>,
+    head: usize,
+    completions: u64,
+}
+
+/// A `struct ibv_cq` and what stands behind it.
+#[repr(C)]
+pub(crate) struct CompletionQueue {
+    public: sys::Cq,
+    /// How many entries there are, so that an empty queue is seen without the lock. Changed under the lock alone.
+    waiting: AtomicU32,
+    overrun: AtomicBool,
+    polls: AtomicU64,
+    empty_polls: AtomicU64,
+    ring: SpinLock<Completions>,
+    events: Arc<Events>,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(public: sys::Cq, capacity: usize, events: Arc<Events>) -> Self {
+        let empty = Entry { completion: sys::Wc::default(), released: std::ptr::null(), places: 0 };
+        Self {
             public,
-            queue: ReceiveQueue::new(rounding.apply(attributes.max_wr, longest) as usize, attributes.max_sge),
-            unacknowledged: AtomicU32::new(0),
-        }));
-        self.shared_receive_queues.insert(queue.expose_provenance(), Used { context, users: 0 });
-        self.use_domain(domain);
-        Ok(queue.cast())
+            waiting: AtomicU32::new(0),
+            overrun: AtomicBool::new(false),
+            polls: AtomicU64::new(0),
+            empty_polls: AtomicU64::new(0),
+            ring: SpinLock::new(Completions {
+                entries: vec![empty; capacity].into_boxed_slice(),
+                head: 0,
+                completions: 0,
+            }),
+            events,
+        }
     }
 
-    fn remove_cq(&mut self, address: usize) -> Answer<()> {
-        self.strike("destroy_cq")?;
-        let used = self.completion_queues.get(&address).ok_or_else(|| unknown("completion queue"))?;
-        if used.users > 0 {
-            complain(format_args!("a completion queue is destroyed while {} queue pairs report to it", used.users));
-            return Err(libc::EBUSY);
+    /// Adds a completion. Without room it is lost, and the queue is broken for good, as on a card.
+    #[inline]
+    pub(crate) fn push(&self, entry: Entry) {
+        let mut ring = self.ring.lock();
+        let waiting = self.waiting.load(Ordering::Relaxed);
+        if waiting as usize == ring.entries.len() || self.overrun.load(Ordering::Relaxed) {
+            drop(ring);
+            self.break_by_overrun();
+            return;
         }
-        let context = used.context;
-        self.context(context)?.events.forget(Source::Cq(address));
-        completion_queue(address).count(self.past(context)?);
-        self.completion_queues.remove(&address);
-        Ok(())
+        let mut place = ring.head + waiting as usize;
+        if place >= ring.entries.len() {
+            place -= ring.entries.len();
+        }
+        ring.entries[place] = entry;
+        self.waiting.store(waiting + 1, Ordering::Release);
     }
 
-    fn remove_srq(&mut self, address: usize) -> Answer<()> {
-        self.strike("destroy_srq")?;
-        let used = self.shared_receive_queues.get(&address).ok_or_else(|| unknown("shared receive queue"))?;
-        if used.users > 0 {
-            complain(format_args!("a shared receive queue is destroyed while {} queue pairs use it", used.users));
-            return Err(libc::EBUSY);
+    /// Removes what one queue pair has put here: it is about to go, or starts afresh. Stale entries stay for whoever polls,
+    /// without giving anything back.
+    pub(crate) fn forget(&self, qp_number: u32, stale: bool) {
+        let mut ring = self.ring.lock();
+        let (head, size) = (ring.head, ring.entries.len());
+        let mut kept = 0;
+        for index in 0..self.waiting.load(Ordering::Relaxed) as usize {
+            let mut entry = ring.entries[(head + index) % size];
+            let own = entry.completion.qp_num == qp_number;
+            if own {
+                // SAFETY: see `poll`.
+                unsafe { (*entry.released).fetch_add(entry.places, Ordering::Release) };
+                entry.released = &raw const NOBODY;
+            }
+            if !own || stale {
+                ring.entries[(head + kept) % size] = entry;
+                kept += 1;
+            }
         }
-        let context = used.context;
-        self.context(context)?.events.forget(Source::Srq(address));
-        let queue = shared_receive_queue(address);
-        queue.queue.count(self.past(context)?);
-        self.leave_domain(queue.public.pd.addr());
-        self.shared_receive_queues.remove(&address);
-        Ok(())
+        self.waiting.store(kept as u32, Ordering::Release);
+    }
+
+    /// How many completions it holds at most.
+    pub(crate) fn places(&self) -> u64 {
+        self.ring.lock().entries.len() as u64
+    }
+
+    /// Adds what was counted here.
+    pub(crate) fn count(&self, counts: &mut Counts) {
+        counts.polls += self.polls.load(Ordering::Relaxed);
+        counts.empty_polls += self.empty_polls.load(Ordering::Relaxed);
+        counts.completions += self.ring.lock().completions;
+    }
+
+    #[cold]
+    fn break_by_overrun(&self) {
+        if !self.overrun.swap(true, Ordering::AcqRel) {
+            let size = self.public.cqe;
+            crate::complaints::complain(format_args!(
+                "a completion queue of {size} entries has overrun: completions are lost; poll more often, or create it \
+                 with more entries than the queues that report to it have places"
+            ));
+            self.events.raise(sys::EVENT_CQ_ERR, Source::Cq(std::ptr::from_ref(self).addr()));
+        }
+    }
+
+    /// Counts with plain stores: two threads that poll one queue at once may lose a count, and pay nothing for it.
+    #[inline]
+    fn tick(counter: &AtomicU64) {
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Takes what waits, up to the room that there is: ibv_poll_cq(3).
+    ///
+    /// # Safety
+    /// `wc` must have room for `entries` completions.
+    #[inline]
+    pub(crate) unsafe fn poll(&self, entries: c_int, wc: *mut sys::Wc) -> c_int {
+        Self::tick(&self.polls);
+        if self.waiting.load(Ordering::Acquire) == 0 {
+            Self::tick(&self.empty_polls);
+            return if self.overrun.load(Ordering::Acquire) { -1 } else { 0 };
+        }
+        let mut ring = self.ring.lock();
+        let waiting = self.waiting.load(Ordering::Relaxed);
+        let taken = waiting.min(u32::try_from(entries).unwrap_or(0));
+        let mut place = ring.head;
+        for index in 0..taken as usize {
+            let entry = &ring.entries[place];
+            // SAFETY: the caller vouches for the room. The counter lives in a queue pair or a receive queue; these take their
+            // entries out of completion queues before they go (`forget`).
+            unsafe {
+                wc.add(index).write(entry.completion);
+                (*entry.released).fetch_add(entry.places, Ordering::Release);
+            }
+            place += 1;
+            if place == ring.entries.len() {
+                place = 0;
+            }
+        }
+        ring.head = place;
+        ring.completions += u64::from(taken);
+        self.waiting.store(waiting - taken, Ordering::Release);
+        taken as c_int
     }
 }
 
-/// Ends a completion queue; waits for acknowledgements without the world's lock.
-pub(crate) fn destroy_cq(address: usize) -> Answer<()> {
-    lock().remove_cq(address)?;
-    if await_acknowledgements(&completion_queue(address).unacknowledged, "a completion queue") {
-        // SAFETY: made by create_cq, and freed once: it was in the map. No queue pair uses it any more.
-        drop(unsafe { Box::from_raw(with_exposed_provenance_mut::<CompletionQueue>(address)) });
-    }
-    Ok(())
+struct Receives {
+    ids: Box<[u64]>,
+    head: usize,
+    length: usize,
+    posted: u32,
+    /// A sender waits for a receive.
+    starving: bool,
+    /// The queue pair is in the error state: receives are given back.
+    closed: bool,
+    posts: u64,
+    receives: u64,
+    consumed: u64,
 }
 
-/// Ends a shared receive queue; waits for acknowledgements without the world's lock.
-pub(crate) fn destroy_srq(address: usize) -> Answer<()> {
-    lock().remove_srq(address)?;
-    if await_acknowledgements(&shared_receive_queue(address).unacknowledged, "a shared receive queue") {
-        // SAFETY: made by create_srq, and freed once: it was in the map. No queue pair uses it any more.
-        drop(unsafe { Box::from_raw(with_exposed_provenance_mut::<SharedReceiveQueue>(address)) });
+/// Receives that wait for a message.
+pub(crate) struct ReceiveQueue {
+    ring: SpinLock<Receives>,
+    max_sges: u32,
+    /// Places whose completions were polled. Together with `Receives::posted` it says how full the queue is.
+    pub(crate) released: AtomicU32,
+}
+
+/// What became of a posted receive.
+enum Posted {
+    /// It waits.
+    Waits,
+    /// It goes back at once, flushed.
+    Flushed,
+}
+
+impl ReceiveQueue {
+    pub(crate) fn new(capacity: usize, max_sges: u32) -> Self {
+        let ring = Receives {
+            ids: vec![0; capacity].into_boxed_slice(),
+            head: 0,
+            length: 0,
+            posted: 0,
+            starving: false,
+            closed: false,
+            posts: 0,
+            receives: 0,
+            consumed: 0,
+        };
+        Self { ring: SpinLock::new(ring), max_sges, released: AtomicU32::new(0) }
     }
-    Ok(())
+
+    /// The oldest receive; none leaves a note that one is wanted.
+    #[inline]
+    pub(crate) fn take(&self) -> Option<u64> {
+        let mut ring = self.ring.lock();
+        if ring.length == 0 {
+            ring.starving = true;
+            return None;
+        }
+        let id = ring.ids[ring.head];
+        ring.head += 1;
+        if ring.head == ring.ids.len() {
+            ring.head = 0;
+        }
+        ring.length -= 1;
+        ring.consumed += 1;
+        Some(id)
+    }
+
+    /// Takes no more receives and answers those that wait.
+    pub(crate) fn close(&self) -> Vec<u64> {
+        let mut ring = self.ring.lock();
+        ring.closed = true;
+        let waiting = (0..ring.length).map(|index| ring.ids[(ring.head + index) % ring.ids.len()]).collect();
+        ring.length = 0;
+        waiting
+    }
+
+    /// Empties the queue, as when it was created.
+    pub(crate) fn reset(&self) {
+        let mut ring = self.ring.lock();
+        (ring.head, ring.length, ring.posted, ring.closed, ring.starving) = (0, 0, 0, false, false);
+        self.released.store(0, Ordering::Release);
+    }
+
+    /// How many receives it holds at most.
+    pub(crate) fn places(&self) -> usize {
+        self.ring.lock().ids.len()
+    }
+
+    /// How many receives wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.ring.lock().length
+    }
+
+    /// Adds what was counted here.
+    pub(crate) fn count(&self, counts: &mut Counts) {
+        let ring = self.ring.lock();
+        counts.receive_posts += ring.posts;
+        counts.receives += ring.receives;
+        counts.receives_consumed += ring.consumed;
+    }
+
+    #[inline]
+    fn post(&self, ring: &mut Receives, wr: &sys::RecvWr) -> Result<Posted, c_int> {
+        if wr.num_sge < 0 || wr.num_sge as u32 > self.max_sges {
+            return Err(libc::EINVAL);
+        }
+        if ring.posted.wrapping_sub(self.released.load(Ordering::Acquire)) as usize >= ring.ids.len() {
+            return Err(libc::ENOMEM);
+        }
+        ring.posted = ring.posted.wrapping_add(1);
+        ring.receives += 1;
+        if ring.closed {
+            return Ok(Posted::Flushed);
+        }
+        let mut place = ring.head + ring.length;
+        if place >= ring.ids.len() {
+            place -= ring.ids.len();
+        }
+        ring.ids[place] = wr.wr_id;
+        ring.length += 1;
+        Ok(Posted::Waits)
+    }
+
+    /// Posts a chain of receives; `flush` is told of each that goes back at once. Returns the error of the one that is
+    /// refused, or 0, and whether a sender has waited for one of those that were taken.
+    ///
+    /// # Safety
+    /// As for ibv_post_recv(3): `wr` is a chain of work requests, `bad` can be written.
+    #[inline]
+    pub(crate) unsafe fn post_chain(
+        &self,
+        wr: *mut sys::RecvWr,
+        bad: *mut *mut sys::RecvWr,
+        mut flush: impl FnMut(u64),
+    ) -> (c_int, bool) {
+        let mut ring = self.ring.lock();
+        ring.posts += 1;
+        let mut next = wr;
+        let mut refusal = 0;
+        while !next.is_null() {
+            // SAFETY: the caller vouches for the chain.
+            let request = unsafe { &*next };
+            match self.post(&mut ring, request) {
+                Ok(Posted::Waits) => {}
+                Ok(Posted::Flushed) => flush(request.wr_id),
+                Err(errno) => {
+                    refusal = errno;
+                    // SAFETY: the caller vouches for it.
+                    unsafe { bad.write(next) };
+                    break;
+                }
+            }
+            next = request.next;
+        }
+        let wanted = ring.length > 0 && std::mem::take(&mut ring.starving);
+        (refusal, wanted)
+    }
+}
+
+/// A `struct ibv_srq` and what stands behind it.
+#[repr(C)]
+pub(crate) struct SharedReceiveQueue {
+    pub(crate) public: sys::Srq,
+    pub(crate) queue: ReceiveQueue,
 }

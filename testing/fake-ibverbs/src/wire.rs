@@ -1,37 +1,32 @@
-//! The wire: what one work request does to the memory and the queues of both ends. It takes no time.
+//! A work request, and how its bytes move: a thread that waits for the last word of a line sees the rest of the line then,
+//! as where a card places them.
 
-use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
 
 use railweave_fabric_verbs::sys;
 
-use crate::completions::Entry;
-use crate::pairs::{MAX_SGES, QueuePair, Sends};
-use crate::placing::place;
-use crate::regions::{find_local, find_remote};
 use crate::reports::Counts;
 
-/// In `Wc::wc_flags`: the completion has an immediate.
-const WC_WITH_IMM: u32 = 1 << 1;
+/// The most pieces of memory that one work request may name.
+pub(crate) const MAX_SGES: usize = 32;
 
-/// Junk in a field that nobody fills, so that whoever reads it is found out.
-const UNSAID: u32 = u32::MAX;
+/// Where the pieces of a work request lie in this process: as many as it has.
+pub(crate) type Places = [MaybeUninit<*mut u8>; MAX_SGES];
+
+/// What a card writes at once: a line, whose last word a waiting thread may take for the sign that all of it is there.
+const LINE: usize = 64;
+const WORD: usize = 8;
+
+/// Up to here a transfer is placed line by line in rising order; of a longer one only the last line comes last.
+const LINE_BY_LINE: usize = 512;
 
 /// One work request.
 #[derive(Clone, Copy)]
 pub(crate) struct Work<'request> {
     pub(crate) request: &'request sys::SendWr,
     pub(crate) pieces: &'request [sys::Sge],
-}
-
-/// Why work failed.
-pub(crate) struct Failure {
-    pub(crate) status: c_int,
-    /// The peer, ...
-    pub(crate) peer: u32,
-    /// ... and the event with which its queue pair ends too, if it does.
-    pub(crate) event: Option<c_int>,
 }
 
 impl<'request> Work<'request> {
@@ -77,65 +72,29 @@ impl<'request> Work<'request> {
         counts.inline += u64::from(self.inline());
         counts.signalled += u64::from(self.request.send_flags & sys::SEND_SIGNALED != 0);
     }
-}
 
-impl QueuePair {
-    /// Carries out one request towards the peer, which must be there; false: the peer has no receive for it.
+    /// Reads, and not writes?
     #[inline]
-    pub(crate) fn carry(&self, sends: &mut Sends, work: &Work<'_>) -> Result<bool, Failure> {
-        // SAFETY: the gate is open in this epoch, so the peer is there until this side's lock is free (`Sends::peer`).
-        let peer = unsafe { &*sends.peer };
-        let length = work.length();
-        let alone = |status| Failure { status, peer: 0, event: None };
-        let both = |status, event| Failure { status, peer: peer.number, event: Some(event) };
-        if length > sends.max_message {
-            return Err(alone(sys::WC_LOC_LEN_ERR));
-        }
-        let request = work.request;
-        let read = request.opcode == sys::WR_RDMA_READ;
-        let inline = self.inlines(work);
-        let mut local = [MaybeUninit::uninit(); MAX_SGES];
-        let needs = if read { sys::ACCESS_LOCAL_WRITE as u32 } else { 0 };
-        for (piece, place) in work.pieces.iter().zip(&mut local) {
-            place.write(if inline {
-                ptr::with_exposed_provenance_mut(piece.address as usize)
-            } else if piece.length == 0 {
-                ptr::null_mut() // the key of no bytes is not looked at
-            } else {
-                find_local(piece.lkey, self.domain, piece.address, piece.length.into(), needs)
-                    .ok_or_else(|| alone(sys::WC_LOC_PROT_ERR))?
-            });
-        }
-        let right = if read { sys::ACCESS_REMOTE_READ } else { sys::ACCESS_REMOTE_WRITE } as u32;
-        if read && !sends.reads {
-            return Err(alone(sys::WC_LOC_QP_OP_ERR));
-        }
-        if sends.peer_access & right == 0 {
-            return Err(both(sys::WC_REM_INV_REQ_ERR, sys::EVENT_QP_REQ_ERR));
-        }
-        let mut remote = if length == 0 {
-            ptr::null_mut()
-        } else {
-            find_remote(request.rdma.rkey, peer.domain, request.rdma.remote_address, length, right)
-                .ok_or_else(|| both(sys::WC_REM_ACCESS_ERR, sys::EVENT_QP_ACCESS_ERR))?
-        };
-        let immediate = request.opcode == sys::WR_RDMA_WRITE_WITH_IMM;
-        let receive = if immediate {
-            let Some(receive) = peer.receives().take() else { return Ok(false) };
-            Some(receive)
-        } else {
-            None
-        };
-        for (piece, here) in work.pieces.iter().zip(&local) {
+    pub(crate) fn reads(&self) -> bool {
+        self.request.opcode == sys::WR_RDMA_READ
+    }
+
+    /// Copies its bytes between the places of its pieces and the range that begins at `remote`.
+    ///
+    /// # Safety
+    /// There must be a place for each piece, valid for its bytes as `remote` is for all of them; see [`place`].
+    #[inline]
+    pub(crate) unsafe fn transfer(&self, local: &Places, remote: *mut u8) {
+        let mut remote = remote;
+        for (piece, here) in self.pieces.iter().zip(local) {
             let bytes = piece.length as usize;
             if bytes == 0 {
                 continue;
             }
-            // SAFETY: the first loop has written as many places. Both ranges lie in registered regions (or the local one in memory
-            // that the caller of ibv_post_send hands over inline), which are not taken out while this lock is held.
+            // SAFETY: the caller vouches for all of it.
             unsafe {
                 let here = here.assume_init();
-                if read {
+                if self.reads() {
                     place(remote, here, bytes);
                 } else {
                     place(here, remote, bytes);
@@ -143,39 +102,92 @@ impl QueuePair {
                 remote = remote.add(bytes);
             }
         }
-        if let Some(id) = receive {
-            peer.recv_cq().push(Entry {
-                completion: sys::Wc {
-                    wr_id: id,
-                    status: sys::WC_SUCCESS,
-                    opcode: sys::WC_RECV_RDMA_WITH_IMM,
-                    byte_len: if peer.manners.byte_counts { length as u32 } else { 0 },
-                    imm_data: request.imm_data,
-                    qp_num: peer.number,
-                    wc_flags: WC_WITH_IMM,
-                    ..sys::Wc::default()
-                },
-                released: &peer.receives().released,
-                places: 1,
-            });
+    }
+}
+
+/// Copies `length` bytes; the ranges may overlap (a queue pair may write to itself).
+///
+/// # Safety
+/// Both ranges must be valid, `from` for reads and `to` for writes. Other threads may look at `to` meanwhile: like memory
+/// that a card writes, it is theirs to read with atomic or volatile loads.
+#[inline]
+unsafe fn place(from: *const u8, to: *mut u8, length: usize) {
+    let (mut from, mut to, mut length) = (from, to, length);
+    // SAFETY: all ranges lie inside the two that the caller vouches for; the steps add up to `length`.
+    unsafe {
+        if length > LINE_BY_LINE {
+            let bulk = length - LINE;
+            // A line at the end, so that the last words come last whatever order `copy` has.
+            let end = to.wrapping_add(bulk).addr() % LINE;
+            let bulk = bulk - end.min(bulk);
+            ptr::copy(from, to, bulk);
+            fence(Ordering::Release);
+            (from, to, length) = (from.add(bulk), to.add(bulk), length - bulk);
         }
-        sends.counts.bytes += length;
-        sends.unreported += 1;
-        if self.signal_all || request.send_flags & sys::SEND_SIGNALED != 0 {
-            let places = std::mem::take(&mut sends.unreported);
-            self.send_cq().push(Entry {
-                completion: sys::Wc {
-                    wr_id: request.wr_id,
-                    status: sys::WC_SUCCESS,
-                    opcode: if read { sys::WC_RDMA_READ } else { sys::WC_RDMA_WRITE },
-                    byte_len: if read || self.manners.sent_bytes { length as u32 } else { UNSAID },
-                    qp_num: self.number,
-                    ..sys::Wc::default()
-                },
-                released: &self.released,
-                places,
-            });
+        while length > 0 {
+            let step = (LINE - to.addr() % LINE).min(length);
+            place_line(from, to, step);
+            (from, to, length) = (from.add(step), to.add(step), length - step);
         }
-        Ok(true)
+    }
+}
+
+/// Copies what lies in one line, its last aligned word last.
+///
+/// # Safety
+/// As for [`place`].
+#[inline]
+unsafe fn place_line(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: the caller vouches for both ranges; the word lies at the end of them and is aligned.
+    unsafe {
+        if length >= WORD && to.add(length - WORD).addr().is_multiple_of(WORD) {
+            let last = ptr::read_unaligned(from.add(length - WORD).cast::<u64>());
+            ptr::copy(from, to, length - WORD);
+            AtomicU64::from_ptr(to.add(length - WORD).cast()).store(last, Ordering::Release);
+        } else {
+            ptr::copy(from, to, length);
+            compiler_fence(Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_and_alignment_is_copied_exactly() {
+        let source: Vec<u8> = (0..2000_u32).map(|index| (index * 7 + 1) as u8).collect();
+        for length in (0..200).chain([511, 512, 513, 575, 576, 577, 1000, 1500]) {
+            for (from, to) in [(0, 0), (3, 0), (0, 5), (8, 56), (1, 63)] {
+                let mut target = vec![0xee_u8; 2000];
+                // SAFETY: both ranges lie inside the vectors.
+                unsafe { place(source.as_ptr().add(from), target.as_mut_ptr().add(to), length) };
+                assert_eq!(target[to..to + length], source[from..from + length], "{length} bytes, {from} to {to}");
+                assert!(target[..to].iter().chain(&target[to + length..]).all(|&byte| byte == 0xee), "nothing beside");
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_word_of_a_line_is_the_sign_that_the_line_is_there() {
+        let memory: Vec<AtomicU64> = (0..16).map(|_| AtomicU64::new(0)).collect();
+        let line = memory.as_ptr().cast::<u8>().align_offset(LINE) / WORD;
+        let words = &memory[line..line + 8];
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=20_000_u64 {
+                    let bytes = [round; 8];
+                    // SAFETY: the line lies inside `memory`, whose words are atomics.
+                    unsafe { place(bytes.as_ptr().cast(), words.as_ptr().cast_mut().cast(), LINE) };
+                }
+            });
+            let mut seen = 0;
+            while seen < 20_000 {
+                seen = words[7].load(Ordering::Acquire);
+                assert!(words[..7].iter().all(|word| word.load(Ordering::Relaxed) >= seen));
+                std::hint::spin_loop();
+            }
+        });
     }
 }

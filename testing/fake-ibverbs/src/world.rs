@@ -6,37 +6,34 @@
 //! that no transfer under way can still use it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::{offset_of, zeroed};
 use std::ptr::with_exposed_provenance;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use railweave_abi::stand_in::OpenObjects;
 use railweave_fabric_verbs::sys;
 
 use crate::complaints::complain;
-use crate::completions::CompletionQueue;
-use crate::description::{DEFAULT, Machine, PortFacts};
-use crate::devices::{Device, OpenDevice};
+use crate::description::{DEFAULT, DeviceFacts, Machine, PortFacts};
+use crate::events::Events;
 use crate::faults::{Call, Fault};
-use crate::forks::Withheld;
+use crate::pages::{Mapping, Withheld};
 use crate::pairs::{Gate, QueuePair, Sends, Wreck, epoch, note_held, take_any_held};
-use crate::paths::{End, NoWay};
+use crate::paths::{self, End, NoWay};
 use crate::profile::PLAIN;
-use crate::receives::SharedReceiveQueue;
+use crate::queues::{CompletionQueue, SharedReceiveQueue};
+use crate::regions;
 use crate::reports::{Counts, Open, Step};
 use crate::spin::SpinGuard;
-use crate::{memory, paths, regions};
 
 /// The file that describes the machine.
 pub(crate) const DESCRIPTION_VARIABLE: &str = "RAILWEAVE_STAND_IN";
 
 /// The profile of devices whose description names none.
 const PROFILE_VARIABLE: &str = "RAILWEAVE_TEST_PROFILE";
-
-/// How long destroying waits for events to be acknowledged. The real library waits for ever.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 static WORLD: LazyLock<Mutex<World>> = LazyLock::new(Mutex::default);
 
@@ -63,6 +60,69 @@ pub(crate) fn tarry(function: &str, state: Option<c_int>, address: usize) {
     }
 }
 
+/// A `struct ibv_device` and what stands behind it.
+#[repr(C)]
+pub(crate) struct Device {
+    public: sys::Device,
+    /// Where providers look for their own functions; NULL is nobody's.
+    provider: *const c_void,
+    facts: Mutex<DeviceFacts>,
+}
+
+// SAFETY: the pointers in `public` and `provider` are NULL; all else is plain data or behind a lock.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl Device {
+    pub(crate) fn new(facts: DeviceFacts, index: usize) -> Arc<Self> {
+        // SAFETY: all zeros is valid for these plain fields.
+        let mut public: sys::Device = unsafe { zeroed() };
+        public.node_type = 1; // a channel adapter
+        public.transport_type = facts.transport;
+        let verbs = format!("uverbs{index}");
+        write_text(&mut public.name, &facts.name);
+        write_text(&mut public.dev_name, &verbs);
+        write_text(&mut public.dev_path, &format!("/sys/class/infiniband_verbs/{verbs}"));
+        write_text(&mut public.ibdev_path, &facts.ibdev_path);
+        Arc::new(Self { public, provider: std::ptr::null(), facts: Mutex::new(facts) })
+    }
+
+    pub(crate) fn facts(&self) -> MutexGuard<'_, DeviceFacts> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A port; none if the device has none of this number.
+    pub(crate) fn port(&self, number: u32) -> Option<PortFacts> {
+        let index = (number as usize).checked_sub(1)?;
+        self.facts().ports.get(index).cloned()
+    }
+
+    pub(crate) fn address(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).expose_provenance()
+    }
+}
+
+/// A `struct verbs_context` and what stands behind it.
+#[repr(C)]
+pub(crate) struct OpenDevice {
+    pub(crate) verbs: sys::VerbsContext,
+    pub(crate) device: Arc<Device>,
+    pub(crate) events: Arc<Events>,
+}
+
+impl OpenDevice {
+    /// The open device whose context is at this address, which the world knows.
+    pub(crate) fn at<'world>(context: usize) -> &'world Self {
+        // SAFETY: addresses of contexts come out of the world's map; see `world::pair`. The context is a field of an
+        // OpenDevice, exposed with the whole.
+        unsafe { &*with_exposed_provenance::<Self>(context - Self::CONTEXT) }
+    }
+
+    /// Where the context lies.
+    pub(crate) const CONTEXT: usize = offset_of!(Self, verbs) + offset_of!(sys::VerbsContext, context);
+}
+
 /// What hangs on something open.
 pub(crate) struct Used {
     /// The open device, by address.
@@ -79,7 +139,7 @@ pub(crate) struct RegionEntry {
     /// Its bytes.
     pub(crate) length: u64,
     /// Memory that was mapped for it: a dma-buf's.
-    pub(crate) mapping: Option<memory::Mapping>,
+    pub(crate) mapping: Option<Mapping>,
     /// What forked children do not get of it: its address and length.
     pub(crate) withheld: Option<(u64, usize)>,
 }
@@ -402,22 +462,6 @@ impl PairEntry {
     }
 }
 
-/// Waits until all events about something were acknowledged; false: nobody does.
-pub(crate) fn await_acknowledgements(counter: &AtomicU32, what: &str) -> bool {
-    let start = Instant::now();
-    while counter.load(Ordering::Acquire) != 0 {
-        if start.elapsed() > PATIENCE {
-            complain(format_args!(
-                "{what} is destroyed, but an event about it was never acknowledged: the real library would wait for ever; \
-                 call ibv_ack_async_event first"
-            ));
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    true
-}
-
 /// Complains about a pointer to nothing that is open.
 pub(crate) fn unknown(what: &str) -> c_int {
     complain(format_args!("a pointer to no {what} was handed over: never created, or destroyed already"));
@@ -441,4 +485,12 @@ pub(crate) fn completion_queue<'world>(address: usize) -> &'world CompletionQueu
 pub(crate) fn shared_receive_queue<'world>(address: usize) -> &'world SharedReceiveQueue {
     // SAFETY: as above.
     unsafe { &*with_exposed_provenance(address) }
+}
+
+/// Writes a string of C, cut to the room that there is.
+pub(crate) fn write_text(field: &mut [c_char], text: &str) {
+    let room = field.len() - 1; // for the zero at the end, which is there already
+    for (place, byte) in field.iter_mut().zip(text.bytes().take(room)) {
+        *place = byte as c_char;
+    }
 }

@@ -1,0 +1,114 @@
+//! The functions of the data path, which stand in a context's table. Each is there twice: on machines where it may fail on
+//! demand the second stands there, so that nobody else pays for the question.
+
+use std::ffi::c_int;
+
+use railweave_fabric_verbs::sys;
+
+use crate::pairs::{Gate, QueuePair, epoch};
+use crate::queues::{CompletionQueue, SharedReceiveQueue};
+use crate::world;
+
+/// ibv_post_send(3).
+pub(crate) unsafe extern "C" fn post_send(qp: *mut sys::Qp, wr: *mut sys::SendWr, bad: *mut *mut sys::SendWr) -> c_int {
+    // SAFETY: ibv_post_send(3): the caller hands over what ibv_create_qp gave, not yet destroyed; that is the first field of
+    // a QueuePair.
+    let pair = unsafe { &*qp.cast::<QueuePair>() };
+    let mut sends = pair.sends.lock();
+    sends.counts.send_posts += 1;
+    let mut next = wr;
+    let mut refusal = 0;
+    while !next.is_null() {
+        if sends.gate != Gate::Open || sends.epoch != epoch() {
+            drop(sends);
+            sends = world::lock().look(pair);
+        }
+        // SAFETY: the caller hands over a chain of work requests.
+        let request = unsafe { &*next };
+        if let Err(errno) = pair.post(&mut sends, request) {
+            refusal = errno;
+            // SAFETY: the caller hands over a place for it.
+            unsafe { bad.write(next) };
+            break;
+        }
+        next = request.next;
+    }
+    let wreck = sends.wreck.take();
+    drop(sends);
+    if let Some(wreck) = wreck {
+        world::lock().clear(wreck);
+    }
+    refusal
+}
+
+/// ibv_post_recv(3).
+pub(crate) unsafe extern "C" fn post_recv(qp: *mut sys::Qp, wr: *mut sys::RecvWr, bad: *mut *mut sys::RecvWr) -> c_int {
+    // SAFETY: as for `post_send`.
+    posted(unsafe { (*qp.cast::<QueuePair>()).post_receives(wr, bad) })
+}
+
+/// ibv_post_srq_recv(3).
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut sys::Srq,
+    wr: *mut sys::RecvWr,
+    bad: *mut *mut sys::RecvWr,
+) -> c_int {
+    // SAFETY: ibv_post_srq_recv(3): the caller hands over what ibv_create_srq gave, not yet destroyed; that is the first
+    // field of a SharedReceiveQueue. A shared queue is never closed, so nothing is flushed.
+    posted(unsafe { (*srq.cast::<SharedReceiveQueue>()).queue.post_chain(wr, bad, |_| ()) })
+}
+
+/// ibv_poll_cq(3).
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::Cq, entries: c_int, wc: *mut sys::Wc) -> c_int {
+    // SAFETY: ibv_poll_cq(3): the caller hands over what ibv_create_cq gave, not yet destroyed, which is the first field of a
+    // CompletionQueue, and room for `entries` completions.
+    unsafe { (*cq.cast::<CompletionQueue>()).poll(entries, wc) }
+}
+
+/// Lets the sender go on that has waited for a receive; the answer of ibv_post_recv.
+#[inline]
+fn posted((refusal, wanted): (c_int, bool)) -> c_int {
+    if wanted {
+        world::lock().carry_on();
+    }
+    refusal
+}
+
+/// ibv_poll_cq(3), or a failure.
+pub(crate) unsafe extern "C" fn poll_cq_or_fail(cq: *mut sys::Cq, entries: c_int, wc: *mut sys::Wc) -> c_int {
+    let struck = world::lock().strike("poll_cq");
+    match struck {
+        // SAFETY: the caller's promises are passed on.
+        Ok(()) => unsafe { poll_cq(cq, entries, wc) },
+        Err(errno) => -errno,
+    }
+}
+
+macro_rules! or_fail {
+    ($($name:ident: $real:ident($object:ty, $request:ty) on $function:literal;)*) => { $(
+        /// The function of which it has the name, or a failure.
+        pub(crate) unsafe extern "C" fn $name(
+            object: *mut $object,
+            wr: *mut $request,
+            bad: *mut *mut $request,
+        ) -> c_int {
+            let struck = world::lock().strike($function);
+            // SAFETY: the caller's promises are passed on; the place for the bad request is one of them.
+            unsafe {
+                match struck {
+                    Ok(()) => $real(object, wr, bad),
+                    Err(errno) => {
+                        bad.write(wr);
+                        errno
+                    }
+                }
+            }
+        }
+    )* };
+}
+
+or_fail! {
+    post_send_or_fail: post_send(sys::Qp, sys::SendWr) on "post_send";
+    post_recv_or_fail: post_recv(sys::Qp, sys::RecvWr) on "post_recv";
+    post_srq_recv_or_fail: post_srq_recv(sys::Srq, sys::RecvWr) on "post_srq_recv";
+}
