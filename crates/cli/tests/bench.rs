@@ -91,7 +91,12 @@ fn one_process_sends_to_itself_over_the_rails_that_are_given() {
 /// The stand-in for libibverbs, and its description of two devices of one speed.
 static STAND_IN: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| {
     let machine = Path::new(env!("CARGO_TARGET_TMPDIR")).join("two-devices");
-    std::fs::write(&machine, "[device sim0]\n[port 1]\n[device sim1]\n[port 1]\n").unwrap();
+    std::fs::write(
+        &machine,
+        "[[device]]\nname = 'sim0'\n[[device.port]]\n\
+        [[device]]\nname = 'sim1'\n[[device.port]]\n",
+    )
+    .unwrap();
     (railweave_fake_ibverbs::build(), machine)
 });
 

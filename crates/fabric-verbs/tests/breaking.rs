@@ -12,7 +12,7 @@ use railweave_fabric_verbs::{DeviceEvents, VerbsConfig, VerbsDomain, sys};
 
 /// Two RoCE devices that some calls of the data path fail on.
 fn failing(what: &str) -> String {
-    format!("fail = {what}\n{ROCE}")
+    format!("faults = ['{what}']\n{ROCE}")
 }
 
 #[test]
@@ -108,7 +108,10 @@ fn memory_that_is_gone_is_told_with_the_side_that_lost_it() {
 
 #[test]
 fn what_the_adapter_of_the_peer_refuses_is_told() {
-    let machine = Machine::new("[device a]\n[port 1]\nmtu = 4096\n[device b]\n[port 1]\nmtu = 4096\n");
+    let machine = Machine::new(
+        "[[device]]\nname = 'a'\n[[device.port]]\nmtu = 4096\n\
+        [[device]]\nname = 'b'\n[[device.port]]\nmtu = 4096\n",
+    );
     let mut pair = machine.pair(&Wish::default());
     let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::SOURCE));
     let failure = outcome(&mut pair, from.source(100), to.place());

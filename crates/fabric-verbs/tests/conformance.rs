@@ -108,13 +108,13 @@ fn over(machine: &str, shared_receives: Option<bool>) {
 #[test]
 fn over_machines_of_every_kind() {
     for (machine, shared_receives) in [
-        ("[device roce]\n[port 1]\n", None),
-        ("[device roce]\n[port 1]\n", Some(true)),
-        ("[device roce]\n[port 1]\n", Some(false)),
-        ("[device infiniband]\n[port 1]\nlink_layer = infiniband\nlid = 7\n", None),
-        ("[device without_shared_queues]\nmax_srq = 0\n[port 1]\n", None),
-        ("[device without_inline]\nmax_inline = 0\n[port 1]\n", None),
-        ("[device small]\n[port 1]\nmax_message = 0x200000\n", None),
+        ("[[device]]\nname = 'roce'\n[[device.port]]\n", None),
+        ("[[device]]\nname = 'roce'\n[[device.port]]\n", Some(true)),
+        ("[[device]]\nname = 'roce'\n[[device.port]]\n", Some(false)),
+        ("[[device]]\nname = 'infiniband'\n[[device.port]]\nlink_layer = 'infiniband'\nlid = 7\n", None),
+        ("[[device]]\nname = 'without_shared_queues'\nmax_srq = 0\n[[device.port]]\n", None),
+        ("[[device]]\nname = 'without_inline'\nmax_inline = 0\n[[device.port]]\n", None),
+        ("[[device]]\nname = 'small'\n[[device.port]]\nmax_message = 0x200000\n", None),
     ] {
         eprintln!("{machine}{shared_receives:?}");
         over(machine, shared_receives);

@@ -17,17 +17,20 @@ use railweave_fake_ibverbs::profiles;
 
 /// Two adapters with an engine, and one without.
 const MACHINE: &str = "\
-[device mlx5_0]
-profile = connectx-8
-data_direct = /devices/pci0002:00/0002:00:00.0/0002:01:00.0
-[port 1]
-[device mlx5_1]
-profile = connectx-8
-data_direct = /devices/pci0003:00/0003:00:00.0/0003:01:00.0
-[port 1]
-[device mlx5_2]
-profile = connectx-7
-[port 1]
+[[device]]
+name = 'mlx5_0'
+profile = 'connectx-8'
+data_direct = '/devices/pci0002:00/0002:00:00.0/0002:01:00.0'
+[[device.port]]
+[[device]]
+name = 'mlx5_1'
+profile = 'connectx-8'
+data_direct = '/devices/pci0003:00/0003:00:00.0/0003:01:00.0'
+[[device.port]]
+[[device]]
+name = 'mlx5_2'
+profile = 'connectx-7'
+[[device.port]]
 ";
 
 fn names(found: &VerbsDiscovery) -> Vec<&str> {
@@ -61,7 +64,8 @@ fn the_engine_is_a_device_of_its_own() {
             assert!(["mlx5_0", "mlx5_1", "mlx5_2"].contains(&port.facts.device.as_str()), "as filters name it");
         }
     }
-    let several = "[device mlx5_0]\nprofile = connectx-8\ndata_direct = devices/x\n[port 1]\n[port 2]\nstate = down\n";
+    let several = "[[device]]\nname = 'mlx5_0'\nprofile = 'connectx-8'\ndata_direct = 'devices/x'\n[[device.port]]\n\
+        [[device.port]]\nstate = 'down'\n";
     let machine = {
         drop(machine);
         Machine::new(several)
@@ -74,7 +78,7 @@ fn the_engine_is_a_device_of_its_own() {
 #[test]
 fn a_connectx_8_has_an_engine_and_no_other_adapter_has_one() {
     for (profile, title) in profiles() {
-        let machine = Machine::new(&format!("[device a]\nprofile = {profile}\n[port 1]\n"));
+        let machine = Machine::new(&format!("[[device]]\nname = 'a'\nprofile = '{profile}'\n[[device.port]]\n"));
         let found = found(&machine, DataDirect::Only);
         let name = if profile == "connectx-8" { "a_dma" } else { "a" };
         assert_eq!((names(&found), found.left_out.len()), (vec![name], 0), "{title}");
@@ -83,22 +87,47 @@ fn a_connectx_8_has_an_engine_and_no_other_adapter_has_one() {
 
 #[test]
 fn without_all_that_it_takes_the_adapter_is_like_any_other() {
-    let engine = "data_direct = /devices/x\n[port 1]\n";
+    let engine = "data_direct = '/devices/x'\n[[device.port]]\n";
     let cases = [
-        (&[][..], format!("[device a]\nprofile = connectx-8\ndma_buf = no\n{engine}"), "no dma-bufs"),
-        (&[], format!("[device a]\nprofile = connectx-8\nvendor_id = 0x8086\n{engine}"), "another vendor"),
-        (&[], format!("[device a]\nprofile = plain\n{engine}"), "not of this library"),
-        (&["mlx5dv_reg_dmabuf_mr"], format!("[device a]\nprofile = connectx-8\n{engine}"), "an older library"),
-        (&["mlx5dv_is_supported"], format!("[device a]\nprofile = connectx-8\n{engine}"), "a library much older"),
+        (&[][..], format!("[[device]]\nname = 'a'\nprofile = 'connectx-8'\ndma_buf = false\n{engine}"), "no dma-bufs"),
         (
             &[],
-            format!("fail = mlx5dv_reg_dmabuf_mr:*:EOPNOTSUPP\n[device a]\nprofile = connectx-8\n{engine}"),
+            format!(
+                "[[device]]\nname = 'a'\nprofile = 'connectx-8'\nvendor_id = 0x8086\n\
+            {engine}"
+            ),
+            "another vendor",
+        ),
+        (&[], format!("[[device]]\nname = 'a'\nprofile = 'plain'\n{engine}"), "not of this library"),
+        (
+            &["mlx5dv_reg_dmabuf_mr"],
+            format!(
+                "[[device]]\nname = 'a'\nprofile = 'connectx-8'\n\
+            {engine}"
+            ),
+            "an older library",
+        ),
+        (
+            &["mlx5dv_is_supported"],
+            format!(
+                "[[device]]\nname = 'a'\nprofile = 'connectx-8'\n\
+            {engine}"
+            ),
+            "a library much older",
+        ),
+        (
+            &[],
+            format!(
+                "faults = ['mlx5dv_reg_dmabuf_mr:*:EOPNOTSUPP']\n\
+                [[device]]\nname = 'a'\nprofile = 'connectx-8'\n{engine}"
+            ),
             "an older kernel, which knows no flags of mlx5",
         ),
         (
             &[],
             format!(
-                "fail = mlx5dv_get_data_direct_sysfs_path:*:EPROTONOSUPPORT\n[device a]\nprofile = connectx-8\n{engine}"
+                "faults = ['mlx5dv_get_data_direct_sysfs_path:*:EPROTONOSUPPORT']\n\
+                 [[device]]\nname = 'a'\nprofile = 'connectx-8'\n{engine}"
             ),
             "an older kernel, which knows no engine",
         ),
@@ -115,7 +144,7 @@ fn without_all_that_it_takes_the_adapter_is_like_any_other() {
 
 #[test]
 fn an_engine_that_the_kernel_does_not_place_is_left_out_with_the_reason() {
-    let machine = Machine::new(&format!("fail = mlx5dv_get_data_direct_sysfs_path:1:EIO\n{MACHINE}"));
+    let machine = Machine::new(&format!("faults = ['mlx5dv_get_data_direct_sysfs_path:1:EIO']\n{MACHINE}"));
     let found = found(&machine, DataDirect::Only);
     assert_eq!(names(&found), ["mlx5_0", "mlx5_1_dma", "mlx5_2"]);
     assert_eq!(found.left_out[0].name, "mlx5_0_dma");
@@ -129,7 +158,7 @@ fn is_loaded(path: &str) -> bool {
 
 #[test]
 fn libmlx5_is_loaded_where_a_device_could_use_it_and_not_before() {
-    let machine = Machine::new("[device a]\nvendor_id = 0x8086\n[port 1]\n");
+    let machine = Machine::new("[[device]]\nname = 'a'\nvendor_id = 0x8086\n[[device.port]]\n");
     let copy = std::env::temp_dir().join(format!("railweave-mlx5-{}.so", std::process::id()));
     std::fs::copy(machine.library(), &copy).unwrap();
     let name = copy.to_str().unwrap();
@@ -172,11 +201,11 @@ fn dma_bufs_go_through_the_engine_and_nothing_else_does() {
     ] {
         let pair = pair(&machine, data_direct);
         let register = || pair.far.domain.register(dma_buf(&file, 0x7000_0000_0000, 0, 4096), Access::DATA);
-        machine.fail(&format!("fail = {used}:*:EIO\n"));
+        machine.fail(&format!("faults = ['{used}:*:EIO']\n"));
         let refused = register().err().unwrap_or_else(|| panic!("{used} is not used")).to_string();
         assert_says(&refused, &["4096 bytes of dma-buf memory", "Input/output error"]);
         pair.far.block(100, Access::DATA);
-        machine.fail(&format!("fail = {unused}:*:EIO\n"));
+        machine.fail(&format!("faults = ['{unused}:*:EIO']\n"));
         register().unwrap();
         machine.stand_in.describe(Some(MACHINE)).unwrap();
     }

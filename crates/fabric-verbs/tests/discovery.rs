@@ -96,9 +96,10 @@ fn reason<'a>(found: &'a VerbsDiscovery, name: &str) -> &'a str {
 #[test]
 fn facts_come_from_the_library_and_from_sysfs() {
     let machine = Machine::new(
-        "[device mlx5_0]\nguid = 0x1070fd0300a1b2c4\nsystem_guid = 0x1070fd0300a1b2c0\ndma_buf = yes\n\
-         [port 1]\nmtu = 4096\nspeed = ndr\nwidth = 4\nport_speed = none\n\
-         gid = 0 fe80::1 roce1 2\ngid = 1 fe80::1 roce2 2\ngid = 2 10.1.0.1 roce1 2\ngid = 3 10.1.0.1 roce2 2\n",
+        "[[device]]\nname = 'mlx5_0'\nguid = 0x1070fd0300a1b2c4\nsystem_guid = 0x1070fd0300a1b2c0\ndma_buf = true\n\
+         [[device.port]]\nmtu = 4096\nspeed = 'ndr'\nwidth = 4\nport_speed = 0\n\
+         gid.0 = ['fe80::1', 'roce1', 2]\ngid.1 = ['fe80::1', 'roce2', 2]\ngid.2 = ['10.1.0.1', 'roce1', 2]\n\
+         gid.3 = ['10.1.0.1', 'roce2', 2]\n",
     );
     machine.pci("mlx5_0", "0000:3b:00.1").file("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/3", "eth2\n");
     let found = machine.discover();
@@ -128,10 +129,11 @@ fn facts_come_from_the_library_and_from_sysfs() {
 #[test]
 fn infiniband_is_known_by_its_first_gid() {
     let machine = Machine::new(
-        "[device mlx5_0]\n[port 1]\nlink_layer = infiniband\nlid = 7\nwidth = 4\nspeed = hdr\nport_speed = none\nmtu = 4096\n\
-         gid = 0 fe80::2:c903:1 ib 0\n\
-         [device mlx5_1]\n[port 1]\nlink_layer = infiniband\nlid = 8\n\
-         gid = 0 fe80::2:c903:2 ib 0\ngid = 1 fec0:0:17:1::2:c903:2 ib 0\n",
+        "[[device]]\nname = 'mlx5_0'\n\
+         [[device.port]]\nlink_layer = 'infiniband'\nlid = 7\nwidth = 4\nspeed = 'hdr'\nport_speed = 0\nmtu = 4096\n\
+         gid.0 = ['fe80::2:c903:1', 'ib', 0]\n\
+         [[device]]\nname = 'mlx5_1'\n[[device.port]]\nlink_layer = 'infiniband'\nlid = 8\n\
+         gid.0 = ['fe80::2:c903:2', 'ib', 0]\ngid.1 = ['fec0:0:17:1::2:c903:2', 'ib', 0]\n",
     );
     let found = machine.discover();
     let first = port(&found, "mlx5_0");
@@ -145,8 +147,9 @@ fn infiniband_is_known_by_its_first_gid() {
 #[test]
 fn a_device_with_several_ports_gives_each_its_number() {
     let machine = Machine::new(
-        "[device mlx4_0]\n[port 1]\nlink_layer = infiniband\n[port 2]\ngid = 0 10.1.0.1 roce2 0\n\
-         [device mlx4_1]\n[port 1]\nstate = down\n[port 2]\n",
+        "[[device]]\nname = 'mlx4_0'\n[[device.port]]\nlink_layer = 'infiniband'\n\
+         [[device.port]]\ngid.0 = ['10.1.0.1', 'roce2', 0]\n\
+         [[device]]\nname = 'mlx4_1'\n[[device.port]]\nstate = 'down'\n[[device.port]]\n",
     );
     let found = machine.discover();
     assert_eq!(names(&found), ["mlx4_0:1", "mlx4_0:2", "mlx4_1:2"]);
@@ -159,12 +162,12 @@ fn a_device_with_several_ports_gives_each_its_number() {
 #[test]
 fn what_cannot_carry_traffic_is_left_out_with_the_reason() {
     let machine = Machine::new(
-        "[device a0]\n[port 1]\nstate = down\n\
-         [device b0]\n[port 1]\nlink_layer = infiniband\nstate = init\n\
-         [device c0]\ntransport = iwarp\n[port 1]\n\
-         [device d0]\n[port 1]\nlink_layer = unspecified\n\
-         [device e0]\n[port 1]\ngid = 0 fe80::1 roce1 0\ngid = 1 10.1.0.1 roce1 0\n\
-         [device f0]\n[port 1]\n",
+        "[[device]]\nname = 'a0'\n[[device.port]]\nstate = 'down'\n\
+         [[device]]\nname = 'b0'\n[[device.port]]\nlink_layer = 'infiniband'\nstate = 'init'\n\
+         [[device]]\nname = 'c0'\ntransport = 'iwarp'\n[[device.port]]\n\
+         [[device]]\nname = 'd0'\n[[device.port]]\nlink_layer = 'unspecified'\n\
+         [[device]]\nname = 'e0'\n[[device.port]]\ngid.0 = ['fe80::1', 'roce1', 0]\ngid.1 = ['10.1.0.1', 'roce1', 0]\n\
+         [[device]]\nname = 'f0'\n[[device.port]]\n",
     );
     let found = machine.discover();
     assert_eq!(names(&found), ["f0"]);
@@ -181,13 +184,14 @@ fn what_cannot_carry_traffic_is_left_out_with_the_reason() {
 
 #[test]
 fn what_cannot_be_asked_is_left_out_with_the_kernels_reason() {
-    let devices = "[device a0]\n[port 1]\n[device b0]\n[port 1]\n[device c0]\n[port 1]\n";
+    let devices = "[[device]]\nname = 'a0'\n[[device.port]]\n[[device]]\nname = 'b0'\n[[device.port]]\n\
+        [[device]]\nname = 'c0'\n[[device.port]]\n";
     for (fault, left, part) in [
         ("open_device:2:EACCES", "b0", "Permission denied (os error 13); give this process access to /dev/infiniband"),
         ("query_device:1:EIO", "a0", "the device cannot be queried: Input/output error"),
         ("query_port:3:ENODEV", "c0", "the port cannot be queried: No such device"),
     ] {
-        let machine = Machine::new(&format!("fail = {fault}\n{devices}"));
+        let machine = Machine::new(&format!("faults = ['{fault}']\n{devices}"));
         let found = machine.discover();
         assert_eq!(found.ports.len(), 2, "{fault}: {found:?}");
         assert!(reason(&found, left).contains(part), "{fault}: {}", reason(&found, left));
@@ -196,7 +200,7 @@ fn what_cannot_be_asked_is_left_out_with_the_kernels_reason() {
 
 #[test]
 fn a_machine_without_devices_says_so() {
-    let machine = Machine::new("fail = get_device_list:1:ENOSYS\n[device a0]\n[port 1]\n");
+    let machine = Machine::new("faults = ['get_device_list:1:ENOSYS']\n[[device]]\nname = 'a0'\n[[device.port]]\n");
     let error = machine.try_discover(&|_| GidRules::default()).unwrap_err().to_string();
     assert!(error.contains("Function not implemented") && error.contains("ib_uverbs"), "{error}");
     drop(machine);
@@ -207,14 +211,21 @@ fn a_machine_without_devices_says_so() {
 
 #[test]
 fn devices_come_by_name() {
-    let machine = Machine::new("[device rxe10]\n[port 1]\n[device rxe2]\n[port 1]\n[device rxe1]\n[port 1]\n");
+    let machine = Machine::new(
+        "[[device]]\nname = 'rxe10'\n[[device.port]]\n\
+        [[device]]\nname = 'rxe2'\n[[device.port]]\n[[device]]\nname = 'rxe1'\n[[device.port]]\n",
+    );
     assert_eq!(names(&machine.discover()), ["rxe1", "rxe2", "rxe10"]);
 }
 
 #[test]
 fn each_adapter_can_have_an_index_of_its_own() {
-    let table = "[port 1]\ngid = 0 fe80::1 roce2 0\ngid = 1 10.1.0.1 roce2 0\ngid = 2 10.2.0.1 roce2 0\n";
-    let machine = Machine::new(&format!("[device a0]\n{table}[device a1]\n{table}[device a2]\n{table}"));
+    let table = "[[device.port]]\ngid.0 = ['fe80::1', 'roce2', 0]\ngid.1 = ['10.1.0.1', 'roce2', 0]\n\
+        gid.2 = ['10.2.0.1', 'roce2', 0]\n";
+    let machine = Machine::new(&format!(
+        "[[device]]\nname = 'a0'\n{table}[[device]]\nname = 'a1'\n\
+        {table}[[device]]\nname = 'a2'\n{table}"
+    ));
     let index = |device: &str| match device {
         "a0" => Some(2),
         "a1" => Some(7),
@@ -229,7 +240,10 @@ fn each_adapter_can_have_an_index_of_its_own() {
 
 #[test]
 fn an_address_of_this_network_namespace_is_the_ports_and_its_prefix_the_interfaces_or_the_users() {
-    let machine = Machine::new("[device a0]\n[port 1]\ngid = 0 10.0.0.7 roce2 0\ngid = 5 10.1.0.1 roce2 0\n");
+    let machine = Machine::new(
+        "[[device]]\nname = 'a0'\n\
+        [[device.port]]\ngid.0 = ['10.0.0.7', 'roce2', 0]\ngid.5 = ['10.1.0.1', 'roce2', 0]\n",
+    );
     for (set, prefix_lens) in [(None, [16, 24]), (Some(30), [30, 30])] {
         let found = machine.try_discover(&|_| GidRules { prefix_len: set, ..GidRules::default() }).unwrap();
         let gids = &port(&found, "a0").gids;
@@ -242,10 +256,11 @@ fn an_address_of_this_network_namespace_is_the_ports_and_its_prefix_the_interfac
 #[test]
 fn entries_that_a_queue_pair_cannot_name_are_left_out() {
     // The last is the address of this network namespace, and would come first.
-    let last = "gid = 255 10.2.0.1 roce2 0\ngid = 256 10.1.0.1 roce2 0\n";
+    let last = "gid.255 = ['10.2.0.1', 'roce2', 0]\ngid.256 = ['10.1.0.1', 'roce2', 0]\n";
     let machine = Machine::new(&format!(
-        "[device a0]\n[port 1]\n{last}[device b0]\n[port 1]\ngid = 300 10.3.0.1 roce2 0\n[device c0]\n[port 1]\n\
-         gid = 7 10.4.0.1 roce1 0\ngid = 1023 10.4.0.1 roce2 0\n"
+        "[[device]]\nname = 'a0'\n[[device.port]]\n{last}[[device]]\nname = 'b0'\n\
+         [[device.port]]\ngid.300 = ['10.3.0.1', 'roce2', 0]\n[[device]]\nname = 'c0'\n[[device.port]]\n\
+         gid.7 = ['10.4.0.1', 'roce1', 0]\ngid.1023 = ['10.4.0.1', 'roce2', 0]\n"
     ));
     let found = machine.discover();
     let indices: Vec<u32> = port(&found, "a0").gids.iter().map(|gid| gid.index).collect();
@@ -259,9 +274,15 @@ fn entries_that_a_queue_pair_cannot_name_are_left_out() {
 
 #[test]
 fn an_older_library_leaves_the_types_of_gids_to_sysfs() {
-    let table =
-        "gid = 0 fe80::1 roce1 0\ngid = 1 fe80::1 roce2 0\ngid = 2 10.1.0.1 roce1 0\ngid = 3 10.1.0.1 roce2 0\n";
-    let machine = Machine::without(&["_ibv_query_gid_ex"], &format!("[device a0]\n[port 1]\n{table}"));
+    let table = "gid.0 = ['fe80::1', 'roce1', 0]\ngid.1 = ['fe80::1', 'roce2', 0]\ngid.2 = ['10.1.0.1', 'roce1', 0]\n\
+         gid.3 = ['10.1.0.1', 'roce2', 0]\n";
+    let machine = Machine::without(
+        &["_ibv_query_gid_ex"],
+        &format!(
+            "[[device]]\nname = 'a0'\n\
+        [[device.port]]\n{table}"
+        ),
+    );
     // A container without these files: the kernel's order tells.
     assert_eq!(port(&machine.discover(), "a0").gids[0].index, 3);
     let types = "sys/class/infiniband/a0/ports/1/gid_attrs/types";
@@ -274,14 +295,18 @@ fn an_older_library_leaves_the_types_of_gids_to_sysfs() {
 
 #[test]
 fn a_refused_query_of_types_is_no_end() {
-    let machine = Machine::new("fail = query_gid_ex:*:EOPNOTSUPP\n[device a0]\n[port 1]\ngid = 2 10.1.0.1 roce2 0\n");
+    let machine = Machine::new(
+        "faults = ['query_gid_ex:*:EOPNOTSUPP']\n\
+        [[device]]\nname = 'a0'\n[[device.port]]\ngid.2 = ['10.1.0.1', 'roce2', 0]\n",
+    );
     assert_eq!(port(&machine.discover(), "a0").gids[0].index, 2);
 }
 
 #[test]
 fn speeds_beyond_the_tables_are_asked_for() {
     let machine = Machine::new(
-        "[device a0]\n[port 1]\nport_speed = 8000\n[device b0]\n[port 1]\nwidth = 4\nspeed = edr\nport_speed = 1000\n",
+        "[[device]]\nname = 'a0'\n[[device.port]]\nport_speed = 8000\n\
+         [[device]]\nname = 'b0'\n[[device.port]]\nwidth = 4\nspeed = 'edr'\nport_speed = 1000\n",
     );
     let found = machine.discover();
     let speed = |name: &str| port(&found, name).facts.speed_mbps;
@@ -290,7 +315,10 @@ fn speeds_beyond_the_tables_are_asked_for() {
 
 #[test]
 fn gpu_memory_is_offered_where_kernel_and_device_can() {
-    let machine = Machine::new("[device a0]\ndma_buf = yes\n[port 1]\n[device b0]\ndma_buf = no\n[port 1]\n");
+    let machine = Machine::new(
+        "[[device]]\nname = 'a0'\ndma_buf = true\n[[device.port]]\n\
+        [[device]]\nname = 'b0'\ndma_buf = false\n[[device.port]]\n",
+    );
     let pointers = |found: &VerbsDiscovery, name: &str| port(found, name).facts.pointers;
     let found = machine.discover();
     assert_eq!(pointers(&found, "a0"), PointerSupport { cuda: false, dma_buf: true, data_direct: false });
@@ -304,8 +332,8 @@ fn gpu_memory_is_offered_where_kernel_and_device_can() {
 
 #[test]
 fn without_protection_domain_or_function_there_is_no_dma_buf() {
-    let device = "[device a0]\ndma_buf = yes\n[port 1]\n";
-    let machine = Machine::new(&format!("fail = alloc_pd:1:ENOMEM\n{device}"));
+    let device = "[[device]]\nname = 'a0'\ndma_buf = true\n[[device.port]]\n";
+    let machine = Machine::new(&format!("faults = ['alloc_pd:1:ENOMEM']\n{device}"));
     assert!(!port(&machine.discover(), "a0").facts.pointers.dma_buf);
     drop(machine);
     let machine = Machine::without(&["ibv_reg_dmabuf_mr"], device);
@@ -313,7 +341,7 @@ fn without_protection_domain_or_function_there_is_no_dma_buf() {
     drop(machine);
     // What a driver finds wrong first with a call of no use says nothing about calls that are of use.
     for (error, can) in [("EINVAL", true), ("ENOMEM", true), ("EOPNOTSUPP", false), ("EPROTONOSUPPORT", false)] {
-        let machine = Machine::new(&format!("fail = reg_dmabuf_mr:1:{error}\n{device}"));
+        let machine = Machine::new(&format!("faults = ['reg_dmabuf_mr:1:{error}']\n{device}"));
         assert_eq!(port(&machine.discover(), "a0").facts.pointers.dma_buf, can, "{error}");
     }
 }

@@ -15,9 +15,8 @@ fn machine_with(near: Option<(u32, u32)>, far: Option<(u32, u32)>) -> Machine {
 
 fn description(near: Option<(u32, u32)>, far: Option<(u32, u32)>) -> String {
     let device = |name: &str, offered: Option<(u32, u32)>| {
-        let ece = offered
-            .map_or_else(|| "ece = none\n".to_owned(), |(vendor, options)| format!("ece = {vendor:#x} {options:#x}\n"));
-        format!("[device {name}]\n{ece}[port 1]\n")
+        let (vendor, options) = offered.unwrap_or_default();
+        format!("[[device]]\nname = '{name}'\nece = [{vendor}, {options}]\n[[device.port]]\n")
     };
     device("a", near) + &device("b", far)
 }
@@ -105,7 +104,7 @@ fn an_older_library_does_without() {
 fn an_end_that_cannot_set_it_after_all_says_so_to_the_other() {
     let offer = Some((NVIDIA, 0x3000_0007));
     // The first call is the acceptor's.
-    let machine = Machine::new(&format!("fail = set_ece:1:EOPNOTSUPP\n{}", description(offer, offer)));
+    let machine = Machine::new(&format!("faults = ['set_ece:1:EOPNOTSUPP']\n{}", description(offer, offer)));
     let mut pair = machine.pair(&Wish::default());
     assert_eq!(given(&machine), [(0, 0); 2]);
     pair.exchange();
@@ -115,7 +114,7 @@ fn an_end_that_cannot_set_it_after_all_says_so_to_the_other() {
 fn an_end_that_refuses_what_was_agreed_fails_with_its_values() {
     let offer = Some((NVIDIA, 0x3000_0007));
     for (call, end, peer) in [(1, "b", "10.0.0.1"), (2, "a", "10.1.0.1")] {
-        let machine = Machine::new(&format!("fail = set_ece:{call}:EINVAL\n{}", description(offer, offer)));
+        let machine = Machine::new(&format!("faults = ['set_ece:{call}:EINVAL']\n{}", description(offer, offer)));
         let refused = machine.try_pair(&Wish::default()).err().unwrap();
         let SetupError::Refused { port, what, error } = &refused else { panic!("{refused:?}") };
         assert_eq!((port.as_str(), error.errno), (end, Some(libc::EINVAL)));
@@ -128,7 +127,7 @@ fn an_end_that_refuses_what_was_agreed_fails_with_its_values() {
 #[test]
 fn a_device_that_does_not_tell_its_options_offers_none() {
     let offer = Some((NVIDIA, 0x3000_0007));
-    let machine = Machine::new(&format!("fail = query_ece:1:EIO\n{}", description(offer, offer)));
+    let machine = Machine::new(&format!("faults = ['query_ece:1:EIO']\n{}", description(offer, offer)));
     let mut pair = machine.pair(&Wish::default());
     assert_eq!(given(&machine), [(0, 0); 2]);
     pair.exchange();
@@ -138,7 +137,11 @@ fn a_device_that_does_not_tell_its_options_offers_none() {
 fn it_is_set_before_the_peer_is_known_and_not_again_when_what_follows_is_tried_again() {
     let offer = Some((NVIDIA, 0x3000_0007));
     for state in ["RTR", "RTS"] {
-        let machine = Machine::new(&format!("fail = modify_qp/{state}:1-2:ETIMEDOUT\n{}", description(offer, offer)));
+        let machine = Machine::new(&format!(
+            "faults = ['modify_qp/{state}:1-2:ETIMEDOUT']\n\
+            {}",
+            description(offer, offer)
+        ));
         // The stand-in refuses ECE after RTR.
         let mut pair = machine.pair(&Wish::default());
         assert_eq!(given(&machine), [(NVIDIA, 0x3000_0007); 2], "{state}");

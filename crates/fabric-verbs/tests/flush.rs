@@ -16,9 +16,11 @@ fn wish() -> Wish {
 
 #[test]
 fn the_lane_is_connected_to_itself_and_may_be_read_alone() {
-    for (description, is_global) in
-        [(ROCE, 1), (INFINIBAND, 0), (&INFINIBAND.replace("[port 1]\n", "[port 1]\ngrh_required = yes\n"), 1)]
-    {
+    for (description, is_global) in [
+        (ROCE, 1),
+        (INFINIBAND, 0),
+        (&INFINIBAND.replace("[[device.port]]\n", "[[device.port]]\ngrh_required = true\n"), 1),
+    ] {
         let machine = Machine::new(description);
         let _pair = machine.pair(&wish());
         assert_eq!(machine.lanes("a").len(), 1, "the sender has nothing to flush");
@@ -124,7 +126,7 @@ fn a_flush_of_memory_that_is_not_there_breaks_the_rail_once() {
 #[test]
 fn a_flush_that_the_library_refuses_is_a_failure_with_its_reason() {
     // Data and CTS post nothing at this end.
-    let machine = Machine::new(&format!("fail = post_send:1:EIO\n{ROCE}"));
+    let machine = Machine::new(&format!("faults = ['post_send:1:EIO']\n{ROCE}"));
     let mut pair = machine.pair(&wish());
     let target = pair.far.block(1000, Access::DATA);
     assert_eq!(pair.far.rail.post_flush(target.place(), WorkId(1)), Err(PostError::Broken));

@@ -11,7 +11,8 @@ use railweave_fabric::{Access, Domain as _, Memory, Region};
 use railweave_fabric_verbs::{VerbsConfig, VerbsDomain};
 
 /// Two devices on a kernel before 5.12.
-const OLD: &str = "[device a]\ncopy_on_fork = no\n[port 1]\n[device b]\ncopy_on_fork = no\n[port 1]\n";
+const OLD: &str = "[[device]]\nname = 'a'\nwithholds_pages = true\n[[device.port]]\n\
+    [[device]]\nname = 'b'\nwithholds_pages = true\n[[device.port]]\n";
 
 /// The signal that ends a child which does this; None where it ends well.
 fn signal_of_a_child(act: impl FnOnce()) -> Option<i32> {

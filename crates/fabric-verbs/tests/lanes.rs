@@ -24,7 +24,10 @@ fn ipv4(address: [u8; 4]) -> [u8; 16] {
 
 #[test]
 fn a_lane_of_roce_is_given_all_that_both_ends_said() {
-    let machine = Machine::new(&strict("[device a]\n[port 1]\nmtu = 4096\n[device b]\n[port 1]\nmtu = 1024\n"));
+    let machine = Machine::new(&strict(
+        "[[device]]\nname = 'a'\n[[device.port]]\nmtu = 4096\n\
+        [[device]]\nname = 'b'\n[[device.port]]\nmtu = 1024\n",
+    ));
     let mut pair = machine.pair(&Wish::default());
     let (near, far) = machine.both_lanes();
     for (own, peer, gid) in [(near, far, [10, 1, 0, 1]), (far, near, [10, 0, 0, 1])] {
@@ -77,8 +80,8 @@ fn on_one_subnet_of_infiniband_the_local_identifier_says_it_all() {
 fn a_port_of_infiniband_that_wants_a_global_header_gets_it_from_both_ends() {
     for wants in ["a", "b"] {
         let machine = Machine::new(&INFINIBAND.replace(
-            &format!("[device {wants}]\n[port 1]\n"),
-            &format!("[device {wants}]\n[port 1]\ngrh_required = yes\n"),
+            &format!("[[device]]\nname = '{wants}'\n[[device.port]]\n"),
+            &format!("[[device]]\nname = '{wants}'\n[[device.port]]\ngrh_required = true\n"),
         ));
         let mut pair = machine.pair(&Wish::default());
         let (near, far) = machine.both_lanes();
@@ -104,9 +107,10 @@ fn between_subnets_of_infiniband_packets_go_to_the_router() {
     ];
     for ([near_gid, far_gid], near_route, far_route) in cases {
         let port = |name: &str, lid: u16, (index, gid): (u8, &str)| {
+            let local = if index == 0 { String::new() } else { format!("gid.0 = ['fe80::{lid}', 'ib', 0]\n") };
             format!(
-                "[device {name}]\n[port 1]\nlink_layer = infiniband\nlid = {lid}\n\
-                 gid = 0 fe80::{lid} ib 0\ngid = {index} {gid} ib 0\n"
+                "[[device]]\nname = '{name}'\n[[device.port]]\nlink_layer = 'infiniband'\nlid = {lid}\n\
+                 {local}gid.{index} = ['{gid}', 'ib', 0]\n"
             )
         };
         let machine = Machine::new(&(port("a", 7, near_gid) + &port("b", 9, far_gid)));
@@ -124,8 +128,11 @@ fn between_subnets_of_infiniband_packets_go_to_the_router() {
 
 #[test]
 fn what_the_settings_say_is_given_to_both_ends() {
-    let keys = "pkeys = 0xffff 0x8001 0x8002\n";
-    let machine = Machine::new(&format!("[device a]\n[port 1]\n{keys}[device b]\n[port 1]\n{keys}"));
+    let keys = "pkeys = [0xffff, 0x8001, 0x8002]\n";
+    let machine = Machine::new(&format!(
+        "[[device]]\nname = 'a'\n[[device.port]]\n{keys}[[device]]\nname = 'b'\n\
+        [[device.port]]\n{keys}"
+    ));
     let config = VerbsConfig {
         timeout: 14,
         retry_count: 3,
@@ -150,7 +157,10 @@ fn what_the_settings_say_is_given_to_both_ends() {
 
 #[test]
 fn partitions_that_differ_let_nothing_through() {
-    let machine = Machine::new("[device a]\n[port 1]\npkeys = 0xffff 0x8001\n[device b]\n[port 1]\n");
+    let machine = Machine::new(
+        "[[device]]\nname = 'a'\n[[device.port]]\npkeys = [0xffff, 0x8001]\n\
+        [[device]]\nname = 'b'\n[[device.port]]\n",
+    );
     let mut wish = Wish::default();
     wish.sender.pkey_index = 1;
     let mut pair = machine.pair(&wish);
@@ -184,7 +194,7 @@ fn a_traffic_class_is_the_one_set_or_the_one_of_the_connection_and_cts_have_thei
         ((None, None, None), Some(0x63), (3, 0x63), (3, 0x63)),
         ((Some(7), None, Some(1)), Some(0x63), (7, 0x63), (7, 1)),
     ];
-    let with_header = INFINIBAND.replace("[port 1]\n", "[port 1]\ngrh_required = yes\n");
+    let with_header = INFINIBAND.replace("[[device.port]]\n", "[[device.port]]\ngrh_required = true\n");
     for (description, cases) in [(ROCE, &roce[..]), (&with_header, &infiniband[..])] {
         for ((service_level, traffic_class, cts_traffic_class), of_job, sender, receiver) in cases.iter().copied() {
             let machine = Machine::new(description);
@@ -202,8 +212,9 @@ fn a_traffic_class_is_the_one_set_or_the_one_of_the_connection_and_cts_have_thei
 /// A machine whose ports have these addresses, best first.
 fn addressed(near: &[&str], far: &[&str]) -> String {
     let port = |name: &str, addresses: &[&str]| {
-        let gids = addresses.iter().enumerate().map(|(index, address)| format!("gid = {index} {address} roce2 1\n"));
-        format!("[device {name}]\n[port 1]\n{}", gids.collect::<String>())
+        let gids =
+            addresses.iter().enumerate().map(|(index, address)| format!("gid.{index} = ['{address}', 'roce2', 1]\n"));
+        format!("[[device]]\nname = '{name}'\n[[device.port]]\n{}", gids.collect::<String>())
     };
     port("a", near) + &port("b", far)
 }
@@ -307,7 +318,10 @@ fn what_was_excluded_while_an_address_was_there_does_not_take_its_place() {
 
 #[test]
 fn unlike_link_layers_are_told_apart_before_anything_is_connected() {
-    let machine = Machine::new("[device a]\n[port 1]\n[device b]\n[port 1]\nlink_layer = infiniband\n");
+    let machine = Machine::new(
+        "[[device]]\nname = 'a'\n[[device.port]]\n\
+        [[device]]\nname = 'b'\n[[device.port]]\nlink_layer = 'infiniband'\n",
+    );
     let refused = machine.try_pair(&Wish::default()).err().unwrap();
     let (ours, theirs) = (LinkLayer::InfiniBand, LinkLayer::Roce);
     assert_eq!(refused, SetupError::LinkLayers { port: "b".to_owned(), ours, theirs });

@@ -50,14 +50,14 @@ fn lanes_share_a_queue_where_there_are_several_or_the_user_wants_it() {
 
 #[test]
 fn a_device_that_gives_no_shared_queue_gives_each_lane_as_many_receives_and_says_so_once() {
-    let none = "[device b]\nmax_srq = 0\n[port 1]\n";
-    let small = "[device b]\nmax_srq_wr = 63\n[port 1]\n";
+    let none = "[[device]]\nname = 'b'\nmax_srq = 0\n[[device.port]]\n";
+    let small = "[[device]]\nname = 'b'\nmax_srq_wr = 63\n[[device.port]]\n";
     let cases =
         [("", none), ("", small), ("EOPNOTSUPP", ""), ("ENOSYS", ""), ("ENOMEM", ""), ("EINVAL", ""), ("EIO", "")];
     for ((error, device), lanes) in cases.iter().flat_map(|case| [(case, 1), (case, 3)]) {
-        let fault = if error.is_empty() { String::new() } else { format!("fail = create_srq:*:{error}\n") };
-        let device = if device.is_empty() { "[device b]\n[port 1]\n" } else { device };
-        let machine = Machine::new(&strict(&format!("{fault}[device a]\n[port 1]\n{device}")));
+        let fault = if error.is_empty() { String::new() } else { format!("faults = ['create_srq:*:{error}']\n") };
+        let device = if device.is_empty() { "[[device]]\nname = 'b'\n[[device.port]]\n" } else { device };
+        let machine = Machine::new(&strict(&format!("{fault}[[device]]\nname = 'a'\n[[device.port]]\n{device}")));
         let mut pair = machine.pair(&wish(lanes, Some(true)));
         assert_eq!(machine.stand_in.open().shared_receive_queues, 0);
         for lane in machine.lanes("b") {
@@ -79,7 +79,10 @@ fn a_lane_with_receives_of_its_own_has_as_many_as_it_may_bring() {
     // Of sends and receives; with the whole pool on each lane there would be 256 receives.
     let completions = 4 * 64 + 4 * 16;
     for (max_cqe, fits) in [(completions, true), (completions - 1, false)] {
-        let text = format!("[device a]\n[port 1]\n[device b]\nmax_srq = 0\nmax_cqe = {max_cqe}\n[port 1]\n");
+        let text = format!(
+            "[[device]]\nname = 'a'\n[[device.port]]\n\
+            [[device]]\nname = 'b'\nmax_srq = 0\nmax_cqe = {max_cqe}\n[[device.port]]\n"
+        );
         let machine = Machine::new(&strict(&text));
         let pair = machine.pair(&wish(1, Some(false)));
         let receives = |spec: &RailSpec| {

@@ -23,7 +23,7 @@ fn function_for(machine: &Machine, domain: &VerbsDomain, access: Access) -> &'st
     let region = Arc::new(Region::new(100));
     let mut used = Vec::new();
     for function in ["reg_mr", "reg_mr_iova2"] {
-        machine.fail(&format!("fail = {function}:*:EIO\n"));
+        machine.fail(&format!("faults = ['{function}:*:EIO']\n"));
         if domain.register(Memory::from_region(&region), access).is_err() {
             used.push(function);
         }
@@ -79,7 +79,10 @@ fn dma_buf(file: &File, address: u64, offset: u64, length: usize) -> Memory {
 
 #[test]
 fn a_dma_buf_is_written_at_its_offset_and_its_descriptor_may_go() {
-    let machine = Machine::new("[device a]\n[port 1]\n[device b]\ndma_buf = yes\n[port 1]\n");
+    let machine = Machine::new(
+        "[[device]]\nname = 'a'\n[[device.port]]\n\
+        [[device]]\nname = 'b'\ndma_buf = true\n[[device.port]]\n",
+    );
     let mut pair = machine.pair(&Wish::default());
     let file = memory_file();
     let other = file.try_clone().unwrap();
@@ -99,7 +102,7 @@ fn a_dma_buf_is_written_at_its_offset_and_its_descriptor_may_go() {
 
 #[test]
 fn a_dma_buf_that_cannot_be_registered_is_told_with_what_to_load() {
-    let device = "[device a]\ndma_buf = no\n[port 1]\n";
+    let device = "[[device]]\nname = 'a'\ndma_buf = false\n[[device.port]]\n";
     let cases = [
         (&[][..], device, "Operation not supported"),
         (&["ibv_reg_dmabuf_mr"][..], ROCE, "ibv_reg_dmabuf_mr of version IBVERBS_1.12"),
@@ -112,7 +115,7 @@ fn a_dma_buf_that_cannot_be_registered_is_told_with_what_to_load() {
         let refused = domain.register(dma_buf(&file, 0x1000, 0, 4096), Access::DATA).err().unwrap();
         assert_says(&refused.to_string(), &["a: ", "dma-buf", reason, "nvidia_peermem"]);
     }
-    let machine = Machine::new("[device a]\ndma_buf = yes\n[port 1]\n");
+    let machine = Machine::new("[[device]]\nname = 'a'\ndma_buf = true\n[[device.port]]\n");
     assert!(machine.port("a").facts.pointers.dma_buf);
 }
 
@@ -140,7 +143,7 @@ fn what_the_kernel_refuses_is_told_with_its_remedy() {
     ];
     for function in ["reg_mr", "reg_mr_iova2"] {
         for (error, text, advice, is_limit) in cases {
-            let machine = Machine::new(&format!("fail = {function}:*:{error}\n{ROCE}"));
+            let machine = Machine::new(&format!("faults = ['{function}:*:{error}']\n{ROCE}"));
             let domain = domain(&machine, RelaxedOrdering::WhereKnown);
             let access = if function == "reg_mr" { Access::CONTROL } else { Access::DATA };
             if function == "reg_mr_iova2" && error == "EINVAL" {
@@ -157,7 +160,7 @@ fn what_the_kernel_refuses_is_told_with_its_remedy() {
 
 #[test]
 fn relaxed_ordering_that_an_adapter_does_not_know_is_left_out_unless_it_is_asked_for() {
-    let machine = Machine::new("[device a]\nprofile = mana\n[port 1]\n");
+    let machine = Machine::new("[[device]]\nname = 'a'\nprofile = 'mana'\n[[device.port]]\n");
     let region = Arc::new(Region::new(100));
     let register = |ordering| domain(&machine, ordering).register(Memory::from_region(&region), Access::DATA);
     for ordering in [RelaxedOrdering::Off, RelaxedOrdering::WhereKnown] {
@@ -169,11 +172,11 @@ fn relaxed_ordering_that_an_adapter_does_not_know_is_left_out_unless_it_is_asked
 
 #[test]
 fn an_adapter_that_refused_relaxed_ordering_is_not_asked_for_it_again() {
-    let machine = Machine::new("[device a]\nprofile = plain\n[port 1]\n");
+    let machine = Machine::new("[[device]]\nname = 'a'\nprofile = 'plain'\n[[device.port]]\n");
     let region = Arc::new(Region::new(100));
     let domain = domain(&machine, RelaxedOrdering::WhereKnown);
     // Were it asked for again, the second refusal would be this one, which is no driver's that does not know the flag.
-    machine.fail("fail = reg_mr_iova2:1:EINVAL\nfail = reg_mr_iova2:*:EIO\n");
+    machine.fail("faults = ['reg_mr_iova2:1:EINVAL', 'reg_mr_iova2:*:EIO']\n");
     for _ in 0..3 {
         domain.register(Memory::from_region(&region), Access::DATA).unwrap();
     }
@@ -181,7 +184,7 @@ fn an_adapter_that_refused_relaxed_ordering_is_not_asked_for_it_again() {
 
 #[test]
 fn the_limit_of_the_device_is_told_as_one() {
-    let machine = Machine::new("[device a]\nmax_mr = 2\n[port 1]\n");
+    let machine = Machine::new("[[device]]\nname = 'a'\nmax_mr = 2\n[[device.port]]\n");
     let domain = domain(&machine, RelaxedOrdering::WhereKnown);
     let region = Arc::new(Region::new(100));
     let register = || domain.register(Memory::from_region(&region), Access::DATA);
@@ -193,7 +196,7 @@ fn the_limit_of_the_device_is_told_as_one() {
 
 #[test]
 fn a_range_that_is_none_is_not_handed_to_the_library() {
-    let machine = Machine::new(&format!("fail = reg_mr:*:EIO\nfail = reg_mr_iova2:*:EIO\n{ROCE}"));
+    let machine = Machine::new(&format!("faults = ['reg_mr:*:EIO', 'reg_mr_iova2:*:EIO']\n{ROCE}"));
     let domain = domain(&machine, RelaxedOrdering::WhereKnown);
     // SAFETY: it is refused before anybody looks at it.
     let memory = unsafe { Memory::from_raw(u64::MAX - 10, 100, MemoryKind::Host) };
@@ -246,7 +249,10 @@ fn short_writes_from_host_memory_travel_inside_and_no_others() {
 #[test]
 fn a_device_that_carries_less_inside_is_given_nothing_to_carry() {
     for limit in [0, 32, 63] {
-        let machine = Machine::new(&format!("[device a]\nmax_inline = {limit}\n[port 1]\n[device b]\n[port 1]\n"));
+        let machine = Machine::new(&format!(
+            "[[device]]\nname = 'a'\nmax_inline = {limit}\n[[device.port]]\n\
+            [[device]]\nname = 'b'\n[[device.port]]\n"
+        ));
         let mut pair = machine.pair(&Wish::default());
         let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::DATA));
         let write = Write { local: from.source(16), remote: to.place(), host: true, ..Write::default() };
@@ -259,8 +265,10 @@ fn a_device_that_carries_less_inside_is_given_nothing_to_carry() {
 
 #[test]
 fn writes_are_as_long_as_the_port_carries_and_no_longer() {
-    let machine =
-        Machine::new("[device a]\n[port 1]\nmax_message = 4096\n[device b]\n[port 1]\nmax_message = 0x40000000\n");
+    let machine = Machine::new(
+        "[[device]]\nname = 'a'\n[[device.port]]\nmax_message = 4096\n\
+            [[device]]\nname = 'b'\n[[device.port]]\nmax_message = 0x40000000\n",
+    );
     let mut pair = machine.pair(&Wish::default());
     assert_eq!((pair.near.domain.max_write(), pair.near.rail.max_write()), (4096, 4096));
     assert_eq!(pair.far.domain.max_write(), 1 << 30);

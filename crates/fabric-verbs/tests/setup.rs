@@ -68,7 +68,8 @@ fn reached(error: &SetupError) -> Option<TargetState> {
 }
 
 fn failures(step: &Step, first: u32, count: u32, error: &str) -> String {
-    (first..first + count).map(|call| format!("fail = {}:{call}:{error}\n", step.function)).collect()
+    let calls = first..first + count;
+    format!("faults = [{}]\n", calls.map(|call| format!("'{}:{call}:{error}', ", step.function)).collect::<String>())
 }
 
 #[test]
@@ -111,7 +112,7 @@ fn the_memory_that_flushes_read_into_is_part_of_the_set_up() {
     let machine = Machine::new(ROCE);
     let (a, b) = (machine.port("a"), machine.port("b"));
     for (error, text) in ERRORS {
-        machine.fail(&format!("fail = reg_mr:1:{error}\n"));
+        machine.fail(&format!("faults = ['reg_mr:1:{error}']\n"));
         let refused = Pair::open(&a, &b, &wish()).err().unwrap();
         let SetupError::Register(RegisterError::Refused { port, length: 1, .. }) = &refused else {
             panic!("{refused:?}")
@@ -127,21 +128,21 @@ fn a_peer_that_cannot_be_reached_is_told_with_what_to_look_at() {
     let machine = Machine::new(&strict(ROCE));
     let (a, b) = (machine.port("a"), machine.port("b"));
     for error in ["ETIMEDOUT", "EHOSTUNREACH", "ENETUNREACH", "ENODEV"] {
-        machine.fail(&format!("fail = modify_qp/RTR:*:{error}\n"));
+        machine.fail(&format!("faults = ['modify_qp/RTR:*:{error}']\n"));
         let refused = Pair::open(&a, &b, &Wish::default()).err().unwrap();
         let SetupError::Transition(transition) = refused else { panic!("{refused}") };
         let Transition { port, gid, peer_gid, to, .. } = &*transition;
         assert_eq!((port.as_str(), gid.as_str(), peer_gid.as_str()), ("b", "10.1.0.1", "10.0.0.1"));
         assert!(transition.is_unreachable() && matches!(to, TargetState::ReadyToReceive { gid_index: 1, .. }));
     }
-    machine.fail("fail = modify_qp/RTR:*:EINVAL\n");
+    machine.fail("faults = ['modify_qp/RTR:*:EINVAL']\n");
     let refused = Pair::open(&a, &b, &Wish::default()).err().unwrap();
     assert!(matches!(&refused, SetupError::Transition(transition) if !transition.is_unreachable()), "{refused}");
 }
 
 #[test]
 fn on_infiniband_the_local_identifier_is_told() {
-    let machine = Machine::new(&format!("fail = modify_qp/RTR:*:EINVAL\n{INFINIBAND}"));
+    let machine = Machine::new(&format!("faults = ['modify_qp/RTR:*:EINVAL']\n{INFINIBAND}"));
     let refused = machine.try_pair(&Wish::default()).err().unwrap();
     assert!(matches!(reached(&refused), Some(TargetState::ReadyToReceive { lid: 7, .. })), "{refused}");
 }
@@ -155,8 +156,12 @@ fn a_device_that_is_too_small_is_told_with_the_limit_to_look_at() {
         ("max_cq = 0", SetupStep::CompletionQueue { entries: 192 }),
         ("max_pd = 0", SetupStep::ProtectionDomain),
     ];
-    let machine =
-        |limits: &str| Machine::new(&strict(&format!("[device a]\n[port 1]\n[device b]\n{limits}\n[port 1]\n")));
+    let machine = |limits: &str| {
+        Machine::new(&strict(&format!(
+            "[[device]]\nname = 'a'\n[[device.port]]\n\
+            [[device]]\nname = 'b'\n{limits}\n[[device.port]]\n"
+        )))
+    };
     let wish = Wish { lanes: 2, ..Wish::default() };
     for (limit, expected) in cases {
         let refused = machine(limit).try_pair(&wish).err().unwrap_or_else(|| panic!("{limit} is enough"));
@@ -204,11 +209,11 @@ fn each_pause_is_longer_than_the_one_before_and_each_change_of_state_has_its_own
     for (fault, expected) in [
         ("modify_qp/RTR:1-4:ETIMEDOUT", &[100, 200, 300, 400][..]),
         ("modify_qp/RTS:1-2:ETIMEDOUT", &[100, 200]),
-        ("modify_qp/RTR:1-2:ETIMEDOUT\nfail = modify_qp/RTS:1-2:ETIMEDOUT", &[100, 200, 100, 200]),
+        ("modify_qp/RTR:1-2:ETIMEDOUT', 'modify_qp/RTS:1-2:ETIMEDOUT", &[100, 200, 100, 200]),
         // Both ends were refused when they were opened; this is the second call of the far end.
         ("modify_qp/INIT:1-3:ETIMEDOUT", &[200]),
     ] {
-        machine.fail(&format!("fail = {fault}\n"));
+        machine.fail(&format!("faults = ['{fault}']\n"));
         let (near, mut far) = pending(&ports, ModifyRetries::default());
         assert_eq!(pauses(&mut far, &near.endpoints()).unwrap(), expected, "{fault}");
         assert!(far.is_ready());
@@ -221,7 +226,7 @@ fn it_is_tried_as_often_as_the_setting_says_and_after_any_error_if_it_says_so() 
     let ports = ["a", "b"].map(|name| machine.port(name));
     let retries = |count, any_error| ModifyRetries { count, pause: Duration::from_millis(1), any_error };
     let tried = |fault: &str, retries| {
-        machine.fail(&format!("fail = {fault}\n"));
+        machine.fail(&format!("faults = ['{fault}']\n"));
         let (near, mut far) = pending(&ports, retries);
         pauses(&mut far, &near.endpoints()).map(|pauses| pauses.len()).map_err(|error| error.to_string())
     };
@@ -237,6 +242,6 @@ fn it_is_tried_as_often_as_the_setting_says_and_after_any_error_if_it_says_so() 
 fn a_lane_for_flushes_is_tried_again_too() {
     let machine = Machine::new(ROCE);
     let (a, b) = (machine.port("a"), machine.port("b"));
-    machine.fail("fail = modify_qp/RTR:1-2:ETIMEDOUT\n");
+    machine.fail("faults = ['modify_qp/RTR:1-2:ETIMEDOUT']\n");
     Pair::open(&a, &b, &wish()).unwrap_or_else(|error| panic!("{error}")).exchange();
 }

@@ -14,28 +14,32 @@ use railweave_nccl_host::net::{NetApi, Properties};
 
 /// An InfiniBand port, a RoCE port on two subnets, one that is down, and one with no address but a link-local one.
 const MACHINE: &str = "\
-[device mlx5_0]
+[[device]]
+name = 'mlx5_0'
 guid = 0x100
-dma_buf = no
-[port 1]
-link_layer = infiniband
-speed = ndr
-pkeys = 0xffff 0x8001
-[device mlx5_1]
+dma_buf = false
+[[device.port]]
+link_layer = 'infiniband'
+speed = 'ndr'
+pkeys = [0xffff, 0x8001]
+[[device]]
+name = 'mlx5_1'
 guid = 0x200
-[port 1]
-speed = edr
-pkeys = 0xffff 0x8001
-gid = 0 fe80::1 roce2 0
-gid = 1 10.1.0.1 roce1 0
-gid = 2 10.1.0.1 roce2 0
-gid = 3 10.2.0.1 roce2 0
-[device mlx5_2]
-[port 1]
-state = down
-[device mlx5_3]
-[port 1]
-gid = 0 fe80::2 roce2 0
+[[device.port]]
+speed = 'edr'
+pkeys = [0xffff, 0x8001]
+gid.0 = ['fe80::1', 'roce2', 0]
+gid.1 = ['10.1.0.1', 'roce1', 0]
+gid.2 = ['10.1.0.1', 'roce2', 0]
+gid.3 = ['10.2.0.1', 'roce2', 0]
+[[device]]
+name = 'mlx5_2'
+[[device.port]]
+state = 'down'
+[[device]]
+name = 'mlx5_3'
+[[device.port]]
+gid.0 = ['fe80::2', 'roce2', 0]
 ";
 
 /// A library that is not there.
@@ -148,7 +152,7 @@ fn auto_says_once_why_rdma_is_not_used() {
         (&[("RAILWEAVE_IBVERBS_LIB", NONE)], MACHINE, NONE),
         (&[("RAILWEAVE_IBVERBS_LIB", "libc.so.6")], MACHINE, "ibv_get_device_list of version IBVERBS_1.1"),
         (&[], "# no device\n", "no RDMA device is there"),
-        (&[], "[device a0]\n[port 1]\nstate = down\n", "a0 left out: the port is down"),
+        (&[], "[[device]]\nname = 'a0'\n[[device.port]]\nstate = 'down'\n", "a0 left out: the port is down"),
         (
             &[("NCCL_IB_HCA", "mlx5_2")],
             MACHINE,
@@ -174,14 +178,24 @@ fn verbs_fails_in_a_sentence_where_there_is_no_port() {
         (&[("RAILWEAVE_IBVERBS_LIB", NONE)], MACHINE, &[NONE, "install libibverbs"]),
         (&[("RAILWEAVE_IBVERBS_LIB", "libc.so.6")], MACHINE, &["libc.so.6 has no function ibv_get_device_list"]),
         (&[], "# no device\n", &["no RDMA device is there", "`rdma link`"]),
-        (&[], "fail = get_device_list:*:ENOSYS\n[device a0]\n[port 1]\n", &["Function not implemented", "ib_uverbs"]),
-        (&[], "[device a0]\n[port 1]\nstate = down\n", &["a0 left out: the port is down"]),
+        (
+            &[],
+            "faults = ['get_device_list:*:ENOSYS']\n\
+            [[device]]\nname = 'a0'\n[[device.port]]\n",
+            &["Function not implemented", "ib_uverbs"],
+        ),
+        (&[], "[[device]]\nname = 'a0'\n[[device.port]]\nstate = 'down'\n", &["a0 left out: the port is down"]),
         (
             &[("RAILWEAVE_RAILS", "mlx5_7")],
             MACHINE,
             &["RAILWEAVE_RAILS=mlx5_7: No usable port", "mlx5_2 left out", "(mlx5_0, mlx5_1, mlx5_3)"],
         ),
-        (&[], "fail = alloc_pd:*:ENOMEM\n[device a0]\n[port 1]\n", &["a0 left out", "no protection domain"]),
+        (
+            &[],
+            "faults = ['alloc_pd:*:ENOMEM']\n\
+            [[device]]\nname = 'a0'\n[[device.port]]\n",
+            &["a0 left out", "no protection domain"],
+        ),
     ];
     each(
         &cases,
@@ -206,7 +220,7 @@ fn a_port_that_cannot_be_opened_is_left_out_and_the_others_are_used() {
         |()| with(&[], &[]),
         |()| {
             // One protection domain for each of the four devices to ask it about dma-bufs, then those of the ports.
-            machine(&format!("fail = alloc_pd:5:ENOMEM\n{MACHINE}"));
+            machine(&format!("faults = ['alloc_pd:5:ENOMEM']\n{MACHINE}"));
             let (_plugin, net) = start();
             assert_eq!(names(&net), ["mlx5_1"]);
             let reason = "mlx5_0 is left out: mlx5_0: no protection domain can be allocated: Cannot allocate memory";
@@ -243,7 +257,8 @@ fn a_device_says_what_its_port_is() {
 
 #[test]
 fn ports_with_link_local_gids_alone_are_used_where_there_are_no_others_or_the_user_names_one() {
-    let lonely = "[device mlx5_4]\n[port 1]\ngid = 0 fe80::3 roce1 0\ngid = 1 fe80::3 roce2 0\n";
+    let lonely = "[[device]]\nname = 'mlx5_4'\n\
+        [[device.port]]\ngid.0 = ['fe80::3', 'roce1', 0]\ngid.1 = ['fe80::3', 'roce2', 0]\n";
     let cases: [(Settings, String, &[&str]); 5] = [
         (&[], lonely.to_owned(), &["mlx5_4"]),
         (&[], format!("{MACHINE}{lonely}"), &["mlx5_0", "mlx5_1"]),
@@ -403,14 +418,16 @@ fn a_traffic_class_of_the_environment_chooses_no_service_level() {
 
 /// Two adapters that reach GPU memory past the processor.
 const DATA_DIRECT: &str = "\
-[device mlx5_0]
-profile = connectx-8
-data_direct = /devices/pci0002:00/0002:01:00.0
-[port 1]
-[device mlx5_1]
-profile = connectx-8
-data_direct = /devices/pci0003:00/0003:01:00.0
-[port 1]
+[[device]]
+name = 'mlx5_0'
+profile = 'connectx-8'
+data_direct = '/devices/pci0002:00/0002:01:00.0'
+[[device.port]]
+[[device]]
+name = 'mlx5_1'
+profile = 'connectx-8'
+data_direct = '/devices/pci0003:00/0003:01:00.0'
+[[device.port]]
 ";
 
 #[test]

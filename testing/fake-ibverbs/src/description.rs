@@ -1,305 +1,225 @@
-//! The machine that the stand-in pretends to be, read from text. The crate's documentation has the format.
+//! The machine that the library pretends to be, read from TOML. The crate's documentation has the format.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
-use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
-use std::str::FromStr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use railweave_fabric_verbs::sys;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
+use toml::{Table, Value};
 
 use crate::faults::Fault;
-use crate::profile::{Habits, PLAIN, Profile};
+use crate::profile::{Habits, Profile};
 
 /// The machine without a description: one device, one active RoCE port of 100 Gbit/s.
-pub(crate) const DEFAULT: &str = "[device sim0]\n[port 1]\n";
+pub(crate) const DEFAULT: &str = "[[device]]\nname = 'sim0'\n[[device.port]]\n";
 
 /// The longest message of the InfiniBand specification, in bytes.
 const LONGEST_MESSAGE: u32 = 1 << 31;
 
-/// The most objects of one kind that a device may say that it has. What is really there is bounded by memory, and for
-/// regions by [`crate::regions::SLOTS`].
-const MOST: u32 = 1 << 24;
-
-/// A machine.
-#[derive(Clone, Debug)]
-pub(crate) struct Machine {
-    pub(crate) devices: Vec<DeviceFacts>,
+/// A machine, with its devices as they are read.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Machine<Device = DeviceFacts> {
+    #[serde(default)]
     pub(crate) faults: Vec<Fault>,
+    #[serde(default = "Vec::new", rename = "device")]
+    pub(crate) devices: Vec<Device>,
 }
 
-/// A device, and what it can.
-#[derive(Clone, Debug)]
+/// A device, and what it can. Profiles say what most of it is.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct DeviceFacts {
+    #[serde(deserialize_with = "name")]
     pub(crate) name: String,
+    #[serde(deserialize_with = "profile")]
+    profile: Option<&'static Profile>,
+    /// 0 where none is given, until the machine is complete; so is the next one.
     pub(crate) guid: u64,
     pub(crate) system_guid: u64,
-    pub(crate) ibdev_path: String,
+    #[serde(deserialize_with = "transport")]
     pub(crate) transport: c_int,
     pub(crate) vendor_id: u32,
     pub(crate) vendor_part_id: u32,
     pub(crate) max_qp: u32,
+    #[serde(deserialize_with = "within::<_, _, 1, 0x10_0000>")]
     pub(crate) max_qp_wr: u32,
+    #[serde(deserialize_with = "within::<_, _, 1, { crate::wire::MAX_SGES as u64 }>")]
     pub(crate) max_sge: u32,
+    #[serde(deserialize_with = "within::<_, _, 0, 4096>")]
     pub(crate) max_inline: u32,
     pub(crate) max_cq: u32,
+    #[serde(deserialize_with = "within::<_, _, 1, 0x100_0000>")]
     pub(crate) max_cqe: u32,
     pub(crate) max_mr: u32,
-    pub(crate) max_mr_size: u64,
     pub(crate) max_pd: u32,
     pub(crate) max_srq: u32,
+    #[serde(deserialize_with = "within::<_, _, 1, 0x10_0000>")]
     pub(crate) max_srq_wr: u32,
+    #[serde(deserialize_with = "within::<_, _, 0, 255>")]
     pub(crate) max_rd_atomic: u32,
-    pub(crate) ece: Option<sys::Ece>,
+    ece: [u32; 2],
     pub(crate) dma_buf: bool,
     pub(crate) byte_counts: bool,
-    pub(crate) habits: Habits,
-    /// What a port is like of which nothing is said.
-    pub(crate) new_port: PortFacts,
-    pub(crate) copy_on_fork: bool,
+    /// After ibv_fork_init children miss the pages that are registered.
+    pub(crate) withholds_pages: bool,
     /// Where its Data Direct engine is, below /sys.
     pub(crate) data_direct: Option<String>,
+    #[serde(rename = "port")]
     pub(crate) ports: Vec<PortFacts>,
+    #[serde(skip)]
+    pub(crate) habits: Habits,
 }
 
 /// A port.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct PortFacts {
+    #[serde(deserialize_with = "state")]
     pub(crate) state: c_int,
+    #[serde(deserialize_with = "link_layer")]
     pub(crate) link_layer: u8,
+    #[serde(deserialize_with = "within::<_, _, 0, 0xbfff>")]
     pub(crate) lid: u16,
-    pub(crate) sm_lid: u16,
     /// As the header counts them: 5 is 4096 bytes.
+    #[serde(deserialize_with = "mtu")]
     pub(crate) mtu: c_int,
+    #[serde(deserialize_with = "mtu")]
     pub(crate) max_mtu: c_int,
-    /// How many times as wide as the narrowest link.
+    /// How many times as wide as the narrowest link: 1, 2 or 4.
+    #[serde(deserialize_with = "width")]
     pub(crate) width: u8,
-    pub(crate) speed: u8,
-    /// What ibv_query_port_speed says.
-    pub(crate) port_speed: PortSpeed,
+    #[serde(deserialize_with = "speed")]
+    pub(crate) speed: Speed,
+    /// What ibv_query_port_speed says, in units of 100 Mbit/s, if not width times speed; 0: nothing, as older kernels.
+    port_speed: Option<u64>,
     pub(crate) max_message: u32,
     pub(crate) grh_required: bool,
-    /// What the GID table has room for, at least.
-    pub(crate) gid_places: usize,
-    pub(crate) gid_form: GidForm,
+    /// The least size of the GID table.
+    #[serde(deserialize_with = "within::<_, _, 0, 4096>")]
+    gid_places: u16,
+    gid_form: GidForm,
+    #[serde(rename = "gid", deserialize_with = "gid_table")]
     pub(crate) gids: Vec<Option<GidFacts>>,
     pub(crate) pkeys: Vec<u16>,
     /// The cable is cut: what is sent waits.
+    #[serde(skip)]
     pub(crate) cut: bool,
 }
 
-/// What ibv_query_port_speed says.
+/// The speed of the narrowest link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PortSpeed {
-    /// Width times speed.
-    Nominal,
-    /// This, in units of 100 Mbit/s.
-    Said(u64),
-    /// Nothing: an older kernel.
-    Unsaid,
+pub(crate) struct Speed {
+    /// As ibv_port_attr has it.
+    pub(crate) code: u8,
+    /// In units of 100 Mbit/s.
+    single: u64,
 }
 
-/// Which GIDs a RoCE port has of which none are given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The GIDs of a RoCE port for which none are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) enum GidForm {
     /// A link-local one of RoCE v1, then a routable one of v2.
+    #[serde(rename = "one-of-each")]
     OneOfEach,
     /// A link-local and a routable one, each of v1, then of v2.
+    #[serde(rename = "roce1-and-roce2")]
     BothVersions,
     /// A link-local and a routable one, of v2.
+    #[serde(rename = "roce2")]
     SecondVersion,
 }
 
 /// One place of a GID table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct GidFacts {
+    #[serde(deserialize_with = "gid")]
     pub(crate) gid: sys::Gid,
+    #[serde(deserialize_with = "gid_kind")]
     pub(crate) kind: u32,
     pub(crate) interface: u32,
 }
 
-/// A description that cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}, `{text}`: {reason}")]
-pub(crate) struct DescriptionError {
-    line: usize,
-    text: String,
-    reason: String,
-}
-
-impl FromStr for Machine {
-    type Err = DescriptionError;
-
-    fn from_str(text: &str) -> Result<Self, DescriptionError> {
-        Self::described(text, PLAIN)
-    }
-}
-
 impl Machine {
     /// The machine of this description, with that profile for the devices that name none.
-    pub(crate) fn described(text: &str, profile: &str) -> Result<Self, DescriptionError> {
-        let mut machine = Self { devices: Vec::new(), faults: Vec::new() };
-        for (index, line) in text.lines().enumerate() {
-            let line = line.split('#').next().unwrap_or_default().trim();
-            if !line.is_empty() {
-                machine.read(line, profile).map_err(|reason| DescriptionError {
-                    line: index + 1,
-                    text: line.to_owned(),
-                    reason,
-                })?;
+    pub(crate) fn described(text: &str, profile: &str) -> Result<Self, String> {
+        let usual = Profile::named(profile)?;
+        // Twice: as it stands, because only then an error knows its line, and on top of what the profiles say.
+        let checked: Self = read(text)?;
+        let tables: Machine<Table> = read(text)?;
+        let mut names = BTreeSet::new();
+        let mut devices = Vec::new();
+        for (index, (checked, own)) in checked.devices.into_iter().zip(tables.devices).enumerate() {
+            let device = DeviceFacts::on_top(checked.profile.unwrap_or(usual), own)?.complete(index);
+            if !names.insert(device.name.clone()) || device.name.is_empty() {
+                return Err(format!("device {} has the name `{}`; each has a name of its own", index + 1, device.name));
             }
+            devices.push(device);
         }
-        for (index, device) in machine.devices.iter_mut().enumerate() {
-            for (number, port) in device.ports.iter_mut().enumerate() {
-                port.complete(device.guid, index, number);
-            }
-        }
-        Ok(machine)
+        Ok(Self { faults: checked.faults, devices })
     }
+}
 
-    fn read(&mut self, line: &str, profile: &str) -> Result<(), String> {
-        if let Some(section) = line.strip_prefix('[') {
-            let section = section.strip_suffix(']').ok_or("a section ends in ]")?;
-            return match section.split_once(' ') {
-                Some(("device", name)) => self.add_device(name.trim(), profile),
-                Some(("port", number)) => self.add_port(number.trim()),
-                _ => Err("a section is [device NAME] or [port NUMBER]".to_owned()),
-            };
-        }
-        let (key, value) = line.split_once('=').ok_or("neither a section nor KEY = VALUE")?;
-        let (key, value) = (key.trim(), value.trim());
-        if key == "fail" {
-            self.faults.push(Fault::parse(value)?);
-            return Ok(());
-        }
-        if key == "slow" {
-            self.faults.push(Fault::parse_slow(value)?);
-            return Ok(());
-        }
-        let device =
-            self.devices.last_mut().ok_or("before the first [device NAME] only fail = ... and slow = ... may stand")?;
-        match device.ports.last_mut() {
-            Some(port) => port.set(key, value),
-            None => device.set(key, value),
-        }
-    }
-
-    fn add_device(&mut self, name: &str, profile: &str) -> Result<(), String> {
-        let fits =
-            !name.is_empty() && name.len() < sys::SYSFS_NAME_MAX && name.bytes().all(|byte| byte.is_ascii_graphic());
-        if !fits {
-            return Err("a device's name is 1 to 63 printable characters without a space".to_owned());
-        }
-        if self.devices.iter().any(|device| device.name == name) {
-            return Err(format!("a second device {name}"));
-        }
-        self.devices.push(DeviceFacts::new(name, self.devices.len(), profile)?);
-        Ok(())
-    }
-
-    fn add_port(&mut self, number: &str) -> Result<(), String> {
-        let device = self.devices.last_mut().ok_or("a port belongs to a device: [device NAME] comes first")?;
-        let expected = device.ports.len() + 1;
-        if expected > 254 || number.parse() != Ok(expected) {
-            return Err(format!("the next port of {} is number {expected}; it has 254 at most", device.name));
-        }
-        device.ports.push(device.new_port.clone());
-        Ok(())
-    }
+/// Reads a description; the error is a sentence with the line.
+fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    toml::from_str(text).map_err(|error| {
+        let start = error.span().map_or(0, |span| span.start).min(text.len());
+        let number = text[..start].matches('\n').count();
+        let line = text.lines().nth(number).unwrap_or_default().trim();
+        format!("line {}, `{line}`: {}", number + 1, error.message().replace('\n', ", "))
+    })
 }
 
 impl DeviceFacts {
-    /// A device of this kind without ports. What the profile says replaces the numbers.
-    fn new(name: &str, index: usize, profile: &str) -> Result<Self, String> {
-        let guid = 0x0002_c903_0000_0000 + 0x100 * (index as u64 + 1);
-        let mut device = Self {
-            name: name.to_owned(),
-            guid,
-            system_guid: guid,
-            ibdev_path: format!("/sys/class/infiniband/{name}"),
-            transport: sys::TRANSPORT_IB,
-            vendor_id: 0,
-            vendor_part_id: 0,
-            max_qp: 0,
-            max_qp_wr: 0,
-            max_sge: 0,
-            max_inline: 0,
-            max_cq: 0,
-            max_cqe: 0,
-            max_mr: 0,
-            max_mr_size: 0,
-            max_pd: 0,
-            max_srq: 0,
-            max_srq_wr: 0,
-            max_rd_atomic: 0,
-            ece: None,
-            dma_buf: false,
-            byte_counts: false,
-            habits: Habits::default(),
-            new_port: PortFacts::new(),
-            copy_on_fork: true,
-            data_direct: None,
-            ports: Vec::new(),
-        };
-        Profile::named(profile)?.apply(&mut device)?;
-        Ok(device)
+    /// A device of this profile, with what its own table says in place of what the profile says.
+    pub(crate) fn on_top(profile: &Profile, own: Table) -> Result<Self, String> {
+        let mut table = profile.device.clone();
+        table.extend(own);
+        if let Some(Value::Array(ports)) = table.get_mut("port") {
+            for port in ports.iter_mut().filter_map(Value::as_table_mut) {
+                let own = std::mem::replace(port, profile.port.clone());
+                port.extend(own);
+            }
+        }
+        let device: Self = table.try_into().map_err(|error: toml::de::Error| error.message().to_owned())?;
+        Ok(Self { habits: profile.habits.clone(), ..device })
     }
 
-    /// Sets what this key says.
-    pub(crate) fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
-        match key {
-            "profile" => Profile::named(value)?.apply(self)?,
-            "guid" => {
-                self.guid = number(value, 1, u64::MAX)?;
-                self.system_guid = self.guid;
-            }
-            "system_guid" => self.system_guid = number(value, 1, u64::MAX)?,
-            "ibdev_path" => {
-                if value.len() >= sys::SYSFS_PATH_MAX {
-                    return Err("a path has at most 255 characters".to_owned());
-                }
-                value.clone_into(&mut self.ibdev_path);
-            }
-            "transport" => {
-                self.transport = one_of(value, &[("ib", sys::TRANSPORT_IB), ("iwarp", 1), ("unspecified", 5)])?;
-            }
-            "vendor_id" => self.vendor_id = number(value, 0, 0xff_ffff)?,
-            "vendor_part_id" => self.vendor_part_id = number(value, 0, u32::MAX)?,
-            "max_qp" => self.max_qp = number(value, 0, MOST)?,
-            "max_qp_wr" => self.max_qp_wr = number(value, 1, 1 << 20)?,
-            "max_sge" => self.max_sge = number(value, 1, crate::wire::MAX_SGES as u32)?,
-            "max_inline" => self.max_inline = number(value, 0, 4096)?,
-            "max_cq" => self.max_cq = number(value, 0, MOST)?,
-            "max_cqe" => self.max_cqe = number(value, 1, 1 << 24)?,
-            "max_mr" => self.max_mr = number(value, 0, MOST)?,
-            "max_mr_size" => self.max_mr_size = number(value, 1, u64::MAX)?,
-            "max_pd" => self.max_pd = number(value, 0, MOST)?,
-            "max_srq" => self.max_srq = number(value, 0, MOST)?,
-            "max_srq_wr" => self.max_srq_wr = number(value, 1, 1 << 20)?,
-            "max_rd_atomic" => self.max_rd_atomic = number(value, 0, 255)?,
-            "ece" => self.ece = ece(value)?,
-            "dma_buf" => self.dma_buf = flag(value)?,
-            "byte_counts" => self.byte_counts = flag(value)?,
-            "copy_on_fork" => self.copy_on_fork = flag(value)?,
-            "data_direct" => self.data_direct = Some(value).filter(|path| *path != "none").map(str::to_owned),
-            _ => return Err(format!("a device has no {key}")),
+    /// The device with what it has without a word: an address, and its ports' addresses.
+    fn complete(mut self, index: usize) -> Self {
+        if self.guid == 0 {
+            self.guid = 0x0002_c903_0000_0000 + 0x100 * (index as u64 + 1);
         }
-        Ok(())
+        if self.system_guid == 0 {
+            self.system_guid = self.guid;
+        }
+        for (number, port) in self.ports.iter_mut().enumerate() {
+            port.complete(self.guid, index, number);
+        }
+        self
+    }
+
+    /// What ECE it offers, if any.
+    pub(crate) fn ece(&self) -> Option<sys::Ece> {
+        let [vendor_id, options] = self.ece;
+        (vendor_id != 0).then_some(sys::Ece { vendor_id, options, comp_mask: 0 })
     }
 }
 
-impl PortFacts {
-    /// An active RoCE port. What a profile says replaces the numbers.
-    pub(crate) fn new() -> Self {
+impl Default for PortFacts {
+    /// An active RoCE port. Profiles say most of the numbers.
+    fn default() -> Self {
         Self {
             state: sys::PORT_ACTIVE,
             link_layer: sys::LINK_LAYER_ETHERNET,
             lid: 0,
-            sm_lid: 0,
             mtu: 5,
             max_mtu: 5,
             width: 4,
-            speed: 32,
-            port_speed: PortSpeed::Nominal,
+            speed: Speed { code: 32, single: 250 },
+            port_speed: None,
             max_message: 1 << 30,
             grh_required: false,
             gid_places: 0,
@@ -309,111 +229,18 @@ impl PortFacts {
             cut: false,
         }
     }
+}
 
-    /// Sets what this key says.
-    pub(crate) fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
-        match key {
-            "state" => {
-                self.state = one_of(
-                    value,
-                    &[
-                        ("down", sys::PORT_DOWN),
-                        ("init", sys::PORT_INIT),
-                        ("armed", sys::PORT_ARMED),
-                        ("active", sys::PORT_ACTIVE),
-                    ],
-                )?;
-            }
-            "link_layer" => {
-                self.link_layer = one_of(
-                    value,
-                    &[
-                        ("ethernet", sys::LINK_LAYER_ETHERNET),
-                        ("infiniband", sys::LINK_LAYER_INFINIBAND),
-                        ("unspecified", sys::LINK_LAYER_UNSPECIFIED),
-                    ],
-                )?;
-            }
-            "lid" => self.lid = number(value, 0, 0xbfff)?,
-            "sm_lid" => self.sm_lid = number(value, 0, 0xbfff)?,
-            "mtu" => self.mtu = mtu(value)?,
-            "max_mtu" => self.max_mtu = mtu(value)?,
-            "width" => self.width = one_of(value, &[("1", 1), ("2", 2), ("4", 4), ("8", 8), ("12", 12)])?,
-            "speed" => {
-                self.speed = one_of(
-                    value,
-                    &[
-                        ("sdr", 1),
-                        ("ddr", 2),
-                        ("qdr", 4),
-                        ("fdr10", 8),
-                        ("fdr", 16),
-                        ("edr", 32),
-                        ("hdr", 64),
-                        ("ndr", 128),
-                    ],
-                )?;
-            }
-            "port_speed" => {
-                self.port_speed = match value {
-                    "none" => PortSpeed::Unsaid,
-                    value => PortSpeed::Said(number(value, 1, u64::from(u32::MAX))?),
-                };
-            }
-            "max_message" => self.max_message = number(value, 0, LONGEST_MESSAGE)?,
-            "grh_required" => self.grh_required = flag(value)?,
-            "gid" => self.add_gid(value)?,
-            "gid_places" => self.gid_places = number::<u16>(value, 0, 4096)?.into(),
-            "gid_form" => {
-                self.gid_form = one_of(
-                    value,
-                    &[
-                        ("one-of-each", GidForm::OneOfEach),
-                        ("roce1-and-roce2", GidForm::BothVersions),
-                        ("roce2", GidForm::SecondVersion),
-                    ],
-                )?;
-            }
-            "pkeys" => {
-                self.pkeys = value.split_whitespace().map(|key| number(key, 0, u16::MAX)).collect::<Result<_, _>>()?;
-            }
-            _ => return Err(format!("a port has no {key}")),
-        }
-        Ok(())
-    }
-
+impl PortFacts {
     /// In units of 100 Mbit/s; none: nobody says.
     pub(crate) fn stated_speed(&self) -> Option<u64> {
-        let single = match self.speed {
-            1 => 25,
-            2 => 50,
-            4 => 100,
-            8 => 103,
-            16 => 140,
-            32 => 250,
-            64 => 500,
-            _ => 1000,
-        };
-        match self.port_speed {
-            PortSpeed::Nominal => Some(single * u64::from(self.width)),
-            PortSpeed::Said(speed) => Some(speed),
-            PortSpeed::Unsaid => None,
-        }
+        Some(self.port_speed.unwrap_or(self.speed.single * u64::from(self.width))).filter(|speed| *speed > 0)
     }
 
-    fn add_gid(&mut self, value: &str) -> Result<(), String> {
-        let form = "a GID is INDEX ADDRESS TYPE INTERFACE, such as 1 10.0.0.1 roce2 2";
-        let parts: Vec<&str> = value.split_whitespace().collect();
-        let [index, address, kind, interface] = parts[..] else { return Err(form.to_owned()) };
-        let index = usize::from(number::<u16>(index, 0, 4095)?);
-        let kinds = [("ib", sys::GID_TYPE_IB), ("roce1", sys::GID_TYPE_ROCE_V1), ("roce2", sys::GID_TYPE_ROCE_V2)];
-        let facts =
-            GidFacts { gid: gid(address)?, kind: one_of(kind, &kinds)?, interface: number(interface, 0, u32::MAX)? };
-        if self.gids.len() <= index {
-            self.gids.resize(index + 1, None);
-        }
-        self.gids[index] = Some(facts);
-        Ok(())
+    /// The longest message that it carries, in bytes.
+    pub(crate) fn longest_message(&self) -> u64 {
+        // A port that does not say it (0) still has one: that of the specification.
+        u64::from(if self.max_message == 0 { LONGEST_MESSAGE } else { self.max_message })
     }
 
     /// Gives a port without GIDs those that its link layer brings, and an InfiniBand port a LID.
@@ -425,86 +252,123 @@ impl PortFacts {
         if self.gids.is_empty() {
             let local = u128::from(0xfe80_u16) << 112 | u128::from(guid.wrapping_add(index as u64));
             let gid = sys::Gid(local.to_be_bytes());
-            if infiniband {
-                self.gids.push(Some(GidFacts { gid, kind: sys::GID_TYPE_IB, interface: 0 }));
-            } else {
-                let address = Ipv4Addr::new(10, device as u8, index as u8, 1);
-                let routable = sys::Gid(address.to_ipv6_mapped().octets());
-                let (first, second) = (sys::GID_TYPE_ROCE_V1, sys::GID_TYPE_ROCE_V2);
-                let table: &[(sys::Gid, u32)] = match self.gid_form {
-                    GidForm::OneOfEach => &[(gid, first), (routable, second)],
-                    GidForm::BothVersions => &[(gid, first), (gid, second), (routable, first), (routable, second)],
-                    GidForm::SecondVersion => &[(gid, second), (routable, second)],
-                };
-                self.gids = table.iter().map(|&(gid, kind)| Some(GidFacts { gid, kind, interface: 1 })).collect();
-            }
+            let address = Ipv4Addr::new(10, device as u8, index as u8, 1);
+            let routable = sys::Gid(address.to_ipv6_mapped().octets());
+            let (first, second) = (sys::GID_TYPE_ROCE_V1, sys::GID_TYPE_ROCE_V2);
+            let table: &[(sys::Gid, u32)] = match self.gid_form {
+                _ if infiniband => &[(gid, sys::GID_TYPE_IB)],
+                GidForm::OneOfEach => &[(gid, first), (routable, second)],
+                GidForm::BothVersions => &[(gid, first), (gid, second), (routable, first), (routable, second)],
+                GidForm::SecondVersion => &[(gid, second), (routable, second)],
+            };
+            let interface = u32::from(!infiniband);
+            self.gids = table.iter().map(|&(gid, kind)| Some(GidFacts { gid, kind, interface })).collect();
         }
-        if self.gids.len() < self.gid_places {
-            self.gids.resize(self.gid_places, None);
+        if self.gids.len() < self.gid_places.into() {
+            self.gids.resize(self.gid_places.into(), None);
         }
-    }
-
-    /// The longest message that it carries, in bytes.
-    pub(crate) fn longest_message(&self) -> u64 {
-        // A port that does not say it (0) still has one: that of the specification.
-        u64::from(if self.max_message == 0 { LONGEST_MESSAGE } else { self.max_message })
     }
 }
 
-fn gid(text: &str) -> Result<sys::Gid, String> {
-    let address = match text.parse::<Ipv4Addr>() {
-        Ok(address) => address.to_ipv6_mapped(),
-        Err(_) => text.parse::<Ipv6Addr>().map_err(|_| "an address is IPv4 (10.0.0.1) or IPv6 (fe80::1)")?,
+fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let fits = !name.is_empty() && name.len() < sys::SYSFS_NAME_MAX && name.bytes().all(|byte| byte.is_ascii_graphic());
+    if fits {
+        Ok(name)
+    } else {
+        Err(D::Error::custom("a device's name is 1 to 63 printable characters without a space"))
+    }
+}
+
+fn profile<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'static Profile>, D::Error> {
+    Profile::named(&String::deserialize(deserializer)?).map(Some).map_err(D::Error::custom)
+}
+
+fn transport<'de, D: Deserializer<'de>>(deserializer: D) -> Result<c_int, D::Error> {
+    word(deserializer, &[("ib", sys::TRANSPORT_IB), ("iwarp", 1)])
+}
+
+fn state<'de, D: Deserializer<'de>>(deserializer: D) -> Result<c_int, D::Error> {
+    let states = [("down", sys::PORT_DOWN), ("init", sys::PORT_INIT), ("armed", sys::PORT_ARMED)];
+    word(deserializer, &[&states[..], &[("active", sys::PORT_ACTIVE)]].concat())
+}
+
+fn link_layer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
+    let (ethernet, infiniband) = (sys::LINK_LAYER_ETHERNET, sys::LINK_LAYER_INFINIBAND);
+    let layers = [("ethernet", ethernet), ("infiniband", infiniband), ("unspecified", sys::LINK_LAYER_UNSPECIFIED)];
+    word(deserializer, &layers)
+}
+
+fn speed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Speed, D::Error> {
+    let speeds = [("sdr", 1, 25), ("edr", 32, 250), ("hdr", 64, 500), ("ndr", 128, 1000)];
+    word(deserializer, &speeds.map(|(name, code, single)| (name, Speed { code, single })))
+}
+
+fn mtu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<c_int, D::Error> {
+    let bytes = u32::deserialize(deserializer)?;
+    let code = (1..=5).find(|code| 128 << code == bytes);
+    code.ok_or_else(|| D::Error::custom(format!("{bytes} is none of 256, 512, 1024, 2048, 4096")))
+}
+
+fn width<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
+    let width = u8::deserialize(deserializer)?;
+    if [1, 2, 4].contains(&width) { Ok(width) } else { Err(D::Error::custom(format!("{width} is none of 1, 2, 4"))) }
+}
+
+fn gid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<sys::Gid, D::Error> {
+    let address = match IpAddr::deserialize(deserializer)? {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
     };
     Ok(sys::Gid(address.octets()))
 }
 
-fn mtu(text: &str) -> Result<c_int, String> {
-    one_of(text, &[("256", 1), ("512", 2), ("1024", 3), ("2048", 4), ("4096", 5)])
+fn gid_kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let (first, second) = (sys::GID_TYPE_ROCE_V1, sys::GID_TYPE_ROCE_V2);
+    word(deserializer, &[("ib", sys::GID_TYPE_IB), ("roce1", first), ("roce2", second)])
 }
 
-fn ece(text: &str) -> Result<Option<sys::Ece>, String> {
-    if text == "none" {
-        return Ok(None);
+/// The table, from its places by their index.
+fn gid_table<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Option<GidFacts>>, D::Error> {
+    let mut table = Vec::new();
+    for (index, facts) in BTreeMap::<String, GidFacts>::deserialize(deserializer)? {
+        let index: usize = index.parse().ok().filter(|index| *index < 4096).ok_or_else(|| {
+            D::Error::custom(format!("{index} is no index from 0 to 4095, as in gid.1 = ['10.0.0.1', 'roce2', 2]"))
+        })?;
+        table.resize(table.len().max(index + 1), None);
+        table[index] = Some(facts);
     }
-    let (vendor, options) = text.split_once(' ').ok_or("ece is VENDOR OPTIONS, such as 0x15b3 0x30000002, or none")?;
-    let vendor_id = number(vendor, 1, u32::MAX)?;
-    Ok(Some(sys::Ece { vendor_id, options: number(options.trim(), 0, u32::MAX)?, comp_mask: 0 }))
+    Ok(table)
 }
 
-fn flag(text: &str) -> Result<bool, String> {
-    one_of(text, &[("yes", true), ("no", false)])
-}
-
-fn one_of<T: Copy>(text: &str, table: &[(&str, T)]) -> Result<T, String> {
-    table.iter().find(|(name, _)| *name == text).map(|&(_, value)| value).ok_or_else(|| {
-        let names: Vec<&str> = table.iter().map(|&(name, _)| name).collect();
-        format!("{text} is none of {}", names.join(", "))
+fn word<'de, D: Deserializer<'de>, T: Copy>(deserializer: D, words: &[(&str, T)]) -> Result<T, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    words.iter().find(|(name, _)| *name == text).map(|&(_, value)| value).ok_or_else(|| {
+        let names: Vec<&str> = words.iter().map(|&(name, _)| name).collect();
+        D::Error::custom(format!("{text} is none of {}", names.join(", ")))
     })
 }
 
-fn number<T: TryFrom<u64> + Into<u64> + Copy + fmt::Display>(text: &str, from: u64, to: T) -> Result<T, String> {
-    let value = match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    };
-    value
-        .filter(|value| (from..=to.into()).contains(value))
-        .and_then(|value| T::try_from(value).ok())
-        .ok_or_else(|| format!("{text} is no number from {from} to {to}"))
+fn within<'de, D: Deserializer<'de>, T: TryFrom<u64>, const FROM: u64, const TO: u64>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    let value = u64::deserialize(deserializer)?;
+    let fits = Some(value).filter(|value| (FROM..=TO).contains(value)).and_then(|value| value.try_into().ok());
+    fits.ok_or_else(|| D::Error::custom(format!("{value} is no number from {FROM} to {TO}")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::{PLAIN, TEXTS};
 
-    fn read(text: &str) -> Machine {
-        text.parse().expect("the description is well-formed")
+    fn machine(text: &str) -> Machine {
+        Machine::described(text, PLAIN).expect("the description is well-formed")
     }
 
     #[test]
     fn without_a_word_there_is_one_roce_port() {
-        let machine = read(DEFAULT);
+        let machine = machine(DEFAULT);
         assert_eq!(machine.devices.len(), 1);
         let device = &machine.devices[0];
         assert_eq!((device.name.as_str(), device.ports.len()), ("sim0", 1));
@@ -518,62 +382,83 @@ mod tests {
 
     #[test]
     fn every_key_is_read() {
-        let machine = read(
-            "fail = create_qp:2:ENOMEM # the second\n\
-             [device mlx5_0]\nguid = 0x1234\nsystem_guid = 0x99\nibdev_path = /elsewhere\ntransport = iwarp\nvendor_id = 0x15b3\n\
+        let machine = machine(
+            "faults = ['create_qp:2:ENOMEM'] # the second\n\
+             [[device]]\nname = 'mlx5_0'\nguid = 0x1234\nsystem_guid = 0x99\ntransport = 'iwarp'\nvendor_id = 0x15b3\n\
              vendor_part_id = 1\nmax_qp = 3\nmax_qp_wr = 64\nmax_sge = 2\nmax_inline = 0\nmax_cq = 4\nmax_cqe = 100\n\
-             max_mr = 5\nmax_mr_size = 4096\nmax_pd = 6\nmax_srq = 0\nmax_srq_wr = 7\nmax_rd_atomic = 1\n\
-             ece = 0x15b3 0x30000002\ndma_buf = no\nbyte_counts = no\ncopy_on_fork = no\ndata_direct = /devices/x\n\
-             [port 1]\nstate = down\nlink_layer = infiniband\nlid = 9\nsm_lid = 1\nmtu = 1024\nmax_mtu = 2048\nwidth = 2\n\
-             speed = ndr\nport_speed = 2000\nmax_message = 0x100000\ngrh_required = yes\npkeys = 0xffff 0x8001\n\
-             gid = 0 fe80::1 ib 0\ngid = 20 10.1.2.3 roce2 4\n\
-             [port 2]\nlink_layer = infiniband\n[device b]\n",
+             max_mr = 5\nmax_pd = 6\nmax_srq = 0\nmax_srq_wr = 7\nmax_rd_atomic = 1\nece = [0x15b3, 0x30000002]\n\
+             dma_buf = false\nbyte_counts = false\nwithholds_pages = true\ndata_direct = '/devices/x'\n\
+             [[device.port]]\nstate = 'down'\nlink_layer = 'infiniband'\n\
+             lid = 9\nmtu = 1024\nmax_mtu = 2048\nwidth = 2\n\
+             speed = 'ndr'\nport_speed = 2000\nmax_message = 0x100000\ngrh_required = true\npkeys = [0xffff, 0x8001]\n\
+             gid.0 = ['fe80::1', 'ib', 0]\ngid.20 = ['10.1.2.3', 'roce2', 4]\n\
+             [[device.port]]\nlink_layer = 'infiniband'\n[[device]]\nname = 'b'\n",
         );
         assert_eq!(machine.faults.len(), 1);
         let device = &machine.devices[0];
         assert_eq!((device.guid, device.system_guid, device.transport), (0x1234, 0x99, 1));
         assert_eq!((device.max_qp, device.max_qp_wr, device.max_sge, device.max_inline), (3, 64, 2, 0));
-        assert_eq!((device.max_cq, device.max_cqe, device.max_mr, device.max_mr_size), (4, 100, 5, 4096));
+        assert_eq!((device.max_cq, device.max_cqe, device.max_mr), (4, 100, 5));
         assert_eq!((device.max_pd, device.max_srq, device.max_srq_wr, device.max_rd_atomic), (6, 0, 7, 1));
-        assert_eq!(device.ece, Some(sys::Ece { vendor_id: 0x15b3, options: 0x3000_0002, comp_mask: 0 }));
-        assert!(!device.dma_buf && !device.byte_counts && !device.copy_on_fork);
+        assert_eq!(device.ece(), Some(sys::Ece { vendor_id: 0x15b3, options: 0x3000_0002, comp_mask: 0 }));
+        assert!(!device.dma_buf && !device.byte_counts && device.withholds_pages);
         assert_eq!(device.data_direct.as_deref(), Some("/devices/x"));
-        assert_eq!((device.ibdev_path.as_str(), device.vendor_id, device.vendor_part_id), ("/elsewhere", 0x15b3, 1));
+        assert_eq!((device.vendor_id, device.vendor_part_id), (0x15b3, 1));
         let port = &device.ports[0];
-        assert_eq!((port.state, port.link_layer, port.lid, port.sm_lid), (1, 1, 9, 1));
-        assert_eq!((port.mtu, port.max_mtu, port.width, port.speed), (3, 4, 2, 128));
-        assert_eq!((port.port_speed, port.max_message, port.grh_required), (PortSpeed::Said(2000), 0x10_0000, true));
+        assert_eq!((port.state, port.link_layer, port.lid), (1, 1, 9));
+        assert_eq!((port.mtu, port.max_mtu, port.width, port.speed.code), (3, 4, 2, 128));
+        assert_eq!((port.stated_speed(), port.max_message, port.grh_required), (Some(2000), 0x10_0000, true));
         assert_eq!((port.pkeys.clone(), port.gids.len()), (vec![0xffff, 0x8001], 21));
         assert_eq!((device.ports[1].lid, device.ports[1].gids[0].map(|gid| gid.kind)), (17, Some(sys::GID_TYPE_IB)));
         assert_eq!(machine.devices[1].ports.len(), 0);
     }
 
     #[test]
-    fn what_cannot_be_read_is_named_with_what_may_stand_there() {
+    fn what_cannot_be_read_is_named_with_its_line_and_what_may_stand_there() {
+        let device = "[[device]]\nname = 'a'\n";
         for (text, line, part) in [
-            ("max_qp = 1", 1, "[device NAME]"),
-            ("[device a]\n[device a]", 2, "second"),
-            ("[device a]\n\n[port 2]", 3, "number 1"),
-            ("[port 1]", 1, "comes first"),
-            ("[plug 1]", 1, "[port NUMBER]"),
-            ("[device a", 1, "ends in ]"),
-            ("[device a b]", 1, "without a space"),
-            ("[device a]\nspeed = ndr", 2, "no speed"),
-            ("[device a]\n[port 1]\nguid = 1", 3, "no guid"),
-            ("[device a]\n[port 1]\nstate = up", 3, "down, init, armed, active"),
-            ("[device a]\n[port 1]\ngid = 1 10.0.0.1", 3, "INDEX ADDRESS TYPE INTERFACE"),
-            ("[device a]\n[port 1]\ngid = 1 10.0.0.300 roce2 1", 3, "IPv4"),
-            ("[device a]\n[port 1]\nlid = 70000", 3, "from 0 to 49151"),
-            ("[device a]\n[port 1]\nmtu = 1500", 3, "1024"),
-            ("[device a]\ndma_buf = maybe", 2, "yes, no"),
-            ("[device a]\nprofile = abacus", 2, "no profile abacus; one of plain, connectx-5"),
-            ("[device a]\nece = 5", 2, "VENDOR OPTIONS"),
-            ("[device a]\nhello", 2, "KEY = VALUE"),
-            ("fail = nothing", 1, "FUNCTION:NUMBER:ERROR"),
+            ("max_qp = 1", "line 1, `max_qp = 1`", "`faults` or `device`"),
+            ("[plug]", "line 1, `[plug]`", "unknown field `plug`"),
+            ("[[device]]\nname = 'a b'", "line 2, `name = 'a b'`", "without a space"),
+            (&format!("{device}speed = 'ndr'"), "line 3, `speed = 'ndr'`", "`max_qp_wr`"),
+            (&format!("{device}[[device.port]]\nguid = 1"), "line 4, `guid = 1`", "`link_layer`"),
+            (&format!("{device}[[device.port]]\nstate = 'up'"), "line 4, `state = 'up'`", "down, init, armed, active"),
+            (&format!("{device}[[device.port]]\ngid.1 = ['10.0.0.1', 'roce2']"), "line 4", "invalid length 2"),
+            (&format!("{device}[[device.port]]\ngid.1 = ['10.0.0.300', 'roce2', 1]"), "line 4", "IP address"),
+            (&format!("{device}[[device.port]]\ngid.x = ['10.0.0.3', 'roce2', 1]"), "line 4", "from 0 to 4095"),
+            (&format!("{device}[[device.port]]\nlid = 70000"), "line 4, `lid = 70000`", "from 0 to 49151"),
+            (&format!("{device}[[device.port]]\nmtu = 1500"), "line 4, `mtu = 1500`", "1024"),
+            (&format!("{device}dma_buf = 'maybe'"), "line 3, `dma_buf = 'maybe'`", "a boolean"),
+            (&format!("{device}profile = 'abacus'"), "line 3", "no profile abacus; one of plain, connectx-5"),
+            (&format!("{device}ece = [5]"), "line 3, `ece = [5]`", "length 2"),
+            (&format!("{device}hello"), "line 3, `hello`", "expected"),
+            ("faults = ['nothing']", "line 1, `faults = ['nothing']`", "FUNCTION:NUMBER:ERROR"),
+            (&format!("{device}{device}"), "device 2", "`a`; each has a name of its own"),
+            ("[[device]]", "device 1", "each has a name of its own"),
         ] {
-            let error = text.parse::<Machine>().expect_err(text);
-            assert_eq!(error.line, line, "{text}");
-            assert!(error.to_string().contains(part), "{text}: {error}");
+            let error = Machine::described(text, PLAIN).expect_err(text);
+            assert!(error.starts_with(line) && error.contains(part), "{text}: {error}");
         }
+        assert!(Machine::described("", "abacus").expect_err("no such profile").contains("no profile abacus"));
+    }
+
+    #[test]
+    fn every_profile_is_read_and_says_all_that_the_plain_one_says() {
+        let keys = |table: &Table| table.keys().cloned().collect::<Vec<_>>();
+        let plain = Profile::named(PLAIN).expect("it is there");
+        for &(name, text) in TEXTS {
+            let profile = Profile::named(name).expect(name);
+            let machine = Machine::described(DEFAULT, name).expect(name);
+            assert!(!profile.title.is_empty() && machine.devices[0].ports.len() == 1, "{name}");
+            for (table, of) in [(&profile.device, &plain.device), (&profile.port, &plain.port)] {
+                let missing: Vec<_> = keys(of).into_iter().filter(|key| !table.contains_key(key)).collect();
+                assert!(missing.is_empty(), "{name} does not say {missing:?}");
+            }
+            assert!(name == PLAIN || text.contains(".c"), "{name} names no source");
+        }
+        let mut profile = plain.clone();
+        profile.device.insert("max_wit".to_owned(), Value::Integer(1));
+        let error = DeviceFacts::on_top(&profile, Table::new()).expect_err("no such limit");
+        assert!(error.contains("max_wit"), "{error}");
     }
 }

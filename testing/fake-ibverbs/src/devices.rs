@@ -98,7 +98,7 @@ impl World {
         write_text(&mut attributes.fw_ver, "1.0.0");
         attributes.node_guid = facts.guid.to_be();
         attributes.sys_image_guid = facts.system_guid.to_be();
-        attributes.max_mr_size = facts.max_mr_size;
+        attributes.max_mr_size = u64::MAX;
         attributes.page_size_cap = 4096;
         attributes.vendor_id = facts.vendor_id;
         attributes.vendor_part_id = facts.vendor_part_id;
@@ -137,16 +137,13 @@ impl World {
             max_msg_sz: port.max_message,
             pkey_tbl_len: port.pkeys.len() as u16,
             lid: port.lid,
-            sm_lid: port.sm_lid,
             max_vl_num: 1,
             active_width: match port.width {
                 1 => 1,
                 2 => 16,
-                4 => 2,
-                8 => 4,
-                _ => 8,
+                _ => 2,
             },
-            active_speed: port.speed,
+            active_speed: port.speed.code,
             phys_state: if up { 5 } else { 3 },
             link_layer: port.link_layer,
             flags: if port.grh_required { sys::QPF_GRH_REQUIRED } else { 0 },

@@ -1,46 +1,22 @@
-//! Failures on demand: the second call of this function answers that error.
+//! Failures on demand: the second call of this function returns that error.
 
 use std::ffi::c_int;
 use std::time::Duration;
 
 use railweave_fabric_verbs::sys;
+use serde::Deserialize;
 
-/// What can be made to fail, by its name without `ibv_`, or with `mlx5dv_`.
-const FUNCTIONS: &[&str] = &[
-    "get_device_list",
-    "open_device",
-    "close_device",
-    "query_device",
-    "query_port",
-    "query_port_speed",
-    "query_gid",
-    "query_gid_ex",
-    "query_pkey",
-    "get_async_event",
-    "alloc_pd",
-    "dealloc_pd",
-    "reg_mr",
-    "reg_mr_iova2",
-    "reg_dmabuf_mr",
-    "mlx5dv_reg_dmabuf_mr",
-    "mlx5dv_get_data_direct_sysfs_path",
-    "dereg_mr",
-    "create_cq",
-    "destroy_cq",
-    "create_srq",
-    "destroy_srq",
-    "create_qp",
-    "modify_qp",
-    "query_qp",
-    "destroy_qp",
-    "query_ece",
-    "set_ece",
-    "fork_init",
-    "post_send",
-    "post_recv",
-    "post_srq_recv",
-    "poll_cq",
-];
+/// The functions that can be made to fail, by their names without `ibv_`, or with `mlx5dv_`.
+const FUNCTIONS: &str = "get_device_list open_device close_device query_device query_port query_port_speed query_gid \
+    query_gid_ex query_pkey get_async_event alloc_pd dealloc_pd reg_mr reg_mr_iova2 reg_dmabuf_mr mlx5dv_reg_dmabuf_mr \
+    mlx5dv_get_data_direct_sysfs_path dereg_mr create_cq destroy_cq create_srq destroy_srq create_qp modify_qp \
+    query_qp destroy_qp query_ece set_ece fork_init post_send post_recv post_srq_recv poll_cq";
+
+/// Those that can be made slow, because they wait outside of the world's lock.
+const SLOW: &[&str] = &["create_qp", "modify_qp", "destroy_qp"];
+
+/// Those that can fail on one device alone, because they are about a queue pair that is there already.
+const OF_A_DEVICE: &[&str] = &["modify_qp", "destroy_qp"];
 
 const STATES: &[(&str, c_int)] = &[
     ("RESET", sys::QPS_RESET),
@@ -50,35 +26,25 @@ const STATES: &[(&str, c_int)] = &[
     ("ERR", sys::QPS_ERR),
 ];
 
+/// The errors that have names here; all others have numbers.
 const ERRORS: &[(&str, c_int)] = &[
     ("EACCES", libc::EACCES),
     ("EAGAIN", libc::EAGAIN),
-    ("EBADF", libc::EBADF),
-    ("EBUSY", libc::EBUSY),
     ("EFAULT", libc::EFAULT),
     ("EHOSTUNREACH", libc::EHOSTUNREACH),
     ("EINVAL", libc::EINVAL),
     ("EIO", libc::EIO),
     ("ENETUNREACH", libc::ENETUNREACH),
     ("ENODEV", libc::ENODEV),
-    ("ENOENT", libc::ENOENT),
     ("ENOMEM", libc::ENOMEM),
-    ("ENOSPC", libc::ENOSPC),
     ("ENOSYS", libc::ENOSYS),
     ("EOPNOTSUPP", libc::EOPNOTSUPP),
-    ("EPERM", libc::EPERM),
     ("EPROTONOSUPPORT", libc::EPROTONOSUPPORT),
     ("ETIMEDOUT", libc::ETIMEDOUT),
 ];
 
-/// What can be made slow: what is done outside of the world's lock meanwhile.
-const SLOW: &[&str] = &["create_qp", "modify_qp", "destroy_qp"];
-
-/// What can be said of one device alone: what is about a queue pair that is there already.
-const OF_A_DEVICE: &[&str] = &["modify_qp", "destroy_qp"];
-
 /// What becomes of a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     Fails(c_int),
     Takes(Duration),
@@ -94,84 +60,69 @@ pub(crate) struct Call<'a> {
     pub(crate) device: Option<&'a str>,
 }
 
-/// One failure, `FUNCTION[/STATE][@DEVICE]:NUMBER:ERROR`, or with milliseconds in place of the error a call that takes long.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One failure, `FUNCTION[/STATE][@DEVICE]:NUMBER:ERROR`, or a call that takes long, `...:NUMBER:MILLISECONDSms`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub(crate) struct Fault {
-    function: &'static str,
+    function: String,
     /// Only modify_qp to this state.
     state: Option<c_int>,
     /// Only on this device.
     device: Option<String>,
-    /// Which calls it is about, counted from 1; none: every one.
-    numbers: Option<(u64, u64)>,
+    /// Which calls it is about, counted from 1.
+    first: u64,
+    last: u64,
     effect: Effect,
     calls: u64,
 }
 
-impl Fault {
+impl TryFrom<String> for Fault {
+    type Error = String;
+
     /// Reads one failure; the error says what is allowed.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        Self::read(text, "a failure is FUNCTION:NUMBER:ERROR, such as create_qp:2:ENOMEM", |_, error| {
-            let known = named(ERRORS, error).or_else(|| error.parse().ok().filter(|&errno| errno > 0));
-            known.map(Effect::Fails).ok_or_else(|| {
-                format!(
-                    "no error {error}; a positive number, or one of {}",
-                    ERRORS.iter().map(|&(name, _)| name).collect::<Vec<_>>().join(", ")
-                )
-            })
-        })
-    }
-
-    /// Reads what is slow; the error says what is allowed.
-    pub(crate) fn parse_slow(text: &str) -> Result<Self, String> {
-        Self::read(text, "what is slow is FUNCTION:NUMBER:MILLISECONDS, such as destroy_qp:*:100", |function, time| {
-            if !SLOW.contains(&function) {
-                return Err(format!("{function} is never slow; one of {} is", SLOW.join(", ")));
-            }
-            time.parse()
-                .map(|milliseconds| Effect::Takes(Duration::from_millis(milliseconds)))
-                .map_err(|_| format!("{time} is no number of milliseconds"))
-        })
-    }
-
-    fn read(
-        text: &str,
-        form: &str,
-        effect: impl Fn(&'static str, &str) -> Result<Effect, String>,
-    ) -> Result<Self, String> {
-        let mut parts = text.split(':').map(str::trim);
-        let (Some(subject), Some(number), Some(rest), None) = (parts.next(), parts.next(), parts.next(), parts.next())
-        else {
-            return Err(form.to_owned());
+    fn try_from(text: String) -> Result<Self, String> {
+        let [subject, number, rest] = text.split(':').map(str::trim).collect::<Vec<_>>()[..] else {
+            return Err("a fault is FUNCTION:NUMBER:ERROR, such as create_qp:2:ENOMEM or destroy_qp:*:9ms".to_owned());
         };
-        let (subject, device) = match subject.split_once('@') {
-            Some((subject, device)) => (subject, Some(device.to_owned())),
-            None => (subject, None),
-        };
-        let (name, state) = match subject.split_once('/') {
-            Some((name, state)) => (name, Some(named(STATES, state).ok_or("a state is RESET, INIT, RTR, RTS or ERR")?)),
-            None => (subject, None),
-        };
-        let function = FUNCTIONS
-            .iter()
-            .find(|&&function| function == name)
-            .ok_or_else(|| format!("no function {name}; one of {}", FUNCTIONS.join(", ")))?;
-        if state.is_some() && *function != "modify_qp" {
+        let (subject, device) = subject.split_once('@').map_or((subject, None), |(subject, of)| (subject, Some(of)));
+        let (function, state) = subject.split_once('/').map_or((subject, None), |(name, state)| (name, Some(state)));
+        if !FUNCTIONS.split_whitespace().any(|known| known == function) {
+            return Err(format!("no function {function}; one of {FUNCTIONS}"));
+        }
+        if state.is_some() && function != "modify_qp" {
             return Err("only modify_qp goes to a state".to_owned());
         }
-        if device.is_some() && !OF_A_DEVICE.contains(function) {
+        if device.is_some() && !OF_A_DEVICE.contains(&function) {
             return Err(format!("only {} are about one device", OF_A_DEVICE.join(" and ")));
         }
-        let numbers = match number {
-            "*" => None,
-            number => Some(range(number).ok_or("NUMBER is the call that fails, from 1, or 2-5, or * for every one")?),
-        };
-        Ok(Self { function, state, device, numbers, effect: effect(function, rest)?, calls: 0 })
+        let state = state.map(|state| named(STATES, state).ok_or("a state is RESET, INIT, RTR, RTS or ERR"));
+        let (first, last) = range(number).ok_or("NUMBER is the call that fails, from 1, or 2-5, or * for every one")?;
+        let effect = Effect::read(function, rest)?;
+        let (function, device) = (function.to_owned(), device.map(str::to_owned));
+        Ok(Self { function, state: state.transpose()?, device, first, last, effect, calls: 0 })
     }
+}
 
-    /// The function's name.
-    pub(crate) fn function(&self) -> &'static str {
-        self.function
+impl Effect {
+    fn read(function: &str, text: &str) -> Result<Self, String> {
+        if let Some(time) = text.strip_suffix("ms").and_then(|time| time.parse().ok()) {
+            return match SLOW.contains(&function) {
+                true => Ok(Self::Takes(Duration::from_millis(time))),
+                false => Err(format!("{function} is never slow; one of {} is", SLOW.join(", "))),
+            };
+        }
+        let number = || text.parse().ok().filter(|&errno| errno > 0);
+        errno(text).or_else(number).map(Self::Fails).ok_or_else(|| {
+            let names: Vec<&str> = ERRORS.iter().map(|&(name, _)| name).collect();
+            format!("no error {text}; a positive number, one of {}, or milliseconds such as 100ms", names.join(", "))
+        })
+    }
+}
+
+impl Fault {
+    /// Is it about this function?
+    pub(crate) fn is_of(&self, function: &str) -> bool {
+        self.function == function
     }
 
     /// Counts a call where this is a failure; the error if this is one that fails.
@@ -196,7 +147,7 @@ impl Fault {
             return false;
         }
         self.calls += 1;
-        self.numbers.is_none_or(|(first, last)| (first..=last).contains(&self.calls))
+        (self.first..=self.last).contains(&self.calls)
     }
 }
 
@@ -205,8 +156,11 @@ pub(crate) fn errno(name: &str) -> Option<c_int> {
     named(ERRORS, name)
 }
 
-/// One number, or a first and a last one, from 1.
+/// One number, or a first and a last one, from 1, or * for all.
 fn range(text: &str) -> Option<(u64, u64)> {
+    if text == "*" {
+        return Some((1, u64::MAX));
+    }
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let range = (first.parse().ok()?, last.parse().ok()?);
     (0 < range.0 && range.0 <= range.1).then_some(range)
@@ -220,48 +174,46 @@ fn named(table: &[(&str, c_int)], name: &str) -> Option<c_int> {
 mod tests {
     use super::*;
 
+    fn fault(text: &str) -> Fault {
+        Fault::try_from(text.to_owned()).expect(text)
+    }
+
     fn call(function: &str) -> Call<'_> {
         Call { function, state: None, device: None }
     }
 
     #[test]
     fn the_call_that_is_named_fails_and_no_other() {
-        let mut fault = Fault::parse("create_qp:2:ENOMEM").expect("well-formed");
-        let answers = [None, Some(libc::ENOMEM), None].map(|expected| (expected, fault.strike(call("create_qp"))));
+        let mut failing = fault("create_qp:2:ENOMEM");
+        let answers = [None, Some(libc::ENOMEM), None].map(|expected| (expected, failing.strike(call("create_qp"))));
         assert!(answers.iter().all(|(expected, got)| expected == got), "{answers:?}");
-        assert_eq!(Fault::parse("create_qp:1:ENOMEM").expect("well-formed").strike(call("create_cq")), None);
+        assert_eq!(fault("create_qp:1:ENOMEM").strike(call("create_cq")), None);
     }
 
     #[test]
     fn a_state_narrows_it_and_a_star_means_every_call() {
-        let mut fault = Fault::parse("modify_qp/RTR:*:110").expect("well-formed");
+        let mut failing = fault("modify_qp/RTR:*:110");
         let to = |state| Call { state: Some(state), ..call("modify_qp") };
-        assert_eq!(fault.strike(to(sys::QPS_INIT)), None);
-        assert_eq!(fault.strike(to(sys::QPS_RTR)), Some(libc::ETIMEDOUT));
-        assert_eq!(fault.strike(to(sys::QPS_RTR)), Some(libc::ETIMEDOUT));
+        assert_eq!(failing.strike(to(sys::QPS_INIT)), None);
+        assert_eq!(failing.strike(to(sys::QPS_RTR)), Some(libc::ETIMEDOUT));
+        assert_eq!(failing.strike(to(sys::QPS_RTR)), Some(libc::ETIMEDOUT));
     }
 
     #[test]
     fn several_calls_in_a_row_on_one_device() {
-        let mut fault = Fault::parse("modify_qp/RTR@b:2-3:ETIMEDOUT").expect("well-formed");
+        let mut failing = fault("modify_qp/RTR@b:2-3:ETIMEDOUT");
         let on = |device| Call { state: Some(sys::QPS_RTR), device: Some(device), ..call("modify_qp") };
-        let struck = ["b", "a", "b", "a", "b", "b"].map(|device| fault.strike(on(device)).is_some());
+        let struck = ["b", "a", "b", "a", "b", "b"].map(|device| failing.strike(on(device)).is_some());
         assert_eq!(struck, [false, false, true, false, true, false], "those of another device do not count");
     }
 
     #[test]
     fn what_is_slow_fails_not_and_what_fails_is_not_slow() {
-        let mut slow = Fault::parse_slow("destroy_qp:2:30").expect("well-formed");
+        let mut slow = fault("destroy_qp:2:30ms");
         assert_eq!(slow.strike(call("destroy_qp")), None);
         assert_eq!((slow.delay(call("destroy_qp")), slow.delay(call("create_qp"))), (None, None));
         assert_eq!(slow.delay(call("destroy_qp")), Some(Duration::from_millis(30)));
-        assert_eq!(Fault::parse("destroy_qp:1:EIO").expect("well-formed").delay(call("destroy_qp")), None);
-        for (text, part) in
-            [("destroy_qp", "MILLISECONDS"), ("poll_cq:1:5", "never slow"), ("create_qp:1:EIO", "no number")]
-        {
-            let error = Fault::parse_slow(text).expect_err(text);
-            assert!(error.contains(part), "{text}: {error}");
-        }
+        assert_eq!(fault("destroy_qp:1:EIO").delay(call("destroy_qp")), None);
     }
 
     #[test]
@@ -276,8 +228,10 @@ mod tests {
             ("create_qp@a:1:EIO", "modify_qp and destroy_qp"),
             ("create_qp:3-2:EIO", "from 1"),
             ("modify_qp/UP:1:EIO", "RESET"),
+            ("poll_cq:1:5ms", "never slow"),
+            ("create_qp:1:soonms", "100ms"),
         ] {
-            let error = Fault::parse(text).expect_err(text);
+            let error = Fault::try_from(text.to_owned()).expect_err(text);
             assert!(error.contains(part), "{text}: {error}");
         }
     }

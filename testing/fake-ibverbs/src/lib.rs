@@ -13,45 +13,47 @@
 //!
 //! # Describing a machine
 //!
-//! `RAILWEAVE_STAND_IN` names a file that is read with each ibv_get_device_list ([`StandIn::describe`] takes its place).
-//! If its text is the same as before, ports keep what was changed and failures go on being counted. Without it there is one
-//! device `sim0` with one active RoCE port of 100 Gbit/s, whose routable GID has index 1. `#` begins a comment:
+//! `RAILWEAVE_STAND_IN` names a TOML file that is read with each ibv_get_device_list ([`StandIn::describe`] takes its
+//! place). If its text is the same as before, ports keep what was changed and failures go on being counted. Without it
+//! there is one device `sim0` with one active RoCE port of 100 Gbit/s, whose routable GID has index 1.
 //!
-//! ```text
-//! fail = create_qp:2:ENOMEM      # the second call of ibv_create_qp fails so; * instead of 2: every call
-//! fail = modify_qp/RTR:1:110     # the first ibv_modify_qp to RTR; errors by name or number
-//! fail = modify_qp/RTR@mlx5_0:1-5:ETIMEDOUT  # the first five on this device
-//! slow = destroy_qp:*:100        # every ibv_destroy_qp takes 100 ms; also create_qp and modify_qp
+//! ```toml
+//! faults = [
+//!     'create_qp:2:ENOMEM',                   # the second call of ibv_create_qp fails so; * instead of 2: every call
+//!     'modify_qp/RTR:1:110',                  # the first ibv_modify_qp to RTR; errors by name or number
+//!     'modify_qp/RTR@mlx5_0:1-5:ETIMEDOUT',   # the first five on this device
+//!     'destroy_qp:*:100ms',                   # every ibv_destroy_qp takes so long; also create_qp and modify_qp
+//! ]
 //!
-//! [device mlx5_0]
-//! profile = connectx-7           # a kind of adapter, see below; what follows changes it
+//! [[device]]
+//! name = 'mlx5_0'
+//! profile = 'connectx-7'         # a kind of adapter, see below; all that follows changes it
 //! guid = 0x1070fd0300a1b2c4      # system_guid is the same unless given
-//! ibdev_path = /sys/class/infiniband/mlx5_0
-//! transport = ib                 # ib, iwarp, unspecified
+//! transport = 'ib'               # ib, iwarp
 //! vendor_id = 0x15b3             # vendor_part_id
-//! max_inline = 220               # max_qp, max_qp_wr, max_sge (up to 32), max_cq, max_cqe, max_mr, max_mr_size, max_pd,
+//! max_inline = 220               # max_qp, max_qp_wr, max_sge (up to 32), max_cq, max_cqe, max_mr, max_pd, max_srq,
 //! max_srq = 0                    # max_srq_wr, max_rd_atomic; max_srq = 0: there are no shared receive queues
-//! ece = 0x15b3 0x30000002        # vendor and options offered; none (the usual): EOPNOTSUPP
-//! dma_buf = yes                  # no: ibv_reg_dmabuf_mr answers EOPNOTSUPP
-//! byte_counts = yes              # no: receive completions say 0 bytes
-//! copy_on_fork = yes             # no: after ibv_fork_init children miss the pages that are registered
-//! data_direct = /devices/pci...  # what mlx5dv_get_data_direct_sysfs_path(3) answers; none (the usual): ENODEV
+//! ece = [0x15b3, 0x30000002]     # vendor and options offered; [0, 0] (the usual): EOPNOTSUPP
+//! dma_buf = true                 # false: ibv_reg_dmabuf_mr returns EOPNOTSUPP
+//! byte_counts = true             # false: receive completions say 0 bytes
+//! withholds_pages = false        # true: after ibv_fork_init children miss the pages that are registered
+//! data_direct = '/devices/pci'   # what mlx5dv_get_data_direct_sysfs_path(3) returns; without it ENODEV
 //!
-//! [port 1]
-//! state = active                 # down, init, armed, active
-//! link_layer = infiniband        # ethernet (the usual), infiniband, unspecified
-//! lid = 7                        # sm_lid
+//! [[device.port]]                # port 1
+//! state = 'active'               # down, init, armed, active
+//! link_layer = 'infiniband'      # ethernet (the usual), infiniband, unspecified
+//! lid = 7
 //! mtu = 4096                     # active; max_mtu
-//! width = 4                      # 1, 2, 4, 8, 12
-//! speed = ndr                    # sdr, ddr, qdr, fdr10, fdr, edr (the usual), hdr, ndr
+//! width = 4                      # 1, 2, 4
+//! speed = 'ndr'                  # sdr, edr (the usual), hdr, ndr
 //! port_speed = 4000              # what ibv_query_port_speed says, in units of 100 Mbit/s, if not width times speed;
-//!                                # none: EOPNOTSUPP
+//!                                # 0: EOPNOTSUPP
 //! max_message = 0x40000000
-//! grh_required = no
-//! pkeys = 0xffff 0x8001
-//! gid = 0 fe80::1 ib 0           # index, address, type (ib, roce1, roce2), network interface
-//! gid = 3 10.0.0.1 roce2 2       # without any, those that the link layer brings:
-//! gid_form = roce2               # on RoCE one-of-each, roce1-and-roce2, roce2
+//! grh_required = false
+//! pkeys = [0xffff, 0x8001]
+//! gid.0 = ['fe80::1', 'ib', 0]   # at this index: address, type (ib, roce1, roce2), network interface
+//! gid.3 = ['10.0.0.1', 'roce2', 2]
+//! gid_form = 'roce2'             # without any, those of the link layer; on RoCE one-of-each, roce1-and-roce2, roce2
 //! gid_places = 16                # the table's least size
 //! ```
 //!

@@ -12,6 +12,7 @@ use crate::description::DeviceFacts;
 use crate::events::{Source, await_acknowledgements};
 use crate::faults::Call;
 use crate::pairs::{Gate, Manners, QueuePair, next_epoch};
+use crate::profile::SendRing;
 use crate::queues::{CompletionQueue, ReceiveQueue, SharedReceiveQueue};
 use crate::reports::{QpReport, Step};
 use crate::transitions::Request;
@@ -151,7 +152,7 @@ impl World {
                 stale_completions: habits.stale_completions,
                 last_receive_event: habits.last_receive_event,
             };
-            (sys::QpInitAttributes { cap: habits.grant(&facts, wish)?, ..*wish }, manners)
+            (sys::QpInitAttributes { cap: facts.grant(wish)?, ..*wish }, manners)
         };
         let belongs = |used: Option<&Used>| used.is_some_and(|used| used.context == context);
         let queues = [wish.send_cq, wish.recv_cq];
@@ -255,14 +256,14 @@ impl World {
     pub(crate) fn query_ece(&mut self, address: usize) -> Answer<sys::Ece> {
         self.strike("query_ece")?;
         let entry = self.pairs.get(&address).ok_or_else(|| unknown("queue pair"))?;
-        let offered = entry.device.facts().ece.ok_or(libc::EOPNOTSUPP)?;
+        let offered = entry.device.facts().ece().ok_or(libc::EOPNOTSUPP)?;
         Ok(entry.ece.unwrap_or(offered))
     }
 
     pub(crate) fn set_ece(&mut self, address: usize, wish: sys::Ece) -> Answer<()> {
         self.strike("set_ece")?;
         let entry = self.pairs.get_mut(&address).ok_or_else(|| unknown("queue pair"))?;
-        let offered = entry.device.facts().ece.ok_or(libc::EOPNOTSUPP)?;
+        let offered = entry.device.facts().ece().ok_or(libc::EOPNOTSUPP)?;
         let pair = pair(address);
         let early = matches!(pair.state(), sys::QPS_RESET | sys::QPS_INIT);
         let known = wish.vendor_id == 0 || wish.vendor_id == offered.vendor_id;
@@ -394,6 +395,52 @@ pub(crate) fn destroy_qp(address: usize) -> Answer<()> {
     Ok(())
 }
 
+/// Bytes of one piece of memory in a request, and of what stands before inline data.
+const PIECE_BYTES: u32 = 16;
+const INLINE_HEAD_BYTES: u32 = 4;
+
+impl DeviceFacts {
+    /// The capabilities that a queue pair gets for those that are asked for, which are within the device's limits; an error
+    /// where the queue would be too long.
+    fn grant(&self, asked: &sys::QpInitAttributes) -> Result<sys::QpCapabilities, c_int> {
+        let (wish, habits) = (asked.cap, &self.habits);
+        let own_receives = asked.srq.is_null();
+        habits.empty_receive_queue.when(own_receives && wish.max_recv_wr == 0)?;
+        let most = self.max_qp_wr;
+        let receives = if own_receives { habits.receive_queue.apply(wish.max_recv_wr, most) } else { wish.max_recv_wr };
+        let granted = sys::QpCapabilities {
+            max_send_wr: habits.send_queue.apply(wish.max_send_wr, most),
+            max_recv_wr: receives,
+            max_inline_data: wish.max_inline_data.max(habits.least_inline),
+            ..wish
+        };
+        match habits.send_ring {
+            Some(ring) if wish.max_send_wr > 0 => ring.grant(granted),
+            _ => Ok(granted),
+        }
+    }
+}
+
+impl SendRing {
+    fn grant(&self, wish: sys::QpCapabilities) -> Result<sys::QpCapabilities, c_int> {
+        let inline = match wish.max_inline_data {
+            0 => 0,
+            bytes => (INLINE_HEAD_BYTES + bytes).next_multiple_of(PIECE_BYTES),
+        };
+        let request = self.overhead + inline.max(wish.max_send_sge * PIECE_BYTES);
+        let request = request.next_multiple_of(self.unit);
+        let ring = (u64::from(wish.max_send_wr) * u64::from(request)).next_power_of_two();
+        if request > self.longest.next_multiple_of(self.unit) || ring > self.bytes.into() {
+            return Err(libc::EINVAL);
+        }
+        Ok(sys::QpCapabilities {
+            max_send_wr: (ring / u64::from(request)) as u32,
+            max_inline_data: request - self.overhead - INLINE_HEAD_BYTES,
+            ..wish
+        })
+    }
+}
+
 fn check_capabilities(facts: &DeviceFacts, wish: &sys::QpInitAttributes) -> Answer<()> {
     let asked = &wish.cap;
     if wish.qp_type != sys::QPT_RC {
@@ -437,5 +484,56 @@ fn merge(all: &mut sys::QpAttributes, given: &sys::QpAttributes, mask: c_int) {
         QP_SQ_PSN: sq_psn,
         QP_MAX_DEST_RD_ATOMIC: max_dest_rd_atomic,
         QP_DEST_QPN: dest_qp_num,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::description::{DEFAULT, Machine};
+    use crate::profile::PLAIN;
+
+    fn device(profile: &str) -> DeviceFacts {
+        Machine::described(DEFAULT, profile).expect("well-formed").devices.remove(0)
+    }
+
+    fn wish(sends: u32, receives: u32, inline: u32) -> sys::QpInitAttributes {
+        // SAFETY: all zeros is valid for these plain fields.
+        let mut wish: sys::QpInitAttributes = unsafe { zeroed() };
+        wish.cap = sys::QpCapabilities {
+            max_send_wr: sends,
+            max_recv_wr: receives,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: inline,
+        };
+        wish
+    }
+
+    #[test]
+    fn a_strict_adapter_grants_what_is_asked_for() {
+        let plain = device(PLAIN);
+        let granted = plain.grant(&wish(100, 0, 64)).expect("within its limits");
+        assert_eq!((granted.max_send_wr, granted.max_recv_wr, granted.max_inline_data), (100, 0, 64));
+    }
+
+    #[test]
+    fn inline_data_of_a_connectx_takes_room_from_its_send_queue() {
+        let card = device("connectx-7");
+        let grant = |sends, inline| card.grant(&wish(sends, 100, inline));
+        let granted = grant(100, 0).expect("within its limits");
+        assert_eq!((granted.max_send_wr, granted.max_recv_wr, granted.max_inline_data), (128, 128, 60));
+        let granted = grant(100, 64).expect("within its limits");
+        assert_eq!((granted.max_send_wr, granted.max_inline_data), (102, 124));
+        assert_eq!(grant(8192, 0).map(|granted| granted.max_send_wr), Ok(8192));
+        assert_eq!(grant(8192, 64).map(|granted| granted.max_send_wr), Err(libc::EINVAL), "too long with inline data");
+        assert!(grant(1, 812).is_ok() && grant(1, 850).is_err());
+    }
+
+    #[test]
+    fn an_adapter_may_want_receives_of_every_queue_pair() {
+        let mana = device("mana");
+        assert_eq!(mana.grant(&wish(64, 0, 64)).map(|_| ()), Err(libc::ENOMEM));
+        assert!(mana.grant(&wish(64, 1, 64)).is_ok());
     }
 }

@@ -65,12 +65,12 @@ impl World {
     pub(crate) fn register(&mut self, wish: &Wish) -> Answer<*mut sys::Mr> {
         self.strike(wish.function)?;
         let context = self.domains.get(&wish.domain).ok_or_else(|| unknown("protection domain"))?.context;
-        let (limit, longest, dma_buf, copy_on_fork, has_engine) = {
+        let (limit, dma_buf, withholds, has_engine) = {
             let facts = self.context(context)?.device.facts();
             facts.habits.optional_access.when(wish.access & OPTIONAL_ACCESS != 0)?;
             facts.habits.atomic_access.when(wish.access & ACCESS_REMOTE_ATOMIC != 0)?;
             let has_engine = facts.data_direct.is_some();
-            (facts.max_mr as usize, facts.max_mr_size, facts.dma_buf, facts.copy_on_fork, has_engine)
+            (facts.max_mr as usize, facts.dma_buf, facts.withholds_pages, has_engine)
         };
         if wish.descriptor.is_some() && !dma_buf {
             return Err(libc::EOPNOTSUPP);
@@ -84,8 +84,8 @@ impl World {
             return Err(libc::EBADF); // before all else: with descriptor -1 programs ask whether dma-bufs are supported
         }
         let length = wish.length as u64;
-        if length == 0 || length > longest || wish.iova.checked_add(length).is_none() {
-            complain(format_args!("{length} bytes are registered; 1 to {longest} are allowed"));
+        if length == 0 || wish.iova.checked_add(length).is_none() {
+            complain(format_args!("{length} bytes are registered at {:#x}, which is no range", wish.iova));
             return Err(libc::EINVAL);
         }
         if self.regions.values().filter(|entry| entry.context == context).count() >= limit {
@@ -101,7 +101,7 @@ impl World {
                 (Some(mapping), start)
             }
         };
-        let withheld = (self.minds_forks && !copy_on_fork && mapping.is_none()).then_some((wish.address, wish.length));
+        let withheld = (self.minds_forks && withholds && mapping.is_none()).then_some((wish.address, wish.length));
         if let Some((address, length)) = withheld {
             self.withheld.add(address, length)?;
         }

@@ -177,7 +177,7 @@ mod tests {
     impl Pair {
         /// Two ends that reach each other.
         fn new(description: &str) -> Self {
-            let machine: Machine = description.parse().expect("well-formed");
+            let machine = Machine::described(description, "plain").expect("well-formed");
             let mut attributes = [sys::QpAttributes::default(); 2];
             for (index, end) in attributes.iter_mut().enumerate() {
                 let (own, other) = (&machine.devices[index].ports[0], &machine.devices[1 - index].ports[0]);
@@ -209,9 +209,10 @@ mod tests {
         }
     }
 
-    const ROCE: &str = "[device a]\n[port 1]\n[device b]\n[port 1]\npkeys = 0xffff 0x8001\n";
-    const INFINIBAND: &str =
-        "[device a]\n[port 1]\nlink_layer = infiniband\n[device b]\n[port 1]\nlink_layer = infiniband\n";
+    const ROCE: &str = "[[device]]\nname = 'a'\n[[device.port]]\n\
+        [[device]]\nname = 'b'\n[[device.port]]\npkeys = [0xffff, 0x8001]\n";
+    const INFINIBAND: &str = "[[device]]\nname = 'a'\n[[device.port]]\nlink_layer = 'infiniband'\n\
+         [[device]]\nname = 'b'\n[[device.port]]\nlink_layer = 'infiniband'\n";
 
     #[test]
     fn what_fits_together_reaches_the_other_side() {
@@ -267,8 +268,8 @@ mod tests {
     #[test]
     fn between_subnets_the_router_has_the_lid() {
         let mut pair = Pair::new(
-            "[device a]\n[port 1]\nlink_layer = infiniband\ngid = 0 fe80::1 ib 0\n\
-             [device b]\n[port 1]\nlink_layer = infiniband\ngid = 0 fe81::2 ib 0\n",
+            "[[device]]\nname = 'a'\n[[device.port]]\nlink_layer = 'infiniband'\ngid.0 = ['fe80::1', 'ib', 0]\n\
+             [[device]]\nname = 'b'\n[[device.port]]\nlink_layer = 'infiniband'\ngid.0 = ['fe81::2', 'ib', 0]\n",
         );
         for end in &mut pair.attributes {
             (end.ah_attr.is_global, end.ah_attr.dlid) = (1, 999);

@@ -4,17 +4,15 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::LazyLock;
 
-use railweave_fabric_verbs::sys;
 use serde::{Deserialize, Deserializer};
 
-use crate::description::{DeviceFacts, PortFacts};
 use crate::faults;
 
 /// The profile of devices that name none.
 pub(crate) const PLAIN: &str = "plain";
 
 /// All profiles: a name, and the text.
-const TEXTS: &[(&str, &str)] = &[
+pub(crate) const TEXTS: &[(&str, &str)] = &[
     (PLAIN, include_str!("../profiles/plain.toml")),
     ("connectx-5", include_str!("../profiles/connectx-5.toml")),
     ("connectx-6", include_str!("../profiles/connectx-6.toml")),
@@ -46,13 +44,13 @@ static PROFILES: LazyLock<BTreeMap<&'static str, Profile>> = LazyLock::new(|| {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Profile {
     /// What people call it.
-    title: String,
+    pub(crate) title: String,
     /// The keys of a device's description, with their values.
-    device: toml::Table,
+    pub(crate) device: toml::Table,
     /// Those of each of its ports.
-    port: toml::Table,
+    pub(crate) port: toml::Table,
     #[serde(default)]
-    habits: Habits,
+    pub(crate) habits: Habits,
 }
 
 /// What adapters and their providers do differently, beyond limits. Without a word: nothing of it.
@@ -115,18 +113,14 @@ impl Default for Habits {
 #[serde(deny_unknown_fields)]
 pub(crate) struct SendRing {
     /// Bytes of each request before its pieces or its inline data.
-    overhead: u32,
+    pub(crate) overhead: u32,
     /// Requests are multiples of this.
-    unit: u32,
+    pub(crate) unit: u32,
     /// The longest request.
-    longest: u32,
+    pub(crate) longest: u32,
     /// The longest queue.
-    bytes: u32,
+    pub(crate) bytes: u32,
 }
-
-/// Bytes of one piece of memory in a request, and of what stands before inline data.
-const PIECE_BYTES: u32 = 16;
-const INLINE_HEAD_BYTES: u32 = 4;
 
 /// How a size is rounded up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -180,116 +174,11 @@ impl Profile {
             format!("no profile {name}; one of {}", names.join(", "))
         })
     }
-
-    /// Gives a device and the ports that it will have what this kind has.
-    pub(crate) fn apply(&self, device: &mut DeviceFacts) -> Result<(), String> {
-        let mut port = PortFacts::new();
-        // Most kinds have none, and do not say so.
-        device.data_direct = None;
-        self.port.iter().try_for_each(|(key, value)| port.set(key, &plain(key, value)?))?;
-        self.device.iter().try_for_each(|(key, value)| device.set(key, &plain(key, value)?))?;
-        (device.habits, device.new_port) = (self.habits.clone(), port);
-        Ok(())
-    }
-}
-
-/// A value as a machine's description has it.
-fn plain(key: &str, value: &toml::Value) -> Result<String, String> {
-    match value {
-        toml::Value::String(text) => Ok(text.clone()),
-        toml::Value::Integer(number) => Ok(number.to_string()),
-        toml::Value::Boolean(flag) => Ok(if *flag { "yes" } else { "no" }.to_owned()),
-        _ => Err(format!("{key} is a text, a number, true or false")),
-    }
-}
-
-impl Habits {
-    /// The capabilities that a queue pair gets for those that are asked for, which are within the device's limits; an error
-    /// where the queue would be too long.
-    pub(crate) fn grant(
-        &self,
-        device: &DeviceFacts,
-        asked: &sys::QpInitAttributes,
-    ) -> Result<sys::QpCapabilities, c_int> {
-        let wish = asked.cap;
-        let own_receives = asked.srq.is_null();
-        self.empty_receive_queue.when(own_receives && wish.max_recv_wr == 0)?;
-        let most = device.max_qp_wr;
-        let receives = if own_receives { self.receive_queue.apply(wish.max_recv_wr, most) } else { wish.max_recv_wr };
-        let granted = sys::QpCapabilities {
-            max_send_wr: self.send_queue.apply(wish.max_send_wr, most),
-            max_recv_wr: receives,
-            max_inline_data: wish.max_inline_data.max(self.least_inline),
-            ..wish
-        };
-        match self.send_ring {
-            Some(ring) if wish.max_send_wr > 0 => ring.grant(granted),
-            _ => Ok(granted),
-        }
-    }
-}
-
-impl SendRing {
-    fn grant(&self, wish: sys::QpCapabilities) -> Result<sys::QpCapabilities, c_int> {
-        let inline = match wish.max_inline_data {
-            0 => 0,
-            bytes => (INLINE_HEAD_BYTES + bytes).next_multiple_of(PIECE_BYTES),
-        };
-        let request = self.overhead + inline.max(wish.max_send_sge * PIECE_BYTES);
-        let request = request.next_multiple_of(self.unit);
-        let ring = (u64::from(wish.max_send_wr) * u64::from(request)).next_power_of_two();
-        if request > self.longest.next_multiple_of(self.unit) || ring > self.bytes.into() {
-            return Err(libc::EINVAL);
-        }
-        Ok(sys::QpCapabilities {
-            max_send_wr: (ring / u64::from(request)) as u32,
-            max_inline_data: request - self.overhead - INLINE_HEAD_BYTES,
-            ..wish
-        })
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::description::Machine;
-
-    fn device(profile: &str) -> DeviceFacts {
-        let text = format!("[device a]\nprofile = {profile}\n[port 1]\n");
-        text.parse::<Machine>().expect("well-formed").devices.remove(0)
-    }
-
-    fn wish(sends: u32, receives: u32, inline: u32) -> sys::QpInitAttributes {
-        // SAFETY: all zeros is valid for these plain fields.
-        let mut wish: sys::QpInitAttributes = unsafe { std::mem::zeroed() };
-        wish.cap = sys::QpCapabilities {
-            max_send_wr: sends,
-            max_recv_wr: receives,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: inline,
-        };
-        wish
-    }
-
-    #[test]
-    fn every_profile_is_read_and_says_all_that_the_plain_one_says() {
-        let keys = |table: &toml::Table| table.keys().cloned().collect::<Vec<_>>();
-        let plain = Profile::named(PLAIN).expect("it is there");
-        for &(name, text) in TEXTS {
-            let profile = Profile::named(name).expect(name);
-            let facts = device(name);
-            assert!(!profile.title.is_empty() && facts.ports.len() == 1, "{name}");
-            for (table, of) in [(&profile.device, &plain.device), (&profile.port, &plain.port)] {
-                let missing: Vec<_> = keys(of).into_iter().filter(|key| !table.contains_key(key)).collect();
-                assert!(missing.is_empty(), "{name} does not say {missing:?}");
-            }
-            assert!(name == PLAIN || text.contains(".c"), "{name} names no source");
-        }
-        let error = Profile::named("connectx-4").expect_err("there is none");
-        assert!(error.contains("no profile connectx-4") && error.contains("connectx-5"), "{error}");
-        assert_eq!(profiles().count(), TEXTS.len() - 1);
-    }
 
     #[test]
     fn a_profile_that_says_what_nobody_knows_is_refused() {
@@ -303,10 +192,9 @@ mod tests {
             let error = read(&format!("{text}{more}")).expect_err(more);
             assert!(error.contains(part), "{more}: {error}");
         }
-        let mut profile = read(text).expect("well-formed");
-        profile.device.insert("max_wit".to_owned(), toml::Value::Integer(1));
-        let error = profile.apply(&mut device(PLAIN)).expect_err("no such limit");
-        assert!(error.contains("max_wit"), "{error}");
+        let error = Profile::named("connectx-4").expect_err("there is none");
+        assert!(error.contains("no profile connectx-4") && error.contains("connectx-5"), "{error}");
+        assert_eq!(profiles().count(), TEXTS.len() - 1);
     }
 
     #[test]
@@ -316,32 +204,5 @@ mod tests {
         assert_eq!(all.map(|rounding| rounding.apply(128, 1000)), [128, 128, 255]);
         assert_eq!(all.map(|rounding| rounding.apply(0, 1000)), [0, 0, 0]);
         assert_eq!(all.map(|rounding| rounding.apply(900, 1000)), [900, 1000, 1000]);
-    }
-
-    #[test]
-    fn a_strict_adapter_grants_what_is_asked_for() {
-        let plain = device(PLAIN);
-        let granted = plain.habits.grant(&plain, &wish(100, 0, 64)).expect("within its limits");
-        assert_eq!((granted.max_send_wr, granted.max_recv_wr, granted.max_inline_data), (100, 0, 64));
-    }
-
-    #[test]
-    fn inline_data_of_a_connectx_takes_room_from_its_send_queue() {
-        let card = device("connectx-7");
-        let grant = |sends, inline| card.habits.grant(&card, &wish(sends, 100, inline));
-        let granted = grant(100, 0).expect("within its limits");
-        assert_eq!((granted.max_send_wr, granted.max_recv_wr, granted.max_inline_data), (128, 128, 60));
-        let granted = grant(100, 64).expect("within its limits");
-        assert_eq!((granted.max_send_wr, granted.max_inline_data), (102, 124));
-        assert_eq!(grant(8192, 0).map(|granted| granted.max_send_wr), Ok(8192));
-        assert_eq!(grant(8192, 64).map(|granted| granted.max_send_wr), Err(libc::EINVAL), "too long with inline data");
-        assert!(grant(1, 812).is_ok() && grant(1, 850).is_err());
-    }
-
-    #[test]
-    fn an_adapter_may_want_receives_of_every_queue_pair() {
-        let mana = device("mana");
-        assert_eq!(mana.habits.grant(&mana, &wish(64, 0, 64)).map(|_| ()), Err(libc::ENOMEM));
-        assert!(mana.habits.grant(&mana, &wish(64, 1, 64)).is_ok());
     }
 }

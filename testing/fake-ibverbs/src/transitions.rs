@@ -184,7 +184,7 @@ mod tests {
     use crate::description::{DEFAULT, Machine};
 
     fn device() -> DeviceFacts {
-        DEFAULT.parse::<Machine>().expect("well-formed").devices.remove(0)
+        Machine::described(DEFAULT, "plain").expect("well-formed").devices.remove(0)
     }
 
     fn check(state: c_int, attributes: &sys::QpAttributes, mask: c_int) -> Result<(), String> {

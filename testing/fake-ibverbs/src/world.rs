@@ -84,7 +84,7 @@ impl Device {
         write_text(&mut public.name, &facts.name);
         write_text(&mut public.dev_name, &verbs);
         write_text(&mut public.dev_path, &format!("/sys/class/infiniband_verbs/{verbs}"));
-        write_text(&mut public.ibdev_path, &facts.ibdev_path);
+        write_text(&mut public.ibdev_path, &format!("/sys/class/infiniband/{}", facts.name));
         Arc::new(Self { public, provider: std::ptr::null(), facts: Mutex::new(facts) })
     }
 
@@ -253,7 +253,7 @@ impl World {
 
     /// May calls of `function` fail on demand?
     pub(crate) fn has_fault(&self, function: &str) -> bool {
-        self.faults.iter().any(|fault| fault.function() == function)
+        self.faults.iter().any(|fault| fault.is_of(function))
     }
 
     /// What is open.

@@ -81,7 +81,8 @@ fn what_was_given_can_be_read_back() {
 #[test]
 fn infiniband_goes_by_lids() {
     let machine = Machine::new(
-        "[device sim0]\n[port 1]\nlink_layer = infiniband\nlid = 5\n[device sim1]\n[port 1]\nlink_layer = infiniband\nlid = 6\n",
+        "[[device]]\nname = 'sim0'\n[[device.port]]\nlink_layer = 'infiniband'\nlid = 5\n\
+         [[device]]\nname = 'sim1'\n[[device.port]]\nlink_layer = 'infiniband'\nlid = 6\n",
     );
     for (lid, status) in [(6, sys::WC_SUCCESS), (7, sys::WC_RETRY_EXC_ERR)] {
         let ends = ends(&machine);
@@ -98,7 +99,8 @@ fn infiniband_goes_by_lids() {
 #[test]
 fn ece_is_offered_reduced_and_must_agree() {
     let machine = Machine::new(
-        "[device sim0]\nece = 0x15b3 0x7\n[port 1]\n[device sim1]\nece = 0x15b3 0xe\n[port 1]\n[device sim2]\n[port 1]\n",
+        "[[device]]\nname = 'sim0'\nece = [0x15b3, 0x7]\n[[device.port]]\n\
+         [[device]]\nname = 'sim1'\nece = [0x15b3, 0xe]\n[[device.port]]\n[[device]]\nname = 'sim2'\n[[device.port]]\n",
     );
     let (query, set) = (machine.functions.query_ece.expect("there"), machine.functions.set_ece.expect("there"));
     // SAFETY: queue pairs that are open, and places for the options.
@@ -181,8 +183,10 @@ fn a_region_is_written_under_the_address_it_was_given() {
 
 #[test]
 fn a_dma_buf_is_written_through_its_descriptor() {
-    let machine =
-        Machine::new("[device sim0]\n[port 1]\n[device sim1]\n[port 1]\n[device sim2]\ndma_buf = no\n[port 1]\n");
+    let machine = Machine::new(
+        "[[device]]\nname = 'sim0'\n[[device.port]]\n[[device]]\nname = 'sim1'\n[[device.port]]\n\
+            [[device]]\nname = 'sim2'\ndma_buf = false\n[[device.port]]\n",
+    );
     let register = machine.functions.reg_dmabuf_mr.expect("there");
     let mut ends = ends(&machine);
     let errno = || std::io::Error::last_os_error().raw_os_error();

@@ -114,7 +114,10 @@ fn what_is_wrong_at_this_end_leaves_the_other_alone() {
         ("no reads agreed", sys::WC_LOC_QP_OP_ERR, |work, _| work.opcode = sys::WR_RDMA_READ),
     ];
     for (what, status, spoil) in cases {
-        let machine = Machine::new("[device sim0]\n[port 1]\nmax_message = 0x200000\n[device sim1]\n[port 1]\n");
+        let machine = Machine::new(
+            "[[device]]\nname = 'sim0'\n[[device.port]]\nmax_message = 0x200000\n\
+            [[device]]\nname = 'sim1'\n[[device.port]]\n",
+        );
         let ends = plain().map(|wish| End::new(&machine, wish));
         let mut plan = ends[0].plan(&ends[1]);
         plan.rts.max_rd_atomic = 0;

@@ -109,10 +109,11 @@ fn what_is_no_stand_in_is_not_taken_for_one() {
 #[test]
 fn a_device_says_what_its_description_says() {
     let machine = Machine::new(
-        "[device mlx5_3]\nguid = 0x0102030405060708\nsystem_guid = 0x99\nibdev_path = /some/where\nmax_qp_wr = 128\n\
-         max_srq = 0\nvendor_id = 0x15b3\n[port 1]\nlink_layer = infiniband\nlid = 3\nsm_lid = 1\nwidth = 2\nspeed = ndr\n\
-         port_speed = 2000\nmtu = 2048\nmax_message = 0x1000\ngrh_required = yes\npkeys = 0xffff 0x8001\n\
-         [port 2]\nstate = down\nport_speed = none\ngid = 3 10.0.0.9 roce2 4\n",
+        "[[device]]\nname = 'mlx5_3'\nguid = 0x0102030405060708\nsystem_guid = 0x99\nmax_qp_wr = 128\n\
+         max_srq = 0\nvendor_id = 0x15b3\n\
+             [[device.port]]\nlink_layer = 'infiniband'\nlid = 3\nwidth = 2\nspeed = 'ndr'\n\
+         port_speed = 2000\nmtu = 2048\nmax_message = 0x1000\ngrh_required = true\npkeys = [0xffff, 0x8001]\n\
+         [[device.port]]\nstate = 'down'\nport_speed = 0\ngid.3 = ['10.0.0.9', 'roce2', 4]\n",
     );
     let functions = &machine.functions;
     let context = machine.open(0);
@@ -120,7 +121,7 @@ fn a_device_says_what_its_description_says() {
     unsafe {
         let device = &*(*context).device;
         let name = CStr::from_ptr(device.name.as_ptr());
-        assert_eq!((name, CStr::from_ptr(device.ibdev_path.as_ptr())), (c"mlx5_3", c"/some/where"));
+        assert_eq!((name, CStr::from_ptr(device.ibdev_path.as_ptr())), (c"mlx5_3", c"/sys/class/infiniband/mlx5_3"));
         let mut attributes = std::mem::zeroed();
         assert_eq!((functions.query_device)(context, &raw mut attributes), 0);
         assert_eq!(
@@ -136,7 +137,7 @@ fn a_device_says_what_its_description_says() {
         let in_full = (*verbs).query_port.expect("it is there");
         let mut port = sys::PortAttributes::default();
         assert_eq!(in_full(context, 1, &raw mut port, size_of::<sys::PortAttributes>()), 0);
-        assert_eq!((port.state, port.link_layer, port.lid, port.sm_lid), (sys::PORT_ACTIVE, 1, 3, 1));
+        assert_eq!((port.state, port.link_layer, port.lid), (sys::PORT_ACTIVE, 1, 3));
         assert_eq!((port.active_width, port.active_speed, port.active_mtu, port.max_msg_sz), (16, 128, 4, 0x1000));
         assert_eq!((port.flags, port.pkey_tbl_len, port.gid_tbl_len), (sys::QPF_GRH_REQUIRED, 2, 16));
         // The library's function knows the older structure alone.
@@ -181,7 +182,7 @@ fn what_only_nccl_asks_for_is_answered_too() {
         unsafe extern "C" fn(*mut sys::Qp, *mut sys::QpAttributes, c_int, *mut sys::QpInitAttributes) -> c_int;
     type Text = unsafe extern "C" fn(c_int) -> *const c_char;
 
-    let machine = Machine::new("[device sim0]\nguid = 0x1234\n[port 1]\npkeys = 0xffff 0x8001\n");
+    let machine = Machine::new("[[device]]\nname = 'sim0'\nguid = 0x1234\n[[device.port]]\npkeys = [0xffff, 0x8001]\n");
     let end = End::new(&machine, Wish::default());
     end.connect(&end);
     let library = build();
@@ -212,8 +213,8 @@ fn what_only_nccl_asks_for_is_answered_too() {
 #[test]
 fn a_limit_is_a_limit() {
     let machine = Machine::new(
-        "[device sim0]\nmax_pd = 1\nmax_cq = 2\nmax_cqe = 64\nmax_mr = 1\nmax_qp = 1\nmax_qp_wr = 16\nmax_inline = 64\n\
-         max_srq = 1\nmax_srq_wr = 16\nmax_sge = 2\n[port 1]\n",
+        "[[device]]\nname = 'sim0'\nmax_pd = 1\nmax_cq = 2\nmax_cqe = 64\nmax_mr = 1\nmax_qp = 1\nmax_qp_wr = 16\nmax_inline = 64\n\
+         max_srq = 1\nmax_srq_wr = 16\nmax_sge = 2\n[[device.port]]\n",
     );
     let end = End::new(&machine, Wish { shared: true, ..Wish::default() });
     let functions = &machine.functions;
@@ -256,21 +257,26 @@ fn a_file_describes_the_machine_too() {
         count
     };
     assert_eq!(count(), 1, "without a file, one device");
-    std::fs::write(&file, "[device a]\n[device b]\n[device c]\n").expect("it can be written");
+    std::fs::write(
+        &file,
+        "[[device]]\nname = 'a'\n[[device]]\nname = 'b'\n\
+        [[device]]\nname = 'c'\n",
+    )
+    .expect("it can be written");
     // SAFETY: the tests of this program take turns at the machine, and nothing else here reads the environment.
     unsafe { std::env::set_var("RAILWEAVE_STAND_IN", &file) };
     assert_eq!(count(), 3);
     std::fs::write(&file, "").expect("it can be written");
     assert_eq!(count(), 0, "read again: a machine without devices");
-    std::fs::write(&file, "[device a]\nlid = 7\n").expect("it can be written");
+    std::fs::write(&file, "[[device]]\nname = 'a'\nlid = 7\n").expect("it can be written");
     assert_eq!(count(), -1);
-    assert!(machine.stand_in.complaint().contains("line 2, `lid = 7`"), "{}", machine.stand_in.complaint());
+    assert!(machine.stand_in.complaint().contains("line 3, `lid = 7`"), "{}", machine.stand_in.complaint());
     std::fs::remove_file(&file).expect("it is there");
     assert_eq!(count(), -1);
     assert!(machine.stand_in.complaint().contains("cannot be read"), "{}", machine.stand_in.complaint());
     // SAFETY: as above.
     unsafe { std::env::remove_var("RAILWEAVE_STAND_IN") };
-    assert!(machine.stand_in.describe(Some("[port 1]")).expect_err("a port of nothing").contains("line 1"));
+    assert!(machine.stand_in.describe(Some("[[device.port]]")).expect_err("a port of nothing").contains("line 1"));
     machine.assert_closed();
 }
 
@@ -392,7 +398,7 @@ fn live(machine: &Machine) -> Result<(), (&'static str, c_int)> {
 
 #[test]
 fn every_step_fails_when_it_is_told_to() {
-    let with_ece = "[device sim0]\nece = 0x15b3 1\n[port 1]\nport_speed = 1000\n";
+    let with_ece = "[[device]]\nname = 'sim0'\nece = [0x15b3, 1]\n[[device.port]]\nport_speed = 1000\n";
     let machine = Machine::new(with_ece);
     assert_eq!(live(&machine), Ok(()));
     machine.assert_closed();
@@ -423,7 +429,7 @@ fn every_step_fails_when_it_is_told_to() {
         "poll_cq",
     ] {
         // fork_init comes before the list that reads the description, so it fails from the next life on.
-        let text = format!("fail = {name}:1:EIO\n{with_ece}");
+        let text = format!("faults = ['{name}:1:EIO']\n{with_ece}");
         machine.stand_in.describe(Some(&text)).expect("well-formed");
         let result = live(&machine);
         if name == "fork_init" {
@@ -441,7 +447,7 @@ fn every_step_fails_when_it_is_told_to() {
 fn destroying_fails_too_when_it_is_told_to_and_then_succeeds() {
     let machine = Machine::new(TWO);
     for name in ["destroy_qp", "destroy_srq", "destroy_cq", "dereg_mr", "dealloc_pd", "close_device"] {
-        machine.stand_in.describe(Some(&format!("fail = {name}:1:EIO\n{TWO}"))).expect("well-formed");
+        machine.stand_in.describe(Some(&format!("faults = ['{name}:1:EIO']\n{TWO}"))).expect("well-formed");
         let context = machine.open(0);
         let functions = &machine.functions;
         let none = std::ptr::null_mut();

@@ -11,7 +11,10 @@ use railweave_fake_ibverbs::{Open, profiles};
 /// Two devices of this kind, whose GIDs are those that the tests' ends go by.
 fn two(profile: &str) -> String {
     let device = |name: &str, net: u8| {
-        format!("[device {name}]\nprofile = {profile}\n[port 1]\nmtu = 4096\ngid = 1 10.{net}.0.1 roce2 1\n")
+        format!(
+            "[[device]]\nname = '{name}'\nprofile = '{profile}'\n\
+            [[device.port]]\nmtu = 4096\ngid.1 = ['10.{net}.0.1', 'roce2', 1]\n"
+        )
     };
     device("sim0", 0) + &device("sim1", 1)
 }
@@ -243,7 +246,7 @@ fn ports_are_as_their_adapter_makes_them() {
         ("mana", one, 16, 0, 0),
         ("rxe", one, 1024, 0, 0x80_0000),
     ] {
-        let machine = Machine::new(&format!("[device sim0]\nprofile = {profile}\n[port 1]\n"));
+        let machine = Machine::new(&format!("[[device]]\nname = 'sim0'\nprofile = '{profile}'\n[[device.port]]\n"));
         let context = machine.open(0);
         // SAFETY: the context is open, and there are places for all answers.
         unsafe {
@@ -264,7 +267,10 @@ fn ports_are_as_their_adapter_makes_them() {
 
 #[test]
 fn what_stands_after_a_profile_changes_it() {
-    let machine = Machine::new("[device sim0]\nprofile = ionic\nmax_srq = 5\n[port 1]\nmax_message = 77\n");
+    let machine = Machine::new(
+        "[[device]]\nname = 'sim0'\nprofile = 'ionic'\nmax_srq = 5\n\
+        [[device.port]]\nmax_message = 77\n",
+    );
     let context = machine.open(0);
     // SAFETY: the context is open, and there are places for all answers.
     unsafe {
@@ -277,6 +283,12 @@ fn what_stands_after_a_profile_changes_it() {
         assert_eq!((machine.functions.close_device)(context), 0);
     }
     assert_eq!(machine.stand_in.open(), Open::default());
-    let error = machine.stand_in.describe(Some("[device a]\nprofile = abacus\n")).expect_err("there is none");
-    assert!(error.contains("line 2") && error.contains("no profile abacus"), "{error}");
+    let error = machine
+        .stand_in
+        .describe(Some(
+            "[[device]]\n\
+        name = 'a'\nprofile = 'abacus'\n",
+        ))
+        .expect_err("there is none");
+    assert!(error.contains("line 3") && error.contains("no profile abacus"), "{error}");
 }

@@ -206,7 +206,10 @@ fn two_senders_share_a_receive_queue_and_the_completion_tells_them_apart() {
 
 #[test]
 fn a_device_without_byte_counts_says_none() {
-    let machine = Machine::new("[device sim0]\n[port 1]\n[device sim1]\nbyte_counts = no\n[port 1]\n");
+    let machine = Machine::new(
+        "[[device]]\nname = 'sim0'\n[[device.port]]\n\
+        [[device]]\nname = 'sim1'\nbyte_counts = false\n[[device.port]]\n",
+    );
     let ends = pair(&machine, Wish::default());
     assert_eq!(ends[1].receive([1]), 0);
     let work = common::Work { opcode: sys::WR_RDMA_WRITE_WITH_IMM, ..ends[0].write_to(&ends[1], 80) };

@@ -67,8 +67,14 @@ impl Bench<'_> {
         let Tools { program, stand_in, folder, .. } = self.tools;
         let machine = folder.join("connections-machine");
         // Of several GIDs that fit NCCL asks sysfs for the version, where these devices are not; and ours is dialled.
-        let gids = "gid = 0 fe80::1 roce1 1\ngid = 1 127.0.0.1 roce2 1\n";
-        write(&machine, &format!("[device sim0]\nprofile = {profile}\n[port 1]\n{gids}"))?;
+        let gids = "gid.0 = ['fe80::1', 'roce1', 1]
+gid.1 = ['127.0.0.1', 'roce2', 1]
+";
+        write(&machine, &format!("[[device]]
+name = 'sim0'
+profile = '{profile}'
+[[device.port]]
+{gids}"))?;
         let mut command = Command::new(program);
         without_settings(&mut command);
         command.args(["bench", "--json", "--in-process", "--connections", &self.count.to_string()]);

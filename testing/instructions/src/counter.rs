@@ -118,7 +118,11 @@ impl Counter {
 
     /// An empty folder for a run, but for the description of a machine with as many devices as there are rails.
     fn prepare(&self, folder: &Path, rails: usize) -> Result<(), String> {
-        let text: String = (0..rails).map(|index| format!("[device sim{index}]\n[port 1]\n")).collect();
+        let device = |index| format!("[[device]]
+name = 'sim{index}'
+[[device.port]]
+");
+        let text: String = (0..rails).map(device).collect();
         let prepared = match fs::remove_dir_all(folder) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => fs::create_dir_all(folder).and_then(|()| fs::write(folder.join(MACHINE), text)),

@@ -19,17 +19,17 @@ use railweave_fabric_verbs::{
 use railweave_fake_ibverbs::{Open, QpReport, StandIn, build_without};
 
 /// Two RoCE devices that reach each other.
-pub(crate) const ROCE: &str = "[device a]\n[port 1]\n[device b]\n[port 1]\n";
+pub(crate) const ROCE: &str = "[[device]]\nname = 'a'\n[[device.port]]\n[[device]]\nname = 'b'\n[[device.port]]\n";
 
 /// Two InfiniBand devices on one subnet.
-pub(crate) const INFINIBAND: &str =
-    "[device a]\n[port 1]\nlink_layer = infiniband\nlid = 7\n[device b]\n[port 1]\nlink_layer = infiniband\nlid = 9\n";
+pub(crate) const INFINIBAND: &str = "[[device]]\nname = 'a'\n[[device.port]]\nlink_layer = 'infiniband'\nlid = 7\n\
+     [[device]]\nname = 'b'\n[[device.port]]\nlink_layer = 'infiniband'\nlid = 9\n";
 
 /// The same machine of strict devices, whatever adapter the tests run over (RAILWEAVE_TEST_PROFILE): for tests of exact limits
 /// and counts, which are not those of every adapter.
 pub(crate) fn strict(description: &str) -> String {
     description.lines().fold(String::new(), |text, line| {
-        let profile = if line.starts_with("[device ") { "profile = plain\n" } else { "" };
+        let profile = if line == "[[device]]" { "profile = 'plain'\n" } else { "" };
         text + line + "\n" + profile
     })
 }

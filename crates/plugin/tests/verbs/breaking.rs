@@ -186,7 +186,7 @@ fn memory_that_is_deregistered_under_way_is_told_by_the_side_that_lost_it() {
 #[test]
 fn an_adapter_that_does_not_count_bytes_is_found_out_with_the_setting_to_try() {
     alone(&with(&[]), || {
-        let stand_in = machine("[device old]\nbyte_counts = no\n[port 1]\n");
+        let stand_in = machine("[[device]]\nname = 'old'\nbyte_counts = false\n[[device.port]]\n");
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         let (from, to) = (pair.outgoing(&noise(1, 1000)), pair.incoming(1000));
@@ -207,8 +207,8 @@ fn an_adapter_that_does_not_count_bytes_is_found_out_with_the_setting_to_try() {
 fn a_connection_without_a_rail_is_an_error_of_the_host_that_could_not_make_it() {
     // Queues that are longer than the adapter's, and a peer's queue pair that cannot be made, with and without inline data.
     let cases = [
-        (ROCE.replace("[port 1]\n", "max_qp_wr = 200\n[port 1]\n"), NcclResult::SYSTEM_ERROR),
-        (format!("fail = create_qp:2-3:ENOMEM\n{ROCE}"), NcclResult::REMOTE_ERROR),
+        (ROCE.replace("[[device.port]]\n", "max_qp_wr = 200\n[[device.port]]\n"), NcclResult::SYSTEM_ERROR),
+        (format!("faults = ['create_qp:2-3:ENOMEM']\n{ROCE}"), NcclResult::REMOTE_ERROR),
     ];
     each(
         &cases,
@@ -234,7 +234,7 @@ fn an_adapter_that_takes_no_work_fails_the_call_that_brought_it() {
         &cases,
         |_| with(&[]),
         |(fault, call)| {
-            let stand_in = machine(&strict(&format!("fail = {fault}\n{ROCE}")));
+            let stand_in = machine(&strict(&format!("faults = ['{fault}']\n{ROCE}")));
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             let (from, to) = (pair.outgoing(&noise(1, 1000)), pair.incoming(1000));
@@ -257,7 +257,7 @@ fn an_adapter_that_takes_no_work_fails_the_call_that_brought_it() {
 fn a_rail_that_takes_no_work_fails_the_send_of_which_another_has_its_part_already() {
     alone(&with(&[FUSED, EVEN]), || {
         // The first is the CTS of the receive, the second that of the first rail.
-        let stand_in = machine(&strict(&format!("fail = post_send:3:EIO\n{ROCE}")));
+        let stand_in = machine(&strict(&format!("faults = ['post_send:3:EIO']\n{ROCE}")));
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         let (from, to) = (pair.outgoing(&noise(1, 1_000_000)), pair.incoming(1_000_000));
@@ -298,7 +298,7 @@ fn an_adapter_that_is_gone_ends_its_connections_and_no_others() {
 fn memory_that_cannot_be_registered_is_refused_and_the_connection_lives_on() {
     alone(&with(&[("NCCL_IB_PCI_RELAXED_ORDERING", "0"), ("NCCL_GDR_FLUSH_DISABLE", "1")]), || {
         // Set-up registers two regions at each end.
-        let stand_in = machine(&format!("fail = reg_mr:5:ENOMEM\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['reg_mr:5:ENOMEM']\n{ROCE}"));
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         let memory = railweave_nccl_host::memory::HostMemory::new(4096);

@@ -189,7 +189,7 @@ fn a_part_that_is_longer_than_the_longest_write_goes_in_several_with_a_record() 
         |()| {
             // The shortest longest message of any adapter that is known.
             let longest = 8 << 20;
-            let stand_in = machine(&format!("[device small]\n[port 1]\nmax_message = {longest}\n"));
+            let stand_in = machine(&format!("[[device]]\nname = 'small'\n[[device.port]]\nmax_message = {longest}\n"));
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             // CTS, then writes of 8 MiB; the record ends them. A single byte that is left travels inside.

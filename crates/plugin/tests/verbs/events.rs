@@ -237,7 +237,7 @@ fn with_the_setting_at_0_what_failed_is_a_line_and_nothing_more() {
 #[test]
 fn a_device_that_fails_while_a_connection_is_set_up_fails_it_and_every_later_one() {
     alone(&with(&[("NCCL_GDR_FLUSH_DISABLE", "1")]), || {
-        let stand_in = machine(&format!("fail = modify_qp/RTR@mlx5_0:1-6:ETIMEDOUT\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:1-6:ETIMEDOUT']\n{ROCE}"));
         let (_plugin, net) = start();
         let ((listening, mut handle), (later, mut later_handle)) = (listen(&net, 0), listen(&net, 0));
         assert!(net.connect(0, &mut handle).unwrap().is_none());
@@ -274,7 +274,7 @@ fn what_fails_in_the_last_step_of_a_set_up_ends_the_connecting_end() {
         |_| with(&[PLAIN]),
         |event| {
             // The accepting end's lane is connected first.
-            let stand_in = machine(&format!("slow = modify_qp/RTR@mlx5_0:2:3000\n{ROCE}"));
+            let stand_in = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:2:3000ms']\n{ROCE}"));
             let (_plugin, net) = start();
             let (listening, mut handle) = listen(&net, 0);
             assert!(net.connect(0, &mut handle).unwrap().is_none());
@@ -305,7 +305,10 @@ fn what_fails_in_the_last_step_of_a_set_up_ends_the_accepting_end() {
         |_| with(&[PLAIN]),
         |event| {
             // While the connecting end is connected another set-up queues up, which then keeps the thread from READY.
-            let stand_in = machine(&format!("slow = modify_qp/RTR@mlx5_0:2:1500\nslow = create_qp:3:4000\n{ROCE}"));
+            let stand_in = machine(&format!(
+                "faults = ['modify_qp/RTR@mlx5_0:2:1500ms', 'create_qp:3:4000ms']\n\
+                {ROCE}"
+            ));
             let (_plugin, net) = start();
             let ((listening, mut handle), (other, mut other_handle)) = (listen(&net, 0), listen(&net, 1));
             assert!(net.connect(0, &mut handle).unwrap().is_none());
@@ -357,7 +360,7 @@ fn an_event_of_a_queue_pair_that_is_gone_concerns_nobody() {
 fn a_closed_connections_failure_ends_none_that_is_set_up_meanwhile_or_later() {
     alone(&with(&[("NCCL_GDR_FLUSH_DISABLE", "1")]), || {
         // The closed connection's queue pairs take long to go, and another connection is in set-up meanwhile.
-        let stand_in = machine(&format!("slow = destroy_qp:*:1500\nslow = modify_qp/RTR@mlx5_1:1:1000\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['destroy_qp:*:1500ms', 'modify_qp/RTR@mlx5_1:1:1000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         let numbers: Vec<u32> = stand_in.queue_pairs().iter().map(|pair| pair.number).collect();

@@ -70,7 +70,7 @@ impl GpuMemory {
 /// Two adapters that take GPU memory, whatever the profile: others have nothing to flush. `habits` are lines of the
 /// stand-in's description.
 fn takes_gpu_memory(habits: &str) -> StandIn {
-    machine(&format!("{habits}{}", ROCE.replace("[port 1]\n", "dma_buf = yes\n[port 1]\n")))
+    machine(&format!("{habits}{}", ROCE.replace("[[device.port]]\n", "dma_buf = true\n[[device.port]]\n")))
 }
 
 /// Moves a message from GPU memory to GPU memory and flushes it; what that cost, and whether there was a flush.
@@ -173,7 +173,7 @@ fn a_flush_under_way_fails_with_its_adapter_when_the_peer_is_gone() {
         // No PING comes between what is awaited.
         |_| with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "600"), ("RAILWEAVE_PEER_TIMEOUT", "3600")]),
         |(is_early, says_bye)| {
-            let stand_in = takes_gpu_memory(if *is_early { "slow = create_qp:3:5000\n" } else { "" });
+            let stand_in = takes_gpu_memory(if *is_early { "faults = ['create_qp:3:5000ms']\n" } else { "" });
             let (_plugin, net) = start();
             let (listening, handle) = listen(&net, 0);
             let (mut peer, mut other) = (greeted(&handle), greeted(&handle));

@@ -122,7 +122,7 @@ fn a_child_begins_afresh_with_an_adapter_of_its_own() {
 #[test]
 fn a_child_on_an_old_kernel_misses_nothing_but_what_the_adapter_uses() {
     // Before Linux 5.12, what is registered is kept out of children, with all that lies on its pages.
-    let old = ROCE.replace("[port 1]", "copy_on_fork = no\n[port 1]");
+    let old = ROCE.replace("[[device.port]]", "withholds_pages = true\n[[device.port]]");
     alone(&with(&[FUSED, EVEN]), || {
         let stand_in = machine(&old);
         let (plugin, net) = start();

@@ -80,7 +80,7 @@ fn a_change_that_times_out_some_times_costs_nothing_but_time() {
         &cases,
         |_| with(&[("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "20")]),
         |fault| {
-            let stand_in = machine(&format!("fail = {fault}\n{ROCE}"));
+            let stand_in = machine(&format!("faults = ['{fault}']\n{ROCE}"));
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             pair.exchange(1, 100_000);
@@ -94,7 +94,7 @@ fn a_change_that_times_out_some_times_costs_nothing_but_time() {
 #[test]
 fn one_that_times_out_for_ever_ends_at_the_deadline_with_its_reason_at_both_ends() {
     alone(&with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "3")]), || {
-        let stand_in = machine(&format!("fail = modify_qp/RTR@mlx5_0:*:ETIMEDOUT\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:*:ETIMEDOUT']\n{ROCE}"));
         let (_plugin, net) = start();
         let mut setups = Setups::begin(&net, 0, 1);
         setups.error(&net, 0);
@@ -116,7 +116,7 @@ fn one_that_times_out_for_ever_ends_at_the_deadline_with_its_reason_at_both_ends
 #[test]
 fn a_rail_that_times_out_for_ever_is_left_out_and_the_other_carries_on() {
     alone(&with(&[FUSED, EVEN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "3")]), || {
-        let stand_in = machine(&format!("fail = modify_qp/RTR@mlx5_1:*:ETIMEDOUT\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['modify_qp/RTR@mlx5_1:*:ETIMEDOUT']\n{ROCE}"));
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         pair.exchange(1, 300_000);
@@ -142,7 +142,7 @@ fn the_settings_of_nccl_count() {
         &cases,
         |(settings, ..)| with(settings),
         |(_, calls, comes_up)| {
-            let stand_in = machine(&format!("fail = modify_qp/RTR:{calls}\n{ROCE}"));
+            let stand_in = machine(&format!("faults = ['modify_qp/RTR:{calls}']\n{ROCE}"));
             let (_plugin, net) = start();
             let mut setups = Setups::begin(&net, 0, 1);
             if *comes_up {
@@ -159,7 +159,7 @@ fn the_settings_of_nccl_count() {
 #[test]
 fn others_are_set_up_while_one_waits_for_its_next_try() {
     alone(&with(&[PLAIN]), || {
-        let stand_in = machine(&format!("fail = modify_qp/RTR@mlx5_0:*:ETIMEDOUT\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:*:ETIMEDOUT']\n{ROCE}"));
         let (_plugin, net) = start();
         let mut waiting = Setups::begin(&net, 0, 3);
         until_lanes_are_made(&stand_in, "mlx5_0", 6);
@@ -182,7 +182,7 @@ fn others_are_set_up_while_one_waits_for_its_next_try() {
 fn a_hundred_behind_a_slow_one_come_up_though_they_wait_for_longer_than_a_handshake_has() {
     alone(&with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "5")]), || {
         // Two seconds, then eight for a hundred connections with two ends each.
-        let stand_in = machine(&format!("slow = modify_qp/RTR:1:2000\nslow = modify_qp/RTR:*:40\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['modify_qp/RTR:1:2000ms', 'modify_qp/RTR:*:40ms']\n{ROCE}"));
         let (_plugin, net) = start();
         assert_eq!(Setups::begin(&net, 0, 101).finish(&net, 0), 101);
         finish(&stand_in, net);
@@ -198,7 +198,7 @@ fn offers_that_wait_for_their_turn_come_up_though_they_wait_for_longer_than_a_ha
         // SAFETY: the call reads what it is given.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) }, 0);
         // Eight seconds for a hundred connections with two ends each.
-        let stand_in = machine(&format!("slow = modify_qp/RTR:*:40\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['modify_qp/RTR:*:40ms']\n{ROCE}"));
         let (_plugin, net) = start();
         assert_eq!(Setups::begin(&net, 0, 100).finish(&net, 0), 100);
         finish(&stand_in, net);
@@ -212,7 +212,7 @@ fn peers_that_cannot_be_reached_do_not_keep_others_from_coming_up() {
     alone(&with(&[PLAIN, ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "1"), ("NCCL_IB_MQP_RETRY_CNT", "1000")]), || {
         // The first round is quick. Then each of forty accepting ends takes the worker for a second, over and over.
         let stand_in = machine(&format!(
-            "slow = modify_qp/RTR@mlx5_0:41-1000:1000\nfail = modify_qp/RTR@mlx5_0:*:ETIMEDOUT\n{ROCE}"
+            "faults = ['modify_qp/RTR@mlx5_0:41-1000:1000ms', 'modify_qp/RTR@mlx5_0:*:ETIMEDOUT']\n{ROCE}"
         ));
         let (_plugin, net) = start();
         let hopeless = Setups::begin(&net, 0, 40);
@@ -232,7 +232,7 @@ fn peers_that_cannot_be_reached_do_not_keep_others_from_coming_up() {
 #[test]
 fn a_kernel_that_never_comes_back_fails_what_waits_for_it() {
     alone(&with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "1")]), || {
-        machine(&format!("slow = modify_qp/RTR:1:600000\n{ROCE}"));
+        machine(&format!("faults = ['modify_qp/RTR:1:600000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let mut setups = Setups::begin(&net, 0, 1);
         setups.error(&net, 0);
@@ -249,7 +249,7 @@ fn a_kernel_that_never_comes_back_fails_what_waits_for_it() {
 fn nobody_waits_for_a_connection_that_is_being_closed() {
     alone(&with(&[PLAIN]), || {
         // Far longer than what comes up meanwhile takes.
-        let stand_in = machine(&format!("slow = destroy_qp@mlx5_0:1:15000\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['destroy_qp@mlx5_0:1:15000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         pair.exchange(1, 1000);
@@ -270,7 +270,7 @@ fn nobody_waits_for_a_connection_that_is_being_closed() {
 fn a_slow_end_is_waited_for_as_long_as_it_moves() {
     alone(&with(&[PLAIN]), || {
         // Twelve ends: more than seven seconds in all.
-        let stand_in = machine(&format!("slow = destroy_qp:*:600\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['destroy_qp:*:600ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let pairs: Vec<_> = (0..6).map(|_| Pair::open(&net, &net, 0)).collect();
         pairs.into_iter().for_each(Pair::close);
@@ -305,7 +305,7 @@ fn a_closed_end_is_over_once_its_work_is_done() {
 #[test]
 fn a_process_that_is_stopped_in_finalize_has_not_waited() {
     alone(&with(&[PLAIN]), || {
-        let stand_in = machine(&format!("slow = destroy_qp:1:8000\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['destroy_qp:1:8000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         Pair::open(&net, &net, 0).close();
         // From now on the kernel needs 8 s, of which the process is stopped for 6.
@@ -328,7 +328,7 @@ fn until_accepting_lane(stand_in: &StandIn) -> u32 {
 #[test]
 fn a_refusal_that_comes_in_the_last_step_of_the_connecting_end_ends_it() {
     alone(&with(&[PLAIN]), || {
-        let stand_in = machine(&format!("slow = modify_qp/RTR@mlx5_0:2:3000\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:2:3000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, mut handle) = listen(&net, 0);
         let before = descriptors();
@@ -358,7 +358,7 @@ fn a_refusal_that_comes_in_the_last_step_of_the_connecting_end_ends_it() {
 fn a_close_that_comes_in_the_last_step_of_the_accepting_end_is_not_forgotten() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4")]), || {
         // While the connecting end is connected another set-up queues up, which then keeps the thread from READY.
-        let stand_in = machine(&format!("slow = modify_qp/RTR@mlx5_0:2:1000\nslow = create_qp:3:2000\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:2:1000ms', 'create_qp:3:2000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let ((listening, mut handle), (other, mut other_handle)) = (listen(&net, 0), listen(&net, 1));
         assert!(net.connect(0, &mut handle).unwrap().is_none());
@@ -379,8 +379,10 @@ fn the_time_in_the_queue_is_no_ends_own() {
     let settings = [PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4"), ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "20")];
     alone(&with(&settings), || {
         // Twelve seconds for four connections, in steps shorter than a handshake's time; then one that is tried again.
-        let stand_in =
-            machine(&format!("slow = modify_qp/RTR@mlx5_0:*:1500\nfail = modify_qp/RTR@mlx5_1:1-3:ETIMEDOUT\n{ROCE}"));
+        let stand_in = machine(&format!(
+            "faults = ['modify_qp/RTR@mlx5_0:*:1500ms', 'modify_qp/RTR@mlx5_1:1-3:ETIMEDOUT']\n\
+                {ROCE}"
+        ));
         let (_plugin, net) = start();
         let busy = Setups::begin(&net, 0, 4);
         until_lanes_are_made(&stand_in, "mlx5_0", 5);
@@ -399,8 +401,10 @@ fn what_is_tried_again_after_a_long_queue_has_its_time_anew() {
     let settings = [PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4"), ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "500")];
     alone(&with(&settings), || {
         // It fails, and half a second later must wait for what takes twelve; then it fails again.
-        let stand_in =
-            machine(&format!("fail = modify_qp/RTR@mlx5_1:1-2:ETIMEDOUT\nslow = modify_qp/RTR@mlx5_0:*:1500\n{ROCE}"));
+        let stand_in = machine(&format!(
+            "faults = ['modify_qp/RTR@mlx5_1:1-2:ETIMEDOUT', 'modify_qp/RTR@mlx5_0:*:1500ms']\n\
+                {ROCE}"
+        ));
         let (_plugin, net) = start();
         let first = Setups::begin(&net, 1, 1);
         until_lanes_are_made(&stand_in, "mlx5_1", 1);
@@ -417,7 +421,7 @@ fn what_is_tried_again_after_a_long_queue_has_its_time_anew() {
 #[test]
 fn a_kernel_that_is_slow_after_a_long_rest_has_not_been_so_all_the_time() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4")]), || {
-        let stand_in = machine(&format!("slow = create_qp:1:1500\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['create_qp:1:1500ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         // The time itself is what this is about: longer than a kernel that does nothing is waited for.
@@ -435,7 +439,7 @@ fn a_kernel_that_is_slow_after_a_long_rest_has_not_been_so_all_the_time() {
 #[test]
 fn an_end_that_does_not_move_is_given_up_and_what_is_left_is_said() {
     alone(&with(&[PLAIN]), || {
-        let stand_in = machine(&format!("slow = destroy_qp:3:600000\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['destroy_qp:3:600000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let pairs: Vec<_> = (0..3).map(|_| Pair::open(&net, &net, 0)).collect();
         pairs.into_iter().for_each(Pair::close);

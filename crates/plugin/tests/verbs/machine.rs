@@ -6,12 +6,12 @@ use railweave_fake_ibverbs::{Open, StandIn, build};
 use railweave_nccl_host::LoadedNet;
 
 /// Two RoCE ports, one four times as fast as the other: on every adapter, because none says a speed of its own.
-pub(crate) const ROCE: &str = "[device mlx5_0]\n[port 1]\nwidth = 4\nport_speed = none\n\
-                               [device mlx5_1]\n[port 1]\nwidth = 1\nport_speed = none\n";
+pub(crate) const ROCE: &str = "[[device]]\nname = 'mlx5_0'\n[[device.port]]\nwidth = 4\nport_speed = 0\n\
+                               [[device]]\nname = 'mlx5_1'\n[[device.port]]\nwidth = 1\nport_speed = 0\n";
 
 /// Two InfiniBand ports of one speed.
-pub(crate) const INFINIBAND: &str = "[device mlx5_0]\n[port 1]\nlink_layer = infiniband\n\
-                                     [device mlx5_1]\n[port 1]\nlink_layer = infiniband\n";
+pub(crate) const INFINIBAND: &str = "[[device]]\nname = 'mlx5_0'\n[[device.port]]\nlink_layer = 'infiniband'\n\
+                                     [[device]]\nname = 'mlx5_1'\n[[device.port]]\nlink_layer = 'infiniband'\n";
 
 /// Both ports as the rails of one device.
 pub(crate) const FUSED: (&str, &str) = ("RAILWEAVE_MODE", "fused");
@@ -43,7 +43,7 @@ pub(crate) fn machine(description: &str) -> StandIn {
 /// and counts, which are not those of every adapter.
 pub(crate) fn strict(description: &str) -> String {
     description.lines().fold(String::new(), |text, line| {
-        let profile = if line.starts_with("[device ") { "profile = plain\n" } else { "" };
+        let profile = if line == "[[device]]" { "profile = 'plain'\n" } else { "" };
         text + line + "\n" + profile
     })
 }

@@ -82,7 +82,7 @@ fn a_refusal_at_any_step_is_one_line_and_the_other_rail_carries_on() {
             // Discovery has asked both ports already.
             let from = if function == "query_port" { 2 } else { 0 };
             for call in 1..=calls {
-                let stand_in = machine(&strict(&format!("fail = {function}:{}:EINVAL\n{ROCE}", from + call)));
+                let stand_in = machine(&strict(&format!("faults = ['{function}:{}:EINVAL']\n{ROCE}", from + call)));
                 let (_plugin, net) = start();
                 let before = refusals();
                 let up = outcomes(&net, 1).into_iter().all(|outcome| used(&net, outcome));
@@ -91,7 +91,7 @@ fn a_refusal_at_any_step_is_one_line_and_the_other_rail_carries_on() {
                 finish(&stand_in, net);
             }
             // One call more is not made while one connection comes up.
-            let stand_in = machine(&strict(&format!("fail = {function}:{}:EINVAL\n{ROCE}", from + calls + 1)));
+            let stand_in = machine(&strict(&format!("faults = ['{function}:{}:EINVAL']\n{ROCE}", from + calls + 1)));
             let (_plugin, net) = start();
             let before = warnings().len();
             let pair = Pair::open(&net, &net, 0);
@@ -107,7 +107,7 @@ fn without_any_rail_both_ends_are_told_and_the_next_try_may_succeed() {
     alone(&with(&[]), || {
         let steps = ["create_cq", "modify_qp/INIT", "modify_qp/RTR", "modify_qp/RTS"];
         for (round, step) in steps.into_iter().enumerate() {
-            let stand_in = machine(&strict(&format!("fail = {step}:1:EINVAL\n{ROCE}")));
+            let stand_in = machine(&strict(&format!("faults = ['{step}:1:EINVAL']\n{ROCE}")));
             let (_plugin, net) = start();
             assert!(!outcomes(&net, 1).into_iter().any(|outcome| used(&net, outcome)), "{step}");
             let failed = [&["connect: ", "no rail to ", "came up"][..], &["accept waits on", "gave the connection up"]];
@@ -123,7 +123,7 @@ fn without_any_rail_both_ends_are_told_and_the_next_try_may_succeed() {
 #[test]
 fn of_many_connections_at_once_only_those_fail_that_the_kernel_refused() {
     alone(&with(&[]), || {
-        let stand_in = machine(&format!("fail = modify_qp/RTR:3:EINVAL\nfail = create_cq:9:ENOMEM\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['modify_qp/RTR:3:EINVAL', 'create_cq:9:ENOMEM']\n{ROCE}"));
         let (_plugin, net) = start();
         let up: Vec<bool> = outcomes(&net, 12).into_iter().map(|outcome| used(&net, outcome)).collect();
         assert_eq!(up.iter().filter(|up| !**up).count(), 2, "{up:?}");

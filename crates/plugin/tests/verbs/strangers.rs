@@ -81,7 +81,7 @@ fn a_set_up_that_this_host_works_at_makes_no_room_for_others() {
         let limit = libc::rlimit { rlim_cur: FILES, rlim_max: FILES };
         // SAFETY: it reads the structure, and lowers a limit of this process alone.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
-        let stand_in = machine(&format!("slow = create_qp:1:5000\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['create_qp:1:5000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let (mut first, mut second) = (greeted(&handle), greeted(&handle));
@@ -108,7 +108,7 @@ fn a_set_up_that_this_host_works_at_makes_no_room_for_others() {
 #[test]
 fn what_the_kernel_comes_back_from_too_late_is_not_taken_for_the_next_of_that_number() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "3")]), || {
-        let stand_in = machine(&format!("slow = create_qp:1:8000\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['create_qp:1:8000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut stranger = greeted(&handle);
@@ -146,7 +146,7 @@ pub(crate) fn lanes_of(number: u8) -> Message {
 #[test]
 fn what_a_peer_waits_for_gives_an_end_no_time_for_its_own_work() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "2")]), || {
-        let stand_in = machine(&format!("fail = modify_qp/RTR:*:ETIMEDOUT\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['modify_qp/RTR:*:ETIMEDOUT']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut stranger = greeted(&handle);
@@ -175,7 +175,7 @@ fn what_a_peer_waits_for_gives_an_end_no_time_for_its_own_work() {
 #[test]
 fn an_end_that_waits_for_its_peer_says_nothing_of_waiting() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "6")]), || {
-        let stand_in = machine(&format!("slow = create_qp:1:2000\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['create_qp:1:2000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut stranger = greeted(&handle);
@@ -195,7 +195,7 @@ fn an_end_that_waits_for_its_peer_says_nothing_of_waiting() {
 #[test]
 fn what_a_peer_says_while_an_end_is_made_is_heard_afterwards() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
-        let stand_in = machine(&format!("slow = create_qp:1:1500\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['create_qp:1:1500ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut stranger = greeted(&handle);
@@ -219,7 +219,7 @@ fn what_a_peer_says_while_an_end_is_made_is_heard_afterwards() {
 #[test]
 fn what_a_peer_says_is_heard_in_its_order_though_each_word_is_worked_at() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
-        let stand_in = machine(&format!("slow = create_qp:1:1500\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['create_qp:1:1500ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut stranger = greeted(&handle);
@@ -240,7 +240,7 @@ fn whoever_says_more_than_a_set_up_takes_while_an_end_is_made_is_closed() {
     // What may wait of a connection while the set-up thread works for it: more than its peer has to say.
     const MOST_WAITING: usize = 4;
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
-        let stand_in = machine(&format!("slow = create_qp:1:3000\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['create_qp:1:3000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut stranger = greeted(&handle);
@@ -262,7 +262,7 @@ fn whoever_says_more_than_a_set_up_takes_while_an_end_is_made_is_closed() {
 fn accept_has_what_its_peer_has_finished_and_left_meanwhile() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
         // What the second wants keeps the thread from the first one's READY.
-        let stand_in = machine(&format!("slow = create_qp:2:2000\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['create_qp:2:2000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let (mut first, mut second) = (greeted(&handle), greeted(&handle));
@@ -287,7 +287,7 @@ fn what_nobody_waits_for_any_more_is_not_set_up() {
     const OFFERS: u32 = 100;
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
         // The first one is slower, so that no LANES come before the session ends.
-        let stand_in = machine(&format!("slow = create_qp:1:5000\nslow = create_qp:*:500\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['create_qp:1:5000ms', 'create_qp:*:500ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let (mut first, mut second) = (greeted(&handle), greeted(&handle));
@@ -337,7 +337,7 @@ fn what_this_host_still_works_at_keeps_its_place_when_its_session_ends() {
     const BUSY: Duration = Duration::from_secs(5);
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
         allow_few_files();
-        let stand_in = machine(&format!("slow = create_qp:1:{}\n{ROCE}", BUSY.as_millis()));
+        let stand_in = machine(&format!("faults = ['create_qp:1:{}ms']\n{ROCE}", BUSY.as_millis()));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut second = greeted(&handle);
@@ -357,7 +357,7 @@ fn what_this_host_still_works_at_keeps_its_place_when_its_session_ends() {
 fn whoever_finds_no_place_hears_of_a_kernel_that_does_not_come_back() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "5")]), || {
         allow_few_files();
-        let stand_in = machine(&format!("slow = create_qp:1:600000\n{ROCE}"));
+        let stand_in = machine(&format!("faults = ['create_qp:1:600000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut late = greeted(&handle);

@@ -102,7 +102,15 @@ fn ports_become_one_device_as_the_settings_say_and_share_by_weight() {
 #[test]
 fn every_kind_of_lane_and_port_carries_every_size() {
     // What the machine is, and the settings.
-    let limited = |limits: &str, port: &str| ROCE.replace("]\n[port 1]\n", &format!("]\n{limits}[port 1]\n{port}"));
+    let limited = |limits: &str, port: &str| {
+        ROCE.replace(
+            "[[device.port]]\n",
+            &format!(
+                "{limits}[[device.port]]\n\
+        {port}"
+            ),
+        )
+    };
     type Settings = &'static [(&'static str, &'static str)];
     let cases: Vec<(String, Settings)> = vec![
         (ROCE.to_owned(), &[("RAILWEAVE_LANES", "4")]),
@@ -114,7 +122,7 @@ fn every_kind_of_lane_and_port_carries_every_size() {
             &[("RAILWEAVE_LANES", "16"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")],
         ),
         (ROCE.to_owned(), &[("RAILWEAVE_BYTE_COUNTS", "0")]),
-        (limited("byte_counts = no\n", ""), &[("RAILWEAVE_BYTE_COUNTS", "0")]),
+        (limited("byte_counts = false\n", ""), &[("RAILWEAVE_BYTE_COUNTS", "0")]),
         (limited("max_srq = 0\n", ""), &[("RAILWEAVE_LANES", "3")]),
         (limited("max_inline = 0\n", ""), &[]),
         (limited("", SHORTEST), &[]),
@@ -122,7 +130,7 @@ fn every_kind_of_lane_and_port_carries_every_size() {
         (INFINIBAND.to_owned(), &[]),
         (INFINIBAND.to_owned(), &[("NCCL_IB_AR_THRESHOLD", "100000"), ("RAILWEAVE_LANES", "2")]),
         (INFINIBAND.to_owned(), &[("RAILWEAVE_LANES", "2"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")]),
-        (INFINIBAND.replace("[port 1]\n", "[port 1]\ngrh_required = yes\n"), &[EVEN]),
+        (INFINIBAND.replace("[[device.port]]\n", "[[device.port]]\ngrh_required = true\n"), &[EVEN]),
     ];
     each(
         &cases,
@@ -303,7 +311,11 @@ fn deep_pipelines_move_both_ways_at_once() {
         (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "4"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")]),
         (INFINIBAND, &[FUSED]),
         // No adapter has so short a longest message, which needs queues that are longer than those of most.
-        ("[device small]\nprofile = plain\nmax_srq = 0\nmax_qp_wr = 32769\n[port 1]\nmax_message = 0x40000\n", &[]),
+        (
+            "[[device]]\nname = 'small'\nprofile = 'plain'\nmax_srq = 0\nmax_qp_wr = 32769\n\
+            [[device.port]]\nmax_message = 0x40000\n",
+            &[],
+        ),
     ];
     each(
         &cases,

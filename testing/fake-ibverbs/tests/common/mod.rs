@@ -14,7 +14,7 @@ use railweave_fake_ibverbs::{Open, StandIn, build};
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Two devices that reach each other.
-pub const TWO: &str = "[device sim0]\n[port 1]\n[device sim1]\n[port 1]\n";
+pub const TWO: &str = "[[device]]\nname = 'sim0'\n[[device.port]]\n[[device]]\nname = 'sim1'\n[[device.port]]\n";
 
 pub const ACCESS: c_int = sys::ACCESS_LOCAL_WRITE | sys::ACCESS_REMOTE_WRITE | sys::ACCESS_REMOTE_READ;
 
