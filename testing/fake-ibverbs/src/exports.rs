@@ -185,6 +185,21 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut sys::Pd) -> c_int {
     status(world::lock().dealloc_pd(pd.addr()))
 }
 
+/// Registers memory, which begins at the first address in this process or in the descriptor, and for work requests at the
+/// second.
+fn register(
+    function: &'static str,
+    pd: *mut sys::Pd,
+    [address, iova]: [u64; 2],
+    length: usize,
+    access: c_int,
+    (descriptor, mlx5_access): (Option<c_int>, c_int),
+) -> *mut sys::Mr {
+    let domain = pd.addr();
+    let wish = Wish { function, domain, address, length, iova, access, descriptor, mlx5_access };
+    pointer(world::lock().register(&wish))
+}
+
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_mr(
     pd: *mut sys::Pd,
@@ -192,17 +207,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut sys::Mr {
-    let memory = address.expose_provenance() as u64;
-    pointer(world::lock().register(&Wish {
-        function: "reg_mr",
-        domain: pd.addr(),
-        address: memory,
-        length,
-        iova: memory,
-        access,
-        descriptor: None,
-        mlx5_access: 0,
-    }))
+    register("reg_mr", pd, [address.expose_provenance() as u64; 2], length, access, (None, 0))
 }
 
 #[unsafe(no_mangle)]
@@ -213,16 +218,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: u32,
 ) -> *mut sys::Mr {
-    pointer(world::lock().register(&Wish {
-        function: "reg_mr_iova2",
-        domain: pd.addr(),
-        address: address.expose_provenance() as u64,
-        length,
-        iova,
-        access: access as c_int,
-        descriptor: None,
-        mlx5_access: 0,
-    }))
+    let addresses = [address.expose_provenance() as u64, iova];
+    register("reg_mr_iova2", pd, addresses, length, access as c_int, (None, 0))
 }
 
 #[unsafe(no_mangle)]
@@ -234,16 +231,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     fd: c_int,
     access: c_int,
 ) -> *mut sys::Mr {
-    pointer(world::lock().register(&Wish {
-        function: "reg_dmabuf_mr",
-        domain: pd.addr(),
-        address: offset,
-        length,
-        iova,
-        access,
-        descriptor: Some(fd),
-        mlx5_access: 0,
-    }))
+    register("reg_dmabuf_mr", pd, [offset, iova], length, access, (Some(fd), 0))
 }
 
 #[unsafe(no_mangle)]
@@ -282,16 +270,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_reg_dmabuf_mr(
     access: c_int,
     mlx5_access: c_int,
 ) -> *mut sys::Mr {
-    pointer(world::lock().register(&Wish {
-        function: "mlx5dv_reg_dmabuf_mr",
-        domain: pd.addr(),
-        address: offset,
-        length,
-        iova,
-        access,
-        descriptor: Some(fd),
-        mlx5_access,
-    }))
+    register("mlx5dv_reg_dmabuf_mr", pd, [offset, iova], length, access, (Some(fd), mlx5_access))
 }
 
 #[unsafe(no_mangle)]
