@@ -1,51 +1,49 @@
-//! Functions that libibverbs has not: to count, to look into, and to break things. `StandIn` wraps them for Rust.
+//! Functions that libibverbs has not: to count, to look into, and to break things. `StandIn` asks the first for Rust.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 
 use railweave_abi::stand_in::{DeviceCounts, OpenObjects};
 use railweave_fabric_verbs::sys;
+use serde::Serialize;
+use serde_json::Value;
 
-use crate::complaints::{complain, last};
+use crate::complaints::last;
 use crate::description::{DeviceFacts, GidFacts, Machine, PortFacts};
 use crate::events::Source;
-use crate::reports::{Counts, Open, QpReport};
-use crate::world::{self, OpenDevice, World};
+use crate::reports::QpReport;
+use crate::requests::{Link, Request};
+use crate::world::{self, OpenDevice, PairEntry, World};
 
-/// What [`stand_in_link`] does to a cable.
-pub(crate) const LINK_MEND: c_int = 0;
-/// See [`LINK_MEND`].
-pub(crate) const LINK_CUT: c_int = 1;
-/// See [`LINK_MEND`].
-pub(crate) const LINK_TIME_OUT: c_int = 2;
-
-/// Takes a description of the machine in place of the file, from the next ibv_get_device_list on; NULL goes back to
-/// the file. Answers 0, or -1 for a description that is wrong; [`stand_in_complaint`] says why.
+/// See [`crate::requests::AskFn`].
 ///
 /// # Safety
-/// `text` must be a string of C, or NULL.
+/// `request` must be a string of C.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn stand_in_describe(text: *const c_char) -> c_int {
+pub(crate) unsafe extern "C" fn fake_ibverbs(request: *const c_char) -> *mut c_char {
     // SAFETY: the caller vouches for it.
-    let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned());
-    if let Some(Err(error)) = text.as_deref().map(|text| Machine::described(text, &world::profile_of_tests())) {
-        complain(format_args!("the description of the machine is wrong: {error}"));
-        return -1;
-    }
-    world::lock().describe(text);
-    0
+    let request = unsafe { CStr::from_ptr(request) }.to_string_lossy();
+    let answer = serde_json::from_str(&request).map_err(|error| error.to_string()).and_then(answer);
+    let text = serde_json::to_string(&answer).unwrap_or_default();
+    let text = CString::new(text).unwrap_or_default(); // JSON has no zero byte
+    // SAFETY: a string of C.
+    unsafe { libc::strdup(text.as_ptr()) }
 }
 
-/// What has been done since the library was loaded.
+/// See [`crate::requests::QueuePairFn`].
 ///
 /// # Safety
-/// `counts` must be writable.
+/// `report` must be writable.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn stand_in_counts(counts: *mut Counts) {
+pub(crate) unsafe extern "C" fn fake_ibverbs_queue_pair(number: u32, report: *mut QpReport) -> c_int {
+    let found = world::lock().report(number);
     // SAFETY: the caller vouches for it.
-    unsafe { counts.write(Counts::sum(world::lock().counts().values())) };
+    found.map_or(-1, |found| unsafe {
+        report.write(found);
+        0
+    })
 }
 
-/// As [`stand_in_counts`], for each device, in the order of their names, as far as there is room. Answers how many there are.
+/// See [`railweave_abi::stand_in::DeviceCountsFn`].
 ///
 /// # Safety
 /// `devices` must have room for `room` devices.
@@ -59,17 +57,7 @@ pub(crate) unsafe extern "C" fn stand_in_device_counts(devices: *mut DeviceCount
     counts.len()
 }
 
-/// What is open.
-///
-/// # Safety
-/// `open` must be writable.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn stand_in_open(open: *mut Open) {
-    // SAFETY: the caller vouches for it.
-    unsafe { open.write(world::lock().open()) };
-}
-
-/// What is open, and how much it holds.
+/// See [`railweave_abi::stand_in::OpenObjectsFn`].
 ///
 /// # Safety
 /// `objects` must be writable.
@@ -79,179 +67,77 @@ pub(crate) unsafe extern "C" fn stand_in_open_objects(objects: *mut OpenObjects)
     unsafe { objects.write(world::lock().open_objects()) };
 }
 
-/// The numbers of all open queue pairs, in rising order, as far as there is room. Answers how many there are.
-///
-/// # Safety
-/// `numbers` must have room for `room` numbers.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn stand_in_queue_pairs(numbers: *mut u32, room: usize) -> usize {
-    let world = world::lock();
-    for (index, &number) in world.numbers.keys().take(room).enumerate() {
-        // SAFETY: the caller vouches for the room.
-        unsafe { numbers.add(index).write(number) };
+fn answer(request: Request) -> Result<Value, String> {
+    if let Request::Complaint = request {
+        return value(last()); // without the lock, which a call that waits may hold
     }
-    world.numbers.len()
-}
-
-/// One queue pair. Answers 0, or -1 if there is none of this number.
-///
-/// # Safety
-/// `report` must be writable.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn stand_in_queue_pair(number: u32, report: *mut QpReport) -> c_int {
-    let found = world::lock().report(number);
-    // SAFETY: the caller vouches for it.
-    done(found.map(|found| unsafe { report.write(found) }).is_some())
-}
-
-/// Raises an asynchronous event on all that have the device open. `number` is the port, or for events of queue pairs
-/// the queue pair; for an error of a completion or shared receive queue a queue pair that uses it. Errors of queue pairs put these into
-/// the error state, a fatal error of the device all of it, unless `only` is not 0: then nothing but the event is there, as
-/// when an adapter is gone and completes nothing. Answers 0, or -1 where there is no such thing.
-///
-/// # Safety
-/// `device` must be a string of C.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn stand_in_raise(device: *const c_char, kind: c_int, number: u32, only: c_int) -> c_int {
-    // SAFETY: the caller vouches for it.
-    let name = unsafe { text(device) };
-    let world = world::lock();
-    done(
-        match kind {
-            sys::EVENT_QP_FATAL | sys::EVENT_QP_REQ_ERR | sys::EVENT_QP_ACCESS_ERR if only == 0 => {
-                world.pair_of(number).map(|(_, pair)| pair.break_down(&mut pair.sends.lock(), Some(kind))).is_some()
-            }
-            sys::EVENT_QP_FATAL
-            | sys::EVENT_QP_REQ_ERR
-            | sys::EVENT_QP_ACCESS_ERR
-            | sys::EVENT_COMM_EST
-            | sys::EVENT_SQ_DRAINED
-            | sys::EVENT_QP_LAST_WQE_REACHED
-            | sys::EVENT_CQ_ERR
-            | sys::EVENT_SRQ_ERR
-            | sys::EVENT_SRQ_LIMIT_REACHED => raise_of_pair(&world, kind, number),
-            sys::EVENT_DEVICE_FATAL if only != 0 => world.raise(&name, kind, Source::Device),
-            sys::EVENT_DEVICE_FATAL => {
-                for (_, pair) in world.each_pair().filter(|(entry, _)| entry.device.facts().name == name) {
-                    pair.break_down(&mut pair.sends.lock(), None);
-                }
-                world.raise(&name, kind, Source::Device)
-            }
-            _ => u8::try_from(number).is_ok_and(|port| world.raise(&name, kind, Source::Port(port))),
-        } && {
-            world.after_change();
-            true
-        },
-    )
-}
-
-/// Sets a port's state, and raises the event that tells of it. Answers 0, or -1 where there is no such port.
-///
-/// # Safety
-/// `device` must be a string of C.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn stand_in_port_state(device: *const c_char, number: u8, state: c_int) -> c_int {
-    // SAFETY: the caller vouches for it.
-    let name = unsafe { text(device) };
-    let world = world::lock();
-    let changed = world.change(&name, |facts| change_port(facts, number, |port| port.state = state));
-    if changed {
-        let kind = if state == sys::PORT_ACTIVE { sys::EVENT_PORT_ACTIVE } else { sys::EVENT_PORT_ERR };
-        world.raise(&name, kind, Source::Port(number));
-        world.after_change();
+    if let Request::Describe(Some(text)) = &request {
+        Machine::described(text, &world::profile_of_tests()).map_err(|error| world::wrong_description(&error))?;
     }
-    done(changed)
-}
-
-/// Sets a place of a port's GID table (NULL empties it), and raises the event that tells of it. The type and interface
-/// stay; an empty place gets those of RoCE v2 on interface 1. Answers 0, or -1 where there is no such place.
-///
-/// # Safety
-/// `device` must be a string of C, `gid` NULL or a GID.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn stand_in_port_gid(
-    device: *const c_char,
-    number: u8,
-    index: usize,
-    gid: *const sys::Gid,
-) -> c_int {
-    // SAFETY: the caller vouches for both.
-    let (name, gid) = unsafe { (text(device), (!gid.is_null()).then(|| gid.read_unaligned())) };
-    let world = world::lock();
-    let mut fits = false;
-    let set = |port: &mut PortFacts| {
-        if let Some(place) = port.gids.get_mut(index) {
-            let (kind, interface) = place.map_or((sys::GID_TYPE_ROCE_V2, 1), |facts| (facts.kind, facts.interface));
-            *place = gid.map(|gid| GidFacts { gid, kind, interface });
-            fits = true;
-        }
-    };
-    let mut set = set;
-    let changed = world.change(&name, |facts| change_port(facts, number, &mut set)) && fits;
-    if changed {
-        world.raise(&name, sys::EVENT_GID_CHANGE, Source::Port(number));
-        world.after_change();
-    }
-    done(changed)
-}
-
-/// Cuts the cable of a port (1), mends it (0), or lets the oldest work that waits for a cable time out on each of the port's
-/// queue pairs, at both ends (2). Answers 0, or -1 where there is no such port.
-///
-/// # Safety
-/// `device` must be a string of C.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn stand_in_link(device: *const c_char, number: u8, action: c_int) -> c_int {
-    // SAFETY: the caller vouches for it.
-    let name = unsafe { text(device) };
-    let world = world::lock();
-    if action == LINK_TIME_OUT {
-        let on_port =
-            |entry: &world::PairEntry| entry.attributes.port_num == number && entry.device.facts().name == name;
-        let known = world.change(&name, |facts| change_port(facts, number, |_| ()));
-        world.time_out(|entry, _| {
-            on_port(entry) || world.pair_of(entry.attributes.dest_qp_num).is_some_and(|(peer, _)| on_port(peer))
-        });
-        return done(known);
-    }
-    let changed = world.change(&name, |facts| change_port(facts, number, |port| port.cut = action == LINK_CUT));
-    world.after_change();
-    done(changed)
-}
-
-/// As [`stand_in_link`], for one queue pair and its peer alone. Answers 0, or -1 if there is none of this number.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn stand_in_queue_pair_link(number: u32, action: c_int) -> c_int {
     let mut world = world::lock();
-    let Some(&address) = world.numbers.get(&number) else { return -1 };
-    if action == LINK_TIME_OUT {
-        world.time_out(|entry, pair| pair.number == number || entry.attributes.dest_qp_num == number);
-        return 0;
-    }
-    if let Some(entry) = world.pairs.get_mut(&address) {
-        entry.cut = action == LINK_CUT;
+    let (done, what) = match request {
+        Request::Complaint => return Ok(Value::Null),
+        Request::Describe(text) => {
+            world.describe(text);
+            return Ok(Value::Null);
+        }
+        Request::Counts => return value(world.counts()),
+        Request::Open => return value(world.open()),
+        Request::QueuePairs => return value(world.numbers.keys().collect::<Vec<_>>()),
+        Request::Raise { device, kind, number, only } => (
+            raise(&world, &device, kind, number, only),
+            format!("open device {device} or queue pair {number:#x} of it"),
+        ),
+        Request::PortState { device, port, state } => {
+            let kind = if state == sys::PORT_ACTIVE { sys::EVENT_PORT_ACTIVE } else { sys::EVENT_PORT_ERR };
+            let changed = world.change(&device, |facts| change_port(facts, port, |port| port.state = state).is_some());
+            (changed && tell(&world, &device, kind, port), format!("port {device}:{port}"))
+        }
+        Request::Gid { device, port, index, gid } => {
+            let changed = world.change(&device, |facts| {
+                change_port(facts, port, |port| set_gid(port, index, gid.map(sys::Gid))) == Some(true)
+            });
+            (changed && tell(&world, &device, sys::EVENT_GID_CHANGE, port), format!("GID {index} at {device}:{port}"))
+        }
+        Request::PortLink { device, port, link } => {
+            (link_port(&world, &device, port, link), format!("port {device}:{port}"))
+        }
+        Request::PairLink { number, link } => (link_pair(&mut world, number, link), format!("queue pair {number:#x}")),
+    };
+    if !done {
+        return Err(format!("there is no {what}; what there is stands in the description and in queue_pairs()"));
     }
     world.after_change();
-    0
+    Ok(Value::Null)
 }
 
-/// The last thing that a program did wrong, in words, cut to the room there is and ended by a zero byte. Answers its whole
-/// length.
-///
-/// # Safety
-/// `text` must have room for `room` bytes.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn stand_in_complaint(text: *mut c_char, room: usize) -> usize {
-    let complaint = last();
-    if let Some(most) = room.checked_sub(1) {
-        let length = complaint.len().min(most);
-        // SAFETY: the caller vouches for the room, which holds `length` bytes and the zero.
-        unsafe {
-            std::ptr::copy_nonoverlapping(complaint.as_ptr(), text.cast(), length);
-            text.add(length).write(0);
+fn value(answer: impl Serialize) -> Result<Value, String> {
+    serde_json::to_value(answer).map_err(|error| error.to_string())
+}
+
+/// Raises an event; false: there is nothing that it could be about.
+fn raise(world: &World, device: &str, kind: c_int, number: u32, only: bool) -> bool {
+    match kind {
+        sys::EVENT_QP_FATAL | sys::EVENT_QP_REQ_ERR | sys::EVENT_QP_ACCESS_ERR if !only => {
+            world.pair_of(number).map(|(_, pair)| pair.break_down(&mut pair.sends.lock(), Some(kind))).is_some()
         }
+        sys::EVENT_QP_FATAL
+        | sys::EVENT_QP_REQ_ERR
+        | sys::EVENT_QP_ACCESS_ERR
+        | sys::EVENT_COMM_EST
+        | sys::EVENT_SQ_DRAINED
+        | sys::EVENT_QP_LAST_WQE_REACHED
+        | sys::EVENT_CQ_ERR
+        | sys::EVENT_SRQ_ERR
+        | sys::EVENT_SRQ_LIMIT_REACHED => raise_of_pair(world, kind, number),
+        sys::EVENT_DEVICE_FATAL => {
+            for (_, pair) in world.each_pair().filter(|(entry, _)| !only && entry.device.facts().name == device) {
+                pair.break_down(&mut pair.sends.lock(), None);
+            }
+            world.raise(device, kind, Source::Device)
+        }
+        _ => u8::try_from(number).is_ok_and(|port| world.raise(device, kind, Source::Port(port))),
     }
-    complaint.len()
 }
 
 fn raise_of_pair(world: &World, kind: c_int, number: u32) -> bool {
@@ -266,18 +152,48 @@ fn raise_of_pair(world: &World, kind: c_int, number: u32) -> bool {
     true
 }
 
-fn change_port(facts: &mut DeviceFacts, number: u8, change: impl FnOnce(&mut PortFacts)) -> bool {
-    let port = usize::from(number).checked_sub(1).and_then(|index| facts.ports.get_mut(index));
-    port.map(change).is_some()
+/// Raises an event of a port for those that have its device open, if any.
+fn tell(world: &World, device: &str, kind: c_int, port: u8) -> bool {
+    world.raise(device, kind, Source::Port(port));
+    true
 }
 
-fn done(done: bool) -> c_int {
-    if done { 0 } else { -1 }
+fn link_port(world: &World, device: &str, number: u8, link: Link) -> bool {
+    let known = world.change(device, |facts| {
+        change_port(facts, number, |port| match link {
+            Link::Cut => port.cut = true,
+            Link::Mend => port.cut = false,
+            Link::TimeOut => {}
+        })
+        .is_some()
+    });
+    if link == Link::TimeOut {
+        let on_port = |entry: &PairEntry| entry.attributes.port_num == number && entry.device.facts().name == device;
+        world.time_out(|entry, _| {
+            on_port(entry) || world.pair_of(entry.attributes.dest_qp_num).is_some_and(|(peer, _)| on_port(peer))
+        });
+    }
+    known
 }
 
-/// # Safety
-/// `name` must be a string of C.
-unsafe fn text(name: *const c_char) -> String {
-    // SAFETY: the caller vouches for it.
-    unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+fn link_pair(world: &mut World, number: u32, link: Link) -> bool {
+    let Some(&address) = world.numbers.get(&number) else { return false };
+    if link == Link::TimeOut {
+        world.time_out(|entry, pair| pair.number == number || entry.attributes.dest_qp_num == number);
+    } else if let Some(entry) = world.pairs.get_mut(&address) {
+        entry.cut = link == Link::Cut;
+    }
+    true
+}
+
+fn change_port<T>(facts: &mut DeviceFacts, number: u8, change: impl FnOnce(&mut PortFacts) -> T) -> Option<T> {
+    usize::from(number).checked_sub(1).and_then(|index| facts.ports.get_mut(index)).map(change)
+}
+
+/// Sets a place of the table; false: there is none.
+fn set_gid(port: &mut PortFacts, index: usize, gid: Option<sys::Gid>) -> bool {
+    let Some(place) = port.gids.get_mut(index) else { return false };
+    let (kind, interface) = place.map_or((sys::GID_TYPE_ROCE_V2, 1), |facts| (facts.kind, facts.interface));
+    *place = gid.map(|gid| GidFacts { gid, kind, interface });
+    true
 }

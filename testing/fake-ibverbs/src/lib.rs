@@ -86,12 +86,13 @@ mod profile;
 mod queues;
 mod regions;
 mod reports;
+mod requests;
 mod spin;
 mod transitions;
 mod wire;
 mod world;
 
 pub use library::{LinkError, build, build_without, link};
-pub use loaded::{LoadError, NoSuchThing, StandIn};
+pub use loaded::{LoadError, StandIn};
 pub use profile::profiles;
 pub use reports::{Counts, Open, QpReport, Step};

@@ -1,13 +1,13 @@
-//! What the stand-in tells about itself: plain C structures, shared by the library and by those who load it.
+//! What the stand-in tells about itself, shared by the library and by those who load it.
 
 use std::ffi::c_int;
 
 use railweave_abi::stand_in::DeviceCounts;
 use railweave_fabric_verbs::sys;
+use serde::{Deserialize, Serialize};
 
 /// What has been done since the library was loaded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Calls of ibv_post_send.
     pub send_posts: u64,
@@ -93,8 +93,7 @@ impl Counts {
 }
 
 /// What is open. After a clean shutdown everything is 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
     /// Device lists that were not freed.
     pub device_lists: u32,

@@ -218,7 +218,7 @@ impl World {
             return Ok(());
         }
         let machine = Machine::described(&text, &profile_of_tests()).map_err(|error| {
-            complain(format_args!("the description of the machine is wrong: {error}"));
+            complain(format_args!("{}", wrong_description(&error)));
             libc::EINVAL
         })?;
         self.devices =
@@ -460,6 +460,11 @@ impl PairEntry {
             knows: self.knows.load(Ordering::Relaxed),
         }
     }
+}
+
+/// The sentence about a description that cannot be read.
+pub(crate) fn wrong_description(error: &str) -> String {
+    format!("the description of the machine is wrong: {error}")
 }
 
 /// Complains about a pointer to nothing that is open.

@@ -128,7 +128,7 @@ fn what_is_wrong_at_this_end_leaves_the_other_alone() {
         assert_eq!(ends[0].post(bad), 0);
         assert_eq!(ends[0].outcomes(), [(1, status)], "{what}");
         assert_eq!((ends[0].state(), ends[1].state()), (sys::QPS_ERR, sys::QPS_RTS), "{what}");
-        assert_eq!(ends[1].events(), [], "{what}");
+        assert!(ends[1].events().is_empty(), "{what}");
     }
 }
 

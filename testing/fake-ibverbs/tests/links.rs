@@ -87,7 +87,7 @@ fn a_port_tells_what_becomes_of_it() {
     assert_eq!((gid, ends[0].events()), (sys::Gid([7; 16]), vec![sys::EVENT_GID_CHANGE]));
     assert_eq!(ends[0].post(ends[0].write_to(&ends[1], 8)), 0);
     assert_eq!(ends[0].outcomes(), [(1, sys::WC_RETRY_EXC_ERR)], "the answers go to the GID of before");
-    assert_eq!(ends[1].events(), [], "the other device has nothing to tell");
+    assert!(ends[1].events().is_empty(), "the other device has nothing to tell");
     let again = End::new(&machine, Wish::default());
     // SAFETY: the device is open.
     assert_eq!(unsafe { (machine.functions.query_gid)(again.context, 1, 1, &raw mut gid) }, 0);

@@ -5,7 +5,6 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{End, Machine, TWO, Wish};
-use railweave_abi::stand_in::DeviceCounts;
 use railweave_fabric_verbs::sys;
 
 fn pair(machine: &Machine, wish: Wish) -> [End<'_>; 2] {
@@ -49,11 +48,9 @@ fn a_ping_pong_of_writes_with_immediates() {
             assert_eq!(devices.keys().collect::<Vec<_>>(), ["sim0", "sim1"]);
             for (device, counts) in &devices {
                 // A device of which no test has made a queue yet is not among those counted before.
-                let before = devices_before.get(device).unwrap_or(&DeviceCounts::ZERO);
-                let done = |count: fn(&DeviceCounts) -> u64| count(counts) - count(before);
-                let sends = [done(|counts| counts.sends), done(|counts| counts.sends_with_immediate)];
-                let ends = [done(|counts| counts.receives), done(|counts| counts.completions)];
-                assert_eq!((sends, ends), ([50, 50], [50, 100]), "{device}, open: {open}");
+                let done = counts.since(&devices_before.get(device).copied().unwrap_or_default());
+                let sends = [done.work_requests(), done.writes_with_immediate];
+                assert_eq!((sends, [done.receives, done.completions]), ([50, 50], [50, 100]), "{device}, open: {open}");
             }
             if open {
                 ends = pair(&machine, Wish { shared, ..Wish::default() });

@@ -331,7 +331,7 @@ fn a_socket_for_a_lane_is_closed_without_a_byte() {
             _ => {}
         });
         let (send, recv) = (connect(&net, 0, &handle), accept(&net, &listen));
-        assert_eq!(in_time(said.recv().expect("READY was seen"), "the socket's end"), []);
+        assert_eq!(in_time(said.recv().expect("READY was seen"), "the socket's end"), [0_u8; 0]);
         let words = ["lane 0 of rail 0 was refused", "no lane of rail 0 is awaited"];
         assert_eq!((warnings().len(), warnings_with(&words).len()), (1, 1), "{:?}", warnings());
         let pair = Pair { from: &net, to: &net, send, recv };
