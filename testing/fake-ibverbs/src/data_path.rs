@@ -15,7 +15,6 @@ pub(crate) unsafe extern "C" fn post_send(qp: *mut sys::Qp, wr: *mut sys::SendWr
     // a QueuePair.
     let pair = unsafe { &*qp.cast::<QueuePair>() };
     let mut sends = pair.sends.lock();
-    sends.counts.send_posts += 1;
     let mut next = wr;
     let mut refusal = 0;
     while !next.is_null() {

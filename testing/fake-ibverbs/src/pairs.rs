@@ -279,7 +279,7 @@ impl QueuePair {
 
     /// Adds what was counted here.
     pub(crate) fn count(&self, counts: &mut Counts) {
-        counts.add(&self.sends.lock().counts);
+        *counts = Counts::sum([&*counts, &self.sends.lock().counts].into_iter());
         if let Some(receives) = &self.own_receives {
             receives.count(counts);
         }

@@ -5,7 +5,7 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use railweave_fabric_verbs::sys;
 
@@ -40,8 +40,6 @@ pub(crate) struct CompletionQueue {
     /// How many entries there are, so that an empty queue is seen without the lock. Changed under the lock alone.
     waiting: AtomicU32,
     overrun: AtomicBool,
-    polls: AtomicU64,
-    empty_polls: AtomicU64,
     ring: SpinLock<Completions>,
     events: Arc<Events>,
 }
@@ -53,8 +51,6 @@ impl CompletionQueue {
             public,
             waiting: AtomicU32::new(0),
             overrun: AtomicBool::new(false),
-            polls: AtomicU64::new(0),
-            empty_polls: AtomicU64::new(0),
             ring: SpinLock::new(Completions {
                 entries: vec![empty; capacity].into_boxed_slice(),
                 head: 0,
@@ -111,8 +107,6 @@ impl CompletionQueue {
 
     /// Adds what was counted here.
     pub(crate) fn count(&self, counts: &mut Counts) {
-        counts.polls += self.polls.load(Ordering::Relaxed);
-        counts.empty_polls += self.empty_polls.load(Ordering::Relaxed);
         counts.completions += self.ring.lock().completions;
     }
 
@@ -128,21 +122,13 @@ impl CompletionQueue {
         }
     }
 
-    /// Counts with plain stores: two threads that poll one queue at once may lose a count, and pay nothing for it.
-    #[inline]
-    fn tick(counter: &AtomicU64) {
-        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    }
-
     /// Takes what waits, up to the room that there is: ibv_poll_cq(3).
     ///
     /// # Safety
     /// `wc` must have room for `entries` completions.
     #[inline]
     pub(crate) unsafe fn poll(&self, entries: c_int, wc: *mut sys::Wc) -> c_int {
-        Self::tick(&self.polls);
         if self.waiting.load(Ordering::Acquire) == 0 {
-            Self::tick(&self.empty_polls);
             return if self.overrun.load(Ordering::Acquire) { -1 } else { 0 };
         }
         let mut ring = self.ring.lock();

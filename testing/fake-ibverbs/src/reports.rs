@@ -9,8 +9,6 @@ use serde::{Deserialize, Serialize};
 /// What has been done since the library was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Calls of ibv_post_send.
-    pub send_posts: u64,
     /// Writes without an immediate that were posted.
     pub writes: u64,
     /// Writes with an immediate that were posted.
@@ -29,10 +27,6 @@ pub struct Counts {
     pub receives: u64,
     /// Receives that a write with an immediate consumed.
     pub receives_consumed: u64,
-    /// Calls of ibv_poll_cq.
-    pub polls: u64,
-    /// Of these the ones that found nothing.
-    pub empty_polls: u64,
     /// Completions that were polled.
     pub completions: u64,
 }
@@ -68,14 +62,8 @@ impl Counts {
         }
     }
 
-    /// Adds `other`.
-    pub(crate) fn add(&mut self, other: &Self) {
-        *self = self.with(other, u64::wrapping_add);
-    }
-
     fn with(&self, other: &Self, apply: impl Fn(u64, u64) -> u64) -> Self {
         Self {
-            send_posts: apply(self.send_posts, other.send_posts),
             writes: apply(self.writes, other.writes),
             writes_with_immediate: apply(self.writes_with_immediate, other.writes_with_immediate),
             reads: apply(self.reads, other.reads),
@@ -85,8 +73,6 @@ impl Counts {
             receive_posts: apply(self.receive_posts, other.receive_posts),
             receives: apply(self.receives, other.receives),
             receives_consumed: apply(self.receives_consumed, other.receives_consumed),
-            polls: apply(self.polls, other.polls),
-            empty_polls: apply(self.empty_polls, other.empty_polls),
             completions: apply(self.completions, other.completions),
         }
     }

@@ -37,11 +37,10 @@ fn a_ping_pong_of_writes_with_immediates() {
             assert_eq!(ends[to].byte(99 + round as usize), round as u8 + 1);
         }
         let counts = machine.stand_in.counts().since(&before);
-        assert_eq!((counts.send_posts, counts.writes_with_immediate, counts.work_requests()), (100, 100, 100));
+        assert_eq!((counts.writes_with_immediate, counts.work_requests()), (100, 100));
         assert_eq!((counts.receives, counts.receives_consumed, counts.completions), (100, 100, 200));
         assert_eq!((counts.signalled, counts.inline), (100, 0));
         assert_eq!(counts.bytes, (0..100).map(|round| 100 + round).sum::<u64>());
-        assert_eq!(counts.polls, counts.empty_polls + 200, "each poll that finds something finds one here");
         // Those of queues that are gone count too.
         for open in [true, false] {
             let devices = machine.stand_in.device_counts();
