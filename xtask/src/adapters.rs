@@ -1,4 +1,4 @@
-//! The verbs tests over adapters: each a profile of the library that stands in libibverbs' place
+//! The verbs tests over adapters: each a profile of the fake libibverbs
 //! (testing/fake-ibverbs/profiles).
 
 use crate::dist::dist;

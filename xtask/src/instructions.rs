@@ -66,10 +66,10 @@ pub(crate) fn measure_connections(arguments: &Connections) -> Result<ExitCode, S
 fn command(name: &str, folder: &str, nccl: Option<PathBuf>) -> Result<Command, String> {
     let Dist { library, program: railweave } = dist()?;
     run(cargo(&["build", "--release", "--package", "railweave-fake-ibverbs"]))?;
-    let stand_in = link_stand_in()?;
+    let fake = link_fake()?;
     let mut command = Command::new(program("railweave-instructions")?);
     command.arg(name).arg("--plugin").arg(library).arg("--program").arg(railweave);
-    command.arg("--stand-in").arg(stand_in).arg("--folder").arg(target().join(folder));
+    command.arg("--fake").arg(fake).arg("--folder").arg(target().join(folder));
     if let Some(nccl) = nccl {
         command.arg("--nccl").arg(nccl);
     }
@@ -77,8 +77,8 @@ fn command(name: &str, folder: &str, nccl: Option<PathBuf>) -> Result<Command, S
 }
 
 /// Links the library in libibverbs' place that was built, by its own program, which says where it is.
-fn link_stand_in() -> Result<PathBuf, String> {
-    let mut command = Command::new(target().join("release").join("railweave-stand-in"));
+fn link_fake() -> Result<PathBuf, String> {
+    let mut command = Command::new(target().join("release").join("railweave-fake-ibverbs"));
     let program = command.get_program().to_owned();
     let output = command
         .stderr(Stdio::inherit())

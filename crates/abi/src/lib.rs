@@ -1,5 +1,5 @@
 //! C types: NCCL's for net v6 to v12, profiler and logger, and those by which our programs look into our own libraries
-//! ([`railweave`], [`stand_in`]).
+//! ([`railweave`], [`fake_ibverbs`]).
 //!
 //! A plugin fills these types, a host reads them; both use this crate, so that the two cannot disagree. It holds layouts
 //! and numbers only: no function calls anything, nothing allocates. The two main types are a version's function table
@@ -10,12 +10,12 @@
 //! table that was measured against those headers.
 #![no_std]
 
+pub mod fake_ibverbs;
 pub mod log;
 pub mod net;
 pub mod profiler;
 pub mod railweave;
 pub mod result;
-pub mod stand_in;
 
 pub use log::NcclLogger;
 pub use profiler::ProfilerCallback;

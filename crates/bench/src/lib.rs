@@ -12,6 +12,7 @@ pub mod connections;
 pub mod crowd;
 mod ends;
 pub mod error;
+pub mod fake_ibverbs;
 pub mod figures;
 pub mod message_loop;
 mod messages;
@@ -25,7 +26,6 @@ pub mod process;
 pub mod progress;
 pub mod ranks;
 pub mod sockets;
-pub mod stand_in;
 pub mod sweep;
 
 pub use communicator::Communicator;

@@ -6,10 +6,10 @@
 
 use crate::ends;
 use crate::error::CommunicatorError;
+use crate::fake_ibverbs::{DeviceWork, FakeVerbs};
 use crate::figures::MAX_BUFFER_BYTES;
 use crate::pair::Pair;
 use crate::patience::Patience;
-use crate::stand_in::{DeviceWork, StandIn};
 use railweave_nccl_host::net::{NetApi, Registration};
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -41,7 +41,7 @@ pub struct Results {
     pub in_flight: usize,
     /// How long the loop took.
     pub took: Duration,
-    /// What the stand-in for libibverbs was given to do for all of them, device by device; none over any other network,
+    /// What the fake libibverbs was given to do for all of them, device by device; none over any other network,
     /// because nothing else counts that.
     pub work: Option<Vec<DeviceWork>>,
 }
@@ -61,12 +61,12 @@ pub fn run<N: NetApi>(net: &N, settings: &Settings) -> Result<Results, Communica
     pair.carry(WARM_UP_MESSAGES, bytes, in_flight)?;
     pair.mark(messages.min(in_flight) * bytes);
     let mut result = Ok(());
-    let stand_in = StandIn::loaded();
-    let before = stand_in.as_ref().map(StandIn::work);
+    let fake = FakeVerbs::loaded();
+    let before = fake.as_ref().map(FakeVerbs::work);
     let begin = Instant::now();
     railweave_message_loop(&mut || result = pair.carry(messages, bytes, in_flight));
     let took = begin.elapsed();
-    let after = stand_in.as_ref().map(StandIn::work);
+    let after = fake.as_ref().map(FakeVerbs::work);
     result?;
     pair.check(messages.min(in_flight) * bytes)?;
     pair.close()?;

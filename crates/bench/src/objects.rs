@@ -3,10 +3,10 @@
 
 use crate::ends::Ends;
 use crate::error::CommunicatorError;
+use crate::fake_ibverbs::{FakeVerbs, OpenObjects};
 use crate::messages::Messages;
 use crate::patience::Patience;
 use crate::process::resident_bytes;
-use crate::stand_in::{OpenObjects, StandIn};
 use railweave_nccl_host::net::NetApi;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ pub struct Results {
     /// bytes.
     pub memory: [u64; 2],
     /// What the connections have open before anybody registers a message; none unless the devices are those of the
-    /// stand-in for libibverbs, which counts it.
+    /// fake libibverbs, which counts it.
     pub objects: Option<OpenObjects>,
     /// What is left of it once all are closed.
     pub left: Option<OpenObjects>,
@@ -53,8 +53,8 @@ pub fn run<N: NetApi>(net: &N, settings: &Settings) -> Result<Results, Communica
     let mut patience = Patience::new(0, settings.stall, &abort);
     let (bytes, count) = (settings.message_bytes, settings.connections);
     let (outgoing, incoming) = (Messages::from(0, bytes, count), Messages::room(bytes, count));
-    let stand_in = StandIn::loaded();
-    let open = || stand_in.as_ref().map(StandIn::open);
+    let fake = FakeVerbs::loaded();
+    let open = || fake.as_ref().map(FakeVerbs::open);
     let (before, resident) = (open(), resident_bytes());
     let begin = Instant::now();
     let ends = Ends::both(net, settings.device, count, &mut patience)?;

@@ -1,4 +1,4 @@
-//! NCCL's own IB transport: stand-ins for NCCL's library, which the C compiler makes as the real one is made.
+//! NCCL's own IB transport: imitations of NCCL's library, which the C compiler makes as the real one is made.
 
 use railweave_bench::nccl::{NcclError, load};
 use railweave_nccl_host::NetApi;
@@ -27,7 +27,7 @@ static struct { const char *name; function functions[WORDS - 1]; }
     ncclNetIb __attribute__((used)) = { NAME, { (function)FIRST, (function)devices, [19] = (function)finalize } };
 "#;
 
-/// Compiles the stand-in into a file of its own.
+/// Compiles the imitation into a file of its own.
 fn library(test: &str, words: usize, name: &str, first: &str, count: i32, flags: &[&str]) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (source, library) = (folder.join(format!("{test}.c")), folder.join(format!("lib{test}.so")));

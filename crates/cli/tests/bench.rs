@@ -88,8 +88,8 @@ fn one_process_sends_to_itself_over_the_rails_that_are_given() {
     }
 }
 
-/// The stand-in for libibverbs, and its description of two devices of one speed.
-static STAND_IN: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| {
+/// The fake libibverbs, and its description of two devices of one speed.
+static FAKE: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| {
     let machine = Path::new(env!("CARGO_TARGET_TMPDIR")).join("two-devices");
     std::fs::write(
         &machine,
@@ -101,11 +101,11 @@ static STAND_IN: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| {
 });
 
 /// A benchmark in one process over those two, fused.
-fn over_the_stand_in() -> Command {
-    let (library, machine) = &*STAND_IN;
+fn over_the_fake() -> Command {
+    let (library, machine) = &*FAKE;
     let mut command = command();
     command.args(["--in-process", "--messages", "512"]);
-    command.env("NCCL_IBVERBS_LIB", library).env("RAILWEAVE_STAND_IN", machine);
+    command.env("NCCL_IBVERBS_LIB", library).env("RAILWEAVE_TEST_MACHINE", machine);
     command.envs([("RAILWEAVE_FABRIC", "verbs"), ("RAILWEAVE_MODE", "fused"), ("RAILWEAVE_OOB_IF", "lo")]);
     command
 }
@@ -123,7 +123,7 @@ fn a_message_costs_one_work_request_on_each_active_rail_and_one_cts_and_nothing_
     for (weights, bytes, sends, with_immediate) in cases {
         for in_flight in ["1", "8"] {
             let wanted = ["--weights", weights, "--bytes", bytes, "--in-flight", in_flight];
-            let results = results_of(over_the_stand_in().args(wanted));
+            let results = results_of(over_the_fake().args(wanted));
             let devices = results["devices"].as_array().unwrap();
             let each = |what: &str| [0, 1].map(|rail| devices[rail][what].as_f64().unwrap());
             assert_eq!((&devices[0]["device"], &devices[1]["device"]), (&"sim0".into(), &"sim1".into()));
@@ -140,10 +140,10 @@ fn a_message_costs_one_work_request_on_each_active_rail_and_one_cts_and_nothing_
 
 #[test]
 fn many_connections_of_one_process_tell_what_they_take_and_leave_nothing() {
-    let (library, machine) = &*STAND_IN;
+    let (library, machine) = &*FAKE;
     let mut command = command();
     command.args(["--in-process", "--connections", "5"]).env("NCCL_IBVERBS_LIB", library);
-    command.env("RAILWEAVE_STAND_IN", machine).env("RAILWEAVE_FABRIC", "verbs").env("RAILWEAVE_OOB_IF", "lo");
+    command.env("RAILWEAVE_TEST_MACHINE", machine).env("RAILWEAVE_FABRIC", "verbs").env("RAILWEAVE_OOB_IF", "lo");
     let results = results_of(&mut command);
     assert_eq!((&results["connections"], &results["message_bytes"]), (&5.into(), &4096.into()));
     assert!(["set_up_s", "messages_s", "tear_down_s"].iter().all(|time| results[time].as_f64().unwrap() > 0.0));
@@ -157,7 +157,7 @@ fn many_connections_of_one_process_tell_what_they_take_and_leave_nothing() {
 
 #[test]
 fn what_each_device_had_to_do_is_shown_in_a_table_too() {
-    let output = over_the_stand_in().args(["--weights", "4,1"]).output().unwrap();
+    let output = over_the_fake().args(["--weights", "4,1"]).output().unwrap();
     succeeded(&output);
     let text = String::from_utf8(output.stdout).unwrap();
     let row = |device: &str| {

@@ -21,12 +21,12 @@ fn a_cable_that_stays_cut_is_told_with_both_ends_and_what_to_check() {
     let mut pair = machine.pair(&Wish::default());
     let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::DATA));
     let (near, far) = machine.both_lanes();
-    machine.stand_in.cut("b", 1).unwrap();
+    machine.fake.cut("b", 1).unwrap();
     for _ in 0..5 {
         pair.near.post(0, from.source(100), to.place()).unwrap();
     }
     assert!(pair.near.poll().is_empty() && !pair.near.rail.is_drained(), "nothing is known yet");
-    machine.stand_in.time_out("b", 1).unwrap();
+    machine.fake.time_out("b", 1).unwrap();
     let failures = pair.near.failures();
     assert_eq!(failures.len(), 1, "five writes failed, the lane once: {failures:?}");
     let (lane, id, error) = failures[0].clone();
@@ -51,10 +51,10 @@ fn a_cable_that_is_mended_in_time_loses_nothing() {
     let mut pair = machine.pair(&Wish { lanes: 2, ..Wish::default() });
     let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::DATA));
     assert_eq!(pair.far.rail.post_receives(2), Ok(2));
-    machine.stand_in.cut("a", 1).unwrap();
+    machine.fake.cut("a", 1).unwrap();
     (0..2).for_each(|lane| pair.near.post(lane, from.source(100), to.place()).unwrap());
     assert!(pair.near.poll().is_empty() && pair.far.poll().is_empty());
-    machine.stand_in.mend("a", 1).unwrap();
+    machine.fake.mend("a", 1).unwrap();
     assert_eq!((pair.near.poll().len(), pair.far.poll().len()), (2, 2));
     assert!(pair.near.failures().is_empty());
     pair.exchange();
@@ -68,9 +68,9 @@ fn lanes_break_one_by_one() {
     assert_eq!(pair.far.rail.post_receives(10), Ok(10));
     let numbers: Vec<u32> = machine.lanes("a").iter().map(|lane| lane.number).collect();
     for broken in [1, 0] {
-        machine.stand_in.cut_queue_pair(numbers[usize::from(broken)]).unwrap();
+        machine.fake.cut_queue_pair(numbers[usize::from(broken)]).unwrap();
         pair.near.post(broken, from.source(100), to.place()).unwrap();
-        machine.stand_in.time_out_queue_pair(numbers[usize::from(broken)]).unwrap();
+        machine.fake.time_out_queue_pair(numbers[usize::from(broken)]).unwrap();
         let failures = pair.near.failures();
         assert_eq!((failures.len(), failures[0].0), (1, broken));
         let failure = failed_work(failures[0].2.clone());
@@ -160,9 +160,9 @@ fn a_device_that_failed_takes_every_lane_with_it() {
     let machine = Machine::new(ROCE);
     let mut pair = machine.pair(&Wish { lanes: 2, ..Wish::default() });
     let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::DATA));
-    machine.stand_in.cut("b", 1).unwrap();
+    machine.fake.cut("b", 1).unwrap();
     (0..2).for_each(|lane| pair.near.post(lane, from.source(100), to.place()).unwrap());
-    machine.stand_in.raise("a", sys::EVENT_DEVICE_FATAL, 0).unwrap();
+    machine.fake.raise("a", sys::EVENT_DEVICE_FATAL, 0).unwrap();
     let mut failures = pair.near.failures();
     failures.sort_by_key(|(lane, ..)| *lane);
     assert_eq!(failures.iter().map(|(lane, ..)| *lane).collect::<Vec<_>>(), [0, 1]);
@@ -223,8 +223,8 @@ fn an_event_of_a_lane_is_acknowledged_before_anyone_waits_for_it() {
     for round in 0..3 {
         let pair = Pair::open(&a, &b, &Wish::default()).unwrap();
         let number = machine.lanes("a")[0].number;
-        machine.stand_in.raise_on_queue_pair(number, sys::EVENT_QP_FATAL).unwrap();
-        machine.stand_in.raise_on_queue_pair(number, sys::EVENT_CQ_ERR).unwrap();
+        machine.fake.raise_on_queue_pair(number, sys::EVENT_QP_FATAL).unwrap();
+        machine.fake.raise_on_queue_pair(number, sys::EVENT_CQ_ERR).unwrap();
         if round < 2 {
             let event = events.take_event().expect("one was raised");
             let first = event.message.clone();
@@ -237,8 +237,8 @@ fn an_event_of_a_lane_is_acknowledged_before_anyone_waits_for_it() {
         drop(pair);
     }
     assert_eq!(events.take_event(), None, "those of what is gone are gone");
-    // The stand-in waits ten seconds for an acknowledgement, and then complains.
-    assert!(!machine.stand_in.complaint().contains("never acknowledged"), "{}", machine.stand_in.complaint());
+    // The fake libibverbs waits ten seconds for an acknowledgement, and then complains.
+    assert!(!machine.fake.complaint().contains("never acknowledged"), "{}", machine.fake.complaint());
 }
 
 #[test]
@@ -253,14 +253,14 @@ fn events_of_ports_name_the_port_and_what_follows() {
         assert_says(&event.message, words);
         assert_eq!(events.take_event(), None, "{what}");
     };
-    let stand_in = &machine.stand_in;
-    let state = |state| move || stand_in.set_port_state("a", 1, state).unwrap();
+    let fake = &machine.fake;
+    let state = |state| move || fake.set_port_state("a", 1, state).unwrap();
     told("down", &state(sys::PORT_DOWN), true, &["a port 1: the port is down", "time-outs"]);
     told("up", &state(sys::PORT_ACTIVE), false, &["a port 1: the port is up"]);
-    let gid = || stand_in.set_gid("a", 1, 5, Some([9; 16])).unwrap();
+    let gid = || fake.set_gid("a", 1, 5, Some([9; 16])).unwrap();
     told("a new GID", &gid, false, &["a port 1: the port's GID table changed"]);
-    let fatal = || stand_in.raise("a", sys::EVENT_DEVICE_FATAL, 0).unwrap();
+    let fatal = || fake.raise("a", sys::EVENT_DEVICE_FATAL, 0).unwrap();
     told("a fatal error", &fatal, true, &["a: the device failed", "kernel log"]);
-    let lid = || stand_in.raise("a", sys::EVENT_LID_CHANGE, 1).unwrap();
+    let lid = || fake.raise("a", sys::EVENT_LID_CHANGE, 1).unwrap();
     told("a new LID", &lid, true, &["a port 1: the port's LID changed"]);
 }

@@ -1,6 +1,6 @@
 //! The conformance suite over real verbs: both ends of each rail on one port, which loops back inside the device. It runs
 //! where a device is named in RAILWEAVE_TEST_VERBS_DEVICE, as the lab does with soft-RoCE; and everywhere over the
-//! stand-in.
+//! fake libibverbs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsPort, discover};
 use railweave_fabric_verbs::gid::GidRules;
 use railweave_fabric_verbs::sys::Functions;
 use railweave_fabric_verbs::{DataDirect, Verbs, VerbsConfig, VerbsDomain};
-use railweave_fake_ibverbs::{Open, StandIn};
+use railweave_fake_ibverbs::{FakeVerbs, Open};
 
 /// Both ends on one port.
 struct Loopback {
@@ -94,17 +94,17 @@ fn over_the_named_device() {
 /// The suite over a machine that stands for many; nothing may be left of it.
 fn over(machine: &str, shared_receives: Option<bool>) {
     let library = railweave_fake_ibverbs::build();
-    let stand_in = StandIn::load(&library).unwrap();
-    stand_in.describe(Some(machine)).unwrap();
+    let fake = FakeVerbs::load(&library).unwrap();
+    fake.describe(Some(machine)).unwrap();
     let functions = Arc::new(Functions::load(&[library.to_str().unwrap()]).unwrap());
     let port = ports(&functions).into_iter().next().unwrap();
     let config = VerbsConfig { shared_receives, ..VerbsConfig::default() };
     run_all(&mut Loopback { port, config, real: false });
     drop(functions);
-    assert_eq!(stand_in.open(), Open::default(), "something was not destroyed");
+    assert_eq!(fake.open(), Open::default(), "something was not destroyed");
 }
 
-// The stand-in is one world for all threads of a process, so one test plays all machines.
+// The fake libibverbs is one world for all threads of a process, so one test plays all machines.
 #[test]
 fn over_machines_of_every_kind() {
     for (machine, shared_receives) in [

@@ -164,7 +164,7 @@ fn libmlx5_is_loaded_where_a_device_could_use_it_and_not_before() {
     let name = copy.to_str().unwrap();
     machine.discover(DataDirect::Only, name);
     assert!(!is_loaded(name), "another vendor's device");
-    machine.stand_in.describe(Some(MACHINE)).unwrap();
+    machine.fake.describe(Some(MACHINE)).unwrap();
     machine.discover(DataDirect::Off, name);
     assert!(!is_loaded(name), "switched off");
     machine.discover(DataDirect::Only, name);
@@ -207,7 +207,7 @@ fn dma_bufs_go_through_the_engine_and_nothing_else_does() {
         pair.far.block(100, Access::DATA);
         machine.fail(&format!("faults = ['{unused}:*:EIO']\n"));
         register().unwrap();
-        machine.stand_in.describe(Some(MACHINE)).unwrap();
+        machine.fake.describe(Some(MACHINE)).unwrap();
     }
 }
 
@@ -238,7 +238,7 @@ fn a_dma_buf_is_written_where_its_address_says_wherever_it_begins_in_a_page() {
                 assert_eq!(pair.far.rail.post_receives(1), Ok(1));
                 let remote = RemoteSlice { address: address + at, key: target.remote_key() };
                 pair.near.post(0, from.source(16), remote).unwrap();
-                assert_eq!(pair.near.poll(), [Completion::Sent { id: WorkId(0) }], "{}", machine.stand_in.complaint());
+                assert_eq!(pair.near.poll(), [Completion::Sent { id: WorkId(0) }], "{}", machine.fake.complaint());
                 assert_eq!(pair.far.poll().len(), 1);
                 let mut there = [0; 16];
                 std::os::unix::fs::FileExt::read_exact_at(&file, &mut there, place + at).unwrap();

@@ -1,4 +1,4 @@
-//! Which ports are found, on machines that the stand-in for libibverbs describes.
+//! Which ports are found, on machines that the fake libibverbs describes.
 
 use std::fs;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use railweave_fabric_verbs::DataDirect;
 use railweave_fabric_verbs::discovery::{DiscoveryRules, NoDevice, VerbsDiscovery, VerbsPort, discover};
 use railweave_fabric_verbs::gid::GidRules;
 use railweave_fabric_verbs::sys::Functions;
-use railweave_fake_ibverbs::{Open, StandIn, build_without};
+use railweave_fake_ibverbs::{FakeVerbs, Open, build_without};
 
 /// One machine at a time: the library's state is the process's.
 static TURN: Mutex<()> = Mutex::new(());
@@ -19,7 +19,7 @@ static TURN: Mutex<()> = Mutex::new(());
 /// A machine, while one test has it: the library and a file system's root, which goes with the test.
 struct Machine {
     functions: Arc<Functions>,
-    stand_in: StandIn,
+    fake: FakeVerbs,
     root: PathBuf,
     _turn: MutexGuard<'static, ()>,
 }
@@ -34,13 +34,13 @@ impl Machine {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let library = build_without(absent);
-        let stand_in = StandIn::load(&library).unwrap();
-        stand_in.describe(Some(description)).unwrap();
+        let fake = FakeVerbs::load(&library).unwrap();
+        fake.describe(Some(description)).unwrap();
         let functions = Arc::new(Functions::load(&[library.to_str().unwrap()]).unwrap());
         let unique = format!("railweave-ports-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let root = std::env::temp_dir().join(unique);
         fs::create_dir_all(&root).unwrap();
-        Self { functions, stand_in, root, _turn: turn }
+        Self { functions, fake, root, _turn: turn }
     }
 
     fn file(&self, path: &str, content: &str) -> &Self {
@@ -76,7 +76,7 @@ impl Drop for Machine {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.root);
         if !std::thread::panicking() {
-            assert_eq!(self.stand_in.open(), Open::default(), "something is left open");
+            assert_eq!(self.fake.open(), Open::default(), "something is left open");
         }
     }
 }

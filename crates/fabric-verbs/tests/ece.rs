@@ -142,7 +142,7 @@ fn it_is_set_before_the_peer_is_known_and_not_again_when_what_follows_is_tried_a
             {}",
             description(offer, offer)
         ));
-        // The stand-in refuses ECE after RTR.
+        // The fake libibverbs refuses ECE after RTR.
         let mut pair = machine.pair(&Wish::default());
         assert_eq!(given(&machine), [(NVIDIA, 0x3000_0007); 2], "{state}");
         pair.exchange();

@@ -55,9 +55,9 @@ fn a_flush_reads_one_byte_and_completes_once() {
     let target = pair.far.block(1000, Access::DATA);
     pair.exchange();
     for id in 0..200 {
-        let before = machine.stand_in.counts();
+        let before = machine.fake.counts();
         pair.far.rail.post_flush(target.place(), WorkId(id)).unwrap();
-        let counts = machine.stand_in.counts().since(&before);
+        let counts = machine.fake.counts().since(&before);
         assert_eq!((counts.reads, counts.bytes, counts.work_requests()), (1, 1, 1));
         assert_eq!(pair.far.poll(), [Completion::Sent { id: WorkId(id) }]);
     }
@@ -83,7 +83,7 @@ fn no_more_flushes_are_under_way_than_the_lane_holds() {
     let machine = Machine::new(ROCE);
     let mut pair = machine.pair(&wish());
     let target = pair.far.block(1000, Access::DATA);
-    machine.stand_in.cut("b", 1).unwrap();
+    machine.fake.cut("b", 1).unwrap();
     let mut posted = 0;
     while pair.far.rail.post_flush(target.place(), WorkId(posted)).is_ok() {
         posted += 1;
@@ -91,7 +91,7 @@ fn no_more_flushes_are_under_way_than_the_lane_holds() {
     }
     assert_eq!((posted, pair.far.rail.post_flush(target.place(), WorkId(0))), (64, Err(PostError::Full)));
     assert!(!pair.far.rail.is_drained());
-    machine.stand_in.mend("b", 1).unwrap();
+    machine.fake.mend("b", 1).unwrap();
     let done: Vec<_> = (0..10).flat_map(|_| pair.far.poll()).collect();
     let expected: Vec<_> = (0..posted).map(|id| Completion::Sent { id: WorkId(id) }).collect();
     assert_eq!(done, expected);

@@ -49,7 +49,7 @@ fn a_lane_of_roce_is_given_all_that_both_ends_said() {
 fn packet_numbers_are_random() {
     let machine = Machine::new(ROCE);
     let pairs = [machine.pair(&Wish { lanes: 4, ..Wish::default() }), machine.pair(&Wish::default())];
-    let mut numbers: Vec<u32> = machine.stand_in.queue_pairs().iter().map(|lane| lane.rts.attributes.sq_psn).collect();
+    let mut numbers: Vec<u32> = machine.fake.queue_pairs().iter().map(|lane| lane.rts.attributes.sq_psn).collect();
     assert!(numbers.len() == 10 && numbers.iter().all(|number| *number < 1 << 24), "{numbers:x?}");
     numbers.sort_unstable();
     numbers.dedup();
@@ -62,7 +62,7 @@ fn packet_numbers_are_random() {
 fn lanes_of_one_rail_share_a_queue_and_carry_bytes_each() {
     let machine = Machine::new(&strict(ROCE));
     let mut pair = machine.pair(&Wish { lanes: 3, ..Wish::default() });
-    let open = machine.stand_in.open();
+    let open = machine.fake.open();
     assert_eq!((open.queue_pairs, open.completion_queues, open.shared_receive_queues), (6, 2, 1));
     pair.exchange();
 }
@@ -142,7 +142,7 @@ fn what_the_settings_say_is_given_to_both_ends() {
         ..VerbsConfig::default()
     };
     let mut pair = machine.pair(&Wish::of(config));
-    for lane in machine.stand_in.queue_pairs() {
+    for lane in machine.fake.queue_pairs() {
         let (init, address, rts) = (lane.init.attributes, lane.rtr.attributes.ah_attr, lane.rts.attributes);
         assert_eq!((rts.timeout, rts.retry_cnt, rts.rnr_retry, init.pkey_index), (14, 3, 7, 2));
         assert_eq!((address.sl, address.grh.traffic_class), (5, 96));
@@ -166,7 +166,7 @@ fn partitions_that_differ_let_nothing_through() {
     let mut pair = machine.pair(&wish);
     let (from, to) = (pair.near.block(10, Access::SOURCE), pair.far.block(10, Access::DATA));
     pair.near.post(0, from.source(10), to.place()).unwrap();
-    assert_says(&machine.stand_in.complaint(), &["partition keys"]);
+    assert_says(&machine.fake.complaint(), &["partition keys"]);
     assert_eq!(pair.near.failures().len(), 1);
 }
 
@@ -257,9 +257,9 @@ fn a_gid_table_is_read_anew_for_each_connection() {
     assert_eq!((index_of(&machine, "a"), index_of(&machine, "b")), (0, 0));
     // The same addresses at other places, as after `ip link set down` and up again.
     for (device, address) in [("a", [10, 0, 0, 1]), ("b", [10, 0, 0, 2])] {
-        machine.stand_in.set_gid(device, 1, 0, None).unwrap();
-        machine.stand_in.set_gid(device, 1, 2, Some(ipv4([10, 0, 9, 9]))).unwrap();
-        machine.stand_in.set_gid(device, 1, 4, Some(ipv4(address))).unwrap();
+        machine.fake.set_gid(device, 1, 0, None).unwrap();
+        machine.fake.set_gid(device, 1, 2, Some(ipv4([10, 0, 9, 9]))).unwrap();
+        machine.fake.set_gid(device, 1, 4, Some(ipv4(address))).unwrap();
     }
     drop(old);
     let mut new = Pair::open(&a, &b, &Wish::default()).unwrap();
@@ -267,7 +267,7 @@ fn a_gid_table_is_read_anew_for_each_connection() {
     new.exchange();
     // Another address altogether.
     drop(new);
-    machine.stand_in.set_gid("a", 1, 4, None).unwrap();
+    machine.fake.set_gid("a", 1, 4, None).unwrap();
     old = Pair::open(&a, &b, &Wish::default()).unwrap();
     assert_eq!((index_of(&machine, "a"), target(&machine.lanes("b")[0])), (2, ipv4([10, 0, 9, 9])));
     old.exchange();
@@ -277,7 +277,7 @@ fn a_gid_table_is_read_anew_for_each_connection() {
 fn a_gid_table_that_is_empty_for_a_moment_leaves_what_was_there() {
     let machine = Machine::new(&addressed(&["10.0.0.1"], &["10.0.0.2"]));
     let domain = VerbsDomain::open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
-    machine.stand_in.set_gid("a", 1, 0, None).unwrap();
+    machine.fake.set_gid("a", 1, 0, None).unwrap();
     let spec = RailSpec {
         role: Role::Sender,
         lanes: 1,
@@ -296,7 +296,7 @@ fn what_was_excluded_while_an_address_was_there_does_not_take_its_place() {
     let link_local = Some("fe80::7".parse::<std::net::Ipv6Addr>().unwrap().octets());
     for place in [0, 1] {
         let machine = Machine::new(&addressed(&["10.0.0.1"], &["10.0.0.2"]));
-        machine.stand_in.set_gid("a", 1, 3, link_local).unwrap();
+        machine.fake.set_gid("a", 1, 3, link_local).unwrap();
         let domain = VerbsDomain::open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
         let spec = RailSpec {
             role: Role::Sender,
@@ -309,9 +309,9 @@ fn what_was_excluded_while_an_address_was_there_does_not_take_its_place() {
         };
         let gid = || domain.open_rail(&spec).unwrap().endpoints()[0].0[16..32].to_vec();
         assert_eq!(gid(), ipv4([10, 0, 0, 1]));
-        machine.stand_in.set_gid("a", 1, 0, None).unwrap();
+        machine.fake.set_gid("a", 1, 0, None).unwrap();
         assert_eq!(gid(), ipv4([10, 0, 0, 1]), "link-local stays out");
-        machine.stand_in.set_gid("a", 1, place, Some(ipv4([10, 0, 0, 9]))).unwrap();
+        machine.fake.set_gid("a", 1, place, Some(ipv4([10, 0, 0, 9]))).unwrap();
         assert_eq!(gid(), ipv4([10, 0, 0, 9]), "another address is taken");
     }
 }
@@ -332,12 +332,12 @@ fn a_port_that_went_down_since_it_was_found_is_not_opened() {
     let machine = Machine::new(ROCE);
     let (a, b) = (machine.port("a"), machine.port("b"));
     for (state, word) in [(sys::PORT_DOWN, "down"), (sys::PORT_INIT, "initialising"), (sys::PORT_ARMED, "armed")] {
-        machine.stand_in.set_port_state("b", 1, state).unwrap();
+        machine.fake.set_port_state("b", 1, state).unwrap();
         let refused = Pair::open(&a, &b, &Wish::default()).err().unwrap();
         let SetupError::PortDown { port, state } = &refused else { panic!("{refused:?}") };
         assert_eq!((port.as_str(), state.starts_with(word)), ("b", true), "{state}");
     }
-    machine.stand_in.set_port_state("b", 1, sys::PORT_ACTIVE).unwrap();
+    machine.fake.set_port_state("b", 1, sys::PORT_ACTIVE).unwrap();
     Pair::open(&a, &b, &Wish::default()).unwrap().exchange();
 }
 

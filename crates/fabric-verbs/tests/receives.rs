@@ -35,7 +35,7 @@ fn lanes_share_a_queue_where_there_are_several_or_the_user_wants_it() {
         (3, Some(false), false),
     ] {
         let mut pair = machine.pair(&wish(lanes, asked));
-        assert_eq!(machine.stand_in.open().shared_receive_queues, u32::from(shared), "{lanes} lanes, {asked:?}");
+        assert_eq!(machine.fake.open().shared_receive_queues, u32::from(shared), "{lanes} lanes, {asked:?}");
         for lane in machine.lanes("b") {
             let own = if shared { 0 } else { 64 };
             assert_eq!((lane.shared_receives, lane.capabilities.max_recv_wr), (u32::from(shared), own));
@@ -59,7 +59,7 @@ fn a_device_that_gives_no_shared_queue_gives_each_lane_as_many_receives_and_says
         let device = if device.is_empty() { "[[device]]\nname = 'b'\n[[device.port]]\n" } else { device };
         let machine = Machine::new(&strict(&format!("{fault}[[device]]\nname = 'a'\n[[device.port]]\n{device}")));
         let mut pair = machine.pair(&wish(lanes, Some(true)));
-        assert_eq!(machine.stand_in.open().shared_receive_queues, 0);
+        assert_eq!(machine.fake.open().shared_receive_queues, 0);
         for lane in machine.lanes("b") {
             assert_eq!((lane.shared_receives, lane.capabilities.max_recv_wr), (0, 64));
         }
@@ -106,7 +106,7 @@ fn a_receiver_notices_the_death_of_its_own_queue_pair() {
         assert_eq!(pair.far.rail.post_receives(5), Ok(5));
         let (near, far) = machine.both_lanes();
         assert!(pair.far.poll().is_empty());
-        machine.stand_in.raise_on_queue_pair(far.number, kind).unwrap();
+        machine.fake.raise_on_queue_pair(far.number, kind).unwrap();
         let failures = pair.far.failures();
         assert_eq!(failures.len(), 1, "five receives came back, the lane failed once: {failures:?}");
         let (lane, id, error) = failures[0].clone();
@@ -124,7 +124,7 @@ fn a_shared_queue_keeps_its_receives_when_one_lane_dies() {
     let mut pair = machine.pair(&wish(2, None));
     let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::DATA));
     assert_eq!(pair.far.rail.post_receives(5), Ok(5));
-    machine.stand_in.raise_on_queue_pair(machine.lanes("b")[0].number, sys::EVENT_QP_FATAL).unwrap();
+    machine.fake.raise_on_queue_pair(machine.lanes("b")[0].number, sys::EVENT_QP_FATAL).unwrap();
     assert!(pair.far.failures().is_empty(), "nothing of the lane comes back: its event tells of it");
     pair.near.post(1, from.source(100), to.place()).unwrap();
     assert_eq!(pair.far.poll(), [Completion::Received { lane: LaneId(1), immediate: 0x1234, bytes: 100 }]);

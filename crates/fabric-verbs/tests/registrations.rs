@@ -206,9 +206,9 @@ fn a_range_that_is_none_is_not_handed_to_the_library() {
 
 /// How many of the work requests for these writes were posted with their bytes inside.
 fn inline(machine: &Machine, pair: &mut common::Pair, writes: &[Write]) -> u64 {
-    let before = machine.stand_in.counts();
+    let before = machine.fake.counts();
     pair.near.rail.post(LaneId(0), writes).unwrap();
-    let counts = machine.stand_in.counts().since(&before);
+    let counts = machine.fake.counts().since(&before);
     assert_eq!(counts.work_requests(), writes.len() as u64);
     counts.inline
 }

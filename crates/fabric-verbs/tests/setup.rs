@@ -95,7 +95,7 @@ fn a_failure_of_any_call_of_the_set_up_is_told_and_leaves_nothing() {
             let names_port = ["a: ", "b: "].iter().any(|name| words.starts_with(name));
             let names_both = ["of a (GID 10.0.0.1)", "of b (GID 10.1.0.1)"].iter().any(|n| words.contains(n));
             assert!(names_port || names_both, "{what}: no port in {words}");
-            assert_eq!(machine.stand_in.open(), only_devices, "{what} leaves something open");
+            assert_eq!(machine.fake.open(), only_devices, "{what} leaves something open");
             if tries > 1 && call < step.calls {
                 // One failure less does no harm.
                 machine.fail(&failures(step, call, tries - 1, error));
@@ -119,7 +119,7 @@ fn the_memory_that_flushes_read_into_is_part_of_the_set_up() {
         };
         assert_eq!(port, "b");
         assert_says(&refused.to_string(), &[text]);
-        assert_eq!(machine.stand_in.open(), Open { contexts: 2, ..Open::default() });
+        assert_eq!(machine.fake.open(), Open { contexts: 2, ..Open::default() });
     }
 }
 

@@ -1,4 +1,4 @@
-//! The net API without its versions: what a loaded plugin, or a stand-in for one in a test, can be asked to do.
+//! The net API without its versions: what a loaded plugin, or what plays one in a test, can be asked to do.
 
 use railweave_abi::NcclResult;
 use railweave_abi::net::HANDLE_MAX_BYTES;

@@ -64,8 +64,7 @@ impl Default for Options {
     }
 }
 
-/// Whether someone who sets `name` means it for Railweave's settings. `RAILWEAVE_TEST_*` is for its tests, and
-/// `RAILWEAVE_STAND_IN` for their stand-in for libibverbs.
+/// Whether someone who sets `name` means it for Railweave's settings. `RAILWEAVE_TEST_*` is for its tests.
 fn may_be_meant(name: &str) -> bool {
-    name.starts_with("RAILWEAVE_") && !name.starts_with("RAILWEAVE_TEST_") && name != "RAILWEAVE_STAND_IN"
+    name.starts_with("RAILWEAVE_") && !name.starts_with("RAILWEAVE_TEST_")
 }

@@ -489,7 +489,6 @@ fn unknown_variables_are_warned_of() {
         ("NCCL_UNKNOWN", "1"),
         ("MPIB_UNKNOWN", "1"),
         ("RAILWEAVE_TEST_LIB", "/tmp/x.so"),
-        ("RAILWEAVE_STAND_IN", "/tmp/x"),
         ("PATH", "/bin"),
     ])
     .unwrap();

@@ -1,4 +1,4 @@
-//! Which fabric is used, which of its ports, and how the settings reach them. The machine is what the stand-in for
+//! Which fabric is used, which of its ports, and how the settings reach them. The machine is what the fake
 //! libibverbs describes.
 
 mod common;
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use common::{Pair, each, info_lines, listen, load, noise, start, until_freed, warnings, warnings_with};
 use railweave_abi::NcclResult;
 use railweave_abi::net::{PTR_DMABUF, PTR_HOST};
-use railweave_fake_ibverbs::{Open, QpReport, StandIn, build};
+use railweave_fake_ibverbs::{FakeVerbs, Open, QpReport, build};
 use railweave_nccl_host::NetError;
 use railweave_nccl_host::net::{NetApi, Properties};
 
@@ -47,7 +47,7 @@ const NONE: &str = "/no/such/library.so";
 
 type Settings = &'static [(&'static str, &'static str)];
 
-/// The stand-in's file. The first who asks links it.
+/// The fake's file. The first who asks links it.
 fn library() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| build().to_str().expect("the path is text").to_owned())
@@ -56,16 +56,16 @@ fn library() -> &'static str {
 /// For connections: the addresses that descriptions make up lead nowhere.
 const LOOPBACK: (&str, &str) = ("RAILWEAVE_OOB_IF", "lo");
 
-/// Settings, with the stand-in in libibverbs' place. The last of several for one variable counts.
+/// Settings, with the fake libibverbs in libibverbs' place. The last of several for one variable counts.
 fn with<'a>(settings: &[(&'a str, &'a str)], more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     [&[("RAILWEAVE_IBVERBS_LIB", library())], settings, more].concat()
 }
 
 /// Makes this process's machine.
-fn machine(description: &str) -> StandIn {
-    let stand_in = StandIn::load(library().as_ref()).expect("the stand-in loads");
-    stand_in.describe(Some(description)).expect("the description is well-formed");
-    stand_in
+fn machine(description: &str) -> FakeVerbs {
+    let fake = FakeVerbs::load(library().as_ref()).expect("the fake libibverbs loads");
+    fake.describe(Some(description)).expect("the description is well-formed");
+    fake
 }
 
 fn devices(net: &dyn NetApi) -> Vec<Properties> {
@@ -201,14 +201,14 @@ fn verbs_fails_in_a_sentence_where_there_is_no_port() {
         &cases,
         |(settings, ..)| with(settings, &[("RAILWEAVE_FABRIC", "verbs")]),
         |(_, description, words)| {
-            let stand_in = machine(description);
+            let fake = machine(description);
             let refused = load(None).init(1, None).expect_err("there is no port");
             assert!(matches!(refused, NetError::Call { code: NcclResult::INVALID_USAGE, .. }), "{refused:?}");
             let warnings = warnings();
             assert_eq!(warnings.len(), 1, "{warnings:?}");
             let all = ["RAILWEAVE_FABRIC=verbs: ", "; or set RAILWEAVE_FABRIC=tcp or auto"];
             assert!(words.iter().chain(&all).all(|word| warnings[0].contains(word)), "{warnings:?}");
-            assert_eq!(stand_in.open(), Open::default(), "something is left open");
+            assert_eq!(fake.open(), Open::default(), "something is left open");
         },
     );
 }
@@ -325,7 +325,7 @@ fn a_list_that_names_what_is_not_there_is_warned_of() {
 
 /// Sends messages over a device of this process to itself.
 fn exchange(net: &railweave_nccl_host::LoadedNet, device: i32, count: usize, bytes: usize) -> Vec<QpReport> {
-    let stand_in = StandIn::load(library().as_ref()).expect("the stand-in is loaded");
+    let fake = FakeVerbs::load(library().as_ref()).expect("the fake libibverbs is loaded");
     let pair = Pair::open(net, net, device);
     let message = noise(5, bytes);
     let (from, mut to) = (pair.outgoing(&message), pair.incoming(bytes));
@@ -334,12 +334,12 @@ fn exchange(net: &railweave_nccl_host::LoadedNet, device: i32, count: usize, byt
         to.assert_holds(&message);
         to.clear();
     }
-    let lanes = stand_in.queue_pairs();
+    let lanes = fake.queue_pairs();
     pair.release_outgoing(from);
     pair.release_incoming(to);
     pair.close();
     // So that nobody takes these for another device's.
-    until_freed("the lanes are destroyed", || stand_in.queue_pairs().is_empty());
+    until_freed("the lanes are destroyed", || fake.queue_pairs().is_empty());
     lanes
 }
 
@@ -551,11 +551,11 @@ fn adaptive_routing_ends_large_messages_of_infiniband_in_a_write_of_their_own() 
         &cases,
         |(settings, device, _)| with(settings, &[("NCCL_IB_HCA", device), LOOPBACK]),
         |(_, _, adaptive)| {
-            let stand_in = machine(MACHINE);
+            let fake = machine(MACHINE);
             let (_plugin, net) = start();
-            let before = stand_in.counts();
+            let before = fake.counts();
             exchange(&net, 0, COUNT as usize, 10_000);
-            let counts = stand_in.counts().since(&before);
+            let counts = fake.counts().since(&before);
             assert_eq!(counts.writes_with_immediate, COUNT);
             // The receiver's CTS are plain writes, too.
             assert_eq!(counts.writes, if *adaptive { 2 * COUNT } else { COUNT }, "{counts:?}");

@@ -11,7 +11,7 @@ static LAST: Mutex<String> = Mutex::new(String::new());
 pub(crate) fn complain(what: fmt::Arguments<'_>) {
     let text = what.to_string();
     // In one piece, so that threads do not mix theirs; a closed standard error is no reason to end the process.
-    let _ = std::io::stderr().write_all(format!("libibverbs stand-in: {text}\n").as_bytes());
+    let _ = std::io::stderr().write_all(format!("fake libibverbs: {text}\n").as_bytes());
     *LAST.lock().unwrap_or_else(PoisonError::into_inner) = text;
 }
 

@@ -1,5 +1,5 @@
-//! The functions of the data path, which stand in a context's table. Each is there twice: on machines where it may fail on
-//! demand the second stands there, so that nobody else pays for the question.
+//! The functions of the data path, which stand in a context's table. Each is there twice: on machines where it may fail
+//! on demand the second stands there, so that nobody else pays for the question.
 
 use std::ffi::c_int;
 
@@ -11,8 +11,8 @@ use crate::world;
 
 /// ibv_post_send(3).
 pub(crate) unsafe extern "C" fn post_send(qp: *mut sys::Qp, wr: *mut sys::SendWr, bad: *mut *mut sys::SendWr) -> c_int {
-    // SAFETY: ibv_post_send(3): the caller hands over what ibv_create_qp gave, not yet destroyed; that is the first field of
-    // a QueuePair.
+    // SAFETY: ibv_post_send(3): the caller hands over what ibv_create_qp gave, not yet destroyed; that is the first
+    // field of a QueuePair.
     let pair = unsafe { &*qp.cast::<QueuePair>() };
     let mut sends = pair.sends.lock();
     let mut next = wr;
@@ -52,15 +52,15 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut sys::RecvWr,
     bad: *mut *mut sys::RecvWr,
 ) -> c_int {
-    // SAFETY: ibv_post_srq_recv(3): the caller hands over what ibv_create_srq gave, not yet destroyed; that is the first
-    // field of a SharedReceiveQueue. A shared queue is never closed, so nothing is flushed.
+    // SAFETY: ibv_post_srq_recv(3): the caller hands over what ibv_create_srq gave, not yet destroyed; that is the
+    // first field of a SharedReceiveQueue. A shared queue is never closed, so nothing is flushed.
     posted(unsafe { (*srq.cast::<SharedReceiveQueue>()).queue.post_chain(wr, bad, |_| ()) })
 }
 
 /// ibv_poll_cq(3).
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::Cq, entries: c_int, wc: *mut sys::Wc) -> c_int {
-    // SAFETY: ibv_poll_cq(3): the caller hands over what ibv_create_cq gave, not yet destroyed, which is the first field of a
-    // CompletionQueue, and room for `entries` completions.
+    // SAFETY: ibv_poll_cq(3): the caller hands over what ibv_create_cq gave, not yet destroyed, which is the first
+    // field of a CompletionQueue, and room for `entries` completions.
     unsafe { (*cq.cast::<CompletionQueue>()).poll(entries, wc) }
 }
 

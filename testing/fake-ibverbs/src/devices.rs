@@ -54,7 +54,8 @@ impl World {
         self.strike("open_device")?;
         let device = self.device(device)?;
         let events = Events::new().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
-        // SAFETY: all zeros is valid for these plain fields, for functions that are not there, and for an unlocked mutex.
+        // SAFETY: all zeros is valid for these plain fields, for functions that are not there, and for an unlocked
+        // mutex.
         let mut verbs: sys::VerbsContext = unsafe { zeroed() };
         verbs.query_port = Some(query_port_in_full);
         verbs.size = size_of::<sys::VerbsContext>();

@@ -14,7 +14,8 @@ use crate::complaints::complain;
 /// How long destroying waits for events to be acknowledged. The real library waits for ever.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many events about each queue, by its address, were taken and not yet acknowledged; none about those that are not here.
+/// How many events about each queue, by its address, were taken and not yet acknowledged; none about those that are not
+/// here.
 static TAKEN: Mutex<BTreeMap<usize, u32>> = Mutex::new(BTreeMap::new());
 
 /// What an event is about; queues by their address.
@@ -106,8 +107,8 @@ impl Events {
 
 /// Takes back one event: ibv_ack_async_event(3).
 pub(crate) fn acknowledge(event: &sys::AsyncEvent) {
-    // SAFETY: which member of the union counts follows from the type of event, and reading the wrong one would still read
-    // initialised bytes: `take` has written it.
+    // SAFETY: which member of the union counts follows from the type of event, and reading the wrong one would still
+    // read initialised bytes: `take` has written it.
     let source = unsafe {
         match event.event_type {
             sys::EVENT_CQ_ERR => Source::Cq(event.element.cq.addr()),
@@ -139,8 +140,8 @@ pub(crate) fn await_acknowledgements(address: usize, what: &str) -> bool {
     while taken().contains_key(&address) {
         if start.elapsed() > PATIENCE {
             complain(format_args!(
-                "{what} is destroyed, but an event about it was never acknowledged: the real library would wait for ever; \
-                 call ibv_ack_async_event first"
+                "{what} is destroyed, but an event about it was never acknowledged: the real library would wait for \
+                 ever; call ibv_ack_async_event first"
             ));
             return false;
         }

@@ -1,4 +1,5 @@
-//! The functions of libibverbs, under its names: what a program hands over is looked up, and the answer given as C wants it.
+//! The functions of libibverbs, under its names: what a program hands over is looked up, and the answer given as C
+//! wants it.
 //!
 //! What each does is in the manual page of its name. Every pointer to something open is only looked up, never followed
 //! before it is known; other pointers are followed as the manual page says.
@@ -185,8 +186,8 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut sys::Pd) -> c_int {
     status(world::lock().dealloc_pd(pd.addr()))
 }
 
-/// Registers memory, which begins at the first address in this process or in the descriptor, and for work requests at the
-/// second.
+/// Registers memory, which begins at the first address in this process or in the descriptor, and for work requests at
+/// the second.
 fn register(
     function: &'static str,
     pd: *mut sys::Pd,

@@ -1,8 +1,8 @@
-//! Functions that libibverbs has not: to count, to look into, and to break things. `StandIn` asks the first for Rust.
+//! Functions that libibverbs has not: to count, to look into, and to break things. `FakeVerbs` asks the first for Rust.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 
-use railweave_abi::stand_in::{DeviceCounts, OpenObjects};
+use railweave_abi::fake_ibverbs::{DeviceCounts, OpenObjects};
 use railweave_fabric_verbs::sys;
 use serde::Serialize;
 use serde_json::Value;
@@ -43,12 +43,12 @@ pub(crate) unsafe extern "C" fn fake_ibverbs_queue_pair(number: u32, report: *mu
     })
 }
 
-/// See [`railweave_abi::stand_in::DeviceCountsFn`].
+/// See [`railweave_abi::fake_ibverbs::DeviceCountsFn`].
 ///
 /// # Safety
 /// `devices` must have room for `room` devices.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn stand_in_device_counts(devices: *mut DeviceCounts, room: usize) -> usize {
+pub(crate) unsafe extern "C" fn fake_ibverbs_device_counts(devices: *mut DeviceCounts, room: usize) -> usize {
     let counts = world::lock().counts();
     for (index, (name, counts)) in counts.iter().take(room).enumerate() {
         // SAFETY: the caller vouches for the room.
@@ -57,12 +57,12 @@ pub(crate) unsafe extern "C" fn stand_in_device_counts(devices: *mut DeviceCount
     counts.len()
 }
 
-/// See [`railweave_abi::stand_in::OpenObjectsFn`].
+/// See [`railweave_abi::fake_ibverbs::OpenObjectsFn`].
 ///
 /// # Safety
 /// `objects` must be writable.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn stand_in_open_objects(objects: *mut OpenObjects) {
+pub(crate) unsafe extern "C" fn fake_ibverbs_open_objects(objects: *mut OpenObjects) {
     // SAFETY: the caller vouches for it.
     unsafe { objects.write(world::lock().open_objects()) };
 }
@@ -105,7 +105,7 @@ fn answer(request: Request) -> Result<Value, String> {
         Request::PairLink { number, link } => (link_pair(&mut world, number, link), format!("queue pair {number:#x}")),
     };
     if !done {
-        return Err(format!("there is no {what}; what there is stands in the description and in queue_pairs()"));
+        return Err(format!("there is no {what}; see the description and queue_pairs()"));
     }
     world.after_change();
     Ok(Value::Null)

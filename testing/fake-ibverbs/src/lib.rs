@@ -1,21 +1,22 @@
-//! A library that stands in libibverbs' place: RDMA in one process, without a card and without time passing.
+//! A fake libibverbs: RDMA in one process, without a card and without time passing.
 //!
 //! [`build`] links `libibverbs-fake.so`, whose functions have the names and versions of the real library, so that
-//! `railweave_fabric_verbs` and NCCL's own transport load it by `NCCL_IBVERBS_LIB`; `cargo run -p railweave-fake-ibverbs`
-//! prints where it is. [`StandIn`] looks into the loaded library: it counts, lists what is open, and breaks cables.
+//! `railweave_fabric_verbs` and NCCL's own transport load it by `NCCL_IBVERBS_LIB`; `cargo run -p
+//! railweave-fake-ibverbs` prints where it is. [`FakeVerbs`] looks into the loaded library: it counts, lists what is
+//! open, and breaks cables.
 //!
 //! A work request is carried out inside ibv_post_send, by copying from one place of this process to another. So it is
 //! for tests, and for counting instructions without a wire. It is strict: what real cards merely ignore or lose, a
 //! wrong attribute, key, sequence number or address, is refused, or fails with the status that the specification
-//! names, and is said in words on standard error. A work request takes its place in the send queue until a completion behind it
-//! has been polled, and a completion queue that is too small overruns. There are reliable connections, writes with and without
-//! immediate, and reads; there are no sends, atomics, completion channels or address handles.
+//! names, and is said in words on standard error. A work request takes its place in the send queue until a completion
+//! behind it has been polled, and a completion queue that is too small overruns. There are reliable connections, writes
+//! with and without immediate, and reads; there are no sends, atomics, completion channels or address handles.
 //!
 //! # Describing a machine
 //!
-//! `RAILWEAVE_STAND_IN` names a TOML file that is read with each ibv_get_device_list ([`StandIn::describe`] takes its
-//! place). If its text is the same as before, ports keep what was changed and failures go on being counted. Without it
-//! there is one device `sim0` with one active RoCE port of 100 Gbit/s, whose routable GID has index 1.
+//! `RAILWEAVE_TEST_MACHINE` names a TOML file that is read with each ibv_get_device_list ([`FakeVerbs::describe`] takes
+//! its place). If its text is the same as before, ports keep what was changed and failures go on being counted. Without
+//! it there is one device `sim0` with one active RoCE port of 100 Gbit/s, whose routable GID has index 1.
 //!
 //! ```toml
 //! faults = [
@@ -59,10 +60,10 @@
 //!
 //! # Being an adapter
 //!
-//! A device is of a kind, its profile: one of the TOML files in `profiles/`, each value with its source in rdma-core's providers
-//! or the kernel's drivers. A profile has the keys of a device and of its ports, and habits (`src/profile.rs` says what each
-//! means): what is rounded up, refused, ignored or left unsaid. Without a name a device has that of the variable
-//! `RAILWEAVE_TEST_PROFILE`, and without that the profile `plain`: no adapter, but a strict one.
+//! A device is of a kind, its profile: one of the TOML files in `profiles/`, each value with its source in rdma-core's
+//! providers or the kernel's drivers. A profile has the keys of a device and of its ports, and habits (`src/profile.rs`
+//! says what each means): what is rounded up, refused, ignored or left unsaid. Without a name a device has that of the
+//! variable `RAILWEAVE_TEST_PROFILE`, and without that the profile `plain`: no adapter, but a strict one.
 //!
 //! Functions that an older library has not are left out by [`build_without`]. The same file stands in libmlx5's place
 //! too, for the three functions of Data Direct: devices of the profiles with the habit `libmlx5` are its own.
@@ -93,6 +94,6 @@ mod wire;
 mod world;
 
 pub use library::{LinkError, build, build_without, link};
-pub use loaded::{LoadError, StandIn};
+pub use loaded::{FakeVerbs, LoadError};
 pub use profile::profiles;
 pub use reports::{Counts, Open, QpReport, Step};

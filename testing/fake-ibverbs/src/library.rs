@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use railweave_abi::stand_in::STAND_IN_NAME;
+use railweave_abi::fake_ibverbs::FAKE_IBVERBS_NAME;
 
 /// The archive that cargo built from this crate, without what cargo adds to the name.
 const ARCHIVE: &str = "librailweave_fake_ibverbs";
@@ -34,7 +34,7 @@ const VERSIONS: &[(&str, &str)] = &[
 
 /// The library's own functions. A version of their own, since a version script cannot leave names without one and hide
 /// the rest; dlsym finds them by name alone.
-const OWN: &str = "fake_ibverbs fake_ibverbs_queue_pair stand_in_device_counts stand_in_open_objects";
+const OWN: &str = "fake_ibverbs fake_ibverbs_queue_pair fake_ibverbs_device_counts fake_ibverbs_open_objects";
 
 /// Why there is no library.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +81,7 @@ pub fn build() -> PathBuf {
 /// When that fails, with the reason: this is for tests.
 #[must_use]
 pub fn build_without(absent: &[&str]) -> PathBuf {
-    link(absent).unwrap_or_else(|error| panic!("the stand-in for libibverbs: {error}"))
+    link(absent).unwrap_or_else(|error| panic!("the fake libibverbs: {error}"))
 }
 
 /// As [`build_without`].
@@ -111,7 +111,7 @@ pub fn link(absent: &[&str]) -> Result<PathBuf, LinkError> {
     let unfinished = library.with_extension(format!("{call}.so"));
     std::fs::write(&script, version_script(&absent)).map_err(|source| file(&script, source))?;
     let mut linker = Command::new("cc");
-    linker.args(["-shared", "-o"]).arg(&unfinished).arg(format!("-Wl,-soname,{}", STAND_IN_NAME.to_string_lossy()));
+    linker.args(["-shared", "-o"]).arg(&unfinished).arg(format!("-Wl,-soname,{}", FAKE_IBVERBS_NAME.to_string_lossy()));
     let mut versions = std::ffi::OsString::from("-Wl,--version-script=");
     versions.push(&script);
     // What is loaded stays: its thread-local values have destructors.
@@ -163,6 +163,6 @@ fn version_script(absent: &[&str]) -> String {
         let _ = writeln!(script, "{version} {{ {global}}}{before};"); // a string takes what is written
         before = format!(" {version}");
     }
-    let _ = writeln!(script, "STAND_IN {{ global: {}; local: *; }};", OWN.replace(' ', "; "));
+    let _ = writeln!(script, "FAKE {{ global: {}; local: *; }};", OWN.replace(' ', "; "));
     script
 }

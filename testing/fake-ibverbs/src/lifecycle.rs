@@ -40,8 +40,8 @@ impl World {
         let fits = (1..=i64::from(longest)).contains(&i64::from(wish.entries));
         if !fits || wish.vector != 0 || !wish.channel.is_null() {
             complain(format_args!(
-                "a completion queue of {} entries on vector {} is created; 1 to {longest} entries on vector 0 without a \
-                 completion channel are allowed",
+                "a completion queue of {} entries on vector {} is created; 1 to {longest} entries on vector 0 without \
+                 a completion channel are allowed",
                 wish.entries, wish.vector
             ));
             return Err(libc::EINVAL);
@@ -75,8 +75,8 @@ impl World {
         let attributes = wish.attr;
         if !(1..=longest).contains(&attributes.max_wr) || attributes.max_sge > pieces {
             complain(format_args!(
-                "a shared receive queue of {} receives with {} pieces is created; 1 to {longest} with up to {pieces} are \
-                 allowed",
+                "a shared receive queue of {} receives with {} pieces is created; 1 to {longest} with up to {pieces} \
+                 are allowed",
                 attributes.max_wr, attributes.max_sge
             ));
             return Err(libc::EINVAL);
@@ -388,8 +388,8 @@ pub(crate) fn destroy_srq(address: usize) -> Answer<()> {
 pub(crate) fn destroy_qp(address: usize) -> Answer<()> {
     lock().remove_qp(address)?;
     if await_acknowledgements(address, "a queue pair") {
-        // SAFETY: made by create_qp, and freed once: it was in the map. No transfer under way uses it (`remove_qp`), and no new
-        // one finds it.
+        // SAFETY: made by create_qp, and freed once: it was in the map. No transfer under way uses it (`remove_qp`),
+        // and no new one finds it.
         drop(unsafe { Box::from_raw(with_exposed_provenance_mut::<QueuePair>(address)) });
     }
     Ok(())
@@ -400,8 +400,8 @@ const PIECE_BYTES: u32 = 16;
 const INLINE_HEAD_BYTES: u32 = 4;
 
 impl DeviceFacts {
-    /// The capabilities that a queue pair gets for those that are asked for, which are within the device's limits; an error
-    /// where the queue would be too long.
+    /// The capabilities that a queue pair gets for those that are asked for, which are within the device's limits; an
+    /// error where the queue would be too long.
     fn grant(&self, asked: &sys::QpInitAttributes) -> Result<sys::QpCapabilities, c_int> {
         let (wish, habits) = (asked.cap, &self.habits);
         let own_receives = asked.srq.is_null();

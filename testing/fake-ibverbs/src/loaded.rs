@@ -17,38 +17,37 @@ pub enum LoadError {
     #[error("{0}; the library is what railweave_fake_ibverbs::build() returns")]
     NotLoaded(libloading::Error),
     /// It is another library.
-    #[error("{0}: this is no stand-in; load what railweave_fake_ibverbs::build() returns")]
-    NotAStandIn(libloading::Error),
+    #[error("{0}: this is not the fake libibverbs; load what railweave_fake_ibverbs::build() returns")]
+    NotFake(libloading::Error),
 }
 
 /// The loaded library. The same file loaded by other means, such as NCCL's, is the same library with the same state.
 ///
 /// All of a process shares that state: tests that describe different machines must not run at the same time.
 #[derive(Clone, Copy, Debug)]
-pub struct StandIn {
+pub struct FakeVerbs {
     ask: AskFn,
     queue_pair: QueuePairFn,
 }
 
-impl StandIn {
+impl FakeVerbs {
     /// Loads the library, for the life of the process.
     ///
     /// # Errors
-    /// When the file cannot be loaded, or is no stand-in.
+    /// When the file cannot be loaded, or is not the fake libibverbs.
     pub fn load(path: &Path) -> Result<Self, LoadError> {
-        // SAFETY: the library's initialisers are those of Rust's standard library. `inspection` defines the functions of these
-        // names with these types; they stay, because the library is linked with -z nodelete.
+        // SAFETY: the library's initialisers are those of Rust's standard library. `inspection` defines the functions
+        // of these names with these types; they stay, because the library is linked with -z nodelete.
         unsafe {
             let library = Library::open(Some(path), RTLD_NOW | RTLD_LOCAL).map_err(LoadError::NotLoaded)?;
-            let ask = *library.get::<AskFn>(b"fake_ibverbs\0").map_err(LoadError::NotAStandIn)?;
-            let queue_pair =
-                *library.get::<QueuePairFn>(b"fake_ibverbs_queue_pair\0").map_err(LoadError::NotAStandIn)?;
+            let ask = *library.get::<AskFn>(b"fake_ibverbs\0").map_err(LoadError::NotFake)?;
+            let queue_pair = *library.get::<QueuePairFn>(b"fake_ibverbs_queue_pair\0").map_err(LoadError::NotFake)?;
             Ok(Self { ask, queue_pair })
         }
     }
 
-    /// Describes the machine in place of the file, from the next device list on; none goes back to the file. Failures are
-    /// counted from here.
+    /// Describes the machine in place of the file, from the next device list on; none goes back to the file. Failures
+    /// are counted from here.
     ///
     /// # Errors
     /// When the description is wrong: what is, and where.
@@ -89,8 +88,8 @@ impl StandIn {
         unsafe { ((self.queue_pair)(number, report.as_mut_ptr()) == 0).then(|| report.assume_init()) }
     }
 
-    /// Raises an asynchronous event (a `sys::EVENT_` value) about a port, or about the device itself with port 0. A fatal
-    /// error of the device puts all its queue pairs into the error state.
+    /// Raises an asynchronous event (a `sys::EVENT_` value) about a port, or about the device itself with port 0. A
+    /// fatal error of the device puts all its queue pairs into the error state.
     ///
     /// # Errors
     /// When nothing has the device open.
@@ -107,8 +106,8 @@ impl StandIn {
         self.ask(&Request::Raise { device: String::new(), kind, number, only: false })
     }
 
-    /// Raises an event as [`Self::raise`] and [`Self::raise_on_queue_pair`] do, of this device or of a queue pair of it, and
-    /// does nothing else: an adapter that is gone completes no work, not even with an error.
+    /// Raises an event as [`Self::raise`] and [`Self::raise_on_queue_pair`] do, of this device or of a queue pair of
+    /// it, and does nothing else: an adapter that is gone completes no work, not even with an error.
     ///
     /// # Errors
     /// When nothing has the device open, or there is no such queue pair.

@@ -1,4 +1,4 @@
-//! Links the stand-in for libibverbs and prints where it is, for `NCCL_IBVERBS_LIB`.
+//! Links the fake libibverbs and prints where it is, for `NCCL_IBVERBS_LIB`.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ fn main() -> ExitCode {
     let linked = railweave_fake_ibverbs::link(&[]);
     let written = match &linked {
         Ok(path) => writeln!(std::io::stdout(), "{}", path.display()),
-        Err(error) => writeln!(std::io::stderr(), "railweave-stand-in: {error}"),
+        Err(error) => writeln!(std::io::stderr(), "railweave-fake-ibverbs: {error}"),
     };
     if linked.is_ok() && written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -311,12 +311,13 @@ impl QueuePair {
     }
 
     fn state_field(&self) -> &AtomicI32 {
-        // SAFETY: the field is an aligned c_int, and is changed in no other way. Programs read it as they do from a card.
+        // SAFETY: the field is an aligned c_int, and is changed in no other way. Programs read it as they do from a
+        // card.
         unsafe { AtomicI32::from_ptr(&raw mut (*self.public.get()).state) }
     }
 
-    /// Reports failed work. Of such a completion only status, identifier and queue pair mean anything: the rest is junk,
-    /// so that whoever reads it is found out.
+    /// Reports failed work. Of such a completion only status, identifier and queue pair mean anything: the rest is
+    /// junk, so that whoever reads it is found out.
     fn report(&self, sends: &mut Sends, id: u64, status: c_int) {
         let places = std::mem::take(&mut sends.unreported) + 1;
         self.send_cq().push(Entry { completion: failed(id, self.number, status), released: &self.released, places });
@@ -377,8 +378,8 @@ impl QueuePair {
             inline.reserve_exact(work.length() as usize);
             for piece in &mut pieces {
                 let place = inline.len();
-                // SAFETY: ibv_post_send(3): inline memory is readable during the call, whatever its key. The vector does not
-                // move: it has room for all pieces.
+                // SAFETY: ibv_post_send(3): inline memory is readable during the call, whatever its key. The vector
+                // does not move: it has room for all pieces.
                 unsafe {
                     let from: *const u8 = ptr::with_exposed_provenance(piece.address as usize);
                     inline.extend_from_slice(std::slice::from_raw_parts(from, piece.length as usize));
@@ -405,8 +406,8 @@ impl QueuePair {
         } else {
             None
         };
-        // SAFETY: `check` has found a place for each piece. All ranges lie in registered regions (or the local ones in memory
-        // that the caller of ibv_post_send hands over inline), which are not taken out while this lock is held.
+        // SAFETY: `check` has found a place for each piece. All ranges lie in registered regions (or the local ones in
+        // memory that the caller of ibv_post_send hands over inline), which are not taken out while this lock is held.
         unsafe { work.transfer(&local, remote) };
         self.complete(sends, peer, work, length, receive);
         Ok(true)
@@ -454,7 +455,8 @@ impl QueuePair {
             .ok_or_else(|| both(sys::WC_REM_ACCESS_ERR, sys::EVENT_QP_ACCESS_ERR))
     }
 
-    /// Reports what was carried out: the receive that it has consumed, if any, to the peer, and itself, if it asks for that.
+    /// Reports what was carried out: the receive that it has consumed, if any, to the peer, and itself, if it asks for
+    /// that.
     #[inline]
     fn complete(&self, sends: &mut Sends, peer: &Self, work: &Work<'_>, length: u64, receive: Option<u64>) {
         let request = work.request;

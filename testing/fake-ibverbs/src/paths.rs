@@ -53,7 +53,7 @@ pub(crate) fn check(from: &End<'_>, to: Option<&End<'_>>) -> Result<(), NoWay> {
     }
     let Some(to) = to else {
         return Err(lost(format_args!(
-            "there is no queue pair {name:#x}, or it has no port yet; the wire of the stand-in ends at this process"
+            "there is no queue pair {name:#x}, or it has no port yet; the wire ends at this process"
         )));
     };
     if !matches!(to.state, sys::QPS_RTR | sys::QPS_RTS) {

@@ -26,7 +26,7 @@ pub(crate) const TEXTS: &[(&str, &str)] = &[
     ("rxe", include_str!("../profiles/rxe.toml")),
 ];
 
-/// The names of all adapters that the stand-in can be, each with what it is.
+/// The names of all adapters that the fake libibverbs can be, each with what it is.
 pub fn profiles() -> impl Iterator<Item = (&'static str, &'static str)> {
     TEXTS.iter().filter(|(name, _)| *name != PLAIN).map(|(name, _)| (*name, PROFILES[name].title.as_str()))
 }

@@ -1,7 +1,7 @@
 //! Completion queues, and receive queues: a queue pair's own, or a shared one.
 //!
-//! Only writes with immediate consume receives here, and these bring no bytes into the receive's buffers; so a receive is
-//! its identifier.
+//! Only writes with immediate consume receives here, and these bring no bytes into the receive's buffers; so a receive
+//! is its identifier.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -78,8 +78,8 @@ impl CompletionQueue {
         self.waiting.store(waiting + 1, Ordering::Release);
     }
 
-    /// Removes what one queue pair has put here: it is about to go, or starts afresh. Stale entries stay for whoever polls,
-    /// without giving anything back.
+    /// Removes what one queue pair has put here: it is about to go, or starts afresh. Stale entries stay for whoever
+    /// polls, without giving anything back.
     pub(crate) fn forget(&self, qp_number: u32, stale: bool) {
         let mut ring = self.ring.lock();
         let (head, size) = (ring.head, ring.entries.len());
@@ -137,8 +137,8 @@ impl CompletionQueue {
         let mut place = ring.head;
         for index in 0..taken as usize {
             let entry = &ring.entries[place];
-            // SAFETY: the caller vouches for the room. The counter lives in a queue pair or a receive queue; these take their
-            // entries out of completion queues before they go (`forget`).
+            // SAFETY: the caller vouches for the room. The counter lives in a queue pair or a receive queue; these take
+            // their entries out of completion queues before they go (`forget`).
             unsafe {
                 wc.add(index).write(entry.completion);
                 (*entry.released).fetch_add(entry.places, Ordering::Release);

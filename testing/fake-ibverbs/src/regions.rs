@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 /// One more than the highest number of regions at a time.
 pub(crate) const SLOTS: usize = 1 << 16;
 
-/// A key is the slot's index, seven bits that change with each use of the slot, and this bit in remote keys: so a local key
-/// in a remote key's place, or a key of long ago, is found out.
+/// A key is the slot's index, seven bits that change with each use of the slot, and this bit in remote keys: so a local
+/// key in a remote key's place, or a key of long ago, is found out.
 const REMOTE: u32 = 1;
 
 struct Slot {
@@ -72,7 +72,8 @@ pub(crate) fn withdraw(index: usize) {
     TABLE[index].key.store(0, Ordering::SeqCst);
 }
 
-/// Where the range lies in this process, if the key is that of a region of the domain with all of these rights around it.
+/// Where the range lies in this process, if the key is that of a region of the domain with all of these rights around
+/// it.
 #[inline]
 pub(crate) fn find_local(key: u32, domain: usize, address: u64, length: u64, rights: u32) -> Option<*mut u8> {
     if key & REMOTE != 0 {

@@ -1,8 +1,8 @@
-//! What the stand-in tells about itself, shared by the library and by those who load it.
+//! What the fake libibverbs tells about itself, shared by the library and by those who load it.
 
 use std::ffi::c_int;
 
-use railweave_abi::stand_in::DeviceCounts;
+use railweave_abi::fake_ibverbs::DeviceCounts;
 use railweave_fabric_verbs::sys;
 use serde::{Deserialize, Serialize};
 

@@ -6,18 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::reports::QpReport;
 
-/// Type of the function `fake_ibverbs`: takes a [`Request`] as JSON, in a string of C, and returns a string to be freed with
-/// free(3): a `Result` as JSON, of what was asked for or of a sentence that says why not.
+/// Type of the function `fake_ibverbs`: takes a [`Request`] as JSON, in a string of C, and returns a string to be freed
+/// with free(3): a `Result` as JSON, of what was asked for or of a sentence that says why not.
 pub(crate) type AskFn = unsafe extern "C" fn(*const c_char) -> *mut c_char;
 
-/// Type of the function `fake_ibverbs_queue_pair`: writes what there is to tell about the queue pair of this number. Returns
-/// 0, or -1 if there is none.
+/// Type of the function `fake_ibverbs_queue_pair`: writes what there is to tell about the queue pair of this number.
+/// Returns 0, or -1 if there is none.
 pub(crate) type QueuePairFn = unsafe extern "C" fn(u32, *mut QpReport) -> c_int;
 
 /// One request. Where no answer is named it is null.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// From the next ibv_get_device_list on this describes the machine, in place of the file; none goes back to the file.
+    /// From the next ibv_get_device_list on this describes the machine, in place of the file; none goes back to the
+    /// file.
     Describe(Option<String>),
     /// What has been done since the library was loaded: a map from the names of devices to [`crate::Counts`].
     Counts,
@@ -27,10 +28,10 @@ pub(crate) enum Request {
     QueuePairs,
     /// The last thing that a program did wrong, in words.
     Complaint,
-    /// Raises an asynchronous event on all that have the device open. `number` is the port, or for events of queue pairs
-    /// the queue pair; for an error of a completion or shared receive queue a queue pair that uses it. Errors of queue
-    /// pairs put these into the error state, a fatal error of the device all of it, unless `only`: then nothing but the
-    /// event is there, as when an adapter is gone and completes nothing.
+    /// Raises an asynchronous event on all that have the device open. `number` is the port, or for events of queue
+    /// pairs the queue pair; for an error of a completion or shared receive queue a queue pair that uses it. Errors of
+    /// queue pairs put these into the error state, a fatal error of the device all of it, unless `only`: then nothing
+    /// but the event is there, as when an adapter is gone and completes nothing.
     Raise { device: String, kind: c_int, number: u32, only: bool },
     /// Sets a port's state, and raises the event that tells of it.
     PortState { device: String, port: u8, state: c_int },

@@ -1,5 +1,5 @@
-//! A work request, and how its bytes move: a thread that waits for the last word of a line sees the rest of the line then,
-//! as where a card places them.
+//! A work request, and how its bytes move: a thread that waits for the last word of a line sees the rest of the line
+//! then, as where a card places them.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -108,8 +108,8 @@ impl<'request> Work<'request> {
 /// Copies `length` bytes; the ranges may overlap (a queue pair may write to itself).
 ///
 /// # Safety
-/// Both ranges must be valid, `from` for reads and `to` for writes. Other threads may look at `to` meanwhile: like memory
-/// that a card writes, it is theirs to read with atomic or volatile loads.
+/// Both ranges must be valid, `from` for reads and `to` for writes. Other threads may look at `to` meanwhile: like
+/// memory that a card writes, it is theirs to read with atomic or volatile loads.
 #[inline]
 unsafe fn place(from: *const u8, to: *mut u8, length: usize) {
     let (mut from, mut to, mut length) = (from, to, length);

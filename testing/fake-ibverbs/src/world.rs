@@ -1,9 +1,9 @@
 //! All that is open, behind one lock, and what may happen between queue pairs.
 //!
 //! Order of locks: this one, then those of queue pairs, then those of receive and completion queues and of events. The
-//! data path takes this lock only while it holds no other. Whoever ends a queue pair or takes out a region first makes it
-//! unfindable, raises the epoch, and then passes through the lock of every queue pair (`let_transfers_finish`): after
-//! that no transfer under way can still use it.
+//! data path takes this lock only while it holds no other. Whoever ends a queue pair or takes out a region first makes
+//! it unfindable, raises the epoch, and then passes through the lock of every queue pair (`let_transfers_finish`):
+//! after that no transfer under way can still use it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use railweave_abi::stand_in::OpenObjects;
+use railweave_abi::fake_ibverbs::OpenObjects;
 use railweave_fabric_verbs::sys;
 
 use crate::complaints::complain;
@@ -30,7 +30,7 @@ use crate::reports::{Counts, Open, Step};
 use crate::spin::SpinGuard;
 
 /// The file that describes the machine.
-pub(crate) const DESCRIPTION_VARIABLE: &str = "RAILWEAVE_STAND_IN";
+pub(crate) const DESCRIPTION_VARIABLE: &str = "RAILWEAVE_TEST_MACHINE";
 
 /// The profile of devices whose description names none.
 const PROFILE_VARIABLE: &str = "RAILWEAVE_TEST_PROFILE";
@@ -207,8 +207,8 @@ impl World {
             (None, Some(path)) => std::fs::read_to_string(&path).map_err(|error| {
                 let path = path.display();
                 complain(format_args!(
-                    "{DESCRIPTION_VARIABLE} is {path}, which cannot be read: {error}; name a file that describes a machine, \
-                     or unset it"
+                    "{DESCRIPTION_VARIABLE} is {path}, which cannot be read: {error}; name a file that describes a \
+                     machine, or unset it"
                 ));
                 error.raw_os_error().unwrap_or(libc::EINVAL)
             })?,
@@ -475,8 +475,8 @@ pub(crate) fn unknown(what: &str) -> c_int {
 
 /// The queue pair at an address that the world knows.
 pub(crate) fn pair<'world>(address: usize) -> &'world QueuePair {
-    // SAFETY: addresses come out of the world's maps, and what they name is freed only after it has left them, under the lock
-    // that whoever calls this holds.
+    // SAFETY: addresses come out of the world's maps, and what they name is freed only after it has left them, under
+    // the lock that whoever calls this holds.
     unsafe { &*with_exposed_provenance(address) }
 }
 

@@ -29,7 +29,7 @@ fn an_attribute_that_fits_neither_end_lets_nothing_through() {
         ends[1].connect(&ends[0]);
         assert_eq!(ends[0].post(ends[0].write_to(&ends[1], 8)), 0);
         assert_eq!(ends[0].outcomes(), [(1, status)], "{part}");
-        assert!(machine.stand_in.complaint().contains(part), "{part}: {}", machine.stand_in.complaint());
+        assert!(machine.fake.complaint().contains(part), "{part}: {}", machine.fake.complaint());
     }
 }
 
@@ -44,7 +44,7 @@ fn a_peer_that_is_not_ready_does_not_answer() {
         }
         assert_eq!(ends[0].post(ends[0].write_to(&ends[1], 8)), 0);
         assert_eq!(ends[0].outcomes(), [(1, sys::WC_RETRY_EXC_ERR)], "{part}");
-        assert!(machine.stand_in.complaint().contains(part), "{part}: {}", machine.stand_in.complaint());
+        assert!(machine.fake.complaint().contains(part), "{part}: {}", machine.fake.complaint());
     }
 }
 
@@ -55,7 +55,7 @@ fn a_step_that_is_not_allowed_leaves_everything_as_it_was() {
     let plan = ends[0].plan(&ends[1]);
     assert_eq!(ends[0].modify(&plan.rtr, TO_RTR), libc::EINVAL, "from RESET");
     assert_eq!(ends[0].modify(&plan.init, TO_INIT & !sys::QP_PORT), libc::EINVAL);
-    assert!(machine.stand_in.complaint().contains("RESET to INIT needs PORT"), "{}", machine.stand_in.complaint());
+    assert!(machine.fake.complaint().contains("RESET to INIT needs PORT"), "{}", machine.fake.complaint());
     assert_eq!(ends[0].state(), sys::QPS_RESET);
     assert_eq!(ends[0].modify(&plan.init, TO_INIT), 0);
     assert_eq!(ends[0].state(), sys::QPS_INIT);
@@ -67,15 +67,15 @@ fn what_was_given_can_be_read_back() {
     let ends = ends(&machine);
     let plan = ends[0].plan(&ends[1]);
     ends[0].follow(&plan);
-    let report = machine.stand_in.queue_pair(ends[0].number()).expect("it is open");
+    let report = machine.fake.queue_pair(ends[0].number()).expect("it is open");
     assert_eq!((report.device(), report.port, report.state), ("sim0", 1, sys::QPS_RTS));
     assert_eq!((report.init.mask, report.rtr.mask, report.rts.mask), (TO_INIT, TO_RTR, common::TO_RTS));
     assert_eq!(report.rtr.attributes.dest_qp_num, ends[1].number());
     assert_eq!(report.rtr.attributes.ah_attr.grh.dgid, plan.rtr.ah_attr.grh.dgid);
     assert_eq!((report.rts.attributes.timeout, report.capabilities.max_send_wr), (14, 16));
-    let numbers: Vec<u32> = machine.stand_in.queue_pairs().iter().map(|report| report.number).collect();
+    let numbers: Vec<u32> = machine.fake.queue_pairs().iter().map(|report| report.number).collect();
     assert_eq!(numbers, [ends[0].number(), ends[1].number()]);
-    assert!(machine.stand_in.queue_pair(1).is_none());
+    assert!(machine.fake.queue_pair(1).is_none());
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn ece_is_offered_reduced_and_must_agree() {
         assert_eq!(set(&ends[0], reduced), libc::EINVAL, "too late");
         assert_eq!(ends[0].post(ends[0].write_to(&ends[1], 8)), 0);
         assert_eq!(ends[0].outcomes(), [(1, if agree { 0 } else { sys::WC_RETRY_EXC_ERR })]);
-        let report = machine.stand_in.queue_pair(ends[1].number()).expect("it is open");
+        let report = machine.fake.queue_pair(ends[1].number()).expect("it is open");
         assert_eq!(report.ece, reduced);
     }
     let without = End::new(&machine, Wish { device: 2, ..Wish::default() });

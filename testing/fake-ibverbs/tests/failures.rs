@@ -165,7 +165,7 @@ fn a_message_without_a_receive_fails_or_waits_as_rnr_retry_says() {
         }
         assert_eq!(ends[1].post(Work { id: 4, ..ends[1].write_to(&ends[0], 8) }), 0);
         assert_eq!((ends[1].outcomes(), ends[0].received().len()), (vec![], 0));
-        assert_eq!(machine.stand_in.queue_pair(ends[1].number()).expect("it is open").held, 4);
+        assert_eq!(machine.fake.queue_pair(ends[1].number()).expect("it is open").held, 4);
         assert_eq!(ends[0].receive([91]), 0);
         assert_eq!(ends[1].outcomes(), [(1, 0)]);
         assert_eq!(ends[0].receive([92, 93]), 0);
@@ -199,7 +199,7 @@ fn an_overrun_completion_queue_is_broken_loudly() {
     let work = ends[0].write_to(&ends[1], 8);
     assert_eq!(ends[0].post_all(&[work; 3]), (0, 3));
     assert_eq!(ends[0].events(), [sys::EVENT_CQ_ERR]);
-    assert!(machine.stand_in.complaint().contains("2 entries has overrun"), "{}", machine.stand_in.complaint());
+    assert!(machine.fake.complaint().contains("2 entries has overrun"), "{}", machine.fake.complaint());
     let mut room = [sys::Wc::default(); 8];
     assert_eq!(poll_once(ends[0].send_cq, &mut room), 2, "what came before");
     assert_eq!(poll_once(ends[0].send_cq, &mut room), -1);
@@ -261,7 +261,7 @@ fn nobody_answers_from_a_queue_pair_that_is_gone_or_broken_or_was_reset_alone() 
     ends[1].connect(&ends[0]);
     assert_eq!(ends[0].post(ends[0].write_to(&ends[1], 8)), 0);
     assert_eq!(ends[0].outcomes(), [(1, sys::WC_RETRY_EXC_ERR)], "reset alone");
-    assert!(machine.stand_in.complaint().contains("afresh"), "{}", machine.stand_in.complaint());
+    assert!(machine.fake.complaint().contains("afresh"), "{}", machine.fake.complaint());
 
     let [first, second] = &mut ends;
     restart(first);
@@ -271,7 +271,7 @@ fn nobody_answers_from_a_queue_pair_that_is_gone_or_broken_or_was_reset_alone() 
     drop(std::mem::replace(second, other));
     assert_eq!(first.post(work), 0);
     assert_eq!(first.outcomes(), [(1, sys::WC_RETRY_EXC_ERR)], "destroyed");
-    assert!(machine.stand_in.complaint().contains("there is no queue pair"), "{}", machine.stand_in.complaint());
+    assert!(machine.fake.complaint().contains("there is no queue pair"), "{}", machine.fake.complaint());
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn resetting_forgets_what_was_posted_and_what_was_not_polled() {
     assert_eq!(ends[0].post(ends[0].write_to(&ends[1], 8)), 0);
     assert_eq!(ends[0].modify(&sys::QpAttributes::default(), sys::QP_STATE), 0);
     assert_eq!((ends[0].outcomes(), ends[0].received().len()), (vec![], 0));
-    assert_eq!(machine.stand_in.queue_pair(ends[0].number()).expect("it is open").receives, 0);
+    assert_eq!(machine.fake.queue_pair(ends[0].number()).expect("it is open").receives, 0);
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn what_is_still_needed_cannot_be_destroyed_and_nothing_twice() {
         }
         let pd = (functions.alloc_pd)(end.context);
         assert_eq!(((functions.dealloc_pd)(pd), (functions.dealloc_pd)(pd)), (0, libc::EINVAL));
-        assert!(machine.stand_in.complaint().contains("protection domain"));
+        assert!(machine.fake.complaint().contains("protection domain"));
         let cq = (functions.create_cq)(end.context, 1, ptr::null_mut(), ptr::null_mut(), 0);
         assert_eq!(((functions.destroy_cq)(cq), (functions.destroy_cq)(cq)), (0, libc::EINVAL));
         assert_eq!((functions.dereg_mr)(ptr::null_mut()), libc::EINVAL);

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use common::{ACCESS, End, Machine, TWO, Wish, raw};
 use railweave_fabric_verbs::sys::{self, Functions, LibraryError};
-use railweave_fake_ibverbs::{LoadError, StandIn, build, build_without, link};
+use railweave_fake_ibverbs::{FakeVerbs, LoadError, build, build_without, link};
 
 unsafe extern "C" {
     fn dlvsym(library: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
@@ -16,7 +16,7 @@ unsafe extern "C" {
 fn find(library: &Path, name: &str, version: &CStr) -> *mut c_void {
     let path = CString::new(library.as_os_str().as_encoded_bytes()).expect("no zero byte");
     let name = CString::new(name).expect("no zero byte");
-    // SAFETY: the library is a stand-in; the strings end in zero.
+    // SAFETY: the library is the fake libibverbs; the strings end in zero.
     unsafe {
         let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
         assert!(!handle.is_null());
@@ -91,7 +91,7 @@ fn threads_that_link_at_once_all_get_a_whole_library_and_leave_nothing_behind() 
     });
     let library = linked[0].clone().expect("linked");
     assert!(linked.iter().all(|path| path.as_ref() == Ok(&library)), "{linked:?}");
-    StandIn::load(&library).expect("the library loads");
+    FakeVerbs::load(&library).expect("the library loads");
     let process = format!("libibverbs-fake-no-ibv_query_pkey.{}-", std::process::id());
     let files = std::fs::read_dir(library.parent().expect("a folder")).expect("it is readable").flatten();
     let left: Vec<_> = files.filter(|file| file.file_name().to_string_lossy().starts_with(&process)).collect();
@@ -99,11 +99,11 @@ fn threads_that_link_at_once_all_get_a_whole_library_and_leave_nothing_behind() 
 }
 
 #[test]
-fn what_is_no_stand_in_is_not_taken_for_one() {
-    let error = StandIn::load(Path::new("/nowhere/libibverbs.so")).expect_err("no file");
+fn what_is_another_library_is_not_taken_for_the_fake() {
+    let error = FakeVerbs::load(Path::new("/nowhere/libibverbs.so")).expect_err("no file");
     assert!(matches!(error, LoadError::NotLoaded(_)), "{error}");
-    let error = StandIn::load(Path::new("libm.so.6")).expect_err("another library");
-    assert!(matches!(error, LoadError::NotAStandIn(_)), "{error}");
+    let error = FakeVerbs::load(Path::new("libm.so.6")).expect_err("another library");
+    assert!(matches!(error, LoadError::NotFake(_)), "{error}");
 }
 
 #[test]
@@ -187,7 +187,8 @@ fn what_only_nccl_asks_for_is_answered_too() {
     end.connect(&end);
     let library = build();
     let find = |name| find(&library, name, c"IBVERBS_1.1");
-    // SAFETY: the functions of these names have these types; what is handed over is open, and there are places for the answers.
+    // SAFETY: the functions of these names have these types; what is handed over is open, and there are places for the
+    // answers.
     unsafe {
         let name_of = std::mem::transmute::<*mut c_void, GetName>(find("ibv_get_device_name"));
         assert_eq!(CStr::from_ptr(name_of((*end.context).device)), c"sim0");
@@ -213,8 +214,8 @@ fn what_only_nccl_asks_for_is_answered_too() {
 #[test]
 fn a_limit_is_a_limit() {
     let machine = Machine::new(
-        "[[device]]\nname = 'sim0'\nmax_pd = 1\nmax_cq = 2\nmax_cqe = 64\nmax_mr = 1\nmax_qp = 1\nmax_qp_wr = 16\nmax_inline = 64\n\
-         max_srq = 1\nmax_srq_wr = 16\nmax_sge = 2\n[[device.port]]\n",
+        "[[device]]\nname = 'sim0'\nmax_pd = 1\nmax_cq = 2\nmax_cqe = 64\nmax_mr = 1\nmax_qp = 1\nmax_qp_wr = 16\n\
+         max_inline = 64\nmax_srq = 1\nmax_srq_wr = 16\nmax_sge = 2\n[[device.port]]\n",
     );
     let end = End::new(&machine, Wish { shared: true, ..Wish::default() });
     let functions = &machine.functions;
@@ -235,15 +236,15 @@ fn a_limit_is_a_limit() {
         wish.cap.max_inline_data = 65;
         assert!((functions.create_qp)(end.pd, &raw mut wish).is_null());
         assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EINVAL));
-        assert!(machine.stand_in.complaint().contains("max_inline_data 65"), "{}", machine.stand_in.complaint());
+        assert!(machine.fake.complaint().contains("max_inline_data 65"), "{}", machine.fake.complaint());
     }
 }
 
 #[test]
 fn a_file_describes_the_machine_too() {
     let machine = Machine::new(TWO);
-    let file = std::env::temp_dir().join(format!("railweave-stand-in-{}", std::process::id()));
-    machine.stand_in.describe(None).expect("nothing to be wrong");
+    let file = std::env::temp_dir().join(format!("railweave-fake-ibverbs-{}", std::process::id()));
+    machine.fake.describe(None).expect("nothing to be wrong");
     let count = || {
         let mut count = -1;
         // SAFETY: a place for the number; the list is freed.
@@ -264,19 +265,19 @@ fn a_file_describes_the_machine_too() {
     )
     .expect("it can be written");
     // SAFETY: the tests of this program take turns at the machine, and nothing else here reads the environment.
-    unsafe { std::env::set_var("RAILWEAVE_STAND_IN", &file) };
+    unsafe { std::env::set_var("RAILWEAVE_TEST_MACHINE", &file) };
     assert_eq!(count(), 3);
     std::fs::write(&file, "").expect("it can be written");
     assert_eq!(count(), 0, "read again: a machine without devices");
     std::fs::write(&file, "[[device]]\nname = 'a'\nlid = 7\n").expect("it can be written");
     assert_eq!(count(), -1);
-    assert!(machine.stand_in.complaint().contains("line 3, `lid = 7`"), "{}", machine.stand_in.complaint());
+    assert!(machine.fake.complaint().contains("line 3, `lid = 7`"), "{}", machine.fake.complaint());
     std::fs::remove_file(&file).expect("it is there");
     assert_eq!(count(), -1);
-    assert!(machine.stand_in.complaint().contains("cannot be read"), "{}", machine.stand_in.complaint());
+    assert!(machine.fake.complaint().contains("cannot be read"), "{}", machine.fake.complaint());
     // SAFETY: as above.
-    unsafe { std::env::remove_var("RAILWEAVE_STAND_IN") };
-    assert!(machine.stand_in.describe(Some("[[device.port]]")).expect_err("a port of nothing").contains("line 1"));
+    unsafe { std::env::remove_var("RAILWEAVE_TEST_MACHINE") };
+    assert!(machine.fake.describe(Some("[[device.port]]")).expect_err("a port of nothing").contains("line 1"));
     machine.assert_closed();
 }
 
@@ -430,7 +431,7 @@ fn every_step_fails_when_it_is_told_to() {
     ] {
         // fork_init comes before the list that reads the description, so it fails from the next life on.
         let text = format!("faults = ['{name}:1:EIO']\n{with_ece}");
-        machine.stand_in.describe(Some(&text)).expect("well-formed");
+        machine.fake.describe(Some(&text)).expect("well-formed");
         let result = live(&machine);
         if name == "fork_init" {
             assert_eq!(result, Ok(()));
@@ -447,7 +448,7 @@ fn every_step_fails_when_it_is_told_to() {
 fn destroying_fails_too_when_it_is_told_to_and_then_succeeds() {
     let machine = Machine::new(TWO);
     for name in ["destroy_qp", "destroy_srq", "destroy_cq", "dereg_mr", "dealloc_pd", "close_device"] {
-        machine.stand_in.describe(Some(&format!("faults = ['{name}:1:EIO']\n{TWO}"))).expect("well-formed");
+        machine.fake.describe(Some(&format!("faults = ['{name}:1:EIO']\n{TWO}"))).expect("well-formed");
         let context = machine.open(0);
         let functions = &machine.functions;
         let none = std::ptr::null_mut();

@@ -4,7 +4,7 @@ mod common;
 
 use common::{End, Machine, TWO, Wish, Work};
 use railweave_fabric_verbs::sys;
-use railweave_fake_ibverbs::StandIn;
+use railweave_fake_ibverbs::FakeVerbs;
 
 fn pair(machine: &Machine) -> [End<'_>; 2] {
     let ends = [End::new(machine, Wish::default()), End::new(machine, Wish { device: 1, ..Wish::default() })];
@@ -15,7 +15,7 @@ fn pair(machine: &Machine) -> [End<'_>; 2] {
 
 #[test]
 fn work_waits_for_a_cut_cable_and_goes_on_when_it_is_mended() {
-    type Do = fn(&StandIn, &End<'_>);
+    type Do = fn(&FakeVerbs, &End<'_>);
     let ways: [(Do, Do); 3] = [
         (|s, _| s.cut("sim1", 1).expect("it is there"), |s, _| s.mend("sim1", 1).expect("it is there")),
         (
@@ -33,12 +33,12 @@ fn work_waits_for_a_cut_cable_and_goes_on_when_it_is_mended() {
         ends[0].fill(1);
         assert_eq!(ends[1].receive([9]), 0);
         assert_eq!(ends[0].post(ends[0].write_to(&ends[1], 8)), 0, "before");
-        cut(&machine.stand_in, &ends[1]);
+        cut(&machine.fake, &ends[1]);
         let message = Work { id: 2, opcode: sys::WR_RDMA_WRITE_WITH_IMM, ..ends[0].write_to(&ends[1], 16) };
         assert_eq!(ends[0].post_all(&[message, Work { id: 3, ..ends[0].write_to(&ends[1], 8) }]), (0, 2));
         assert_eq!(ends[0].outcomes(), [(1, 0)]);
         assert_eq!((ends[1].byte(15), ends[1].received().len()), (0, 0));
-        mend(&machine.stand_in, &ends[1]);
+        mend(&machine.fake, &ends[1]);
         assert_eq!(ends[0].outcomes(), [(2, 0), (3, 0)]);
         assert_eq!((ends[1].byte(15), ends[1].received().len()), (1, 1));
     }
@@ -46,7 +46,7 @@ fn work_waits_for_a_cut_cable_and_goes_on_when_it_is_mended() {
 
 #[test]
 fn a_cut_cable_times_out_on_demand() {
-    type Do = fn(&StandIn, &End<'_>);
+    type Do = fn(&FakeVerbs, &End<'_>);
     let ways: [Do; 3] = [
         |s, _| s.time_out("sim0", 1).expect("it is there"),
         |s, _| s.time_out("sim1", 1).expect("it is there"),
@@ -55,12 +55,12 @@ fn a_cut_cable_times_out_on_demand() {
     for time_out in ways {
         let machine = Machine::new(TWO);
         let ends = pair(&machine);
-        machine.stand_in.cut("sim0", 1).expect("it is there");
-        time_out(&machine.stand_in, &ends[1]);
+        machine.fake.cut("sim0", 1).expect("it is there");
+        time_out(&machine.fake, &ends[1]);
         assert_eq!(ends[0].state(), sys::QPS_RTS, "nothing was under way");
         let quiet = Work { flags: 0, ..ends[0].write_to(&ends[1], 8) };
         assert_eq!(ends[0].post_all(&[quiet, Work { id: 2, ..quiet }]), (0, 2));
-        time_out(&machine.stand_in, &ends[1]);
+        time_out(&machine.fake, &ends[1]);
         assert_eq!(ends[0].outcomes(), [(1, sys::WC_RETRY_EXC_ERR), (2, sys::WC_WR_FLUSH_ERR)]);
         assert_eq!((ends[0].state(), ends[1].state()), (sys::QPS_ERR, sys::QPS_RTS));
     }
@@ -76,11 +76,11 @@ fn a_port_tells_what_becomes_of_it() {
         assert_eq!(unsafe { (machine.functions.query_port)(ends[0].context, 1, &raw mut attributes) }, 0);
         attributes.state
     };
-    machine.stand_in.set_port_state("sim0", 1, sys::PORT_DOWN).expect("it is there");
+    machine.fake.set_port_state("sim0", 1, sys::PORT_DOWN).expect("it is there");
     assert_eq!((state(), ends[0].events()), (sys::PORT_DOWN, vec![sys::EVENT_PORT_ERR]));
-    machine.stand_in.set_port_state("sim0", 1, sys::PORT_ACTIVE).expect("it is there");
+    machine.fake.set_port_state("sim0", 1, sys::PORT_ACTIVE).expect("it is there");
     assert_eq!((state(), ends[0].events()), (sys::PORT_ACTIVE, vec![sys::EVENT_PORT_ACTIVE]));
-    machine.stand_in.set_gid("sim0", 1, 1, Some([7; 16])).expect("it is there");
+    machine.fake.set_gid("sim0", 1, 1, Some([7; 16])).expect("it is there");
     let mut gid = sys::Gid::default();
     // SAFETY: the device is open.
     assert_eq!(unsafe { (machine.functions.query_gid)(ends[0].context, 1, 1, &raw mut gid) }, 0);
@@ -98,20 +98,20 @@ fn a_port_tells_what_becomes_of_it() {
 fn events_reach_those_whom_they_concern() {
     let machine = Machine::new(TWO);
     let ends = pair(&machine);
-    machine.stand_in.raise("sim0", sys::EVENT_LID_CHANGE, 1).expect("it is open");
-    machine.stand_in.raise_on_queue_pair(ends[0].number(), sys::EVENT_COMM_EST).expect("it is open");
-    machine.stand_in.raise_on_queue_pair(ends[0].number(), sys::EVENT_CQ_ERR).expect("it is open");
+    machine.fake.raise("sim0", sys::EVENT_LID_CHANGE, 1).expect("it is open");
+    machine.fake.raise_on_queue_pair(ends[0].number(), sys::EVENT_COMM_EST).expect("it is open");
+    machine.fake.raise_on_queue_pair(ends[0].number(), sys::EVENT_CQ_ERR).expect("it is open");
     assert_eq!(ends[0].events(), [sys::EVENT_LID_CHANGE, sys::EVENT_COMM_EST, sys::EVENT_CQ_ERR]);
     assert_eq!(ends[0].state(), sys::QPS_RTS);
-    machine.stand_in.raise_on_queue_pair(ends[0].number(), sys::EVENT_QP_FATAL).expect("it is open");
+    machine.fake.raise_on_queue_pair(ends[0].number(), sys::EVENT_QP_FATAL).expect("it is open");
     assert_eq!((ends[0].events(), ends[0].state()), (vec![sys::EVENT_QP_FATAL], sys::QPS_ERR));
-    machine.stand_in.raise("sim1", sys::EVENT_DEVICE_FATAL, 0).expect("it is open");
+    machine.fake.raise("sim1", sys::EVENT_DEVICE_FATAL, 0).expect("it is open");
     assert_eq!((ends[1].events(), ends[1].state()), (vec![sys::EVENT_DEVICE_FATAL], sys::QPS_ERR));
     drop(ends);
-    assert!(machine.stand_in.raise("sim0", sys::EVENT_PORT_ERR, 1).is_err(), "nobody listens");
-    assert!(machine.stand_in.raise_on_queue_pair(1, sys::EVENT_QP_FATAL).is_err());
-    assert!(machine.stand_in.cut("sim0", 2).is_err());
-    assert!(machine.stand_in.set_gid("sim0", 1, 999, None).is_err());
+    assert!(machine.fake.raise("sim0", sys::EVENT_PORT_ERR, 1).is_err(), "nobody listens");
+    assert!(machine.fake.raise_on_queue_pair(1, sys::EVENT_QP_FATAL).is_err());
+    assert!(machine.fake.cut("sim0", 2).is_err());
+    assert!(machine.fake.set_gid("sim0", 1, 999, None).is_err());
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn an_event_wakes_whoever_waits_for_it() {
                 (event.event_type, event.element.port_num)
             }
         });
-        machine.stand_in.raise("sim0", sys::EVENT_PORT_ERR, 1).expect("it is open");
+        machine.fake.raise("sim0", sys::EVENT_PORT_ERR, 1).expect("it is open");
         assert_eq!(waiting.join().expect("no panic"), (sys::EVENT_PORT_ERR, 1));
     });
 }
@@ -151,7 +151,7 @@ fn a_descriptor_that_does_not_block_says_that_there_is_no_event() {
 fn destroying_waits_for_the_acknowledgement_of_an_event() {
     let machine = Machine::new(TWO);
     let end = End::new(&machine, Wish::default());
-    machine.stand_in.raise_on_queue_pair(end.number(), sys::EVENT_COMM_EST).expect("it is open");
+    machine.fake.raise_on_queue_pair(end.number(), sys::EVENT_COMM_EST).expect("it is open");
     let mut event = sys::AsyncEvent { element: sys::AsyncElement { port_num: 0 }, event_type: -1 };
     // SAFETY: the device is open.
     assert_eq!(unsafe { (machine.functions.get_async_event)(end.context, &raw mut event) }, 0);

@@ -89,7 +89,7 @@ fn what_is_granted_is_there() {
         let ends = connected(&machine, Wish { max_send_wr: 10, ..Wish::default() });
         let works = vec![ends[0].write_to(&ends[1], 8); places + 1];
         assert_eq!(ends[0].post_all(&works), (libc::ENOMEM, places), "{profile}");
-        let report = machine.stand_in.queue_pair(ends[0].number()).expect("it is open");
+        let report = machine.fake.queue_pair(ends[0].number()).expect("it is open");
         assert_eq!(report.capabilities.max_send_wr, 10, "what was asked for");
     }
 }
@@ -110,11 +110,11 @@ fn inline_data_that_is_ignored_is_read_by_its_key_when_the_request_is_carried_ou
         let machine = Machine::new(&two(profile));
         let mut ends = connected(&machine, Wish::default());
         ends[0].fill(1);
-        machine.stand_in.cut("sim0", 1).expect("the port is there");
+        machine.fake.cut("sim0", 1).expect("the port is there");
         let work = ends[0].write_to(&ends[1], 8);
         assert_eq!(ends[0].post(common::Work { flags: sys::SEND_SIGNALED | sys::SEND_INLINE, ..work }), 0);
         ends[0].fill(2);
-        machine.stand_in.mend("sim0", 1).expect("the port is there");
+        machine.fake.mend("sim0", 1).expect("the port is there");
         assert_eq!(ends[1].byte(0), if ignored { 2 } else { 1 }, "{profile}");
         let without_key = common::Work { lkey: 0, flags: sys::SEND_SIGNALED | sys::SEND_INLINE, ..work };
         assert_eq!(ends[0].post(without_key), 0);
@@ -213,7 +213,7 @@ fn the_end_of_a_shared_queues_user_is_told_or_not() {
     for (profile, told) in [("connectx-7", true), ("rxe", false)] {
         let machine = Machine::new(&two(profile));
         let ends = connected(&machine, Wish { shared: true, ..Wish::default() });
-        machine.stand_in.raise_on_queue_pair(ends[0].number(), sys::EVENT_QP_FATAL).expect("it is open");
+        machine.fake.raise_on_queue_pair(ends[0].number(), sys::EVENT_QP_FATAL).expect("it is open");
         let events = ends[0].events();
         assert_eq!(events.contains(&sys::EVENT_QP_LAST_WQE_REACHED), told, "{profile}: {events:?}");
     }
@@ -282,9 +282,9 @@ fn what_stands_after_a_profile_changes_it() {
         assert_eq!((port.max_msg_sz, port.gid_tbl_len), (77, 256));
         assert_eq!((machine.functions.close_device)(context), 0);
     }
-    assert_eq!(machine.stand_in.open(), Open::default());
+    assert_eq!(machine.fake.open(), Open::default());
     let error = machine
-        .stand_in
+        .fake
         .describe(Some(
             "[[device]]\n\
         name = 'a'\nprofile = 'abacus'\n",

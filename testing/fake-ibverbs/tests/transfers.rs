@@ -18,7 +18,7 @@ fn pair(machine: &Machine, wish: Wish) -> [End<'_>; 2] {
 fn a_ping_pong_of_writes_with_immediates() {
     let machine = Machine::new(TWO);
     for shared in [false, true] {
-        let (before, devices_before) = (machine.stand_in.counts(), machine.stand_in.device_counts());
+        let (before, devices_before) = (machine.fake.counts(), machine.fake.device_counts());
         let mut ends = pair(&machine, Wish { shared, ..Wish::default() });
         for round in 0..100_u32 {
             let (from, to) = ((round % 2) as usize, 1 - (round % 2) as usize);
@@ -36,14 +36,14 @@ fn a_ping_pong_of_writes_with_immediates() {
             assert_eq!((sent.status, sent.opcode, sent.wr_id), (sys::WC_SUCCESS, sys::WC_RDMA_WRITE, 1));
             assert_eq!(ends[to].byte(99 + round as usize), round as u8 + 1);
         }
-        let counts = machine.stand_in.counts().since(&before);
+        let counts = machine.fake.counts().since(&before);
         assert_eq!((counts.writes_with_immediate, counts.work_requests()), (100, 100));
         assert_eq!((counts.receives, counts.receives_consumed, counts.completions), (100, 100, 200));
         assert_eq!((counts.signalled, counts.inline), (100, 0));
         assert_eq!(counts.bytes, (0..100).map(|round| 100 + round).sum::<u64>());
         // Those of queues that are gone count too.
         for open in [true, false] {
-            let devices = machine.stand_in.device_counts();
+            let devices = machine.fake.device_counts();
             assert_eq!(devices.keys().collect::<Vec<_>>(), ["sim0", "sim1"]);
             for (device, counts) in &devices {
                 // A device of which no test has made a queue yet is not among those counted before.

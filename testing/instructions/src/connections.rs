@@ -1,6 +1,6 @@
 //! What many connections cost over RDMA, ours beside those of NCCL's own IB transport (docs/performance.md).
 //!
-//! Both ends are in one process, over a library that stands in libibverbs' place and is one adapter after the other.
+//! Both ends are in one process, over the fake libibverbs and is one adapter after the other.
 
 use crate::tools::{Tools, without_settings};
 use clap::Args;
@@ -64,22 +64,16 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn measure(&self, profile: &str, option: &str, library: &Path) -> Result<Cost, String> {
-        let Tools { program, stand_in, folder, .. } = self.tools;
+        let Tools { program, fake, folder, .. } = self.tools;
         let machine = folder.join("connections-machine");
         // Of several GIDs that fit NCCL asks sysfs for the version, where these devices are not; and ours is dialled.
-        let gids = "gid.0 = ['fe80::1', 'roce1', 1]
-gid.1 = ['127.0.0.1', 'roce2', 1]
-";
-        write(&machine, &format!("[[device]]
-name = 'sim0'
-profile = '{profile}'
-[[device.port]]
-{gids}"))?;
+        let gids = "gid.0 = ['fe80::1', 'roce1', 1]\ngid.1 = ['127.0.0.1', 'roce2', 1]\n";
+        write(&machine, &format!("[[device]]\nname = 'sim0'\nprofile = '{profile}'\n[[device.port]]\n{gids}"))?;
         let mut command = Command::new(program);
         without_settings(&mut command);
         command.args(["bench", "--json", "--in-process", "--connections", &self.count.to_string()]);
         command.arg(option).arg(library);
-        command.env("NCCL_IBVERBS_LIB", stand_in).env("RAILWEAVE_STAND_IN", &machine);
+        command.env("NCCL_IBVERBS_LIB", fake).env("RAILWEAVE_TEST_MACHINE", &machine);
         if option == "--lib" {
             command.env("RAILWEAVE_FABRIC", "verbs");
         }

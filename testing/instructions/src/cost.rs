@@ -10,8 +10,8 @@ use std::path::Path;
 pub(crate) struct Objects<'a> {
     /// The transport: a plugin, or NCCL's library.
     pub(crate) transport: &'a Path,
-    /// The stand-in for libibverbs.
-    pub(crate) stand_in: &'a Path,
+    /// The fake libibverbs.
+    pub(crate) fake: &'a Path,
     /// The program that drives the transport.
     pub(crate) program: &'a Path,
 }
@@ -21,7 +21,7 @@ pub(crate) struct Objects<'a> {
 pub(crate) struct Cost {
     /// Instructions of the transport itself.
     pub(crate) own: f64,
-    /// Instructions of the libraries that it calls, libc first of all, but for the stand-in.
+    /// Instructions of the libraries that it calls, libc first of all, but for the fake libibverbs.
     pub(crate) libraries: f64,
     /// Calls of `ibv_post_send`.
     pub(crate) send_posts: f64,
@@ -59,8 +59,8 @@ impl Cost {
         functions.sort_by(|one, other| other.own.total_cmp(&one.own));
         let mut cost = Self { own: functions.iter().map(|function| function.own).sum(), functions, ..Self::default() };
         for (_, place, calls) in profile.calls().filter(|(caller, ..)| is(caller, objects.transport)) {
-            if is(&place.object, objects.stand_in) {
-                // The stand-in names its functions as libibverbs does, within its modules.
+            if is(&place.object, objects.fake) {
+                // The fake libibverbs names its functions as libibverbs does, within its modules.
                 match place.function.rsplit("::").next().unwrap_or_default() {
                     "post_send" => cost.send_posts += each(calls.count),
                     "post_recv" | "post_srq_recv" => cost.receive_posts += each(calls.count),
@@ -77,7 +77,7 @@ impl Cost {
         match needed.iter().find(|(_, each)| *each == 0.0) {
             None => Ok(cost),
             Some((what, _)) => Err(format!(
-                "{messages} messages took not one {what} of {}, which cannot be; has the stand-in got other names for \
+                "{messages} messages took not one {what} of {}, which cannot be; has the fake libibverbs got other names for \
                  its functions than testing/instructions/src/cost.rs?",
                 objects.transport.display()
             )),
@@ -108,12 +108,12 @@ calls=100 1
 ob=/lib/plugin.so
 fn=plugin::isend
 1 5000
-cob=/lib/stand-in.so
-cfn=stand_in::pairs::post_send
+cob=/lib/fake.so
+cfn=fake::pairs::post_send
 calls=200 1
 1 90000
-cob=/lib/stand-in.so
-cfn=stand_in::receives::post_srq_recv
+cob=/lib/fake.so
+cfn=fake::receives::post_srq_recv
 calls=25 1
 1 500
 cob=/lib/libc.so.6
@@ -126,13 +126,13 @@ calls=100 1
 1 700
 fn=plugin::test
 2 7000
-cob=/lib/stand-in.so
-cfn=stand_in::completions::poll_cq
+cob=/lib/fake.so
+cfn=fake::completions::poll_cq
 calls=300 1
 1 4000
 
-ob=/lib/stand-in.so
-fn=stand_in::pairs::post_send
+ob=/lib/fake.so
+fn=fake::pairs::post_send
 1 10000
 cob=/lib/libc.so.6
 cfn=memcpy
@@ -145,14 +145,14 @@ totals: 22900
     fn cost(transport: &str, text: &str) -> Result<Cost, String> {
         let objects = Objects {
             transport: Path::new(transport),
-            stand_in: Path::new("/lib/stand-in.so"),
+            fake: Path::new("/lib/fake.so"),
             program: Path::new("/bin/railweave"),
         };
         Cost::of(&Profile::read(text).unwrap(), 100, objects)
     }
 
     #[test]
-    fn a_message_costs_what_the_transport_runs_and_calls_but_for_the_stand_in_and_the_program() {
+    fn a_message_costs_what_the_transport_runs_and_calls_but_for_the_fake_and_the_program() {
         let cost = cost("/lib/plugin.so", PROFILE).unwrap();
         assert_eq!((cost.own, cost.libraries, cost.instructions()), (120.0, 20.0, 140.0));
         assert_eq!((cost.send_posts, cost.receive_posts, cost.polls), (2.0, 0.25, 3.0));

@@ -1,4 +1,4 @@
-//! Counting: the bench under callgrind, over the stand-in for libibverbs.
+//! Counting: the bench under callgrind, over the fake libibverbs.
 
 use crate::cost::{Cost, Objects};
 use crate::profile::Profile;
@@ -18,7 +18,7 @@ const LOOP: &str = "railweave_message_loop";
 const PROFILE: &str = "callgrind";
 const LOOP_PROFILE: &str = "callgrind.2-01";
 
-/// The stand-in's description of a machine.
+/// The fake libibverbs's description of a machine.
 const MACHINE: &str = "machine";
 
 /// How many lines of a failed run are told.
@@ -52,7 +52,7 @@ pub(crate) struct Counter {
     valgrind: PathBuf,
     plugin: PathBuf,
     program: PathBuf,
-    stand_in: PathBuf,
+    fake: PathBuf,
     nccl: Option<PathBuf>,
     /// Where a folder for each run is kept, with the machine's description and the profiles.
     folder: PathBuf,
@@ -64,10 +64,10 @@ impl Counter {
     /// # Errors
     /// A sentence, when one of the tools is not there.
     pub(crate) fn new(valgrind: &Path, tools: &Tools) -> Result<Self, String> {
-        let Tools { plugin, program, stand_in, nccl, folder } = tools;
+        let Tools { plugin, program, fake, nccl, folder } = tools;
         let nccl = nccl.as_deref().map(real).transpose()?;
-        let [plugin, program, stand_in] = [real(plugin)?, real(program)?, real(stand_in)?];
-        Ok(Self { valgrind: valgrind.to_owned(), plugin, program, stand_in, nccl, folder: folder.clone() })
+        let [plugin, program, fake] = [real(plugin)?, real(program)?, real(fake)?];
+        Ok(Self { valgrind: valgrind.to_owned(), plugin, program, fake, nccl, folder: folder.clone() })
     }
 
     /// NCCL's library, if it can be counted.
@@ -111,17 +111,14 @@ impl Counter {
             format!("cannot read {}: {error}; is {LOOP} still a function of the program?", path.display())
         })?;
         let profile = Profile::read(&text).map_err(|error| format!("{}: {error}", path.display()))?;
-        let objects = Objects { transport: library, stand_in: &self.stand_in, program: &self.program };
+        let objects = Objects { transport: library, fake: &self.fake, program: &self.program };
         let cost = Cost::of(&profile, messages, objects)?;
         Ok(Cost { devices: Work::read(&output.stdout)?, ..cost })
     }
 
     /// An empty folder for a run, but for the description of a machine with as many devices as there are rails.
     fn prepare(&self, folder: &Path, rails: usize) -> Result<(), String> {
-        let device = |index| format!("[[device]]
-name = 'sim{index}'
-[[device.port]]
-");
+        let device = |index| format!("[[device]]\nname = 'sim{index}'\n[[device.port]]\n");
         let text: String = (0..rails).map(device).collect();
         let prepared = match fs::remove_dir_all(folder) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -134,7 +131,7 @@ name = 'sim{index}'
     fn callgrind(&self, folder: &Path) -> Command {
         let mut command = Command::new(&self.valgrind);
         without_settings(&mut command);
-        command.env("NCCL_IBVERBS_LIB", &self.stand_in).env("RAILWEAVE_STAND_IN", folder.join(MACHINE));
+        command.env("NCCL_IBVERBS_LIB", &self.fake).env("RAILWEAVE_TEST_MACHINE", folder.join(MACHINE));
         // Profiles before and after the loop, and not --toggle-collect: that counts the loop's instructions alone, but
         // all calls, and how often the ends poll while they connect is chance.
         command.args(["--tool=callgrind", "--separate-threads=yes"]);

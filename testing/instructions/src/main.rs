@@ -2,7 +2,7 @@
 //! (docs/performance.md).
 //!
 //! `cargo xtask instructions` and `cargo xtask connections` start it, with what it needs. Both ends are in one process,
-//! over a library that stands in libibverbs' place: no wire changes the figures.
+//! over the fake libibverbs: no wire changes the figures.
 
 #![forbid(unsafe_code)]
 // It talks to the person who runs it.

@@ -1,6 +1,6 @@
 //! Instructions per message, ours beside those of NCCL's own IB transport (docs/performance.md).
 //!
-//! Both ends are in one process, over a library that stands in libibverbs' place, and callgrind counts: neither a wire
+//! Both ends are in one process, over the fake libibverbs, and callgrind counts: neither a wire
 //! nor what else this machine does changes the figures.
 
 use crate::cost::Cost;
@@ -20,7 +20,7 @@ const IN_FLIGHT: [usize; 2] = [1, 8];
 /// Their sizes of messages: what they are called, bytes, and how many messages are carried.
 ///
 /// A multiple of 512, so that what happens once in a round of slots, of the sender's ring or of posted receives is
-/// counted in its due share. Large messages are fewer because the stand-in copies them.
+/// counted in its due share. Large messages are fewer because the fake libibverbs copies them.
 const SIZES: [(&str, usize, u32); 2] = [("8 B", 8, 5120), ("512 KiB", 512 << 10, 512)];
 
 /// What is counted.

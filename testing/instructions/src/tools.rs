@@ -18,7 +18,7 @@ pub(crate) struct Tools {
     pub(crate) program: PathBuf,
     /// The library in libibverbs' place
     #[arg(long, value_name = "LIBRARY")]
-    pub(crate) stand_in: PathBuf,
+    pub(crate) fake: PathBuf,
     /// NCCL's own library, to measure it too
     #[arg(long, value_name = "LIBRARY")]
     pub(crate) nccl: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! What a message gives each rail's device to do, counted by the stand-in for libibverbs and told by the bench.
+//! What a message gives each rail's device to do, counted by the fake libibverbs and told by the bench.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,13 +32,12 @@ impl Work {
     /// Reads what the bench printed with `--json`: the work of each device.
     ///
     /// # Errors
-    /// A sentence, when it is no such text or the stand-in was not there.
+    /// A sentence, when it is no such text or the fake libibverbs was not there.
     pub(crate) fn read(json: &[u8]) -> Result<Vec<Self>, String> {
         let outcome: Outcome =
             serde_json::from_slice(json).map_err(|error| format!("what the bench printed cannot be read: {error}"))?;
         outcome.devices.ok_or_else(|| {
-            "the bench found no stand-in for libibverbs that counts; does NCCL_IBVERBS_LIB name another library?"
-                .to_owned()
+            "the bench found no fake libibverbs that counts; does NCCL_IBVERBS_LIB name another library?".to_owned()
         })
     }
 }
@@ -72,9 +71,9 @@ mod tests {
     }
 
     #[test]
-    fn without_a_stand_in_there_is_no_work_to_read() {
+    fn without_the_fake_there_is_no_work_to_read() {
         let error = |text: &str| Work::read(text.as_bytes()).unwrap_err();
-        assert!(error(r#"{"plugin": "railweave", "devices": null}"#).contains("found no stand-in"));
+        assert!(error(r#"{"plugin": "railweave", "devices": null}"#).contains("found no fake libibverbs"));
         assert!(error("railweave: no").contains("cannot be read"));
         assert!(error(&PRINTED.replace("receives", "received")).contains("missing field `receives`"));
     }

@@ -37,8 +37,8 @@ pub(crate) fn run(
     let (output, errors) = (log_file(log, "bench.json"), log_file(log, "bench.log"));
     let create = |path: &Path| File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display()));
     let mut command = Command::new(railweave);
-    let stand_in = format!("{} rank {} {{rank}}", site.program.display(), ranks.socket().display());
-    command.args(["bench", "--json", "--rank-command", &stand_in]).args(arguments.split_whitespace());
+    let proxy = format!("{} rank {} {{rank}}", site.program.display(), ranks.socket().display());
+    command.args(["bench", "--json", "--rank-command", &proxy]).args(arguments.split_whitespace());
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_ours(&name.to_string_lossy())) {
         command.env_remove(name);
     }

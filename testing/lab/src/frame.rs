@@ -1,4 +1,4 @@
-//! What travels between a guest and the lab, and between the lab and the stand-in of a rank: frames, each of one
+//! What travels between a guest and the lab, and between the lab and the proxy of a rank: frames, each of one
 //! channel.
 //!
 //! A channel is one process in a guest, from its start to its end. On the stream stands the length of what follows

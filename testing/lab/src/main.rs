@@ -18,13 +18,13 @@ mod guest;
 mod image;
 mod play;
 mod programs;
+mod proxy;
 mod ranks;
 mod report;
 mod rig;
 mod scenario;
 mod scratch;
 mod site;
-mod stand_in;
 
 use choice::Choice;
 use clap::{Parser, Subcommand};
@@ -52,7 +52,7 @@ enum Command {
     Agent,
     /// Stands in for a rank; `railweave bench` starts it
     #[command(hide = true)]
-    Rank(stand_in::Arguments),
+    Rank(proxy::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
         Command::Needs(choice) => choice.scenarios().map(|scenarios| needs(&scenarios)),
         Command::Play(arguments) => play::run(&arguments),
         Command::Agent => agent::serve(),
-        Command::Rank(arguments) => stand_in::run(arguments),
+        Command::Rank(arguments) => proxy::run(arguments),
     };
     result.unwrap_or_else(|error| {
         eprintln!("{error}");

@@ -1,4 +1,4 @@
-//! The ranks of a bench, seen from this machine: between each rank's stand-in and the rank in its guest the lab passes
+//! The ranks of a bench, seen from this machine: between each rank's proxy and the rank in its guest the lab passes
 //! everything on, and remembers what was said and how it ended.
 
 use crate::frame::{self, End, Frame};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// How often waiting threads look whether things have changed.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Waits for stand-ins on a socket, for one bench. Dropping it ends that.
+/// Waits for proxies on a socket, for one bench. Dropping it ends that.
 #[derive(Debug)]
 pub(crate) struct Ranks {
     socket: PathBuf,
@@ -67,7 +67,7 @@ impl Ranks {
         Ok(Self { socket: socket.to_owned(), shared })
     }
 
-    /// Where stand-ins find the lab.
+    /// Where proxies find the lab.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
@@ -120,12 +120,12 @@ impl Shared {
         }
     }
 
-    /// Serves one stand-in until its rank has ended.
-    fn serve(self: &Arc<Self>, mut stand_in: UnixStream) -> Result<(), String> {
-        let lost = |error: io::Error| format!("its stand-in is gone: {error}");
-        stand_in.set_nonblocking(false).map_err(lost)?;
-        let (number, Frame::Start(program)) = frame::read(&mut stand_in).map_err(lost)? else {
-            return Err("its stand-in does not begin with a program".to_owned());
+    /// Serves one proxy until its rank has ended.
+    fn serve(self: &Arc<Self>, mut proxy: UnixStream) -> Result<(), String> {
+        let lost = |error: io::Error| format!("its proxy is gone: {error}");
+        proxy.set_nonblocking(false).map_err(lost)?;
+        let (number, Frame::Start(program)) = frame::read(&mut proxy).map_err(lost)? else {
+            return Err("its proxy does not begin with a program".to_owned());
         };
         let number = number as usize;
         let is_new = self.ranks().get(number).is_some_and(Option::is_none);
@@ -136,16 +136,16 @@ impl Shared {
         let process = line.start(program)?;
         let rank = Rank { started: Instant::now(), said: String::new(), ended: None, process: process.remote() };
         self.ranks()[number] = Some(rank);
-        let (reader, remote, shared) = (stand_in.try_clone().map_err(lost)?, process.remote(), Arc::clone(self));
+        let (reader, remote, shared) = (proxy.try_clone().map_err(lost)?, process.remote(), Arc::clone(self));
         thread::spawn(move || shared.pass_on_to_guest(reader, &remote));
-        let passed_on = self.pass_on_from_guest(number, &process, &mut stand_in, log);
-        // Ends the thread that reads from it, too. Fails only for a stand-in that is gone.
-        let _ = stand_in.shutdown(Shutdown::Both);
+        let passed_on = self.pass_on_from_guest(number, &process, &mut proxy, log);
+        // Ends the thread that reads from it, too. Fails only for a proxy that is gone.
+        let _ = proxy.shutdown(Shutdown::Both);
         passed_on
     }
 
-    fn pass_on_to_guest(&self, mut stand_in: UnixStream, process: &Remote) {
-        while let Ok((_, frame)) = frame::read(&mut stand_in) {
+    fn pass_on_to_guest(&self, mut proxy: UnixStream, process: &Remote) {
+        while let Ok((_, frame)) = frame::read(&mut proxy) {
             while self.alone.load(Ordering::SeqCst) {
                 thread::sleep(LOOK);
             }
@@ -153,7 +153,7 @@ impl Shared {
                 return;
             }
         }
-        // Without its stand-in a rank has no parent. Means nothing for one that has ended.
+        // Without its proxy a rank has no parent. Means nothing for one that has ended.
         let _ = process.send(&Frame::Signal(KILL));
     }
 
@@ -161,7 +161,7 @@ impl Shared {
         &self,
         number: usize,
         process: &Process,
-        stand_in: &mut UnixStream,
+        proxy: &mut UnixStream,
         mut log: File,
     ) -> Result<(), String> {
         let (mut held, mut is_over) = (Vec::new(), false);
@@ -179,8 +179,8 @@ impl Shared {
             }
             if !self.alone.load(Ordering::SeqCst) {
                 for frame in held.drain(..) {
-                    // A stand-in that is gone shows on the other way, too, and then the rank is killed.
-                    let _ = frame::write(stand_in, 0, &frame);
+                    // A proxy that is gone shows on the other way, too, and then the rank is killed.
+                    let _ = frame::write(proxy, 0, &frame);
                 }
             }
         }

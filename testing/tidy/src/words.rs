@@ -65,21 +65,25 @@ fn table(page: &str) -> Result<Vec<Word>, String> {
 mod tests {
     use super::*;
 
-    const TABLE: &str = "# How\n\n| not | but |\n|---|---|\n| stand-in, under way | the fake libibverbs |\n\nmore\n";
+    const TABLE: &str =
+        "# How\n\n| not | but |\n|---|---|\n| make-believe, under way | the fake libibverbs |\n\nmore\n";
 
     #[test]
     fn the_words_of_the_table_are_found_in_all_but_the_table() {
-        let tree =
-            Tree::of(&[(PAGE, TABLE), ("a.rs", "// one\n// A Stand-in, on\n// its underway\n"), ("b", "under  way")]);
+        let tree = Tree::of(&[
+            (PAGE, TABLE),
+            ("a.rs", "// one\n// A Make-believe, on\n// its underway\n"),
+            ("b", "under  way"),
+        ]);
         let findings = check(&tree).unwrap();
         let places: Vec<_> = findings.iter().map(|finding| (finding.path.as_str(), finding.line)).collect();
         assert_eq!(places, [("a.rs", 2), ("b", 1)]);
-        assert_eq!(findings[0].sentence, "\"Stand-in\": say the fake libibverbs (CONTRIBUTING.md)");
+        assert_eq!(findings[0].sentence, "\"Make-believe\": say the fake libibverbs (CONTRIBUTING.md)");
     }
 
     #[test]
     fn an_opening_is_found_at_the_beginning_of_a_comment_and_nowhere_else() {
-        let table = TABLE.replace("| stand-in, under way |", "| What …, None where … |");
+        let table = TABLE.replace("| make-believe, under way |", "| What …, None where … |");
         let code =
             "/// What a rank does.\nlet what = 1; // it is what\n    // None where none is\n// See: What is there.\n";
         let findings = check(&Tree::of(&[(PAGE, &table), ("a.rs", code), ("b.md", "What is this?")])).unwrap();

@@ -6,8 +6,8 @@ use crate::network::NetworkArguments;
 use crate::output::{only_for_results, table};
 use crate::size::{self, Size};
 use clap::Args;
+use railweave_bench::fake_ibverbs::DeviceWork;
 use railweave_bench::message_loop::{Results, Settings, run as carry};
-use railweave_bench::stand_in::DeviceWork;
 use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
@@ -42,7 +42,7 @@ struct Outcome {
     in_flight: usize,
     /// How long the loop took.
     seconds: f64,
-    /// What each device had to do; none unless the devices are those of the stand-in for libibverbs, which counts it.
+    /// What each device had to do; none unless the devices are those of the fake libibverbs, which counts it.
     devices: Option<Vec<DeviceOutcome>>,
 }
 

@@ -5,8 +5,8 @@ use crate::measurement::Subject;
 use crate::network::NetworkArguments;
 use crate::output::{only_for_results, table};
 use crate::size::Size;
+use railweave_bench::fake_ibverbs::OpenObjects;
 use railweave_bench::objects::{Results, Settings, run as measure};
-use railweave_bench::stand_in::OpenObjects;
 use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
@@ -31,7 +31,7 @@ struct Outcome {
     tear_down_s: f64,
     /// Growth of the process's resident memory, divided by the connections.
     bytes_per_connection: f64,
-    /// What the connections had open, both ends together; none unless the devices are those of the stand-in for libibverbs.
+    /// What the connections had open, both ends together; none unless the devices are those of the fake libibverbs.
     objects: Option<Objects>,
     /// What of it was left once all were closed.
     left: Option<Objects>,

@@ -1,4 +1,4 @@
-//! A machine that the stand-in describes, and the two ends of a rail on it.
+//! A machine that the fake libibverbs describes, and the two ends of a rail on it.
 #![allow(dead_code, reason = "each file of tests uses a part of this")]
 
 use std::path::Path;
@@ -16,7 +16,7 @@ use railweave_fabric_verbs::sys::Functions;
 use railweave_fabric_verbs::{
     DataDirect, Device, ModifyRetries, VerbsConfig, VerbsDomain, VerbsPendingRail, VerbsRail, VerbsRegistration,
 };
-use railweave_fake_ibverbs::{Open, QpReport, StandIn, build_without};
+use railweave_fake_ibverbs::{FakeVerbs, Open, QpReport, build_without};
 
 /// Two RoCE devices that reach each other.
 pub(crate) const ROCE: &str = "[[device]]\nname = 'a'\n[[device.port]]\n[[device]]\nname = 'b'\n[[device.port]]\n";
@@ -47,7 +47,7 @@ pub(crate) fn listen(text: &str) {
 
 /// A machine, while one test has it. When it goes, nothing of the library may be open any more.
 pub(crate) struct Machine {
-    pub(crate) stand_in: StandIn,
+    pub(crate) fake: FakeVerbs,
     functions: Arc<Functions>,
     _turn: MutexGuard<'static, ()>,
 }
@@ -62,15 +62,15 @@ impl Machine {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         SAID.lock().unwrap().clear();
         let library = build_without(absent);
-        let stand_in = StandIn::load(&library).unwrap();
-        stand_in.describe(Some(description)).unwrap();
+        let fake = FakeVerbs::load(&library).unwrap();
+        fake.describe(Some(description)).unwrap();
         let functions = Arc::new(Functions::load(&[library.to_str().unwrap()]).unwrap());
-        Self { stand_in, functions, _turn: turn }
+        Self { fake, functions, _turn: turn }
     }
 
     /// From now on this fails, counted from here; what is open stays as it is.
     pub(crate) fn fail(&self, faults: &str) {
-        self.stand_in.describe(Some(faults)).unwrap();
+        self.fake.describe(Some(faults)).unwrap();
         // A description is read when devices are listed.
         Device::open_all(&self.functions).unwrap();
     }
@@ -118,7 +118,7 @@ impl Machine {
 
     /// A rail from port a to port b.
     pub(crate) fn pair(&self, wish: &Wish) -> Pair {
-        self.try_pair(wish).unwrap_or_else(|error| panic!("{error} ({})", self.stand_in.complaint()))
+        self.try_pair(wish).unwrap_or_else(|error| panic!("{error} ({})", self.fake.complaint()))
     }
 
     pub(crate) fn try_pair(&self, wish: &Wish) -> Result<Pair, SetupError> {
@@ -127,7 +127,7 @@ impl Machine {
 
     /// The reports of a device's queue pairs, in the order in which they were made.
     pub(crate) fn lanes(&self, device: &str) -> Vec<QpReport> {
-        self.stand_in.queue_pairs().into_iter().filter(|lane| lane.device() == device).collect()
+        self.fake.queue_pairs().into_iter().filter(|lane| lane.device() == device).collect()
     }
 
     /// The reports of the only lane of a and the only one of b.
@@ -139,7 +139,7 @@ impl Machine {
 
     /// Nothing is open.
     pub(crate) fn assert_closed(&self, after: &str) {
-        assert_eq!(self.stand_in.open(), Open::default(), "something is left open: {after}");
+        assert_eq!(self.fake.open(), Open::default(), "something is left open: {after}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use railweave_abi::NcclResult;
 use railweave_fabric_verbs::sys;
-use railweave_fake_ibverbs::StandIn;
+use railweave_fake_ibverbs::FakeVerbs;
 use railweave_nccl_host::net::{Comm, NetApi};
 use railweave_nccl_host::{LoadedNet, NetError};
 
@@ -35,26 +35,26 @@ fn said_once(words: &[&str]) -> String {
 }
 
 /// After a failure: a new connection works, and everything is closed at the end.
-fn another_works(stand_in: &StandIn, net: LoadedNet) {
+fn another_works(fake: &FakeVerbs, net: LoadedNet) {
     let pair = Pair::open(&net, &net, 0);
     pair.exchange(9, 300_000);
     pair.close();
-    finish(stand_in, net);
+    finish(fake, net);
 }
 
 #[test]
 fn a_cut_cable_fails_the_connection_with_a_line_that_names_both_ends() {
     alone(&with(&[]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         pair.exchange(1, 1000);
         let (from, to) = (pair.outgoing(&noise(1, 100_000)), pair.incoming(100_000));
         let recvs = [pair.irecv(&[to.part(7)]), pair.irecv(&[to.part(7)]), pair.irecv(&[to.part(7)])];
-        stand_in.cut("mlx5_0", 1).unwrap();
+        fake.cut("mlx5_0", 1).unwrap();
         let sends = [pair.isend(&from, 100_000, 7), pair.isend(&from, 100_000, 7)];
         assert!(pair.test_send(&sends[0]).unwrap().is_none() && pair.test_recv(&recvs[0]).unwrap().is_none());
-        stand_in.time_out("mlx5_0", 1).unwrap();
+        fake.time_out("mlx5_0", 1).unwrap();
         assert_eq!(send_fails(&pair, &sends[0]), NcclResult::REMOTE_ERROR);
         let line = said_once(&["WC error status=12"]);
         for word in ["test: rail 0 (mlx5_0 10.0.0.1 - 10.0.0.1)", "lane 0", "vendor code 0x5c", "check connectivity"] {
@@ -63,7 +63,7 @@ fn a_cut_cable_fails_the_connection_with_a_line_that_names_both_ends() {
         // Whatever else is asked of it fails alike.
         assert_eq!(code(pair.test_send(&sends[1])), NcclResult::REMOTE_ERROR);
         assert_eq!(code(pair.try_isend(&from, 100_000, 7)), NcclResult::REMOTE_ERROR);
-        stand_in.mend("mlx5_0", 1).unwrap();
+        fake.mend("mlx5_0", 1).unwrap();
         assert_eq!(code(pair.try_isend(&from, 100_000, 7)), NcclResult::REMOTE_ERROR, "a failure is final");
         pair.release_outgoing(from);
         let Pair { send, recv, .. } = pair;
@@ -74,33 +74,33 @@ fn a_cut_cable_fails_the_connection_with_a_line_that_names_both_ends() {
         assert_eq!(code::<()>(Err(error)), NcclResult::REMOTE_ERROR);
         to.release(&net, Comm::Recv(&recv));
         net.close_recv(recv).unwrap();
-        another_works(&stand_in, net);
+        another_works(&fake, net);
     });
 }
 
 #[test]
 fn a_cable_that_is_mended_in_time_is_not_noticed() {
     alone(&with(&[FUSED, EVEN]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         let message = noise(1, 1_000_000);
         let (from, to) = (pair.outgoing(&message), pair.incoming(1_000_000));
         for port in ["mlx5_0", "mlx5_1"] {
             let recv = pair.irecv(&[to.part(7)]);
-            stand_in.cut(port, 1).unwrap();
+            fake.cut(port, 1).unwrap();
             let send = pair.isend(&from, 1_000_000, 7);
             for _ in 0..100 {
                 assert!(pair.test_send(&send).unwrap().is_none() && pair.test_recv(&recv).unwrap().is_none());
             }
-            stand_in.mend(port, 1).unwrap();
+            fake.mend(port, 1).unwrap();
             assert_eq!(pair.finish(&[send], &[recv]).0, [1_000_000]);
             to.assert_holds(&message);
         }
         pair.release_outgoing(from);
         pair.release_incoming(to);
         pair.close();
-        finish(&stand_in, net);
+        finish(&fake, net);
         assert!(warnings().is_empty());
     });
 }
@@ -108,50 +108,50 @@ fn a_cable_that_is_mended_in_time_is_not_noticed() {
 #[test]
 fn the_rail_that_failed_is_named() {
     alone(&with(&[FUSED, EVEN]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         let (from, to) = (pair.outgoing(&noise(1, 100_000)), pair.incoming(100_000));
         let _recv = pair.irecv(&[to.part(7)]);
-        stand_in.cut("mlx5_1", 1).unwrap();
+        fake.cut("mlx5_1", 1).unwrap();
         let send = pair.isend(&from, 100_000, 7);
-        stand_in.time_out("mlx5_1", 1).unwrap();
+        fake.time_out("mlx5_1", 1).unwrap();
         assert_eq!(send_fails(&pair, &send), NcclResult::REMOTE_ERROR);
         said_once(&["WC error status=12", "rail 1 (mlx5_1 10.1.0.1 - 10.1.0.1)"]);
-        stand_in.mend("mlx5_1", 1).unwrap();
+        fake.mend("mlx5_1", 1).unwrap();
         pair.release_outgoing(from);
         pair.release_incoming(to);
         pair.close();
-        another_works(&stand_in, net);
+        another_works(&fake, net);
     });
 }
 
 #[test]
 fn a_receiver_whose_notes_do_not_arrive_fails_too() {
     alone(&with(&[]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         let (from, to) = (pair.outgoing(&noise(1, 1000)), pair.incoming(1000));
-        stand_in.cut("mlx5_0", 1).unwrap();
+        fake.cut("mlx5_0", 1).unwrap();
         let recv = pair.irecv(&[to.part(7)]);
         assert!(pair.try_isend(&from, 1000, 7).unwrap().is_none(), "there is no receive yet");
-        stand_in.time_out("mlx5_0", 1).unwrap();
+        fake.time_out("mlx5_0", 1).unwrap();
         assert_eq!(recv_fails(&pair, &recv), NcclResult::REMOTE_ERROR);
         said_once(&["test: rail 0", "WC error status=12"]);
         assert_eq!(code(pair.try_irecv(&[to.part(7)], false)), NcclResult::REMOTE_ERROR);
-        stand_in.mend("mlx5_0", 1).unwrap();
+        fake.mend("mlx5_0", 1).unwrap();
         pair.release_outgoing(from);
         pair.release_incoming(to);
         pair.close();
-        another_works(&stand_in, net);
+        another_works(&fake, net);
     });
 }
 
 #[test]
 fn memory_that_is_deregistered_under_way_is_told_by_the_side_that_lost_it() {
     alone(&with(&[]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (_plugin, net) = start();
         // The receiver's memory.
         let pair = Pair::open(&net, &net, 0);
@@ -171,22 +171,22 @@ fn memory_that_is_deregistered_under_way_is_told_by_the_side_that_lost_it() {
         let pair = Pair::open(&net, &net, 0);
         let (from, to) = (pair.outgoing(&noise(1, 100_000)), pair.incoming(100_000));
         let _recv = pair.irecv(&[to.part(7)]);
-        stand_in.cut("mlx5_0", 1).unwrap();
+        fake.cut("mlx5_0", 1).unwrap();
         let send = pair.isend(&from, 100_000, 7);
         pair.release_outgoing(from);
-        stand_in.mend("mlx5_0", 1).unwrap();
+        fake.mend("mlx5_0", 1).unwrap();
         assert_eq!(send_fails(&pair, &send), NcclResult::SYSTEM_ERROR);
         said_once(&["WC error status=4 (local protection error)", "deregMr"]);
         pair.release_incoming(to);
         pair.close();
-        another_works(&stand_in, net);
+        another_works(&fake, net);
     });
 }
 
 #[test]
 fn an_adapter_that_does_not_count_bytes_is_found_out_with_the_setting_to_try() {
     alone(&with(&[]), || {
-        let stand_in = machine("[[device]]\nname = 'old'\nbyte_counts = false\n[[device.port]]\n");
+        let fake = machine("[[device]]\nname = 'old'\nbyte_counts = false\n[[device.port]]\n");
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         let (from, to) = (pair.outgoing(&noise(1, 1000)), pair.incoming(1000));
@@ -199,7 +199,7 @@ fn an_adapter_that_does_not_count_bytes_is_found_out_with_the_setting_to_try() {
         pair.release_outgoing(from);
         pair.release_incoming(to);
         pair.close();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
@@ -214,14 +214,14 @@ fn a_connection_without_a_rail_is_an_error_of_the_host_that_could_not_make_it() 
         &cases,
         |_| with(&[]),
         |(description, expected)| {
-            let stand_in = machine(&strict(description));
+            let fake = machine(&strict(description));
             let (_plugin, net) = start();
             let (listening, mut handle) = listen(&net, 0);
             let failed = until("connect's failure", || net.connect(0, &mut handle).err());
             assert_eq!(code::<()>(Err(failed)), *expected);
             said_once(&["connect: no rail to ", "the lines before this one name the reason"]);
             net.close_listen(listening).unwrap();
-            finish(&stand_in, net);
+            finish(&fake, net);
         },
     );
 }
@@ -234,7 +234,7 @@ fn an_adapter_that_takes_no_work_fails_the_call_that_brought_it() {
         &cases,
         |_| with(&[]),
         |(fault, call)| {
-            let stand_in = machine(&strict(&format!("faults = ['{fault}']\n{ROCE}")));
+            let fake = machine(&strict(&format!("faults = ['{fault}']\n{ROCE}")));
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             let (from, to) = (pair.outgoing(&noise(1, 1000)), pair.incoming(1000));
@@ -248,7 +248,7 @@ fn an_adapter_that_takes_no_work_fails_the_call_that_brought_it() {
             pair.release_outgoing(from);
             pair.release_incoming(to);
             pair.close();
-            another_works(&stand_in, net);
+            another_works(&fake, net);
         },
     );
 }
@@ -257,7 +257,7 @@ fn an_adapter_that_takes_no_work_fails_the_call_that_brought_it() {
 fn a_rail_that_takes_no_work_fails_the_send_of_which_another_has_its_part_already() {
     alone(&with(&[FUSED, EVEN]), || {
         // The first is the CTS of the receive, the second that of the first rail.
-        let stand_in = machine(&strict(&format!("faults = ['post_send:3:EIO']\n{ROCE}")));
+        let fake = machine(&strict(&format!("faults = ['post_send:3:EIO']\n{ROCE}")));
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         let (from, to) = (pair.outgoing(&noise(1, 1_000_000)), pair.incoming(1_000_000));
@@ -268,21 +268,21 @@ fn a_rail_that_takes_no_work_fails_the_send_of_which_another_has_its_part_alread
         pair.release_outgoing(from);
         pair.release_incoming(to);
         pair.close();
-        another_works(&stand_in, net);
+        another_works(&fake, net);
     });
 }
 
 #[test]
 fn an_adapter_that_is_gone_ends_its_connections_and_no_others() {
     alone(&with(&[]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pairs = [Pair::open(&net, &net, 0), Pair::open(&net, &net, 1)];
         let (from, to) = (pairs[0].outgoing(&noise(1, 1000)), pairs[0].incoming(1000));
         let _recv = pairs[0].irecv(&[to.part(7)]);
-        stand_in.cut("mlx5_0", 1).unwrap();
+        fake.cut("mlx5_0", 1).unwrap();
         let send = pairs[0].isend(&from, 1000, 7);
-        stand_in.raise("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
+        fake.raise("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
         assert_eq!(send_fails(&pairs[0], &send), NcclResult::REMOTE_ERROR);
         said_once(&["WC error status=5 (work request flushed)", "the port's events"]);
         until("the event's line", || (warnings_with(&["mlx5_0: the device failed"]).len() == 1).then_some(()));
@@ -290,7 +290,7 @@ fn an_adapter_that_is_gone_ends_its_connections_and_no_others() {
         pairs[0].release_outgoing(from);
         pairs[0].release_incoming(to);
         pairs.into_iter().for_each(Pair::close);
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
@@ -298,7 +298,7 @@ fn an_adapter_that_is_gone_ends_its_connections_and_no_others() {
 fn memory_that_cannot_be_registered_is_refused_and_the_connection_lives_on() {
     alone(&with(&[("NCCL_IB_PCI_RELAXED_ORDERING", "0"), ("NCCL_GDR_FLUSH_DISABLE", "1")]), || {
         // Set-up registers two regions at each end.
-        let stand_in = machine(&format!("faults = ['reg_mr:5:ENOMEM']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['reg_mr:5:ENOMEM']\n{ROCE}"));
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         let memory = railweave_nccl_host::memory::HostMemory::new(4096);
@@ -308,14 +308,14 @@ fn memory_that_cannot_be_registered_is_refused_and_the_connection_lives_on() {
         said_once(&["regMr: mlx5_0: 4096 bytes of host memory", "Cannot allocate memory", "ulimit -l"]);
         pair.exchange(1, 100_000);
         pair.close();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
 #[test]
 fn a_connection_is_closed_in_any_order_with_work_under_way() {
     alone(&with(&[FUSED, EVEN]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         for (round, order) in ["lsr", "lrs", "slr", "srl", "rls", "rsl"].into_iter().enumerate() {
             let (_plugin, net) = start();
             let (listen, handle) = listen(&net, 0);
@@ -329,7 +329,7 @@ fn a_connection_is_closed_in_any_order_with_work_under_way() {
             let _more = pair.irecv(&[to.part(7)]);
             if round % 2 == 1 {
                 // Every second time the work cannot even leave.
-                stand_in.cut("mlx5_1", 1).unwrap();
+                fake.cut("mlx5_1", 1).unwrap();
             }
             pair.release_outgoing(from);
             pair.release_incoming(to);
@@ -342,8 +342,8 @@ fn a_connection_is_closed_in_any_order_with_work_under_way() {
                     _ => net.close_recv(recv.take().unwrap()).unwrap(),
                 }
             }
-            finish(&stand_in, net);
-            stand_in.mend("mlx5_1", 1).unwrap();
+            finish(&fake, net);
+            fake.mend("mlx5_1", 1).unwrap();
         }
         assert!(warnings().is_empty(), "{:?}", warnings());
     });

@@ -1,6 +1,6 @@
-//! What a message costs: the work requests that the adapter is given, counted by the stand-in.
+//! What a message costs: the work requests that the adapter is given, counted by the fake libibverbs.
 
-use railweave_fake_ibverbs::{Counts, StandIn};
+use railweave_fake_ibverbs::{Counts, FakeVerbs};
 use railweave_nccl_host::Plugin;
 
 use crate::common::{Buffer, Pair, each, noise, start, warnings};
@@ -10,14 +10,14 @@ use crate::machine::{EVEN, FUSED, INFINIBAND, ROCE, finish, machine, with};
 const COUNT: u64 = 64;
 
 /// What is posted for `COUNT` messages, each with one buffer.
-fn cost(stand_in: &StandIn, pair: &Pair<'_>, bytes: usize) -> Counts {
+fn cost(fake: &FakeVerbs, pair: &Pair<'_>, bytes: usize) -> Counts {
     let message = noise(1, bytes);
     let (from, to) = (pair.outgoing(&message), pair.incoming(bytes));
-    let before = stand_in.counts();
+    let before = fake.counts();
     for _ in 0..COUNT {
         assert_eq!(pair.transfer(&from, bytes, &to), (bytes as i32, bytes as i32));
     }
-    let counts = stand_in.counts().since(&before);
+    let counts = fake.counts().since(&before);
     to.assert_holds(&message);
     pair.release_outgoing(from);
     pair.release_incoming(to);
@@ -74,14 +74,14 @@ fn a_message_of_one_buffer_costs_one_write_on_each_active_rail_and_its_cts() {
         &cases,
         |(_, settings, ..)| with(settings),
         |(description, _, bytes, expected)| {
-            let stand_in = machine(description);
+            let fake = machine(description);
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             // The first ones find their queues empty.
-            cost(&stand_in, &pair, *bytes);
-            assert_eq!(per_message(&cost(&stand_in, &pair, *bytes)), *expected);
+            cost(&fake, &pair, *bytes);
+            assert_eq!(per_message(&cost(&fake, &pair, *bytes)), *expected);
             pair.close();
-            finish(&stand_in, net);
+            finish(&fake, net);
             assert!(warnings().is_empty());
         },
     );
@@ -94,20 +94,20 @@ fn a_rail_without_weight_is_given_no_work_at_all() {
         &cases,
         |(weights, _)| with(&[FUSED, ("RAILWEAVE_WEIGHTS", weights)]),
         |(_, heavy)| {
-            let stand_in = machine(ROCE);
+            let fake = machine(ROCE);
             let (plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             for bytes in [0, 100, 8192, 1 << 20] {
-                cost(&stand_in, &pair, bytes);
+                cost(&fake, &pair, bytes);
             }
             let rails = requests_of_rails(&plugin);
             let used: Vec<_> = rails.iter().filter(|rail| **rail != (0, 0)).collect();
             assert_eq!((rails[*heavy], used.len()), ((4 * COUNT, 4 * COUNT), 1), "{rails:?}");
             // Nothing was even tried on the other one: with its cable cut all goes on.
-            stand_in.cut(["mlx5_1", "mlx5_0"][*heavy], 1).unwrap();
-            cost(&stand_in, &pair, 1 << 20);
+            fake.cut(["mlx5_1", "mlx5_0"][*heavy], 1).unwrap();
+            cost(&fake, &pair, 1 << 20);
             pair.close();
-            finish(&stand_in, net);
+            finish(&fake, net);
             assert!(warnings().is_empty());
         },
     );
@@ -119,27 +119,27 @@ fn few_completions_are_asked_for() {
         &[()],
         |()| with(&[FUSED, EVEN]),
         |()| {
-            let stand_in = machine(ROCE);
+            let fake = machine(ROCE);
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
-            cost(&stand_in, &pair, 1 << 20);
-            let counts = cost(&stand_in, &pair, 1 << 20);
+            cost(&fake, &pair, 1 << 20);
+            let counts = cost(&fake, &pair, 1 << 20);
             // Each part of a message, and every 32nd CTS of a rail.
             assert_eq!(counts.signalled, 2 * COUNT + COUNT / 32, "{counts:?}");
             assert_eq!(counts.completions, counts.signalled + counts.receives_consumed, "{counts:?}");
             // Receives are posted many at once.
             assert!(counts.receives >= COUNT && counts.receive_posts * 16 <= counts.receives, "{counts:?}");
             pair.close();
-            finish(&stand_in, net);
+            finish(&fake, net);
         },
     );
 }
 
 /// What one group of buffers of these sizes costs.
-fn cost_of_group(stand_in: &StandIn, pair: &Pair<'_>, sizes: &[usize]) -> (u64, u64) {
+fn cost_of_group(fake: &FakeVerbs, pair: &Pair<'_>, sizes: &[usize]) -> (u64, u64) {
     let from: Vec<Buffer> = sizes.iter().map(|bytes| pair.outgoing(&noise(2, *bytes))).collect();
     let to: Vec<Buffer> = sizes.iter().map(|bytes| pair.incoming(*bytes)).collect();
-    let before = stand_in.counts();
+    let before = fake.counts();
     let parts: Vec<_> = to.iter().enumerate().map(|(tag, buffer)| buffer.part(tag as i32)).collect();
     let recv = pair.irecv(&parts);
     let sends: Vec<_> = from
@@ -149,7 +149,7 @@ fn cost_of_group(stand_in: &StandIn, pair: &Pair<'_>, sizes: &[usize]) -> (u64, 
         .map(|(tag, (buffer, bytes))| pair.isend(buffer, *bytes, tag as i32))
         .collect();
     pair.finish(&sends, &[recv]);
-    let counts = stand_in.counts().since(&before);
+    let counts = fake.counts().since(&before);
     for (buffer, bytes) in to.iter().zip(sizes) {
         buffer.assert_holds(&noise(2, *bytes));
     }
@@ -164,19 +164,19 @@ fn a_group_costs_a_write_for_each_piece_one_immediate_for_each_rail_and_one_reco
         &[()],
         |()| with(&[FUSED, EVEN]),
         |()| {
-            let stand_in = machine(ROCE);
+            let fake = machine(ROCE);
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             // One CTS for all, two pieces for each buffer; the record is one of the two immediates.
-            assert_eq!(cost_of_group(&stand_in, &pair, &[100_000; 4]), (1 + 8, 2));
-            assert_eq!(cost_of_group(&stand_in, &pair, &[100_000; 8]), (1 + 16, 2));
-            assert_eq!(cost_of_group(&stand_in, &pair, &[100_000, 0]), (1 + 2, 2));
+            assert_eq!(cost_of_group(&fake, &pair, &[100_000; 4]), (1 + 8, 2));
+            assert_eq!(cost_of_group(&fake, &pair, &[100_000; 8]), (1 + 16, 2));
+            assert_eq!(cost_of_group(&fake, &pair, &[100_000, 0]), (1 + 2, 2));
             // Nothing to send but the record.
-            assert_eq!(cost_of_group(&stand_in, &pair, &[0, 0, 0]), (1, 1));
+            assert_eq!(cost_of_group(&fake, &pair, &[0, 0, 0]), (1, 1));
             // A group of one is a message like any other.
-            assert_eq!(cost_of_group(&stand_in, &pair, &[100_000]), (1, 2));
+            assert_eq!(cost_of_group(&fake, &pair, &[100_000]), (1, 2));
             pair.close();
-            finish(&stand_in, net);
+            finish(&fake, net);
         },
     );
 }
@@ -189,16 +189,16 @@ fn a_part_that_is_longer_than_the_longest_write_goes_in_several_with_a_record() 
         |()| {
             // The shortest longest message of any adapter that is known.
             let longest = 8 << 20;
-            let stand_in = machine(&format!("[[device]]\nname = 'small'\n[[device.port]]\nmax_message = {longest}\n"));
+            let fake = machine(&format!("[[device]]\nname = 'small'\n[[device.port]]\nmax_message = {longest}\n"));
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             // CTS, then writes of 8 MiB; the record ends them. A single byte that is left travels inside.
-            assert_eq!(per_message(&cost(&stand_in, &pair, 3 * longest)), (1 + 3, 1, 2));
-            assert_eq!(per_message(&cost(&stand_in, &pair, longest + 1)), (1 + 2, 1, 2 + 1));
+            assert_eq!(per_message(&cost(&fake, &pair, 3 * longest)), (1 + 3, 1, 2));
+            assert_eq!(per_message(&cost(&fake, &pair, longest + 1)), (1 + 2, 1, 2 + 1));
             // What fits needs none.
-            assert_eq!(per_message(&cost(&stand_in, &pair, longest)), (1, 1, 1));
+            assert_eq!(per_message(&cost(&fake, &pair, longest)), (1, 1, 1));
             pair.close();
-            finish(&stand_in, net);
+            finish(&fake, net);
         },
     );
 }

@@ -3,7 +3,7 @@
 
 use railweave_abi::NcclResult;
 use railweave_fabric_verbs::sys;
-use railweave_fake_ibverbs::{QpReport, StandIn};
+use railweave_fake_ibverbs::{FakeVerbs, QpReport};
 use railweave_nccl_host::NetError;
 use railweave_nccl_host::net::{Comm, NetApi};
 
@@ -22,10 +22,10 @@ fn lines(words: &[&str]) -> usize {
 #[test]
 fn an_event_of_a_port_is_one_line_and_connections_go_on() {
     alone(&with(&[]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
-        type Raise = fn(&StandIn);
+        type Raise = fn(&FakeVerbs);
         let events: [(&[&str], usize, Raise); 6] = [
             (&["mlx5_0 port 1: the port is down"], 1, |it| it.set_port_state("mlx5_0", 1, sys::PORT_DOWN).unwrap()),
             (&["mlx5_0 port 1: the port is up"], 0, |it| it.set_port_state("mlx5_0", 1, sys::PORT_ACTIVE).unwrap()),
@@ -40,14 +40,14 @@ fn an_event_of_a_port_is_one_line_and_connections_go_on() {
         ];
         let mut warned = 0;
         for (words, warns, raise) in events {
-            raise(&stand_in);
+            raise(&fake);
             until(words[0], || (lines(words) == 1).then_some(()));
             warned += warns;
             assert_eq!(warnings().len(), warned, "{words:?}: {:?}", warnings());
         }
         pair.exchange(1, 100_000);
         pair.close();
-        finish(&stand_in, net);
+        finish(&fake, net);
         assert_eq!((warnings().len(), control_threads()), (warned, 0), "{:?}", warnings());
     });
 }
@@ -55,12 +55,12 @@ fn an_event_of_a_port_is_one_line_and_connections_go_on() {
 #[test]
 fn many_events_at_once_are_all_told() {
     alone(&with(&[]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         for _ in 0..100 {
-            stand_in.raise("mlx5_0", sys::EVENT_PKEY_CHANGE, 1).unwrap();
-            stand_in.raise("mlx5_1", sys::EVENT_PKEY_CHANGE, 1).unwrap();
+            fake.raise("mlx5_0", sys::EVENT_PKEY_CHANGE, 1).unwrap();
+            fake.raise("mlx5_1", sys::EVENT_PKEY_CHANGE, 1).unwrap();
         }
         for name in ["mlx5_0", "mlx5_1"] {
             let words = [name, "the port's partition keys changed"];
@@ -68,28 +68,28 @@ fn many_events_at_once_are_all_told() {
         }
         pair.exchange(1, 1000);
         pair.close();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
 #[test]
 fn an_event_of_a_queue_pair_is_one_line_and_its_end_waits_for_nobody() {
     alone(&with(&[]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
-        let number = stand_in.queue_pairs()[0].number;
+        let number = fake.queue_pairs()[0].number;
         let place = format!("mlx5_0 queue pair {number:#x}");
         // What every connection brings is not worth a line; what comes after it is.
         for event in [sys::EVENT_COMM_EST, sys::EVENT_SQ_DRAINED, sys::EVENT_QP_LAST_WQE_REACHED] {
-            stand_in.raise_on_queue_pair(number, event).unwrap();
+            fake.raise_on_queue_pair(number, event).unwrap();
         }
-        stand_in.raise("mlx5_0", sys::EVENT_SM_CHANGE, 1).unwrap();
+        fake.raise("mlx5_0", sys::EVENT_SM_CHANGE, 1).unwrap();
         until("a line", || (lines(&["new subnet manager"]) == 1).then_some(()));
         assert_eq!(lines(&[&place]), 0);
         pair.exchange(1, 1000);
         assert!(warnings().is_empty());
-        stand_in.raise_on_queue_pair(number, sys::EVENT_QP_FATAL).unwrap();
+        fake.raise_on_queue_pair(number, sys::EVENT_QP_FATAL).unwrap();
         until("a line", || (lines(&[&place, "the queue pair failed; look at the kernel log"]) == 1).then_some(()));
         // The connection itself fails when it is used.
         let (from, to) = (pair.outgoing(&noise(1, 1000)), pair.incoming(1000));
@@ -101,23 +101,23 @@ fn an_event_of_a_queue_pair_is_one_line_and_its_end_waits_for_nobody() {
         pair.release_incoming(to);
         pair.close();
         // An event that was not taken, or not acknowledged, would keep the library's end waiting.
-        finish(&stand_in, net);
-        assert!(!stand_in.complaint().contains("never acknowledged"), "{}", stand_in.complaint());
+        finish(&fake, net);
+        assert!(!fake.complaint().contains("never acknowledged"), "{}", fake.complaint());
     });
 }
 
 #[test]
 fn events_before_anyone_connects_wait_and_those_after_the_end_concern_nobody() {
     alone(&with(&[]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (_plugin, net) = start();
-        stand_in.raise("mlx5_0", sys::EVENT_SM_CHANGE, 1).unwrap();
+        fake.raise("mlx5_0", sys::EVENT_SM_CHANGE, 1).unwrap();
         assert_eq!((control_threads(), lines(&["new subnet manager"])), (0, 0));
         let pair = Pair::open(&net, &net, 0);
         until("the line", || (lines(&["new subnet manager"]) == 1).then_some(()));
         pair.close();
-        finish(&stand_in, net);
-        assert!(stand_in.raise("mlx5_0", sys::EVENT_SM_CHANGE, 1).is_err(), "nothing has the device open");
+        finish(&fake, net);
+        assert!(fake.raise("mlx5_0", sys::EVENT_SM_CHANGE, 1).is_err(), "nothing has the device open");
         assert!(warnings().is_empty());
     });
 }
@@ -133,10 +133,10 @@ fn code(error: &NetError) -> NcclResult {
 }
 
 /// A queue pair of a connection's end on a device.
-fn lane(stand_in: &StandIn, device: &str, receives: bool) -> u32 {
+fn lane(fake: &FakeVerbs, device: &str, receives: bool) -> u32 {
     // An end that only sends asks for one receive at most.
     let of_end = |pair: &QpReport| (pair.shared_receives == 1 || pair.capabilities.max_recv_wr > 1) == receives;
-    let pairs = stand_in.queue_pairs();
+    let pairs = fake.queue_pairs();
     let pair = pairs.iter().find(|pair| pair.device() == device && of_end(pair));
     pair.expect("the end has a lane").number
 }
@@ -156,15 +156,15 @@ fn what_failed_ends_the_connections_that_use_it_and_no_others() {
         |_| with(&[TWO_LANES]),
         |(event, words)| {
             // Not every adapter has the shared queue that this event is about.
-            let stand_in = machine(&if *event == sys::EVENT_SRQ_ERR { strict(ROCE) } else { ROCE.to_owned() });
+            let fake = machine(&if *event == sys::EVENT_SRQ_ERR { strict(ROCE) } else { ROCE.to_owned() });
             let (_plugin, net) = start();
             let [first, other, same] = [0, 1, 0].map(|device| Pair::open(&net, &net, device));
             first.exchange(1, 1000);
             let to = first.incoming(1000);
             // An end that waits has no work under way: nothing that it polls would ever tell.
             let recv = first.irecv(&[to.part(7)]);
-            let number = if *event == sys::EVENT_DEVICE_FATAL { 0 } else { lane(&stand_in, "mlx5_0", true) };
-            stand_in.raise_only("mlx5_0", *event, number).unwrap();
+            let number = if *event == sys::EVENT_DEVICE_FATAL { 0 } else { lane(&fake, "mlx5_0", true) };
+            fake.raise_only("mlx5_0", *event, number).unwrap();
             let failed = until("the receive's failure", || first.test_recv(&recv).err());
             assert_eq!(code(&failed), NcclResult::SYSTEM_ERROR);
             let said = warnings_with(&["test: ", "mlx5_0", words, "this connection uses it and is lost"]);
@@ -175,8 +175,8 @@ fn what_failed_ends_the_connections_that_use_it_and_no_others() {
             }
             first.release_incoming(to);
             [first, other, same].into_iter().for_each(Pair::close);
-            finish(&stand_in, net);
-            assert!(!stand_in.complaint().contains("never acknowledged"), "{}", stand_in.complaint());
+            finish(&fake, net);
+            assert!(!fake.complaint().contains("never acknowledged"), "{}", fake.complaint());
         },
     );
 }
@@ -187,24 +187,24 @@ fn a_sender_hears_of_it_too() {
         &[(sys::EVENT_QP_FATAL, false), (sys::EVENT_CQ_ERR, false), (sys::EVENT_DEVICE_FATAL, true)],
         |_| with(&[TWO_LANES]),
         |(event, is_device)| {
-            let stand_in = machine(ROCE);
+            let fake = machine(ROCE);
             let (_plugin, net) = start();
             let [pair, other] = [0, 1].map(|device| Pair::open(&net, &net, device));
             let (from, to) = (pair.outgoing(&noise(1, 1000)), pair.incoming(1000));
             let _recv = pair.irecv(&[to.part(7)]);
             // The adapter takes work and never completes it, as one that is gone.
-            stand_in.cut("mlx5_0", 1).unwrap();
+            fake.cut("mlx5_0", 1).unwrap();
             let send = pair.isend(&from, 1000, 7);
-            let number = if *is_device { 0 } else { lane(&stand_in, "mlx5_0", false) };
-            stand_in.raise_only("mlx5_0", *event, number).unwrap();
+            let number = if *is_device { 0 } else { lane(&fake, "mlx5_0", false) };
+            fake.raise_only("mlx5_0", *event, number).unwrap();
             let failed = until("the send's failure", || pair.test_send(&send).err());
             assert_eq!(code(&failed), NcclResult::SYSTEM_ERROR);
             other.exchange(2, 100_000);
-            stand_in.mend("mlx5_0", 1).unwrap();
+            fake.mend("mlx5_0", 1).unwrap();
             pair.release_outgoing(from);
             pair.release_incoming(to);
             [pair, other].into_iter().for_each(Pair::close);
-            finish(&stand_in, net);
+            finish(&fake, net);
         },
     );
 }
@@ -212,12 +212,12 @@ fn a_sender_hears_of_it_too() {
 #[test]
 fn with_the_setting_at_0_what_failed_is_a_line_and_nothing_more() {
     alone(&with(&[("NCCL_IB_RETURN_ASYNC_EVENTS", "0")]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
-        let number = stand_in.queue_pairs()[0].number;
-        stand_in.raise_only("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
-        stand_in.raise_only("mlx5_0", sys::EVENT_QP_FATAL, number).unwrap();
+        let number = fake.queue_pairs()[0].number;
+        fake.raise_only("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
+        fake.raise_only("mlx5_0", sys::EVENT_QP_FATAL, number).unwrap();
         until("both lines", || (warnings_with(&["mlx5_0", "failed"]).len() == 2).then_some(()));
         let (from, to) = (pair.outgoing(&noise(1, 1000)), pair.incoming(1000));
         let recv = pair.irecv(&[to.part(7)]);
@@ -229,7 +229,7 @@ fn with_the_setting_at_0_what_failed_is_a_line_and_nothing_more() {
         pair.release_outgoing(from);
         pair.release_incoming(to);
         pair.close();
-        finish(&stand_in, net);
+        finish(&fake, net);
         assert_eq!(warnings().len(), 2, "{:?}", warnings());
     });
 }
@@ -237,12 +237,12 @@ fn with_the_setting_at_0_what_failed_is_a_line_and_nothing_more() {
 #[test]
 fn a_device_that_fails_while_a_connection_is_set_up_fails_it_and_every_later_one() {
     alone(&with(&[("NCCL_GDR_FLUSH_DISABLE", "1")]), || {
-        let stand_in = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:1-6:ETIMEDOUT']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:1-6:ETIMEDOUT']\n{ROCE}"));
         let (_plugin, net) = start();
         let ((listening, mut handle), (later, mut later_handle)) = (listen(&net, 0), listen(&net, 0));
         assert!(net.connect(0, &mut handle).unwrap().is_none());
-        until("both ends' lanes", || (stand_in.open().queue_pairs == 2).then_some(()));
-        stand_in.raise_only("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
+        until("both ends' lanes", || (fake.open().queue_pairs == 2).then_some(()));
+        fake.raise_only("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
         let connect_failed = until("connect's failure", || net.connect(0, &mut handle).err());
         assert!(!connect_failed.to_string().is_empty());
         // It is none of accept's, which waits on for another.
@@ -257,7 +257,7 @@ fn a_device_that_fails_while_a_connection_is_set_up_fails_it_and_every_later_one
         let other = Pair::open(&net, &net, 1);
         other.exchange(1, 100_000);
         other.close();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
@@ -274,14 +274,14 @@ fn what_fails_in_the_last_step_of_a_set_up_ends_the_connecting_end() {
         |_| with(&[PLAIN]),
         |event| {
             // The accepting end's lane is connected first.
-            let stand_in = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:2:3000ms']\n{ROCE}"));
+            let fake = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:2:3000ms']\n{ROCE}"));
             let (_plugin, net) = start();
             let (listening, mut handle) = listen(&net, 0);
             assert!(net.connect(0, &mut handle).unwrap().is_none());
             until("the accepting end's lane", || {
-                stand_in.queue_pairs().iter().any(|pair| pair.state == sys::QPS_RTS).then_some(())
+                fake.queue_pairs().iter().any(|pair| pair.state == sys::QPS_RTS).then_some(())
             });
-            stand_in.raise_only("mlx5_0", *event, lane(&stand_in, "mlx5_0", false)).unwrap();
+            fake.raise_only("mlx5_0", *event, lane(&fake, "mlx5_0", false)).unwrap();
             // Either it does not come up, or it is lost: nobody receives, so nothing but the event tells of it.
             let send = until("connect's answer", || net.connect(0, &mut handle).transpose());
             if let Ok(send) = &send {
@@ -293,7 +293,7 @@ fn what_fails_in_the_last_step_of_a_set_up_ends_the_connecting_end() {
             }
             send.into_iter().for_each(|send| net.close_send(send).unwrap());
             net.close_listen(listening).unwrap();
-            finish(&stand_in, net);
+            finish(&fake, net);
         },
     );
 }
@@ -305,7 +305,7 @@ fn what_fails_in_the_last_step_of_a_set_up_ends_the_accepting_end() {
         |_| with(&[PLAIN]),
         |event| {
             // While the connecting end is connected another set-up queues up, which then keeps the thread from READY.
-            let stand_in = machine(&format!(
+            let fake = machine(&format!(
                 "faults = ['modify_qp/RTR@mlx5_0:2:1500ms', 'create_qp:3:4000ms']\n\
                 {ROCE}"
             ));
@@ -313,12 +313,12 @@ fn what_fails_in_the_last_step_of_a_set_up_ends_the_accepting_end() {
             let ((listening, mut handle), (other, mut other_handle)) = (listen(&net, 0), listen(&net, 1));
             assert!(net.connect(0, &mut handle).unwrap().is_none());
             until("the accepting end's lane", || {
-                stand_in.queue_pairs().iter().any(|pair| pair.state == sys::QPS_RTS).then_some(())
+                fake.queue_pairs().iter().any(|pair| pair.state == sys::QPS_RTS).then_some(())
             });
-            let number = lane(&stand_in, "mlx5_0", true);
+            let number = lane(&fake, "mlx5_0", true);
             assert!(net.connect(1, &mut other_handle).unwrap().is_none());
             let send = connect(&net, 0, &handle);
-            stand_in.raise_only("mlx5_0", *event, number).unwrap();
+            fake.raise_only("mlx5_0", *event, number).unwrap();
             let recv = accept(&net, &listening);
             let to = Buffer::new(&net, Comm::Recv(&recv), 1000);
             // SAFETY: the buffer stays until the end.
@@ -331,7 +331,7 @@ fn what_fails_in_the_last_step_of_a_set_up_ends_the_accepting_end() {
             net.close_send(send).unwrap();
             net.close_recv(recv).unwrap();
             [listening, other].into_iter().for_each(|listen| net.close_listen(listen).unwrap());
-            finish(&stand_in, net);
+            finish(&fake, net);
         },
     );
 }
@@ -339,20 +339,20 @@ fn what_fails_in_the_last_step_of_a_set_up_ends_the_accepting_end() {
 #[test]
 fn an_event_of_a_queue_pair_that_is_gone_concerns_nobody() {
     alone(&with(&[]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (_plugin, net) = start();
         for round in 0..20 {
             let pair = Pair::open(&net, &net, 0);
-            let number = stand_in.queue_pairs()[0].number;
+            let number = fake.queue_pairs()[0].number;
             pair.exchange(round, 1000);
-            stand_in.raise_only("mlx5_0", sys::EVENT_QP_FATAL, number).unwrap();
+            fake.raise_only("mlx5_0", sys::EVENT_QP_FATAL, number).unwrap();
             pair.close();
             let next = Pair::open(&net, &net, 0);
             next.exchange(round, 1000);
             next.close();
-            until("the end of both", || (stand_in.open().queue_pairs == 0).then_some(()));
+            until("the end of both", || (fake.open().queue_pairs == 0).then_some(()));
         }
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
@@ -360,18 +360,18 @@ fn an_event_of_a_queue_pair_that_is_gone_concerns_nobody() {
 fn a_closed_connections_failure_ends_none_that_is_set_up_meanwhile_or_later() {
     alone(&with(&[("NCCL_GDR_FLUSH_DISABLE", "1")]), || {
         // The closed connection's queue pairs take long to go, and another connection is in set-up meanwhile.
-        let stand_in = machine(&format!("faults = ['destroy_qp:*:1500ms', 'modify_qp/RTR@mlx5_1:1:1000ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['destroy_qp:*:1500ms', 'modify_qp/RTR@mlx5_1:1:1000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
-        let numbers: Vec<u32> = stand_in.queue_pairs().iter().map(|pair| pair.number).collect();
+        let numbers: Vec<u32> = fake.queue_pairs().iter().map(|pair| pair.number).collect();
         pair.exchange(1, 1000);
         pair.close();
         let (listening, mut handle) = listen(&net, 1);
         assert!(net.connect(1, &mut handle).unwrap().is_none());
-        until("lanes", || stand_in.queue_pairs().iter().any(|pair| pair.device() == "mlx5_1").then_some(()));
+        until("lanes", || fake.queue_pairs().iter().any(|pair| pair.device() == "mlx5_1").then_some(()));
         for number in &numbers {
             // Those that are destroyed already fail no more.
-            let _ = stand_in.raise_only("mlx5_0", sys::EVENT_QP_FATAL, *number);
+            let _ = fake.raise_only("mlx5_0", sys::EVENT_QP_FATAL, *number);
         }
         let (mut send, mut recv) = (None, None);
         let (send, recv) = until("the connection", || {
@@ -385,6 +385,6 @@ fn a_closed_connections_failure_ends_none_that_is_set_up_meanwhile_or_later() {
         let next = Pair::open(&net, &net, 0);
         next.exchange(3, 1000);
         [slow, next].into_iter().for_each(Pair::close);
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }

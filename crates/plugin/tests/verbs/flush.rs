@@ -1,4 +1,5 @@
-//! GPU memory: never read by the processor, and flushed where NCCL asks. The stand-in's adapter takes any memory for it.
+//! GPU memory: never read by the processor, and flushed where NCCL asks. The adapter of the fake libibverbs takes any
+//! memory for it.
 
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
@@ -6,7 +7,7 @@ use std::ptr::null_mut;
 use railweave_abi::NcclResult;
 use railweave_abi::net::v12;
 use railweave_fabric_verbs::sys;
-use railweave_fake_ibverbs::{Counts, StandIn};
+use railweave_fake_ibverbs::{Counts, FakeVerbs};
 use railweave_nccl_host::memory::HostMemory;
 use railweave_nccl_host::net::{Comm, NetApi, Part, Registration};
 use railweave_transport::Message;
@@ -68,18 +69,18 @@ impl GpuMemory {
 }
 
 /// Two adapters that take GPU memory, whatever the profile: others have nothing to flush. `habits` are lines of the
-/// stand-in's description.
-fn takes_gpu_memory(habits: &str) -> StandIn {
+/// description of the fake libibverbs.
+fn takes_gpu_memory(habits: &str) -> FakeVerbs {
     machine(&format!("{habits}{}", ROCE.replace("[[device.port]]\n", "dma_buf = true\n[[device.port]]\n")))
 }
 
 /// Moves a message from GPU memory to GPU memory and flushes it; what that cost, and whether there was a flush.
-fn flushed_transfer(stand_in: &StandIn, pair: &Pair<'_>, bytes: usize) -> (Counts, bool) {
+fn flushed_transfer(fake: &FakeVerbs, pair: &Pair<'_>, bytes: usize) -> (Counts, bool) {
     let message = noise(bytes as u64, bytes);
     let (mut from, mut to) =
         (GpuMemory::new(pair.send.pointer(), bytes.max(1)), GpuMemory::new(pair.recv.pointer(), bytes.max(1)));
     from.bytes_mut()[..bytes].copy_from_slice(&message);
-    let before = stand_in.counts();
+    let before = fake.counts();
     let recv = pair.irecv(&[to.part(bytes)]);
     let part = from.part(bytes);
     let send = until("a receive for this send", || {
@@ -93,7 +94,7 @@ fn flushed_transfer(stand_in: &StandIn, pair: &Pair<'_>, bytes: usize) -> (Count
         // SAFETY: the request is not over.
         until("the flush", || unsafe { pair.to.test(flush, None) }.unwrap().then_some(()));
     }
-    let counts = stand_in.counts().since(&before);
+    let counts = fake.counts().since(&before);
     assert!(to.bytes_mut()[..bytes] == message, "{bytes} bytes arrived otherwise");
     from.release();
     to.release();
@@ -106,20 +107,20 @@ fn a_flush_reads_one_byte_through_each_rail_that_wrote() {
         &[(&[FUSED, EVEN][..], 2), (&[FUSED, ("RAILWEAVE_WEIGHTS", "1,0")], 1), (&[], 1)],
         |(settings, _)| with(settings),
         |(_, rails)| {
-            let stand_in = takes_gpu_memory("");
+            let fake = takes_gpu_memory("");
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             for _ in 0..100 {
-                let (counts, flushed) = flushed_transfer(&stand_in, &pair, 100_000);
+                let (counts, flushed) = flushed_transfer(&fake, &pair, 100_000);
                 assert_eq!((counts.reads, flushed), (*rails, true));
             }
             // A short message travels over one rail, and not inside the work request: only its CTS does.
-            let (counts, flushed) = flushed_transfer(&stand_in, &pair, 64);
+            let (counts, flushed) = flushed_transfer(&fake, &pair, 64);
             assert_eq!((counts.reads, counts.inline, flushed), (1, 1, true));
-            let (counts, flushed) = flushed_transfer(&stand_in, &pair, 0);
+            let (counts, flushed) = flushed_transfer(&fake, &pair, 0);
             assert_eq!((counts.reads, flushed), (0, false), "there is nothing to flush");
             pair.close();
-            finish(&stand_in, net);
+            finish(&fake, net);
             assert!(warnings().is_empty());
         },
     );
@@ -128,7 +129,7 @@ fn a_flush_reads_one_byte_through_each_rail_that_wrote() {
 #[test]
 fn a_flush_under_way_fails_with_its_adapter() {
     alone(&with(&[]), || {
-        let stand_in = takes_gpu_memory("");
+        let fake = takes_gpu_memory("");
         let (_plugin, net) = start();
         let [pair, other] = [0, 1].map(|device| Pair::open(&net, &net, device));
         let (from, to) = (GpuMemory::new(pair.send.pointer(), 1000), GpuMemory::new(pair.recv.pointer(), 1000));
@@ -140,21 +141,21 @@ fn a_flush_under_way_fails_with_its_adapter() {
         });
         pair.finish(&[send], &[recv]);
         // The adapter takes work and never completes it, as one that is gone. The flush is all that NCCL waits for.
-        stand_in.cut("mlx5_0", 1).unwrap();
+        fake.cut("mlx5_0", 1).unwrap();
         // SAFETY: as above.
         let flush = unsafe { pair.to.iflush(&pair.recv, &[to.part(1000)]) }.unwrap().expect("a flush");
         // SAFETY: the request is not over.
         let test = || unsafe { pair.to.test(&flush, None) };
         assert!(!test().unwrap());
-        stand_in.raise_only("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
+        fake.raise_only("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
         until("the flush's failure", || test().err());
         assert_eq!(warnings_with(&["test: ", "mlx5_0: the device failed"]).len(), 1, "{:?}", warnings());
         other.exchange(1, 100_000);
-        stand_in.mend("mlx5_0", 1).unwrap();
+        fake.mend("mlx5_0", 1).unwrap();
         from.release();
         to.release();
         [pair, other].into_iter().for_each(Pair::close);
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
@@ -173,7 +174,7 @@ fn a_flush_under_way_fails_with_its_adapter_when_the_peer_is_gone() {
         // No PING comes between what is awaited.
         |_| with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "600"), ("RAILWEAVE_PEER_TIMEOUT", "3600")]),
         |(is_early, says_bye)| {
-            let stand_in = takes_gpu_memory(if *is_early { "faults = ['create_qp:3:5000ms']\n" } else { "" });
+            let fake = takes_gpu_memory(if *is_early { "faults = ['create_qp:3:5000ms']\n" } else { "" });
             let (_plugin, net) = start();
             let (listening, handle) = listen(&net, 0);
             let (mut peer, mut other) = (greeted(&handle), greeted(&handle));
@@ -208,20 +209,20 @@ fn a_flush_under_way_fails_with_its_adapter_when_the_peer_is_gone() {
                 last.release(&net, Comm::Recv(&ends[1]));
             }
             let to = GpuMemory::new(ends[0].pointer(), 1000);
-            stand_in.cut("mlx5_0", 1).unwrap();
+            fake.cut("mlx5_0", 1).unwrap();
             // SAFETY: the memory stays until the end.
             let flush = unsafe { net.iflush(&ends[0], &[to.part(1000)]) }.unwrap().expect("a flush");
             // SAFETY: the request is not over.
             let test = || unsafe { net.test(&flush, None) };
             assert!(!test().unwrap());
-            stand_in.raise_only("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
+            fake.raise_only("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
             until("the flush's failure", || test().err());
-            stand_in.mend("mlx5_0", 1).unwrap();
+            fake.mend("mlx5_0", 1).unwrap();
             to.release();
             drop(other);
             ends.into_iter().for_each(|end| net.close_recv(end).unwrap());
             net.close_listen(listening).unwrap();
-            finish(&stand_in, net);
+            finish(&fake, net);
         },
     );
 }
@@ -232,18 +233,18 @@ fn host_memory_needs_no_flush() {
         &[()],
         |()| with(&[]),
         |()| {
-            let stand_in = machine(ROCE);
+            let fake = machine(ROCE);
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             let (from, to) = (pair.outgoing(&noise(1, 1000)), pair.incoming(1000));
             pair.transfer(&from, 1000, &to);
             // SAFETY: the memory stays until the end.
             assert!(unsafe { net.iflush(&pair.recv, &[to.part(7)]) }.unwrap().is_none());
-            assert_eq!(stand_in.counts().reads, 0);
+            assert_eq!(fake.counts().reads, 0);
             pair.release_outgoing(from);
             pair.release_incoming(to);
             pair.close();
-            finish(&stand_in, net);
+            finish(&fake, net);
         },
     );
 }
@@ -254,15 +255,15 @@ fn where_flushes_are_off_there_is_nothing_to_wait_for() {
         &["NCCL_GDR_FLUSH_DISABLE", "RAILWEAVE_FLUSH"],
         |name| with(&[(*name, if *name == "RAILWEAVE_FLUSH" { "0" } else { "1" })]),
         |_| {
-            let stand_in = machine(ROCE);
+            let fake = machine(ROCE);
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             for _ in 0..3 {
-                let (counts, flushed) = flushed_transfer(&stand_in, &pair, 100_000);
+                let (counts, flushed) = flushed_transfer(&fake, &pair, 100_000);
                 assert_eq!((counts.reads, flushed), (0, false));
             }
             pair.close();
-            finish(&stand_in, net);
+            finish(&fake, net);
             assert!(warnings().is_empty());
         },
     );

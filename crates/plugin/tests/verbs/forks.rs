@@ -1,6 +1,6 @@
 //! Children of a process that uses RDMA: what they do, and how they end, is nothing to their parent's adapter.
 
-use railweave_fake_ibverbs::{Open, StandIn};
+use railweave_fake_ibverbs::{FakeVerbs, Open};
 use railweave_nccl_host::net::{Comm, NetApi, RecvComm, SendComm};
 
 use crate::common::{Pair, alone, start, until, warnings};
@@ -42,14 +42,14 @@ fn in_a_child(end: End, act: impl FnOnce() -> bool) -> bool {
 
 /// What the child's copy of the library has open: a child that ended something there would, with a real adapter, end its
 /// parent's.
-fn still_open(stand_in: &StandIn, before: Open) -> bool {
-    stand_in.open() == before
+fn still_open(fake: &FakeVerbs, before: Open) -> bool {
+    fake.open() == before
 }
 
 #[test]
 fn a_child_that_ends_changes_nothing_for_its_parent() {
     alone(&with(&[FUSED, EVEN]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         for (round, end) in [End::Orderly, End::AtOnce, End::Orderly].into_iter().enumerate() {
@@ -58,7 +58,7 @@ fn a_child_that_ends_changes_nothing_for_its_parent() {
         }
         pair.exchange(9, 300_000);
         pair.close();
-        finish(&stand_in, net);
+        finish(&fake, net);
         assert!(warnings().is_empty());
     });
 }
@@ -66,7 +66,7 @@ fn a_child_that_ends_changes_nothing_for_its_parent() {
 #[test]
 fn what_a_child_closes_or_finalizes_is_its_own_copy() {
     alone(&with(&[FUSED, EVEN]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         pair.exchange(1, 300_000);
@@ -75,19 +75,19 @@ fn what_a_child_closes_or_finalizes_is_its_own_copy() {
         let memory = pair.outgoing(&[1; 1000]);
         let registration = memory.registration();
         let well = in_a_child(End::AtOnce, || {
-            let before = stand_in.open();
+            let before = fake.open();
             let wrap = |pointer| std::ptr::NonNull::new(pointer).unwrap();
             // SAFETY: it is registered, and this is the child's copy.
             unsafe { context.dereg_mr(Comm::Send(&pair.send), registration) }.unwrap();
             context.close_send(SendComm::new(wrap(send))).unwrap();
             context.close_recv(RecvComm::new(wrap(recv))).unwrap();
-            still_open(&stand_in, before)
+            still_open(&fake, before)
         });
         assert!(well, "a child that deregisters and closes");
         pair.release_outgoing(memory);
         pair.exchange(2, 300_000);
         pair.close();
-        finish(&stand_in, net);
+        finish(&fake, net);
         assert!(warnings().is_empty());
     });
 }
@@ -95,26 +95,26 @@ fn what_a_child_closes_or_finalizes_is_its_own_copy() {
 #[test]
 fn a_child_begins_afresh_with_an_adapter_of_its_own() {
     alone(&with(&[FUSED, EVEN]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         for round in 0..3 {
             assert!(
                 in_a_child(End::AtOnce, || {
-                    let before = stand_in.open();
+                    let before = fake.open();
                     let own = plugin.init(7, None).unwrap();
                     let mine = Pair::open(&own, &own, 0);
                     mine.exchange(round, 100_000);
                     mine.close();
                     own.finalize().unwrap();
-                    still_open(&stand_in, before)
+                    still_open(&fake, before)
                 }),
                 "child {round}"
             );
             pair.exchange(round, 300_000);
         }
         pair.close();
-        finish(&stand_in, net);
+        finish(&fake, net);
         assert!(warnings().is_empty());
     });
 }
@@ -124,25 +124,25 @@ fn a_child_on_an_old_kernel_misses_nothing_but_what_the_adapter_uses() {
     // Before Linux 5.12, what is registered is kept out of children, with all that lies on its pages.
     let old = ROCE.replace("[[device.port]]", "withholds_pages = true\n[[device.port]]");
     alone(&with(&[FUSED, EVEN]), || {
-        let stand_in = machine(&old);
+        let fake = machine(&old);
         let (plugin, net) = start();
         // The plugin's own memory is registered now, and nothing of the application's.
         let pairs: Vec<Pair> = (0..4).map(|_| Pair::open(&net, &net, 0)).collect();
         let child = in_a_child(End::AtOnce, || {
-            let before = stand_in.open();
+            let before = fake.open();
             let own = plugin.init(7, None).unwrap();
             let mine = Pair::open(&own, &own, 0);
             mine.exchange(1, 100_000);
             mine.close();
             own.finalize().unwrap();
-            still_open(&stand_in, before)
+            still_open(&fake, before)
         });
         assert!(child, "the child began afresh");
         for (round, pair) in pairs.into_iter().enumerate() {
             pair.exchange(round as u64, 300_000);
             pair.close();
         }
-        finish(&stand_in, net);
+        finish(&fake, net);
         assert!(warnings().is_empty());
     });
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use railweave_fabric_verbs::sys::{EVENT_QP_FATAL, QPS_ERR, QPS_RTS};
-use railweave_fake_ibverbs::{QpReport, StandIn};
+use railweave_fake_ibverbs::{FakeVerbs, QpReport};
 use railweave_nccl_host::LoadedNet;
 use railweave_nccl_host::net::{Comm, Handle, ListenComm, NetApi};
 
@@ -67,9 +67,9 @@ impl Setups {
 }
 
 /// Waits until a device has queue pairs.
-fn until_lanes_are_made(stand_in: &StandIn, device: &str, count: usize) {
+fn until_lanes_are_made(fake: &FakeVerbs, device: &str, count: usize) {
     until("queue pairs", || {
-        (stand_in.queue_pairs().iter().filter(|pair| pair.device() == device).count() >= count).then_some(())
+        (fake.queue_pairs().iter().filter(|pair| pair.device() == device).count() >= count).then_some(())
     });
 }
 
@@ -80,12 +80,12 @@ fn a_change_that_times_out_some_times_costs_nothing_but_time() {
         &cases,
         |_| with(&[("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "20")]),
         |fault| {
-            let stand_in = machine(&format!("faults = ['{fault}']\n{ROCE}"));
+            let fake = machine(&format!("faults = ['{fault}']\n{ROCE}"));
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             pair.exchange(1, 100_000);
             pair.close();
-            finish(&stand_in, net);
+            finish(&fake, net);
             assert!(warnings().is_empty(), "{:?}", warnings());
         },
     );
@@ -94,7 +94,7 @@ fn a_change_that_times_out_some_times_costs_nothing_but_time() {
 #[test]
 fn one_that_times_out_for_ever_ends_at_the_deadline_with_its_reason_at_both_ends() {
     alone(&with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "3")]), || {
-        let stand_in = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:*:ETIMEDOUT']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:*:ETIMEDOUT']\n{ROCE}"));
         let (_plugin, net) = start();
         let mut setups = Setups::begin(&net, 0, 1);
         setups.error(&net, 0);
@@ -109,20 +109,20 @@ fn one_that_times_out_for_ever_ends_at_the_deadline_with_its_reason_at_both_ends
         let pair = Pair::open(&net, &net, 1);
         pair.exchange(1, 1000);
         pair.close();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
 #[test]
 fn a_rail_that_times_out_for_ever_is_left_out_and_the_other_carries_on() {
     alone(&with(&[FUSED, EVEN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "3")]), || {
-        let stand_in = machine(&format!("faults = ['modify_qp/RTR@mlx5_1:*:ETIMEDOUT']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['modify_qp/RTR@mlx5_1:*:ETIMEDOUT']\n{ROCE}"));
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         pair.exchange(1, 300_000);
         assert!(warnings().iter().any(|line| line.contains("rail 1") && line.contains("Handshake timeout: QP tran")));
         pair.close();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
@@ -142,7 +142,7 @@ fn the_settings_of_nccl_count() {
         &cases,
         |(settings, ..)| with(settings),
         |(_, calls, comes_up)| {
-            let stand_in = machine(&format!("faults = ['modify_qp/RTR:{calls}']\n{ROCE}"));
+            let fake = machine(&format!("faults = ['modify_qp/RTR:{calls}']\n{ROCE}"));
             let (_plugin, net) = start();
             let mut setups = Setups::begin(&net, 0, 1);
             if *comes_up {
@@ -151,7 +151,7 @@ fn the_settings_of_nccl_count() {
                 setups.error(&net, 0);
                 setups.listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
             }
-            finish(&stand_in, net);
+            finish(&fake, net);
         },
     );
 }
@@ -159,10 +159,10 @@ fn the_settings_of_nccl_count() {
 #[test]
 fn others_are_set_up_while_one_waits_for_its_next_try() {
     alone(&with(&[PLAIN]), || {
-        let stand_in = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:*:ETIMEDOUT']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:*:ETIMEDOUT']\n{ROCE}"));
         let (_plugin, net) = start();
         let mut waiting = Setups::begin(&net, 0, 3);
-        until_lanes_are_made(&stand_in, "mlx5_0", 6);
+        until_lanes_are_made(&fake, "mlx5_0", 6);
         for _ in 0..3 {
             let pair = Pair::open(&net, &net, 1);
             pair.exchange(1, 100_000);
@@ -173,7 +173,7 @@ fn others_are_set_up_while_one_waits_for_its_next_try() {
         }
         waiting.listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
         // What was never up is freed too.
-        finish(&stand_in, net);
+        finish(&fake, net);
         assert!(warnings().is_empty(), "{:?}", warnings());
     });
 }
@@ -182,10 +182,10 @@ fn others_are_set_up_while_one_waits_for_its_next_try() {
 fn a_hundred_behind_a_slow_one_come_up_though_they_wait_for_longer_than_a_handshake_has() {
     alone(&with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "5")]), || {
         // Two seconds, then eight for a hundred connections with two ends each.
-        let stand_in = machine(&format!("faults = ['modify_qp/RTR:1:2000ms', 'modify_qp/RTR:*:40ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['modify_qp/RTR:1:2000ms', 'modify_qp/RTR:*:40ms']\n{ROCE}"));
         let (_plugin, net) = start();
         assert_eq!(Setups::begin(&net, 0, 101).finish(&net, 0), 101);
-        finish(&stand_in, net);
+        finish(&fake, net);
         assert!(warnings().is_empty(), "{:?}", warnings());
     });
 }
@@ -198,10 +198,10 @@ fn offers_that_wait_for_their_turn_come_up_though_they_wait_for_longer_than_a_ha
         // SAFETY: the call reads what it is given.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) }, 0);
         // Eight seconds for a hundred connections with two ends each.
-        let stand_in = machine(&format!("faults = ['modify_qp/RTR:*:40ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['modify_qp/RTR:*:40ms']\n{ROCE}"));
         let (_plugin, net) = start();
         assert_eq!(Setups::begin(&net, 0, 100).finish(&net, 0), 100);
-        finish(&stand_in, net);
+        finish(&fake, net);
         let said = warnings();
         assert!(said.len() == 1 && said[0].contains("only 96 files may be open"), "{said:?}");
     });
@@ -211,12 +211,12 @@ fn offers_that_wait_for_their_turn_come_up_though_they_wait_for_longer_than_a_ha
 fn peers_that_cannot_be_reached_do_not_keep_others_from_coming_up() {
     alone(&with(&[PLAIN, ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "1"), ("NCCL_IB_MQP_RETRY_CNT", "1000")]), || {
         // The first round is quick. Then each of forty accepting ends takes the worker for a second, over and over.
-        let stand_in = machine(&format!(
+        let fake = machine(&format!(
             "faults = ['modify_qp/RTR@mlx5_0:41-1000:1000ms', 'modify_qp/RTR@mlx5_0:*:ETIMEDOUT']\n{ROCE}"
         ));
         let (_plugin, net) = start();
         let hopeless = Setups::begin(&net, 0, 40);
-        until_lanes_are_made(&stand_in, "mlx5_0", 80);
+        until_lanes_are_made(&fake, "mlx5_0", 80);
         let begin = Instant::now();
         let pair = Pair::open(&net, &net, 1);
         // Four steps at the worker, each of which waits for one change of state at most, not for a round of forty.
@@ -225,7 +225,7 @@ fn peers_that_cannot_be_reached_do_not_keep_others_from_coming_up() {
         pair.exchange(1, 100_000);
         pair.close();
         hopeless.listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
@@ -249,19 +249,19 @@ fn a_kernel_that_never_comes_back_fails_what_waits_for_it() {
 fn nobody_waits_for_a_connection_that_is_being_closed() {
     alone(&with(&[PLAIN]), || {
         // Far longer than what comes up meanwhile takes.
-        let stand_in = machine(&format!("faults = ['destroy_qp@mlx5_0:1:15000ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['destroy_qp@mlx5_0:1:15000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         pair.exchange(1, 1000);
         pair.close();
         let pair = Pair::open(&net, &net, 0);
-        let lanes = stand_in.open().queue_pairs;
+        let lanes = fake.open().queue_pairs;
         assert!(lanes > 2, "the old lanes are still being destroyed, but only {lanes} lanes are there");
         pair.exchange(2, 1000);
         pair.close();
         // Longer than finalize waits for a kernel that gets nothing done.
-        until("the end of all lanes", || (stand_in.open().queue_pairs == 0).then_some(()));
-        finish(&stand_in, net);
+        until("the end of all lanes", || (fake.open().queue_pairs == 0).then_some(()));
+        finish(&fake, net);
         assert!(warnings().is_empty(), "{:?}", warnings());
     });
 }
@@ -270,11 +270,11 @@ fn nobody_waits_for_a_connection_that_is_being_closed() {
 fn a_slow_end_is_waited_for_as_long_as_it_moves() {
     alone(&with(&[PLAIN]), || {
         // Twelve ends: more than seven seconds in all.
-        let stand_in = machine(&format!("faults = ['destroy_qp:*:600ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['destroy_qp:*:600ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let pairs: Vec<_> = (0..6).map(|_| Pair::open(&net, &net, 0)).collect();
         pairs.into_iter().for_each(Pair::close);
-        finish(&stand_in, net);
+        finish(&fake, net);
         assert!(warnings().is_empty(), "{:?}", warnings());
     });
 }
@@ -282,7 +282,7 @@ fn a_slow_end_is_waited_for_as_long_as_it_moves() {
 #[test]
 fn a_closed_end_is_over_once_its_work_is_done() {
     alone(&with(&[PLAIN]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         // Three seconds are what finalize waits for one that is not.
         let quick = (0..3).any(|_| {
             let (_plugin, net) = start();
@@ -295,7 +295,7 @@ fn a_closed_end_is_over_once_its_work_is_done() {
             pair.release_incoming(to);
             pair.close();
             let begin = Instant::now();
-            finish(&stand_in, net);
+            finish(&fake, net);
             begin.elapsed() < Duration::from_secs(2)
         });
         assert!(quick, "it waited for work that was done");
@@ -305,38 +305,38 @@ fn a_closed_end_is_over_once_its_work_is_done() {
 #[test]
 fn a_process_that_is_stopped_in_finalize_has_not_waited() {
     alone(&with(&[PLAIN]), || {
-        let stand_in = machine(&format!("faults = ['destroy_qp:1:8000ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['destroy_qp:1:8000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         Pair::open(&net, &net, 0).close();
         // From now on the kernel needs 8 s, of which the process is stopped for 6.
         let is_being_freed = |lane: &QpReport| lane.state == QPS_ERR;
-        until("an end is being freed", || stand_in.queue_pairs().iter().any(is_being_freed).then_some(()));
+        until("an end is being freed", || fake.queue_pairs().iter().any(is_being_freed).then_some(()));
         let script = "sleep 1; kill -STOP $0; sleep 6; kill -CONT $0";
         let stopping = Command::new("sh").args(["-c", script, &std::process::id().to_string()]).spawn();
-        finish(&stand_in, net);
+        finish(&fake, net);
         assert!(stopping.expect("a shell").wait().expect("it ends").success());
         assert!(warnings().is_empty(), "{:?}", warnings());
     });
 }
 
 /// Waits until the lane of the accepting end is connected, which comes before that of the connecting end; its number.
-fn until_accepting_lane(stand_in: &StandIn) -> u32 {
+fn until_accepting_lane(fake: &FakeVerbs) -> u32 {
     let connected = |pair: &QpReport| pair.state == QPS_RTS && pair.capabilities.max_recv_wr > 1;
-    until("the accepting end's lane", || stand_in.queue_pairs().into_iter().find(connected)).number
+    until("the accepting end's lane", || fake.queue_pairs().into_iter().find(connected)).number
 }
 
 #[test]
 fn a_refusal_that_comes_in_the_last_step_of_the_connecting_end_ends_it() {
     alone(&with(&[PLAIN]), || {
-        let stand_in = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:2:3000ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:2:3000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, mut handle) = listen(&net, 0);
         let before = descriptors();
         assert!(net.connect(0, &mut handle).unwrap().is_none());
-        let lane = until_accepting_lane(&stand_in);
+        let lane = until_accepting_lane(&fake);
         // So that LANES is on its way: else the refusal would come before the last step.
         thread::sleep(Duration::from_millis(300));
-        stand_in.raise_only("mlx5_0", EVENT_QP_FATAL, lane).unwrap();
+        fake.raise_only("mlx5_0", EVENT_QP_FATAL, lane).unwrap();
         // Either connect fails, or it yields a connection that does.
         let send = until("connect's answer", || net.connect(0, &mut handle).transpose());
         if let Ok(send) = &send {
@@ -350,7 +350,7 @@ fn a_refusal_that_comes_in_the_last_step_of_the_connecting_end_ends_it() {
         // The accepting end was never up and says no BYE. Nobody waits for one, so the opener ends the session.
         until_within(Duration::from_secs(40), "the end of the session", || (descriptors() == before).then_some(()));
         net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
@@ -358,11 +358,11 @@ fn a_refusal_that_comes_in_the_last_step_of_the_connecting_end_ends_it() {
 fn a_close_that_comes_in_the_last_step_of_the_accepting_end_is_not_forgotten() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4")]), || {
         // While the connecting end is connected another set-up queues up, which then keeps the thread from READY.
-        let stand_in = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:2:1000ms', 'create_qp:3:2000ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:2:1000ms', 'create_qp:3:2000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let ((listening, mut handle), (other, mut other_handle)) = (listen(&net, 0), listen(&net, 1));
         assert!(net.connect(0, &mut handle).unwrap().is_none());
-        until_accepting_lane(&stand_in);
+        until_accepting_lane(&fake);
         assert!(net.connect(1, &mut other_handle).unwrap().is_none());
         // Of two that their peers have left, and nobody has accepted, one is closed two handshake times later.
         (0..2).for_each(|_| net.close_send(connect(&net, 0, &handle)).unwrap());
@@ -370,7 +370,7 @@ fn a_close_that_comes_in_the_last_step_of_the_accepting_end_is_not_forgotten() {
         until("the line", || (!warnings_with(&["nobody had accepted was closed"]).is_empty()).then_some(()));
         net.close_recv(accept(&net, &listening)).unwrap();
         [listening, other].into_iter().for_each(|listen| net.close_listen(listen).unwrap());
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
@@ -379,19 +379,19 @@ fn the_time_in_the_queue_is_no_ends_own() {
     let settings = [PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4"), ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "20")];
     alone(&with(&settings), || {
         // Twelve seconds for four connections, in steps shorter than a handshake's time; then one that is tried again.
-        let stand_in = machine(&format!(
+        let fake = machine(&format!(
             "faults = ['modify_qp/RTR@mlx5_0:*:1500ms', 'modify_qp/RTR@mlx5_1:1-3:ETIMEDOUT']\n\
                 {ROCE}"
         ));
         let (_plugin, net) = start();
         let busy = Setups::begin(&net, 0, 4);
-        until_lanes_are_made(&stand_in, "mlx5_0", 5);
+        until_lanes_are_made(&fake, "mlx5_0", 5);
         let behind = Setups::begin(&net, 1, 1);
         thread::scope(|scope| {
             let busy = scope.spawn(|| busy.finish(&net, 0));
             assert_eq!((behind.finish(&net, 1), busy.join().unwrap()), (1, 4));
         });
-        finish(&stand_in, net);
+        finish(&fake, net);
         assert!(warnings().is_empty(), "{:?}", warnings());
     });
 }
@@ -401,19 +401,19 @@ fn what_is_tried_again_after_a_long_queue_has_its_time_anew() {
     let settings = [PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4"), ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "500")];
     alone(&with(&settings), || {
         // It fails, and half a second later must wait for what takes twelve; then it fails again.
-        let stand_in = machine(&format!(
+        let fake = machine(&format!(
             "faults = ['modify_qp/RTR@mlx5_1:1-2:ETIMEDOUT', 'modify_qp/RTR@mlx5_0:*:1500ms']\n\
                 {ROCE}"
         ));
         let (_plugin, net) = start();
         let first = Setups::begin(&net, 1, 1);
-        until_lanes_are_made(&stand_in, "mlx5_1", 1);
+        until_lanes_are_made(&fake, "mlx5_1", 1);
         let busy = Setups::begin(&net, 0, 4);
         thread::scope(|scope| {
             let busy = scope.spawn(|| busy.finish(&net, 0));
             assert_eq!((first.finish(&net, 1), busy.join().unwrap()), (1, 4));
         });
-        finish(&stand_in, net);
+        finish(&fake, net);
         assert!(warnings().is_empty(), "{:?}", warnings());
     });
 }
@@ -421,7 +421,7 @@ fn what_is_tried_again_after_a_long_queue_has_its_time_anew() {
 #[test]
 fn a_kernel_that_is_slow_after_a_long_rest_has_not_been_so_all_the_time() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4")]), || {
-        let stand_in = machine(&format!("faults = ['create_qp:1:1500ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['create_qp:1:1500ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         // The time itself is what this is about: longer than a kernel that does nothing is waited for.
@@ -431,7 +431,7 @@ fn a_kernel_that_is_slow_after_a_long_rest_has_not_been_so_all_the_time() {
         let pair = Pair { from: &net, to: &net, send, recv };
         pair.exchange(1, 100_000);
         pair.close();
-        finish(&stand_in, net);
+        finish(&fake, net);
         assert!(warnings().is_empty(), "{:?}", warnings());
     });
 }
@@ -439,7 +439,7 @@ fn a_kernel_that_is_slow_after_a_long_rest_has_not_been_so_all_the_time() {
 #[test]
 fn an_end_that_does_not_move_is_given_up_and_what_is_left_is_said() {
     alone(&with(&[PLAIN]), || {
-        let stand_in = machine(&format!("faults = ['destroy_qp:3:600000ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['destroy_qp:3:600000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let pairs: Vec<_> = (0..3).map(|_| Pair::open(&net, &net, 0)).collect();
         pairs.into_iter().for_each(Pair::close);
@@ -449,41 +449,41 @@ fn an_end_that_does_not_move_is_given_up_and_what_is_left_is_said() {
         for word in ["for 5 s", "4 closed ends of connections are left to it", "kernel log"] {
             assert!(said[0].contains(word), "{word} is not in {said:?}");
         }
-        assert_eq!(stand_in.open().queue_pairs, 4);
+        assert_eq!(fake.open().queue_pairs, 4);
     });
 }
 
 #[test]
 fn a_connect_that_is_given_up_ends_both_ends_and_what_is_used_stays() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "2")]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (_plugin, net) = start();
         let kept = Pair::open(&net, &net, 0);
-        let own = stand_in.open().queue_pairs;
+        let own = fake.open().queue_pairs;
         let mut setups = Setups::begin(&net, 1, 1);
         // The connecting end's lane is made first, and has but one receive.
         until("the end of the connecting end, and the other one alone", || {
-            let lanes: Vec<_> = stand_in.queue_pairs().into_iter().filter(|lane| lane.device() == "mlx5_1").collect();
+            let lanes: Vec<_> = fake.queue_pairs().into_iter().filter(|lane| lane.device() == "mlx5_1").collect();
             matches!(lanes[..], [lane] if lane.capabilities.max_recv_wr > 1).then_some(())
         });
         // Whoever calls connect again is told. Accept has the connection, whose peer is gone: it may come late.
         let recv = until("accept", || net.accept(&setups.listens[0]).expect("accept has no error"));
         net.close_recv(recv).expect("it can be closed");
-        until("the end of what nobody asked for", || (stand_in.open().queue_pairs == own).then_some(()));
+        until("the end of what nobody asked for", || (fake.open().queue_pairs == own).then_some(()));
         let connect = setups.error(&net, 1);
         assert!(connect.contains("ncclSystemError"), "{connect}");
         assert_eq!(warnings_with(&["connect was not called again for 4 s"]).len(), 1, "{:?}", warnings());
         setups.listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
         kept.exchange(1, 100_000);
         kept.close();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
 #[test]
 fn accept_may_come_many_handshake_times_after_connect_is_done() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "2")]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (_plugin, net) = start();
         let (listening, mut handle) = listen(&net, 0);
         let send = until("connect", || net.connect(0, &mut handle).unwrap());
@@ -494,7 +494,7 @@ fn accept_may_come_many_handshake_times_after_connect_is_done() {
         let pair = Pair { from: &net, to: &net, send, recv };
         pair.exchange(1, 100_000);
         pair.close();
-        finish(&stand_in, net);
+        finish(&fake, net);
         assert!(warnings().is_empty(), "{:?}", warnings());
     });
 }

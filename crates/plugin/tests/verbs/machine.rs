@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use railweave_fake_ibverbs::{Open, StandIn, build};
+use railweave_fake_ibverbs::{FakeVerbs, Open, build};
 use railweave_nccl_host::LoadedNet;
 
 /// Two RoCE ports, one four times as fast as the other: on every adapter, because none says a speed of its own.
@@ -19,24 +19,24 @@ pub(crate) const FUSED: (&str, &str) = ("RAILWEAVE_MODE", "fused");
 /// Rails that weigh the same, whatever their ports' speeds.
 pub(crate) const EVEN: (&str, &str) = ("RAILWEAVE_WEIGHTS", "1,1");
 
-/// The stand-in's file. The first who asks links it.
+/// The fake's file. The first who asks links it.
 pub(crate) fn library() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| build().to_str().expect("the path is text").to_owned())
 }
 
-/// Settings, with the stand-in in libibverbs' place and nothing but RDMA. Both ends are this process: nothing is dialled at the
-/// addresses that a description makes up.
+/// Settings, with the fake libibverbs in libibverbs' place and nothing but RDMA. Both ends are this process: nothing is
+/// dialled at the addresses that a description makes up.
 pub(crate) fn with<'a>(settings: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let common = [("NCCL_IBVERBS_LIB", library()), ("RAILWEAVE_FABRIC", "verbs"), ("RAILWEAVE_OOB_IF", "lo")];
     [&common, settings].concat()
 }
 
 /// Makes this process's machine, from the next init on.
-pub(crate) fn machine(description: &str) -> StandIn {
-    let stand_in = StandIn::load(library().as_ref()).expect("the stand-in loads");
-    stand_in.describe(Some(description)).expect("the description is well-formed");
-    stand_in
+pub(crate) fn machine(description: &str) -> FakeVerbs {
+    let fake = FakeVerbs::load(library().as_ref()).expect("the fake libibverbs loads");
+    fake.describe(Some(description)).expect("the description is well-formed");
+    fake
 }
 
 /// The same machine of strict devices, whatever adapter the tests run over (RAILWEAVE_TEST_PROFILE): for tests of exact calls
@@ -49,7 +49,7 @@ pub(crate) fn strict(description: &str) -> String {
 }
 
 /// Finalizes the last communicator, after which nothing of the library is open.
-pub(crate) fn finish(stand_in: &StandIn, net: LoadedNet) {
+pub(crate) fn finish(fake: &FakeVerbs, net: LoadedNet) {
     net.finalize().expect("finalize succeeds");
-    assert_eq!(stand_in.open(), Open::default(), "something is left open after finalize");
+    assert_eq!(fake.open(), Open::default(), "something is left open after finalize");
 }

@@ -1,4 +1,4 @@
-//! The whole plugin over RDMA: both ends of each connection in one process, on machines that the stand-in for libibverbs
+//! The whole plugin over RDMA: both ends of each connection in one process, on machines that the fake libibverbs
 //! describes. What it posts is counted, its cables are cut, and when it has finished nothing may be open.
 
 #[path = "../common/mod.rs"]

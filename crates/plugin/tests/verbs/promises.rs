@@ -29,7 +29,7 @@ fn receives_that_were_posted_are_filled_and_their_sends_done_without_another_cal
         &cases,
         |(settings, _)| with(settings),
         |(_, then)| {
-            let stand_in = machine(ROCE);
+            let fake = machine(ROCE);
             let (_plugin, net) = start();
             let (pair, other) = (Pair::open(&net, &net, 0), Pair::open(&net, &net, 0));
             let (from, to, from_other) = (pair.outgoing(&[1; 8]), pair.incoming(8), other.outgoing(&[1; 8]));
@@ -60,7 +60,7 @@ fn receives_that_were_posted_are_filled_and_their_sends_done_without_another_cal
             pair.close();
             other.close();
             assert_eq!(warnings(), Vec::<String>::new());
-            finish(&stand_in, net);
+            finish(&fake, net);
         },
     );
 }

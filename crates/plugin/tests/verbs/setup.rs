@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use railweave_fabric_verbs::Device;
 use railweave_fabric_verbs::sys::Functions;
-use railweave_fake_ibverbs::StandIn;
+use railweave_fake_ibverbs::FakeVerbs;
 use railweave_nccl_host::net::{Handle, ListenComm, NetApi, RecvComm, SendComm};
 use railweave_nccl_host::{LoadedNet, NetError};
 use railweave_transport::{LANE_PROOF_BYTES, LanePreface, Message, Preface};
@@ -82,22 +82,22 @@ fn a_refusal_at_any_step_is_one_line_and_the_other_rail_carries_on() {
             // Discovery has asked both ports already.
             let from = if function == "query_port" { 2 } else { 0 };
             for call in 1..=calls {
-                let stand_in = machine(&strict(&format!("faults = ['{function}:{}:EINVAL']\n{ROCE}", from + call)));
+                let fake = machine(&strict(&format!("faults = ['{function}:{}:EINVAL']\n{ROCE}", from + call)));
                 let (_plugin, net) = start();
                 let before = refusals();
                 let up = outcomes(&net, 1).into_iter().all(|outcome| used(&net, outcome));
                 assert!(up, "{function}:{call}: the other rail is there");
                 assert_eq!(refusals() - before, 1, "{function}:{call}: {:?}", warnings());
-                finish(&stand_in, net);
+                finish(&fake, net);
             }
             // One call more is not made while one connection comes up.
-            let stand_in = machine(&strict(&format!("faults = ['{function}:{}:EINVAL']\n{ROCE}", from + calls + 1)));
+            let fake = machine(&strict(&format!("faults = ['{function}:{}:EINVAL']\n{ROCE}", from + calls + 1)));
             let (_plugin, net) = start();
             let before = warnings().len();
             let pair = Pair::open(&net, &net, 0);
             assert_eq!(warnings().len(), before, "{function}");
             pair.close();
-            finish(&stand_in, net);
+            finish(&fake, net);
         }
     });
 }
@@ -107,7 +107,7 @@ fn without_any_rail_both_ends_are_told_and_the_next_try_may_succeed() {
     alone(&with(&[]), || {
         let steps = ["create_cq", "modify_qp/INIT", "modify_qp/RTR", "modify_qp/RTS"];
         for (round, step) in steps.into_iter().enumerate() {
-            let stand_in = machine(&strict(&format!("faults = ['{step}:1:EINVAL']\n{ROCE}")));
+            let fake = machine(&strict(&format!("faults = ['{step}:1:EINVAL']\n{ROCE}")));
             let (_plugin, net) = start();
             assert!(!outcomes(&net, 1).into_iter().any(|outcome| used(&net, outcome)), "{step}");
             let failed = [&["connect: ", "no rail to ", "came up"][..], &["accept waits on", "gave the connection up"]];
@@ -115,7 +115,7 @@ fn without_any_rail_both_ends_are_told_and_the_next_try_may_succeed() {
                 assert_eq!(warnings_with(words).len(), round + 1, "{step}: {:?}", warnings());
             }
             assert!(outcomes(&net, 1).into_iter().all(|outcome| used(&net, outcome)), "{step}");
-            finish(&stand_in, net);
+            finish(&fake, net);
         }
     });
 }
@@ -123,12 +123,12 @@ fn without_any_rail_both_ends_are_told_and_the_next_try_may_succeed() {
 #[test]
 fn of_many_connections_at_once_only_those_fail_that_the_kernel_refused() {
     alone(&with(&[]), || {
-        let stand_in = machine(&format!("faults = ['modify_qp/RTR:3:EINVAL', 'create_cq:9:ENOMEM']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['modify_qp/RTR:3:EINVAL', 'create_cq:9:ENOMEM']\n{ROCE}"));
         let (_plugin, net) = start();
         let up: Vec<bool> = outcomes(&net, 12).into_iter().map(|outcome| used(&net, outcome)).collect();
         assert_eq!(up.iter().filter(|up| !**up).count(), 2, "{up:?}");
         assert_eq!(warnings_with(&["connect: ", "no rail to "]).len(), 2);
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
@@ -136,23 +136,23 @@ fn of_many_connections_at_once_only_those_fail_that_the_kernel_refused() {
 ///
 /// The machine is read from a pipe whose other end is here, and the library holds its lock meanwhile.
 struct Stall {
-    stand_in: StandIn,
+    fake: FakeVerbs,
     pipe: File,
     reader: JoinHandle<()>,
 }
 
-/// Where the pipe is: in RAILWEAVE_STAND_IN, which the library reads it from.
+/// Where the pipe is: in RAILWEAVE_TEST_MACHINE, which the library reads it from.
 fn pipe_path() -> String {
     std::env::temp_dir().join(format!("railweave-stall-{}", std::process::id())).to_str().unwrap().to_owned()
 }
 
 impl Stall {
-    fn begin(stand_in: &StandIn) -> Self {
-        let path = std::env::var("RAILWEAVE_STAND_IN").unwrap();
+    fn begin(fake: &FakeVerbs) -> Self {
+        let path = std::env::var("RAILWEAVE_TEST_MACHINE").unwrap();
         let name = CString::new(path.as_str()).unwrap();
         // SAFETY: the name is a string of C.
         assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0, "{path}");
-        stand_in.describe(None).unwrap();
+        fake.describe(None).unwrap();
         let reader = thread::spawn(|| {
             let functions = Arc::new(Functions::load(&[library()]).unwrap());
             drop(Device::open_all(&functions).unwrap());
@@ -160,14 +160,14 @@ impl Stall {
         // Opened once the library reads.
         let pipe = OpenOptions::new().write(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        Self { stand_in: *stand_in, pipe, reader }
+        Self { fake: *fake, pipe, reader }
     }
 
     fn end(mut self) {
         self.pipe.write_all(ROCE.as_bytes()).unwrap();
         drop(self.pipe);
         self.reader.join().unwrap();
-        self.stand_in.describe(Some(ROCE)).unwrap();
+        self.fake.describe(Some(ROCE)).unwrap();
     }
 }
 
@@ -183,15 +183,15 @@ fn until_setup_works() {
 
 #[test]
 fn a_slow_kernel_holds_up_connections_that_come_up_and_nothing_else() {
-    alone(&with(&[("RAILWEAVE_STAND_IN", &pipe_path())]), || {
+    alone(&with(&[("RAILWEAVE_TEST_MACHINE", &pipe_path())]), || {
         const COUNT: usize = 8;
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (_plugin, net) = start();
         let open = Pair::open(&net, &net, 0);
         let (from, to) = (open.outgoing(&noise(1, 50_000)), open.incoming(50_000));
         open.transfer(&from, 50_000, &to);
         let (listens, mut handles): (Vec<_>, Vec<_>) = (0..COUNT).map(|_| listen(&net, 0)).unzip();
-        let stall = Stall::begin(&stand_in);
+        let stall = Stall::begin(&fake);
         for _ in 0..50 {
             for (listen, handle) in listens.iter().zip(&mut handles) {
                 assert!(net.connect(0, handle).unwrap().is_none() && net.accept(listen).unwrap().is_none());
@@ -212,18 +212,18 @@ fn a_slow_kernel_holds_up_connections_that_come_up_and_nothing_else() {
         open.release_outgoing(from);
         open.release_incoming(to);
         open.close();
-        finish(&stand_in, net);
+        finish(&fake, net);
         assert!(warnings().is_empty());
     });
 }
 
 #[test]
 fn finalize_waits_for_what_the_kernel_has_and_leaves_nothing() {
-    alone(&with(&[("RAILWEAVE_STAND_IN", &pipe_path())]), || {
-        let stand_in = machine(ROCE);
+    alone(&with(&[("RAILWEAVE_TEST_MACHINE", &pipe_path())]), || {
+        let fake = machine(ROCE);
         let (plugin, net) = start();
         let (listens, mut handles): (Vec<_>, Vec<_>) = (0..4).map(|_| listen(&net, 0)).unzip();
-        let stall = Stall::begin(&stand_in);
+        let stall = Stall::begin(&fake);
         for handle in &mut handles {
             assert!(net.connect(0, handle).unwrap().is_none());
         }
@@ -236,12 +236,12 @@ fn finalize_waits_for_what_the_kernel_has_and_leaves_nothing() {
         net.finalize().unwrap();
         // The reader of the pipe looks at the devices too, and is done when this is.
         ender.join().unwrap();
-        assert_eq!(stand_in.open(), railweave_fake_ibverbs::Open::default());
+        assert_eq!(fake.open(), railweave_fake_ibverbs::Open::default());
         let net = plugin.init(2, None).unwrap();
         let pair = Pair::open(&net, &net, 0);
         pair.exchange(1, 1000);
         pair.close();
-        finish(&stand_in, net);
+        finish(&fake, net);
         assert!(warnings().is_empty(), "{:?}", warnings());
     });
 }
@@ -259,15 +259,15 @@ fn hear_handle(link: &mut UnixStream) -> Handle {
 #[test]
 fn a_peer_that_dies_while_its_connection_is_being_made_is_told_of() {
     with_peer(
-        &with(&[("RAILWEAVE_STAND_IN", &pipe_path())]),
+        &with(&[("RAILWEAVE_TEST_MACHINE", &pipe_path())]),
         &[],
         |mut peer| {
-            let stand_in = machine(ROCE);
+            let fake = machine(ROCE);
             let (_plugin, net) = start();
             // The peer connects to this end, and this end to the peer.
             let (listening, own) = listen(&net, 0);
             let mut theirs = hear_handle(&mut peer.link);
-            let stall = Stall::begin(&stand_in);
+            let stall = Stall::begin(&fake);
             send_handle(&mut peer.link, &own);
             assert!(net.connect(0, &mut theirs).unwrap().is_none());
             until_setup_works();
@@ -285,7 +285,7 @@ fn a_peer_that_dies_while_its_connection_is_being_made_is_told_of() {
             let pair = Pair::open(&net, &net, 0);
             pair.exchange(1, 100_000);
             pair.close();
-            finish(&stand_in, net);
+            finish(&fake, net);
         },
         |mut link| {
             machine(ROCE);
@@ -306,7 +306,7 @@ fn a_peer_that_dies_while_its_connection_is_being_made_is_told_of() {
 #[test]
 fn a_socket_for_a_lane_is_closed_without_a_byte() {
     alone(&with(&[]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (_plugin, net) = start();
         let (listen, handle) = listen(&net, 0);
         let relay = Arc::new(Relay::before(&handle));
@@ -338,6 +338,6 @@ fn a_socket_for_a_lane_is_closed_without_a_byte() {
         pair.exchange(1, 300_000);
         pair.close();
         net.close_listen(listen).unwrap();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }

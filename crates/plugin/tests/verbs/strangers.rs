@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use railweave_fabric::{LaneEndpoint, LinkLayer};
-use railweave_fake_ibverbs::StandIn;
+use railweave_fake_ibverbs::FakeVerbs;
 use railweave_nccl_host::net::{Handle, NetApi};
 use railweave_transport::{Frame, Lanes, Message, RailLanes};
 
@@ -21,7 +21,7 @@ use crate::machine::{ROCE, finish, machine, with};
 /// A stranger that offers RDMA.
 pub(crate) fn greeted(handle: &Handle) -> Stranger {
     let mut stranger = Stranger::dial(handle);
-    // The stand-in's first device has 10.0.0.1.
+    // The first device of the fake libibverbs has 10.0.0.1.
     stranger.port = (LinkLayer::Roce, Ipv4Addr::new(10, 0, 0, 2));
     stranger.shake_hands();
     stranger
@@ -37,7 +37,7 @@ fn whoever_takes_offers_back_does_not_fill_the_list_of_those_to_be_told_that_the
         &[true, false],
         |_| with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]),
         |are_new| {
-            let stand_in = machine(ROCE);
+            let fake = machine(ROCE);
             let (_plugin, net) = start();
             let (listening, handle) = listen(&net, 0);
             let (mut first, mut fickle) = (greeted(&handle), greeted(&handle));
@@ -60,7 +60,7 @@ fn whoever_takes_offers_back_does_not_fill_the_list_of_those_to_be_told_that_the
             assert!(matches!(fickle.receive(), Message::Answer { .. }));
             drop(fickle);
             net.close_listen(listening).unwrap();
-            finish(&stand_in, net);
+            finish(&fake, net);
         },
     );
 }
@@ -81,7 +81,7 @@ fn a_set_up_that_this_host_works_at_makes_no_room_for_others() {
         let limit = libc::rlimit { rlim_cur: FILES, rlim_max: FILES };
         // SAFETY: it reads the structure, and lowers a limit of this process alone.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
-        let stand_in = machine(&format!("faults = ['create_qp:1:5000ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['create_qp:1:5000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let (mut first, mut second) = (greeted(&handle), greeted(&handle));
@@ -101,14 +101,14 @@ fn a_set_up_that_this_host_works_at_makes_no_room_for_others() {
         assert_eq!(stood_still, PLACES - 1, "all but the one that the kernel was busy with");
         drop((first, second));
         net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
 #[test]
 fn what_the_kernel_comes_back_from_too_late_is_not_taken_for_the_next_of_that_number() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "3")]), || {
-        let stand_in = machine(&format!("faults = ['create_qp:1:8000ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['create_qp:1:8000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut stranger = greeted(&handle);
@@ -129,7 +129,7 @@ fn what_the_kernel_comes_back_from_too_late_is_not_taken_for_the_next_of_that_nu
         }
         drop(stranger);
         net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn lanes_of(number: u8) -> Message {
 #[test]
 fn what_a_peer_waits_for_gives_an_end_no_time_for_its_own_work() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "2")]), || {
-        let stand_in = machine(&format!("faults = ['modify_qp/RTR:*:ETIMEDOUT']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['modify_qp/RTR:*:ETIMEDOUT']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut stranger = greeted(&handle);
@@ -168,14 +168,14 @@ fn what_a_peer_waits_for_gives_an_end_no_time_for_its_own_work() {
         wait.join().unwrap();
         drop(stranger);
         net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
 #[test]
 fn an_end_that_waits_for_its_peer_says_nothing_of_waiting() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "6")]), || {
-        let stand_in = machine(&format!("faults = ['create_qp:1:2000ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['create_qp:1:2000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut stranger = greeted(&handle);
@@ -188,14 +188,14 @@ fn an_end_that_waits_for_its_peer_says_nothing_of_waiting() {
         assert!(matches!(&next, Message::Refuse { reason, .. } if reason.contains("READY")), "{next:?}");
         drop(stranger);
         net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
 #[test]
 fn what_a_peer_says_while_an_end_is_made_is_heard_afterwards() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
-        let stand_in = machine(&format!("faults = ['create_qp:1:1500ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['create_qp:1:1500ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut stranger = greeted(&handle);
@@ -212,14 +212,14 @@ fn what_a_peer_says_while_an_end_is_made_is_heard_afterwards() {
         });
         drop(stranger);
         net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
 #[test]
 fn what_a_peer_says_is_heard_in_its_order_though_each_word_is_worked_at() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
-        let stand_in = machine(&format!("faults = ['create_qp:1:1500ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['create_qp:1:1500ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut stranger = greeted(&handle);
@@ -231,7 +231,7 @@ fn what_a_peer_says_is_heard_in_its_order_though_each_word_is_worked_at() {
         net.close_recv(accept(&net, &listening)).unwrap();
         drop(stranger);
         net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
@@ -240,7 +240,7 @@ fn whoever_says_more_than_a_set_up_takes_while_an_end_is_made_is_closed() {
     // What may wait of a connection while the set-up thread works for it: more than its peer has to say.
     const MOST_WAITING: usize = 4;
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
-        let stand_in = machine(&format!("faults = ['create_qp:1:3000ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['create_qp:1:3000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut stranger = greeted(&handle);
@@ -248,13 +248,13 @@ fn whoever_says_more_than_a_set_up_takes_while_an_end_is_made_is_closed() {
         stranger.send(1, lanes_of(5));
         (0..MOST_WAITING).for_each(|_| stranger.send(1, Message::Ready { usable: 1 }));
         stranger.until_read();
-        until("the work at its end", || (stand_in.open().completion_queues > 0).then_some(()));
+        until("the work at its end", || (fake.open().completion_queues > 0).then_some(()));
         stranger.send(1, Message::Ready { usable: 1 });
         let said = &["too many control messages came out of turn"];
         until("a line about it", || (!warnings_with(said).is_empty()).then_some(()));
         assert_eq!(stranger.socket.read(&mut [0; 16]).expect("the end of the session"), 0);
         net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
@@ -262,7 +262,7 @@ fn whoever_says_more_than_a_set_up_takes_while_an_end_is_made_is_closed() {
 fn accept_has_what_its_peer_has_finished_and_left_meanwhile() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
         // What the second wants keeps the thread from the first one's READY.
-        let stand_in = machine(&format!("faults = ['create_qp:2:2000ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['create_qp:2:2000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let (mut first, mut second) = (greeted(&handle), greeted(&handle));
@@ -278,7 +278,7 @@ fn accept_has_what_its_peer_has_finished_and_left_meanwhile() {
         net.close_recv(accept(&net, &listening)).unwrap();
         drop(second);
         net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
@@ -287,7 +287,7 @@ fn what_nobody_waits_for_any_more_is_not_set_up() {
     const OFFERS: u32 = 100;
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
         // The first one is slower, so that no LANES come before the session ends.
-        let stand_in = machine(&format!("faults = ['create_qp:1:5000ms', 'create_qp:*:500ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['create_qp:1:5000ms', 'create_qp:*:500ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let (mut first, mut second) = (greeted(&handle), greeted(&handle));
@@ -305,7 +305,7 @@ fn what_nobody_waits_for_any_more_is_not_set_up() {
         assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
         drop(second);
         net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
@@ -320,14 +320,14 @@ fn allow_few_files() {
 }
 
 /// A stranger takes all places with set-ups for the set-up thread, which is long at the first, and is gone.
-fn take_places(stand_in: &StandIn, handle: &Handle) {
+fn take_places(fake: &FakeVerbs, handle: &Handle) {
     let mut stranger = greeted(handle);
     (1..=PLACES).for_each(|connection| {
         stranger.offer(connection);
     });
     stranger.send(1, lanes_of(5));
     // What was not begun yet is put aside at once.
-    until("the work at the first", || (stand_in.open().completion_queues > 0).then_some(()));
+    until("the work at the first", || (fake.open().completion_queues > 0).then_some(()));
     (2..=PLACES).for_each(|connection| stranger.send(connection, lanes_of(5)));
     stranger.until_read();
 }
@@ -337,19 +337,19 @@ fn what_this_host_still_works_at_keeps_its_place_when_its_session_ends() {
     const BUSY: Duration = Duration::from_secs(5);
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
         allow_few_files();
-        let stand_in = machine(&format!("faults = ['create_qp:1:{}ms']\n{ROCE}", BUSY.as_millis()));
+        let fake = machine(&format!("faults = ['create_qp:1:{}ms']\n{ROCE}", BUSY.as_millis()));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut second = greeted(&handle);
         let begin = Instant::now();
-        take_places(&stand_in, &handle);
+        take_places(&fake, &handle);
         second.ask(1);
         let answer = until("an answer", || Some(second.receive()).filter(|it| !matches!(it, Message::Wait)));
         assert!(matches!(answer, Message::Answer { .. }), "{answer:?}");
         assert!(begin.elapsed() >= BUSY, "begun after {:?}", begin.elapsed());
         drop(second);
         net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }
 
@@ -357,11 +357,11 @@ fn what_this_host_still_works_at_keeps_its_place_when_its_session_ends() {
 fn whoever_finds_no_place_hears_of_a_kernel_that_does_not_come_back() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "5")]), || {
         allow_few_files();
-        let stand_in = machine(&format!("faults = ['create_qp:1:600000ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['create_qp:1:600000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut late = greeted(&handle);
-        take_places(&stand_in, &handle);
+        take_places(&fake, &handle);
         let begin = Instant::now();
         late.ask(1);
         let answer = until("an answer", || Some(late.receive()).filter(|it| !matches!(it, Message::Wait)));
@@ -377,7 +377,7 @@ fn whoever_finds_no_place_hears_of_a_kernel_that_does_not_come_back() {
 #[test]
 fn whoever_says_nothing_but_wait_is_given_up_in_the_end() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "500ms")]), || {
-        let stand_in = machine(ROCE);
+        let fake = machine(ROCE);
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut stranger = greeted(&handle);
@@ -398,6 +398,6 @@ fn whoever_says_nothing_but_wait_is_given_up_in_the_end() {
         assert!(begin.elapsed() >= Duration::from_secs(10) || stood_still, "{:?}", begin.elapsed());
         drop(stranger);
         net.close_listen(listening).unwrap();
-        finish(&stand_in, net);
+        finish(&fake, net);
     });
 }

@@ -48,19 +48,19 @@ fn each_port_is_a_device_and_the_machine_may_stand_in_a_file() {
     let file = path.to_str().unwrap().to_owned();
     // Every process of the test comes through here; the one that runs the scenario has its own.
     std::fs::File::create(&path).unwrap().write_all(ROCE.as_bytes()).unwrap();
-    alone(&with(&[("RAILWEAVE_STAND_IN", &file)]), || {
-        let stand_in = railweave_fake_ibverbs::StandIn::load(library().as_ref()).unwrap();
+    alone(&with(&[("RAILWEAVE_TEST_MACHINE", &file)]), || {
+        let fake = railweave_fake_ibverbs::FakeVerbs::load(library().as_ref()).unwrap();
         let (plugin, net) = start();
         assert_eq!(names(&net), ["mlx5_0", "mlx5_1"]);
         for device in [0, 1] {
             let pair = Pair::open(&net, &net, device);
             every_size(&pair);
-            let lanes = stand_in.queue_pairs();
+            let lanes = fake.queue_pairs();
             assert!(lanes.iter().all(|lane| lane.device() == format!("mlx5_{device}")));
             pair.close();
         }
         assert_eq!(bytes_of_rails(&plugin).len(), 2);
-        finish(&stand_in, net);
+        finish(&fake, net);
         assert!(warnings().is_empty());
     });
     let _ = std::fs::remove_file(&path);
@@ -82,7 +82,7 @@ fn ports_become_one_device_as_the_settings_say_and_share_by_weight() {
         &cases,
         |(settings, ..)| with(settings),
         |(_, name, share)| {
-            let stand_in = machine(ROCE);
+            let fake = machine(ROCE);
             let (plugin, net) = start();
             assert_eq!(names(&net), [*name]);
             let pair = Pair::open(&net, &net, 0);
@@ -93,7 +93,7 @@ fn ports_become_one_device_as_the_settings_say_and_share_by_weight() {
             assert_eq!((bytes.len(), total), (2, 2 * SIZES.iter().sum::<usize>() as u64));
             let error = bytes[0] as f64 / total as f64 - share;
             assert!(error.abs() < 0.01, "{bytes:?}");
-            finish(&stand_in, net);
+            finish(&fake, net);
             assert!(warnings().is_empty());
         },
     );
@@ -136,12 +136,12 @@ fn every_kind_of_lane_and_port_carries_every_size() {
         &cases,
         |(_, settings)| with(&[&[FUSED], *settings].concat()),
         |(description, _)| {
-            let stand_in = machine(description);
+            let fake = machine(description);
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             every_size(&pair);
             pair.close();
-            finish(&stand_in, net);
+            finish(&fake, net);
             assert!(warnings().is_empty());
         },
     );
@@ -153,13 +153,13 @@ fn an_older_library_carries_every_size() {
     let older = older.to_str().unwrap();
     alone(&[&with(&[])[..], &[("NCCL_IBVERBS_LIB", older), FUSED]].concat(), || {
         let older = std::env::var("NCCL_IBVERBS_LIB").unwrap();
-        let stand_in = railweave_fake_ibverbs::StandIn::load(older.as_ref()).unwrap();
-        stand_in.describe(Some(ROCE)).unwrap();
+        let fake = railweave_fake_ibverbs::FakeVerbs::load(older.as_ref()).unwrap();
+        fake.describe(Some(ROCE)).unwrap();
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         every_size(&pair);
         pair.close();
-        finish(&stand_in, net);
+        finish(&fake, net);
         assert!(warnings().is_empty());
     });
 }
@@ -170,7 +170,7 @@ fn groups_are_filled_by_tag_over_two_rails() {
         &["0", "1"],
         |striped| with(&[FUSED, EVEN, ("RAILWEAVE_LANES", "2"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", striped)]),
         |_| {
-            let stand_in = machine(ROCE);
+            let fake = machine(ROCE);
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             let mut random = Random::new(11);
@@ -195,7 +195,7 @@ fn groups_are_filled_by_tag_over_two_rails() {
                 to.into_iter().for_each(|buffer| pair.release_incoming(buffer));
             }
             pair.close();
-            finish(&stand_in, net);
+            finish(&fake, net);
             assert!(warnings().is_empty());
         },
     );
@@ -321,14 +321,14 @@ fn deep_pipelines_move_both_ways_at_once() {
         &cases,
         |(_, settings)| with(settings),
         |(description, _)| {
-            let stand_in = machine(description);
+            let fake = machine(description);
             let (plugin, first) = start();
             let second = plugin.init(2, None).unwrap();
             let pairs = [Pair::open(&first, &second, 0), Pair::open(&second, &first, 0)];
             pipelines(&pairs, 400);
             pairs.into_iter().for_each(Pair::close);
             first.finalize().unwrap();
-            finish(&stand_in, second);
+            finish(&fake, second);
             assert!(warnings().is_empty());
         },
     );

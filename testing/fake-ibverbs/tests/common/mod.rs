@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use railweave_fabric_verbs::sys::{self, Functions};
-use railweave_fake_ibverbs::{Open, StandIn, build};
+use railweave_fake_ibverbs::{FakeVerbs, Open, build};
 
 /// One machine at a time: the library's state is the process's.
 static TURN: Mutex<()> = Mutex::new(());
@@ -21,7 +21,7 @@ pub const ACCESS: c_int = sys::ACCESS_LOCAL_WRITE | sys::ACCESS_REMOTE_WRITE | s
 /// A machine, while one test has it.
 pub struct Machine {
     pub functions: Functions,
-    pub stand_in: StandIn,
+    pub fake: FakeVerbs,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -29,10 +29,10 @@ impl Machine {
     pub fn new(description: &str) -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let path = build();
-        let stand_in = StandIn::load(&path).expect("the library loads");
+        let fake = FakeVerbs::load(&path).expect("the library loads");
         let functions = Functions::load(&[path.to_str().expect("a path in UTF-8")]).expect("all functions are there");
-        stand_in.describe(Some(description)).expect("the description is well-formed");
-        Self { functions, stand_in, _turn: turn }
+        fake.describe(Some(description)).expect("the description is well-formed");
+        Self { functions, fake, _turn: turn }
     }
 
     /// The context of an opened device.
@@ -41,7 +41,7 @@ impl Machine {
         // SAFETY: the list has `count` devices and is freed after one of them is open.
         unsafe {
             let list = (self.functions.get_device_list)(&raw mut count);
-            assert!(!list.is_null() && index < count as usize, "{}", self.stand_in.complaint());
+            assert!(!list.is_null() && index < count as usize, "{}", self.fake.complaint());
             let context = (self.functions.open_device)(*list.add(index));
             (self.functions.free_device_list)(list);
             context
@@ -50,7 +50,7 @@ impl Machine {
 
     /// Nothing is open any more.
     pub fn assert_closed(&self) {
-        assert_eq!(self.stand_in.open(), Open::default());
+        assert_eq!(self.fake.open(), Open::default());
     }
 }
 
@@ -163,7 +163,7 @@ impl<'machine> End<'machine> {
             attributes.qp_type = sys::QPT_RC;
             attributes.sq_sig_all = c_int::from(wish.signal_all);
             let qp = (functions.create_qp)(pd, &raw mut attributes);
-            assert!(!mr.is_null() && !send_cq.is_null() && !qp.is_null(), "{}", machine.stand_in.complaint());
+            assert!(!mr.is_null() && !send_cq.is_null() && !qp.is_null(), "{}", machine.fake.complaint());
             Self { machine, wish, context, pd, send_cq, recv_cq, srq, qp, mr, memory }
         }
     }
@@ -247,7 +247,7 @@ impl<'machine> End<'machine> {
 
     pub fn follow(&self, plan: &Plan) {
         for (attributes, mask) in [(&plan.init, TO_INIT), (&plan.rtr, TO_RTR), (&plan.rts, TO_RTS)] {
-            assert_eq!(self.modify(attributes, mask), 0, "{}", self.machine.stand_in.complaint());
+            assert_eq!(self.modify(attributes, mask), 0, "{}", self.machine.fake.complaint());
         }
     }
 
@@ -378,7 +378,7 @@ impl Drop for End<'_> {
             ]
         };
         if !std::thread::panicking() {
-            assert_eq!(status, [0; 7], "{}", self.machine.stand_in.complaint());
+            assert_eq!(status, [0; 7], "{}", self.machine.fake.complaint());
         }
     }
 }

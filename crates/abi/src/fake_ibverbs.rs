@@ -1,4 +1,4 @@
-//! What the library that stands in libibverbs' place (crate fake-ibverbs) exports beside its functions: counters per
+//! What the fake libibverbs (crate fake-ibverbs) exports beside its functions: counters per
 //! device and what is open, for programs that measure what a transport asks of it.
 
 use core::ffi::CStr;
@@ -31,7 +31,7 @@ const _: () = assert!(size_of::<DeviceCounts>() == 96);
 pub type DeviceCountsFn = unsafe extern "C" fn(devices: *mut DeviceCounts, room: usize) -> usize;
 
 /// The name of the symbol that gives a [`DeviceCountsFn`].
-pub const DEVICE_COUNTS_SYMBOL: &CStr = c"stand_in_device_counts";
+pub const DEVICE_COUNTS_SYMBOL: &CStr = c"fake_ibverbs_device_counts";
 
 /// What is open of all devices together, and how much it holds.
 #[repr(C)]
@@ -59,7 +59,7 @@ const _: () = assert!(size_of::<OpenObjects>() == 56);
 pub type OpenObjectsFn = unsafe extern "C" fn(objects: *mut OpenObjects);
 
 /// The name of the symbol that gives an [`OpenObjectsFn`].
-pub const OPEN_OBJECTS_SYMBOL: &CStr = c"stand_in_open_objects";
+pub const OPEN_OBJECTS_SYMBOL: &CStr = c"fake_ibverbs_open_objects";
 
 /// The name by which a loaded library of this kind is found: its DT_SONAME.
-pub const STAND_IN_NAME: &CStr = c"libibverbs-fake.so";
+pub const FAKE_IBVERBS_NAME: &CStr = c"libibverbs-fake.so";

@@ -1,4 +1,4 @@
-//! The stand-in of a rank on this machine: `railweave bench` starts it with `--rank-command`, and the rank itself runs
+//! The proxy of a rank on this machine: `railweave bench` starts it with `--rank-command`, and the rank itself runs
 //! in a guest. What the rank's parent sees of it is what the rank does: the socket on standard input, output, exit
 //! status.
 
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
 /// Runs a rank.
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode, String> {
     let Arguments { socket, number, words } = arguments;
-    let gone = |error: io::Error| format!("the stand-in of rank {number} lost the lab ({socket}): {error}");
+    let gone = |error: io::Error| format!("the proxy of rank {number} lost the lab ({socket}): {error}");
     let mut lab = UnixStream::connect(&socket).map_err(gone)?;
     let environment =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));

@@ -1,10 +1,10 @@
-//! What a transport asks of RDMA devices, where these are those of the library that stands in libibverbs' place: nothing
+//! What a transport asks of RDMA devices, where these are those of the fake libibverbs: nothing
 //! else counts it.
 
 use libloading::os::unix::{Library, RTLD_NOW};
-pub use railweave_abi::stand_in::OpenObjects;
-use railweave_abi::stand_in::{
-    DEVICE_COUNTS_SYMBOL, DeviceCounts, DeviceCountsFn, OPEN_OBJECTS_SYMBOL, OpenObjectsFn, STAND_IN_NAME,
+pub use railweave_abi::fake_ibverbs::OpenObjects;
+use railweave_abi::fake_ibverbs::{
+    DEVICE_COUNTS_SYMBOL, DeviceCounts, DeviceCountsFn, FAKE_IBVERBS_NAME, OPEN_OBJECTS_SYMBOL, OpenObjectsFn,
 };
 use std::ffi::CStr;
 
@@ -23,19 +23,19 @@ pub struct DeviceWork {
     pub completions: u64,
 }
 
-/// The stand-in for libibverbs in this process.
+/// The fake libibverbs in this process.
 #[derive(Debug)]
-pub(crate) struct StandIn {
+pub(crate) struct FakeVerbs {
     counts: DeviceCountsFn,
     objects: OpenObjectsFn,
     /// Keeps the functions where they are.
     _library: Library,
 }
 
-impl StandIn {
-    /// The stand-in, if a transport has loaded it; nothing is loaded for that.
+impl FakeVerbs {
+    /// The fake libibverbs, if a transport has loaded it; nothing is loaded for that.
     pub(crate) fn loaded() -> Option<Self> {
-        let name = STAND_IN_NAME.to_str().ok()?;
+        let name = FAKE_IBVERBS_NAME.to_str().ok()?;
         // SAFETY: nothing is loaded, so nothing is run.
         let library = unsafe { Library::open(Some(name), RTLD_NOW | libc::RTLD_NOLOAD) }.ok()?;
         // SAFETY: a library of this name has these functions, of these types.
@@ -56,7 +56,7 @@ impl StandIn {
         objects
     }
 
-    /// What was done with each device since the stand-in was loaded, in the order of their names.
+    /// What was done with each device since the fake libibverbs was loaded, in the order of their names.
     pub(crate) fn work(&self) -> Vec<DeviceWork> {
         let mut devices = Vec::new();
         loop {
@@ -121,9 +121,9 @@ mod tests {
 
     #[test]
     fn all_devices_are_read_however_many_there_are() {
-        let stand_in = StandIn { counts: two, objects: three_queue_pairs, _library: Library::this() };
-        assert_eq!(stand_in.work(), [work("a", 5, 0), work("b", 5, 0)]);
-        assert_eq!(stand_in.open().queue_pairs, 3);
+        let fake = FakeVerbs { counts: two, objects: three_queue_pairs, _library: Library::this() };
+        assert_eq!(fake.work(), [work("a", 5, 0), work("b", 5, 0)]);
+        assert_eq!(fake.open().queue_pairs, 3);
     }
 
     #[test]
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_stand_in_none_is_found_and_none_is_loaded() {
-        assert!(StandIn::loaded().is_none());
+    fn where_there_is_no_fake_none_is_found_and_none_is_loaded() {
+        assert!(FakeVerbs::loaded().is_none());
     }
 }
