@@ -414,6 +414,13 @@ mod tests {
     }
 
     #[test]
+    fn the_machine_of_the_documentation_is_one() {
+        let page = include_str!("lib.rs").split("//! ```").nth(1).expect("an example").trim_start_matches("toml");
+        let machine = machine(&page.replace("\n//!", "\n"));
+        assert_eq!((machine.faults.len(), machine.devices[0].ports[0].gids.len()), (4, 16));
+    }
+
+    #[test]
     fn what_cannot_be_read_is_named_with_its_line_and_what_may_stand_there() {
         let device = "[[device]]\nname = 'a'\n";
         for (text, line, part) in [

@@ -281,47 +281,48 @@ fn a_file_describes_the_machine_too() {
     machine.assert_closed();
 }
 
-/// Goes through a whole life with one failure ordered; answers the first function that failed, and its error.
-fn live(machine: &Machine) -> Result<(), (&'static str, c_int)> {
-    let functions = &machine.functions;
-    let errno = || std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-    let status = |name, status: c_int| match status {
+/// The first function that failed, and its error.
+type Failed = (&'static str, c_int);
+
+/// What to undo when a life ends, early or not.
+struct Undo<'all>(Vec<Box<dyn FnOnce() -> c_int + 'all>>);
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        while let Some(step) = self.0.pop() {
+            step();
+        }
+    }
+}
+
+fn errno() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+fn status(name: &'static str, status: c_int) -> Result<(), Failed> {
+    match status {
         0 => Ok(()),
         -1 => Err((name, errno())),
         status => Err((name, status.abs())),
-    };
-    /// What to undo when the life ends, early or not.
-    struct Undo<'all>(Vec<Box<dyn FnOnce() -> c_int + 'all>>);
-    impl Drop for Undo<'_> {
-        fn drop(&mut self) {
-            while let Some(step) = self.0.pop() {
-                step();
-            }
-        }
     }
-    macro_rules! made {
-        ($name:literal, $pointer:expr) => {{
-            let made = $pointer;
-            if made.is_null() {
-                return Err(($name, errno()));
-            }
-            made
-        }};
-    }
+}
+
+fn made<T>(name: &'static str, pointer: *mut T) -> Result<*mut T, Failed> {
+    if pointer.is_null() { Err((name, errno())) } else { Ok(pointer) }
+}
+
+/// Goes through a whole life with one failure ordered.
+fn live(machine: &Machine) -> Result<(), Failed> {
+    let functions = &machine.functions;
     let mut undo = Undo(Vec::new());
-    let none = std::ptr::null_mut();
     let mut memory = vec![0_u8; 64];
-    let memory = raw(&mut memory);
     // SAFETY: everything that is handed over was made before and is destroyed once, last first, by `undo`.
     unsafe {
         status("fork_init", (functions.fork_init)())?;
-        let list = made!("get_device_list", (functions.get_device_list)(std::ptr::null_mut()));
-        let context = (functions.open_device)(*list);
-        let opened = errno();
+        let list = made("get_device_list", (functions.get_device_list)(std::ptr::null_mut()))?;
+        let opened = made("open_device", (functions.open_device)(*list));
         (functions.free_device_list)(list);
-        if context.is_null() {
-            return Err(("open_device", opened));
-        }
+        let context = opened?;
         undo.0.push(Box::new(move || (functions.close_device)(context)));
         let mut attributes = std::mem::zeroed();
         status("query_device", (functions.query_device)(context, &raw mut attributes))?;
@@ -334,32 +335,60 @@ fn live(machine: &Machine) -> Result<(), (&'static str, c_int)> {
         let mut entry = sys::GidEntry::default();
         let entry_of = functions.query_gid_ex.expect("there");
         status("query_gid_ex", entry_of(context, 1, 1, &raw mut entry, 0, size_of::<sys::GidEntry>()))?;
-        let pd = made!("alloc_pd", (functions.alloc_pd)(context));
+        let pd = made("alloc_pd", (functions.alloc_pd)(context))?;
         undo.0.push(Box::new(move || (functions.dealloc_pd)(pd)));
-        let mr = made!("reg_mr", (functions.reg_mr)(pd, memory, 64, ACCESS));
-        undo.0.push(Box::new(move || (functions.dereg_mr)(mr)));
+        register_in_every_way(functions, pd, raw(&mut memory), &mut undo)?;
+        live_with_queues(functions, context, pd, gid, &mut undo)
+    }
+}
+
+/// # Safety
+/// The domain must be there, and the memory have 64 bytes, for as long as `undo`.
+unsafe fn register_in_every_way<'all>(
+    functions: &'all Functions,
+    pd: *mut sys::Pd,
+    memory: *mut c_void,
+    undo: &mut Undo<'all>,
+) -> Result<(), Failed> {
+    // SAFETY: what is kept was registered just before, and is deregistered once.
+    let mut keep = |mr: *mut sys::Mr| undo.0.push(Box::new(move || unsafe { (functions.dereg_mr)(mr) }));
+    // SAFETY: the caller vouches for what is handed over; the descriptor is closed once.
+    unsafe {
+        keep(made("reg_mr", (functions.reg_mr)(pd, memory, 64, ACCESS))?);
         let mr = functions.reg_mr_iova2.expect("there")(pd, memory, 64, 0, ACCESS as u32);
-        let mr = made!("reg_mr_iova2", mr);
-        undo.0.push(Box::new(move || (functions.dereg_mr)(mr)));
+        keep(made("reg_mr_iova2", mr)?);
         let descriptor = libc::memfd_create(c"buffer".as_ptr(), libc::MFD_CLOEXEC);
         libc::ftruncate(descriptor, 64);
         let mr = functions.reg_dmabuf_mr.expect("there")(pd, 0, 64, 0, descriptor, ACCESS);
-        let failed = errno();
+        let mr = made("reg_dmabuf_mr", mr);
         libc::close(descriptor);
-        if mr.is_null() {
-            return Err(("reg_dmabuf_mr", failed));
-        }
-        undo.0.push(Box::new(move || (functions.dereg_mr)(mr)));
-        let cq = made!("create_cq", (functions.create_cq)(context, 16, none, none, 0));
+        keep(mr?);
+    }
+    Ok(())
+}
+
+/// # Safety
+/// The device and the domain must be open for as long as `undo`.
+unsafe fn live_with_queues<'all>(
+    functions: &'all Functions,
+    context: *mut sys::Context,
+    pd: *mut sys::Pd,
+    gid: sys::Gid,
+    undo: &mut Undo<'all>,
+) -> Result<(), Failed> {
+    let none = std::ptr::null_mut();
+    // SAFETY: the caller vouches for what it hands over; all else is made here and destroyed once by `undo`.
+    unsafe {
+        let cq = made("create_cq", (functions.create_cq)(context, 16, none, none, 0))?;
         undo.0.push(Box::new(move || (functions.destroy_cq)(cq)));
         let mut wish: sys::SrqInitAttributes = std::mem::zeroed();
         wish.attr.max_wr = 4;
-        let srq = made!("create_srq", (functions.create_srq)(pd, &raw mut wish));
+        let srq = made("create_srq", (functions.create_srq)(pd, &raw mut wish))?;
         undo.0.push(Box::new(move || (functions.destroy_srq)(srq)));
         let mut wish: sys::QpInitAttributes = std::mem::zeroed();
         (wish.send_cq, wish.recv_cq, wish.qp_type) = (cq, cq, sys::QPT_RC);
         wish.cap = sys::QpCapabilities { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, ..wish.cap };
-        let qp = made!("create_qp", (functions.create_qp)(pd, &raw mut wish));
+        let qp = made("create_qp", (functions.create_qp)(pd, &raw mut wish))?;
         undo.0.push(Box::new(move || (functions.destroy_qp)(qp)));
         let mut ece = sys::Ece::default();
         status("query_ece", functions.query_ece.expect("there")(qp, &raw mut ece))?;
