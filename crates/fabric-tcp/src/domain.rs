@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use railweave_fabric::{Access, Domain, LaneId, MAX_LANES, Memory, PendingRail, RailSpec, RegisterError, SetupError};
 
-use crate::keys::{KEY_CAPACITY, KeyTable};
+use crate::keys::{KEY_CAPACITY, KeyTable, TcpRegistration};
+use crate::rail::TcpRail;
 use crate::socket::{Socket, SocketOptions};
-use crate::{Tcp, TcpRail, TcpRegistration};
+use crate::tcp::Tcp;
 
 /// The longest send queue, and the largest pool of receives: more than any connection needs, little enough to allocate.
 const DEPTH_LIMIT: u32 = 1 << 16;

@@ -6,9 +6,9 @@ use std::sync::atomic::{Ordering, fence};
 
 use railweave_fabric::{ClosedAt, RailError};
 
+use crate::failure::{LaneFailure, is_transient};
 use crate::frame::{Body, Frame, FrameError, HEADER_BYTES, WriteFrame};
 use crate::keys::{KeyError, KeyTable};
-use crate::lane::{LaneFailure, is_transient};
 use crate::outgoing::Outgoing;
 use crate::socket::Socket;
 

@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use railweave_fabric::{Access, Fabric, Memory, MemoryKind, RegisterError, Registration};
 
-use crate::Tcp;
 use crate::entry::{Entry, Range};
 use crate::pinned::{Destination, Source};
+use crate::tcp::Tcp;
 
 /// The most registrations of one domain.
 pub const KEY_CAPACITY: usize = 1 << 16;

@@ -16,6 +16,8 @@
 mod discovery;
 mod domain;
 mod entry;
+mod fabric;
+mod failure;
 pub mod frame;
 mod incoming;
 mod interfaces;
@@ -27,26 +29,11 @@ mod rail;
 mod silence;
 mod socket;
 mod sync;
+mod tcp;
 
 pub use discovery::{discover, loopback_port};
 pub use domain::{TcpConfig, TcpDomain, TcpPendingRail};
 pub use interfaces::Interface;
 pub use keys::{KEY_CAPACITY, TcpRegistration};
 pub use rail::TcpRail;
-
-use railweave_fabric::{Fabric, Joining};
-
-/// The TCP fabric.
-#[derive(Clone, Copy, Debug)]
-pub struct Tcp;
-
-impl Fabric for Tcp {
-    const NAME: &'static str = "tcp";
-    const ONE_SIDED: bool = false;
-    const JOINING: Joining<TcpPendingRail> =
-        Joining::BySockets { awaits: TcpPendingRail::awaits_socket, attach: TcpPendingRail::attach };
-    type Domain = TcpDomain;
-    type PendingRail = TcpPendingRail;
-    type Rail = TcpRail;
-    type Registration = TcpRegistration;
-}
+pub use tcp::Tcp;

@@ -5,9 +5,9 @@
 
 use railweave_fabric::{LocalSlice, RailError, WorkId, Write};
 
+use crate::failure::{LaneFailure, is_transient};
 use crate::frame::{Body, Frame, HEADER_BYTES, WriteFrame};
 use crate::keys::KeyTable;
-use crate::lane::{LaneFailure, is_transient};
 use crate::socket::{GATHER_FRAMES, Gather, Socket};
 
 /// Most bytes of one system call, so that one lane does not hold up the others.
