@@ -5,9 +5,9 @@ use std::io;
 
 use railweave_fabric::{Connecting, LinkLayer, SetupError, SetupStep, TargetState, Transition, Tries};
 
-use crate::domain::{VerbsDomain, show_gid};
+use crate::domain::VerbsDomain;
 use crate::endpoint::Endpoint;
-use crate::gid::PortGid;
+use crate::gid::{PortGid, show_gid};
 use crate::queues::QueuePair;
 use crate::sys;
 

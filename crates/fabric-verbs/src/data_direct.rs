@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::Device;
+use crate::device::Device;
 use crate::pointers::refuses_dma_bufs;
 use crate::sys::{self, Mlx5Functions};
 

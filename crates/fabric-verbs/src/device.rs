@@ -270,6 +270,17 @@ pub struct Event {
     pub about: About,
 }
 
+/// A port's state by the name that ibstat gives it.
+pub fn port_state(state: i32) -> &'static str {
+    match state {
+        sys::PORT_DOWN => "down",
+        sys::PORT_INIT => "initialising (no subnet manager?)",
+        sys::PORT_ARMED => "armed",
+        sys::PORT_ACTIVE => "active",
+        _ => "in an unknown state",
+    }
+}
+
 /// The result of a function that answers 0 or an errno.
 pub(crate) fn check(result: c_int) -> io::Result<()> {
     match result {

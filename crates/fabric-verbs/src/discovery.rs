@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use railweave_fabric::{LeftOut, LinkLayer, PointerSupport, PortFacts};
 
-use crate::Device;
 use crate::data_direct::{DataDirect, Engine, Mlx5};
-use crate::domain::port_state;
+use crate::device::{Device, port_state};
 use crate::gid::{GidRules, PortGid, eligible};
 use crate::gid_table::{GidFilter, GidTable, HostAddresses};
 use crate::pointers::pointer_support;

@@ -1,38 +1,23 @@
 //! One port: where its memory is registered and its rails begin.
 
 use std::io;
-use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use railweave_fabric::{
-    Access, Domain, Fabric, Joining, LinkLayer, Memory, RailSpec, RegisterError, SetupError, SetupStep,
-};
+use railweave_fabric::{LinkLayer, SetupError, SetupStep};
 
+use crate::config::VerbsConfig;
 use crate::data_direct::Engine;
+use crate::device::{Device, port_state};
 use crate::discovery::VerbsPort;
 use crate::gid::PortGid;
 use crate::gid_table::GidTable;
-use crate::memory::{VerbsRegistration, register};
-use crate::pending::VerbsPendingRail;
 use crate::queues::ProtectionDomain;
-use crate::rail::VerbsRail;
-use crate::{Device, VerbsConfig, sys};
+use crate::sys;
 
 /// Rails over RDMA.
 #[derive(Debug)]
 pub struct Verbs;
-
-impl Fabric for Verbs {
-    const NAME: &'static str = "verbs";
-    const ONE_SIDED: bool = true;
-    const JOINING: Joining<VerbsPendingRail> =
-        Joining::ByExchange { endpoints: VerbsPendingRail::endpoints, connect: VerbsPendingRail::connect };
-    type Domain = VerbsDomain;
-    type PendingRail = VerbsPendingRail;
-    type Rail = VerbsRail;
-    type Registration = VerbsRegistration;
-}
 
 /// The longest single write that the protocol has.
 const MAX_WRITE: u32 = 1 << 30;
@@ -49,7 +34,7 @@ pub struct VerbsDomain {
     table: GidTable,
     /// Those that could be used when the table was read last, best first; never empty.
     gids: Mutex<Vec<PortGid>>,
-    max_write: u32,
+    pub(crate) max_write: u32,
     /// By which dma-bufs are registered, where the port has it.
     pub(crate) engine: Option<Engine>,
     /// Where things are said that are worth knowing and no error.
@@ -129,40 +114,4 @@ impl VerbsDomain {
     pub(crate) fn refused(&self, what: SetupStep, error: &io::Error) -> SetupError {
         SetupError::Refused { port: self.name.clone(), what, error: error.into() }
     }
-}
-
-impl Domain for VerbsDomain {
-    type Fabric = Verbs;
-
-    fn register(&self, memory: Memory, access: Access) -> Result<VerbsRegistration, RegisterError> {
-        register(self, memory, access, self.config.relaxed_ordering)
-    }
-
-    fn max_write(&self) -> u32 {
-        self.max_write
-    }
-
-    fn byte_counts(&self) -> bool {
-        self.config.byte_counts
-    }
-
-    fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<VerbsPendingRail, SetupError> {
-        VerbsPendingRail::open(self, spec)
-    }
-}
-
-/// A port's state by the name that ibstat gives it.
-pub fn port_state(state: i32) -> &'static str {
-    match state {
-        sys::PORT_DOWN => "down",
-        sys::PORT_INIT => "initialising (no subnet manager?)",
-        sys::PORT_ARMED => "armed",
-        sys::PORT_ACTIVE => "active",
-        _ => "in an unknown state",
-    }
-}
-
-/// A GID as people write it: as an IPv4 address where it is one.
-pub(crate) fn show_gid(gid: [u8; 16]) -> String {
-    Ipv6Addr::from(gid).to_canonical().to_string()
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use railweave_fabric::{EventSource, Part, Piece, PortEvent};
 
-use crate::{About, Device, Event, sys};
+use crate::device::{About, Device, Event};
+use crate::sys;
 
 /// The events of one device.
 pub struct DeviceEvents {

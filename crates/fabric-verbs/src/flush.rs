@@ -7,11 +7,12 @@ use std::sync::Arc;
 use railweave_fabric::{Access, Connecting, LinkLayer, Memory, Region, RemoteSlice, SetupError, SetupStep, WorkId};
 
 use crate::bring_up::{Classes, Path, RisingPair};
+use crate::config::RelaxedOrdering;
 use crate::domain::VerbsDomain;
 use crate::endpoint::Endpoint;
 use crate::memory::{VerbsRegistration, register};
 use crate::queues::{CompletionQueue, QueuePair, QueuePairSpec};
-use crate::{RelaxedOrdering, sys};
+use crate::sys;
 
 /// A queue pair connected to itself.
 pub(crate) struct FlushLane {

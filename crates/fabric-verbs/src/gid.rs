@@ -248,3 +248,8 @@ fn gid(address: IpAddr) -> [u8; 16] {
 fn common_bits(one: [u8; 16], other: [u8; 16]) -> u32 {
     (u128::from_be_bytes(one) ^ u128::from_be_bytes(other)).leading_zeros()
 }
+
+/// A GID as people write it: as an IPv4 address where it is one.
+pub(crate) fn show_gid(gid: [u8; 16]) -> String {
+    Ipv6Addr::from(gid).to_canonical().to_string()
+}

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use railweave_fabric::LinkLayer;
 
+use crate::device::{Device, Gid};
 use crate::gid::{GidRules, PortGid, eligible, reason_for_none};
+use crate::sys;
 use crate::sysfs::Sysfs;
-use crate::{Device, Gid, sys};
 
 /// The prefix of an IPv4 address that is on no interface of this host.
 const DEFAULT_IPV4_PREFIX: u8 = 24;

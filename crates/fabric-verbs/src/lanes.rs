@@ -2,11 +2,40 @@
 
 use std::ops::{Index, IndexMut};
 
-use railweave_fabric::{LaneId, Write};
+use railweave_fabric::{LaneId, MAX_LANES, RailSpec, WorkId, Write};
 
 use crate::queues::QueuePair;
-use crate::rail::send_id;
 use crate::sys;
+
+const NUMBER_AT: u32 = WorkId::BITS;
+/// Where the lane begins in the `wr_id` of a write.
+pub(crate) const LANE_AT: u32 = NUMBER_AT + u16::BITS;
+
+/// The `wr_id` of a write: its lane and number, and below them the id that the transport gave it.
+#[inline]
+pub(crate) fn send_id(lane: LaneId, number: u16, id: WorkId) -> u64 {
+    u64::from(lane.0) << LANE_AT | u64::from(number) << NUMBER_AT | id.0
+}
+
+#[inline]
+pub(crate) fn lane_of(wr_id: u64) -> usize {
+    (wr_id >> LANE_AT) as usize % MAX_LANES
+}
+
+#[inline]
+pub(crate) fn number_of(wr_id: u64) -> u16 {
+    (wr_id >> NUMBER_AT) as u16
+}
+
+#[inline]
+pub(crate) fn id_of(wr_id: u64) -> WorkId {
+    WorkId(wr_id & ((1 << WorkId::BITS) - 1))
+}
+
+/// Receives that each lane has where they share no queue: of several, none needs the whole pool.
+pub(crate) fn own_receives(spec: &RailSpec) -> u32 {
+    if spec.lanes > 1 { spec.receive_depth.min(spec.lane_receives) } else { spec.receive_depth }
+}
 
 /// A connected queue pair.
 pub(crate) struct LaneParts {

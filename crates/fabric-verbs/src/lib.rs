@@ -13,6 +13,7 @@ mod dma_buf;
 mod domain;
 mod endpoint;
 mod events;
+mod fabric;
 mod flush;
 pub mod gid;
 mod gid_table;
@@ -28,8 +29,8 @@ mod sysfs;
 
 pub use config::{ModifyRetries, RelaxedOrdering, VerbsConfig};
 pub use data_direct::DataDirect;
-pub use device::{About, Device, Event, Gid};
-pub use domain::{Verbs, VerbsDomain, port_state};
+pub use device::{About, Device, Event, Gid, port_state};
+pub use domain::{Verbs, VerbsDomain};
 pub use events::DeviceEvents;
 pub use gid_table::{GidFilter, HostAddresses};
 pub use memory::VerbsRegistration;

@@ -8,10 +8,11 @@ use std::sync::atomic::Ordering;
 
 use railweave_fabric::{Access, Memory, MemoryKind, RegisterError, Registration};
 
+use crate::config::RelaxedOrdering;
 use crate::dma_buf::Placement;
 use crate::domain::VerbsDomain;
 use crate::queues::ProtectionDomain;
-use crate::{RelaxedOrdering, sys};
+use crate::sys;
 
 /// Memory that one port may read and write. Dropping it ends that.
 pub struct VerbsRegistration {

@@ -2,17 +2,15 @@
 
 use std::sync::Arc;
 
-use railweave_fabric::{
-    Connecting, LaneEndpoint, LinkLayer, Part, PendingRail, Piece, RailSpec, Role, SetupError, SetupStep,
-};
+use railweave_fabric::{Connecting, LaneEndpoint, LinkLayer, Part, PendingRail, RailSpec, Role, SetupError, SetupStep};
 
 use crate::bring_up::{Classes, Path, RisingPair};
-use crate::domain::{Verbs, VerbsDomain, show_gid};
+use crate::domain::{Verbs, VerbsDomain};
 use crate::endpoint::Endpoint;
 use crate::flush::FlushLane;
-use crate::gid::{PortGid, for_peer};
-use crate::lanes::{LaneParts, Lanes};
-use crate::queues::{CompletionQueue, QueuePair, QueuePairSpec, SharedReceives};
+use crate::gid::{PortGid, for_peer, show_gid};
+use crate::lanes::{LaneParts, Lanes, own_receives};
+use crate::queues::{CompletionQueue, QueuePair, QueuePairSpec, SharedReceives, parts};
 use crate::rail::{RailParts, VerbsRail};
 use crate::sys;
 
@@ -176,7 +174,7 @@ impl PendingRail for VerbsPendingRail {
     fn parts(&self) -> Vec<Part> {
         let pairs = self.lanes.iter().map(|lane| lane.qp.pair.number());
         let flush = self.flush.as_ref().map(FlushLane::number);
-        parts(&self.domain, pairs.chain(flush), &self.completions, self.shared.as_ref())
+        parts(self.domain.device(), pairs.chain(flush), &self.completions, self.shared.as_ref())
     }
 
     fn is_ready(&self) -> bool {
@@ -205,21 +203,6 @@ impl PendingRail for VerbsPendingRail {
     }
 }
 
-/// What a rail is made of.
-pub(crate) fn parts(
-    domain: &VerbsDomain,
-    pairs: impl Iterator<Item = u32>,
-    completions: &CompletionQueue,
-    shared: Option<&SharedReceives>,
-) -> Vec<Part> {
-    let device: Arc<str> = domain.device().name().into();
-    let pieces = pairs
-        .map(Piece::QueuePair)
-        .chain([Piece::CompletionQueue(completions.id())])
-        .chain(shared.map(|shared| Piece::ReceiveQueue(shared.id())));
-    pieces.map(|piece| Part { device: Arc::clone(&device), piece }).collect()
-}
-
 fn classes(domain: &VerbsDomain, spec: &RailSpec) -> Classes {
     let config = &domain.config;
     // The lanes of the receiving end carry CTS.
@@ -229,11 +212,6 @@ fn classes(domain: &VerbsDomain, spec: &RailSpec) -> Classes {
         service_level: config.service_level.or(of_job).unwrap_or(0),
         traffic_class: of_cts.or(config.traffic_class).or(spec.traffic_class).unwrap_or(0),
     }
-}
-
-/// Receives that each lane has where they share no queue: of several, none needs the whole pool.
-pub(crate) fn own_receives(spec: &RailSpec) -> u32 {
-    if spec.lanes > 1 { spec.receive_depth.min(spec.lane_receives) } else { spec.receive_depth }
 }
 
 /// A shared receive queue, where the rail has a use for one and the device makes it: None gives each lane receives of

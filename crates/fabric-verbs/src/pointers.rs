@@ -5,7 +5,8 @@ use std::path::Path;
 
 use railweave_fabric::PointerSupport;
 
-use crate::{Device, sys};
+use crate::device::Device;
+use crate::sys;
 
 /// Where the kernel modules show themselves that let an adapter reach GPU memory by its CUDA address: nv_peer_mem and
 /// its successor under the kernel's registry of such modules, in MLNX_OFED and in distributions' kernels, and

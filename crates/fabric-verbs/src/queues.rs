@@ -6,8 +6,9 @@ use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use crate::Device;
-use crate::device::check;
+use railweave_fabric::{Part, Piece};
+
+use crate::device::{Device, check};
 use crate::sys;
 
 /// A protection domain: what is registered in one can be used by its queue pairs alone.
@@ -295,4 +296,19 @@ impl Drop for QueuePair {
         // SAFETY: it was made once and is destroyed once; no call on it is under way, because it is owned here.
         unsafe { (self.pd.device.functions().destroy_qp)(self.qp.as_ptr()) };
     }
+}
+
+/// What a rail is made of.
+pub(crate) fn parts(
+    device: &Device,
+    pairs: impl Iterator<Item = u32>,
+    completions: &CompletionQueue,
+    shared: Option<&SharedReceives>,
+) -> Vec<Part> {
+    let name: Arc<str> = device.name().into();
+    let pieces = pairs
+        .map(Piece::QueuePair)
+        .chain([Piece::CompletionQueue(completions.id())])
+        .chain(shared.map(|shared| Piece::ReceiveQueue(shared.id())));
+    pieces.map(|piece| Part { device: Arc::clone(&name), piece }).collect()
 }

@@ -9,11 +9,11 @@ use railweave_fabric::{
     LaneId, MAX_LANES, Part, PostError, Rail, RailError, RailSpec, RemoteSlice, Reports, WorkFailure, WorkId, Write,
 };
 
-use crate::domain::{VerbsDomain, show_gid};
+use crate::domain::VerbsDomain;
 use crate::flush::FlushLane;
-use crate::lanes::{Lane, Lanes};
-use crate::pending::{own_receives, parts};
-use crate::queues::{CompletionQueue, SharedReceives};
+use crate::gid::show_gid;
+use crate::lanes::{LANE_AT, Lane, Lanes, id_of, lane_of, number_of, own_receives};
+use crate::queues::{CompletionQueue, SharedReceives, parts};
 use crate::{status, sys};
 
 /// Work requests that are handed over at once.
@@ -23,33 +23,11 @@ const REFILL: usize = 64;
 /// Completions that are taken at once.
 const POLL: usize = 16;
 
-/// What a work request was, in the top bits of its `wr_id`: a failed completion tells nothing else. A write's has its lane
-/// and number below, and then the id that the transport gave it.
+/// What a work request was, in the top bits of its `wr_id`: a failed completion tells nothing else. A write's is
+/// what `lanes::send_id` makes.
 const RECEIVE: u64 = 1 << 63;
 const FLUSH: u64 = 1 << 62;
-const NUMBER_AT: u32 = WorkId::BITS;
-const LANE_AT: u32 = NUMBER_AT + u16::BITS;
 const _: () = assert!(MAX_LANES << LANE_AT <= FLUSH as usize);
-
-#[inline]
-pub(crate) fn send_id(lane: LaneId, number: u16, id: WorkId) -> u64 {
-    u64::from(lane.0) << LANE_AT | u64::from(number) << NUMBER_AT | id.0
-}
-
-#[inline]
-fn lane_of(wr_id: u64) -> usize {
-    (wr_id >> LANE_AT) as usize % MAX_LANES
-}
-
-#[inline]
-fn number_of(wr_id: u64) -> u16 {
-    (wr_id >> NUMBER_AT) as u16
-}
-
-#[inline]
-fn id_of(wr_id: u64) -> WorkId {
-    WorkId(wr_id & ((1 << WorkId::BITS) - 1))
-}
 
 /// What a rail is made of.
 pub(crate) struct RailParts {
@@ -134,7 +112,7 @@ impl Work {
 impl VerbsRail {
     pub(crate) fn new(parts: RailParts) -> Self {
         let depth = parts.spec.send_depth;
-        let max_write = railweave_fabric::Domain::max_write(&*parts.domain);
+        let max_write = parts.domain.max_write;
         Self {
             is_plain: parts.lanes.is_one(),
             lanes: parts.lanes,
@@ -465,7 +443,7 @@ impl Rail for VerbsRail {
     fn parts(&self) -> Vec<Part> {
         let pairs = self.lanes.iter().map(|lane| lane.qp.number());
         let flush = self.flush.as_ref().map(FlushLane::number);
-        parts(&self.domain, pairs.chain(flush), &self.completions, self.shared.as_ref())
+        parts(self.domain.device(), pairs.chain(flush), &self.completions, self.shared.as_ref())
     }
 
     fn describe(&self) -> String {

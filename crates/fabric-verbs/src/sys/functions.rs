@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use railweave_fabric::Setting;
 
-use super::{
+use super::types::{
     AsyncEvent, Context, Cq, Device, DeviceAttributes, Ece, Gid, GidEntry, Mr, Pd, PortAttributes, Qp, QpAttributes,
     QpInitAttributes, Srq, SrqInitAttributes,
 };

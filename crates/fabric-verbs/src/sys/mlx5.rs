@@ -2,8 +2,8 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::functions::Loaded;
-use super::{Context, Device, LibraryError, Mr, Pd};
+use super::functions::{LibraryError, Loaded};
+use super::types::{Context, Device, Mr, Pd};
 
 /// `MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT`: the range is reached through the device's Data Direct engine.
 pub const REG_DMABUF_ACCESS_DATA_DIRECT: c_int = 1;
