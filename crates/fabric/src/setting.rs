@@ -1,5 +1,5 @@
 //! What a user can set, for sentences that tell them to. How each is called where it is set (the name of a variable) is
-//! known where the table of options is: the plugin's edge says it once, before it uses any of these crates.
+//! known where the table of options is, and handed in once, before any of these crates is used.
 
 use std::fmt;
 use std::ptr;

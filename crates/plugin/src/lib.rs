@@ -21,7 +21,6 @@ mod log;
 mod network;
 mod per_process;
 mod process;
-mod settings;
 mod shares;
 mod sync;
 mod topology_report;

@@ -9,14 +9,15 @@ use std::sync::Arc;
 
 use railweave_fabric::{Discovery, EventSource, Fabric, LeftOut, LinkLayer, PortFacts};
 use railweave_fabric_tcp::Interface;
-use railweave_options::{AdaptiveRouting, Fabric as FabricOption, Options, RailFilter, Setting, Weights};
+use railweave_options::{
+    AdaptiveRouting, Fabric as FabricOption, Options, RailFilter, Setting, Weights, name_settings,
+};
 use railweave_topology::{ChosenPort, Mode, NoUsablePort, Order, Selected, Selection, devices, select};
 use railweave_transport::{Error, HandleAddress};
 
 use crate::comm::Registrations;
 use crate::log;
 use crate::network::{Network, NetworkOf};
-use crate::settings;
 use crate::topology_report::ReportedGid;
 
 /// What this machine has to offer.
@@ -46,7 +47,7 @@ pub(crate) struct Found {
 /// # Errors
 /// When there is no usable port.
 pub(crate) fn find(options: &Options, forces_flushes: bool) -> Result<Found, Error> {
-    settings::name();
+    name_settings();
     let interfaces = Interface::list()
         .map_err(|error| Error::local(format!("the network interfaces cannot be listed (getifaddrs): {error}")))?;
     match options.fabric.value {

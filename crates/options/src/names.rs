@@ -1,10 +1,11 @@
 //! The names by which sentences call settings: the variables of the table of options.
 
+use crate::table::{Entry, TABLE};
 use railweave_fabric::{Setting, SettingNames};
-use railweave_options::{Entry, TABLE};
 
-/// Has all crates below name settings by their variables.
-pub(crate) fn name() {
+/// From now on the sentences of all crates name settings by their variables. To be called once per process, before
+/// anything that may fail; a second call changes nothing.
+pub fn name_settings() {
     Setting::name_by(names);
 }
 
