@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use railweave_fabric::RelaxedOrdering;
+
 /// The same for every connection over a port. Defaults are those of NCCL's own transport (NCCL 2.32, `NCCL_IB_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerbsConfig {
@@ -66,15 +68,4 @@ impl Default for ModifyRetries {
     fn default() -> Self {
         Self { count: 34, pause: Duration::from_millis(100), any_error: false }
     }
-}
-
-/// When memory of the application is registered with relaxed ordering.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RelaxedOrdering {
-    /// Never.
-    Off,
-    /// Always; a library that cannot is an error.
-    On,
-    /// Where the library can.
-    WhereKnown,
 }

@@ -21,17 +21,6 @@ const VENDORS: [u32; 2] = [0x02c9, 0x15b3];
 /// The longest path that the kernel gives (PATH_MAX).
 const LONGEST_PATH: usize = 4096;
 
-/// How ports with a Data Direct engine are shown. The values are those of `NCCL_IB_DATA_DIRECT`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DataDirect {
-    /// 0: as if there were none.
-    Off,
-    /// 1: with it, and not without.
-    Only,
-    /// 2: once without it and once with it.
-    Both,
-}
-
 /// libmlx5, which is loaded when the first device could use it.
 pub(crate) struct Mlx5<'a> {
     name: &'a str,

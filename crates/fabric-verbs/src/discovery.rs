@@ -6,9 +6,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use railweave_fabric::{LeftOut, LinkLayer, PointerSupport, PortFacts};
+use railweave_fabric::{DataDirect, LeftOut, LinkLayer, PointerSupport, PortFacts};
 
-use crate::data_direct::{DataDirect, Engine, Mlx5};
+use crate::data_direct::{Engine, Mlx5};
 use crate::device::{Device, port_state};
 use crate::gid::{GidRules, PortGid, eligible};
 use crate::gid_table::{GidFilter, GidTable, HostAddresses};

@@ -4,10 +4,11 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use railweave_fabric::{Access, Connecting, LinkLayer, Memory, Region, RemoteSlice, SetupError, SetupStep, WorkId};
+use railweave_fabric::{
+    Access, Connecting, LinkLayer, Memory, Region, RelaxedOrdering, RemoteSlice, SetupError, SetupStep, WorkId,
+};
 
 use crate::bring_up::{Classes, Path, RisingPair};
-use crate::config::RelaxedOrdering;
 use crate::domain::VerbsDomain;
 use crate::endpoint::Endpoint;
 use crate::memory::{VerbsRegistration, register};

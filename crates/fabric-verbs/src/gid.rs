@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv6Addr};
 
-use railweave_fabric::{LinkLayer, Setting};
+use railweave_fabric::{AddressRange, Family, LinkLayer, Setting};
 
 /// The most entries that a reason lists.
 const MOST_LISTED: usize = 8;
@@ -69,33 +69,6 @@ pub struct GidRules {
 impl Default for GidRules {
     fn default() -> Self {
         Self { index: None, roce_version: 2, family: None, range: None, flid_index: 1, prefix_len: None }
-    }
-}
-
-/// A family of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    /// IPv4, which a GID carries as a mapped address.
-    Ipv4,
-    /// IPv6.
-    Ipv6,
-}
-
-/// The addresses that agree in their first bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AddressRange {
-    /// One address of the range.
-    pub address: IpAddr,
-    /// How many of its first bits count, in its own family.
-    pub prefix_len: u8,
-}
-
-impl AddressRange {
-    fn contains(&self, address: IpAddr) -> bool {
-        let ours = self.address.to_canonical();
-        let mapped = if ours.is_ipv4() { 96 } else { 0 };
-        ours.is_ipv4() == address.is_ipv4()
-            && common_bits(gid(ours), gid(address)) >= (mapped + u32::from(self.prefix_len)).min(128)
     }
 }
 
@@ -236,13 +209,6 @@ fn with_versions(gids: &[PortGid]) -> Vec<PortGid> {
 
 fn address(gid: [u8; 16]) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from(gid)).to_canonical()
-}
-
-fn gid(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
 }
 
 fn common_bits(one: [u8; 16], other: [u8; 16]) -> u32 {

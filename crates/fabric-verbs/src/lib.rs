@@ -27,8 +27,7 @@ mod status;
 pub mod sys;
 mod sysfs;
 
-pub use config::{ModifyRetries, RelaxedOrdering, VerbsConfig};
-pub use data_direct::DataDirect;
+pub use config::{ModifyRetries, VerbsConfig};
 pub use device::{About, Device, Event, Gid, port_state};
 pub use domain::{Verbs, VerbsDomain};
 pub use events::DeviceEvents;

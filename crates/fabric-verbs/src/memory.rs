@@ -6,9 +6,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use railweave_fabric::{Access, Memory, MemoryKind, RegisterError, Registration};
+use railweave_fabric::{Access, Memory, MemoryKind, RegisterError, Registration, RelaxedOrdering};
 
-use crate::config::RelaxedOrdering;
 use crate::dma_buf::Placement;
 use crate::domain::VerbsDomain;
 use crate::queues::ProtectionDomain;

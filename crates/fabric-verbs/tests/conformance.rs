@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::conformance::{End, Harness, Pair, run_all};
-use railweave_fabric::{Domain as _, PendingRail as _, RailSpec, Role};
+use railweave_fabric::{DataDirect, Domain as _, PendingRail as _, RailSpec, Role};
 use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsPort, discover};
 use railweave_fabric_verbs::gid::GidRules;
 use railweave_fabric_verbs::sys::Functions;
-use railweave_fabric_verbs::{DataDirect, Verbs, VerbsConfig, VerbsDomain};
+use railweave_fabric_verbs::{Verbs, VerbsConfig, VerbsDomain};
 use railweave_fake_ibverbs::{FakeVerbs, Open};
 
 /// Both ends on one port.

@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use railweave_fabric::{LinkLayer, PointerSupport, PortFacts};
-use railweave_fabric_verbs::DataDirect;
+use railweave_fabric::{DataDirect, LinkLayer, PointerSupport, PortFacts};
 use railweave_fabric_verbs::discovery::{DiscoveryRules, NoDevice, VerbsDiscovery, VerbsPort, discover};
 use railweave_fabric_verbs::gid::GidRules;
 use railweave_fabric_verbs::sys::Functions;

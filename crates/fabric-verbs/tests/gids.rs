@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use railweave_fabric::LinkLayer;
-use railweave_fabric_verbs::gid::{AddressRange, Family, GidRules, PortGid, eligible, for_peer, reason_for_none};
+use railweave_fabric::{AddressRange, Family, LinkLayer};
+use railweave_fabric_verbs::gid::{GidRules, PortGid, eligible, for_peer, reason_for_none};
 
 /// An entry as `show_gids` lists it: index, address, version (0 where the machine does not say).
 fn entry(index: u32, text: &str, version: u8) -> PortGid {

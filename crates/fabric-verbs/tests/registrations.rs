@@ -10,9 +10,9 @@ use common::{Machine, ROCE, Wish, assert_says, strict};
 use railweave_fabric::conformance::Completion;
 use railweave_fabric::{
     Access, Domain as _, Fault, LaneId, LocalSlice, Memory, MemoryKind, Rail as _, Region, RegisterError,
-    Registration as _, RemoteSlice, WorkId, WorkStatus, Write,
+    Registration as _, RelaxedOrdering, RemoteSlice, WorkId, WorkStatus, Write,
 };
-use railweave_fabric_verbs::{RelaxedOrdering, VerbsConfig, VerbsDomain};
+use railweave_fabric_verbs::{VerbsConfig, VerbsDomain};
 
 fn domain(machine: &Machine, relaxed_ordering: RelaxedOrdering) -> Arc<VerbsDomain> {
     VerbsDomain::open(&machine.port("a"), VerbsConfig { relaxed_ordering, ..VerbsConfig::default() }, |_| ()).unwrap()

@@ -9,6 +9,7 @@
 
 #![deny(unsafe_code)]
 
+mod choices;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
@@ -22,6 +23,7 @@ mod rail;
 mod region;
 mod setting;
 
+pub use choices::{AddressRange, DataDirect, Family, Mode, RelaxedOrdering};
 pub use error::{
     ClosedAt, Fault, PostError, RailError, RegisterError, SetupError, SetupStep, SocketTrouble, SystemError,
     TargetState, Transition, Tries, WorkFailure, WorkStatus,

@@ -4,6 +4,7 @@
 //! besides: `[^][=]item,item,…` where an item is `name[:port[:rail[:plane]]]`, `address/length`, or an address alone.
 
 use crate::error::printable;
+use railweave_fabric::AddressRange;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -38,15 +39,6 @@ pub enum FilterItem {
     },
     /// `address/length`: every port with an address in that range.
     Addresses(AddressRange),
-}
-
-/// The addresses that agree in their first bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AddressRange {
-    /// One address of the range.
-    pub address: IpAddr,
-    /// How many of its first bits count: 0 to 32 for IPv4, 0 to 128 for IPv6.
-    pub prefix_length: u8,
 }
 
 /// A port that a [`RailFilter`] lets in.
@@ -132,13 +124,13 @@ impl FilterItem {
             return Err(format!("has the item \"{shown}\", which has a character that no name has"));
         }
         if let Some((address, length)) = item.split_once('/') {
-            return AddressRange::parse(address, length)
+            return range(address, length)
                 .map(|range| (FilterItem::Addresses(range), None))
                 .map_err(|reason| format!("has the address range \"{shown}\", in which {reason}"));
         }
         if let Ok(address) = item.parse::<IpAddr>() {
-            let range = AddressRange::parse(item, &AddressRange::longest(address).to_string());
-            return range.map(|range| (FilterItem::Addresses(range), None));
+            let alone = range(item, &longest(address).to_string());
+            return alone.map(|range| (FilterItem::Addresses(range), None));
         }
         let mut fields = item.split(':');
         let name = fields.next().unwrap_or_default().trim();
@@ -181,52 +173,37 @@ impl FilterItem {
     }
 }
 
-impl AddressRange {
-    /// Whether `address` is in the range. An IPv4 address inside IPv6 (`::ffff:a.b.c.d`) counts as IPv4.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        let shift = |bits: u8| u32::from(bits.saturating_sub(self.prefix_length));
-        match (self.address.to_canonical(), address.to_canonical()) {
-            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
-                (ours.to_bits() ^ theirs.to_bits()).checked_shr(shift(32)).unwrap_or(0) == 0
-            }
-            (IpAddr::V6(ours), IpAddr::V6(theirs)) => {
-                (ours.to_bits() ^ theirs.to_bits()).checked_shr(shift(128)).unwrap_or(0) == 0
-            }
-            _ => false,
-        }
+/// Reads `address/length`, or an address alone, which is a range of one. The error is the end of a sentence that begins
+/// with the text.
+pub(crate) fn address_range(text: &str) -> Result<AddressRange, String> {
+    let wrong = |reason| format!("is no range, because {reason}");
+    if let Some((address, length)) = text.split_once('/') {
+        return range(address, length).map_err(wrong);
     }
+    let longest = text.parse().map_or(0, longest).to_string();
+    range(text, &longest).map_err(wrong)
+}
 
-    /// Reads `address/length`, or an address alone, which is a range of one. The error is the end of a sentence that
-    /// begins with the text.
-    pub(crate) fn parse_text(text: &str) -> Result<AddressRange, String> {
-        let wrong = |reason| format!("is no range, because {reason}");
-        if let Some((address, length)) = text.split_once('/') {
-            return AddressRange::parse(address, length).map_err(wrong);
-        }
-        let longest = text.parse().map_or(0, AddressRange::longest).to_string();
-        AddressRange::parse(text, &longest).map_err(wrong)
+fn range(address: &str, length: &str) -> Result<AddressRange, String> {
+    let address: IpAddr =
+        address.trim().parse().map_err(|_| format!("\"{}\" is not an IP address", printable(address)))?;
+    let longest = longest(address);
+    let prefix_len: u8 = whole(length.trim())
+        .filter(|length| *length <= longest)
+        .ok_or_else(|| format!("\"{}\" is not a prefix length from 0 to {longest}", printable(length)))?;
+    // So that `contains` may compare in one family: an IPv4 range written inside IPv6 becomes a plain one.
+    match address.to_canonical() {
+        IpAddr::V4(inner) if address.is_ipv6() => match prefix_len.checked_sub(96) {
+            Some(prefix_len) => Ok(AddressRange { address: IpAddr::V4(inner), prefix_len }),
+            None => Err(format!("an IPv4 range is wider than IPv4; write it as {inner}/0")),
+        },
+        _ => Ok(AddressRange { address, prefix_len }),
     }
+}
 
-    fn parse(address: &str, length: &str) -> Result<AddressRange, String> {
-        let address: IpAddr =
-            address.trim().parse().map_err(|_| format!("\"{}\" is not an IP address", printable(address)))?;
-        let longest = AddressRange::longest(address);
-        let prefix_length: u8 = whole(length.trim())
-            .filter(|length| *length <= longest)
-            .ok_or_else(|| format!("\"{}\" is not a prefix length from 0 to {longest}", printable(length)))?;
-        // So that `contains` may compare in one family: an IPv4 range written inside IPv6 becomes a plain one.
-        match address.to_canonical() {
-            IpAddr::V4(inner) if address.is_ipv6() => match prefix_length.checked_sub(96) {
-                Some(prefix_length) => Ok(AddressRange { address: IpAddr::V4(inner), prefix_length }),
-                None => Err(format!("an IPv4 range is wider than IPv4; write it as {inner}/0")),
-            },
-            _ => Ok(AddressRange { address, prefix_length }),
-        }
-    }
-
-    fn longest(address: IpAddr) -> u8 {
-        if address.is_ipv4() { 32 } else { 128 }
-    }
+/// The length of the prefix of a range that is this address alone.
+fn longest(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
 }
 
 impl fmt::Display for RailFilter {
@@ -237,12 +214,6 @@ impl fmt::Display for RailFilter {
             write!(f, "{}{item}", mark(index > 0, ","))?;
         }
         Ok(())
-    }
-}
-
-impl fmt::Display for AddressRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.prefix_length)
     }
 }
 

@@ -31,9 +31,9 @@ mod value;
 
 pub use document::markdown;
 pub use error::{OptionError, OptionErrors, Warning};
-pub use filter::{AddressRange, FilterItem, Match, RailFilter};
+pub use filter::{FilterItem, Match, RailFilter};
 pub use names::name_settings;
-pub use rdma::{AdaptiveRouting, AddressFamily, DataDirect, GidIndices, RelaxedOrdering};
+pub use rdma::{AdaptiveRouting, GidIndices};
 pub use setting::{Setting, Source};
 pub use table::{Entry, Options, Row, TABLE};
-pub use value::{Congestion, Fabric, Lanes, Mode, PortRange, Weights};
+pub use value::{Congestion, Fabric, Lanes, PortRange, Weights};

@@ -6,9 +6,10 @@
 //! fit is the default. Text without a number is 0 there and the default here: 0 is never what somebody who writes it
 //! means.
 
-use crate::filter::{FilterItem, MAX_ITEMS, RailFilter, leading};
-use crate::rdma::{AdaptiveRouting, AddressFamily, DataDirect, GidIndices, RelaxedOrdering};
-use crate::{AddressRange, Fabric};
+use crate::Fabric;
+use crate::filter::{self, FilterItem, MAX_ITEMS, RailFilter, leading};
+use crate::rdma::{self, AdaptiveRouting, GidIndices};
+use railweave_fabric::{AddressRange, DataDirect, Family, RelaxedOrdering};
 use std::time::Duration;
 
 /// What a variable's text comes to.
@@ -172,14 +173,14 @@ pub(crate) fn gid_index(text: &str) -> Reading<GidIndices> {
 }
 
 /// AF_INET or AF_INET6.
-pub(crate) fn address_family(text: &str) -> Reading<AddressFamily> {
-    Reading::of(AddressFamily::parse_nccl(text))
+pub(crate) fn address_family(text: &str) -> Reading<Option<Family>> {
+    Reading::of(rdma::nccls_address_family(text))
 }
 
 /// A range with its length: without one NCCL takes it for none.
 pub(crate) fn address_range(text: &str) -> Reading<Option<AddressRange>> {
     if text.contains('/') {
-        return Reading::of(AddressRange::parse_text(text.trim()).map(Some));
+        return Reading::of(filter::address_range(text.trim()).map(Some));
     }
     Reading::default("has no slash with a length, without which NCCL does not use it either")
 }
@@ -225,7 +226,7 @@ pub(crate) fn adaptive_routing_threshold(text: &str) -> Reading<u64> {
 
 /// What dlopen(3) takes.
 pub(crate) fn library(text: &str) -> Reading<String> {
-    Reading::of(crate::rdma::library(text))
+    Reading::of(rdma::library(text))
 }
 
 /// A list of names, without the items that cannot be names here, and without ids that cannot be ids; nothing left is no

@@ -1,9 +1,10 @@
 //! The types of the settings for RDMA: what each may hold, and how it is written.
 
 use crate::error::printable;
-use crate::filter::{AddressRange, RailFilter};
+use crate::filter::{self, RailFilter};
 use crate::number;
 use crate::value::word;
+use railweave_fabric::{AddressRange, DataDirect, Family, RelaxedOrdering};
 use std::fmt;
 
 /// How often something is done, up to a million times.
@@ -88,72 +89,6 @@ fn gid_index(text: &str) -> Result<u32, String> {
     u32::try_from(index).map_err(|_| "is out of range".into())
 }
 
-/// Which family the addresses of RoCE GIDs have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AddressFamily {
-    /// IPv4, and IPv6 where there is no IPv4.
-    #[default]
-    Auto,
-    /// IPv4 only.
-    Ipv4,
-    /// IPv6 only.
-    Ipv6,
-}
-
-impl AddressFamily {
-    pub(crate) fn parse(text: &str) -> Result<AddressFamily, String> {
-        word(text, &[("auto", AddressFamily::Auto), ("ipv4", AddressFamily::Ipv4), ("ipv6", AddressFamily::Ipv6)])
-    }
-
-    /// As NCCL writes it.
-    pub(crate) fn parse_nccl(text: &str) -> Result<AddressFamily, String> {
-        word(text, &[("AF_INET", AddressFamily::Ipv4), ("AF_INET6", AddressFamily::Ipv6)])
-    }
-}
-
-impl fmt::Display for AddressFamily {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            AddressFamily::Auto => "auto",
-            AddressFamily::Ipv4 => "ipv4",
-            AddressFamily::Ipv6 => "ipv6",
-        })
-    }
-}
-
-/// When memory is registered with relaxed ordering.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RelaxedOrdering {
-    /// Never.
-    Off,
-    /// Always.
-    On,
-    /// Where the library can.
-    #[default]
-    WhereKnown,
-}
-
-impl RelaxedOrdering {
-    /// 0, 1 or 2, as NCCL numbers them.
-    pub(crate) fn parse(text: &str) -> Result<RelaxedOrdering, String> {
-        Ok(match number::whole(text, 0, 2)? {
-            0 => RelaxedOrdering::Off,
-            1 => RelaxedOrdering::On,
-            _ => RelaxedOrdering::WhereKnown,
-        })
-    }
-}
-
-impl fmt::Display for RelaxedOrdering {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            RelaxedOrdering::Off => "0",
-            RelaxedOrdering::On => "1",
-            RelaxedOrdering::WhereKnown => "2",
-        })
-    }
-}
-
 /// Where packets of one lane may take different ways, and so arrive in any order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AdaptiveRouting {
@@ -182,33 +117,28 @@ impl fmt::Display for AdaptiveRouting {
     }
 }
 
-/// How ports are shown whose adapter reaches GPU memory past the processor (Data Direct of ConnectX-8).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum DataDirect {
-    /// As any other.
-    Off,
-    /// As devices of their own, instead of the others.
-    #[default]
-    Only,
-    /// As devices of their own, beside the others.
-    Both,
+/// The family of the addresses of RoCE GIDs; None takes IPv4, and IPv6 where there is no IPv4.
+pub(crate) fn address_family(text: &str) -> Result<Option<Family>, String> {
+    word(text, &[("auto", None), ("ipv4", Some(Family::Ipv4)), ("ipv6", Some(Family::Ipv6))])
 }
 
-impl DataDirect {
-    /// 0, 1 or 2, as NCCL numbers them.
-    pub(crate) fn parse(text: &str) -> Result<DataDirect, String> {
-        word(text, &[("0", DataDirect::Off), ("1", DataDirect::Only), ("2", DataDirect::Both)])
-    }
+/// As NCCL writes it.
+pub(crate) fn nccls_address_family(text: &str) -> Result<Option<Family>, String> {
+    word(text, &[("AF_INET", Some(Family::Ipv4)), ("AF_INET6", Some(Family::Ipv6))])
 }
 
-impl fmt::Display for DataDirect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            DataDirect::Off => "0",
-            DataDirect::Only => "1",
-            DataDirect::Both => "2",
-        })
-    }
+/// 0, 1 or 2, as NCCL numbers them.
+pub(crate) fn relaxed_ordering(text: &str) -> Result<RelaxedOrdering, String> {
+    Ok(match number::whole(text, 0, 2)? {
+        0 => RelaxedOrdering::Off,
+        1 => RelaxedOrdering::On,
+        _ => RelaxedOrdering::WhereKnown,
+    })
+}
+
+/// 0, 1 or 2, as NCCL numbers them.
+pub(crate) fn data_direct(text: &str) -> Result<DataDirect, String> {
+    word(text, &[("0", DataDirect::Off), ("1", DataDirect::Only), ("2", DataDirect::Both)])
 }
 
 /// 0, 1, or `auto` for None.
@@ -238,7 +168,7 @@ pub(crate) fn join_devices(
 
 /// A range of addresses, or one address.
 pub(crate) fn address_range(text: &str) -> Result<Option<AddressRange>, String> {
-    AddressRange::parse_text(text.trim()).map(Some)
+    filter::address_range(text.trim()).map(Some)
 }
 
 /// 0 to 15; -1 for none.
@@ -305,11 +235,11 @@ mod tests {
 
     #[test]
     fn words_and_numbers() {
-        assert_eq!(AddressFamily::parse("IPv6"), Ok(AddressFamily::Ipv6));
-        assert_eq!(AddressFamily::parse_nccl("AF_INET6"), Ok(AddressFamily::Ipv6));
-        assert!(AddressFamily::parse("AF_INET").is_err());
-        assert_eq!(RelaxedOrdering::parse("1"), Ok(RelaxedOrdering::On));
-        assert!(RelaxedOrdering::parse("3").is_err());
+        assert_eq!(address_family("IPv6"), Ok(Some(Family::Ipv6)));
+        assert_eq!(nccls_address_family("AF_INET6"), Ok(Some(Family::Ipv6)));
+        assert!(address_family("AF_INET").is_err());
+        assert_eq!(relaxed_ordering("1"), Ok(RelaxedOrdering::On));
+        assert!(relaxed_ordering("3").is_err());
         assert!(AdaptiveRouting::parse("-2").is_err());
     }
 

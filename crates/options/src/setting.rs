@@ -2,6 +2,7 @@
 
 use crate::error::{OptionError, Warning, printable};
 use crate::nccl::Reading;
+use railweave_fabric::{AddressRange, DataDirect, Family, Mode, RelaxedOrdering};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
@@ -227,19 +228,8 @@ pub(crate) trait Show {
 macro_rules! show_as_written {
     ($($type:ty),*) => { $(impl Show for $type { fn show(&self) -> String { self.to_string() } })* };
 }
-show_as_written!(crate::Fabric, crate::Mode, crate::Weights, crate::Lanes, crate::PortRange);
-show_as_written!(
-    crate::GidIndices,
-    u32,
-    crate::AddressFamily,
-    crate::RelaxedOrdering,
-    crate::AdaptiveRouting,
-    crate::DataDirect,
-    crate::Congestion,
-    u8,
-    u16,
-    String
-);
+show_as_written!(crate::Fabric, crate::Weights, crate::Lanes, crate::PortRange);
+show_as_written!(crate::GidIndices, u32, crate::AdaptiveRouting, crate::Congestion, u8, u16, String);
 
 impl Show for Option<crate::RailFilter> {
     fn show(&self) -> String {
@@ -247,9 +237,55 @@ impl Show for Option<crate::RailFilter> {
     }
 }
 
-impl Show for Option<crate::AddressRange> {
+impl Show for Option<AddressRange> {
     fn show(&self) -> String {
         self.as_ref().map_or_else(|| "any".into(), ToString::to_string)
+    }
+}
+
+impl Show for Option<Mode> {
+    fn show(&self) -> String {
+        let word = match self {
+            None => "auto",
+            Some(Mode::Ports) => "ports",
+            Some(Mode::Fused) => "fused",
+        };
+        word.to_owned()
+    }
+}
+
+impl Show for Option<Family> {
+    fn show(&self) -> String {
+        let word = match self {
+            None => "auto",
+            Some(Family::Ipv4) => "ipv4",
+            Some(Family::Ipv6) => "ipv6",
+        };
+        word.to_owned()
+    }
+}
+
+/// As NCCL numbers them.
+impl Show for RelaxedOrdering {
+    fn show(&self) -> String {
+        let number = match self {
+            RelaxedOrdering::Off => "0",
+            RelaxedOrdering::On => "1",
+            RelaxedOrdering::WhereKnown => "2",
+        };
+        number.to_owned()
+    }
+}
+
+/// As NCCL numbers them.
+impl Show for DataDirect {
+    fn show(&self) -> String {
+        let number = match self {
+            DataDirect::Off => "0",
+            DataDirect::Only => "1",
+            DataDirect::Both => "2",
+        };
+        number.to_owned()
     }
 }
 

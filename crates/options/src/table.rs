@@ -1,12 +1,13 @@
 //! The table itself: every setting, once.
 
 use crate::error::{OptionErrors, Warning};
-use crate::filter::{AddressRange, RailFilter};
+use crate::filter::RailFilter;
 use crate::nccl;
 use crate::number;
-use crate::rdma::{self, AdaptiveRouting, AddressFamily, DataDirect, GidIndices, RelaxedOrdering};
+use crate::rdma::{self, AdaptiveRouting, GidIndices};
 use crate::setting::{Reader, Setting, Show, Source, Variable, nccls, variable};
-use crate::value::{Congestion, Fabric, Lanes, MAX_LANES, Mode, PortRange, Weights};
+use crate::value::{self, Congestion, Fabric, Lanes, MAX_LANES, PortRange, Weights};
+use railweave_fabric::{AddressRange, DataDirect, Family, Mode, RelaxedOrdering};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -142,10 +143,10 @@ options! {
         help: "Which network carries the data: `verbs` (RDMA), `tcp`, or `auto`: RDMA where a port is active, else TCP. \
                `NCCL_IB_DISABLE=1` means `tcp`.",
     }
-    /// What one device is.
-    mode: Mode {
-        variables: [variable("RAILWEAVE_MODE", "auto, ports or fused", "auto", Mode::parse)],
-        default: Mode::Auto, "auto",
+    /// What one device is; `None` leaves it to the fabric.
+    mode: Option<Mode> {
+        variables: [variable("RAILWEAVE_MODE", "auto, ports or fused", "auto", value::mode)],
+        default: None, "auto",
         help: "What NCCL sees: one device for each port (`ports`), one over all of them (`fused`), or `auto`: \
                `ports` on RDMA (but `fused` where `MPIB_HCA_SOUT` and `MPIB_HCA_SUP` name its rails), `fused` on TCP.",
     }
@@ -341,7 +342,7 @@ options! {
     /// How ports with a Data Direct engine are shown.
     data_direct: DataDirect {
         variables: [
-            variable("RAILWEAVE_DATA_DIRECT", "0, 1 or 2", "1", DataDirect::parse),
+            variable("RAILWEAVE_DATA_DIRECT", "0, 1 or 2", "1", rdma::data_direct),
             nccls("NCCL_IB_DATA_DIRECT", "0, 1 or 2", "1", nccl::data_direct),
         ],
         default: DataDirect::Only, "1",
@@ -376,12 +377,12 @@ options! {
         help: "RoCE only: the version of the GIDs to use. Version 1 cannot be routed.",
     }
     /// The family of the addresses of RoCE ports.
-    address_family: AddressFamily {
+    address_family: Option<Family> {
         variables: [
-            variable("RAILWEAVE_ADDRESS_FAMILY", "auto, ipv4 or ipv6", "auto", AddressFamily::parse),
+            variable("RAILWEAVE_ADDRESS_FAMILY", "auto, ipv4 or ipv6", "auto", rdma::address_family),
             nccls("NCCL_IB_ADDR_FAMILY", "AF_INET or AF_INET6", "AF_INET", nccl::address_family),
         ],
-        default: AddressFamily::Auto, "auto (IPv4; IPv6 where a port has no IPv4)",
+        default: None, "auto (IPv4; IPv6 where a port has no IPv4)",
         help: "RoCE only: the family of the GIDs to use.",
     }
     /// The range of the addresses of RoCE ports; `None` takes any.
@@ -537,7 +538,7 @@ options! {
     /// When memory is registered with relaxed ordering.
     relaxed_ordering: RelaxedOrdering {
         variables: [
-            variable("RAILWEAVE_RELAXED_ORDERING", "0, 1 or 2", "2", RelaxedOrdering::parse),
+            variable("RAILWEAVE_RELAXED_ORDERING", "0, 1 or 2", "2", rdma::relaxed_ordering),
             nccls("NCCL_IB_PCI_RELAXED_ORDERING", "0, 1 or 2", "2", nccl::relaxed_ordering),
         ],
         default: RelaxedOrdering::WhereKnown, "2",

@@ -1,7 +1,7 @@
 //! The types of the settings: what each may hold, and how it is written.
 
 use crate::number;
-use railweave_fabric::MAX_RAILS;
+use railweave_fabric::{MAX_RAILS, Mode};
 use std::fmt;
 
 /// The most lanes that one rail has.
@@ -34,34 +34,6 @@ impl fmt::Display for Fabric {
             Fabric::Auto => "auto",
             Fabric::Tcp => "tcp",
             Fabric::Verbs => "verbs",
-        })
-    }
-}
-
-/// What one device is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// `Ports` on RDMA, `Fused` on TCP.
-    #[default]
-    Auto,
-    /// One device for each port.
-    Ports,
-    /// One device over all ports.
-    Fused,
-}
-
-impl Mode {
-    pub(crate) fn parse(text: &str) -> Result<Mode, String> {
-        word(text, &[("auto", Mode::Auto), ("ports", Mode::Ports), ("fused", Mode::Fused)])
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Mode::Auto => "auto",
-            Mode::Ports => "ports",
-            Mode::Fused => "fused",
         })
     }
 }
@@ -111,6 +83,11 @@ impl fmt::Display for Congestion {
             Congestion::Named(name) => name,
         })
     }
+}
+
+/// What one device is; None is the fabric's own: `ports` on RDMA, `fused` on TCP.
+pub(crate) fn mode(text: &str) -> Result<Option<Mode>, String> {
+    word(text, &[("auto", None), ("ports", Some(Mode::Ports)), ("fused", Some(Mode::Fused))])
 }
 
 /// The value whose word `text` is; upper and lower case are alike.
@@ -276,8 +253,8 @@ mod tests {
         assert_eq!(Fabric::parse(" TCP "), Ok(Fabric::Tcp));
         assert_eq!(Fabric::parse("verbs"), Ok(Fabric::Verbs));
         assert!(Fabric::parse("rdma").is_err());
-        assert_eq!(Mode::parse("Fused"), Ok(Mode::Fused));
-        assert!(Mode::parse("").is_err());
+        assert_eq!(mode("Fused"), Ok(Some(Mode::Fused)));
+        assert!(mode("").is_err());
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Each setting: a good value, the edges, a bad one, and who wins over whom.
 
 use proptest::prelude::*;
+use railweave_fabric::{DataDirect, Family, Mode};
 use railweave_options::{
-    AdaptiveRouting, AddressFamily, Congestion, DataDirect, Entry, Fabric, Lanes, Mode, OptionErrors, Options,
-    PortRange, RailFilter, Source, TABLE, Warning, Weights,
+    AdaptiveRouting, Congestion, Entry, Fabric, Lanes, OptionErrors, Options, PortRange, RailFilter, Source, TABLE,
+    Warning, Weights,
 };
 use std::ffi::OsString;
 use std::time::Duration;
@@ -95,8 +96,8 @@ fn fabric() {
 
 #[test]
 fn mode() {
-    assert_eq!(good(&[("RAILWEAVE_MODE", "ports")]).mode.value, Mode::Ports);
-    assert_eq!(good(&[("RAILWEAVE_MODE", "fused")]).mode.value, Mode::Fused);
+    assert_eq!(good(&[("RAILWEAVE_MODE", "ports")]).mode.value, Some(Mode::Ports));
+    assert_eq!(good(&[("RAILWEAVE_MODE", "fused")]).mode.value, Some(Mode::Fused));
     bad(&[("RAILWEAVE_MODE", "0")]);
 }
 
@@ -212,11 +213,11 @@ fn the_gid_of_a_port() {
     bad(&[("RAILWEAVE_ROCE_VERSION", "3")]);
 
     let family = |variables: Variables<'_>| good(variables).address_family.value;
-    assert_eq!(family(&[]), AddressFamily::Auto);
-    assert_eq!(family(&[("NCCL_IB_ADDR_FAMILY", "AF_INET6")]), AddressFamily::Ipv6);
+    assert_eq!(family(&[]), None);
+    assert_eq!(family(&[("NCCL_IB_ADDR_FAMILY", "AF_INET6")]), Some(Family::Ipv6));
     assert_eq!(
         family(&[("NCCL_IB_ADDR_FAMILY", "AF_INET6"), ("RAILWEAVE_ADDRESS_FAMILY", "IPv4")]),
-        AddressFamily::Ipv4
+        Some(Family::Ipv4)
     );
     bad(&[("RAILWEAVE_ADDRESS_FAMILY", "AF_INET")]);
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use railweave_fabric::{LinkLayer, MAX_RAILS, PointerSupport};
+use railweave_fabric::{LinkLayer, MAX_RAILS, Mode, PointerSupport};
 
 use crate::ChosenPort;
 
@@ -15,22 +15,11 @@ pub const MAX_NAME_BYTES: usize = 64;
 /// As many devices as NCCL's own transport has (`MAX_IB_DEVS`).
 const MAX_DEVICES: usize = 32;
 
-/// How ports become devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// Each port is a device.
-    Ports,
-    /// All ports are one device, each a rail of its connections.
-    Fused,
-}
-
-impl Mode {
-    /// The most ports that are used.
-    pub fn most_ports(self) -> usize {
-        match self {
-            Self::Ports => MAX_DEVICES,
-            Self::Fused => MAX_RAILS,
-        }
+/// The most ports that are used in this mode.
+pub(crate) fn most_ports(mode: Mode) -> usize {
+    match mode {
+        Mode::Ports => MAX_DEVICES,
+        Mode::Fused => MAX_RAILS,
     }
 }
 

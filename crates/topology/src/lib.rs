@@ -15,7 +15,7 @@ mod network;
 mod pair;
 mod select;
 
-pub use device::{DEFAULT_SPEED_MBPS, Device, MAX_NAME_BYTES, Mode, devices};
+pub use device::{DEFAULT_SPEED_MBPS, Device, MAX_NAME_BYTES, devices};
 pub use dial::{DialAddress, Purpose, dial_order};
 pub use network::NetworkAddress;
 pub use pair::{Endpoint, Pair, Pairing, Side, Unpaired, pair};

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 
-use railweave_fabric::{Discovery, LeftOut, PortFacts, Setting};
+use railweave_fabric::{Discovery, LeftOut, Mode, PortFacts, Setting};
 
-use crate::Mode;
+use crate::device::most_ports;
 
 /// The most ports that the error about no usable port lists.
 const MOST_LISTED: usize = 16;
@@ -125,7 +125,7 @@ pub fn select(
         (listed.unwrap_or(usize::MAX), place)
     });
     let mut ports: Vec<_> = candidates.into_iter().map(|(_, port)| port).collect();
-    let most = mode.most_ports();
+    let most = most_ports(mode);
     for port in ports.drain(most.min(ports.len())..) {
         let limit = match mode {
             Mode::Fused => format!("a fused device has at most {most} ports"),

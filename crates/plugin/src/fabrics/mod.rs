@@ -7,12 +7,12 @@ mod verbs;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use railweave_fabric::{Discovery, EventSource, Fabric, LeftOut, LinkLayer, PortFacts};
+use railweave_fabric::{Discovery, EventSource, Fabric, LeftOut, LinkLayer, Mode, PortFacts};
 use railweave_fabric_tcp::Interface;
 use railweave_options::{
     AdaptiveRouting, Fabric as FabricOption, Options, RailFilter, Setting, Weights, name_settings,
 };
-use railweave_topology::{ChosenPort, Mode, NoUsablePort, Order, Selected, Selection, devices, select};
+use railweave_topology::{ChosenPort, NoUsablePort, Order, Selected, Selection, devices, select};
 use railweave_transport::{Error, HandleAddress};
 
 use crate::comm::Registrations;

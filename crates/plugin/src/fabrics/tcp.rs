@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use railweave_fabric::{Discovery, Fabric};
+use railweave_fabric::{Discovery, Fabric, Mode};
 use railweave_fabric_tcp::{Interface, Tcp, TcpConfig, TcpDomain, discover, loopback_port};
-use railweave_options::{FilterItem, Mode as ModeOption, Options, RailFilter};
-use railweave_topology::{Mode, Order};
+use railweave_options::{FilterItem, Options, RailFilter};
+use railweave_topology::Order;
 use railweave_transport::Error;
 
 use super::addresses::{listens_on, out_of_band};
@@ -21,10 +21,7 @@ const BIT: u8 = 1;
 pub(super) fn find(options: &Options, interfaces: &[Interface]) -> Result<Found, Error> {
     let mut discovery = discover(Path::new("/"), interfaces);
     add_loopback(&mut discovery, options.rails.value.as_ref());
-    let mode = match options.mode.value {
-        ModeOption::Auto | ModeOption::Fused => Mode::Fused,
-        ModeOption::Ports => Mode::Ports,
-    };
+    let mode = options.mode.value.unwrap_or(Mode::Fused);
     let selection = choose(discovery, &options.rails, mode, Order::Pci).map_err(Refusal::into_error)?;
     let config = TcpConfig {
         socket_buffer: u32::try_from(options.socket_buffer.value).ok().filter(|bytes| *bytes > 0),
@@ -71,15 +68,14 @@ fn add_loopback(discovery: &mut Discovery, filter: Option<&RailFilter>) {
 
 #[cfg(test)]
 mod tests {
-    use railweave_fabric::LeftOut;
-    use railweave_options::AddressRange;
+    use railweave_fabric::{AddressRange, LeftOut};
 
     use super::*;
 
     #[test]
     fn a_loopback_address_that_is_named_is_a_port_and_not_left_out_as_well() {
         let left = |name: &str| LeftOut { name: name.to_owned(), reason: "a loopback address".to_owned() };
-        let named = AddressRange { address: IpAddr::from([127, 0, 0, 1]), prefix_length: 32 };
+        let named = AddressRange { address: IpAddr::from([127, 0, 0, 1]), prefix_len: 32 };
         let filter = RailFilter { exclude: false, exact: false, items: vec![FilterItem::Addresses(named)] };
         let mut discovery = Discovery { ports: Vec::new(), left_out: vec![left("lo@127.0.0.1"), left("lo@::1")] };
         add_loopback(&mut discovery, Some(&filter));

@@ -4,19 +4,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 
-use railweave_fabric::{Discovery, EventSource, Fabric, LeftOut, LinkLayer};
+use railweave_fabric::{DataDirect, Discovery, EventSource, Fabric, LeftOut, LinkLayer, Mode};
 use railweave_fabric_tcp::Interface;
 use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsDiscovery, VerbsPort, discover};
-use railweave_fabric_verbs::gid::{AddressRange, Family, GidRules, PortGid};
+use railweave_fabric_verbs::gid::{GidRules, PortGid};
 use railweave_fabric_verbs::sys::Functions;
-use railweave_fabric_verbs::{
-    DataDirect, Device, DeviceEvents, HostAddresses, ModifyRetries, RelaxedOrdering, Verbs, VerbsConfig, VerbsDomain,
-};
-use railweave_options::{
-    AddressFamily, DataDirect as DataDirectOption, Mode as ModeOption, Options, RailFilter,
-    RelaxedOrdering as RelaxedOrderingOption, Setting, Source,
-};
-use railweave_topology::{ChosenPort, Mode, NoUsablePort, Order};
+use railweave_fabric_verbs::{Device, DeviceEvents, HostAddresses, ModifyRetries, Verbs, VerbsConfig, VerbsDomain};
+use railweave_options::{Options, RailFilter, Setting, Source};
+use railweave_topology::{ChosenPort, NoUsablePort, Order};
 
 use super::addresses::{handle_address, listens_on, out_of_band, preferred};
 use super::{Found, Refusal, choose, network};
@@ -29,12 +24,11 @@ const BIT: u8 = 2;
 
 /// Finds the RDMA ports of this host that become rails.
 pub(super) fn find(options: &Options, interfaces: &[Interface], forces_flushes: bool) -> Result<Found, Refusal> {
-    let mode = match options.mode.value {
-        ModeOption::Fused => Mode::Fused,
-        // The two variables of the seeds name the rails of one device.
-        ModeOption::Auto if matches!(options.rdma_rails.source, Source::Variables(..)) => Mode::Fused,
-        ModeOption::Auto | ModeOption::Ports => Mode::Ports,
-    };
+    let mode = options.mode.value.unwrap_or(match options.rdma_rails.source {
+        // `MPIB_HCA_SOUT` and `MPIB_HCA_SUP` name the rails of one device.
+        Source::Variables(..) => Mode::Fused,
+        _ => Mode::Ports,
+    });
     let VerbsDiscovery { mut ports, left_out } = seen(options, interfaces, data_direct(options, mode, forces_flushes))?;
     if let Some(list) = &options.rdma_rails.value {
         ports.iter_mut().for_each(|port| pick_gids(port, list.clone()));
@@ -131,7 +125,7 @@ fn events(ports: &[VerbsPort], chosen: &[ChosenPort]) -> Vec<Arc<dyn EventSource
 fn data_direct(options: &Options, mode: Mode, forces_flushes: bool) -> DataDirect {
     let wanted = &options.data_direct;
     match wanted.value {
-        DataDirectOption::Only | DataDirectOption::Both if !forces_flushes => {
+        DataDirect::Only | DataDirect::Both if !forces_flushes => {
             if wanted.source != Source::Default {
                 log::info(&format!(
                     "Data Direct (from {}) is not used, because net API v6 to v8 of this NCCL cannot be told to flush on \
@@ -141,9 +135,9 @@ fn data_direct(options: &Options, mode: Mode, forces_flushes: bool) -> DataDirec
             }
             DataDirect::Off
         }
-        DataDirectOption::Off => DataDirect::Off,
-        DataDirectOption::Both if mode == Mode::Ports => DataDirect::Both,
-        DataDirectOption::Only | DataDirectOption::Both => DataDirect::Only,
+        DataDirect::Off => DataDirect::Off,
+        DataDirect::Both if mode == Mode::Ports => DataDirect::Both,
+        DataDirect::Only | DataDirect::Both => DataDirect::Only,
     }
 }
 
@@ -160,15 +154,8 @@ fn seen(options: &Options, interfaces: &[Interface], data_direct: DataDirect) ->
     let gids = |device: &str| GidRules {
         index: options.gid_index.value.on(device),
         roce_version: options.roce_version.value,
-        family: match options.address_family.value {
-            AddressFamily::Auto => None,
-            AddressFamily::Ipv4 => Some(Family::Ipv4),
-            AddressFamily::Ipv6 => Some(Family::Ipv6),
-        },
-        range: options
-            .address_range
-            .value
-            .map(|range| AddressRange { address: range.address, prefix_len: range.prefix_length }),
+        family: options.address_family.value,
+        range: options.address_range.value,
         flid_index: options.flid_gid_index.value.into(),
         prefix_len: options.prefix_length.value,
     };
@@ -214,11 +201,7 @@ fn open(
         traffic_class: options.traffic_class.value,
         cts_traffic_class: options.cts_traffic_class.value,
         ece: options.ece.value,
-        relaxed_ordering: match options.relaxed_ordering.value {
-            RelaxedOrderingOption::Off => RelaxedOrdering::Off,
-            RelaxedOrderingOption::On => RelaxedOrdering::On,
-            RelaxedOrderingOption::WhereKnown => RelaxedOrdering::WhereKnown,
-        },
+        relaxed_ordering: options.relaxed_ordering.value,
         byte_counts: options.byte_counts.value,
         shared_receives: options.shared_receives.value,
         modify_retries: ModifyRetries {
