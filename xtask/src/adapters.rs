@@ -18,7 +18,10 @@ pub(crate) const SHORT: [&str; 2] = ["connectx-7", "ionic"];
 
 /// The tests that run over each adapter, as arguments of cargo. The second is the plugin's alone: of the whole
 /// workspace, so that what was built for its other tests serves here too.
-const TESTS: [&[&str]; 2] = [&["--package", "railweave-fabric-verbs", "--tests"], &["--workspace", "--test", "verbs"]];
+const TESTS: [&[&str]; 2] = [
+    &["--package", "railweave-fabric-verbs", "--package", "railweave-discovery", "--tests"],
+    &["--workspace", "--test", "verbs"],
+];
 
 /// How many tests run at once. They wait for kernels and peers far longer than they work.
 const THREADS: &str = "4";

@@ -5,7 +5,6 @@
 //! Both ends must poll for anything to move: [`railweave_fabric::Fabric::ONE_SIDED`] is false.
 //!
 //! The main types are [`TcpDomain`], which holds the keys of registered memory, and [`TcpRail`], which moves bytes.
-//! [`discover`] tells which addresses of this host can be rails.
 //!
 //! A write completes when the peer has placed its bytes, never when the kernel took them: each frame carries the
 //! number of signalled writes that its sender has placed so far ([`frame`]).
@@ -13,14 +12,12 @@
 #![deny(unsafe_code)]
 #![allow(unexpected_cfgs)] // `--cfg loom` is given by hand to model-check `entry`; cargo does not know it
 
-mod discovery;
 mod domain;
 mod entry;
 mod fabric;
 mod failure;
 pub mod frame;
 mod incoming;
-mod interfaces;
 mod keys;
 mod lane;
 mod outgoing;
@@ -31,9 +28,7 @@ mod socket;
 mod sync;
 mod tcp;
 
-pub use discovery::{discover, loopback_port};
 pub use domain::{TcpConfig, TcpDomain, TcpPendingRail};
-pub use interfaces::Interface;
 pub use keys::{KEY_CAPACITY, TcpRegistration};
 pub use rail::TcpRail;
 pub use tcp::Tcp;

@@ -22,21 +22,22 @@ const VENDORS: [u32; 2] = [0x02c9, 0x15b3];
 const LONGEST_PATH: usize = 4096;
 
 /// libmlx5, which is loaded when the first device could use it.
-pub(crate) struct Mlx5<'a> {
+pub struct Mlx5<'a> {
     name: &'a str,
     loaded: OnceCell<Option<Mlx5Functions>>,
 }
 
 /// A device's Data Direct engine.
 #[derive(Clone, Debug)]
-pub(crate) struct Engine {
+pub struct Engine {
     pub(crate) functions: Mlx5Functions,
     /// The directory of its PCI function below /sys.
-    pub(crate) pci_path: PathBuf,
+    pub pci_path: PathBuf,
 }
 
 impl<'a> Mlx5<'a> {
-    pub(crate) fn new(name: &'a str) -> Self {
+    /// The library of this name, for the dynamic linker or as a file. Nothing is loaded yet.
+    pub fn new(name: &'a str) -> Self {
         Self { name, loaded: OnceCell::new() }
     }
 
@@ -45,7 +46,7 @@ impl<'a> Mlx5<'a> {
     ///
     /// # Errors
     /// When the kernel does not say which PCI function it is.
-    pub(crate) fn engine(&self, device: &Device, attributes: &sys::DeviceAttributes) -> io::Result<Option<Engine>> {
+    pub fn engine(&self, device: &Device, attributes: &sys::DeviceAttributes) -> io::Result<Option<Engine>> {
         if !VENDORS.contains(&attributes.vendor_id) {
             return Ok(None);
         }

@@ -9,9 +9,9 @@ use railweave_fabric::{LinkLayer, SetupError, SetupStep};
 use crate::config::VerbsConfig;
 use crate::data_direct::Engine;
 use crate::device::{Device, port_state};
-use crate::discovery::VerbsPort;
 use crate::gid::PortGid;
 use crate::gid_table::GidTable;
+use crate::port::VerbsPort;
 use crate::queues::ProtectionDomain;
 use crate::sys;
 

@@ -2,7 +2,6 @@
 //! go while a process lives.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use railweave_fabric::LinkLayer;
@@ -10,7 +9,6 @@ use railweave_fabric::LinkLayer;
 use crate::device::{Device, Gid};
 use crate::gid::{GidRules, PortGid, eligible, reason_for_none};
 use crate::sys;
-use crate::sysfs::Sysfs;
 
 /// The prefix of an IPv4 address that is on no interface of this host.
 const DEFAULT_IPV4_PREFIX: u8 = 24;
@@ -25,25 +23,35 @@ const NAMED: u32 = 256;
 /// its network's prefix.
 pub type HostAddresses = Arc<dyn Fn() -> Vec<(IpAddr, u8)> + Send + Sync>;
 
+/// The version of RoCE of an entry of one port's table, by its index, as the kernel's files have it at the moment; None
+/// where they do not say. Asked where the library does not know.
+pub type RoceVersions = Arc<dyn Fn(u32) -> Option<u8> + Send + Sync>;
+
 /// Whether a user's list lets a GID in.
 pub type GidFilter = Arc<dyn Fn(&PortGid) -> bool + Send + Sync>;
 
 /// How the GID table of one port is read.
 #[derive(Clone)]
-pub(crate) struct GidTable {
-    pub(crate) root: PathBuf,
-    pub(crate) device: Arc<Device>,
-    pub(crate) port: u8,
-    pub(crate) link_layer: LinkLayer,
-    pub(crate) rules: GidRules,
-    pub(crate) addresses: HostAddresses,
+pub struct GidTable {
+    /// The device, open.
+    pub device: Arc<Device>,
+    /// The port's number on its device, from 1.
+    pub port: u8,
+    /// What carries the port's packets.
+    pub link_layer: LinkLayer,
+    /// What the user says about GIDs.
+    pub rules: GidRules,
+    /// The addresses of this host.
+    pub addresses: HostAddresses,
+    /// What the kernel's files say about the entries.
+    pub versions: RoceVersions,
     /// Of those that the rules leave, only these, unless none of them is there.
-    pub(crate) filter: Option<GidFilter>,
+    pub filter: Option<GidFilter>,
 }
 
 impl GidTable {
     /// What the table holds, of `length` places, where a queue pair can name it.
-    pub(crate) fn read(&self, length: i32) -> Vec<PortGid> {
+    pub fn read(&self, length: i32) -> Vec<PortGid> {
         let is_roce = self.link_layer == LinkLayer::Roce;
         let addresses = if is_roce { (self.addresses)() } else { Vec::new() };
         let places = u32::try_from(length).unwrap_or(0).min(NAMED);
@@ -52,7 +60,7 @@ impl GidTable {
     }
 
     /// Why lanes can use none of these entries, of a table of `length` places. A clause.
-    pub(crate) fn reason_for_none(&self, entries: &[PortGid], length: i32) -> String {
+    pub fn reason_for_none(&self, entries: &[PortGid], length: i32) -> String {
         let reason = reason_for_none(entries, self.link_layer, &self.rules);
         let places = NAMED..u32::try_from(length).unwrap_or(0);
         let has_others = places.filter_map(|index| self.device.gid(self.port, index)).next().is_some();
@@ -91,12 +99,11 @@ impl GidTable {
     }
 
     fn port_gid(&self, gid: Gid, addresses: &[(IpAddr, u8)]) -> PortGid {
-        let sysfs = Sysfs { root: &self.root, device: self.device.name() };
         let version = match gid.kind {
             Some(sys::GID_TYPE_ROCE_V1) => Some(1),
             Some(sys::GID_TYPE_ROCE_V2) => Some(2),
             Some(_) => None,
-            None => sysfs.roce_version(self.port, gid.index),
+            None => (self.versions)(gid.index),
         };
         let mut port_gid = PortGid {
             bytes: gid.bytes,

@@ -1,14 +1,13 @@
 //! Rails over RDMA: InfiniBand and RoCE through libibverbs, which is loaded at run time.
 //!
 //! The hardware edge is a ladder. [`sys`] holds C's types and functions; [`Device`] and what `queues` and `memory` own
-//! are what the library hands out, destroyed in the right order; [`VerbsDomain`] and [`VerbsRail`] are the fabric. What a
-//! machine has is in [`discovery`], and which of its GIDs a lane uses in [`gid`].
+//! are what the library hands out, destroyed in the right order; [`VerbsDomain`] and [`VerbsRail`] are the fabric. Which
+//! of a port's GIDs a lane uses is in [`gid`]; which ports a machine has is found above this crate.
 
 mod bring_up;
 mod config;
 mod data_direct;
 mod device;
-pub mod discovery;
 mod dma_buf;
 mod domain;
 mod endpoint;
@@ -21,17 +20,20 @@ mod lanes;
 mod memory;
 mod pending;
 mod pointers;
+mod port;
 mod queues;
 mod rail;
 mod status;
 pub mod sys;
-mod sysfs;
 
 pub use config::{ModifyRetries, VerbsConfig};
+pub use data_direct::{Engine, Mlx5};
 pub use device::{About, Device, Event, Gid, port_state};
 pub use domain::{Verbs, VerbsDomain};
 pub use events::DeviceEvents;
-pub use gid_table::{GidFilter, HostAddresses};
+pub use gid_table::{GidFilter, GidTable, HostAddresses, RoceVersions};
 pub use memory::VerbsRegistration;
 pub use pending::VerbsPendingRail;
+pub use pointers::takes_dma_bufs;
+pub use port::VerbsPort;
 pub use rail::VerbsRail;

@@ -1,32 +1,15 @@
-//! Which pointers the ports of a device take: whether GPU memory can be registered there, and how.
+//! Whether a device takes GPU memory behind dma-bufs.
 
 use std::io;
-use std::path::Path;
-
-use railweave_fabric::PointerSupport;
 
 use crate::device::Device;
 use crate::sys;
 
-/// Where the kernel modules show themselves that let an adapter reach GPU memory by its CUDA address: nv_peer_mem and
-/// its successor under the kernel's registry of such modules, in MLNX_OFED and in distributions' kernels, and
-/// nvidia_peermem as any module. The same three as NCCL's own transport (NCCL 2.30, net_ib/gdr.cc).
-const PEER_MEMORY: [&str; 3] = [
-    "sys/kernel/mm/memory_peers/nv_mem/version",
-    "sys/kernel/mm/memory_peers/nv_mem_nc/version",
-    "sys/module/nvidia_peermem/version",
-];
-
 /// A page: a length that no driver finds fault with before it looks at the descriptor.
 const PROBED_BYTES: usize = 4096;
 
-/// What the ports of `device` take without Data Direct. `root` is `/`; tests give a tree of their own. Needs no GPU.
-pub(crate) fn pointer_support(root: &Path, device: &Device) -> PointerSupport {
-    let cuda = PEER_MEMORY.iter().any(|file| root.join(file).exists());
-    PointerSupport { cuda, dma_buf: takes_dma_bufs(device), data_direct: false }
-}
-
-fn takes_dma_bufs(device: &Device) -> bool {
+/// Returns true if the kernel and the device's driver register memory behind dma-bufs. Needs no GPU.
+pub fn takes_dma_bufs(device: &Device) -> bool {
     let Some(register) = device.functions().reg_dmabuf_mr else { return false };
     // SAFETY: of `refuses_dma_bufs`: -1 is no descriptor, so there is no memory to touch.
     !refuses_dma_bufs(device, |pd, length| unsafe { register(pd, 0, length, 0, -1, 0) })

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use railweave_discovery::rdma_ports::{DiscoveryRules, discover};
 use railweave_fabric::conformance::{End, Harness, Pair, run_all};
 use railweave_fabric::{DataDirect, Domain as _, PendingRail as _, RailSpec, Role};
-use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsPort, discover};
 use railweave_fabric_verbs::gid::GidRules;
 use railweave_fabric_verbs::sys::Functions;
-use railweave_fabric_verbs::{Verbs, VerbsConfig, VerbsDomain};
+use railweave_fabric_verbs::{Verbs, VerbsConfig, VerbsDomain, VerbsPort};
 use railweave_fake_ibverbs::{FakeVerbs, Open};
 
 /// Both ends on one port.

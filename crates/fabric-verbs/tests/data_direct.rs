@@ -8,10 +8,10 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::PathBuf;
 
 use common::{Machine, Pair, Wish, assert_says};
+use railweave_discovery::rdma_ports::VerbsDiscovery;
 use railweave_fabric::conformance::Completion;
 use railweave_fabric::{Access, DataDirect, Domain as _, Memory, MemoryKind, PointerSupport, Registration as _};
 use railweave_fabric::{Rail as _, RemoteSlice, WorkId};
-use railweave_fabric_verbs::discovery::VerbsDiscovery;
 use railweave_fake_ibverbs::profiles;
 
 /// Two adapters with an engine, and one without.

@@ -7,7 +7,7 @@ use railweave_fabric::{
     Connecting, Domain, LaneEndpoint, PendingRail, RailSpec, RegisterError, Role, SetupError, SetupStep, TargetState,
     Transition,
 };
-use railweave_fabric_verbs::discovery::VerbsPort;
+use railweave_fabric_verbs::VerbsPort;
 use railweave_fabric_verbs::{ModifyRetries, VerbsConfig, VerbsDomain, VerbsPendingRail};
 use railweave_fake_ibverbs::Open;
 use std::time::Duration;

@@ -5,17 +5,17 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use railweave_discovery::rdma_ports::{DiscoveryRules, VerbsDiscovery, discover};
 use railweave_fabric::conformance::{Completion, poll};
 use railweave_fabric::{
     Access, Connecting, DataDirect, Domain as _, LaneEndpoint, LaneId, LocalSlice, Memory, PendingRail as _, PostError,
     Rail as _, RailError, RailSpec, Region, Registration as _, RemoteSlice, Role, SetupError, WorkFailure, WorkId,
     Write,
 };
-use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsDiscovery, VerbsPort, discover};
 use railweave_fabric_verbs::gid::GidRules;
 use railweave_fabric_verbs::sys::Functions;
 use railweave_fabric_verbs::{
-    Device, ModifyRetries, VerbsConfig, VerbsDomain, VerbsPendingRail, VerbsRail, VerbsRegistration,
+    Device, ModifyRetries, VerbsConfig, VerbsDomain, VerbsPendingRail, VerbsPort, VerbsRail, VerbsRegistration,
 };
 use railweave_fake_ibverbs::{FakeVerbs, Open, QpReport, build_without};
 

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
 
+use railweave_discovery::Interface;
+use railweave_discovery::tcp_ports::discover;
 use railweave_fabric::LinkLayer;
-use railweave_fabric_tcp::{Interface, discover};
 use railweave_options::{Options, RailFilter};
 use railweave_topology::ChosenPort;
 use railweave_transport::{Error, HandleAddress};

@@ -7,8 +7,8 @@ mod verbs;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use railweave_discovery::Interface;
 use railweave_fabric::{Discovery, EventSource, Fabric, LeftOut, LinkLayer, Mode, PortFacts};
-use railweave_fabric_tcp::Interface;
 use railweave_options::{
     AdaptiveRouting, Fabric as FabricOption, Options, RailFilter, Setting, Weights, name_settings,
 };

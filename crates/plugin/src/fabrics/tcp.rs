@@ -3,8 +3,10 @@
 use std::net::IpAddr;
 use std::path::Path;
 
+use railweave_discovery::Interface;
+use railweave_discovery::tcp_ports::{discover, loopback_port};
 use railweave_fabric::{Discovery, Fabric, Mode};
-use railweave_fabric_tcp::{Interface, Tcp, TcpConfig, TcpDomain, discover, loopback_port};
+use railweave_fabric_tcp::{Tcp, TcpConfig, TcpDomain};
 use railweave_options::{FilterItem, Options, RailFilter};
 use railweave_topology::Order;
 use railweave_transport::Error;

@@ -4,12 +4,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 
+use railweave_discovery::Interface;
+use railweave_discovery::rdma_ports::{DiscoveryRules, VerbsDiscovery, discover};
 use railweave_fabric::{DataDirect, Discovery, EventSource, Fabric, LeftOut, LinkLayer, Mode};
-use railweave_fabric_tcp::Interface;
-use railweave_fabric_verbs::discovery::{DiscoveryRules, VerbsDiscovery, VerbsPort, discover};
 use railweave_fabric_verbs::gid::{GidRules, PortGid};
 use railweave_fabric_verbs::sys::Functions;
-use railweave_fabric_verbs::{Device, DeviceEvents, HostAddresses, ModifyRetries, Verbs, VerbsConfig, VerbsDomain};
+use railweave_fabric_verbs::{
+    Device, DeviceEvents, HostAddresses, ModifyRetries, Verbs, VerbsConfig, VerbsDomain, VerbsPort,
+};
 use railweave_options::{Options, RailFilter, Setting, Source};
 use railweave_topology::{ChosenPort, NoUsablePort, Order};
 

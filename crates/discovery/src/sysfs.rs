@@ -84,6 +84,20 @@ impl<'a> PciBus<'a> {
     }
 }
 
+/// Where the kernel modules show themselves that let an adapter reach GPU memory by its CUDA address: nv_peer_mem and
+/// its successor under the kernel's registry of such modules, in MLNX_OFED and in distributions' kernels, and
+/// nvidia_peermem as any module. The same three as NCCL's own transport (NCCL 2.30, net_ib/gdr.cc).
+const PEER_MEMORY: [&str; 3] = [
+    "sys/kernel/mm/memory_peers/nv_mem/version",
+    "sys/kernel/mm/memory_peers/nv_mem_nc/version",
+    "sys/module/nvidia_peermem/version",
+];
+
+/// Returns true if an adapter can reach GPU memory by its CUDA address.
+pub(crate) fn has_peer_memory(root: &Path) -> bool {
+    PEER_MEMORY.iter().any(|file| root.join(file).exists())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use railweave_discovery::rdma_ports::{DiscoveryRules, NoDevice, VerbsDiscovery, discover};
 use railweave_fabric::{DataDirect, LinkLayer, PointerSupport, PortFacts};
-use railweave_fabric_verbs::discovery::{DiscoveryRules, NoDevice, VerbsDiscovery, VerbsPort, discover};
+use railweave_fabric_verbs::VerbsPort;
 use railweave_fabric_verbs::gid::GidRules;
 use railweave_fabric_verbs::sys::Functions;
 use railweave_fake_ibverbs::{FakeVerbs, Open, build_without};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use railweave_fabric::{Discovery, LeftOut, LinkLayer, PointerSupport, PortFacts, Setting};
 
-use crate::interfaces::Interface;
+use crate::interface::Interface;
 
 /// What sysfs does not tell is taken to be ordinary Ethernet.
 const DEFAULT_MTU: u32 = 1500;

@@ -1,56 +1,18 @@
 //! Which RDMA ports of this host can be rails. Facts and the obvious exclusions only: filters, order and pairing are
 //! topology's.
 
-use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use railweave_fabric::{DataDirect, LeftOut, LinkLayer, PointerSupport, PortFacts};
+use railweave_fabric_verbs::gid::{GidRules, eligible};
+use railweave_fabric_verbs::sys::{self, Functions};
+use railweave_fabric_verbs::{
+    Device, Engine, GidTable, HostAddresses, Mlx5, RoceVersions, VerbsPort, port_state, takes_dma_bufs,
+};
 
-use crate::data_direct::{Engine, Mlx5};
-use crate::device::{Device, port_state};
-use crate::gid::{GidRules, PortGid, eligible};
-use crate::gid_table::{GidFilter, GidTable, HostAddresses};
-use crate::pointers::pointer_support;
-use crate::sys::{self, Functions};
-use crate::sysfs::Sysfs;
-
-/// A port that can be a rail.
-#[derive(Clone)]
-pub struct VerbsPort {
-    /// What topology needs to know. The address is that of the first GID; the number is the port's on its device.
-    pub facts: PortFacts,
-    /// The device, open.
-    pub device: Arc<Device>,
-    /// The port's number on its device, from 1.
-    pub number: u8,
-    /// What the port said of itself when it was found.
-    pub attributes: sys::PortAttributes,
-    /// The GIDs that its lanes may use, best first; at least one. Each connection looks for them again.
-    pub gids: Vec<PortGid>,
-    pub(crate) table: GidTable,
-    /// By which dma-bufs are registered, where this is the port with its Data Direct engine.
-    pub(crate) engine: Option<Engine>,
-}
-
-impl VerbsPort {
-    /// From now on, lanes use those GIDs that `filter` lets in, where any of them is there. The address is then that of
-    /// the first of these.
-    pub fn filter_gids(&mut self, filter: GidFilter) {
-        if self.gids.iter().any(|gid| filter(gid)) {
-            self.gids.retain(|gid| filter(gid));
-            (self.facts.address, self.facts.prefix_len) = (self.gids[0].address(), self.gids[0].prefix_len);
-        }
-        self.table.filter = Some(filter);
-    }
-}
-
-impl fmt::Debug for VerbsPort {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("VerbsPort").field("facts", &self.facts).field("gids", &self.gids).finish_non_exhaustive()
-    }
-}
+use crate::sysfs::{Sysfs, has_peer_memory};
 
 /// What a user says about the ports, and what the rest of this host says.
 pub struct DiscoveryRules<'a> {
@@ -146,7 +108,11 @@ impl VerbsDiscovery {
             device,
             guid: u64::from_be(attributes.sys_image_guid),
             has_several_ports: attributes.phys_port_cnt > 1,
-            pointers: pointer_support(root, device),
+            pointers: PointerSupport {
+                cuda: has_peer_memory(root),
+                dma_buf: takes_dma_bufs(device),
+                data_direct: false,
+            },
         };
         let engine = match rules.data_direct {
             DataDirect::Only | DataDirect::Both if adapter.pointers.dma_buf => mlx5.engine(device, &attributes),
@@ -210,12 +176,12 @@ impl Adapter<'_> {
             other => return Err(format!("its link layer {other} is neither InfiniBand (1) nor Ethernet (2)")),
         };
         let table = GidTable {
-            root: self.root.to_owned(),
             device: Arc::clone(self.device),
             port: number,
             link_layer,
             rules: (rules.gids)(self.device.name()),
             addresses: Arc::clone(&rules.addresses),
+            versions: self.versions(number),
             filter: None,
         };
         let entries = table.read(attributes.gid_tbl_len);
@@ -243,6 +209,11 @@ impl Adapter<'_> {
         };
         let engine = engine.cloned();
         Ok(VerbsPort { facts, device: Arc::clone(self.device), number, attributes, gids, table, engine })
+    }
+
+    fn versions(&self, port: u8) -> RoceVersions {
+        let (root, device) = (self.root.to_owned(), self.device.name().to_owned());
+        Arc::new(move |index| Sysfs { root: &root, device: &device }.roce_version(port, index))
     }
 
     fn speed_mbps(&self, port: u8, attributes: &sys::PortAttributes) -> Option<u32> {
