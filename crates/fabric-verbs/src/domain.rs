@@ -11,7 +11,7 @@ use crate::data_direct::Engine;
 use crate::device::{Device, port_state};
 use crate::gid::PortGid;
 use crate::gid_table::GidTable;
-use crate::port::VerbsPort;
+use crate::port::OpenPort;
 use crate::queues::ProtectionDomain;
 use crate::sys;
 
@@ -46,34 +46,26 @@ pub struct VerbsDomain {
 }
 
 impl VerbsDomain {
-    /// Opens a port that discovery found; what is worth knowing and no error goes to `inform`, one sentence each.
-    ///
-    /// # Errors
-    /// When the device has no protection domain left.
-    pub fn open(port: &VerbsPort, config: VerbsConfig, inform: fn(&str)) -> Result<Arc<Self>, SetupError> {
-        let name = port.facts.name.clone();
-        let pd = ProtectionDomain::new(&port.device).map_err(|error| SetupError::Refused {
-            port: name.clone(),
-            what: SetupStep::ProtectionDomain,
-            error: (&error).into(),
-        })?;
-        Ok(Arc::new(Self {
+    /// The domain of a port; what is worth knowing and no error goes to `inform`, one sentence each.
+    pub fn new(port: OpenPort, config: VerbsConfig, inform: fn(&str)) -> Arc<Self> {
+        let (port, pd) = port.into_parts();
+        Arc::new(Self {
             pd: Arc::new(pd),
             config,
-            name,
+            name: port.facts.name,
             port: port.number,
             link_layer: port.facts.link_layer,
-            table: port.table.clone(),
-            gids: Mutex::new(port.gids.clone()),
+            table: port.table,
+            gids: Mutex::new(port.gids),
             max_write: match port.attributes.max_msg_sz {
                 0 => MAX_WRITE,
                 most => most.min(MAX_WRITE),
             },
-            engine: port.engine.clone(),
+            engine: port.engine,
             inform,
             told_of_queues: AtomicBool::new(false),
             refuses_relaxed: AtomicBool::new(false),
-        }))
+        })
     }
 
     pub(crate) fn device(&self) -> &Arc<Device> {

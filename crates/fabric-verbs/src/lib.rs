@@ -35,5 +35,5 @@ pub use gid_table::{GidFilter, GidTable, HostAddresses, RoceVersions};
 pub use memory::VerbsRegistration;
 pub use pending::VerbsPendingRail;
 pub use pointers::takes_dma_bufs;
-pub use port::VerbsPort;
+pub use port::{OpenPort, VerbsPort};
 pub use rail::VerbsRail;

@@ -1,14 +1,15 @@
-//! A port that discovery found: what a domain is opened on.
+//! A port that discovery found, and the same port open: what a domain is made of.
 
 use std::fmt;
 use std::sync::Arc;
 
-use railweave_fabric::PortFacts;
+use railweave_fabric::{PortFacts, SetupError, SetupStep};
 
 use crate::data_direct::Engine;
 use crate::device::Device;
 use crate::gid::PortGid;
 use crate::gid_table::{GidFilter, GidTable};
+use crate::queues::ProtectionDomain;
 use crate::sys;
 
 /// A port that can be a rail.
@@ -45,5 +46,43 @@ impl VerbsPort {
 impl fmt::Debug for VerbsPort {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("VerbsPort").field("facts", &self.facts).field("gids", &self.gids).finish_non_exhaustive()
+    }
+}
+
+/// A port with a protection domain of its own, so that memory can be registered there.
+pub struct OpenPort {
+    port: VerbsPort,
+    pd: ProtectionDomain,
+}
+
+impl OpenPort {
+    /// Opens a port.
+    ///
+    /// # Errors
+    /// When the device has no protection domain left.
+    pub fn new(port: VerbsPort) -> Result<Self, SetupError> {
+        match ProtectionDomain::new(&port.device) {
+            Ok(pd) => Ok(Self { port, pd }),
+            Err(error) => Err(SetupError::Refused {
+                port: port.facts.name,
+                what: SetupStep::ProtectionDomain,
+                error: (&error).into(),
+            }),
+        }
+    }
+
+    /// The port, as it was found.
+    pub fn port(&self) -> &VerbsPort {
+        &self.port
+    }
+
+    pub(crate) fn into_parts(self) -> (VerbsPort, ProtectionDomain) {
+        (self.port, self.pd)
+    }
+}
+
+impl fmt::Debug for OpenPort {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("OpenPort").field(&self.port).finish()
     }
 }

@@ -2,13 +2,13 @@
 
 mod common;
 
-use common::{Machine, Pair, ROCE, Wish, assert_says, failed_work, strict};
+use common::{Machine, Pair, ROCE, Wish, assert_says, failed_work, open, strict};
 use railweave_fabric::conformance::Completion;
 use railweave_fabric::{
     Access, Domain as _, EventSource as _, Fault, LaneId, PendingRail as _, PostError, Rail as _, RailError, RailSpec,
     Role, WorkFailure, WorkStatus,
 };
-use railweave_fabric_verbs::{DeviceEvents, VerbsConfig, VerbsDomain, sys};
+use railweave_fabric_verbs::{DeviceEvents, VerbsConfig, sys};
 
 /// Two RoCE devices that some calls of the data path fail on.
 fn failing(what: &str) -> String {
@@ -127,8 +127,8 @@ fn what_the_adapter_of_the_peer_refuses_is_told() {
         traffic_class: None,
         peer: None,
     };
-    let near_domain = VerbsDomain::open(&a, VerbsConfig::default(), |_| ()).unwrap();
-    let far_domain = VerbsDomain::open(&b, VerbsConfig::default(), |_| ()).unwrap();
+    let near_domain = open(&a, VerbsConfig::default(), |_| ()).unwrap();
+    let far_domain = open(&b, VerbsConfig::default(), |_| ()).unwrap();
     let mut near = near_domain.open_rail(&spec(Role::Sender)).unwrap();
     let mut far = far_domain.open_rail(&spec(Role::Receiver)).unwrap();
     let mut spoilt = near.endpoints();

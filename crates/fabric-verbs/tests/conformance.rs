@@ -11,7 +11,7 @@ use railweave_fabric::conformance::{End, Harness, Pair, run_all};
 use railweave_fabric::{DataDirect, Domain as _, PendingRail as _, RailSpec, Role};
 use railweave_fabric_verbs::gid::GidRules;
 use railweave_fabric_verbs::sys::Functions;
-use railweave_fabric_verbs::{Verbs, VerbsConfig, VerbsDomain, VerbsPort};
+use railweave_fabric_verbs::{OpenPort, Verbs, VerbsConfig, VerbsDomain, VerbsPort};
 use railweave_fake_ibverbs::{FakeVerbs, Open};
 
 /// Both ends on one port.
@@ -29,7 +29,7 @@ impl Harness for Loopback {
         let near = RailSpec { role: Role::Sender, ..near.clone() };
         let far = RailSpec { role: Role::Receiver, ..far.clone() };
         let open = |spec: &RailSpec| {
-            let domain = VerbsDomain::open(&self.port, self.config, |_| ()).unwrap();
+            let domain = VerbsDomain::new(OpenPort::new(self.port.clone()).unwrap(), self.config, |_| ());
             let pending = domain.open_rail(spec).unwrap_or_else(|error| panic!("{error}"));
             (domain, pending)
         };

@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{Machine, Wish};
+use common::{Machine, Wish, open};
 use railweave_fabric::{Domain as _, RailSpec, Role, SetupError, SetupStep};
-use railweave_fabric_verbs::{VerbsConfig, VerbsDomain, VerbsPendingRail};
+use railweave_fabric_verbs::{VerbsConfig, VerbsPendingRail};
 
 const NVIDIA: u32 = 0x15b3;
 
@@ -39,7 +39,7 @@ fn what_both_know_is_set_at_both_ends() {
 fn the_answer_is_what_the_acceptor_was_left_with() {
     let machine = machine_with(Some((NVIDIA, 0x3000_0007)), Some((NVIDIA, 0x3000_000e)));
     let open = |device, role| {
-        let domain = VerbsDomain::open(&machine.port(device), VerbsConfig::default(), |_| ()).unwrap();
+        let domain = open(&machine.port(device), VerbsConfig::default(), |_| ()).unwrap();
         let spec = RailSpec {
             role,
             lanes: 1,

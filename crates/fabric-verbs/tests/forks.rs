@@ -6,9 +6,9 @@ mod common;
 use std::hint::black_box;
 use std::sync::Arc;
 
-use common::Machine;
+use common::{Machine, open};
 use railweave_fabric::{Access, Domain as _, Memory, Region};
-use railweave_fabric_verbs::{VerbsConfig, VerbsDomain};
+use railweave_fabric_verbs::VerbsConfig;
 
 /// Two devices on a kernel before 5.12.
 const OLD: &str = "[[device]]\nname = 'a'\nwithholds_pages = true\n[[device.port]]\n\
@@ -60,7 +60,7 @@ fn a_child_has_all_that_lies_beside_registered_memory() {
 fn a_child_has_memory_again_that_is_registered_no_more() {
     let machine = Machine::new(OLD);
     machine.prepare_for_forks();
-    let domain = VerbsDomain::open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
+    let domain = open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
     let region = Arc::new(Region::new(100));
     let register = || domain.register(Memory::from_region(&region), Access::DATA).unwrap();
     let (first, second) = (register(), register());

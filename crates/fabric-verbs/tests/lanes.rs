@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{INFINIBAND, Machine, Pair, ROCE, Wish, assert_says, strict};
+use common::{INFINIBAND, Machine, Pair, ROCE, Wish, assert_says, open, strict};
 use railweave_fabric::{Access, Domain as _, LinkLayer, PendingRail as _, RailSpec, Role, SetupError, SetupStep};
-use railweave_fabric_verbs::{VerbsConfig, VerbsDomain, sys};
+use railweave_fabric_verbs::{VerbsConfig, sys};
 use railweave_fake_ibverbs::QpReport;
 
 /// What travels to the peer's port: local identifier, whether there is a global route header, and its GID's index.
@@ -276,7 +276,7 @@ fn a_gid_table_is_read_anew_for_each_connection() {
 #[test]
 fn a_gid_table_that_is_empty_for_a_moment_leaves_what_was_there() {
     let machine = Machine::new(&addressed(&["10.0.0.1"], &["10.0.0.2"]));
-    let domain = VerbsDomain::open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
+    let domain = open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
     machine.fake.set_gid("a", 1, 0, None).unwrap();
     let spec = RailSpec {
         role: Role::Sender,
@@ -297,7 +297,7 @@ fn what_was_excluded_while_an_address_was_there_does_not_take_its_place() {
     for place in [0, 1] {
         let machine = Machine::new(&addressed(&["10.0.0.1"], &["10.0.0.2"]));
         machine.fake.set_gid("a", 1, 3, link_local).unwrap();
-        let domain = VerbsDomain::open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
+        let domain = open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
         let spec = RailSpec {
             role: Role::Sender,
             lanes: 1,
@@ -353,7 +353,7 @@ fn a_rail_whose_lanes_are_not_all_connected_is_refused() {
         traffic_class: None,
         peer: None,
     };
-    let domain = VerbsDomain::open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
+    let domain = open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
     let mut pending = domain.open_rail(&spec).unwrap();
     // A peer that says how to reach one lane of two.
     let other = domain.open_rail(&RailSpec { lanes: 1, ..spec }).unwrap();

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::Arc;
 
-use common::{Machine, ROCE, Wish, assert_says, strict};
+use common::{Machine, ROCE, Wish, assert_says, open, strict};
 use railweave_fabric::conformance::Completion;
 use railweave_fabric::{
     Access, Domain as _, Fault, LaneId, LocalSlice, Memory, MemoryKind, Rail as _, Region, RegisterError,
@@ -15,7 +15,7 @@ use railweave_fabric::{
 use railweave_fabric_verbs::{VerbsConfig, VerbsDomain};
 
 fn domain(machine: &Machine, relaxed_ordering: RelaxedOrdering) -> Arc<VerbsDomain> {
-    VerbsDomain::open(&machine.port("a"), VerbsConfig { relaxed_ordering, ..VerbsConfig::default() }, |_| ()).unwrap()
+    open(&machine.port("a"), VerbsConfig { relaxed_ordering, ..VerbsConfig::default() }, |_| ()).unwrap()
 }
 
 /// Which function registers the next block: it is the one whose failure shows.

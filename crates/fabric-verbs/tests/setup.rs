@@ -2,13 +2,13 @@
 
 mod common;
 
-use common::{INFINIBAND, Machine, Pair, ROCE, Wish, assert_says, strict};
+use common::{INFINIBAND, Machine, Pair, ROCE, Wish, assert_says, open, strict};
 use railweave_fabric::{
     Connecting, Domain, LaneEndpoint, PendingRail, RailSpec, RegisterError, Role, SetupError, SetupStep, TargetState,
     Transition,
 };
 use railweave_fabric_verbs::VerbsPort;
-use railweave_fabric_verbs::{ModifyRetries, VerbsConfig, VerbsDomain, VerbsPendingRail};
+use railweave_fabric_verbs::{ModifyRetries, VerbsConfig, VerbsPendingRail};
 use railweave_fake_ibverbs::Open;
 use std::time::Duration;
 
@@ -186,7 +186,7 @@ fn pending([a, b]: &[VerbsPort; 2], modify_retries: ModifyRetries) -> (VerbsPend
             traffic_class: None,
             peer,
         };
-        VerbsDomain::open(port, config, |_| ()).unwrap().open_rail(&spec).unwrap()
+        open(port, config, |_| ()).unwrap().open_rail(&spec).unwrap()
     };
     (open(a, b, Role::Sender), open(b, a, Role::Receiver))
 }

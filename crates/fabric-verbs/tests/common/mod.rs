@@ -15,7 +15,8 @@ use railweave_fabric::{
 use railweave_fabric_verbs::gid::GidRules;
 use railweave_fabric_verbs::sys::Functions;
 use railweave_fabric_verbs::{
-    Device, ModifyRetries, VerbsConfig, VerbsDomain, VerbsPendingRail, VerbsPort, VerbsRail, VerbsRegistration,
+    Device, ModifyRetries, OpenPort, VerbsConfig, VerbsDomain, VerbsPendingRail, VerbsPort, VerbsRail,
+    VerbsRegistration,
 };
 use railweave_fake_ibverbs::{FakeVerbs, Open, QpReport, build_without};
 
@@ -178,6 +179,11 @@ impl Wish {
     }
 }
 
+/// A domain of a port.
+pub(crate) fn open(port: &VerbsPort, config: VerbsConfig, inform: fn(&str)) -> Result<Arc<VerbsDomain>, SetupError> {
+    Ok(VerbsDomain::new(OpenPort::new(port.clone())?, config, inform))
+}
+
 /// Both ends of a rail.
 pub(crate) struct Pair {
     pub(crate) near: End,
@@ -202,9 +208,9 @@ impl Pair {
             traffic_class: wish.traffic_class,
             peer: Some(peer.facts.wire_address()),
         };
-        let near_domain = VerbsDomain::open(sender, wish.sender, listen)?;
+        let near_domain = open(sender, wish.sender, listen)?;
         let mut near = near_domain.open_rail(&spec(Role::Sender, receiver, 0))?;
-        let far_domain = VerbsDomain::open(receiver, wish.receiver, listen)?;
+        let far_domain = open(receiver, wish.receiver, listen)?;
         let mut far = far_domain.open_rail(&spec(Role::Receiver, sender, wish.depth))?;
         assert!(!near.is_ready() && !far.is_ready());
         connect(&mut far, &near.endpoints())?;

@@ -10,7 +10,7 @@ use railweave_fabric::{DataDirect, Discovery, EventSource, Fabric, LeftOut, Link
 use railweave_fabric_verbs::gid::{GidRules, PortGid};
 use railweave_fabric_verbs::sys::Functions;
 use railweave_fabric_verbs::{
-    Device, DeviceEvents, HostAddresses, ModifyRetries, Verbs, VerbsConfig, VerbsDomain, VerbsPort,
+    Device, DeviceEvents, HostAddresses, ModifyRetries, OpenPort, Verbs, VerbsConfig, VerbsDomain, VerbsPort,
 };
 use railweave_options::{Options, RailFilter, Setting, Source};
 use railweave_topology::{ChosenPort, NoUsablePort, Order};
@@ -213,7 +213,8 @@ fn open(
         },
         flush: options.flush.value && (pointers.cuda || pointers.dma_buf),
     };
-    let domain = VerbsDomain::open(port, config, log::info).map_err(|error| error.to_string())?;
+    let open = OpenPort::new(port.clone()).map_err(|error| error.to_string())?;
+    let domain = VerbsDomain::new(open, config, log::info);
     Ok((port.gids.iter().map(reported).collect(), Registrations::new(domain)))
 }
 
