@@ -4,12 +4,13 @@ use crate::environment;
 use crate::job::{self, Part};
 use crate::library;
 use clap::Args;
-use nccl_net_railweave::TopologyReport;
 use railweave_bench::nccl;
 use railweave_bench::ranks::{Ranks, RanksError};
+use railweave_discovery::Found;
 use railweave_nccl_host::environment::{EnvironmentError, set};
 use railweave_nccl_host::logger;
 use railweave_nccl_host::{LoadedNet, Plugin};
+use railweave_options::Options;
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::io::Write;
@@ -73,7 +74,7 @@ impl NetworkArguments {
     pub(crate) fn network(&self) -> Result<Network, Box<dyn Error>> {
         if self.lib.is_none() && self.nccl.is_none() && self.rank_command.is_none() {
             let variables = self.variables(is_set).into_iter().map(|(name, value)| (name.into(), value.into()));
-            TopologyReport::new(&environment::options_with(variables)?)?;
+            look(&environment::options_with(variables)?)?;
         }
         let source = match &self.nccl {
             Some(library) => Source::Nccl(library.clone()),
@@ -180,6 +181,15 @@ impl Network {
     pub(crate) fn stall(&self) -> Duration {
         Duration::from_secs(self.stall_s)
     }
+}
+
+/// Looks at this host as the plugin does for net API v9 and later.
+///
+/// # Errors
+/// Why the plugin's `init` would fail.
+pub(crate) fn look(options: &Options) -> Result<Found, railweave_discovery::Error> {
+    // What is worth knowing and no error is left to the plugin's own lines.
+    railweave_discovery::find(options, true, &|_| ())
 }
 
 fn is_set(variable: &str) -> bool {

@@ -7,17 +7,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// One address of one interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interface {
+pub(crate) struct Interface {
     /// The interface's name, with its label where the address has one: `eth0`, `eth0:1`.
-    pub name: String,
+    pub(crate) name: String,
     /// The address.
-    pub address: IpAddr,
+    pub(crate) address: IpAddr,
     /// Length of the network's prefix in bits, in the address's own family.
-    pub prefix_len: u8,
+    pub(crate) prefix_len: u8,
     /// Whether the interface is up and has a carrier.
-    pub is_up: bool,
+    pub(crate) is_up: bool,
     /// Whether it only leads back to this host.
-    pub is_loopback: bool,
+    pub(crate) is_loopback: bool,
 }
 
 impl Interface {
@@ -25,7 +25,7 @@ impl Interface {
     ///
     /// # Errors
     /// When the kernel does not list them.
-    pub fn list() -> io::Result<Vec<Self>> {
+    pub(crate) fn list() -> io::Result<Vec<Self>> {
         let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
         // SAFETY: the call stores the head of a list that it allocates in `first`, or fails and stores nothing.
         if unsafe { libc::getifaddrs(&raw mut first) } != 0 {

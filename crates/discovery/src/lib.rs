@@ -1,11 +1,28 @@
-//! What this machine has: its network interfaces and RDMA devices, the ports of these that can be rails, and what is left
-//! out and why.
+//! Options and this machine, to what is found: the fabric in use, its ports and devices, and what is left out and why.
+//!
+//! [`find()`] is what the plugin does when NCCL initialises it, and what programs do that show a machine. It reads the
+//! network interfaces, sysfs and the RDMA devices, each in one module, and hands facts to the rules of topology. What it
+//! has to say besides goes to whoever calls it, as a [`Note`] each.
+//!
+//! What this crate is not: it opens no socket and makes no rail. It leaves RDMA ports open, with a protection domain each,
+//! because only that tells whether they can be used.
 
 #![deny(unsafe_code)]
 
+mod control_address;
+mod error;
+mod find;
+mod found;
 mod interface;
+mod note;
 pub mod rdma_ports;
+mod selection;
 mod sysfs;
-pub mod tcp_ports;
+mod tcp;
+mod tcp_ports;
+mod verbs;
 
-pub use interface::Interface;
+pub use error::Error;
+pub use find::find;
+pub use found::{Found, FoundFabric, OutOfBand};
+pub use note::{Note, Say};

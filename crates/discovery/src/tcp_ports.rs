@@ -18,7 +18,7 @@ const LOOPBACK_MTU: u32 = 65_536;
 /// interfaces. `root` is `/`; tests give a tree of their own.
 ///
 /// Loopback addresses are left out; whoever is asked for one by name adds [`loopback_port`].
-pub fn discover(root: &Path, interfaces: &[Interface]) -> Discovery {
+pub(crate) fn discover(root: &Path, interfaces: &[Interface]) -> Discovery {
     let mut found = Discovery::default();
     let mut usable = Vec::new();
     for interface in interfaces {
@@ -47,7 +47,7 @@ pub fn discover(root: &Path, interfaces: &[Interface]) -> Discovery {
 
 /// A port for an address of this host that no packet leaves by: `127.0.0.0/8` and `::1`. No interface needs to list it;
 /// the kernel answers for all of `127.0.0.0/8`. For trying out several rails on one machine.
-pub fn loopback_port(address: IpAddr) -> PortFacts {
+pub(crate) fn loopback_port(address: IpAddr) -> PortFacts {
     PortFacts {
         name: format!("lo@{address}"),
         device: "lo".to_owned(),

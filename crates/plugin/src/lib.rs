@@ -23,11 +23,9 @@ mod per_process;
 mod process;
 mod shares;
 mod sync;
-mod topology_report;
 
 pub use counters::railweaveRailCounters_v1;
 pub use entry::{
     ncclNetPlugin_v6, ncclNetPlugin_v7, ncclNetPlugin_v8, ncclNetPlugin_v9, ncclNetPlugin_v10, ncclNetPlugin_v11,
     ncclNetPlugin_v12,
 };
-pub use topology_report::{ReportedDevice, ReportedGid, ReportedPort, TopologyReport};

@@ -84,20 +84,20 @@ impl Process {
             let say = if warning.needs_attention() { log::warn } else { log::info };
             say(&warning.to_string());
         }
-        let found = fabrics::find(&options, forces_flushes)?;
+        let in_use = fabrics::open(&options, forces_flushes)?;
         let key = options.key_file.value.as_deref().map(Key::read).transpose()?;
         if let Some(path) = &options.key_file.value {
             log::info(&format!("sessions ask for the key in {}", path.display()));
         }
         let congestion = LaneCongestion::new(&options.tcp_congestion)?;
-        let hello = identity::hello(found.mode, found.fabrics, key.is_some());
+        let hello = identity::hello(in_use.mode, in_use.fabrics, key.is_some());
         Ok(Self {
             options,
-            network: found.network,
+            network: in_use.network,
             hello,
-            out_of_band: found.out_of_band,
-            listens_on: found.listens_on,
-            events: found.events,
+            out_of_band: in_use.out_of_band,
+            listens_on: in_use.listens_on,
+            events: in_use.events,
             key,
             congestion,
             control: Mutex::new(None),

@@ -1,9 +1,11 @@
 //! `railweave topo`: ports, devices and rails of this machine, and what is left out and why.
 
 use crate::environment;
+use crate::network;
 use crate::output::{print, table};
 use clap::Args;
-use nccl_net_railweave::{ReportedGid, ReportedPort, TopologyReport};
+use railweave_discovery::Found;
+use railweave_options::Options;
 use serde::Serialize;
 use std::error::Error;
 
@@ -72,53 +74,53 @@ struct LeftOut {
     reason: String,
 }
 
-impl From<ReportedPort> for Rail {
-    fn from(port: ReportedPort) -> Self {
-        let facts = port.facts;
+impl Topology {
+    fn new(found: &Found, options: &Options) -> Self {
+        let devices = found.devices.iter().map(|device| {
+            let shares = found.shares(device, options.weights.value);
+            let rails = device.ports.iter().zip(shares).enumerate();
+            let rails =
+                rails.map(|(place, (port, share))| Rail::new(found, *port, share, options.lanes.value.on(place)));
+            Device { name: device.name.clone(), speed_mbps: device.speed_mbps, rails: rails.collect() }
+        });
+        let left_out = found.left_out.iter();
+        let left_out = left_out.map(|left| LeftOut { name: left.name.clone(), reason: left.reason.clone() });
         Self {
+            fabric: found.fabric_name(),
+            devices: devices.collect(),
+            left_out: left_out.collect(),
+            out_of_band: found.out_of_band.map(|found| found.address.to_string()),
+        }
+    }
+}
+
+impl Rail {
+    /// The rail of the port with this index.
+    fn new(found: &Found, port: usize, share: f64, lanes: u8) -> Self {
+        let chosen = &found.ports[port];
+        let facts = &chosen.facts;
+        let gids = found.gids(port).iter().map(|gid| Gid {
+            index: gid.index,
+            address: format!("{}/{}", gid.address(), gid.prefix_len),
+            roce_version: gid.version,
+            interface: gid.interface.clone(),
+        });
+        Self {
+            port: facts.name.clone(),
             address: format!("{}/{}", facts.address, facts.prefix_len),
             link_layer: facts.link_layer.name(),
             speed_mbps: facts.speed_mbps,
             mtu: facts.mtu,
-            pci: facts.pci_path.map(|path| path.display().to_string()),
-            port: facts.name,
-            rail_id: port.rail_id,
-            plane_id: port.plane_id,
-            share: port.share,
-            lanes: port.lanes,
+            pci: facts.pci_path.as_ref().map(|path| path.display().to_string()),
+            rail_id: chosen.rail_id,
+            plane_id: chosen.plane_id,
+            share,
+            lanes,
             gpu_memory: [("peer memory", facts.pointers.cuda), ("dma-buf", facts.pointers.dma_buf)]
                 .into_iter()
                 .filter_map(|(name, is_there)| is_there.then_some(name))
                 .collect(),
-            gids: port.gids.into_iter().map(Gid::from).collect(),
-        }
-    }
-}
-
-impl From<ReportedGid> for Gid {
-    fn from(gid: ReportedGid) -> Self {
-        Self {
-            index: gid.index,
-            address: format!("{}/{}", gid.address, gid.prefix_len),
-            roce_version: gid.roce_version,
-            interface: gid.interface,
-        }
-    }
-}
-
-impl From<TopologyReport> for Topology {
-    fn from(report: TopologyReport) -> Self {
-        let devices = report.devices.into_iter().map(|device| Device {
-            name: device.name,
-            speed_mbps: device.speed_mbps,
-            rails: device.ports.into_iter().map(Rail::from).collect(),
-        });
-        let left_out = report.left_out.into_iter().map(|left| LeftOut { name: left.name, reason: left.reason });
-        Self {
-            fabric: report.fabric,
-            devices: devices.collect(),
-            left_out: left_out.collect(),
-            out_of_band: report.out_of_band.map(|address| address.to_string()),
+            gids: gids.collect(),
         }
     }
 }
@@ -126,7 +128,7 @@ impl From<TopologyReport> for Topology {
 /// Shows what the plugin would use here, with this environment.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let options = environment::options()?;
-    let topology = Topology::from(TopologyReport::new(&options)?);
+    let topology = Topology::new(&network::look(&options)?, &options);
     if arguments.json {
         return Ok(print(serde_json::to_string_pretty(&topology)?)?);
     }

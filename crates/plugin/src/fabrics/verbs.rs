@@ -1,201 +1,29 @@
 //! Rails over RDMA.
 
-use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
 use std::sync::Arc;
 
-use railweave_discovery::Interface;
-use railweave_discovery::rdma_ports::{DiscoveryRules, VerbsDiscovery, discover};
-use railweave_fabric::{DataDirect, Discovery, EventSource, Fabric, LeftOut, LinkLayer, Mode};
-use railweave_fabric_verbs::gid::{GidRules, PortGid};
-use railweave_fabric_verbs::sys::Functions;
-use railweave_fabric_verbs::{
-    Device, DeviceEvents, HostAddresses, ModifyRetries, OpenPort, Verbs, VerbsConfig, VerbsDomain, VerbsPort,
-};
-use railweave_options::{Options, RailFilter, Setting, Source};
-use railweave_topology::{ChosenPort, NoUsablePort, Order};
+use railweave_fabric::{EventSource, PointerSupport};
+use railweave_fabric_verbs::{Device, DeviceEvents, ModifyRetries, OpenPort, Verbs, VerbsConfig, VerbsDomain};
+use railweave_options::Options;
 
-use super::addresses::{handle_address, listens_on, out_of_band, preferred};
-use super::{Found, Refusal, choose, network};
 use crate::comm::Registrations;
 use crate::log;
-use crate::topology_report::ReportedGid;
 
 /// HELLO's bit for verbs.
-const BIT: u8 = 2;
+pub(super) const BIT: u8 = 2;
 
-/// Finds the RDMA ports of this host that become rails.
-pub(super) fn find(options: &Options, interfaces: &[Interface], forces_flushes: bool) -> Result<Found, Refusal> {
-    let mode = options.mode.value.unwrap_or(match options.rdma_rails.source {
-        // `MPIB_HCA_SOUT` and `MPIB_HCA_SUP` name the rails of one device.
-        Source::Variables(..) => Mode::Fused,
-        _ => Mode::Ports,
-    });
-    let VerbsDiscovery { mut ports, left_out } = seen(options, interfaces, data_direct(options, mode, forces_flushes))?;
-    if let Some(list) = &options.rdma_rails.value {
-        ports.iter_mut().for_each(|port| pick_gids(port, list.clone()));
-    }
-    let left_out = without_lonely_gids(options, &mut ports, left_out);
-    let discovery = Discovery { ports: ports.iter().map(|port| port.facts.clone()).collect(), left_out };
-    let order = if options.pci_order.value { Order::Pci } else { Order::Machine };
-    let mut selection = choose(discovery, &options.rdma_rails, mode, order)?;
-    let mut opened = Vec::new();
-    let left_out = &mut selection.left_out;
-    selection.ports.retain(|chosen| match open(options, &ports, chosen) {
-        Ok(port) => {
-            opened.push(port);
-            true
-        }
-        Err(reason) => {
-            left_out.push(LeftOut { name: chosen.facts.name.clone(), reason });
-            false
-        }
-    });
-    if opened.is_empty() {
-        let none = NoUsablePort { left_out: selection.left_out, not_listed: Vec::new() };
-        return Err(Refusal::of_selection(&none, &options.rdma_rails));
-    }
-    warn_of_strangers(&options.rdma_rails, &selection.ports);
-    let (gids, registrations) = opened.into_iter().unzip();
-    // A GID of InfiniBand is no address that a socket could use, and the machine may have no other than loopback.
-    let loopback = || handle_address(IpAddr::V4(Ipv4Addr::LOCALHOST), 8);
-    let listens_on = listens_on(options, interfaces, &selection.ports)?;
-    let out_of_band = out_of_band(options, interfaces, listens_on.as_deref())?.unwrap_or_else(loopback);
-    Ok(Found {
-        network: network::<Verbs>(options, &selection, mode, registrations)?,
-        mode: u8::from(mode == Mode::Fused),
-        fabrics: BIT,
-        name: Verbs::NAME,
-        left_out: selection.left_out,
-        out_of_band: Some(preferred(options, out_of_band)),
-        listens_on,
-        gids,
-        events: events(&ports, &selection.ports),
-    })
-}
-
-/// Leaves out ports that have link-local GIDs alone, unless the user's list lets in no other port, or the user named
-/// the GID: nothing tells that such a port leads where those with addresses lead. Where all are so, they are used as
-/// NCCL's own transport uses them.
-fn without_lonely_gids(options: &Options, ports: &mut Vec<VerbsPort>, mut left_out: Vec<LeftOut>) -> Vec<LeftOut> {
-    let is_lonely = |port: &VerbsPort| {
-        let is_link_local = matches!(port.facts.address, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        let is_named = options.gid_index.value.on(&port.facts.device).is_some();
-        port.facts.link_layer == LinkLayer::Roce && is_link_local && !is_named
+/// The registrations of each port.
+pub(super) fn registrations(options: &Options, ports: Vec<OpenPort>) -> Vec<Arc<Registrations<Verbs>>> {
+    let registrations = |port: OpenPort| {
+        let config = config(options, port.port().facts.pointers);
+        Registrations::new(VerbsDomain::new(port, config, log::info))
     };
-    let is_in = |port: &VerbsPort| {
-        let (facts, list) = (&port.facts, options.rdma_rails.value.as_ref());
-        let number = Some(facts.port_number.into());
-        list.is_none_or(|list| list.matches(&facts.device, Some(facts.address), number).is_some())
-    };
-    if ports.iter().any(|port| is_in(port) && !is_lonely(port)) {
-        let lonely = ports.extract_if(.., |port| is_lonely(port));
-        left_out.extend(lonely.map(|port| LeftOut {
-            name: port.facts.name,
-            reason: "its GIDs are link-local, while other ports have addresses; give its network interface an IPv4 or a global \
-                     IPv6 address, or name an entry in RAILWEAVE_GID_INDEX"
-                .to_owned(),
-        }));
-    }
-    left_out
+    ports.into_iter().map(registrations).collect()
 }
 
-/// The events of the devices that the chosen ports belong to.
-fn events(ports: &[VerbsPort], chosen: &[ChosenPort]) -> Vec<Arc<dyn EventSource>> {
-    let mut devices: Vec<&Arc<Device>> = Vec::new();
-    for port in ports.iter().filter(|port| chosen.iter().any(|chosen| chosen.facts.name == port.facts.name)) {
-        if !devices.iter().any(|device| Arc::ptr_eq(device, &port.device)) {
-            devices.push(&port.device);
-        }
-    }
-    let source = |device: &Arc<Device>| match DeviceEvents::new(device) {
-        Ok(events) => Some(Arc::new(events) as Arc<dyn EventSource>),
-        Err(error) => {
-            log::warn(&format!(
-                "{}: the events of its ports cannot be followed: {error}; a port that goes down shows only when its lanes \
-                 fail",
-                device.name()
-            ));
-            None
-        }
-    };
-    devices.into_iter().filter_map(source).collect()
-}
-
-/// How ports with a Data Direct engine are shown: one device has each port once, and an NCCL that cannot be told to
-/// flush on every GPU is shown none.
-fn data_direct(options: &Options, mode: Mode, forces_flushes: bool) -> DataDirect {
-    let wanted = &options.data_direct;
-    match wanted.value {
-        DataDirect::Only | DataDirect::Both if !forces_flushes => {
-            if wanted.source != Source::Default {
-                log::info(&format!(
-                    "Data Direct (from {}) is not used, because net API v6 to v8 of this NCCL cannot be told to flush on \
-                     every GPU; take NCCL 2.24 or later, or set RAILWEAVE_DATA_DIRECT=0",
-                    wanted.source
-                ));
-            }
-            DataDirect::Off
-        }
-        DataDirect::Off => DataDirect::Off,
-        DataDirect::Both if mode == Mode::Ports => DataDirect::Both,
-        DataDirect::Only | DataDirect::Both => DataDirect::Only,
-    }
-}
-
-/// What there is on this machine, whatever the user's list lets in.
-fn seen(options: &Options, interfaces: &[Interface], data_direct: DataDirect) -> Result<VerbsDiscovery, Refusal> {
-    let library = options.ibverbs_library.value.as_str();
-    let functions = Functions::load(&[library]).map_err(|error| Refusal::NoPort(error.to_string()))?;
-    if let Err(error) = functions.prepare_for_forks() {
-        log::warn(&format!(
-            "ibv_fork_init: {error}; a process that forks (data loaders) may lose memory that the adapter uses: start \
-             workers with spawn instead, or before NCCL is initialised"
-        ));
-    }
-    let gids = |device: &str| GidRules {
-        index: options.gid_index.value.on(device),
-        roce_version: options.roce_version.value,
-        family: options.address_family.value,
-        range: options.address_range.value,
-        flid_index: options.flid_gid_index.value.into(),
-        prefix_len: options.prefix_length.value,
-    };
-    let rules = DiscoveryRules {
-        gids: &gids,
-        addresses: host_addresses(interfaces),
-        merge_vfs: options.merge_vfs.value,
-        data_direct,
-        mlx5_library: &options.mlx5_library.value,
-    };
-    discover(Path::new("/"), &Arc::new(functions), &rules).map_err(|error| Refusal::NoPort(error.to_string()))
-}
-
-/// The addresses of this host as they are when somebody asks; those that it started with where the kernel does not say.
-fn host_addresses(interfaces: &[Interface]) -> HostAddresses {
-    let of = |interfaces: &[Interface]| -> Vec<_> {
-        interfaces.iter().map(|interface| (interface.address, interface.prefix_len)).collect()
-    };
-    let first = of(interfaces);
-    Arc::new(move || Interface::list().map_or_else(|_| first.clone(), |interfaces| of(&interfaces)))
-}
-
-/// A list that lets a port in by addresses lets in those of its GIDs and no others.
-fn pick_gids(port: &mut VerbsPort, list: RailFilter) {
-    let (device, number) = (port.facts.device.clone(), u32::from(port.facts.port_number));
-    let is_in = move |gid: &PortGid| list.matches(&device, Some(gid.address()), Some(number)).is_some();
-    port.filter_gids(Arc::new(is_in));
-}
-
-/// A chosen port, ready for use, with its GIDs; or why it cannot be used.
-fn open(
-    options: &Options,
-    ports: &[VerbsPort],
-    chosen: &ChosenPort,
-) -> Result<(Vec<ReportedGid>, Arc<Registrations<Verbs>>), String> {
-    let port = ports.iter().find(|port| port.facts.name == chosen.facts.name).ok_or("it is gone")?;
-    let pointers = port.facts.pointers;
-    let config = VerbsConfig {
+/// How the queue pairs of a port are set up that takes these pointers.
+fn config(options: &Options, pointers: PointerSupport) -> VerbsConfig {
+    VerbsConfig {
         timeout: options.ack_timeout.value,
         retry_count: options.retry_count.value,
         pkey_index: options.pkey_index.value,
@@ -212,36 +40,27 @@ fn open(
             any_error: options.modify_retry_all.value,
         },
         flush: options.flush.value && (pointers.cuda || pointers.dma_buf),
-    };
-    let open = OpenPort::new(port.clone()).map_err(|error| error.to_string())?;
-    let domain = VerbsDomain::new(open, config, log::info);
-    Ok((port.gids.iter().map(reported).collect(), Registrations::new(domain)))
-}
-
-fn reported(gid: &PortGid) -> ReportedGid {
-    ReportedGid {
-        index: gid.index,
-        address: gid.address(),
-        prefix_len: gid.prefix_len,
-        roce_version: gid.version,
-        interface: gid.interface.clone(),
     }
 }
 
-/// A list that names a port which is not there may be wrong, or meant for several kinds of host.
-fn warn_of_strangers(filter: &Setting<Option<RailFilter>>, ports: &[ChosenPort]) {
-    let Some(list) = filter.value.as_ref().filter(|list| !list.exclude) else { return };
-    for item in &list.items {
-        let alone = RailFilter { exclude: false, exact: list.exact, items: vec![item.clone()] };
-        let is_there = |port: &ChosenPort| {
-            let facts = &port.facts;
-            alone.matches(&facts.device, Some(facts.address), Some(facts.port_number.into())).is_some()
-        };
-        if !ports.iter().any(is_there) {
-            let source = filter.source;
-            log::warn(&format!(
-                "{item} (from {source}) is the name of no RDMA port in use; `railweave topo` lists those that are there"
-            ));
+/// The events of the devices that the ports belong to.
+pub(super) fn events(ports: &[OpenPort]) -> Vec<Arc<dyn EventSource>> {
+    let mut devices: Vec<&Arc<Device>> = Vec::new();
+    for port in ports.iter().map(OpenPort::port) {
+        if !devices.iter().any(|device| Arc::ptr_eq(device, &port.device)) {
+            devices.push(&port.device);
         }
     }
+    let source = |device: &Arc<Device>| match DeviceEvents::new(device) {
+        Ok(events) => Some(Arc::new(events) as Arc<dyn EventSource>),
+        Err(error) => {
+            log::warn(&format!(
+                "{}: the events of its ports cannot be followed: {error}; a port that goes down shows only when its lanes \
+                 fail",
+                device.name()
+            ));
+            None
+        }
+    };
+    devices.into_iter().filter_map(source).collect()
 }

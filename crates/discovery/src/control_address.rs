@@ -4,18 +4,20 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
 
-use railweave_discovery::Interface;
-use railweave_discovery::tcp_ports::discover;
 use railweave_fabric::LinkLayer;
 use railweave_options::{Options, RailFilter};
 use railweave_topology::ChosenPort;
-use railweave_transport::{Error, HandleAddress};
+
+use crate::error::Error;
+use crate::found::OutOfBand;
+use crate::interface::Interface;
+use crate::tcp_ports::discover;
 
 /// The addresses that the control port listens on; None for all of this host's.
 ///
 /// # Errors
 /// When the options name none, or not all that lanes of TCP are dialled at.
-pub(super) fn listens_on(
+pub(crate) fn listens_on(
     options: &Options,
     interfaces: &[Interface],
     ports: &[ChosenPort],
@@ -41,13 +43,13 @@ pub(super) fn listens_on(
         }
     }
     if chosen.is_empty() {
-        return Err(Error::configuration(format!(
+        return Err(Error::Configuration(format!(
             "RAILWEAVE_CONTROL_ADDRESS={list} names no address of this host for the control port; there are {}",
             all(interfaces)
         )));
     }
     if let Some(port) = rails.find(|facts| !chosen.contains(&facts.address)) {
-        return Err(Error::configuration(format!(
+        return Err(Error::Configuration(format!(
             "RAILWEAVE_CONTROL_ADDRESS={list} leaves out {} ({}), at which lanes of that rail come in; name it too, or leave \
              it out of RAILWEAVE_RAILS",
             port.address, port.name
@@ -61,30 +63,29 @@ pub(super) fn listens_on(
 ///
 /// # Errors
 /// When there is none of that name.
-pub(super) fn out_of_band(
+pub(crate) fn out_of_band(
     options: &Options,
     interfaces: &[Interface],
     listens_on: Option<&[IpAddr]>,
-) -> Result<Option<HandleAddress>, Error> {
+) -> Result<Option<OutOfBand>, Error> {
     let is_heard = |address: IpAddr| listens_on.is_none_or(|addresses| addresses.contains(&address));
     let Some(filter) = &options.oob_interface.value else {
         let usable = discover(Path::new("/"), interfaces).ports;
         let usable = || usable.iter().filter(|port| is_heard(port.address));
         let best = usable().find(|port| port.address.is_ipv4()).or_else(|| usable().next());
-        let best = best.map(|port| handle_address(port.address, port.prefix_len));
+        let best = best.map(|port| after_ports(port.address, port.prefix_len));
         // A list that names nothing but loopback still names where this host is to be reached.
-        let only =
-            || listens_on?.first().map(|address| handle_address(*address, if address.is_ipv4() { 8 } else { 128 }));
+        let only = || listens_on?.first().map(|address| after_ports(*address, if address.is_ipv4() { 8 } else { 128 }));
         return Ok(best.or_else(only));
     };
     // A list of what to leave out lets loopback in, too, which reaches nobody else.
     let best = named(interfaces, filter).filter(|interface| is_heard(interface.address));
     let best = best.min_by_key(|interface| (needs_interface(interface.address), interface.is_loopback));
     if let Some(interface) = best {
-        return Ok(Some(handle_address(interface.address, interface.prefix_len)));
+        return Ok(Some(after_ports(interface.address, interface.prefix_len)));
     }
     let source = options.oob_interface.source;
-    Err(Error::configuration(match named(interfaces, filter).next() {
+    Err(Error::Configuration(match named(interfaces, filter).next() {
         Some(interface) => format!(
             "{source}={filter} names {} ({}) for control sessions, but RAILWEAVE_CONTROL_ADDRESS leaves it out; name it there \
              too",
@@ -98,14 +99,14 @@ pub(super) fn out_of_band(
 }
 
 /// As [`out_of_band`] gives it for ports of RDMA: to be dialled first where the user named it.
-pub(super) fn preferred(options: &Options, address: HandleAddress) -> HandleAddress {
+pub(crate) fn preferred(options: &Options, address: OutOfBand) -> OutOfBand {
     let is_named = options.oob_interface.value.as_ref().is_some_and(|filter| !filter.exclude);
-    HandleAddress { port: if is_named { HandleAddress::NAMED_OUT_OF_BAND } else { address.port }, ..address }
+    OutOfBand { comes_first: is_named, ..address }
 }
 
-/// An address of no port.
-pub(super) fn handle_address(address: IpAddr, prefix_len: u8) -> HandleAddress {
-    HandleAddress { address, prefix_len, port: HandleAddress::OUT_OF_BAND }
+/// An address that comes after the ports' own.
+pub(crate) fn after_ports(address: IpAddr, prefix_len: u8) -> OutOfBand {
+    OutOfBand { address, prefix_len, comes_first: false }
 }
 
 fn named<'a>(interfaces: &'a [Interface], filter: &'a RailFilter) -> impl Iterator<Item = &'a Interface> {

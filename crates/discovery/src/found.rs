@@ -1,0 +1,77 @@
+//! What was found on a machine.
+
+use std::net::IpAddr;
+
+use railweave_fabric::{Fabric as _, LeftOut, Mode};
+use railweave_fabric_verbs::gid::PortGid;
+use railweave_fabric_verbs::{OpenPort, Verbs};
+use railweave_options::Weights;
+use railweave_topology::{ChosenPort, DEFAULT_SPEED_MBPS, Device};
+
+/// What this machine has to offer with some options, and what it has not.
+#[derive(Debug)]
+pub struct Found {
+    /// The fabric in use, with what it needs to use the ports.
+    pub fabric: FoundFabric,
+    /// How ports became devices.
+    pub mode: Mode,
+    /// The ports that are used, at least one, in the order of devices and of rails.
+    pub ports: Vec<ChosenPort>,
+    /// The devices made of them, in NCCL's numbering.
+    pub devices: Vec<Device>,
+    /// What was seen but is not used.
+    pub left_out: Vec<LeftOut>,
+    /// The address that reaches this host when none of its ports does.
+    pub out_of_band: Option<OutOfBand>,
+    /// The addresses that the control port listens on; None for all.
+    pub listens_on: Option<Vec<IpAddr>>,
+}
+
+/// A fabric that can be used here.
+#[derive(Debug)]
+pub enum FoundFabric {
+    /// TCP, which needs no more than the ports' addresses.
+    Tcp,
+    /// RDMA, with the ports open, one for each of [`Found::ports`].
+    Verbs(Vec<OpenPort>),
+}
+
+/// An address of this host for control sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfBand {
+    /// The address.
+    pub address: IpAddr,
+    /// Length of its network's prefix in bits, in the address's own family.
+    pub prefix_len: u8,
+    /// It is to be dialled before the ports' own addresses, because the user named it for ports of RDMA.
+    pub comes_first: bool,
+}
+
+impl Found {
+    /// The name of the fabric in use.
+    pub fn fabric_name(&self) -> &'static str {
+        match self.fabric {
+            FoundFabric::Tcp => "tcp",
+            FoundFabric::Verbs(_) => Verbs::NAME,
+        }
+    }
+
+    /// The GIDs that the lanes of a port may use, best first; none on TCP. `port` is an index into [`Found::ports`].
+    pub fn gids(&self, port: usize) -> &[PortGid] {
+        match &self.fabric {
+            FoundFabric::Tcp => &[],
+            FoundFabric::Verbs(open) => &open[port].port().gids,
+        }
+    }
+
+    /// How much of a device's traffic each of its ports carries, 0 to 1, in their order, if the other end is as fast.
+    pub fn shares(&self, device: &Device, weights: Weights) -> Vec<f64> {
+        let weight = |(place, port): (usize, &usize)| match weights {
+            Weights::Fixed(weights) => f64::from(weights[place]),
+            Weights::BySpeed => f64::from(self.ports[*port].facts.speed_mbps.unwrap_or(DEFAULT_SPEED_MBPS)),
+        };
+        let weights: Vec<f64> = device.ports.iter().enumerate().map(weight).collect();
+        let sum: f64 = weights.iter().sum();
+        weights.into_iter().map(|weight| weight / sum).collect()
+    }
+}

@@ -1,0 +1,78 @@
+//! The addresses of this host that become rails over TCP.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use railweave_fabric::{Discovery, Mode};
+use railweave_options::{FilterItem, Options, RailFilter};
+use railweave_topology::Order;
+
+use crate::control_address::{listens_on, out_of_band};
+use crate::error::{Error, Refusal};
+use crate::found::{Found, FoundFabric};
+use crate::interface::Interface;
+use crate::note::{Note, Say};
+use crate::selection::{choose, make_devices};
+use crate::tcp_ports::{discover, loopback_port};
+
+/// Finds the addresses of this host that become rails.
+pub(crate) fn find(options: &Options, interfaces: &[Interface], say: Say<'_>) -> Result<Found, Error> {
+    let mut discovery = discover(Path::new("/"), interfaces);
+    add_loopback(&mut discovery, options.rails.value.as_ref(), say);
+    let mode = options.mode.value.unwrap_or(Mode::Fused);
+    let selection = choose(discovery, &options.rails, mode, Order::Pci).map_err(Refusal::into_error)?;
+    let listens_on = listens_on(options, interfaces, &selection.ports)?;
+    let devices = make_devices(options, "tcp", &selection, mode, say)?;
+    Ok(Found {
+        fabric: FoundFabric::Tcp,
+        mode,
+        out_of_band: out_of_band(options, interfaces, listens_on.as_deref())?,
+        listens_on,
+        devices,
+        ports: selection.ports,
+        left_out: selection.left_out,
+    })
+}
+
+/// Loopback addresses are ports when the list names them, for trying out, or when there is nothing else at all.
+fn add_loopback(discovery: &mut Discovery, filter: Option<&RailFilter>, say: Say<'_>) {
+    let named = filter.filter(|filter| !filter.exclude).into_iter().flat_map(|filter| &filter.items);
+    let mut addresses: Vec<IpAddr> = named
+        .filter_map(|item| match item {
+            FilterItem::Addresses(range) if range.address.is_loopback() => Some(range.address),
+            FilterItem::Name { name, .. } if name == "lo" => Some(IpAddr::from([127, 0, 0, 1])),
+            _ => None,
+        })
+        .collect();
+    if filter.is_none() && discovery.ports.is_empty() {
+        addresses.push(IpAddr::from([127, 0, 0, 1]));
+        say(Note::Information(
+            "no network interface but loopback is usable: connections reach this host only".to_owned(),
+        ));
+    }
+    for address in addresses {
+        let port = loopback_port(address);
+        discovery.left_out.retain(|left| left.name != port.name);
+        if !discovery.ports.iter().any(|other| other.address == address) {
+            discovery.ports.push(port);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railweave_fabric::{AddressRange, LeftOut};
+
+    use super::*;
+
+    #[test]
+    fn a_loopback_address_that_is_named_is_a_port_and_not_left_out_as_well() {
+        let left = |name: &str| LeftOut { name: name.to_owned(), reason: "a loopback address".to_owned() };
+        let named = AddressRange { address: IpAddr::from([127, 0, 0, 1]), prefix_len: 32 };
+        let filter = RailFilter { exclude: false, exact: false, items: vec![FilterItem::Addresses(named)] };
+        let mut discovery = Discovery { ports: Vec::new(), left_out: vec![left("lo@127.0.0.1"), left("lo@::1")] };
+        add_loopback(&mut discovery, Some(&filter), &|note| panic!("{note:?}"));
+        assert_eq!(discovery.ports, vec![loopback_port(named.address)]);
+        assert_eq!(discovery.left_out, vec![left("lo@::1")]);
+    }
+}
