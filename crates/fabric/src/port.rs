@@ -1,4 +1,4 @@
-//! Facts about ports, as a fabric reads them from the machine. What follows from them is topology's business.
+//! Facts about ports, as discovery reads them from the machine. What follows from them is topology's business.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::RawFd;
@@ -145,7 +145,7 @@ pub trait EventSource: Send + Sync {
     fn take_event(&self) -> Option<PortEvent>;
 }
 
-/// What a fabric found on this machine.
+/// The ports of one fabric on this machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Discovery {
     /// Ports that can carry traffic, in the machine's own order.

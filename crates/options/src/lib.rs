@@ -10,7 +10,7 @@
 //! [`Warning`] in the third: NCCL goes on with whatever stands there (`nccl.rs`).
 //!
 //! What this crate is not: it does not decide whether a value suits this host (an interface that does not exist, a
-//! fabric that this build lacks). The plugin does, with the setting's [`Source`] at hand to name the variable.
+//! fabric that this build lacks). Discovery does, with the setting's [`Source`] at hand to name the variable.
 //!
 //! To add a setting, add one entry to the list in `table.rs`; the field, the table, the documentation and the parser
 //! follow from it.

@@ -2,7 +2,8 @@
 //!
 //! NCCL's calls come in by `entry`. There the connection behind an opaque pointer is found (`comm`), and the calls that it
 //! carries lead into the protocol for the fabric in use. The `control` thread makes and ends connections, whatever their
-//! fabric (`network`). `fabrics` alone knows which fabrics there are.
+//! fabric (`network`). `fabrics` alone knows which fabrics there are, and gets ready what the crate
+//! `railweave-discovery` found on this machine.
 //!
 //! Nothing on the data path (isend, irecv, test, iflush) blocks, allocates or locks.
 
