@@ -50,16 +50,16 @@ pub(crate) fn listens_on(
     }
     if let Some(port) = rails.find(|facts| !chosen.contains(&facts.address)) {
         return Err(Error::Configuration(format!(
-            "RAILWEAVE_CONTROL_ADDRESS={list} leaves out {} ({}), at which lanes of that rail come in; name it too, or leave \
-             it out of RAILWEAVE_RAILS",
+            "RAILWEAVE_CONTROL_ADDRESS={list} leaves out {} ({}), at which lanes of that rail come in; name it too, or \
+             leave it out of RAILWEAVE_RAILS",
             port.address, port.name
         )));
     }
     Ok(Some(chosen))
 }
 
-/// The first address of an interface that the options name for control sessions, else the first that leads anywhere; of
-/// those that the control port listens on.
+/// The first address of an interface that the options name for control sessions, otherwise the first that leads
+/// anywhere. Only addresses count that the control port listens on.
 ///
 /// # Errors
 /// When there is none of that name.
@@ -87,8 +87,8 @@ pub(crate) fn out_of_band(
     let source = options.oob_interface.source;
     Err(Error::Configuration(match named(interfaces, filter).next() {
         Some(interface) => format!(
-            "{source}={filter} names {} ({}) for control sessions, but RAILWEAVE_CONTROL_ADDRESS leaves it out; name it there \
-             too",
+            "{source}={filter} names {} ({}) for control sessions, but RAILWEAVE_CONTROL_ADDRESS leaves it out; name it \
+             there too",
             interface.name, interface.address
         ),
         None => format!(
@@ -116,7 +116,7 @@ fn named<'a>(interfaces: &'a [Interface], filter: &'a RailFilter) -> impl Iterat
     interfaces.iter().filter(is_named)
 }
 
-/// Whether an address alone says too little: an IPv6 link-local one is each interface's own.
+/// Returns true if an address alone says too little: an IPv6 link-local one is each interface's own.
 fn needs_interface(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }

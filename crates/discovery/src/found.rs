@@ -75,3 +75,42 @@ impl Found {
         weights.into_iter().map(|weight| weight / sum).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use railweave_fabric::PortFacts;
+
+    use super::*;
+    use crate::tcp_ports::loopback_port;
+
+    fn shares(speeds: &[Option<u32>], weights: Weights) -> Vec<f64> {
+        let port = |speed_mbps: &Option<u32>| {
+            let facts = PortFacts { speed_mbps: *speed_mbps, ..loopback_port("127.0.0.1".parse().unwrap()) };
+            ChosenPort { facts, rail_id: None, plane_id: None }
+        };
+        let ports: Vec<_> = speeds.iter().map(port).collect();
+        let devices = railweave_topology::devices(&ports, Mode::Fused);
+        let found = Found {
+            fabric: FoundFabric::Tcp,
+            mode: Mode::Fused,
+            ports,
+            devices,
+            left_out: Vec::new(),
+            out_of_band: None,
+            listens_on: None,
+        };
+        found.shares(&found.devices[0], weights)
+    }
+
+    #[test]
+    fn shares_follow_the_speeds_unless_weights_are_given() {
+        // A port that does not say its speed counts as 10 Gbit/s.
+        assert_eq!(shares(&[Some(30_000), None], Weights::BySpeed), [0.75, 0.25]);
+        let fixed = |weights: [u32; 3]| {
+            let mut all = [0; railweave_fabric::MAX_RAILS];
+            all[..3].copy_from_slice(&weights);
+            Weights::Fixed(all)
+        };
+        assert_eq!(shares(&[Some(30_000), None, None], fixed([1, 3, 0])), [0.25, 0.75, 0.0]);
+    }
+}

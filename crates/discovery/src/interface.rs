@@ -14,9 +14,9 @@ pub(crate) struct Interface {
     pub(crate) address: IpAddr,
     /// Length of the network's prefix in bits, in the address's own family.
     pub(crate) prefix_len: u8,
-    /// Whether the interface is up and has a carrier.
+    /// The interface is up and has a carrier.
     pub(crate) is_up: bool,
-    /// Whether it only leads back to this host.
+    /// It only leads back to this host.
     pub(crate) is_loopback: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What is said while a machine is looked at, and is no error.
+//! Sentences about a machine that are worth reading and no error.
 
 /// A sentence for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]

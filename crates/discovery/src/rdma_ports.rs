@@ -12,7 +12,7 @@ use railweave_fabric_verbs::{
     Device, Engine, GidTable, HostAddresses, Mlx5, RoceVersions, VerbsPort, port_state, takes_dma_bufs,
 };
 
-use crate::sysfs::{Sysfs, has_peer_memory};
+use crate::sysfs::{RdmaDevice, has_peer_memory};
 
 /// What a user says about the ports, and what the rest of this host says.
 pub struct DiscoveryRules<'a> {
@@ -20,7 +20,7 @@ pub struct DiscoveryRules<'a> {
     pub gids: &'a dyn Fn(&str) -> GidRules,
     /// The addresses of this host.
     pub addresses: HostAddresses,
-    /// Whether an adapter's virtual functions count as one PCI device with it.
+    /// An adapter's virtual functions count as one PCI device with it.
     pub merge_vfs: bool,
     /// How ports with a Data Direct engine are shown.
     pub data_direct: DataDirect,
@@ -52,7 +52,7 @@ pub fn discover(
     if devices.is_empty() {
         return Err(NoDevice::NoneThere);
     }
-    // Where nothing else orders them, rxe2 comes before rxe10, whatever the order in which the kernel made them.
+    // Where nothing else orders them, rxe2 comes before rxe10.
     let name = |device: &Result<Arc<Device>, (String, io::Error)>| match device {
         Ok(device) => device.name().to_owned(),
         Err((name, _)) => name.clone(),
@@ -66,8 +66,8 @@ pub fn discover(
             Err((name, error)) => found.leave_out(
                 &name,
                 format!(
-                    "the device cannot be opened: {error}; give this process access to /dev/infiniband (in a container: \
-                     --device=/dev/infiniband)"
+                    "the device cannot be opened: {error}; give this process access to /dev/infiniband (in a \
+                     container: --device=/dev/infiniband)"
                 ),
             ),
         }
@@ -91,8 +91,8 @@ pub enum NoDevice {
 impl VerbsDiscovery {
     fn add(&mut self, root: &Path, device: &Arc<Device>, rules: &DiscoveryRules<'_>, mlx5: &Mlx5<'_>) {
         if !device.is_infiniband_transport() {
-            let reason = "it speaks iWARP or another transport that has no writes with an immediate; only InfiniBand and RoCE \
-                          do";
+            let reason = "it speaks iWARP or another transport that has no writes with an immediate; only InfiniBand and \
+                          RoCE do";
             return self.leave_out(device.name(), reason.to_owned());
         }
         let attributes = match device.attributes() {
@@ -104,7 +104,7 @@ impl VerbsDiscovery {
         };
         let adapter = Adapter {
             root,
-            sysfs: Sysfs { root, device: device.name() },
+            sysfs: RdmaDevice { root, name: device.name() },
             device,
             guid: u64::from_be(attributes.sys_image_guid),
             has_several_ports: attributes.phys_port_cnt > 1,
@@ -144,7 +144,7 @@ impl VerbsDiscovery {
 /// What all ports of one device share.
 struct Adapter<'a> {
     root: &'a Path,
-    sysfs: Sysfs<'a>,
+    sysfs: RdmaDevice<'a>,
     device: &'a Arc<Device>,
     guid: u64,
     has_several_ports: bool,
@@ -212,8 +212,8 @@ impl Adapter<'_> {
     }
 
     fn versions(&self, port: u8) -> RoceVersions {
-        let (root, device) = (self.root.to_owned(), self.device.name().to_owned());
-        Arc::new(move |index| Sysfs { root: &root, device: &device }.roce_version(port, index))
+        let (root, name) = (self.root.to_owned(), self.device.name().to_owned());
+        Arc::new(move |index| RdmaDevice { root: &root, name: &name }.roce_version(port, index))
     }
 
     fn speed_mbps(&self, port: u8, attributes: &sys::PortAttributes) -> Option<u32> {

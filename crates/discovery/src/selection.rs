@@ -66,8 +66,8 @@ fn check_weights(options: &Options, ports: &[ChosenPort], mode: Mode) -> Result<
         return Ok(());
     }
     Err(Error::Configuration(format!(
-        "RAILWEAVE_WEIGHTS (from {}) gives no weight to any of the {rails} rail(s) in use; give at least one of the first \
-         {rails} numbers a value above 0",
+        "RAILWEAVE_WEIGHTS (from {}) gives no weight to any of the {rails} rail(s) in use; give at least one of the \
+         first {rails} numbers a value above 0",
         options.weights.source
     )))
 }

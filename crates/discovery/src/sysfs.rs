@@ -1,16 +1,83 @@
-//! What the kernel's files under /sys say about an RDMA device and the library does not.
+//! What the kernel's files under /sys say about network interfaces, RDMA devices and GPU memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What all functions here take: the file system's root (`/`, or a test's own) and the device's name.
+/// Where network interfaces and RDMA devices are, below the root.
+const NET: &str = "sys/class/net";
+const RDMA: &str = "sys/class/infiniband";
+
+/// A network interface.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sysfs<'a> {
+pub(crate) struct NetDevice<'a> {
+    /// The file system's root: `/`, or a test's own.
     pub(crate) root: &'a Path,
-    pub(crate) device: &'a str,
+    pub(crate) name: &'a str,
 }
 
-impl Sysfs<'_> {
+impl NetDevice<'_> {
+    /// Returns true if the kernel says that no packet gets through.
+    pub(crate) fn is_down(&self) -> bool {
+        let state = fs::read_to_string(self.directory().join("operstate")).unwrap_or_default();
+        matches!(state.trim(), "down" | "lowerlayerdown" | "notpresent" | "dormant")
+    }
+
+    /// Returns true for a bridge whose members are only virtual: docker0, virbr0 and the like. A bridge over a real
+    /// interface carries that interface's address and is as good as it.
+    pub(crate) fn is_virtual_bridge(&self) -> bool {
+        let is_id = |id: &str| id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_docker_network = self.name.strip_prefix("br-").is_some_and(is_id);
+        if self.name.starts_with("docker") || self.name.starts_with("virbr") || is_docker_network {
+            return true;
+        }
+        if !self.directory().join("bridge").is_dir() {
+            return false;
+        }
+        let Ok(members) = fs::read_dir(self.directory().join("brif")) else { return true };
+        // `bonding` and `device`: a bond has no device of its own but stands for real ones.
+        !members.flatten().any(|member| {
+            let member = self.root.join(NET).join(member.file_name());
+            member.join("device").exists() || member.join("bonding").exists()
+        })
+    }
+
+    /// Its speed in Mbit/s. Interfaces without one say -1, or 4294967295 in older kernels, or fail the read.
+    pub(crate) fn speed_mbps(&self) -> Option<u32> {
+        self.number("speed").filter(|&speed| speed > 0 && speed != u32::MAX)
+    }
+
+    /// Its largest packet, in bytes.
+    pub(crate) fn mtu(&self) -> Option<u32> {
+        self.number("mtu")
+    }
+
+    /// The directory of its PCI device below /sys; None for a virtual interface. A virtio interface is a child of one.
+    pub(crate) fn pci_path(&self) -> Option<PathBuf> {
+        let real = fs::canonicalize(self.directory().join("device")).ok()?;
+        let name = real.file_name()?.to_str()?;
+        let real = if name.starts_with("virtio") { real.parent()? } else { &real };
+        PciBus::parse(real.file_name()?.to_str()?)?;
+        below(self.root, real)
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.root.join(NET).join(self.name)
+    }
+
+    fn number(&self, file: &str) -> Option<u32> {
+        fs::read_to_string(self.directory().join(file)).ok()?.trim().parse().ok()
+    }
+}
+
+/// An RDMA device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RdmaDevice<'a> {
+    /// The file system's root: `/`, or a test's own.
+    pub(crate) root: &'a Path,
+    pub(crate) name: &'a str,
+}
+
+impl RdmaDevice<'_> {
     /// The PCI device's directory below /sys; None for a device without one, such as soft-RoCE.
     ///
     /// The functions of one adapter have one path, that of function 0, as they have for NCCL's own transport; with
@@ -20,8 +87,7 @@ impl Sysfs<'_> {
         let bus = PciBus::parse(real.file_name()?.to_str()?)?;
         let device = if merge_vfs { "00" } else { bus.device };
         let real = real.with_file_name(format!("{}:{device}.0", bus.bus));
-        let root = fs::canonicalize(self.root).ok()?;
-        Some(Path::new("/").join(real.strip_prefix(root).ok()?))
+        below(self.root, &real)
     }
 
     /// What the device is called on its bus; None for one without a bus, such as soft-RoCE.
@@ -54,13 +120,19 @@ impl Sysfs<'_> {
     }
 
     fn directory(&self) -> PathBuf {
-        self.root.join("sys/class/infiniband").join(self.device)
+        self.root.join(RDMA).join(self.name)
     }
 
     fn port_file(&self, port: u8, file: &str) -> Option<String> {
         let text = fs::read_to_string(self.directory().join(format!("ports/{port}/{file}"))).ok()?;
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     }
+}
+
+/// A real path below `root`, as it is called there.
+fn below(root: &Path, real: &Path) -> Option<PathBuf> {
+    let root = fs::canonicalize(root).ok()?;
+    Some(Path::new("/").join(real.strip_prefix(root).ok()?))
 }
 
 /// A PCI address, `domain:bus:device.function` in hexadecimal, without its function.
@@ -132,12 +204,12 @@ mod tests {
             self
         }
 
-        fn sysfs<'a>(&'a self, device: &'a str) -> Sysfs<'a> {
-            Sysfs { root: &self.0, device }
+        fn rdma<'a>(&'a self, name: &'a str) -> RdmaDevice<'a> {
+            RdmaDevice { root: &self.0, name }
         }
 
         fn pci(&self, device: &str, merge_vfs: bool) -> Option<String> {
-            Some(self.sysfs(device).pci_path(merge_vfs)?.to_str()?.to_owned())
+            Some(self.rdma(device).pci_path(merge_vfs)?.to_str()?.to_owned())
         }
     }
 
@@ -163,8 +235,8 @@ mod tests {
         assert_eq!(tree.pci("mlx5_2", true).as_deref(), Some(adapter));
         let own = "/sys/devices/pci0000:00/0000:00:01.0/0000:3b:02.0";
         assert_eq!(tree.pci("mlx5_2", false).as_deref(), Some(own));
-        assert_eq!(tree.sysfs("mlx5_1").bus_id().as_deref(), Some("0000:3b:00.1"), "its own all the same");
-        assert_eq!(tree.sysfs("mlx5_2").bus_id().as_deref(), Some("0000:3b:02.3"));
+        assert_eq!(tree.rdma("mlx5_1").bus_id().as_deref(), Some("0000:3b:00.1"), "its own all the same");
+        assert_eq!(tree.rdma("mlx5_2").bus_id().as_deref(), Some("0000:3b:02.3"));
         let other = "/sys/devices/pci0002:00/0002:00:01.0/0002:3b:00.0";
         assert_eq!(tree.pci("mlx5_3", true).as_deref(), Some(other));
     }
@@ -176,8 +248,8 @@ mod tests {
         for device in ["hns_0", "usb_0", "rxe0"] {
             assert_eq!(tree.pci(device, true), None, "{device}");
         }
-        assert_eq!(tree.sysfs("hns_0").bus_id().as_deref(), Some("HISI00D1:00"), "which NCCL sorts by as well");
-        assert_eq!(tree.sysfs("rxe0").bus_id(), None);
+        assert_eq!(tree.rdma("hns_0").bus_id().as_deref(), Some("HISI00D1:00"), "which NCCL sorts by as well");
+        assert_eq!(tree.rdma("rxe0").bus_id(), None);
     }
 
     #[test]
@@ -190,13 +262,23 @@ mod tests {
             .file("mlx5_0", "rate", "800 Gb/sec (4X XDR)\n")
             .file("rxe0", "rate", "2.5 Gb/sec (1X SDR)\n")
             .file("odd", "rate", "fast\n");
-        let sysfs = tree.sysfs("mlx5_0");
-        assert_eq!([0, 1, 2, 3].map(|index| sysfs.roce_version(1, index)), [Some(1), Some(2), None, None]);
-        assert_eq!(sysfs.interface(1, 1).as_deref(), Some("eth2"));
-        assert_eq!(sysfs.interface(1, 0), None);
-        assert_eq!(sysfs.rate_mbps(1), Some(800_000));
-        assert_eq!(tree.sysfs("rxe0").rate_mbps(1), Some(2_500));
-        assert_eq!(tree.sysfs("odd").rate_mbps(1), None);
-        assert_eq!(sysfs.rate_mbps(2), None);
+        let device = tree.rdma("mlx5_0");
+        assert_eq!([0, 1, 2, 3].map(|index| device.roce_version(1, index)), [Some(1), Some(2), None, None]);
+        assert_eq!(device.interface(1, 1).as_deref(), Some("eth2"));
+        assert_eq!(device.interface(1, 0), None);
+        assert_eq!(device.rate_mbps(1), Some(800_000));
+        assert_eq!(tree.rdma("rxe0").rate_mbps(1), Some(2_500));
+        assert_eq!(tree.rdma("odd").rate_mbps(1), None);
+        assert_eq!(device.rate_mbps(2), None);
+    }
+
+    #[test]
+    fn pci_addresses_are_told_from_other_names() {
+        for name in ["0000:3b:00.0", "10000:e1:00.1"] {
+            assert!(PciBus::parse(name).is_some(), "{name}");
+        }
+        for name in ["2-1:1.0", "virtio0", "0000:3b:00", "0000:3b", "net:3b:00.0", ""] {
+            assert!(PciBus::parse(name).is_none(), "{name}");
+        }
     }
 }

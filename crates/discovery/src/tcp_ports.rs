@@ -2,13 +2,13 @@
 //! topology's.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use railweave_fabric::{Discovery, LeftOut, LinkLayer, PointerSupport, PortFacts, Setting};
 
 use crate::interface::Interface;
+use crate::sysfs::NetDevice;
 
 /// What sysfs does not tell is taken to be ordinary Ethernet.
 const DEFAULT_MTU: u32 = 1500;
@@ -69,13 +69,9 @@ fn device_of(interface: &Interface) -> &str {
     interface.name.split_once(':').map_or(&interface.name, |(device, _)| device)
 }
 
-fn sysfs(root: &Path, device: &str) -> PathBuf {
-    root.join("sys/class/net").join(device)
-}
-
 fn reason_against(root: &Path, interface: &Interface, all: &[Interface]) -> Option<String> {
     let device = device_of(interface);
-    let directory = sysfs(root, device);
+    let sysfs = NetDevice { root, name: device };
     if interface.is_loopback || interface.address.is_loopback() {
         return Some(format!(
             "a loopback address reaches only this host; to use it, name it: {}={}",
@@ -83,11 +79,10 @@ fn reason_against(root: &Path, interface: &Interface, all: &[Interface]) -> Opti
             interface.address
         ));
     }
-    let state = fs::read_to_string(directory.join("operstate")).unwrap_or_default();
-    if !interface.is_up || matches!(state.trim(), "down" | "lowerlayerdown" | "notpresent" | "dormant") {
+    if !interface.is_up || sysfs.is_down() {
         return Some(format!("the interface is down; `ip link show {device}` says more"));
     }
-    if is_virtual_bridge(&directory, device) {
+    if sysfs.is_virtual_bridge() {
         return Some("a bridge for containers or virtual machines, whose address other hosts have too".to_owned());
     }
     let IpAddr::V6(v6) = interface.address else { return None };
@@ -98,37 +93,18 @@ fn reason_against(root: &Path, interface: &Interface, all: &[Interface]) -> Opti
     Some(format!("the interface's IPv4 address {} is used", ipv4.address))
 }
 
-/// Whether an interface is a bridge whose members are only virtual: docker0, virbr0 and the like. A bridge over a real
-/// interface carries that interface's address and is as good as it.
-fn is_virtual_bridge(directory: &Path, device: &str) -> bool {
-    let docker_network = device.strip_prefix("br-").is_some_and(|id| id.bytes().all(|byte| byte.is_ascii_hexdigit()));
-    if device.starts_with("docker") || device.starts_with("virbr") || docker_network {
-        return true;
-    }
-    if !directory.join("bridge").is_dir() {
-        return false;
-    }
-    let Ok(members) = fs::read_dir(directory.join("brif")) else { return true };
-    let net = directory.parent().unwrap_or(directory);
-    // `bonding` and `device`: a bond has no device of its own but stands for real ones.
-    !members.flatten().any(|member| {
-        let member = net.join(member.file_name());
-        member.join("device").exists() || member.join("bonding").exists()
-    })
-}
-
 fn port(root: &Path, interface: &Interface, name: String) -> PortFacts {
     let device = device_of(interface);
-    let directory = sysfs(root, device);
-    let pci_path = pci_path(root, &directory);
+    let sysfs = NetDevice { root, name: device };
+    let pci_path = sysfs.pci_path();
     PortFacts {
         name,
         device: device.to_owned(),
         link_layer: LinkLayer::Tcp,
         address: interface.address,
         prefix_len: interface.prefix_len,
-        speed_mbps: speed(&directory),
-        mtu: number(&directory.join("mtu")).unwrap_or(DEFAULT_MTU),
+        speed_mbps: sysfs.speed_mbps(),
+        mtu: sysfs.mtu().unwrap_or(DEFAULT_MTU),
         bus_id: pci_path.as_deref().and_then(|path| Some(path.file_name()?.to_str()?.to_owned())),
         pci_path,
         guid: 0,
@@ -137,41 +113,11 @@ fn port(root: &Path, interface: &Interface, name: String) -> PortFacts {
     }
 }
 
-/// Interfaces without a speed say -1, or 4294967295 in older kernels, or fail the read.
-fn speed(directory: &Path) -> Option<u32> {
-    number(&directory.join("speed")).filter(|&speed| speed > 0 && speed != u32::MAX)
-}
-
-fn number(file: &Path) -> Option<u32> {
-    fs::read_to_string(file).ok()?.trim().parse().ok()
-}
-
-/// The interface's PCI device. A virtio interface is a child of one.
-fn pci_path(root: &Path, directory: &Path) -> Option<PathBuf> {
-    let real = fs::canonicalize(directory.join("device")).ok()?;
-    let name = real.file_name()?.to_str()?;
-    let real = if name.starts_with("virtio") { real.parent()? } else { &real };
-    if !is_pci_address(real.file_name()?.to_str()?) {
-        return None;
-    }
-    let root = fs::canonicalize(root).ok()?;
-    Some(Path::new("/").join(real.strip_prefix(root).ok()?))
-}
-
-/// Whether a name is `domain:bus:device.function`, in hexadecimal.
-fn is_pci_address(name: &str) -> bool {
-    let is_hex = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let mut parts = name.splitn(3, ':');
-    let (domain, bus, rest) = (parts.next(), parts.next(), parts.next());
-    let function = rest.and_then(|rest| rest.split_once('.'));
-    domain.is_some_and(|part| part.len() >= 4 && is_hex(part))
-        && bus.is_some_and(|part| part.len() == 2 && is_hex(part))
-        && function.is_some_and(|(device, function)| device.len() == 2 && is_hex(device) && is_hex(function))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::path::PathBuf;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     /// A directory that goes with the test.
@@ -188,7 +134,7 @@ mod tests {
         }
 
         fn interface(&self, name: &str, files: &[(&str, &str)]) -> &Self {
-            let directory = sysfs(&self.0, name);
+            let directory = self.0.join("sys/class/net").join(name);
             fs::create_dir_all(&directory).unwrap();
             for (file, content) in files {
                 fs::write(directory.join(file), content).unwrap();
@@ -203,7 +149,8 @@ mod tests {
 
         fn device(&self, name: &str, path: &str) -> &Self {
             self.directory(path);
-            std::os::unix::fs::symlink(self.0.join(path), sysfs(&self.0, name).join("device")).unwrap();
+            std::os::unix::fs::symlink(self.0.join(path), self.0.join("sys/class/net").join(name).join("device"))
+                .unwrap();
             self
         }
     }
@@ -339,16 +286,6 @@ mod tests {
         let port = loopback_port("127.0.0.2".parse().unwrap());
         assert_eq!((port.name.as_str(), port.prefix_len, port.mtu), ("lo@127.0.0.2", 8, 65_536));
         assert_eq!(loopback_port("::1".parse().unwrap()).prefix_len, 128);
-    }
-
-    #[test]
-    fn pci_addresses_are_told_from_other_names() {
-        for name in ["0000:3b:00.0", "10000:e1:00.1"] {
-            assert!(is_pci_address(name), "{name}");
-        }
-        for name in ["2-1:1.0", "virtio0", "0000:3b:00", "0000:3b", "net:3b:00.0", ""] {
-            assert!(!is_pci_address(name), "{name}");
-        }
     }
 
     #[test]

@@ -91,8 +91,8 @@ fn without_lonely_gids(options: &Options, ports: &mut Vec<VerbsPort>, mut left_o
         let lonely = ports.extract_if(.., |port| is_lonely(port));
         left_out.extend(lonely.map(|port| LeftOut {
             name: port.facts.name,
-            reason: "its GIDs are link-local, while other ports have addresses; give its network interface an IPv4 or a global \
-                     IPv6 address, or name an entry in RAILWEAVE_GID_INDEX"
+            reason: "its GIDs are link-local, while other ports have addresses; give its network interface an IPv4 or a \
+                     global IPv6 address, or name an entry in RAILWEAVE_GID_INDEX"
                 .to_owned(),
         }));
     }
@@ -107,8 +107,8 @@ fn data_direct(options: &Options, mode: Mode, forces_flushes: bool, say: Say<'_>
         DataDirect::Only | DataDirect::Both if !forces_flushes => {
             if wanted.source != Source::Default {
                 say(Note::Information(format!(
-                    "Data Direct (from {}) is not used, because net API v6 to v8 of this NCCL cannot be told to flush on \
-                     every GPU; take NCCL 2.24 or later, or set RAILWEAVE_DATA_DIRECT=0",
+                    "Data Direct (from {}) is not used, because net API v6 to v8 of this NCCL cannot be told to flush \
+                     on every GPU; take NCCL 2.24 or later, or set RAILWEAVE_DATA_DIRECT=0",
                     wanted.source
                 )));
             }

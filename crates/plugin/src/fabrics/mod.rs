@@ -96,8 +96,8 @@ where
     })
 }
 
-/// Messages of more bytes, over any connection of this device, end in a write of their own, because adaptive routing may
-/// change the order of packets on one of its ports; None where the order is kept.
+/// Messages of more bytes, over any connection of this device, end in a write of their own, because adaptive routing
+/// may change the order of packets on one of its ports; None where the order is kept.
 pub(crate) fn adaptive_routing_above(options: &Options, network: &dyn Network, device: usize) -> Option<u64> {
     let is_on = |layer: LinkLayer| match options.adaptive_routing.value {
         AdaptiveRouting::Auto => layer == LinkLayer::InfiniBand,

@@ -55,8 +55,8 @@ pub(super) fn events(ports: &[OpenPort]) -> Vec<Arc<dyn EventSource>> {
         Ok(events) => Some(Arc::new(events) as Arc<dyn EventSource>),
         Err(error) => {
             log::warn(&format!(
-                "{}: the events of its ports cannot be followed: {error}; a port that goes down shows only when its lanes \
-                 fail",
+                "{}: the events of its ports cannot be followed: {error}; a port that goes down shows only when its \
+                 lanes fail",
                 device.name()
             ));
             None
