@@ -87,8 +87,8 @@ pub(crate) fn out_of_band(
     let source = options.oob_interface.source;
     Err(Error::Configuration(match named(interfaces, filter).next() {
         Some(interface) => format!(
-            "{source}={filter} names {} ({}) for control sessions, but RAILWEAVE_CONTROL_ADDRESS leaves it out; name it \
-             there too",
+            "{source}={filter} names {} ({}) for control sessions, but RAILWEAVE_CONTROL_ADDRESS leaves it out; \
+             name it there too",
             interface.name, interface.address
         ),
         None => format!(

@@ -91,8 +91,8 @@ pub enum NoDevice {
 impl VerbsDiscovery {
     fn add(&mut self, root: &Path, device: &Arc<Device>, rules: &DiscoveryRules<'_>, mlx5: &Mlx5<'_>) {
         if !device.is_infiniband_transport() {
-            let reason = "it speaks iWARP or another transport that has no writes with an immediate; only InfiniBand and \
-                          RoCE do";
+            let reason = "it speaks iWARP or another transport that has no writes with an immediate; only InfiniBand \
+                          and RoCE do";
             return self.leave_out(device.name(), reason.to_owned());
         }
         let attributes = match device.attributes() {

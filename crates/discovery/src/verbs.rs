@@ -89,11 +89,14 @@ fn without_lonely_gids(options: &Options, ports: &mut Vec<VerbsPort>, mut left_o
     };
     if ports.iter().any(|port| is_in(port) && !is_lonely(port)) {
         let lonely = ports.extract_if(.., |port| is_lonely(port));
-        left_out.extend(lonely.map(|port| LeftOut {
-            name: port.facts.name,
-            reason: "its GIDs are link-local, while other ports have addresses; give its network interface an IPv4 or a \
-                     global IPv6 address, or name an entry in RAILWEAVE_GID_INDEX"
-                .to_owned(),
+        left_out.extend(lonely.map(|port| {
+            LeftOut {
+                name: port.facts.name,
+                reason:
+                    "its GIDs are link-local, while other ports have addresses; give its network interface an IPv4 or \
+                     a global IPv6 address, or name an entry in RAILWEAVE_GID_INDEX"
+                        .to_owned(),
+            }
         }));
     }
     left_out

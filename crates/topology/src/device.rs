@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use railweave_fabric::{LinkLayer, MAX_RAILS, Mode, PointerSupport};
+use railweave_fabric::{LinkLayer, Mode, PointerSupport};
 
 use crate::ChosenPort;
 
@@ -11,17 +11,6 @@ pub const DEFAULT_SPEED_MBPS: u32 = 10_000;
 
 /// The longest name of a device, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
-
-/// As many devices as NCCL's own transport has (`MAX_IB_DEVS`).
-const MAX_DEVICES: usize = 32;
-
-/// The most ports that are used in this mode.
-pub(crate) fn most_ports(mode: Mode) -> usize {
-    match mode {
-        Mode::Ports => MAX_DEVICES,
-        Mode::Fused => MAX_RAILS,
-    }
-}
 
 /// A device as NCCL sees it.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,12 +4,13 @@ use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 
-use railweave_fabric::{Discovery, LeftOut, Mode, PortFacts, Setting};
-
-use crate::device::most_ports;
+use railweave_fabric::{Discovery, LeftOut, MAX_RAILS, Mode, PortFacts, Setting};
 
 /// The most ports that the error about no usable port lists.
 const MOST_LISTED: usize = 16;
+
+/// As many devices as NCCL's own transport has (`MAX_IB_DEVS`).
+const MAX_DEVICES: usize = 32;
 
 /// What the user's list says about a port that it lets in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -138,6 +139,14 @@ pub fn select(
         return Err(NoUsablePort { left_out, not_listed });
     }
     Ok(Selection { ports, left_out })
+}
+
+/// The most ports that are used in this mode.
+fn most_ports(mode: Mode) -> usize {
+    match mode {
+        Mode::Ports => MAX_DEVICES,
+        Mode::Fused => MAX_RAILS,
+    }
 }
 
 /// Whether all that a TCP discovery saw are loopback addresses, at least one: a machine without a network, on which
