@@ -6,8 +6,8 @@ use core::ffi::{c_int, c_void};
 /// `ncclProfilerCallback_t`: tells NCCL's profiler about an event inside the plugin.
 ///
 /// `event` is written by a start and read by the other calls; `kind` is one of [`EventCall`]; `parent` is the `phandle`
-/// that came with isend or irecv (only call when it is not NULL); `plugin_id` is the kind of network, shifted left by 16,
-/// and the version of `data`'s layout in the low bits; `data` is that layout.
+/// that came with isend or irecv (only call when it is not NULL); `plugin_id` is the kind of network, shifted left by
+/// 16, and the version of `data`'s layout in the low bits; `data` is that layout.
 pub type ProfilerCallback = unsafe extern "C" fn(
     event: *mut *mut c_void,
     kind: c_int,

@@ -1,4 +1,5 @@
-//! The railweave program: tries out and measures the plugin, or any other NCCL net plugin, without NCCL and without GPUs.
+//! The railweave program: tries out and measures the plugin, or any other NCCL net plugin, without NCCL and without
+//! GPUs.
 //!
 //! It holds what a user sees: arguments, progress, tables. `railweave-nccl-host` loads plugins, and `railweave-bench`
 //! runs ranks and measures. Each subcommand is a module of [`commands`] with an `Arguments` and a `run`.

@@ -112,8 +112,9 @@ fn over_the_fake() -> Command {
 
 #[test]
 fn a_message_costs_one_work_request_on_each_active_rail_and_one_cts_and_nothing_on_an_idle_rail() {
-    // Weights of the rails, the size of a message, and for each message all work requests and the writes with an immediate
-    // among them, which are the sender's. The rest is the receiver's CTS: rails of one weight carry it in turns.
+    // Weights of the rails, the size of a message, and for each message all work requests and the writes with an
+    // immediate among them, which are the sender's. The rest is the receiver's CTS: rails of one weight carry it in
+    // turns.
     let cases = [
         ("4,1", "8", [2.0, 0.0], [1.0, 0.0]),
         ("4,1", "512KiB", [2.0, 1.0], [1.0, 1.0]),

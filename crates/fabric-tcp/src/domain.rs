@@ -20,8 +20,8 @@ pub struct TcpConfig {
     /// Size of the kernel's buffers per socket and direction in bytes. None leaves it to the kernel, which then adapts
     /// it to the path; a fixed size ends that, and is cut to `net.core.wmem_max` and `net.core.rmem_max`.
     pub socket_buffer: Option<u32>,
-    /// After how long without an answer from the peer's host a lane fails; a peer whose host answers may read nothing for
-    /// as long as it likes. Noticed when the lane is polled. None leaves the kernel's own limits, about 15 minutes.
+    /// After how long without an answer from the peer's host a lane fails; a peer whose host answers may read nothing
+    /// for as long as it likes. Noticed when the lane is polled. None leaves the kernel's own limits, about 15 minutes.
     pub peer_timeout: Option<Duration>,
     /// Traffic class of every packet; None takes the connection's.
     pub traffic_class: Option<u8>,

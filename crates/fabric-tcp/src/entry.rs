@@ -203,7 +203,8 @@ mod model {
         });
     }
 
-    /// What the application wrote before it registered is there for whoever sends it; and two data paths may pin at once.
+    /// What the application wrote before it registered is there for whoever sends it; and two data paths may pin at
+    /// once.
     #[test]
     fn a_pin_sees_what_was_there_before_the_registration() {
         loom::model(|| {

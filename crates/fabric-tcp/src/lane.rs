@@ -93,8 +93,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Receives, and sends what is waiting, within the bounds of one poll. Acknowledgements for what is received now wait
-    /// for the next call: by then there may be a write that carries them.
+    /// Receives, and sends what is waiting, within the bounds of one poll. Acknowledgements for what is received now
+    /// wait for the next call: by then there may be a write that carries them.
     pub(crate) fn progress(&mut self, keys: &KeyTable, receives: &mut Receives) {
         if self.outgoing.owes() {
             self.send(keys, 1);

@@ -1,5 +1,5 @@
-//! For how long the peer's host has been silent though bytes are under way to it. TCP_USER_TIMEOUT would not do: it also
-//! ends a lane whose peer reads nothing for so long and answers all the while.
+//! For how long the peer's host has been silent though bytes are under way to it. TCP_USER_TIMEOUT would not do: it
+//! also ends a lane whose peer reads nothing for so long and answers all the while.
 
 use std::time::{Duration, Instant};
 
@@ -34,8 +34,8 @@ impl Silence {
         self.timeout.is_some()
     }
 
-    /// A look at `now`: how long ago the peer's host was heard, None when no bytes are under way to it. Answers how long it
-    /// has been silent, once that is too long.
+    /// A look at `now`: how long ago the peer's host was heard, None when no bytes are under way to it. Answers how
+    /// long it has been silent, once that is too long.
     pub(crate) fn look(&mut self, now: Instant, heard_ago: Option<Duration>) -> Option<Duration> {
         let Some(heard_ago) = heard_ago else {
             self.since = None;
@@ -55,8 +55,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Looks at these times, each with when the peer was last heard; the times are in milliseconds. Answers when, and for how
-    /// long, it has been silent for more than a second.
+    /// Looks at these times, each with when the peer was last heard; the times are in milliseconds. Answers when, and
+    /// for how long, it has been silent for more than a second.
     fn looks(looks: &[(u32, Option<u32>)]) -> Vec<(u32, u128)> {
         let mut silence = Silence::new(Some(1000 * MS));
         let begin = Instant::now();

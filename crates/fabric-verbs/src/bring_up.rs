@@ -229,8 +229,8 @@ fn address(path: &Path<'_>, peer: &Endpoint, classes: Classes) -> sys::AhAttribu
                 address.is_global = 1;
                 address.grh = grh;
             }
-            // Between subnets a packet goes to the router; its identifier for the peer stands in the peer's GID, where there
-            // is one (NCCL 2.32, NCCL_IB_ROUTABLE_FLID_GID_INDEX).
+            // Between subnets a packet goes to the router; its identifier for the peer stands in the peer's GID, where
+            // there is one (NCCL 2.32, NCCL_IB_ROUTABLE_FLID_GID_INDEX).
             let flid = u16::from_be_bytes([peer.gid[4], peer.gid[5]]);
             if !same_subnet && flid != 0 {
                 address.dlid = flid;

@@ -52,8 +52,8 @@ impl Default for VerbsConfig {
     }
 }
 
-/// When a change of a queue pair's state is tried again: while the kernel looks the peer's address up, it answers ETIMEDOUT.
-/// Defaults are those of NCCL's own transport (NCCL 2.30, `misc/ibvwrap.cc`).
+/// When a change of a queue pair's state is tried again: while the kernel looks the peer's address up, it answers
+/// ETIMEDOUT. Defaults are those of NCCL's own transport (NCCL 2.30, `misc/ibvwrap.cc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModifyRetries {
     /// Tries after the first one. `NCCL_IB_MQP_RETRY_CNT`.

@@ -26,8 +26,8 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// Opens every RDMA device of this host, in libibverbs' order; a device that cannot be opened comes as its name with
-    /// the reason.
+    /// Opens every RDMA device of this host, in libibverbs' order; a device that cannot be opened comes as its name
+    /// with the reason.
     ///
     /// # Errors
     /// When the list cannot be had: the kernel has no RDMA support, or this process has no right to it.
@@ -102,9 +102,9 @@ impl Device {
     pub fn port_attributes(&self, port: u8) -> io::Result<sys::PortAttributes> {
         let mut attributes = sys::PortAttributes::default();
         let context = self.context.as_ptr();
-        // SAFETY: the context is open; one that says so by its `abi_compat` is the last field of a VerbsContext of which
-        // `size` bytes at its end are there (infiniband/verbs.h, verbs_get_ctx_op). The place holds the whole structure,
-        // of which the older function writes the first part.
+        // SAFETY: the context is open; one that says so by its `abi_compat` is the last field of a VerbsContext of
+        // which `size` bytes at its end are there (infiniband/verbs.h, verbs_get_ctx_op). The place holds the whole
+        // structure, of which the older function writes the first part.
         check(unsafe {
             let extended = (*context).abi_compat as usize == usize::MAX;
             let whole = context.byte_sub(std::mem::offset_of!(sys::VerbsContext, context)).cast::<sys::VerbsContext>();

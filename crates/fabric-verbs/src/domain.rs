@@ -84,8 +84,8 @@ impl VerbsDomain {
     }
 
     /// The GIDs that a new connection may use, best first, from the port's table as it is now: an address that came or
-    /// went moves the others' indices. A table that has none at the moment, or none but what was excluded before, leaves what
-    /// was there before. Never empty.
+    /// went moves the others' indices. A table that has none at the moment, or none but what was excluded before,
+    /// leaves what was there before. Never empty.
     pub(crate) fn gids(&self, attributes: &sys::PortAttributes) -> Vec<PortGid> {
         let mut gids = self.gids.lock().unwrap_or_else(PoisonError::into_inner);
         *gids = self.table.renewed(attributes.gid_tbl_len, &gids);

@@ -1,5 +1,5 @@
-//! The loop-back lane: a queue pair connected to itself, on which one byte is read back from GPU memory, so that what the
-//! adapter wrote there before is visible to the GPU.
+//! The loop-back lane: a queue pair connected to itself, on which one byte is read back from GPU memory, so that what
+//! the adapter wrote there before is visible to the GPU.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -91,8 +91,8 @@ impl FlushLane {
             rdma: sys::RdmaTarget { remote_address: source.address, rkey: source.key },
             others: [0; 9],
         };
-        // SAFETY: a chain of one; the library copies it before it returns (ibv_post_send(3)), and the target is registered
-        // for as long as this lives.
+        // SAFETY: a chain of one; the library copies it before it returns (ibv_post_send(3)), and the target is
+        // registered for as long as this lives.
         let errno = unsafe { self.qp.pair.post(&raw mut work) };
         if errno == 0 {
             self.ids[number as usize] = id;

@@ -1,5 +1,5 @@
-//! Which entries of a port's GID table lanes may use, and which of them reaches a peer: rules alone, over what the table
-//! holds.
+//! Which entries of a port's GID table lanes may use, and which of them reaches a peer: rules alone, over what the
+//! table holds.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv6Addr};
@@ -76,10 +76,10 @@ impl Default for GidRules {
 ///
 /// On InfiniBand that is one entry: the one with a FLID if there is one, else the first of the table. On RoCE it is the
 /// entry that the user names, or else every entry of the right version, family and range that is not link-local IPv6:
-/// those of this network namespace first, then IPv4 before IPv6, link-local IPv4 last, and the table's order among equals.
-/// Without any, it is those that are link-local: adapters on one Ethernet segment reach each other by them. Where the
-/// machine does not say versions, the last of several equal GIDs is taken for version 2, because the kernel lists
-/// version 1 first.
+/// those of this network namespace first, then IPv4 before IPv6, link-local IPv4 last, and the table's order among
+/// equals. Without any, it is those that are link-local: adapters on one Ethernet segment reach each other by them.
+/// Where the machine does not say versions, the last of several equal GIDs is taken for version 2, because the kernel
+/// lists version 1 first.
 pub fn eligible(gids: &[PortGid], link_layer: LinkLayer, rules: &GidRules) -> Vec<PortGid> {
     let at = |index: u32| gids.iter().find(move |gid| gid.index == index);
     if link_layer == LinkLayer::InfiniBand {

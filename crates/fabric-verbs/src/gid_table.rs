@@ -15,8 +15,8 @@ const DEFAULT_IPV4_PREFIX: u8 = 24;
 /// The prefix of an IPv6 address that is on no interface of this host, and of every InfiniBand GID.
 const DEFAULT_IPV6_PREFIX: u8 = 64;
 
-/// How many entries a queue pair can name, from the first: their index is a byte (`sgid_index`, ibv_modify_qp(3)), while
-/// tables may be longer (rxe's have 1,024 places).
+/// How many entries a queue pair can name, from the first: their index is a byte (`sgid_index`, ibv_modify_qp(3)),
+/// while tables may be longer (rxe's have 1,024 places).
 const NAMED: u32 = 256;
 
 /// The addresses on the interfaces of this network namespace, as they are when this is called, each with the length of
@@ -75,8 +75,8 @@ impl GidTable {
         }
     }
 
-    /// Those that lanes may use now, best first, instead of those that they used before: an address may be gone for a moment
-    /// only, and what the rules or the filter excluded while it was there does not take its place.
+    /// Those that lanes may use now, best first, instead of those that they used before: an address may be gone for a
+    /// moment only, and what the rules or the filter excluded while it was there does not take its place.
     pub(crate) fn renewed(&self, length: i32, before: &[PortGid]) -> Vec<PortGid> {
         let now = self.eligible(length);
         let is_worse = |excludes: &dyn Fn(&PortGid) -> bool| now.iter().all(excludes) && !before.iter().all(excludes);

@@ -1,8 +1,8 @@
 //! Rails over RDMA: InfiniBand and RoCE through libibverbs, which is loaded at run time.
 //!
 //! The hardware edge is a ladder. [`sys`] holds C's types and functions; [`Device`] and what `queues` and `memory` own
-//! are what the library hands out, destroyed in the right order; [`VerbsDomain`] and [`VerbsRail`] are the fabric. Which
-//! of a port's GIDs a lane uses is in [`gid`]; which ports a machine has is found above this crate.
+//! are what the library hands out, destroyed in the right order; [`VerbsDomain`] and [`VerbsRail`] are the fabric.
+//! Which of a port's GIDs a lane uses is in [`gid`]; which ports a machine has is found above this crate.
 
 mod bring_up;
 mod config;

@@ -79,7 +79,8 @@ pub(crate) fn register(
     if mr.as_ref().is_err_and(unknown) && flags & sys::ACCESS_RELAXED_ORDERING != 0 && ordering != RelaxedOrdering::On {
         flags &= !sys::ACCESS_RELAXED_ORDERING;
         mr = ask(domain, &memory, flags)?;
-        // What fails without the flag as well fails for another reason; and one that a dma-buf makes says nothing of others.
+        // What fails without the flag as well fails for another reason; and one that a dma-buf makes says nothing of
+        // others.
         if mr.is_ok() && memory.kind() == MemoryKind::Host {
             domain.refuses_relaxed.store(true, Ordering::Relaxed);
         }

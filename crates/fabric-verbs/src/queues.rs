@@ -289,8 +289,9 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // A queue pair that goes on sending to a peer that is gone can keep the kernel from destroying it: soft-RoCE waits
-        // for its own packets. In the error state it sends nothing more. Where even this is refused, there is nothing to stop.
+        // A queue pair that goes on sending to a peer that is gone can keep the kernel from destroying it: soft-RoCE
+        // waits for its own packets. In the error state it sends nothing more. Where even this is refused, there is
+        // nothing to stop.
         let mut error = sys::QpAttributes { qp_state: sys::QPS_ERR, ..Default::default() };
         let _ = self.modify(&mut error, sys::QP_STATE);
         // SAFETY: it was made once and is destroyed once; no call on it is under way, because it is owned here.

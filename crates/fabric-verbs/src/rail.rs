@@ -219,8 +219,8 @@ impl VerbsRail {
         Some(self.failures.remove(0))
     }
 
-    /// A receive was taken, of which the rail has to find out more than usual; the lane that took it, None where it tells
-    /// nothing.
+    /// A receive was taken, of which the rail has to find out more than usual; the lane that took it, None where it
+    /// tells nothing.
     #[cold]
     #[inline(never)]
     fn lane_of_receive(&mut self, wc: &sys::Wc) -> Option<usize> {
@@ -262,8 +262,8 @@ impl VerbsRail {
         }
     }
 
-    /// Reports completions that the library has filled, of which there may be several or bad ones. What is broken by then, the
-    /// next poll says.
+    /// Reports completions that the library has filled, of which there may be several or bad ones. What is broken by
+    /// then, the next poll says.
     #[inline(never)]
     fn report_all(&mut self, filled: &[MaybeUninit<sys::Wc>], reports: &mut impl Reports) {
         for wc in filled {

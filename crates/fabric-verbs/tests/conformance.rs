@@ -1,5 +1,5 @@
-//! The conformance suite over real verbs: both ends of each rail on one port, which loops back inside the device. It runs
-//! where a device is named in RAILWEAVE_TEST_VERBS_DEVICE, as the lab does with soft-RoCE; and everywhere over the
+//! The conformance suite over real verbs: both ends of each rail on one port, which loops back inside the device. It
+//! runs where a device is named in RAILWEAVE_TEST_VERBS_DEVICE, as the lab does with soft-RoCE; and everywhere over the
 //! fake libibverbs.
 
 use std::path::Path;

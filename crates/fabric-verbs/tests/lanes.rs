@@ -94,7 +94,8 @@ fn a_port_of_infiniband_that_wants_a_global_header_gets_it_from_both_ends() {
 
 #[test]
 fn between_subnets_of_infiniband_packets_go_to_the_router() {
-    // The GIDs of both ports with their places, and the identifier that packets are sent to, with a global header or not.
+    // The GIDs of both ports with their places, and the identifier that packets are sent to, with a global header or
+    // not.
     type Gid = (u8, &'static str);
     type Route = (u16, u8);
     let cases: [([Gid; 2], Route, Route); 3] = [

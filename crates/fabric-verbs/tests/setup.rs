@@ -22,8 +22,8 @@ fn wish() -> Wish {
     wish
 }
 
-/// A function, how often the set-up of such a rail calls it, how many calls in a row must fail before it gives up, and the
-/// words of its sentence.
+/// A function, how often the set-up of such a rail calls it, how many calls in a row must fail before it gives up, and
+/// the words of its sentence.
 struct Step {
     function: &'static str,
     calls: u32,

@@ -1,7 +1,8 @@
 //! Which ports become rails: the lists of names and address ranges that users write.
 //!
-//! The syntax is `NCCL_IB_HCA`'s, of which `NCCL_SOCKET_IFNAME`'s is a part (`misc/utils.cc` of NCCL), and address ranges
-//! besides: `[^][=]item,item,…` where an item is `name[:port[:rail[:plane]]]`, `address/length`, or an address alone.
+//! The syntax is `NCCL_IB_HCA`'s, of which `NCCL_SOCKET_IFNAME`'s is a part (`misc/utils.cc` of NCCL), and address
+//! ranges besides: `[^][=]item,item,…` where an item is `name[:port[:rail[:plane]]]`, `address/length`, or an address
+//! alone.
 
 use crate::error::printable;
 use railweave_fabric::AddressRange;

@@ -4,10 +4,10 @@
 //! where they came from, or every mistake at once, each in one line. [`TABLE`] is the same list for programs that
 //! show it, and [`markdown`] turns it into `docs/options.md`.
 //!
-//! Each setting is read from its variables in order of precedence: `RAILWEAVE_*`, then the `MPIB_*` and
-//! `NCCL_MESH_*` names of the plugins it replaces, then NCCL's own `NCCL_*`, then the default. Only the first that is set
-//! counts; an empty value counts as unset. A value that cannot be used is an error in the first two kinds, and a
-//! [`Warning`] in the third: NCCL goes on with whatever stands there (`nccl.rs`).
+//! Each setting is read from its variables in order of precedence: `RAILWEAVE_*`, then the `MPIB_*` and `NCCL_MESH_*`
+//! names of the plugins it replaces, then NCCL's own `NCCL_*`, then the default. Only the first that is set counts; an
+//! empty value counts as unset. A value that cannot be used is an error in the first two kinds, and a [`Warning`] in
+//! the third: NCCL goes on with whatever stands there (`nccl.rs`).
 //!
 //! What this crate is not: it does not decide whether a value suits this host (an interface that does not exist, a
 //! fabric that this build lacks). Discovery does, with the setting's [`Source`] at hand to name the variable.

@@ -1,5 +1,5 @@
-//! Numbers as people write them: plain, in bytes, in seconds. Every refusal is the end of a sentence that begins with the
-//! value.
+//! Numbers as people write them: plain, in bytes, in seconds. Every refusal is the end of a sentence that begins with
+//! the value.
 
 use std::time::Duration;
 
@@ -34,7 +34,8 @@ pub(crate) fn whole(text: &str, low: i64, high: i64) -> Result<i64, String> {
     }
 }
 
-/// A number of bytes up to `high`: a whole number and perhaps `K`, `M` or `G` (also `KiB`, `MiB`, `GiB`), which count in 1024s.
+/// A number of bytes up to `high`: a whole number and perhaps `K`, `M` or `G` (also `KiB`, `MiB`, `GiB`), which count
+/// in 1024s.
 pub(crate) fn bytes(text: &str, high: u64) -> Result<u64, String> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -53,8 +54,8 @@ pub(crate) fn bytes(text: &str, high: u64) -> Result<u64, String> {
     number.filter(|number| *number <= high).ok_or_else(|| format!("is more than {}", bytes_text(high)))
 }
 
-/// A time from `low` to `high`: a number of seconds, whole or with a decimal point, perhaps with the unit `s`; or a whole number
-/// of milliseconds with the unit `ms`.
+/// A time from `low` to `high`: a number of seconds, whole or with a decimal point, perhaps with the unit `s`; or a
+/// whole number of milliseconds with the unit `ms`.
 pub(crate) fn seconds(text: &str, low: Duration, high: Duration) -> Result<Duration, String> {
     let text = text.trim();
     let lower = text.to_ascii_lowercase();
@@ -84,7 +85,8 @@ fn within(time: Duration, low: Duration, high: Duration) -> Result<Duration, Str
     }
 }
 
-/// An unsigned decimal number with at most `places` digits after the point, times ten to the power `places`; saturating.
+/// An unsigned decimal number with at most `places` digits after the point, times ten to the power `places`;
+/// saturating.
 fn decimal(text: &str, places: usize) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let point = text.len() > whole.len();

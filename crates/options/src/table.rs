@@ -276,7 +276,8 @@ options! {
         help: "With 1, messages of 64K and more are striped over all lanes of each rail that carries a part of them. \
                With 0, each message takes one lane of a rail, and messages take the lanes in turn.",
     }
-    /// The size of each socket's send buffer, and of its receive buffer, in bytes: 0 (the kernel tunes them), or 64 KiB to 256 MiB.
+    /// The size of each socket's send buffer, and of its receive buffer, in bytes: 0 (the kernel tunes them), or 64 KiB
+    /// to 256 MiB.
     socket_buffer: u64 {
         variables: [variable(
             "RAILWEAVE_SOCKET_BUFFER",

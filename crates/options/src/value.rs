@@ -64,8 +64,8 @@ impl Congestion {
         }
     }
 
-    /// The name of what a socket is to be given, if anything. `inside_host`: both its ends are on this host, where nothing is
-    /// lost and pacing only costs; `reno` does not pace, and every kernel has it and lets everybody use it.
+    /// The name of what a socket is to be given, if anything. `inside_host`: both its ends are on this host, where
+    /// nothing is lost and pacing only costs; `reno` does not pace, and every kernel has it and lets everybody use it.
     pub fn name(&self, inside_host: bool) -> Option<&str> {
         match self {
             Congestion::Auto if inside_host => Some("reno"),
@@ -193,8 +193,8 @@ impl fmt::Display for Lanes {
     }
 }
 
-/// Writes `values` with commas, without those at the end that equal `rest` (the first always stands, and so does the first of
-/// the rest where `rest` is not 0, because it says what follows).
+/// Writes `values` with commas, without those at the end that equal `rest` (the first always stands, and so does the
+/// first of the rest where `rest` is not 0, because it says what follows).
 fn list(f: &mut fmt::Formatter<'_>, values: &[u32], rest: u32) -> fmt::Result {
     let listed = values.iter().rposition(|value| *value != rest).map_or(0, |last| last + 1);
     let listed = if rest == 0 { listed } else { listed + 1 };

@@ -4,8 +4,8 @@
 
 use railweave_options::{Entry, Options, TABLE};
 
-/// A value, what NCCL makes of it, what it comes to here, and what a warning must say: `None` where the value is what it
-/// says, or NCCL's meaning is Railweave's.
+/// A value, what NCCL makes of it, what it comes to here, and what a warning must say: `None` where the value is what
+/// it says, or NCCL's meaning is Railweave's.
 type Row = (&'static str, &'static str, &'static str, Option<&'static str>);
 
 /// A variable, the setting it is for, and its odd values.

@@ -84,8 +84,8 @@ impl Key {
         mac
     }
 
-    /// HMAC-SHA256 over the role of an end of a session and both HELLOs, nonces and all. With the role, a proof cannot be sent
-    /// back to the end that made it.
+    /// HMAC-SHA256 over the role of an end of a session and both HELLOs, nonces and all. With the role, a proof cannot
+    /// be sent back to the end that made it.
     fn session_mac(&self, side: Side, opener_hello: &[u8], acceptor_hello: &[u8]) -> Hmac<Sha256> {
         let role = match side {
             Side::Opener => 1,

@@ -1,8 +1,8 @@
 //! The NCCL net plugin: what NCCL calls, and what runs beside it.
 //!
-//! NCCL's calls come in by `entry`. There the connection behind an opaque pointer is found (`comm`), and the calls that it
-//! carries lead into the protocol for the fabric in use. The `control` thread makes and ends connections, whatever their
-//! fabric (`network`). `fabrics` alone knows which fabrics there are, and gets ready what the crate
+//! NCCL's calls come in by `entry`. There the connection behind an opaque pointer is found (`comm`), and the calls that
+//! it carries lead into the protocol for the fabric in use. The `control` thread makes and ends connections, whatever
+//! their fabric (`network`). `fabrics` alone knows which fabrics there are, and gets ready what the crate
 //! `railweave-discovery` found on this machine.
 //!
 //! Nothing on the data path (isend, irecv, test, iflush) blocks, allocates or locks.

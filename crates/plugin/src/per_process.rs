@@ -1,7 +1,8 @@
 //! State that belongs to one process: a forked child gets fresh and empty state of its own.
 //!
-//! Data loaders fork. A child must never touch its parent's queues and sockets, and a lock that another thread held at the
-//! moment of the fork stays locked in the child for ever. So everything static and mutable is kept here, by process.
+//! Data loaders fork. A child must never touch its parent's queues and sockets, and a lock that another thread held at
+//! the moment of the fork stays locked in the child for ever. So everything static and mutable is kept here, by
+//! process.
 
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
@@ -30,11 +31,12 @@ impl ProcessMark {
     }
 }
 
-/// Has forks counted from now on. Threads that come here at once have each fork counted more than once, which does no harm.
+/// Has forks counted from now on. Threads that come here at once have each fork counted more than once, which does no
+/// harm.
 #[cold]
 fn count_forks() {
-    // SAFETY: the handler is a function of this library, which is never unloaded (-z nodelete), and only adds to a number.
-    // Without memory for it the call fails, and processes are told apart by their ids alone.
+    // SAFETY: the handler is a function of this library, which is never unloaded (-z nodelete), and only adds to a
+    // number. Without memory for it the call fails, and processes are told apart by their ids alone.
     unsafe { libc::pthread_atfork(None, None, Some(count_in_child)) };
     COUNTING.store(true, Ordering::Release);
 }

@@ -48,7 +48,8 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Remembers a listener, to end it with the context when NCCL does not: an aborted communicator forgets its listeners.
+    /// Remembers a listener, to end it with the context when NCCL does not: an aborted communicator forgets its
+    /// listeners.
     pub(crate) fn remember(&self, listener: &Arc<ListenComm>) {
         let mut listeners = lock(&self.listeners);
         listeners.retain(|other| other.strong_count() > 0);

@@ -1,5 +1,5 @@
-//! What threads share without a lock, behind one name: the models in `tests/models.rs` include the files that use it, with
-//! loom's types in its place.
+//! What threads share without a lock, behind one name: the models in `tests/models.rs` include the files that use it,
+//! with loom's types in its place.
 
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! After connect, isend, irecv, test and iflush do not allocate: the library is linked into this test, under an allocator
-//! that counts what the calling thread asks for.
+//! After connect, isend, irecv, test and iflush do not allocate: the library is linked into this test, under an
+//! allocator that counts what the calling thread asks for.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

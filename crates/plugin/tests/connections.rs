@@ -21,8 +21,8 @@ fn many() -> usize {
     if std::env::var_os("RAILWEAVE_TEST_SMALL").is_some() { 30 } else { 300 }
 }
 
-/// Allocators keep some of what is freed, in caches of each thread; a leak grows beyond any bound. One end of a connection has
-/// more than half of this, and each test makes dozens.
+/// Allocators keep some of what is freed, in caches of each thread; a leak grows beyond any bound. One end of a
+/// connection has more than half of this, and each test makes dozens.
 const SLACK_BYTES: usize = 256 << 10;
 
 /// How often something is done that must not add up.

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 /// Forks a child that does this and ends without a destructor; whether it ended well.
 fn in_a_child(act: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the C library makes its allocator usable in the child; the child then uses this library and the plugin, which
-    // is what is tested, and ends without running the parent's destructors.
+    // SAFETY: the C library makes its allocator usable in the child; the child then uses this library and the plugin,
+    // which is what is tested, and ends without running the parent's destructors.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).unwrap_or(false);

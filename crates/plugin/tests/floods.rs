@@ -1,5 +1,6 @@
-//! Strangers that do not stop: for each flood, what it costs the process, and that an open connection has no pause, an honest
-//! peer connects, and accept has no error meanwhile. docs/edge.md shows the table; `cargo xtask stress table` prints it.
+//! Strangers that do not stop: for each flood, what it costs the process, and that an open connection has no pause, an
+//! honest peer connects, and accept has no error meanwhile. docs/edge.md shows the table; `cargo xtask stress table`
+//! prints it.
 
 mod common;
 
@@ -21,8 +22,8 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// How long an open connection is watched, in windows of which the few worst do not count: a machine that others use, too,
-/// makes pauses of its own, but not in every window.
+/// How long an open connection is watched, in windows of which the few worst do not count: a machine that others use,
+/// too, makes pauses of its own, but not in every window.
 const WINDOWS: usize = 12;
 const LEFT_OUT: usize = 3;
 const WINDOW: Duration = Duration::from_millis(250);
@@ -321,7 +322,8 @@ impl Flood {
     /// Forks it, before this process has anything that a child would hold a copy of.
     fn fork(flood: fn(&Target, &mut Vec<TcpStream>)) -> Self {
         let (link, mut theirs) = UnixStream::pair().expect("sockets can be made");
-        // SAFETY: the child allocates, which glibc allows after a fork, and takes no lock of this process's other threads.
+        // SAFETY: the child allocates, which glibc allows after a fork, and takes no lock of this process's other
+        // threads.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "a process can be forked");
         if pid > 0 {
@@ -394,8 +396,8 @@ impl Most {
     }
 }
 
-/// An open connection that carries messages, and another one whose receiver tests the first of two receives and makes no
-/// call then, so that it is for the control thread to tell the sender.
+/// An open connection that carries messages, and another one whose receiver tests the first of two receives and makes
+/// no call then, so that it is for the control thread to tell the sender.
 struct Honest<'n> {
     busy: Pair<'n>,
     silent: Pair<'n>,

@@ -165,8 +165,8 @@ fn lanes_that_their_acceptor_took_too_late_are_dialled_again_and_carry_every_byt
     );
 }
 
-/// The preface of the one lane of a connection, and the end of the socket, in one packet: as whoever stood still finds it when the
-/// dialler's patience is over.
+/// The preface of the one lane of a connection, and the end of the socket, in one packet: as whoever stood still finds
+/// it when the dialler's patience is over.
 fn given_up(handle: &Handle, token: Token) -> TcpStream {
     let port = WireHandle::decode(&handle.0).expect("the plugin's own handle").control_port;
     let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("a lane connects");

@@ -1,4 +1,5 @@
-//! Models of what the plugin's threads share without a lock, in every order that the memory model allows (docs/fuzzing.md).
+//! Models of what the plugin's threads share without a lock, in every order that the memory model allows
+//! (docs/fuzzing.md).
 //!
 //! The plugin's own files are compiled here with loom's types in place of the standard library's. Run them with
 //! `cargo xtask test loom`.
@@ -29,8 +30,8 @@ mod sync {
     /// The pointer that the next [`AtomicPtr`] will be.
     static PREPARED: Mutex<Option<Pointer>> = Mutex::new(None);
 
-    /// Loom's pointer cannot be made in a constant as the standard library's can, so a model makes it before its threads
-    /// begin, and the constant takes it when it is first used.
+    /// Loom's pointer cannot be made in a constant as the standard library's can, so a model makes it before its
+    /// threads begin, and the constant takes it when it is first used.
     pub(crate) struct AtomicPtr<T>(OnceLock<Pointer>, std::marker::PhantomData<*mut T>);
 
     // SAFETY: it holds a pointer that may be shared, and says nothing about what it points to.
@@ -157,8 +158,9 @@ mod model {
         end.with_mut(|end| unsafe { *end += 1 });
     }
 
-    /// A thread settles what it left, in vain at first because the kernel takes no more, while another uses or closes the
-    /// connection and the control thread settles too: never two at once, and who has it last finds what the others did.
+    /// A thread settles what it left, in vain at first because the kernel takes no more, while another uses or closes
+    /// the connection and the control thread settles too: never two at once, and who has it last finds what the others
+    /// did.
     #[test]
     fn a_debt_is_settled_by_one_thread_at_a_time() {
         // Three threads: every order in which each is interrupted a few times.
@@ -224,8 +226,8 @@ mod model {
         known.is_empty() && owing.sleep()
     }
 
-    /// Connections are left owing again and again while the control thread takes them, lets them go and falls asleep: none that
-    /// owes is forgotten, and it does not sleep through one without having been woken.
+    /// Connections are left owing again and again while the control thread takes them, lets them go and falls asleep:
+    /// none that owes is forgotten, and it does not sleep through one without having been woken.
     #[test]
     fn who_is_left_owing_is_looked_after() {
         loom::model(|| {

@@ -1,5 +1,5 @@
-//! What an accepted call promises the peer needs no later call, over TCP: the receiving thread posts or tests, and then makes
-//! no call, calls elsewhere, ends, closes, or finalizes.
+//! What an accepted call promises the peer needs no later call, over TCP: the receiving thread posts or tests, and then
+//! makes no call, calls elsewhere, ends, closes, or finalizes.
 
 mod common;
 
@@ -277,7 +277,8 @@ fn the_control_thread_is_not_woken_for_each_message_and_sleeps_when_nothing_is_o
         let (from, to) = (pair.outgoing(&[1; 8]), pair.incoming(8));
         assert_eq!(control_threads(), 1);
         let mut recvs: std::collections::VecDeque<Request> = (0..8).map(|_| pair.irecv(&[to.part(7)])).collect();
-        // In portions of which the fastest counts: on a machine that is slow for a while it looks between any two messages.
+        // In portions of which the fastest counts: on a machine that is slow for a while it looks between any two
+        // messages.
         let (portions, messages) = (200, 100);
         let counted = (0..portions).map(|_| {
             let (begin, before) = (Instant::now(), control_sleeps());

@@ -1,7 +1,8 @@
-//! Threads as NCCL has them: each communicator with a service thread, which connects, registers and closes, and a progress
-//! thread, which moves data on the same connections at the same time.
+//! Threads as NCCL has them: each communicator with a service thread, which connects, registers and closes, and a
+//! progress thread, which moves data on the same connections at the same time.
 //!
-//! `cargo xtask stress` runs this with more rounds (`RAILWEAVE_TEST_ROUNDS`), under AddressSanitizer and under valgrind.
+//! `cargo xtask stress` runs this with more rounds (`RAILWEAVE_TEST_ROUNDS`), under AddressSanitizer and under
+//! valgrind.
 
 #![allow(clippy::disallowed_types, reason = "tests are not the data path")]
 

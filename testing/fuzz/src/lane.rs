@@ -1,8 +1,8 @@
 //! A TCP lane whose peer speaks through a bare socket.
 //!
-//! Whatever arrives: no panic; at most one failure; no more immediates than receives; and not a byte changes but those that a
-//! frame with the right key named: what lies before and behind the registered memory, what is registered without the right
-//! to write, and what no frame named stay as they were.
+//! Whatever arrives: no panic; at most one failure; no more immediates than receives; and not a byte changes but those
+//! that a frame with the right key named: what lies before and behind the registered memory, what is registered without
+//! the right to write, and what no frame named stay as they were.
 
 use std::io::{ErrorKind, Read, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -198,8 +198,8 @@ impl Victim {
         self.send(&bytes);
     }
 
-    /// Notes which bytes a frame may change whose header ends in the last `fresh` bytes that were sent. Where frames really
-    /// begin depends on what came before them; a header anywhere counts, so that this need not know.
+    /// Notes which bytes a frame may change whose header ends in the last `fresh` bytes that were sent. Where frames
+    /// really begin depends on what came before them; a header anywhere counts, so that this need not know.
     fn name_all(&mut self, fresh: usize) {
         if self.writable.is_none() {
             return;

@@ -1,4 +1,5 @@
-//! What the targets of the data path have in common: how a connection is to be, and a peer that sets one up without a fault.
+//! What the targets of the data path have in common: how a connection is to be, and a peer that sets one up without a
+//! fault.
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! A receiving connection whose peer sends any immediates and writes what it likes into the completion records.
 //!
-//! Whatever it does: no panic; CTS entries go to their place in the peer's stream, with the rail's keys, and never over an
-//! entry whose slot nothing was heard of; and no receive reports more bytes than its buffer has.
+//! Whatever it does: no panic; CTS entries go to their place in the peer's stream, with the rail's keys, and never over
+//! an entry whose slot nothing was heard of; and no receive reports more bytes than its buffer has.
 
 use std::sync::Arc;
 

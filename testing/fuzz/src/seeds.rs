@@ -1,7 +1,7 @@
 //! The inputs that a fuzzer starts from: scripts that reach deep because most of what they say is right.
 //!
-//! `cargo run -p railweave-fuzz --example seeds` writes them to `testing/fuzz/corpus`; a test checks that they are there. Findings
-//! are kept beside them, under names that begin with `found-`.
+//! `cargo run -p railweave-fuzz --example seeds` writes them to `testing/fuzz/corpus`; a test checks that they are
+//! there. Findings are kept beside them, under names that begin with `found-`.
 
 use std::net::IpAddr;
 

@@ -1,7 +1,7 @@
 //! A sending connection whose peer writes what it likes into the CTS stream.
 //!
-//! Whatever it writes: no panic; every write goes out of the message that is sent (or the record), with that port's local key;
-//! and to a place that an entry of the stream announced, with that entry's key for the rail.
+//! Whatever it writes: no panic; every write goes out of the message that is sent (or the record), with that port's
+//! local key; and to a place that an entry of the stream announced, with that entry's key for the rail.
 
 use std::collections::HashSet;
 use std::sync::Arc;

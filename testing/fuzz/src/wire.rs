@@ -1,8 +1,9 @@
-//! Everything that is decoded from a peer's bytes alone: the handle, the preface, control frames, HELLO, a lane's frames.
+//! Everything that is decoded from a peer's bytes alone: the handle, the preface, control frames, HELLO, a lane's
+//! frames.
 //!
 //! What decodes, encodes to the same bytes. Three things are lossy on purpose, and for them a second round must change
-//! nothing: a handle orders its addresses by port, text loses what cannot be printed, and a session's preface and HELLO leave
-//! room for later versions.
+//! nothing: a handle orders its addresses by port, text loses what cannot be printed, and a session's preface and HELLO
+//! leave room for later versions.
 
 use std::net::IpAddr;
 

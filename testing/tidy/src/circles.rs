@@ -1,7 +1,7 @@
 //! Arrows between the modules of a crate go one way.
 //!
-//! A module is a file. It uses another where its code, tests left out, names something that the other defines; to hand a
-//! name on (`pub use`) is no use. Calls of methods are not seen, for they name no module.
+//! A module is a file. It uses another where its code, tests left out, names something that the other defines; to hand
+//! a name on (`pub use`) is no use. Calls of methods are not seen, for they name no module.
 
 mod module;
 mod names;

@@ -1,8 +1,8 @@
 //! `cargo xtask tidy`: refuses what no compiler refuses and every reader stumbles over.
 //!
-//! Circles among the modules of a crate, lines over 120 columns in comments and Markdown, references to files that are not
-//! in the tree, and words that only the authors know (the table in CONTRIBUTING.md). Prints a line for each finding and
-//! fails if there is one.
+//! Circles among the modules of a crate, lines over 120 columns in comments and Markdown, references to files that are
+//! not in the tree, and words that only the authors know (the table in CONTRIBUTING.md). Prints a line for each finding
+//! and fails if there is one.
 
 #![forbid(unsafe_code)]
 // This program talks to the person who runs it.

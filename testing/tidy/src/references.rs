@@ -8,7 +8,8 @@ use regex::Regex;
 use crate::finding::Finding;
 use crate::tree::Tree;
 
-/// The path of a file that the tree could have. C files are left out: comments cite those of the kernel and of rdma-core.
+/// The path of a file that the tree could have. C files are left out: comments cite those of the kernel and of
+/// rdma-core.
 static FILE: LazyLock<Regex> = LazyLock::new(|| {
     let pattern =
         r"(?:^|[\s`(\[<,;:])((?:[\w.*-]+/)*[\w.*-]+\.(?:rs|md|toml|py|sh|csv|patch|lock))(?:$|[^\w/.*-]|[.](?:$|\s))";

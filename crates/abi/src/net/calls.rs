@@ -1,5 +1,6 @@
 //! The types of the functions in a table. A name ends with the first version that has this form; without an ending, all
-//! versions have it. Every pointer that a function is given is valid for the time of the call only, unless it says more.
+//! versions have it. Every pointer that a function is given is valid for the time of the call only, unless it says
+//! more.
 
 use super::parts::{CommConfig, DeviceHandle};
 use crate::{NcclLogger, NcclResult, ProfilerCallback};

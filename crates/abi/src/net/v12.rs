@@ -18,7 +18,8 @@ pub struct NetProperties {
     pub pci_path: *const c_char,
     /// A number that ports of one adapter share; two devices with the same one are the same chip to NCCL.
     pub guid: u64,
-    /// The kinds of memory that can be registered: a mask of [`PTR_HOST`](super::PTR_HOST), [`PTR_CUDA`](super::PTR_CUDA), [`PTR_DMABUF`](super::PTR_DMABUF).
+    /// The kinds of memory that can be registered: a mask of [`PTR_HOST`](super::PTR_HOST),
+    /// [`PTR_CUDA`](super::PTR_CUDA), [`PTR_DMABUF`](super::PTR_DMABUF).
     pub ptr_support: c_int,
     /// 1 when a registration is not tied to one connection; needed for users' own registered buffers.
     pub reg_is_global: c_int,

@@ -1,4 +1,5 @@
-//! `railweave bench --in-process --connections`: many connections of this process with itself, and what objects they take.
+//! `railweave bench --in-process --connections`: many connections of this process with itself, and what objects they
+//! take.
 
 use crate::device::Device;
 use crate::measurement::Subject;

@@ -1,7 +1,7 @@
 //! The functions of libibverbs, found in the library at run time by name and version.
 //!
-//! A name without a version would find the oldest one, whose structures are others (IBVERBS_1.0); and a process may hold
-//! another library of that name already.
+//! A name without a version would find the oldest one, whose structures are others (IBVERBS_1.0); and a process may
+//! hold another library of that name already.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 

@@ -27,8 +27,8 @@ pub(crate) const ROCE: &str = "[[device]]\nname = 'a'\n[[device.port]]\n[[device
 pub(crate) const INFINIBAND: &str = "[[device]]\nname = 'a'\n[[device.port]]\nlink_layer = 'infiniband'\nlid = 7\n\
      [[device]]\nname = 'b'\n[[device.port]]\nlink_layer = 'infiniband'\nlid = 9\n";
 
-/// The same machine of strict devices, whatever adapter the tests run over (RAILWEAVE_TEST_PROFILE): for tests of exact limits
-/// and counts, which are not those of every adapter.
+/// The same machine of strict devices, whatever adapter the tests run over (RAILWEAVE_TEST_PROFILE): for tests of exact
+/// limits and counts, which are not those of every adapter.
 pub(crate) fn strict(description: &str) -> String {
     description.lines().fold(String::new(), |text, line| {
         let profile = if line == "[[device]]" { "profile = 'plain'\n" } else { "" };
@@ -104,8 +104,8 @@ impl Machine {
         discover(Path::new("/"), &self.functions, &rules).unwrap()
     }
 
-    /// The ports that can be rails. Those of an adapter with a Data Direct engine have it, as on hosts that set nothing, and
-    /// their names are those of ports without.
+    /// The ports that can be rails. Those of an adapter with a Data Direct engine have it, as on hosts that set
+    /// nothing, and their names are those of ports without.
     pub(crate) fn ports(&self) -> Vec<VerbsPort> {
         let mut ports = self.discover(DataDirect::Only, self.library()).ports;
         ports.iter_mut().for_each(|port| port.facts.name = port.facts.name.replace("_dma", ""));

@@ -1,9 +1,10 @@
 //! What a connection owes its peer while no call is on it: whose turn it is to send it.
 //!
 //! A receive that is done need not be acknowledged at once: its thread mostly posts the next receive, which carries the
-//! acknowledgement, and a small message's way is shorter by a system call. And the kernel may have no room for a CTS. But the
-//! peer waits for both, and the thread may never come back. So the connection's next call sends what is owed, or its thread's
-//! next call on any other connection (`debtor`), or the control thread within a millisecond (`control::settling`).
+//! acknowledgement, and a small message's way is shorter by a system call. And the kernel may have no room for a CTS.
+//! But the peer waits for both, and the thread may never come back. So the connection's next call sends what is owed,
+//! or its thread's next call on any other connection (`debtor`), or the control thread within a millisecond
+//! (`control::settling`).
 //!
 //! Each of them may come while another is at it: [`Debt`] lets in one at a time.
 
@@ -52,8 +53,8 @@ impl Debt {
         self.state.swap(OWED, Ordering::AcqRel) == UNKNOWN
     }
 
-    /// Sends the debt by `send`, which answers whether all of it is on its way, if it is nobody's turn. Whether nothing is owed
-    /// then as far as this thread knows: where somebody else has the connection, its debt is theirs.
+    /// Sends the debt by `send`, which answers whether all of it is on its way, if it is nobody's turn. Whether nothing
+    /// is owed then as far as this thread knows: where somebody else has the connection, its debt is theirs.
     pub(crate) fn settle(&self, send: impl FnOnce() -> bool) -> bool {
         let begun = self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |state| {
             matches!(state, OWED | SEEN).then_some(SETTLING)
@@ -117,8 +118,8 @@ impl Debt {
     }
 }
 
-/// A settling that is under way. It ends in one store, also where sending panics: whoever comes before that finds it under
-/// way, and whoever comes after finds what it left.
+/// A settling that is under way. It ends in one store, also where sending panics: whoever comes before that finds it
+/// under way, and whoever comes after finds what it left.
 struct Turn<'a> {
     state: &'a AtomicU8,
     then: u8,

@@ -1,5 +1,5 @@
-//! The connection that a thread has left with a debt: the thread's next call on another one settles it, so that its peer
-//! mostly need not wait for the control thread.
+//! The connection that a thread has left with a debt: the thread's next call on another one settles it, so that its
+//! peer mostly need not wait for the control thread.
 
 use std::cell::Cell;
 use std::sync::Weak;

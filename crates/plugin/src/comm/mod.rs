@@ -136,8 +136,9 @@ pub(crate) struct Comm {
     link: AtomicLink<Comm>,
 }
 
-// SAFETY: `end` is used by one thread at a time: NCCL promises that for its calls, and `debt` sees to it for what a thread
-// settles after it has left. Requests point back to their connection. All else is shared between threads by its own types.
+// SAFETY: `end` is used by one thread at a time: NCCL promises that for its calls, and `debt` sees to it for what a
+// thread settles after it has left. Requests point back to their connection. All else is shared between threads by its
+// own types.
 unsafe impl Send for Comm {}
 // SAFETY: as above.
 unsafe impl Sync for Comm {}

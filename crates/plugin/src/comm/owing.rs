@@ -1,7 +1,8 @@
 //! Connections that were left owing, handed to the control thread without a lock and without a system call each.
 //!
-//! A stack of links that the connections have in themselves: whoever leaves a connection puts it on top, and the control
-//! thread takes all at once. What lies on top also says whether the control thread looks by itself, sleeps, or has ended.
+//! A stack of links that the connections have in themselves: whoever leaves a connection puts it on top, and the
+//! control thread takes all at once. What lies on top also says whether the control thread looks by itself, sleeps, or
+//! has ended.
 
 use std::ptr;
 

@@ -1,5 +1,5 @@
-//! NCCL's net calls without versions, but for the data path's: every table in `tables.rs` leads here. What NCCL hands in is
-//! checked as far as it can be; a panic never leaves; each error becomes one log line and one result code.
+//! NCCL's net calls without versions, but for the data path's: every table in `tables.rs` leads here. What NCCL hands
+//! in is checked as far as it can be; a panic never leaves; each error becomes one log line and one result code.
 #![allow(clippy::disallowed_types, reason = "these are service threads' calls")]
 
 use std::collections::HashMap;
@@ -133,8 +133,8 @@ pub(crate) fn properties(device: c_int, forces_flushes: bool) -> Result<Properti
     let index = device_index("getProperties", device, devices.len())?;
     let found = &devices[index];
     let pci_path = found.pci_path.as_ref().and_then(|path| path.to_str()).map_or(std::ptr::null(), keep);
-    // An older NCCL beside a newer one, which was shown the engines, sends host memory through them: what it received in
-    // GPU memory it would not flush.
+    // An older NCCL beside a newer one, which was shown the engines, sends host memory through them: what it received
+    // in GPU memory it would not flush.
     let takes_gpu_memory = forces_flushes || !found.pointers.data_direct;
     let cuda = if found.pointers.cuda && takes_gpu_memory { PTR_CUDA } else { 0 };
     let dma_buf = if found.pointers.dma_buf && takes_gpu_memory { PTR_DMABUF } else { 0 };
@@ -159,7 +159,8 @@ pub(crate) fn properties(device: c_int, forces_flushes: bool) -> Result<Properti
 /// `listen`.
 ///
 /// # Safety
-/// `context` as for [`context`]; `handle` must be NULL or valid for writing 128 bytes, `listen` NULL or valid for writing.
+/// `context` as for [`context`]; `handle` must be NULL or valid for writing 128 bytes, `listen` NULL or valid for
+/// writing.
 pub(crate) unsafe fn listen(
     context: *mut c_void,
     device: c_int,
@@ -190,7 +191,8 @@ pub(crate) unsafe fn listen(
 /// `connect`: never blocks; writes NULL until the connection is there.
 ///
 /// # Safety
-/// `context` as for [`context`]; `handle` must be NULL or valid for reading 128 bytes, `send` NULL or valid for writing.
+/// `context` as for [`context`]; `handle` must be NULL or valid for reading 128 bytes, `send` NULL or valid for
+/// writing.
 pub(crate) unsafe fn connect(
     context: *mut c_void,
     device: c_int,
@@ -242,9 +244,9 @@ fn log_connection(what: &str, established: &Established) {
     log::info(&format!("a connection {what} {} over {}", established.peer, rails.join(", ")));
 }
 
-/// `accept`: never blocks; writes NULL until a connection is there. A set-up that came to nothing is logged and is not its
-/// error (ARCHITECTURE.md, "A set-up that breaks off is the connector's error"). A connection that its peer has left by then
-/// comes last, and says so itself.
+/// `accept`: never blocks; writes NULL until a connection is there. A set-up that came to nothing is logged and is not
+/// its error (ARCHITECTURE.md, "A set-up that breaks off is the connector's error"). A connection that its peer has
+/// left by then comes last, and says so itself.
 ///
 /// # Safety
 /// `listen` must be NULL or come from [`listen`] and not be closed; `receive` must be NULL or valid for writing.
@@ -292,8 +294,8 @@ pub(crate) unsafe fn close(comm: *mut c_void) -> Result<(), Error> {
 /// `regMr` and `regMrDmaBuf`.
 ///
 /// # Safety
-/// `comm` must be a connection of this plugin; `data` must stay memory of `bytes` bytes until `deregMr`; `memory` must be
-/// NULL or valid for writing.
+/// `comm` must be a connection of this plugin; `data` must stay memory of `bytes` bytes until `deregMr`; `memory` must
+/// be NULL or valid for writing.
 pub(crate) unsafe fn reg_mr(
     comm: *mut c_void,
     data: *mut c_void,

@@ -70,8 +70,8 @@ pub(crate) struct Buffers<S> {
 /// `irecv`. `request` may hold the hint that the completion is optional; the profiler's handles are not looked at.
 ///
 /// # Safety
-/// `comm` must be this plugin's; the arrays must hold `count` entries each, with memory handles of this plugin; `request`
-/// must be NULL or valid for reading and writing; only the connection's progress thread may call this.
+/// `comm` must be this plugin's; the arrays must hold `count` entries each, with memory handles of this plugin;
+/// `request` must be NULL or valid for reading and writing; only the connection's progress thread may call this.
 #[inline(always)]
 pub(crate) unsafe fn irecv(
     comm: *mut c_void,

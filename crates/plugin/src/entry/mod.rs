@@ -1,5 +1,5 @@
-//! What NCCL calls: a table of functions for each version of its API, whose entries lead to `api`, and for the data path
-//! to `data_path`.
+//! What NCCL calls: a table of functions for each version of its API, whose entries lead to `api`, and for the data
+//! path to `data_path`.
 
 mod api;
 mod data_path;

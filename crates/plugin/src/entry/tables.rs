@@ -15,9 +15,9 @@ use super::data_path::{self, Buffers, negative_size};
 use super::guard::{failed, guard};
 use crate::log;
 
-// Every function below is called by NCCL, whose promises (net.h of each version) are the ones that the
-// functions of `api` and `data_path` ask for: pointers are NULL or valid for the call, objects are this plugin's and not closed, and the
-// data path of one connection is used by one thread at a time.
+// Every function below is called by NCCL, whose promises (net.h of each version) are the ones that the functions of
+// `api` and `data_path` ask for: pointers are NULL or valid for the call, objects are this plugin's and not closed, and
+// the data path of one connection is used by one thread at a time.
 
 unsafe extern "C" fn init_v6(logger: Option<NcclLogger>) -> NcclResult {
     log::set_logger(logger);

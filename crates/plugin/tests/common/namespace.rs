@@ -7,8 +7,8 @@ use std::process::Command;
 /// Set in the process that has the namespaces.
 const INSIDE: &str = "RAILWEAVE_TEST_INSIDE";
 
-/// Runs `body` in a process with these further namespaces (unshare(1): `--net`, `--pid`), which is this test's own program
-/// once more. Leaves it out, and says so, where users may make none.
+/// Runs `body` in a process with these further namespaces (unshare(1): `--net`, `--pid`), which is this test's own
+/// program once more. Leaves it out, and says so, where users may make none.
 pub(crate) fn in_namespace(kind: &str, body: impl FnOnce()) {
     if env::var_os(INSIDE).is_some() {
         return body();

@@ -150,8 +150,8 @@ impl<'a> Pair<'a> {
         (sent[0], received[0][0])
     }
 
-    /// Sends 8 bytes into the receive that was posted `ahead`. Its thread posts another one, tests this one done, and makes no
-    /// call from then on, so that it is for the control thread to tell the sender: how long that takes.
+    /// Sends 8 bytes into the receive that was posted `ahead`. Its thread posts another one, tests this one done, and
+    /// makes no call from then on, so that it is for the control thread to tell the sender: how long that takes.
     pub(crate) fn owed(&self, from: &Buffer, to: &Buffer, ahead: &mut Request) -> Duration {
         let epoch = Instant::now();
         self.owed_by(|| epoch.elapsed(), from, to, ahead)

@@ -205,7 +205,8 @@ fn an_adapter_that_does_not_count_bytes_is_found_out_with_the_setting_to_try() {
 
 #[test]
 fn a_connection_without_a_rail_is_an_error_of_the_host_that_could_not_make_it() {
-    // Queues that are longer than the adapter's, and a peer's queue pair that cannot be made, with and without inline data.
+    // Queues that are longer than the adapter's, and a peer's queue pair that cannot be made, with and without inline
+    // data.
     let cases = [
         (ROCE.replace("[[device.port]]\n", "max_qp_wr = 200\n[[device.port]]\n"), NcclResult::SYSTEM_ERROR),
         (format!("faults = ['create_qp:2-3:ENOMEM']\n{ROCE}"), NcclResult::REMOTE_ERROR),

@@ -1,5 +1,5 @@
-//! What adapters say of their own accord: one line each, and where something failed for good, the connections that use it
-//! are lost.
+//! What adapters say of their own accord: one line each, and where something failed for good, the connections that use
+//! it are lost.
 
 use railweave_abi::NcclResult;
 use railweave_fabric_verbs::sys;

@@ -17,8 +17,8 @@ enum End {
 
 /// Forks a child that does this; whether it ended well.
 fn in_a_child(end: End, act: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the C library makes its allocator usable in the child; the child then uses this library and the plugin, which
-    // is what is tested.
+    // SAFETY: the C library makes its allocator usable in the child; the child then uses this library and the plugin,
+    // which is what is tested.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).unwrap_or(false);
@@ -40,8 +40,8 @@ fn in_a_child(end: End, act: impl FnOnce() -> bool) -> bool {
     status == 0
 }
 
-/// What the child's copy of the library has open: a child that ended something there would, with a real adapter, end its
-/// parent's.
+/// What the child's copy of the library has open: a child that ended something there would, with a real adapter, end
+/// its parent's.
 fn still_open(fake: &FakeVerbs, before: Open) -> bool {
     fake.open() == before
 }

@@ -39,8 +39,8 @@ pub(crate) fn machine(description: &str) -> FakeVerbs {
     fake
 }
 
-/// The same machine of strict devices, whatever adapter the tests run over (RAILWEAVE_TEST_PROFILE): for tests of exact calls
-/// and counts, which are not those of every adapter.
+/// The same machine of strict devices, whatever adapter the tests run over (RAILWEAVE_TEST_PROFILE): for tests of exact
+/// calls and counts, which are not those of every adapter.
 pub(crate) fn strict(description: &str) -> String {
     description.lines().fold(String::new(), |text, line| {
         let profile = if line == "[[device]]" { "profile = 'plain'\n" } else { "" };

@@ -1,5 +1,5 @@
-//! What an accepted call promises the peer needs no later call: receives are posted, and then their thread makes no call, or
-//! none that has to do with them.
+//! What an accepted call promises the peer needs no later call: receives are posted, and then their thread makes no
+//! call, or none that has to do with them.
 
 use railweave_nccl_host::net::Request;
 

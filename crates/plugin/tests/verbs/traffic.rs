@@ -115,7 +115,8 @@ fn every_kind_of_lane_and_port_carries_every_size() {
     let cases: Vec<(String, Settings)> = vec![
         (ROCE.to_owned(), &[("RAILWEAVE_LANES", "4")]),
         (ROCE.to_owned(), &[("RAILWEAVE_LANES", "1,3"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")]),
-        // So many lanes need more completions than one of the adapters has, and without a shared queue most of what any has.
+        // So many lanes need more completions than one of the adapters has, and without a shared queue most of what any
+        // has.
         (limited("max_cqe = 32767\n", ""), &[("RAILWEAVE_LANES", "16"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")]),
         (
             limited("max_srq = 0\nmax_cqe = 32767\n", ""),

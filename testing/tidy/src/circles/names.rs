@@ -13,7 +13,8 @@ enum Meaning {
     Item(ModuleId),
 }
 
-/// The module that defines what `parts` means in the module `from`, or None if that is a module, another crate's or local.
+/// The module that defines what `parts` means in the module `from`, or None if that is a module, another crate's or
+/// local.
 pub(super) fn home(modules: &[Module], from: ModuleId, parts: &[String]) -> Option<ModuleId> {
     match follow(modules, from, parts, LONGEST_CHAIN)? {
         Meaning::Item(module) => Some(module),

@@ -114,9 +114,9 @@ struct Buffers {
 }
 
 impl Buffers {
-    /// Runs one collective on `length` elements that have the indices from `first` on, and checks all of the result. No two
-    /// elements of the demo have the same index and operation, so that nothing left over from before can pass. Answers the
-    /// time inside the collective.
+    /// Runs one collective on `length` elements that have the indices from `first` on, and checks all of the result. No
+    /// two elements of the demo have the same index and operation, so that nothing left over from before can pass.
+    /// Answers the time inside the collective.
     fn run(
         &mut self,
         communicator: &mut Communicator<'_, LoadedNet>,
