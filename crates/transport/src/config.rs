@@ -1,6 +1,6 @@
-//! What a connection is to be.
+//! The configuration of a connection.
 
-/// What a connection is to be, from the options of both ends.
+/// The configuration of a connection, from the options of both ends.
 #[derive(Clone, Debug)]
 pub struct ConnectionConfig {
     /// Messages below this many bytes travel on one rail.

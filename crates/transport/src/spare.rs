@@ -28,7 +28,7 @@ impl Spare {
         Self { slots: 0 }
     }
 
-    /// Whether receives are posted for one more slot. Where not, [`Self::refill`] may change it.
+    /// Returns true if receives are posted for one more slot. Otherwise [`Self::refill`] may change it.
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
         self.slots > 0

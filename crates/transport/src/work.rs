@@ -1,4 +1,4 @@
-//! What a piece of work was, in its number.
+//! The numbers of work requests, which tell a completion what its work was.
 
 use railweave_fabric::WorkId;
 

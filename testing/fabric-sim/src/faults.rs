@@ -1,4 +1,4 @@
-//! What can go wrong in the world, in one flat structure: units last, zero for never.
+//! The faults of the world in one flat structure: units last, zero for never.
 
 /// The faults of a world.
 #[derive(Clone, Debug, PartialEq, Eq)]

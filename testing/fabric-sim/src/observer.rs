@@ -1,5 +1,4 @@
-//! Who looks at a world: what happens in it is told to an [`Observer`], and what an observer wants done at a time is
-//! its task.
+//! The observer of a world: it is told everything that happens, and may ask to be given a task back at a time.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -54,7 +53,7 @@ pub struct Opening {
     pub next_rail: u8,
 }
 
-/// What happens at a lane. Lengths are in bytes.
+/// Something that happens at a lane. Lengths are in bytes.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A chain of writes was taken. Each of them is told as posted next.
@@ -92,7 +91,7 @@ pub enum Event<'a> {
     Received {
         /// The immediate.
         immediate: u32,
-        /// What the port says that its write carried.
+        /// Length of its write, as the port tells it; 0 where it does not count.
         bytes: u32,
         /// No sender sent it.
         forged: bool,
@@ -125,7 +124,7 @@ pub enum Event<'a> {
         id: WorkId,
         /// The port through which it went.
         port: usize,
-        /// What had landed when it was posted, as [`Landing::number`] counts.
+        /// Writes that had landed when it was posted, as [`Landing::number`] counts.
         landed: u64,
     },
     /// A rule of the fabric was broken.
@@ -140,7 +139,7 @@ pub struct Landing<'a> {
     /// Where this part of it begins: of control memory the offset, which is the same for every run, of other memory the
     /// address.
     pub start: u64,
-    /// What lands now.
+    /// The bytes that land now.
     pub bytes: &'a [u8],
     /// It lands in control memory.
     pub control: bool,
@@ -178,7 +177,7 @@ pub enum Breach {
     NoReceive,
 }
 
-/// What chance makes go wrong, beside what is told of a lane.
+/// Something that chance makes go wrong, where no lane is told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mishap {
     /// A write stalled.

@@ -1,4 +1,4 @@
-//! What can go wrong in a seed, in the fabric and above it: units last, zero for never.
+//! The faults of a seed, in the fabric and above it: units last, zero for never.
 
 use railweave_fabric_sim::Chance;
 

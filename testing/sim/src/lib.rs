@@ -1,7 +1,7 @@
 //! NCCL's part, played with the protocol in a simulated world, and checkers that watch (docs/simulation.md).
 //!
 //! [`run`] plays one seed: processes with their connections and applications, on the fabric of `railweave-fabric-sim`,
-//! on which `transport` runs unchanged. [`Checker`]s watch what travels and what the calls answer; the same seed gives
+//! on which `transport` runs unchanged. [`Checker`]s watch what travels and what the calls return; the same seed gives
 //! the same history.
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! What the players have the world wake them for.
+//! Tasks for which the players have the world wake them.
 
 /// Something that is to be done at a time.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Who looks at the world: writes the history, counts what was exercised, and lets the checkers see it.
+//! The observer of a played world: writes the history, counts what was exercised, and lets the checkers see it.
 
 use railweave_fabric::MemoryKind;
 use railweave_fabric_sim::{Breach, Event, Landing as Landed, Mishap, Observer, Place, State};
@@ -23,7 +23,7 @@ pub(crate) type SimDomain<const ONE_SIDED: bool> = railweave_fabric_sim::SimDoma
 /// Registered memory in them.
 pub(crate) type SimRegistration = railweave_fabric_sim::SimRegistration<Witness>;
 
-/// What has been seen of a seed.
+/// Everything that has been seen of a seed.
 #[derive(Debug, Default)]
 pub(crate) struct Witness {
     pub(crate) watch: Watch,

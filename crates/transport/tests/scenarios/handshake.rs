@@ -57,7 +57,7 @@ fn message() -> impl Strategy<Value = Message> {
     ]
 }
 
-/// What a machine has asked for, until it says that it is over.
+/// Takes all actions of a machine. Returns how often it ended, and whether it made a connection.
 fn drain<C>(mut next: impl FnMut() -> Option<Action<C>>) -> (usize, bool) {
     let (mut endings, mut ready) = (0, false);
     while let Some(action) = next() {

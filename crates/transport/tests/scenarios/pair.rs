@@ -1,4 +1,4 @@
-// Two processes with a connection between them in a simulated world, where whoever tests makes every call. The examples
+// Two processes with a connection between them in a simulated world, where the test makes every call. The examples
 // of the documentation include this file too, so it begins with no comment of a module.
 
 use std::net::Ipv6Addr;
@@ -20,7 +20,7 @@ const UNLIMITED: u32 = 1 << 30;
 /// Lanes that a port offers for a rail, where nothing else is said.
 const LANES: u8 = 2;
 
-/// What a pair is made of.
+/// The parts of a pair.
 pub(crate) struct Setup {
     /// The longest write of each port of the sender's process, in bytes.
     pub(crate) from: Vec<u32>,
@@ -31,7 +31,7 @@ pub(crate) struct Setup {
     pub(crate) faults: Faults,
     /// Bytes of memory that each process has.
     pub(crate) bytes: usize,
-    /// What the receiver's memory is.
+    /// Kind of the receiver's memory.
     pub(crate) kind: MemoryKind,
 }
 

@@ -1,11 +1,11 @@
-//! What an accepted call promises the peer needs no later call, and what is done stays done.
+//! Promises: an accepted call does what it promises the peer without a later call, and what is done stays done.
 
 use railweave_fabric_sim::Faults;
 use railweave_transport::{Cause, ConnectionEnd, Error, Flushed, Lost, LostCause};
 
 use crate::pair::{Pair, Setup, drive};
 
-/// What the rest of the process says of a peer that has closed the connection.
+/// The word of the rest of the process that the peer has closed the connection.
 fn closed() -> Error {
     Lost { peer: "node2".to_owned(), cause: LostCause::Bye }.into()
 }

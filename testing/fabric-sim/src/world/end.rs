@@ -105,7 +105,7 @@ impl End {
         }
     }
 
-    /// Whether a lane's next immediate finds a receive.
+    /// Returns true if a lane's next immediate finds a receive.
     pub(crate) fn has_receive(&self, lane: LaneId) -> bool {
         self.posted > 0 && self.lanes[lane.index()].receives > 0
     }

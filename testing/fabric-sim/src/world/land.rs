@@ -8,7 +8,7 @@ use super::queue::Due;
 use super::state::State;
 use crate::observer::{Breach, Event, Landing, Mishap, Observer};
 
-/// What became of a flight.
+/// The fate of a flight.
 enum Landed {
     /// It is there.
     Whole,
@@ -38,7 +38,7 @@ impl<O: Observer> State<O> {
         }
     }
 
-    /// Whether anything gets through to the other end.
+    /// Returns true if writes get through to the other end.
     fn reaches(&self, id: usize, lane: LaneId) -> bool {
         let Some(end) = self.ends[id].as_ref() else { return false };
         let peer = end.peer.and_then(|peer| self.ends[peer].as_ref());
@@ -142,7 +142,7 @@ impl<O: Observer> State<O> {
         self.schedule(at_ns, Due::Ack { end: id, lane });
     }
 
-    /// Sends the acknowledgements that this end has put off; whether all are out.
+    /// Sends the acknowledgements that this end has put off. Returns true: all are out.
     pub(crate) fn acknowledge(&mut self, id: usize) -> bool {
         let Some(peer) = self.ends[id].as_ref().filter(|end| !end.one_sided).and_then(|end| end.peer) else {
             return true;
@@ -158,7 +158,7 @@ impl<O: Observer> State<O> {
         true
     }
 
-    /// Whether this end has put acknowledgements off.
+    /// Returns true if this end has put acknowledgements off.
     pub(crate) fn owes(&self, id: usize) -> bool {
         let peer = self.ends[id].as_ref().filter(|end| !end.one_sided).and_then(|end| end.peer);
         let peer = peer.and_then(|peer| self.ends[peer].as_ref());
@@ -299,7 +299,7 @@ impl<O: Observer> State<O> {
         self.complete(id, Completion::Sent { id: work }, lane, retires);
     }
 
-    /// Whether an acknowledgement gets back.
+    /// Returns true if an acknowledgement gets back.
     fn reaches_back(&mut self, id: usize) -> bool {
         let Some(end) = self.ends[id].as_ref() else { return false };
         let there = !end.cut && !self.ports[end.port].dead;

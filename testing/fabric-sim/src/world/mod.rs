@@ -50,7 +50,7 @@ impl<O: Observer> World<O> {
         Arc::new(Self(Mutex::new(State::new(seed, faults, observer))))
     }
 
-    /// Everything that is in it. Whoever has it must not call anything of the fabric meanwhile.
+    /// Everything that is in it. While it is held no call of the fabric may be made: each of them takes it.
     pub fn lock(&self) -> MutexGuard<'_, State<O>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

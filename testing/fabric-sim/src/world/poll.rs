@@ -1,4 +1,4 @@
-//! What a poll reports.
+//! Polls, and immediates that nobody sent.
 
 use railweave_fabric::conformance::Completion;
 use railweave_fabric::{LaneId, Reports};

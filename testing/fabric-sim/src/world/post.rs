@@ -1,4 +1,4 @@
-//! What the data path asks of a rail.
+//! Work that the data path posts to a rail.
 
 use railweave_fabric::conformance::Completion;
 use railweave_fabric::{LaneId, PostError, RemoteSlice, WorkId, Write};

@@ -1,11 +1,11 @@
-//! What is due, in the order of its time.
+//! The queue of everything that is due, in the order of time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use railweave_fabric::{LaneId, WorkId};
 
-/// What the world does at a time.
+/// A thing that the world does at a time.
 #[derive(Debug)]
 pub(super) enum Due<T> {
     /// The next write of this end's lane reaches the other end.

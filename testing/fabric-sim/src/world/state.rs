@@ -25,9 +25,9 @@ pub struct State<O: Observer> {
     pub now_ns: u64,
     /// Where the world's chance comes from.
     pub chance: Chance,
-    /// What can go wrong.
+    /// The faults that may strike.
     pub faults: Faults,
-    /// Who looks.
+    /// The one who looks.
     pub observer: O,
     /// The connection whose rails are opened next.
     pub opening: Option<Opening>,

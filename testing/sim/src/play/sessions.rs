@@ -1,4 +1,4 @@
-//! What there is of the processes' sessions: their ends, and the sockets between them.
+//! The sessions of all processes: their ends, and the sockets between them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ impl Sessions {
         self.talks.len() - 1
     }
 
-    /// Whether two processes have different keys, or one alone has a key.
+    /// Returns true if two processes have different keys, or one alone has a key.
     pub(super) fn keys_differ(&self, one: usize, other: usize) -> bool {
         self.keys[one] != self.keys[other]
     }

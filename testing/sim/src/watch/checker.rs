@@ -1,4 +1,4 @@
-//! Who checks what, and what one found.
+//! The checkers by name, and their findings.
 
 use std::fmt;
 
@@ -77,5 +77,5 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What a check finds.
+/// The outcome of a check.
 pub(crate) type Checked<T = ()> = Result<T, (Checker, String)>;

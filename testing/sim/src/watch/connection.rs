@@ -1,4 +1,4 @@
-//! What is watched of one connection: its receives, what travels, and why it may fail.
+//! One connection under watch: its receives, what travels, and why it may fail.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::groups::Group;
 use super::wire::{Landing, Wire};
 use crate::counts::Counts;
 
-/// What is watched of one connection.
+/// One connection under watch.
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
     pub(crate) groups: Vec<Group>,
