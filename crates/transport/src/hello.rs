@@ -92,8 +92,8 @@ pub enum HelloError {
     },
     /// No fabric in common.
     #[error(
-        "the peer {peer} has no fabric in common with this process (its bits {theirs:#b}, ours {ours:#b}; bit 0 is TCP, \
-         bit 1 verbs); set {} alike on every host",
+        "the peer {peer} has no fabric in common with this process (its bits {theirs:#b}, ours {ours:#b}; bit 0 is \
+         TCP, bit 1 verbs); set {} alike on every host",
         Setting::Fabric
     )]
     Fabric {
