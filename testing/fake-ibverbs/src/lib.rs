@@ -1,9 +1,9 @@
 //! A fake libibverbs: RDMA in one process, without a card and without time passing.
 //!
 //! [`build`] links `libibverbs-fake.so`, whose functions have the names and versions of the real library, so that
-//! `railweave_fabric_verbs` and NCCL's own transport load it by `NCCL_IBVERBS_LIB`; `cargo run -p
-//! railweave-fake-ibverbs` prints where it is. [`FakeVerbs`] looks into the loaded library: it counts, lists what is
-//! open, and breaks cables.
+//! `railweave_fabric_verbs` and NCCL's own transport load it by `NCCL_IBVERBS_LIB`;
+//! `cargo run -p railweave-fake-ibverbs` prints where it is. [`FakeVerbs`] looks into the loaded library: it counts,
+//! lists what is open, and breaks cables.
 //!
 //! A work request is carried out inside ibv_post_send, by copying from one place of this process to another. So it is
 //! for tests, and for counting instructions without a wire. It is strict: what real cards merely ignore or lose, a
