@@ -1,9 +1,9 @@
-//! What the fake libibverbs (crate fake-ibverbs) exports beside its functions: counters per
+//! The symbols that the fake libibverbs (crate fake-ibverbs) exports beside its functions: counters per
 //! device and what is open, for programs that measure what a transport asks of it.
 
 use core::ffi::CStr;
 
-/// What was done with one device since the library was loaded.
+/// The work done with one device since the library was loaded.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceCounts {
@@ -33,7 +33,7 @@ pub type DeviceCountsFn = unsafe extern "C" fn(devices: *mut DeviceCounts, room:
 /// The name of the symbol that gives a [`DeviceCountsFn`].
 pub const DEVICE_COUNTS_SYMBOL: &CStr = c"fake_ibverbs_device_counts";
 
-/// What is open of all devices together, and how much it holds.
+/// The objects that are open of all devices together, and how much they hold.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenObjects {

@@ -1,4 +1,4 @@
-//! What a transport asks of RDMA devices, where these are those of the fake libibverbs: nothing
+//! The work that a transport asks of RDMA devices, where these are those of the fake libibverbs: nothing
 //! else counts it.
 
 use libloading::os::unix::{Library, RTLD_NOW};
@@ -8,7 +8,7 @@ use railweave_abi::fake_ibverbs::{
 };
 use std::ffi::CStr;
 
-/// What was done with one device, by both ends of a connection together.
+/// The work done with one device, by both ends of a connection together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceWork {
     /// The device's name.
@@ -48,7 +48,7 @@ impl FakeVerbs {
         Some(Self { counts, objects, _library: library })
     }
 
-    /// What is open now.
+    /// The objects that are open now.
     pub(crate) fn open(&self) -> OpenObjects {
         let mut objects = OpenObjects::default();
         // SAFETY: the place is writable.
@@ -56,7 +56,7 @@ impl FakeVerbs {
         objects
     }
 
-    /// What was done with each device since the fake libibverbs was loaded, in the order of their names.
+    /// The work done with each device since the fake libibverbs was loaded, in the order of their names.
     pub(crate) fn work(&self) -> Vec<DeviceWork> {
         let mut devices = Vec::new();
         loop {
@@ -72,7 +72,7 @@ impl FakeVerbs {
 }
 
 impl DeviceWork {
-    /// What was done after `before` was read, until `after` was.
+    /// The work done after `before` was read, until `after` was.
     pub(crate) fn between(before: &[Self], after: Vec<Self>) -> Vec<Self> {
         let rest = |work: Self| match before.iter().find(|before| before.device == work.device) {
             None => work,

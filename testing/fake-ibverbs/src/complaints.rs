@@ -1,4 +1,4 @@
-//! What a program did wrong, in words: on standard error, and kept for tests to read.
+//! The mistakes of a program, in words: on standard error, and kept for tests to read.
 
 use std::fmt;
 use std::io::Write as _;

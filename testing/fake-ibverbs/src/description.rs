@@ -88,12 +88,13 @@ pub(crate) struct PortFacts {
     pub(crate) mtu: c_int,
     #[serde(deserialize_with = "mtu")]
     pub(crate) max_mtu: c_int,
-    /// How many times as wide as the narrowest link: 1, 2 or 4.
+    /// The width, in that of the narrowest link: 1, 2 or 4.
     #[serde(deserialize_with = "width")]
     pub(crate) width: u8,
     #[serde(deserialize_with = "speed")]
     pub(crate) speed: Speed,
-    /// What ibv_query_port_speed says, in units of 100 Mbit/s, if not width times speed; 0: nothing, as older kernels.
+    /// The answer of ibv_query_port_speed, in units of 100 Mbit/s, if not width times speed; 0: nothing, as older
+    /// kernels.
     port_speed: Option<u64>,
     pub(crate) max_message: u32,
     pub(crate) grh_required: bool,
@@ -201,7 +202,7 @@ impl DeviceFacts {
         self
     }
 
-    /// What ECE it offers, if any.
+    /// The ECE that it offers, if any.
     pub(crate) fn ece(&self) -> Option<sys::Ece> {
         let [vendor_id, options] = self.ece;
         (vendor_id != 0).then_some(sys::Ece { vendor_id, options, comp_mask: 0 })

@@ -11,14 +11,14 @@ use railweave_fabric_verbs::sys;
 
 use crate::complaints::complain;
 
-/// How long destroying waits for events to be acknowledged. The real library waits for ever.
+/// The time for which destroying waits for acknowledgements of events. The real library sets no limit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many events about each queue, by its address, were taken and not yet acknowledged; none about those that are not
-/// here.
+/// The number of events about each queue, by its address, were taken and not yet acknowledged; none about those that
+/// are not here.
 static TAKEN: Mutex<BTreeMap<usize, u32>> = Mutex::new(BTreeMap::new());
 
-/// What an event is about; queues by their address.
+/// The subject of an event; queues by their address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// A completion queue.

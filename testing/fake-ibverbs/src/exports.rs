@@ -1,8 +1,8 @@
 //! The functions of libibverbs, under its names: what a program hands over is looked up, and the answer given as C
 //! wants it.
 //!
-//! What each does is in the manual page of its name. Every pointer to something open is only looked up, never followed
-//! before it is known; other pointers are followed as the manual page says.
+//! The work of each is in the manual page of its name. Every pointer to something open is only looked up, never
+//! followed before it is known; other pointers are followed as the manual page says.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;

@@ -43,7 +43,7 @@ const ERRORS: &[(&str, c_int)] = &[
     ("ETIMEDOUT", libc::ETIMEDOUT),
 ];
 
-/// What becomes of a call.
+/// The fate of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     Fails(c_int),

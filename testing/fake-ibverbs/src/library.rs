@@ -61,7 +61,7 @@ pub enum LinkError {
     Linker {
         /// The library.
         path: PathBuf,
-        /// What the linker said.
+        /// The linker's words.
         output: String,
     },
 }
@@ -114,7 +114,7 @@ pub fn link(absent: &[&str]) -> Result<PathBuf, LinkError> {
     linker.args(["-shared", "-o"]).arg(&unfinished).arg(format!("-Wl,-soname,{}", FAKE_IBVERBS_NAME.to_string_lossy()));
     let mut versions = std::ffi::OsString::from("-Wl,--version-script=");
     versions.push(&script);
-    // What is loaded stays: its thread-local values have destructors.
+    // The library stays loaded: its thread-local values have destructors.
     linker.arg(versions).args(["-Wl,--gc-sections", "-Wl,-z,nodelete", "-Wl,-z,defs"]);
     linker.args(names(&absent).map(|name| format!("-Wl,--undefined={name}")));
     linker.arg(&archive).args(["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"]);

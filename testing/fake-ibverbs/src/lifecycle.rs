@@ -20,7 +20,7 @@ use crate::world::{PairEntry, Used, World, completion_queue, lock, pair, shared_
 
 type Answer<T> = Result<T, c_int>;
 
-/// What a completion queue is to be like.
+/// The wishes for a completion queue.
 pub(crate) struct CqWish {
     pub(crate) context: usize,
     pub(crate) entries: c_int,
@@ -294,7 +294,7 @@ impl World {
         self.after_change();
     }
 
-    /// What is to be told about a queue pair.
+    /// The report about a queue pair.
     pub(crate) fn report(&self, number: u32) -> Option<QpReport> {
         let (entry, pair) = self.pair_of(number)?;
         let mut device = [0; sys::SYSFS_NAME_MAX];
@@ -388,7 +388,7 @@ pub(crate) fn destroy_srq(address: usize) -> Answer<()> {
 pub(crate) fn destroy_qp(address: usize) -> Answer<()> {
     lock().remove_qp(address)?;
     if await_acknowledgements(address, "a queue pair") {
-        // SAFETY: made by create_qp, and freed once: it was in the map. No transfer under way uses it (`remove_qp`),
+        // SAFETY: made by create_qp, and freed once: it was in the map. No transfer in progress uses it (`remove_qp`),
         // and no new one finds it.
         drop(unsafe { Box::from_raw(with_exposed_provenance_mut::<QueuePair>(address)) });
     }

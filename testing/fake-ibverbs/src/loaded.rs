@@ -55,19 +55,19 @@ impl FakeVerbs {
         self.ask(&Request::Describe(text.map(str::to_owned)))
     }
 
-    /// What has been done since the library was loaded.
+    /// The work done since the library was loaded.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts::sum(self.device_counts().values())
     }
 
-    /// What has been done with each device since the library was loaded.
+    /// The work done with each device since the library was loaded.
     #[must_use]
     pub fn device_counts(&self) -> BTreeMap<String, Counts> {
         self.learn(&Request::Counts)
     }
 
-    /// What is open; [`Open::default`] after a clean shutdown.
+    /// The objects that are open; [`Open::default`] after a clean shutdown.
     #[must_use]
     pub fn open(&self) -> Open {
         self.learn(&Request::Open)

@@ -162,7 +162,7 @@ impl World {
     }
 }
 
-/// What the kernel asks of the place of a dma-buf, before it looks at the descriptor:
+/// The kernel's demands on the place of a dma-buf, before it looks at the descriptor:
 /// drivers/infiniband/core/uverbs_std_types_mr.c, and for Data Direct drivers/infiniband/hw/mlx5/mr.c.
 fn check_place(wish: &Wish, has_engine: bool) -> Answer<()> {
     let page = page_size() as u64;

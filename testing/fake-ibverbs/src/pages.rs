@@ -21,7 +21,7 @@ unsafe impl Send for Mapping {}
 impl Mapping {
     /// Maps a range of a descriptor; also returns where it begins in this process.
     pub(crate) fn new(descriptor: c_int, offset: u64, length: usize) -> Result<(Self, u64), c_int> {
-        // What stands before the offset in its page is mapped too: mappings begin at pages.
+        // The memory before the offset in its page is mapped too: mappings begin at pages.
         let before = offset % page_size() as u64;
         let length = length.checked_add(before as usize).ok_or(libc::EINVAL)?;
         // SAFETY: lseek on any descriptor touches no memory; that of a dma-buf answers its size, as a file's does.

@@ -50,7 +50,7 @@ pub(crate) fn note_held() {
     ANY_HELD.store(true, Ordering::Release);
 }
 
-/// What happens to work that is posted now.
+/// The fate of work that is posted now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gate {
     /// The queue pair is not ready to send: it is refused.
@@ -65,7 +65,7 @@ pub(crate) enum Gate {
     Broken,
 }
 
-/// What a failure does to others. Seen to when the queue pair's own lock is free again.
+/// The effects of a failure on others. Seen to when the queue pair's own lock is free again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wreck {
     /// The other queue pair and the event that it gets, if it is dragged along.
@@ -103,7 +103,7 @@ pub(crate) struct Sends {
     /// Valid while the gate is open and the epoch current: whoever ends a queue pair raises the epoch and then passes
     /// through this lock.
     pub(crate) peer: *const QueuePair,
-    /// What the peer's queue pair lets others do.
+    /// The rights that the peer's queue pair gives others.
     pub(crate) peer_access: u32,
     /// May this side read? More than the peer serves it must not.
     pub(crate) reads: bool,
@@ -111,7 +111,7 @@ pub(crate) struct Sends {
     pub(crate) max_message: u64,
     /// For `Gate::Lost`.
     pub(crate) loss: c_int,
-    /// How often to try when the peer has no receive; 7 is for ever.
+    /// The number of tries when the peer has no receive; 7 is no limit.
     pub(crate) rnr_retry: u8,
     pub(crate) held: VecDeque<Held>,
     pub(crate) wreck: Option<Wreck>,

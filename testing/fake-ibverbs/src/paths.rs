@@ -13,10 +13,10 @@ use crate::description::{GidFacts, PortFacts};
 pub(crate) struct End<'pair> {
     pub(crate) number: u32,
     pub(crate) state: c_int,
-    /// What ibv_modify_qp was given, all in all.
+    /// The attributes that ibv_modify_qp was given, all in all.
     pub(crate) attributes: &'pair sys::QpAttributes,
     pub(crate) port: &'pair PortFacts,
-    /// What ibv_set_ece was given, if it was called.
+    /// The ECE that ibv_set_ece was given, if it was called.
     pub(crate) ece: Option<sys::Ece>,
     /// Its cable is cut.
     pub(crate) cut: bool,

@@ -43,7 +43,7 @@ static PROFILES: LazyLock<BTreeMap<&'static str, Profile>> = LazyLock::new(|| {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Profile {
-    /// What people call it.
+    /// The name that people use.
     pub(crate) title: String,
     /// The keys of a device's description, with their values.
     pub(crate) device: toml::Table,
@@ -53,13 +53,13 @@ pub(crate) struct Profile {
     pub(crate) habits: Habits,
 }
 
-/// What adapters and their providers do differently, beyond limits. Without a word: nothing of it.
+/// The habits in which adapters and their providers differ, beyond limits. Without a word: nothing of it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Habits {
     /// libmlx5 drives it, as mlx5dv_is_supported(3) says.
     pub(crate) libmlx5: bool,
-    /// Send queues are so many bytes, in which each request takes its share.
+    /// Send queues are measured in bytes, of which each request takes its share.
     pub(crate) send_ring: Option<SendRing>,
     /// How the sizes of queues that are asked for are rounded up.
     pub(crate) send_queue: Rounding,
@@ -135,7 +135,7 @@ pub(crate) enum Rounding {
 }
 
 impl Rounding {
-    /// What is granted where `asked` is asked for; no more than `most` unless that was asked for.
+    /// The size granted where `asked` is asked for; no more than `most` unless that was asked for.
     pub(crate) fn apply(self, asked: u32, most: u32) -> u32 {
         let rounded = match self {
             _ if asked == 0 => 0,

@@ -16,7 +16,7 @@ use crate::spin::SpinLock;
 /// A completion on its way to whoever polls.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
-    /// What is polled.
+    /// The completion that is polled.
     pub(crate) completion: sys::Wc,
     /// The count of places given back to the queue that the work came from, ...
     pub(crate) released: *const AtomicU32,
@@ -37,7 +37,7 @@ struct Completions {
 #[repr(C)]
 pub(crate) struct CompletionQueue {
     public: sys::Cq,
-    /// How many entries there are, so that an empty queue is seen without the lock. Changed under the lock alone.
+    /// The number of entries, so that an empty queue is seen without the lock. Changed under the lock alone.
     waiting: AtomicU32,
     overrun: AtomicBool,
     ring: SpinLock<Completions>,
@@ -100,7 +100,7 @@ impl CompletionQueue {
         self.waiting.store(kept as u32, Ordering::Release);
     }
 
-    /// How many completions it holds at most.
+    /// The most completions that it holds.
     pub(crate) fn places(&self) -> u64 {
         self.ring.lock().entries.len() as u64
     }
@@ -177,7 +177,7 @@ pub(crate) struct ReceiveQueue {
     pub(crate) released: AtomicU32,
 }
 
-/// What became of a posted receive.
+/// The fate of a posted receive.
 enum Posted {
     /// It waits.
     Waits,
@@ -235,12 +235,12 @@ impl ReceiveQueue {
         self.released.store(0, Ordering::Release);
     }
 
-    /// How many receives it holds at most.
+    /// The most receives that it holds.
     pub(crate) fn places(&self) -> usize {
         self.ring.lock().ids.len()
     }
 
-    /// How many receives wait.
+    /// The number of receives that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.ring.lock().length
     }

@@ -1,6 +1,6 @@
 //! Registered memory as the wire sees it: a key leads to a slot without a lock.
 //!
-//! Taking a region out is safe against transfers under way because whoever does so passes through the lock of every
+//! Taking a region out is safe against transfers in progress because whoever does so passes through the lock of every
 //! queue pair afterwards (`world`), and transfers run under such a lock.
 
 use std::ptr::with_exposed_provenance_mut;
@@ -20,7 +20,7 @@ struct Slot {
     domain: AtomicUsize,
     start: AtomicU64,
     end: AtomicU64,
-    /// What to add to an address of the region to get the address in this process.
+    /// The number to add to an address of the region to get the address in this process.
     shift: AtomicU64,
 }
 
@@ -35,7 +35,7 @@ static TABLE: [Slot; SLOTS] = [const {
     }
 }; SLOTS];
 
-/// What a region is.
+/// A region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Region {
     /// Its protection domain, as a number.
@@ -67,7 +67,7 @@ pub(crate) fn publish(index: usize, key: u32, region: Region) {
     slot.key.store(key, Ordering::Release);
 }
 
-/// Takes the region out. Transfers that have found it may still be under way.
+/// Takes the region out. Transfers that have found it may still be in progress.
 pub(crate) fn withdraw(index: usize) {
     TABLE[index].key.store(0, Ordering::SeqCst);
 }

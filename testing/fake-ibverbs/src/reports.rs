@@ -1,4 +1,4 @@
-//! What the fake libibverbs tells about itself, shared by the library and by those who load it.
+//! The reports of the fake libibverbs about itself, shared by the library and by those who load it.
 
 use std::ffi::c_int;
 
@@ -6,7 +6,7 @@ use railweave_abi::fake_ibverbs::DeviceCounts;
 use railweave_fabric_verbs::sys;
 use serde::{Deserialize, Serialize};
 
-/// What has been done since the library was loaded.
+/// The work done since the library was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Writes without an immediate that were posted.
@@ -38,7 +38,7 @@ impl Counts {
         self.writes + self.writes_with_immediate + self.reads
     }
 
-    /// What was counted since `earlier`.
+    /// The counts since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         self.with(earlier, u64::wrapping_sub)
@@ -49,7 +49,7 @@ impl Counts {
         all.fold(Self::default(), |sum, counts| sum.with(counts, u64::wrapping_add))
     }
 
-    /// What programs are told of a device.
+    /// The counts of a device as programs see them.
     pub(crate) fn of_device(&self, name: &str) -> DeviceCounts {
         let mut device = DeviceCounts::ZERO.device;
         device[..name.len()].copy_from_slice(name.as_bytes());
@@ -78,7 +78,7 @@ impl Counts {
     }
 }
 
-/// What is open. After a clean shutdown everything is 0.
+/// The objects that are open. After a clean shutdown all are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
     /// Device lists that were not freed.
@@ -97,7 +97,7 @@ pub struct Open {
     pub queue_pairs: u32,
 }
 
-/// What one call of ibv_modify_qp was given.
+/// The arguments of one call of ibv_modify_qp.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Step {
@@ -119,7 +119,7 @@ pub struct QpReport {
     pub device: [u8; sys::SYSFS_NAME_MAX],
     /// Its port; 0 before INIT.
     pub port: u32,
-    /// What ibv_create_qp was asked for.
+    /// The capabilities that ibv_create_qp was asked for.
     pub capabilities: sys::QpCapabilities,
     /// Does it take its receives from a shared queue?
     pub shared_receives: u32,
@@ -127,7 +127,7 @@ pub struct QpReport {
     pub held: u32,
     /// Receives that wait in its queue, or in the shared one.
     pub receives: u32,
-    /// What ibv_set_ece was given; zeros without.
+    /// The ECE that ibv_set_ece was given; zeros without.
     pub ece: sys::Ece,
     /// The last step to INIT.
     pub init: Step,

@@ -1,4 +1,4 @@
-//! What can be asked of the loaded library.
+//! The requests that the loaded library answers.
 
 use std::ffi::{c_char, c_int};
 
@@ -20,9 +20,9 @@ pub(crate) enum Request {
     /// From the next ibv_get_device_list on this describes the machine, in place of the file; none goes back to the
     /// file.
     Describe(Option<String>),
-    /// What has been done since the library was loaded: a map from the names of devices to [`crate::Counts`].
+    /// The work done since the library was loaded: a map from the names of devices to [`crate::Counts`].
     Counts,
-    /// What is open: [`crate::Open`].
+    /// The objects that are open: [`crate::Open`].
     Open,
     /// The numbers of all open queue pairs, in rising order.
     QueuePairs,
@@ -44,7 +44,7 @@ pub(crate) enum Request {
     PairLink { number: u32, link: Link },
 }
 
-/// What becomes of a cable.
+/// The fate of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Link {
     Mend,

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::yield_now;
 
-/// How often a waiting thread looks before it lets others run: the holder may have been taken off its processor.
+/// The number of looks of a waiting thread before it lets others run: the holder may have been taken off its processor.
 const LOOKS: u32 = 100;
 
 /// A value that one thread at a time uses, without a system call.

@@ -1,4 +1,4 @@
-//! What ibv_modify_qp allows: the states, the attributes that each step needs, and their values.
+//! The steps that ibv_modify_qp allows: the states, the attributes that each step needs, and their values.
 //!
 //! The table is that of the InfiniBand specification, volume 1, section 11.2.5.2 (Modify Queue Pair), for reliable
 //! connections.

@@ -15,7 +15,8 @@ pub(crate) const MAX_SGES: usize = 32;
 /// Where the pieces of a work request lie in this process: as many as it has.
 pub(crate) type Places = [MaybeUninit<*mut u8>; MAX_SGES];
 
-/// What a card writes at once: a line, whose last word a waiting thread may take for the sign that all of it is there.
+/// The piece that a card writes at once: a line, whose last word a waiting thread may take for the sign that all of it
+/// is there.
 const LINE: usize = 64;
 const WORD: usize = 8;
 

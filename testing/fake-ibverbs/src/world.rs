@@ -3,7 +3,7 @@
 //! Order of locks: this one, then those of queue pairs, then those of receive and completion queues and of events. The
 //! data path takes this lock only while it holds no other. Whoever ends a queue pair or takes out a region first makes
 //! it unfindable, raises the epoch, and then passes through the lock of every queue pair (`let_transfers_finish`):
-//! after that no transfer under way can still use it.
+//! after that no transfer in progress can still use it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
@@ -123,11 +123,11 @@ impl OpenDevice {
     pub(crate) const CONTEXT: usize = offset_of!(Self, verbs) + offset_of!(sys::VerbsContext, context);
 }
 
-/// What hangs on something open.
+/// The users of something open.
 pub(crate) struct Used {
     /// The open device, by address.
     pub(crate) context: usize,
-    /// How many other things need it.
+    /// The number of other things that need it.
     pub(crate) users: u32,
 }
 
@@ -140,7 +140,7 @@ pub(crate) struct RegionEntry {
     pub(crate) length: u64,
     /// Memory that was mapped for it: a dma-buf's.
     pub(crate) mapping: Option<Mapping>,
-    /// What forked children do not get of it: its address and length.
+    /// The part of it that forked children do not get: its address and length.
     pub(crate) withheld: Option<(u64, usize)>,
 }
 
@@ -173,7 +173,7 @@ unsafe impl Send for PairEntry {}
 pub(crate) struct World {
     /// The description that was handed over in place of a file.
     pub(crate) given: Option<String>,
-    /// What the devices were read from.
+    /// The text that the devices were read from.
     source: Option<String>,
     pub(crate) devices: Vec<Arc<Device>>,
     faults: Vec<Fault>,
@@ -195,7 +195,7 @@ pub(crate) struct World {
     pub(crate) free_slots: VecDeque<usize>,
     pub(crate) slots_used: usize,
     pub(crate) slot_uses: BTreeMap<usize, u32>,
-    /// What was counted in queues that are gone, by the name of their device.
+    /// The counts of queues that are gone, by the name of their device.
     past: BTreeMap<String, Counts>,
 }
 
@@ -256,7 +256,7 @@ impl World {
         self.faults.iter().any(|fault| fault.is_of(function))
     }
 
-    /// What is open.
+    /// The objects that are open.
     pub(crate) fn open(&self) -> Open {
         Open {
             device_lists: self.lists.len() as u32,
@@ -269,7 +269,7 @@ impl World {
         }
     }
 
-    /// What is open, and how much it holds.
+    /// The objects that are open, and how much they hold.
     pub(crate) fn open_objects(&self) -> OpenObjects {
         let own = self.pairs.values().map(|entry| {
             let receives = if entry.created.srq.is_null() { entry.granted.max_recv_wr } else { 0 };
@@ -287,7 +287,7 @@ impl World {
         }
     }
 
-    /// What was done, by the name of the device. Devices with which nothing was done are there too.
+    /// The work done, by the name of the device. Devices with which nothing was done are there too.
     pub(crate) fn counts(&self) -> BTreeMap<String, Counts> {
         let mut counts = self.past.clone();
         let mut of = |device: &Device, count: &dyn Fn(&mut Counts)| {
@@ -304,7 +304,7 @@ impl World {
         counts
     }
 
-    /// What was counted in queues of an open device that are gone.
+    /// The counts of queues of an open device that are gone.
     pub(crate) fn past(&mut self, context: usize) -> Result<&mut Counts, c_int> {
         let device = self.context(context)?.device.facts().name.clone();
         Ok(self.past.entry(device).or_default())
@@ -373,7 +373,7 @@ impl World {
         self.carry_on();
     }
 
-    /// Returns when no transfer is under way that began before.
+    /// Returns when no transfer is in progress that began before.
     pub(crate) fn let_transfers_finish(&self) {
         self.each_pair().for_each(|(_, pair)| drop(pair.sends.lock()));
     }
