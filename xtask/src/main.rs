@@ -51,7 +51,7 @@ enum Chore {
     AsRunner(suite::Program),
     /// Find what no compiler refuses: circles of modules, long lines, references to nowhere, words that only we know
     Tidy,
-    /// Play the protocol in virtual time: [--seeds N] [--from S] [--only WORKLOAD] [--history] [--plants]
+    /// Play the protocol in virtual time: [--seeds N] [--from S] [--only WORKLOAD] [--history] [--sabotage]
     Sim(Passed),
     /// Run the fuzz targets long: all, or those that are named
     Fuzz(fuzz::Arguments),

@@ -4,13 +4,9 @@ use std::process::{Command, ExitCode};
 
 use crate::process::{cargo, code, status};
 
-/// The command that plays with `arguments`. Planted bugs need a build of their own, so that all other runs play the
-/// protocol as it is.
+/// The command that plays with `arguments`.
 pub(crate) fn command(arguments: &[String]) -> Command {
     let mut command = cargo(&["run", "--quiet", "--release", "--package", "railweave-sim", "--bin", "railweave-sim"]);
-    if arguments.iter().any(|argument| argument == "--plants") {
-        command.args(["--features", "plants"]);
-    }
     command.arg("--").args(arguments);
     command
 }

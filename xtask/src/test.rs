@@ -99,9 +99,9 @@ const STEPS: &[Step] = &[
         run: |_| passes(sim::command(&["--seeds".into(), "2000".into()])),
     },
     Step {
-        name: "plants",
-        why: "the simulation's checkers find every bug that is planted in the protocol",
-        run: |_| passes(sim::command(&["--plants".into()])),
+        name: "sabotage",
+        why: "the simulation's checkers find everything that is sabotaged at the edge of the protocol",
+        run: |_| passes(sim::command(&["--sabotage".into()])),
     },
     Step { name: "loom", why: "what threads share, in every order that the memory model allows", run: |_| loom() },
     Step {

@@ -10,13 +10,14 @@ pub mod campaign;
 mod counts;
 mod faults;
 mod history;
-#[cfg(feature = "plants")]
-pub mod plants;
 mod play;
+mod sabotage;
 mod task;
+pub mod trials;
 mod watch;
 mod witness;
 
 pub use counts::{Counts, Seen};
-pub use play::{Outcome, Workload, run};
+pub use play::{Outcome, Workload, run, run_sabotaged};
+pub use sabotage::Sabotage;
 pub use watch::{Checker, Violation};

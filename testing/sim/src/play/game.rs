@@ -7,15 +7,17 @@ use railweave_fabric_sim::Chance;
 use railweave_transport::{Acceptor, Connector, Error, RecvConnection, SendConnection};
 
 use super::context::{Context, Step};
+use super::net::Net;
 use super::plan::{ConnectionPlan, Plan};
 use super::receiver::RecvApp;
 use super::sender::SendApp;
 use super::sessions::Sessions;
 use crate::faults::{DeathKind, Faults};
 use crate::history::{Kind, Who};
+use crate::sabotage::Plot;
 use crate::task::Task;
 use crate::watch::Connection as Watched;
-use crate::witness::{Note, Sim, SimDomain, Witness, World};
+use crate::witness::{Note, SimDomain, Witness, World};
 use crate::{Checker, Seen};
 
 /// Without anything moving for so long, an unharmed connection is stuck.
@@ -101,8 +103,8 @@ impl<S> Place<S> {
     }
 }
 
-type SendStage<const O: bool> = Stage<Connector<Sim<O>>, SendConnection<Sim<O>>, SendApp<O>>;
-type RecvStage<const O: bool> = Stage<Acceptor<Sim<O>>, RecvConnection<Sim<O>>, RecvApp<O>>;
+type SendStage<const O: bool> = Stage<Connector<Net<O>>, SendConnection<Net<O>>, SendApp<O>>;
+type RecvStage<const O: bool> = Stage<Acceptor<Net<O>>, RecvConnection<Net<O>>, RecvApp<O>>;
 
 /// A connection with both its ends.
 pub(super) struct Pair<const O: bool> {
@@ -128,6 +130,7 @@ pub(super) struct Process<const O: bool> {
 pub(super) struct Game<const O: bool> {
     pub(super) world: Arc<World>,
     pub(super) faults: Faults,
+    pub(super) plot: Arc<Plot>,
     pub(super) chance: Chance,
     pub(super) processes: Vec<Process<O>>,
     pub(super) connections: Vec<Pair<O>>,
@@ -139,7 +142,7 @@ pub(super) struct Game<const O: bool> {
 }
 
 impl<const O: bool> Game<O> {
-    pub(super) fn new(seed: u64, plan: Plan) -> Self {
+    pub(super) fn new(seed: u64, plan: Plan, plot: Arc<Plot>) -> Self {
         let description = format!(
             "seed {seed}: {} processes, {} connections, {}, {:?}",
             plan.ports.len(),
@@ -151,7 +154,7 @@ impl<const O: bool> Game<O> {
         let faults = plan.faults;
         let world = World::observed(seed, faults.fabric.clone(), Witness::default());
         let mut processes = Vec::new();
-        let sessions = Sessions::new(&plan.keys, &faults);
+        let sessions = Sessions::new(&plan.keys, &faults, &plot);
         for (ports, addresses) in plan.ports.iter().zip(plan.addresses) {
             let process = world.add_process();
             let domain =
@@ -187,6 +190,7 @@ impl<const O: bool> Game<O> {
         Self {
             world,
             faults,
+            plot,
             chance: Chance::new(seed ^ 0x7e57_ab1e),
             processes,
             connections,

@@ -4,6 +4,7 @@ mod context;
 mod deaths;
 mod game;
 mod memory;
+mod net;
 mod plan;
 mod receiver;
 mod sender;
@@ -16,6 +17,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::counts::Counts;
+use crate::sabotage::{Plot, Sabotage};
 use crate::{Checker, Violation};
 use game::Game;
 use plan::Plan;
@@ -44,11 +46,16 @@ pub struct Outcome {
 
 /// Plays one seed. With `history`, the outcome has it in words.
 pub fn run(seed: u64, workload: Workload, history: bool) -> Outcome {
-    let plan = Plan::new(seed, workload);
+    run_sabotaged(seed, workload, history, None)
+}
+
+/// Plays one seed as [`run`] does, but for what is sabotaged.
+pub fn run_sabotaged(seed: u64, workload: Workload, history: bool, sabotage: Option<Sabotage>) -> Outcome {
+    let (plan, plot) = (Plan::new(seed, workload), Plot::new(sabotage));
     if plan.one_sided {
-        play(Game::<true>::new(seed, plan), seed, workload, history)
+        play(Game::<true>::new(seed, plan, plot), seed, workload, history)
     } else {
-        play(Game::<false>::new(seed, plan), seed, workload, history)
+        play(Game::<false>::new(seed, plan, plot), seed, workload, history)
     }
 }
 

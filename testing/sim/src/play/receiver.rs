@@ -4,10 +4,11 @@ use railweave_transport::{Error, Flushed, Incoming, MemoryKeys, RailInfo, RecvCo
 
 use super::context::{Context, Step};
 use super::memory::{Buffer, Memory};
+use super::net::Net;
 use super::plan::{ConnectionPlan, GroupPlan, Sabotage};
 use crate::history::Kind;
 use crate::watch::Buffer as Watched;
-use crate::witness::{Note, Sim};
+use crate::witness::Note;
 use crate::{Checker, Seen};
 
 /// Entries in the ring of CTS entries (docs/wire.md).
@@ -102,7 +103,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
 
     pub(crate) fn step(
         &mut self,
-        connection: &mut RecvConnection<Sim<ONE_SIDED>>,
+        connection: &mut RecvConnection<Net<ONE_SIDED>>,
         context: &mut Context<'_>,
     ) -> Result<Step, Error> {
         let mut moved = self.sabotage(connection, context)?;
@@ -154,7 +155,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
 
     fn irecv(
         &mut self,
-        connection: &mut RecvConnection<Sim<ONE_SIDED>>,
+        connection: &mut RecvConnection<Net<ONE_SIDED>>,
         context: &mut Context<'_>,
     ) -> Result<Option<Step>, Error> {
         let group = self.next;
@@ -224,7 +225,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         &mut self,
         received: Receiving,
         sizes: &[u64],
-        connection: &mut RecvConnection<Sim<ONE_SIDED>>,
+        connection: &mut RecvConnection<Net<ONE_SIDED>>,
         context: &mut Context<'_>,
     ) -> Result<(), Error> {
         self.last_done = Some(received.request);
@@ -263,7 +264,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         group: usize,
         buffers: Vec<Buffer>,
         sizes: &[u64],
-        connection: &mut RecvConnection<Sim<ONE_SIDED>>,
+        connection: &mut RecvConnection<Net<ONE_SIDED>>,
         context: &mut Context<'_>,
     ) -> Result<(), Error> {
         let keys: Vec<MemoryKeys> = buffers.iter().map(|buffer| buffer.keys(&self.rails)).collect();
@@ -297,7 +298,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
 
     fn test_flushes(
         &mut self,
-        connection: &mut RecvConnection<Sim<ONE_SIDED>>,
+        connection: &mut RecvConnection<Net<ONE_SIDED>>,
         context: &mut Context<'_>,
     ) -> Result<bool, Error> {
         let mut moved = false;
@@ -371,7 +372,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
     /// Does what NCCL never does, when the time has come. Answers whether anything was done.
     fn sabotage(
         &mut self,
-        connection: &mut RecvConnection<Sim<ONE_SIDED>>,
+        connection: &mut RecvConnection<Net<ONE_SIDED>>,
         context: &mut Context<'_>,
     ) -> Result<bool, Error> {
         let Some((what, at)) = self.sabotage.filter(|(_, at)| self.done >= *at) else { return Ok(false) };
@@ -423,7 +424,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         Ok(true)
     }
 
-    fn flush_too_often(&mut self, connection: &mut RecvConnection<Sim<ONE_SIDED>>, context: &mut Context<'_>) {
+    fn flush_too_often(&mut self, connection: &mut RecvConnection<Net<ONE_SIDED>>, context: &mut Context<'_>) {
         context.broke_contract("more flushes than a connection has");
         let buffer = self.memory.take(64);
         let keys = buffer.keys(&self.rails);

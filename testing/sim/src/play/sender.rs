@@ -6,9 +6,10 @@ use railweave_transport::{Error, Event, MAX_BUFFERS, Outgoing, RailInfo, SendCon
 
 use super::context::{Context, Step};
 use super::memory::{Buffer, Memory};
+use super::net::Net;
 use super::plan::{ConnectionPlan, Sabotage};
 use crate::history::Kind;
-use crate::witness::{Note, Sim};
+use crate::witness::Note;
 use crate::{Checker, Seen};
 
 /// So many sends a connection must hold at once, when nothing has leaked: with records each takes two places in a
@@ -89,7 +90,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
 
     pub(crate) fn step(
         &mut self,
-        connection: &mut SendConnection<Sim<ONE_SIDED>>,
+        connection: &mut SendConnection<Net<ONE_SIDED>>,
         context: &mut Context<'_>,
     ) -> Result<Step, Error> {
         let mut moved = false;
@@ -122,7 +123,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
     /// Tries to send one message; None when there is nothing to try.
     fn isend(
         &mut self,
-        connection: &mut SendConnection<Sim<ONE_SIDED>>,
+        connection: &mut SendConnection<Net<ONE_SIDED>>,
         context: &mut Context<'_>,
     ) -> Result<Option<Step>, Error> {
         let Some(first) = self.pending.front() else { return Ok(None) };

@@ -132,7 +132,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         };
         match action {
             SessionAction::Dial(address) => self.dial(talk, address),
-            SessionAction::Send(frame) => self.send_frame(talk, &frame),
+            SessionAction::Send(frame) => self.send_frame(talk, frame),
             SessionAction::HangUp { .. } => self.hang_up(talk),
             SessionAction::Up => {
                 for connection in std::mem::take(&mut self.sessions.talks[talk].waiting) {
@@ -272,9 +272,9 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         (found.socket == Some(socket) && !self.processes[found.process].dead).then_some(talk)
     }
 
-    fn send_frame(&mut self, talk: usize, frame: &Frame) {
+    fn send_frame(&mut self, talk: usize, frame: Frame) {
         let found = &self.sessions.talks[talk];
-        let Some(socket) = found.socket else { return };
+        let (Some(socket), Some(frame)) = (found.socket, self.plot.carried(frame)) else { return };
         let to_opener = found.protocol.side() == SessionSide::Acceptor;
         let delay_ns = self.delay_ns();
         let mut state = self.world.lock();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use railweave_transport::{Hello, PROTOCOL_VERSION, ProcessId, Prover, Session, SessionConfig, Side as SessionSide};
 
 use crate::faults::Faults;
+use crate::sabotage::{Plot, Sabotage};
 
 /// How long a session without connections is kept, by its opener and by the other end.
 const IDLE_NS: u64 = 400_000;
@@ -60,12 +61,15 @@ pub(super) struct Sessions {
 }
 
 /// A proof that is no secret: it tells keys and roles apart, which is all that is played here.
-struct Sum(u8);
+struct Sum {
+    key: u8,
+    takes_any: bool,
+}
 
 impl Prover for Sum {
     fn proof(&self, side: SessionSide, opener_hello: &[u8], acceptor_hello: &[u8]) -> [u8; 32] {
         let sum = |bytes: &[u8]| bytes.iter().fold(7u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(*byte));
-        let mut proof = [self.0; 32];
+        let mut proof = [self.key; 32];
         proof[0] = 1 + u8::from(side == SessionSide::Opener);
         proof[1] = sum(opener_hello);
         proof[2] = sum(acceptor_hello);
@@ -73,13 +77,13 @@ impl Prover for Sum {
     }
 
     fn is_proof(&self, side: SessionSide, opener_hello: &[u8], acceptor_hello: &[u8], proof: &[u8; 32]) -> bool {
-        self.proof(side, opener_hello, acceptor_hello) == *proof
+        self.takes_any || self.proof(side, opener_hello, acceptor_hello) == *proof
     }
 }
 
 impl Sessions {
     /// The sessions of processes with these keys, 0 for none.
-    pub(super) fn new(keys: &[u8], faults: &Faults) -> Self {
+    pub(super) fn new(keys: &[u8], faults: &Faults, plot: &Plot) -> Self {
         let config = |(process, key): (usize, &u8)| {
             let hello = Hello {
                 protocol_min: PROTOCOL_VERSION,
@@ -97,10 +101,11 @@ impl Sessions {
                 host: format!("node{process}"),
                 build: "sim".to_owned(),
             };
-            let prover = (*key != 0).then(|| Arc::new(Sum(*key)) as Arc<dyn Prover>);
+            let sum = Sum { key: *key, takes_any: plot.is(Sabotage::KeyIgnored) };
+            let prover = (*key != 0).then(|| Arc::new(sum) as Arc<dyn Prover>);
             let mut config = SessionConfig::new(hello, prover, HANDSHAKE_NS, faults.peer_timeouts_ns[process % 2]);
             (config.idle_ns, config.accepted_idle_ns) = (IDLE_NS, ACCEPTED_IDLE_NS);
-            config.grace_ns = faults.grace_ns;
+            config.grace_ns = plot.grace_ns(faults.grace_ns);
             (config.linger_ns, config.linger_pause_ns) = (LINGER_LIMIT_NS, (LINGER_STEP_NS, LINGER_STEP_NS));
             Arc::new(config)
         };

@@ -14,11 +14,13 @@ use railweave_transport::{
 
 use super::game::{Game, Side, Stage};
 use super::memory::Memory;
+use super::net::Net;
 use super::receiver::RecvApp;
 use super::sender::SendApp;
 use crate::history::Kind;
+use crate::sabotage::{Sabotage, SaboteurDomain};
 use crate::task::Task;
-use crate::witness::{Note, Sim, SimDomain};
+use crate::witness::{Note, SimDomain};
 use crate::{Checker, Seen};
 
 fn counters(_: &railweave_transport::RailName) -> Arc<RailCounters> {
@@ -37,7 +39,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     }
 
     /// The ports of a process, as one end of a connection offers them.
-    fn ports(&self, process: usize, connection: usize, sender: bool) -> Vec<HandshakePort<Sim<ONE_SIDED>>> {
+    fn ports(&self, process: usize, connection: usize, sender: bool) -> Vec<HandshakePort<Net<ONE_SIDED>>> {
         let plan = &self.connections[connection].plan;
         let lanes = if sender { plan.lanes.0 } else { plan.lanes.1 };
         let port = |(index, domain): (usize, &Arc<SimDomain<ONE_SIDED>>)| HandshakePort {
@@ -51,7 +53,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                 plane_id: -1,
                 address: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, process as u16, index as u16),
             },
-            domain: Arc::clone(domain),
+            domain: SaboteurDomain::new(domain, &self.plot),
             weight: plan.weights[index],
         };
         self.processes[process].domains.iter().enumerate().map(port).collect()
@@ -122,6 +124,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
 
     fn opening(&mut self, connection: usize, sender: bool) {
         self.world.lock().opening = Some(Opening { connection, sender, next_rail: 0 });
+        self.plot.opening(self.connections[connection].plan.pairs.len());
     }
 
     pub(super) fn handle_offer(&mut self, connection: usize, offer: &Offer) {
@@ -247,7 +250,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         Memory::new(&self.world, &self.processes[process].domains, side.who(), number, kind)
     }
 
-    fn sender_up(&mut self, connection: usize, made: SendConnection<Sim<ONE_SIDED>>) {
+    fn sender_up(&mut self, connection: usize, made: SendConnection<Net<ONE_SIDED>>) {
         let side = Side { connection, sender: true };
         let rails = made.rails();
         self.bind(side, &rails);
@@ -259,7 +262,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.wake(self.connections[connection].plan.from);
     }
 
-    fn receiver_up(&mut self, connection: usize, made: RecvConnection<Sim<ONE_SIDED>>) {
+    fn receiver_up(&mut self, connection: usize, made: RecvConnection<Net<ONE_SIDED>>) {
         let side = Side { connection, sender: false };
         let rails = made.rails();
         self.bind(side, &rails);
@@ -373,7 +376,11 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             (false, _, Stage::Up(made, _)) => made.link(),
             _ => return,
         };
-        link.set_lost(error);
+        if self.plot.is(Sabotage::FlushAsksLink) {
+            link.set_failed(error);
+        } else if !self.plot.is(Sabotage::LinkIgnored) {
+            link.set_lost(error);
+        }
         self.world.lock().record(Kind::LinkLost, side.who(), [0; 4]);
     }
 

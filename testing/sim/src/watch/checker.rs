@@ -38,6 +38,25 @@ pub enum Checker {
 }
 
 impl Checker {
+    /// All of them.
+    pub const ALL: [Self; 15] = [
+        Self::Delivery,
+        Self::Size,
+        Self::Bytes,
+        Self::Window,
+        Self::Pieces,
+        Self::Flush,
+        Self::Queues,
+        Self::Receives,
+        Self::Leaks,
+        Self::Promise,
+        Self::Progress,
+        Self::Death,
+        Self::Errors,
+        Self::Wire,
+        Self::Panic,
+    ];
+
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {

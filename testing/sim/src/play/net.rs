@@ -1,0 +1,7 @@
+//! The fabric that is played on.
+
+use crate::sabotage::Saboteur;
+use crate::witness::Sim;
+
+/// The simulated fabric, in the hands of a saboteur, who mostly has nothing to do.
+pub(super) type Net<const ONE_SIDED: bool> = Saboteur<Sim<ONE_SIDED>>;

@@ -1,0 +1,24 @@
+//! Sabotage of sessions and handshakes: of what their ends are told, and of the frames between them.
+
+use railweave_transport::{Frame, Message};
+
+use super::kind::Sabotage;
+use super::plot::Plot;
+
+impl Plot {
+    /// What becomes of a frame on its way; None where it is lost.
+    pub(crate) fn carried(&self, mut frame: Frame) -> Option<Frame> {
+        match &mut frame.message {
+            Message::Pong if self.is(Sabotage::PongForgotten) => return None,
+            Message::Bye if self.is(Sabotage::ByeForgotten) => return None,
+            Message::Lanes(lanes) if self.is(Sabotage::ByteSumTrusted) => lanes.byte_counts = true,
+            _ => {}
+        }
+        Some(frame)
+    }
+
+    /// How long a connection of a lost session, or one that its peer has closed, is not lost: `grace_ns` nanoseconds.
+    pub(crate) fn grace_ns(&self, grace_ns: u64) -> u64 {
+        if self.is(Sabotage::GraceForgotten) { 0 } else { grace_ns }
+    }
+}

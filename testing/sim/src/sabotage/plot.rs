@@ -1,0 +1,93 @@
+//! What the saboteur of one game is after, and what it remembers.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use railweave_fabric::{LaneId, RailSet, Region};
+
+use super::kind::Sabotage;
+
+/// One sabotage in one game, or none. Shared by all that the saboteur has a hand in.
+#[derive(Debug, Default)]
+pub(crate) struct Plot {
+    sabotage: Option<Sabotage>,
+    memory: Mutex<Memory>,
+}
+
+/// What the saboteur remembers of the whole game.
+#[derive(Debug, Default)]
+struct Memory {
+    /// The end of a connection whose rails are being opened.
+    opening: Arc<Mutex<End>>,
+    /// Memory that the protocol writes from, by its local keys.
+    sources: BTreeMap<u32, Arc<Region>>,
+    last_mask: RailSet,
+}
+
+/// What the saboteur remembers of one end of a connection. Its rails share it.
+#[derive(Debug, Default)]
+pub(super) struct End {
+    /// Rails of the connection, those included that do not come up.
+    pub(super) rails: usize,
+    pub(super) opened: usize,
+    /// The destination behind a write that was made shorter: the write that goes there begins earlier.
+    pub(super) border: Option<u64>,
+    /// CTS writes so far.
+    pub(super) cts: u32,
+    /// The rail that carries out each flush.
+    pub(super) flushes: BTreeMap<u64, usize>,
+    /// Immediates that another rail is to report.
+    pub(super) strays: Vec<(LaneId, u32, u32)>,
+}
+
+/// What the saboteur remembers.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Plot {
+    /// Of a game that is sabotaged so; None for one that is not.
+    pub(crate) fn new(sabotage: Option<Sabotage>) -> Arc<Self> {
+        Arc::new(Self { sabotage, ..Self::default() })
+    }
+
+    pub(super) fn sabotage(&self) -> Option<Sabotage> {
+        self.sabotage
+    }
+
+    /// Returns true if this is what is sabotaged.
+    pub(crate) fn is(&self, sabotage: Sabotage) -> bool {
+        self.sabotage == Some(sabotage)
+    }
+
+    /// The rails that are opened from now on belong to one end of a connection of this many.
+    pub(crate) fn opening(&self, rails: usize) {
+        lock(&self.memory).opening = Arc::new(Mutex::new(End { rails, ..End::default() }));
+    }
+
+    /// The end of a connection to which a rail that is being opened belongs, and the rail's number there.
+    pub(super) fn open_rail(&self) -> (Arc<Mutex<End>>, usize) {
+        let end = Arc::clone(&lock(&self.memory).opening);
+        let mut opening = lock(&end);
+        opening.opened += 1;
+        let number = opening.opened - 1;
+        drop(opening);
+        (end, number)
+    }
+
+    /// The protocol writes from this memory, with this local key.
+    pub(super) fn add_source(&self, key: u32, region: &Arc<Region>) {
+        lock(&self.memory).sources.insert(key, Arc::clone(region));
+    }
+
+    /// The memory that the protocol writes from with this local key; None for an application's.
+    pub(super) fn source(&self, key: u32) -> Option<Arc<Region>> {
+        lock(&self.memory).sources.get(&key).cloned()
+    }
+
+    /// Keeps the mask of a write, and returns that of the write before.
+    pub(super) fn exchange_mask(&self, mask: RailSet) -> RailSet {
+        let last = std::mem::replace(&mut lock(&self.memory).last_mask, mask);
+        if last.is_empty() { mask } else { last }
+    }
+}

@@ -1,0 +1,57 @@
+//! Tries the checkers: sabotages one thing after the other, and counts the seeds until a checker finds it.
+
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::{Checker, Sabotage, Workload, run_sabotaged};
+
+/// One sabotage, and who found it.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// What was sabotaged.
+    pub sabotage: Sabotage,
+    /// Seeds until it was found, the finding one included, and the checker; None when nobody did.
+    pub caught: Option<(u64, Checker)>,
+}
+
+/// Tries every sabotage with the seeds from `from` on, at most `limit` of them, on this many threads. `only` is the
+/// workload of all of them; None mixes all.
+pub fn try_all(from: u64, limit: u64, threads: usize, only: Option<Workload>) -> Vec<Trial> {
+    let next = AtomicUsize::new(0);
+    let trials = Mutex::new(Vec::new());
+    let work = || {
+        while let Some(sabotage) = Sabotage::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let trial = try_one(*sabotage, from, limit, only);
+            trials.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(trial);
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..threads.max(1)).for_each(|_| {
+            scope.spawn(work);
+        });
+    });
+    let mut trials = trials.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    trials.sort_by_key(|trial| trial.sabotage as usize);
+    trials
+}
+
+/// Tries one sabotage on this thread.
+pub fn try_one(sabotage: Sabotage, from: u64, limit: u64, only: Option<Workload>) -> Trial {
+    let found = |seed| {
+        let workload = only.unwrap_or_else(|| Workload::of_seed(seed));
+        let violation = run_sabotaged(seed, workload, false, Some(sabotage)).violation?;
+        Some((seed - from + 1, violation.checker))
+    };
+    Trial { sabotage, caught: (from..from + limit).find_map(found) }
+}
+
+impl fmt::Display for Trial {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "| {:?} | {} |", self.sabotage, self.sabotage.words())?;
+        match &self.caught {
+            Some((seeds, checker)) => write!(out, " {seeds} | {} |", checker.name()),
+            None => write!(out, " - | NOBODY |"),
+        }
+    }
+}
