@@ -5,7 +5,6 @@ use std::sync::Arc;
 use railweave_fabric::{Fabric, LaneId, Part, PostError, Rail, RailError, RailId, Reports};
 
 use crate::link::Link;
-use crate::plant::{Plant, planted};
 use crate::rail_info::RailInfo;
 use crate::rails::{ConnectedRail, POLL_BATCH, RailSide, Rails};
 use crate::violation::Violation;
@@ -148,7 +147,6 @@ impl<F: Fabric> Core<F> {
     pub(crate) fn check_link(&mut self) -> Result<(), Error> {
         match self.link.lost().cloned() {
             None => Ok(()),
-            Some(_) if planted(Plant::LinkIgnored) => Ok(()),
             Some(error) => Err(self.fail(error)),
         }
     }

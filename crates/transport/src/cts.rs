@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use railweave_fabric::{LaneId, LocalSlice, MAX_RAILS, PostError, Rail, RailId, Region, RemoteSlice, Write};
 
 use crate::depths::CTS_SIGNAL_EVERY;
-use crate::plant::{Plant, checks, planted};
 use crate::rail_info::RailInfo;
 use crate::violation::CtsViolation;
 use crate::work::Work;
@@ -114,7 +113,7 @@ impl CtsRail {
     /// Whether the next CTS is to be signalled.
     #[inline]
     fn signals(&self) -> bool {
-        self.posted % CTS_SIGNAL_EVERY == CTS_SIGNAL_EVERY - 1 && !planted(Plant::CtsNeverSignalled)
+        self.posted % CTS_SIGNAL_EVERY == CTS_SIGNAL_EVERY - 1
     }
 
     /// A CTS is posted.
@@ -174,7 +173,7 @@ impl CtsSource {
     ) -> Result<(), PostError> {
         let until_end = ENTRIES - self.next % ENTRIES;
         let signalled = cts.signals();
-        if count <= until_end || planted(Plant::CtsPastEnd) {
+        if count <= until_end {
             rail.post(LaneId::FIRST, &[self.slice(cts, self.next, count, signalled)])?;
         } else {
             let around = self.slice(cts, self.next + until_end, count - until_end, signalled);
@@ -282,7 +281,7 @@ impl CtsStream {
         if !(1..=MAX_BUFFERS).contains(&count) {
             return Err(CtsViolation::Buffers { slot, buffers: count }.into());
         }
-        if (1..count as u64).any(|index| !self.is_there(self.next + index)) && !planted(Plant::TornGroup) {
+        if (1..count as u64).any(|index| !self.is_there(self.next + index)) {
             return Ok(0);
         }
         check(&first, reserved, slot, 0, count)?;
@@ -300,8 +299,7 @@ impl CtsStream {
 /// Whether a place of the ring holds this entry.
 #[inline]
 fn is_written(line: &[AtomicU64; ENTRY_BYTES / 8], number: u64) -> bool {
-    let written = u64::from_le(line[7].load(Ordering::Acquire));
-    written == number + 1 || (planted(Plant::StaleCts) && written != 0)
+    u64::from_le(line[7].load(Ordering::Acquire)) == number + 1
 }
 
 #[inline]
@@ -312,7 +310,7 @@ fn check(entry: &CtsEntry, reserved: u8, slot: Slot, index: usize, count: usize)
         && entry.size <= MAX_MESSAGE_BYTES
         && entry.address.checked_add(entry.size).is_some()
         && reserved == 0;
-    if fits || !checks() {
+    if fits {
         return Ok(());
     }
     Err(CtsViolation::Misfit {

@@ -2,7 +2,6 @@
 
 use railweave_fabric::Role;
 
-use crate::plant::{Plant, planted};
 use crate::{MAX_BUFFERS, MAX_MESSAGE_BYTES, SLOTS};
 
 /// The depth of queues at each end.
@@ -28,8 +27,7 @@ impl Depths {
             // brings no lane more than one immediate.
             Role::Receiver => {
                 let (slots, owed) = (SLOTS as u32, if striped { u32::from(lanes) } else { 1 });
-                let lane_receive = if planted(Plant::LaneStarved) { slots / 16 } else { slots };
-                Self { send: 4 * CTS_SIGNAL_EVERY, receive: slots * owed, lane_receive }
+                Self { send: 4 * CTS_SIGNAL_EVERY, receive: slots * owed, lane_receive: slots }
             }
         }
     }

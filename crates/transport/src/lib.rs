@@ -27,7 +27,6 @@ mod immediate;
 mod link;
 mod memory;
 mod message;
-mod plant;
 mod pool;
 mod rail_info;
 mod rails;
@@ -60,8 +59,6 @@ pub use message::{
     FRAME_HEADER_BYTES, Frame, FrameHeader, LANE_PROOF_BYTES, LanePreface, Lanes, MAX_FRAME_BYTES, Message, Offer,
     PREFACE_BYTES, PortOffer, Preface, RailAnswer, RailLanes, Token,
 };
-#[cfg(feature = "plants")]
-pub use plant::{Plant, set_plant};
 pub use rail_info::{RailCounters, RailInfo, RailName};
 pub use receive::{Flushed, RecvConnection, RecvRequest};
 pub use send::{SendConnection, SendRequest};

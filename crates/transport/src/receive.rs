@@ -11,7 +11,6 @@ use self::inbox::Inbox;
 use crate::connection::{Core, both_ends};
 use crate::cts::{self, CtsEntry, CtsRail, CtsSource};
 use crate::flush::{FLUSHES, Flushes};
-use crate::plant::{Plant, planted};
 use crate::rails::{ConnectedRail, Rails};
 use crate::record::Records;
 use crate::sequence::Sequence;
@@ -250,9 +249,7 @@ impl<F: Fabric> RecvConnection<F> {
         }
         self.inbox.spare.handle_opened();
         self.head = self.head.next();
-        if !(planted(Plant::CtsNotPosted) && slot.index() % 64 == 63)
-            && let Err(error) = connected.rail.post_fitting(LaneId::FIRST, &[write])
-        {
+        if let Err(error) = connected.rail.post_fitting(LaneId::FIRST, &[write]) {
             self.core.post_failed(rail, error, &mut self.inbox);
         }
         Some(RecvRequest::of(slot))
@@ -331,7 +328,7 @@ impl<F: Fabric> RecvConnection<F> {
     #[inline(always)]
     fn take_sizes(&mut self, slot: Slot) -> Option<&[u64]> {
         // As long as others wait, the caller mostly comes back at once; who has nothing to wait for does not.
-        let may_owe = F::ONE_SIDED || self.inbox.slots.is_waited_for(self.head) || planted(Plant::LastOwes);
+        let may_owe = F::ONE_SIDED || self.inbox.slots.is_waited_for(self.head);
         if !may_owe && !self.acknowledge() {
             return None;
         }
@@ -396,7 +393,7 @@ impl<F: Fabric> RecvConnection<F> {
 
     /// The rail for the CTS of one more receive of `count` buffers; None when there is no room for that.
     fn find_room(&mut self, count: usize) -> Option<RailId> {
-        let free = self.inbox.slots.get(self.head.slot()).state == State::Free || planted(Plant::SlotReusedEarly);
+        let free = self.inbox.slots.get(self.head.slot()).state == State::Free;
         let end = self.cts.next() + count as u64;
         if free && (end <= self.entry_limit || self.raise_limit(end)) && (self.inbox.spare.is_any() || self.refill()) {
             self.split.cts_rail(self.head.number(), self.core.rails.usable())
@@ -409,20 +406,20 @@ impl<F: Fabric> RecvConnection<F> {
     #[cold]
     fn refill(&mut self) -> bool {
         self.inbox.spare.refill(&mut self.core.rails, self.inbox.slots.open_count(self.head));
-        self.inbox.spare.is_any() || planted(Plant::ReceiveNotReserved)
+        self.inbox.spare.is_any()
     }
 
     /// Whether the ring has room for CTS entries below `end`, when one looks which receives are complete by now.
     #[cold]
     fn raise_limit(&mut self, end: u64) -> bool {
-        if self.head.since(self.oldest) > SLOTS as u32 && !planted(Plant::OldestForgotten) {
+        if self.head.since(self.oldest) > SLOTS as u32 {
             // The slots of those before were opened again: they are complete.
             self.oldest = self.head.before(SLOTS as u32);
         }
         while self.oldest != self.head {
             let oldest = self.inbox.slots.get(self.oldest.slot());
             self.entry_limit = oldest.first_entry + cts::ENTRIES;
-            if end <= self.entry_limit || planted(Plant::CtsRingOverwritten) {
+            if end <= self.entry_limit {
                 return true;
             }
             if matches!(oldest.state, State::Open | State::Early) {
@@ -458,7 +455,7 @@ impl<F: Fabric> RecvConnection<F> {
     #[inline]
     pub fn acknowledge(&mut self) -> bool {
         for rail in self.inbox.owing {
-            if self.core.rails.get_mut(rail).rail.acknowledge() || planted(Plant::DebtForgotten) {
+            if self.core.rails.get_mut(rail).rail.acknowledge() {
                 self.inbox.owing.remove(rail);
             }
         }
@@ -497,9 +494,6 @@ impl<F: Fabric> RecvConnection<F> {
             return Ok(true);
         }
         polled?;
-        if planted(Plant::FlushAsksLink) {
-            self.core.check_link()?;
-        }
         self.core.check_adapters()?;
         self.post_flush(index)?;
         Ok(false)

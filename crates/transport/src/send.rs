@@ -7,7 +7,7 @@ mod reports;
 use std::sync::Arc;
 
 use railweave_fabric::{
-    Fabric, LaneId, LocalSlice, MAX_RAILS, Part, Rail, RailId, RailSet, Region, RemoteSlice, WorkId, Write,
+    Fabric, LaneId, LocalSlice, MAX_RAILS, Part, Rail, RailSet, Region, RemoteSlice, WorkId, Write,
 };
 use railweave_policy::{Piece, Split};
 
@@ -16,7 +16,6 @@ use crate::connection::{Core, both_ends};
 use crate::cts::CtsStream;
 use crate::depths::longest_chain;
 use crate::immediate::units;
-use crate::plant::{Plant, planted, said_mask, shared};
 use crate::rails::Rails;
 use crate::record::RecordSource;
 use crate::requests::{REQUESTS, Requests};
@@ -232,9 +231,6 @@ impl<F: Fabric> SendConnection<F> {
         if !self.core.fast.takes(message.size) || !self.requests.is_place_free(sequence) {
             return None;
         }
-        if planted(Plant::EmptyNotSent) && message.size == 0 {
-            return None;
-        }
         let receive = self.cts.single(sequence.slot(), message.tag)?;
         if message.size > receive.size {
             return None;
@@ -250,7 +246,7 @@ impl<F: Fabric> SendConnection<F> {
         }
         let write = Common::new(message, receive.address, sequence).write(
             Piece { rail, offset: 0, bytes: message.size },
-            receive.key(key_of(rail)),
+            receive.key(rail),
             self.layout,
             connected.side.alone,
         );
@@ -276,13 +272,12 @@ impl<F: Fabric> SendConnection<F> {
             return None;
         }
         let receive = self.cts.shown(to, size);
-        let shares = shared(self.split.split(size, self.core.rails.usable()));
+        let shares = self.split.split(size, self.core.rails.usable());
         let common = Common::new(&Outgoing { address, size, tag: 0, keys }, to, sequence);
         let (mut offset, mut owed) = (0, 0);
         for rail in shares.mask {
             let bytes = shares.bytes[rail];
-            let write =
-                common.write(Piece { rail, offset, bytes }, receive.key(key_of(rail)), self.layout, shares.mask);
+            let write = common.write(Piece { rail, offset, bytes }, receive.key(rail), self.layout, shares.mask);
             let connected = self.core.rails.get_mut(rail);
             let posted = match connected.lanes {
                 1 => connected.rail.post_fitting(LaneId::FIRST, &[write]),
@@ -404,7 +399,7 @@ impl<'a> Common<'a> {
     /// The write of one rail's piece, to memory with this key, when the rails in `mask` are active.
     #[inline(always)]
     fn write(&self, piece: Piece, key: u32, layout: ImmediateLayout, mask: RailSet) -> Write {
-        let immediate = Immediate { slot: self.slot, mask: said_mask(mask), size_q: self.size_q };
+        let immediate = Immediate { slot: self.slot, mask, size_q: self.size_q };
         Write {
             local: LocalSlice {
                 address: self.message.address.wrapping_add(piece.offset),
@@ -424,12 +419,6 @@ impl<'a> Common<'a> {
 #[inline]
 pub(crate) fn stripes(size_q: u32, all_ones: u32) -> bool {
     size_q == all_ones || u64::from(size_q) >= STRIPE_FROM / GRANULE
-}
-
-/// The rail whose keys a rail's writes use: its own.
-#[inline]
-fn key_of(rail: RailId) -> RailId {
-    if planted(Plant::KeyOfOtherRail) { RailId::default() } else { rail }
 }
 
 /// The lane of a slot, of `lanes`, where it uses one: they take turns.

@@ -2,7 +2,6 @@
 
 use railweave_fabric::{MAX_RAILS, RailId, RailSet};
 
-use crate::plant::{Plant, checks, planted};
 use crate::record::Records;
 use crate::send::stripes;
 use crate::sequence::Sequence;
@@ -120,8 +119,7 @@ impl Slots {
 
     /// The application is told that a receive is done which is not.
     pub(crate) fn report_early(&mut self, slot: Slot) {
-        let early = if planted(Plant::OptionalFreesSlot) { State::Free } else { State::Early };
-        self.slots[slot].state = early;
+        self.slots[slot].state = State::Early;
     }
 
     /// The sizes of a slot's buffers.
@@ -141,7 +139,7 @@ impl Slots {
             && self.layout.says_whole(bits, alone, bytes);
         if is_whole {
             receive.expected = alone;
-            receive.sizes[0] = u64::from(bytes) + u64::from(planted(Plant::SizeOffByOne));
+            receive.sizes[0] = u64::from(bytes);
             receive.state = State::Complete;
             self.completed = self.completed.wrapping_add(1);
         }
@@ -158,20 +156,17 @@ impl Slots {
         let immediate = self.layout.decode(bits);
         let receive = &mut self.slots[immediate.slot];
         let is_striped = from.stripes > 1 && stripes(immediate.size_q, self.layout.all_ones());
-        if let Some(fault) = receive.wrong_with(&immediate, self.came_up, from, is_striped)
-            && checks()
-        {
+        if let Some(fault) = receive.wrong_with(&immediate, self.came_up, from, is_striped) {
             return Err(Box::new(fault));
         }
         if receive.expected.is_empty() {
             receive.begin(&immediate);
         }
-        if !is_striped || receive.is_last_lane(from) || planted(Plant::DoneBeforeLastLane) {
+        if !is_striped || receive.is_last_lane(from) {
             receive.seen.insert(from.rail);
         }
         receive.bytes += u64::from(bytes);
-        let all_seen = receive.seen == receive.expected || planted(Plant::DoneBeforeLastRail);
-        if all_seen { self.complete(immediate.slot) } else { Ok(false) }
+        if receive.seen == receive.expected { self.complete(immediate.slot) } else { Ok(false) }
     }
 
     /// Every active rail of the slot has spoken.
@@ -182,7 +177,7 @@ impl Slots {
         let record = if in_record { self.records.take(slot, count) } else { None };
         let wrong = (in_record && record.is_none())
             || (!in_record && (count > 1 || receive.bytes.div_ceil(GRANULE) != u64::from(receive.size_q)));
-        if wrong && checks() {
+        if wrong {
             return Err(Box::new(match (in_record, count) {
                 (true, _) => ImmediateFault::NoRecord,
                 (false, 2..) => ImmediateFault::GroupWithoutRecord,
@@ -191,18 +186,15 @@ impl Slots {
         }
         match record {
             Some(sizes) => receive.sizes = sizes,
-            None => receive.sizes[0] = receive.bytes + u64::from(planted(Plant::SizeOffByOne)),
+            None => receive.sizes[0] = receive.bytes,
         }
-        if (0..count).any(|buffer| receive.sizes[buffer] > receive.capacities[buffer]) && checks() {
+        if (0..count).any(|buffer| receive.sizes[buffer] > receive.capacities[buffer]) {
             return Err(Box::new(ImmediateFault::TooLong {
                 sizes: receive.sizes[..count].to_vec(),
                 capacities: receive.capacities[..count].to_vec(),
             }));
         }
         receive.state = if receive.state == State::Early { State::Free } else { State::Complete };
-        if planted(Plant::ReservationLeaked) && count > 1 {
-            return Ok(false);
-        }
         self.completed = self.completed.wrapping_add(1);
         Ok(true)
     }
@@ -213,12 +205,6 @@ impl Slots {
     pub(crate) fn close(&mut self) {
         let open = self.slots.iter_mut().filter(|receive| matches!(receive.state, State::Open | State::Early));
         open.for_each(|receive| receive.state = State::Free);
-    }
-
-    /// The rails that came up.
-    #[inline]
-    pub(crate) fn came_up(&self) -> RailSet {
-        self.came_up
     }
 
     /// The layout of the immediates.

@@ -10,7 +10,6 @@ use super::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
 use super::opening::{Opening, OwnMemory, RailPlan, SetUp};
 use super::{Action, Dial, Handshake, HandshakePort, Makes};
 use crate::message::Token;
-use crate::plant::{Plant, planted};
 use crate::rail_info::RailCounters;
 use crate::send::{SendConnection, SendParts};
 use crate::{ConnectionConfig, Event, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName};
@@ -79,7 +78,6 @@ impl<F: Fabric> Connector<F> {
                     offered: set_up.ports.len(),
                 });
             };
-            let own = port.domain.max_write();
             set_up.rails.push(Opening::new(RailPlan {
                 local_port: answer.connector_port,
                 // Which of the peer's ports are one and the same shows in their addresses.
@@ -90,8 +88,7 @@ impl<F: Fabric> Connector<F> {
                 weight: port.weight,
                 lanes: answer.lanes,
             }));
-            let max_write = if planted(Plant::ShortQueues) { own } else { shortest };
-            if let Err(error) = set_up.open_rail(rail, Role::Sender, max_write) {
+            if let Err(error) = set_up.open_rail(rail, Role::Sender, shortest) {
                 set_up.drop_rail(rail, LeftOut::Failed(error));
             }
         }

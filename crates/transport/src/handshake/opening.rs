@@ -14,7 +14,6 @@ use super::failure::{HandshakeFailure, LeftOut};
 use super::{Action, HandshakePort};
 use crate::depths::Depths;
 use crate::message::Token;
-use crate::plant::{Plant, kept, planted};
 use crate::rail_info::{RailCounters, RailInfo, RailName};
 use crate::rails::{ConnectedRail, Rails};
 use crate::{Cause, ConnectionConfig, Event, Lanes, Message, PortOffer, RailLanes};
@@ -158,9 +157,7 @@ impl<F: Fabric, C> SetUp<F, C> {
         (opening.pending, opening.exchange) = (None, None);
         opening.registrations.clear();
         opening.dropped = Some(reason.clone());
-        if !planted(Plant::LeftOutUnsaid) {
-            self.events.push_back(Event::RailLeftOut { rail, reason });
-        }
+        self.events.push_back(Event::RailLeftOut { rail, reason });
     }
 
     /// Registers the connection's own memory on a rail, and creates the rail's queues. `max_write`: the longest write
@@ -283,9 +280,9 @@ impl<F: Fabric, C> SetUp<F, C> {
             if up.is_none() {
                 weights[rail] = 0;
             }
-            rails.push(up.map(|up| {
-                ConnectedRail::new(up, opening.plan.info(rail, &self.counters), kept(opening.registrations))
-            }));
+            rails.push(
+                up.map(|up| ConnectedRail::new(up, opening.plan.info(rail, &self.counters), opening.registrations)),
+            );
         }
         Made { rails: Rails::new(rails), weights, outbox_keys, peer_keys }
     }

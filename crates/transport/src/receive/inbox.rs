@@ -4,7 +4,6 @@ use railweave_fabric::{Fabric, LaneId, RailError, RailSet, Reports, WorkId};
 
 use crate::connection::{Fatal, Outstanding};
 use crate::flush::Flushes;
-use crate::plant::{Plant, attributed, planted};
 use crate::rails::RailSide;
 use crate::slots::{Slots, Source};
 use crate::spare::Spare;
@@ -28,7 +27,7 @@ impl Inbox {
     #[inline(always)]
     pub(super) fn may_owe<F: Fabric>(&mut self, alone: RailSet) {
         if !F::ONE_SIDED {
-            self.owing = if planted(Plant::OneRailOwes) { alone } else { self.owing | alone };
+            self.owing |= alone;
         }
     }
 }
@@ -68,10 +67,9 @@ impl Reports for Arrivals<'_> {
     fn handle_received(&mut self, lane: LaneId, immediate: u32, bytes: u32) {
         let Inbox { slots, spare, fatal, .. } = &mut *self.inbox;
         let RailSide { alone, info, pool, .. } = &mut *self.side;
-        let alone = attributed(*alone, slots.came_up());
         pool.handle_taken();
         info.counters.count_received(u64::from(bytes));
-        if pool.per_slot == 1 && slots.handle_whole(alone, immediate, bytes) {
+        if pool.per_slot == 1 && slots.handle_whole(*alone, immediate, bytes) {
             // One receive less, and one slot less that needs one: as many are spare as before.
             return;
         }

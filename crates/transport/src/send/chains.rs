@@ -4,8 +4,7 @@ use railweave_fabric::{Fabric, LaneId, LocalSlice, Rail, RailId, RailSet, Remote
 use railweave_policy::Shares;
 
 use super::filling::Part;
-use super::{SendConnection, SendRequest, key_of, lane_of, stripes};
-use crate::plant::{Plant, planted, said_mask, shared};
+use super::{SendConnection, SendRequest, lane_of, stripes};
 use crate::work::Work;
 use crate::{Cut, Error, GRANULE, Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, Outgoing, Slot, record};
 
@@ -20,7 +19,7 @@ impl<F: Fabric> SendConnection<F> {
         }
         let filling = &mut *self.filling;
         let unfilled = |index: &usize| filling.filled & 1 << index == 0;
-        let tagged = |index: &usize| filling.entries[*index].tag == message.tag || planted(Plant::TagIgnored);
+        let tagged = |index: &usize| filling.entries[*index].tag == message.tag;
         let Some(buffer) = (0..filling.count).filter(unfilled).find(tagged) else {
             return self.no_room();
         };
@@ -28,7 +27,7 @@ impl<F: Fabric> SendConnection<F> {
             return self.no_room();
         };
         let receive = filling.entries[buffer].size;
-        let size = if planted(Plant::CutIgnored) { message.size } else { message.size.min(receive) };
+        let size = message.size.min(receive);
         filling.parts[buffer] =
             Part { address: message.address, size, local: message.keys.local, host: message.keys.host, request };
         let filled = filling.filled | 1 << buffer;
@@ -100,8 +99,7 @@ impl<F: Fabric> SendConnection<F> {
             let connected = self.core.rails.get(rail);
             let LaneId(lane) = lane_of(self.head, connected.lanes);
             let mut lanes = if self.config.striped { 0..connected.lanes } else { lane..lane + 1 };
-            let needed = if planted(Plant::RoomForOne) { 1 } else { longest };
-            if lanes.any(|lane| connected.rail.send_room(LaneId(lane)) < needed) {
+            if lanes.any(|lane| connected.rail.send_room(LaneId(lane)) < longest) {
                 return Ok(0);
             }
         }
@@ -109,7 +107,7 @@ impl<F: Fabric> SendConnection<F> {
         let mut shares = [Shares::default(); MAX_BUFFERS];
         let mut mask = RailSet::EMPTY;
         for (share, part) in shares.iter_mut().zip(&self.filling.parts[..count]) {
-            *share = shared(self.split.split(part.size, self.core.rails.usable()));
+            *share = self.split.split(part.size, self.core.rails.usable());
             mask |= if part.size == 0 { RailSet::EMPTY } else { share.mask };
         }
         if mask.is_empty() {
@@ -123,11 +121,11 @@ impl<F: Fabric> SendConnection<F> {
         let in_record = size_q == self.layout.all_ones();
         let slot = self.head.slot();
         if in_record {
-            self.fill_record(slot, planted(Plant::RecordFilledLate));
+            self.fill_record(slot);
         }
-        let immediate = self.layout.encode(Immediate { slot, mask: said_mask(mask), size_q });
+        let immediate = self.layout.encode(Immediate { slot, mask, size_q });
         let all_lanes = self.config.striped && stripes(size_q, self.layout.all_ones());
-        let leader = if planted(Plant::RecordByWrongRail) { mask.last() } else { mask.first() };
+        let leader = mask.first();
 
         let mut owed = 0;
         for rail in mask {
@@ -137,11 +135,6 @@ impl<F: Fabric> SendConnection<F> {
                 let bytes = self.build_chain(&shares, rail, lane, lanes);
                 let record = in_record && Some(rail) == leader && lane == 0;
                 self.end_chain(rail, slot, record, in_record, immediate);
-                if planted(Plant::EmptyNotSent)
-                    && self.filling.parts[..self.filling.count].iter().all(|part| part.size == 0)
-                {
-                    self.chain.clear();
-                }
                 let connected = self.core.rails.get_mut(rail);
                 if let Err(error) = connected.rail.post(LaneId(first_lane + lane), &self.chain) {
                     return Err(self.core.post_failed(rail, error, &mut self.requests));
@@ -149,9 +142,6 @@ impl<F: Fabric> SendConnection<F> {
                 connected.side.info.counters.count_data(self.chain.len() as u64, bytes);
                 owed += 1;
             }
-        }
-        if in_record && planted(Plant::RecordFilledLate) {
-            self.fill_record(slot, false);
         }
         Ok(owed)
     }
@@ -176,15 +166,12 @@ impl<F: Fabric> SendConnection<F> {
                         length: length as u32,
                         key: part.local[rail],
                     },
-                    remote: RemoteSlice { address: entry.address + offset, key: entry.keys[key_of(rail)] },
+                    remote: RemoteSlice { address: entry.address + offset, key: entry.keys[rail] },
                     host: part.host,
                     ..Write::default()
                 });
                 offset += length;
                 left -= length;
-                if planted(Plant::LastWriteDropped) {
-                    break;
-                }
             }
         }
         total
@@ -211,26 +198,18 @@ impl<F: Fabric> SendConnection<F> {
         last.immediate = Some(immediate);
         last.signalled = true;
         last.id = Work::Data(self.head).id();
-        if planted(Plant::RecordFirst) && in_record {
-            self.chain.rotate_right(1);
-        }
     }
 
     /// Prepares the record of the slot that is being posted.
-    fn fill_record(&self, slot: Slot, not_yet: bool) {
-        let count = self.filling.count;
-        let mut sizes = self.filling.parts.map(|part| if not_yet { 0 } else { part.size });
-        if planted(Plant::GroupSizesSwapped) {
-            sizes[..count].reverse();
-        }
-        self.records.fill(slot, &sizes[..count]);
+    fn fill_record(&self, slot: Slot) {
+        let sizes = self.filling.parts.map(|part| part.size);
+        self.records.fill(slot, &sizes[..self.filling.count]);
     }
 }
 
 /// Lane `lane`'s part, of `lanes`, of a rail's piece: offset and bytes, in multiples of 128 but for the end.
 fn lane_part(offset: u64, bytes: u64, lane: u8, lanes: u8) -> (u64, u64) {
-    let unit = if planted(Plant::LanesNot128) { 8 } else { GRANULE };
-    let each = bytes.div_ceil(u64::from(lanes)).next_multiple_of(unit);
+    let each = bytes.div_ceil(u64::from(lanes)).next_multiple_of(GRANULE);
     let start = (each * u64::from(lane)).min(bytes);
     (offset + start, (bytes - start).min(each))
 }

@@ -3,7 +3,6 @@
 use super::proof::{Hellos, NO_PROOF};
 use super::reach::Next;
 use super::{Ended, HelloFault, Session, SessionAction, Side, SocketEnd, SocketEndKind, Stage, Unreachable, Unwelcome};
-use crate::plant::{Plant, planted};
 use crate::{Event, Frame, Hello, HelloError, Message};
 
 impl Session {
@@ -63,7 +62,7 @@ impl Session {
         let (Stage::Proof { hellos, theirs, .. }, Some(prover)) = (&self.stage, &self.config.prover) else {
             return;
         };
-        let is_right = hellos.is_theirs(&**prover, self.side, proof) || planted(Plant::KeyIgnored);
+        let is_right = hellos.is_theirs(&**prover, self.side, proof);
         match (self.side, is_right) {
             (Side::Opener, true) => self.up(theirs.clone(), now_ns),
             (Side::Acceptor, true) => {

@@ -51,7 +51,6 @@ pub use self::proof::Prover;
 use self::reach::Reach;
 pub use self::redials::Redials;
 pub use self::side::Side;
-use crate::plant::{Plant, planted};
 use crate::{Event, Frame, Hello, Message, Offer, ProcessId};
 
 /// Connections that one session may have.
@@ -256,7 +255,7 @@ impl Session {
             Side::Opener => self.config.idle_ns,
             Side::Acceptor => self.config.accepted_idle_ns,
         };
-        let is_idle = self.is_up() && !self.connections.are_used() && !planted(Plant::SessionKept);
+        let is_idle = self.is_up() && !self.connections.are_used();
         is_idle.then(|| self.idle_since_ns.saturating_add(patience_ns))
     }
 
@@ -329,7 +328,7 @@ impl Session {
 
     /// All frames that have come for now were handled. However often the peer asked in them, it gets one answer.
     pub fn handle_all_read(&mut self) {
-        if std::mem::take(&mut self.asked) && !planted(Plant::PongForgotten) {
+        if std::mem::take(&mut self.asked) {
             self.send(0, Message::Pong);
         }
     }
@@ -368,8 +367,7 @@ impl Session {
             }
             (Some(State::Open { .. }), Message::Bye) => {
                 self.touch(now_ns);
-                let grace_ns = if planted(Plant::GraceForgotten) { 0 } else { self.config.grace_ns };
-                self.peer_left(connection, LostCause::Bye, now_ns.saturating_add(grace_ns));
+                self.peer_left(connection, LostCause::Bye, now_ns.saturating_add(self.config.grace_ns));
             }
             // It came up on this side and not on the peer's, as when READY came too late. There is no BYE of it.
             (Some(State::Open { .. }), Message::Refuse { reason, .. }) => {
@@ -462,9 +460,7 @@ impl Session {
             until_ns: now_ns.saturating_add(self.config.linger_ns),
         };
         self.connections.set(connection, Some(Connection { state, due_ns: Some(now_ns) }));
-        if !planted(Plant::ByeForgotten) {
-            self.send(connection, Message::Bye);
-        }
+        self.send(connection, Message::Bye);
         true
     }
 
@@ -473,7 +469,6 @@ impl Session {
         let Some(State::Closed { peer_left, pause_ns, until_ns }) = self.connections.state(connection).cloned() else {
             return;
         };
-        let peer_left = peer_left || planted(Plant::LingerForgotten);
         if is_drained && peer_left || until_ns <= now_ns {
             let awaited = (!peer_left).then(|| State::ByeAwaited.into());
             self.connections.set(connection, awaited);
