@@ -37,7 +37,7 @@ pub(crate) enum Kind {
     LinkLost,
     Settle,
     Silent,
-    Sabotage,
+    Trespass,
     Violation,
 }
 
@@ -115,7 +115,7 @@ impl fmt::Display for Event {
             Kind::Settle => write!(out, "settle: {}", if a == 1 { "all is sent" } else { "not all" }),
             Kind::Silent => write!(out, "silent until {}.{:03}", a / 1000, a % 1000),
             Kind::LinkLost => write!(out, "link declared lost"),
-            Kind::Sabotage => write!(out, "breaks the contract ({a})"),
+            Kind::Trespass => write!(out, "breaks the contract ({a})"),
             Kind::Violation => write!(out, "VIOLATION"),
         }
     }

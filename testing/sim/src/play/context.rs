@@ -45,7 +45,7 @@ impl Context<'_> {
     }
 
     /// From here on this connection may fail, because a call broke the contract.
-    pub(crate) fn sabotaged(&mut self, what: &str) {
+    pub(crate) fn trespassed(&mut self, what: &str) {
         self.broke_contract(what);
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
@@ -56,7 +56,7 @@ impl Context<'_> {
     pub(crate) fn broke_contract(&mut self, what: &str) {
         let mut state = self.world.lock();
         state.saw(Seen::ContractBroken);
-        state.record(Kind::Sabotage, self.who, [0; 4]);
+        state.record(Kind::Trespass, self.who, [0; 4]);
         state.observer.history.remark(what);
     }
 }

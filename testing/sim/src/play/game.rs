@@ -225,7 +225,7 @@ impl<const O: bool> Game<O> {
                 plan.probe,
                 plan.cuda,
                 plan.weights,
-                plan.sabotage
+                plan.trespass
             );
         }
         text

@@ -69,7 +69,7 @@ impl Workload {
 
 /// A call that NCCL never makes, or something that no peer may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sabotage {
+pub(crate) enum Trespass {
     /// `test` of a request that is over.
     TestTwice,
     /// `test` of a flush that there never was.
@@ -94,7 +94,7 @@ pub(crate) enum Sabotage {
     HostileMask,
 }
 
-impl Sabotage {
+impl Trespass {
     pub(crate) const ALL: [Self; 11] = [
         Self::TestTwice,
         Self::TestUnknown,
@@ -151,7 +151,7 @@ pub(crate) struct ConnectionPlan {
     pub(crate) deadline_ns: u64,
     /// Who closes although there is more to do, and when.
     pub(crate) close_early: Option<(bool, u64)>,
-    pub(crate) sabotage: Option<(Sabotage, u64)>,
+    pub(crate) trespass: Option<(Trespass, u64)>,
 }
 
 /// A port of a process.
@@ -421,6 +421,6 @@ fn connection(
         close_early: (matches!(workload, Workload::Deaths) && chance.permille(100)
             || handshake && chance.permille(200))
         .then(|| (chance.permille(500), chance.between(1_000, 2_000_000))),
-        sabotage: (workload == Workload::Breakers).then(|| (chance.pick(&Sabotage::ALL), chance.between(1, 25))),
+        trespass: (workload == Workload::Breakers).then(|| (chance.pick(&Trespass::ALL), chance.between(1, 25))),
     }
 }

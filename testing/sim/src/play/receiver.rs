@@ -5,7 +5,7 @@ use railweave_transport::{Error, Flushed, Incoming, MemoryKeys, RailInfo, RecvCo
 use super::context::{Context, Step};
 use super::memory::{Buffer, Memory};
 use super::net::Net;
-use super::plan::{ConnectionPlan, GroupPlan, Sabotage};
+use super::plan::{ConnectionPlan, GroupPlan, Trespass};
 use crate::history::Kind;
 use crate::watch::Buffer as Watched;
 use crate::witness::Note;
@@ -50,7 +50,7 @@ pub(crate) struct RecvApp<const ONE_SIDED: bool> {
     probe_from: usize,
     done: u64,
     last_done: Option<RecvRequest>,
-    sabotage: Option<(Sabotage, u64)>,
+    trespass: Option<(Trespass, u64)>,
 }
 
 impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
@@ -68,7 +68,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
             probe_from: plan.groups.len() - plan.probe,
             done: 0,
             last_done: None,
-            sabotage: plan.sabotage.filter(|(what, _)| !what.by_sender()),
+            trespass: plan.trespass.filter(|(what, _)| !what.by_sender()),
         }
     }
 
@@ -106,7 +106,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         connection: &mut RecvConnection<Net<ONE_SIDED>>,
         context: &mut Context<'_>,
     ) -> Result<Step, Error> {
-        let mut moved = self.sabotage(connection, context)?;
+        let mut moved = self.trespass(connection, context)?;
         for _ in 0..context.chance.between(1, 6) {
             match self.irecv(connection, context)? {
                 None | Some(Step::Idle) => break,
@@ -170,10 +170,10 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
             .take()
             .unwrap_or_else(|| planned.buffers.iter().map(|(_, capacity)| self.memory.take(*capacity)).collect());
         let mut keys: Vec<MemoryKeys> = buffers.iter().map(|buffer| buffer.keys(&self.rails)).collect();
-        let doomed = matches!(self.sabotage, Some((Sabotage::TargetKeys, at)) if self.done >= at);
+        let doomed = matches!(self.trespass, Some((Trespass::TargetKeys, at)) if self.done >= at);
         if doomed {
             keys.iter_mut().for_each(|keys| keys.remote = keys.local);
-            context.sabotaged("irecv into memory that is not registered");
+            context.trespassed("irecv into memory that is not registered");
         }
         let incoming: Vec<Incoming<'_>> = planned
             .buffers
@@ -203,7 +203,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
             Err(error) => return if killed { Ok(Some(Step::Killed)) } else { Err(error) },
         };
         if doomed {
-            self.sabotage = None;
+            self.trespass = None;
         }
         let watched = incoming.iter().map(|buffer| Watched::new(buffer.address, buffer.size, buffer.tag)).collect();
         let mut state = context.world.lock();
@@ -370,57 +370,57 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
     }
 
     /// Does what NCCL never does, when the time has come. Answers whether anything was done.
-    fn sabotage(
+    fn trespass(
         &mut self,
         connection: &mut RecvConnection<Net<ONE_SIDED>>,
         context: &mut Context<'_>,
     ) -> Result<bool, Error> {
-        let Some((what, at)) = self.sabotage.filter(|(_, at)| self.done >= *at) else { return Ok(false) };
-        debug_assert!(self.done >= at, "sabotage waits for its time");
+        let Some((what, at)) = self.trespass.filter(|(_, at)| self.done >= *at) else { return Ok(false) };
+        debug_assert!(self.done >= at, "trespass waits for its time");
         match what {
-            Sabotage::TargetKeys | Sabotage::SourceKeys | Sabotage::DeregisterSource => return Ok(false),
-            Sabotage::DeregisterTarget => {
+            Trespass::TargetKeys | Trespass::SourceKeys | Trespass::DeregisterSource => return Ok(false),
+            Trespass::DeregisterTarget => {
                 let Some(which) = self.receiving.len().checked_sub(1) else { return Ok(false) };
-                context.sabotaged("deregMr of a receive buffer that is in use");
+                context.trespassed("deregMr of a receive buffer that is in use");
                 self.receiving[which].buffers.iter_mut().for_each(Buffer::deregister);
             }
-            Sabotage::HostileSlot | Sabotage::HostileMask => {
-                context.sabotaged("the peer sends an immediate that no peer may send");
+            Trespass::HostileSlot | Trespass::HostileMask => {
+                context.trespassed("the peer sends an immediate that no peer may send");
                 let open = self.receiving.first().map_or(self.next, |oldest| oldest.group);
-                let slot = if what == Sabotage::HostileSlot { self.next + 60 } else { open };
+                let slot = if what == Trespass::HostileSlot { self.next + 60 } else { open };
                 let mut state = context.world.lock();
-                let own_mask = what == Sabotage::HostileSlot;
+                let own_mask = what == Trespass::HostileSlot;
                 state.forge(context.connection, |rail| {
                     let mask = if own_mask { 1u32 << rail } else { 0 };
                     (slot % SLOTS) as u32 | mask << 8
                 });
             }
-            Sabotage::TestTwice => {
+            Trespass::TestTwice => {
                 let Some(over) = self.last_done else { return Ok(false) };
                 context.broke_contract("test of a receive that is over");
                 self.expect_error(connection.test(over).is_err(), "test of a receive that is over", context);
             }
-            Sabotage::TestUnknown => {
+            Trespass::TestUnknown => {
                 context.broke_contract("test of a flush that there never was");
                 let unknown = RecvRequest::from_index(RecvRequest::COUNT - 1);
                 self.expect_error(connection.test(unknown).is_err(), "test of an unknown flush", context);
             }
-            Sabotage::WrongCount => {
+            Trespass::WrongCount => {
                 context.broke_contract("irecv with 0 and with 9 buffers");
                 let keys = MemoryKeys::default();
                 let nine = [Incoming { address: 64, size: 8, tag: 0, keys: &keys }; 9];
                 self.expect_error(connection.irecv(&[], false).is_err(), "irecv without buffers", context);
                 self.expect_error(connection.irecv(&nine, false).is_err(), "irecv with 9 buffers", context);
             }
-            Sabotage::TooLong => {
+            Trespass::TooLong => {
                 context.broke_contract("irecv of more than 1 GiB");
                 let keys = MemoryKeys::default();
                 let long = [Incoming { address: 64, size: (1 << 30) + 1, tag: 0, keys: &keys }];
                 self.expect_error(connection.irecv(&long, false).is_err(), "irecv of more than 1 GiB", context);
             }
-            Sabotage::ManyFlushes => self.flush_too_often(connection, context),
+            Trespass::ManyFlushes => self.flush_too_often(connection, context),
         }
-        self.sabotage = None;
+        self.trespass = None;
         Ok(true)
     }
 

@@ -7,7 +7,7 @@ use railweave_transport::{Error, Event, MAX_BUFFERS, Outgoing, RailInfo, SendCon
 use super::context::{Context, Step};
 use super::memory::{Buffer, Memory};
 use super::net::Net;
-use super::plan::{ConnectionPlan, Sabotage};
+use super::plan::{ConnectionPlan, Trespass};
 use crate::history::Kind;
 use crate::witness::Note;
 use crate::{Checker, Seen};
@@ -46,7 +46,7 @@ pub(crate) struct SendApp<const ONE_SIDED: bool> {
     done: u64,
     probe_from: usize,
     probing: bool,
-    sabotage: Option<(Sabotage, u64)>,
+    trespass: Option<(Trespass, u64)>,
 }
 
 impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
@@ -65,7 +65,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
             done: 0,
             probe_from: plan.groups.len() - plan.probe,
             probing: false,
-            sabotage: plan.sabotage.filter(|(what, _)| what.by_sender()),
+            trespass: plan.trespass.filter(|(what, _)| what.by_sender()),
         }
     }
 
@@ -94,7 +94,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         context: &mut Context<'_>,
     ) -> Result<Step, Error> {
         let mut moved = false;
-        self.sabotage(context);
+        self.trespass(context);
         for _ in 0..context.chance.between(1, 6) {
             match self.isend(connection, context)? {
                 None => break,
@@ -148,10 +148,10 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         });
         let mut keys = buffer.keys(&self.rails);
         let doomed =
-            pending.size > 0 && self.sabotage.is_some_and(|(what, at)| what == Sabotage::SourceKeys && self.done >= at);
+            pending.size > 0 && self.trespass.is_some_and(|(what, at)| what == Trespass::SourceKeys && self.done >= at);
         if doomed {
             keys.local = keys.remote;
-            context.sabotaged("isend from memory that is not registered");
+            context.trespassed("isend from memory that is not registered");
         }
         let (message, tag) = (*message, pending.tag);
         let outgoing = Outgoing { address: buffer.address(), size: pending.size, tag: pending.tag, keys: &keys };
@@ -173,7 +173,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
             Err(error) => return if killed { Ok(Some(Step::Killed)) } else { Err(error) },
         };
         if doomed {
-            self.sabotage = None;
+            self.trespass = None;
         }
         let Some(Pending { tag, size, prepared: Some((_, buffer)), .. }) = self.pending.remove(which) else {
             return Ok(None);
@@ -216,13 +216,13 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         self.done += 1;
     }
 
-    fn sabotage(&mut self, context: &mut Context<'_>) {
-        if let Some((Sabotage::DeregisterSource, at)) = self.sabotage
+    fn trespass(&mut self, context: &mut Context<'_>) {
+        if let Some((Trespass::DeregisterSource, at)) = self.trespass
             && self.done >= at
             && !self.sending.is_empty()
         {
-            self.sabotage = None;
-            context.sabotaged("deregMr of a source that is in use");
+            self.trespass = None;
+            context.trespassed("deregMr of a source that is in use");
             let which = context.chance.index(self.sending.len());
             self.sending[which].buffer.deregister();
         }
