@@ -1,6 +1,7 @@
 //! Long runs of the fuzz targets (docs/fuzzing.md), on stable Rust: libFuzzer through cargo-fuzz, without a sanitizer.
 
-use crate::process::{cargo, find, root, run as run_command, status, target};
+use crate::process::{root, run as run_command, status, target};
+use crate::tools;
 use clap::Args;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -69,17 +70,7 @@ fn targets() -> Result<Vec<String>, String> {
 
 /// Builds every target and returns the folder of the programs.
 fn build() -> Result<PathBuf, String> {
-    let cargo_fuzz = match find("cargo-fuzz") {
-        Some(program) => program,
-        None => {
-            let tools = target().join("tools");
-            println!("cargo-fuzz is not here; installing it into {}", tools.display());
-            let mut install = cargo(&["install", "cargo-fuzz", "--locked", "--root"]);
-            install.arg(&tools);
-            run_command(install)?;
-            tools.join("bin").join("cargo-fuzz")
-        }
-    };
+    let cargo_fuzz = tools::require("cargo-fuzz")?;
     let built = target().join("fuzz");
     let mut command = Command::new(cargo_fuzz);
     // Sanitizers need a nightly compiler; what is left is the coverage that leads the fuzzer.

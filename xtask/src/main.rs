@@ -17,14 +17,17 @@ mod fuzz;
 mod gpu;
 mod instructions;
 mod lab;
+mod mutants;
 mod nccl;
 mod packages;
 mod process;
+mod scratch;
 mod sim;
 mod stress;
 mod suite;
 mod test;
 mod tidy;
+mod tools;
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -53,6 +56,8 @@ enum Chore {
     Tidy,
     /// Play the protocol in virtual time: [--seeds N] [--from S] [--only WORKLOAD] [--history] [--sabotage]
     Sim(Passed),
+    /// Change the protocol's source in every small way, and say what no test notices: all, or those that are named
+    Mutants(mutants::Arguments),
     /// Run the fuzz targets long: all, or those that are named
     Fuzz(fuzz::Arguments),
     /// Run the long tests about edges: all, or the parts that are named
@@ -104,6 +109,7 @@ fn run(chore: Chore) -> Result<ExitCode, String> {
         Chore::AsRunner(program) => suite::run(program),
         Chore::Tidy => process::run(tidy::command()).map(|()| ExitCode::SUCCESS),
         Chore::Sim(passed) => sim::run(&passed.arguments),
+        Chore::Mutants(arguments) => mutants::run(&arguments),
         Chore::Fuzz(arguments) => fuzz::run(&arguments),
         Chore::Stress(arguments) => stress::run(&arguments),
         Chore::Adapters(arguments) => adapters::run(&arguments),

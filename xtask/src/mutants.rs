@@ -1,0 +1,203 @@
+//! Mutants of the protocol and the policy (docs/simulation.md): cargo-mutants makes them from the source, and a few are
+//! patches. The unit tests and a few hundred seeds of the simulation must notice each.
+
+mod judge;
+mod patches;
+mod results;
+
+use crate::process::{status, target};
+use crate::scratch::Scratch;
+use crate::tools;
+use clap::Args;
+use judge::Judge;
+use results::{Results, Verdict};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// What a verdict depends on.
+const JUDGED: [&str; 7] = [
+    ".cargo/mutants.toml",
+    "Cargo.lock",
+    "crates/fabric",
+    "crates/policy",
+    "crates/transport",
+    "testing/fabric-sim",
+    "testing/sim",
+];
+
+/// The most memory that a compiler or a test may have, in bytes: a mutant may ask for more and more.
+const MOST_MEMORY: u64 = 8 << 30;
+
+/// A mutant has come to no end when its tests take so many times as long as those of the tree as it is, and longer than
+/// a busy machine may take.
+const TIMES: u32 = 5;
+const SHORTEST_LIMIT: Duration = Duration::from_secs(60);
+
+/// The exit codes of cargo-mutants that say that it has judged: all caught, some missed, some that came to no end.
+const JUDGED_ALL: [i32; 3] = [0, 2, 3];
+
+/// What is tested.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Test one part of N, numbered from 0
+    #[arg(long, value_name = "K/N")]
+    shard: Option<String>,
+    /// Test this many, drawn by the seed
+    #[arg(long, value_name = "N")]
+    sample: Option<usize>,
+    /// The seed of the sample
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Test those whose names contain this, or one of these, also where it is known what becomes of them
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// Test the patches of testing/sim/mutants instead
+    #[arg(long)]
+    patches: bool,
+}
+
+/// Tests what is wanted and not known yet, and says what became of all that is wanted.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
+    limit_memory()?;
+    let scratch = Scratch::new(folder().join("tree"))?;
+    let judge = Judge::of(&scratch)?;
+    if arguments.patches {
+        judge.pass(&scratch)?;
+        return patches::run(&scratch, &judge);
+    }
+    let tool = tools::require("cargo-mutants")?;
+    let wanted = arguments.choose(list(&tool, &scratch, arguments.shard.as_deref())?);
+    let mut results = Results::read(folder().join("results"), scratch.fingerprint(&JUDGED)?)?;
+    let is_open = |name: &&String| !arguments.only.is_empty() || !results.has(name);
+    let open: Vec<&String> = wanted.iter().filter(is_open).collect();
+    println!("{} mutants, of which {} are known", wanted.len(), wanted.len() - open.len());
+    if !open.is_empty() {
+        let limit = (judge.pass(&scratch)? * TIMES).max(SHORTEST_LIMIT);
+        let judged = try_out(&tool, &scratch, &open, limit, &results.last());
+        results.collect()?;
+        judged?;
+    }
+    Ok(tell(&results, &wanted))
+}
+
+/// Where everything is kept.
+fn folder() -> PathBuf {
+    target().join("mutants")
+}
+
+impl Arguments {
+    /// Those that are wanted of all that there are. A sample draws by name: what else there is changes nothing.
+    fn choose(&self, mut all: Vec<String>) -> BTreeSet<String> {
+        if !self.only.is_empty() {
+            all.retain(|name| self.only.iter().any(|text| name.contains(text)));
+        }
+        if let Some(sample) = self.sample {
+            all.sort_by_cached_key(|name| {
+                let mut hasher = DefaultHasher::new();
+                (self.seed, name).hash(&mut hasher);
+                hasher.finish()
+            });
+            all.truncate(sample);
+        }
+        all.into_iter().collect()
+    }
+}
+
+/// Programs that are started from now on get no more memory than is sensible.
+fn limit_memory() -> Result<(), String> {
+    let Rlimit { maximum, .. } = getrlimit(Resource::As);
+    let current = Some(maximum.map_or(MOST_MEMORY, |most| most.min(MOST_MEMORY)));
+    setrlimit(Resource::As, Rlimit { current, maximum }).map_err(|error| format!("cannot limit memory: {error}"))
+}
+
+/// The names of all mutants, or those of one shard.
+fn list(tool: &Path, scratch: &Scratch, shard: Option<&str>) -> Result<Vec<String>, String> {
+    let mut command = scratch.command(tool);
+    command.args(["mutants", "--list", "--colors", "never"]);
+    if let Some(shard) = shard {
+        command.args(["--sharding", "round-robin", "--shard", shard]);
+    }
+    let output = command.output().map_err(|error| format!("cannot run {}: {error}", tool.display()))?;
+    if !output.status.success() {
+        return Err(format!("cargo-mutants lists nothing: {}", String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+}
+
+/// Has cargo-mutants try these, each for so long at most, and leave what it finds in `output`.
+fn try_out(tool: &Path, scratch: &Scratch, names: &[&String], limit: Duration, output: &Path) -> Result<(), String> {
+    let mut command = scratch.command(tool);
+    // Its own look at the tree as it is would leave out the simulation.
+    command.args(["mutants", "--in-place", "--baseline", "skip", "--timeout", &limit.as_secs().to_string()]);
+    command.args(["--caught", "--unviable", "--output"]).arg(output);
+    // Deleted fields pass its filter of names (cargo-mutants 27.1), so that others of the same files are tried too.
+    let files: BTreeSet<&str> = names.iter().filter_map(|name| Some(name.split_once(':')?.0)).collect();
+    for file in files {
+        command.args(["--file", file]);
+    }
+    for name in names {
+        command.args(["--re", &format!("^{}$", regex::escape(name))]);
+    }
+    match status(command)?.code() {
+        Some(code) if JUDGED_ALL.contains(&code) => Ok(()),
+        _ => Err(format!("cargo-mutants has not judged all; its logs are in {}", output.display())),
+    }
+}
+
+/// Says what became of those that were wanted.
+fn tell(results: &Results, wanted: &BTreeSet<String>) -> ExitCode {
+    let among = |name: &str| wanted.contains(name);
+    for verdict in [Verdict::Missed, Verdict::Timeout] {
+        results.of(verdict, among).for_each(|name| println!("{}: {name}", verdict.name()));
+    }
+    let count = |verdict| format!("{} {}", results.of(verdict, among).count(), verdict.name());
+    println!("{}", Verdict::ALL.map(count).join(", "));
+    println!(
+        "to repeat one: cargo xtask mutants --only 'NAME'; its log and diff are then in {}",
+        results.last().display()
+    );
+    let is_known = wanted.iter().all(|name| results.has(name));
+    if is_known { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parse(words: &[&str]) -> Result<Arguments, clap::Error> {
+        Line::try_parse_from(std::iter::once(&"").chain(words)).map(|line| line.arguments)
+    }
+
+    fn chosen(words: &[&str]) -> BTreeSet<String> {
+        let all = (0..100).map(|number| format!("src/a.rs:{number}: replace > with <")).collect();
+        parse(words).unwrap().choose(all)
+    }
+
+    #[test]
+    fn a_seed_draws_the_same_sample_for_ever() {
+        let (first, other) = (chosen(&["--sample", "10"]), chosen(&["--sample", "10", "--seed", "2"]));
+        assert_eq!((first.len(), other.len()), (10, 10));
+        assert_eq!(first, chosen(&["--seed", "1", "--sample", "10"]));
+        assert_ne!(first, other);
+        assert!(first.is_subset(&chosen(&["--sample", "20"])), "a larger sample has a smaller one in it");
+    }
+
+    #[test]
+    fn only_those_with_a_text_are_wanted() {
+        assert_eq!(chosen(&["--only", "a.rs:7"]).len(), 11);
+        assert_eq!(chosen(&["--only", "a.rs:7:", "--only", "a.rs:12:"]).len(), 2);
+        assert_eq!(chosen(&[]).len(), 100);
+        assert!(parse(&["--sample", "all"]).is_err());
+    }
+}

@@ -1,0 +1,84 @@
+//! Mutants that no operator of cargo-mutants makes: each is a patch with a sentence on top.
+
+use super::judge::{Judge, output};
+use crate::process::root;
+use crate::scratch::Scratch;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// Applies one patch after the other to the copy of the tree, and has the judge look at it.
+pub(super) fn run(scratch: &Scratch, judge: &Judge) -> Result<ExitCode, String> {
+    let mut missed = 0;
+    for patch in all()? {
+        let name = patch.file_stem().unwrap_or(OsStr::new("?")).display().to_string();
+        apply(scratch.root(), &patch, &[])?;
+        let (builds, said) = judge.test(scratch, &["--no-run"])?;
+        if !builds {
+            return Err(format!("{name} does not build:\n{said}"));
+        }
+        let (passes, said) = judge.test(scratch, &[])?;
+        apply(scratch.root(), &patch, &["--reverse"])?;
+        missed += usize::from(passes);
+        println!("{name}: {}", if passes { "MISSED".to_owned() } else { format!("caught by {}", witness(&said)) });
+    }
+    Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The patches.
+fn all() -> Result<Vec<PathBuf>, String> {
+    let folder = root().join("testing").join("sim").join("mutants");
+    let entries = fs::read_dir(&folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
+    let mut patches: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    patches.retain(|path| path.extension() == Some(OsStr::new("patch")));
+    patches.sort();
+    Ok(patches)
+}
+
+/// Applies a patch to a tree, or does with it what `more` says.
+fn apply(tree: &Path, patch: &Path, more: &[&str]) -> Result<(), String> {
+    let mut git = Command::new("git");
+    git.arg("apply").args(more).arg(patch).current_dir(tree);
+    // The copy is no part of the repository that it lies in: there, git would pass over what is not.
+    if let Some(above) = tree.parent() {
+        git.env("GIT_CEILING_DIRECTORIES", above);
+    }
+    match output(git)? {
+        (true, _) => Ok(()),
+        (false, said) => Err(format!("{} does not apply any more: {}", patch.display(), said.trim())),
+    }
+}
+
+/// Who noticed: the simulation's checker, or else the first test that failed.
+fn witness(said: &str) -> String {
+    let after = |words: &str| said.split_once(words).map(|(_, rest)| rest);
+    let word = |text: &str| text.split([',', ' ', '\n']).next().unwrap_or_default().to_owned();
+    match (after("Violation { checker: "), after("---- ")) {
+        (Some(rest), _) => format!("the checker {}", word(rest)),
+        (None, Some(rest)) => word(rest),
+        (None, None) => "something that is no test".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_patch_applies() {
+        let patches = all().unwrap();
+        assert!(!patches.is_empty());
+        for patch in patches {
+            apply(&root(), &patch, &["--check"]).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_witness_is_named() {
+        let said = "---- a_few stdout ----\nSome(Violation { checker: Leaks, message: \"c0s\" })";
+        assert_eq!(witness(said), "the checker Leaks");
+        assert_eq!(witness("---- slots::tests::a stdout ----"), "slots::tests::a");
+        assert_eq!(witness("signal: 9"), "something that is no test");
+    }
+}

@@ -1,0 +1,17 @@
+//! Programs for development that cargo can install.
+
+use crate::process::{cargo, find, run, target};
+use std::path::PathBuf;
+
+/// A program such as cargo-fuzz, which is installed into target/tools where it is neither there nor in the path.
+pub(crate) fn require(name: &str) -> Result<PathBuf, String> {
+    if let Some(program) = find(name) {
+        return Ok(program);
+    }
+    let tools = target().join("tools");
+    println!("{name} is not here; installing it into {}", tools.display());
+    let mut install = cargo(&["install", name, "--locked", "--root"]);
+    install.arg(&tools);
+    run(install)?;
+    Ok(tools.join("bin").join(name))
+}
