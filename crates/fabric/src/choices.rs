@@ -1,15 +1,15 @@
-//! What a user chooses about devices, addresses and memory, as the crates take it that carry it out. How each choice is
-//! written in a variable is known where the table of options is.
+//! The user's choices about devices, addresses and memory, as types for the crates that carry them out. The `options`
+//! crate knows how each choice is written in a variable.
 
 use std::fmt;
 use std::net::IpAddr;
 
-/// How ports become devices.
+/// The way in which ports become devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Each port is a device.
     Ports,
-    /// All ports are one device, each a rail of its connections.
+    /// All ports form one device; each is a rail of its connections.
     Fused,
 }
 
@@ -22,12 +22,12 @@ pub enum Family {
     Ipv6,
 }
 
-/// The addresses that agree in their first bits.
+/// The addresses that share a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressRange {
     /// One address of the range.
     pub address: IpAddr,
-    /// How many of its first bits count, in its own family: 0 to 32 for IPv4, 0 to 128 for IPv6.
+    /// Length of the prefix in bits, in the address's own family: 0 to 32 for IPv4, 0 to 128 for IPv6.
     pub prefix_len: u8,
 }
 
@@ -47,31 +47,31 @@ impl AddressRange {
     }
 }
 
-/// As `address/length`.
+/// Writes `address/length`.
 impl fmt::Display for AddressRange {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}/{}", self.address, self.prefix_len)
     }
 }
 
-/// When memory of the application is registered with relaxed ordering.
+/// The use of relaxed ordering for memory of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelaxedOrdering {
     /// Never.
     Off,
-    /// Always; a library that cannot is an error.
+    /// Always; a library without support is an error.
     On,
-    /// Where the library can.
+    /// If the library supports it.
     WhereKnown,
 }
 
-/// How ports are shown whose adapter reaches GPU memory past the processor (Data Direct of ConnectX-8).
+/// The presentation of ports whose adapter reaches GPU memory past the processor (Data Direct of ConnectX-8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataDirect {
-    /// As any other.
+    /// Like any other port.
     Off,
-    /// As devices of their own, instead of the others.
+    /// As separate devices, instead of the ordinary ones.
     Only,
-    /// As devices of their own, beside the others.
+    /// As separate devices, alongside the ordinary ones.
     Both,
 }

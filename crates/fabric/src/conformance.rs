@@ -1,8 +1,9 @@
-//! The suite that every fabric runs: what [`crate::Rail`] and [`crate::Domain`] promise, as cases that pass or panic.
+//! The suite that every fabric runs: the promises of [`crate::Rail`] and [`crate::Domain`], as cases that pass or
+//! panic.
 //!
 //! A fabric implements [`Harness`] in its tests and calls [`run_all`]. Each case makes a fresh pair of connected rails,
-//! called near and far, and has both ends polled in turn, so it runs alike over real networks and in virtual time.
-//! Where a case shows that something works, its neighbour shows what must not.
+//! called near and far, and polls both ends in turn, so it runs over real networks and in virtual time alike. A case
+//! that shows that something works has a neighbour that shows what must fail.
 
 mod bench;
 mod completion;
@@ -16,10 +17,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use completion::{Completion, poll};
 pub use harness::{End, Harness, Pair};
 
-/// A case: it panics when the fabric breaks a promise.
+/// A case, which panics if the fabric breaks a promise.
 pub type Case<H> = fn(&mut H);
 
-/// Every case with its name.
+/// Returns every case with its name.
 pub fn cases<H: Harness>() -> Vec<(&'static str, Case<H>)> {
     macro_rules! named {
         ($($module:ident::$case:ident,)*) => { vec![$((stringify!($case), $module::$case::<H> as Case<H>),)*] };
@@ -58,7 +59,7 @@ pub fn cases<H: Harness>() -> Vec<(&'static str, Case<H>)> {
 /// Runs every case.
 ///
 /// # Panics
-/// When a case fails; names each of them, with its message.
+/// When cases fail; the message names each, with its own message.
 pub fn run_all<H: Harness>(harness: &mut H) {
     let mut failed = Vec::new();
     for (name, case) in cases::<H>() {

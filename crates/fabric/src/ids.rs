@@ -7,26 +7,26 @@ use crate::MAX_RAILS;
 
 /// The number of a rail in its connection, below [`MAX_RAILS`].
 ///
-/// It is an index of slices: `keys[rail]` of a `[u32; MAX_RAILS]` needs no check of bounds.
+/// It indexes slices: `keys[rail]` of a `[u32; MAX_RAILS]` needs no bounds check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RailId(u8);
 
 impl RailId {
-    /// The rail with this number; `None` unless it is below [`MAX_RAILS`].
+    /// Returns the rail with this number, or `None` unless it is below [`MAX_RAILS`].
     #[inline]
     pub const fn new(number: usize) -> Option<Self> {
         if number < MAX_RAILS { Some(Self(number as u8)) } else { None }
     }
 
-    /// All numbers that a rail can have, lowest first.
+    /// Returns all numbers that a rail can have, lowest first.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..MAX_RAILS as u8).map(Self)
     }
 
-    /// Its number, below [`MAX_RAILS`].
+    /// Returns its number, below [`MAX_RAILS`].
     #[inline]
     pub const fn index(self) -> usize {
-        // The number is below MAX_RAILS anyway. The remainder says so to the compiler, for one instruction.
+        // The number is below MAX_RAILS anyway. The remainder tells the compiler, at the price of one instruction.
         self.0 as usize % MAX_RAILS
     }
 }
@@ -63,42 +63,42 @@ impl RailSet {
     /// Every rail that a connection can have.
     pub const ALL: Self = Self(u8::MAX);
 
-    /// The rails whose bits are set, bit 0 for rail 0.
+    /// Returns the rails whose bits are set, bit 0 for rail 0.
     #[inline]
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits)
     }
 
-    /// One bit for each rail, bit 0 for rail 0.
+    /// Returns one bit for each rail, bit 0 for rail 0.
     #[inline]
     pub const fn bits(self) -> u8 {
         self.0
     }
 
-    /// This rail alone.
+    /// Returns the set of this rail alone.
     #[inline]
     pub const fn only(rail: RailId) -> Self {
         Self(1 << rail.index())
     }
 
-    /// The rails of a connection of `count` rails, at most [`MAX_RAILS`].
+    /// Returns the rails of a connection with `count` rails, at most [`MAX_RAILS`].
     pub const fn first_of(count: usize) -> Self {
         if count < MAX_RAILS { Self((1 << count) - 1) } else { Self::ALL }
     }
 
-    /// Returns true if there is no rail in it.
+    /// Returns true if the set has no rail.
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Returns true if there is exactly one rail in it.
+    /// Returns true if the set has exactly one rail.
     #[inline]
     pub const fn is_single(self) -> bool {
         self.0.is_power_of_two()
     }
 
-    /// How many rails there are, at most [`MAX_RAILS`].
+    /// Returns the number of rails, at most [`MAX_RAILS`].
     #[inline]
     pub const fn len(self) -> u32 {
         self.0.count_ones()
@@ -110,7 +110,7 @@ impl RailSet {
         self.0 & Self::only(rail).0 != 0
     }
 
-    /// Returns true if the rails are all among `others`.
+    /// Returns true if all rails are in `others` too.
     #[inline]
     pub const fn is_within(self, others: Self) -> bool {
         self.0 & !others.0 == 0
@@ -122,26 +122,26 @@ impl RailSet {
         self.0 & others.0 != 0
     }
 
-    /// The rail with the lowest number.
+    /// Returns the rail with the lowest number.
     #[inline]
     pub const fn first(self) -> Option<RailId> {
         if self.is_empty() { None } else { Some(RailId(self.0.trailing_zeros() as u8)) }
     }
 
-    /// The rail with the highest number.
+    /// Returns the rail with the highest number.
     #[inline]
     pub const fn last(self) -> Option<RailId> {
         if self.is_empty() { None } else { Some(RailId(7 - self.0.leading_zeros() as u8)) }
     }
 
-    /// The set of the first rail alone, which is empty where this one is.
+    /// Returns the set of the first rail alone, or the empty set if this one is empty.
     #[inline]
     pub const fn first_only(self) -> Self {
         // `x & -x` is the lowest bit of x.
         Self(self.0 & self.0.wrapping_neg())
     }
 
-    /// The others, when one rail is left out.
+    /// Returns the set without this rail.
     #[inline]
     pub const fn without(self, rail: RailId) -> Self {
         Self(self.0 & !Self::only(rail).0)
@@ -153,13 +153,13 @@ impl RailSet {
         *self |= Self::only(rail);
     }
 
-    /// Takes a rail out.
+    /// Removes a rail.
     #[inline]
     pub fn remove(&mut self, rail: RailId) {
         *self = self.without(rail);
     }
 
-    /// The rails, lowest number first.
+    /// Returns the rails, lowest number first.
     #[inline]
     pub const fn iter(self) -> RailSetIter {
         RailSetIter(self)

@@ -1,4 +1,5 @@
-//! How the lanes of two ends find each other: a fabric has one of two ways, and what it does not have cannot be asked.
+//! The two ways in which the lanes of two ends find each other. A fabric has one of them; the calls of the other do not
+//! exist for it.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -6,25 +7,25 @@ use std::time::Duration;
 
 use crate::{LaneId, SetupError};
 
-/// How the lanes of a fabric come to be connected, and what a pending rail does for that. `P` is the fabric's
+/// The way in which a fabric's lanes are connected, and the pending rail's part in it. `P` is the fabric's
 /// [`crate::PendingRail`].
 pub enum Joining<P> {
-    /// Both ends exchange one end point per lane, and each connects its lanes to the other's. Opening such a rail and
-    /// connecting it may block.
+    /// Both ends exchange one end point per lane, and each connects its lanes to the other's. Opening and connecting
+    /// such a rail may block.
     ByExchange {
-        /// One end point per lane, for the peer.
+        /// Returns one end point per lane, for the peer.
         endpoints: fn(&P) -> Vec<LaneEndpoint>,
-        /// Connects the lanes to the peer's end points, or goes on with it. May block, but does not sleep between two
-        /// tries: that is the caller's, who calls again with the same end points. Fails when a lane cannot be brought
-        /// up; the error names the peer, the port and the attribute.
+        /// Starts or continues connecting the lanes to the peer's end points. May block, but does not sleep between
+        /// attempts: the caller sleeps, and calls again with the same end points. Fails if a lane cannot be connected;
+        /// the error names the peer, the port and the attribute.
         connect: fn(&mut P, &[LaneEndpoint]) -> Result<Connecting, SetupError>,
     },
-    /// Lanes are sockets, which one end dials and the other accepts. Nothing blocks.
+    /// Lanes are sockets: one end dials them, the other accepts them. Nothing blocks.
     BySockets {
         /// Returns true if this lane of the rail has no socket, or one that the peer has closed.
         awaits: fn(&P, LaneId) -> bool,
-        /// Hands over the connected socket of a lane that awaits one, in place of a closed one. Fails when the lane
-        /// does not exist, has a socket that the peer has not closed, or the socket cannot be configured.
+        /// Hands over the connected socket of a lane that awaits one; it replaces a closed one. Fails if the lane does
+        /// not exist, if it has a socket that the peer has not closed, or if the socket cannot be configured.
         attach: fn(&mut P, LaneId, OwnedFd) -> Result<(), SetupError>,
     },
 }
@@ -45,13 +46,12 @@ impl<P> fmt::Debug for Joining<P> {
     }
 }
 
-/// How the other end reaches a lane, in the fabric's own bytes (docs/wire.md gives them per fabric). All zero stands
-/// for a lane that is a socket.
+/// A lane's address for the other end, in the fabric's own format (docs/wire.md). All zero for a lane that is a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneEndpoint(pub [u8; LaneEndpoint::BYTES]);
 
 impl LaneEndpoint {
-    /// Its length on the wire.
+    /// Length on the wire.
     pub const BYTES: usize = 48;
 }
 
@@ -61,16 +61,17 @@ impl Default for LaneEndpoint {
     }
 }
 
-/// How far connecting the lanes of a rail came.
+/// The progress of connecting a rail's lanes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Connecting {
     /// Every lane is connected.
     Done,
-    /// This host could not do it yet, as while it looks the peer's address up. Call again after the pause.
+    /// This host could not do it yet, for example because it is still resolving the peer's address. Call again after
+    /// the pause.
     Later {
-        /// How long to wait.
+        /// Time to wait.
         pause: Duration,
-        /// What did not work this time: the reason, when there is no time left to try again.
+        /// The failure of this attempt; the final reason if no time is left for another.
         reason: SetupError,
     },
 }

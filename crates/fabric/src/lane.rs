@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// The most lanes that one rail has.
+/// The maximum number of lanes of one rail.
 pub const MAX_LANES: usize = 16;
 
-/// A lane of a rail, by its number from 0. A number that is not below the rail's count of lanes, which is at most
-/// [`MAX_LANES`], names no lane; a peer may send one.
+/// A lane of a rail, by its number from 0. A number may be out of range, because peers send them too: a rail has at
+/// most [`MAX_LANES`] lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneId(pub u8);
 
@@ -14,13 +14,13 @@ impl LaneId {
     /// The first lane, which every rail has.
     pub const FIRST: Self = Self(0);
 
-    /// The lane's place among the rail's lanes.
+    /// Returns the lane's index among the rail's lanes.
     #[inline(always)]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The lane at this place among a rail's lanes, below [`MAX_LANES`].
+    /// Returns the lane at this index, below [`MAX_LANES`], among a rail's lanes.
     #[inline(always)]
     pub const fn at(index: usize) -> Self {
         debug_assert!(index < MAX_LANES);

@@ -1,11 +1,12 @@
-//! What a network is to Railweave: one trait per kind of thing a network has, and nothing that knows the protocol.
+//! A network as Railweave sees it: one trait for each kind of thing that a network has. Nothing here knows the
+//! protocol.
 //!
-//! A [`Fabric`] names the types. A [`Domain`] is where memory is registered for one port; a [`PendingRail`] is a rail
-//! whose lanes are being connected; a [`Rail`] is what the data path calls. `transport` is generic over them, so the
-//! same protocol runs over TCP, over verbs and in a simulated world.
+//! A [`Fabric`] names the types. A [`Domain`] registers memory for one port; a [`PendingRail`] is a rail whose lanes
+//! are being connected; the data path calls the [`Rail`]. `transport` is generic over them, so the same protocol runs
+//! over TCP, over verbs and in a simulated world.
 //!
-//! This crate opens nothing and asks the system for nothing but memory: it is types, plus the conformance suite that
-//! every fabric runs (feature `conformance`).
+//! This crate opens nothing, and asks the system only for memory: it holds types, and the conformance suite that every
+//! fabric runs (feature `conformance`).
 
 #![deny(unsafe_code)]
 
@@ -40,5 +41,5 @@ pub use rail::{
 pub use region::Region;
 pub use setting::{Setting, SettingNames};
 
-/// The most rails that one connection has: remote keys for this many fit into a CTS entry (docs/wire.md).
+/// The maximum number of rails of one connection: a CTS entry has room for this many remote keys (docs/wire.md).
 pub const MAX_RAILS: usize = 8;

@@ -1,4 +1,4 @@
-//! Memory that is to be registered. Naming memory by its address is a promise that nobody can check.
+//! Memory to register. Naming memory by its address is a promise that nothing can check.
 #![allow(unsafe_code)] // the promise of `Memory::from_raw`
 
 use std::os::fd::RawFd;
@@ -6,24 +6,24 @@ use std::sync::Arc;
 
 use crate::Region;
 
-/// What a range of memory is.
+/// The kind of a range of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
     /// Host memory (`NCCL_PTR_HOST`).
     Host,
     /// GPU memory by its CUDA address (`NCCL_PTR_CUDA`).
     Cuda,
-    /// GPU memory through a dma-buf (`NCCL_PTR_DMABUF`); the descriptor is only valid during the call.
+    /// GPU memory through a dma-buf (`NCCL_PTR_DMABUF`); the descriptor is valid only during the call.
     DmaBuf {
         /// The dma-buf's descriptor.
         fd: RawFd,
-        /// Where the range starts inside it, in bytes.
+        /// Start of the range in the dma-buf, in bytes.
         offset: u64,
     },
 }
 
 impl MemoryKind {
-    /// The kind's name in messages.
+    /// Returns the kind's name for messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Host => "host",
@@ -33,28 +33,28 @@ impl MemoryKind {
     }
 }
 
-/// What may be done with registered memory.
+/// Access rights to registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The peer may write into it.
+    /// The peer may write to it.
     pub remote_write: bool,
-    /// The peer may read from it; only the flush needs that, through a loop-back lane.
+    /// The peer may read from it; only the flush needs this, through a loop-back lane.
     pub remote_read: bool,
-    /// Writes become visible in the order in which they were posted (no relaxed ordering): for the CTS stream and the
-    /// completion records, in which a flag says that the rest is there.
+    /// Writes become visible in the order in which they were posted (no relaxed ordering). The CTS stream and the
+    /// completion records need this: a flag in them says that the rest has arrived.
     pub strict_order: bool,
 }
 
 impl Access {
-    /// Memory of the application: the peer writes to it, a flush reads it, order does not matter.
+    /// Memory of the application: the peer writes to it, a flush reads it, and order does not matter.
     pub const DATA: Self = Self { remote_write: true, remote_read: true, strict_order: false };
-    /// Memory of the protocol that the peer writes to and in which order matters.
+    /// Memory of the protocol that the peer writes to; order matters.
     pub const CONTROL: Self = Self { remote_write: true, remote_read: false, strict_order: true };
     /// Memory of the protocol that only this side reads.
     pub const SOURCE: Self = Self { remote_write: false, remote_read: false, strict_order: true };
 }
 
-/// A range of memory that may be registered: the fabric reads and writes it until the registration is dropped.
+/// A range of memory to register: the fabric reads and writes it until the registration is dropped.
 #[derive(Clone, Debug)]
 pub struct Memory {
     address: u64,
@@ -64,17 +64,16 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// A range by its address.
+    /// Names a range by its address.
     ///
     /// # Safety
-    /// From now until every registration of it is dropped, the range must be memory that may be read and written by
-    /// anybody at any time: NCCL promises this from `regMr` to `deregMr` (NCCL, net.h), and no Rust reference
-    /// to it may live meanwhile.
+    /// From now until every registration of it is dropped, the range must be memory that anybody may read and write at
+    /// any time, and no Rust reference to it may exist. NCCL promises this from `regMr` to `deregMr` (NCCL, net.h).
     pub unsafe fn from_raw(address: u64, length: usize, kind: MemoryKind) -> Self {
         Self { address, length, kind, region: None }
     }
 
-    /// A [`Region`], which lives as long as this value does.
+    /// Names a [`Region`], and keeps it alive for as long as this value exists.
     pub fn from_region(region: &Arc<Region>) -> Self {
         Self {
             address: region.address(),
@@ -84,27 +83,27 @@ impl Memory {
         }
     }
 
-    /// Address of the first byte.
+    /// Returns the address of the first byte.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// What the range is.
+    /// Returns the kind of the range.
     pub fn kind(&self) -> MemoryKind {
         self.kind
     }
 
-    /// The region, when the range is one: a fabric without a real network reads and writes through it.
+    /// Returns the region if the range is one: a fabric without a real network reads and writes through it.
     pub fn region(&self) -> Option<&Arc<Region>> {
         self.region.as_ref()
     }
 
-    /// The address one past the last byte, unless the range wraps around.
+    /// Returns the address one past the last byte, or `None` if the range wraps around.
     pub fn end(&self) -> Option<u64> {
         self.address.checked_add(self.length as u64)
     }

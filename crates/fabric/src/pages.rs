@@ -1,6 +1,6 @@
-//! Memory on pages of its own. Unsafe, because no collection of the standard library has the alignment of its contents
-//! as a number that is known only at run time.
-#![allow(unsafe_code)] // the allocation itself, and the slice over it
+//! Memory on pages of its own. Unsafe, because the page size is known only at run time, and no collection of the
+//! standard library takes its alignment at run time.
+#![allow(unsafe_code)] // the allocation, and the slice over it
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
-/// Words of a cache line.
+/// The number of words in a cache line.
 pub(crate) const WORDS_PER_LINE: usize = 8;
 
 /// One cache line, so that entries of 64 bytes never straddle two.
@@ -29,17 +29,17 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// At least `bytes` bytes; one page at least, and never a part of one.
+    /// Allocates at least `bytes` bytes, rounded up to whole pages; at least one page.
     ///
     /// # Panics
-    /// When no address space holds so many bytes. Where memory is short, the process ends, as with every allocation.
+    /// When no address space can hold this many bytes. If memory is short, the process aborts, as for any allocation.
     pub(crate) fn new(bytes: usize) -> Self {
         let page = page_size();
         let size = bytes.max(1).checked_next_multiple_of(page);
         let layout = size.and_then(|size| Layout::from_size_align(size, page).ok()).expect("the bytes have addresses");
         // SAFETY: the size is not zero.
         let memory = unsafe { alloc_zeroed(layout) };
-        // Pages are multiples of lines, in size and in alignment.
+        // Size and alignment of a page are multiples of those of a line.
         let first = NonNull::new(memory.cast::<Line>()).unwrap_or_else(|| handle_alloc_error(layout));
         Self { first, count: layout.size() / size_of::<Line>(), layout, owned: PhantomData }
     }
@@ -50,23 +50,24 @@ impl Deref for Pages {
 
     #[inline(always)]
     fn deref(&self) -> &[Line] {
-        // SAFETY: `count` lines were allocated, all zeros is a value of atomic numbers, and only this frees them.
+        // SAFETY: `count` lines were allocated, all-zero is a valid value of atomic integers, and only `drop` frees
+        // them.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.count) }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and freed once. Lines have nothing to drop.
+        // SAFETY: allocated with this layout, and freed only here. Lines have no destructor.
         unsafe { dealloc(self.first.as_ptr().cast(), self.layout) };
     }
 }
 
-/// The bytes of a page of this system: 4 KiB on x86_64, up to 64 KiB on aarch64.
+/// Returns the page size of this system in bytes: 4 KiB on x86_64, up to 64 KiB on aarch64.
 pub fn page_size() -> usize {
     // SAFETY: sysconf touches no memory.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    // POSIX has no system without a page size; 64 KiB is right on every one that Linux has.
+    // sysconf(3) does not fail here. If it did, 64 KiB would be a multiple of every page size that Linux has.
     usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(0x1_0000).max(align_of::<Line>())
 }
 

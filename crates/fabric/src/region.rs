@@ -4,14 +4,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::pages::{Pages, WORDS_PER_LINE};
 
-/// Zeroed memory on pages of its own that others (a peer, a network card, another thread) may write at any time.
+/// Initially zero memory on pages of its own. Others (a peer, a network card, another thread) may write to it at any
+/// time.
 ///
-/// Pages of its own, because what is registered with an adapter may be missing in forked children: on kernels that do
-/// not copy pinned pages at a fork (before 5.12), libibverbs marks every page of a registered range MADV_DONTFORK
-/// (ibv_fork_init(3)), and whatever else lies on such a page is missing there too.
+/// It shares no page with anything else, because memory registered with an adapter may be missing in forked children:
+/// on kernels that do not copy pinned pages at a fork (before 5.12), libibverbs marks every page of a registered range
+/// MADV_DONTFORK (ibv_fork_init(3)), and anything else on such a page would be missing too.
 ///
-/// All access goes through atomic words, so a torn or surprising value is possible but never undefined behaviour. The
-/// fabric writes to it by its address; this side reads with acquire where a flag orders what stands before it.
+/// All access goes through atomic words: a torn or unexpected value is possible, undefined behaviour is not. The fabric
+/// writes to it by its address; this side reads a flag with acquire if the flag covers the bytes before it.
 pub struct Region {
     lines: Pages,
     length: usize,
@@ -24,30 +25,30 @@ impl std::fmt::Debug for Region {
 }
 
 impl Region {
-    /// A region of `length` bytes, all zero.
+    /// Allocates `length` bytes, all zero.
     pub fn new(length: usize) -> Self {
         Self { lines: Pages::new(length), length }
     }
 
-    /// Address of the first byte, for the fabric.
+    /// Returns the address of the first byte, for the fabric.
     pub fn address(&self) -> u64 {
         self.lines.as_ptr().expose_provenance() as u64
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether the region has no bytes.
+    /// Returns true if the region has no bytes.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// The word at `offset` bytes, read with `order`.
+    /// Reads the word at `offset` bytes with `order`.
     ///
     /// # Panics
-    /// When `offset` is no multiple of 8 or lies outside the region.
+    /// When `offset` is not a multiple of 8, or lies outside the region.
     #[inline]
     pub fn load(&self, offset: usize, order: Ordering) -> u64 {
         self.word(offset).load(order)
@@ -56,13 +57,13 @@ impl Region {
     /// Writes the word at `offset` bytes with `order`.
     ///
     /// # Panics
-    /// When `offset` is no multiple of 8 or lies outside the region.
+    /// When `offset` is not a multiple of 8, or lies outside the region.
     #[inline]
     pub fn store(&self, offset: usize, value: u64, order: Ordering) {
         self.word(offset).store(value, order);
     }
 
-    /// A cache line, word by word: the one with this number, at 64 times as many bytes.
+    /// Returns the words of the cache line with this number; it starts at byte 64 × `number`.
     ///
     /// # Panics
     /// When it lies outside the region.
@@ -71,7 +72,7 @@ impl Region {
         &self.lines[number].0
     }
 
-    /// Copies bytes from `offset` on into `out`.
+    /// Copies bytes into `out`, starting at `offset`.
     ///
     /// # Panics
     /// When the range lies outside the region.
@@ -90,7 +91,7 @@ impl Region {
         }
     }
 
-    /// Copies `bytes` into the region from `offset` on. The last word is written with release.
+    /// Copies `bytes` into the region, starting at `offset`. The last word is written with release.
     ///
     /// # Panics
     /// When the range lies outside the region.
@@ -113,7 +114,7 @@ impl Region {
                     whole[inside..inside + count].copy_from_slice(now);
                     Some(u64::from_ne_bytes(whole))
                 };
-                // The closure always answers Some, so the update always happens.
+                // The closure always returns Some, so the update always happens.
                 let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, merge);
             }
             rest = later;
@@ -121,7 +122,7 @@ impl Region {
         }
     }
 
-    /// Whether `length` bytes from `address` on lie inside the region; their offset when they do.
+    /// Returns the offset of the `length` bytes at `address`, or `None` unless all lie inside the region.
     pub fn offset_of(&self, address: u64, length: u64) -> Option<usize> {
         let offset = address.checked_sub(self.address())?;
         let end = offset.checked_add(length)?;

@@ -1,4 +1,4 @@
-//! What the cases work with: two ends with their logs, blocks of registered memory, and seeded bytes.
+//! The tools of the cases: two ends with their logs, blocks of registered memory, and seeded bytes.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(super) const SPEC: RailSpec = RailSpec {
     peer: None,
 };
 
-/// A pair of ends that a case drives.
+/// The pair of ends that a case drives.
 pub(super) struct Bench<'h, H: Harness> {
     harness: &'h mut H,
     pub(super) near: Side<H::Fabric>,
@@ -29,7 +29,7 @@ pub(super) struct Bench<'h, H: Harness> {
 }
 
 impl<'h, H: Harness> Bench<'h, H> {
-    /// A fresh pair.
+    /// Makes a fresh pair.
     pub(super) fn new(harness: &'h mut H, spec: &RailSpec) -> Self {
         let far = RailSpec { role: Role::Receiver, ..spec.clone() };
         let pair = harness.pair(spec, &far);
@@ -54,20 +54,20 @@ impl<'h, H: Harness> Bench<'h, H> {
         self.give_up(what)
     }
 
-    /// Something never came.
+    /// Fails the case, because something never came.
     fn give_up(&self, what: &str) -> ! {
         let polls = self.harness.patience();
         panic!("{RAN_OUT}{what} after {polls} polls\nnear: {:?}\nfar: {:?}", self.near.log, self.far.log);
     }
 
-    /// Polls both ends until everything has happened.
+    /// Polls both ends until everything that can happen has happened.
     pub(super) fn until_quiet(&mut self) {
         for _ in 0..self.harness.quiet() {
             self.step();
         }
     }
 
-    /// Polls the near end only until `done`.
+    /// Polls only the near end until `done`.
     pub(super) fn until_near(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         for _ in 0..self.harness.patience() {
             if done(self) {
@@ -79,7 +79,7 @@ impl<'h, H: Harness> Bench<'h, H> {
         self.give_up(what)
     }
 
-    /// Polls the near end only until everything that it can do alone has happened.
+    /// Polls only the near end until everything that it can do alone has happened.
     pub(super) fn until_near_is_quiet(&mut self) {
         for _ in 0..self.harness.quiet() {
             self.near.poll();
@@ -87,7 +87,7 @@ impl<'h, H: Harness> Bench<'h, H> {
         }
     }
 
-    /// The end of a case in which nothing may fail: whatever was to come has come, and nothing came twice.
+    /// Ends a case in which nothing may fail: waits for stragglers, and checks that no work failed or completed twice.
     pub(super) fn finish(mut self) {
         self.until_quiet();
         for (name, side) in [("near", &self.near), ("far", &self.far)] {
@@ -99,13 +99,13 @@ impl<'h, H: Harness> Bench<'h, H> {
     }
 }
 
-/// One end, and what it has reported.
+/// One end, and its reports so far.
 pub(super) struct Side<F: Fabric> {
     pub(super) domain: Arc<F::Domain>,
-    /// None when the case has dropped it.
+    /// `None` once the case has dropped it.
     pub(super) rail: Option<F::Rail>,
     pub(super) log: Vec<Completion>,
-    /// The most that one poll reports.
+    /// The maximum number of reports of one poll.
     pub(super) most: usize,
     next_id: u64,
 }
@@ -124,7 +124,7 @@ impl<F: Fabric> Side<F> {
         self.rail.as_mut().expect("the case has not dropped this rail")
     }
 
-    /// Posts the chain with fresh ids. Answers the last one.
+    /// Posts the chain with fresh ids. Returns the last id.
     pub(super) fn try_post(&mut self, lane: u8, chain: &[Write]) -> Result<u64, PostError> {
         let mut chain = chain.to_vec();
         for write in &mut chain {
@@ -134,17 +134,17 @@ impl<F: Fabric> Side<F> {
         self.rail().post(LaneId(lane), &chain).map(|()| self.next_id - 1)
     }
 
-    /// Posts the chain where that must succeed.
+    /// Posts the chain, which must succeed.
     pub(super) fn post(&mut self, lane: u8, chain: &[Write]) -> u64 {
         self.try_post(lane, chain).unwrap_or_else(|error| panic!("a chain of {} was refused: {error}", chain.len()))
     }
 
-    /// Posts receives where all must be taken.
+    /// Posts receives, all of which must be taken.
     pub(super) fn post_receives(&mut self, count: u32) {
         assert_eq!(self.rail().post_receives(count), Ok(count));
     }
 
-    /// A block of registered memory.
+    /// Registers a block of memory.
     pub(super) fn block(&self, length: usize, access: Access) -> Block<F> {
         let region = Arc::new(Region::new(length));
         let registration = self.domain.register(Memory::from_region(&region), access);
@@ -152,7 +152,7 @@ impl<F: Fabric> Side<F> {
         Block { region, registration }
     }
 
-    /// Ids of the completed work, in order.
+    /// Returns the ids of the completed work, in order.
     pub(super) fn sent(&self) -> Vec<u64> {
         let id = |completion: &Completion| match completion {
             Completion::Sent { id } => Some(id.0),
@@ -165,7 +165,7 @@ impl<F: Fabric> Side<F> {
         self.sent().contains(&id)
     }
 
-    /// Lane, immediate and bytes of what has arrived, in order.
+    /// Returns lane, immediate and bytes of each arrival, in order.
     pub(super) fn received(&self) -> Vec<(u8, u32, u32)> {
         let parts = |completion: &Completion| match *completion {
             Completion::Received { lane, immediate, bytes } => Some((lane.0, immediate, bytes)),
@@ -202,41 +202,41 @@ impl<F: Fabric> Block<F> {
         self
     }
 
-    /// A part, as a source.
+    /// Returns a part of it, as a source.
     pub(super) fn source(&self, offset: usize, length: usize) -> LocalSlice {
         let address = self.region.address() + offset as u64;
         LocalSlice { address, length: length as u32, key: self.registration.local_key() }
     }
 
-    /// A place in it, as a destination.
+    /// Returns a place in it, as a destination.
     pub(super) fn place(&self, offset: usize) -> RemoteSlice {
         RemoteSlice { address: self.region.address().wrapping_add(offset as u64), key: self.registration.remote_key() }
     }
 
-    /// The bytes of a part.
+    /// Returns the bytes of a part.
     pub(super) fn read(&self, offset: usize, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         self.region.read(offset, &mut bytes);
         bytes
     }
 
-    /// All its bytes.
+    /// Returns all its bytes.
     pub(super) fn all(&self) -> Vec<u8> {
         self.read(0, self.region.len())
     }
 }
 
-/// A plain write.
+/// Makes a plain write.
 pub(super) fn write(local: LocalSlice, remote: RemoteSlice) -> Write {
     Write { local, remote, host: true, ..Write::default() }
 }
 
-/// A write whose completion is wanted.
+/// Makes a signalled write.
 pub(super) fn signalled(local: LocalSlice, remote: RemoteSlice) -> Write {
     Write { signalled: true, ..write(local, remote) }
 }
 
-/// A write with an immediate whose completion is wanted.
+/// Makes a signalled write with an immediate.
 pub(super) fn immediate(local: LocalSlice, remote: RemoteSlice, immediate: u32) -> Write {
     Write { immediate: Some(immediate), ..signalled(local, remote) }
 }
@@ -253,13 +253,13 @@ impl Numbers {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     pub(super) fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
 }
 
-/// The seed's bytes.
+/// Returns the seed's bytes.
 pub(super) fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut numbers = Numbers(seed);
     let mut bytes = Vec::with_capacity(length + 8);

@@ -1,5 +1,5 @@
-//! Completions as values, for tests and for worlds that keep them: the data path looks at each report once and keeps
-//! none.
+//! Completions as values, for tests and simulated worlds, which store them. The data path looks at each report once and
+//! stores none.
 
 use std::fmt;
 
@@ -10,31 +10,31 @@ use crate::{LaneId, Rail, RailError, Reports, WorkId};
 pub enum Completion {
     /// [`Reports::handle_sent`].
     Sent {
-        /// Of the work.
+        /// Id of the work.
         id: WorkId,
     },
     /// [`Reports::handle_received`].
     Received {
-        /// The lane it came on.
+        /// The lane that it arrived on.
         lane: LaneId,
         /// The immediate.
         immediate: u32,
-        /// Bytes of that one write.
+        /// Length of this write in bytes.
         bytes: u32,
     },
     /// [`Reports::handle_failed`].
     Failed {
         /// The lane.
         lane: LaneId,
-        /// The work, where the failure names one.
+        /// The work, if the failure names one.
         id: Option<WorkId>,
-        /// What happened.
+        /// The failure.
         error: Box<RailError>,
     },
 }
 
 impl Completion {
-    /// Says it to `reports`.
+    /// Passes it to `reports`.
     pub fn report(self, reports: &mut impl Reports) {
         match self {
             Self::Sent { id } => reports.handle_sent(id),
@@ -70,10 +70,10 @@ impl Reports for Vec<Completion> {
     }
 }
 
-/// What one call of [`Rail::report`] reports, at most `most`.
+/// Calls [`Rail::report`] once, for at most `most` completions, and returns them.
 ///
 /// # Panics
-/// When the rail reports more, or says of its reports that there were none.
+/// When the rail reports more than `most`, or returns false although it reported any.
 pub fn poll(rail: &mut impl Rail, most: usize) -> Vec<Completion> {
     let mut completions = Vec::new();
     let any = rail.report(most, &mut completions);

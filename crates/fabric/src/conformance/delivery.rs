@@ -1,4 +1,4 @@
-//! Bytes arrive, whole, in order, and nowhere else.
+//! Delivery: bytes arrive whole, in order, and nowhere else.
 
 use std::sync::atomic::Ordering;
 
@@ -47,7 +47,8 @@ pub(super) fn every_size_arrives<H: Harness>(harness: &mut H) {
     bench.finish();
 }
 
-/// A flag that is written after the bytes, and the last word of a 64-byte entry, say that the rest is there.
+/// A flag that is written after the bytes shows that the bytes have arrived; the last word of a 64-byte entry shows
+/// that the entry has.
 pub(super) fn later_writes_imply_earlier_ones<H: Harness>(harness: &mut H) {
     let mut bench = Bench::new(harness, &RailSpec { send_depth: 16, ..SPEC });
     let source = bench.near.block(16 << 10, Access::SOURCE);
@@ -79,7 +80,7 @@ pub(super) fn an_immediate_follows_its_bytes<H: Harness>(harness: &mut H) {
     for round in 0..20u32 {
         target.region.write(0, &vec![0; 64 << 10]);
         let (first, second) = (30_000 + round as usize, 20_000);
-        // The immediate's count is of its own write only.
+        // The immediate's byte count covers its own write only.
         let plain = write(source.source(0, first), target.place(0));
         let last = immediate(source.source(first, second), target.place(first), 0xffff_fff0 + round % 16);
         bench.near.post(0, &[plain, last]);
@@ -97,7 +98,7 @@ pub(super) fn an_empty_write_carries_its_immediate<H: Harness>(harness: &mut H) 
     let mut bench = Bench::new(harness, &SPEC);
     let target = bench.far.block(64, Access::DATA).filled(5);
     bench.far.post_receives(3);
-    // An empty write's key and address are not looked at, on neither side.
+    // Neither side looks at an empty write's key and address.
     let nothing = immediate(Default::default(), RemoteSlice { address: u64::MAX, key: 0xdead_beef }, 0);
     let somewhere = immediate(Default::default(), target.place(0), u32::MAX);
     let unsignalled = Write { signalled: false, ..immediate(Default::default(), target.place(64), 7) };
@@ -149,14 +150,14 @@ pub(super) fn lanes_are_told_apart<H: Harness>(harness: &mut H) {
     bench.finish();
 }
 
-/// What one direction sends in `both_directions_carry_random_sizes`.
+/// The messages of one direction in `both_directions_carry_random_sizes`.
 struct Stream<F: Fabric> {
     source: Block<F>,
     target: Block<F>,
     numbers: Numbers,
-    /// Offset and length of what is in flight, per lane and number, until it is checked.
+    /// Offset and length of each message, by its number.
     posted: Vec<(usize, usize)>,
-    /// Which of them have arrived: not in the order of their numbers, for nothing orders the lanes.
+    /// True for those that have arrived: in any order, because nothing orders the lanes.
     seen: Vec<bool>,
     checked: usize,
 }
@@ -205,12 +206,12 @@ impl<F: Fabric> Stream<F> {
             self.posted.push((offset, length));
             self.seen.push(false);
         } else if from.rail().send_room(LaneId(lane)) > 0 {
-            // Only unsignalled writes may be in the queue: one that asks for their room back.
+            // The queue may be nearly full of unsignalled writes: a signalled one gets their room back.
             from.post(lane, &[signalled(Default::default(), Default::default())]);
         }
     }
 
-    /// Checks what has arrived, and gives its receive back.
+    /// Checks what has arrived, and posts its receive again.
     fn check(&mut self, to: &mut Side<F>) {
         for (lane, number, _) in to.received().drain(..).skip(self.checked) {
             let (offset, length) = self.posted[number as usize];

@@ -1,26 +1,26 @@
-//! How the suite gets the rails of a fabric.
+//! The suite's source of rails.
 
 use std::sync::Arc;
 
 use crate::{Fabric, RailSpec};
 
-/// How the suite gets rails of a fabric.
+/// Makes the rails of a fabric for the suite.
 pub trait Harness {
     /// The fabric.
     type Fabric: Fabric;
 
-    /// Two new domains, and in each an end of a new rail, connected.
+    /// Makes two domains, and a connected rail with one end in each.
     fn pair(&mut self, near: &RailSpec, far: &RailSpec) -> Pair<Self::Fabric>;
 
     /// Called between polls: a simulated world advances its clock here.
     fn settle(&mut self) {}
 
-    /// After how many polls of both ends a case that waits for something gives up.
+    /// The number of polls of both ends after which a case gives up waiting.
     fn patience(&self) -> u32 {
         3_000_000
     }
 
-    /// After how many polls of both ends everything that could happen has happened.
+    /// The number of polls of both ends after which everything that can happen has happened.
     fn quiet(&self) -> u32 {
         300
     }
@@ -28,7 +28,7 @@ pub trait Harness {
 
 /// One end of a rail.
 pub struct End<F: Fabric> {
-    /// Where its memory is registered.
+    /// The domain of its memory.
     pub domain: Arc<F::Domain>,
     /// The rail.
     pub rail: F::Rail,
@@ -36,8 +36,8 @@ pub struct End<F: Fabric> {
 
 /// Both ends of a rail.
 pub struct Pair<F: Fabric> {
-    /// The end whose specification was given first.
+    /// The end with the first specification.
     pub near: End<F>,
-    /// The other.
+    /// The other end.
     pub far: End<F>,
 }

@@ -1,4 +1,4 @@
-//! Queues are bounded, full is a normal answer, and every completion comes once.
+//! Queues: they are bounded, a full one is a normal result, and every completion comes once.
 
 use super::bench::{Bench, SPEC, immediate, signalled, write};
 use super::{Completion, Harness, poll};
@@ -35,7 +35,7 @@ pub(super) fn a_full_queue_posts_nothing_and_recovers<H: Harness>(harness: &mut 
     bench.far.post_receives(64);
     let mut posted = 0;
     for round in 0..4 {
-        // Nobody polls, so no room comes back.
+        // Without polls no room comes back.
         let mut full = false;
         for _ in 0..64 {
             let work = immediate(source.source(0, 8), target.place(0), posted);
@@ -89,7 +89,7 @@ pub(super) fn receives_are_counted<H: Harness>(harness: &mut H) {
     bench.until("eight more", |bench| bench.far.received().len() == 11);
     assert_eq!(bench.far.rail().post_receives(0), Ok(0));
     bench.finish();
-    // Lanes of which neither brings more than half of them at once.
+    // Two lanes, each of which brings at most half of the pool between two calls.
     let mut bench = Bench::new(harness, &RailSpec { lanes: 2, receive_depth: 8, lane_receives: 4, ..SPEC });
     for round in 1..=3 {
         assert_eq!(bench.far.rail().post_receives(9), Ok(8), "the pool holds 8 in round {round}");
@@ -114,7 +114,7 @@ pub(super) fn a_poll_of_few_loses_nothing<H: Harness>(harness: &mut H) {
                 bench.near.post(lane, &[work]);
             }
         }
-        // No room at all: progress, but no report.
+        // Room for nothing: progress, but no report.
         for _ in 0..50 {
             assert_eq!(poll(bench.near.rail(), 0), []);
             assert_eq!(poll(bench.far.rail(), 0), []);

@@ -1,4 +1,4 @@
-//! What must not happen does not, and whoever tried is told.
+//! Refusals: forbidden work changes nothing, and whoever posted it is told.
 
 use super::bench::{Bench, Block, SPEC, bytes, immediate, signalled};
 use super::{Completion, Harness};
@@ -6,8 +6,8 @@ use crate::{Access, Fabric, LaneId, PostError, Rail, RailSpec, RemoteSlice, Writ
 
 const LENGTH: usize = 4096;
 
-/// Writes `length` bytes to a place that is not to be written. Before that, where `access` lets the peer write at all,
-/// a write to the same memory that may be, so that the refusal is not for another reason.
+/// Writes `length` bytes to a place where that is forbidden. If `access` lets the peer write at all, an allowed write
+/// to the same memory comes first, to show that nothing else is the reason for the refusal.
 fn refuse<H: Harness>(
     harness: &mut H,
     access: Access,
@@ -33,9 +33,9 @@ fn refuse<H: Harness>(
     assert!(bench.far.received().is_empty(), "a refused write delivered its immediate");
 }
 
-/// Waits until both ends have said that the lane is dead, and checks that they say so once and stay dead.
+/// Waits until both ends have reported the lane dead, and checks that each reports it once and stays dead.
 fn expect_failure<H: Harness>(bench: &mut Bench<'_, H>) {
-    // A peer that has no part in a write need not notice that it was refused.
+    // On a one-sided fabric the peer need not notice that a write was refused.
     bench.until("the failure, at both ends", |bench| {
         bench.near.has_failed() && (H::Fabric::ONE_SIDED || bench.far.has_failed())
     });
@@ -69,7 +69,7 @@ pub(super) fn bytes_beyond_the_registration_are_refused<H: Harness>(harness: &mu
 
 pub(super) fn bytes_before_the_registration_are_refused<H: Harness>(harness: &mut H) {
     refuse(harness, Access::DATA, 64, |target| target.place(usize::MAX));
-    // The range wraps around.
+    // A range that wraps around.
     refuse(harness, Access::DATA, 64, |target| RemoteSlice { address: u64::MAX - 10, ..target.place(0) });
 }
 
@@ -88,7 +88,7 @@ pub(super) fn deregistered_memory_is_not_written<H: Harness>(harness: &mut H) {
     drop(registration);
     let before = bytes(33, LENGTH);
     region.write(0, &before);
-    // Others take the room of the old registration, but not its key.
+    // New registrations may reuse the old one's place, but not its key.
     let others: Vec<_> = (0..20).map(|_| bench.far.block(64, Access::DATA)).collect();
     bench.near.post(0, &[signalled(source.source(0, 64), place)]);
     expect_failure(&mut bench);
@@ -106,9 +106,9 @@ pub(super) fn an_unregistered_source_is_not_read<H: Harness>(harness: &mut H) {
     let mut unknown = source.source(0, 16);
     unknown.key ^= 0x8000;
     for wrong in [beyond, unknown] {
-        // The processor may read what is said to be host memory, whether it is registered or not; the network may not.
+        // With `host`, the processor may copy the bytes even if they are not registered; the network may not.
         let work = Write { host: false, ..signalled(wrong, target.place(0)) };
-        // A fabric that looks at keys only while it sends says so in a failed completion instead.
+        // A fabric that checks keys only while sending reports a failed completion instead.
         match bench.near.try_post(0, &[work]) {
             Ok(_) => {
                 bench.until("the failure", |bench| bench.near.has_failed());
@@ -157,7 +157,7 @@ pub(super) fn an_immediate_without_a_receive_is_not_lost<H: Harness>(harness: &m
         expect_failure(&mut bench);
         return;
     }
-    // A fabric may also hold it back until there is a receive.
+    // A fabric may also hold the immediate back until there is a receive.
     bench.far.post_receives(1);
     bench.until("the second", |bench| bench.near.has_sent(second) && bench.far.received().len() == 2);
     bench.finish();
@@ -173,7 +173,7 @@ pub(super) fn a_dropped_peer_is_a_failure<H: Harness>(harness: &mut H) {
         bench.far.rail = None;
         drop(target);
         for lane in 0..2 {
-            // A fabric may know already.
+            // A fabric may have noticed already.
             let place = RemoteSlice::default();
             match bench.near.try_post(lane, &[signalled(source.source(0, size), place)]) {
                 Ok(_) | Err(PostError::Broken) => {}
@@ -211,7 +211,7 @@ pub(super) fn a_lingering_end_takes_no_offence<H: Harness>(harness: &mut H) {
     bench.until("the acknowledgements", |bench| bench.near.has_sent(last));
     assert_eq!(region.load(0, std::sync::atomic::Ordering::Acquire), 0, "a lingering end placed bytes");
     assert!(bench.far.log.is_empty(), "a lingering end reported {:?}", bench.far.log);
-    // The neighbour: failures are silent here, not there.
+    // Only the lingering end is silent about failures.
     bench.far.rail = None;
     let _ = bench.near.try_post(0, &[signalled(Default::default(), Default::default())]);
     bench.until("the near end's failure", |bench| bench.near.has_failed());

@@ -1,4 +1,4 @@
-//! Why lanes die, by cause: what decides what to do next looks at these, and users read their sentences.
+//! The reasons why lanes die. The code decides by these variants; users read their sentences.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,13 +6,14 @@ use std::time::Duration;
 use super::os;
 use crate::{Fault, Setting};
 
-/// Why a lane of a rail died. Reported once, as a completion; the rail and the peer are added by who knows them.
+/// The reason why a lane of a rail died. Reported once, as a completion; callers that know the rail and the peer add
+/// them to the message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RailError {
-    /// An adapter could not carry a piece of work out.
+    /// An adapter could not carry out a piece of work.
     #[error(transparent)]
     Work(WorkFailure),
-    /// The adapter takes no work, though its queue has room.
+    /// The adapter accepts no work although its queue has room.
     #[error(
         "{port}: the adapter takes no work on queue pair {number:#x} ({}); look at the kernel log of this host",
         os(*errno)
@@ -25,7 +26,7 @@ pub enum RailError {
         /// The library's error number.
         errno: i32,
     },
-    /// The completion queue cannot be polled any more.
+    /// The completion queue can no longer be polled.
     #[error(
         "{port}: the completion queue cannot be polled (code {code}); the adapter is gone or was reset, look at the \
          kernel log of this host"
@@ -33,10 +34,10 @@ pub enum RailError {
     QueueGone {
         /// This end's port.
         port: String,
-        /// The library's answer.
+        /// The library's return value.
         code: i32,
     },
-    /// The peer sent a message, where it may only write.
+    /// The peer sent a message; only writes are allowed.
     #[error(
         "{port}: the peer sent a message of opcode {opcode:#x} ({bytes} bytes) where only writes with immediates may \
          come; it breaks the protocol"
@@ -52,12 +53,12 @@ pub enum RailError {
     /// A system call on the lane's socket failed.
     #[error("{doing} failed: {}; {}", os(*errno), SocketTrouble::of(*errno).advice())]
     Socket {
-        /// What was to be done, as a noun: `sending`.
+        /// The activity that failed, as a noun: `sending`.
         doing: &'static str,
         /// The kernel's error number.
         errno: i32,
     },
-    /// The peer's host has acknowledged nothing for this long, though bytes were under way to it.
+    /// The peer's host has acknowledged nothing for this long although bytes were in flight to it.
     #[error("the peer's host has not acknowledged a byte for {:.1} s; check it and the path to it", .0.as_secs_f64())]
     Silence(Duration),
     /// The peer has closed its end.
@@ -73,7 +74,7 @@ pub enum RailError {
         /// The length of its write.
         bytes: u32,
     },
-    /// The peer wrote to where it may not.
+    /// The peer wrote to memory that it may not write.
     #[error(
         "a write of {bytes} bytes to {address:#x} was refused: {why}; was the memory deregistered while the peer was \
          still cleared to write to it?"
@@ -83,41 +84,41 @@ pub enum RailError {
         bytes: u32,
         /// Its first byte.
         address: u64,
-        /// What its key stands for instead.
+        /// The reason, from the check of its key.
         why: String,
     },
-    /// The memory that a write was posted from is not registered any more.
+    /// The memory that a write was posted from is no longer registered.
     #[error(
         "memory was deregistered before what was posted from it had been sent: {why}; deregister only after the send \
          has completed"
     )]
     SourceGone {
-        /// What the write's key stands for instead.
+        /// The reason, from the check of the write's key.
         why: String,
     },
-    /// The peer's bytes are no frame.
-    #[error("the peer sent what is no frame: {why}; check that both ends run the same version")]
+    /// The peer's bytes are not a valid frame.
+    #[error("the peer sent an invalid frame: {why}; check that both ends run the same version")]
     NoFrame {
-        /// What is wrong with them.
+        /// The error in them.
         why: String,
     },
-    /// The peer acknowledges what it cannot.
+    /// The peer acknowledges an impossible number of writes.
     #[error(
-        "the peer acknowledges {count} writes, after {before} and of {sent} that were sent to it; check that both ends \
-         run the same version"
+        "the peer acknowledges {count} writes, but it had acknowledged {before} of the {sent} that were sent to it; \
+         check that both ends run the same version"
     )]
     WrongAcknowledgement {
-        /// Writes that it says to have placed.
+        /// Writes that it claims to have placed.
         count: u64,
-        /// Those that it had acknowledged before.
+        /// Writes that it had acknowledged before.
         before: u64,
-        /// Those that were sent to it.
+        /// Writes that were sent to it.
         sent: u64,
     },
 }
 
 impl RailError {
-    /// Who is at fault.
+    /// Returns the party at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Work(failure) => failure.status.fault(),
@@ -134,23 +135,23 @@ impl RailError {
     }
 }
 
-/// Where the peer was when it closed its end.
+/// The place in the stream at which the peer closed its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClosedAt {
-    /// Between two frames, with so many writes of this end unacknowledged.
+    /// Between two frames, with this many writes of this end unacknowledged.
     Rest(u64),
     /// Inside a write.
     Write {
-        /// Bytes that had come.
+        /// Bytes that had arrived.
         done: u32,
-        /// Bytes that the write has.
+        /// Length of the write in bytes.
         length: u32,
     },
-    /// After so many bytes of a header.
+    /// After this many bytes of a header.
     Header(usize),
 }
 
-/// A clause that follows "the peer closed the connection".
+/// Writes a clause that follows "the peer closed the connection".
 impl fmt::Display for ClosedAt {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -162,7 +163,7 @@ impl fmt::Display for ClosedAt {
     }
 }
 
-/// What the kernel's error on a socket means.
+/// The meaning of the kernel's error on a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketTrouble {
     /// The peer's process is gone.
@@ -171,14 +172,14 @@ pub enum SocketTrouble {
     Silent,
     /// There is no path to the peer's host.
     Unreachable,
-    /// Registered memory is not mapped any more.
+    /// Registered memory is no longer mapped.
     Unmapped,
-    /// Anything else is this host's.
+    /// Anything else: a failure of this host.
     Other,
 }
 
 impl SocketTrouble {
-    /// The meaning of an error number.
+    /// Returns the meaning of an error number.
     pub fn of(errno: i32) -> Self {
         match errno {
             libc::ECONNRESET | libc::EPIPE | libc::ECONNABORTED => Self::PeerGone,
@@ -189,7 +190,7 @@ impl SocketTrouble {
         }
     }
 
-    /// Who is at fault.
+    /// Returns the party at fault.
     pub fn fault(self) -> Fault {
         match self {
             Self::PeerGone | Self::Silent | Self::Unreachable => Fault::Peer,
@@ -212,17 +213,17 @@ impl SocketTrouble {
 /// A piece of work that an adapter completed with an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkFailure {
-    /// What the adapter says.
+    /// The adapter's status.
     pub status: WorkStatus,
-    /// The same as the library's number.
+    /// The status as the library's number.
     pub code: i32,
     /// The vendor's code for the reason.
     pub vendor: u32,
     /// Number of this end's queue pair.
     pub number: u32,
-    /// Number of the peer's.
+    /// Number of the peer's queue pair.
     pub peer: u32,
-    /// The port and both ends, in words.
+    /// Description of the port and both ends.
     pub path: String,
 }
 
@@ -249,18 +250,18 @@ impl fmt::Display for WorkFailure {
 
 impl std::error::Error for WorkFailure {}
 
-/// How an adapter ended a piece of work that it could not carry out (IBTA 11.6.2).
+/// The completion status of a piece of work that failed (IBTA 11.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkStatus {
-    /// A length that the queue pair does not carry.
+    /// The length is more than the queue pair carries.
     LocalLength,
-    /// The work was inconsistent, or the port could not carry it out.
+    /// The work request was inconsistent, or the port could not carry it out.
     LocalOperation,
     /// The source is not registered.
     LocalProtection,
-    /// The lane had failed before.
+    /// The lane had already failed.
     Flushed,
-    /// The peer's adapter gave a wrong answer.
+    /// The peer's adapter sent an invalid response.
     BadResponse,
     /// The destination of the peer's work is not registered here.
     LocalAccess,
@@ -270,11 +271,11 @@ pub enum WorkStatus {
     RemoteAccess,
     /// The peer's adapter failed.
     RemoteOperation,
-    /// The peer did not answer, however often it was asked.
+    /// The peer did not answer any attempt.
     RetriesExceeded,
     /// The peer posted no receive in time.
     ReceiverNotReady,
-    /// The peer's adapter gave the work up.
+    /// The peer's adapter aborted the work.
     RemoteAborted,
     /// The adapter failed.
     Fatal,
@@ -282,7 +283,7 @@ pub enum WorkStatus {
     ResponseTimeout,
     /// An error without a kind.
     General,
-    /// A status that this version does not know.
+    /// A status unknown to this version.
     Unknown,
 }
 
@@ -307,7 +308,7 @@ impl WorkStatus {
         Self::Unknown,
     ];
 
-    /// Who is at fault.
+    /// Returns the party at fault.
     pub fn fault(self) -> Fault {
         match self {
             Self::LocalLength
@@ -329,7 +330,7 @@ impl WorkStatus {
         }
     }
 
-    /// Its name in the specification.
+    /// Returns its name in the specification.
     pub fn name(self) -> &'static str {
         match self {
             Self::LocalLength => "local length error",
@@ -351,7 +352,7 @@ impl WorkStatus {
         }
     }
 
-    /// The usual causes; what [`Self::RetriesExceeded`] may have for causes takes a setting's name to say.
+    /// Returns the usual causes. Those of [`Self::RetriesExceeded`] name a setting, so `WorkFailure` writes them.
     fn advice(self) -> &'static str {
         match self {
             Self::LocalLength | Self::LocalAccess => "this is a bug of Railweave; please report it with this line",
@@ -367,7 +368,7 @@ impl WorkStatus {
             Self::Flushed => {
                 "the lane broke before this work was done; look at the peer's log and at the port's events"
             }
-            Self::BadResponse => "the peer's adapter answered what makes no sense; check firmware and path MTU",
+            Self::BadResponse => "the peer's adapter sent a response that makes no sense; check firmware and path MTU",
             Self::RemoteInvalidRequest => {
                 "the peer's adapter refused the request; check that both hosts run the same version of Railweave, and \
                  firmware"
@@ -380,7 +381,7 @@ impl WorkStatus {
             Self::ReceiverNotReady => {
                 "the peer posted no receive in time; this is a bug of Railweave, please report it with this line"
             }
-            Self::RemoteAborted => "the peer's adapter gave the work up; look at its log",
+            Self::RemoteAborted => "the peer's adapter aborted the work; look at its log",
             Self::Fatal => "the adapter failed; look at the kernel log of this host",
             Self::RetriesExceeded | Self::ResponseTimeout => {
                 "the peer does not answer; check connectivity between these two GIDs"
@@ -515,13 +516,13 @@ mod tests {
             (
                 RailError::NoFrame { why: "a frame of kind 9".to_owned() },
                 Fault::Protocol,
-                "the peer sent what is no frame: a frame of kind 9; check that both ends run the same version",
+                "the peer sent an invalid frame: a frame of kind 9; check that both ends run the same version",
             ),
             (
                 RailError::WrongAcknowledgement { count: 1, before: 2, sent: 3 },
                 Fault::Protocol,
-                "the peer acknowledges 1 writes, after 2 and of 3 that were sent to it; check that both ends run the \
-                 same version",
+                "the peer acknowledges 1 writes, but it had acknowledged 2 of the 3 that were sent to it; check \
+                 that both ends run the same version",
             ),
         ];
         for (error, fault, sentence) in cases {

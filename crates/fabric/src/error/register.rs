@@ -1,9 +1,9 @@
-//! Why memory cannot be registered, by cause.
+//! The reasons why memory cannot be registered.
 
 use super::os;
 use crate::{Fault, MemoryKind, Setting};
 
-/// Why memory could not be registered.
+/// The reason why memory could not be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
     /// The fabric cannot register this kind of memory.
@@ -11,35 +11,35 @@ pub enum RegisterError {
     Unsupported {
         /// The fabric's name.
         fabric: &'static str,
-        /// The kind of memory that was asked for.
+        /// The requested kind of memory.
         kind: &'static str,
     },
-    /// The address range is not one: it wraps around, or lies beyond what the fabric can address.
-    #[error("the range of {length} bytes at {address:#x} is no valid memory range")]
+    /// The address range is invalid: it wraps around, or lies beyond what the fabric can address.
+    #[error("the range of {length} bytes at {address:#x} is not a valid memory range")]
     Range {
         /// First byte.
         address: u64,
         /// Length in bytes.
         length: usize,
     },
-    /// The domain has as many registrations as it can hold.
+    /// The domain cannot hold more registrations.
     #[error(
         "this port has {most} registrations already, the most it can hold; deregister some, or register fewer and \
          larger ranges"
     )]
     Full {
-        /// How many it can hold.
+        /// The number that it can hold.
         most: usize,
     },
-    /// There is no secret for the registration's key.
+    /// No random bits for the registration's key.
     #[error("the kernel gave no random bits for a key: {why}")]
     NoKey {
-        /// What the kernel said.
+        /// The kernel's error.
         why: String,
     },
-    /// Relaxed ordering is asked for, and the library does not know it.
+    /// Relaxed ordering is required, but the library does not support it.
     #[error(
-        "{port}: relaxed ordering is asked for ({}=1), but this libibverbs cannot (ibv_reg_mr_iova2 of version \
+        "{port}: relaxed ordering is required ({}=1), but this libibverbs lacks it (ibv_reg_mr_iova2 of version \
          IBVERBS_1.8 is missing); set it to 2 or 0, or update rdma-core",
         Setting::RelaxedOrdering.nccls()
     )]
@@ -47,7 +47,7 @@ pub enum RegisterError {
         /// The port.
         port: String,
     },
-    /// The library does not know dma-bufs.
+    /// The library does not support dma-bufs.
     #[error(
         "{port}: this libibverbs cannot register a dma-buf (ibv_reg_dmabuf_mr of version IBVERBS_1.12 is missing); \
          update rdma-core, or load nvidia_peermem"
@@ -56,18 +56,18 @@ pub enum RegisterError {
         /// The port.
         port: String,
     },
-    /// The range does not begin where pages of the dma-buf can.
+    /// The range's address and its offset in the dma-buf do not fit together.
     #[error(
-        "{port}: a dma-buf's memory at {address:#x} cannot begin at offset {offset:#x}: within a page of {page} bytes \
-         both must have the same place, or the offset must be that of the page; export the dma-buf from the start of a \
-         page"
+        "{port}: a dma-buf's memory at {address:#x} cannot begin at offset {offset:#x}: the offset must be a multiple \
+         of the page size, {page} bytes, or have the same remainder as the address; export the dma-buf from the start \
+         of a page"
     )]
     DmaBufPlace {
         /// The port.
         port: String,
         /// First byte.
         address: u64,
-        /// Where it begins in the dma-buf, in bytes.
+        /// Start of the range in the dma-buf, in bytes.
         offset: u64,
         /// The size of a page in bytes.
         page: u64,
@@ -80,15 +80,15 @@ pub enum RegisterError {
     Refused {
         /// The port.
         port: String,
-        /// What the range is.
+        /// The kind of memory.
         kind: MemoryKind,
         /// First byte.
         address: u64,
         /// Length in bytes.
         length: usize,
-        /// The rights that were asked for, as the library has them.
+        /// The requested access rights, as flags of the library.
         access: i32,
-        /// Relaxed ordering was among them.
+        /// True if relaxed ordering was among them.
         relaxed: bool,
         /// The error number.
         errno: i32,
@@ -96,7 +96,7 @@ pub enum RegisterError {
 }
 
 impl RegisterError {
-    /// Who is at fault.
+    /// Returns the party at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Unsupported { .. } => Fault::Configuration,
@@ -110,13 +110,13 @@ impl RegisterError {
         }
     }
 
-    /// Returns true if a limit is reached, of the port or of memory that may be locked.
+    /// Returns true if a limit was reached: the port's, or that of locked memory.
     pub fn is_limit(&self) -> bool {
         matches!(self, Self::Full { .. } | Self::Refused { errno: libc::ENOMEM | libc::EAGAIN, .. })
     }
 }
 
-/// What to try where a range was refused with this error number.
+/// Returns advice for a range that was refused with this error number.
 fn advice(errno: i32, kind: MemoryKind, relaxed: bool) -> String {
     match (errno, kind) {
         (libc::EINVAL | libc::EOPNOTSUPP, MemoryKind::Host) if relaxed => {
@@ -189,7 +189,7 @@ mod tests {
             (
                 RegisterError::Range { address: 0x1000, length: 9 },
                 Fault::Protocol,
-                "the range of 9 bytes at 0x1000 is no valid memory range",
+                "the range of 9 bytes at 0x1000 is not a valid memory range",
             ),
             (
                 RegisterError::Full { most: 2 },
@@ -205,7 +205,7 @@ mod tests {
             (
                 RegisterError::NoRelaxedOrdering { port: port() },
                 Fault::Local,
-                "a: relaxed ordering is asked for (relaxed_ordering=1), but this libibverbs cannot (ibv_reg_mr_iova2 \
+                "a: relaxed ordering is required (relaxed_ordering=1), but this libibverbs lacks it (ibv_reg_mr_iova2 \
                  of version IBVERBS_1.8 is missing); set it to 2 or 0, or update rdma-core",
             ),
             (
@@ -217,9 +217,9 @@ mod tests {
             (
                 RegisterError::DmaBufPlace { port: port(), address: 0x1010, offset: 0x20, page: 4096 },
                 Fault::Local,
-                "a: a dma-buf's memory at 0x1010 cannot begin at offset 0x20: within a page of 4096 bytes both must \
-                 have the same place, or the offset must be that of the page; export the dma-buf from the start of a \
-                 page",
+                "a: a dma-buf's memory at 0x1010 cannot begin at offset 0x20: the offset must be a multiple of the \
+                 page size, 4096 bytes, or have the same remainder as the address; export the dma-buf from the \
+                 start of a page",
             ),
         ];
         for (error, fault, sentence) in cases {

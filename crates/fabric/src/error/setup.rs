@@ -1,4 +1,4 @@
-//! Why rails cannot be set up, by cause.
+//! The reasons why rails cannot be set up.
 
 use std::fmt;
 use std::io;
@@ -6,31 +6,31 @@ use std::io;
 use super::{RegisterError, os};
 use crate::{Fault, LaneId, LinkLayer, Setting};
 
-/// Why a rail could not be set up.
+/// The reason why a rail could not be set up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetupError {
-    /// The rail's specification asks for a send queue that the fabric does not have.
+    /// The rail's specification asks for a send queue of a length that the fabric does not support.
     #[error("a send queue of {depth}; 1 to {most} are allowed")]
     SendQueue {
-        /// Its length.
+        /// Length of the queue.
         depth: u32,
-        /// The most.
+        /// The maximum.
         most: u32,
     },
-    /// The rail's specification asks for more receives than the fabric has.
+    /// The rail's specification asks for more receives than the fabric supports.
     #[error("a pool of {count} receives; 0 to {most} are allowed")]
     ReceivePool {
-        /// How many.
+        /// The number asked for.
         count: u32,
-        /// The most.
+        /// The maximum.
         most: u32,
     },
-    /// The rail's specification asks for a number of lanes that no rail has.
+    /// The rail's specification asks for a number of lanes that no rail can have.
     #[error("a rail of {lanes} lanes; 1 to {most} are allowed")]
     LaneCount {
-        /// How many.
+        /// The number asked for.
         lanes: usize,
-        /// The most.
+        /// The maximum.
         most: usize,
     },
     /// A socket came for a lane that the rail does not have.
@@ -38,10 +38,10 @@ pub enum SetupError {
     NoSuchLane {
         /// The lane.
         lane: LaneId,
-        /// How many the rail has.
+        /// The number of lanes of the rail.
         lanes: usize,
     },
-    /// A socket came for a lane that has one.
+    /// A socket came for a lane that has one already.
     #[error("a second socket for lane {0}, whose first is open")]
     SecondSocket(LaneId),
     /// A socket could not be configured.
@@ -57,16 +57,16 @@ pub enum SetupError {
         /// The kernel's error number.
         errno: i32,
     },
-    /// The rail was asked for before this lane had its socket.
+    /// The rail was requested before this lane had its socket.
     #[error("lane {0} has no socket yet; attach one per lane first")]
     NoSocket(LaneId),
-    /// The rail was asked for before every lane was connected.
+    /// The rail was requested before every lane was connected.
     #[error("{port}: a lane is not connected")]
     NotConnected {
         /// This end's port.
         port: String,
     },
-    /// The two ends' ports do not speak the same language.
+    /// The ports of the two ends have different link layers.
     #[error(
         "{port} is {}, the peer's port {}; let {} name ports of one kind",
         ours.name(), theirs.name(), Setting::Rails
@@ -74,25 +74,25 @@ pub enum SetupError {
     LinkLayers {
         /// This end's port.
         port: String,
-        /// What it carries.
+        /// Its link layer.
         ours: LinkLayer,
-        /// What the peer's carries.
+        /// The link layer of the peer's port.
         theirs: LinkLayer,
     },
-    /// The peer's end point is none.
+    /// The peer's end point is invalid.
     #[error("the peer's lane has {what} {value:#x}, allowed is {allowed}; it breaks the protocol")]
     WrongEndpoint {
         /// The field, with its article.
         what: &'static str,
         /// Its value.
         value: u64,
-        /// What it may be.
+        /// The allowed values.
         allowed: &'static str,
     },
-    /// The peer's end of the rail cannot be reached; the reason as a sentence.
+    /// The peer's end of the rail cannot be reached, with the reason as a sentence.
     #[error("{0}")]
     Unreachable(String),
-    /// The port carries nothing at the moment.
+    /// The port is not active at the moment.
     #[error("{port}: the port is {state} now; check its cable and switch port (ibstat or rdma link)")]
     PortDown {
         /// The port.
@@ -100,34 +100,34 @@ pub enum SetupError {
         /// Its state.
         state: &'static str,
     },
-    /// There is no number for a lane's first packet.
-    #[error("{port}: no random packet number: {why}")]
+    /// There is no random number for a lane's first packet.
+    #[error("{port}: the kernel gave no random packet number: {why}")]
     NoRandom {
         /// The port.
         port: String,
-        /// What the kernel said.
+        /// The kernel's error.
         why: String,
     },
-    /// The kernel or the library refused something that a rail is made of.
+    /// The kernel or the library refused a resource of the rail.
     #[error("{port}: {what}: {error}; {}", what.advice())]
     Refused {
         /// The port.
         port: String,
-        /// What was refused.
+        /// The step that was refused.
         what: SetupStep,
-        /// What it said.
+        /// The error of the kernel or the library.
         error: SystemError,
     },
     /// A queue pair could not be connected to the peer's.
     #[error(transparent)]
     Transition(Box<Transition>),
-    /// Memory of the rail's own could not be registered.
+    /// The rail's own memory could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
 }
 
 impl SetupError {
-    /// Who is at fault.
+    /// Returns the party at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Self::SendQueue { .. } | Self::ReceivePool { .. } | Self::LaneCount { .. } | Self::LinkLayers { .. } => {
@@ -150,7 +150,7 @@ impl SetupError {
     }
 }
 
-/// What the kernel or a library said: an error number, or words where it has none.
+/// An error of the kernel or a library: an error number, or words if it has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SystemError {
     /// The error number.
@@ -176,13 +176,13 @@ pub enum SetupStep {
     /// A protection domain.
     #[error("no protection domain can be allocated")]
     ProtectionDomain,
-    /// A look at the port.
+    /// A query of the port.
     #[error("the port cannot be queried")]
     PortQuery,
     /// A completion queue.
     #[error("a completion queue of {entries} entries cannot be created")]
     CompletionQueue {
-        /// Its length.
+        /// Length of the queue.
         entries: u32,
     },
     /// A lane's queue pair.
@@ -210,7 +210,7 @@ pub enum SetupStep {
         port: u8,
         /// Rights of the peer.
         access: i32,
-        /// How often it was tried.
+        /// The number of attempts.
         tries: Tries,
     },
     /// Setting the peer's enhanced connection establishment on a queue pair.
@@ -223,9 +223,9 @@ pub enum SetupStep {
         peer: u32,
         /// The peer's GID.
         peer_gid: String,
-        /// Who made its adapter.
+        /// Vendor of its adapter.
         vendor: u32,
-        /// What it can.
+        /// The peer's ECE options.
         options: u32,
         /// This end's queue pair.
         number: u32,
@@ -253,7 +253,7 @@ impl SetupStep {
     }
 }
 
-/// How often a change of state was tried: a clause, where that is more than once.
+/// The number of attempts at a change of state: a clause if it is more than one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tries(pub u32);
 
@@ -263,7 +263,7 @@ impl fmt::Display for Tries {
     }
 }
 
-/// A queue pair's change of state that needs the peer, and that the kernel refused.
+/// A queue pair's change of state that needs the peer and that the kernel refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transition {
     /// The queue pair's number.
@@ -272,26 +272,26 @@ pub struct Transition {
     pub port: String,
     /// Its GID.
     pub gid: String,
-    /// The state that was to be reached.
+    /// The target state.
     pub to: TargetState,
     /// Number of the peer's queue pair.
     pub peer: u32,
     /// Its GID.
     pub peer_gid: String,
-    /// How often it was tried.
+    /// The number of attempts.
     pub tries: Tries,
-    /// What the kernel said.
+    /// The kernel's error.
     pub error: SystemError,
 }
 
-/// The state that a queue pair was to reach, with the attributes that decide whether it can.
+/// The state that a queue pair had to reach, with the attributes that matter for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetState {
     /// RTR.
     ReadyToReceive {
-        /// Of the path, in bytes.
+        /// Path MTU in bytes.
         mtu: u32,
-        /// Of this end's GID in its port's table.
+        /// Index of this end's GID in its port's table.
         gid_index: u32,
         /// The peer's local identifier; 0 on RoCE.
         lid: u16,
@@ -300,7 +300,7 @@ pub enum TargetState {
     ReadyToSend {
         /// Local ACK timeout: 4.096 µs × 2^n.
         timeout: u8,
-        /// How often a packet is sent again.
+        /// Retransmissions of a packet before the lane fails.
         retries: u8,
     },
 }
@@ -413,12 +413,12 @@ mod tests {
             (
                 SetupError::NoRandom { port: a(), why: "none".to_owned() },
                 Fault::Local,
-                "a: no random packet number: none",
+                "a: the kernel gave no random packet number: none",
             ),
             (
                 SetupError::Register(RegisterError::Range { address: 1, length: 2 }),
                 Fault::Protocol,
-                "the range of 2 bytes at 0x1 is no valid memory range",
+                "the range of 2 bytes at 0x1 is not a valid memory range",
             ),
         ];
         for (error, fault, sentence) in cases {

@@ -248,7 +248,7 @@ mod tests {
             (
                 HandshakeFailure::Unfinished(error()),
                 Fault::Protocol,
-                "the range of 2 bytes at 0x1 is no valid memory range",
+                "the range of 2 bytes at 0x1 is not a valid memory range",
             ),
             (HandshakeFailure::Refused("no".to_owned()), Fault::Peer, "node2 refused the connection: no"),
             (HandshakeFailure::GaveUp("no".to_owned()), Fault::Peer, "node2 gave the connection up: no"),
@@ -268,7 +268,7 @@ mod tests {
         }
         let late = HandshakeFailure::Unconnected(LeftOut::TooLate(Some(error())));
         let text = late.of("node2");
-        let head = "Handshake timeout: the range of 2 bytes at 0x1 is no valid memory range; or raise ";
+        let head = "Handshake timeout: the range of 2 bytes at 0x1 is not a valid memory range; or raise ";
         assert!(text.starts_with(head) && late.fault() == Fault::Local, "{text}");
         let untried = LeftOut::TooLate(None).to_string();
         assert!(untried.starts_with("Handshake timeout: it was not tried; or raise "), "{untried}");
