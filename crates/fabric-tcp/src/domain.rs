@@ -11,19 +11,20 @@ use crate::rail::TcpRail;
 use crate::socket::{Socket, SocketOptions};
 use crate::tcp::Tcp;
 
-/// The longest send queue, and the largest pool of receives: more than any connection needs, little enough to allocate.
+/// The longest send queue and the largest pool of receives: more than any connection needs, yet cheap to allocate.
 const DEPTH_LIMIT: u32 = 1 << 16;
 
-/// How a domain's sockets are set up.
+/// The options of a domain's sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
-    /// Size of the kernel's buffers per socket and direction in bytes. None leaves it to the kernel, which then adapts
-    /// it to the path; a fixed size ends that, and is cut to `net.core.wmem_max` and `net.core.rmem_max`.
+    /// Size of the kernel's buffers in bytes, per socket and direction. `None` lets the kernel adapt it to the path; a
+    /// fixed size ends that, and is limited by `net.core.wmem_max` and `net.core.rmem_max`.
     pub socket_buffer: Option<u32>,
-    /// After how long without an answer from the peer's host a lane fails; a peer whose host answers may read nothing
-    /// for as long as it likes. Noticed when the lane is polled. None leaves the kernel's own limits, about 15 minutes.
+    /// Time without an answer from the peer's host after which a lane fails; a peer whose host answers may pause
+    /// reading for as long as it likes. Checked when the lane is polled. `None` leaves the kernel's own limits, about
+    /// 15 minutes.
     pub peer_timeout: Option<Duration>,
-    /// Traffic class of every packet; None takes the connection's.
+    /// Traffic class of every packet; `None` takes the connection's.
     pub traffic_class: Option<u8>,
 }
 
@@ -33,14 +34,14 @@ impl Default for TcpConfig {
     }
 }
 
-/// Where memory is registered for one local address.
+/// Registers memory for one local address.
 pub struct TcpDomain {
     config: TcpConfig,
     keys: Arc<KeyTable>,
 }
 
 impl TcpDomain {
-    /// A domain without registrations.
+    /// Makes a domain without registrations.
     pub fn new(config: TcpConfig) -> Arc<Self> {
         Arc::new(Self { config, keys: KeyTable::new(KEY_CAPACITY) })
     }
@@ -90,10 +91,11 @@ impl TcpPendingRail {
         place.is_some_and(|place| place.as_ref().is_none_or(Socket::is_closed_by_peer))
     }
 
-    /// Hands over the connected socket of a lane that [awaits](Self::awaits_socket) one, in place of a closed one.
+    /// Hands over the connected socket of a lane that [awaits](Self::awaits_socket) one; it replaces a closed one.
     ///
     /// # Errors
-    /// When the lane does not exist, has a socket that the peer has not closed, or the socket cannot be configured.
+    /// When the lane does not exist, when it has a socket that the peer has not closed, or when the socket cannot be
+    /// configured.
     pub fn attach(&mut self, lane: LaneId, socket: OwnedFd) -> Result<(), SetupError> {
         let lanes = self.sockets.len();
         if lane.index() >= lanes {
@@ -103,7 +105,7 @@ impl TcpPendingRail {
             return Err(SetupError::SecondSocket(lane));
         }
         let socket = Socket::open(socket, &self.options).map_err(|(step, error)| {
-            // Whatever a socket's system call says is a number of the kernel's.
+            // Errors of a socket's system calls always have an error number.
             SetupError::Socket { lane, step, errno: error.raw_os_error().unwrap_or(libc::EIO) }
         })?;
         self.sockets[lane.index()] = Some(socket);
@@ -205,14 +207,14 @@ mod tests {
         };
         let mut pending = TcpDomain::new(TcpConfig::default()).open_rail(&RailSpec { lanes: 1, ..SPEC }).unwrap();
         assert!(pending.awaits_socket(LaneId(0)) && !pending.awaits_socket(LaneId(1)));
-        // With bytes that nobody has read before its end.
+        // Closed, with unread bytes before its end.
         let (mut theirs, ours) = dial();
         theirs.write_all(b"unread").unwrap();
         pending.attach(LaneId(0), ours.into()).unwrap();
         assert!(!pending.awaits_socket(LaneId(0)));
         drop(theirs);
         until("the end of the first", || pending.awaits_socket(LaneId(0)).then_some(()));
-        // Reset: its peer has left bytes unread.
+        // Reset, because its peer has left bytes unread.
         let (theirs, mut ours) = dial();
         ours.write_all(b"unread").unwrap();
         pending.attach(LaneId(0), ours.into()).unwrap();

@@ -1,39 +1,39 @@
 //! One registration's place in the key table: the concurrency core of this crate.
 //!
-//! Three parties meet here. `publish` and `revoke` are called by whoever registers (never two at a time on one entry,
-//! the table's free list sees to that); `pin` and `unpin` by any number of data paths. Key, rights and the number of
-//! pins share one atomic word, so whether a pin came before or after a revocation is never in doubt.
+//! `publish` and `revoke` are called by the thread that registers or deregisters (the table's free list ensures that
+//! there is only one per entry), `pin` and `unpin` by any number of data paths. Key, rights and the number of pins
+//! share one atomic word, so each pin is either before or after a revocation.
 
 use crate::sync::{AtomicU64, Ordering, yield_now};
 
-/// The low bits count the pins: more than there can be threads.
+/// The low bits count the pins; they have room for more pins than there can be threads.
 const PINS: u64 = (1 << 24) - 1;
 /// The peer may write.
 const REMOTE_WRITE: u64 = 1 << 24;
 const KEY_SHIFT: u32 = 32;
 
-/// What a pinned entry stands for. Valid until it is unpinned.
+/// The range of a pinned entry. Valid until it is unpinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     /// Address of the first registered byte.
     pub(crate) address: u64,
-    /// Registered bytes.
+    /// Number of registered bytes.
     pub(crate) length: u64,
-    /// Whether the peer may write there.
+    /// True if the peer may write there.
     pub(crate) remote_write: bool,
 }
 
-/// One place. Empty while its key is 0.
+/// One place in the table. Empty while its key is 0.
 pub(crate) struct Entry {
     /// Bits 63 to 32: the key, 0 for none. Bit 24: the peer may write. Bits 23 to 0: pins.
     state: AtomicU64,
-    /// Only read under a pin, and only written while there is no key.
+    /// Read only under a pin, and written only while there is no key.
     address: AtomicU64,
     length: AtomicU64,
 }
 
 impl Entry {
-    /// An empty place.
+    /// Makes an empty place.
     pub(crate) fn new() -> Self {
         Self { state: AtomicU64::new(0), address: AtomicU64::new(0), length: AtomicU64::new(0) }
     }
@@ -44,26 +44,26 @@ impl Entry {
         self.address.store(range.address, Ordering::Relaxed);
         self.length.store(range.length, Ordering::Relaxed);
         let rights = if range.remote_write { REMOTE_WRITE } else { 0 };
-        // Release: whoever pins with this key sees the range. An addition to the word, not a store, because a look-up
-        // with a stale key may hold a pin for an instant.
+        // Release: a thread that pins with this key sees the range. Not a store, because a look-up with a stale key may
+        // hold a pin for an instant.
         let before = self.state.fetch_or(u64::from(key) << KEY_SHIFT | rights, Ordering::Release);
         assert_eq!(before & !PINS, 0, "the key table gave the place of key {:#010x} away twice", before >> KEY_SHIFT);
     }
 
-    /// Ends `publish`: from now on no pin succeeds; returns once there is none left.
+    /// Ends the registration: from now on no pin succeeds. Returns once no pin is left.
     pub(crate) fn revoke(&self) {
         self.state.fetch_and(PINS, Ordering::AcqRel);
-        // Acquire: what was done under a pin happened before this returns. A pin is held across one system call or
-        // one copy, so this is short.
+        // Acquire: everything done under a pin happens before this returns. The wait is short, because a pin is held
+        // for one system call or one copy.
         while self.state.load(Ordering::Acquire) & PINS != 0 {
             yield_now();
         }
     }
 
-    /// Holds the registration of `key` in place, if it is the one that is here.
+    /// Holds the registration of `key`, if that is the entry's present key. Returns its range.
     pub(crate) fn pin(&self, key: u32) -> Option<Range> {
         let matches = |state: u64| key != 0 && (state >> KEY_SHIFT) as u32 == key;
-        // A look first, so that wrong keys from a peer do not touch the count.
+        // Checks first, so that a peer's wrong keys do not touch the count.
         if !matches(self.state.load(Ordering::Relaxed)) {
             return None;
         }
@@ -79,7 +79,7 @@ impl Entry {
         })
     }
 
-    /// Ends a successful `pin`.
+    /// Releases a successful `pin`.
     pub(crate) fn unpin(&self) {
         // Release: pairs with the load in `revoke`.
         self.state.fetch_sub(1, Ordering::Release);
@@ -134,18 +134,18 @@ mod model {
 
     const RANGE: Range = Range { address: 1, length: 1, remote_write: true };
 
-    /// Registered memory, which loom watches: a write and a read that nothing orders are a failure.
+    /// Registered memory, watched by loom: an unordered write and read fail the model.
     #[derive(Default)]
     struct Memory(UnsafeCell<u32>);
 
-    // SAFETY: that access is ordered is what the models check.
+    // SAFETY: the models check that access is ordered.
     unsafe impl Sync for Memory {}
     // SAFETY: as above.
     unsafe impl Send for Memory {}
 
     impl Memory {
         fn write(&self, value: u32) {
-            // SAFETY: loom fails the model where anybody else may be here.
+            // SAFETY: loom fails the model if another thread may be here.
             self.0.with_mut(|place| unsafe { *place = value });
         }
 
@@ -155,7 +155,7 @@ mod model {
         }
     }
 
-    /// Run these with `cargo xtask test loom`.
+    /// `cargo xtask test loom` runs these.
     #[test]
     fn a_pin_never_sees_another_registration() {
         loom::model(|| {
@@ -179,7 +179,7 @@ mod model {
         });
     }
 
-    /// What is written under a pin is written before `revoke` returns: then the memory is the application's again.
+    /// Writes under a pin happen before `revoke` returns: then the memory is the application's again.
     #[test]
     fn nothing_is_written_after_a_registration_ended() {
         loom::model(|| {
@@ -203,8 +203,7 @@ mod model {
         });
     }
 
-    /// What the application wrote before it registered is there for whoever sends it; and two data paths may pin at
-    /// once.
+    /// Lanes see what the application wrote before it registered; and two data paths may pin at once.
     #[test]
     fn a_pin_sees_what_was_there_before_the_registration() {
         loom::model(|| {

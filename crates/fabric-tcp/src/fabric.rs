@@ -1,4 +1,4 @@
-//! The parts of the fabric, put together.
+//! The fabric, put together from its parts.
 
 use railweave_fabric::{Fabric, Joining};
 

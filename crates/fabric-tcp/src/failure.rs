@@ -1,32 +1,32 @@
-//! Why a lane ends, and what of a socket's answers is no reason for it.
+//! The failure of a lane, and the socket errors that are not one.
 
 use std::io;
 
 use railweave_fabric::{RailError, WorkId};
 
-/// Why a lane ends. Boxed, because it travels beside small results.
+/// The reason why a lane ends, with the work concerned. Boxed to keep results small.
 #[derive(Debug)]
 pub(crate) struct LaneFailure(pub(crate) Box<(Option<WorkId>, RailError)>);
 
 impl LaneFailure {
-    /// The lane as a whole.
+    /// A failure of the lane as a whole.
     pub(crate) fn of_lane(error: RailError) -> Self {
         Self(Box::new((None, error)))
     }
 
-    /// A piece of this side's work.
+    /// A failure of a piece of this side's work.
     pub(crate) fn of_work(id: WorkId, error: RailError) -> Self {
         Self(Box::new((Some(id), error)))
     }
 
-    /// The kernel's answer to a system call.
+    /// A failed system call.
     pub(crate) fn of_socket(doing: &'static str, error: &io::Error) -> Self {
-        // Whatever a socket's system call says is a number of the kernel's.
+        // Errors of a socket's system calls always have an error number.
         Self::of_lane(RailError::Socket { doing, errno: error.raw_os_error().unwrap_or(libc::EIO) })
     }
 }
 
-/// Whether a system call is to be made again at the next poll.
+/// Returns true if the system call must be repeated at the next poll.
 pub(crate) fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

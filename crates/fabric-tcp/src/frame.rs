@@ -1,4 +1,4 @@
-//! The frames of a lane: a header of 32 bytes, and for a write its payload. Pure: bytes in, bytes out.
+//! The frames of a lane: a header of 32 bytes, followed by the payload if it is a write. Pure: bytes in, bytes out.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -11,7 +11,7 @@
 //! | 16 | 8 | address of the destination |
 //! | 24 | 8 | writes that wanted an acknowledgement and that the frame's sender has placed so far |
 //!
-//! All little-endian. In an acknowledgement all but the kind and the last field is zero.
+//! All fields are little-endian. In an acknowledgement, all fields but the kind and the last one are zero.
 
 /// Length of a header in bytes.
 pub const HEADER_BYTES: usize = 32;
@@ -27,16 +27,16 @@ const FLAG_WANTS_ACKNOWLEDGEMENT: u8 = 2;
 /// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Writes that wanted an acknowledgement and that the frame's sender has placed since the lane began.
+    /// Number of writes that wanted an acknowledgement and that the frame's sender has placed since the lane began.
     pub acknowledged: u64,
-    /// The rest.
+    /// The kind of frame, with its fields.
     pub body: Body,
 }
 
-/// What a frame is for.
+/// The purpose of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Only carries the acknowledgement.
+    /// The frame only carries the acknowledgement.
     Acknowledgement,
     /// A payload follows.
     Write(WriteFrame),
@@ -47,23 +47,23 @@ pub enum Body {
 pub struct WriteFrame {
     /// The immediate, which consumes a receive.
     pub immediate: Option<u32>,
-    /// Whether the sender waits for the acknowledgement of this write.
+    /// True if the sender waits for the acknowledgement of this write.
     pub wants_acknowledgement: bool,
-    /// Bytes of payload.
+    /// Length of the payload in bytes.
     pub length: u32,
-    /// Key of the destination; not looked at when the length is 0.
+    /// Key of the destination; ignored if the length is 0.
     pub key: u32,
-    /// Address of the destination; not looked at when the length is 0.
+    /// Address of the destination; ignored if the length is 0.
     pub address: u64,
 }
 
-/// Why bytes are no header.
+/// The reason why bytes are not a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The kind is not one.
+    /// The kind does not exist.
     #[error("a frame of kind {0}; only 1 (write) and 2 (acknowledgement) exist")]
     Kind(u8),
-    /// Flags that the kind does not have.
+    /// Some of the flags do not exist for the kind.
     #[error("flags {flags:#04x} in a frame of kind {kind}")]
     Flags {
         /// The frame's kind.
@@ -80,7 +80,7 @@ pub enum FrameError {
 }
 
 impl Frame {
-    /// The header's bytes.
+    /// Returns the header's bytes.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let (kind, write) = match self.body {
             Body::Acknowledgement => (KIND_ACKNOWLEDGEMENT, WriteFrame::default()),
@@ -98,10 +98,10 @@ impl Frame {
         bytes
     }
 
-    /// The header that these bytes are.
+    /// Returns the header in these bytes.
     ///
     /// # Errors
-    /// When they are none: every bit is checked.
+    /// When they are not a valid header; every bit is checked.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameError> {
         let [kind, flags, zero @ ..] = [bytes[0], bytes[1], bytes[2], bytes[3]];
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(Frame::decode(&bytes), Err(FrameError::NotZero("destination in an acknowledgement")));
     }
 
-    /// Bytes that are often nearly a header, so that not all of them fail at the first check.
+    /// Generates bytes that are often nearly a header, so that not all of them fail at the first check.
     fn nearly_a_header() -> impl Strategy<Value = [u8; HEADER_BYTES]> {
         (any::<[u8; HEADER_BYTES]>(), 0u8..4, 0u8..5, any::<[bool; 3]>()).prop_map(|(mut bytes, kind, flags, zero)| {
             bytes[0] = kind;

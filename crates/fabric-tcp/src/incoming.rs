@@ -1,4 +1,4 @@
-//! What a lane receives: headers through a small buffer, large payloads straight into their destination.
+//! The receiving half of a lane: headers through a small buffer, large payloads straight into their destination.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,34 +14,34 @@ use crate::socket::Socket;
 
 /// Size of the buffer for headers and small payloads.
 const BUFFER_BYTES: usize = 16 << 10;
-/// A payload of which more than this is still to come goes straight to its destination. Less goes through the buffer,
-/// which costs a copy and saves a system call; and so the last word of a CTS entry is placed by an ordered store.
+/// A payload with more than this many bytes to come goes straight to its destination. Fewer go through the buffer,
+/// which costs a copy and saves a system call; it also places the last word of a CTS entry with an ordered store.
 const DIRECT_BYTES: usize = 4 << 10;
-/// Most system calls and bytes of one poll.
+/// The maximum of system calls and of bytes in one poll.
 const POLL_CALLS: usize = 16;
 const POLL_BYTES: usize = 1 << 20;
-/// After this many bytes a poll also ends when an acknowledgement is owed, so that the sender need not wait until
-/// everything that is in flight has been read.
+/// After this many bytes, a poll ends if this end has something to send, so that a sender does not wait for its
+/// acknowledgement until everything in flight has been read.
 const PROMPT_BYTES: usize = 64 << 10;
 
 /// The generic receives of a rail, over all its lanes.
 pub(crate) struct Receives {
-    /// How many the pool holds.
+    /// Capacity of the pool.
     depth: u32,
     /// Posted and not consumed.
     posted: u32,
-    /// Consumed, the completion not handed out yet. These still take their room, so that no completion is ever
-    /// without a place to wait.
+    /// Consumed, with a completion not yet handed out. They keep their room, so that every completion has a place to
+    /// wait.
     held: u32,
 }
 
 impl Receives {
-    /// An empty pool.
+    /// Makes an empty pool.
     pub(crate) fn new(depth: u32) -> Self {
         Self { depth, posted: 0, held: 0 }
     }
 
-    /// Posts up to `count`; answers how many had room.
+    /// Posts up to `count`. Returns the number that had room.
     pub(crate) fn post(&mut self, count: u32) -> u32 {
         let taken = count.min(self.depth - self.posted - self.held);
         self.posted += taken;
@@ -84,8 +84,8 @@ impl Arriving {
         (self.write.length - self.done) as usize
     }
 
-    /// Where the next byte goes. The header's check against the registration makes an overflow impossible, except
-    /// while lingering, when nothing is placed.
+    /// Returns the address of the next byte. It cannot overflow, because the header was checked against the
+    /// registration, except while lingering, when nothing is placed.
     fn next(&self) -> u64 {
         self.write.address.wrapping_add(u64::from(self.done))
     }
@@ -94,28 +94,29 @@ impl Arriving {
 /// The receiving half of a lane.
 pub(crate) struct Incoming {
     buffer: Box<[u8]>,
-    /// The unread part of the buffer.
+    /// The bounds of the buffer's unread part.
     start: usize,
     end: usize,
     arriving: Option<Arriving>,
-    /// Completions not handed out. Never more than the rail's receives, so it never grows.
+    /// Completions not yet handed out. Never more than the rail's receives, so it never grows.
     arrivals: VecDeque<Arrival>,
-    /// Everything is read and nothing placed: the registrations are gone, the peer only needs its acknowledgements.
+    /// True if everything is read but nothing placed: the registrations are gone, and the peer only needs its
+    /// acknowledgements.
     discards: bool,
 }
 
-/// What a rail lends a lane while it receives.
+/// The things that a rail lends a lane while it receives.
 pub(crate) struct Surroundings<'a> {
-    /// Where the lane's bytes come from.
+    /// The source of the lane's bytes.
     pub(crate) socket: &'a Socket,
-    /// Where they may go.
+    /// The memory that they may go to.
     pub(crate) keys: &'a KeyTable,
     /// The rail's generic receives.
     pub(crate) receives: &'a mut Receives,
 }
 
 impl Incoming {
-    /// Room for `receive_depth` completions.
+    /// Makes one with room for `receive_depth` completions.
     pub(crate) fn new(receive_depth: u32) -> Self {
         Self {
             buffer: vec![0; BUFFER_BYTES].into(),
@@ -127,19 +128,19 @@ impl Incoming {
         }
     }
 
-    /// From now on writes are read and thrown away.
+    /// From now on writes are read and discarded.
     pub(crate) fn discard(&mut self) {
         self.discards = true;
     }
 
-    /// The next completion.
+    /// Returns the next completion.
     pub(crate) fn poll_arrival(&mut self, receives: &mut Receives) -> Option<Arrival> {
         let arrival = self.arrivals.pop_front()?;
         receives.release();
         Some(arrival)
     }
 
-    /// Reads what is there, within the bounds of one poll. Answers false when the peer has closed its end, between two
+    /// Reads what is available, within the limits of one poll. Returns false if the peer has closed its end between two
     /// frames.
     pub(crate) fn receive(
         &mut self,
@@ -166,13 +167,14 @@ impl Incoming {
         Ok(true)
     }
 
-    /// One system call: into the destination where much of a payload is to come, and into the buffer what follows.
+    /// Makes one system call. If much of a payload is still to come, it goes to its destination, and only what follows
+    /// to the buffer. Returns the number of bytes asked for, and the result.
     fn read(&mut self, around: &Surroundings<'_>) -> Result<(usize, io::Result<usize>), LaneFailure> {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
         if let Some(arriving) = self.arriving.filter(|arriving| !self.discards && arriving.left() > DIRECT_BYTES) {
-            // While a payload is arriving the buffer is empty: what was in it has been placed.
+            // While a payload is arriving the buffer is empty: its bytes have been placed.
             let piece = arriving.left().min(POLL_BYTES);
             let destination = around
                 .keys
@@ -187,7 +189,7 @@ impl Incoming {
         Ok((asked, around.socket.receive(None, then)))
     }
 
-    /// `count` bytes have come, where `read` wanted them.
+    /// Handles `count` bytes that have arrived where `read` asked for them.
     fn handle_bytes(
         &mut self,
         count: usize,
@@ -231,7 +233,7 @@ impl Incoming {
             outgoing.handle_acknowledged(frame.acknowledged).map_err(LaneFailure::of_lane)?;
             if let Body::Write(write) = frame.body {
                 if write.length > 0 && !self.discards {
-                    // The whole range before the first byte: a write that does not fit leaves no trace.
+                    // Checks the whole range before the first byte, so that a write that does not fit changes nothing.
                     let checked = around.keys.destination(write.key, write.address, write.length as usize);
                     drop(checked.map_err(refused(&write))?);
                 }
@@ -240,14 +242,15 @@ impl Incoming {
         }
     }
 
-    /// All bytes of a write are where they belong.
+    /// Handles a write whose bytes are all placed.
     fn handle_placed(
         &mut self,
         write: &WriteFrame,
         receives: &mut Receives,
         outgoing: &mut Outgoing,
     ) -> Result<(), LaneFailure> {
-        // What the kernel and `place` wrote comes before whatever tells another thread of it.
+        // The bytes written by the kernel and by `place` become visible before anything that announces them to another
+        // thread.
         fence(Ordering::Release);
         if let Some(immediate) = write.immediate.filter(|_| !self.discards) {
             if !receives.consume() {
@@ -272,7 +275,7 @@ impl Incoming {
     }
 }
 
-/// Why a write of the peer was not placed.
+/// Makes the failure for a write of the peer that was not placed.
 fn refused(write: &WriteFrame) -> impl FnOnce(KeyError) -> LaneFailure {
     move |error| {
         let (bytes, address) = (write.length, write.address);

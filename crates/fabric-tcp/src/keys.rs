@@ -1,11 +1,11 @@
-//! The keys of a domain: which memory the peer's writes, and this side's sends, may touch.
+//! The keys of a domain, which decide what memory the peer's writes and this side's sends may touch.
 //!
-//! The data path only looks up and pins ([`crate::entry`]) and takes no lock; the mutex here is on the path of
-//! registering and of dropping a registration. A key is a place in the table and 16 random bits, new each time, so a
-//! key of a dropped registration is refused although its place is used again.
+//! The data path only looks keys up and pins them ([`crate::entry`]), without a lock; the mutex here is for making and
+//! dropping registrations. A key consists of a place in the table and 16 random bits, new each time, so the key of a
+//! dropped registration is refused even if its place is in use again.
 #![allow(
     clippy::disallowed_types,
-    reason = "the list of free keys is for registration; looking a key up takes no lock"
+    reason = "only registration uses the list of free keys; looking a key up takes no lock"
 )]
 
 use std::collections::VecDeque;
@@ -17,17 +17,18 @@ use crate::entry::{Entry, Range};
 use crate::pinned::{Destination, Source};
 use crate::tcp::Tcp;
 
-/// The most registrations of one domain.
+/// The maximum number of registrations of one domain.
 pub const KEY_CAPACITY: usize = 1 << 16;
 
 const CHUNK: usize = 256;
-/// Places rest until this many others are free too, so that a key is not soon succeeded by another of its place.
+/// While there are places that were never used, a freed one is reused only once this many are free, so that it does not
+/// soon get another key.
 const RESTING: usize = 256;
 
-/// Why a key does not stand for a range.
+/// The reason why a key does not cover a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum KeyError {
-    /// No such registration.
+    /// There is no such registration.
     #[error("key {0:#010x} is not registered here, or no longer")]
     Unknown(u32),
     /// The range is not inside the registration.
@@ -42,7 +43,7 @@ pub(crate) enum KeyError {
         address: u64,
         /// Bytes asked for.
         length: usize,
-        /// What the key stands for.
+        /// The registered range.
         range: Range,
     },
     /// The registration does not let the peer write.
@@ -52,22 +53,22 @@ pub(crate) enum KeyError {
 
 /// All registrations of a domain.
 pub(crate) struct KeyTable {
-    /// Made when first needed, never taken away before the table goes.
+    /// Made when first needed, and kept until the table is dropped.
     chunks: Box<[OnceLock<Box<[Entry]>>]>,
     free: Mutex<Free>,
     capacity: usize,
 }
 
-/// Which places are free.
+/// The free places.
 struct Free {
-    /// No place from here on was ever used.
+    /// The first place that was never used, and neither were those after it.
     unused: usize,
-    /// The last keys of places that were used, the one that has rested longest first.
+    /// The last key of each free place that was used; the place that has been free longest comes first.
     rested: VecDeque<u32>,
 }
 
 impl KeyTable {
-    /// An empty table of at most `capacity` registrations.
+    /// Makes an empty table for at most `capacity` registrations.
     pub(crate) fn new(capacity: usize) -> Arc<Self> {
         assert!(capacity <= KEY_CAPACITY, "{capacity} keys do not fit into 16 bits");
         Arc::new(Self {
@@ -97,7 +98,7 @@ impl KeyTable {
     #[inline]
     pub(crate) fn source(&self, key: u32, address: u64, length: usize) -> Result<Source<'_>, KeyError> {
         let (entry, range) = self.pin(key)?;
-        // From here on the value owns the pin and gives it back, also on the way out with an error.
+        // From here on `source` owns the pin, and releases it even on an error.
         let source = Source::new(entry, address, length);
         range.check(key, address, length)?;
         Ok(source)
@@ -123,14 +124,14 @@ impl KeyTable {
         Ok((entry, range))
     }
 
-    /// The entry of a key that this table gave out.
+    /// Returns the entry of a key that this table has given out.
     fn entry(&self, key: u32) -> &Entry {
         let place = (key >> 16) as usize;
         let make = || (0..CHUNK).map(|_| Entry::new()).collect();
         &self.chunks[place / CHUNK].get_or_init(make)[place % CHUNK]
     }
 
-    /// A key for a free place.
+    /// Takes a free place, and returns a key for it.
     fn take_place(&self, random: u32) -> Result<u32, RegisterError> {
         let mut free = self.free();
         let unused_left = free.unused < self.capacity;
@@ -151,13 +152,13 @@ impl KeyTable {
         self.free().rested.push_back(key);
     }
 
-    /// The free list. A panic elsewhere leaves it whole: no change to it can stop halfway.
+    /// Locks the free list. A poisoned lock is harmless, because no change to the list can stop halfway.
     fn free(&self) -> MutexGuard<'_, Free> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A key for `place`: never 0, and never `last`.
+/// Makes a key for `place`: never 0, and never `last`.
 fn new_key(place: u32, random: u32, last: Option<u32>) -> u32 {
     let key = |low: u32| place << 16 | low;
     let low = random % 0xffff + 1;
@@ -176,12 +177,12 @@ impl Range {
     }
 }
 
-/// Memory registered with a [`crate::TcpDomain`]. Dropping it ends the registration; the drop waits for a system call
-/// or a copy that is using the memory on another thread.
+/// Memory registered with a [`crate::TcpDomain`]. Dropping it ends the registration; the drop waits for system calls
+/// and copies on other threads that are using the memory.
 pub struct TcpRegistration {
     table: Arc<KeyTable>,
     key: u32,
-    /// Keeps a region alive until the key is refused everywhere.
+    /// Keeps a region alive until the key is revoked.
     _memory: Memory,
 }
 
@@ -257,7 +258,7 @@ mod tests {
     #[test]
     fn only_host_memory_and_true_ranges_are_taken() {
         let table = KeyTable::new(16);
-        // Never touched: registering is refused.
+        // Never accessed, even by the registration of 0 bytes.
         #[allow(unsafe_code)]
         let at = |address, length, kind| {
             // SAFETY: nothing is registered, so nobody reads or writes the range.
@@ -310,12 +311,12 @@ mod tests {
         assert!(weak.upgrade().is_none());
     }
 
-    /// Two threads register, mark the memory with the key and drop; two others look keys up and write under the pin. A
-    /// write after the drop has returned would show in the region.
+    /// Two threads register memory and drop the registration; two others look keys up and write under the pin. A write
+    /// after a drop has returned would show in the region.
     #[test]
     fn no_write_lands_after_a_registration_is_dropped() {
         const ROUNDS: u32 = 3000;
-        // On a busy machine all rounds may be over before a single write; then there are more.
+        // On a busy machine all rounds may end before a single write; then there are more.
         const PATIENCE: Duration = Duration::from_secs(60);
         let began = Instant::now();
         let table = KeyTable::new(64);

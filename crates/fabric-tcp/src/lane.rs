@@ -1,4 +1,4 @@
-//! One lane: a socket with its two halves, and what has become of it.
+//! One lane: a socket with its two halves, and its state.
 
 use std::time::{Duration, Instant};
 
@@ -11,16 +11,16 @@ use crate::outgoing::Outgoing;
 use crate::silence::Silence;
 use crate::socket::Socket;
 
-/// Most system calls that send, in one poll.
+/// The maximum of sending system calls in one poll.
 const POLL_SENDS: usize = 8;
 
-/// What has become of a lane.
+/// The state of a lane.
 enum State {
     /// It works.
     Open,
-    /// The peer has closed its end between two frames. A failure only if anything is outstanding or posted later.
+    /// The peer has closed its end between two frames. This is a failure only if work is outstanding or posted later.
     Closed,
-    /// It is dead. Holds the failure until it is handed out.
+    /// It has failed. Holds the failure until it is reported.
     Failed(Option<LaneFailure>),
 }
 
@@ -31,12 +31,12 @@ pub(crate) struct Lane {
     incoming: Incoming,
     state: State,
     silence: Silence,
-    /// Failures are nobody's concern any more.
+    /// True if the connection is closing: failures are not reported.
     lingers: bool,
 }
 
 impl Lane {
-    /// A lane over a connected socket. All its memory is taken here.
+    /// Makes a lane over a connected socket, and allocates all its memory.
     pub(crate) fn new(socket: Socket, spec: &RailSpec, peer_timeout: Option<Duration>) -> Self {
         Self {
             socket,
@@ -48,22 +48,22 @@ impl Lane {
         }
     }
 
-    /// Writes that can be posted.
+    /// Returns the number of writes that can be posted.
     pub(crate) fn room(&self) -> u32 {
         self.outgoing.room()
     }
 
-    /// Whether the lane is dead.
+    /// Returns true if the lane has failed.
     pub(crate) fn is_failed(&self) -> bool {
         matches!(self.state, State::Failed(_))
     }
 
-    /// Whether nothing more would be gained by polling.
+    /// Returns true if further polls would achieve nothing.
     pub(crate) fn is_drained(&self) -> bool {
         self.is_failed() || self.outgoing.is_drained()
     }
 
-    /// From now on writes of the peer are thrown away, and failures are silent.
+    /// From now on the peer's writes are discarded, and failures are not reported.
     pub(crate) fn linger(&mut self) {
         self.lingers = true;
         self.incoming.discard();
@@ -72,7 +72,7 @@ impl Lane {
         }
     }
 
-    /// Posts a chain for which there is room, all or nothing, and sends what the kernel takes at once.
+    /// Posts a chain, which must fit, wholly or not at all, and sends what the kernel takes immediately.
     pub(crate) fn post(&mut self, chain: &[Write], keys: &KeyTable) -> Result<(), PostError> {
         match self.state {
             State::Open => {}
@@ -88,13 +88,13 @@ impl Lane {
         for write in chain {
             self.outgoing.push(write);
         }
-        // A failure now is reported by the next poll, as any other.
+        // The next poll reports a failure.
         self.send(keys, 1);
         Ok(())
     }
 
-    /// Receives, and sends what is waiting, within the bounds of one poll. Acknowledgements for what is received now
-    /// wait for the next call: by then there may be a write that carries them.
+    /// Receives, and sends what is waiting, within the limits of one poll. New acknowledgements wait for the next call,
+    /// by when there may be a write to carry them.
     pub(crate) fn progress(&mut self, keys: &KeyTable, receives: &mut Receives) {
         if self.outgoing.owes() {
             self.send(keys, 1);
@@ -118,17 +118,17 @@ impl Lane {
         }
     }
 
-    /// Whether the kernel does not have all that the peer may be waiting for.
+    /// Returns true if the kernel has not taken everything that the peer may be waiting for.
     pub(crate) fn owes(&self) -> bool {
         match self.state {
             State::Open => self.outgoing.wants_to_send(),
-            // What was posted fails; the next poll says so.
+            // Posted writes have failed, as the next poll reports.
             State::Closed => self.outgoing.owes(),
             State::Failed(_) => false,
         }
     }
 
-    /// Sends what is owed; whether nothing is left.
+    /// Sends what is owed. Returns true if nothing is left.
     pub(crate) fn acknowledge(&mut self, keys: &KeyTable) -> bool {
         if self.owes() {
             self.send(keys, POLL_SENDS);
@@ -136,7 +136,7 @@ impl Lane {
         !self.owes()
     }
 
-    /// Reports what is complete, and at the very end the failure, once; at most `most`. Answers how many.
+    /// Makes at most `most` reports: the completions, and last of all the failure, once. Returns their number.
     pub(crate) fn collect(
         &mut self,
         lane: LaneId,
@@ -168,7 +168,7 @@ impl Lane {
             match self.outgoing.send(&self.socket, keys) {
                 Ok(true) => {}
                 Ok(false) => return,
-                // The peer has closed, and only acknowledgements were left: it does not wait for them any more.
+                // The peer has closed and only acknowledgements are left: it no longer waits for them.
                 Err(_) if matches!(self.state, State::Closed) => return self.outgoing.forgive_acknowledgements(),
                 Err(failure) => return self.fail(failure),
             }
@@ -197,7 +197,7 @@ impl Lane {
     }
 }
 
-/// Whether a write's source is registered.
+/// Checks that a write's source is registered.
 fn check_source(write: &Write, keys: &KeyTable) -> Result<(), PostError> {
     let LocalSlice { address, length, key } = write.local;
     if length > 0

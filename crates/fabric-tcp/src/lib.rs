@@ -1,16 +1,16 @@
 //! Rails over TCP, so that everything runs on any machine: each lane is one socket, and a write is one frame.
 //!
-//! What it is not: it dials and accepts nothing (the plugin's control thread hands over connected sockets,
-//! [`TcpPendingRail::attach`]), it knows nothing of slots and CTS (the transport's business), and it owns no thread.
-//! Both ends must poll for anything to move: [`railweave_fabric::Fabric::ONE_SIDED`] is false.
+//! This crate neither dials nor accepts (the plugin's control thread hands over connected sockets,
+//! [`TcpPendingRail::attach`]), does not know slots and CTS (the transport does), and owns no thread. Bytes move only
+//! while both ends poll: [`railweave_fabric::Fabric::ONE_SIDED`] is false.
 //!
 //! The main types are [`TcpDomain`], which holds the keys of registered memory, and [`TcpRail`], which moves bytes.
 //!
-//! A write completes when the peer has placed its bytes, never when the kernel took them: each frame carries the
+//! A write completes when the peer has placed its bytes, not when the kernel has taken them: each frame carries the
 //! number of signalled writes that its sender has placed so far ([`frame`]).
 
 #![deny(unsafe_code)]
-#![allow(unexpected_cfgs)] // `--cfg loom` is given by hand to model-check `entry`; cargo does not know it
+#![allow(unexpected_cfgs)] // `cargo xtask test loom` passes `--cfg loom` to model-check `entry`; cargo does not know it
 
 mod domain;
 mod entry;

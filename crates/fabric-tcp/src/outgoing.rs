@@ -1,7 +1,8 @@
-//! What a lane sends: the ring of posted writes, and the acknowledgements that this end owes.
+//! The sending half of a lane: the ring of posted writes, and the acknowledgements that this end owes.
 //!
-//! A write leaves in three steps, each a counter into the ring: it is posted, the kernel has all its bytes
-//! (`unsent` passes it), the peer has acknowledged it and the completion was handed out (`head` passes it).
+//! A write leaves in three steps, each a counter into the ring: it is posted (`tail` passes it), the kernel has taken
+//! all its bytes (`unsent` passes it), the peer has acknowledged it and its completion was handed out (`head` passes
+//! it).
 
 use railweave_fabric::{LocalSlice, RailError, WorkId, Write};
 
@@ -10,16 +11,16 @@ use crate::frame::{Body, Frame, HEADER_BYTES, WriteFrame};
 use crate::keys::KeyTable;
 use crate::socket::{GATHER_FRAMES, Gather, Socket};
 
-/// Most bytes of one system call, so that one lane does not hold up the others.
+/// The maximum of bytes in one system call, so that one lane does not delay the others.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// A posted write. A whole one by value, so that the ring needs no memory after set-up.
+/// A posted write. Stored by value, so that nothing is allocated after set-up.
 #[derive(Clone, Copy, Default)]
 struct Posted {
     write: WriteFrame,
     local: LocalSlice,
     id: WorkId,
-    /// The encoded header. Fixed once its first byte is in the kernel.
+    /// The encoded header. Fixed once the kernel has taken its first byte.
     header: [u8; HEADER_BYTES],
     /// The acknowledgement inside `header`.
     carries: u64,
@@ -36,42 +37,42 @@ impl Posted {
     }
 }
 
-/// An acknowledgement that travels alone, because no write is there to carry it.
+/// An acknowledgement that travels alone, because there is no write to carry it.
 #[derive(Default)]
 struct Notice {
     bytes: [u8; HEADER_BYTES],
     carries: u64,
-    /// Bytes that the kernel has. 0 when no notice is under way.
+    /// Bytes that the kernel has taken. 0 if no notice is partly sent.
     sent: usize,
 }
 
 /// The sending half of a lane.
 pub(crate) struct Outgoing {
     ring: Box<[Posted]>,
-    /// Counts posted writes: the first whose room is not given back, the first that the kernel does not have wholly,
-    /// and the next to be posted. `head <= unsent <= tail <= head + ring.len()`.
+    /// Numbers of posted writes: the first whose room is not free again, the first that the kernel has not taken
+    /// wholly, and the next to post. `head <= unsent <= tail <= head + ring.len()`.
     head: u64,
     unsent: u64,
     tail: u64,
-    /// Bytes of the write at `unsent`, header included, that the kernel has.
+    /// Bytes of the write at `unsent`, header included, that the kernel has taken.
     front_bytes: usize,
-    /// Signalled writes: posted, wholly in the kernel, acknowledged by the peer, handed out as completed. Each at most
-    /// the one before.
+    /// Numbers of signalled writes: posted, taken wholly by the kernel, acknowledged by the peer, handed out as
+    /// complete. Each is at most the one before.
     signalled: u64,
     signalled_sent: u64,
     acknowledged: u64,
     completed: u64,
-    /// Posted after the last signalled write: nothing will acknowledge them yet.
+    /// Writes posted after the last signalled one: so far, nothing will acknowledge them.
     trailing: u64,
-    /// Writes of the peer that wanted an acknowledgement: placed here, and the highest number that the kernel has in a
-    /// whole header.
+    /// Writes of the peer that want an acknowledgement: the number placed here, and the highest number that the kernel
+    /// has taken in a whole header.
     placed: u64,
     confirmed: u64,
     notice: Notice,
 }
 
 impl Outgoing {
-    /// A ring for `depth` writes.
+    /// Makes a ring for `depth` writes.
     pub(crate) fn new(depth: u32) -> Self {
         Self {
             ring: vec![Posted::default(); depth as usize].into(),
@@ -90,43 +91,43 @@ impl Outgoing {
         }
     }
 
-    /// How many more writes can be posted.
+    /// Returns the number of writes that can still be posted.
     pub(crate) fn room(&self) -> u32 {
         (self.ring.len() as u64 - (self.tail - self.head)) as u32
     }
 
-    /// Whether there is work that nobody knows to be complete.
+    /// Returns true if there is work that is not known to be complete.
     pub(crate) fn is_outstanding(&self) -> bool {
         self.acknowledged < self.signalled || self.trailing > 0
     }
 
-    /// Signalled writes that wait for the peer's acknowledgement.
+    /// Returns the number of signalled writes that wait for the peer's acknowledgement.
     pub(crate) fn unacknowledged(&self) -> u64 {
         self.signalled - self.acknowledged
     }
 
-    /// Whether nothing is left to send and no acknowledgement is left to come. Unsignalled writes at the end count as
-    /// done once the kernel has them.
+    /// Returns true if nothing is left to send and no acknowledgement is left to come. Unsignalled writes at the end
+    /// count as done once the kernel has taken them.
     pub(crate) fn is_drained(&self) -> bool {
         self.acknowledged == self.signalled && !self.wants_to_send()
     }
 
-    /// Whether [`Self::send`] has anything to do.
+    /// Returns true if [`Self::send`] has anything to do.
     pub(crate) fn wants_to_send(&self) -> bool {
         self.has_unsent() || self.owes()
     }
 
-    /// Whether anything is waiting that was posted, or has begun to leave.
+    /// Returns true if the kernel has not taken a posted write, or the rest of a notice.
     pub(crate) fn has_unsent(&self) -> bool {
         self.unsent < self.tail || self.notice.sent > 0
     }
 
-    /// Whether acknowledgements are owed that the kernel does not have.
+    /// Returns true if the kernel has not taken all owed acknowledgements.
     pub(crate) fn owes(&self) -> bool {
         self.confirmed < self.placed
     }
 
-    /// Adds a write at the end. There must be room.
+    /// Appends a write. There must be room.
     pub(crate) fn push(&mut self, write: &Write) {
         let frame = WriteFrame {
             immediate: write.immediate,
@@ -146,18 +147,18 @@ impl Outgoing {
         }
     }
 
-    /// A write of the peer that wants an acknowledgement has been placed.
+    /// Counts a placed write of the peer that wants an acknowledgement.
     pub(crate) fn owe_acknowledgement(&mut self) {
         self.placed += 1;
     }
 
-    /// Nobody waits for the acknowledgements any more.
+    /// Drops the owed acknowledgements, because nobody waits for them any more.
     pub(crate) fn forgive_acknowledgements(&mut self) {
         self.confirmed = self.placed;
         self.notice.sent = 0;
     }
 
-    /// The peer says that it has placed `count` signalled writes since the lane began.
+    /// Handles the peer's statement that it has placed `count` signalled writes since the lane began.
     pub(crate) fn handle_acknowledged(&mut self, count: u64) -> Result<(), RailError> {
         if count < self.acknowledged || count > self.signalled_sent {
             let (before, sent) = (self.acknowledged, self.signalled_sent);
@@ -167,7 +168,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// The next signalled write that is complete. Gives back its room and that of the unsignalled ones before it.
+    /// Returns the next complete signalled write. Frees its room and that of the unsignalled ones before it.
     pub(crate) fn poll_completed(&mut self) -> Option<WorkId> {
         if self.completed == self.acknowledged {
             return None;
@@ -182,7 +183,7 @@ impl Outgoing {
         }
     }
 
-    /// Makes one system call with as much as fits into it. Answers whether the kernel took all of it.
+    /// Makes one system call with as much as fits. Returns true if the kernel took all of it.
     pub(crate) fn send(&mut self, socket: &Socket, keys: &KeyTable) -> Result<bool, LaneFailure> {
         let end = self.tail.min(self.unsent + GATHER_FRAMES as u64);
         for at in self.unsent..end {
@@ -214,7 +215,7 @@ impl Outgoing {
                 whole = false;
                 break;
             }
-            // The payload first: a header must not leave when its payload cannot follow.
+            // Pins the payload first: a header must not leave if its payload cannot follow.
             let source = match left {
                 0 => None,
                 _ => match keys.source(posted.local.key, posted.local.address + payload_done as u64, piece) {
@@ -255,7 +256,7 @@ impl Outgoing {
         Ok(sent == asked)
     }
 
-    /// The kernel has taken `count` more bytes.
+    /// Handles `count` more bytes taken by the kernel.
     fn advance(&mut self, mut count: usize) {
         if self.notice.sent > 0 {
             count -= self.advance_notice(count);

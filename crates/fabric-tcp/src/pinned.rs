@@ -1,4 +1,4 @@
-//! Registered memory while a system call or a copy uses it. One of the three files of this crate with unsafe code.
+//! Registered memory while a system call or a copy uses it.
 #![allow(unsafe_code)] // placing bytes in registered memory
 
 use std::ptr::with_exposed_provenance_mut;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use crate::entry::Entry;
 
-/// A pinned range. Its bytes stay registered, and so valid, until this is dropped.
+/// A pinned range. Its bytes stay registered, and thus valid, until this is dropped.
 struct Pinned<'table> {
     entry: &'table Entry,
     address: u64,
@@ -19,54 +19,55 @@ impl Drop for Pinned<'_> {
     }
 }
 
-/// A pinned range that is read.
+/// A pinned range to read from.
 pub(crate) struct Source<'table>(Pinned<'table>);
 
-/// A pinned range that is written.
+/// A pinned range to write to.
 pub(crate) struct Destination<'table>(Pinned<'table>);
 
 impl<'table> Source<'table> {
-    /// Takes over one pin of `entry`. The caller has checked that the range lies inside its registration.
+    /// Takes over one pin of `entry`. The range must be checked against the registration before the first use.
     pub(crate) fn new(entry: &'table Entry, address: u64, length: usize) -> Self {
         Self(Pinned { entry, address, length })
     }
 
-    /// The range, for the kernel to read.
+    /// Returns the range, for the kernel to read.
     pub(crate) fn raw(&self) -> (*mut u8, usize) {
         (with_exposed_provenance_mut(self.0.address as usize), self.0.length)
     }
 }
 
 impl<'table> Destination<'table> {
-    /// Takes over one pin of `entry`. The caller has checked that the range lies inside its registration, and that the
-    /// registration gives the right to write.
+    /// Takes over one pin of `entry`. Range and right to write must be checked against the registration before the
+    /// first use.
     pub(crate) fn new(entry: &'table Entry, address: u64, length: usize) -> Self {
         Self(Pinned { entry, address, length })
     }
 
-    /// The range, for the kernel to write.
+    /// Returns the range, for the kernel to write.
     pub(crate) fn raw(&self) -> (*mut u8, usize) {
         (with_exposed_provenance_mut(self.0.address as usize), self.0.length)
     }
 
-    /// Copies `bytes` to the range's start, in rising order; the last whole word becomes visible after all that stands
-    /// before it, because a flag may be in it (the sequence number of a CTS entry).
+    /// Copies `bytes` to the range's start, in rising order. The last whole word becomes visible after all bytes before
+    /// it, because it may hold a flag (the sequence number of a CTS entry).
     ///
     /// # Panics
     /// When `bytes` is longer than the range.
     pub(crate) fn place(&self, bytes: &[u8]) {
         assert!(bytes.len() <= self.0.length, "{} bytes do not fit into {} pinned ones", bytes.len(), self.0.length);
         let (target, _) = self.raw();
-        // SAFETY: the range is registered and pinned, so it may be written by anybody at any time (`Memory`'s promise)
-        // until `self` is dropped, and it holds `bytes.len()` bytes (asserted above).
+        // SAFETY: the range is registered and pinned, so anybody may write to it at any time (`Memory`'s promise) until
+        // `self` is dropped, and it holds `bytes.len()` bytes (asserted above).
         unsafe { store(target, bytes) }
     }
 }
 
-/// Writes `bytes` at `target` with atomic stores, because others may read there meanwhile.
+/// Writes `bytes` to `target` with atomic stores, because others may read there at the same time.
 ///
 /// # Safety
-/// `target` is valid for writes of `bytes.len()` bytes, and all other access meanwhile is atomic or by the kernel.
+/// `target` must be valid for writes of `bytes.len()` bytes, and all other access meanwhile must be atomic or by the
+/// kernel.
 unsafe fn store(target: *mut u8, bytes: &[u8]) {
     let lead = target.align_offset(8).min(bytes.len());
     let (head, rest) = bytes.split_at(lead);
@@ -81,7 +82,7 @@ unsafe fn store(target: *mut u8, bytes: &[u8]) {
         if at + 1 == words {
             fence(Ordering::Release);
         }
-        // SAFETY: the word ends at most at `bytes.len()`, and `lead` brought the pointer to a multiple of 8.
+        // SAFETY: the word ends at or before `bytes.len()`, and `lead` aligned the pointer to 8.
         unsafe { AtomicU64::from_ptr(target.add(lead + at * 8).cast()) }.store(word, Ordering::Relaxed);
     }
     for (at, &byte) in tail.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! A rail over TCP: its lanes, and the receives they share.
+//! A rail over TCP: its lanes, and the receives that they share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ pub struct TcpRail {
     lanes: Box<[Lane]>,
     receives: Receives,
     keys: Arc<KeyTable>,
-    /// The lane that the next poll looks at first, so that a busy one does not starve the others of `most`.
+    /// The lane that the next poll starts with. It rotates, so that a busy lane does not use up `most` every time.
     first: usize,
     description: String,
 }
 
 impl TcpRail {
-    /// A rail over these sockets, one per lane, at least one.
+    /// Makes a rail of these sockets, one per lane; at least one.
     pub(crate) fn new(
         sockets: Vec<Socket>,
         spec: &RailSpec,
@@ -62,7 +62,7 @@ impl Rail for TcpRail {
     }
 
     fn post_flush(&mut self, _target: RemoteSlice, _id: WorkId) -> Result<(), PostError> {
-        Err(PostError::Invalid("a TCP rail has no flush: it only writes host memory, which needs none".to_owned()))
+        Err(PostError::Invalid("a TCP rail has no flush: it writes only host memory, which needs none".to_owned()))
     }
 
     fn post_receives(&mut self, count: u32) -> Result<u32, PostError> {

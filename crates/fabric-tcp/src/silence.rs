@@ -1,29 +1,29 @@
-//! For how long the peer's host has been silent though bytes are under way to it. TCP_USER_TIMEOUT would not do: it
-//! also ends a lane whose peer reads nothing for so long and answers all the while.
+//! The time for which the peer's host has been silent although bytes are in flight to it. TCP_USER_TIMEOUT does not
+//! serve: it also ends a lane whose peer reads nothing for this long but whose host answers all the time.
 
 use std::time::{Duration, Instant};
 
-/// After so many polls of a lane with work outstanding the kernel is asked: its answer costs as much as a poll.
+/// Polls of a lane with outstanding work between two queries of the kernel. A query costs as much as a poll.
 const POLLS_BETWEEN_LOOKS: u32 = 256;
 
-/// The kernel tells times in ticks, of at most 10 ms.
+/// Error of the kernel's times: it counts in ticks of at most 10 ms.
 const GRAIN: Duration = Duration::from_millis(20);
 
 /// Watches one lane.
 pub(crate) struct Silence {
     timeout: Option<Duration>,
     polls: u32,
-    /// A look then found bytes under way, and no later one found that anything was answered since.
+    /// Time of the first look that found bytes in flight; no look since then has found an answer.
     since: Option<Instant>,
 }
 
 impl Silence {
-    /// Silence that is too long after `timeout`, or never.
+    /// Watches for silence of `timeout`, or for none.
     pub(crate) fn new(timeout: Option<Duration>) -> Self {
         Self { timeout, polls: 0, since: None }
     }
 
-    /// Counts a poll with work outstanding; whether it is time for a look.
+    /// Counts a poll with outstanding work. Returns true if it is time for a look.
     #[inline]
     pub(crate) fn is_due(&mut self) -> bool {
         self.polls += 1;
@@ -34,14 +34,15 @@ impl Silence {
         self.timeout.is_some()
     }
 
-    /// A look at `now`: how long ago the peer's host was heard, None when no bytes are under way to it. Answers how
-    /// long it has been silent, once that is too long.
+    /// Records a look at `now`: the time since the peer's host was heard, or `None` if no bytes are in flight to it.
+    /// Returns the length of the silence once it reaches the timeout.
     pub(crate) fn look(&mut self, now: Instant, heard_ago: Option<Duration>) -> Option<Duration> {
         let Some(heard_ago) = heard_ago else {
             self.since = None;
             return None;
         };
-        // What was under way then still is if nothing was heard since. It may only just have been sent otherwise.
+        // If nothing was heard since the first look, its bytes are still in flight. Otherwise these may have just been
+        // sent.
         let since = self.since.filter(|since| heard_ago >= now.duration_since(*since) + GRAIN);
         let since = *self.since.insert(since.unwrap_or(now));
         let silent = now.duration_since(since);
@@ -55,8 +56,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Looks at these times, each with when the peer was last heard; the times are in milliseconds. Answers when, and
-    /// for how long, it has been silent for more than a second.
+    /// Looks at these times, each with the time at which the peer was last heard, in milliseconds. Returns the times at
+    /// which the silence had reached a second, each with its length.
     fn looks(looks: &[(u32, Option<u32>)]) -> Vec<(u32, u128)> {
         let mut silence = Silence::new(Some(1000 * MS));
         let begin = Instant::now();
@@ -73,15 +74,15 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_was_idle_begins_anew() {
+    fn a_lane_that_was_idle_starts_again() {
         assert_eq!(looks(&[(90_000, Some(10)), (90_001, Some(10)), (90_500, Some(90_499))]), []);
-        // Nobody looked while all was answered, and then while nothing was under way.
+        // No look while all was answered; then a look while nothing was in flight.
         assert_eq!(looks(&[(100, Some(10)), (90_000, Some(101)), (90_002, Some(101)), (90_900, Some(101))]), []);
         assert_eq!(looks(&[(100, Some(10)), (500, None), (1200, Some(10)), (2199, Some(10))]), []);
     }
 
     #[test]
-    fn an_answer_of_the_peers_host_begins_it_anew() {
+    fn an_answer_of_the_peers_host_ends_the_silence() {
         let trickle: Vec<_> = (1..40).map(|step| (step * 100, Some(step * 100 - 90))).collect();
         assert_eq!(looks(&trickle), []);
         assert_eq!(looks(&[(100, Some(10)), (1000, Some(900)), (1900, Some(900)), (2000, Some(900))]), [(2000, 1000)]);

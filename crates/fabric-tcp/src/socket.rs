@@ -1,4 +1,4 @@
-//! A connected, non-blocking TCP socket: this crate's edge to the kernel.
+//! A connected, non-blocking TCP socket: this crate's interface to the kernel.
 #![allow(unsafe_code)] // sendmsg, recvmsg, poll and setsockopt
 
 use std::io;
@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use crate::pinned::{Destination, Source};
 
-/// Frames that one system call sends at most: a header and a payload each.
+/// The maximum of frames, each a header and a payload, in one sending system call.
 pub(crate) const GATHER_FRAMES: usize = 16;
 const GATHER_PIECES: usize = 2 * GATHER_FRAMES + 1;
 
-/// What [`Socket::open`] sets.
+/// The options that [`Socket::open`] sets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SocketOptions {
     /// Size of the kernel's buffers in bytes, each way.
     pub(crate) buffer: Option<u32>,
-    /// After how long without an answer the peer is given up.
+    /// Time without an answer after which the peer is given up.
     pub(crate) peer_timeout: Option<Duration>,
     /// The IPv4 TOS byte or IPv6 traffic class.
     pub(crate) traffic_class: Option<u8>,
@@ -32,8 +32,8 @@ pub(crate) struct Socket {
     remote: SocketAddr,
 }
 
-/// Places in the kernel's `struct tcp_info` (linux/tcp.h), counted in 32-bit words. Only its first part is in `libc`; a
-/// kernel that knows less fills in less.
+/// Offsets in the kernel's `struct tcp_info` (linux/tcp.h), in 32-bit words. `libc` has only its first part; an older
+/// kernel fills in less.
 mod tcp_info {
     pub(super) const UNACKED: usize = 6;
     pub(super) const LAST_ACK_RECV: usize = 14;
@@ -48,7 +48,7 @@ impl Socket {
     /// Takes over a connected socket. The error names the step that failed.
     pub(crate) fn open(fd: OwnedFd, options: &SocketOptions) -> Result<Self, (&'static str, io::Error)> {
         let stream = TcpStream::from(fd);
-        // A listener of both families has IPv4 peers at mapped addresses.
+        // A dual-stack listener reports IPv4 peers by mapped addresses.
         let plain = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
         let local = plain(stream.local_addr().map_err(|error| ("getsockname", error))?);
         let remote = plain(stream.peer_addr().map_err(|error| ("getpeername", error))?);
@@ -61,11 +61,11 @@ impl Socket {
             socket.set("SO_RCVBUF", libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)?;
         }
         if let Some(timeout) = options.peer_timeout {
-            // For a lane on which nothing is under way; `Silence` watches the others.
+            // For a lane without bytes in flight; `Silence` watches the others.
             let probes = 4;
             let seconds = i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX).max(2);
             socket.set("SO_KEEPALIVE", libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
-            // Half of the time in silence, and then four probes in the other half; the kernel takes at most 32767 s.
+            // Half of the time without probes, then four probes in the other half; the kernel accepts at most 32767 s.
             let half = seconds / 2;
             socket.set("TCP_KEEPIDLE", libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, half.clamp(1, 32767))?;
             socket.set("TCP_KEEPINTVL", libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, (half / probes).clamp(1, 32767))?;
@@ -73,7 +73,7 @@ impl Socket {
         }
         if let Some(class) = options.traffic_class {
             let class = i32::from(class);
-            // Packets of IPv4 have the class that this sets, also where the socket is of both families.
+            // This sets the class of IPv4 packets on dual-stack sockets too.
             if local.is_ipv6() {
                 socket.set("IPV6_TCLASS", libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class)?;
             } else {
@@ -83,55 +83,55 @@ impl Socket {
         Ok(socket)
     }
 
-    /// This end's address.
+    /// Returns this end's address.
     pub(crate) fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     pub(crate) fn remote(&self) -> SocketAddr {
         self.remote
     }
 
-    /// Whether the peer has ended or reset the connection, whatever it sent before.
+    /// Returns true if the peer has closed or reset the connection, even if unread bytes come first.
     pub(crate) fn is_closed_by_peer(&self) -> bool {
         let mut look = libc::pollfd { fd: self.stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
-        // SAFETY: the kernel reads and writes this one entry, and does not wait.
+        // SAFETY: the kernel reads and writes this one entry; with a timeout of 0 it does not wait.
         let told = unsafe { libc::poll(&raw mut look, 1, 0) };
-        // POLLERR and POLLHUP, of a connection that was reset, are told unasked.
+        // poll(2) reports POLLERR and POLLHUP, after a reset, without being asked.
         told > 0
     }
 
-    /// Hands the gathered bytes to the kernel; answers how many it took.
+    /// Hands the gathered bytes to the kernel. Returns the number that it took.
     pub(crate) fn send(&self, gather: &Gather<'_>) -> io::Result<usize> {
         let mut message = empty_message();
         message.msg_iov = gather.pieces.as_ptr().cast_mut();
         message.msg_iovlen = gather.count as _;
-        // SAFETY: the descriptor is open as long as `self` is; the message points at `count` initialised pieces, each
-        // of which borrows or pins its bytes until `gather` is dropped; the kernel only reads them.
+        // SAFETY: the descriptor is open while `self` exists; the message points at `count` initialised pieces, each of
+        // which borrows or pins its bytes until `gather` is dropped; the kernel only reads them.
         let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Receives into `first`, where there is one, and what comes after that into `then`. Answers how many bytes came; 0
-    /// when the peer has closed its end.
+    /// Receives into `first`, if given, and the bytes after that into `then`. Returns the number of bytes; 0 if the
+    /// peer has closed its end.
     pub(crate) fn receive(&self, first: Option<&Destination<'_>>, then: &mut [u8]) -> io::Result<usize> {
         let (start, length) = first.map_or((then.as_mut_ptr(), 0), Destination::raw);
         let mut pieces = [piece(start, length), piece(then.as_mut_ptr(), then.len())];
         let mut message = empty_message();
         message.msg_iov = pieces.as_mut_ptr();
         message.msg_iovlen = pieces.len() as _;
-        // SAFETY: the descriptor is open as long as `self` is; the first piece is registered memory that stays pinned
-        // during the call and may be written by anybody, or empty; the second is borrowed for writing.
+        // SAFETY: the descriptor is open while `self` exists; the first piece is empty, or registered memory that stays
+        // pinned during the call and that anybody may write to; the second is borrowed for writing.
         let received = unsafe { libc::recvmsg(self.stream.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
 
-    /// How long ago the peer's host was heard; None while no bytes are under way to it, or only its closed window keeps
-    /// them. The system call costs as much as one that receives nothing.
+    /// Returns the time since the peer's host was heard; `None` if no bytes are in flight to it, or if only its closed
+    /// window holds them back. The system call costs as much as one that receives nothing.
     pub(crate) fn heard_ago(&self) -> Option<Duration> {
         let mut info = [0u32; tcp_info::WORDS];
-        // Where the kernel does not tell of the window, it counts as open.
+        // If the kernel does not report the window, it counts as open.
         info[tcp_info::SND_WND] = 1;
         let mut size = size_of_val(&info) as libc::socklen_t;
         // SAFETY: the descriptor is open; the kernel writes at most `size` bytes of plain numbers into the array.
@@ -139,16 +139,16 @@ impl Socket {
             let (level, option) = (libc::IPPROTO_TCP, libc::TCP_INFO);
             libc::getsockopt(self.stream.as_raw_fd(), level, option, info.as_mut_ptr().cast(), &raw mut size)
         };
-        // Without a route even what the window has room for stays here.
-        let under_way = info[tcp_info::UNACKED] > 0 || info[tcp_info::NOTSENT_BYTES] > 0;
-        // A peer that has its window closed is asked less and less often, and so answers less and less often.
-        let counts = result == 0 && under_way && info[tcp_info::SND_WND] > 0;
+        // Without a route, even bytes that the window has room for stay unsent.
+        let in_flight = info[tcp_info::UNACKED] > 0 || info[tcp_info::NOTSENT_BYTES] > 0;
+        // The kernel probes a closed window less and less often, so its host answers less and less often.
+        let counts = result == 0 && in_flight && info[tcp_info::SND_WND] > 0;
         counts.then(|| Duration::from_millis(u64::from(info[tcp_info::LAST_ACK_RECV])))
     }
 
-    /// Tells the peer that nothing more comes, and receives nothing more.
+    /// Tells the peer that nothing more will come, and stops receiving.
     pub(crate) fn shutdown(&self) {
-        // It fails only when the connection is gone already.
+        // Fails only if the connection is gone already.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
@@ -172,7 +172,7 @@ pub(crate) struct Gather<'a> {
 }
 
 impl<'a> Gather<'a> {
-    /// No pieces.
+    /// Makes an empty one.
     pub(crate) fn new() -> Self {
         Self {
             pieces: [piece(std::ptr::null_mut(), 0); GATHER_PIECES],
@@ -192,10 +192,10 @@ impl<'a> Gather<'a> {
         self.add(piece(bytes.as_ptr().cast_mut(), bytes.len()));
     }
 
-    /// Adds registered memory, and keeps it pinned.
+    /// Adds registered memory, and keeps it pinned until `self` is dropped.
     ///
     /// # Panics
-    /// As [`Self::push`].
+    /// Like [`Self::push`].
     pub(crate) fn push_source(&mut self, source: Source<'a>) {
         let (start, length) = source.raw();
         self.add(piece(start, length));
@@ -203,7 +203,7 @@ impl<'a> Gather<'a> {
         self.pinned += 1;
     }
 
-    /// Bytes in all pieces.
+    /// Returns the number of bytes in all pieces.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

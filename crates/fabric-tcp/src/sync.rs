@@ -1,4 +1,4 @@
-//! The atomics of the concurrency core ([`crate::entry`]), behind one name so that a model checker can replace them.
+//! The atomics of the concurrency core ([`crate::entry`]), re-exported so that a model checker can replace them.
 
 #[cfg(loom)]
 pub(crate) use loom::{

@@ -1,4 +1,4 @@
-//! The fabric's own name, which its parts give as theirs.
+//! The fabric's type, in a module of its own because the other modules name it.
 
 /// The TCP fabric.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,5 @@
-//! The conformance suite over loopback sockets, over IPv4 and IPv6: with the kernel's own buffers, and with buffers so
-//! small that nearly every frame is sent and received in pieces.
+//! The conformance suite over loopback sockets, IPv4 and IPv6: with the kernel's own buffers, and with buffers so small
+//! that nearly every frame is sent and received in pieces.
 
 mod pairs;
 

@@ -1,5 +1,5 @@
-//! A peer that speaks to a lane through a bare socket: what it sends never panics, never writes where it may not, and
-//! ends the lane with a reason in words.
+//! A peer that talks to a lane through a bare socket. Its bytes never cause a panic or a forbidden write, and end the
+//! lane with a reason in words.
 
 mod pairs;
 
@@ -30,7 +30,7 @@ const SPEC: RailSpec = RailSpec {
     peer: None,
 };
 
-/// A rail with one lane, whose peer is the test.
+/// A rail with one lane; the test is its peer.
 struct Victim {
     rail: TcpRail,
     region: Arc<Region>,
@@ -92,7 +92,7 @@ impl Victim {
         failures
     }
 
-    /// Waits for the failure; checks that it comes once, and that it leaves the lane dead.
+    /// Waits for the failure, and checks that it comes once and that the lane stays dead.
     fn expect_failure(&mut self) -> RailError {
         self.until("the failure", |victim| !victim.failures().is_empty());
         self.until_quiet();
@@ -103,11 +103,11 @@ impl Victim {
         failures.remove(0)
     }
 
-    /// The same for a write that is refused, for this reason.
+    /// Like [`Self::expect_failure`], for a write that is refused for this reason.
     fn expect_refusal(&mut self, words: &str) {
         match self.expect_failure() {
             RailError::WriteRefused { why, .. } if why.contains(words) => {}
-            other => panic!("{other:?}, where a write is refused because {words:?}"),
+            other => panic!("{other:?} instead of a write refused because {words:?}"),
         }
     }
 
@@ -256,7 +256,7 @@ fn acknowledgements_that_cannot_be_are_refused() {
     let failure = victim.expect_failure();
     assert_eq!(failure, RailError::WrongAcknowledgement { count: 1, before: 2, sent: 2 });
 
-    // One that is still partly in this process cannot have been placed.
+    // A write of which the kernel has not taken all bytes cannot have been placed.
     let mut victim = Victim::new();
     let region = Arc::new(Region::new(64 << 20));
     let domain = TcpDomain::new(TcpConfig::default());
@@ -303,7 +303,7 @@ fn a_close_between_frames_is_none_until_there_is_work() {
     assert_eq!(victim.expect_failure(), RailError::PeerClosed(ClosedAt::Rest(1)));
     assert_eq!(victim.log[0], Completion::Sent { id: WorkId(5) }, "what was acknowledged still completes");
 
-    // What has arrived is reported, and acknowledged, although the peer has closed its end.
+    // Writes that have arrived are reported and acknowledged even though the peer has closed its end.
     let mut victim = Victim::new();
     victim.rail.post_receives(1).unwrap();
     let write = WriteFrame { immediate: Some(9), ..victim.write(2) };
@@ -373,12 +373,12 @@ fn a_receive_takes_its_room_until_its_completion_is_handed_out() {
     assert_eq!(victim.rail.post_receives(5), Ok(4));
 }
 
-/// A receiver that stops polling must know that what it owes is on its way.
+/// A receiver that stops polling must know that everything it owes has been sent.
 #[test]
 fn acknowledging_is_not_done_before_the_kernel_has_it() {
     let mut victim = Victim::new();
     victim.rail.post_receives(1).unwrap();
-    // The peer does not read until the kernel takes no more, in the midst of a frame.
+    // The peer reads nothing, so the kernel stops taking bytes in the middle of a frame.
     let domain = TcpDomain::new(TcpConfig::default());
     let region = Arc::new(Region::new(64 << 20));
     let (ours, peer) = pairs::sockets();
@@ -436,7 +436,7 @@ fn a_lingering_lane_is_silent_about_garbage() {
     assert!(victim.log.is_empty() && victim.rail.is_drained(), "{:?}", victim.log);
 }
 
-/// Seeded streams of nearly right frames: no panic, no hang, and nothing outside the registration's range changes.
+/// Seeded streams of nearly valid frames cause no panic and no hang, and report no more immediates than receives.
 #[test]
 fn random_streams_do_no_harm() {
     let mut state = 0x1234_5678_9abc_def0u64;

@@ -1,4 +1,4 @@
-//! Both ends on threads of their own, as in two processes, through buffers that cut nearly every frame in pieces.
+//! Both ends on threads of their own, as in two processes, with buffers that cut nearly every frame into pieces.
 
 mod pairs;
 
@@ -28,7 +28,7 @@ const SIZES: [u32; 6] = [64, 100_000, 1, 4097, 300_001, 20_000];
 const MESSAGES: usize = 900;
 const AREA: usize = 300_064;
 
-/// Sends and receives all messages; each direction's source is constant, so that a byte in a wrong place shows.
+/// Sends and receives all messages. Each direction's source is constant, so that a byte in the wrong place shows.
 fn drive(mut end: End<Tcp>, source: &Arc<Region>, target: RemoteSlice, taken: &AtomicUsize, peer_took: &AtomicUsize) {
     let registration = end.domain.register(Memory::from_region(source), Access::SOURCE).unwrap();
     let key = registration.local_key();
@@ -37,7 +37,7 @@ fn drive(mut end: End<Tcp>, source: &Arc<Region>, target: RemoteSlice, taken: &A
     let mut bytes = 0u64;
     let deadline = Deadline::new(2 * LIMIT);
     while sent < MESSAGES || received < MESSAGES {
-        // Never more than the peer has receives for: a CTS would say so.
+        // Never more than the peer has receives for, as with CTS.
         while posted < MESSAGES && posted - peer_took.load(Ordering::Acquire) < 32 {
             let length = SIZES[posted % SIZES.len()];
             let local = LocalSlice { address: source.address(), length, key };
@@ -51,7 +51,7 @@ fn drive(mut end: End<Tcp>, source: &Arc<Region>, target: RemoteSlice, taken: &A
             };
             match end.rail.post(LaneId((posted % usize::from(LANES)) as u8), &[write]) {
                 Ok(()) => posted += 1,
-                // A broken lane says why in the next poll.
+                // The next poll reports why a lane is broken.
                 Err(PostError::Full | PostError::Broken) => break,
                 Err(error) => panic!("{error}"),
             }
@@ -78,7 +78,7 @@ fn drive(mut end: End<Tcp>, source: &Arc<Region>, target: RemoteSlice, taken: &A
     }
     let expected: u64 = (0..MESSAGES).map(|number| u64::from(SIZES[number % SIZES.len()])).sum();
     assert_eq!(bytes, expected);
-    // The peer may still wait for acknowledgements.
+    // The peer may still be waiting for acknowledgements.
     while !end.rail.is_drained() {
         poll(&mut end.rail, 8);
     }
@@ -126,7 +126,7 @@ fn with_ordinary_buffers() {
     run(Loopback { address: IPV4, config: TcpConfig::default(), send_buffer: None });
 }
 
-/// Receives are announced by small writes whose end may make no call any more: the control thread alone sends what the
+/// Small writes announce receives, and their end may make no further call: then only the control thread sends what the
 /// kernel had no room for, once the peer reads again.
 #[test]
 fn small_writes_that_a_full_socket_has_no_room_for_all_arrive_without_a_poll() {
@@ -150,7 +150,7 @@ fn small_writes_that_a_full_socket_has_no_room_for_all_arrive_without_a_poll() {
         }
     };
     let mut posted = 0;
-    // The kernel takes what it has room for in each call, and far more is posted then.
+    // Posts far beyond the point where the kernel has no more room.
     let mut behind = 0;
     while behind < 1000 {
         assert!(posted < MOST, "the socket was never full");
@@ -159,7 +159,7 @@ fn small_writes_that_a_full_socket_has_no_room_for_all_arrive_without_a_poll() {
         behind += usize::from(near.rail.owes());
     }
     assert!(!near.rail.acknowledge() && near.rail.owes(), "the peer has read nothing");
-    // From here on the end that posted makes no call of its own.
+    // From here on the near end only acknowledges.
     let deadline = Deadline::new(LIMIT);
     while !near.rail.acknowledge() || target.load(posted * BYTES - 8, Ordering::Acquire) == 0 {
         assert_eq!(poll(&mut far.rail, 8), [], "writes without immediates are not reported");
@@ -169,5 +169,5 @@ fn small_writes_that_a_full_socket_has_no_room_for_all_arrive_without_a_poll() {
     let (mut sent, mut arrived) = (vec![0; posted * BYTES], vec![0; posted * BYTES]);
     source.read(0, &mut sent);
     target.read(0, &mut arrived);
-    assert!(sent == arrived, "they arrived altered");
+    assert!(sent == arrived, "the writes arrived altered");
 }

@@ -13,9 +13,9 @@ use railweave_fabric_tcp::{Tcp, TcpConfig, TcpDomain, TcpRail};
 pub struct Loopback {
     /// The address.
     pub address: IpAddr,
-    /// Of both domains.
+    /// Configuration of both domains.
     pub config: TcpConfig,
-    /// Size of each socket's send buffer in bytes, where it is to be set before the rail gets it.
+    /// Size of each socket's send buffer in bytes, set before the rail gets the socket; `None` leaves it.
     pub send_buffer: Option<i32>,
 }
 
@@ -42,10 +42,10 @@ impl Harness for Loopback {
     }
 }
 
-/// IPv4's.
+/// The IPv4 loopback address.
 pub const IPV4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Two sockets that are connected to each other.
+/// Returns two sockets that are connected to each other.
 pub fn sockets() -> (TcpStream, TcpStream) {
     sockets_at(IPV4)
 }
@@ -56,14 +56,14 @@ fn sockets_at(address: IpAddr) -> (TcpStream, TcpStream) {
     (one, listener.accept().unwrap().0)
 }
 
-/// An end over these sockets.
+/// Makes an end over these sockets, with a domain of its own.
 pub fn end(config: TcpConfig, spec: &RailSpec, sockets: Vec<TcpStream>) -> End<Tcp> {
     let domain = TcpDomain::new(config);
     let rail = rail(&domain, spec, sockets);
     End { domain, rail }
 }
 
-/// A rail over these sockets.
+/// Makes a rail over these sockets.
 pub fn rail(domain: &Arc<TcpDomain>, spec: &RailSpec, sockets: Vec<TcpStream>) -> TcpRail {
     let mut pending = domain.open_rail(spec).unwrap();
     for (lane, socket) in sockets.into_iter().enumerate() {
