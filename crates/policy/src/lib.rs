@@ -1,11 +1,11 @@
-//! How much of a message each rail gets.
+//! The bytes of a message that each rail gets.
 //!
-//! [`Split`] turns weights into shares: for each message it says how many bytes every rail carries, so that in the long
-//! run the bytes follow the weights whatever the sizes of the messages are. [`Shares`] is its answer for one message.
+//! [`Split`] turns weights into shares: it decides for each message how many bytes every rail carries, so that in the
+//! long run the bytes follow the weights, whatever the sizes of the messages. [`Shares`] is its result for one message.
 //! Both are pure: no clock, no allocation, no floating point.
 //!
-//! What this crate is not: it does not decide the weights (the user, the rails' speeds or the agent do), and it moves
-//! no bytes (the transport does, exactly as told).
+//! This crate does not decide the weights (the user or the rails' speeds do), and it moves no bytes (the transport
+//! does, exactly as told).
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,6 @@ mod split;
 pub use shares::{Piece, Pieces, Shares};
 pub use split::Split;
 
-/// What every piece is a multiple of, in bytes, except the one that ends the message: NCCL's LL128 protocol relies on
-/// pieces of 128 bytes that arrive whole.
+/// The size of every piece is a multiple of this many bytes, except that of the message's last: NCCL's LL128 protocol
+/// needs aligned pieces of 128 bytes that arrive whole.
 pub const GRANULE: u64 = 128;

@@ -1,15 +1,15 @@
-//! The answer for one message: which rails carry it, and how much each.
+//! The result for one message: the rails that carry it, and the bytes of each.
 
 use railweave_fabric::{MAX_RAILS, RailId, RailSet, RailSetIter};
 
-/// How one message is shared between the rails.
+/// The shares of the rails in one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Shares {
-    /// The bytes of each rail; their sum is the message. The rails' pieces follow each other in the message in index
-    /// order.
+    /// The bytes of each rail; their sum is the message's size. In the message, the rails' pieces follow each other in
+    /// index order.
     pub bytes: [u64; MAX_RAILS],
-    /// The active rails: those with bytes, or for a message of 0 bytes the one rail that says so. Empty only when no
-    /// rail was usable.
+    /// The active rails: those with bytes, or for a message of 0 bytes the one rail that carries its immediate. Empty
+    /// only if no rail was usable.
     pub mask: RailSet,
 }
 
@@ -18,14 +18,14 @@ pub struct Shares {
 pub struct Piece {
     /// The rail that carries it.
     pub rail: RailId,
-    /// Where it begins, in bytes from the start of the message: a multiple of 128.
+    /// Its offset in the message in bytes: a multiple of 128.
     pub offset: u64,
     /// Its length in bytes; 0 only for a message of 0 bytes.
     pub bytes: u64,
 }
 
 impl Shares {
-    /// The whole message on one rail.
+    /// Returns the shares of a message that one rail carries whole.
     #[inline]
     pub(crate) fn whole(bytes: u64, rail: RailId) -> Shares {
         let mut shares = Shares { bytes: [0; MAX_RAILS], mask: RailSet::only(rail) };
@@ -33,13 +33,14 @@ impl Shares {
         shares
     }
 
-    /// The pieces of the active rails, in index order.
+    /// Returns the pieces of the active rails, in index order.
     #[inline]
     pub fn pieces(&self) -> Pieces {
         Pieces { bytes: self.bytes, left: self.mask.iter(), offset: 0 }
     }
 
-    /// The first active rail, which carries the completion record when one is needed; `None` when no rail was usable.
+    /// Returns the first active rail, which carries the completion record if one is needed; `None` if no rail was
+    /// usable.
     #[inline]
     pub fn leader(&self) -> Option<RailId> {
         self.mask.first()
@@ -50,9 +51,9 @@ impl Shares {
 #[derive(Debug, Clone)]
 pub struct Pieces {
     bytes: [u64; MAX_RAILS],
-    /// The rails whose pieces are still to come.
+    /// The rails whose pieces were not returned yet.
     left: RailSetIter,
-    /// Where the next piece begins.
+    /// The offset of the next piece.
     offset: u64,
 }
 

@@ -1,15 +1,15 @@
 //! The split: from weights to the bytes of each rail.
 //!
 //! Each rail has a *due*: the bytes that its weight entitled it to in earlier messages and that it did not get
-//! (negative when it got more). Dues count in units of 2^-16 byte, so that a share of a few bytes per message is not
+//! (negative if it got more). Dues are in units of 2^-16 byte, so that a share of a few bytes per message is not
 //! rounded away. A message's ideal shares come from the weights by one multiplication each; a rail then gets its ideal
-//! share plus part of its due, rounded to 128 bytes, and the difference becomes its new due. So rounding, small
-//! messages that travel whole, and slivers that are not worth a piece all even out.
+//! share plus part of its due, rounded to 128 bytes, and the difference becomes its new due. Thus rounding, small
+//! messages that travel whole, and slivers that are not worth a piece even out.
 //!
-//! Making up for the past has a price now: a slow rail that gets more than its share holds the message up. Hence a
-//! message pays back at most a quarter of the smallest share (but at least [`MIN_CORRECTION`]), and small messages may
-//! run up a debt of no more than [`SMALL_AHEAD`] before they move to other rails. Dues are not written for each small
-//! message: those of [`SETTLE_BYTES`] are counted together.
+//! Paying back costs time: a slow rail that gets more than its share delays the message. Hence a message pays back at
+//! most a quarter of the smallest share (but at least [`MIN_CORRECTION`]), and small messages run up a debt of no more
+//! than [`SMALL_AHEAD`] before they move to other rails. Dues are not updated for each small message, but once for each
+//! [`SETTLE_BYTES`].
 
 use railweave_fabric::{MAX_RAILS, RailId, RailSet};
 
@@ -18,20 +18,20 @@ use crate::{GRANULE, Shares};
 /// One byte in the units of dues.
 const BYTE: i64 = 1 << 16;
 
-/// How far small messages may put their favourite rail ahead of its weight.
+/// The maximum by which small messages may put their preferred rail ahead of its weight.
 const SMALL_AHEAD: i64 = (256 << 10) * BYTE;
 
-/// Small messages of so many bytes go to one rail before it is asked again which.
+/// The bytes of small messages that go to one rail before their rail is chosen again.
 const SETTLE_BYTES: u64 = 16 << 10;
 
-/// How much of its due a rail may always get in one message: at least half a granule, or a rail whose share is
-/// less than a granule would never carry anything.
+/// The part of its due that a rail may always get in one message. It must be at least half a granule; otherwise a rail
+/// whose share is less than a granule would never carry anything.
 const MIN_CORRECTION: i64 = 2 * GRANULE as i64 * BYTE;
 
-/// The least bound on dues; see [`Split::due_limit`].
+/// The smallest bound on dues; see [`Split::due_limit`].
 const MIN_DUE_LIMIT: i64 = (1 << 20) * BYTE;
 
-/// The largest bound on dues, far enough from what an `i64` holds that sums of a few cannot overflow.
+/// The largest bound on dues, so far below the limit of an `i64` that a sum of a few cannot overflow.
 const MAX_DUE_LIMIT: i64 = i64::MAX / 16;
 
 /// Splits messages between the rails of one connection, in one direction.
@@ -39,37 +39,37 @@ const MAX_DUE_LIMIT: i64 = i64::MAX / 16;
 pub struct Split {
     weights: [u32; MAX_RAILS],
     split_min: u64,
-    /// What each rail is owed, negative when it is ahead, in units of 2^-16 byte; within `due_limit` both ways.
+    /// The due of each rail, negative if it is ahead, in units of 2^-16 byte; between `-due_limit` and `due_limit`.
     due: [i64; MAX_RAILS],
-    /// The largest amount of an active rail's due.
+    /// The largest absolute value of an active rail's due.
     most_due: i64,
     /// The bound on dues. Whole messages of up to `split_min` bytes need eight times that to even out between eight
-    /// rails; more would be a debt from a time that is over.
+    /// rails; a larger due would be out of date.
     due_limit: i64,
     plan: Plan,
     /// The rail for messages that travel whole.
     small_rail: RailId,
-    /// The bytes that went over it since the dues were written.
+    /// The bytes that it has carried since the dues were updated.
     small_bytes: u64,
 }
 
-/// What follows from the weights for one set of usable rails.
+/// The consequences of the weights for one set of usable rails.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
-    /// The usable rails that it is for. It is made anew when others are usable: its divisions are too much for each
+    /// The usable rails that it is for. It is kept until others are usable, because its divisions are too slow for each
     /// message.
     usable: RailSet,
-    /// The rails to use: the usable ones with a weight; without any, the first usable one.
+    /// The rails to use: the usable ones with a weight; if there are none, the first usable one.
     active: RailSet,
-    /// The active rail, where there is only one.
+    /// The active rail, if there is only one.
     only: Option<RailId>,
     /// The first active rail.
     first: RailId,
-    /// The last active rail: the rest of each message is its.
+    /// The last active rail, which carries the rest of each message.
     last: RailId,
-    /// The active rail with the largest weight, the first of them.
+    /// The active rail with the largest weight, the first of equals.
     heaviest: RailId,
-    /// The rails that take turns with CTS: all active ones where all weigh the same, else the heaviest.
+    /// The rails that take turns with CTS: all active ones if their weights are equal, otherwise the heaviest.
     turns: [RailId; MAX_RAILS],
     turn_count: u32,
     /// The share of each active rail in units of 2^-32, rounded down: at most 2^32.
@@ -79,9 +79,9 @@ struct Plan {
 }
 
 impl Split {
-    /// A split by `weights`, one per rail, of which 0 means that the rail is never used while another one can be. Rails
-    /// that a connection does not have may have any weight: they are never usable. Messages of fewer than `split_min`
-    /// bytes travel whole on one rail.
+    /// Makes a split by `weights`, one per rail; 0 means that the rail is unused while another one is usable. The
+    /// weight of a rail that the connection does not have is ignored: it is never usable. Messages of fewer than
+    /// `split_min` bytes travel whole on one rail.
     pub fn new(weights: [u32; MAX_RAILS], split_min: u64) -> Split {
         let due_limit = in_due_units(split_min.saturating_mul(8));
         let plan = Plan::new(&weights, RailSet::ALL);
@@ -97,12 +97,12 @@ impl Split {
         }
     }
 
-    /// The weights in use.
+    /// Returns the weights in use.
     pub fn weights(&self) -> &[u32; MAX_RAILS] {
         &self.weights
     }
 
-    /// Changes the weights, from the next message on. What rails are owed so far they stay owed.
+    /// Changes the weights, from the next message on. The dues stay.
     pub fn set_weights(&mut self, weights: [u32; MAX_RAILS]) {
         if weights != self.weights {
             self.settle();
@@ -111,8 +111,8 @@ impl Split {
         }
     }
 
-    /// The rail on which a message of `bytes` bytes travels whole, as most do; None where it is [`Split::split`]'s to
-    /// say more. Once it is sent, [`Split::count_whole`] must know.
+    /// Returns the rail of a message of `bytes` bytes that travels whole, as most do; call [`Split::count_whole`] once
+    /// it is sent. `None`: call [`Split::split`].
     #[inline]
     pub fn whole(&self, bytes: u64, usable: RailSet) -> Option<RailId> {
         if usable != self.plan.usable {
@@ -128,18 +128,18 @@ impl Split {
         Some(if bytes == 0 { self.plan.first } else { self.small_rail })
     }
 
-    /// A message of `bytes` bytes was sent over the rail that [`Split::whole`] said.
+    /// Counts a message of `bytes` bytes that was sent over the rail from [`Split::whole`].
     #[inline]
     pub fn count_whole(&mut self, bytes: u64) {
-        // Without a limit where there is one rail only: it is owed nothing, whatever it carries.
+        // May wrap if there is only one rail: that is harmless, because it is owed nothing whatever it carries.
         self.small_bytes = self.small_bytes.wrapping_add(bytes);
     }
 
     /// Splits a message of `bytes` bytes between the rails in `usable`.
     ///
-    /// Every piece is a multiple of 128 bytes except the one that ends the message, which is the last active rail's. A
-    /// rail with weight 0 carries nothing, unless no usable rail has a weight: then the first usable rail carries all.
-    /// A message of 0 bytes activates one rail. The mask is empty only when `usable` is.
+    /// The size of every piece is a multiple of 128 bytes, except that of the last active rail, which ends the message.
+    /// A rail with weight 0 carries nothing, unless no usable rail has a weight: then the first usable rail carries
+    /// everything. A message of 0 bytes activates one rail. The mask is empty only if `usable` is.
     #[inline]
     pub fn split(&mut self, bytes: u64, usable: RailSet) -> Shares {
         if usable != self.plan.usable {
@@ -166,9 +166,9 @@ impl Split {
         shares
     }
 
-    /// The rail whose first lane carries the CTS of the receive with this number: where all usable rails weigh the
-    /// same, they take turns; otherwise the heaviest, because a CTS on a slow rail delays the whole message. `None`
-    /// when no rail is usable.
+    /// Returns the rail whose first lane carries the CTS of the receive with this number. Active rails of equal weight
+    /// take turns; otherwise it is the heaviest, because a CTS on a slow rail delays the whole message. `None` if no
+    /// rail is usable.
     pub fn cts_rail(&mut self, receive: u32, usable: RailSet) -> Option<RailId> {
         if usable != self.plan.usable {
             self.replan(usable);
@@ -176,7 +176,8 @@ impl Split {
         self.planned_cts_rail(receive, usable)
     }
 
-    /// [`Split::cts_rail`] where the same rails are usable as when it was asked last; otherwise `None`.
+    /// Returns the same as [`Split::cts_rail`] if `usable` has not changed since the last call that planned for it;
+    /// otherwise `None`.
     #[inline]
     pub fn planned_cts_rail(&self, receive: u32, usable: RailSet) -> Option<RailId> {
         match self.plan.turn_count {
@@ -187,7 +188,7 @@ impl Split {
         }
     }
 
-    /// Other rails are usable, or weights have changed.
+    /// Plans again, after a change of the usable rails or of the weights.
     #[cold]
     fn replan(&mut self, usable: RailSet) {
         self.settle();
@@ -196,7 +197,7 @@ impl Split {
         self.small_rail = self.rail_for_small();
     }
 
-    /// Writes down what small messages have done to the dues, and chooses their rail anew.
+    /// Updates the dues for the small messages since the last time, and chooses their rail again.
     #[cold]
     fn settle(&mut self) {
         let bytes = std::mem::take(&mut self.small_bytes);
@@ -211,7 +212,7 @@ impl Split {
         self.small_rail = self.rail_for_small();
     }
 
-    /// Adds to what an active rail is owed; to that of all of them in turn, after `most_due` was set to 0.
+    /// Adds to an active rail's due. Callers set `most_due` to 0 and then call this for each active rail.
     #[inline]
     fn owe(&mut self, rail: RailId, missing: i64) {
         let due = self.due[rail].saturating_add(missing).clamp(-self.due_limit, self.due_limit);
@@ -219,8 +220,8 @@ impl Split {
         self.most_due = self.most_due.max(due.abs());
     }
 
-    /// The rail for a message that travels whole: the heaviest, which has the lowest latency as a rule, until it is too
-    /// far ahead; then the one that is owed most.
+    /// Returns the rail for messages that travel whole: the heaviest, which usually has the lowest latency, until it is
+    /// too far ahead; then the one with the largest due.
     fn rail_for_small(&self) -> RailId {
         let heaviest = self.plan.heaviest;
         if self.due[heaviest] >= -SMALL_AHEAD {
@@ -247,8 +248,8 @@ impl Split {
                 left -= piece;
             }
         }
-        // Less than a granule is not worth a piece of its own: the rail before takes it. There is one, or the message
-        // would be no longer than a granule.
+        // Less than a granule is not worth a piece of its own: the rail before takes it. There is one, because the
+        // message is longer than a granule.
         let taker = if left < GRANULE { end.unwrap_or(self.plan.last) } else { self.plan.last };
         if left > 0 {
             shares.bytes[taker] += left;
@@ -257,8 +258,8 @@ impl Split {
         shares
     }
 
-    /// The part of every due that a message of `bytes` bytes pays back, in units of 2^-32; `None` for all of it. It is
-    /// the same for all rails, so that what one gains the others lose.
+    /// Returns the part of every due that a message of `bytes` bytes pays back, in units of 2^-32; `None` for all of
+    /// it. It is the same for all rails, so that their gains and losses cancel out.
     #[inline]
     fn payable(&self, bytes: u64) -> Option<i64> {
         let bound = (scaled(bytes, self.plan.smallest_share) / 4).max(MIN_CORRECTION);
@@ -266,13 +267,13 @@ impl Split {
     }
 }
 
-/// `bound` / `due`, in units of 2^-32, where `due` is more.
+/// Returns `bound` / `due` in units of 2^-32; `due` must be larger.
 #[cold]
 fn part_of(bound: i64, due: i64) -> i64 {
     ((i128::from(bound) << 32) / i128::from(due)) as i64
 }
 
-/// This part of a due; at most the due itself.
+/// Returns this part of a due, in units of 2^-32; at most the due itself.
 #[cold]
 fn pay_back(due: i64, part: i64) -> i64 {
     ((i128::from(due) * i128::from(part)) >> 32) as i64
@@ -309,7 +310,7 @@ impl Plan {
         }
     }
 
-    /// What each active rail is entitled to of `bytes` bytes, in units of 2^-16 byte; the sum is exact.
+    /// Returns each active rail's ideal share of `bytes` bytes in units of 2^-16 byte; their sum is exact.
     #[inline]
     fn ideal(&self, bytes: u64) -> [i64; MAX_RAILS] {
         let mut ideal = [0; MAX_RAILS];
@@ -323,13 +324,13 @@ impl Plan {
     }
 }
 
-/// `bytes` times `share`, which is in units of 2^-32, in units of 2^-16 byte; saturating.
+/// Returns `bytes` times `share` (in units of 2^-32) in units of 2^-16 byte; saturates.
 #[inline]
 fn scaled(bytes: u64, share: u64) -> i64 {
     i64::try_from((u128::from(bytes) * u128::from(share)) >> 16).unwrap_or(i64::MAX)
 }
 
-/// `bytes` in units of 2^-16 byte; saturating.
+/// Returns `bytes` in units of 2^-16 byte; saturates.
 #[inline]
 fn in_due_units(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX).saturating_mul(BYTE)

@@ -1,10 +1,10 @@
-//! What must hold for every message, and what must hold in the long run.
+//! The rules for every message, and those for the long run.
 
 use proptest::prelude::*;
 use railweave_fabric::{MAX_RAILS, RailSet};
 use railweave_policy::{GRANULE, Shares, Split};
 
-/// What holds for every answer.
+/// Checks the rules for every result.
 fn check(shares: &Shares, bytes: u64, weights: &[u32; MAX_RAILS], usable: u8) -> Result<(), TestCaseError> {
     let is_usable = |rail: usize| usable & (1 << rail) != 0;
     let has_weight = |rail: usize| is_usable(rail) && weights[rail] > 0;
@@ -25,7 +25,7 @@ fn check(shares: &Shares, bytes: u64, weights: &[u32; MAX_RAILS], usable: u8) ->
     Ok(())
 }
 
-/// Sizes of every order of magnitude, often round.
+/// Generates sizes of every order of magnitude, often round.
 fn size() -> impl Strategy<Value = u64> {
     prop_oneof![
         Just(0_u64),
@@ -37,17 +37,17 @@ fn size() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// One rail's weight: often small, sometimes 0, sometimes anything.
+/// Generates one rail's weight: often small, sometimes 0, sometimes anything.
 fn weight() -> impl Strategy<Value = u32> {
     prop_oneof![Just(0_u32), 1_u32..=100, 1_u32..=1_000_000, any::<u32>()]
 }
 
-/// A message, the usable rails, and sometimes new weights before it.
+/// Generates a message, the usable rails, and sometimes new weights before it.
 fn message() -> impl Strategy<Value = (u64, u8, Option<[u32; MAX_RAILS]>)> {
     (size(), any::<u8>(), prop::option::weighted(0.1, prop::array::uniform8(weight())))
 }
 
-/// The bytes of each rail after `total` bytes in messages whose sizes repeat.
+/// Returns the bytes of each rail after at least `total` bytes in messages whose sizes repeat.
 fn carry(split: &mut Split, usable: u8, sizes: &[u64], total: u64) -> [u64; MAX_RAILS] {
     let mut carried = [0; MAX_RAILS];
     let mut sent = 0;
@@ -115,7 +115,7 @@ proptest! {
         let usable_rails = || (0..MAX_RAILS).filter(|rail| usable & (1 << rail) != 0);
         let sum: u128 = usable_rails().map(|rail| u128::from(weights[rail])).sum();
         prop_assume!(sum > 0);
-        // Tiny messages would need too many of them to make up the total.
+        // It would take too many tiny messages to reach the total.
         prop_assume!(sizes.iter().sum::<u64>() / sizes.len() as u64 >= 4096);
         let carried = carry(&mut Split::new(weights, split_min), usable, &sizes, 4 << 30);
         let all: u128 = carried.iter().map(|bytes| u128::from(*bytes)).sum();
