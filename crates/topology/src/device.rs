@@ -1,4 +1,4 @@
-//! What NCCL sees: one device for each port, or one for all of them.
+//! The devices that NCCL sees: one for each port, or one for all ports.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use railweave_fabric::{LinkLayer, Mode, PointerSupport};
 
 use crate::ChosenPort;
 
-/// The speed of a port that does not say, in Mbit/s: what NCCL takes an unknown speed for.
+/// The speed assumed for a port of unknown speed, in Mbit/s; NCCL assumes the same.
 pub const DEFAULT_SPEED_MBPS: u32 = 10_000;
 
 /// The longest name of a device, in bytes.
@@ -15,30 +15,30 @@ pub const MAX_NAME_BYTES: usize = 64;
 /// A device as NCCL sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
-    /// Unique and stable, at most [`MAX_NAME_BYTES`] long: the port's name, or the names joined by `+`.
+    /// Unique and stable name of at most [`MAX_NAME_BYTES`]: the port's name, or the names joined by `+`.
     pub name: String,
     /// Indices of its ports among the chosen ones, at least one.
     pub ports: Vec<usize>,
-    /// The sum of its ports' speeds in Mbit/s, where a port that does not say counts as [`DEFAULT_SPEED_MBPS`]. At most
-    /// what an `int` holds, because NCCL's is one.
+    /// The sum of its ports' speeds in Mbit/s; an unknown speed counts as [`DEFAULT_SPEED_MBPS`]. At most `i32::MAX`,
+    /// because NCCL's field is an `int`.
     pub speed_mbps: u32,
-    /// The first port's PCI device; None for a virtual interface.
+    /// The first port's PCI device; `None` for a virtual interface.
     pub pci_path: Option<PathBuf>,
-    /// The adapter of the first port on RDMA; the device's index on TCP or where the adapter has no identifier. NCCL
+    /// The identifier of the first port's adapter on RDMA; the device's index on TCP or if the adapter has none. NCCL
     /// lets devices of equal guid share one adapter's bandwidth.
     pub guid: u64,
-    /// The first port's number, moved up where another function of the same adapter has it: NCCL takes devices of equal
-    /// guid and number for one and the same port.
+    /// The first port's number, or a higher one if another function of the same adapter has it already: NCCL treats
+    /// devices of equal guid and number as the same port.
     pub port_number: u8,
-    /// What every one of its ports takes, and whether any of them does so past the processor.
+    /// The memory that all its ports take; `data_direct` if it is true for any of them.
     pub pointers: PointerSupport,
-    /// NCCL's rail id where all its ports have the same, None otherwise.
+    /// NCCL's rail id if all its ports have the same, otherwise `None`.
     pub rail_id: Option<i16>,
-    /// NCCL's plane id where all its ports have the same, None otherwise.
+    /// NCCL's plane id if all its ports have the same, otherwise `None`.
     pub plane_id: Option<i16>,
 }
 
-/// The devices made of `ports`, in the order of the ports. No ports give no devices.
+/// Returns the devices made of `ports`, in the order of the ports; none if there are no ports.
 pub fn devices(ports: &[ChosenPort], mode: Mode) -> Vec<Device> {
     let groups: Vec<Vec<usize>> = match mode {
         Mode::Ports => (0..ports.len()).map(|index| vec![index]).collect(),
@@ -80,9 +80,9 @@ fn device(ports: &[ChosenPort], members: Vec<usize>, earlier: &[Device]) -> Devi
     }
 }
 
-/// Each port of an adapter with several is often a PCI function of its own, with one port that has number 1. Functions
-/// of one adapter on different PCI buses may well be the same port (both halves of a split link), so they may share a
-/// number, as with NCCL's own transport.
+/// Returns the port's number, or the next one that is free. On an adapter with several ports, each is often a PCI
+/// function of its own, with port number 1. Functions of one adapter on different PCI buses may be the same port (both
+/// halves of a split link), so they may share a number, as in NCCL's own transport.
 fn free_port_number(port: &ChosenPort, guid: u64, earlier: &[Device]) -> u8 {
     let bus = pci_bus(port.facts.pci_path.as_deref());
     let is_taken = |number: u8| {
@@ -92,13 +92,13 @@ fn free_port_number(port: &ChosenPort, guid: u64, earlier: &[Device]) -> u8 {
     (port.facts.port_number..=u8::MAX).find(|number| !is_taken(*number)).unwrap_or(port.facts.port_number)
 }
 
-/// A PCI path up to the bus, without device and function.
+/// Returns a PCI path up to the bus, without device and function.
 fn pci_bus(path: Option<&Path>) -> Option<&str> {
     let path = path?.to_str()?;
     Some(path.rsplit_once(':').map_or(path, |(bus, _)| bus))
 }
 
-/// A name that is too long is cut, and ends in a checksum of the whole of it, so that cut names stay different.
+/// Cuts a name that is too long, and appends a checksum of the whole name, so that cut names stay different.
 fn bounded_name(name: String) -> String {
     if name.len() <= MAX_NAME_BYTES {
         return name;
@@ -108,7 +108,7 @@ fn bounded_name(name: String) -> String {
     let tail = format!("~{sum:08x}");
     let room = MAX_NAME_BYTES - tail.len();
     let kept = (0..=room).rev().find(|&end| name.is_char_boundary(end)).unwrap_or(0);
-    // Whole members read better than a piece of one, unless the first is itself too long.
+    // Cuts between members, unless the first is too long by itself.
     let kept = name[..kept].rfind('+').unwrap_or(kept);
     format!("{}{tail}", &name[..kept])
 }

@@ -1,4 +1,4 @@
-//! Where a connector looks for the control port of its peer: the handle's addresses, in the order of promise.
+//! The addresses at which a connector looks for its peer's control port: those of the handle, the most promising first.
 
 use std::net::IpAddr;
 
@@ -11,46 +11,46 @@ pub struct DialAddress {
     pub address: IpAddr,
     /// Length of its network's prefix in bits, in the address's own family.
     pub prefix_len: u8,
-    /// What it is for.
+    /// Its purpose.
     pub purpose: Purpose,
 }
 
-/// What an address of a handle is for.
+/// The purpose of an address in a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// It is a port's.
+    /// The address of a port.
     Port,
-    /// It is that of the control sessions, and of no port.
+    /// The address for control sessions, not of a port.
     OutOfBand,
-    /// As [`Purpose::OutOfBand`], and the peer's user named it while the ports are of RDMA: where TCP does not pass
-    /// on the networks of the ports, all others would cost their time first.
+    /// Like [`Purpose::OutOfBand`], but named by the peer's user while the ports are RDMA: if the networks of the ports
+    /// do not pass TCP, trying their addresses first would waste time.
     NamedOutOfBand,
 }
 
-/// How promising an address is: what comes first is tried first.
+/// The promise of an address; earlier variants are tried first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Promise {
-    /// What the peer's user named for this purpose and no other.
+    /// Named by the peer's user for this very purpose.
     Named,
     /// On a subnet of this host.
     Neighbour,
-    /// An address that this host has too: the peer is on this host, or every host has it (docker0).
+    /// This host has it too: the peer is on this host, or every host has this address (docker0).
     Own,
-    /// Of no port, but for this purpose.
+    /// Offered for control sessions, not of a port.
     OutOfBand,
-    /// A router may know the way.
+    /// Perhaps reachable through a router.
     Routed,
-    /// Right only when the peer is on this host, and the connector cannot know.
+    /// Right only if the peer is on this host, which the connector cannot know.
     Loopback,
 }
 
-/// The order in which to try the addresses of a peer's handle, as indices. `own` are this host's addresses.
+/// Returns the order in which to try the addresses of a peer's handle, as indices. `own` are this host's addresses.
 ///
-/// First the out-of-band one where the peer's user named it on RDMA, then those on a subnet of this host, then the
-/// out-of-band one, then the others, and loopback addresses last; among equals the handle's order holds. Left out are
-/// addresses that cannot be dialled (an IPv6 link-local one needs an interface, and a handle names none) and repeated
-/// ones. HELLO tells when the process that answers is another one, so that a wrong address costs time and nothing
-/// else.
+/// The order: an out-of-band address that the peer's user named on RDMA, addresses on a subnet of this host, addresses
+/// that this host has too, any other out-of-band address, the remaining ones, and loopback addresses; equals keep the
+/// handle's order. Addresses that cannot be dialled (an IPv6 link-local one needs an interface, and a handle names
+/// none) and repeated ones are left out. A wrong address only costs time, because HELLO shows that another process has
+/// answered.
 pub fn dial_order(handle: &[DialAddress], own: &[NetworkAddress]) -> Vec<usize> {
     let address_of = |entry: &DialAddress| NetworkAddress::new(entry.address, entry.prefix_len);
     let mut order: Vec<(Promise, usize)> = Vec::new();
@@ -74,7 +74,8 @@ pub fn dial_order(handle: &[DialAddress], own: &[NetworkAddress]) -> Vec<usize> 
 
 fn promise(theirs: &NetworkAddress, purpose: Purpose, own: &[NetworkAddress]) -> Promise {
     if purpose == Purpose::NamedOutOfBand {
-        // Loopback too: who names it has all processes on one host, and elsewhere it is refused at once.
+        // Loopback too: a user who names it has all processes on one host; elsewhere the connection is refused
+        // immediately.
         Promise::Named
     } else if theirs.is_loopback() {
         Promise::Loopback
@@ -125,7 +126,7 @@ mod tests {
         let handle = ["10.9.0.1/24", "10.1.0.1/24", "192.168.0.1/24!"];
         assert_eq!(order(&handle, &["10.1.0.7/24"]), [2, 1, 0]);
         assert_eq!(order(&handle, &["192.168.0.7/24"]), [2, 0, 1]);
-        // Loopback too, and not what cannot be dialled.
+        // A named loopback address too, but no address that cannot be dialled.
         assert_eq!(order(&["10.1.0.1/24", "127.0.0.1/8!"], &["10.1.0.7/24"]), [1, 0]);
         assert_eq!(order(&["10.1.0.1/24", "fe80::1/64!"], &["10.1.0.7/24"]), [0]);
     }

@@ -1,11 +1,11 @@
 //! From port facts to ordered ports, devices and rail pairings.
 //!
-//! Discovery says which ports a machine has. [`select()`] picks and orders those to use, [`devices`] turns them into
-//! what NCCL sees, [`dial_order`] says where to look for a peer, and [`pair()`] weaves both ends' ports into rails.
-//! Each is a function of its arguments alone: equal facts give equal answers on every host.
+//! Discovery finds the ports of a machine. [`select()`] picks and orders those to use, [`devices`] turns them into the
+//! devices that NCCL sees, [`dial_order`] orders the addresses of a peer, and [`pair()`] pairs both ends' ports into
+//! rails. Each is a pure function: equal facts give equal results on every host.
 //!
-//! What this crate is not: it reads no sysfs and opens no device (discovery does), it parses no setting (options does),
-//! and it does not say how much each rail carries (policy does).
+//! This crate reads no sysfs and opens no device (discovery does), parses no setting (options does), and does not
+//! decide how much each rail carries (policy does).
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Addresses with the network that they are on: which share a subnet, and which lead anywhere at all.
+//! Addresses with their networks: tests for a common subnet, and for the kinds that lead nowhere.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,24 +13,24 @@ pub struct NetworkAddress {
 }
 
 impl NetworkAddress {
-    /// `prefix_len` is in bits of the address's own family; what is longer than the address counts as its length. An
-    /// IPv4-mapped IPv6 address counts as IPv4, with the prefix of an IPv4 address.
+    /// Makes one of an address and a prefix length in bits of its own family, cut to the length of the address. An
+    /// IPv4-mapped IPv6 address counts as IPv4, and so does its prefix.
     pub fn new(address: IpAddr, prefix_len: u8) -> Self {
         let address = address.to_canonical();
         Self { address, prefix_len: prefix_len.min(if address.is_ipv4() { 32 } else { 128 }) }
     }
 
-    /// The address, never an IPv4-mapped one.
+    /// Returns the address, never an IPv4-mapped one.
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// Whether both prefixes say that the other address is on the same network. A prefix of no bits says nothing.
+    /// Returns true if each address is on the other's network by its prefix. A prefix of 0 bits matches nothing.
     pub fn shares_subnet(&self, other: &Self) -> bool {
         if self.prefix_len.min(other.prefix_len) == 0 {
             return false;
         }
-        // Both say so when the addresses agree in the bits of the longer prefix.
+        // This is so if the addresses agree in the bits of the longer prefix.
         let length = u32::from(self.prefix_len.max(other.prefix_len));
         match (self.address, other.address) {
             (IpAddr::V4(ours), IpAddr::V4(theirs)) => (ours.to_bits() ^ theirs.to_bits()).leading_zeros() >= length,
@@ -39,7 +39,7 @@ impl NetworkAddress {
         }
     }
 
-    /// Whether both are IPv4 or both are IPv6.
+    /// Returns true if both are IPv4 or both are IPv6.
     pub(crate) fn same_family(&self, other: &Self) -> bool {
         self.address.is_ipv4() == other.address.is_ipv4()
     }
@@ -48,7 +48,8 @@ impl NetworkAddress {
         self.address.is_loopback()
     }
 
-    /// Whether routers do not forward it: 169.254.0.0/16 (RFC 3927) and fe80::/10 (RFC 4291, 2.5.6).
+    /// Returns true for addresses that routers do not forward: 169.254.0.0/16 (RFC 3927) and fe80::/10 (RFC 4291,
+    /// 2.5.6).
     pub(crate) fn is_link_local(&self) -> bool {
         match self.address {
             IpAddr::V4(v4) => v4.is_link_local(),
@@ -56,7 +57,7 @@ impl NetworkAddress {
         }
     }
 
-    /// Whether it names one host at all.
+    /// Returns true if it names a single host.
     pub(crate) fn is_unicast(&self) -> bool {
         let is_broadcast = matches!(self.address, IpAddr::V4(v4) if v4.is_broadcast());
         !self.address.is_unspecified() && !self.address.is_multicast() && !is_broadcast

@@ -1,5 +1,5 @@
-//! Which port of the connector goes with which port of the acceptor: the one function that decides it, and that only
-//! the acceptor runs, so that both ends cannot disagree.
+//! The pairing of the connector's ports with the acceptor's. Only the acceptor decides it, so that the ends cannot
+//! disagree.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,10 +8,10 @@ use railweave_fabric::{LinkLayer, MAX_RAILS, Setting};
 
 use crate::NetworkAddress;
 
-/// One end's port, as the offer gives it.
+/// One end's port, as in the offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// What carries packets.
+    /// The port's link layer.
     pub link_layer: LinkLayer,
     /// IP address (TCP) or GID (RDMA); IPv4 as an IPv4-mapped address.
     pub address: Ipv6Addr,
@@ -19,13 +19,13 @@ pub struct Endpoint {
     pub prefix_len: u8,
     /// Speed in Mbit/s.
     pub speed_mbps: u32,
-    /// NCCL's rail id, -1 when undefined.
+    /// NCCL's rail id; -1 if undefined.
     pub rail_id: i16,
-    /// NCCL's plane id, -1 when undefined. Planes never connect to one another.
+    /// NCCL's plane id; -1 if undefined. Different planes are never connected.
     pub plane_id: i16,
 }
 
-/// Which end of a connection.
+/// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Side {
     /// The sender, which dials.
@@ -46,13 +46,13 @@ pub struct Pair {
 /// A port without a partner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unpaired {
-    /// Whose port it is.
+    /// The end that has the port.
     pub side: Side,
     /// Its index.
     pub index: usize,
     /// Its address, as `address/length`.
     pub port: NetworkAddress,
-    /// Why, as a clause.
+    /// The reason, as a clause.
     pub reason: String,
     obstacle: Obstacle,
 }
@@ -61,14 +61,14 @@ pub struct Unpaired {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pairing {
     /// The rails, at most [`MAX_RAILS`], in the order of the connector's ports (weights are given in that order), then
-    /// of the acceptor's. None where no port of one end can reach any port of the other.
+    /// of the acceptor's. Empty if no port of one end can reach any port of the other.
     pub pairs: Vec<Pair>,
-    /// The ports that are in no pair: the connector's, then the acceptor's.
+    /// The ports without a pair: the connector's, then the acceptor's.
     pub unpaired: Vec<Unpaired>,
 }
 
 impl Pairing {
-    /// What to tell both ends when there is no rail: which ports there are and what keeps each from being one.
+    /// Returns the message for both ends if there is no rail: each port with the obstacle to a rail, and a remedy.
     pub fn refusal(&self) -> Option<String> {
         if !self.pairs.is_empty() {
             return None;
@@ -77,7 +77,7 @@ impl Pairing {
         for Unpaired { side, port, reason, .. } in self.unpaired.iter().take(2 * MAX_RAILS) {
             text += &format!("the {side}'s {port}: {reason}; ");
         }
-        // Those that came closest to a rail say what is missing.
+        // The ports that came closest to a rail determine the remedy.
         let closest = self.unpaired.iter().map(|unpaired| unpaired.obstacle).max();
         text += &closest.map_or_else(share_a_subnet, Obstacle::remedy);
         Some(text)
@@ -93,17 +93,17 @@ impl fmt::Display for Side {
     }
 }
 
-/// How two ports reach one another, best first.
+/// The way in which two ports reach each other, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bond {
-    /// One and the same address, of a network that both processes are in.
+    /// The same address, on a network that both processes share.
     SameAddress,
     SameSubnet,
-    /// Perhaps, by way of a router.
+    /// Perhaps reachable through a router.
     Routed,
 }
 
-/// Why two ports are not a pair. The later ones came closer to being one, and so tell more.
+/// The reason why two ports are not a pair. With a later variant they came closer to being one, so it says more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Obstacle {
     NoPort,
@@ -119,24 +119,24 @@ enum Obstacle {
     Limit,
 }
 
-/// Pairs the ports of two processes. `same_network` says that both are in one network namespace of one host, so that
-/// equal addresses are one address.
+/// Pairs the ports of two processes. `same_network` is true if both are in one network namespace of one host, so that
+/// equal addresses are the same address.
 ///
-/// * Ports of different link layers never pair, nor those of different planes.
-/// * Where the network is the same, equal addresses pair first. Elsewhere they never pair (every host has docker0's),
-///   and neither do loopback addresses, nor IPv6 link-local ones of TCP, which need an interface besides.
-/// * Two IPv6 link-local GIDs of RoCE count as on one subnet: they are offered only where the user names them or the
-///   host's ports have no others, and adapters on one Ethernet segment reach each other by them. Beyond it nothing
-///   does.
-/// * A GID of InfiniBand is no IP address: it is made of the adapter's own identifier, so equal ones are one port
-///   anywhere. Its prefix names the subnet, and routers lead from any one to any other.
-/// * Then ports on a common subnet pair, one to one: those of equal rail id before others, then those nearest in speed,
-///   then in order. A port that is left over shares a partner that already has a rail, the one with the most speed
-///   left; among partners, too, the same rail id goes first. A loopback port is not shared.
-/// * Only where none of this gives a pair, ports pair across routers, one to one: beside a common subnet, a port on
-///   another one is most often a cable to somewhere else, and to try it costs time.
+/// * Ports of different link layers or of different planes never pair.
+/// * With `same_network`, equal addresses pair first. Otherwise they never pair (every host has docker0's), nor do
+///   loopback addresses and IPv6 link-local ones of TCP, which also need an interface.
+/// * Two IPv6 link-local GIDs of RoCE count as on one subnet: they are offered only if the user names them or the
+///   host's ports have no others, and adapters on one Ethernet segment reach each other by them. They reach nothing
+///   beyond it.
+/// * A GID of InfiniBand is not an IP address: it contains the adapter's own identifier, so equal ones are the same
+///   port anywhere. Its prefix names the subnet, and routers connect all subnets.
+/// * Then ports on a common subnet pair one to one: first those of equal rail id, then those nearest in speed, then in
+///   order. A port that is left over shares a partner that already has a rail: one of the same rail id if possible,
+///   then the one with the most speed left. A loopback port is not shared.
+/// * Only if none of this gives a pair do ports pair across routers, one to one: if there is a common subnet, a port on
+///   another subnet is usually a cable to somewhere else, and trying it costs time.
 ///
-/// What a port cannot pair with has no influence on its pairs, except through the limit of [`MAX_RAILS`].
+/// Ports with which a port cannot pair do not affect its pairs, except through the limit of [`MAX_RAILS`].
 pub fn pair(connector: &[Endpoint], acceptor: &[Endpoint], same_network: bool) -> Pairing {
     let mut plan = Plan { connector, acceptor, same_network, pairs: Vec::new() };
     plan.match_one_to_one(Bond::SameAddress);
@@ -175,7 +175,7 @@ impl Plan<'_> {
         self.pairs.iter().any(|pair| pair.port(side) == index)
     }
 
-    /// Pairs ports without a partner that have this bond, the best matches first.
+    /// Pairs ports that have no partner yet and have this bond, the best matches first.
     fn match_one_to_one(&mut self, wanted: Bond) {
         let mut candidates = Vec::new();
         for (connector, ours) in self.connector.iter().enumerate() {
@@ -196,7 +196,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Gives ports without a partner a share of one that has a rail already.
+    /// Pairs each port without a partner with one that already has a rail.
     fn share_partners(&mut self) {
         for side in [Side::Connector, Side::Acceptor] {
             let left_over = (0..self.ports(side).len()).filter(|&index| !self.has_partner(side, index));
@@ -215,7 +215,7 @@ impl Plan<'_> {
         let candidates = (0..self.ports(other).len()).filter_map(|partner| {
             let pair = Pair::new(side, index, partner);
             let (ours, theirs) = (&self.ports(side)[index], &self.ports(other)[partner]);
-            // Two rails over one loopback address are one path with twice the work.
+            // Two rails over one loopback address would be one path with twice the work.
             let is_loopback = ours.network().is_loopback() || theirs.network().is_loopback();
             let is_near = matches!(self.bond(pair), Ok(Bond::SameAddress | Bond::SameSubnet));
             let is_candidate = is_near && !is_loopback && self.has_partner(other, partner);
@@ -224,7 +224,7 @@ impl Plan<'_> {
         candidates.min().map(|(.., pair)| pair)
     }
 
-    /// A port's speed less that of the rails over it, in Mbit/s; negative where they could ask for more.
+    /// Returns a port's speed minus that of the rails over it, in Mbit/s; negative if they could use more.
     fn speed_left(&self, side: Side, index: usize) -> i64 {
         let speed = |side: Side, index: usize| i64::from(self.ports(side)[index].speed_mbps);
         let rails = self.pairs.iter().filter(|pair| pair.port(side) == index);
@@ -243,13 +243,13 @@ impl Plan<'_> {
         .collect()
     }
 
-    /// What the closest candidate on the other side met.
+    /// Returns the obstacle to the closest candidate on the other side.
     fn obstacle(&self, side: Side, index: usize) -> Obstacle {
         let others = self.ports(side.other());
         let obstacles = (0..others.len()).map(|partner| match self.bond(Pair::new(side, index, partner)) {
             Err(obstacle) => obstacle,
             _ if self.pairs.len() == MAX_RAILS => Obstacle::Limit,
-            // Every pair has the same kind of bond in this respect: routed ones are made only where no other is.
+            // Routed pairs exist only if there are no others, so one pair shows the kind of all.
             Ok(Bond::Routed) if self.pairs.iter().any(|pair| self.bond(*pair) != Ok(Bond::Routed)) => Obstacle::Subnet,
             Ok(_) => Obstacle::Taken,
         });
@@ -258,7 +258,7 @@ impl Plan<'_> {
 }
 
 impl Obstacle {
-    /// The reason against `port`, whose closest candidate on the other side met this obstacle.
+    /// Returns the reason why `port` has no pair, if this is the obstacle to its closest candidate on the other side.
     fn describe(self, port: &Endpoint, other: Side) -> String {
         let network = port.network();
         let address = network.address();
@@ -288,7 +288,7 @@ impl Obstacle {
         }
     }
 
-    /// What to do where this is the closest that any port came to a rail.
+    /// Returns the remedy if no port came closer to a rail than this.
     fn remedy(self) -> String {
         let rails = Setting::Rails;
         match self {
@@ -303,11 +303,11 @@ impl Obstacle {
                 Setting::AddressFamily
             ),
             Self::Plane => format!(
-                "connect ports of one plane, or take the planes out of the list of rails ({rails} or {})",
+                "connect ports of one plane, or remove the planes from the list of rails ({rails} or {})",
                 Setting::RdmaRails.nccls()
             ),
             Self::Loopback => {
-                format!("name ports in {rails} that reach other hosts; loopback addresses are for trying out on one")
+                format!("name ports in {rails} that reach other hosts; loopback addresses are for trials on one host")
             }
             Self::LinkLocal => format!(
                 "give the interfaces of both ports an IPv4 or a global IPv6 address on a common subnet; on RoCE, both \
@@ -315,7 +315,8 @@ impl Obstacle {
                 Setting::GidIndex
             ),
             Self::Identical => format!(
-                "give each host an address of its own, and leave out of {rails} what every host has (docker0, bridges)"
+                "give each host an address of its own, and exclude those that every host has (docker0, bridges) from \
+                 {rails}"
             ),
             Self::NoPort | Self::NotUnicast | Self::Subnet | Self::Taken | Self::Limit => share_a_subnet(),
         }
@@ -367,7 +368,7 @@ fn bond(connector: &Endpoint, acceptor: &Endpoint, same_network: bool) -> Result
     Ok(Bond::Routed)
 }
 
-/// 0 for the same rail, 2 for different ones, 1 where one end does not say.
+/// Returns 0 for the same rail id, 2 for different ones, 1 if one end has none.
 fn rail_distance(ours: &Endpoint, theirs: &Endpoint) -> u8 {
     match (ours.rail_id, theirs.rail_id) {
         (ours, theirs) if ours < 0 || theirs < 0 => 1,
@@ -390,7 +391,7 @@ impl Pair {
         }
     }
 
-    /// Index of this side's port.
+    /// Returns the index of this side's port.
     pub fn port(&self, side: Side) -> usize {
         match side {
             Side::Connector => self.connector,
@@ -400,7 +401,7 @@ impl Pair {
 }
 
 impl Side {
-    /// The other end.
+    /// Returns the other end.
     pub fn other(self) -> Self {
         match self {
             Self::Connector => Self::Acceptor,

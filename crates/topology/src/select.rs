@@ -1,4 +1,4 @@
-//! Which ports are used, and in which order. What is not used is listed with the reason.
+//! The choice and the order of ports. Ports that are not used are listed with the reason.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -6,62 +6,62 @@ use std::net::IpAddr;
 
 use railweave_fabric::{Discovery, LeftOut, MAX_RAILS, Mode, PortFacts, Setting};
 
-/// The most ports that the error about no usable port lists.
+/// The maximum number of ports that [`NoUsablePort`] lists.
 const MOST_LISTED: usize = 16;
 
-/// As many devices as NCCL's own transport has (`MAX_IB_DEVS`).
+/// The maximum number of devices, the same as in NCCL's own transport (`MAX_IB_DEVS`).
 const MAX_DEVICES: usize = 32;
 
-/// What the user's list says about a port that it lets in.
+/// The user's choices for a port that the list includes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Selected {
-    /// Index of the list's item that names the port, where the list's order counts.
+    /// Index of the list's item that names the port; `None` if the list gives no order.
     pub order: Option<usize>,
-    /// The rail id that the item gives, never negative.
+    /// The item's rail id, never negative.
     pub rail: Option<i16>,
-    /// The plane id that the item gives, never negative.
+    /// The item's plane id, never negative.
     pub plane: Option<i16>,
 }
 
-/// How ports are ordered where the user's list does not say.
+/// The order of ports if the user's list gives none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
     /// By [`PortFacts::bus_id`], as NCCL's own transport sorts, so that indices agree with it and between hosts; then
-    /// the machine's own order. A port without a device comes after those with one.
+    /// the machine's own order. Ports without a bus id come last.
     Pci,
-    /// The machine's own.
+    /// The machine's own order.
     Machine,
 }
 
-/// The user's list: None for a port that it does not let in.
+/// The user's list; returns `None` for a port that it excludes.
 pub type Filter<'a> = &'a dyn Fn(&PortFacts) -> Option<Selected>;
 
 /// A port that is used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChosenPort {
-    /// What the fabric read; the name is unique among all ports.
+    /// The facts that the fabric has read; the name is unique among all ports.
     pub facts: PortFacts,
-    /// NCCL's rail id, None when undefined. Never negative.
+    /// NCCL's rail id, never negative; `None` if undefined.
     pub rail_id: Option<i16>,
-    /// NCCL's plane id, None when undefined. Never negative.
+    /// NCCL's plane id, never negative; `None` if undefined.
     pub plane_id: Option<i16>,
 }
 
 /// The ports of this host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selection {
-    /// Those that are used, at least one, in the order of devices and of rails.
+    /// The ports in use, at least one, in the order of devices and of rails.
     pub ports: Vec<ChosenPort>,
-    /// Those that are not: what the fabric left out, then what the list and the limits left out.
+    /// The others: those that the fabric left out, then those that the list and the limits left out.
     pub left_out: Vec<LeftOut>,
 }
 
-/// No port is left, by the configuration's doing or the machine's.
+/// No port is left, because of the configuration or of the machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NoUsablePort {
-    /// Everything that was seen.
+    /// All ports that were found.
     pub left_out: Vec<LeftOut>,
-    /// The names of the ports among them that are usable, but for the list.
+    /// The names of those that only the list excludes.
     pub not_listed: Vec<String>,
 }
 
@@ -84,18 +84,18 @@ impl fmt::Display for NoUsablePort {
             write!(out, "and {} more; ", left_out.len() - MOST_LISTED)?;
         }
         if not_listed.is_empty() {
-            return out.write_str("each says what it lacks; mend that for one of them at least");
+            return out.write_str("fix the reason given for at least one of them");
         }
         let shown: Vec<&str> = not_listed.iter().take(MOST_LISTED).map(String::as_str).collect();
-        write!(out, "let one in that is usable ({}), or unset the list to use all", shown.join(", "))
+        write!(out, "allow a usable one in the list ({}), or unset the list to use all", shown.join(", "))
     }
 }
 
 impl std::error::Error for NoUsablePort {}
 
-/// Picks and orders the ports of one fabric. Without a filter every port is in.
+/// Picks and orders the ports of one fabric. Without a filter, all ports are used.
 ///
-/// The order is that of the list, where it names what is used; then `order`.
+/// The order is that of the list, if it gives one; then `order`.
 ///
 /// # Errors
 /// When no port is left.
@@ -111,13 +111,13 @@ pub fn select(
     for facts in ports {
         let Some(selected) = filter.map_or(Some(Selected::default()), |filter| filter(&facts)) else {
             not_listed.push(facts.name.clone());
-            left_out.push(left(&facts, "the list of rails does not let it in".to_owned()));
+            left_out.push(left(&facts, "the list of rails excludes it".to_owned()));
             continue;
         };
         let Selected { order, rail, plane } = selected;
         candidates.push((order, ChosenPort { facts, rail_id: rail, plane_id: plane }));
     }
-    // A stable sort: the machine's own order decides between equals.
+    // The sort is stable: the machine's own order decides between equals.
     candidates.sort_by_key(|(listed, port)| {
         let place = match order {
             Order::Pci => bus_place(port.facts.bus_id.as_deref()),
@@ -141,7 +141,7 @@ pub fn select(
     Ok(Selection { ports, left_out })
 }
 
-/// The most ports that are used in this mode.
+/// Returns the maximum number of ports used in this mode.
 fn most_ports(mode: Mode) -> usize {
     match mode {
         Mode::Ports => MAX_DEVICES,
@@ -149,8 +149,8 @@ fn most_ports(mode: Mode) -> usize {
     }
 }
 
-/// Whether all that a TCP discovery saw are loopback addresses, at least one: a machine without a network, on which
-/// 127.0.0.1 is as good as anything. Where there are interfaces that are down or left out, that is worth an error.
+/// Returns true if a TCP discovery found only loopback addresses, at least one: on a machine without a network,
+/// 127.0.0.1 is good enough. Other interfaces that are down or left out deserve an error instead.
 pub fn only_loopback(found: &Discovery) -> bool {
     let is_loopback = |left: &LeftOut| {
         let address = left.name.rsplit_once('@').and_then(|(_, address)| address.parse::<IpAddr>().ok());
@@ -159,9 +159,9 @@ pub fn only_loopback(found: &Discovery) -> bool {
     found.ports.is_empty() && !found.left_out.is_empty() && found.left_out.iter().all(is_loopback)
 }
 
-/// Sorts as NCCL does (`ncclIbCompareDevs` in 2.30's `net_ib/init.cc`): what has no device last, all else by the
-/// number that its bus id makes when colons and points are left out, up to the first character that is no hexadecimal
-/// digit.
+/// Returns a sort key for NCCL's order (`ncclIbCompareDevs` in 2.30's `net_ib/init.cc`): ports without a bus id come
+/// last, the others by the number in their bus id, without colons and points, up to the first character that is not a
+/// hexadecimal digit.
 fn bus_place(bus_id: Option<&str>) -> (bool, i64) {
     let digits: String = bus_id
         .unwrap_or_default()
@@ -170,14 +170,14 @@ fn bus_place(bus_id: Option<&str>) -> (bool, i64) {
         .take_while(char::is_ascii_hexdigit)
         .take(16)
         .collect();
-    // Sixteen digits may be more than NCCL's strtol(3) holds; without any it answers 0.
+    // NCCL's strtol(3) saturates at `i64::MAX`, and returns 0 if there are no digits.
     let number = u64::from_str_radix(&digits, 16).map_or(0, |number| i64::try_from(number).unwrap_or(i64::MAX));
     (bus_id.is_none(), number)
 }
 
-/// Ports whose name an earlier one has get `#2`, `#3` and so on.
+/// Appends `#2`, `#3` and so on to names that an earlier port has.
 fn make_names_unique(ports: &mut [PortFacts]) {
-    // A made-up name must not be one that another port really has.
+    // A made-up name must not be another port's real name.
     let mut taken: HashSet<String> = ports.iter().map(|port| port.name.clone()).collect();
     let mut seen = HashSet::new();
     for port in ports {
@@ -225,7 +225,7 @@ mod tests {
         selection.ports.iter().map(|port| port.facts.name.as_str()).collect()
     }
 
-    /// A list whose items are whole names.
+    /// Makes a filter from a list of whole names.
     fn list(items: &'static [&'static str]) -> impl Fn(&PortFacts) -> Option<Selected> {
         |port| {
             let order = items.iter().position(|item| *item == port.device);
@@ -308,16 +308,15 @@ mod tests {
         let mut all = found(&[("eth0", None)]);
         all.left_out.push(LeftOut { name: "docker0@172.17.0.1".to_owned(), reason: "a bridge".to_owned() });
         let text = select(all, Some(&list(&["ib0"])), Mode::Ports, Order::Pci).unwrap_err().to_string();
-        let whole = "No usable port: docker0@172.17.0.1 left out: a bridge; eth0@10.0.0.1 left out: the list of rails does \
-                     not let it in; let one in that is usable (eth0), or unset the list to use all";
+        let whole = "No usable port: docker0@172.17.0.1 left out: a bridge; eth0@10.0.0.1 left out: the list of rails \
+                     excludes it; allow a usable one in the list (eth0), or unset the list to use all";
         assert_eq!(text, whole);
         let down = LeftOut { name: "eth1@10.0.1.1".to_owned(), reason: "the interface is down".to_owned() };
         let seen = Discovery { ports: vec![], left_out: vec![down] };
         let text = select(seen, Some(&list(&["eth1"])), Mode::Ports, Order::Pci).unwrap_err().to_string();
         assert!(
             text.ends_with(
-                "eth1@10.0.1.1 left out: the interface is down; each says what it lacks; mend that for one of \
-                                them at least"
+                "eth1@10.0.1.1 left out: the interface is down; fix the reason given for at least one of them"
             ),
             "the list is not to blame: {text}"
         );

@@ -1,4 +1,4 @@
-//! Each rule of pairing, with its neighbour that must fail; then properties of any pairing.
+//! Each rule of pairing, with a neighbour that must fail; then properties of any pairing.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use railweave_fabric::{LinkLayer, MAX_RAILS};
 use railweave_topology::{Endpoint, NetworkAddress, Pair, Pairing, Side, pair};
 
-/// `address/length`, then any of: `rN` rail, `pN` plane, `Ng` speed in Gbit/s, `roce`, `ib`.
+/// Parses `address/length`, followed by any of: `rN` rail, `pN` plane, `Ng` speed in Gbit/s, `roce`, `ib`.
 fn endpoint(text: &str) -> Endpoint {
     let mut words = text.split_whitespace();
     let (address, length) = words.next().unwrap().split_once('/').unwrap();
@@ -86,7 +86,7 @@ fn identical_addresses_are_one_only_on_the_same_network() {
     apart(&["172.17.0.1/16"], &["172.17.0.1/16"], &[]);
     apart(&["172.17.0.1/16", "10.0.0.1/24"], &["172.17.0.1/16", "10.0.0.2/24"], &[(1, 1)]);
     apart(&["172.17.0.1/16"], &["172.17.0.2/16"], &[(0, 0)]);
-    // Neither may one that another port shares a subnet with be shared with itself.
+    // A partner on the subnet is not shared with the port of its own address.
     apart(&["10.0.0.1/24", "10.0.0.9/24"], &["10.0.0.9/24"], &[(0, 0)]);
 }
 
@@ -195,10 +195,10 @@ fn a_port_left_over_shares_the_partner_with_the_most_speed_left() {
     // Two left over: the second goes where the first did not.
     let four = [three[0], three[1], three[2], "10.0.0.4/24 100g"];
     apart(&four, &["10.0.0.8/24 200g", "10.0.0.9/24 200g"], &[(0, 0), (1, 1), (2, 0), (3, 1)]);
-    // The same rail goes before the most speed.
+    // The same rail id goes before the most speed.
     let rails = ["10.0.0.1/24 r0", "10.0.0.2/24 r1", "10.0.0.3/24 r0"];
     apart(&rails, &["10.0.0.8/24 r0 10g", "10.0.0.9/24 r1 90g"], &[(0, 0), (1, 1), (2, 0)]);
-    // On one network too, except for loopback.
+    // Partners are shared on one network too, except for loopback.
     together(&["10.0.0.1/24"], &["10.0.0.1/24", "10.0.0.2/24"], &[(0, 0), (0, 1)]);
 }
 
@@ -210,7 +210,7 @@ fn across_routers_only_where_no_subnet_is_shared() {
     // One to one: across routers nothing is shared.
     apart(&ends, &["10.0.3.2/24"], &[(0, 0)]);
     apart(&["10.0.1.1/24 r0", "10.0.2.1/24 r1"], &["10.0.3.2/24 r1", "10.0.4.2/24 r0"], &[(0, 1), (1, 0)]);
-    // Neither loopback nor the other family.
+    // Neither loopback nor another family is routed.
     apart(&["127.0.0.1/8", "10.0.1.1/24"], &["10.0.3.2/24"], &[(1, 0)]);
     apart(&["10.0.1.1/24"], &["2001:db8::2/64", "10.0.3.2/24"], &[(0, 1)]);
     apart(&["10.0.1.1/24"], &["2001:db8::2/64"], &[]);
@@ -280,7 +280,7 @@ fn the_refusal_ends_with_what_helps_against_what_is_in_the_way() {
         ("10.0.0.1/24", "10.0.0.2/24 roce", "choose ports of one kind"),
         ("10.0.0.1/24", "2001:db8::1/64", "addresses of one family"),
         ("10.0.0.1/24 p3", "10.0.0.2/24 p4", "ports of one plane"),
-        ("127.0.0.1/8", "127.0.0.1/8", "loopback addresses are for trying out"),
+        ("127.0.0.1/8", "127.0.0.1/8", "loopback addresses are for trials"),
         ("fe80::1/64 roce", "2001:db8::1/64 roce", "gid_index"),
         ("172.17.0.1/16", "172.17.0.1/16", "an address of its own"),
     ] {
@@ -360,8 +360,8 @@ proptest! {
         same_network: bool,
     ) {
         let before = pair(&connector, &acceptor, same_network);
-        // Each end's ports with their earlier index, None for a stranger. All strangers are of one end, so that they
-        // do not pair with one another.
+        // Each end's ports with their earlier index, `None` for a stranger. All strangers are of one end, so that they
+        // do not pair with each other.
         let number = |ports: &[Endpoint]| -> Vec<_> {
             ports.iter().enumerate().map(|(index, port)| (Some(index), *port)).collect()
         };
