@@ -1,5 +1,5 @@
-//! The symbols that the fake libibverbs (crate fake-ibverbs) exports beside its functions: counters per
-//! device and what is open, for programs that measure what a transport asks of it.
+//! The symbols that the fake libibverbs (crate fake-ibverbs) exports alongside its verbs: counters per device, and the
+//! open objects, for programs that measure what a transport asks of it.
 
 use core::ffi::CStr;
 
@@ -7,33 +7,33 @@ use core::ffi::CStr;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceCounts {
-    /// The device's name, which ends with a zero byte.
+    /// The device's name, which ends with a NUL.
     pub device: [u8; 64],
-    /// Work requests that were posted to send queues.
+    /// Work requests posted to send queues.
     pub sends: u64,
-    /// Of these the writes with an immediate.
+    /// The writes with an immediate among them.
     pub sends_with_immediate: u64,
-    /// Receives that were posted.
+    /// Posted receives.
     pub receives: u64,
-    /// Completions that were polled.
+    /// Polled completions.
     pub completions: u64,
 }
 
 impl DeviceCounts {
-    /// Nothing was done with a device without a name.
+    /// All counters are 0, and the name is empty.
     pub const ZERO: Self = Self { device: [0; 64], sends: 0, sends_with_immediate: 0, receives: 0, completions: 0 };
 }
 
 const _: () = assert!(size_of::<DeviceCounts>() == 96);
 
-/// Type of the function under [`DEVICE_COUNTS_SYMBOL`]: writes at most `room` devices to `devices` (may be NULL when
-/// `room` is 0), in the order of their names, and answers how many there are in all.
+/// The type of the function [`DEVICE_COUNTS_SYMBOL`], which writes at most `room` devices to `devices` (may be NULL if
+/// `room` is 0), in the order of their names, and returns the total number of devices.
 pub type DeviceCountsFn = unsafe extern "C" fn(devices: *mut DeviceCounts, room: usize) -> usize;
 
-/// The name of the symbol that gives a [`DeviceCountsFn`].
+/// The name of the exported [`DeviceCountsFn`].
 pub const DEVICE_COUNTS_SYMBOL: &CStr = c"fake_ibverbs_device_counts";
 
-/// The objects that are open of all devices together, and how much they hold.
+/// The open objects of all devices, and their sizes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenObjects {
@@ -45,21 +45,21 @@ pub struct OpenObjects {
     pub shared_receive_queues: u64,
     /// Memory regions.
     pub regions: u64,
-    /// Bytes of these.
+    /// Total size of the memory regions in bytes.
     pub region_bytes: u64,
-    /// Places in send and receive queues, shared ones too.
+    /// Entries in send and receive queues, shared ones included.
     pub work_places: u64,
-    /// Places in completion queues.
+    /// Entries in completion queues.
     pub completion_places: u64,
 }
 
 const _: () = assert!(size_of::<OpenObjects>() == 56);
 
-/// Type of the function under [`OPEN_OBJECTS_SYMBOL`].
+/// The type of the function [`OPEN_OBJECTS_SYMBOL`].
 pub type OpenObjectsFn = unsafe extern "C" fn(objects: *mut OpenObjects);
 
-/// The name of the symbol that gives an [`OpenObjectsFn`].
+/// The name of the exported [`OpenObjectsFn`].
 pub const OPEN_OBJECTS_SYMBOL: &CStr = c"fake_ibverbs_open_objects";
 
-/// The name by which a loaded library of this kind is found: its DT_SONAME.
+/// The DT_SONAME by which a loaded library of this kind is found.
 pub const FAKE_IBVERBS_NAME: &CStr = c"libibverbs-fake.so";

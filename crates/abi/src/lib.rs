@@ -1,13 +1,13 @@
-//! C types: NCCL's for net v6 to v12, profiler and logger, and those by which our programs look into our own libraries
+//! C types: NCCL's for net v6 to v12, profiler and logger, and those with which our programs inspect our own libraries
 //! ([`railweave`], [`fake_ibverbs`]).
 //!
-//! A plugin fills these types, a host reads them; both use this crate, so that the two cannot disagree. It holds
-//! layouts and numbers only: no function calls anything, nothing allocates. The two main types are a version's function
-//! table (for instance [`net::v12::Net`]) and [`NcclResult`], the answer of every function in it.
+//! A plugin fills these types and a host reads them; both use this crate, so that they cannot disagree. It holds only
+//! layouts and numbers: no function calls anything, nothing allocates. The two main types are a version's function
+//! table (for instance [`net::v12::Net`]) and [`NcclResult`], the result of every function in it.
 //!
-//! Fields have the C name in snake case (`pciPath` is `pci_path`). Sizes and offsets are those of the x86_64 and
-//! aarch64 headers of NCCL 2.30.7; sizes are asserted here at compile time, and `tests/layout.rs` compares every field
-//! with the table that was measured against those headers.
+//! Fields have the C name in snake case (`pciPath` is `pci_path`). Sizes and offsets are those of NCCL 2.30.7's headers
+//! on x86_64 and aarch64. Sizes are asserted at compile time; `tests/layout.rs` compares every field with a table that
+//! was measured with those headers.
 #![no_std]
 
 pub mod fake_ibverbs;

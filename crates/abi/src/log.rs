@@ -2,14 +2,14 @@
 
 use core::ffi::{c_char, c_int, c_ulong};
 
-/// `ncclDebugLogger_t`: NCCL's logger, given to a plugin's `init`; may be called from any thread.
+/// `ncclDebugLogger_t`: NCCL's logger, passed to a plugin's `init`; any thread may call it.
 ///
-/// Arguments: level (one of [`Level`]), flags (a mask of subsystems, see [`subsystem`]), the caller's file, its line, a
-/// printf format, and the values that the format names. A Rust caller passes the format `%s` and one finished text.
+/// Arguments: level (one of [`Level`]), flags (a mask of subsystems, see [`subsystem`]), the caller's file and line, a
+/// printf(3) format, and the values for the format. A Rust caller passes the format `%s` and one finished string.
 pub type NcclLogger =
     unsafe extern "C" fn(level: c_int, flags: c_ulong, file: *const c_char, line: c_int, format: *const c_char, ...);
 
-/// `ncclDebugLogLevel`: how much NCCL_DEBUG lets through; a line shows when its level is at most the user's.
+/// `ncclDebugLogLevel`: the levels of NCCL_DEBUG. A line is shown if its level is at most the user's.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Level(pub c_int);
@@ -17,11 +17,11 @@ pub struct Level(pub c_int);
 impl Level {
     /// Nothing is shown.
     pub const NONE: Self = Self(0);
-    /// Only NCCL's version.
+    /// Only NCCL's version is shown.
     pub const VERSION: Self = Self(1);
-    /// What a user must know: something is wrong.
+    /// Something is wrong, and the user must know.
     pub const WARN: Self = Self(2);
-    /// What helps in finding a problem.
+    /// Details that help in finding a problem.
     pub const INFO: Self = Self(3);
     /// A line about an abort.
     pub const ABORT: Self = Self(4);
@@ -29,19 +29,19 @@ impl Level {
     pub const TRACE: Self = Self(5);
 }
 
-/// `ncclDebugLogSubSys`: bits that say which part of NCCL a line is about; NCCL_DEBUG_SUBSYS chooses among them.
+/// `ncclDebugLogSubSys`: bits for the part of NCCL that a line is about; NCCL_DEBUG_SUBSYS selects them.
 pub mod subsystem {
     use core::ffi::c_ulong;
 
-    /// Start of a communicator.
+    /// Initialisation of a communicator.
     pub const INIT: c_ulong = 0x1;
     /// Collectives.
     pub const COLL: c_ulong = 0x2;
-    /// Peer to peer inside a host.
+    /// Peer-to-peer transfers inside a host.
     pub const P2P: c_ulong = 0x4;
     /// Shared memory inside a host.
     pub const SHM: c_ulong = 0x8;
-    /// Network: the one for a net plugin.
+    /// Network; net plugins use this one.
     pub const NET: c_ulong = 0x10;
     /// Topology search.
     pub const GRAPH: c_ulong = 0x20;

@@ -5,9 +5,9 @@ use core::ffi::{c_int, c_void};
 
 /// `ncclProfilerCallback_t`: tells NCCL's profiler about an event inside the plugin.
 ///
-/// `event` is written by a start and read by the other calls; `kind` is one of [`EventCall`]; `parent` is the `phandle`
-/// that came with isend or irecv (only call when it is not NULL); `plugin_id` is the kind of network, shifted left by
-/// 16, and the version of `data`'s layout in the low bits; `data` is that layout.
+/// A start writes `event`, the other calls read it. `kind` is one of [`EventCall`]. `parent` is the `phandle` from
+/// isend or irecv; if it is NULL, there must be no call. `plugin_id` is the kind of network, shifted left by 16, with
+/// the version of `data`'s layout in the low bits. `data` points to a structure of that layout.
 pub type ProfilerCallback = unsafe extern "C" fn(
     event: *mut *mut c_void,
     kind: c_int,
@@ -16,13 +16,13 @@ pub type ProfilerCallback = unsafe extern "C" fn(
     data: *mut c_void,
 ) -> NcclResult;
 
-/// What one call of the [`ProfilerCallback`] says about its event.
+/// The change of an event that one call of the [`ProfilerCallback`] reports.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventCall(pub c_int);
 
 impl EventCall {
-    /// The event begins; its handle is written.
+    /// The event begins; the call writes its handle.
     pub const START: Self = Self(0);
     /// The event ends.
     pub const STOP: Self = Self(1);

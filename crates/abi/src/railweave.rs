@@ -1,31 +1,32 @@
-//! What Railweave's plugin exports beside NCCL's tables: counters per rail, for programs that load the plugin.
+//! The symbol that Railweave's plugin exports alongside NCCL's tables: counters per rail, for programs that load the
+//! plugin.
 
 use core::ffi::{CStr, c_char, c_int};
 
-/// The counters of one rail of this process, since the plugin was loaded.
+/// The counters of one rail of this process since the plugin was loaded.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RailCounters {
-    /// The address of the rail's end in this process, as text that ends with a NUL.
+    /// The address of the rail's end in this process, as a string that ends with a NUL.
     pub local: [c_char; 64],
-    /// The address of the rail's end in the peer, as text that ends with a NUL.
+    /// The address of the rail's end in the peer, as a string that ends with a NUL.
     pub remote: [c_char; 64],
-    /// Bytes of messages that this process sent over the rail.
+    /// Message bytes that this process has sent over the rail.
     pub data_bytes: u64,
-    /// Writes that carried those bytes.
+    /// Writes that carried these bytes.
     pub data_writes: u64,
-    /// CTS notes that this process wrote over the rail.
+    /// CTS that this process has written over the rail.
     pub cts_writes: u64,
-    /// Bytes of messages that this process received over the rail.
+    /// Message bytes that this process has received over the rail.
     pub received_bytes: u64,
     /// Connections that have used the rail.
     pub connections: u32,
-    /// 1 while the rail can carry data, 0 while it is down.
+    /// 1 if the rail can carry data, 0 if it is down.
     pub usable: u32,
 }
 
 impl RailCounters {
-    /// All counters 0 and both addresses empty.
+    /// All counters are 0, and both addresses are empty.
     pub const ZERO: Self = Self {
         local: [0; 64],
         remote: [0; 64],
@@ -40,9 +41,9 @@ impl RailCounters {
 
 const _: () = assert!(size_of::<RailCounters>() == 168);
 
-/// Type of the function under [`RAIL_COUNTERS_SYMBOL`]: writes at most `capacity` entries to `out` (may be NULL when
-/// `capacity` is 0) and answers how many rails there are in all.
+/// The type of the function [`RAIL_COUNTERS_SYMBOL`], which writes at most `capacity` entries to `out` (may be NULL if
+/// `capacity` is 0) and returns the total number of rails.
 pub type RailCountersFn = unsafe extern "C" fn(out: *mut RailCounters, capacity: c_int) -> c_int;
 
-/// The name of the symbol that gives a [`RailCountersFn`].
+/// The name of the exported [`RailCountersFn`].
 pub const RAIL_COUNTERS_SYMBOL: &CStr = c"railweaveRailCounters_v1";

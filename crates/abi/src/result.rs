@@ -1,25 +1,25 @@
-//! The result of every call of the API: `ncclResult_t`.
+//! `ncclResult_t`, the result of every call of the API.
 
 use core::ffi::c_int;
 use core::fmt;
 
-/// `ncclResult_t`: what a call answers.
+/// `ncclResult_t`: the result of a call.
 ///
-/// A C enum may hold any integer, so this is a number with names and not a Rust enum: a plugin that answers an unknown
-/// value must not be undefined behaviour here. Values from NCCL's public header `nccl.h`.
+/// A C enum may hold any integer, so this is a number with named values, not a Rust enum: an unknown value from a
+/// plugin must not be undefined behaviour. The values are those of NCCL's public header `nccl.h`.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "every code but SUCCESS ends the connection that the call was for"]
 pub struct NcclResult(pub c_int);
 
 impl NcclResult {
-    /// `ncclSuccess`: the call did what was asked, or, for a polled call, is not ready yet.
+    /// `ncclSuccess`: the call has succeeded, or, if it is polled, is not ready yet.
     pub const SUCCESS: Self = Self(0);
     /// `ncclUnhandledCudaError`: a CUDA call failed.
     pub const UNHANDLED_CUDA_ERROR: Self = Self(1);
     /// `ncclSystemError`: the kernel, a driver or a socket of this host failed.
     pub const SYSTEM_ERROR: Self = Self(2);
-    /// `ncclInternalError`: a broken protocol or a bug.
+    /// `ncclInternalError`: a violated protocol or a bug.
     pub const INTERNAL_ERROR: Self = Self(3);
     /// `ncclInvalidArgument`: an argument has a value that is not allowed.
     pub const INVALID_ARGUMENT: Self = Self(4);
@@ -27,18 +27,18 @@ impl NcclResult {
     pub const INVALID_USAGE: Self = Self(5);
     /// `ncclRemoteError`: the peer or the path to it failed.
     pub const REMOTE_ERROR: Self = Self(6);
-    /// `ncclInProgress`: for NCCL's own calls; a net plugin must never answer it.
+    /// `ncclInProgress`: for NCCL's own calls; a net plugin must never return it.
     pub const IN_PROGRESS: Self = Self(7);
-    /// `ncclTimeout`: a limit of time passed (newer NCCL only).
+    /// `ncclTimeout`: a timeout expired (newer NCCL only).
     pub const TIMEOUT: Self = Self(8);
 
-    /// Whether this is [`Self::SUCCESS`].
+    /// Returns true if this is [`Self::SUCCESS`].
     #[must_use]
     pub const fn is_success(self) -> bool {
         self.0 == Self::SUCCESS.0
     }
 
-    /// The C name, such as `ncclRemoteError`; `None` for a number that NCCL does not define.
+    /// Returns the C name, such as `ncclRemoteError`, or `None` for a number that NCCL does not define.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {

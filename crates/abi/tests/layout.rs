@@ -1,13 +1,13 @@
-//! Every structure against the table that was measured with NCCL's headers.
+//! Compares every structure with the table that was measured with NCCL's headers.
 
 use railweave_abi::net;
 use std::collections::BTreeMap;
 use std::mem::{offset_of, size_of};
 
-/// (version, C structure, C field or empty for the whole) to (offset, size).
+/// Maps (version, C structure, C field or empty for the whole structure) to (offset, size).
 type Layout = BTreeMap<(u32, String, String), (usize, usize)>;
 
-/// `pci_path` becomes `pciPath`.
+/// Returns the C name of a field: `pciPath` for `pci_path`.
 fn c_name(field: &str) -> String {
     let mut words = field.split('_');
     let first = words.next().unwrap_or_default().to_owned();
@@ -39,8 +39,8 @@ macro_rules! properties {
 macro_rules! table {
     ($layout:ident, $version:literal, $module:ident, { $($more:ident)* }) => {
         rows!($layout, $version, "ncclNet", net::$module::Net,
-            { name init devices get_properties listen connect accept reg_mr reg_mr_dma_buf dereg_mr isend irecv iflush test
-              close_send close_recv close_listen $($more)* });
+            { name init devices get_properties listen connect accept reg_mr reg_mr_dma_buf dereg_mr isend irecv iflush
+              test close_send close_recv close_listen $($more)* });
     };
 }
 

@@ -1,16 +1,16 @@
-//! The types of the functions in a table. A name ends with the first version that has this form; without an ending, all
-//! versions have it. Every pointer that a function is given is valid for the time of the call only, unless it says
-//! more.
+//! The types of the functions in a table. A name ends with the first version that has this form; a name without an
+//! ending is for all versions that have the function. Pointers passed to a function are valid only during the call,
+//! unless its comment says more.
 
 use super::parts::{CommConfig, DeviceHandle};
 use crate::{NcclLogger, NcclResult, ProfilerCallback};
 use core::ffi::{c_int, c_void};
 
-/// `init` of v6 to v9: (logger).
+/// `init` of v6 to v9.
 pub type InitV6 = unsafe extern "C" fn(logger: Option<NcclLogger>) -> NcclResult;
-/// `init` of v10: (logger, profiler's callback).
+/// `init` of v10, with the profiler's callback.
 pub type InitV10 = unsafe extern "C" fn(logger: Option<NcclLogger>, profiler: Option<ProfilerCallback>) -> NcclResult;
-/// `init` of v11 on: writes a context for the communicator whose hash is `comm_id`.
+/// `init` of v11 on: writes a context for the communicator with the hash `comm_id`.
 pub type InitV11 = unsafe extern "C" fn(
     context: *mut *mut c_void,
     comm_id: u64,
@@ -18,11 +18,11 @@ pub type InitV11 = unsafe extern "C" fn(
     logger: Option<NcclLogger>,
     profiler: Option<ProfilerCallback>,
 ) -> NcclResult;
-/// `devices`: writes how many devices there are.
+/// `devices`: writes the number of devices.
 pub type Devices = unsafe extern "C" fn(count: *mut c_int) -> NcclResult;
-/// `getProperties`: writes what device `device` is; `P` is the version's own structure.
+/// `getProperties`: writes the properties of device `device`; `P` is the version's own structure.
 pub type GetProperties<P> = unsafe extern "C" fn(device: c_int, properties: *mut P) -> NcclResult;
-/// `listen` of v6 to v10: writes 128 bytes of handle and a listen that accepts exactly one connection.
+/// `listen` of v6 to v10: writes a handle of 128 bytes, and a listen that accepts exactly one connection.
 pub type ListenV6 = unsafe extern "C" fn(device: c_int, handle: *mut c_void, listen: *mut *mut c_void) -> NcclResult;
 /// `listen` of v11 on, with the communicator's context first.
 pub type ListenV11 = unsafe extern "C" fn(
@@ -31,7 +31,7 @@ pub type ListenV11 = unsafe extern "C" fn(
     handle: *mut c_void,
     listen: *mut *mut c_void,
 ) -> NcclResult;
-/// `connect` of v6: writes NULL while the connection is not ready. The handle's memory stays from poll to poll, and the
+/// `connect` of v6: writes NULL until the connection is ready. The handle's memory is the same at each poll, and the
 /// plugin may write to it.
 pub type ConnectV6 = unsafe extern "C" fn(device: c_int, handle: *mut c_void, send: *mut *mut c_void) -> NcclResult;
 /// `connect` of v7 to v9, with a device handle for offload.
@@ -57,7 +57,7 @@ pub type ConnectV11 = unsafe extern "C" fn(
     send: *mut *mut c_void,
     device_handle: *mut *mut DeviceHandle,
 ) -> NcclResult;
-/// `accept` of v6: writes NULL while the connection is not ready.
+/// `accept` of v6: writes NULL until the connection is ready.
 pub type AcceptV6 = unsafe extern "C" fn(listen: *mut c_void, receive: *mut *mut c_void) -> NcclResult;
 /// `accept` of v7 on, with a device handle for offload.
 pub type AcceptV7 = unsafe extern "C" fn(
@@ -65,7 +65,7 @@ pub type AcceptV7 = unsafe extern "C" fn(
     receive: *mut *mut c_void,
     device_handle: *mut *mut DeviceHandle,
 ) -> NcclResult;
-/// `regMr` of v6 and v7: `kind` is one of `PTR_*`; the size is an `int`.
+/// `regMr` of v6 and v7; `kind` is one of `PTR_*`, and the size is an `int`.
 pub type RegMrV6 = unsafe extern "C" fn(
     connection: *mut c_void,
     data: *mut c_void,
@@ -81,7 +81,7 @@ pub type RegMrV8 = unsafe extern "C" fn(
     kind: c_int,
     memory: *mut *mut c_void,
 ) -> NcclResult;
-/// `regMrDmaBuf`: `fd` is closed by the caller right after the call.
+/// `regMrDmaBuf`: the caller closes `fd` right after the call.
 pub type RegMrDmaBuf = unsafe extern "C" fn(
     connection: *mut c_void,
     data: *mut c_void,
@@ -91,9 +91,9 @@ pub type RegMrDmaBuf = unsafe extern "C" fn(
     fd: c_int,
     memory: *mut *mut c_void,
 ) -> NcclResult;
-/// `deregMr`: ends a registration of the connection, also with transfers in flight (on abort).
+/// `deregMr`: ends a registration of the connection; on abort, transfers may be in flight.
 pub type DeregMr = unsafe extern "C" fn(connection: *mut c_void, memory: *mut c_void) -> NcclResult;
-/// `isend` of v6 to v8: writes a request, or NULL when it must be tried again.
+/// `isend` of v6 to v8: writes a request, or NULL if the caller must retry.
 pub type IsendV6 = unsafe extern "C" fn(
     send: *mut c_void,
     data: *mut c_void,
@@ -152,7 +152,7 @@ pub type IrecvV10 = unsafe extern "C" fn(
     profiler: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult;
-/// `iflush`: as irecv's arguments; a request of NULL means that nothing is left to do.
+/// `iflush`: takes the buffers of an irecv; a request of NULL means that there is nothing to do.
 pub type Iflush = unsafe extern "C" fn(
     receive: *mut c_void,
     n: c_int,
@@ -161,19 +161,19 @@ pub type Iflush = unsafe extern "C" fn(
     memory: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult;
-/// `test`: writes 1 to `done` when the request is over (it must not be tested again), and the sizes of its messages to
-/// `bytes`, which may be NULL.
+/// `test`: writes 1 to `done` once the request is complete (it must not be tested again), and the sizes of its messages
+/// to `bytes`, which may be NULL.
 pub type Test = unsafe extern "C" fn(request: *mut c_void, done: *mut c_int, bytes: *mut c_int) -> NcclResult;
 /// `closeSend`, `closeRecv` and `closeListen`.
 pub type Close = unsafe extern "C" fn(connection: *mut c_void) -> NcclResult;
-/// `getDeviceMr`: the device's form of a registration.
+/// `getDeviceMr`: writes the device's form of a registration.
 pub type GetDeviceMr =
     unsafe extern "C" fn(connection: *mut c_void, memory: *mut c_void, device_memory: *mut *mut c_void) -> NcclResult;
-/// `irecvConsumed`: the device has used the receive.
+/// `irecvConsumed`: tells the plugin that the device has used the receive.
 pub type IrecvConsumed = unsafe extern "C" fn(receive: *mut c_void, n: c_int, request: *mut c_void) -> NcclResult;
 /// `makeVDevice`: fuses the devices in `members` and writes the new one's index; `V` is the version's own structure.
 pub type MakeVDevice<V> = unsafe extern "C" fn(device: *mut c_int, members: *mut V) -> NcclResult;
-/// `finalize`: the context that init wrote is used no more.
+/// `finalize`: ends the context that init wrote.
 pub type Finalize = unsafe extern "C" fn(context: *mut c_void) -> NcclResult;
-/// `setNetAttr`: hints for a context; may come from two threads.
+/// `setNetAttr`: passes hints for a context; two threads may call it.
 pub type SetNetAttr<A> = unsafe extern "C" fn(context: *mut c_void, attributes: *mut A) -> NcclResult;

@@ -1,21 +1,21 @@
-//! Structures that several versions of the net API share, with the same layout in each of them.
+//! Structures with the same layout in several versions of the net API.
 
 use super::{MAX_DEVICES_PER_NIC, MAX_DEVICES_PER_NIC_V9};
 use core::ffi::{c_int, c_void};
 
-/// `ncclNetDeviceHandle_v7_t` to `_v12_t`: what the device needs to drive a connection by itself.
+/// `ncclNetDeviceHandle_v7_t` to `_v12_t`: the data with which a device drives a connection by itself.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceHandle {
     /// The kind of offload, such as [`DEVICE_UNPACK`](super::DEVICE_UNPACK).
     pub net_device_type: c_int,
-    /// Its version.
+    /// The version of the offload.
     pub net_device_version: c_int,
     /// Memory for the device's side.
     pub handle: *mut c_void,
-    /// The size of that memory in bytes.
+    /// The size of `handle`'s memory in bytes.
     pub size: usize,
-    /// 1 when the proxy thread must still call isend, irecv and test.
+    /// 1 if the proxy thread must still call isend, irecv and test.
     pub needs_proxy_progress: c_int,
 }
 
@@ -23,7 +23,7 @@ pub struct DeviceHandle {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct VDeviceProps4 {
-    /// How many of `devs` are valid, 0 to 4.
+    /// The number of valid entries in `devs`, 0 to 4.
     pub ndevs: c_int,
     /// The indices of the members.
     pub devs: [c_int; MAX_DEVICES_PER_NIC_V9],
@@ -33,47 +33,47 @@ pub struct VDeviceProps4 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct VDeviceProps8 {
-    /// How many of `devs` are valid, 0 to 8.
+    /// The number of valid entries in `devs`, 0 to 8.
     pub ndevs: c_int,
     /// The indices of the members.
     pub devs: [c_int; MAX_DEVICES_PER_NIC],
 }
 
-/// `ncclNetCommConfig_v10_t` to `_v12_t`: what the user asks for a communicator.
+/// `ncclNetCommConfig_v10_t` to `_v12_t`: the user's configuration of a communicator.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CommConfig {
-    /// The traffic class, [`TRAFFIC_CLASS_UNDEF`](super::TRAFFIC_CLASS_UNDEF) for none.
+    /// The traffic class; [`TRAFFIC_CLASS_UNDEF`](super::TRAFFIC_CLASS_UNDEF) for none.
     pub traffic_class: c_int,
 }
 
-/// `ncclNetCommAttr_v11_t` and `_v12_t`: how many peers and flows to expect in one direction; -1 is unknown.
+/// `ncclNetCommAttr_v11_t` and `_v12_t`: the expected numbers of peers and flows in one direction; -1 if unknown.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CommAttr {
-    /// The most peers at one time.
+    /// The maximum of peers at one time.
     pub max_concurrent_peers: i32,
-    /// The fewest peers at one time.
+    /// The minimum of peers at one time.
     pub min_concurrent_peers: i32,
-    /// The most connections to one peer.
+    /// The maximum of connections to one peer.
     pub max_flows_per_peer: i32,
-    /// The fewest connections to one peer.
+    /// The minimum of connections to one peer.
     pub min_flows_per_peer: i32,
 }
 
-/// `ncclNetAttr_v11_t` and `_v12_t`: hints about the traffic to come.
+/// `ncclNetAttr_v11_t` and `_v12_t`: hints about the expected traffic.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NetAttr {
-    /// What to expect of sends.
+    /// Expectations for sends.
     pub send_comm_attr: CommAttr,
-    /// What to expect of receives.
+    /// Expectations for receives.
     pub recv_comm_attr: CommAttr,
-    /// A mask of operations; all bits set is unknown.
+    /// A mask of operations; all bits are set if unknown.
     pub op: u32,
-    /// A mask of algorithms; all bits set is unknown.
+    /// A mask of algorithms; all bits are set if unknown.
     pub algo: u32,
-    /// A mask of protocols; all bits set is unknown.
+    /// A mask of protocols; all bits are set if unknown.
     pub proto: u32,
 }
 

@@ -8,7 +8,7 @@ use core::ffi::{c_char, c_float, c_int};
 
 pub use super::parts::DeviceHandle as NetDeviceHandle;
 
-/// `ncclNetProperties_v8_t`: what one device is.
+/// `ncclNetProperties_v8_t`: the properties of one device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NetProperties {
@@ -16,26 +16,26 @@ pub struct NetProperties {
     pub name: *const c_char,
     /// The directory of the PCI device under `/sys`; NULL for a virtual interface.
     pub pci_path: *const c_char,
-    /// A number that ports of one adapter share; two devices with the same one are the same chip to NCCL.
+    /// A number that the ports of one adapter share; NCCL takes devices with the same number for the same chip.
     pub guid: u64,
     /// The kinds of memory that can be registered: a mask of [`PTR_HOST`](super::PTR_HOST),
     /// [`PTR_CUDA`](super::PTR_CUDA), [`PTR_DMABUF`](super::PTR_DMABUF).
     pub ptr_support: c_int,
-    /// 1 when a registration is not tied to one connection; needed for users' own registered buffers.
+    /// 1 if a registration is not tied to one connection; needed for buffers that users register.
     pub reg_is_global: c_int,
     /// The speed of the port in Mbit/s.
     pub speed: c_int,
     /// The number of the port on its adapter.
     pub port: c_int,
-    /// The latency of the network in microseconds; 0 when unknown.
+    /// The latency of the network in microseconds; 0 if unknown.
     pub latency: c_float,
-    /// How many connections the device can have.
+    /// The maximum of connections of the device.
     pub max_comms: c_int,
-    /// The most receives that one irecv may group.
+    /// The maximum of receives that one irecv may group.
     pub max_recvs: c_int,
-    /// Who drives the network: [`DEVICE_HOST`](super::DEVICE_HOST), or a kind of offload.
+    /// The driver of the network: [`DEVICE_HOST`](super::DEVICE_HOST), or a kind of offload.
     pub net_device_type: c_int,
-    /// The version of that offload; [`DEVICE_INVALID_VERSION`](super::DEVICE_INVALID_VERSION) when there is none.
+    /// The version of the offload; [`DEVICE_INVALID_VERSION`](super::DEVICE_INVALID_VERSION) if there is none.
     pub net_device_version: c_int,
 }
 
@@ -43,23 +43,23 @@ pub struct NetProperties {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Net {
-    /// The name of the plugin; never NULL, and what the user gives to NCCL_NET.
+    /// The name of the plugin, as the user gives it in NCCL_NET; never NULL.
     pub name: *const c_char,
-    /// Starts the plugin; called once while any communicator exists.
+    /// Starts the plugin; not called again while a communicator exists.
     pub init: Option<InitV6>,
-    /// How many devices there are.
+    /// Counts the devices.
     pub devices: Option<Devices>,
-    /// What one device is.
+    /// Describes one device.
     pub get_properties: Option<GetProperties<NetProperties>>,
-    /// Makes a handle for one connection to be accepted.
+    /// Makes a handle for accepting one connection.
     pub listen: Option<ListenV6>,
-    /// Connects to a handle; polled.
+    /// Connects to a handle; called until it is ready.
     pub connect: Option<ConnectV7>,
-    /// Accepts the connection of a listen; polled.
+    /// Accepts the connection of a listen; called until it is ready.
     pub accept: Option<AcceptV7>,
     /// Registers memory.
     pub reg_mr: Option<RegMrV8>,
-    /// Registers memory by DMA-BUF; NULL is allowed without [`PTR_DMABUF`](super::PTR_DMABUF).
+    /// Registers memory by dma-buf; may be NULL without [`PTR_DMABUF`](super::PTR_DMABUF).
     pub reg_mr_dma_buf: Option<RegMrDmaBuf>,
     /// Ends a registration.
     pub dereg_mr: Option<DeregMr>,
@@ -77,13 +77,13 @@ pub struct Net {
     pub close_recv: Option<Close>,
     /// Closes a listen.
     pub close_listen: Option<Close>,
-    /// A registration for use on the device; NULL when there is no offload.
+    /// Makes the device's form of a registration; NULL without offload.
     pub get_device_mr: Option<GetDeviceMr>,
-    /// Tells that the device has used a receive; NULL when there is no offload.
+    /// Tells the plugin that the device has used a receive; NULL without offload.
     pub irecv_consumed: Option<IrecvConsumed>,
 }
 
-// SAFETY: a table holds only pointers to functions and to a constant text, and nobody writes to it.
+// SAFETY: a table holds only pointers to functions and to a constant string, and nobody writes to it.
 unsafe impl Sync for Net {}
 
 const _: () = assert!(size_of::<NetProperties>() == 64 && size_of::<Net>() == 152);
