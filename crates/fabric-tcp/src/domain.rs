@@ -34,7 +34,7 @@ impl Default for TcpConfig {
     }
 }
 
-/// Registers memory for one local address.
+/// The place where memory is registered for one local address.
 pub struct TcpDomain {
     config: TcpConfig,
     keys: Arc<KeyTable>,

@@ -9,17 +9,17 @@ use railweave_fabric::{RailError, WorkId};
 pub(crate) struct LaneFailure(pub(crate) Box<(Option<WorkId>, RailError)>);
 
 impl LaneFailure {
-    /// A failure of the lane as a whole.
+    /// Makes a failure of the lane as a whole.
     pub(crate) fn of_lane(error: RailError) -> Self {
         Self(Box::new((None, error)))
     }
 
-    /// A failure of a piece of this side's work.
+    /// Makes a failure of a piece of this side's work.
     pub(crate) fn of_work(id: WorkId, error: RailError) -> Self {
         Self(Box::new((Some(id), error)))
     }
 
-    /// A failed system call.
+    /// Makes the failure for a failed system call.
     pub(crate) fn of_socket(doing: &'static str, error: &io::Error) -> Self {
         // Errors of a socket's system calls always have an error number.
         Self::of_lane(RailError::Socket { doing, errno: error.raw_os_error().unwrap_or(libc::EIO) })

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_refused_in_words() {
+    fn invalid_headers_are_refused_in_words() {
         let good = write(5).encode();
         let with = |at: usize, value: u8| {
             let mut bytes = good;

@@ -128,7 +128,7 @@ impl Incoming {
         }
     }
 
-    /// From now on writes are read and discarded.
+    /// Discards writes from now on: they are read, but not placed.
     pub(crate) fn discard(&mut self) {
         self.discards = true;
     }

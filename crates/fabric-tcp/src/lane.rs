@@ -63,7 +63,7 @@ impl Lane {
         self.is_failed() || self.outgoing.is_drained()
     }
 
-    /// From now on the peer's writes are discarded, and failures are not reported.
+    /// Discards the peer's writes from now on, and reports no failures.
     pub(crate) fn linger(&mut self) {
         self.lingers = true;
         self.incoming.discard();

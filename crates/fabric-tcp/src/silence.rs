@@ -9,7 +9,7 @@ const POLLS_BETWEEN_LOOKS: u32 = 256;
 /// Error of the kernel's times: it counts in ticks of at most 10 ms.
 const GRAIN: Duration = Duration::from_millis(20);
 
-/// Watches one lane.
+/// The watch over one lane.
 pub(crate) struct Silence {
     timeout: Option<Duration>,
     polls: u32,
@@ -18,7 +18,7 @@ pub(crate) struct Silence {
 }
 
 impl Silence {
-    /// Watches for silence of `timeout`, or for none.
+    /// Makes a watch for silence of `timeout`, or for none.
     pub(crate) fn new(timeout: Option<Duration>) -> Self {
         Self { timeout, polls: 0, since: None }
     }

@@ -197,7 +197,7 @@ fn a_peer_that_reads_nothing_for_longer_than_the_timeout_is_served_when_it_reads
 }
 
 #[test]
-fn headers_that_are_none_end_the_lane() {
+fn invalid_headers_end_the_lane() {
     let good = WriteFrame { length: 8, ..WriteFrame::default() };
     let with = |at: usize, value: u8| {
         let mut bytes = header(good);
@@ -241,7 +241,7 @@ fn a_longest_write_into_short_memory_is_refused_before_its_first_byte() {
 }
 
 #[test]
-fn acknowledgements_that_cannot_be_are_refused() {
+fn impossible_acknowledgements_are_refused() {
     let mut victim = Victim::new();
     victim.send(&acknowledgement(1));
     let failure = victim.expect_failure();
@@ -287,7 +287,7 @@ fn a_close_inside_a_frame_is_a_failure() {
 }
 
 #[test]
-fn a_close_between_frames_is_none_until_there_is_work() {
+fn a_close_between_frames_is_a_failure_only_if_there_is_work() {
     let mut victim = Victim::new();
     victim.peer.shutdown(std::net::Shutdown::Write).unwrap();
     victim.until_quiet();
@@ -331,7 +331,7 @@ fn a_reset_is_a_failure() {
 }
 
 #[test]
-fn memory_that_goes_while_a_payload_arrives_is_written_no_more() {
+fn memory_deregistered_while_a_payload_arrives_is_not_written() {
     let mut victim = Victim::new();
     let mut bytes = header(victim.write(80_000)).to_vec();
     bytes.resize(HEADER_BYTES + 40_000, 0xee);

@@ -49,7 +49,7 @@ pub fn cases<H: Harness>() -> Vec<(&'static str, Case<H>)> {
         refusals::memory_without_the_right_is_refused,
         refusals::deregistered_memory_is_not_written,
         refusals::an_unregistered_source_is_not_read,
-        refusals::work_that_cannot_be_is_refused,
+        refusals::impossible_work_is_refused,
         refusals::an_immediate_without_a_receive_is_not_lost,
         refusals::a_dropped_peer_is_a_failure,
         refusals::a_lingering_end_takes_no_offence,

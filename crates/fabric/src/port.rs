@@ -71,7 +71,7 @@ pub struct PortFacts {
     pub guid: u64,
     /// Number of the port on its adapter, counted from 1.
     pub port_number: u8,
-    /// The pointers that it takes.
+    /// The kinds of memory that it takes.
     pub pointers: PointerSupport,
 }
 
@@ -150,6 +150,6 @@ pub trait EventSource: Send + Sync {
 pub struct Discovery {
     /// Ports that can carry traffic, in the machine's own order.
     pub ports: Vec<PortFacts>,
-    /// Ports that exist but cannot or should not be used.
+    /// Ports and addresses that exist but cannot or should not be used.
     pub left_out: Vec<LeftOut>,
 }

@@ -14,7 +14,7 @@ pub trait Fabric: Sized + 'static {
     const ONE_SIDED: bool;
     /// The way in which the lanes of both ends find each other.
     const JOINING: Joining<Self::PendingRail>;
-    /// Registers memory for one port.
+    /// The place where memory is registered for one port.
     type Domain: Domain<Fabric = Self>;
     /// A rail whose lanes are being connected.
     type PendingRail: PendingRail<Fabric = Self>;
@@ -24,8 +24,8 @@ pub trait Fabric: Sized + 'static {
     type Registration: Registration;
 }
 
-/// Registers memory for one port (a protection domain, in RDMA). All connections over that port share it; NCCL's
-/// service threads call it while progress threads use the registered memory.
+/// The place where memory is registered for one port (a protection domain, in RDMA). All connections over that port
+/// share it; NCCL's service threads call it while progress threads use the registered memory.
 pub trait Domain: Send + Sync + 'static {
     /// The fabric this belongs to.
     type Fabric: Fabric;
@@ -113,7 +113,7 @@ pub trait PendingRail: Send + 'static {
     fn into_rail(self) -> Result<<Self::Fabric as Fabric>::Rail, SetupError>;
 }
 
-/// Identifies a piece of posted work in its completion. The fabric carries the low [`WorkId::BITS`] bits and never
+/// The id of a piece of posted work in its completion. The fabric carries the low [`WorkId::BITS`] bits and never
 /// interprets them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct WorkId(pub u64);
@@ -159,20 +159,20 @@ pub struct Write {
     /// True if the source is host memory, which the processor can read: a fabric may copy short ones into the work
     /// request.
     pub host: bool,
-    /// Identifies the write in its completion.
+    /// The write's id in its completion.
     pub id: WorkId,
 }
 
-/// Receives the completions of [`Rail::report`] one by one: the data path looks at each once and stores none.
+/// The receiver of [`Rail::report`]'s completions, one by one: the data path looks at each once and stores none.
 pub trait Reports {
-    /// A signalled write or a flush is complete: the bytes are in the peer's memory, and the source may be reused. All
-    /// work posted earlier on that lane is complete too.
+    /// Handles the end of a signalled write or a flush: the bytes are in the peer's memory, and the source may be
+    /// reused. All work posted earlier on that lane is complete too.
     fn handle_sent(&mut self, id: WorkId);
-    /// A write with an immediate has arrived on `lane`: its `bytes`, and all writes posted earlier on that lane, are in
-    /// memory.
+    /// Handles a write with an immediate that has arrived on `lane`: its `bytes`, and all writes posted earlier on that
+    /// lane, are in memory.
     fn handle_received(&mut self, lane: LaneId, immediate: u32, bytes: u32);
-    /// A lane died, or the piece of work named by `id` failed. Other work posted on the lane may or may not have
-    /// arrived.
+    /// Handles the death of a lane, or the failure of the piece of work named by `id`. Other work posted on the lane
+    /// may or may not have arrived.
     fn handle_failed(&mut self, lane: LaneId, id: Option<WorkId>, error: Box<RailError>);
 }
 
@@ -215,7 +215,7 @@ pub trait Rail: Send + 'static {
 
     /// Posts a chain without the checks of [`Self::post`]. The caller guarantees that the lane exists, that no failure
     /// of it was reported, that [`Self::send_room`] covers the chain, and that no write is longer than
-    /// [`Self::max_write`]. The data path posts most writes this way, so it must be short.
+    /// [`Self::max_write`]. The data path posts most writes this way, so it takes as few steps as possible.
     ///
     /// # Errors
     /// [`PostError::Broken`]; and [`PostError::Invalid`] for a source that is not registered, if the fabric checks
@@ -245,8 +245,8 @@ pub trait Rail: Send + 'static {
     /// When the rail is broken or has no room at the moment. A lane may then have fewer receives.
     fn post_receives(&mut self, count: u32) -> Result<u32, PostError>;
 
-    /// Makes progress and reports at most `most` completions, those of one lane in its order. Returns true if it
-    /// reported any. On a fabric that is not one-sided, this call also moves the bytes.
+    /// Makes progress and reports at most `most` completions, those of one lane in its order. Returns false if there
+    /// was nothing. On a fabric that is not one-sided, this call also moves the bytes.
     fn report(&mut self, most: usize, reports: &mut impl Reports) -> bool;
 
     /// Returns true if the peer may be waiting for something that this end has not sent: acknowledgements of reported

@@ -39,7 +39,7 @@ settings! {
     ByteCounts = "byte_counts",
     /// The range of ports that the control socket is bound to.
     ControlPort = "control_port",
-    /// The hand-over of GPU memory as dma-bufs by NCCL.
+    /// NCCL's use of dma-bufs for GPU memory.
     DmaBuf = "dma_buf",
     /// Enhanced connection establishment.
     Ece = "ece",
@@ -47,7 +47,7 @@ settings! {
     Fabric = "fabric",
     /// The entry of a port's GID table.
     GidIndex = "gid_index",
-    /// The limit of time for a connection's set-up.
+    /// The time limit for a connection's set-up.
     HandshakeTimeout = "handshake_timeout",
     /// The file of the key that peers share.
     KeyFile = "key_file",
@@ -61,7 +61,7 @@ settings! {
     OutOfBand = "oob_interface",
     /// The index into a port's partition keys.
     PartitionKey = "pkey_index",
-    /// The limit of time for a peer's sign of life.
+    /// The time limit for a quiet peer's sign of life.
     PeerTimeout = "peer_timeout",
     /// The list of rails.
     Rails = "rails",

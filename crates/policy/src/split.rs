@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn cts_takes_turns_between_equals_and_else_the_heaviest() {
+    fn cts_takes_turns_between_equals_or_goes_over_the_heaviest() {
         let mut equal = split(&[3, 3, 3], 0);
         let turns: Vec<_> = (0..4).map(|receive| equal.cts_rail(receive, rails(0b111))).collect();
         assert_eq!(turns, [Some(rail(0)), Some(rail(1)), Some(rail(2)), Some(rail(0))]);

@@ -94,7 +94,7 @@ fn promise(theirs: &NetworkAddress, purpose: Purpose, own: &[NetworkAddress]) ->
 mod tests {
     use super::*;
 
-    /// `*` marks the out-of-band address, `!` one that the user named.
+    /// Parses an address; `*` marks the out-of-band one, `!` one that the user named.
     fn entry(text: &str) -> DialAddress {
         let (address, length) = text.trim_end_matches(['*', '!']).split_once('/').unwrap();
         let (address, prefix_len) = (address.parse().unwrap(), length.parse().unwrap());

@@ -13,7 +13,7 @@ pub struct NetworkAddress {
 }
 
 impl NetworkAddress {
-    /// Makes one of an address and a prefix length in bits of its own family, cut to the length of the address. An
+    /// Combines an address with a prefix length in bits of its own family, limited to the address's length. An
     /// IPv4-mapped IPv6 address counts as IPv4, and so does its prefix.
     pub fn new(address: IpAddr, prefix_len: u8) -> Self {
         let address = address.to_canonical();

@@ -57,7 +57,7 @@ pub struct Net {
     pub name: *const c_char,
     /// Starts the plugin for one communicator.
     pub init: Option<InitV11>,
-    /// Counts the devices.
+    /// Writes the number of devices.
     pub devices: Option<Devices>,
     /// Describes one device.
     pub get_properties: Option<GetProperties<NetProperties>>,

@@ -47,7 +47,7 @@ pub struct Net {
     pub name: *const c_char,
     /// Starts the plugin; not called again while a communicator exists.
     pub init: Option<InitV6>,
-    /// Counts the devices.
+    /// Writes the number of devices.
     pub devices: Option<Devices>,
     /// Describes one device.
     pub get_properties: Option<GetProperties<NetProperties>>,

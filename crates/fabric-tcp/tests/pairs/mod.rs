@@ -9,7 +9,7 @@ use railweave_fabric::conformance::{End, Harness, Pair};
 use railweave_fabric::{Domain, LaneId, PendingRail, RailSpec};
 use railweave_fabric_tcp::{Tcp, TcpConfig, TcpDomain, TcpRail};
 
-/// Makes pairs over a loopback address.
+/// The maker of pairs over a loopback address.
 pub struct Loopback {
     /// The address.
     pub address: IpAddr,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{Fabric, RailSpec};
 
-/// Makes the rails of a fabric for the suite.
+/// The maker of a fabric's rails for the suite.
 pub trait Harness {
     /// The fabric.
     type Fabric: Fabric;
@@ -12,15 +12,15 @@ pub trait Harness {
     /// Makes two domains, and a connected rail with one end in each.
     fn pair(&mut self, near: &RailSpec, far: &RailSpec) -> Pair<Self::Fabric>;
 
-    /// Called between polls: a simulated world advances its clock here.
+    /// Runs between polls: a simulated world advances its clock here.
     fn settle(&mut self) {}
 
-    /// The number of polls of both ends after which a case gives up waiting.
+    /// Returns the number of polls of both ends after which a case gives up waiting.
     fn patience(&self) -> u32 {
         3_000_000
     }
 
-    /// The number of polls of both ends after which everything that can happen has happened.
+    /// Returns the number of polls of both ends after which everything that can happen has happened.
     fn quiet(&self) -> u32 {
         300
     }

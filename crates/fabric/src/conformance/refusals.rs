@@ -122,7 +122,7 @@ pub(super) fn an_unregistered_source_is_not_read<H: Harness>(harness: &mut H) {
     assert!(bench.near.sent().is_empty());
 }
 
-pub(super) fn work_that_cannot_be_is_refused<H: Harness>(harness: &mut H) {
+pub(super) fn impossible_work_is_refused<H: Harness>(harness: &mut H) {
     let mut bench = Bench::new(harness, &SPEC);
     let source = bench.near.block(64, Access::SOURCE).filled(35);
     let target = bench.far.block(64, Access::DATA);
