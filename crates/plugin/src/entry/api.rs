@@ -1,5 +1,5 @@
-//! NCCL's net calls without versions, but for the data path's: every table in `tables.rs` leads here. What NCCL hands
-//! in is checked as far as it can be; a panic never leaves; each error becomes one log line and one result code.
+//! NCCL's net calls except those of the data path, without versions: every table in `tables.rs` leads here. Arguments
+//! are checked as far as possible. A panic never leaves; each error becomes one log line and one result code.
 #![allow(clippy::disallowed_types, reason = "these are service threads' calls")]
 
 use std::collections::HashMap;
@@ -26,14 +26,14 @@ pub(crate) const NAME: &CStr = c"railweave";
 /// Connections per device that NCCL may open: more than any job does, bounded by memory and descriptors alone.
 const MAX_COMMS: c_int = 65_536;
 
-/// `init`: makes a context, for a version of NCCL's API that can force flushes or not.
+/// `init`: makes a context. `forces_flushes`: NCCL's API version can force flushes.
 pub(crate) fn init(traffic_class: c_int, forces_flushes: bool) -> Result<*mut c_void, Error> {
     let traffic_class = u8::try_from(traffic_class).ok();
     let context = process::acquire(traffic_class, forces_flushes)?;
     Ok(Box::into_raw(Box::new(context)).cast())
 }
 
-/// The one context of v6 to v10, whose `init` gives none.
+/// The one context of v6 to v10, whose `init` does not return one.
 static IMPLICIT: PerProcess<OnceLock<usize>> = PerProcess::new();
 
 /// `init` of v6 to v10: there is no `finalize`, so the context stays.
@@ -69,7 +69,7 @@ pub(crate) unsafe fn finalize(context: *mut c_void) -> Result<(), Error> {
 /// # Safety
 /// `pointer` must be NULL or come from [`init`] and not be finalized.
 unsafe fn context<'a>(call: &str, pointer: *mut c_void) -> Result<&'a Context, Error> {
-    // SAFETY: the caller's promise; NULL gives None.
+    // SAFETY: the caller's promise; NULL becomes `None`.
     let context = unsafe { pointer.cast::<Context>().as_ref() };
     let context = context.ok_or_else(|| null(call, "the context: init has to come first"))?;
     if context.owner != ProcessMark::own() {
@@ -90,7 +90,7 @@ pub(crate) unsafe fn devices(count: *mut c_int) -> Result<(), Error> {
     unsafe { put("devices", "the count", count, number as c_int) }
 }
 
-/// What a device is, in the newest form; each version's table picks what it has.
+/// A device's properties in the newest form; each version's table picks the fields that it has.
 #[derive(Clone, Copy)]
 pub(crate) struct Properties {
     pub(crate) name: *const c_char,
@@ -108,7 +108,8 @@ pub(crate) struct Properties {
     pub(crate) index: c_int,
 }
 
-/// Text that stays valid for the process's life, as NCCL wants names and paths; the same text is kept once.
+/// Returns text that stays valid for the life of the process, as NCCL requires of names and paths. The same text is
+/// kept once.
 fn keep(text: &str) -> *const c_char {
     static KEPT: PerProcess<Mutex<HashMap<String, &'static CStr>>> = PerProcess::new();
     let mut kept = KEPT.get().lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,15 +127,15 @@ fn device_index(call: &str, device: c_int, count: usize) -> Result<usize, Error>
     index.ok_or_else(|| Error::protocol(format!("{call} was called for device {device}, there are {count}, from 0")))
 }
 
-/// `getProperties`, for a version of NCCL's API that can force flushes or not.
+/// `getProperties`. `forces_flushes`: NCCL's API version can force flushes.
 pub(crate) fn properties(device: c_int, forces_flushes: bool) -> Result<Properties, Error> {
     let process = process::current()?;
     let devices = process.network.devices();
     let index = device_index("getProperties", device, devices.len())?;
     let found = &devices[index];
     let pci_path = found.pci_path.as_ref().and_then(|path| path.to_str()).map_or(std::ptr::null(), keep);
-    // An older NCCL beside a newer one, which was shown the engines, sends host memory through them: what it received
-    // in GPU memory it would not flush.
+    // If a newer NCCL in the same process was shown the engines, an older one sends host memory through them. It would
+    // not flush what it receives in GPU memory, so it is not offered any.
     let takes_gpu_memory = forces_flushes || !found.pointers.data_direct;
     let cuda = if found.pointers.cuda && takes_gpu_memory { PTR_CUDA } else { 0 };
     let dma_buf = if found.pointers.dma_buf && takes_gpu_memory { PTR_DMABUF } else { 0 };
@@ -150,7 +151,7 @@ pub(crate) fn properties(device: c_int, forces_flushes: bool) -> Result<Properti
         max_bytes: MAX_MESSAGE_BYTES as usize,
         rail_id: found.rail_id.unwrap_or(-1),
         plane_id: found.plane_id.unwrap_or(-1),
-        // NCCL leaves flushes out on newer GPUs, where flags and data take one way; here they take two.
+        // NCCL omits flushes on newer GPUs, where flags and data take the same way. With these engines they take two.
         force_flush: found.pointers.data_direct,
         index: index as c_int,
     })
@@ -188,7 +189,7 @@ pub(crate) unsafe fn listen(
     Ok(())
 }
 
-/// `connect`: never blocks; writes NULL until the connection is there.
+/// `connect`: never blocks; writes NULL until the connection is up.
 ///
 /// # Safety
 /// `context` as for [`context`]; `handle` must be NULL or valid for reading 128 bytes, `send` NULL or valid for
@@ -207,7 +208,7 @@ pub(crate) unsafe fn connect(
     }?;
     let process = &context.process;
     let device = device_index("connect", device, process.network.devices().len())?;
-    // SAFETY: the caller's promise; NULL gives None.
+    // SAFETY: the caller's promise; NULL becomes `None`.
     let bytes =
         unsafe { handle.cast::<[u8; HANDLE_MAX_BYTES]>().as_ref() }.ok_or_else(|| null("connect", "the handle"))?;
     let handle = Handle::decode(bytes).map_err(|error| Error::protocol(error.to_string()))?;
@@ -244,9 +245,9 @@ fn log_connection(what: &str, established: &Established) {
     log::info(&format!("a connection {what} {} over {}", established.peer, rails.join(", ")));
 }
 
-/// `accept`: never blocks; writes NULL until a connection is there. A set-up that came to nothing is logged and is not
-/// its error (ARCHITECTURE.md, "A set-up that breaks off is the connector's error"). A connection that its peer has
-/// left by then comes last, and says so itself.
+/// `accept`: never blocks; writes NULL until a connection is ready. A failed set-up is logged and is not an error of
+/// `accept` (ARCHITECTURE.md, "A set-up that breaks off is the connector's error"). A connection that its peer has
+/// already left comes last; its calls return the error.
 ///
 /// # Safety
 /// `listen` must be NULL or come from [`listen`] and not be closed; `receive` must be NULL or valid for writing.
@@ -279,7 +280,8 @@ pub(crate) unsafe fn close_listen(listen: *mut c_void) -> Result<(), Error> {
     Ok(())
 }
 
-/// `closeSend` and `closeRecv`. NCCL stops freeing the rest of a communicator at an error, so there is none.
+/// `closeSend` and `closeRecv`. After an error NCCL would not free the rest of the communicator, so only a wrong
+/// pointer is one.
 ///
 /// # Safety
 /// `comm` must be NULL or come from [`connect`] or [`accept`], and neither it nor its requests may be used again.
@@ -319,7 +321,7 @@ pub(crate) unsafe fn reg_mr(
     written
 }
 
-/// The kind of memory behind `regMr`'s type.
+/// Returns the kind of memory for `regMr`'s type.
 pub(crate) fn memory_kind(kind: c_int) -> Result<MemoryKind, Error> {
     match kind {
         PTR_HOST => Ok(MemoryKind::Host),
@@ -330,7 +332,7 @@ pub(crate) fn memory_kind(kind: c_int) -> Result<MemoryKind, Error> {
     }
 }
 
-/// `deregMr`. NCCL stops freeing the rest of a communicator at an error, so there is none but for a wrong pointer.
+/// `deregMr`. After an error NCCL would not free the rest of the communicator, so there is none.
 ///
 /// # Safety
 /// `memory` must be NULL or come from [`reg_mr`], and not be used again.

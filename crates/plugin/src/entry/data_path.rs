@@ -1,8 +1,8 @@
 //! NCCL's calls on the data path, without versions: isend, irecv, iflush, test. They do not block, allocate or lock;
-//! what is banned for that stands in this crate's clippy.toml.
+//! this crate's clippy.toml lists the types that are banned for that.
 //!
-//! isend, irecv and test exist once for each fabric and end. A connection knows its own ([`Calls`]), and what NCCL
-//! calls jumps there: so one function runs from NCCL's arguments down to the fabric's work request.
+//! isend, irecv and test exist once for each fabric and end. A connection holds the addresses of its own ([`Calls`]),
+//! and NCCL's call jumps there: one function runs from NCCL's arguments to the fabric's work request.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -67,7 +67,7 @@ pub(crate) struct Buffers<S> {
     pub(crate) memory: *mut *mut c_void,
 }
 
-/// `irecv`. `request` may hold the hint that the completion is optional; the profiler's handles are not looked at.
+/// `irecv`. `request` may hold the hint that the completion is optional; the profiler's handles are ignored.
 ///
 /// # Safety
 /// `comm` must be this plugin's; the arrays must hold `count` entries each, with memory handles of this plugin;
@@ -92,7 +92,7 @@ pub(crate) unsafe fn irecv(
 /// `test`.
 ///
 /// # Safety
-/// `request` must come from this plugin and not be over; `done` must be NULL or valid for writing; `sizes` must be NULL
+/// `request` must come from this plugin and not be done; `done` must be NULL or valid for writing; `sizes` must be NULL
 /// or valid for writing one `int` per buffer; only the connection's progress thread may call this.
 #[inline(always)]
 pub(crate) unsafe fn test(request: *mut c_void, done: *mut c_int, sizes: *mut c_int) -> NcclResult {
@@ -108,7 +108,7 @@ pub(crate) unsafe fn test(request: *mut c_void, done: *mut c_int, sizes: *mut c_
 /// `iflush`. A request of NULL means that there is nothing to wait for.
 ///
 /// # Safety
-/// As for [`irecv`].
+/// The same as for [`irecv`].
 pub(crate) unsafe fn iflush(
     comm: *mut c_void,
     buffers: &Buffers<c_int>,
@@ -137,7 +137,7 @@ pub(crate) unsafe fn iflush(
         *place = buffer(index)?;
     }
     comm.take_over()?;
-    // SAFETY: this is the connection's progress thread, and nobody settles the connection's debt any more.
+    // SAFETY: this is the connection's progress thread, and take_over ended any settling of its debt.
     let end = unsafe { comm.end() }.ok_or_else(|| closed("iflush"))?;
     let flushed = end.iflush(&all[..count]);
     debtor::leave(comm, end.owes());
@@ -149,7 +149,7 @@ pub(crate) unsafe fn iflush(
 }
 
 /// # Safety
-/// As for [`isend`], on a connection that sends over `F`.
+/// The same as for [`isend`], on a connection that sends over `F`.
 unsafe extern "C" fn isend_on<F: Fabric>(
     comm: &Comm,
     data: *mut c_void,
@@ -182,7 +182,7 @@ where
 }
 
 /// # Safety
-/// As for [`irecv`], on a connection that receives over `F`.
+/// The same as for [`irecv`], on a connection that receives over `F`.
 unsafe extern "C" fn irecv_on<F: Fabric>(
     comm: &Comm,
     count: c_int,
@@ -202,7 +202,7 @@ where
         }
         // SAFETY: not NULL, and the caller's promises.
         let optional = unsafe { take_hint(request) };
-        // Each has words of its own, and a branch of its own takes fewer instructions.
+        // Each array has its own message, and separate branches take fewer instructions.
         if data.is_null() {
             return Err(null("irecv", "the array of addresses"));
         }
@@ -229,7 +229,7 @@ where
                 unsafe { request.write(comm.request(received.index())) };
                 Ok(())
             }
-            // Asked here again: one question before the match would cost each receive 11 instructions.
+            // A second call of `owes`: a single one before the match would cost each receive 11 instructions.
             received => {
                 let owes = end.owes();
                 // SAFETY: as above.
@@ -240,7 +240,7 @@ where
 }
 
 /// # Safety
-/// As for [`test()`], of a request of a connection that sends over `F`.
+/// The same as for [`test()`], of a request of a connection that sends over `F`.
 unsafe extern "C" fn test_send<F: Fabric>(request: &Request, done: *mut c_int, size: *mut c_int) -> NcclResult
 where
     SendConnection<F>: Send,
@@ -252,7 +252,7 @@ where
             put("test", "done", done, 0)?;
             enter::<SendConnection<F>>("test", comm)?
         };
-        // What another connection was left with is settled before or after, as it suits.
+        // Settles the previous connection's debt; the order does not matter.
         debtor::leave(comm, false);
         if let Some(bytes) = end.test(sent)? {
             // SAFETY: checked above not to be NULL, and the caller's promises. Sizes are at most 1 GiB, which an int
@@ -269,7 +269,7 @@ where
 }
 
 /// # Safety
-/// As for [`test()`], of a request of a connection that receives over `F`.
+/// The same as for [`test()`], of a request of a connection that receives over `F`.
 unsafe extern "C" fn test_recv<F: Fabric>(request: &Request, done: *mut c_int, sizes: *mut c_int) -> NcclResult
 where
     RecvConnection<F>: Send,
@@ -331,10 +331,10 @@ unsafe extern "C" fn irecv_on_sender(
     failed("irecv", Error::protocol("irecv was called on a connection that sends"))
 }
 
-/// Any count of buffers.
+/// `irecv` with any number of buffers.
 ///
 /// # Safety
-/// As for [`irecv`], where neither `request` nor an array is NULL.
+/// The same as for [`irecv`]; neither `request` nor an array may be NULL.
 #[inline(never)]
 unsafe fn irecv_group<F: Fabric>(
     comm: &Comm,
@@ -369,7 +369,7 @@ where
     }
 }
 
-/// Leaves a connection after an irecv that came to nothing, or after which the connection owes its peer something.
+/// Leaves a connection after an irecv that returned no request, or after which the connection owes its peer something.
 ///
 /// # Safety
 /// `request` must be valid for writing.
@@ -380,7 +380,7 @@ unsafe fn irecv_leave(
     owes: bool,
     request: *mut *mut c_void,
 ) -> Result<(), Error> {
-    // A thread that has posted something posts or tests more: what it owes elsewhere may still travel with that.
+    // A thread that posted a receive will post or test more: its debt elsewhere may still travel with that.
     if !matches!(received, Ok(Some(_))) || owes {
         debtor::leave(comm, owes);
     }
@@ -391,22 +391,22 @@ unsafe fn irecv_leave(
     Ok(())
 }
 
-/// Says what happened on a connection.
+/// Logs an event of a connection.
 #[cold]
 fn say(event: &Event, comm: &Comm) {
     log::warn(&log::line(event, &comm.peer));
 }
 
-/// The data path's end of a connection that this thread uses from now on.
+/// Takes a connection for this thread and returns its end.
 ///
 /// # Safety
-/// This must be the connection's progress thread, and `E` what the connection's end is: it is for what its own
-/// [`Calls`] call.
+/// This must be the connection's progress thread, and `E` the type of the connection's end: only functions of its own
+/// [`Calls`] may call this.
 #[inline(always)]
 #[expect(clippy::mut_from_ref, reason = "the exclusive use is the caller's promise, see Safety")]
 unsafe fn enter<'a, E: End>(call: &str, comm: &'a Comm) -> Result<&'a mut E, Error> {
     comm.take_over()?;
-    // SAFETY: the caller's promise, and nobody settles the connection's debt any more.
+    // SAFETY: the caller's promise, and take_over ended any settling of the connection's debt.
     match unsafe { comm.end() } {
         // SAFETY: the caller's promise about its type.
         Some(end) => Ok(unsafe { &mut *ptr::from_mut::<dyn End>(end).cast::<E>() }),
@@ -414,7 +414,7 @@ unsafe fn enter<'a, E: End>(call: &str, comm: &'a Comm) -> Result<&'a mut E, Err
     }
 }
 
-/// Whether NCCL takes a receive for done before it is; what says so is replaced by NULL.
+/// Returns true if NCCL does not need this receive's completion, and replaces the hint by NULL.
 ///
 /// # Safety
 /// `request` must be valid for reading and writing.
@@ -428,11 +428,11 @@ unsafe fn take_hint(request: *mut *mut c_void) -> bool {
 /// `memory` must be NULL or come from [`super::api::reg_mr`] and not be deregistered.
 #[inline]
 unsafe fn memory_handle<'a>(call: &str, memory: *mut c_void) -> Result<&'a MemoryHandle, Error> {
-    // SAFETY: the caller's promise; NULL gives None.
+    // SAFETY: the caller's promise; NULL becomes `None`.
     unsafe { memory.cast::<MemoryHandle>().as_ref() }.ok_or_else(|| null(call, "the memory handle (regMr's)"))
 }
 
-/// One buffer of `irecv` and `iflush`.
+/// Builds one buffer of `irecv` or `iflush`.
 ///
 /// # Safety
 /// `memory` as for [`memory_handle`].
@@ -449,7 +449,7 @@ unsafe fn incoming<'a>(
     Ok(Incoming { address: data.addr() as u64, size: size as u64, tag: tag as u32, keys: &memory.keys })
 }
 
-/// NCCL's older versions give sizes as `int`.
+/// The error for a negative size: NCCL's older versions pass sizes as `int`.
 #[cold]
 pub(crate) fn negative_size(call: &str, size: c_int) -> Error {
     Error::protocol(format!("{call} was called with a size of {size} bytes; allowed are 0 and more"))

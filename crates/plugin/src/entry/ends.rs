@@ -1,4 +1,4 @@
-//! Both ends of a connection as [`End`]s, whatever their fabric.
+//! Both ends of a connection as [`End`]s, for every fabric.
 
 use railweave_fabric::Fabric;
 use railweave_transport::{Error, Flushed, Incoming, RecvConnection, SendConnection};

@@ -1,4 +1,4 @@
-//! The edge of every call: an error becomes one log line and one result code, a panic never leaves.
+//! The edge of every call: an error becomes one log line and one result code, and a panic never leaves.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use railweave_transport::Error;
 
 use crate::log;
 
-/// The one place where faults become result codes (NCCL's nccl.h says what each code means).
+/// Maps faults to result codes, here only (NCCL's nccl.h says what each code means).
 fn code(fault: Fault) -> NcclResult {
     match fault {
         Fault::Local => NcclResult::SYSTEM_ERROR,
@@ -19,7 +19,7 @@ fn code(fault: Fault) -> NcclResult {
     }
 }
 
-/// Runs an entry point: errors are logged and become codes, panics too.
+/// Runs an entry point: errors and panics are logged and become codes.
 #[inline(always)]
 pub(crate) fn guard(call: &'static str, run: impl FnOnce() -> Result<(), Error>) -> NcclResult {
     match catch_unwind(AssertUnwindSafe(run)) {
@@ -29,7 +29,7 @@ pub(crate) fn guard(call: &'static str, run: impl FnOnce() -> Result<(), Error>)
     }
 }
 
-// By value: what only these two look at needs no place in the memory of those who call them.
+// The error is passed by value so that it needs no place in the callers' stack frames.
 #[cold]
 #[inline(never)]
 pub(crate) fn failed(call: &str, error: Error) -> NcclResult {
@@ -51,7 +51,7 @@ pub(crate) fn null(call: &str, what: &str) -> Error {
     Error::protocol(format!("{call} was called with NULL for {what}"))
 }
 
-/// Writes through a pointer of NCCL's.
+/// Writes through one of NCCL's pointers.
 ///
 /// # Safety
 /// The pointer must be NULL or valid for writing.

@@ -1,4 +1,4 @@
-//! What NCCL calls: a table of functions for each version of its API, whose entries lead to `api`, and for the data
+//! The functions that NCCL calls: a table for each version of its API, whose entries lead to `api`, and for the data
 //! path to `data_path`.
 
 mod api;

@@ -1,5 +1,5 @@
-//! The tables that NCCL looks up, one per version. No logic: each entry fits a version's
-//! arguments to those of `api` and `data_path`.
+//! The tables that NCCL looks up, one per version. No logic: each entry adapts a version's arguments to those of `api`
+//! and `data_path`.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -15,9 +15,9 @@ use super::data_path::{self, Buffers, negative_size};
 use super::guard::{failed, guard};
 use crate::log;
 
-// Every function below is called by NCCL, whose promises (net.h of each version) are the ones that the functions of
-// `api` and `data_path` ask for: pointers are NULL or valid for the call, objects are this plugin's and not closed, and
-// the data path of one connection is used by one thread at a time.
+// NCCL calls every function below. Its promises (net.h of each version) are the ones that `api` and `data_path`
+// require: pointers are NULL or valid for the call, objects are this plugin's and not closed, and one thread at a time
+// uses the data path of a connection.
 
 unsafe extern "C" fn init_v6(logger: Option<NcclLogger>) -> NcclResult {
     log::set_logger(logger);
@@ -43,7 +43,7 @@ unsafe extern "C" fn init_v11(
 ) -> NcclResult {
     log::set_logger(logger);
     guard("init", || {
-        // SAFETY: NCCL's promise; NULL gives None.
+        // SAFETY: NCCL's promise; NULL becomes `None`.
         let class = unsafe { config.as_ref() }.map_or(net::TRAFFIC_CLASS_UNDEF, |config| config.traffic_class);
         if context.is_null() {
             return Err(railweave_transport::Error::protocol("init was called with NULL for the context"));
@@ -65,9 +65,9 @@ unsafe extern "C" fn devices(count: *mut c_int) -> NcclResult {
     guard("devices", || unsafe { api::devices(count) })
 }
 
-/// What one version's properties look like.
+/// The properties structure of one version.
 trait Fill: Sized {
-    /// Whether they can ask for flushes on GPUs on which NCCL leaves them out.
+    /// True if they can ask for flushes on GPUs for which NCCL omits them.
     const FORCES_FLUSHES: bool;
 
     fn from_properties(from: &api::Properties) -> Self;
@@ -85,7 +85,7 @@ unsafe extern "C" fn get_properties<P: Fill>(device: c_int, properties: *mut P) 
     })
 }
 
-/// One function for each field set, since each version's structure has the fields of the one before and more.
+/// Fills one version's structure: the fields common to all, then those that the version adds.
 macro_rules! fill {
     ($version:ident, $forces_flushes:literal { $($more:ident: $value:expr),* $(,)? }) => {
         impl Fill for $version::NetProperties {
@@ -226,7 +226,7 @@ unsafe extern "C" fn connect_v10(
     send: *mut *mut c_void,
     _device_handle: *mut *mut DeviceHandle,
 ) -> NcclResult {
-    // SAFETY: NCCL's promise; NULL gives None.
+    // SAFETY: NCCL's promise; NULL becomes `None`.
     let class = unsafe { config.as_ref() }.map(|config| config.traffic_class);
     // SAFETY: NCCL's promise.
     guard("connect", || unsafe { api::connect(api::implicit(), device, class, handle, send) })
@@ -351,11 +351,11 @@ unsafe extern "C" fn irecv_v6(
     memory: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
-    // What is too many is refused behind this.
+    // `data_path` refuses a count that is negative or too large.
     let count_here = usize::try_from(count).unwrap_or(0);
     let mut wide = [0; MAX_BUFFERS];
     for (index, place) in wide.iter_mut().enumerate().take(if sizes.is_null() { 0 } else { count_here }) {
-        // SAFETY: NCCL's promise: as many as there are buffers.
+        // SAFETY: NCCL's promise: there are as many sizes as buffers.
         let size = unsafe { *sizes.add(index) };
         match usize::try_from(size) {
             Ok(size) => *place = size,
@@ -364,7 +364,7 @@ unsafe extern "C" fn irecv_v6(
     }
     let sizes = if sizes.is_null() { ptr::null_mut() } else { wide.as_mut_ptr() };
     let buffers = Buffers { count, data, sizes, tags, memory };
-    // SAFETY: NCCL's promise, which before v9 does not include that the request may be read.
+    // SAFETY: NCCL's promise. Before v9 the request may hold anything, so it is cleared before `data_path` reads it.
     unsafe {
         if !request.is_null() {
             request.write(ptr::null_mut());
@@ -430,15 +430,15 @@ unsafe extern "C" fn close_listen(listen: *mut c_void) -> NcclResult {
     guard("closeListen", || unsafe { api::close_listen(listen) })
 }
 
-/// Hints about the traffic to come: nothing here depends on them.
+/// Ignores NCCL's hints about the traffic to come.
 unsafe extern "C" fn set_net_attr<A>(_context: *mut c_void, _attributes: *mut A) -> NcclResult {
     NcclResult::SUCCESS
 }
 
-/// One table: the fields that all versions share, then the version's own.
+/// Defines one table: the fields that all versions share, then the version's own.
 macro_rules! table {
     ($symbol:ident: $version:ident { $($field:ident: $value:expr),* $(,)? }) => {
-        /// The table of this version of NCCL's net API, looked up by its name.
+        /// The table of this version of NCCL's net API; NCCL looks it up by name.
         #[unsafe(no_mangle)]
         #[allow(non_upper_case_globals, reason = "the name is NCCL's")]
         pub static $symbol: $version::Net = $version::Net {
