@@ -50,9 +50,13 @@ fn null_where_an_object_belongs_is_refused() {
             refused("finalize", "context", || net.finalize.unwrap()(null_mut()));
             refused("devices", "count", || net.devices.unwrap()(null_mut()));
             refused("getProperties", "properties", || net.get_properties.unwrap()(0, null_mut()));
-            refused("regMr", "no connection", || net.reg_mr.unwrap()(null_mut(), handle, 128, 1, &raw mut out));
+            refused("regMr", "not an open connection", || {
+                net.reg_mr.unwrap()(null_mut(), handle, 128, 1, &raw mut out)
+            });
             let isend = net.isend.unwrap();
-            refused("isend", "no connection", || isend(null_mut(), handle, 1, 0, null_mut(), null_mut(), &raw mut out));
+            refused("isend", "not an open connection", || {
+                isend(null_mut(), handle, 1, 0, null_mut(), null_mut(), &raw mut out)
+            });
             let init = net.init.unwrap();
             refused("init", "context", || init(null_mut(), 1, null_mut(), Some(logger::function()), None));
             // What is already gone may be closed; NCCL does it when it gives up half-way.

@@ -1,45 +1,45 @@
-//! What a connection owes its peer while no call is on it: whose turn it is to send it.
+//! A connection's debt to its peer while no call is on the connection, and the thread whose turn it is to send it.
 //!
-//! A receive that is done need not be acknowledged at once: its thread mostly posts the next receive, which carries the
-//! acknowledgement, and a small message's way is shorter by a system call. And the kernel may have no room for a CTS.
-//! But the peer waits for both, and the thread may never come back. So the connection's next call sends what is owed,
-//! or its thread's next call on any other connection (`debtor`), or the control thread within a millisecond
+//! A finished receive need not be acknowledged at once: its thread usually posts the next receive, which carries the
+//! acknowledgement and saves a small message a system call. The kernel may also have no room for a CTS. But the peer
+//! waits for both, and the thread may never come back. So the debt is sent by the connection's next call, by its
+//! thread's next call on any other connection (`debtor`), or by the control thread within a millisecond
 //! (`control::settling`).
 //!
-//! Each of them may come while another is at it: [`Debt`] lets in one at a time.
+//! Two of them may come at once: [`Debt`] lets one in at a time.
 
 use crate::sync::{AtomicU8, Ordering, spin_loop, yield_now};
 
-/// Nothing is owed, and the control thread does not know the connection. Whoever calls on it has it.
+/// Nothing is owed, and the control thread does not know the connection. The calling thread may use the connection.
 const UNKNOWN: u8 = 0;
-/// Nothing is owed; the control thread looks at it now and then. Whoever calls on it has it.
+/// Nothing is owed; the control thread looks from time to time. The calling thread may use the connection.
 const SETTLED: u8 = 4;
-/// Something is owed, and nobody has the connection.
+/// Something is owed, and no thread uses the connection.
 const OWED: u8 = 5;
-/// As before, and the control thread has seen it at a look.
+/// Like `OWED`, and the control thread has seen it at a look.
 const SEEN: u8 = 6;
-/// Somebody sends what is owed, and has the connection as long as that takes.
+/// A thread is sending the debt and uses the connection meanwhile.
 const SETTLING: u8 = 7;
 
-/// The bits that are 0 where nothing is owed.
+/// The bits that are 0 if nothing is owed.
 const OWING: u8 = 3;
 
-/// How often to look whether a settling is over before the processor is given to others: it takes a system call.
+/// The number of checks for the end of a settling before the thread yields the processor by a system call.
 const SPINS: u32 = 100;
 
-/// Whose turn it is to look after a connection's debt.
+/// The state of a connection's debt: who may send it.
 pub(crate) struct Debt {
     state: AtomicU8,
 }
 
-/// What the control thread finds at a look.
+/// The result of a look by the control thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     /// Nothing is owed.
     Settled,
-    /// A debt that was not there at the look before, or that somebody sees to.
+    /// A debt that the look before did not find, or that a thread is sending.
     Fresh,
-    /// The debt of the look before.
+    /// The debt that the look before found.
     Old,
 }
 
@@ -48,13 +48,15 @@ impl Debt {
         Self { state: AtomicU8::new(UNKNOWN) }
     }
 
-    /// Whoever has the connection leaves it with a debt. Whether the control thread must be told of the connection.
+    /// Called by the thread that leaves the connection with a debt. Returns true if the control thread must be told of
+    /// the connection.
     pub(crate) fn incur(&self) -> bool {
         self.state.swap(OWED, Ordering::AcqRel) == UNKNOWN
     }
 
-    /// Sends the debt by `send`, which answers whether all of it is on its way, if it is nobody's turn. Whether nothing
-    /// is owed then as far as this thread knows: where somebody else has the connection, its debt is theirs.
+    /// Sends the debt by `send`, unless there is none or another thread has the connection. `send` returns true if all
+    /// of the debt is on its way. Returns true if this thread knows of no debt afterwards: another thread's connection
+    /// is that thread's debt.
     pub(crate) fn settle(&self, send: impl FnOnce() -> bool) -> bool {
         let begun = self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |state| {
             matches!(state, OWED | SEEN).then_some(SETTLING)
@@ -70,13 +72,13 @@ impl Debt {
         is_settled
     }
 
-    /// The control thread looks.
+    /// Looks at the debt. Called by the control thread.
     pub(crate) fn look(&self) -> Look {
         match self.state.load(Ordering::Relaxed) {
             UNKNOWN | SETTLED => Look::Settled,
             SEEN => Look::Old,
             OWED => {
-                // Where it fails the debt is not there any more, or is a later one.
+                // If this fails, the debt was settled or is a later one.
                 let _ = self.state.compare_exchange(OWED, SEEN, Ordering::AcqRel, Ordering::Relaxed);
                 Look::Fresh
             }
@@ -84,15 +86,16 @@ impl Debt {
         }
     }
 
-    /// The control thread lets go of the connection, unless it owes again; whether it may.
+    /// Called when the control thread stops watching the connection. Returns false if the connection owes again.
     pub(crate) fn forget(&self) -> bool {
         self.state.compare_exchange(SETTLED, UNKNOWN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Somebody uses or closes the connection: its debt is theirs from now on. Waits for a settling that is under way,
-    /// which takes a few system calls at most per lane.
+    /// Called by a thread that uses or closes the connection: the debt is that thread's from then on. Waits for a
+    /// settling in progress, which takes at most a few system calls per lane.
     ///
-    /// False when nobody settles it, as `is_ours` says: in a forked child, whose parent was at it when it was forked.
+    /// Returns false if `is_ours` does and the settling cannot end: in a child that was forked while its parent was
+    /// settling.
     #[inline]
     #[must_use]
     pub(crate) fn take_over(&self, is_ours: impl Fn() -> bool) -> bool {
@@ -118,8 +121,8 @@ impl Debt {
     }
 }
 
-/// A settling that is under way. It ends in one store, also where sending panics: whoever comes before that finds it
-/// under way, and whoever comes after finds what it left.
+/// A settling in progress. It ends with one store, even if sending panics: other threads see it in progress until then,
+/// and its result afterwards.
 struct Turn<'a> {
     state: &'a AtomicU8,
     then: u8,
@@ -139,7 +142,7 @@ mod tests {
     fn what_could_not_be_sent_is_owed_until_it_was() {
         let debt = Debt::new();
         assert!(debt.incur());
-        assert!(!debt.settle(|| false), "whoever left it sends it, before the control thread has looked, too");
+        assert!(!debt.settle(|| false), "its thread may send it before the control thread has looked");
         assert_eq!(debt.look(), Look::Old, "it is older than the look before");
         assert!(debt.settle(|| true));
         assert_eq!(debt.look(), Look::Settled);
@@ -154,6 +157,6 @@ mod tests {
             assert!(!debt.take_over(|| false));
             true
         }));
-        assert!(debt.take_over(|| false), "nobody is at it any more");
+        assert!(debt.take_over(|| false), "the settling has ended");
     }
 }

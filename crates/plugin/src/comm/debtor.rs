@@ -1,5 +1,5 @@
-//! The connection that a thread has left with a debt: the thread's next call on another one settles it, so that its
-//! peer mostly need not wait for the control thread.
+//! The connection that a thread has left with a debt. The thread's next call on another connection settles it, so that
+//! the peer rarely waits for the control thread.
 
 use std::cell::Cell;
 use std::sync::Weak;
@@ -7,7 +7,7 @@ use std::sync::Weak;
 use super::Comm;
 use crate::sync::{AtomicBool, Ordering};
 
-/// Whether any connection of this process ever left a debt: on one-sided fabrics none does.
+/// True once any connection of this process left a debt; none does on one-sided fabrics.
 static EVER: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -15,13 +15,13 @@ thread_local! {
     static DEBTOR: Cell<Weak<Comm>> = const { Cell::new(Weak::new()) };
 }
 
-/// A forked child owes nothing: the connection is its parent's, who will settle it.
+/// Forgets the debtor in a forked child: the connection is the parent's, which settles it.
 unsafe extern "C" fn forget_in_child() {
     std::mem::forget(DEBTOR.take());
 }
 
-/// Ends a call on `comm`, which this thread is about to leave, owing or not: what another connection was left with is
-/// settled now.
+/// Ends this thread's call on `comm`, and settles the debt of the connection that the thread left before, if it is
+/// another one.
 #[inline]
 pub(crate) fn leave(comm: &Comm, owes: bool) {
     if owes || EVER.load(Ordering::Relaxed) {
@@ -38,7 +38,7 @@ fn leave_now(comm: &Comm, owes: bool) {
     let mut debtor = DEBTOR.take();
     let is_same = std::ptr::eq(debtor.as_ptr(), comm);
     if !is_same && let Some(debtor) = debtor.upgrade() {
-        // Where the kernel takes no more, the control thread tries again.
+        // If the kernel takes no more, the control thread retries.
         debtor.settle();
     }
     if owes {

@@ -1,4 +1,4 @@
-//! Memory that is registered on every rail of a connection.
+//! Memory registered on every rail of a connection.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use crate::per_process::ProcessMark;
 /// Memory registered on every rail of a connection: NCCL's `mhandle`.
 pub(crate) struct MemoryHandle {
     pub(crate) keys: MemoryKeys,
-    /// Who registered it: what a forked child ends would be its parent's.
+    /// The process that registered it: a forked child must not end its parent's registrations.
     process: ProcessMark,
-    /// What to drop, which ends the part of this handle in each registration.
+    /// This handle's share of each registration, given back when dropped.
     _registrations: Box<dyn Send + Sync>,
 }
 
 impl MemoryHandle {
-    /// Ends it, unless this is a forked child, in which it is only a copy.
+    /// Ends this handle's registrations. Does nothing in a forked child, which has only a copy.
     pub(crate) fn end(self: Box<Self>) {
         if self.process == ProcessMark::own() {
             drop(self);
@@ -28,14 +28,14 @@ impl MemoryHandle {
     }
 }
 
-/// Registers memory for a connection. Called by service threads while a progress thread uses the connection.
+/// Registers memory for a connection. Service threads call it while a progress thread uses the connection.
 pub(crate) trait Registrar: Send + Sync {
     fn register(&self, memory: &Memory) -> Result<MemoryHandle, RegisterError>;
 }
 
-/// Registers on the rails of one connection.
+/// Registers memory on the rails of one connection.
 pub(crate) struct RegistrarOf<F: Fabric> {
-    /// The registrations of each rail's port, by the rail's number.
+    /// Each rail's number, and the registrations of its port.
     pub(crate) rails: Vec<(usize, Arc<Registrations<F>>)>,
 }
 

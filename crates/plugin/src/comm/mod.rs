@@ -1,4 +1,4 @@
-//! What NCCL's pointers to connections and requests point to.
+//! The objects behind NCCL's pointers to connections and requests.
 
 pub(crate) mod debt;
 pub(crate) mod debtor;
@@ -25,8 +25,8 @@ use owing::Linked;
 pub(crate) type Isend =
     unsafe extern "C" fn(&Comm, *mut c_void, usize, c_int, *mut c_void, *mut *mut c_void) -> NcclResult;
 
-/// Receives into `count` buffers: connection, count, data, sizes, tags, memory, NCCL's profiler handles, request. As
-/// NCCL's own function since v10, so that arguments stay where they are.
+/// Receives into `count` buffers: connection, count, data, sizes, tags, memory, NCCL's profiler handles, request. The
+/// order is that of NCCL's function since v10, so that the arguments stay in their registers.
 pub(crate) type Irecv = unsafe extern "C" fn(
     &Comm,
     c_int,
@@ -41,7 +41,7 @@ pub(crate) type Irecv = unsafe extern "C" fn(
 /// Tests a request: request, done, sizes.
 pub(crate) type Test = unsafe extern "C" fn(&Request, *mut c_int, *mut c_int) -> NcclResult;
 
-/// NCCL's calls on one kind of connection: of one fabric, and one end.
+/// NCCL's calls on one kind of connection: one fabric and one end.
 #[derive(Clone, Copy)]
 pub(crate) struct Calls {
     pub(crate) isend: Isend,
@@ -51,19 +51,19 @@ pub(crate) struct Calls {
 
 /// One end of a connection.
 pub(crate) trait End: ConnectionEnd + Send {
-    /// NCCL's calls on this kind of end: none but these may look into it.
+    /// Returns NCCL's calls for this kind of end; no other function may look into it.
     fn calls(&self) -> Calls;
 
-    /// Makes what came into these buffers visible to their owner.
+    /// Makes the data received into these buffers visible to their owner.
     ///
     /// # Errors
     /// When the connection is broken, or does not receive.
     fn iflush(&mut self, buffers: &[Incoming<'_>]) -> Result<Flushed, Error>;
 
-    /// Whether the peer may be waiting for what this end has not sent yet.
+    /// Returns true if the peer may be waiting for something that this end has not sent yet.
     fn owes(&mut self) -> bool;
 
-    /// Sends what this end owes the peer; whether all of it is on its way.
+    /// Sends what this end owes the peer. Returns true if all of it is on its way.
     fn acknowledge(&mut self) -> bool;
 }
 
@@ -72,13 +72,13 @@ pub(crate) struct Established {
     pub(crate) end: Box<dyn End>,
     pub(crate) registrar: Arc<dyn Registrar>,
     pub(crate) link: Arc<Link>,
-    /// What of this host it is made of.
+    /// The parts of this host that it uses.
     pub(crate) parts: Vec<Part>,
     pub(crate) rails: Vec<RailInfo>,
     pub(crate) peer: String,
 }
 
-/// Names an open connection to the control thread.
+/// The control thread's name for an open connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Route {
     /// The session's token.
@@ -89,56 +89,55 @@ pub(crate) struct Route {
 
 /// The control thread, as connections see it.
 pub(crate) trait Keeper: Send + Sync {
-    /// Whether this is the process that the thread runs in, and not a forked child, which has no such thread and must
-    /// not touch what its parent's threads may have held at that moment.
+    /// Returns true if this is the process that the thread runs in. A forked child has no such thread, and must not
+    /// touch what its parent's threads may have held at the fork.
     fn is_ours(&self) -> bool;
 
-    /// Whether the thread is there to do what it was asked.
+    /// Checks that the thread runs.
     ///
     /// # Errors
-    /// When it ended before its time (its last words are in the log), or this is a forked child.
+    /// When it has ended early (the log says why), or this is a forked child.
     fn check(&self) -> Result<(), Error>;
 
-    /// Refuses what belongs to the parent, without a lock that one of the parent's threads may have held.
+    /// Refuses objects of the parent. Takes no lock, which one of the parent's threads may have held.
     ///
     /// # Errors
     /// When this is a forked child.
     fn check_process(&self) -> Result<(), Error>;
 
-    /// Looks after what a connection owes while no call is on it.
+    /// Looks after a connection's debt while no call is on it.
     fn look_after(&self, comm: Arc<Comm>);
 
     /// Takes over a connection that is to be closed.
     fn close(&self, route: Route, end: Box<dyn End>);
 }
 
-/// What a connection's memory begins with, so that a pointer that NCCL mixed up is refused.
+/// The first bytes of every connection, so that a wrong pointer is refused.
 const MAGIC: u64 = u64::from_le_bytes(*b"RWVCOMM1");
 
 /// A connection, as NCCL's `sendComm` and `recvComm`.
 pub(crate) struct Comm {
     magic: u64,
-    /// Only the progress thread that owns the connection looks inside (ARCHITECTURE.md, "Threads"). None once closed.
+    /// Only the progress thread that owns the connection looks inside (ARCHITECTURE.md, "Threads"). `None` once closed.
     end: UnsafeCell<Option<Box<dyn End>>>,
-    /// The calls that fit `end`.
+    /// The calls for `end`'s type.
     pub(crate) calls: Calls,
-    /// Who looks after what the connection owes.
+    /// The debt to the peer, and whose turn it is to send it.
     pub(crate) debt: Debt,
-    /// Service threads register through this, beside the progress thread.
+    /// Service threads register through this while the progress thread runs.
     pub(crate) registrar: Arc<dyn Registrar>,
     pub(crate) peer: String,
     route: Route,
     control: Arc<dyn Keeper>,
-    /// As many as the end that has more of them needs: so the compiler knows that a slot's number is in bounds.
+    /// A fixed number, enough for either end: so the compiler knows that a slot's number is in bounds.
     requests: Box<[Request; RecvRequest::COUNT]>,
     itself: Weak<Comm>,
-    /// Its place among those that are handed to the control thread.
+    /// The link of the stack in which connections are handed to the control thread.
     link: AtomicLink<Comm>,
 }
 
-// SAFETY: `end` is used by one thread at a time: NCCL promises that for its calls, and `debt` sees to it for what a
-// thread settles after it has left. Requests point back to their connection. All else is shared between threads by its
-// own types.
+// SAFETY: One thread at a time uses `end`: NCCL promises that for its calls, and `debt` ensures it for settling after
+// them. Requests point back to their connection. All other fields are safe to share by their own types.
 unsafe impl Send for Comm {}
 // SAFETY: as above.
 unsafe impl Sync for Comm {}
@@ -150,7 +149,7 @@ pub(crate) struct Request {
 }
 
 impl Comm {
-    /// Makes a connection that NCCL owns from now on.
+    /// Makes a connection that NCCL owns until [`Self::close`].
     pub(crate) fn into_raw(established: Established, route: Route, control: Arc<dyn Keeper>) -> *mut c_void {
         let calls = established.end.calls();
         let comm = Arc::new_cyclic(|itself: &Weak<Self>| Self {
@@ -169,13 +168,13 @@ impl Comm {
         Arc::into_raw(comm).cast_mut().cast()
     }
 
-    /// The connection behind NCCL's pointer.
+    /// Returns the connection behind NCCL's pointer.
     ///
     /// # Safety
     /// The pointer must be NULL or come from [`Self::into_raw`] and not be closed yet.
     #[inline]
     pub(crate) unsafe fn from_raw<'a>(pointer: *mut c_void) -> Result<&'a Self, Error> {
-        // SAFETY: the caller's promise; NULL gives None.
+        // SAFETY: the caller's promise; NULL becomes `None`.
         let comm = unsafe { pointer.cast::<Self>().as_ref() };
         comm.filter(|comm| comm.magic == MAGIC).ok_or_else(|| no_connection(pointer))
     }
@@ -183,8 +182,8 @@ impl Comm {
     /// The data path's end.
     ///
     /// # Safety
-    /// Only one thread at a time may use it: NCCL's progress thread of this connection, or the closing thread after
-    /// the progress thread has left it, in both cases after [`Debt::take_over`]; or whoever the debt's turn it is.
+    /// Only one thread at a time may use it: NCCL's progress thread of this connection, or the closing thread after the
+    /// progress thread has left it, in both cases after [`Debt::take_over`]; or the thread that runs [`Debt::settle`].
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "the exclusive use is the caller's promise, see Safety")]
     pub(crate) unsafe fn end(&self) -> Option<&mut (dyn End + 'static)> {
@@ -192,18 +191,18 @@ impl Comm {
         unsafe { (*self.end.get()).as_deref_mut() }
     }
 
-    /// The pointer that names a request.
+    /// Returns NCCL's pointer to a request.
     #[inline]
     pub(crate) fn request(&self, index: usize) -> *mut c_void {
         std::ptr::from_ref(&self.requests[index]).cast_mut().cast()
     }
 
-    /// A name of the connection, for a thread that looks after its debt: it may be closed meanwhile.
+    /// Returns a weak reference for a thread that looks after the debt: the connection may be closed meanwhile.
     pub(crate) fn itself(&self) -> Weak<Self> {
         self.itself.clone()
     }
 
-    /// The thread that uses the connection leaves it with a debt.
+    /// Called by the thread that leaves the connection with a debt.
     #[inline]
     pub(crate) fn incur(&self) {
         if self.debt.incur() {
@@ -211,7 +210,7 @@ impl Comm {
         }
     }
 
-    /// Has the control thread look after the connection's debts from now on.
+    /// Has the control thread look after the connection's debts.
     #[cold]
     fn hand_over(&self) {
         if let Some(comm) = self.itself.upgrade() {
@@ -222,7 +221,7 @@ impl Comm {
     /// Takes the connection for a call.
     ///
     /// # Errors
-    /// When this is a forked child whose parent's control thread had it at that moment.
+    /// When this is a forked child and the parent's control thread was settling at the fork.
     #[inline]
     pub(crate) fn take_over(&self) -> Result<(), Error> {
         if self.debt.take_over(|| self.control.is_ours()) { Ok(()) } else { self.control.check() }
@@ -236,13 +235,13 @@ impl Comm {
         self.control.check_process()
     }
 
-    /// Sends what the connection owes, if nobody else has it now; whether nothing is owed any more.
+    /// Sends the connection's debt, unless another thread has the connection. Returns as [`Debt::settle`] does.
     pub(crate) fn settle(&self) -> bool {
         // SAFETY: the debt says that nobody else uses the connection until it is settled.
         self.debt.settle(|| unsafe { self.end() }.is_none_or(End::acknowledge))
     }
 
-    /// Closes the connection: the control thread tells the peer and sees to what is still under way.
+    /// Closes the connection: the control thread tells the peer and completes what is in progress.
     ///
     /// # Safety
     /// The pointer must come from [`Self::into_raw`], and neither it nor its requests may be used again.
@@ -250,13 +249,13 @@ impl Comm {
         // SAFETY: the caller's promise.
         let comm = unsafe { Self::from_raw(pointer) }?;
         if !comm.control.is_ours() {
-            // A forked child closes what is its parent's, whose threads were at it perhaps when it was forked.
+            // The connection is the parent's, and its threads may have been using it at the fork.
             return Ok(());
         }
         // SAFETY: into_raw made it from an Arc, and NCCL's share of it ends here.
         let comm = unsafe { Arc::from_raw(pointer.cast::<Self>().cast_const()) };
         let _ = comm.debt.take_over(|| true);
-        // SAFETY: NCCL has left the connection, and no thread settles its debt any more.
+        // SAFETY: NCCL has left the connection, and take_over ended any settling of its debt.
         let end = unsafe { (*comm.end.get()).take() };
         if let Some(end) = end {
             comm.control.close(comm.route, end);
@@ -273,25 +272,25 @@ impl Linked for Comm {
 
 const _: () = assert!(SendRequest::COUNT <= RecvRequest::COUNT);
 
-/// All requests of a connection.
+/// Makes all requests of a connection.
 fn requests_of(comm: *const Comm) -> Box<[Request; RecvRequest::COUNT]> {
     let all: Vec<Request> = (0..RecvRequest::COUNT).map(|index| Request { comm, index }).collect();
-    all.into_boxed_slice().try_into().unwrap_or_else(|_| unreachable!("so many were made"))
+    all.into_boxed_slice().try_into().unwrap_or_else(|_| unreachable!("the vector has this length"))
 }
 
 #[cold]
 fn no_connection(pointer: *mut c_void) -> Error {
-    Error::protocol(format!("{pointer:p} is no connection of this plugin, or one that was closed"))
+    Error::protocol(format!("{pointer:p} is not an open connection of this plugin"))
 }
 
 impl Request {
-    /// The request behind NCCL's pointer.
+    /// Returns the request behind NCCL's pointer.
     ///
     /// # Safety
     /// The pointer must be NULL or come from [`Comm::request`] of a connection that is not closed.
     #[inline]
     pub(crate) unsafe fn from_raw<'a>(pointer: *mut c_void) -> Result<&'a Self, Error> {
-        // SAFETY: the caller's promise; NULL gives None.
+        // SAFETY: the caller's promise; NULL becomes `None`.
         unsafe { pointer.cast::<Self>().as_ref() }.ok_or_else(no_request)
     }
 
@@ -302,7 +301,7 @@ impl Request {
         unsafe { &*self.comm }
     }
 
-    /// The request's number in its connection.
+    /// Returns the request's number in its connection.
     #[inline]
     pub(crate) fn index(&self) -> usize {
         self.index

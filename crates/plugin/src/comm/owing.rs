@@ -1,16 +1,15 @@
-//! Connections that were left owing, handed to the control thread without a lock and without a system call each.
+//! Connections with debts, handed to the control thread without a lock and without a system call for each.
 //!
-//! A stack of links that the connections have in themselves: whoever leaves a connection puts it on top, and the
-//! control thread takes all at once. What lies on top also says whether the control thread looks by itself, sleeps, or
-//! has ended.
+//! A stack whose links are in the connections: a thread that leaves a connection pushes it, and the control thread
+//! takes all at once. The top also says if the control thread is awake, asleep or has ended.
 
 use std::ptr;
 
 use crate::sync::{Arc, AtomicLink, Ordering};
 
-/// What can be handed over.
+/// An element of the stack.
 pub(crate) trait Linked: Sized {
-    /// The next one below it in the stack. Only [`Owing`] uses it, while the connection is in there.
+    /// The element below. Only [`Owing`] uses it, while the element is in the stack.
     fn link(&self) -> &AtomicLink<Self>;
 }
 
@@ -19,39 +18,39 @@ pub(crate) struct Owing<T> {
     top: AtomicLink<T>,
 }
 
-// SAFETY: it owns shares of what is in it, and moves them from one thread to another.
+// SAFETY: it owns an `Arc` of each element, and moves these from one thread to another.
 unsafe impl<T: Send + Sync> Send for Owing<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for Owing<T> {}
 
-/// On top while the control thread sleeps until it is woken.
+/// The top while the control thread sleeps.
 fn asleep<T>() -> *mut T {
     ptr::without_provenance_mut(1)
 }
 
-/// On top once the control thread has ended.
+/// The top once the control thread has ended.
 fn over<T>() -> *mut T {
     ptr::without_provenance_mut(2)
 }
 
 impl<T: Linked> Owing<T> {
-    /// An empty one, whose control thread sleeps.
+    /// Returns an empty stack, with the control thread asleep.
     pub(crate) fn new() -> Self {
         Self { top: AtomicLink::new(asleep()) }
     }
 
-    /// Hands a connection over, which is not in here. Whether the control thread must be woken for it.
+    /// Pushes a connection that is not in the stack. Returns true if the control thread must be woken.
     pub(crate) fn push(&self, connection: Arc<T>) -> bool {
         let pushed = Arc::into_raw(connection).cast_mut();
         let mut top = self.top.load(Ordering::Acquire);
         loop {
             if top == over() {
-                // SAFETY: made from a share above, which nobody has taken.
+                // SAFETY: into_raw made it above, and no other thread has seen it.
                 drop(unsafe { Arc::from_raw(pushed) });
                 return false;
             }
             let below = if top == asleep() { ptr::null_mut() } else { top };
-            // SAFETY: the share that is handed over keeps it.
+            // SAFETY: the `Arc` that is handed over keeps it alive.
             unsafe { &*pushed }.link().store(below, Ordering::Relaxed);
             match self.top.compare_exchange(top, pushed, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return top == asleep(),
@@ -60,7 +59,7 @@ impl<T: Linked> Owing<T> {
         }
     }
 
-    /// The control thread takes what was handed over. It is awake then.
+    /// Takes all connections. Called by the control thread, which counts as awake after it took any.
     pub(crate) fn take(&self, into: &mut Vec<Arc<T>>) {
         let top = self.top.load(Ordering::Acquire);
         if !top.is_null() && top != asleep() {
@@ -68,12 +67,12 @@ impl<T: Linked> Owing<T> {
         }
     }
 
-    /// The control thread goes to sleep, unless something was handed over; whether it may.
+    /// Marks the control thread as asleep. Returns false, and does nothing, if a connection was pushed.
     pub(crate) fn sleep(&self) -> bool {
         self.top.compare_exchange(ptr::null_mut(), asleep(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// The control thread ends: it takes what was handed over, and from now on nothing is.
+    /// Takes all connections, and refuses later ones. Called when the control thread ends.
     pub(crate) fn close(&self, into: &mut Vec<Arc<T>>) {
         self.replace(over(), into);
     }
@@ -81,7 +80,7 @@ impl<T: Linked> Owing<T> {
     fn replace(&self, with: *mut T, into: &mut Vec<Arc<T>>) {
         let mut next = self.top.swap(with, Ordering::AcqRel);
         while !next.is_null() && next != asleep() && next != over() {
-            // SAFETY: `push` made it from a share, which nobody else takes: the swap has taken all.
+            // SAFETY: `push` made it with into_raw, and nobody else takes it: the swap took the whole stack.
             let connection = unsafe { Arc::from_raw(next.cast_const()) };
             next = connection.link().load(Ordering::Relaxed);
             into.push(connection);

@@ -1,8 +1,8 @@
-//! The registration cache of one domain: memory that is registered already is not registered again.
+//! The registration cache of one domain: memory that is already registered is not registered again.
 //!
 //! NCCL registers the same buffers for each of hundreds of connections, and users' buffers once more for every part of
-//! them (`regIsGlobal`). A range that lies inside one that is registered, of the same kind, shares that registration;
-//! it ends when the last that shares it is dropped, at once.
+//! them (`regIsGlobal`). A range inside a registered range of the same kind shares that registration. It ends as soon
+//! as its last user is dropped.
 #![allow(clippy::disallowed_types, reason = "registration is service threads' business")]
 
 use std::collections::BTreeMap;
@@ -17,12 +17,12 @@ pub(crate) struct Registrations<F: Fabric> {
     cached: Mutex<Cached<F>>,
 }
 
-/// By kind of memory, first address and a number that makes the key unique.
+/// The kind of memory, the first address, and a number that makes the key unique.
 type Key = (u8, u64, u64);
 
 struct Cached<F: Fabric> {
     ranges: BTreeMap<Key, Range<F>>,
-    /// No range was ever longer: a search need not look further back than this.
+    /// The length of the longest range ever: a search looks no further back.
     longest: u64,
     next: u64,
 }
@@ -58,7 +58,7 @@ impl<F: Fabric> Drop for Shared<F> {
 }
 
 fn kind_number(kind: MemoryKind) -> u8 {
-    // A dma-buf's descriptor is closed after the call and its number used again: the address says what it is.
+    // A dma-buf's descriptor is closed after the call and its number reused, so only the address identifies the memory.
     let kinds = [MemoryKind::Host, MemoryKind::Cuda, MemoryKind::DmaBuf { fd: 0, offset: 0 }];
     kinds.iter().position(|other| discriminant(other) == discriminant(&kind)).unwrap_or(kinds.len()) as u8
 }
@@ -69,20 +69,19 @@ impl<F: Fabric> Registrations<F> {
         Arc::new(Self { domain, cached: Mutex::new(cached) })
     }
 
-    /// The domain itself.
     pub(crate) fn domain(&self) -> &Arc<F::Domain> {
         &self.domain
     }
 
-    /// A registration that covers `memory` for the application's data.
+    /// Returns a registration that covers `memory` for the application's data.
     ///
     /// # Errors
-    /// When nothing that is registered covers it, and the fabric refuses to register it.
+    /// When no registration covers it and the fabric refuses to register it.
     pub(crate) fn register(self: &Arc<Self>, memory: &Memory) -> Result<Arc<Shared<F>>, RegisterError> {
         let (address, length) = (memory.address(), memory.length());
         let end = memory.end().ok_or(RegisterError::Range { address, length })?;
         let kind = kind_number(memory.kind());
-        // Held while the fabric registers, so that threads that register the same range do it once.
+        // Held while the fabric registers, so that threads with the same range register it once.
         let mut cached = self.lock();
         let from = address.saturating_sub(cached.longest);
         let covering = cached.ranges.range((kind, from, 0)..=(kind, address, u64::MAX)).rev();

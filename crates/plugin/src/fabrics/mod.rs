@@ -1,4 +1,4 @@
-//! The fabrics, each with what was found on this machine: the only place in this crate that names them.
+//! The fabrics, each with its ports of this machine: the only place in this crate that names them.
 
 mod tcp;
 mod verbs;
@@ -16,23 +16,23 @@ use crate::comm::Registrations;
 use crate::log;
 use crate::network::{Network, NetworkOf};
 
-/// What this process uses of the machine.
+/// The devices and addresses of this machine that the process uses.
 pub(crate) struct InUse {
     pub(crate) network: Arc<dyn Network>,
-    /// HELLO's mode: 0 ports, 1 fused.
+    /// HELLO's mode: 0 for ports, 1 for fused.
     pub(crate) mode: u8,
     /// HELLO's fabrics.
     pub(crate) fabrics: u8,
     /// The address that reaches this host when none of its ports does.
     pub(crate) out_of_band: Option<HandleAddress>,
-    /// The addresses that the control port listens on; None for all.
+    /// The addresses that the control port listens on; `None` for all.
     pub(crate) listens_on: Option<Vec<IpAddr>>,
-    /// What tells of events of the ports.
+    /// The sources of the ports' events.
     pub(crate) events: Vec<Arc<dyn EventSource>>,
 }
 
-/// Finds the fabric that the options ask for, and gets its ports ready. `forces_flushes` says whether NCCL's API can
-/// force flushes, without which no port is shown that needs them on every GPU.
+/// Finds the fabric that the options ask for, and prepares its ports. `forces_flushes`: NCCL's API can force flushes;
+/// otherwise no port is shown that needs them on every GPU.
 ///
 /// # Errors
 /// When there is no usable port.
@@ -72,7 +72,7 @@ fn handle_address(found: OutOfBand) -> HandleAddress {
     HandleAddress { address: found.address, prefix_len: found.prefix_len, port }
 }
 
-/// The network over the ports, each with its registrations.
+/// Returns the network over the ports, each with its registrations.
 fn network<F: Fabric>(
     options: &Options,
     ports: Vec<ChosenPort>,
@@ -96,8 +96,8 @@ where
     })
 }
 
-/// Messages of more bytes, over any connection of this device, end in a write of their own, because adaptive routing
-/// may change the order of packets on one of its ports; None where the order is kept.
+/// Returns the size in bytes above which messages of this device's connections end in a write of their own, because
+/// adaptive routing may reorder packets on one of its ports; `None` if no port reorders.
 pub(crate) fn adaptive_routing_above(options: &Options, network: &dyn Network, device: usize) -> Option<u64> {
     let is_on = |layer: LinkLayer| match options.adaptive_routing.value {
         AdaptiveRouting::Auto => layer == LinkLayer::InfiniBand,

@@ -10,7 +10,7 @@ use crate::comm::Registrations;
 /// HELLO's bit for TCP.
 pub(super) const BIT: u8 = 1;
 
-/// The registrations of this many ports.
+/// Returns the registrations of this many ports.
 pub(super) fn registrations(options: &Options, ports: usize) -> Vec<Arc<Registrations<Tcp>>> {
     let config = TcpConfig {
         socket_buffer: u32::try_from(options.socket_buffer.value).ok().filter(|bytes| *bytes > 0),

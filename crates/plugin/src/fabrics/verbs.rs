@@ -12,7 +12,7 @@ use crate::log;
 /// HELLO's bit for verbs.
 pub(super) const BIT: u8 = 2;
 
-/// The registrations of each port.
+/// Returns the registrations of each port.
 pub(super) fn registrations(options: &Options, ports: Vec<OpenPort>) -> Vec<Arc<Registrations<Verbs>>> {
     let registrations = |port: OpenPort| {
         let config = config(options, port.port().facts.pointers);
@@ -21,7 +21,7 @@ pub(super) fn registrations(options: &Options, ports: Vec<OpenPort>) -> Vec<Arc<
     ports.into_iter().map(registrations).collect()
 }
 
-/// How the queue pairs of a port are set up that takes these pointers.
+/// Returns the configuration of the queue pairs of a port that supports these pointers.
 fn config(options: &Options, pointers: PointerSupport) -> VerbsConfig {
     VerbsConfig {
         timeout: options.ack_timeout.value,
@@ -43,7 +43,7 @@ fn config(options: &Options, pointers: PointerSupport) -> VerbsConfig {
     }
 }
 
-/// The events of the devices that the ports belong to.
+/// Returns the event sources of the devices that the ports belong to.
 pub(super) fn events(ports: &[OpenPort]) -> Vec<Arc<dyn EventSource>> {
     let mut devices: Vec<&Arc<Device>> = Vec::new();
     for port in ports.iter().map(OpenPort::port) {
@@ -55,7 +55,7 @@ pub(super) fn events(ports: &[OpenPort]) -> Vec<Arc<dyn EventSource>> {
         Ok(events) => Some(Arc::new(events) as Arc<dyn EventSource>),
         Err(error) => {
             log::warn(&format!(
-                "{}: the events of its ports cannot be followed: {error}; a port that goes down shows only when its \
+                "{}: cannot receive the events of its ports: {error}; a port that goes down is noticed only when its \
                  lanes fail",
                 device.name()
             ));
