@@ -1,10 +1,10 @@
-//! How the shared library is linked.
+//! Linker arguments of the shared library.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    // The name under which it is installed, so that a second copy under another path is the same library to the loader.
+    // The installed name, so that the loader takes a second copy under another path for the same library.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnccl-net-railweave.so");
-    // NCCL calls dlclose after the last communicator. Up to v10 nothing tells the plugin before, so its control thread
+    // NCCL calls dlclose after the last communicator. Up to v10 the plugin is not told before, so its control thread
     // may still run: the code must stay.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

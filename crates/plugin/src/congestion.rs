@@ -12,10 +12,10 @@ use socket2::{Domain, SockRef, Socket, Type};
 pub(crate) struct LaneCongestion(Congestion);
 
 impl LaneCongestion {
-    /// What the setting asks for.
+    /// Returns the congestion control of the setting, once the kernel has accepted it on a socket.
     ///
     /// # Errors
-    /// When the kernel has no such congestion control, or not for this user.
+    /// When the kernel does not have this congestion control, or refuses it to this user.
     pub(crate) fn new(setting: &Setting<Congestion>) -> Result<Self, Error> {
         let chosen = Self(setting.value.clone());
         let Congestion::Named(name) = &setting.value else {
@@ -28,8 +28,9 @@ impl LaneCongestion {
                 let list = "/proc/sys/net/ipv4/tcp_available_congestion_control";
                 let available = fs::read_to_string(list).unwrap_or_default();
                 Err(Error::configuration(format!(
-                    "{}={name}: the kernel refuses this congestion control: {error}; it has {} ({list}): name one of them, have \
-                     root load the module tcp_{name}, or add it to tcp_allowed_congestion_control",
+                    "{}={name}: the kernel refuses this congestion control: {error}; \
+                     it has {} ({list}): name one of them, have root load the module tcp_{name}, or add it to \
+                     tcp_allowed_congestion_control",
                     setting.source,
                     available.split_whitespace().collect::<Vec<_>>().join(", "),
                 )))
@@ -37,13 +38,13 @@ impl LaneCongestion {
         }
     }
 
-    /// Sets it on a socket. `inside_host`: both its ends are on this host.
+    /// Sets the congestion control of a socket. `inside_host`: both ends are on this host.
     pub(crate) fn set<'a>(&self, socket: impl Into<SockRef<'a>>, inside_host: bool) -> io::Result<()> {
         let Some(name) = self.0.name(inside_host) else {
             return Ok(());
         };
         match socket.into().set_tcp_congestion(name.as_bytes()) {
-            // Nobody asked for it by name: a system without it keeps its own.
+            // Not asked for by name: a system without it keeps its default.
             Err(_) if self.0 == Congestion::Auto => Ok(()),
             result => result,
         }

@@ -1,4 +1,4 @@
-//! What went over each rail since the plugin was loaded: the sum over all connections that used it, open or closed.
+//! Traffic of each rail since the plugin was loaded: the sum over all connections that used it, open or closed.
 #![allow(
     clippy::disallowed_types,
     reason = "connections are made and counters read here; the data path counts in atomics of its own"
@@ -27,7 +27,7 @@ fn values(counters: &RailCounters) -> [u64; 4] {
     [counters.data_bytes(), counters.data_writes(), counters.cts_writes(), counters.received_bytes()]
 }
 
-/// Fresh counters for one connection's use of a rail, which count towards the rail's.
+/// Returns new counters for one connection's use of a rail; they count towards the rail's.
 pub(crate) fn of(name: &RailName) -> Arc<RailCounters> {
     let counters = Arc::new(RailCounters::default());
     let mut rails = RAILS.get().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -39,7 +39,7 @@ pub(crate) fn of(name: &RailName) -> Arc<RailCounters> {
 }
 
 impl Rail {
-    /// Adds up what closed connections counted, so that they need not be kept.
+    /// Adds the counters of closed connections to the sum and drops them.
     fn fold(&mut self) {
         let closed = &mut self.closed;
         take_abandoned(&mut self.open, |counters| {
@@ -55,7 +55,7 @@ fn write_text(place: &mut [c_char], text: &str) {
     }
 }
 
-/// Writes the counters of at most `capacity` rails to `out` and answers how many rails there are.
+/// Writes the counters of at most `capacity` rails to `out`. Returns the number of rails.
 ///
 /// # Safety
 /// `out` must be valid for writing `capacity` entries, or `capacity` must not be positive.

@@ -1,4 +1,4 @@
-//! Who this process is, as its peers see it.
+//! The identity of this process, as its peers see it.
 
 use std::env;
 use std::fs;
@@ -10,17 +10,17 @@ use railweave_transport::{Hello, PROTOCOL_VERSION, ProcessId};
 /// Fills `bytes` with random bytes from the kernel.
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // The kernel's generator only fails before it is seeded at boot, or where getrandom is forbidden altogether.
+    // The kernel's generator fails only before it is seeded at boot, or if getrandom is forbidden.
     getrandom::fill(&mut bytes).expect("the kernel gives no random bytes (getrandom)");
     bytes
 }
 
-/// A random number.
+/// Returns a random number.
 pub(crate) fn random_u64() -> u64 {
     u64::from_le_bytes(random())
 }
 
-/// This process's HELLO: everything but the nonce and the wanted process, which are each session's own.
+/// Returns this process's HELLO, except the nonce and the wanted process, which each session fills in.
 pub(crate) fn hello(mode: u8, fabrics: u8, keyed: bool) -> Hello {
     Hello {
         protocol_min: PROTOCOL_VERSION,
@@ -51,8 +51,9 @@ fn host() -> String {
     if name.is_empty() { "unknown-host".to_owned() } else { name.to_owned() }
 }
 
-/// A number that two processes share exactly when they are on one machine and in one network namespace: the kernel's
-/// boot id and the namespace's inode. Without /proc it is random, so that nothing is taken for the same by mistake.
+/// Returns a number that two processes share only if they are on one machine and in one network namespace: a hash of
+/// the kernel's boot id and the namespace's inode. Without /proc it is random, so that no two are taken for the same by
+/// mistake.
 fn network() -> u64 {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let namespace = fs::metadata("/proc/self/ns/net");

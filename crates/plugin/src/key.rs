@@ -12,8 +12,8 @@ use sha2::Sha256;
 const SHORTEST: usize = 16;
 const LONGEST: usize = 4096;
 
-/// Sixteen random bytes have fewer different ones less than once in 10^15 times, and sixteen random decimal digits
-/// less than once in 10,000 times.
+/// Different bytes that a key must have. Sixteen random bytes have fewer less than once in 10^15 times, and sixteen
+/// random decimal digits less than once in 10,000 times.
 const FEWEST_DIFFERENT: usize = 5;
 
 /// A shared key.
@@ -24,14 +24,13 @@ impl Key {
     /// Reads the key.
     ///
     /// # Errors
-    /// When the file cannot be read, others have access to it, it is too short or too long, or whoever tries the
-    /// obvious finds it.
+    /// When the file cannot be read, others have access to it, or the key is too short, too long or easy to guess.
     pub(crate) fn read(path: &Path) -> Result<Self, Error> {
         let wrong = |what: String| Error::configuration(format!("RAILWEAVE_KEY_FILE={}: {what}", path.display()));
         let unreadable = |error: std::io::Error| wrong(format!("{error}; give a file that this user can read"));
-        // A pipe without a writer would be waited for, for ever; a file's reads do not change.
+        // Otherwise opening a pipe without a writer would wait forever. Reads of a file do not change.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(unreadable)?;
-        // Of the open file, so that nobody can exchange it in between.
+        // From the open file, so that nobody can replace it in between.
         let facts = file.metadata().map_err(unreadable)?;
         if !facts.is_file() {
             return Err(wrong("this is no regular file".to_owned()));
@@ -65,13 +64,13 @@ impl Key {
         Ok(Self(mac))
     }
 
-    /// What whoever dials a lane presents with its token.
+    /// Returns the proof that the dialler of a lane sends with its token.
     pub(crate) fn lane_proof(&self, token: Token, rail: u8, lane: u8) -> [u8; LANE_PROOF_BYTES] {
         let mac = self.lane_mac(token, rail, lane).finalize().into_bytes();
         std::array::from_fn(|at| mac[at])
     }
 
-    /// Whether a lane's dialer has the key. Takes the same time whatever is wrong with the proof.
+    /// Returns true if a lane's dialler has the key. Takes the same time whatever is wrong with the proof.
     pub(crate) fn is_lane(&self, lane: &LanePreface) -> bool {
         self.lane_mac(lane.token, lane.rail, lane.lane).verify_truncated_left(&lane.proof).is_ok()
     }
@@ -84,8 +83,8 @@ impl Key {
         mac
     }
 
-    /// HMAC-SHA256 over the role of an end of a session and both HELLOs, nonces and all. With the role, a proof cannot
-    /// be sent back to the end that made it.
+    /// Computes HMAC-SHA256 over the role of a session's end and both HELLOs, including their nonces. The role prevents
+    /// a proof from being sent back to the end that made it.
     fn session_mac(&self, side: Side, opener_hello: &[u8], acceptor_hello: &[u8]) -> Hmac<Sha256> {
         let role = match side {
             Side::Opener => 1,
@@ -94,7 +93,7 @@ impl Key {
         let mut mac = self.0.clone();
         mac.update(b"railweave proof 1");
         mac.update(&[role]);
-        // Lengths, so that no byte can belong to one HELLO or to the other.
+        // With their lengths, so that no byte can move from one HELLO to the other.
         for hello in [opener_hello, acceptor_hello] {
             mac.update(&(hello.len() as u64).to_le_bytes());
             mac.update(hello);
@@ -113,7 +112,7 @@ impl Prover for Key {
     }
 }
 
-/// What makes a key of the right length worthless, as a clause. That a key is good nothing can say.
+/// Returns the reason why a key of the right length is worthless, as a clause. `None` does not prove a key good.
 fn weakness(secret: &[u8]) -> Option<String> {
     let mut different = secret.to_vec();
     different.sort_unstable();
@@ -141,7 +140,7 @@ mod tests {
         path
     }
 
-    /// A pipe by name, which nobody writes to.
+    /// Makes a named pipe without a writer.
     fn fifo(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("railweave-key-{}-{name}", std::process::id()));
         let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();

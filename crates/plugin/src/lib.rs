@@ -1,9 +1,9 @@
-//! The NCCL net plugin: what NCCL calls, and what runs beside it.
+//! The NCCL net plugin: the functions that NCCL calls, and the threads behind them.
 //!
-//! NCCL's calls come in by `entry`. There the connection behind an opaque pointer is found (`comm`), and the calls that
-//! it carries lead into the protocol for the fabric in use. The `control` thread makes and ends connections, whatever
-//! their fabric (`network`). `fabrics` alone knows which fabrics there are, and gets ready what the crate
-//! `railweave-discovery` found on this machine.
+//! NCCL's calls arrive in `entry`, which finds the connection behind an opaque pointer (`comm`) and calls the protocol
+//! for the connection's fabric. The `control` thread makes and closes connections, whatever their fabric (`network`).
+//! Only `fabrics` knows which fabrics there are; it prepares what the crate `railweave-discovery` found on this
+//! machine.
 //!
 //! Nothing on the data path (isend, irecv, test, iflush) blocks, allocates or locks.
 

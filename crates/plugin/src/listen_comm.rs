@@ -1,4 +1,4 @@
-//! What NCCL's pointer to a listener points to.
+//! The object behind NCCL's pointer to a listener.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use railweave_transport::Error;
 use crate::control::Control;
 use crate::listener::Listener;
 
-/// A listener with the control thread that serves it, as NCCL's `listenComm`.
+/// A listener and the control thread that serves it: NCCL's `listenComm`.
 pub(crate) struct ListenComm {
     pub(crate) listener: Arc<Listener>,
     pub(crate) control: Arc<Control>,
 }
 
 impl ListenComm {
-    /// The listener behind NCCL's pointer.
+    /// Returns the listener behind NCCL's pointer.
     ///
     /// # Safety
     /// The pointer must be NULL or come from `Arc::into_raw` and not be closed yet.
     pub(crate) unsafe fn from_raw<'a>(pointer: *mut c_void) -> Result<&'a Self, Error> {
-        // SAFETY: the caller's promise; NULL gives None.
+        // SAFETY: the caller's promise; NULL becomes `None`.
         unsafe { pointer.cast::<Self>().as_ref() }
             .ok_or_else(|| Error::protocol("accept was called with a NULL listener"))
     }
 
-    /// Ends the listener, and what nobody accepted from it.
+    /// Closes the listener and the connections that were not accepted.
     pub(crate) fn close(&self) {
         self.control.unlisten(self.listener.nonce);
     }

@@ -1,4 +1,4 @@
-//! A listener: what was offered to it and is ready to be accepted.
+//! A listener and its connections that are ready to be accepted.
 #![allow(clippy::disallowed_types, reason = "listen and accept are service threads' calls")]
 
 use std::collections::VecDeque;
@@ -9,23 +9,23 @@ use railweave_transport::ConnectionConfig;
 use crate::comm::{Established, Route};
 use crate::network::Network;
 
-/// A connection that is ready, and its name to the control thread.
+/// A connection that is ready, and the control thread's name for it.
 pub(crate) type Ready = (Box<Established>, Route);
 
 /// A connection that waits for `accept`.
 struct Waiting {
     connection: Ready,
-    /// Its peer has closed it, or is gone.
+    /// True once its peer has closed it or is gone.
     is_left: bool,
 }
 
-/// A listener, which serves any number of connections.
+/// A listener, for any number of connections.
 pub(crate) struct Listener {
     pub(crate) nonce: u64,
     pub(crate) device: usize,
     pub(crate) network: Arc<dyn Network>,
     pub(crate) config: ConnectionConfig,
-    /// What is ready to be accepted; None once the listener is closed.
+    /// The connections that are ready to be accepted; `None` once the listener is closed.
     ready: Mutex<Option<VecDeque<Waiting>>>,
 }
 
@@ -34,7 +34,7 @@ impl Listener {
         Self { nonce, device, network, config, ready: Mutex::new(Some(VecDeque::new())) }
     }
 
-    /// Adds a connection that is ready; hands it back when the listener is closed.
+    /// Adds a connection that is ready. Returns it if the listener is closed.
     pub(crate) fn give(&self, connection: Ready) -> Option<Ready> {
         match &mut *self.ready() {
             Some(ready) => {
@@ -45,7 +45,7 @@ impl Listener {
         }
     }
 
-    /// The oldest connection that nobody accepted yet; one whose peer has left where there is no other.
+    /// Takes the oldest connection, or one whose peer has left if there is no other.
     pub(crate) fn pop(&self) -> Option<Ready> {
         let mut ready = self.ready();
         let ready = ready.as_mut()?;
@@ -53,12 +53,13 @@ impl Listener {
         ready.remove(place).map(|waiting| waiting.connection)
     }
 
-    /// How many connections nobody accepted yet.
+    /// Returns the number of connections not accepted yet.
     pub(crate) fn unaccepted(&self) -> usize {
         self.ready().as_ref().map_or(0, VecDeque::len)
     }
 
-    /// The peer has left this connection; whether nobody has accepted it yet.
+    /// Notes that the peer has left this connection. Returns true if it was not accepted yet and the peer had not left
+    /// before.
     pub(crate) fn peer_left(&self, route: Route) -> bool {
         let mut ready = self.ready();
         let mut waiting = ready.iter_mut().flatten();
@@ -66,7 +67,7 @@ impl Listener {
         found.map(|waiting| waiting.is_left = true).is_some()
     }
 
-    /// Takes a connection back that its peer has left and nobody accepted, unless it is the last such.
+    /// Takes back a connection that its peer has left and that was not accepted, unless it is the last of these.
     pub(crate) fn give_up(&self, route: Route) -> Option<Box<Established>> {
         let mut ready = self.ready();
         let ready = ready.as_mut()?;
@@ -76,12 +77,12 @@ impl Listener {
         given_up.map(|waiting| waiting.connection.0)
     }
 
-    /// Whether nobody has closed it yet.
+    /// Returns true until the listener is closed.
     pub(crate) fn is_open(&self) -> bool {
         self.ready().is_some()
     }
 
-    /// Ends the listener; answers the connections that nobody accepted.
+    /// Closes the listener and returns the connections that were not accepted.
     pub(crate) fn close(&self) -> impl Iterator<Item = Ready> {
         self.ready().take().into_iter().flatten().map(|waiting| waiting.connection)
     }

@@ -1,4 +1,4 @@
-//! Lines to NCCL's logger. Never called per message.
+//! Lines for NCCL's logger. Never called per message.
 
 use std::ffi::{CString, c_int, c_ulong};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -7,10 +7,10 @@ use railweave_abi::NcclLogger;
 use railweave_abi::log::{Level, subsystem};
 use railweave_transport::Event;
 
-/// The logger's address, or 0. No lock: a fork while another thread holds one would leave it locked in the child.
+/// The logger's address, or NULL. No lock: a fork while another thread holds it would leave it locked in the child.
 static LOGGER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Keeps the logger that NCCL gave to `init`; the newest counts.
+/// Stores the logger that NCCL passed to `init`; the latest is used.
 pub(crate) fn set_logger(logger: Option<NcclLogger>) {
     if let Some(logger) = logger {
         LOGGER.store(logger as *mut (), Ordering::Release);
@@ -19,11 +19,11 @@ pub(crate) fn set_logger(logger: Option<NcclLogger>) {
 
 fn logger() -> Option<NcclLogger> {
     let address = LOGGER.load(Ordering::Acquire);
-    // SAFETY: only `set_logger` stores here, and what it stores is a function of this type; NULL is None.
+    // SAFETY: only `set_logger` stores here, and it stores a function of this type; NULL is `None`.
     unsafe { std::mem::transmute::<*mut (), Option<NcclLogger>>(address) }
 }
 
-/// The line that tells of an event of a connection or session to this peer.
+/// Returns the log line for an event of a connection or session with this peer.
 pub(crate) fn line(event: &Event, peer: &str) -> String {
     match event {
         Event::Unwelcome(unwelcome) => unwelcome.to_string(),
@@ -32,12 +32,12 @@ pub(crate) fn line(event: &Event, peer: &str) -> String {
     }
 }
 
-/// Something is wrong, and the line says what to do: shown with NCCL_DEBUG=WARN.
+/// Logs that something is wrong and what to do about it: shown with NCCL_DEBUG=WARN.
 pub(crate) fn warn(text: &str) {
     write(Level::WARN, c_ulong::MAX, text);
 }
 
-/// Good to know when looking for a problem: shown with NCCL_DEBUG=INFO.
+/// Logs something that helps to find a problem: shown with NCCL_DEBUG=INFO.
 pub(crate) fn info(text: &str) {
     write(Level::INFO, subsystem::INIT | subsystem::NET, text);
 }
@@ -46,7 +46,7 @@ fn write(level: Level, flags: c_ulong, text: &str) {
     let Some(logger) = logger() else {
         return;
     };
-    // A peer's text may hold anything; a NUL would cut the line short.
+    // A peer's text may contain a NUL, which would cut the line short.
     let line = format!("NET/Railweave : {text}").replace('\0', "\u{fffd}");
     let Ok(line) = CString::new(line) else {
         return;

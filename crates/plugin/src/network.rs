@@ -1,5 +1,5 @@
-//! A fabric with its devices behind traits without type parameters: dynamic once, generic inside. The connections that
-//! it makes are behind [`End`].
+//! A fabric with its devices, behind traits without type parameters: dynamic at this edge, generic inside. Its
+//! connections are behind [`End`].
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use railweave_transport::{
 use crate::comm::{End, Established, RegistrarOf, Registrations};
 use crate::counters;
 
-/// A handshake, whatever its fabric and its side.
+/// A handshake of any fabric and side.
 pub(crate) trait AnyHandshake: Send {
     fn get(&self) -> &(dyn Handshake + 'static);
     fn get_mut(&mut self) -> &mut (dyn Handshake + 'static);
-    /// What to do next.
+    /// Returns the next action.
     fn poll_action(&mut self) -> Option<Action<Established>>;
 }
 
@@ -69,7 +69,7 @@ impl<F: Fabric, H: Makes<Connection: End + 'static> + 'static> AnyHandshake for 
     }
 }
 
-/// What a handshake is told about its peer and its time.
+/// A handshake's configuration, peer and deadline.
 pub(crate) struct Setup {
     pub(crate) config: ConnectionConfig,
     pub(crate) peer: String,
@@ -78,11 +78,11 @@ pub(crate) struct Setup {
 
 /// A fabric with its devices.
 pub(crate) trait Network: Send + Sync {
-    /// The devices, in NCCL's numbering.
+    /// Returns the devices, in NCCL's numbering.
     fn devices(&self) -> &[Device];
-    /// The ports that the devices are made of.
+    /// Returns the ports that the devices consist of.
     fn ports(&self) -> &[ChosenPort];
-    /// Whether its handshakes may block, as making queue pairs does.
+    /// Returns true if its handshakes may block, as creating queue pairs does.
     fn may_block(&self) -> bool;
     /// Begins a connection from a device to the listener with this nonce.
     fn connect(&self, device: usize, nonce: u64, setup: Setup) -> Box<dyn AnyHandshake>;
@@ -103,9 +103,9 @@ pub(crate) struct NetworkOf<F: Fabric> {
     pub(crate) ports: Vec<ChosenPort>,
     /// One per port.
     pub(crate) registrations: Vec<Arc<Registrations<F>>>,
-    /// Lanes that this side wishes for, by the port's place in its device.
+    /// The number of lanes that this side asks for, by the port's place in its device.
     pub(crate) lanes: Box<dyn Fn(usize) -> u8 + Send + Sync>,
-    /// Weight by the port's place in its device; None takes the speed.
+    /// The weight by the port's place in its device; `None` uses the speed.
     pub(crate) weight: Box<dyn Fn(usize) -> Option<u32> + Send + Sync>,
 }
 

@@ -1,28 +1,27 @@
-//! State that belongs to one process: a forked child gets fresh and empty state of its own.
+//! State that belongs to one process: a forked child gets empty state of its own.
 //!
 //! Data loaders fork. A child must never touch its parent's queues and sockets, and a lock that another thread held at
-//! the moment of the fork stays locked in the child for ever. So everything static and mutable is kept here, by
-//! process.
+//! the fork stays locked in the child forever. So everything static and mutable is kept here, by process.
 
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use crate::sync::{AtomicPtr, Ordering};
 
-/// How many forks lie between this process and the one that first asked. The C library counts them: process ids are not
-/// enough, as a child in a process namespace of its own may have its parent's.
+/// The number of forks between this process and the one that first called [`ProcessMark::own`], counted by a handler of
+/// the C library. Process ids are not enough: a child in its own process namespace may have its parent's.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 static COUNTING: AtomicBool = AtomicBool::new(false);
 
-/// Tells a process from those that it forked, and from the one that forked it.
+/// The mark that distinguishes a process from its forked children and from its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessMark {
     forks: u32,
-    /// A child that was made behind the C library's back (`clone`) is not counted, but has most likely another id.
+    /// A child made without the C library's fork (`clone`) is not counted, but most likely has another id.
     pid: u32,
 }
 
 impl ProcessMark {
-    /// This process's mark.
+    /// Returns this process's mark.
     pub(crate) fn own() -> Self {
         if !COUNTING.load(Ordering::Acquire) {
             count_forks();
@@ -31,12 +30,11 @@ impl ProcessMark {
     }
 }
 
-/// Has forks counted from now on. Threads that come here at once have each fork counted more than once, which does no
-/// harm.
+/// Starts counting forks. If several threads do this at once, each fork counts more than once, which is harmless.
 #[cold]
 fn count_forks() {
     // SAFETY: the handler is a function of this library, which is never unloaded (-z nodelete), and only adds to a
-    // number. Without memory for it the call fails, and processes are told apart by their ids alone.
+    // number. If it fails for lack of memory, process ids alone tell processes apart.
     unsafe { libc::pthread_atfork(None, None, Some(count_in_child)) };
     COUNTING.store(true, Ordering::Release);
 }
@@ -45,7 +43,7 @@ unsafe extern "C" fn count_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// One value per process, made when it is first asked for.
+/// One value per process, made when it is first used.
 pub(crate) struct PerProcess<T: 'static> {
     slot: AtomicPtr<Owned<T>>,
 }
@@ -60,7 +58,7 @@ impl<T: Default + Send + Sync> PerProcess<T> {
         Self { slot: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// This process's value.
+    /// Returns this process's value.
     pub(crate) fn get(&self) -> &'static T {
         let process = ProcessMark::own();
         loop {
@@ -71,7 +69,7 @@ impl<T: Default + Send + Sync> PerProcess<T> {
             {
                 return &owned.value;
             }
-            // What a parent left is never looked at: it may be in the middle of a change.
+            // A parent's value is never looked at: it may be in the middle of a change.
             let fresh = Box::into_raw(Box::new(Owned { process, value: T::default() }));
             if self.slot.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                 // SAFETY: made above, and nobody else has seen it.
@@ -102,7 +100,7 @@ mod tests {
         }
         assert_eq!(*held, 7);
         let mut status = 0;
-        // SAFETY: the child's number is from fork, and the status is a place of this function.
+        // SAFETY: the child's number is from fork, and the status is a variable of this function.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0, "the child found its parent's state");
     }

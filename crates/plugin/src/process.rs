@@ -1,4 +1,4 @@
-//! What there is once per process, and once per context: NCCL's `init` and `finalize` count users here.
+//! The state of the process and of each context. NCCL's `init` and `finalize` count users here.
 #![allow(clippy::disallowed_types, reason = "contexts and connects are service threads' business")]
 
 use std::collections::{HashMap, HashSet};
@@ -21,13 +21,13 @@ use crate::log;
 use crate::network::Network;
 use crate::per_process::{PerProcess, ProcessMark};
 
-/// Everything that all connections of this process share.
+/// The state that all connections of this process share.
 pub(crate) struct Process {
     pub(crate) options: Options,
     pub(crate) network: Arc<dyn Network>,
     pub(crate) hello: Hello,
     out_of_band: Option<HandleAddress>,
-    /// The addresses that the control port listens on; None for all.
+    /// The addresses that the control port listens on; `None` for all.
     listens_on: Option<Vec<IpAddr>>,
     events: Vec<Arc<dyn EventSource>>,
     key: Option<Key>,
@@ -35,20 +35,20 @@ pub(crate) struct Process {
     control: Mutex<Option<Arc<Control>>>,
 }
 
-/// What one `init` made: from v11 on each communicator has one, before that there is one for all.
+/// The context that `init` returns: since v11 each communicator has one, before that there is one for all.
 pub(crate) struct Context {
-    /// Who made it: in a forked child its locks may be held by threads that are not there.
+    /// The process that made it: in a forked child its locks may be held by threads that do not exist there.
     pub(crate) owner: ProcessMark,
     pub(crate) process: Arc<Process>,
     pub(crate) traffic_class: Option<u8>,
-    /// Connects under way, by device and the listener's nonce: NCCL's handle memory says nothing about who asks.
+    /// Connects in progress, by device and the listener's nonce: NCCL passes nothing else that identifies a connect.
     pub(crate) connects: Mutex<HashMap<(usize, u64), Arc<PendingConnect>>>,
-    /// The listeners that were made from it, and are not all closed.
+    /// The listeners made from it; some may be closed.
     listeners: Mutex<Vec<Weak<ListenComm>>>,
 }
 
 impl Context {
-    /// Remembers a listener, to end it with the context when NCCL does not: an aborted communicator forgets its
+    /// Remembers a listener, to close it with the context if NCCL does not: an aborted communicator forgets its
     /// listeners.
     pub(crate) fn remember(&self, listener: &Arc<ListenComm>) {
         let mut listeners = lock(&self.listeners);
@@ -57,7 +57,7 @@ impl Context {
     }
 }
 
-/// Who uses the process's state.
+/// The users of the process's state.
 #[derive(Default)]
 struct Users {
     count: usize,
@@ -67,14 +67,14 @@ struct Users {
 static USERS: PerProcess<Mutex<Users>> = PerProcess::new();
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic is caught at the edge and reported; what it left behind is whole, or not used.
+    // A panic is caught at the edge and reported. The state it leaves is consistent or not used again.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Process {
     fn start(forces_flushes: bool) -> Result<Self, Error> {
         let (options, warnings) = Options::from_env().map_err(|errors| {
-            // A line for each variable, even one that two settings read; the last is logged as the answer of `init`.
+            // One line for each variable, even if two settings read it. The last one is the error that `init` returns.
             let mut named = HashSet::new();
             let mut errors: Vec<_> = errors.iter().filter(|error| named.insert(error.variable)).collect();
             let last = errors.pop().map(ToString::to_string);
@@ -105,7 +105,7 @@ impl Process {
         })
     }
 
-    /// The control thread, started when it is first needed.
+    /// Returns the control thread, starting it when it is first needed.
     pub(crate) fn control(&self) -> Result<Arc<Control>, Error> {
         let mut control = lock(&self.control);
         if let Some(control) = &*control {
@@ -127,13 +127,13 @@ impl Process {
         Ok(started)
     }
 
-    /// The handle of a new listener of a device.
+    /// Returns the handle of a new listener of a device.
     pub(crate) fn handle(&self, device: usize, nonce: u64, control_port: u16) -> Handle {
         let ports = self.network.devices()[device].ports.iter().enumerate();
         let is_heard = |address: IpAddr| self.listens_on.as_ref().is_none_or(|addresses| addresses.contains(&address));
         let addresses = ports
             .map(|(place, index)| (place, &self.network.ports()[*index].facts))
-            // A GID of InfiniBand is the adapter's own number, and no address that a socket reaches.
+            // A GID of InfiniBand is the adapter's number, not an address that a socket can reach.
             .filter(|(_, facts)| facts.link_layer != LinkLayer::InfiniBand && is_heard(facts.address))
             .map(|(place, facts)| HandleAddress {
                 address: facts.address,
@@ -144,7 +144,7 @@ impl Process {
         Handle { process: self.hello.process, nonce, control_port, addresses: addresses.collect() }
     }
 
-    /// The addresses of a handle in the order in which a connect from `device` tries them.
+    /// Returns the addresses of a handle in the order in which a connect from `device` tries them.
     pub(crate) fn dial_order(&self, device: usize, handle: &Handle) -> Vec<IpAddr> {
         let theirs: Vec<_> = handle
             .addresses
@@ -168,7 +168,7 @@ impl Process {
         dial_order(&theirs, &own).into_iter().map(|index| handle.addresses[index].address).collect()
     }
 
-    /// What the connections of a device are to be.
+    /// Returns the configuration of a device's connections.
     pub(crate) fn connection_config(&self, device: usize, traffic_class: Option<u8>) -> ConnectionConfig {
         ConnectionConfig {
             split_min: self.options.split_min.value,
@@ -179,7 +179,7 @@ impl Process {
     }
 }
 
-/// Takes part in the process's state, which the first user makes: with what that user's version of NCCL's API can use.
+/// Makes a context and counts it. The first one makes the process's state, for its version of NCCL's API.
 ///
 /// # Errors
 /// When a setting is wrong or there is no usable port.
@@ -200,13 +200,13 @@ pub(crate) fn acquire(traffic_class: Option<u8>, forces_flushes: bool) -> Result
     })
 }
 
-/// Ends a context's part. The last one ends the control thread, and does not return before it is gone.
+/// Ends a context. The last one stops the control thread and waits until it has ended.
 pub(crate) fn release(context: Context) {
     if !lock(USERS.get()).process.as_ref().is_some_and(|process| Arc::ptr_eq(process, &context.process)) {
-        // This is a forked child, and the context its parent's, whose locks another thread may have held.
+        // This is a forked child. The context is its parent's, and another thread may have held its locks.
         return std::mem::forget(context);
     }
-    // What NCCL began to connect and never asked for again is closed like any other connection.
+    // A connect that NCCL began and never polled again is closed like any other connection.
     for (_, pending) in context.connects.into_inner().unwrap_or_else(PoisonError::into_inner) {
         if let (Some(Ok((established, route))), Ok(control)) = (pending.abandon(), context.process.control()) {
             control.close(route, established.end);
@@ -215,8 +215,8 @@ pub(crate) fn release(context: Context) {
     let listeners = context.listeners.into_inner().unwrap_or_else(PoisonError::into_inner);
     for listener in listeners.iter().filter_map(Weak::upgrade).filter(|listen_comm| listen_comm.listener.is_open()) {
         listener.close();
-        // SAFETY: listen made NCCL's share with Arc::into_raw; closeListen would have ended it, but was not called, and
-        // after finalize nothing that was made from the context is used.
+        // SAFETY: listen made NCCL's reference with Arc::into_raw. closeListen would have dropped it but was not
+        // called, and after finalize NCCL uses nothing made from the context.
         drop(unsafe { Arc::from_raw(Arc::as_ptr(&listener)) });
     }
     drop(context.process);
@@ -232,7 +232,10 @@ pub(crate) fn release(context: Context) {
     }
 }
 
-/// The process's state, once `init` made it.
+/// Returns the process's state.
+///
+/// # Errors
+/// Before `init` and after the last `finalize`.
 pub(crate) fn current() -> Result<Arc<Process>, Error> {
     lock(USERS.get())
         .process
