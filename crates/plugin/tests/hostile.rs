@@ -1,5 +1,5 @@
-//! Strangers at the control port: for each, what is logged, what memory it can take, and that all of it is freed while
-//! nobody else is disturbed. docs/edge.md shows the table; `cargo xtask stress table` prints it.
+//! Strangers at the control port: for each, its log line, the memory that it can take, and a check that all of it is
+//! freed while nobody else is disturbed. docs/edge.md shows the table; `cargo xtask stress table` prints it.
 
 mod common;
 
@@ -20,27 +20,27 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Memory that one case may take at most, whatever it sends.
+/// The most memory that one case may take, whatever it sends.
 const MOST_BYTES: usize = 1 << 20;
-/// What allocators keep of what was freed.
+/// Freed memory that allocators keep.
 const SLACK_BYTES: usize = 64 << 10;
-/// The most lines about strangers in a minute.
+/// The most lines about strangers per minute.
 const MOST_LINES: usize = 10;
 
 /// One kind of stranger.
 struct Case {
     name: &'static str,
     settings: &'static [(&'static str, &'static str)],
-    /// With a key file.
+    /// True if the plugin has a key file.
     keyed: bool,
-    /// Does what the stranger does; answers the sockets that it still holds.
+    /// Plays the stranger. Returns the sockets that it still holds.
     act: fn(&Site<'_>) -> Vec<TcpStream>,
-    /// How many lines are logged, and what is in each of them.
+    /// The number of lines logged, and words in each of them.
     lines: usize,
     words: &'static [&'static str],
 }
 
-/// Where a stranger finds the plugin.
+/// The plugin as a stranger finds it.
 struct Site<'a> {
     net: &'a LoadedNet,
     listening: &'a ListenComm,
@@ -53,12 +53,12 @@ impl Site<'_> {
         Stranger::dial(self.handle).socket
     }
 
-    /// A stranger that has said HELLO and heard the plugin's.
+    /// Returns a stranger whose session is up.
     fn greeted(&self) -> Stranger {
         Stranger::greeted(self.handle)
     }
 
-    /// A stranger that says this HELLO.
+    /// Returns a stranger that has sent this HELLO.
     fn with_hello(&self, change: impl FnOnce(&mut Hello)) -> Stranger {
         let mut stranger = Stranger::dial(self.handle);
         stranger.begin();
@@ -69,7 +69,7 @@ impl Site<'_> {
         stranger
     }
 
-    /// Sends ten million bytes, as far as they are taken.
+    /// Sends ten million bytes, or as many as are taken.
     fn flood(&self, mut socket: TcpStream) -> Vec<TcpStream> {
         for _ in 0..10_000_000 / self.garbage.len() {
             if socket.write_all(self.garbage).is_err() {
@@ -79,7 +79,7 @@ impl Site<'_> {
         vec![socket]
     }
 
-    /// The connection that a stranger has begun will not be: that is a line, and accept goes on waiting.
+    /// Checks that the failure of a stranger's connection is a line, and that accept still waits.
     fn accept_waits_on(&self) {
         until("the line", || {
             assert!(self.net.accept(self.listening).expect("accept has no error").is_none());
@@ -88,7 +88,7 @@ impl Site<'_> {
     }
 }
 
-/// Ends a socket as the kernel does for a process that was killed with bytes unread.
+/// Resets a socket on close, as the kernel does for a process killed with unread bytes.
 fn reset(socket: &TcpStream) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     let place = (&raw const linger).cast();
@@ -106,7 +106,7 @@ fn frame(kind: u16, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Sends these bytes a thousand times, and reads nothing, until nobody takes them.
+/// Sends these bytes a thousand times at once, and reads nothing, until they are no longer taken.
 fn flood(site: &Site<'_>, bytes: &[u8]) -> TcpStream {
     let mut socket = site.greeted().socket;
     socket.set_write_timeout(Some(Duration::from_secs(5))).expect("a timeout can be set");
@@ -118,7 +118,7 @@ fn flood(site: &Site<'_>, bytes: &[u8]) -> TcpStream {
     socket
 }
 
-/// Sends bytes one by one, slower than any deadline, until nobody takes them.
+/// Sends bytes one by one, slower than any deadline, until they are no longer taken.
 fn drip(socket: &mut TcpStream, bytes: &[u8]) {
     for byte in bytes {
         thread::sleep(Duration::from_millis(100));
@@ -130,7 +130,7 @@ fn drip(socket: &mut TcpStream, bytes: &[u8]) {
 
 const KEY: &[u8] = b"a key of some length";
 
-/// Shakes hands as a peer that has the key; also what it said.
+/// Shakes hands as a peer that has the key. Also returns the bytes that it sent.
 fn proved(handle: &HandleBytes) -> (Stranger, Vec<u8>) {
     let mut peer = Stranger::dial(handle);
     let mut said = Preface::Session.encode().to_vec();
@@ -158,7 +158,7 @@ fn proved(handle: &HandleBytes) -> (Stranger, Vec<u8>) {
     (peer, said)
 }
 
-/// Shakes hands as a peer that has the key, which is welcome; then says the very same again on another socket.
+/// Shakes hands as a peer that has the key, which is welcome; then sends the same bytes again on another socket.
 fn replay(site: &Site<'_>) -> Vec<TcpStream> {
     let (mut peer, mut said) = proved(site.handle);
     let offer = Frame { connection: 1, message: offer_for_nobody() }.encode();
@@ -201,7 +201,7 @@ const CASES: &[Case] = &[
         words: &["sent 0 of the 40 first bytes in time"],
     },
     Case {
-        name: "one byte now and then, for ever",
+        name: "one byte now and then, forever",
         settings: QUICK,
         keyed: false,
         act: |site| {
@@ -429,7 +429,7 @@ const CASES: &[Case] = &[
             reset(&stranger.socket);
             drop(stranger);
             site.accept_waits_on();
-            // A lane that is reset before the plugin has taken it over has a line of its own.
+            // A lane that is reset before the plugin has taken it over has its own line.
             drop(lane);
             Vec::new()
         },
@@ -477,7 +477,7 @@ fn key_file() -> String {
     path
 }
 
-/// The most memory that was in use since it was last set to 0.
+/// The most memory in use since it was last set to 0.
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
@@ -512,7 +512,7 @@ fn whatever_a_stranger_does_is_one_line_little_memory_and_over_and_nobody_else_n
             let held = (case.act)(&site);
             let begin = Instant::now();
             until("its lines", || (warnings().len() >= case.lines).then_some(()));
-            // Its sockets are closed on our side, though it holds its own.
+            // Its sockets are closed on the plugin's side, although it keeps its own ends.
             until_freed("its sockets are closed", || descriptors() <= files + held.len());
             let freed = begin.elapsed();
             let most = PEAK.load(Ordering::Relaxed).saturating_sub(heap);
@@ -533,7 +533,7 @@ fn whatever_a_stranger_does_is_one_line_little_memory_and_over_and_nobody_else_n
     );
 }
 
-/// A socket that presents itself as the one lane of a connection, without a key; what is answered.
+/// Presents a socket as the one lane of a connection, without a key. Returns the answer.
 fn answer_to_lane(handle: &HandleBytes, token: Token) -> Vec<u8> {
     let mut socket = Stranger::dial(handle).socket;
     let lane = LanePreface { token, rail: 0, lane: 0, proof: [0; 14] };
@@ -569,7 +569,7 @@ fn with_a_key_a_token_that_was_overheard_is_not_enough_for_a_lane() {
         let token = peer.offer(1);
         peer.lanes(1);
         assert_eq!(answer_to_lane(&handle, token), b"");
-        assert_eq!(common::warnings_with(&["without the proof that it has the key"]).len(), 1);
+        assert_eq!(common::warnings_with(&["without proof that it has the key"]).len(), 1);
     });
 }
 
@@ -595,7 +595,7 @@ fn what_a_peer_says_again_of_an_open_connection_is_not_kept() {
 
 #[test]
 fn whoever_says_nothing_but_wait_makes_room_for_others() {
-    // As many as there may be set-ups at once.
+    // The limit of set-ups in progress.
     const PLACES: u32 = 1024;
     alone(&[TWO_RAILS, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "20")], || {
         let (_plugin, net) = start();
@@ -620,7 +620,7 @@ fn whoever_says_nothing_but_wait_makes_room_for_others() {
     });
 }
 
-/// Adds the case's row to the table that RAILWEAVE_TEST_TABLE names.
+/// Adds the case's row to the file named by RAILWEAVE_TEST_TABLE.
 fn tell(case: &Case, line: Option<&String>, most: usize, freed: Duration) {
     let Some(path) = std::env::var_os("RAILWEAVE_TEST_TABLE") else { return };
     let line = line.map_or("nothing".to_owned(), |line| format!("`{}`", line.replace("NET/Railweave : ", "")));

@@ -1,10 +1,10 @@
-//! Things in the order of their times: what is due first, who has waited longest. Each change costs the logarithm of
-//! how many there are, so that a crowd does not slow down what has nothing to do with it.
+//! Entries in the order of their times: the next deadline, the longest wait. Each change takes time logarithmic in the
+//! number of entries, so that a crowd does not slow down unrelated work.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
-/// Each thing once, with one time in nanoseconds.
+/// A set of entries, each with one time in nanoseconds.
 pub(super) struct Agenda<T> {
     times: HashMap<T, u64>,
     order: BTreeSet<(u64, T)>,
@@ -17,7 +17,7 @@ impl<T> Default for Agenda<T> {
 }
 
 impl<T: Copy + Eq + Hash + Ord> Agenda<T> {
-    /// Gives a thing this time, or takes it off.
+    /// Sets the time of an entry, or removes the entry.
     pub(super) fn set(&mut self, thing: T, time_ns: Option<u64>) {
         let before = match time_ns {
             Some(time_ns) => self.times.insert(thing, time_ns),
@@ -32,22 +32,22 @@ impl<T: Copy + Eq + Hash + Ord> Agenda<T> {
         if let Some(time_ns) = time_ns {
             self.order.insert((time_ns, thing));
         } else if self.times.capacity() > 32 && self.times.len() < self.times.capacity() / 8 {
-            // A crowd that has left leaves its places behind.
+            // Shrinks the map after a crowd has left.
             self.times.shrink_to(self.times.len() * 2);
         }
     }
 
-    /// The thing with the earliest time, and that time.
+    /// Returns the earliest time and its entry.
     pub(super) fn first(&self) -> Option<(u64, T)> {
         self.order.first().copied()
     }
 
-    /// Whether a thing has a time.
+    /// Returns true if the entry has a time.
     pub(super) fn contains(&self, thing: T) -> bool {
         self.times.contains_key(&thing)
     }
 
-    /// How many things there are.
+    /// Returns the number of entries.
     pub(super) fn len(&self) -> usize {
         self.order.len()
     }

@@ -1,8 +1,8 @@
-//! How the control thread counts time.
+//! The control thread's unit of time.
 
 use std::time::Duration;
 
-/// A duration as the control thread counts time.
+/// Returns a duration in nanoseconds.
 pub(super) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! What service threads ask of the control thread, and the listeners that both know.
+//! Commands of service threads to the control thread, and the listeners that both know.
 #![allow(clippy::disallowed_types, reason = "service threads and the control thread talk here")]
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use crate::comm::{End, Route};
 use crate::listener::Listener;
 use crate::network::Network;
 
-/// A connection that is wanted.
+/// A connection to be made.
 pub(crate) struct ConnectRequest {
     pub(crate) handle: Handle,
     /// The addresses to try, in this order.
@@ -23,17 +23,17 @@ pub(crate) struct ConnectRequest {
     pub(crate) result: Arc<PendingConnect>,
 }
 
-/// The listeners of this process by their nonce. Shared, so that one is known before its handle leaves `listen`.
+/// The listeners of this process by their nonce. Shared, so that a listener is known before its handle leaves `listen`.
 pub(crate) type Listeners = Arc<Mutex<HashMap<u64, Arc<Listener>>>>;
 
-/// What service threads ask of the control thread.
+/// A command of a service thread to the control thread.
 pub(crate) enum Command {
     Connect(Box<ConnectRequest>),
     Close(Route, Box<dyn End>),
     Stop,
 }
 
-/// What a mutex holds. A panic is caught at the edge, and what it left behind is whole.
+/// Locks a mutex. A panic is caught at the edge, and the state that it leaves is consistent.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What the control thread is told at its start.
+//! The control thread's configuration.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use railweave_transport::Hello;
 use crate::congestion::LaneCongestion;
 use crate::key::Key;
 
-/// What the control thread is told at its start.
+/// The control thread's configuration.
 pub(crate) struct ControlConfig {
     pub(crate) hello: Hello,
     pub(crate) key: Option<Key>,
     pub(crate) ports: PortRange,
-    /// The addresses that the control port listens on; None for all.
+    /// The addresses that the control port listens on; `None` for all.
     pub(crate) listens_on: Option<Vec<IpAddr>>,
     pub(crate) handshake_timeout: Duration,
     pub(crate) peer_timeout: Duration,
     pub(crate) congestion: LaneCongestion,
-    /// What tells of events of the ports.
+    /// The sources of the ports' events.
     pub(crate) events: Vec<Arc<dyn EventSource>>,
-    /// Whether connections are lost when an event says that what they are made of failed.
+    /// True if a connection is lost when an event says that a part of it failed.
     pub(crate) return_events: bool,
 }

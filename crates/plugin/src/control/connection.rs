@@ -1,4 +1,4 @@
-//! A connection of a session, from its set-up to its end.
+//! A connection of a session, from its set-up to its close.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
@@ -12,14 +12,14 @@ use crate::comm::End;
 use crate::listener::{Listener, Ready};
 use crate::network::AnyHandshake;
 
-/// Where a connection goes once it is there.
+/// The recipient of a connection once it is up.
 pub(super) enum Target {
     Connect(Arc<PendingConnect>),
     Accept(Arc<Listener>),
 }
 
 impl Target {
-    /// Hands a connection on; gives it back when nobody waits for it any more.
+    /// Hands a connection to its recipient. Returns it if nobody waits for it.
     pub(super) fn give(&self, connection: Ready) -> Option<Ready> {
         match self {
             Self::Connect(pending) => pending.give(Ok(connection)).and_then(Result::ok),
@@ -35,39 +35,39 @@ pub(super) enum Connection {
     /// Up.
     Open {
         link: Arc<Link>,
-        /// What of this host it is made of.
+        /// The parts of this host that it uses.
         parts: Vec<Part>,
-        /// The listener that it was handed to, where a peer began it.
+        /// The listener that it was handed to, if a peer began it.
         listener: Weak<Listener>,
     },
-    /// Closed by this side, and not over: the peer may still need its lanes.
+    /// Closed by this side, and lingering: the peer may still need its lanes.
     Closed(Box<dyn End>),
 }
 
 /// A connection that is being set up.
 pub(super) struct Setting {
-    /// None while the set-up worker has it.
+    /// `None` while the set-up worker has it.
     pub(super) handshake: Option<Box<dyn AnyHandshake>>,
-    /// The number under which the worker has it, or had it last.
+    /// The number under which the worker has it, or last had it.
     pub(super) away: Option<u64>,
-    /// What the worker looks at before it works for it.
+    /// The worker skips its work for it unless this is true.
     pub(super) is_wanted: Arc<AtomicBool>,
-    /// What the worker has, or had last, is READY: the peer's end is up.
+    /// True if the worker's last message for it is READY: the peer's end is up.
     pub(super) is_ready: bool,
-    /// What came from the peer meanwhile.
+    /// The peer's messages that came while the worker has it.
     pub(super) waiting: VecDeque<Message>,
     pub(super) target: Target,
-    /// What its lanes present, where the peer began it.
+    /// The token that its lanes present, if the peer began it.
     pub(super) token: Option<Token>,
-    /// The NUMA node of the device, where it has one.
+    /// The NUMA node of the device, if it has one.
     pub(super) node: Option<u32>,
-    /// Its session ended while the worker had its READY. The peer had no error: it has left what is up. Why it is lost
-    /// if nothing comes of it.
+    /// The end of its session, if that came while the worker had its READY. For the peer the connection was up, and it
+    /// has left. This is the error if the set-up fails all the same.
     pub(super) orphaned: Option<Error>,
     pub(super) began_ns: u64,
-    /// When to try again what this host could not do.
+    /// The time to retry a step that this host could not do.
     pub(super) go_on_ns: Option<u64>,
-    /// When to tell the peer that this end is busy.
+    /// The time to tell the peer that this end is busy.
     pub(super) wait_ns: Option<u64>,
 }
 
@@ -95,17 +95,17 @@ impl Setting {
         }
     }
 
-    /// Its number at the worker, while that has it.
+    /// Returns its number at the worker, while the worker has it.
     pub(super) fn at_worker(&self) -> Option<u64> {
         self.away.filter(|_| self.handshake.is_none())
     }
 
-    /// When its time is over. One that the worker has gets its time when it is back.
+    /// Returns its deadline. One that the worker has gets its deadline when it is back.
     pub(super) fn timeout_ns(&self) -> Option<u64> {
         self.handshake.as_ref()?.timeout_ns()
     }
 
-    /// When there is something to do.
+    /// Returns the next time when there is something to do.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.timeout_ns().into_iter().chain(self.go_on_ns).chain(self.wait_ns).min()
     }

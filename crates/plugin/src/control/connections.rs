@@ -1,4 +1,4 @@
-//! The connections of a session: how they are offered, set up, and told of their end.
+//! The connections of a session: offers, set-up and their end.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -17,14 +17,14 @@ use crate::comm::{Established, Route};
 use crate::identity::random;
 use crate::network::{AnyHandshake, Network, Setup};
 
-/// A peer that says WAIT may keep a connection in set-up for so many times the handshake's time-out.
+/// A peer that says WAIT may keep a connection in set-up for this many handshake timeouts.
 const MOST_WAITS: u64 = 20;
 
-/// An end that is busy says WAIT after this part of the handshake's time-out, and each time it has passed again.
+/// A busy end says WAIT each time this fraction (1/4) of the handshake timeout has passed.
 const WAIT_PART: u64 = 4;
 
-/// Begins a handshake, whose memory comes from the NUMA node of its device where the fabric's adapter is there too; and
-/// that node, for what it makes later.
+/// Begins a handshake with memory from the NUMA node of its device, if the fabric has adapters. Returns the node too,
+/// for the later steps.
 fn placed(
     network: &dyn Network,
     device: usize,
@@ -36,12 +36,12 @@ fn placed(
 }
 
 impl ControlLoop {
-    /// Offers a connection on the session to its process.
+    /// Offers a connection on the session with its process.
     pub(super) fn begin_connecting(&mut self, token: usize, request: ConnectRequest) {
         let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
         let begun = self.session(token).map(|session| (session.protocol.begin(now), session.protocol.peer_name()));
         let Some((Some(connection), peer)) = begun else {
-            let error = Error::peer("the session to the peer has just ended; it closed or died");
+            let error = Error::peer("the session with the peer has just ended; it closed or died");
             return self.fail(&Target::Connect(request.result), error);
         };
         let route = Route { session: token, connection };
@@ -77,7 +77,7 @@ impl ControlLoop {
         self.with_handshake(route, |_| ());
     }
 
-    /// The peer has left a connection that is open.
+    /// Handles a peer that has left an open connection.
     pub(super) fn peer_left_open(&mut self, route: Route) {
         if let Some(Connection::Open { listener, .. }) =
             self.session(route.session).and_then(|session| session.connections.get(&route.connection))
@@ -87,8 +87,8 @@ impl ControlLoop {
         }
     }
 
-    /// Lets `act` do something with a connection's handshake, then carries out what the handshake wants. None when the
-    /// connection is not being set up.
+    /// Calls `act` with a connection's handshake, then carries out the handshake's actions. Returns `None` if the
+    /// connection is not being set up here.
     pub(super) fn with_handshake<R>(&mut self, route: Route, act: impl FnOnce(&mut dyn Handshake) -> R) -> Option<R> {
         let session = self.session(route.session)?;
         let Some(Connection::Setup(setting)) = session.connections.get_mut(&route.connection) else {
@@ -113,7 +113,7 @@ impl ControlLoop {
                 return;
             };
             if let Some(event) = handshake.poll_event() {
-                // A peer of the other side's choice could have any number of them.
+                // A stranger could cause any number of these events.
                 let by_stranger = matches!(setting.target, Target::Accept(_));
                 self.say(&event, &peer, by_stranger);
                 continue;
@@ -134,11 +134,11 @@ impl ControlLoop {
         }
     }
 
-    /// A connection is up.
+    /// Opens a connection whose handshake has finished.
     fn open(&mut self, route: Route, mut established: Box<Established>) {
         let now = self.now_ns();
         let parts = std::mem::take(&mut established.parts);
-        // What failed while the set-up thread had the last step was not known to be this connection's.
+        // A part may have failed while the set-up thread had the last step, when the connection's parts were not known.
         let number = self.setting(route).and_then(|setting| setting.away).unwrap_or(self.workers.next_number());
         if let Some(error) = self.failures.of(&parts, number) {
             established.link.set_failed(error);
@@ -162,7 +162,7 @@ impl ControlLoop {
         if let Target::Accept(listener) = &setting.target
             && listener.unaccepted() >= self.setups.most_unaccepted
         {
-            // Others of this listener came up since it was offered.
+            // Other connections of this listener came up since it was offered.
             let text = format!("a connection was closed, because {TOO_MANY_UNACCEPTED}: {}", established.peer);
             self.strangers.report(self.now_ns(), Kind::Setup, &text);
             self.close(route, established.end);
@@ -173,14 +173,14 @@ impl ControlLoop {
                 (None, Target::Accept(_)) => {}
             }
         }
-        // What the peer said while the set-up thread had the last step is about the connection that came of it.
+        // The peer's messages that came while the set-up thread had the last step are for the open connection.
         for message in setting.waiting {
             self.tell(route.session, |session, now| session.handle_message(route.connection, message, now));
         }
         self.drive(route.session);
     }
 
-    /// Something of a connection in set-up is due.
+    /// Handles a deadline of a connection in set-up.
     pub(super) fn setting_due(&mut self, route: Route, now_ns: u64) {
         let wait_ns = self.next_wait_ns();
         let Some(setting) = self.setting(route) else {
@@ -209,7 +209,7 @@ impl ControlLoop {
         }
     }
 
-    /// What to say when the set-up thread has been in one call of the kernel for a handshake's time.
+    /// Returns an error text if the set-up thread has been in one call of the kernel for a handshake timeout.
     pub(super) fn stuck_kernel(&mut self, now_ns: u64) -> Option<String> {
         let seconds = self.handshake_timeout.as_secs_f64();
         self.workers.is_stuck(now_ns).then(|| {
@@ -220,18 +220,18 @@ impl ControlLoop {
         })
     }
 
-    /// When an end that is busy from now on tells its peer.
+    /// Returns the time at which an end that is busy from now on says WAIT.
     pub(super) fn next_wait_ns(&self) -> u64 {
         self.now_ns().saturating_add((nanoseconds(self.handshake_timeout) / WAIT_PART).max(1))
     }
 
-    /// Until when a set-up that began at this time may last where an end says that it waits or works.
+    /// Returns the latest end of a set-up that began at this time, if an end says WAIT.
     pub(super) fn last_wait_ns(&self, began_ns: u64) -> u64 {
         began_ns.saturating_add(nanoseconds(self.handshake_timeout).saturating_mul(MOST_WAITS))
     }
 
-    /// The peer still works at a connection's set-up. It is no step, so that a peer that says nothing else makes room
-    /// where others wait.
+    /// Handles WAIT: the peer still works on a connection's set-up. It is not a step, so a peer that says nothing else
+    /// makes room for others.
     pub(super) fn handle_wait(&mut self, route: Route) {
         let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
         let began_ns = self.setting(route).map_or(0, |setting| setting.began_ns);
@@ -251,7 +251,7 @@ impl ControlLoop {
         self.tell(route.session, |session, _| session.send(route.connection, message));
     }
 
-    /// The session of a connection ended while it was being set up.
+    /// Handles the end of a session while one of its connections is being set up.
     pub(super) fn interrupted(&mut self, route: Route) {
         let Some(session) = self.session(route.session) else {
             return;
@@ -264,7 +264,7 @@ impl ControlLoop {
             return;
         };
         if setting.is_ready && setting.at_worker().is_some() && matches!(setting.target, Target::Accept(_)) {
-            // accept gives out what comes of it, and nobody is there to be told that it takes its time.
+            // accept returns the result; no peer is left to be told WAIT.
             setting.orphaned = Some(error);
             setting.wait_ns = None;
             let (token, away) = (setting.token, setting.away);
@@ -274,13 +274,13 @@ impl ControlLoop {
         }
     }
 
-    /// There will be no such connection, and the peer is told why.
+    /// Fails a set-up and tells the peer why.
     pub(super) fn refuse_setting(&mut self, route: Route, error: Error) {
         self.send(route, Message::Refuse { fault: error.fault(), reason: error.to_string() });
         self.fail_setting(route, error);
     }
 
-    /// There will be no such connection.
+    /// Fails a set-up.
     pub(super) fn fail_setting(&mut self, route: Route, error: Error) {
         let Some(session) = self.session(route.session) else {
             return;
@@ -294,14 +294,14 @@ impl ControlLoop {
         self.tell(route.session, |session, now| session.failed(route.connection, now));
     }
 
-    /// Gives back the place of a set-up. That of one whose session had ended was given back then.
+    /// Gives back the place of a set-up. If its session has ended, it was given back then.
     fn setting_ends(&mut self, route: Route, setting: &Setting) {
         if setting.orphaned.is_none() {
             self.setup_ends(route, setting.token, setting.at_worker());
         }
     }
 
-    /// Ends what was being set up, and tells whoever waits for it.
+    /// Ends a set-up with an error and reports it.
     pub(super) fn setting_over(&mut self, route: Route, setting: Setting, error: Error) {
         setting.is_wanted.store(false, Ordering::Relaxed);
         self.setting_ends(route, &setting);
@@ -311,11 +311,11 @@ impl ControlLoop {
         }
     }
 
-    /// Tells whoever waits for a connection that there will be none. `accept` does not wait for this one in particular:
-    /// there it is a line, for the connection that it does wait for may come yet.
+    /// Reports a failed set-up to `connect`, or in the log for a listener: `accept` does not wait for one connection in
+    /// particular, and another may still come.
     pub(super) fn fail(&mut self, target: &Target, error: Error) {
         match target {
-            // An error that nobody waits for concerns nobody.
+            // Nobody needs the error if connect is not called again.
             Target::Connect(pending) => drop(pending.give(Err(error))),
             Target::Accept(listener) if listener.is_open() => {
                 let now = self.now_ns();

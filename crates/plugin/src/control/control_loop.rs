@@ -1,4 +1,4 @@
-//! The thread's loop: sockets, commands and deadlines, each handed to whom it concerns.
+//! The thread's loop: sockets, commands and deadlines, each passed to its handler.
 #![allow(clippy::disallowed_types, reason = "this is the control thread")]
 
 use std::collections::{HashMap, VecDeque};
@@ -39,35 +39,35 @@ const WAKER: PollToken = PollToken(0);
 const LISTENER: PollToken = PollToken(1);
 const FIRST: usize = 2;
 
-/// Places for so many sockets or connections are kept though nobody needs them.
+/// Maps keep room for this many entries when they shrink.
 const FEW_ENTRIES: usize = 32;
 
-/// Sockets on which no connection has begun may be this many at once, and no more than a quarter of all descriptors:
-/// they are also the application's.
+/// The limit of newcomers, which are accepted sockets on which no connection has begun. It is at most a quarter of all
+/// descriptors, because the application needs descriptors too.
 const MOST_NEWCOMERS: usize = 4096;
 
-/// How long such a socket has for its next step when others wait for its place. What is welcome takes it in less.
+/// The time that a newcomer has for its next step while others wait for its place. A welcome peer needs less.
 const NEWCOMER_GRACE_NS: u64 = 100_000_000;
 
-/// How many sockets are accepted in one turn.
+/// Sockets accepted in one turn.
 const MOST_ACCEPTED_AT_ONCE: usize = 64;
 
-/// Something that waits for its socket, or for its time.
+/// An entry that waits for its socket or for its deadline.
 pub(super) enum Entry {
-    /// Accepted; has not said what it is.
+    /// An accepted socket that has not said what it is.
     Inbound(Inbound),
-    /// A session: on its way, up, or over while connections of it are left.
+    /// A session: being opened, up, or ended while connections of it are left.
     Session(Box<Session>),
     /// A lane that this side dials.
     LaneDial(LaneDial),
-    /// A lane that is to be dialled again.
+    /// A lane that will be dialled again.
     LaneRedial(LaneRedial),
-    /// The socket of a session that is over.
+    /// The socket of a session that has ended.
     Closing(Closing),
 }
 
 impl Entry {
-    /// When it has something to do though nothing comes.
+    /// Returns the time at which it has something to do without an event.
     fn deadline_ns(&self) -> Option<u64> {
         match self {
             Self::Inbound(inbound) => Some(inbound.deadline_ns),
@@ -78,7 +78,7 @@ impl Entry {
         }
     }
 
-    /// When whoever dialled this socket took the last step, while no connection has begun on it.
+    /// Returns the time of the dialler's last step, while no connection has begun on the socket.
     fn newcomer_since_ns(&self) -> Option<u64> {
         match self {
             Self::Inbound(inbound) => Some(inbound.accepted_ns),
@@ -89,14 +89,14 @@ impl Entry {
     }
 }
 
-/// How long to wait before accepting again after the kernel refused, or while there is no place.
+/// The pause before accepting again after the kernel refused, and while there is no place.
 const ACCEPT_AGAIN_NS: u64 = 100_000_000;
 const PLACE_AGAIN_NS: u64 = 5_000_000;
 
-/// How often to look, before the thread ends, whether all that is owed was sent.
+/// The interval at which an ending thread checks that all debts are sent.
 const SETTLED_AGAIN_NS: u64 = 1_000_000;
 
-/// Everything that the thread owns.
+/// The thread's state.
 pub(super) struct ControlLoop {
     poll: Poll,
     waker: Arc<Waker>,
@@ -105,38 +105,38 @@ pub(super) struct ControlLoop {
     epoch: Instant,
     next_token: usize,
     stopping: Option<u64>,
-    /// When to accept: at once where sockets wait; later where the kernel refused or all places are taken, as nothing
-    /// says when it would work.
+    /// The time to accept: at once if sockets wait; later if the kernel refused or all places are taken, because no
+    /// event tells when to retry.
     accept_ns: Option<u64>,
     pub(super) handshake_timeout: Duration,
-    /// How long a peer may take to answer a PING.
+    /// The time that a peer may take to answer a PING.
     pub(super) peer_timeout: Duration,
     pub(super) congestion: LaneCongestion,
-    /// What its sessions have in common.
+    /// The configuration of all sessions.
     pub(super) sessions: Arc<SessionConfig>,
     pub(super) key: Option<Key>,
     pub(super) entries: HashMap<usize, Entry>,
-    /// The entries that were looked at since their places in `deadlines` and `newcomers` were right.
+    /// The entries that may have changed since their places in `deadlines` and `newcomers` were updated.
     touched: Vec<usize>,
-    /// When each entry has something to do.
+    /// The time at which each entry has something to do.
     deadlines: Agenda<usize>,
-    /// The accepted sockets on which no connection has begun, by when they last took a step.
+    /// The accepted sockets on which no connection has begun, by the time of their last step.
     newcomers: Agenda<usize>,
     most_newcomers: usize,
-    /// Sessions that have more to say.
+    /// Sessions with unread input.
     resting: Resting,
     pub(super) listeners: Listeners,
     /// The sessions to the processes that this one connects to.
     pub(super) reaching: HashMap<ProcessId, usize>,
     /// Connections that await lanes, by their token.
     pub(super) lanes: HashMap<Token, Route>,
-    /// How many closed connections are not over.
+    /// The number of closed connections that linger.
     pub(super) lingering: usize,
     pub(super) setups: Setups,
     pub(super) strangers: Strangers,
-    /// By their tokens.
+    /// The event sources, by their poll tokens.
     pub(super) port_events: HashMap<usize, Arc<dyn EventSource>>,
-    /// Those that may have more events.
+    /// The event sources that may have more events.
     pub(super) more_events: Vec<usize>,
     pub(super) return_events: bool,
     pub(super) failures: Failures,
@@ -237,7 +237,7 @@ impl ControlLoop {
         self.next_token - 1
     }
 
-    /// Runs until it is told to stop.
+    /// Runs until [`Command::Stop`].
     pub(super) fn run(mut self) {
         let mut events = Events::with_capacity(256);
         while self.turn(&mut events) {
@@ -248,7 +248,7 @@ impl ControlLoop {
         }
     }
 
-    /// Waits for something to do, and does it. False when nothing can be waited for, or nobody is left who could ask.
+    /// Waits for something to do, and does it. Returns false if the poll fails, or all senders of commands are gone.
     fn turn(&mut self, events: &mut Events) -> bool {
         let timeout = self.next_deadline().map(|at| Duration::from_nanos(at.saturating_sub(self.now_ns())));
         match self.settling.wait(&mut self.poll, events, timeout) {
@@ -265,7 +265,7 @@ impl ControlLoop {
         for event in &*events {
             match event.token() {
                 WAKER => {}
-                // Later in this turn, and only once, so that who has left is seen before others are accepted.
+                // Later in this turn, and only once, so that closed sockets are seen before others are accepted.
                 LISTENER => self.accept_ns = Some(0),
                 PollToken(token) if self.port_events.contains_key(&token) => self.take_events(token),
                 PollToken(token) => self.handle_ready(token),
@@ -283,12 +283,12 @@ impl ControlLoop {
         true
     }
 
-    /// What is owed does not wait for a crowd: to be called between any two things of which there may be many.
+    /// Settles debts that are due. Called between the steps of every loop that may be long, so that debts do not wait.
     pub(super) fn look_at_debts(&mut self) {
         self.settling.look(Instant::now());
     }
 
-    /// Takes what service threads ask; false when there is nobody left who could.
+    /// Takes the commands of service threads. Returns false if all senders are gone.
     fn take_commands(&mut self) -> bool {
         loop {
             self.look_at_debts();
@@ -302,22 +302,22 @@ impl ControlLoop {
         }
     }
 
-    /// Accepts what waits, as much as is accepted at once.
+    /// Accepts up to [`MOST_ACCEPTED_AT_ONCE`] waiting sockets.
     fn accept_some(&mut self) {
         for _ in 0..MOST_ACCEPTED_AT_ONCE {
             self.look_at_debts();
             if !self.has_place() {
-                // Others wait in the kernel meanwhile.
+                // The others wait in the kernel meanwhile.
                 self.accept_ns = Some(self.now_ns() + PLACE_AGAIN_NS);
                 return;
             }
             match self.listener.accept() {
                 Ok((socket, address)) => self.accept_socket(socket, address),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // The peer was gone before we looked, or we are out of descriptors for now: others may still come.
+                // The peer has already closed it.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // A newcomer's descriptor may go to another.
+                // A newcomer gives up its descriptor.
                 Err(error) if descriptors::is_short(&error) && self.make_place() => {}
                 Err(error) => {
                     let now = self.now_ns();
@@ -328,23 +328,23 @@ impl ControlLoop {
                 }
             }
         }
-        // The kernel does not say again that more are there.
+        // The kernel does not report the rest again.
         self.accept_ns = Some(self.now_ns());
     }
 
-    /// Whether another socket may be accepted; makes place for it where there is none.
+    /// Returns true if another socket may be accepted. Makes a place if there is none.
     fn has_place(&mut self) -> bool {
         if self.newcomers.len() < self.most_newcomers {
             return true;
         }
-        // Some have just become what does not count.
+        // Some have just ceased to be newcomers.
         self.settle();
         self.newcomers.len() < self.most_newcomers || self.make_place()
     }
 
-    /// Closes the socket that has waited longest for the next step of whoever dialled it, unless even that is fresh.
+    /// Closes the newcomer whose last step is oldest, unless even that step is recent. Returns true if it closed one.
     fn make_place(&mut self) -> bool {
-        // What took a step just now is not to be closed for the time of the one before.
+        // A socket that has just taken a step must not be closed for the age of the one before.
         self.settle();
         let now = self.now_ns();
         let Some((_, token)) =
@@ -366,8 +366,8 @@ impl ControlLoop {
         true
     }
 
-    /// An entry is there, has changed, or is gone: its deadline and its place among newcomers are looked up anew before
-    /// the thread waits.
+    /// Marks an entry as new, changed or gone: its deadline and its place among newcomers are updated before the thread
+    /// waits.
     pub(super) fn touch(&mut self, token: usize) {
         if self.touched.last() != Some(&token) {
             self.touched.push(token);
@@ -387,18 +387,18 @@ impl ControlLoop {
         self.touched = touched;
     }
 
-    /// Counts a socket that was accepted just now.
+    /// Counts a socket that was just accepted.
     pub(super) fn welcome(&mut self, token: usize, now_ns: u64) {
         self.newcomers.set(token, Some(now_ns));
         self.touch(token);
     }
 
-    /// Leaves a session alone that has more to say than was read at once.
+    /// Lets a session rest whose input is longer than is read at once.
     pub(super) fn rest(&mut self, token: usize) {
         self.resting.add(token, self.now_ns());
     }
 
-    /// Reads on where more was said than was read at once.
+    /// Reads on from resting sessions.
     fn read_again(&mut self) {
         let Some(mut round) = self.resting.begin(self.now_ns()) else {
             return;
@@ -415,12 +415,12 @@ impl ControlLoop {
     pub(super) fn handle_ready(&mut self, token: usize) {
         self.look_at_debts();
         self.touch(token);
-        // Taken out while it is handled, so that it may change everything else.
+        // Removed while it is handled, so that its handler may borrow everything else.
         match self.entries.remove(&token) {
             None => {}
             Some(Entry::Inbound(inbound)) => self.handle_inbound(token, inbound),
             Some(Entry::LaneDial(dial)) => self.handle_lane_dial(token, dial),
-            // Nothing of a socket that is closed concerns the next.
+            // The event is of the closed socket, not of the next one.
             Some(redial @ Entry::LaneRedial(_)) => {
                 self.entries.insert(token, redial);
             }
@@ -432,7 +432,7 @@ impl ControlLoop {
         }
     }
 
-    /// A crowd that has left leaves its places behind.
+    /// Shrinks collections after a crowd has left.
     fn give_memory_back(&mut self) {
         let is_much = |length: usize, capacity: usize| capacity > FEW_ENTRIES && length < capacity / 8;
         if is_much(self.entries.len(), self.entries.capacity()) {
@@ -462,7 +462,7 @@ impl ControlLoop {
             self.accept_ns = None;
             self.accept_some();
         }
-        // Those that were looked at just now may have another deadline.
+        // Entries touched above may have another deadline.
         self.settle();
         while let Some((_, token)) = self.deadlines.first().filter(|(at, _)| *at <= now) {
             self.look_at_debts();
@@ -473,7 +473,7 @@ impl ControlLoop {
                 Some(Entry::Inbound(inbound)) => self.inbound_too_late(inbound),
                 Some(Entry::LaneDial(dial)) => self.lane_too_late(token, dial),
                 Some(Entry::LaneRedial(redial)) => self.redial_lane(redial),
-                // What was sent has had its time.
+                // Its output has had its time.
                 Some(Entry::Closing(_)) => {}
                 Some(session @ Entry::Session(_)) => {
                     self.entries.insert(token, session);
@@ -514,7 +514,7 @@ mod tests {
         let (_commands, receiver) = mpsc::channel();
         let mut thread = ControlLoop::new(config(), receiver, Listeners::default(), Arc::new(Owing::new()), 4096)
             .expect("a thread can be made");
-        // No more than the shortest queue that Linux has by default.
+        // No more than the shortest default queue of Linux.
         let dialled: Vec<_> = (0..100)
             .map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, thread.port())).expect("the port listens"))
             .collect();

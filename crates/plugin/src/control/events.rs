@@ -1,4 +1,4 @@
-//! Events of devices: said in the log, and told to the connections whose parts failed.
+//! Device events: logged, and reported to the connections whose parts failed.
 
 use railweave_fabric::PortEvent;
 
@@ -8,12 +8,12 @@ use super::failures::{Failure, are_hit};
 use crate::comm::Route;
 use crate::log;
 
-/// Events taken from a source before others are looked at again.
+/// Events taken from a source in one turn.
 const MOST_EVENTS_AT_ONCE: usize = 64;
 
 impl ControlLoop {
-    /// Takes events of a source. One that may have more is looked at again in the thread's next round, for the kernel
-    /// tells of what is there only once.
+    /// Takes events of a source. One that may have more is read again in the thread's next turn, because the kernel
+    /// reports it only once.
     pub(super) fn take_events(&mut self, token: usize) {
         for _ in 0..MOST_EVENTS_AT_ONCE {
             let Some(event) = self.port_events.get(&token).and_then(|source| source.take_event()) else {
@@ -33,7 +33,7 @@ impl ControlLoop {
         self.more_events.push(token);
     }
 
-    /// Connections that use the part are lost: nothing else may ever say so, as a device that is gone completes no
+    /// Fails the connections that use the part. Nothing else may ever report it: a device that is gone completes no
     /// work.
     fn handle_failure(&mut self, failure: Failure) {
         let mut in_setup = Vec::new();
@@ -62,7 +62,7 @@ impl ControlLoop {
         for route in in_setup {
             self.refuse_setting(route, failure.error());
         }
-        // What is neither known nor away is that of a connection that is closed, and concerns nobody.
+        // A part that no known connection and no handshake at the worker uses belonged to a closed connection.
         if !is_known || failure.is_for_ever() {
             self.failures.keep(failure, self.workers.oldest_number());
         }

@@ -1,19 +1,19 @@
-//! What of this host failed, kept while it may concern a handshake that is away.
+//! Failed parts of this host, kept while a handshake at the set-up worker may use them.
 
 use railweave_fabric::{Part, Piece};
 use railweave_transport::Error;
 
-/// A part of this host that failed, and what was said of it.
+/// A part of this host that failed, and the event's message.
 pub(super) struct Failure {
     pub(super) part: Part,
     pub(super) message: String,
-    /// It may concern handshakes that were given to the set-up thread before this one: what they are made of is known
-    /// when they are back. What is made later is new, whatever number it got.
+    /// The set-up thread's handshakes below this number may use the part: their parts are known when they are back. A
+    /// part made later is a new one, even if it has the same number.
     pub(super) until: u64,
 }
 
 impl Failure {
-    /// A device that failed does not come back to this process.
+    /// Returns true if the part is a device: a failed one never comes back to this process.
     pub(super) fn is_for_ever(&self) -> bool {
         self.part.piece == Piece::Device
     }
@@ -23,26 +23,26 @@ impl Failure {
     }
 }
 
-/// What failed and may concern connections that are not known by it yet.
+/// Failures that may concern connections whose parts are not known yet.
 #[derive(Default)]
 pub(super) struct Failures {
     known: Vec<Failure>,
 }
 
 impl Failures {
-    /// Keeps a failure while it may concern anyone. `oldest` is the number of the oldest handshake that is away.
+    /// Keeps a failure while it may concern a handshake. `oldest` is the number of the oldest handshake at the worker.
     pub(super) fn keep(&mut self, failure: Failure, oldest: u64) {
         self.known.retain(|known| known.part != failure.part);
         self.known.push(failure);
         self.forget(oldest);
     }
 
-    /// Forgets the failures that concern none of the handshakes from this number on.
+    /// Forgets the failures that concern no handshake from this number on.
     pub(super) fn forget(&mut self, oldest: u64) {
         self.known.retain(|failure| failure.is_for_ever() || failure.until > oldest);
     }
 
-    /// Why a handshake that is made of these parts cannot go on, by its number at the set-up thread.
+    /// Returns the error of a handshake with these parts and this number at the set-up thread, if one of them failed.
     pub(super) fn of(&self, parts: &[Part], number: u64) -> Option<Error> {
         let concerns = |failure: &&Failure| failure.is_for_ever() || failure.until > number;
         self.known.iter().filter(concerns).find(|failure| are_hit(parts, &failure.part)).map(Failure::error)
@@ -69,13 +69,13 @@ mod tests {
     fn a_failure_concerns_handshakes_that_were_away_when_it_came_and_none_after_them() {
         let pair = [part(Piece::QueuePair(7))];
         let mut failures = Failures::default();
-        // Handshakes 3 and 5 are away, 6 is the next one.
+        // Handshakes 3 and 5 are at the worker, 6 is the next one.
         failures.keep(failure(Piece::QueuePair(7), 6), 3);
         for (number, is_hit) in [(3, true), (5, true), (6, false), (7, false)] {
             assert_eq!(failures.of(&pair, number).is_some(), is_hit, "{number}");
         }
         assert!(failures.of(&[part(Piece::QueuePair(8))], 3).is_none());
-        // 3 is back, then 5, while 6 was given: the number may be another queue pair's from now on.
+        // 3 is back, then 5, while 6 is at the worker: its queue pair may have the failed one's number.
         failures.forget(5);
         assert!(failures.of(&pair, 5).is_some());
         failures.forget(6);

@@ -1,4 +1,4 @@
-//! Handshakes and the set-up worker: what goes there, and what comes back.
+//! The exchange of handshakes with the set-up worker.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use super::worker::{Done, Task, Work};
 use crate::comm::Route;
 use crate::network::AnyHandshake;
 
-/// What a peer may send while a handshake is away; more than a peer has to say.
+/// Messages that a peer may send while its handshake is at the worker; a correct peer sends fewer.
 const MOST_WAITING: usize = 4;
 
 impl ControlLoop {
-    /// Gives a peer's message to its connection's handshake, at the worker where that may block.
+    /// Passes a peer's message to its connection's handshake, through the worker if the handshake may block.
     pub(super) fn handshake_message(&mut self, route: Route, message: Message) {
         self.setup_goes_on(route);
         let Some(setting) = self.setting(route) else {
@@ -45,7 +45,7 @@ impl ControlLoop {
         setting.go_on_ns = None;
         setting.is_ready = matches!(work, Work::Message(Message::Ready { .. }));
         setting.wait_ns.get_or_insert(wait_ns);
-        // The worker has nothing of it but what it is given now.
+        // The worker has no earlier work of it.
         setting.away = None;
         let (node, is_wanted) = (setting.node, Arc::clone(&setting.is_wanted));
         match self.workers.give(Task { number: 0, route, is_wanted, handshake, work, node, given_ns }) {
@@ -58,12 +58,12 @@ impl ControlLoop {
         }
     }
 
-    /// Drops what is over, elsewhere where its fabric may block.
+    /// Drops `over`, on the freeing thread if its fabric may block.
     pub(super) fn free(&mut self, over: impl Send + 'static) {
         self.workers.free(Box::new(over));
     }
 
-    /// Takes back the handshakes that the worker is done with.
+    /// Takes back the handshakes that the worker has finished.
     pub(super) fn take_handshakes(&mut self) {
         while let Some(Done { number, route, handshake }) = self.workers.take_done() {
             let setting = self.setting(route).filter(|setting| setting.away == Some(number));
@@ -73,7 +73,7 @@ impl ControlLoop {
                 self.setup_left_worker(number);
             }
             match handshake {
-                // Its set-up is over, and the connection's number may be another one's by now.
+                // Its set-up has ended, and the number may already be another connection's.
                 over if !is_awaited => {
                     self.setup_left_worker(number);
                     self.free(over);
@@ -101,7 +101,7 @@ impl ControlLoop {
         match handshake.pause() {
             Some(pause) => setting.go_on_ns = Some(now_ns.saturating_add(nanoseconds(pause))),
             None => {
-                // Now the peer has its time.
+                // The peer's time begins now.
                 handshake.set_deadline(deadline_ns);
                 setting.wait_ns = None;
             }
@@ -110,7 +110,7 @@ impl ControlLoop {
         if let Some(error) = failed {
             return self.refuse_setting(route, error);
         }
-        // It was this process that made the peer wait.
+        // The peer was waiting for this process.
         self.setup_goes_on(route);
         self.with_handshake(route, |_| ());
         while let Some(setting) = self.setting(route)
@@ -119,7 +119,7 @@ impl ControlLoop {
         {
             self.handshake_message(route, message);
         }
-        // Its session has ended: nothing more comes for it.
+        // Its session has ended, and no message will follow.
         if let Some(error) = self.setting(route).and_then(|setting| setting.orphaned.clone()) {
             self.fail_setting(route, error);
         }

@@ -1,4 +1,4 @@
-//! A socket that is, or is to become, a lane; and an accepted socket that has not said what it is.
+//! The state of a socket that is to become a lane, and of an accepted one that has not said what it is.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use railweave_transport::{Dial, LANE_PROOF_BYTES, LanePreface, Preface, Redials}
 use super::stream::{Fill, Stream, is_closed};
 use crate::comm::Route;
 
-/// What the acceptor of a lane answers: it is taken.
+/// The acceptor's answer to a lane that it takes.
 pub(super) const LANE_TAKEN: [u8; 8] = *b"RWLNTKN1";
 
 /// An accepted socket that has not said what it is.
@@ -30,8 +30,8 @@ pub(super) struct LaneDial {
     pub(super) deadline_ns: u64,
 }
 
-/// A lane that the peer closed before it answered, or did not answer, and that is dialled again: where strangers
-/// besiege the peer, its kernel drops what does not fit into the queue.
+/// A lane that will be dialled again because the peer closed it without an answer, or did not answer: if strangers
+/// besiege the peer, its kernel drops connections that do not fit into the queue.
 pub(super) struct LaneRedial {
     pub(super) route: Route,
     pub(super) dial: Dial,
@@ -40,15 +40,15 @@ pub(super) struct LaneRedial {
     pub(super) at_ns: u64,
 }
 
-/// Why a dialled lane did not come to be.
+/// The failure of a dialled lane.
 pub(super) struct Broken {
     pub(super) reason: String,
-    /// The peer has closed the socket and said nothing.
+    /// True if the peer has closed the socket without an answer.
     pub(super) is_closed: bool,
 }
 
 impl LaneDial {
-    /// Goes on; true when the lane is there.
+    /// Goes on as far as possible. Returns true once the lane is taken.
     pub(super) fn advance(&mut self) -> Result<bool, Broken> {
         let (local, remote) = (self.dial.local, self.remote);
         let broken = |error: std::io::Error| Broken {
@@ -72,8 +72,9 @@ impl LaneDial {
             return Ok(true);
         }
         if filled == Fill::Closed || self.stream.input().len() == LANE_TAKEN.len() {
-            let reason =
-                format!("{remote} did not take the lane from {local}: the peer gave the connection up, or it is none");
+            let reason = format!(
+                "{remote} did not take the lane from {local}: the peer gave the connection up, or is not Railweave"
+            );
             return Err(Broken { reason, is_closed: self.stream.input().is_empty() });
         }
         Ok(false)

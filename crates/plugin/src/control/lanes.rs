@@ -1,4 +1,4 @@
-//! Sockets that are, or are to become, lanes; and accepted sockets that have not said what they are.
+//! Dialling and accepting lanes, and accepted sockets that have not said what they are.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,19 +16,19 @@ use super::stream::{Fill, Stream};
 use crate::comm::Route;
 use crate::descriptors;
 
-/// Each try waits for an eighth of the handshake's time-out, and no less than this, unless that is more than a half.
+/// Each attempt waits for an eighth of the handshake timeout, but at least this long, and at most half of the timeout.
 const SHORTEST_PATIENCE_NS: u64 = 1_000_000_000;
 
 impl ControlLoop {
     pub(super) fn accept_socket(&mut self, socket: TcpStream, address: SocketAddr) {
-        // The listener takes both families, and shows IPv4 addresses as mapped ones.
+        // The listener takes both families and reports IPv4 addresses as mapped ones.
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
         let mut stream = Stream::new(socket);
         let token = self.fresh_token();
         if stream.register(self.registry(), PollToken(token)).is_ok() {
             let (accepted_ns, deadline_ns) = (self.now_ns(), self.deadline_ns());
             self.welcome(token, accepted_ns);
-            // What it says first is most often there already: it counts as a newcomer only where it is not.
+            // Its first bytes are usually there already; only if they are not does it count as a newcomer.
             self.handle_inbound(token, Inbound { stream, address, accepted_ns, deadline_ns });
         }
     }
@@ -40,7 +40,7 @@ impl ControlLoop {
                 self.entries.insert(token, Entry::Inbound(inbound));
                 return;
             }
-            // Whoever sent not even a byte looked whether the port is open; whoever sent some, broke off.
+            // A peer that sent nothing only checked that the port is open. One that sent some bytes broke off.
             if !inbound.stream.input().is_empty() {
                 let count = inbound.stream.input().len();
                 self.stranger(
@@ -53,7 +53,7 @@ impl ControlLoop {
         };
         match Preface::decode(bytes) {
             Err(error) => {
-                let text = format!("{error}; whoever connects there is not Railweave, or of another version");
+                let text = format!("{error}; the program that connects is not Railweave, or another version of it");
                 self.stranger(Kind::Preface, inbound.address, &text);
             }
             Ok(Preface::Session) => {
@@ -90,17 +90,17 @@ impl ControlLoop {
             return self.stranger(Kind::Lane, address, "presented a token that no connection here awaits");
         };
         if !self.key.as_ref().map_or(lane.proof == [0; LANE_PROOF_BYTES], |key| key.is_lane(&lane)) {
-            return self.stranger(Kind::Lane, address, "presented a token without the proof that it has the key, too");
+            return self.stranger(Kind::Lane, address, "presented a token without proof that it has the key");
         }
         let refused =
             |reason: &dyn fmt::Display| format!("lane {} of rail {} was refused: {reason}", lane.lane, lane.rail);
         match self.with_handshake(route, |handshake| handshake.awaits_lane(lane.rail, lane.lane)) {
             Some(Ok(())) => {}
             Some(Err(reason)) => return self.stranger(Kind::Lane, address, &refused(&reason)),
-            None => return self.stranger(Kind::Lane, address, &refused(&"none is awaited yet, or any more")),
+            None => return self.stranger(Kind::Lane, address, &refused(&"no lane is awaited at this point")),
         }
         if inbound.stream.is_closed_by_peer() {
-            // Its dialler has waited for long enough, and dials anew.
+            // The dialler's attempt has timed out, and it dials again.
             return;
         }
         let inside_host = self.is_inside_host(route.session);
@@ -122,12 +122,12 @@ impl ControlLoop {
     /// Begins to dial a lane of the connection at `route`.
     pub(super) fn dial_lane(&mut self, route: Route, dial: Dial, port: u16) -> Result<(), String> {
         let patience = u64::try_from(self.handshake_timeout.as_nanos()).unwrap_or(u64::MAX) / 2;
-        // A rail whose lanes are closed always is left out, in time for the others.
+        // A rail whose lanes are closed every time is left out early enough for the others.
         let redials = Redials::until(self.now_ns().saturating_add(patience));
         self.try_lane(route, dial, port, redials)
     }
 
-    /// Dials a lane once more, where its connection is still being set up.
+    /// Dials a lane again, if its connection is still being set up.
     pub(super) fn redial_lane(&mut self, redial: LaneRedial) {
         let LaneRedial { route, dial, port, redials, .. } = redial;
         if !self.is_setting_up(route) {
@@ -183,7 +183,7 @@ impl ControlLoop {
     }
 
     pub(super) fn lane_too_late(&mut self, token: usize, dial: LaneDial) {
-        // If it was this process that stood still, the answer lies in the socket.
+        // If this process was stopped, the answer may already be in the socket.
         self.handle_lane_dial(token, dial);
         if !matches!(self.entries.get(&token), Some(Entry::LaneDial(_))) {
             return;
@@ -196,7 +196,7 @@ impl ControlLoop {
         self.lane_tries_again(token, dial, reason);
     }
 
-    /// Dials a lane again after a pause, or gives it up for this reason once it was tried for long enough.
+    /// Dials a lane again after a pause, or gives it up for this reason after the last attempt.
     fn lane_tries_again(&mut self, token: usize, dial: LaneDial, reason: String) {
         let mut redials = dial.redials;
         let Some(at_ns) = redials.next_ns(self.now_ns()) else {
@@ -214,8 +214,8 @@ impl ControlLoop {
     }
 }
 
-/// How long one try waits for its answer. A rail that nobody answers on is left out before the handshake's own time is
-/// over.
+/// Returns the time that one attempt waits for its answer. A rail without an answer is left out before the handshake
+/// itself times out.
 fn patience_ns(handshake_timeout_ns: u64) -> u64 {
     (handshake_timeout_ns / 8).max(SHORTEST_PATIENCE_NS).min(handshake_timeout_ns / 2)
 }

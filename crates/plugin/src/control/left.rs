@@ -1,7 +1,7 @@
-//! Connections that are ready, that nobody has accepted yet, and whose peers have left. NCCL may call accept minutes
-//! after connect, and a job in which the peer had nothing to send is well: so such a connection stays, and accept
-//! gives it out where no other is there. Whoever knows a handle could leave any number of them behind: so of each
-//! listener's all but the last one are closed after two handshake times, or sooner where there are too many.
+//! Connections that are ready but not accepted, and whose peers have left. NCCL may call accept minutes after connect,
+//! and a peer may have had nothing to send: so such a connection stays, and accept returns it if there is no other. But
+//! a process that knows a handle could leave any number of them behind: so of each listener's, all but the last are
+//! closed after two handshake timeouts, or sooner if there are too many.
 
 use std::sync::Weak;
 
@@ -12,11 +12,11 @@ use super::unaccepted::Left;
 use crate::comm::Route;
 use crate::listener::Listener;
 
-/// So many are closed before others are looked at again.
+/// Connections closed in one turn.
 const MOST_CLOSED_AT_ONCE: usize = 64;
 
 impl ControlLoop {
-    /// The peer has left this connection, which was handed to a listener.
+    /// Handles a peer that has left a connection that was handed to a listener.
     pub(super) fn peer_left(&mut self, route: Route, listener: Weak<Listener>) {
         if listener.upgrade().is_some_and(|listener| listener.peer_left(route)) {
             let until_ns = self.now_ns().saturating_add(nanoseconds(self.handshake_timeout).saturating_mul(2));
@@ -24,7 +24,7 @@ impl ControlLoop {
         }
     }
 
-    /// Closes what nobody accepted in time.
+    /// Closes the connections that were not accepted in time.
     pub(super) fn close_unaccepted(&mut self, now: u64) {
         for _ in 0..MOST_CLOSED_AT_ONCE {
             let Some(Left { route, listener, .. }) = self.unaccepted.pop(now) else {
@@ -34,8 +34,8 @@ impl ControlLoop {
                 continue;
             };
             let text = format!(
-                "a connection that nobody had accepted was closed, and accept waits on: its peer, {}, had left it, and there \
-                 are others; whoever connects and leaves again is no part of the job",
+                "a connection that nobody had accepted was closed, and accept waits on: its peer, {}, had left \
+                 it, and there are others; a process that connects and leaves again is not part of the job",
                 established.peer
             );
             self.strangers.report(now, Kind::Setup, &text);

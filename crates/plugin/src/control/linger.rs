@@ -1,4 +1,4 @@
-//! Connections that are closed but not over: what is under way goes out, and both ends say BYE.
+//! Closed connections that linger: pending data goes out, and both ends say BYE.
 
 use super::connection::{Connection, Setting};
 use super::control_loop::{ControlLoop, Entry};
@@ -10,18 +10,18 @@ impl ControlLoop {
     pub(super) fn close(&mut self, route: Route, mut end: Box<dyn End>) {
         end.start_linger();
         let Some(session) = self.session(route.session) else {
-            // Its session and all that was known of it are gone.
+            // Its session is gone.
             return self.free(end);
         };
         session.connections.insert(route.connection, Connection::Closed(end));
         self.lingering += 1;
         self.tell(route.session, |session, now| {
             let was_open = session.close(route.connection, now);
-            debug_assert!(was_open, "what is closed here was open there");
+            debug_assert!(was_open, "only an open connection is closed");
         });
     }
 
-    /// Lets a closed connection go on, and says how far it is.
+    /// Lets a closed connection go on, and tells the session if it is drained.
     pub(super) fn linger(&mut self, route: Route) {
         let Some(session) = self.session(route.session) else {
             return;
@@ -33,7 +33,7 @@ impl ControlLoop {
         }
     }
 
-    /// A closed connection is over.
+    /// Frees a closed connection that no longer lingers.
     pub(super) fn lingered(&mut self, route: Route) {
         let over = self.session(route.session).and_then(|session| session.connections.remove(&route.connection));
         if let Some(Connection::Closed(end)) = over {
@@ -42,7 +42,7 @@ impl ControlLoop {
         }
     }
 
-    /// Frees what its peers have not let go in time, and what was never up.
+    /// Frees the closed connections that still linger, and the unfinished set-ups.
     pub(super) fn linger_no_longer(mut self) {
         let entries = std::mem::take(&mut self.entries);
         for entry in entries.into_values() {

@@ -1,6 +1,6 @@
 //! The control thread: one per process, started on first need and joined at the last `finalize`. It accepts, dials,
-//! shakes hands, keeps the sessions, and sees closed connections off. Of an open connection's data path it touches what
-//! is owed to the peer, and only while no call is on it (`settling`).
+//! shakes hands, keeps the sessions, and drains closed connections. Of an open connection's data path it touches only
+//! the debt to the peer, and only while no call is on the connection (`settling`).
 #![allow(clippy::disallowed_types, reason = "service threads and the control thread talk here")]
 
 mod agenda;
@@ -55,14 +55,14 @@ use crate::per_process::ProcessMark;
 use command::{Command, Listeners, lock};
 use control_loop::ControlLoop;
 
-/// The control thread, seen from outside.
+/// The control thread, as other threads see it.
 pub(crate) struct Control {
     commands: Sender<Command>,
     listeners: Listeners,
     owing: Arc<Owing<Comm>>,
     waker: Arc<Waker>,
     port: u16,
-    /// Whose thread it is: a forked child has none.
+    /// The process of the thread: a forked child has none.
     process: ProcessMark,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -79,12 +79,12 @@ impl Control {
         let owing = Arc::new(Owing::new());
         let thread = ControlLoop::new(config, receiver, Arc::clone(&listeners), Arc::clone(&owing), most_files)?;
         let (waker, port) = (thread.waker(), thread.port());
-        // The application's signals are for the application's threads.
+        // The application's signals must run on the application's threads.
         let _blocked = signals::Blocked::all();
         let handle = std::thread::Builder::new()
             .name("railweave-ctl".to_owned())
             .spawn(move || {
-                // Its absence shows in `check`; what was being set up then fails with a sentence.
+                // `check` notices that it is gone; calls that wait for it then fail with a message.
                 if catch_unwind(AssertUnwindSafe(|| thread.run())).is_err() {
                     log::warn("a bug in Railweave ended the control thread; please report it with the job's log");
                 }
@@ -94,34 +94,33 @@ impl Control {
         Ok(Self { commands, listeners, owing, waker, port, process, thread })
     }
 
-    /// TCP port of the control socket.
+    /// Returns the TCP port of the control socket.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
     fn tell(&self, command: Command) {
         if !self.is_ours() {
-            // What it holds is the parent's.
+            // The contents of the command are the parent's.
             return std::mem::forget(command);
         }
-        // After the last finalize nobody listens: what is closed then is closed by dropping it.
+        // After the last finalize there is no receiver: dropping the command closes its connection.
         if self.commands.send(command).is_ok() {
             let _ = self.waker.wake();
         }
     }
 
-    /// Offers that name the listener's nonce go to it from now on.
+    /// Adds a listener: offers with its nonce go to it.
     pub(crate) fn listen(&self, listener: Arc<Listener>) {
         lock(&self.listeners).insert(listener.nonce, listener);
     }
 
-    /// Ends a listener, and what nobody accepted from it.
+    /// Closes a listener and the connections that were not accepted.
     pub(crate) fn unlisten(&self, nonce: u64) {
         if !self.is_ours() {
             return;
         }
         if let Some(listener) = lock(&self.listeners).remove(&nonce) {
-            // What became ready but was never accepted is closed like any other connection.
             for (established, route) in listener.close() {
                 self.close(route, established.end);
             }
@@ -133,7 +132,7 @@ impl Control {
         self.tell(Command::Connect(Box::new(request)));
     }
 
-    /// Ends the thread, once closed connections are seen off, and waits for it.
+    /// Stops the thread once closed connections are drained, and waits for its end.
     pub(crate) fn stop(&self) {
         self.tell(Command::Stop);
         let thread = lock(&self.thread).take();

@@ -1,6 +1,6 @@
-//! Memory beside the adapter that uses it: while a connection is set up, what its queues are made of, and what its peer
-//! writes into, comes from the NUMA node of its device, whichever thread of the application started this process's own
-//! threads. That holds at the set-up thread, and where a handshake begins on the control thread.
+//! Memory next to the adapter that uses it: while a connection is set up, the memory of its queues and of the buffers
+//! that its peer writes comes from the NUMA node of its device, whichever thread of the application started the
+//! plugin's threads. This holds for the set-up thread, and for the control thread while it begins a handshake.
 
 use std::path::Path;
 use std::ptr;
@@ -9,29 +9,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::log;
 use crate::network::Network;
 
-/// A mask of nodes has so many bits here: Linux has 1024 nodes at most (CONFIG_NODES_SHIFT).
+/// The bits of a mask of nodes: Linux has at most 1024 nodes (CONFIG_NODES_SHIFT).
 const MOST_NODES: u32 = 1024;
 
-/// The node of the PCI device with this directory below /sys; None where the machine has no nodes, or does not say.
+/// Returns the node of the PCI device with this directory below /sys; `None` if the machine has no nodes or does not
+/// tell.
 fn node_at(pci_path: &Path) -> Option<u32> {
-    // -1 stands for none (Documentation/ABI/testing/sysfs-bus-pci).
+    // -1 means none (Linux, Documentation/ABI/testing/sysfs-bus-pci).
     std::fs::read_to_string(pci_path.join("numa_node")).ok()?.trim().parse().ok()
 }
 
-/// The node of a device's first port.
+/// Returns the node of a device's first port.
 pub(super) fn node_of(network: &dyn Network, device: usize) -> Option<u32> {
     let port = *network.devices().get(device)?.ports.first()?;
     node_at(network.ports().get(port)?.facts.pci_path.as_deref()?)
 }
 
-/// While this lives, memory that this thread touches first comes from one node, where that has any left.
+/// While this lives, memory that this thread touches first comes from one node, if the node has any left.
 pub(super) struct Placed {
     is_set: bool,
 }
 
 impl Placed {
-    /// On this node; a thread that already has a policy (numactl) keeps it, and where the kernel refuses nothing
-    /// happens.
+    /// Prefers this node. A thread that already has a policy (numactl) keeps it; if the kernel refuses, nothing
+    /// changes.
     pub(super) fn on(node: Option<u32>) -> Self {
         let Some(node) = node.filter(|_| policy() == Some(libc::MPOL_DEFAULT)) else {
             return Self { is_set: false };
@@ -41,7 +42,7 @@ impl Placed {
             static SAID: AtomicBool = AtomicBool::new(false);
             if !SAID.swap(true, Ordering::Relaxed) {
                 log::info(&format!(
-                    "queues cannot be put into the memory of NUMA node {node}, where their adapter is (set_mempolicy: {}); \
+                    "queues cannot be placed in the memory of their adapter's NUMA node {node} (set_mempolicy: {}); \
                      they work from anywhere, a little slower",
                     std::io::Error::last_os_error()
                 ));
@@ -54,26 +55,27 @@ impl Placed {
 impl Drop for Placed {
     fn drop(&mut self) {
         if self.is_set {
-            // SAFETY: without nodes no memory is read (set_mempolicy(2)); it changes this thread's policy alone.
+            // SAFETY: without a mask no memory is read (set_mempolicy(2)); only this thread's policy changes.
             unsafe { libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_DEFAULT, ptr::null::<u64>(), 0_usize) };
         }
     }
 }
 
-/// This thread's policy, one of `MPOL_*`; None where the kernel knows none.
+/// Returns this thread's policy, one of `MPOL_*`; `None` if the kernel has no policies.
 fn policy() -> Option<libc::c_int> {
     let mut policy: libc::c_int = -1;
     let nothing = ptr::null_mut::<u64>();
-    // SAFETY: the place is an int, as get_mempolicy(2) wants it; no mask and no address are given.
+    // SAFETY: the pointer is to an int, as get_mempolicy(2) requires; no mask and no address are passed.
     let result = unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut policy, nothing, 0_usize, nothing, 0_usize) };
     (result == 0).then_some(policy)
 }
 
-/// Prefers a node for what this thread touches first; whether the kernel took it.
+/// Prefers a node for memory that this thread touches first. Returns true if the kernel accepted it.
 fn set_preferred(node: u32) -> bool {
     let mut mask = [0_u64; (MOST_NODES / 64) as usize];
     mask[(node / 64) as usize] = 1 << (node % 64);
-    // SAFETY: the mask has as many bits as are told; the kernel looks at one fewer (set_mempolicy(2)).
+    // SAFETY: the kernel reads one bit fewer than the number passed, which is the length of the mask
+    // (set_mempolicy(2)).
     let result = unsafe {
         libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_PREFERRED, mask.as_ptr(), (MOST_NODES + 1) as usize)
     };
@@ -98,7 +100,7 @@ mod tests {
 
     #[test]
     fn the_policy_is_the_nodes_while_it_is_needed_and_the_old_one_afterwards() {
-        // Every machine has a node 0; a kernel or a container without policies refuses, which changes nothing.
+        // Every machine has a node 0. A kernel or container without policies refuses, which changes nothing.
         let before = policy();
         let placed = Placed::on(Some(0));
         if before == Some(libc::MPOL_DEFAULT) && placed.is_set {

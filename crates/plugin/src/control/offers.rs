@@ -1,4 +1,4 @@
-//! Set-ups take turns: connects of this process and offers of its peers begin where there is room, or wait.
+//! Turns of set-ups: connects of this process and offers of its peers begin if there is room, and otherwise wait.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -13,36 +13,36 @@ use super::control_loop::ControlLoop;
 use super::setups::{SHORTEST_SILENCE_NS, WaitingOffer};
 use crate::comm::Route;
 
-/// Connections that this process sets up at once on one session that it has opened.
+/// Connections that this process sets up at once on one session that it opened.
 const MOST_OWN: usize = 512;
 
-/// Connections that a peer may have begun at once on one session. Twice what a peer of this version does.
+/// Connections that a peer may set up at once on one session: twice as many as a peer of this version does.
 const MOST_ON_A_SESSION: usize = 1024;
 
-/// Offers that may wait in this process, and those of one session that may wait however many others do.
+/// Offers that may wait in this process, and offers of one session that may wait in any case.
 const MOST_WAITING: usize = 131_072;
 const FEW_WAITING: usize = 16;
 
-/// The answer to an offer of which too many of the same listener wait already.
+/// The refusal of an offer if too many connections of the same listener already wait.
 pub(super) const TOO_MANY_UNACCEPTED: &str =
     "too many connections of this listener wait to be accepted; has the process stopped calling accept?";
 
-/// Offers begun before others are looked at again.
+/// Offers begun in one turn.
 const MOST_BEGUN_AT_ONCE: usize = 64;
 
-/// How often it is looked who must make room.
+/// The interval of looking for set-ups that must make room.
 const LOOK_NS: u64 = 50_000_000;
 
-/// Offers whose peers are told at one look that they wait.
+/// Peers told in one turn that their offers wait.
 const MOST_TOLD_AT_ONCE: usize = 256;
 
-/// How long a peer may say nothing of its set-ups before they make room.
+/// Returns the time that a peer may be silent about its set-ups before they must make room.
 fn longest_silence_ns(handshake_timeout: Duration) -> u64 {
     (nanoseconds(handshake_timeout) / 3).max(SHORTEST_SILENCE_NS)
 }
 
 impl ControlLoop {
-    /// Begins a connection on a session, or lets it wait for others.
+    /// Begins a connection on a session, or queues it behind others.
     pub(super) fn offer(&mut self, token: usize, request: ConnectRequest) {
         match self.session(token) {
             Some(session) if session.setups.under_way >= MOST_OWN => session.setups.requests.push_back(request),
@@ -50,7 +50,7 @@ impl ControlLoop {
         }
     }
 
-    /// Takes a peer's offer: it is begun, waits, or is refused.
+    /// Handles a peer's offer: begins, queues or refuses it.
     pub(super) fn handle_offer(&mut self, token: usize, connection: u32, offer: Offer) {
         let (now, deadline_ns, wait_until_ns) = (self.now_ns(), self.deadline_ns(), self.last_wait_ns(self.now_ns()));
         let listener = super::lock(&self.listeners).get(&offer.nonce).cloned();
@@ -66,7 +66,7 @@ impl ControlLoop {
         } else if is_full {
             Some(TOO_MANY_UNACCEPTED)
         } else if setups.under_way + setups.offers.len() >= MOST_ON_A_SESSION {
-            Some("1024 connections are being set up on this session, which is all that may be at once")
+            Some("1024 connections are being set up on this session, which is the limit")
         } else if crowded && setups.offers.len() >= FEW_WAITING {
             Some("too many connections of all peers wait to be set up; begin fewer at once")
         } else {
@@ -99,7 +99,7 @@ impl ControlLoop {
         self.tell(route.session, |session, now| session.refuse(route.connection, Fault::Protocol, reason, now));
     }
 
-    /// Begins what waited, as far as there is room.
+    /// Begins waiting connects and offers, as far as there is room.
     pub(super) fn begin_waiting(&mut self) {
         for token in std::mem::take(&mut self.setups.connecting) {
             while let Some(session) = self.session(token)
@@ -114,7 +114,7 @@ impl ControlLoop {
         if self.setups.again_ns.is_none_or(|at| now < at) {
             return;
         }
-        // No place becomes free while the kernel does not come back, and peers hear why.
+        // No place becomes free while the kernel hangs, and peers are told why.
         let stuck = if self.setups.is_worker_in_all() { self.stuck_kernel(now) } else { None };
         for _ in 0..MOST_BEGUN_AT_ONCE {
             self.look_at_debts();
@@ -141,7 +141,7 @@ impl ControlLoop {
             } else if now < deadline_ns {
                 self.begin_accepting(token, connection, &offer, deadline_ns);
             } else {
-                // Whoever made it has given up.
+                // Its peer has given up.
                 self.tell(token, |session, now| session.failed(connection, now));
             }
         }
@@ -161,7 +161,7 @@ impl ControlLoop {
         self.setups.again_ns = Some(now + LOOK_NS);
     }
 
-    /// Drops the entries of `telling` whose offers wait no more, once there are many.
+    /// Drops the entries of `telling` whose offers no longer wait, once there are many.
     fn forget_who_waits_no_more(&mut self) {
         if self.setups.telling.len() <= 2 * self.setups.waiting + MOST_TOLD_AT_ONCE {
             return;
@@ -172,14 +172,14 @@ impl ControlLoop {
             waiting.extend(offers.map(|offer| Route { session, connection: offer.connection }));
         }
         let mut telling = std::mem::take(&mut self.setups.telling);
-        // Once each: who took an offer back and made it anew is there twice.
+        // Each once: an offer that was withdrawn and made again is there twice.
         telling.retain(|(_, route)| waiting.remove(route));
         telling.shrink_to(telling.len() * 2);
         self.setups.telling = telling;
     }
 
-    /// Tells peers that their offers wait, where set-ups take long, so that they wait on; each has its whole time anew
-    /// then.
+    /// Tells peers that their offers wait, so that they keep waiting while set-ups take long. Each offer's time begins
+    /// again.
     fn tell_who_waits(&mut self, now: u64) {
         let (next_ns, deadline_ns) = (self.next_wait_ns(), self.deadline_ns());
         for _ in 0..MOST_TOLD_AT_ONCE {
@@ -192,13 +192,13 @@ impl ControlLoop {
             if let Some(offer) = offer.filter(|offer| now < offer.wait_until_ns && now < offer.deadline_ns) {
                 offer.deadline_ns = deadline_ns;
                 self.setups.telling.push_back((next_ns, route));
-                // A session that ends with this takes its offers along.
+                // If this ends the session, its offers go with it.
                 self.send(route, Message::Wait);
             }
         }
     }
 
-    /// Gives up set-ups whose peers say nothing, as many as others wait.
+    /// Gives up set-ups whose peers are silent, at most as many as offers wait.
     fn make_room(&mut self, now: u64) {
         let silence_ns = longest_silence_ns(self.handshake_timeout);
         for _ in 0..self.setups.waiting {
@@ -209,12 +209,12 @@ impl ControlLoop {
             let session = self.session(route.session);
             let stepped_ns = session.as_ref().map_or(0, |session| session.setups.stepped_ns);
             let setting = session.and_then(|session| session.connections.get(&route.connection));
-            // The set-up worker has it: it is this process that makes the peer wait.
+            // The set-up worker has it: the peer waits for this process.
             if matches!(setting, Some(Connection::Setup(setting)) if setting.handshake.is_none()) {
                 self.setups.under_way.set(route, Some(now));
                 continue;
             }
-            // A peer that sets many up takes the same step of each before the next of any.
+            // A peer with many set-ups takes the same step of each before the next step of any.
             if now < stepped_ns + silence_ns {
                 self.setups.under_way.set(route, Some(stepped_ns));
                 continue;
@@ -227,7 +227,7 @@ impl ControlLoop {
         }
     }
 
-    /// Keeps a connection that is being set up.
+    /// Stores a connection that is being set up.
     pub(super) fn setup_begins(&mut self, route: Route, setting: Setting) {
         let now = self.now_ns();
         let is_peers = setting.token.is_some();
@@ -240,7 +240,7 @@ impl ControlLoop {
         }
     }
 
-    /// A set-up has taken a step: a message of its peer was taken, or a lane.
+    /// Notes a step of a set-up: a message of its peer was handled, or a lane accepted.
     pub(super) fn setup_goes_on(&mut self, route: Route) {
         if !self.setups.under_way.contains(route) {
             return;
@@ -252,7 +252,7 @@ impl ControlLoop {
         }
     }
 
-    /// Forgets an offer that waits: its peer has given it up.
+    /// Forgets a waiting offer that its peer has withdrawn.
     pub(super) fn forget_offer(&mut self, route: Route) {
         let Some(session) = self.session(route.session) else {
             return;
@@ -267,8 +267,8 @@ impl ControlLoop {
         }
     }
 
-    /// A connection is no longer being set up: it is there, or will not be. `token` is what its lanes present, where a
-    /// peer began it, and `away` its number at the set-up thread, while that has it.
+    /// Gives back the place of a set-up that has succeeded or failed. `token` is presented by its lanes, if a peer
+    /// began it; `away` is its number at the set-up thread, while that has it.
     pub(super) fn setup_ends(&mut self, route: Route, token: Option<Token>, away: Option<u64>) {
         let now = self.now_ns();
         if let Some(token) = token {
@@ -288,7 +288,7 @@ impl ControlLoop {
         }
     }
 
-    /// The set-up thread is rid of a set-up that was over.
+    /// Notes that the set-up thread has finished with a set-up that had ended.
     pub(super) fn setup_left_worker(&mut self, number: u64) {
         let now = self.now_ns();
         if self.setups.at_worker.remove(&number) {
@@ -296,7 +296,7 @@ impl ControlLoop {
         }
     }
 
-    /// Forgets what waited on a session that is over, and returns the connects.
+    /// Forgets the offers and connects that waited on an ended session. Returns the connects.
     pub(super) fn forget_waiting(&mut self, token: usize) -> VecDeque<ConnectRequest> {
         let Some(session) = self.session(token) else {
             return VecDeque::new();

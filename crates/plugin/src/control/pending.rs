@@ -1,4 +1,4 @@
-//! A connect that NCCL polls and the control thread ends.
+//! A connect that NCCL polls and the control thread completes.
 #![allow(clippy::disallowed_types, reason = "connects are service threads' business")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,10 +7,10 @@ use railweave_transport::Error;
 
 use crate::comm::{Established, Route};
 
-/// A connection that was set up, or why there is none.
+/// A connection that was set up, or the error.
 pub(crate) type Outcome = Result<(Box<Established>, Route), Error>;
 
-/// A connect that is under way: NCCL polls it, the control thread ends it.
+/// A connect in progress: NCCL polls it, the control thread completes it.
 #[derive(Default)]
 pub(crate) struct PendingConnect {
     state: Mutex<Pending>,
@@ -21,12 +21,12 @@ enum Pending {
     #[default]
     Waiting,
     Over(Outcome),
-    /// Nobody will ask any more.
+    /// NCCL will not poll again.
     Abandoned,
 }
 
 impl PendingConnect {
-    /// Gives the outcome to whoever polls; hands it back when nobody will.
+    /// Stores the outcome for the next poll. Returns it if the connect was abandoned.
     pub(crate) fn give(&self, outcome: Outcome) -> Option<Outcome> {
         let mut state = lock(&self.state);
         if matches!(*state, Pending::Abandoned) {
@@ -36,17 +36,17 @@ impl PendingConnect {
         None
     }
 
-    /// The outcome, once there is one.
+    /// Takes the outcome, once there is one.
     pub(crate) fn take(&self) -> Option<Outcome> {
         self.replace(Pending::Waiting)
     }
 
-    /// Whether the connection of this route is there, and nobody has polled since.
+    /// Returns true if the connection of this route is ready and was not taken yet.
     pub(crate) fn has(&self, route: Route) -> bool {
         matches!(&*lock(&self.state), Pending::Over(Ok((_, known))) if *known == route)
     }
 
-    /// Takes that connection back, and leaves an error in its place.
+    /// Takes back the connection of this route, if it was not taken, and leaves an error in its place.
     pub(crate) fn take_back(&self, route: Route, error: Error) -> Option<Box<Established>> {
         let mut state = lock(&self.state);
         match &*state {
@@ -59,7 +59,7 @@ impl PendingConnect {
         }
     }
 
-    /// Tells that nobody will ask any more, and takes the outcome, if there is one.
+    /// Abandons the connect: NCCL will not poll again. Returns the outcome, if there is one.
     pub(crate) fn abandon(&self) -> Option<Outcome> {
         self.replace(Pending::Abandoned)
     }
@@ -72,15 +72,14 @@ impl PendingConnect {
     }
 }
 
-/// The connecting end of a connection, handed on. NCCL calls connect over and over until it has it. When nobody has
-/// asked for two handshake times, nobody will: NCCL forgets the connects of a communicator that was aborted, and up to
-/// v10 no `finalize` follows. The accepting end has no such limit: between listen and accept NCCL waits for other
-/// ranks, for minutes where one of them compiles or loads a checkpoint.
+/// The connecting end of a ready connection. NCCL calls connect repeatedly until it has it. If it has not called for
+/// two handshake timeouts, it never will: NCCL forgets the connects of an aborted communicator, and up to v10 no
+/// `finalize` follows. The accepting end has no such limit: between listen and accept NCCL waits for other ranks, for
+/// minutes if one of them compiles or loads a checkpoint.
 pub(super) struct Unasked {
     pub(super) route: Route,
     pub(super) connect: Arc<PendingConnect>,
-    /// One handshake time has passed while this thread ran: a process that stood still is not taken for one that
-    /// waited.
+    /// True once a handshake timeout has passed while this thread ran: a process that was stopped has not waited.
     pub(super) was_seen: bool,
     pub(super) next_ns: u64,
 }

@@ -1,4 +1,4 @@
-//! The control port: the sockets that it listens on, one for all addresses or one for each that the user names.
+//! The control port: it listens on one socket for all addresses, or on one for each address that the user names.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,21 +9,20 @@ use railweave_options::PortRange;
 use railweave_transport::Error;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// How often several addresses are tried with another port of the kernel's choice, when what is free on one is taken
-/// on another.
+/// Attempts with another port of the kernel's choice, when a port that is free on one address is taken on another.
 const TRIES: usize = 16;
 
 /// One TCP port, on one socket or several.
 pub(super) struct ControlPort {
     sockets: Vec<TcpListener>,
-    /// The socket that is looked at first the next time.
+    /// The socket to accept from first next time.
     next: usize,
     number: u16,
 }
 
 impl ControlPort {
-    /// Binds the first free port of the range: on these addresses, or, without any, on all of this host: both families
-    /// where it has IPv6, else IPv4 alone.
+    /// Binds the first free port of the range: on these addresses, or, without any, on all of this host (both families
+    /// if it has IPv6, otherwise IPv4 only).
     ///
     /// # Errors
     /// When none is free.
@@ -44,14 +43,15 @@ impl ControlPort {
         }
         let reason = last.map_or_else(|| "the range is empty".to_owned(), |error| error.to_string());
         Err(Error::local(format!(
-            "no control port can be bound: RAILWEAVE_CONTROL_PORT={ports}: {reason}; each process needs a port of its own: give \
-             a range with at least one free port per process of this host, or 0 for any free port"
+            "no control port can be bound: RAILWEAVE_CONTROL_PORT={ports}: {reason}; each process needs a \
+             port of its own: give a range with at least one free port per process of this host, or 0 for any free \
+             port"
         )))
     }
 
     fn bind_all(port: u16) -> io::Result<Self> {
         match Self::bind_each(&[Ipv6Addr::UNSPECIFIED.into()], port) {
-            // With IPv6 there, a port that is taken for it is taken for IPv4 too.
+            // If the host has IPv6, the socket takes both families: a port in use is not retried for IPv4.
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
                 Self::bind_each(&[Ipv4Addr::UNSPECIFIED.into()], port)
             }
@@ -74,17 +74,17 @@ impl ControlPort {
         Ok(bound)
     }
 
-    /// The port's number.
+    /// Returns the port's number.
     pub(super) fn number(&self) -> u16 {
         self.number
     }
 
-    /// Has the poll tell of newcomers, on whichever socket, with this token.
+    /// Registers all sockets with the poll under this token.
     pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.sockets.iter_mut().try_for_each(|socket| registry.register(socket, token, Interest::READABLE))
     }
 
-    /// The next newcomer on any of the sockets, which take turns.
+    /// Accepts the next connection from any of the sockets, which take turns.
     pub(super) fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
         for _ in 0..self.sockets.len() {
             let socket = &self.sockets[self.next];
@@ -103,7 +103,7 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
     }
-    // A port from a range is often one that the job before this one has just left.
+    // A port from a range may be one that the previous job has just left.
     if address.port() != 0 {
         socket.set_reuse_address(true)?;
     }
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_port_that_is_taken_on_one_address_is_passed_over_on_all() {
-        // The kernel gives a port whose neighbour is most often free; any other pair would do as well.
+        // The next port after one of the kernel's choice is usually free; any other pair would do as well.
         let taken = (0..100).find_map(|_| {
             let taken = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
             let next = taken.local_addr().unwrap().port().checked_add(1)?;

@@ -1,4 +1,4 @@
-//! Reaching a process: over the session to it, which is opened when there is none.
+//! Reaching a process: over the session with it, which is opened if there is none.
 
 use std::net::SocketAddr;
 
@@ -34,7 +34,7 @@ impl ControlLoop {
         self.drive(token);
     }
 
-    /// A session is up: what waited for it goes on.
+    /// Begins the connects that waited for a session.
     pub(super) fn session_up(&mut self, token: usize) {
         let Some(session) = self.session(token) else {
             return;
@@ -45,7 +45,7 @@ impl ControlLoop {
         }
     }
 
-    /// There will be no session to the wanted process.
+    /// Fails the connects that waited for a session.
     pub(super) fn unreachable(&mut self, token: usize, why: &Unreachable) {
         let error = Error::from(why.clone());
         let Some(session) = self.session(token) else {

@@ -1,46 +1,47 @@
-//! Sessions that have more to say than is read at once. The kernel tells of what is unread only once, so they are
-//! read on from here, in turns, a slice of time at once.
+//! Sessions with more input than is read at once. The kernel reports unread input only once, so they are read from
+//! here, in turns, for a slice of time.
 
-/// How long such sessions are read from before deadlines, newcomers and commands are looked at again.
+/// The time for which such sessions are read before deadlines, newcomers and commands have their turn.
 const SLICE_NS: u64 = 5_000_000;
 
-/// How long a session that had more to say than is read at once is left alone, at least. All of them together are
-/// left alone for as long as reading from them took, so that they never have more than half of the thread's time.
+/// The shortest rest of such a session. Together they rest for as long as reading from them took, so that they never
+/// take more than half of the thread's time.
 const REST_NS: u64 = 1_000_000;
 
-/// Places for so many are kept though nobody needs them.
+/// The list keeps room for this many sessions when it shrinks.
 const FEW: usize = 32;
 
-/// Those sessions, in the order of their turns.
+/// The resting sessions, in the order of their turns.
 #[derive(Default)]
 pub(super) struct Resting {
     sessions: Vec<usize>,
-    /// When to read on.
+    /// The time to read on.
     pub(super) again_ns: Option<u64>,
 }
 
 /// A round of reading.
 pub(super) struct Round {
     begin_ns: u64,
-    /// How many there were when it began, and how many of them had their turn.
+    /// The number of sessions at its start, and of those that have had their turn.
     waiting: usize,
     read: usize,
 }
 
 impl Resting {
-    /// Leaves a session alone for a while.
+    /// Lets a session rest.
     pub(super) fn add(&mut self, session: usize, now_ns: u64) {
         self.sessions.push(session);
         self.again_ns.get_or_insert(now_ns + REST_NS);
     }
 
-    /// Begins a round, if it is time.
+    /// Begins a round, if one is due.
     pub(super) fn begin(&mut self, now_ns: u64) -> Option<Round> {
         let is_due = self.again_ns.is_some_and(|at| at <= now_ns);
         is_due.then_some(Round { begin_ns: now_ns, waiting: self.sessions.len(), read: 0 })
     }
 
-    /// Whose turn it is; None once all that waited have had theirs, or the time is over. One has it in any case.
+    /// Returns the session whose turn it is; `None` once all have had theirs or the slice is used up. At least one has
+    /// a turn.
     pub(super) fn next(&mut self, round: &mut Round, now_ns: u64) -> Option<usize> {
         let is_over = round.read > 0 && now_ns >= round.begin_ns + SLICE_NS;
         if round.read == round.waiting || is_over {
@@ -52,7 +53,7 @@ impl Resting {
 
     /// Ends a round.
     pub(super) fn end(&mut self, round: &Round, now_ns: u64) {
-        // Those that were not read from come first, before those that have still more to say.
+        // Those that had no turn come before those that still have more.
         self.sessions.drain(..round.read);
         self.sessions.shrink_to(FEW.max(self.sessions.len()));
         let rest_ns = REST_NS.max(now_ns - round.begin_ns);
@@ -64,7 +65,8 @@ impl Resting {
 mod tests {
     use super::*;
 
-    /// Plays a round in which each turn takes so long and leaves more to say: who had a turn, and when it was over.
+    /// Plays a round in which each turn takes `turn_ns` and leaves input. Returns the sessions that had a turn, and the
+    /// time afterwards.
     fn play(resting: &mut Resting, mut now_ns: u64, turn_ns: u64) -> (Vec<usize>, u64) {
         let mut round = resting.begin(now_ns).expect("it is time");
         let mut turns = Vec::new();
@@ -83,7 +85,7 @@ mod tests {
         (0..8).for_each(|session| resting.add(session, 0));
         assert!(resting.begin(REST_NS - 1).is_none(), "they rest first");
         let (turns, over_ns) = play(&mut resting, REST_NS, 2_000_000);
-        // The third began before the slice was over.
+        // The third began within the slice.
         assert_eq!((turns, over_ns), (vec![0, 1, 2], REST_NS + 6_000_000));
         assert_eq!(resting.again_ns, Some(over_ns + 6_000_000), "they rest for as long as they were read from");
         let mut turns = Vec::new();
@@ -101,7 +103,7 @@ mod tests {
         assert_eq!(play(&mut resting, REST_NS, 9_000_000).0, [0]);
         let again_ns = resting.again_ns.expect("they have more to say");
         let (turns, over_ns) = play(&mut resting, again_ns, 1000);
-        assert_eq!(turns, [1, 0], "not one after the other for ever");
+        assert_eq!(turns, [1, 0], "not one after the other forever");
         assert_eq!(resting.again_ns, Some(over_ns + REST_NS));
         let round = resting.begin(over_ns + REST_NS).expect("it is time");
         resting.end(&Round { read: 2, ..round }, over_ns + REST_NS);

@@ -1,5 +1,5 @@
-//! Sessions: one control socket to each process that this one connects to, what comes over it, and what the session's
-//! state machine ([`railweave_transport::Session`]) wants done.
+//! Sessions: one control socket to each process that this one connects to, its input, and the actions of the session's
+//! state machine ([`railweave_transport::Session`]).
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,12 +22,11 @@ use crate::descriptors;
 use crate::identity::random;
 use crate::log;
 
-/// How often a session is read from at once when nothing can be sent any more: what a peer that keeps the protocol has
-/// left unread there is less.
+/// Reads of a session that can no longer send: a correct peer has left less input than that.
 const MOST_LAST_READS: usize = 4;
 
 impl ControlLoop {
-    /// Takes a socket that a peer has dialled for a session.
+    /// Takes a socket on which a peer opens a session.
     pub(super) fn accept_session(&mut self, token: usize, stream: Stream, address: SocketAddr) {
         let now = self.now_ns();
         let mut session = Box::new(Session::new(Protocol::accept(self.sessions.clone(), random(), address, now), None));
@@ -37,7 +36,7 @@ impl ControlLoop {
         self.handle_session(token);
     }
 
-    /// A session, to look at or to change. What its state machine wants done then is done by [`Self::drive`].
+    /// Returns a session. After a change, [`Self::drive`] carries out its state machine's actions.
     pub(super) fn session(&mut self, token: usize) -> Option<&mut Session> {
         self.touch(token);
         match self.entries.get_mut(&token) {
@@ -46,7 +45,7 @@ impl ControlLoop {
         }
     }
 
-    /// Tells a session's state machine something, and does what it wants done then.
+    /// Passes something to a session's state machine, then carries out its actions.
     pub(super) fn tell<R>(&mut self, token: usize, say: impl FnOnce(&mut Protocol, u64) -> R) -> Option<R> {
         let now = self.now_ns();
         let told = say(&mut self.session(token)?.protocol, now);
@@ -54,10 +53,10 @@ impl ControlLoop {
         Some(told)
     }
 
-    /// Does what a session wants done, and forgets it once nothing of it is left.
+    /// Carries out a session's actions, and forgets the session once nothing of it is left.
     pub(super) fn drive(&mut self, token: usize) {
         match self.session(token) {
-            // Whoever does it already goes on with what was added.
+            // The call in progress carries out the added actions too.
             Some(session) if session.is_driven => return,
             Some(session) => session.is_driven = true,
             None => return,
@@ -85,7 +84,7 @@ impl ControlLoop {
         }
     }
 
-    /// Says what happened. Of what strangers can cause any number of times there is not a line for each.
+    /// Logs an event. Events that strangers can cause are limited in number.
     pub(super) fn say(&mut self, event: &Event, peer: &str, by_stranger: bool) {
         let line = log::line(event, peer);
         if !by_stranger {
@@ -125,7 +124,7 @@ impl ControlLoop {
         }
     }
 
-    /// Dials the process that a session is to reach.
+    /// Dials an address of a session's process.
     fn dial_session(&mut self, token: usize, address: SocketAddr) {
         let dialled = Stream::dial(None, address).and_then(|mut stream| {
             stream.register(self.registry(), PollToken(token))?;
@@ -156,7 +155,7 @@ impl ControlLoop {
         }
     }
 
-    /// Closes the socket of a session, once what was sent has gone out where that is wanted.
+    /// Closes the socket of a session; with `flush`, once its output has gone out.
     fn hang_up(&mut self, token: usize, flush: bool) {
         let since_ns = self.now_ns();
         let Some(Socket { mut stream, .. }) = self.session(token).and_then(|session| session.socket.take()) else {
@@ -172,7 +171,7 @@ impl ControlLoop {
         }
     }
 
-    /// Goes on with a socket that is closed once all is sent.
+    /// Goes on sending on a socket that is closed afterwards.
     pub(super) fn handle_closing(&mut self, token: usize, mut closing: Closing) {
         if closing.stream.flush().is_ok() && closing.stream.has_unsent() {
             self.entries.insert(token, Entry::Closing(closing));
@@ -181,7 +180,7 @@ impl ControlLoop {
         }
     }
 
-    /// Reads and writes what a session has.
+    /// Writes a session's output and reads its input.
     pub(super) fn handle_session(&mut self, token: usize) {
         let Some(session) = self.session(token) else {
             return;
@@ -195,7 +194,7 @@ impl ControlLoop {
                 Ok(false) => return,
                 Err(error) => return self.lose_socket(token, &error),
             }
-            // A fresh socket has room for it; where it breaks all the same, that shows with what comes next.
+            // A new socket has room for it; an error shows at the next write.
             let _ = socket.stream.send(&Preface::Session.encode());
             self.tell(token, |session, _| session.handle_connected(random()));
         }
@@ -204,7 +203,7 @@ impl ControlLoop {
         };
         let flushed = session.socket.as_mut().map_or(Ok(()), |socket| socket.stream.flush());
         match flushed {
-            // Once the peer reads, the socket is writable, and this comes again.
+            // Once the peer reads, the socket becomes writable, and this is called again.
             Ok(()) if session.resting || session.left_unread().is_some() => {}
             Ok(()) => drop(self.read_session(token)),
             Err(error) => {
@@ -216,7 +215,7 @@ impl ControlLoop {
         }
     }
 
-    /// Nothing more can be sent on the socket of a session. What the peer had sent before is there, and is read first.
+    /// Handles a session's socket that can no longer send. Input that the peer sent before is read first.
     fn break_socket(&mut self, token: usize, error: &io::Error) {
         for _ in 0..MOST_LAST_READS {
             match self.session(token) {
@@ -233,7 +232,7 @@ impl ControlLoop {
         self.lose_socket(token, error);
     }
 
-    /// Reads what a session has to say, as much as is read at once. False when that socket is not its own any more.
+    /// Reads a session's input, as much as is read at once. Returns false if the session has lost that socket.
     fn read_session(&mut self, token: usize) -> bool {
         let Some(session) = self.session(token) else {
             return false;
@@ -248,7 +247,7 @@ impl ControlLoop {
             && let Some(socket) = session.socket.as_mut().filter(|socket| socket.number == number)
         {
             match Frame::decode(socket.stream.input()) {
-                // HELLO and PROOF are shorter: whatever this is to become, it comes out of turn.
+                // HELLO and PROOF are shorter, so this frame is out of turn.
                 Ok(None) if !session.protocol.is_up() && socket.stream.input().len() >= most => {
                     self.tell(token, |session, now| session.end(Ended::OutOfTurn, now));
                 }
@@ -294,7 +293,7 @@ impl ControlLoop {
         false
     }
 
-    /// The socket of a session has failed, or the peer has closed it.
+    /// Handles a session's socket that failed or that the peer closed.
     fn lose_socket(&mut self, token: usize, error: &io::Error) {
         let Some(Socket { mut stream, .. }) = self.session(token).and_then(|session| session.socket.take()) else {
             return;
@@ -310,18 +309,19 @@ impl ControlLoop {
         self.tell(token, |session, now| session.handle_lost(end, now));
     }
 
-    /// Closes a session that others wait for the place of.
+    /// Closes a session to make place for others.
     pub(super) fn session_makes_place(&mut self, token: usize, others: usize) {
         self.tell(token, |session, now| session.end(Limit::Place { others }.into(), now));
     }
 
-    /// Whether the peer of a session shares this host's network namespace, so that packets between both never leave it.
+    /// Returns true if the peer of a session shares this process's network namespace, so that packets between both
+    /// never leave the host.
     pub(super) fn is_inside_host(&mut self, token: usize) -> bool {
         let ours = self.sessions.hello.network;
         self.session(token).and_then(|session| session.protocol.peer()).is_some_and(|peer: &Hello| peer.network == ours)
     }
 
-    /// A session ended: nobody can be reached by it any more, and nothing waits on it.
+    /// Handles the end of a session: forgets it as a way to its process, and fails the connects that wait on it.
     fn session_ended(&mut self, token: usize, why: &Ended) {
         let Some(session) = self.session(token) else {
             return;
@@ -339,7 +339,7 @@ impl ControlLoop {
         }
     }
 
-    /// An open connection is lost to its session.
+    /// Marks an open connection as lost, because its session says so.
     fn connection_lost(&mut self, route: Route, lost: &Lost) {
         if let Some(Connection::Open { link, .. }) =
             self.session(route.session).and_then(|session| session.connections.get(&route.connection))
@@ -348,12 +348,12 @@ impl ControlLoop {
         }
     }
 
-    /// A session's deadline has come, or that of a connection that is set up on it.
+    /// Handles an expired deadline of a session, or of a connection that is set up on it.
     pub(super) fn session_deadline(&mut self, token: usize, now_ns: u64) {
         let Some(session) = self.session(token) else {
             return;
         };
-        // Nearly always there is none, and there may be thousands that are up.
+        // Usually none is in set-up, and thousands may be up.
         let connections = if session.setups.has_any() { Some(session.connections.iter()) } else { None };
         let late: Vec<u32> = connections
             .into_iter()
@@ -364,12 +364,11 @@ impl ControlLoop {
             })
             .collect();
         if session.protocol.overdue_ns(now_ns).is_some() {
-            // If it was this process that stood still, the answer lies in the socket, also where that is read from in
-            // turns.
+            // If this process was stopped, the answer may already be in the socket, even if the session rests.
             session.resting = false;
             self.handle_session(token);
         }
-        // What such a peer says is not read, so nothing is known of its silence.
+        // Such a peer's input is not read, so it cannot be called silent.
         if let Some(session) = self.session(token)
             && let (Some(for_ns), Some(unsent)) = (session.protocol.overdue_ns(now_ns), session.left_unread())
         {
@@ -384,8 +383,8 @@ impl ControlLoop {
     }
 }
 
-/// Whether the kernel has no route to where it was to go. Firewalls and hosts that are down answer otherwise: with
-/// EHOSTUNREACH, where a neighbour does not answer or a packet is rejected; EADDRNOTAVAIL is for want of source ports.
+/// Returns true if the kernel has no route to the address. Firewalls and hosts that are down cause EHOSTUNREACH (a
+/// neighbour does not answer, or a packet is rejected); EADDRNOTAVAIL means that source ports have run out.
 fn is_no_way(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NetworkUnreachable
 }

@@ -1,9 +1,9 @@
-//! What connections owe their peers while no call of the application is on them: the control thread sends it within a
-//! millisecond (docs/wire.md).
+//! Debts of connections to their peers while no call of the application is on them: the control thread sends them
+//! within a millisecond (docs/wire.md).
 //!
-//! The first debt after quiet wakes the thread. From then on it looks every [`LOOK`] at the connections that were
-//! handed to it, sends what was owed already at the look before, and goes back to sleep when nothing was owed for a
-//! while. So whoever works on a connection all the time pays no system call for this, and an idle thread costs nothing.
+//! The first debt after a quiet time wakes the thread. From then on it looks every [`LOOK`] at the connections handed
+//! to it, sends debts that the look before had already found, and goes back to sleep when nothing was owed for a while.
+//! So a thread that works on a connection all the time makes no system call for this, and an idle thread costs nothing.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -16,31 +16,31 @@ use crate::comm::Comm;
 use crate::comm::debt::Look;
 use crate::comm::owing::Owing;
 
-/// Between two looks. A debt is at most two of them old when it is settled.
+/// The time between two looks. A debt is settled at the age of two of them at most.
 const LOOK: Duration = Duration::from_micros(400);
 
-/// A connection that owed nothing at so many looks is let go.
+/// The control thread forgets a connection that owed nothing at this many looks.
 const QUIET_LOOKS: u32 = 12;
 
-/// Where the kernel takes no more, it is tried again after twice as many looks each time, at most so many.
+/// If the kernel takes no more, sending is retried after twice as many looks each time, up to this many.
 const MOST_LOOKS_BETWEEN: u32 = 16;
 
-/// Places for so many connections are kept though nobody needs them.
+/// Lists keep room for this many connections when they shrink.
 const FEW: usize = 32;
 
-/// A connection that was left owing, and has owed something lately.
+/// A connection that has recently owed something.
 struct Known {
     comm: Arc<Comm>,
     /// Looks in a row at which nothing was owed.
     quiet: u32,
-    /// How many looks lie between the tries to send this debt; 1 where none has failed.
+    /// Looks between attempts to send this debt; 1 if none has failed.
     between: u32,
-    /// Looks until the next try.
+    /// Looks until the next attempt.
     wait: u32,
 }
 
 impl Known {
-    /// Looks at it; whether it is still to be looked at.
+    /// Looks at it. Returns false once it is forgotten.
     fn look(&mut self) -> bool {
         match self.comm.debt.look() {
             Look::Settled => {
@@ -66,7 +66,7 @@ pub(super) struct Settling {
     owing: Arc<Owing<Comm>>,
     fresh: Vec<Arc<Comm>>,
     known: Vec<Known>,
-    /// When to look again; None while the thread sleeps.
+    /// The time of the next look; `None` while the thread sleeps.
     next: Option<Instant>,
 }
 
@@ -75,7 +75,7 @@ impl Settling {
         Self { owing, fresh: Vec::new(), known: Vec::new(), next: None }
     }
 
-    /// Whether something is owed, as of the last look.
+    /// Returns true if something was owed at the last look.
     pub(super) fn owes(&self) -> bool {
         self.known.iter().any(|known| known.quiet == 0)
     }
@@ -83,7 +83,7 @@ impl Settling {
     /// Waits for events until `timeout` has passed, and looks in between. May return without any event.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// When the poll fails.
     pub(super) fn wait(&mut self, poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
         let until = timeout.map(|timeout| Instant::now() + timeout);
         loop {
@@ -102,7 +102,7 @@ impl Settling {
         }
     }
 
-    /// Looks at what is known, if it is time.
+    /// Looks at all known connections, if a look is due.
     pub(super) fn look(&mut self, now: Instant) {
         if self.next.is_some_and(|next| next > now) {
             return;
@@ -114,7 +114,7 @@ impl Settling {
         let fresh = self.fresh.drain(..).map(|comm| Known { comm, quiet: 0, between: 1, wait: 0 });
         self.known.extend(fresh);
         self.known.retain_mut(Known::look);
-        // From the end of this look: where one takes longer than [`LOOK`], other work goes on between two.
+        // Counted from the end of this look: even if a look takes longer than [`LOOK`], other work has its turn.
         self.next = Some(Instant::now() + LOOK);
         if self.known.is_empty() && self.owing.sleep() {
             self.next = None;
@@ -125,10 +125,10 @@ impl Settling {
 }
 
 impl Drop for Settling {
-    /// The thread ends: what is owed is sent as far as the kernel takes it, and no connection is kept.
+    /// Sends all debts as far as the kernel takes them, and lets go of all connections.
     fn drop(&mut self) {
         self.owing.close(&mut self.fresh);
-        // What a bug has left in the middle of a change is not to be worked on.
+        // After a panic the state may be in the middle of a change.
         if std::thread::panicking() {
             return;
         }
@@ -139,13 +139,14 @@ impl Drop for Settling {
     }
 }
 
-/// Waits for an event for so long, to the microsecond: `Poll` counts milliseconds. Whether there is one.
+/// Waits for an event for at most this time, to the microsecond (`Poll` counts milliseconds). Returns true if there is
+/// one.
 fn is_ready(poll: &Poll, timeout: Duration) -> bool {
     let mut waited = libc::pollfd { fd: poll.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let timeout = libc::timespec {
         tv_sec: timeout.as_secs().min(1 << 30) as libc::time_t,
         tv_nsec: timeout.subsec_nanos().into(),
     };
-    // SAFETY: both are places of this function, and one descriptor is named. What fails is as if nothing had happened.
+    // SAFETY: both are variables of this function, and one descriptor is passed. A failure counts as no event.
     unsafe { libc::ppoll(&raw mut waited, 1, &raw const timeout, std::ptr::null()) > 0 }
 }

@@ -1,8 +1,8 @@
-//! Signals: the control thread takes none, so that an application's handlers run on the application's own threads.
+//! Signals: the plugin's threads block all, so that an application's handlers run on the application's own threads.
 
 use std::mem::MaybeUninit;
 
-/// All signals are blocked in this thread, and in threads that it starts, until this is dropped.
+/// Blocks all signals in this thread until it is dropped. Threads started meanwhile inherit that for good.
 pub(super) struct Blocked {
     before: Option<libc::sigset_t>,
 }
@@ -10,8 +10,8 @@ pub(super) struct Blocked {
 impl Blocked {
     pub(super) fn all() -> Self {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: the first call writes a whole set, which the second one reads, and answers the set before, which is
-        // whole when the answer is 0 (sigfillset(3), pthread_sigmask(3)).
+        // SAFETY: the first call fills a set, which the second one reads. That one writes the previous set completely
+        // if it returns 0 (sigfillset(3), pthread_sigmask(3)).
         let before = unsafe {
             libc::sigfillset(all.as_mut_ptr());
             let result = libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
@@ -24,7 +24,7 @@ impl Blocked {
 impl Drop for Blocked {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // SAFETY: the set is whole, and nothing is asked for (pthread_sigmask(3)).
+            // SAFETY: the set is initialised, and no previous set is requested (pthread_sigmask(3)).
             unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
         }
     }

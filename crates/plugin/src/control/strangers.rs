@@ -1,25 +1,25 @@
-//! What is logged about peers that are not welcome, or not yet: a line each, but not a line for each of a thousand.
+//! Log lines about peers that are not welcome, or not yet, limited so that a thousand of them do not fill the log.
 
 use crate::log;
 
-/// What a line is about. Each kind has its own count, so that many of one do not hide the one of another.
+/// The subject of a line. Each kind has its own count, so that many lines of one do not hide the only one of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Nothing can be accepted.
+    /// A connection that cannot be accepted.
     Accept,
-    /// A socket that did not say what it is, or is none of ours.
+    /// A socket that did not say what it is, or is not Railweave's.
     Preface,
-    /// A session whose HELLO was wrong, or did not come.
+    /// A session whose HELLO was wrong or missing.
     Hello,
     /// A peer that does not have the key.
     Key,
     /// A session that broke the protocol after its HELLO.
     Session,
-    /// A connection that a peer began and that did not come to be.
+    /// A connection that a peer began and that failed.
     Setup,
-    /// A rail that a peer's connection does without.
+    /// A rail left out of a peer's connection.
     Rail,
-    /// A lane that nobody awaits.
+    /// A lane that is not awaited.
     Lane,
 }
 
@@ -35,7 +35,7 @@ struct Pool {
     unsaid: u32,
 }
 
-/// Says what strangers did.
+/// The limited lines about strangers.
 #[derive(Default)]
 pub(super) struct Strangers {
     pools: [Pool; Kind::COUNT],
@@ -45,7 +45,7 @@ impl Strangers {
     const WINDOW_NS: u64 = 60_000_000_000;
     const MOST: u32 = 10;
 
-    /// A line about an unwelcome peer, at most ten of a kind in a minute; the next one counts those that were left out.
+    /// Logs a line about an unwelcome peer, at most ten of a kind per minute; the next one says how many were left out.
     pub(super) fn report(&mut self, now_ns: u64, kind: Kind, text: &str) {
         if let Some(left_out) = self.pools[kind as usize].take(now_ns) {
             match left_out {
@@ -57,7 +57,7 @@ impl Strangers {
 }
 
 impl Pool {
-    /// Whether a line may be said now, and then how many before it were not.
+    /// Returns the number of lines left out before, if a line may be logged now; otherwise counts it as left out.
     fn take(&mut self, now_ns: u64) -> Option<u32> {
         if now_ns >= self.window_ns + Strangers::WINDOW_NS {
             self.window_ns = now_ns;

@@ -1,4 +1,4 @@
-//! A non-blocking socket of the control thread, with what is read and what is still to be written.
+//! A non-blocking socket of the control thread, with its input and its unsent output.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -10,23 +10,23 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::congestion::LaneCongestion;
 
-/// What a session may have waiting to be written before its peer counts as stuck.
+/// Unsent bytes of a session after which its peer counts as stuck.
 const MOST_UNSENT: usize = 4 << 20;
 
 /// A socket with its buffers.
 pub(crate) struct Stream {
     socket: TcpStream,
     input: Vec<u8>,
-    /// Bytes at the start of `input` that were consumed.
+    /// Bytes at the start of `input` that are consumed.
     consumed: usize,
     output: Vec<u8>,
 }
 
 /// Lets the kernel choose the source port when it knows the other end, so that one address has room for more than
-/// 28,000 lanes. Without it (before Linux 4.2) they are merely fewer.
+/// 28,000 lanes. Without the option (before Linux 4.2) that is the limit.
 fn choose_port_late(socket: &Socket) {
     let yes: libc::c_int = 1;
-    // SAFETY: the option takes an int, and its address and size are given (ip(7), IP_BIND_ADDRESS_NO_PORT).
+    // SAFETY: the option takes an int, and its address and size are passed (ip(7), IP_BIND_ADDRESS_NO_PORT).
     unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -38,13 +38,13 @@ fn choose_port_late(socket: &Socket) {
     }
 }
 
-/// Whether this says that the peer has closed the socket.
+/// Returns true if the error says that the peer has closed the socket.
 pub(super) fn is_closed(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
-/// What reading brought.
+/// The result of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fill {
     /// Nothing is left in the socket for now.
@@ -61,7 +61,7 @@ impl Stream {
         Self { socket, input: Vec::new(), consumed: 0, output: Vec::new() }
     }
 
-    /// Begins to dial `remote`, from `local` when that is given. Whether it succeeded shows once it is writable.
+    /// Begins to dial `remote`, from `local` if given. The result shows once the socket is writable.
     pub(crate) fn dial(local: Option<IpAddr>, remote: SocketAddr) -> io::Result<Self> {
         let socket =
             Socket::new(Domain::for_address(remote), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
@@ -77,7 +77,7 @@ impl Stream {
         Ok(Self::new(TcpStream::from_std(socket.into())))
     }
 
-    /// Sets the congestion control of what is sent from now on. `inside_host`: both ends are on this host.
+    /// Sets the congestion control. `inside_host`: both ends are on this host.
     pub(crate) fn set_congestion(&self, congestion: &LaneCongestion, inside_host: bool) -> io::Result<()> {
         congestion.set(&self.socket, inside_host)
     }
@@ -86,7 +86,7 @@ impl Stream {
         registry.register(&mut self.socket, token, Interest::READABLE | Interest::WRITABLE)
     }
 
-    /// Whether a dialled socket is connected; Ok(false) while it is not known.
+    /// Returns true if a dialled socket is connected, false while that is not known.
     pub(crate) fn is_connected(&self) -> io::Result<bool> {
         if let Some(error) = self.socket.take_error()? {
             return Err(error);
@@ -98,8 +98,8 @@ impl Stream {
         }
     }
 
-    /// Reads until nothing is left or the buffer holds `most` bytes; never more, so that what follows stays in the
-    /// socket for whoever gets it.
+    /// Reads until nothing is left or the buffer holds `most` bytes; never more, so that the rest stays in the socket
+    /// for its next owner.
     pub(crate) fn fill(&mut self, most: usize) -> io::Result<Fill> {
         let mut chunk = [0; 4096];
         self.input.drain(..std::mem::take(&mut self.consumed));
@@ -128,7 +128,7 @@ impl Stream {
         }
     }
 
-    /// Adds bytes to what is to be written, and writes what goes.
+    /// Adds bytes to the output, and writes as much as the socket takes.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.output.len() + bytes.len() > MOST_UNSENT {
             return Err(io::Error::other(format!(
@@ -140,7 +140,7 @@ impl Stream {
         self.flush()
     }
 
-    /// Writes what goes.
+    /// Writes as much of the output as the socket takes.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let mut sent = 0;
         let result = loop {
@@ -150,7 +150,7 @@ impl Stream {
             match self.socket.write(&self.output[sent..]) {
                 Ok(count) => sent += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(()),
-                // Not connected yet: the bytes go once it is.
+                // Not connected yet: the bytes go out once it is.
                 Err(error) if error.kind() == io::ErrorKind::NotConnected => break Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => break Err(error),
@@ -167,12 +167,12 @@ impl Stream {
         self.unsent() > 0
     }
 
-    /// Bytes that wait to be written.
+    /// Returns the number of unsent bytes.
     pub(crate) fn unsent(&self) -> usize {
         self.output.len()
     }
 
-    /// Whether the peer has closed a socket of which all bytes are read.
+    /// Returns true if the peer has closed the socket, or it failed, and all bytes are read.
     pub(crate) fn is_closed_by_peer(&self) -> bool {
         match self.socket.peek(&mut [0]) {
             Ok(count) => count == 0,
@@ -180,12 +180,12 @@ impl Stream {
         }
     }
 
-    /// Ends the control thread's part in the socket.
+    /// Removes the socket from the control thread's poll.
     pub(crate) fn deregister(&mut self, registry: &Registry) {
         let _ = registry.deregister(&mut self.socket);
     }
 
-    /// The socket itself. Nothing may be buffered.
+    /// Returns the socket itself. Nothing may be buffered.
     pub(crate) fn into_socket(self) -> OwnedFd {
         debug_assert!(self.input().is_empty() && self.output.is_empty(), "bytes would be lost with their buffer");
         OwnedFd::from(std::net::TcpStream::from(self.socket))

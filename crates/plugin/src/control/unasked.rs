@@ -1,4 +1,4 @@
-//! Connections that are there and that nobody asks for any more.
+//! Connections that are ready and that connect no longer asks for.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use super::pending::Unasked;
 use crate::comm::Route;
 
 impl ControlLoop {
-    /// Keeps an eye on the connecting end of a connection that was handed on.
+    /// Watches the connecting end of a ready connection.
     pub(super) fn watch_connect(&mut self, route: Route, connect: Arc<PendingConnect>) {
         let next_ns = self.deadline_ns();
         self.unasked.push_back(Unasked { route, connect, was_seen: false, next_ns });
     }
 
-    /// Closes connections that nobody asks for.
+    /// Closes connections that connect has not asked for in time.
     pub(super) fn reap(&mut self, now: u64) {
         while self.unasked.front().is_some_and(|unasked| unasked.next_ns <= now)
             && let Some(unasked) = self.unasked.pop_front()
@@ -27,7 +27,7 @@ impl ControlLoop {
                 continue;
             }
             if !was_seen {
-                // All wait for as long, so they stay in order.
+                // All wait for the same time, so they stay in order.
                 let next_ns = self.deadline_ns();
                 self.unasked.push_back(Unasked { route, connect, was_seen: true, next_ns });
                 continue;

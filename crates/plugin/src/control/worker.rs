@@ -1,7 +1,6 @@
-//! The threads beside the control thread for what may block in a fabric, as verbs do for seconds while the kernel looks
-//! an address up, or waits for a queue pair's last packets. One sets connections up: a handshake goes there with a
-//! message and comes back with what it made of it. The other frees what is over, so that nothing that comes up waits
-//! for it.
+//! The threads for calls that may block in a fabric, as verbs do for seconds while the kernel looks up an address, or
+//! waits for a queue pair's last packets. One sets connections up: a handshake goes there with a message and comes back
+//! with its next actions. The other frees ended handshakes and connections, so that no set-up waits for that.
 #![allow(clippy::disallowed_types, reason = "the control thread and its workers talk here")]
 
 use std::collections::{BTreeSet, VecDeque};
@@ -23,15 +22,15 @@ use crate::comm::Route;
 use crate::log;
 use crate::network::AnyHandshake;
 
-/// How long the last `finalize` waits for a worker that gets nothing done.
+/// The time that the last `finalize` waits for a worker that finishes no job.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(2);
 
-/// How much of the time between two looks counts. A process that was stopped has not waited: its worker stood still,
-/// too.
+/// The most that counts of the time between two looks. A process that was stopped has not waited: its worker was
+/// stopped too.
 const MOST_BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
-/// How many jobs a worker was given, and how many of them are done.
+/// The number of jobs that a worker was given, and of those that are done.
 #[derive(Default)]
 struct Progress {
     given: AtomicU64,
@@ -48,7 +47,7 @@ impl Progress {
     }
 }
 
-/// Jobs that wait for a thread.
+/// The jobs that wait for a thread.
 struct Todo<J> {
     given: Receiver<J>,
     may_wait: fn(&J) -> bool,
@@ -62,7 +61,8 @@ impl<J> Todo<J> {
         queue.push_back(job);
     }
 
-    /// The next job: the oldest that may not wait, else the oldest. Waits for one; None when there will be none.
+    /// Returns the next job: the oldest that may not wait, otherwise the oldest. Blocks until there is one; `None` once
+    /// there will be none.
     fn next(&mut self) -> Option<J> {
         while let Ok(job) = self.given.try_recv() {
             self.sort(job);
@@ -72,7 +72,7 @@ impl<J> Todo<J> {
     }
 }
 
-/// A thread that does jobs one after the other.
+/// A thread that does one job after another.
 struct Worker<J> {
     jobs: Option<Sender<J>>,
     progress: Arc<Progress>,
@@ -80,7 +80,7 @@ struct Worker<J> {
 }
 
 impl<J: Send + 'static> Worker<J> {
-    /// Jobs that may wait are done when there are no others.
+    /// Starts the thread. Jobs that may wait are done when there are no others.
     fn start(name: &str, may_wait: fn(&J) -> bool, mut work: impl FnMut(J) + Send + 'static) -> io::Result<Self> {
         let (jobs, given) = mpsc::channel::<J>();
         let mut todo = Todo { given, may_wait, first: VecDeque::new(), last: VecDeque::new() };
@@ -96,14 +96,14 @@ impl<J: Send + 'static> Worker<J> {
         Ok(Self { jobs: Some(jobs), progress, thread: Some(thread) })
     }
 
-    /// Adds a job; false when the thread is gone.
+    /// Adds a job. Returns false if the thread is gone.
     fn give(&self, job: J) -> bool {
         self.progress.given.fetch_add(1, Ordering::Relaxed);
         self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
     }
 
-    /// Lets the thread finish what it has. One that gets nothing done for so long is left alone: how many jobs it has
-    /// then.
+    /// Lets the thread finish its jobs and joins it. If it finishes none for `patience`, leaves it running and returns
+    /// the number of its jobs.
     fn finish(&mut self, patience: Duration) -> Result<(), u64> {
         drop(self.jobs.take());
         let Some(thread) = self.thread.take() else {
@@ -121,26 +121,26 @@ impl<J: Send + 'static> Worker<J> {
             }
             std::thread::sleep(LOOK);
         }
-        // A panic was caught and told already.
+        // A panic was already caught and logged.
         let _ = thread.join();
         Ok(())
     }
 }
 
-/// What is to be done with a handshake.
+/// The work to be done on a handshake.
 pub(super) enum Work {
     Message(Message),
-    /// What this host could not do before may work now.
+    /// A step that this host could not do before is retried.
     GoOn,
-    /// Its time is over.
+    /// Its deadline has passed.
     Timeout,
 }
 
-/// A handshake with what is to be done with it.
+/// A handshake and its work.
 pub(super) struct Task {
     pub(super) number: u64,
     pub(super) route: Route,
-    /// False once nobody waits for the connection any more.
+    /// False once nobody waits for the connection.
     pub(super) is_wanted: Arc<AtomicBool>,
     pub(super) handshake: Box<dyn AnyHandshake>,
     pub(super) work: Work,
@@ -150,13 +150,13 @@ pub(super) struct Task {
 }
 
 impl Task {
-    /// What the kernel refused may hold the thread for a second, and be refused again: what may work goes first.
+    /// Returns true for a retry: it may hold the thread for a second and fail again, so other work goes first.
     fn may_wait(&self) -> bool {
         matches!(self.work, Work::GoOn)
     }
 }
 
-/// A handshake that is back; None where a bug ended it.
+/// A handshake that is back; `None` if a bug ended it.
 pub(super) struct Done {
     pub(super) number: u64,
     pub(super) route: Route,
@@ -166,28 +166,28 @@ pub(super) struct Done {
 struct SetUp {
     worker: Worker<Task>,
     done: Receiver<Done>,
-    /// Set at the end: what still waits is freed, and not set up.
+    /// Set at the end: waiting tasks are freed and not done.
     ending: Arc<AtomicBool>,
-    /// Jobs done when it was last looked at, and since when there were no more.
+    /// The jobs done at the last look, and the time since when that number has not changed.
     seen: u64,
     since_ns: u64,
 }
 
-/// Both threads, each started when it is first needed. They end, and are joined, when this is dropped.
+/// Both threads, each started when it is first needed. Dropping this ends and joins them.
 pub(super) struct Workers {
     epoch: Instant,
     timeout_ns: u64,
     waker: Arc<Waker>,
-    /// How many handshakes were given to the set-up thread; it is the next one's number.
+    /// The number of handshakes given to the set-up thread, which is also the next one's number.
     given: u64,
-    /// The numbers of those that were not taken back yet.
+    /// The numbers of those not taken back yet.
     away: BTreeSet<u64>,
     set_up: Option<SetUp>,
     tear_down: Option<Worker<Box<dyn Send>>>,
 }
 
 impl Workers {
-    /// Without threads for now. A handshake gets `timeout` for each piece of work; nanoseconds count from `epoch`.
+    /// Starts no thread yet. A handshake gets `timeout` for each piece of work; nanoseconds count from `epoch`.
     pub(super) fn new(epoch: Instant, timeout: Duration, waker: Arc<Waker>) -> Self {
         Self {
             epoch,
@@ -210,7 +210,7 @@ impl Workers {
                 if is_ending.load(Ordering::Relaxed) {
                     return drop(task);
                 }
-                // Where nobody listens any more, it is freed in the attempt.
+                // If the receiver is gone, this drops the handshake.
                 let _ = back.send(task.run(epoch, timeout_ns));
                 let _ = waker.wake();
             })?;
@@ -219,7 +219,7 @@ impl Workers {
         Ok(self.set_up.as_mut().expect("it was just made"))
     }
 
-    /// Gives a handshake to the set-up thread, and answers its number there.
+    /// Gives a handshake to the set-up thread. Returns its number there.
     pub(super) fn give(&mut self, mut task: Task) -> Result<u64, String> {
         let (now_ns, number) = (task.given_ns, self.given);
         task.number = number;
@@ -235,17 +235,17 @@ impl Workers {
         Ok(number)
     }
 
-    /// The number of the handshake that is given to the set-up thread next.
+    /// Returns the number of the next handshake given to the set-up thread.
     pub(super) fn next_number(&self) -> u64 {
         self.given
     }
 
-    /// The number of the oldest handshake that is away, or the next one's.
+    /// Returns the number of the oldest handshake at the set-up thread, or the next one's.
     pub(super) fn oldest_number(&self) -> u64 {
         self.away.first().copied().unwrap_or(self.given)
     }
 
-    /// Whether the set-up thread has been in one job for as long as a handshake has.
+    /// Returns true if the set-up thread has been in one job for a handshake timeout.
     pub(super) fn is_stuck(&mut self, now_ns: u64) -> bool {
         let timeout_ns = self.timeout_ns;
         self.set_up.as_mut().is_some_and(|set_up| {
@@ -263,18 +263,18 @@ impl Workers {
         Some(done)
     }
 
-    /// Drops what is over; elsewhere, where its fabric may block.
+    /// Drops `over`, on the freeing thread if its fabric may block.
     pub(super) fn free(&mut self, over: Box<dyn Send>) {
-        // Without a set-up thread there is no fabric that blocks.
+        // Without a set-up thread no fabric blocks.
         if self.set_up.is_none() {
             return drop(over);
         }
         if self.tear_down.is_none() {
-            // Without a thread it is freed here.
+            // If the thread cannot be started, nothing takes it and it is dropped here.
             self.tear_down = Worker::start("railweave-free", |_| false, drop).ok();
         }
         if let Some(tear_down) = &self.tear_down {
-            // Where the thread is gone it is dropped in the attempt.
+            // If the thread is gone, this drops it.
             tear_down.give(over);
         }
     }
@@ -286,8 +286,8 @@ impl Drop for Workers {
             set_up.ending.store(true, Ordering::Relaxed);
             if let Err(left) = set_up.worker.finish(PATIENCE) {
                 log::warn(&format!(
-                    "the kernel has not come back from setting a connection up for 5 s; {left} that were not up yet are left \
-                     to it. Look at the kernel log, and at the port's link"
+                    "the kernel has not come back from setting a connection up for 5 s; {left} that \
+                     were not up yet are left to it. Look at the kernel log, and at the port's link"
                 ));
             }
         }
@@ -300,8 +300,8 @@ impl Drop for Workers {
             && let Err(left) = tear_down.finish(PATIENCE)
         {
             log::warn(&format!(
-                "the kernel has not let go of a connection's queue pairs for 5 s; {left} closed ends of connections are left to \
-                 it. Look at the kernel log, and at the port's link"
+                "the kernel has not let go of a connection's queue pairs for 5 s; {left} closed ends of \
+                 connections are left to it. Look at the kernel log, and at the port's link"
             ));
         }
     }
@@ -316,7 +316,7 @@ impl Task {
         let handled = catch_unwind(AssertUnwindSafe(|| {
             let _placed = Placed::on(node);
             let now_ns = nanoseconds(epoch.elapsed());
-            // The time in the queue is not the handshake's.
+            // The time in the queue does not count for the handshake.
             match work {
                 Work::Message(message) => {
                     handshake.set_deadline(now_ns.saturating_add(timeout_ns));
@@ -340,7 +340,7 @@ impl Task {
 mod tests {
     use super::*;
 
-    /// Jobs that take until they are let go, one by one.
+    /// Makes a worker whose jobs each wait for a message.
     fn gated() -> (Sender<()>, Worker<()>) {
         let (go, gate) = mpsc::channel::<()>();
         let worker = Worker::start(
@@ -361,7 +361,7 @@ mod tests {
         (0..10).for_each(|_| assert!(worker.give(())));
         let progress = Arc::clone(&worker.progress);
         let keeper = std::thread::spawn(move || {
-            // Three in half of the patience each: longer in all than it. Then nothing more.
+            // Three jobs, each in half of the patience: in all longer than it. Then none.
             for done in 1..=3 {
                 std::thread::sleep(patience / 2);
                 go.send(()).unwrap();
