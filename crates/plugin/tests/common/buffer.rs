@@ -1,14 +1,14 @@
-//! Registered memory with guards around it, so that a byte that is written where none belongs shows.
+//! Registered memory with guards around it, which show every byte written out of bounds.
 
 use railweave_nccl_host::LoadedNet;
 use railweave_nccl_host::memory::HostMemory;
 use railweave_nccl_host::net::{Comm, NetApi, Part, Registration};
 use std::ptr::NonNull;
 
-/// Bytes before and after the buffer. They are registered with it, so that nothing but the plugin's care protects them.
+/// Bytes before and after the buffer. They are registered with it, so that only the plugin protects them.
 const GUARD: usize = 4096;
 
-/// What every byte is that nobody wrote.
+/// The value of bytes that were not written.
 const UNTOUCHED: [u8; GUARD] = [0xa5; GUARD];
 
 /// One buffer, registered with one end of a connection.
@@ -19,7 +19,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// A buffer that holds nothing yet.
+    /// Returns an empty buffer.
     pub(crate) fn new(net: &LoadedNet, comm: Comm<'_>, bytes: usize) -> Self {
         let memory = HostMemory::new(bytes + 2 * GUARD);
         // SAFETY: the memory stays until `release`, which ends the registration first.
@@ -29,7 +29,7 @@ impl Buffer {
         buffer
     }
 
-    /// A buffer with a message.
+    /// Returns a buffer with a message.
     pub(crate) fn holding(net: &LoadedNet, comm: Comm<'_>, message: &[u8]) -> Self {
         let mut buffer = Self::new(net, comm, message.len());
         buffer.write(message);
@@ -42,7 +42,7 @@ impl Buffer {
         unsafe { net.dereg_mr(comm, self.registration) }.expect("memory is deregistered");
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     pub(crate) fn start(&self) -> NonNull<u8> {
         // SAFETY: the memory has a guard before the buffer.
         unsafe { self.memory.start().add(GUARD) }
@@ -56,27 +56,27 @@ impl Buffer {
         self.registration
     }
 
-    /// The whole buffer as a part of a receive.
+    /// Returns the whole buffer as a part of a receive.
     pub(crate) fn part(&self, tag: i32) -> Part {
         Part { data: self.start(), bytes: self.bytes, tag, registration: self.registration }
     }
 
-    /// Puts a message at the buffer's start.
+    /// Writes a message to the buffer's start.
     pub(crate) fn write(&mut self, message: &[u8]) {
         self.all_mut()[GUARD..][..message.len()].copy_from_slice(message);
     }
 
-    /// The whole buffer.
+    /// Returns the whole buffer.
     pub(crate) fn contents(&self) -> &[u8] {
         &self.all()[GUARD..][..self.bytes]
     }
 
-    /// Forgets what is in the buffer.
+    /// Clears the buffer.
     pub(crate) fn clear(&mut self) {
         self.all_mut().fill(UNTOUCHED[0]);
     }
 
-    /// Panics unless the buffer holds this message and not a byte beyond it, nor before or after the buffer.
+    /// Panics unless the buffer holds this message, and no other byte of it or of its guards was written.
     pub(crate) fn assert_holds(&self, message: &[u8]) {
         let (before, rest) = self.all().split_at(GUARD);
         let (received, after) = rest.split_at(message.len());
@@ -89,7 +89,7 @@ impl Buffer {
     }
 
     fn all(&self) -> &[u8] {
-        // SAFETY: the memory is initialised, and no transfer writes to it while a scenario looks.
+        // SAFETY: the memory is initialised, and no transfer writes to it while a scenario reads it.
         unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr(), self.memory.bytes()) }
     }
 

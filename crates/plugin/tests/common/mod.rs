@@ -1,4 +1,4 @@
-//! What the scenarios share. They load the built library as NCCL does and call it through its tables; nothing here
+//! Helpers of the scenarios. They load the built library as NCCL does and call it through its tables; nothing here
 //! looks inside the plugin.
 #![allow(clippy::disallowed_types, reason = "tests are not the data path")]
 #![allow(dead_code, unused_imports, reason = "each file of scenarios uses a part of this")]
@@ -27,18 +27,19 @@ pub(crate) use stranger::{OUR_VERSIONS, Stranger};
 use railweave_nccl_host::{LoadedNet, Plugin};
 use std::path::PathBuf;
 
-/// Two rails between a process and itself, or another on this machine.
+/// Two rails between a process and itself, or another one on this machine.
 pub(crate) const TWO_RAILS: (&str, &str) = ("RAILWEAVE_RAILS", "127.0.0.1/32,127.0.0.2/32");
 
 /// One rail.
 pub(crate) const ONE_RAIL: (&str, &str) = ("RAILWEAVE_RAILS", "127.0.0.1/32");
 
-/// The library under test: what RAILWEAVE_TEST_LIB names, else the one that cargo built for these very tests.
+/// Returns the path of the library under test: the one named by RAILWEAVE_TEST_LIB, otherwise the one that cargo built
+/// for these tests.
 pub(crate) fn library() -> PathBuf {
     if let Some(path) = std::env::var_os("RAILWEAVE_TEST_LIB") {
         return path.into();
     }
-    // Integration tests depend on the package's library, so cargo builds every crate type of it beside them.
+    // Integration tests depend on the package's library, so cargo builds every crate type of it next to them.
     let tests = std::env::current_exe().expect("a test knows its own program");
     let path = tests.with_file_name("libnccl_net_railweave.so");
     assert!(
@@ -49,7 +50,7 @@ pub(crate) fn library() -> PathBuf {
     path
 }
 
-/// Loads the library with one version of the API, or with the newest.
+/// Loads the library with this version of the API, or with the newest.
 pub(crate) fn load(version: Option<u32>) -> Plugin {
     logs::keep();
     Plugin::load(&library(), version).expect("the library loads")
@@ -62,19 +63,19 @@ pub(crate) fn start() -> (Plugin, LoadedNet) {
     (plugin, net)
 }
 
-/// Descriptors that this process has open.
+/// Returns the number of this process's open descriptors.
 pub(crate) fn descriptors() -> usize {
-    // One of them is the one that lists them.
+    // One of them is open for the listing itself.
     std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() - 1
 }
 
-/// Control threads of this process.
+/// Returns the number of this process's control threads.
 pub(crate) fn control_threads() -> usize {
     let list = || -> Vec<_> {
         let tasks = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
         tasks.filter_map(|task| Some(task.ok()?.path())).collect()
     };
-    // While a thread ends, a listing may miss others: two that agree are right.
+    // While a thread ends, a listing may miss others. Two listings that agree are right.
     let (mut tasks, mut again) = (list(), list());
     while tasks != again {
         (tasks, again) = (again, list());
@@ -83,9 +84,10 @@ pub(crate) fn control_threads() -> usize {
     stats.filter(|stat| stat.contains("(railweave-ctl)") && !is_ending(stat)).count()
 }
 
-/// Whether a thread with this `stat` has left its program: it is listed for a moment after whoever joins it goes on.
+/// Returns true if the thread with this `stat` is exiting: it is still listed for a moment after it was joined.
 fn is_ending(stat: &str) -> bool {
-    // proc_pid_stat(5): flags is the seventh field after the name; PF_EXITING stands in the kernel's linux/sched.h.
+    // proc_pid_stat(5): flags is the seventh field after the name. PF_EXITING is from the kernel's
+    // include/linux/sched.h.
     const PF_EXITING: u64 = 4;
     let flags = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(6));
     flags.and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|flags| flags & PF_EXITING != 0)

@@ -1,14 +1,14 @@
-//! Scenarios in namespaces of their own, in which any user is root: a network to build and break, or other process ids.
+//! Scenarios in their own namespaces, in which any user is root: a network to build and break, or other process ids.
 
 use super::process::TESTS_FAILED;
 use std::env;
 use std::process::Command;
 
-/// Set in the process that has the namespaces.
+/// The variable that is set inside the namespaces.
 const INSIDE: &str = "RAILWEAVE_TEST_INSIDE";
 
-/// Runs `body` in a process with these further namespaces (unshare(1): `--net`, `--pid`), which is this test's own
-/// program once more. Leaves it out, and says so, where users may make none.
+/// Runs `body` in a process with this further namespace (unshare(1): `--net`, `--pid`), by starting this test's program
+/// again. Skips it with a message if users may not create namespaces.
 pub(crate) fn in_namespace(kind: &str, body: impl FnOnce()) {
     if env::var_os(INSIDE).is_some() {
         return body();
@@ -19,17 +19,17 @@ pub(crate) fn in_namespace(kind: &str, body: impl FnOnce()) {
         command
     };
     if !unshare().arg("true").status().is_ok_and(|status| status.success()) {
-        eprintln!("left out: this user may make no namespaces (unshare {kind})");
+        eprintln!("skipped: this user may not create namespaces (unshare {kind})");
         return;
     }
     let own = env::current_exe().expect("a test knows its own program");
     let status = unshare().arg(own).args(env::args_os().skip(1)).env(INSIDE, "1").status().expect("unshare runs");
-    // Why a test failed there is in the same output.
+    // The reason is in the same output.
     let followed = if status.code() == Some(TESTS_FAILED) { railweave_patience::FOLLOWED } else { "" };
     assert!(status.success(), "{followed}in its namespace: {status}");
 }
 
-/// Runs ip(8) with these words; whether it succeeded.
+/// Runs ip(8) with these words. Returns true if it succeeded.
 pub(crate) fn ip(words: &str) -> bool {
     let status = Command::new("ip").args(words.split_whitespace()).status();
     status.is_ok_and(|status| status.success())

@@ -1,4 +1,4 @@
-//! A connection with both of its ends.
+//! A connection with both ends.
 
 use super::{Buffer, noise, until};
 use railweave_nccl_host::net::{Comm, Handle, ListenComm, MAX_PARTS, NetApi, Part, RecvComm, Request, SendComm};
@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The sizes that `test` told for the parts of a receive, -1 where it told none.
+/// The sizes that `test` wrote for the parts of a receive; -1 if it wrote none.
 pub(crate) type Received = [i32; MAX_PARTS];
 
 /// A connection from one communicator to another, or to itself.
@@ -25,19 +25,19 @@ pub(crate) fn listen(net: &LoadedNet, device: i32) -> (ListenComm, Handle) {
     (listen, handle)
 }
 
-/// Polls connect until the connection is there.
+/// Polls connect until it returns a connection.
 pub(crate) fn connect(net: &LoadedNet, device: i32, handle: &Handle) -> SendComm {
     let mut handle = handle.clone();
     until("connect", || net.connect(device, &mut handle).expect("connect succeeds"))
 }
 
-/// Polls accept until a connection is there.
+/// Polls accept until it returns a connection.
 pub(crate) fn accept(net: &LoadedNet, listen: &ListenComm) -> RecvComm {
     until("accept", || net.accept(listen).expect("accept succeeds"))
 }
 
 impl<'a> Pair<'a> {
-    /// Sets a connection up on a device of both.
+    /// Sets up a connection on this device of both.
     pub(crate) fn open(from: &'a LoadedNet, to: &'a LoadedNet, device: i32) -> Self {
         let (listen, handle) = listen(to, device);
         let send = connect(from, device, &handle);
@@ -52,12 +52,12 @@ impl<'a> Pair<'a> {
         self.to.close_recv(self.recv).expect("the receiving end is closed");
     }
 
-    /// A message, registered for sending.
+    /// Returns a buffer with a message, registered for sending.
     pub(crate) fn outgoing(&self, message: &[u8]) -> Buffer {
         Buffer::holding(self.from, Comm::Send(&self.send), message)
     }
 
-    /// A buffer, registered for receiving.
+    /// Returns a buffer, registered for receiving.
     pub(crate) fn incoming(&self, bytes: usize) -> Buffer {
         Buffer::new(self.to, Comm::Recv(&self.recv), bytes)
     }
@@ -70,7 +70,7 @@ impl<'a> Pair<'a> {
         buffer.release(self.to, Comm::Recv(&self.recv));
     }
 
-    /// One call of irecv.
+    /// Calls irecv once.
     pub(crate) fn try_irecv(&self, parts: &[Part], optional: bool) -> Result<Option<Request>, NetError> {
         // SAFETY: scenarios keep their buffers until the request is done or the connection is closed.
         unsafe { self.to.irecv(&self.recv, parts, optional) }
@@ -81,7 +81,7 @@ impl<'a> Pair<'a> {
         until("room for a receive", || self.try_irecv(parts, false).expect("irecv succeeds"))
     }
 
-    /// One call of isend with the first bytes of a buffer.
+    /// Calls isend once with the first bytes of a buffer.
     pub(crate) fn try_isend(&self, from: &Buffer, bytes: usize, tag: i32) -> Result<Option<Request>, NetError> {
         // SAFETY: as above.
         unsafe { self.from.isend(&self.send, from.start(), bytes, tag, from.registration()) }
@@ -92,7 +92,7 @@ impl<'a> Pair<'a> {
         until("a receive for this send", || self.try_isend(from, bytes, tag).expect("isend succeeds"))
     }
 
-    /// One call of test for a send: its size once it is done.
+    /// Calls test once for a send. Returns its size once it is done.
     pub(crate) fn test_send(&self, request: &Request) -> Result<Option<i32>, NetError> {
         let mut sizes = [-1; MAX_PARTS];
         // SAFETY: a request is not tested again once it was done.
@@ -100,7 +100,7 @@ impl<'a> Pair<'a> {
         Ok(done.then_some(sizes[0]))
     }
 
-    /// One call of test for a receive: its sizes once it is done, -1 where the plugin wrote none.
+    /// Calls test once for a receive. Returns its sizes once it is done; -1 if the plugin wrote none.
     pub(crate) fn test_recv(&self, request: &Request) -> Result<Option<Received>, NetError> {
         let mut sizes = [-1; MAX_PARTS];
         // SAFETY: as above.
@@ -108,18 +108,18 @@ impl<'a> Pair<'a> {
         Ok(done.then_some(sizes))
     }
 
-    /// One call of test with NULL for the sizes.
+    /// Calls test once with NULL for the sizes.
     pub(crate) fn test_without_sizes(net: &LoadedNet, request: &Request) -> bool {
         // SAFETY: as above.
         unsafe { net.test(request, None) }.expect("test succeeds")
     }
 
-    /// Tests both sides in turn until all is done, and tells the sizes.
+    /// Tests both sides in turn until all is done. Returns the sizes.
     pub(crate) fn finish(&self, sends: &[Request], recvs: &[Request]) -> (Vec<i32>, Vec<Received>) {
         self.finish_beside(None, sends, recvs)
     }
 
-    /// As `finish`, beside a receive that has no send yet: it is tested too, as NCCL does, and is not done.
+    /// Like `finish`, next to a receive without a send: it is tested too, as NCCL does, and must not be done.
     pub(crate) fn finish_beside(
         &self,
         open: Option<&Request>,
@@ -142,7 +142,7 @@ impl<'a> Pair<'a> {
         (sent.into_iter().flatten().collect(), received.into_iter().flatten().collect())
     }
 
-    /// Sends the first bytes of one buffer to the start of another; what `test` told on both sides.
+    /// Sends the first bytes of one buffer to the start of another. Returns the sizes from `test` on both sides.
     pub(crate) fn transfer(&self, from: &Buffer, bytes: usize, to: &Buffer) -> (i32, i32) {
         let recv = self.irecv(&[to.part(7)]);
         let send = self.isend(from, bytes, 7);
@@ -150,14 +150,15 @@ impl<'a> Pair<'a> {
         (sent[0], received[0][0])
     }
 
-    /// Sends 8 bytes into the receive that was posted `ahead`. Its thread posts another one, tests this one done, and
-    /// makes no call from then on, so that it is for the control thread to tell the sender: how long that takes.
+    /// Sends 8 bytes into the receive that was posted `ahead`. Its thread posts another one, tests this one until it is
+    /// done, and makes no further call, so that the control thread must tell the sender. Returns the time that this
+    /// takes.
     pub(crate) fn owed(&self, from: &Buffer, to: &Buffer, ahead: &mut Request) -> Duration {
         let epoch = Instant::now();
         self.owed_by(|| epoch.elapsed(), from, to, ahead)
     }
 
-    /// As [`Self::owed`], by another clock.
+    /// Like [`Self::owed`], with another clock.
     pub(crate) fn owed_by(
         &self,
         clock: impl Fn() -> Duration + Sync,
@@ -173,7 +174,7 @@ impl<'a> Pair<'a> {
                 let recv = std::mem::replace(ahead, next);
                 until("a receive", || self.test_recv(&recv).expect("test of a receive succeeds"));
                 let _ = tell_done.send(clock());
-                // What a thread owes at its end it sends itself.
+                // The thread must not end yet: it would send its debt itself.
                 let _ = over.recv();
             });
             let send = self.isend(from, 8, 7);

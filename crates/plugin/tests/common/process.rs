@@ -1,5 +1,5 @@
-//! Scenarios in processes of their own: settings are environment variables, and the plugin's state is once per process.
-//! A test starts its own program again for itself alone; what it runs there is the scenario.
+//! Scenarios in their own processes: settings are environment variables, and the plugin's state exists once per
+//! process. A test starts its own program again for this one test; the new process runs the scenario.
 
 use std::any::type_name;
 use std::env;
@@ -13,28 +13,29 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Tells a process which part of its test it runs: the number of a case, or [`PEER`]. Unset, it is the test itself.
+/// The variable with the part of the test that a process runs: the number of a case, or [`PEER`]. Unset in the test
+/// itself.
 const ROLE: &str = "RAILWEAVE_TEST_ROLE";
 const PEER: &str = "peer";
 
-/// What a scenario says at its end, so that a program that ran no test at all is not taken for one that succeeded.
+/// A scenario's last line, so that a program that ran no test is not taken for one that succeeded.
 const OVER: &str = "the scenario came to its end";
 
-/// In the settings of a peer: the variable is not set there.
+/// In the settings of a peer: removes the variable.
 pub(crate) const UNSET: &str = "(unset)";
 
-/// How a test program ends by itself of which a test failed.
+/// The exit status of a test program with a failed test.
 pub(super) const TESTS_FAILED: i32 = 101;
 
-/// After this long a scenario is killed: longer than anything in it waits.
+/// The time after which a scenario is killed: longer than any wait in it.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Runs a scenario in a process of its own, with these settings and no others of Railweave's or NCCL's.
+/// Runs a scenario in its own process, with these settings and no others of Railweave or NCCL.
 pub(crate) fn alone<F: Fn()>(settings: &[(&str, &str)], body: F) {
     run(type_name::<F>(), &[()], |()| settings.to_vec(), |()| body());
 }
 
-/// Runs a scenario once for each case, each in a process of its own.
+/// Runs a scenario once for each case, each in its own process.
 pub(crate) fn each<'a, T, F: Fn(&T)>(cases: &'a [T], settings: impl Fn(&'a T) -> Vec<(&'a str, &'a str)>, body: F) {
     run(type_name::<F>(), cases, settings, body);
 }
@@ -54,7 +55,7 @@ fn run<'a, T>(body_name: &str, cases: &'a [T], settings: impl Fn(&'a T) -> Vec<(
     }
 }
 
-/// This program again, for this one test.
+/// Returns the command that starts this program again for this one test.
 fn again(body_name: &str, role: &str) -> Command {
     // A closure's name is crate::test::{{closure}}.
     let test = body_name.split("::{{closure}}").next().unwrap_or(body_name);
@@ -69,11 +70,11 @@ fn again(body_name: &str, role: &str) -> Command {
     command
 }
 
-/// Runs a scenario's process, and panics with all that it said unless it ends well in time.
+/// Runs a scenario's process, and panics with all its output unless it succeeds in time.
 fn watch(name: &str, case: usize, command: &mut Command) {
     let (reader, writer) = io::pipe().expect("a pipe can be made");
     let errors = writer.try_clone().expect("a pipe's end can be cloned");
-    // Its own group, so that the processes that it starts end with it.
+    // In its own group, so that the processes that it starts end with it.
     command.stdin(Stdio::piped()).stdout(writer).stderr(errors).process_group(0);
     let mut child = command.spawn().expect("this program can be started again");
     // The parent's own ends would keep the pipe open.
@@ -96,7 +97,7 @@ fn watch(name: &str, case: usize, command: &mut Command) {
 
 fn read_all(mut reader: PipeReader) -> String {
     let mut bytes = Vec::new();
-    // What came before an error is worth showing.
+    // Output before an error is worth showing.
     let _ = reader.read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -114,15 +115,15 @@ fn end(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
 
 fn kill_group(leader: &Child) {
     let group = libc::pid_t::try_from(leader.id()).expect("a process id is positive");
-    // SAFETY: no memory is involved. The group is this child's: its number is not used again while anyone is in it, and
-    // with nobody in it this does nothing.
+    // SAFETY: no memory is involved. The group is this child's: its number is not reused while it has members, and if
+    // it has none this does nothing.
     unsafe { libc::kill(-group, libc::SIGKILL) };
 }
 
-/// A scenario whose test was killed ends too.
+/// Ends this scenario when its test is killed.
 fn end_with_parent() {
     thread::spawn(|| {
-        // Nobody writes: this returns when the parent is gone, and at no signal that a test has sent to itself.
+        // No process writes here: this returns once the parent is gone, and not on signals that a test sends to itself.
         let _ = io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(1);
     });
@@ -134,8 +135,8 @@ pub(crate) struct Peer {
     pub(crate) link: UnixStream,
 }
 
-/// Runs a scenario of two processes: `body` in one, `peer` in the other, which ends with it. The settings are for both,
-/// the second ones for the peer alone.
+/// Runs a scenario of two processes: `body` in one and `peer` in the other, which is killed when `body` ends.
+/// `settings` are for both, `peers_settings` for the peer only.
 pub(crate) fn with_peer<F: Fn(Peer)>(
     settings: &[(&str, &str)],
     peers_settings: &[(&str, &str)],
@@ -168,13 +169,13 @@ pub(crate) fn with_peer<F: Fn(Peer)>(
 }
 
 impl Peer {
-    /// Kills the peer, and returns once it is gone.
+    /// Kills the peer and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("the peer can be killed");
         self.child.wait().expect("the peer can be waited for");
     }
 
-    /// Stops the peer, and returns once none of its threads runs.
+    /// Stops the peer and waits until none of its threads runs.
     pub(crate) fn stop(&self) {
         self.signal(libc::SIGSTOP);
         let tasks = format!("/proc/{}/task", self.child.id());
@@ -192,16 +193,16 @@ impl Peer {
 
     fn signal(&self, number: libc::c_int) {
         let pid = libc::pid_t::try_from(self.child.id()).expect("a process id is positive");
-        // SAFETY: no memory is involved, and the child was not waited for.
+        // SAFETY: no memory is involved, and the child was not reaped.
         assert_eq!(unsafe { libc::kill(pid, number) }, 0, "the peer is there");
     }
 
-    /// Waits for the peer to end well.
+    /// Waits until the peer has ended successfully.
     pub(crate) fn wait(&mut self) {
         let limit = LIMIT * railweave_patience::factor();
         let status = end(&mut self.child, limit);
         let status = status.unwrap_or_else(|| panic!("{}", railweave_patience::sentence("the end of the peer", limit)));
-        // Why it failed is in the same output.
+        // The reason is in the same output.
         let followed = if status.code() == Some(TESTS_FAILED) { railweave_patience::FOLLOWED } else { "" };
         assert!(status.success(), "{followed}the peer ended with {status}");
     }
@@ -209,7 +210,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Both fail only for a process that has ended and was waited for.
+        // Both fail only for a process that was already reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

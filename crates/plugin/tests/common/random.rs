@@ -1,4 +1,4 @@
-//! Random numbers that a seed repeats.
+//! Random numbers, reproducible by their seed.
 
 /// A stream of random numbers (SplitMix64).
 pub(crate) struct Random(u64);
@@ -15,12 +15,12 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
-    /// Brings the items into another order.
+    /// Shuffles the items.
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));
@@ -28,7 +28,7 @@ impl Random {
     }
 }
 
-/// A message of this many bytes that looks like no other seed's.
+/// Returns a message of this many bytes, different for each seed.
 pub(crate) fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     let mut message: Vec<u8> = (0..bytes.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();

@@ -1,4 +1,4 @@
-//! Somebody between a plugin and the control port that it dials: sees each socket and message, and may hold it back.
+//! A relay between a plugin and the control port that it dials: it sees each socket and message, and may hold it back.
 
 use super::in_time;
 use railweave_nccl_host::net::Handle as HandleBytes;
@@ -7,36 +7,36 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::thread;
 
-/// Listens in a control port's place.
+/// A listener in place of a control port.
 pub(crate) struct Relay {
     listener: TcpListener,
     handle: Handle,
     control_port: u16,
 }
 
-/// A socket that was dialled, and what its dialler has said that it will be.
+/// A socket that was dialled, and its preface.
 pub(crate) struct Dialled {
     pub(crate) socket: TcpStream,
     pub(crate) preface: [u8; PREFACE_BYTES],
 }
 
 impl Relay {
-    /// Stands before the control port behind a handle.
+    /// Makes a relay for the control port of a handle.
     pub(crate) fn before(handle: &HandleBytes) -> Self {
         let mut handle = Handle::decode(&handle.0).expect("the plugin's own handle");
-        // The lanes of each rail are dialled at an address of their own.
+        // The lanes of each rail are dialled at their own address.
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a port is free");
         let own = listener.local_addr().expect("a listener has an address").port();
         let control_port = std::mem::replace(&mut handle.control_port, own);
         Self { listener, handle, control_port }
     }
 
-    /// The handle that leads here.
+    /// Returns the handle that leads here.
     pub(crate) fn handle(&self) -> HandleBytes {
         HandleBytes(self.handle.encode())
     }
 
-    /// The next socket.
+    /// Accepts the next socket.
     pub(crate) fn accept(&self) -> Dialled {
         let (mut socket, _) = self.listener.accept().expect("the plugin dials");
         socket.set_read_timeout(Some(railweave_patience::LIMIT)).expect("a timeout can be set");
@@ -45,13 +45,13 @@ impl Relay {
         Dialled { socket, preface }
     }
 
-    /// Dials the control port as this socket's dialler would have, and begins with the same preface.
+    /// Dials the control port as this socket's dialler would have, and sends the same preface.
     pub(crate) fn dial(&self, dialled: &Dialled) -> TcpStream {
         let address = dialled.socket.local_addr().expect("a connected socket has an address").ip();
         self.present(address, &dialled.preface)
     }
 
-    /// Dials the control port and begins with this preface.
+    /// Dials the control port and sends this preface.
     pub(crate) fn present(&self, address: IpAddr, preface: &[u8]) -> TcpStream {
         let mut socket = TcpStream::connect((address, self.control_port)).expect("the control port listens");
         socket.set_read_timeout(Some(railweave_patience::LIMIT)).expect("a timeout can be set");
@@ -61,7 +61,7 @@ impl Relay {
 }
 
 impl Dialled {
-    /// Lets everything through between the two sockets, in both directions, from now on.
+    /// Passes everything between the two sockets, in both directions, until they are closed.
     pub(crate) fn pass(self, theirs: TcpStream) {
         let clone = |socket: &TcpStream| socket.try_clone().expect("a socket can be cloned");
         let (from, to) = (clone(&self.socket), clone(&theirs));
@@ -69,7 +69,7 @@ impl Dialled {
         thread::spawn(move || pass(theirs, self.socket));
     }
 
-    /// Lets a session's frames through in both directions, each after `see` has seen its message.
+    /// Passes a session's frames in both directions, each after `see` has seen its message.
     pub(crate) fn pass_frames(self, theirs: TcpStream, see: impl FnMut(&Message) + Send + Clone + 'static) {
         let clone = |socket: &TcpStream| socket.try_clone().expect("a socket can be cloned");
         let (from, to, also) = (clone(&self.socket), clone(&theirs), see.clone());
@@ -78,7 +78,7 @@ impl Dialled {
     }
 }
 
-/// An end that is gone ends the passing: there is nobody to tell.
+/// Copies until one end is gone. Errors concern nobody.
 fn pass(mut from: TcpStream, mut to: TcpStream) {
     from.set_read_timeout(None).expect("a timeout can be unset");
     let _ = io::copy(&mut from, &mut to);

@@ -1,4 +1,4 @@
-//! A client of the control port that is not the plugin, and stops wherever a scenario wants.
+//! A client of the control port that is not the plugin, and stops at any point of the protocol.
 
 use super::in_time;
 use railweave_fabric::{LaneEndpoint, LinkLayer};
@@ -10,29 +10,29 @@ use railweave_transport::{
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
-/// Who a stranger is.
+/// A stranger's process id in the protocol.
 const OWN: ProcessId = ProcessId([9; 16]);
 
 /// The protocol versions that the plugin speaks.
 pub(crate) const OUR_VERSIONS: (u16, u16) = (PROTOCOL_VERSION, PROTOCOL_VERSION);
 
-/// One socket to the control port, and who stands behind the handle.
+/// One socket to the control port, and the handle of its process.
 pub(crate) struct Stranger {
     pub(crate) socket: TcpStream,
     handle: Handle,
     input: Vec<u8>,
-    /// The other side's network, mode and fabrics, which are this side's, too.
+    /// The other side's network, mode and fabrics, which this side uses too.
     same: (u64, u8, u8),
-    /// What the port is that it offers.
+    /// The link layer and address of the port that it offers.
     pub(crate) port: (LinkLayer, Ipv4Addr),
 }
 
-/// As long as the other side has not said its own.
+/// The values until the other side's HELLO.
 const OVER_TCP: (u64, u8, u8) = (0, 1, 1);
 const PORT: (LinkLayer, Ipv4Addr) = (LinkLayer::Tcp, Ipv4Addr::new(127, 0, 0, 9));
 
 impl Stranger {
-    /// Connects to the control port behind a handle.
+    /// Connects to the control port of a handle.
     pub(crate) fn dial(handle: &HandleBytes) -> Self {
         let handle = Handle::decode(&handle.0).expect("the plugin's own handle");
         let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, handle.control_port)).expect("the control port listens");
@@ -41,7 +41,7 @@ impl Stranger {
         Self { socket, handle, input: Vec::new(), same: OVER_TCP, port: PORT }
     }
 
-    /// The handle of a stranger that listens.
+    /// Returns the handle of a listening stranger.
     pub(crate) fn handle(address: SocketAddr) -> HandleBytes {
         let reached = HandleAddress { address: address.ip(), prefix_len: 8, port: 0 };
         HandleBytes(Self::listening(address.port(), vec![reached]).encode())
@@ -51,21 +51,21 @@ impl Stranger {
         Handle { process: OWN, nonce: 5, control_port, addresses }
     }
 
-    /// Takes the plugin's session.
+    /// Accepts the plugin's session.
     pub(crate) fn accept(listener: &TcpListener) -> Self {
         let (socket, _) = listener.accept().expect("the plugin dials");
         socket.set_read_timeout(Some(railweave_patience::LIMIT)).expect("a timeout can be set");
         Self { socket, handle: Self::listening(0, Vec::new()), input: Vec::new(), same: OVER_TCP, port: PORT }
     }
 
-    /// Reads what opens the plugin's session.
+    /// Reads the preface of the plugin's session.
     pub(crate) fn expect_preface(&mut self) {
         let mut bytes = [0; PREFACE_BYTES];
         in_time(self.socket.read_exact(&mut bytes), "the preface");
         assert_eq!(Preface::decode(&bytes), Ok(Preface::Session));
     }
 
-    /// Takes the plugin's session and answers its HELLO.
+    /// Accepts the plugin's session and answers its HELLO.
     pub(crate) fn welcome(listener: &TcpListener) -> Self {
         let mut stranger = Self::accept(listener);
         stranger.expect_preface();
@@ -75,7 +75,7 @@ impl Stranger {
         stranger
     }
 
-    /// The plugin's offer, which comes next.
+    /// Receives the plugin's offer, which must come next.
     pub(crate) fn offered(&mut self) -> Offer {
         match self.receive() {
             Message::Offer(offer) => offer,
@@ -89,7 +89,7 @@ impl Stranger {
         self.send(1, Message::Answer { token: Token([6; 16]), rails });
     }
 
-    /// Where this side's end is.
+    /// Returns the address of this side.
     pub(crate) fn address(&self) -> SocketAddr {
         self.socket.local_addr().expect("a connected socket has an address")
     }
@@ -102,7 +102,7 @@ impl Stranger {
         self.write(&Frame { connection, message }.encode());
     }
 
-    /// The next message of the other side.
+    /// Receives the next message.
     pub(crate) fn receive(&mut self) -> Message {
         loop {
             if let Some((frame, length)) = Frame::decode(&self.input).expect("the plugin keeps to the protocol") {
@@ -116,12 +116,12 @@ impl Stranger {
         }
     }
 
-    /// Says that a session follows.
+    /// Sends the preface of a session.
     pub(crate) fn begin(&mut self) {
         self.write(&Preface::Session.encode());
     }
 
-    /// What the plugin's own HELLO would be, with this range of protocol versions.
+    /// Returns a HELLO like the plugin's, with this range of protocol versions.
     pub(crate) fn hello(&self, versions: (u16, u16)) -> Message {
         let (network, mode, fabrics) = self.same;
         let hello = Hello {
@@ -143,7 +143,7 @@ impl Stranger {
         Message::Hello(hello.encode())
     }
 
-    /// Says HELLO and hears the other side's.
+    /// Opens a session: receives the other side's HELLO and sends its own.
     pub(crate) fn shake_hands(&mut self) {
         self.begin();
         let Message::Hello(theirs) = self.receive() else { panic!("HELLO comes first") };
@@ -159,7 +159,7 @@ impl Stranger {
         self.write(&bytes);
     }
 
-    /// The bytes of an offer of one port.
+    /// Returns the bytes of an offer of one port.
     pub(crate) fn asking(&self, connection: u32) -> Vec<u8> {
         let (link_layer, address) = self.port;
         let port = PortOffer {
@@ -177,7 +177,7 @@ impl Stranger {
         Frame { connection, message: Message::Offer(offer) }.encode()
     }
 
-    /// Offers one port and hears the answer.
+    /// Offers one port and receives the answer.
     pub(crate) fn offer(&mut self, connection: u32) -> Token {
         self.ask(connection);
         match self.receive() {
@@ -189,27 +189,27 @@ impl Stranger {
         }
     }
 
-    /// Waits until all that was sent has been read.
+    /// Waits until the plugin has read all that was sent.
     pub(crate) fn until_read(&mut self) {
         self.send(0, Message::Ping);
-        assert!(matches!(self.receive(), Message::Pong), "nothing but the answer to PING is awaited");
+        assert!(matches!(self.receive(), Message::Pong), "only the answer to PING is expected");
     }
 
-    /// A stranger whose session with the owner of this handle is up.
+    /// Returns a stranger whose session with the owner of this handle is up.
     pub(crate) fn greeted(handle: &HandleBytes) -> Self {
         let mut stranger = Self::dial(handle);
         stranger.shake_hands();
         stranger
     }
 
-    /// Tells of the lanes and hears of the other side's.
+    /// Sends LANES and receives the other side's.
     pub(crate) fn lanes(&mut self, connection: u32) {
         let rail = RailLanes::Open { key: 1, endpoints: vec![LaneEndpoint::default()] };
         self.send(connection, Message::Lanes(Lanes { byte_counts: false, stream: 0x1000, rails: vec![rail] }));
         assert!(matches!(self.receive(), Message::Lanes(_)));
     }
 
-    /// Sets a connection up that was offered: its lane, which stays open as long as it is kept.
+    /// Sets up an offered connection. Returns its lane, which stays open until it is dropped.
     pub(crate) fn go_on(&mut self, connection: u32, token: Token) -> TcpStream {
         self.lanes(connection);
         let lane = self.lane(token);
@@ -218,12 +218,12 @@ impl Stranger {
         lane
     }
 
-    /// Brings the one lane of the offered rail.
+    /// Dials the one lane of the offered rail.
     pub(crate) fn lane(&self, token: Token) -> TcpStream {
         self.try_lane(token).expect("the lane is taken")
     }
 
-    /// As [`Self::lane`]; None when the socket is closed without a byte.
+    /// Like [`Self::lane`]; returns `None` if the socket is closed without a byte.
     pub(crate) fn try_lane(&self, token: Token) -> Option<TcpStream> {
         let mut socket = TcpStream::connect((Ipv4Addr::LOCALHOST, self.handle.control_port)).expect("a lane connects");
         let preface = Preface::Lane(LanePreface { token, rail: 0, lane: 0, proof: [0; 14] });
