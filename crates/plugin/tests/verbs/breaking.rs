@@ -1,4 +1,4 @@
-//! Connections that break: one line that says why, an error for NCCL, and nothing left behind.
+//! Connections that break: one line with the reason, an error for NCCL, and nothing left behind.
 
 use railweave_abi::NcclResult;
 use railweave_fabric_verbs::sys;
@@ -17,7 +17,7 @@ fn code<T>(result: Result<T, NetError>) -> NcclResult {
     }
 }
 
-/// The code with which testing a send fails.
+/// Tests a send until it fails. Returns the code.
 fn send_fails(pair: &Pair<'_>, send: &railweave_nccl_host::net::Request) -> NcclResult {
     until("the send's failure", || pair.test_send(send).err().map(|error| code::<()>(Err(error))))
 }
@@ -26,7 +26,7 @@ fn recv_fails(pair: &Pair<'_>, recv: &railweave_nccl_host::net::Request) -> Nccl
     until("the receive's failure", || pair.test_recv(recv).err().map(|error| code::<()>(Err(error))))
 }
 
-/// Exactly one line has all of these words.
+/// Checks that exactly one line has all of these words, and returns it.
 fn said_once(words: &[&str]) -> String {
     let said = warnings_with(words);
     assert_eq!(said.len(), 1, "{words:?}: {:?}", warnings());
@@ -34,7 +34,7 @@ fn said_once(words: &[&str]) -> String {
     said[0].clone()
 }
 
-/// After a failure: a new connection works, and everything is closed at the end.
+/// Checks that after a failure a new connection works, and that everything is closed at the end.
 fn another_works(fake: &FakeVerbs, net: LoadedNet) {
     let pair = Pair::open(&net, &net, 0);
     pair.exchange(9, 300_000);
@@ -60,7 +60,7 @@ fn a_cut_cable_fails_the_connection_with_a_line_that_names_both_ends() {
         for word in ["test: rail 0 (mlx5_0 10.0.0.1 - 10.0.0.1)", "lane 0", "vendor code 0x5c", "check connectivity"] {
             assert!(line.contains(word), "{word} is not in {line}");
         }
-        // Whatever else is asked of it fails alike.
+        // All further calls fail in the same way.
         assert_eq!(code(pair.test_send(&sends[1])), NcclResult::REMOTE_ERROR);
         assert_eq!(code(pair.try_isend(&from, 100_000, 7)), NcclResult::REMOTE_ERROR);
         fake.mend("mlx5_0", 1).unwrap();
@@ -68,8 +68,8 @@ fn a_cut_cable_fails_the_connection_with_a_line_that_names_both_ends() {
         pair.release_outgoing(from);
         let Pair { send, recv, .. } = pair;
         net.close_send(send).unwrap();
-        // The receiver hears of it from the sender's end.
-        // SAFETY: the request is not over.
+        // The receiver learns of it from the sender.
+        // SAFETY: the request is not done.
         let error = until("the receive's failure", || unsafe { net.test(&recvs[0], None) }.err());
         assert_eq!(code::<()>(Err(error)), NcclResult::REMOTE_ERROR);
         to.release(&net, Comm::Recv(&recv));
@@ -161,7 +161,7 @@ fn memory_that_is_deregistered_under_way_is_told_by_the_side_that_lost_it() {
         let send = pair.isend(&from, 100_000, 7);
         assert_eq!(send_fails(&pair, &send), NcclResult::REMOTE_ERROR);
         said_once(&["WC error status=10 (remote access error)", "deregMr"]);
-        // What the receiver's adapter saw is told there.
+        // The receiver's adapter reports it there.
         until("the receiver's line", || {
             (warnings_with(&["mlx5_0 queue pair 0x", "memory that it may not touch"]).len() == 1).then_some(())
         });
@@ -190,7 +190,7 @@ fn an_adapter_that_does_not_count_bytes_is_found_out_with_the_setting_to_try() {
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         let (from, to) = (pair.outgoing(&noise(1, 1000)), pair.incoming(1000));
-        // A message without bytes has nothing to count.
+        // An empty message has nothing to count.
         assert_eq!(pair.transfer(&from, 0, &to), (0, 0));
         let recv = pair.irecv(&[to.part(7)]);
         let _send = pair.isend(&from, 1000, 7);
@@ -205,7 +205,7 @@ fn an_adapter_that_does_not_count_bytes_is_found_out_with_the_setting_to_try() {
 
 #[test]
 fn a_connection_without_a_rail_is_an_error_of_the_host_that_could_not_make_it() {
-    // Queues that are longer than the adapter's, and a peer's queue pair that cannot be made, with and without inline
+    // Queues that exceed the adapter's limit, and a peer's queue pair that cannot be created, with and without inline
     // data.
     let cases = [
         (ROCE.replace("[[device.port]]\n", "max_qp_wr = 200\n[[device.port]]\n"), NcclResult::SYSTEM_ERROR),
@@ -257,7 +257,7 @@ fn an_adapter_that_takes_no_work_fails_the_call_that_brought_it() {
 #[test]
 fn a_rail_that_takes_no_work_fails_the_send_of_which_another_has_its_part_already() {
     alone(&with(&[FUSED, EVEN]), || {
-        // The first is the CTS of the receive, the second that of the first rail.
+        // The first post is the CTS of the receive, the second the first rail's part.
         let fake = machine(&strict(&format!("faults = ['post_send:3:EIO']\n{ROCE}")));
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
@@ -323,13 +323,13 @@ fn a_connection_is_closed_in_any_order_with_work_under_way() {
             let (send, recv) = (crate::common::connect(&net, 0, &handle), crate::common::accept(&net, &listen));
             let pair = Pair { from: &net, to: &net, send, recv };
             let (from, to): (Buffer, Buffer) = (pair.outgoing(&noise(1, 500_000)), pair.incoming(500_000));
-            // One that is sent and tested by nobody, one that is done, and one that has no send.
+            // A message that is sent and never tested, one that is done, and a receive without a send.
             pair.transfer(&from, 500_000, &to);
             let _recv = pair.irecv(&[to.part(7)]);
             let _send = pair.isend(&from, 500_000, 7);
             let _more = pair.irecv(&[to.part(7)]);
             if round % 2 == 1 {
-                // Every second time the work cannot even leave.
+                // In every second round the work cannot even leave.
                 fake.cut("mlx5_1", 1).unwrap();
             }
             pair.release_outgoing(from);

@@ -1,4 +1,4 @@
-//! What a message costs: the work requests that the adapter is given, counted by the fake libibverbs.
+//! The cost of a message: the work requests posted to the adapter, counted by the fake libibverbs.
 
 use railweave_fake_ibverbs::{Counts, FakeVerbs};
 use railweave_nccl_host::Plugin;
@@ -6,10 +6,10 @@ use railweave_nccl_host::Plugin;
 use crate::common::{Buffer, Pair, each, noise, start, warnings};
 use crate::machine::{EVEN, FUSED, INFINIBAND, ROCE, finish, machine, with};
 
-/// Messages of which the cost is counted.
+/// The number of messages whose cost is counted.
 const COUNT: u64 = 64;
 
-/// What is posted for `COUNT` messages, each with one buffer.
+/// Returns the work requests posted for `COUNT` messages, each with one buffer.
 fn cost(fake: &FakeVerbs, pair: &Pair<'_>, bytes: usize) -> Counts {
     let message = noise(1, bytes);
     let (from, to) = (pair.outgoing(&message), pair.incoming(bytes));
@@ -24,7 +24,7 @@ fn cost(fake: &FakeVerbs, pair: &Pair<'_>, bytes: usize) -> Counts {
     counts
 }
 
-/// Plain writes, writes with an immediate, and work requests with their bytes inside, each per message.
+/// Returns plain writes, writes with an immediate, and inline work requests, each per message.
 fn per_message(counts: &Counts) -> (u64, u64, u64) {
     let each = |count: u64| {
         assert!(count.is_multiple_of(COUNT), "{counts:?}");
@@ -35,7 +35,7 @@ fn per_message(counts: &Counts) -> (u64, u64, u64) {
     (each(counts.writes), each(counts.writes_with_immediate), each(counts.inline))
 }
 
-/// Work requests that went over each rail, in the order of the ports: messages and CTS.
+/// Returns the work requests of each rail, in the order of the ports: messages and CTS.
 fn requests_of_rails(plugin: &Plugin) -> Vec<(u64, u64)> {
     let mut rails = plugin.rail_counters().expect("the plugin counts");
     rails.sort_by(|one, other| one.local.cmp(&other.local));
@@ -44,18 +44,18 @@ fn requests_of_rails(plugin: &Plugin) -> Vec<(u64, u64)> {
 
 type Settings = &'static [(&'static str, &'static str)];
 
-/// A machine, settings, the size of a message, and what it costs: plain writes, writes with an immediate, inline ones.
+/// A machine, settings, the size of a message, and its cost: plain writes, writes with an immediate, inline ones.
 type Case = (&'static str, Settings, usize, (u64, u64, u64));
 
 #[test]
 fn a_message_of_one_buffer_costs_one_write_on_each_active_rail_and_its_cts() {
     let cases: [Case; 14] = [
-        // One rail: the CTS is the plain write, and travels inside, as short messages do.
+        // One rail: the CTS is the plain write, and inline like short messages.
         (ROCE, &[], 1 << 20, (1, 1, 1)),
         (ROCE, &[], 100, (1, 1, 1)),
         (ROCE, &[], 64, (1, 1, 2)),
         (ROCE, &[], 0, (1, 1, 2)),
-        // Two.
+        // Two rails.
         (ROCE, &[FUSED, EVEN], 1 << 20, (1, 2, 1)),
         (ROCE, &[FUSED, EVEN], 8191, (1, 1, 1)),
         (ROCE, &[FUSED, EVEN], 0, (1, 1, 2)),
@@ -64,9 +64,9 @@ fn a_message_of_one_buffer_costs_one_write_on_each_active_rail_and_its_cts() {
         (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "4")], 1 << 20, (1, 2, 1)),
         (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "4"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")], 1 << 20, (1, 8, 1)),
         (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "4"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")], 65_000, (1, 2, 1)),
-        // Where the receiver does not learn sizes from its adapter, a record says them after the data.
+        // If the receiver does not learn sizes from its adapter, a record after the data has them.
         (ROCE, &[("RAILWEAVE_BYTE_COUNTS", "0")], 1 << 20, (2, 1, 2)),
-        // Where packets may overtake each other, all data comes before the immediates.
+        // If packets may overtake each other, all data comes before the immediates.
         (INFINIBAND, &[FUSED], 1 << 20, (3, 2, 2)),
         (INFINIBAND, &[FUSED], 8192, (1, 2, 1)),
     ];
@@ -77,7 +77,7 @@ fn a_message_of_one_buffer_costs_one_write_on_each_active_rail_and_its_cts() {
             let fake = machine(description);
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
-            // The first ones find their queues empty.
+            // The first messages find their queues empty.
             cost(&fake, &pair, *bytes);
             assert_eq!(per_message(&cost(&fake, &pair, *bytes)), *expected);
             pair.close();
@@ -103,7 +103,7 @@ fn a_rail_without_weight_is_given_no_work_at_all() {
             let rails = requests_of_rails(&plugin);
             let used: Vec<_> = rails.iter().filter(|rail| **rail != (0, 0)).collect();
             assert_eq!((rails[*heavy], used.len()), ((4 * COUNT, 4 * COUNT), 1), "{rails:?}");
-            // Nothing was even tried on the other one: with its cable cut all goes on.
+            // Nothing is even attempted on the other one: with its cable cut all goes on.
             fake.cut(["mlx5_1", "mlx5_0"][*heavy], 1).unwrap();
             cost(&fake, &pair, 1 << 20);
             pair.close();
@@ -124,7 +124,7 @@ fn few_completions_are_asked_for() {
             let pair = Pair::open(&net, &net, 0);
             cost(&fake, &pair, 1 << 20);
             let counts = cost(&fake, &pair, 1 << 20);
-            // Each part of a message, and every 32nd CTS of a rail.
+            // Signalled are each part of a message, and every 32nd CTS of a rail.
             assert_eq!(counts.signalled, 2 * COUNT + COUNT / 32, "{counts:?}");
             assert_eq!(counts.completions, counts.signalled + counts.receives_consumed, "{counts:?}");
             // Receives are posted many at once.
@@ -135,7 +135,7 @@ fn few_completions_are_asked_for() {
     );
 }
 
-/// What one group of buffers of these sizes costs.
+/// Returns the cost of one group of buffers of these sizes.
 fn cost_of_group(fake: &FakeVerbs, pair: &Pair<'_>, sizes: &[usize]) -> (u64, u64) {
     let from: Vec<Buffer> = sizes.iter().map(|bytes| pair.outgoing(&noise(2, *bytes))).collect();
     let to: Vec<Buffer> = sizes.iter().map(|bytes| pair.incoming(*bytes)).collect();
@@ -187,15 +187,15 @@ fn a_part_that_is_longer_than_the_longest_write_goes_in_several_with_a_record() 
         &[()],
         |()| with(&[]),
         |()| {
-            // The shortest longest message of any adapter that is known.
+            // The shortest limit of a message's size among the known adapters.
             let longest = 8 << 20;
             let fake = machine(&format!("[[device]]\nname = 'small'\n[[device.port]]\nmax_message = {longest}\n"));
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
-            // CTS, then writes of 8 MiB; the record ends them. A single byte that is left travels inside.
+            // The CTS, then writes of 8 MiB, then the record. A single byte left over is inline.
             assert_eq!(per_message(&cost(&fake, &pair, 3 * longest)), (1 + 3, 1, 2));
             assert_eq!(per_message(&cost(&fake, &pair, longest + 1)), (1 + 2, 1, 2 + 1));
-            // What fits needs none.
+            // A message that fits needs no record.
             assert_eq!(per_message(&cost(&fake, &pair, longest)), (1, 1, 1));
             pair.close();
             finish(&fake, net);

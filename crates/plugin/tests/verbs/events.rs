@@ -1,5 +1,5 @@
-//! What adapters say of their own accord: one line each, and where something failed for good, the connections that use
-//! it are lost.
+//! Asynchronous events of adapters: one line each, and if a part has failed for good, the connections that use it are
+//! lost.
 
 use railweave_abi::NcclResult;
 use railweave_fabric_verbs::sys;
@@ -13,7 +13,7 @@ use crate::common::{
 };
 use crate::machine::{ROCE, finish, machine, strict, with};
 
-/// Lines of either level that contain all of these words.
+/// Returns the number of lines of either level that contain all of these words.
 fn lines(words: &[&str]) -> usize {
     let all = warnings().into_iter().chain(info_lines());
     all.filter(|line| words.iter().all(|word| line.contains(word))).count()
@@ -80,7 +80,7 @@ fn an_event_of_a_queue_pair_is_one_line_and_its_end_waits_for_nobody() {
         let pair = Pair::open(&net, &net, 0);
         let number = fake.queue_pairs()[0].number;
         let place = format!("mlx5_0 queue pair {number:#x}");
-        // What every connection brings is not worth a line; what comes after it is.
+        // Events that every connection brings are not worth a line; one that comes after them is.
         for event in [sys::EVENT_COMM_EST, sys::EVENT_SQ_DRAINED, sys::EVENT_QP_LAST_WQE_REACHED] {
             fake.raise_on_queue_pair(number, event).unwrap();
         }
@@ -122,7 +122,7 @@ fn events_before_anyone_connects_wait_and_those_after_the_end_concern_nobody() {
     });
 }
 
-/// Two lanes share a receive queue where the adapter has any, so that there is one to fail.
+/// Two lanes share a receive queue if the adapter has shared ones, so that there is one to fail.
 const TWO_LANES: (&str, &str) = ("RAILWEAVE_LANES", "2");
 
 fn code(error: &NetError) -> NcclResult {
@@ -132,7 +132,7 @@ fn code(error: &NetError) -> NcclResult {
     }
 }
 
-/// A queue pair of a connection's end on a device.
+/// Returns the number of a queue pair of a connection's end on a device.
 fn lane(fake: &FakeVerbs, device: &str, receives: bool) -> u32 {
     // An end that only sends asks for one receive at most.
     let of_end = |pair: &QpReport| (pair.shared_receives == 1 || pair.capabilities.max_recv_wr > 1) == receives;
@@ -155,13 +155,13 @@ fn what_failed_ends_the_connections_that_use_it_and_no_others() {
         &cases,
         |_| with(&[TWO_LANES]),
         |(event, words)| {
-            // Not every adapter has the shared queue that this event is about.
+            // Not every adapter has the shared queue of this event.
             let fake = machine(&if *event == sys::EVENT_SRQ_ERR { strict(ROCE) } else { ROCE.to_owned() });
             let (_plugin, net) = start();
             let [first, other, same] = [0, 1, 0].map(|device| Pair::open(&net, &net, device));
             first.exchange(1, 1000);
             let to = first.incoming(1000);
-            // An end that waits has no work under way: nothing that it polls would ever tell.
+            // An end that waits has no work in progress, so polling would never report the failure.
             let recv = first.irecv(&[to.part(7)]);
             let number = if *event == sys::EVENT_DEVICE_FATAL { 0 } else { lane(&fake, "mlx5_0", true) };
             fake.raise_only("mlx5_0", *event, number).unwrap();
@@ -192,7 +192,7 @@ fn a_sender_hears_of_it_too() {
             let [pair, other] = [0, 1].map(|device| Pair::open(&net, &net, device));
             let (from, to) = (pair.outgoing(&noise(1, 1000)), pair.incoming(1000));
             let _recv = pair.irecv(&[to.part(7)]);
-            // The adapter takes work and never completes it, as one that is gone.
+            // The adapter takes work and never completes it, like one that is gone.
             fake.cut("mlx5_0", 1).unwrap();
             let send = pair.isend(&from, 1000, 7);
             let number = if *is_device { 0 } else { lane(&fake, "mlx5_0", false) };
@@ -245,9 +245,9 @@ fn a_device_that_fails_while_a_connection_is_set_up_fails_it_and_every_later_one
         fake.raise_only("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
         let connect_failed = until("connect's failure", || net.connect(0, &mut handle).err());
         assert!(!connect_failed.to_string().is_empty());
-        // It is none of accept's, which waits on for another.
+        // It is not an error of accept, which still waits for another connection.
         assert!(net.accept(&listening).unwrap().is_none());
-        // One end names its own device, the other what its peer says. Which of them is told first is chance.
+        // One end names its own device, the other quotes its peer. Either may be told first.
         for end in ["connect: ", "accept waits on: "] {
             until(end, || (warnings_with(&[end, "mlx5_0: the device failed"]).len() == 1).then_some(()));
         }
@@ -261,10 +261,10 @@ fn a_device_that_fails_while_a_connection_is_set_up_fails_it_and_every_later_one
     });
 }
 
-/// Without lanes for flushes each end of a connection has one queue pair.
+/// Without lanes for flushes, each end of a connection has one queue pair.
 const PLAIN: (&str, &str) = ("NCCL_GDR_FLUSH_DISABLE", "1");
 
-/// What fails by itself, and not with its device.
+/// The failures of a single part, not of its device.
 const PIECES: &[i32] = &[sys::EVENT_QP_FATAL, sys::EVENT_CQ_ERR];
 
 #[test]
@@ -282,7 +282,7 @@ fn what_fails_in_the_last_step_of_a_set_up_ends_the_connecting_end() {
                 fake.queue_pairs().iter().any(|pair| pair.state == sys::QPS_RTS).then_some(())
             });
             fake.raise_only("mlx5_0", *event, lane(&fake, "mlx5_0", false)).unwrap();
-            // Either it does not come up, or it is lost: nobody receives, so nothing but the event tells of it.
+            // Either it does not come up or it is lost. Nothing is received, so only the event reports it.
             let send = until("connect's answer", || net.connect(0, &mut handle).transpose());
             if let Ok(send) = &send {
                 let from = Buffer::new(&net, Comm::Send(send), 8);
@@ -304,7 +304,8 @@ fn what_fails_in_the_last_step_of_a_set_up_ends_the_accepting_end() {
         PIECES,
         |_| with(&[PLAIN]),
         |event| {
-            // While the connecting end is connected another set-up queues up, which then keeps the thread from READY.
+            // While the connecting end is being connected, another set-up queues up, which then keeps the thread from
+            // READY.
             let fake = machine(&format!(
                 "faults = ['modify_qp/RTR@mlx5_0:2:1500ms', 'create_qp:3:4000ms']\n\
                 {ROCE}"
@@ -359,7 +360,7 @@ fn an_event_of_a_queue_pair_that_is_gone_concerns_nobody() {
 #[test]
 fn a_closed_connections_failure_ends_none_that_is_set_up_meanwhile_or_later() {
     alone(&with(&[("NCCL_GDR_FLUSH_DISABLE", "1")]), || {
-        // The closed connection's queue pairs take long to go, and another connection is in set-up meanwhile.
+        // The closed connection's queue pairs take long to be destroyed, and another connection is in set-up meanwhile.
         let fake = machine(&format!("faults = ['destroy_qp:*:1500ms', 'modify_qp/RTR@mlx5_1:1:1000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
@@ -370,7 +371,7 @@ fn a_closed_connections_failure_ends_none_that_is_set_up_meanwhile_or_later() {
         assert!(net.connect(1, &mut handle).unwrap().is_none());
         until("lanes", || fake.queue_pairs().iter().any(|pair| pair.device() == "mlx5_1").then_some(()));
         for number in &numbers {
-            // Those that are destroyed already fail no more.
+            // Those already destroyed can no longer fail.
             let _ = fake.raise_only("mlx5_0", sys::EVENT_QP_FATAL, *number);
         }
         let (mut send, mut recv) = (None, None);

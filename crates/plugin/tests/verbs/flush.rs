@@ -1,5 +1,5 @@
-//! GPU memory: never read by the processor, and flushed where NCCL asks. The adapter of the fake libibverbs takes any
-//! memory for it.
+//! GPU memory: never read by the processor, and flushed when NCCL asks. The adapter of the fake libibverbs takes any
+//! memory for GPU memory.
 
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
@@ -22,7 +22,7 @@ use crate::strangers::{greeted, lanes_of};
 /// NCCL's number for GPU memory (NCCL_PTR_CUDA).
 const CUDA: i32 = 2;
 
-/// The plugin's own table: the loader registers nothing but host memory.
+/// Returns the plugin's own table: the loader registers only host memory.
 fn table() -> &'static v12::Net {
     let path = CString::new(plugin_library().into_os_string().into_encoded_bytes()).unwrap();
     let symbol: &CStr = c"ncclNetPlugin_v12";
@@ -34,7 +34,7 @@ fn table() -> &'static v12::Net {
     }
 }
 
-/// Memory that one end of a connection takes for a GPU's.
+/// Memory that one end of a connection takes for GPU memory.
 struct GpuMemory {
     memory: HostMemory,
     registration: Registration,
@@ -58,7 +58,7 @@ impl GpuMemory {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the memory is initialised, and no transfer is under way where this is called.
+        // SAFETY: the memory is initialised, and no transfer is in progress when this is called.
         unsafe { std::slice::from_raw_parts_mut(self.memory.start().as_ptr(), self.memory.bytes()) }
     }
 
@@ -68,13 +68,13 @@ impl GpuMemory {
     }
 }
 
-/// Two adapters that take GPU memory, whatever the profile: others have nothing to flush. `habits` are lines of the
-/// description of the fake libibverbs.
+/// Makes two adapters that take GPU memory, whatever the profile: others have nothing to flush. `habits` are lines of
+/// the fake's description.
 fn takes_gpu_memory(habits: &str) -> FakeVerbs {
     machine(&format!("{habits}{}", ROCE.replace("[[device.port]]\n", "dma_buf = true\n[[device.port]]\n")))
 }
 
-/// Moves a message from GPU memory to GPU memory and flushes it; what that cost, and whether there was a flush.
+/// Moves a message from GPU memory to GPU memory and flushes it. Returns the cost, and true if there was a flush.
 fn flushed_transfer(fake: &FakeVerbs, pair: &Pair<'_>, bytes: usize) -> (Counts, bool) {
     let message = noise(bytes as u64, bytes);
     let (mut from, mut to) =
@@ -91,7 +91,7 @@ fn flushed_transfer(fake: &FakeVerbs, pair: &Pair<'_>, bytes: usize) -> (Counts,
     // SAFETY: as above.
     let flush = unsafe { pair.to.iflush(&pair.recv, &[to.part(bytes)]) }.unwrap();
     if let Some(flush) = &flush {
-        // SAFETY: the request is not over.
+        // SAFETY: the request is not done.
         until("the flush", || unsafe { pair.to.test(flush, None) }.unwrap().then_some(()));
     }
     let counts = fake.counts().since(&before);
@@ -114,7 +114,7 @@ fn a_flush_reads_one_byte_through_each_rail_that_wrote() {
                 let (counts, flushed) = flushed_transfer(&fake, &pair, 100_000);
                 assert_eq!((counts.reads, flushed), (*rails, true));
             }
-            // A short message travels over one rail, and not inside the work request: only its CTS does.
+            // A short message travels over one rail and not inline: only its CTS is inline.
             let (counts, flushed) = flushed_transfer(&fake, &pair, 64);
             assert_eq!((counts.reads, counts.inline, flushed), (1, 1, true));
             let (counts, flushed) = flushed_transfer(&fake, &pair, 0);
@@ -140,11 +140,11 @@ fn a_flush_under_way_fails_with_its_adapter() {
             unsafe { pair.from.isend(&pair.send, part.data, 1000, 7, part.registration) }.unwrap()
         });
         pair.finish(&[send], &[recv]);
-        // The adapter takes work and never completes it, as one that is gone. The flush is all that NCCL waits for.
+        // The adapter takes work and never completes it, like one that is gone. NCCL waits only for the flush.
         fake.cut("mlx5_0", 1).unwrap();
         // SAFETY: as above.
         let flush = unsafe { pair.to.iflush(&pair.recv, &[to.part(1000)]) }.unwrap().expect("a flush");
-        // SAFETY: the request is not over.
+        // SAFETY: the request is not done.
         let test = || unsafe { pair.to.test(&flush, None) };
         assert!(!test().unwrap());
         fake.raise_only("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
@@ -159,7 +159,7 @@ fn a_flush_under_way_fails_with_its_adapter() {
     });
 }
 
-/// A stranger's connection, until only its READY is missing.
+/// Sets up a stranger's connection until only its READY is missing.
 fn until_ready(stranger: &mut Stranger, connection: u32) {
     stranger.offer(connection);
     stranger.send(connection, lanes_of(5));
@@ -168,10 +168,10 @@ fn until_ready(stranger: &mut Stranger, connection: u32) {
 
 #[test]
 fn a_flush_under_way_fails_with_its_adapter_when_the_peer_is_gone() {
-    // Gone while the set-up thread has its READY, gone later, and gone once it has closed the connection.
+    // The peer goes while the set-up thread has its READY, later, or after it has closed the connection.
     each(
         &[(true, false), (false, false), (false, true)],
-        // No PING comes between what is awaited.
+        // So that no PING comes between the expected messages.
         |_| with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "600"), ("RAILWEAVE_PEER_TIMEOUT", "3600")]),
         |(is_early, says_bye)| {
             let fake = takes_gpu_memory(if *is_early { "faults = ['create_qp:3:5000ms']\n" } else { "" });
@@ -181,7 +181,7 @@ fn a_flush_under_way_fails_with_its_adapter_when_the_peer_is_gone() {
             let mut ends = Vec::new();
             if *is_early {
                 until_ready(&mut peer, 1);
-                // What the other wants keeps the thread from READY.
+                // The other's set-up keeps the thread from READY.
                 other.offer(1);
                 other.send(1, lanes_of(6));
                 other.until_read();
@@ -212,7 +212,7 @@ fn a_flush_under_way_fails_with_its_adapter_when_the_peer_is_gone() {
             fake.cut("mlx5_0", 1).unwrap();
             // SAFETY: the memory stays until the end.
             let flush = unsafe { net.iflush(&ends[0], &[to.part(1000)]) }.unwrap().expect("a flush");
-            // SAFETY: the request is not over.
+            // SAFETY: the request is not done.
             let test = || unsafe { net.test(&flush, None) };
             assert!(!test().unwrap());
             fake.raise_only("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();

@@ -1,4 +1,4 @@
-//! Children of a process that uses RDMA: what they do, and how they end, is nothing to their parent's adapter.
+//! Children of a process that uses RDMA: neither their actions nor their end affect the parent's adapter.
 
 use railweave_fake_ibverbs::{FakeVerbs, Open};
 use railweave_nccl_host::net::{Comm, NetApi, RecvComm, SendComm};
@@ -6,7 +6,7 @@ use railweave_nccl_host::net::{Comm, NetApi, RecvComm, SendComm};
 use crate::common::{Pair, alone, start, until, warnings};
 use crate::machine::{EVEN, FUSED, ROCE, finish, machine, with};
 
-/// How a child ends.
+/// The way a child ends.
 #[derive(Clone, Copy)]
 enum End {
     /// With the destructors of the C library: exit(3).
@@ -15,7 +15,7 @@ enum End {
     AtOnce,
 }
 
-/// Forks a child that does this; whether it ended well.
+/// Forks a child that runs `act`. Returns true if it succeeded.
 fn in_a_child(end: End, act: impl FnOnce() -> bool) -> bool {
     // SAFETY: the C library makes its allocator usable in the child; the child then uses this library and the plugin,
     // which is what is tested.
@@ -24,7 +24,7 @@ fn in_a_child(end: End, act: impl FnOnce() -> bool) -> bool {
         let well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).unwrap_or(false);
         let status = i32::from(!well);
         match end {
-            // SAFETY: ends the child, after what is registered to be called at the end.
+            // SAFETY: ends the child after its exit handlers.
             End::Orderly => unsafe { libc::exit(status) },
             // SAFETY: ends the child.
             End::AtOnce => unsafe { libc::_exit(status) },
@@ -33,15 +33,15 @@ fn in_a_child(end: End, act: impl FnOnce() -> bool) -> bool {
     assert!(child > 0, "a child was forked");
     let mut status = 0;
     until("the child's end", || {
-        // SAFETY: the child's number is fork's, and the status is a place of this function.
+        // SAFETY: the child's number is from fork, and the status is a variable of this function.
         let ended = unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) };
         (ended == child).then_some(())
     });
     status == 0
 }
 
-/// What the child's copy of the library has open: a child that ended something there would, with a real adapter, end
-/// its parent's.
+/// Returns true if the child's copy of the library still has the same objects open: with a real adapter, a child that
+/// closes one closes its parent's.
 fn still_open(fake: &FakeVerbs, before: Open) -> bool {
     fake.open() == before
 }
@@ -121,12 +121,12 @@ fn a_child_begins_afresh_with_an_adapter_of_its_own() {
 
 #[test]
 fn a_child_on_an_old_kernel_misses_nothing_but_what_the_adapter_uses() {
-    // Before Linux 5.12, what is registered is kept out of children, with all that lies on its pages.
+    // Before Linux 5.12 registered memory is withheld from children, with everything else on its pages.
     let old = ROCE.replace("[[device.port]]", "withholds_pages = true\n[[device.port]]");
     alone(&with(&[FUSED, EVEN]), || {
         let fake = machine(&old);
         let (plugin, net) = start();
-        // The plugin's own memory is registered now, and nothing of the application's.
+        // Only the plugin's own memory is registered, none of the application's.
         let pairs: Vec<Pair> = (0..4).map(|_| Pair::open(&net, &net, 0)).collect();
         let child = in_a_child(End::AtOnce, || {
             let before = fake.open();

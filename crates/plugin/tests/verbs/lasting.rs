@@ -1,4 +1,5 @@
-//! Set-up that lasts: what the kernel cannot do yet is tried again, and nothing else of the process waits for it.
+//! Set-up that takes long: steps that the kernel cannot do yet are retried, and nothing else in the process waits for
+//! them.
 #![allow(clippy::disallowed_types, reason = "tests are not the data path")]
 
 use std::process::Command;
@@ -16,7 +17,7 @@ use crate::common::{
 };
 use crate::machine::{EVEN, FUSED, ROCE, finish, machine, with};
 
-/// Without lanes for flushes each end of a connection has one queue pair.
+/// Without lanes for flushes, each end of a connection has one queue pair.
 pub(super) const PLAIN: (&str, &str) = ("NCCL_GDR_FLUSH_DISABLE", "1");
 
 /// The two ends of connections that are being set up.
@@ -35,7 +36,7 @@ impl Setups {
         setups
     }
 
-    /// Waits until all are up, and closes them; how many there were.
+    /// Waits until all are up, and closes them. Returns their number.
     fn finish(mut self, net: &LoadedNet, device: i32) -> usize {
         let count = self.listens.len();
         let (mut sends, mut recvs): (Vec<_>, Vec<_>) = (0..count).map(|_| (None, None)).unzip();
@@ -58,7 +59,8 @@ impl Setups {
         count
     }
 
-    /// The error of one connection's connect. It is none of accept's, which waits on for another.
+    /// Returns the error of the first connection's connect. It is not an error of accept, which still waits for
+    /// another.
     fn error(&mut self, net: &LoadedNet, device: i32) -> String {
         let error = until("connect's failure", || net.connect(device, &mut self.handles[0]).err());
         assert!(net.accept(&self.listens[0]).unwrap().is_none());
@@ -99,7 +101,7 @@ fn one_that_times_out_for_ever_ends_at_the_deadline_with_its_reason_at_both_ends
         let mut setups = Setups::begin(&net, 0, 1);
         setups.error(&net, 0);
         for end in ["connect: ", "accept waits on: "] {
-            // Which end is told first is chance.
+            // Either end may be told first.
             let said = until(end, || warnings().into_iter().find(|line| line.contains(end)));
             for word in ["Handshake timeout", "QP transition failed", "to RTR", "times", "Connection timed out"] {
                 assert!(said.contains(word), "{word} is not in {said}");
@@ -126,7 +128,7 @@ fn a_rail_that_times_out_for_ever_is_left_out_and_the_other_carries_on() {
     });
 }
 
-/// Settings, the calls that fail, and whether the connection comes up all the same.
+/// Settings, the calls that fail, and true if the connection comes up all the same.
 type Retries = (&'static [(&'static str, &'static str)], &'static str, bool);
 
 #[test]
@@ -172,7 +174,7 @@ fn others_are_set_up_while_one_waits_for_its_next_try() {
             assert!(net.connect(0, handle).unwrap().is_none() && net.accept(listen).unwrap().is_none());
         }
         waiting.listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
-        // What was never up is freed too.
+        // Connections that were never up are freed too.
         finish(&fake, net);
         assert!(warnings().is_empty(), "{:?}", warnings());
     });
@@ -193,9 +195,9 @@ fn a_hundred_behind_a_slow_one_come_up_though_they_wait_for_longer_than_a_handsh
 #[test]
 fn offers_that_wait_for_their_turn_come_up_though_they_wait_for_longer_than_a_handshake_has() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4")]), || {
-        // A quarter of the descriptors are as many set-ups as peers may have at once.
+        // Peers may have as many set-ups at once as a quarter of the descriptors.
         let few = libc::rlimit { rlim_cur: 96, rlim_max: 96 };
-        // SAFETY: the call reads what it is given.
+        // SAFETY: the call reads a variable of this function (setrlimit(2)).
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) }, 0);
         // Eight seconds for a hundred connections with two ends each.
         let fake = machine(&format!("faults = ['modify_qp/RTR:*:40ms']\n{ROCE}"));
@@ -210,7 +212,8 @@ fn offers_that_wait_for_their_turn_come_up_though_they_wait_for_longer_than_a_ha
 #[test]
 fn peers_that_cannot_be_reached_do_not_keep_others_from_coming_up() {
     alone(&with(&[PLAIN, ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "1"), ("NCCL_IB_MQP_RETRY_CNT", "1000")]), || {
-        // The first round is quick. Then each of forty accepting ends takes the worker for a second, over and over.
+        // The first round is quick. Then each of forty accepting ends occupies the worker for a second, again and
+        // again.
         let fake = machine(&format!(
             "faults = ['modify_qp/RTR@mlx5_0:41-1000:1000ms', 'modify_qp/RTR@mlx5_0:*:ETIMEDOUT']\n{ROCE}"
         ));
@@ -219,7 +222,7 @@ fn peers_that_cannot_be_reached_do_not_keep_others_from_coming_up() {
         until_lanes_are_made(&fake, "mlx5_0", 80);
         let begin = Instant::now();
         let pair = Pair::open(&net, &net, 1);
-        // Four steps at the worker, each of which waits for one change of state at most, not for a round of forty.
+        // Four steps at the worker, each of which waits for at most one change of state, not for a round of forty.
         let took = begin.elapsed();
         assert!(took < Duration::from_secs(35), "it took {took:?}");
         pair.exchange(1, 100_000);
@@ -248,7 +251,7 @@ fn a_kernel_that_never_comes_back_fails_what_waits_for_it() {
 #[test]
 fn nobody_waits_for_a_connection_that_is_being_closed() {
     alone(&with(&[PLAIN]), || {
-        // Far longer than what comes up meanwhile takes.
+        // Far longer than the set-up meanwhile.
         let fake = machine(&format!("faults = ['destroy_qp@mlx5_0:1:15000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
@@ -259,7 +262,7 @@ fn nobody_waits_for_a_connection_that_is_being_closed() {
         assert!(lanes > 2, "the old lanes are still being destroyed, but only {lanes} lanes are there");
         pair.exchange(2, 1000);
         pair.close();
-        // Longer than finalize waits for a kernel that gets nothing done.
+        // This may take longer than finalize waits for a kernel that hangs.
         until("the end of all lanes", || (fake.open().queue_pairs == 0).then_some(()));
         finish(&fake, net);
         assert!(warnings().is_empty(), "{:?}", warnings());
@@ -269,7 +272,7 @@ fn nobody_waits_for_a_connection_that_is_being_closed() {
 #[test]
 fn a_slow_end_is_waited_for_as_long_as_it_moves() {
     alone(&with(&[PLAIN]), || {
-        // Twelve ends: more than seven seconds in all.
+        // Twelve ends take more than seven seconds in all.
         let fake = machine(&format!("faults = ['destroy_qp:*:600ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let pairs: Vec<_> = (0..6).map(|_| Pair::open(&net, &net, 0)).collect();
@@ -283,13 +286,13 @@ fn a_slow_end_is_waited_for_as_long_as_it_moves() {
 fn a_closed_end_is_over_once_its_work_is_done() {
     alone(&with(&[PLAIN]), || {
         let fake = machine(ROCE);
-        // Three seconds are what finalize waits for one that is not.
+        // Otherwise finalize waits for three seconds.
         let quick = (0..3).any(|_| {
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             let (from, to) = (pair.outgoing(&noise(1, 10_000)), pair.incoming(10_000));
             let _recv = pair.irecv(&[to.part(7)]);
-            // Nobody tests it, so that its completion waits for the closed end.
+            // It is not tested, so that its completion is left to the closed end.
             let _send = pair.isend(&from, 10_000, 7);
             pair.release_outgoing(from);
             pair.release_incoming(to);
@@ -308,7 +311,7 @@ fn a_process_that_is_stopped_in_finalize_has_not_waited() {
         let fake = machine(&format!("faults = ['destroy_qp:1:8000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         Pair::open(&net, &net, 0).close();
-        // From now on the kernel needs 8 s, of which the process is stopped for 6.
+        // The kernel needs 8 s from here, and the process is stopped for 6 of them.
         let is_being_freed = |lane: &QpReport| lane.state == QPS_ERR;
         until("an end is being freed", || fake.queue_pairs().iter().any(is_being_freed).then_some(()));
         let script = "sleep 1; kill -STOP $0; sleep 6; kill -CONT $0";
@@ -319,7 +322,8 @@ fn a_process_that_is_stopped_in_finalize_has_not_waited() {
     });
 }
 
-/// Waits until the lane of the accepting end is connected, which comes before that of the connecting end; its number.
+/// Waits until the accepting end's lane is connected, which happens before that of the connecting end. Returns its
+/// number.
 fn until_accepting_lane(fake: &FakeVerbs) -> u32 {
     let connected = |pair: &QpReport| pair.state == QPS_RTS && pair.capabilities.max_recv_wr > 1;
     until("the accepting end's lane", || fake.queue_pairs().into_iter().find(connected)).number
@@ -334,10 +338,10 @@ fn a_refusal_that_comes_in_the_last_step_of_the_connecting_end_ends_it() {
         let before = descriptors();
         assert!(net.connect(0, &mut handle).unwrap().is_none());
         let lane = until_accepting_lane(&fake);
-        // So that LANES is on its way: else the refusal would come before the last step.
+        // So that LANES is on its way; otherwise the refusal would come before the last step.
         thread::sleep(Duration::from_millis(300));
         fake.raise_only("mlx5_0", EVENT_QP_FATAL, lane).unwrap();
-        // Either connect fails, or it yields a connection that does.
+        // Either connect fails, or it returns a connection that does.
         let send = until("connect's answer", || net.connect(0, &mut handle).transpose());
         if let Ok(send) = &send {
             let from = Buffer::new(&net, Comm::Send(send), 8);
@@ -347,7 +351,7 @@ fn a_refusal_that_comes_in_the_last_step_of_the_connecting_end_ends_it() {
             from.release(&net, Comm::Send(send));
         }
         send.into_iter().for_each(|send| net.close_send(send).unwrap());
-        // The accepting end was never up and says no BYE. Nobody waits for one, so the opener ends the session.
+        // The accepting end was never up and sends no BYE. No BYE is awaited, so the opener ends the session.
         until_within(Duration::from_secs(40), "the end of the session", || (descriptors() == before).then_some(()));
         net.close_listen(listening).unwrap();
         finish(&fake, net);
@@ -357,14 +361,16 @@ fn a_refusal_that_comes_in_the_last_step_of_the_connecting_end_ends_it() {
 #[test]
 fn a_close_that_comes_in_the_last_step_of_the_accepting_end_is_not_forgotten() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4")]), || {
-        // While the connecting end is connected another set-up queues up, which then keeps the thread from READY.
+        // While the connecting end is being connected, another set-up queues up, which then keeps the thread from
+        // READY.
         let fake = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:2:1000ms', 'create_qp:3:2000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let ((listening, mut handle), (other, mut other_handle)) = (listen(&net, 0), listen(&net, 1));
         assert!(net.connect(0, &mut handle).unwrap().is_none());
         until_accepting_lane(&fake);
         assert!(net.connect(1, &mut other_handle).unwrap().is_none());
-        // Of two that their peers have left, and nobody has accepted, one is closed two handshake times later.
+        // Of two connections that were not accepted and whose peers have left, one is closed two handshake timeouts
+        // later.
         (0..2).for_each(|_| net.close_send(connect(&net, 0, &handle)).unwrap());
         Pair { from: &net, to: &net, send: connect(&net, 1, &other_handle), recv: accept(&net, &other) }.close();
         until("the line", || (!warnings_with(&["nobody had accepted was closed"]).is_empty()).then_some(()));
@@ -378,7 +384,7 @@ fn a_close_that_comes_in_the_last_step_of_the_accepting_end_is_not_forgotten() {
 fn the_time_in_the_queue_is_no_ends_own() {
     let settings = [PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4"), ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "20")];
     alone(&with(&settings), || {
-        // Twelve seconds for four connections, in steps shorter than a handshake's time; then one that is tried again.
+        // Twelve seconds for four connections, in steps shorter than a handshake timeout; then one that is retried.
         let fake = machine(&format!(
             "faults = ['modify_qp/RTR@mlx5_0:*:1500ms', 'modify_qp/RTR@mlx5_1:1-3:ETIMEDOUT']\n\
                 {ROCE}"
@@ -400,7 +406,7 @@ fn the_time_in_the_queue_is_no_ends_own() {
 fn what_is_tried_again_after_a_long_queue_has_its_time_anew() {
     let settings = [PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4"), ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "500")];
     alone(&with(&settings), || {
-        // It fails, and half a second later must wait for what takes twelve; then it fails again.
+        // It fails, half a second later it must wait for twelve seconds of other work, and then it fails again.
         let fake = machine(&format!(
             "faults = ['modify_qp/RTR@mlx5_1:1-2:ETIMEDOUT', 'modify_qp/RTR@mlx5_0:*:1500ms']\n\
                 {ROCE}"
@@ -424,7 +430,7 @@ fn a_kernel_that_is_slow_after_a_long_rest_has_not_been_so_all_the_time() {
         let fake = machine(&format!("faults = ['create_qp:1:1500ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
-        // The time itself is what this is about: longer than a kernel that does nothing is waited for.
+        // The test is about this time: longer than the handshake timeout, after which a kernel counts as stuck.
         thread::sleep(Duration::from_secs(5));
         let (send, recv) = (connect(&net, 0, &handle), accept(&net, &listening));
         net.close_listen(listening).unwrap();
@@ -461,15 +467,16 @@ fn a_connect_that_is_given_up_ends_both_ends_and_what_is_used_stays() {
         let kept = Pair::open(&net, &net, 0);
         let own = fake.open().queue_pairs;
         let mut setups = Setups::begin(&net, 1, 1);
-        // The connecting end's lane is made first, and has but one receive.
+        // The connecting end's lane is created first, and has only one receive.
         until("the end of the connecting end, and the other one alone", || {
             let lanes: Vec<_> = fake.queue_pairs().into_iter().filter(|lane| lane.device() == "mlx5_1").collect();
             matches!(lanes[..], [lane] if lane.capabilities.max_recv_wr > 1).then_some(())
         });
-        // Whoever calls connect again is told. Accept has the connection, whose peer is gone: it may come late.
+        // Another call of connect returns an error. Accept may come late: it returns the connection, whose peer is
+        // gone.
         let recv = until("accept", || net.accept(&setups.listens[0]).expect("accept has no error"));
         net.close_recv(recv).expect("it can be closed");
-        until("the end of what nobody asked for", || (fake.open().queue_pairs == own).then_some(()));
+        until("the end of the connection that was not asked for", || (fake.open().queue_pairs == own).then_some(()));
         let connect = setups.error(&net, 1);
         assert!(connect.contains("ncclSystemError"), "{connect}");
         assert_eq!(warnings_with(&["connect was not called again for 4 s"]).len(), 1, "{:?}", warnings());
@@ -487,7 +494,7 @@ fn accept_may_come_many_handshake_times_after_connect_is_done() {
         let (_plugin, net) = start();
         let (listening, mut handle) = listen(&net, 0);
         let send = until("connect", || net.connect(0, &mut handle).unwrap());
-        // The time itself is what this is about: five handshakes.
+        // The test is about this time: five handshake timeouts.
         thread::sleep(Duration::from_secs(10));
         let recv = until("accept", || net.accept(&listening).unwrap());
         net.close_listen(listening).unwrap();

@@ -1,11 +1,11 @@
-//! The machine that a scenario runs on.
+//! The machine of a scenario.
 
 use std::sync::OnceLock;
 
 use railweave_fake_ibverbs::{FakeVerbs, Open, build};
 use railweave_nccl_host::LoadedNet;
 
-/// Two RoCE ports, one four times as fast as the other: on every adapter, because none says a speed of its own.
+/// Two RoCE ports, one four times as fast as the other; so with every adapter's profile, because `port_speed` is 0.
 pub(crate) const ROCE: &str = "[[device]]\nname = 'mlx5_0'\n[[device.port]]\nwidth = 4\nport_speed = 0\n\
                                [[device]]\nname = 'mlx5_1'\n[[device.port]]\nwidth = 1\nport_speed = 0\n";
 
@@ -16,31 +16,31 @@ pub(crate) const INFINIBAND: &str = "[[device]]\nname = 'mlx5_0'\n[[device.port]
 /// Both ports as the rails of one device.
 pub(crate) const FUSED: (&str, &str) = ("RAILWEAVE_MODE", "fused");
 
-/// Rails that weigh the same, whatever their ports' speeds.
+/// Rails with equal weights, whatever their ports' speeds.
 pub(crate) const EVEN: (&str, &str) = ("RAILWEAVE_WEIGHTS", "1,1");
 
-/// The fake's file. The first who asks links it.
+/// Returns the path of the fake libibverbs, which the first call links.
 pub(crate) fn library() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| build().to_str().expect("the path is text").to_owned())
 }
 
-/// Settings, with the fake libibverbs in libibverbs' place and nothing but RDMA. Both ends are this process: nothing is
-/// dialled at the addresses that a description makes up.
+/// Returns the settings with the fake in place of libibverbs, and only RDMA. Both ends are this process, so the made-up
+/// addresses of a description are not dialled.
 pub(crate) fn with<'a>(settings: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let common = [("NCCL_IBVERBS_LIB", library()), ("RAILWEAVE_FABRIC", "verbs"), ("RAILWEAVE_OOB_IF", "lo")];
     [&common, settings].concat()
 }
 
-/// Makes this process's machine, from the next init on.
+/// Makes the machine that this process has from the next init on.
 pub(crate) fn machine(description: &str) -> FakeVerbs {
     let fake = FakeVerbs::load(library().as_ref()).expect("the fake libibverbs loads");
     fake.describe(Some(description)).expect("the description is well-formed");
     fake
 }
 
-/// The same machine of strict devices, whatever adapter the tests run over (RAILWEAVE_TEST_PROFILE): for tests of exact
-/// calls and counts, which are not those of every adapter.
+/// Returns the same machine with plain devices, whatever adapter the tests run over (RAILWEAVE_TEST_PROFILE): for tests
+/// of exact calls and counts, which differ between adapters.
 pub(crate) fn strict(description: &str) -> String {
     description.lines().fold(String::new(), |text, line| {
         let profile = if line == "[[device]]" { "profile = 'plain'\n" } else { "" };

@@ -1,5 +1,5 @@
-//! The whole plugin over RDMA: both ends of each connection in one process, on machines that the fake libibverbs
-//! describes. What it posts is counted, its cables are cut, and when it has finished nothing may be open.
+//! The whole plugin over RDMA: both ends of each connection in one process, on machines of the fake libibverbs. Its
+//! work requests are counted, its cables are cut, and at the end nothing may be left open.
 
 #[path = "../common/mod.rs"]
 mod common;

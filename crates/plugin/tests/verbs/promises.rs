@@ -1,12 +1,12 @@
-//! What an accepted call promises the peer needs no later call: receives are posted, and then their thread makes no
-//! call, or none that has to do with them.
+//! The promises of an accepted call to the peer need no later call: receives are posted, and then their thread makes no
+//! call, or only unrelated ones.
 
 use railweave_nccl_host::net::Request;
 
 use crate::common::{Pair, each, start, until, warnings};
 use crate::machine::{EVEN, FUSED, ROCE, finish, machine, with};
 
-/// What the receiver does once its receives are posted.
+/// The receiver's behaviour once its receives are posted.
 #[derive(Clone, Copy, Debug)]
 enum Then {
     /// It makes no call.
@@ -33,7 +33,7 @@ fn receives_that_were_posted_are_filled_and_their_sends_done_without_another_cal
             let (_plugin, net) = start();
             let (pair, other) = (Pair::open(&net, &net, 0), Pair::open(&net, &net, 0));
             let (from, to, from_other) = (pair.outgoing(&[1; 8]), pair.incoming(8), other.outgoing(&[1; 8]));
-            // In rounds, because what was learnt from earlier messages must change nothing.
+            // In rounds, because state learnt from earlier messages must change nothing.
             for ahead in [1, 2, 3, 8, 8, 8] {
                 let mut recvs: Vec<Request> = (0..ahead).map(|_| pair.irecv(&[to.part(7)])).collect();
                 if let Then::SendsElsewhere = then {

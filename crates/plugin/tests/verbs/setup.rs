@@ -1,4 +1,4 @@
-//! Connections that come up while the kernel is slow or refuses, and whose peers or processes do not wait for it.
+//! Set-up while the kernel is slow or refuses, and while peers or processes end.
 #![allow(clippy::disallowed_types, reason = "tests are not the data path")]
 
 use std::ffi::CString;
@@ -22,10 +22,10 @@ use crate::common::{
 };
 use crate::machine::{EVEN, FUSED, ROCE, finish, library, machine, strict, with};
 
-/// Both sides of one set-up: what connect said in the end, and accept, which goes on waiting where connect failed.
+/// Both results of one set-up: connect's, and accept's, which is `None` if connect failed.
 type Outcome = (Result<SendComm, NetError>, Option<RecvComm>);
 
-/// Polls connect and accept for several connections at once until each is there or has failed.
+/// Polls connect and accept for several connections at once until each is up or has failed.
 fn outcomes(net: &LoadedNet, count: usize) -> Vec<Outcome> {
     let (listens, mut handles): (Vec<ListenComm>, Vec<Handle>) = (0..count).map(|_| listen(net, 0)).unzip();
     let (mut sends, mut recvs): (Vec<_>, Vec<_>) = (0..count).map(|_| (None, None)).unzip();
@@ -40,14 +40,14 @@ fn outcomes(net: &LoadedNet, count: usize) -> Vec<Outcome> {
             |(send, recv): (&Option<_>, &Option<_>)| matches!(send, Some(Err(_))) || send.is_some() && recv.is_some();
         sends.iter().zip(&recvs).all(over).then_some(())
     });
-    // The acceptor hears of it later than connect has failed, and says nothing of a listener that is closed.
+    // The acceptor learns of a failure after connect, and logs nothing about a closed listener.
     let failed = sends.iter().flatten().filter(|send| send.is_err()).count();
     until("the acceptor's line for each that failed", || (lines() >= told + failed).then_some(()));
     listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
     sends.into_iter().flatten().zip(recvs).collect()
 }
 
-/// Uses and closes a connection if it came up; whether it did. Both ends know alike.
+/// Uses and closes a connection if it came up. Returns true if it did. Both ends must agree.
 fn used(net: &LoadedNet, outcome: Outcome) -> bool {
     match outcome {
         (Ok(send), Some(recv)) => {
@@ -61,7 +61,7 @@ fn used(net: &LoadedNet, outcome: Outcome) -> bool {
     }
 }
 
-/// Lines that tell why this end leaves a rail out; its other end says that the peer says so.
+/// Returns the number of lines that say why this end leaves a rail out. The other end's lines quote the peer.
 fn refusals() -> usize {
     let told = warnings_with(&["is left out: ", "Invalid argument"]);
     told.iter().filter(|line| !line.contains("the peer says: ")).count()
@@ -79,7 +79,7 @@ fn a_refusal_at_any_step_is_one_line_and_the_other_rail_carries_on() {
             ("modify_qp/RTS", 4),
         ];
         for (function, calls) in functions {
-            // Discovery has asked both ports already.
+            // Discovery has already queried both ports.
             let from = if function == "query_port" { 2 } else { 0 };
             for call in 1..=calls {
                 let fake = machine(&strict(&format!("faults = ['{function}:{}:EINVAL']\n{ROCE}", from + call)));
@@ -90,7 +90,7 @@ fn a_refusal_at_any_step_is_one_line_and_the_other_rail_carries_on() {
                 assert_eq!(refusals() - before, 1, "{function}:{call}: {:?}", warnings());
                 finish(&fake, net);
             }
-            // One call more is not made while one connection comes up.
+            // One connection makes no further call.
             let fake = machine(&strict(&format!("faults = ['{function}:{}:EINVAL']\n{ROCE}", from + calls + 1)));
             let (_plugin, net) = start();
             let before = warnings().len();
@@ -132,16 +132,16 @@ fn of_many_connections_at_once_only_those_fail_that_the_kernel_refused() {
     });
 }
 
-/// The kernel is slow: every call of the library but those of the data path waits until this ends.
+/// A slow kernel: until this ends, every call of the library waits, except those of the data path.
 ///
-/// The machine is read from a pipe whose other end is here, and the library holds its lock meanwhile.
+/// The fake reads its machine from a pipe whose other end is here, and holds its lock meanwhile.
 struct Stall {
     fake: FakeVerbs,
     pipe: File,
     reader: JoinHandle<()>,
 }
 
-/// Where the pipe is: in RAILWEAVE_TEST_MACHINE, which the library reads it from.
+/// Returns the path of the pipe, which RAILWEAVE_TEST_MACHINE names to the fake.
 fn pipe_path() -> String {
     std::env::temp_dir().join(format!("railweave-stall-{}", std::process::id())).to_str().unwrap().to_owned()
 }
@@ -150,14 +150,14 @@ impl Stall {
     fn begin(fake: &FakeVerbs) -> Self {
         let path = std::env::var("RAILWEAVE_TEST_MACHINE").unwrap();
         let name = CString::new(path.as_str()).unwrap();
-        // SAFETY: the name is a string of C.
+        // SAFETY: the name is a C string.
         assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0, "{path}");
         fake.describe(None).unwrap();
         let reader = thread::spawn(|| {
             let functions = Arc::new(Functions::load(&[library()]).unwrap());
             drop(Device::open_all(&functions).unwrap());
         });
-        // Opened once the library reads.
+        // Blocks until the fake reads.
         let pipe = OpenOptions::new().write(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         Self { fake: *fake, pipe, reader }
@@ -171,7 +171,7 @@ impl Stall {
     }
 }
 
-/// Waits until the set-up thread is there and has had time to begin what it was given.
+/// Waits until the set-up thread runs and has had time to begin its work.
 fn until_setup_works() {
     until("the set-up thread", || {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
@@ -199,7 +199,7 @@ fn a_slow_kernel_holds_up_connections_that_come_up_and_nothing_else() {
             assert_eq!(open.transfer(&from, 50_000, &to), (50_000, 50_000), "an open connection goes on");
         }
         until_setup_works();
-        // The control thread still answers: listeners come and go.
+        // The control thread still works: listeners come and go.
         net.close_listen(listen(&net, 1).0).unwrap();
         stall.end();
         for (index, (listen, handle)) in listens.into_iter().zip(&handles).enumerate() {
@@ -234,7 +234,7 @@ fn finalize_waits_for_what_the_kernel_has_and_leaves_nothing() {
         });
         listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
         net.finalize().unwrap();
-        // The reader of the pipe looks at the devices too, and is done when this is.
+        // The reader of the pipe opens the devices too, and has finished when this returns.
         ender.join().unwrap();
         assert_eq!(fake.open(), railweave_fake_ibverbs::Open::default());
         let net = plugin.init(2, None).unwrap();
@@ -276,7 +276,7 @@ fn a_peer_that_dies_while_its_connection_is_being_made_is_told_of() {
             let connect_failed = until("connect's failure", || net.connect(0, &mut theirs).err());
             assert!(connect_failed.to_string().contains("ncclRemoteError"), "{connect_failed}");
             assert!(net.accept(&listening).unwrap().is_none());
-            // Each way has a session of its own, and the two sockets' ends are heard one after the other.
+            // Each direction has its own session, and the ends of the two sockets are noticed one after the other.
             let ended = || warnings_with(&["ended while a connection was set up"]).len();
             until("both sessions' ends", || (ended() >= 2).then_some(()));
             assert_eq!(ended(), 2, "{:?}", warnings());
@@ -314,7 +314,7 @@ fn a_socket_for_a_lane_is_closed_without_a_byte() {
         assert!(net.connect(0, &mut handle).unwrap().is_none());
         let session = relay.accept();
         let theirs = relay.dial(&session);
-        // Between LANES and READY, when over TCP the lanes would be dialled.
+        // Between LANES and READY, when lanes would be dialled over TCP.
         let (give, said) = mpsc::channel();
         let lane = Arc::new(Mutex::new(None));
         session.pass_frames(theirs, move |message| match message {

@@ -1,5 +1,5 @@
-//! Set-ups over a slow kernel, begun by peers that say what they like when they like: what an end hears, how long it
-//! waits, and what it gives out.
+//! Set-ups over a slow kernel, begun by peers that send anything at any time: what this end receives, how long it
+//! waits, and what accept returns.
 #![allow(clippy::disallowed_types, reason = "tests are not the data path")]
 
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use crate::common::{Stranger, accept, alone, each, heap_bytes, listen, start, un
 use crate::lasting::PLAIN;
 use crate::machine::{ROCE, finish, machine, with};
 
-/// A stranger that offers RDMA.
+/// Returns a stranger that offers RDMA.
 pub(crate) fn greeted(handle: &Handle) -> Stranger {
     let mut stranger = Stranger::dial(handle);
     // The first device of the fake libibverbs has 10.0.0.1.
@@ -27,12 +27,13 @@ pub(crate) fn greeted(handle: &Handle) -> Stranger {
     stranger
 }
 
-/// Set-ups that peers may have under way at once, in a process and on a session (docs/edge.md).
+/// Set-ups that peers may have in progress at once, in a process and on a session (docs/edge.md).
 const MOST_AT_ONCE: u32 = 1024;
 
 #[test]
 fn whoever_takes_offers_back_does_not_fill_the_list_of_those_to_be_told_that_they_wait() {
-    // Of a new number each time, and of one over and over, which waits whenever the list is tidied.
+    // Offers with a new number each time, and with the same number again and again, which waits whenever the list is
+    // tidied.
     each(
         &[true, false],
         |_| with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]),
@@ -55,7 +56,7 @@ fn whoever_takes_offers_back_does_not_fill_the_list_of_those_to_be_told_that_the
             fickle.until_read();
             let grown = heap_bytes().saturating_sub(before);
             assert!(grown <= 512 << 10, "{grown} bytes more are in use");
-            // The one that waits all the time has its turn.
+            // The one that waited all the time has its turn.
             drop(first);
             assert!(matches!(fickle.receive(), Message::Answer { .. }));
             drop(fickle);
@@ -65,7 +66,7 @@ fn whoever_takes_offers_back_does_not_fill_the_list_of_those_to_be_told_that_the
     );
 }
 
-/// LANES of one rail with one lane, whose end is nowhere.
+/// Returns LANES of one rail with one lane, whose endpoint does not exist.
 fn lanes() -> Message {
     let rail = RailLanes::Open { key: 1, endpoints: vec![LaneEndpoint::default()] };
     Message::Lanes(Lanes { byte_counts: false, stream: 0x1000, rails: vec![rail] })
@@ -73,13 +74,13 @@ fn lanes() -> Message {
 
 #[test]
 fn a_set_up_that_this_host_works_at_makes_no_room_for_others() {
-    // A quarter of them are the places for set-ups.
+    // A quarter of these descriptors are places for set-ups.
     const FILES: u64 = 64;
     const PLACES: u32 = FILES as u32 / 4;
-    // Whoever says nothing for a third of the time makes room.
+    // A peer that is silent for a third of the time makes room.
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "6")]), || {
         let limit = libc::rlimit { rlim_cur: FILES, rlim_max: FILES };
-        // SAFETY: it reads the structure, and lowers a limit of this process alone.
+        // SAFETY: the call reads the structure, and lowers a limit of this process only.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
         let fake = machine(&format!("faults = ['create_qp:1:5000ms']\n{ROCE}"));
         let (_plugin, net) = start();
@@ -123,7 +124,7 @@ fn what_the_kernel_comes_back_from_too_late_is_not_taken_for_the_next_of_that_nu
         let late = Instant::now() + Duration::from_secs(7);
         while Instant::now() < late {
             stranger.send(1, Message::Wait);
-            // Nothing else is said of the new one.
+            // There is no other answer to the new one.
             stranger.until_read();
             thread::sleep(Duration::from_millis(200));
         }
@@ -133,7 +134,7 @@ fn what_the_kernel_comes_back_from_too_late_is_not_taken_for_the_next_of_that_nu
     });
 }
 
-/// LANES of one rail with one lane, which is somewhere.
+/// Returns LANES of one rail with one lane, whose endpoint exists.
 pub(crate) fn lanes_of(number: u8) -> Message {
     let mut endpoint = LaneEndpoint::default();
     // docs/wire.md, "Lanes of verbs": the queue pair, RoCE, an MTU of 4096, and the GID.
@@ -162,7 +163,7 @@ fn what_a_peer_waits_for_gives_an_end_no_time_for_its_own_work() {
         });
         let begin = Instant::now();
         while matches!(stranger.receive(), Message::Wait) {}
-        // Twenty handshake times, if its peer's WAIT counted.
+        // It would be twenty handshake timeouts if its peer's WAIT counted.
         assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
         saying.store(false, Ordering::Relaxed);
         wait.join().unwrap();
@@ -183,7 +184,7 @@ fn an_end_that_waits_for_its_peer_says_nothing_of_waiting() {
         stranger.send(1, lanes_of(5));
         let lanes = until("LANES", || Some(stranger.receive()).filter(|it| !matches!(it, Message::Wait)));
         assert!(matches!(lanes, Message::Lanes(_)), "{lanes:?}");
-        // It is for the peer to go on now, which has its time.
+        // The peer must go on now, and its time begins.
         let next = stranger.receive();
         assert!(matches!(&next, Message::Refuse { reason, .. } if reason.contains("READY")), "{next:?}");
         drop(stranger);
@@ -226,7 +227,7 @@ fn what_a_peer_says_is_heard_in_its_order_though_each_word_is_worked_at() {
         stranger.offer(1);
         stranger.send(1, lanes_of(5));
         stranger.send(1, Message::Ready { usable: 1 });
-        // It waits for LANES to be worked at, and then for READY.
+        // It waits while LANES is handled, and then READY.
         stranger.send(1, Message::Bye);
         net.close_recv(accept(&net, &listening)).unwrap();
         drop(stranger);
@@ -237,7 +238,7 @@ fn what_a_peer_says_is_heard_in_its_order_though_each_word_is_worked_at() {
 
 #[test]
 fn whoever_says_more_than_a_set_up_takes_while_an_end_is_made_is_closed() {
-    // What may wait of a connection while the set-up thread works for it: more than its peer has to say.
+    // Messages of a connection that may wait while the set-up thread has it; a correct peer sends fewer.
     const MOST_WAITING: usize = 4;
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
         let fake = machine(&format!("faults = ['create_qp:1:3000ms']\n{ROCE}"));
@@ -261,7 +262,7 @@ fn whoever_says_more_than_a_set_up_takes_while_an_end_is_made_is_closed() {
 #[test]
 fn accept_has_what_its_peer_has_finished_and_left_meanwhile() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
-        // What the second wants keeps the thread from the first one's READY.
+        // The second set-up keeps the thread from the first one's READY.
         let fake = machine(&format!("faults = ['create_qp:2:2000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
@@ -286,7 +287,7 @@ fn accept_has_what_its_peer_has_finished_and_left_meanwhile() {
 fn what_nobody_waits_for_any_more_is_not_set_up() {
     const OFFERS: u32 = 100;
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
-        // The first one is slower, so that no LANES come before the session ends.
+        // The first one is slower, so that no LANES comes before the session ends.
         let fake = machine(&format!("faults = ['create_qp:1:5000ms', 'create_qp:*:500ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
@@ -301,7 +302,7 @@ fn what_nobody_waits_for_any_more_is_not_set_up() {
         second.offer(1);
         second.send(1, lanes_of(6));
         until_within(Duration::from_secs(120), "LANES", || matches!(second.receive(), Message::Lanes(_)).then_some(()));
-        // The others would take 50 s more.
+        // The others would take another 50 s.
         assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
         drop(second);
         net.close_listen(listening).unwrap();
@@ -309,24 +310,24 @@ fn what_nobody_waits_for_any_more_is_not_set_up() {
     });
 }
 
-/// Files that a process may have open, of which a quarter are the places for set-ups.
+/// Files that a process may have open; a quarter of them are places for set-ups.
 const FILES: u64 = 64;
 const PLACES: u32 = FILES as u32 / 4;
 
 fn allow_few_files() {
     let limit = libc::rlimit { rlim_cur: FILES, rlim_max: FILES };
-    // SAFETY: it reads the structure, and lowers a limit of this process alone.
+    // SAFETY: the call reads the structure, and lowers a limit of this process only.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
 }
 
-/// A stranger takes all places with set-ups for the set-up thread, which is long at the first, and is gone.
+/// Has a stranger take all places with set-ups for the set-up thread, which takes long for the first one, and leave.
 fn take_places(fake: &FakeVerbs, handle: &Handle) {
     let mut stranger = greeted(handle);
     (1..=PLACES).for_each(|connection| {
         stranger.offer(connection);
     });
     stranger.send(1, lanes_of(5));
-    // What was not begun yet is put aside at once.
+    // Work that has not begun is put aside at once.
     until("the work at the first", || (fake.open().completion_queues > 0).then_some(()));
     (2..=PLACES).for_each(|connection| stranger.send(connection, lanes_of(5)));
     stranger.until_read();
@@ -367,7 +368,7 @@ fn whoever_finds_no_place_hears_of_a_kernel_that_does_not_come_back() {
         let answer = until("an answer", || Some(late.receive()).filter(|it| !matches!(it, Message::Wait)));
         let told = "the kernel has not come back from setting up a connection for 5 s";
         assert!(matches!(&answer, Message::Refuse { reason, .. } if reason.contains(told)), "{answer:?}");
-        // Nineteen more of these times would pass where it only heard WAIT.
+        // If it only received WAIT, this would take nineteen timeouts more.
         assert!(begin.elapsed() < Duration::from_secs(50), "{:?}", begin.elapsed());
         net.close_listen(listening).unwrap();
         net.finalize().unwrap();
@@ -392,8 +393,8 @@ fn whoever_says_nothing_but_wait_is_given_up_in_the_end() {
             Some(stranger.receive()).filter(|it| !matches!(it, Message::Pong))
         });
         assert!(matches!(&said, Message::Refuse { reason, .. } if reason.contains("in time")), "{said:?}");
-        // docs/wire.md: twenty times the time-out, where nobody else needs the place. A machine that stands still is
-        // silent meanwhile.
+        // docs/wire.md: twenty timeouts if nobody else needs the place. A machine that stands still is silent
+        // meanwhile.
         let stood_still = longest.max(last.elapsed()) >= Duration::from_millis(400);
         assert!(begin.elapsed() >= Duration::from_secs(10) || stood_still, "{:?}", begin.elapsed());
         drop(stranger);

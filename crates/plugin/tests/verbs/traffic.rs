@@ -1,4 +1,4 @@
-//! Messages over every form of a connection: devices, rails, lanes, groups, pipelines, and ports that can do less.
+//! Messages over every kind of connection: devices, rails, lanes, groups, pipelines, and ports with limits.
 
 use std::io::Write as _;
 
@@ -9,7 +9,7 @@ use railweave_nccl_host::{LoadedNet, Plugin};
 use crate::common::{Buffer, Pair, Random, alone, each, noise, start, until, warnings};
 use crate::machine::{EVEN, FUSED, INFINIBAND, ROCE, finish, library, machine, with};
 
-/// Bytes of messages that each rail carried, in the order of the ports.
+/// Returns the bytes of messages that each rail carried, in the order of the ports.
 fn bytes_of_rails(plugin: &Plugin) -> Vec<u64> {
     let mut rails = plugin.rail_counters().expect("the plugin counts");
     rails.sort_by(|one, other| one.local.cmp(&other.local));
@@ -20,16 +20,16 @@ fn names(net: &LoadedNet) -> Vec<String> {
     (0..net.devices().unwrap()).map(|device| net.properties(device).unwrap().name).collect()
 }
 
-/// Around every border at which a message is cut into other pieces.
+/// Sizes around every border at which a message is cut differently.
 const SIZES: [usize; 26] = [
     0, 1, 63, 64, 65, 127, 128, 129, 255, 256, 8191, 8192, 8193, 65_535, 65_536, 65_537, 131_071, 131_072, 1_000_001,
     1_048_575, 1_048_576, 1_048_577, 3_000_000, 8_388_608, 8_388_609, 25_000_000,
 ];
 
-/// A port's longest message, in bytes: the shortest of any adapter that is known.
+/// The limit of a port's messages in bytes: the shortest among the known adapters.
 const SHORTEST: &str = "max_message = 0x800000\n";
 
-/// Moves a message of each size over one connection, and checks every byte of it and around it.
+/// Moves a message of each size over one connection, and checks every byte in it and around it.
 fn every_size(pair: &Pair<'_>) {
     let message = noise(3, *SIZES.last().unwrap());
     let (from, mut to) = (pair.outgoing(&message), pair.incoming(message.len() + 500));
@@ -46,7 +46,7 @@ fn every_size(pair: &Pair<'_>) {
 fn each_port_is_a_device_and_the_machine_may_stand_in_a_file() {
     let path = std::env::temp_dir().join(format!("railweave-machine-{}", std::process::id()));
     let file = path.to_str().unwrap().to_owned();
-    // Every process of the test comes through here; the one that runs the scenario has its own.
+    // Every process of the test runs this line; the scenario's process has its own path.
     std::fs::File::create(&path).unwrap().write_all(ROCE.as_bytes()).unwrap();
     alone(&with(&[("RAILWEAVE_TEST_MACHINE", &file)]), || {
         let fake = railweave_fake_ibverbs::FakeVerbs::load(library().as_ref()).unwrap();
@@ -101,7 +101,7 @@ fn ports_become_one_device_as_the_settings_say_and_share_by_weight() {
 
 #[test]
 fn every_kind_of_lane_and_port_carries_every_size() {
-    // What the machine is, and the settings.
+    // The machine and the settings.
     let limited = |limits: &str, port: &str| {
         ROCE.replace(
             "[[device.port]]\n",
@@ -115,8 +115,8 @@ fn every_kind_of_lane_and_port_carries_every_size() {
     let cases: Vec<(String, Settings)> = vec![
         (ROCE.to_owned(), &[("RAILWEAVE_LANES", "4")]),
         (ROCE.to_owned(), &[("RAILWEAVE_LANES", "1,3"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")]),
-        // So many lanes need more completions than one of the adapters has, and without a shared queue most of what any
-        // has.
+        // This many lanes need more completions than one of the adapters has, and without a shared queue most of what
+        // any of them has.
         (limited("max_cqe = 32767\n", ""), &[("RAILWEAVE_LANES", "16"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")]),
         (
             limited("max_srq = 0\nmax_cqe = 32767\n", ""),
@@ -202,7 +202,7 @@ fn groups_are_filled_by_tag_over_two_rails() {
     );
 }
 
-/// A place of a pipeline: a buffer on each side, and what is under way between them.
+/// A place of a pipeline: a buffer on each side, and the transfer in progress between them.
 struct Place {
     from: Buffer,
     to: Buffer,
@@ -211,7 +211,7 @@ struct Place {
     recv: Option<Request>,
 }
 
-/// One direction of traffic, with how many messages were posted, sent and done so far.
+/// One direction of traffic, with the number of messages posted, sent and done so far.
 struct Line<'a> {
     pair: &'a Pair<'a>,
     places: Vec<Place>,
@@ -220,7 +220,7 @@ struct Line<'a> {
     done: usize,
 }
 
-/// Messages under way in each direction.
+/// Messages in progress in each direction.
 const DEEP: usize = 32;
 const LARGEST: usize = 400_000;
 
@@ -236,7 +236,7 @@ impl<'a> Line<'a> {
         Self { pair, places: (0..DEEP).map(place).collect(), posted: 0, sent: 0, done: 0 }
     }
 
-    /// Posts and sends what there is a place for.
+    /// Posts and sends as much as there are places for.
     fn post(&mut self, random: &mut Random, messages: usize) {
         while self.posted < messages {
             let place = &mut self.places[self.posted % DEEP];
@@ -260,7 +260,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Tests everything that is under way, in random order.
+    /// Tests everything in progress, in random order.
     fn test(&mut self, random: &mut Random) {
         let mut order: Vec<usize> = (0..DEEP).collect();
         random.shuffle(&mut order);
@@ -290,7 +290,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Keeps many messages of random sizes under way in both directions.
+/// Keeps many messages of random sizes in progress in both directions.
 fn pipelines(pairs: &[Pair<'_>; 2], messages: usize) {
     let mut random = Random::new(5);
     let mut lines = pairs.each_ref().map(Line::new);
@@ -311,7 +311,7 @@ fn deep_pipelines_move_both_ways_at_once() {
         (ROCE, &[FUSED]),
         (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "4"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")]),
         (INFINIBAND, &[FUSED]),
-        // No adapter has so short a longest message, which needs queues that are longer than those of most.
+        // No adapter has such a low limit of messages, which needs longer queues than most have.
         (
             "[[device]]\nname = 'small'\nprofile = 'plain'\nmax_srq = 0\nmax_qp_wr = 32769\n\
             [[device.port]]\nmax_message = 0x40000\n",
