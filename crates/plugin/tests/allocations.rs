@@ -1,5 +1,5 @@
-//! After connect, isend, irecv, test and iflush do not allocate: the library is linked into this test, under an
-//! allocator that counts what the calling thread asks for.
+//! After connect, isend, irecv, test and iflush do not allocate: the library is linked into this test, with an
+//! allocator that counts the calling thread's allocations.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -15,7 +15,7 @@ thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system's allocator as it is; counting allocates nothing.
+// SAFETY: every call is passed on to the system's allocator unchanged; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.with(|count| count.set(count.get() + 1));
@@ -51,7 +51,7 @@ impl Loop {
     fn connect() -> Self {
         let [mut context, mut listen, mut send, mut receive] = [null_mut::<c_void>(); 4];
         let mut handle = [0_u8; 128];
-        // SAFETY: the calls get what the API asks for, and every pointer lives through the call.
+        // SAFETY: the arguments are as the API requires, and every pointer is valid during the call.
         unsafe {
             ok(net.init.unwrap()(&raw mut context, 0, null_mut(), None, None));
             ok(net.listen.unwrap()(context, 0, handle.as_mut_ptr().cast(), &raw mut listen));
@@ -74,11 +74,11 @@ impl Loop {
         Self { context, send, receive, buffers, memory }
     }
 
-    /// Moves one group of messages; answers its size as the receiver sees it.
+    /// Moves one group of messages. Returns its size as the receiver sees it.
     fn round(&mut self, count: usize, size: usize) -> usize {
         let part = BYTES / 8;
         let (mut sends, mut received, mut sizes) = ([null_mut::<c_void>(); 8], null_mut::<c_void>(), [0 as c_int; 8]);
-        // SAFETY: as above; each request is tested until it is done, and then no more.
+        // SAFETY: as above; each request is tested until it is done, and not afterwards.
         unsafe {
             let mut data: [*mut c_void; 8] = std::array::from_fn(|i| self.buffers[1].as_mut_ptr().add(i * part).cast());
             let (mut room, mut tags) = ([part; 8], std::array::from_fn::<c_int, 8, _>(|i| i as c_int));
@@ -124,7 +124,7 @@ impl Loop {
     }
 
     fn close(self) {
-        // SAFETY: nothing is under way, and nothing is used again.
+        // SAFETY: nothing is in progress, and nothing is used again.
         unsafe {
             ok(net.dereg_mr.unwrap()(self.send, self.memory[0]));
             ok(net.dereg_mr.unwrap()(self.receive, self.memory[1]));
@@ -137,7 +137,7 @@ impl Loop {
 
 #[test]
 fn the_data_path_does_not_allocate() {
-    // SAFETY: no other thread of this test's process reads the environment now.
+    // SAFETY: no other thread of this process reads the environment at this point.
     unsafe {
         std::env::set_var("RAILWEAVE_FABRIC", "tcp");
         std::env::set_var("RAILWEAVE_RAILS", "127.0.0.1/32,127.0.0.2/32");

@@ -1,5 +1,5 @@
-//! Connections in numbers: several hundred at once, and those that nobody finishes, which must leave nothing behind: no
-//! descriptor, no thread, no memory.
+//! Many connections: several hundred at once, and abandoned ones, which must leave nothing behind: no descriptor, no
+//! thread, no memory.
 
 mod common;
 
@@ -16,22 +16,22 @@ use std::net::{Ipv4Addr, Shutdown, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Connections of a process with another one; fewer where a tool slows everything down.
+/// Returns the number of connections between two processes; fewer if a tool slows everything down.
 fn many() -> usize {
     if std::env::var_os("RAILWEAVE_TEST_SMALL").is_some() { 30 } else { 300 }
 }
 
-/// Allocators keep some of what is freed, in caches of each thread; a leak grows beyond any bound. One end of a
-/// connection has more than half of this, and each test makes dozens.
+/// Freed memory that allocators keep in the caches of each thread. A leak exceeds it: one end of a connection takes
+/// more than half of it, and each test makes dozens.
 const SLACK_BYTES: usize = 256 << 10;
 
-/// How often something is done that must not add up.
+/// Returns the number of repetitions of something that must not add up.
 fn times() -> u64 {
     if std::env::var_os("RAILWEAVE_TEST_SMALL").is_some() { 10 } else { 100 }
 }
 
 fn done(net: &LoadedNet, request: &Request) -> bool {
-    // SAFETY: callers test no request that is over, and keep its buffers.
+    // SAFETY: callers test no request that is done, and keep its buffers.
     unsafe { net.test(request, None) }.expect("a transfer goes on")
 }
 
@@ -54,7 +54,7 @@ fn hundreds_of_connections_are_set_up_at_once_over_one_session_and_each_carries_
             let before = descriptors();
             let (listens, handles): (Vec<_>, Vec<_>) = (0..many()).map(|_| listen(&net, 0)).unzip();
             handles.iter().for_each(|handle| peer.link.write_all(&handle.0).unwrap());
-            // Nobody accepts before every connect has begun.
+            // accept is not called before every connect has begun.
             peer.link.read_exact(&mut [0]).unwrap();
             let mut recvs: Vec<_> = (0..many()).map(|_| None).collect();
             until("all connections", || {
@@ -125,22 +125,22 @@ fn hundreds_of_connections_are_set_up_at_once_over_one_session_and_each_carries_
     );
 }
 
-/// Where a communicator is when NCCL gives it up: it closes nothing of this, and only `finalize` follows.
+/// The point at which NCCL abandons a communicator: it closes nothing of this, and only `finalize` follows.
 #[derive(Clone, Copy, Debug)]
 enum AbandonedAt {
     /// A listen.
     Listen,
-    /// A listen, and a connect to it that was asked for once.
+    /// A listen, and a connect to it that was called once.
     Connect,
     /// A connect whose listen was closed before it could be accepted.
     ConnectToClosed,
     /// A connect to a process that never answers.
     ConnectToNobody,
-    /// Both sides are ready, but neither was taken.
+    /// Both ends are ready, and neither was returned to NCCL.
     Ready,
-    /// The connect was taken and closed, the accept never asked for.
+    /// connect returned its end, which was closed; accept was never called.
     Connected,
-    /// The accept was taken and closed, the connect never asked for again.
+    /// accept returned its end, which was closed; connect was never called again.
     Accepted,
 }
 
@@ -154,11 +154,11 @@ const STEPS: [AbandonedAt; 7] = [
     AbandonedAt::Accepted,
 ];
 
-/// `quiet` is how many descriptors are open while no set-up is under way.
+/// `quiet` is the number of descriptors open while no set-up is in progress.
 fn abandon(net: &LoadedNet, other: &LoadedNet, at: AbandonedAt, nobody: &Handle, quiet: usize) {
     if matches!(at, AbandonedAt::Ready) {
-        // What the round before left must not count as this round's lanes.
-        until_freed("the lanes of the round before are closed", || descriptors() <= quiet);
+        // Lanes of the previous round must not count as this round's.
+        until_freed("the lanes of the previous round are closed", || descriptors() <= quiet);
     }
     let (listening, mut handle) = listen(net, 0);
     match at {
@@ -172,7 +172,7 @@ fn abandon(net: &LoadedNet, other: &LoadedNet, at: AbandonedAt, nobody: &Handle,
         AbandonedAt::Ready => {
             let before = descriptors();
             assert!(net.connect(0, &mut handle).unwrap().is_none());
-            // Two lanes with two ends in this process; whether both sides know of them by then does not matter.
+            // Two lanes with two ends in this process; both sides need not know of them yet.
             until("the lanes", || (descriptors() >= before + 4).then_some(()));
         }
         AbandonedAt::Connected => net.close_send(connect(other, 0, &handle)).unwrap(),
@@ -190,7 +190,7 @@ fn a_set_up_that_is_abandoned_at_any_step_is_freed_with_its_context_while_others
         |_| vec![TWO_RAILS],
         |at| {
             let plugin = load(None);
-            // Another communicator keeps the control thread, so that not everything ends with it.
+            // Another communicator keeps the control thread alive, so that its end does not hide a leak.
             let other = plugin.init(1, None).unwrap();
             let pair = Pair::open(&other, &other, 0);
             let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -279,7 +279,7 @@ fn connects_that_wait_for_others_fail_with_their_session() {
         let (_plugin, net) = start();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let known = WireHandle::decode(&Stranger::handle(listener.local_addr().unwrap()).0).unwrap();
-        // More than 512, which are under way on a session at once.
+        // More than the 512 that are in progress at once on a session.
         let handle = |nonce| Handle(WireHandle { nonce, ..known.clone() }.encode());
         let mut handles: Vec<_> = (0..600).map(handle).collect();
         for handle in &mut handles {
@@ -287,7 +287,7 @@ fn connects_that_wait_for_others_fail_with_their_session() {
         }
         let mut stranger = Stranger::welcome(&listener);
         stranger.offered();
-        // Where the session ends before all have been begun, the rest find nobody.
+        // If the session ends before all have begun, the rest reach nobody.
         drop(listener);
         drop(stranger);
         for handle in &mut handles {
@@ -327,7 +327,7 @@ fn a_connection_that_is_closed_here_is_over_when_its_peer_gives_it_up() {
         assert!(matches!(stranger.receive(), Message::Bye));
         // No BYE follows.
         stranger.send(1, Message::Refuse { fault: Fault::Peer, reason: "it took too long".to_owned() });
-        // Its number is free.
+        // Its number is free again.
         stranger.offer(1);
     });
 }
@@ -344,7 +344,7 @@ fn what_is_closed_here_stays_until_its_peer_has_closed_it_too() {
         let begin = Instant::now();
         net.close_recv(recv).unwrap();
         assert!(matches!(stranger.receive(), Message::Bye));
-        // Less than the three seconds that a peer has, and more than an end that waits for nobody needs.
+        // Less than the three seconds that a peer has, and more than an end needs that waits for no peer.
         lane.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
         match lane.read(&mut [0]) {
             Ok(bytes) => assert!(bytes == 0 && begin.elapsed() >= Duration::from_secs(3), "it is over too early"),
@@ -363,7 +363,7 @@ fn connect_may_be_asked_again_until_two_handshake_times_have_passed() {
         let (listening, mut handle) = listen(&net, 0);
         assert!(net.connect(0, &mut handle).unwrap().is_none());
         let recv = accept(&net, &listening);
-        // The time itself is what this is about: one and a third.
+        // The test is about this time: four thirds of the timeout.
         thread::sleep(Duration::from_secs(8));
         let send = connect(&net, 0, &handle);
         let pair = Pair { from: &net, to: &net, send, recv };
@@ -390,10 +390,10 @@ fn a_peer_is_reached_anew_while_a_connection_of_the_session_that_broke_is_open()
         let recv = accept(&net, &listening);
         cut.shutdown(Shutdown::Both).unwrap();
         let from = Buffer::holding(&net, Comm::Send(&lost), &[1; 8]);
-        // SAFETY: nothing is sent: nobody receives.
+        // SAFETY: nothing is sent, because there is no receive.
         let isend = || unsafe { net.isend(&lost, from.start(), 8, 7, from.registration()) };
         until("the end of the session", || isend().err());
-        // The session that is gone, and kept for what is open on it, is not waited for.
+        // A lost session, kept for its open connections, is not waited for.
         let (send, other) = (connect(&net, 0, &handle), accept(&net, &listening));
         let pair = Pair { from: &net, to: &net, send, recv: other };
         pair.exchange(1, 1000);

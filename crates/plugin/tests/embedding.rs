@@ -1,5 +1,5 @@
-//! Life in someone else's process: forks, signals, few descriptors, no place to write, other process ids, exits without
-//! a word, and libraries that are unloaded and loaded again.
+//! Life in an application's process: forks, signals, few descriptors, no writable disk, other process ids, sudden
+//! exits, and libraries that are unloaded and loaded again.
 
 mod common;
 
@@ -18,7 +18,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-/// Forks a child that does this and ends without a destructor; whether it ended well.
+/// Forks a child that runs `act` and ends without destructors. Returns true if it succeeded.
 fn in_a_child(act: impl FnOnce() -> bool) -> bool {
     // SAFETY: the C library makes its allocator usable in the child; the child then uses this library and the plugin,
     // which is what is tested, and ends without running the parent's destructors.
@@ -31,7 +31,7 @@ fn in_a_child(act: impl FnOnce() -> bool) -> bool {
     assert!(child > 0, "a child was forked");
     let mut status = 0;
     until("the child's end", || {
-        // SAFETY: the child's number is fork's, and the status is a place of this function.
+        // SAFETY: the child's number is from fork, and the status is a variable of this function.
         let ended = unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) };
         (ended == child).then_some(())
     });
@@ -56,7 +56,7 @@ fn a_forked_child_begins_afresh_and_its_parent_goes_on_while_messages_move() {
             for round in 0..10 {
                 assert!(
                     in_a_child(|| {
-                        // Nothing of the parent's is there: not its context, not its control thread.
+                        // The parent's context and control thread do not exist here.
                         let before = control_threads();
                         let net = plugin.init(7, None).unwrap();
                         let own = Pair::open(&net, &net, 0);
@@ -89,9 +89,9 @@ fn what_a_child_does_with_its_parents_connections_changes_nothing_for_the_parent
             let (send, recv) = (send.pointer(), recv.pointer());
             let well = in_a_child(|| {
                 let wrap = |pointer| std::ptr::NonNull::new(pointer).unwrap();
-                // It may not connect with what it has not made, which it is told.
+                // It must not connect with the parent's context; the error says so.
                 let refused = net.connect(0, &mut handle).is_err() || net.connect(0, &mut handle).is_err();
-                // What it closes is its own copy.
+                // It closes only its own copy.
                 net.close_send(railweave_nccl_host::net::SendComm::new(wrap(send))).unwrap();
                 net.close_recv(railweave_nccl_host::net::RecvComm::new(wrap(recv))).unwrap();
                 refused
@@ -112,7 +112,7 @@ fn a_child_is_told_at_once_whatever_its_parents_threads_were_in() {
     alone(&[TWO_RAILS, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")], || {
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
-        // Nobody answers there.
+        // This address never answers.
         let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let mut unanswered = Stranger::handle(silent.local_addr().unwrap());
         let pair = Pair::open(&net, &net, 0);
@@ -156,8 +156,8 @@ fn a_child_is_told_at_once_whatever_its_parents_threads_were_in() {
     });
 }
 
-/// Of two receives one was tested, so that its acknowledgement is owed, and the same thread forks at once. The child
-/// then uses connections of its own, and each call would send what its thread owes; the parent has long sent it, and
+/// One of two receives was tested, so that its acknowledgement is owed, and the same thread forks at once. The child
+/// then uses its own connections, and each call would send its thread's debt; the parent has long since sent it, and
 /// more.
 #[test]
 fn a_child_that_is_forked_while_something_is_owed_sends_nothing_of_it() {
@@ -216,8 +216,8 @@ fn an_unloaded_library_is_loaded_again_and_works_in_the_oldest_and_the_newest_ve
                 pair.close();
                 net.finalize().unwrap();
                 drop(plugin);
-                // Before v11 nobody says that it is over: the thread stays, with its port on both rails' addresses, its
-                // poll and its waker, and is the same one in the next round.
+                // Before v11 there is no finalize: the thread stays, with its port on both rails' addresses, its poll
+                // and its waker, and the next round uses it again.
                 let kept = usize::from(*version < 11);
                 assert_eq!(control_threads(), kept);
                 until_freed("sessions without connections close", || descriptors() == nothing + 4 * kept);
@@ -251,7 +251,7 @@ fn a_process_that_exits_without_finalize_ends_well_and_at_once() {
             // SAFETY: the buffer stays until the connection is closed.
             let request = unsafe { net.irecv(&recv, &[to.part(1)], false) }.unwrap().unwrap();
             peer.wait();
-            // SAFETY: as above; the request is not over.
+            // SAFETY: as above; the request is not done.
             let error =
                 until("the end to show", || unsafe { net.test(&request, None) }.map(|_| None).unwrap_or_else(Some));
             assert!(error.to_string().contains("ncclRemoteError"), "{error}");
@@ -260,7 +260,7 @@ fn a_process_that_exits_without_finalize_ends_well_and_at_once() {
         |mut link| {
             let (plugin, net) = start();
             let send = connect(&net, 0, &hear_handle(&mut link));
-            // Threads are at work, and one connect never ends.
+            // Threads are running, and one connect never ends.
             let (_listening, mut handle) = listen(&net, 0);
             let _ = net.connect(0, &mut handle);
             std::mem::forget((plugin, net, send));
@@ -270,7 +270,7 @@ fn a_process_that_exits_without_finalize_ends_well_and_at_once() {
     );
 }
 
-/// How often the handler ran.
+/// The number of runs of the handler.
 static SIGNALS: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn count_signal(_: libc::c_int) {
@@ -304,7 +304,7 @@ fn signals_disturb_no_call_and_the_control_thread_takes_none() {
         for signal in [libc::SIGALRM, libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGCHLD] {
             assert!(blocked & 1 << (signal - 1) != 0, "signal {signal}: {blocked:#x}");
         }
-        // SAFETY: an empty set is asked for, and written.
+        // SAFETY: the set is initialised, and the kernel writes it.
         let ours = unsafe {
             let mut ours: libc::sigset_t = std::mem::zeroed();
             libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), &raw mut ours);
@@ -321,7 +321,7 @@ fn a_peer_that_vanishes_while_it_is_sent_to_kills_nobody_with_sigpipe() {
         &[TWO_RAILS],
         &[],
         |mut peer| {
-            // SAFETY: no handler is involved. Programs in C and Python have this, or worse.
+            // SAFETY: no handler is involved. This is the default of C programs.
             unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
             let (_plugin, net) = start();
             let (listening, handle) = listen(&net, 0);
@@ -333,7 +333,7 @@ fn a_peer_that_vanishes_while_it_is_sent_to_kills_nobody_with_sigpipe() {
             let isend = || unsafe { net.isend(&send, from.start(), from.bytes(), 1, from.registration()) };
             let request = until("the peer's receive", || isend().unwrap());
             peer.kill();
-            // SAFETY: as above; the request is not over.
+            // SAFETY: as above; the request is not done.
             let test = || unsafe { net.test(&request, None) };
             until("the failure", || test().map(|_| None).unwrap_or_else(Some));
             net.close_send(send).unwrap();
@@ -358,7 +358,7 @@ fn a_peer_that_vanishes_while_it_is_sent_to_kills_nobody_with_sigpipe() {
 /// Sets this process's limits of open files.
 fn limit_files(soft: u64, hard: u64) {
     let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
-    // SAFETY: the call reads what it is given.
+    // SAFETY: the call reads a variable of this function (setrlimit(2)).
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
 }
 
@@ -413,7 +413,8 @@ fn strangers_cannot_take_every_descriptor_nor_keep_a_peer_out() {
         let (listening, handle) = listen(&net, 0);
         let port = railweave_transport::Handle::decode(&handle.0).unwrap().control_port;
         let before = descriptors();
-        // A quarter of 400 and a newcomer on the plugin's side; these are in the same process, and count once more.
+        // More newcomers than a quarter of 400 on the plugin's side. Their other ends are in this process too and take
+        // as many descriptors.
         let held: Vec<_> = (0..140).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
         thread::sleep(Duration::from_millis(300));
         assert!(descriptors() <= before + held.len() + 101, "{} files", descriptors());
@@ -429,14 +430,15 @@ fn nothing_is_ever_written_to_a_file() {
     alone(&[TWO_RAILS], || {
         std::env::set_current_dir("/proc").unwrap();
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the call reads what it is given; the signal would end this process at the first write to a file.
+        // SAFETY: the call reads a variable of this function. Its signal would end this process at the first write to a
+        // file.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const none) }, 0);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         pair.exchange(1, 300_000);
         let links =
             fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
-        // What is open is sockets, pipes and the kernel's own objects, this listing of them, and nothing on a disk.
+        // Only sockets, pipes, the kernel's own objects and this listing are open, and nothing on a disk.
         let on_disk =
             |path: &std::path::PathBuf| path.is_absolute() && !path.starts_with("/proc") && !path.starts_with("/dev");
         assert_eq!(links.filter(on_disk).collect::<Vec<_>>(), Vec::<std::path::PathBuf>::new());
@@ -454,7 +456,7 @@ fn a_child_with_its_parents_process_id_begins_afresh_too() {
             let (plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             pair.exchange(1, 50_000);
-            // SAFETY: it concerns only the processes that are forked from now on.
+            // SAFETY: it affects only processes forked afterwards.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0, "{}", io::Error::last_os_error());
             let well = in_a_child(|| {
                 let net = plugin.init(2, None).unwrap();
@@ -472,7 +474,7 @@ fn a_child_with_its_parents_process_id_begins_afresh_too() {
     });
 }
 
-/// Set in the process that has a process namespace of its own.
+/// The variable that is set in the process with its own process namespace.
 const INSIDE: &str = "RAILWEAVE_TEST_INSIDE";
 
 #[test]
@@ -485,14 +487,14 @@ fn processes_in_other_process_namespaces_understand_one_another() {
             let mut there = [0];
             peer.link.read_exact(&mut there).unwrap();
             if there == [0] {
-                eprintln!("left out: this user may make no process namespaces (unshare)");
+                eprintln!("skipped: this user may not create process namespaces (unshare)");
                 return;
             }
             let (listening, handle) = listen(&net, 0);
             send_handle(&mut peer.link, &handle);
             let send = connect(&net, 0, &hear_handle(&mut peer.link));
             let recv = accept(&net, &listening);
-            // One connection each way: what is sent comes back.
+            // One connection each way: the message comes back.
             let message = noise(1, 300_000);
             let from = Buffer::holding(&net, Comm::Send(&send), &message);
             let to = Buffer::new(&net, Comm::Recv(&recv), message.len());
@@ -513,7 +515,7 @@ fn processes_in_other_process_namespaces_understand_one_another() {
                 let mut unshare = Command::new("unshare");
                 unshare.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]);
                 unshare.arg(std::env::current_exe().unwrap()).args(std::env::args_os().skip(1)).env(INSIDE, "1");
-                // It takes over the link, which is standard input.
+                // It inherits the link, which is standard input.
                 let status = unshare.status().unwrap();
                 assert!(status.success(), "{status}");
                 return;
@@ -544,14 +546,14 @@ fn pass(
     (send, from): (&railweave_nccl_host::net::SendComm, &Buffer),
     (recv, to): (&railweave_nccl_host::net::RecvComm, &Buffer),
 ) {
-    // SAFETY: the buffers stay until both requests are over.
+    // SAFETY: the buffers stay until both requests are done.
     let receiving = unsafe { net.irecv(recv, &[to.part(1)], false) }.unwrap().unwrap();
     // SAFETY: as above.
     let isend = || unsafe { net.isend(send, from.start(), from.bytes(), 1, from.registration()) };
     let sending = until("the peer's receive", || isend().unwrap());
     let (mut sent, mut received) = (false, false);
     until("both messages", || {
-        // SAFETY: neither is tested once it is over.
+        // SAFETY: neither is tested once it is done.
         sent = sent || unsafe { net.test(&sending, None) }.unwrap();
         // SAFETY: as above.
         received = received || unsafe { net.test(&receiving, None) }.unwrap();

@@ -1,5 +1,5 @@
-//! Which fabric is used, which of its ports, and how the settings reach them. The machine is what the fake
-//! libibverbs describes.
+//! The choice of the fabric and its ports, and the effect of the settings on them. The machine is described to the fake
+//! libibverbs.
 
 mod common;
 
@@ -42,21 +42,21 @@ name = 'mlx5_3'
 gid.0 = ['fe80::2', 'roce2', 0]
 ";
 
-/// A library that is not there.
+/// A library that does not exist.
 const NONE: &str = "/no/such/library.so";
 
 type Settings = &'static [(&'static str, &'static str)];
 
-/// The fake's file. The first who asks links it.
+/// Returns the path of the fake libibverbs, which the first call links.
 fn library() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| build().to_str().expect("the path is text").to_owned())
 }
 
-/// For connections: the addresses that descriptions make up lead nowhere.
+/// For connections: the made-up addresses of descriptions lead nowhere.
 const LOOPBACK: (&str, &str) = ("RAILWEAVE_OOB_IF", "lo");
 
-/// Settings, with the fake libibverbs in libibverbs' place. The last of several for one variable counts.
+/// Returns the settings with the fake in place of libibverbs. Of several for one variable the last is used.
 fn with<'a>(settings: &[(&'a str, &'a str)], more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     [&[("RAILWEAVE_IBVERBS_LIB", library())], settings, more].concat()
 }
@@ -80,7 +80,7 @@ fn names(net: &dyn NetApi) -> Vec<String> {
 #[test]
 fn rdma_is_used_where_the_list_for_it_lets_a_port_in() {
     let cases: [(Settings, &[&str]); 15] = [
-        // NCCL's list is a set; ours has an order.
+        // NCCL's list is a set, Railweave's has an order.
         (&[("NCCL_IB_HCA", "mlx5_1,mlx5_0")], &["mlx5_0", "mlx5_1"]),
         (&[("RAILWEAVE_RDMA_RAILS", "mlx5_1,mlx5_0"), ("NCCL_IB_HCA", "mlx5_0")], &["mlx5_1", "mlx5_0"]),
         (&[], &["mlx5_0", "mlx5_1"]),
@@ -118,7 +118,7 @@ fn rdma_is_used_where_the_list_for_it_lets_a_port_in() {
 #[test]
 fn a_rail_id_that_is_none_is_left_away_from_nccls_list_and_refused_in_ours() {
     const LIST: &str = "mlx5_0:1:40000:2,mlx5_1:1:3:-2";
-    // The rail and plane ids of the devices; None where init fails.
+    // The rail and plane ids of the devices; `None` if init fails.
     type Ids = Option<[(i16, i16); 2]>;
     let cases: [(Settings, Ids); 2] = [
         (&[("NCCL_IB_HCA", LIST)], Some([(-1, 2), (3, -1)])),
@@ -219,7 +219,8 @@ fn a_port_that_cannot_be_opened_is_left_out_and_the_others_are_used() {
         &[()],
         |()| with(&[], &[]),
         |()| {
-            // One protection domain for each of the four devices to ask it about dma-bufs, then those of the ports.
+            // First one protection domain for each of the four devices, to query dma-buf support, then those of the
+            // ports.
             machine(&format!("faults = ['alloc_pd:5:ENOMEM']\n{MACHINE}"));
             let (_plugin, net) = start();
             assert_eq!(names(&net), ["mlx5_1"]);
@@ -281,14 +282,14 @@ fn ports_with_link_local_gids_alone_are_used_where_there_are_no_others_or_the_us
 
 #[test]
 fn a_handle_names_what_sockets_reach_and_first_what_the_user_named() {
-    // The settings, and the port indices and addresses of the handle; None is what the host has.
+    // The settings, and the port indices and addresses of the handle; `None` is the host's own address.
     type Entries = &'static [(u8, Option<&'static str>)];
     let cases: [(Settings, Entries); 5] = [
         (&[("NCCL_IB_HCA", "mlx5_0")], &[(255, None)]),
         (&[("NCCL_IB_HCA", "mlx5_1")], &[(0, Some("10.1.0.1")), (255, None)]),
         (&[("NCCL_IB_HCA", "mlx5_0"), ("NCCL_SOCKET_IFNAME", "lo")], &[(254, Some("127.0.0.1"))]),
         (&[("NCCL_IB_HCA", "mlx5_1"), ("RAILWEAVE_OOB_IF", "lo")], &[(0, Some("10.1.0.1")), (254, Some("127.0.0.1"))]),
-        // What is to be left out is no name.
+        // An interface to leave out is not the name of one to use.
         (&[("NCCL_IB_HCA", "mlx5_0"), ("NCCL_SOCKET_IFNAME", "^docker")], &[(255, None)]),
     ];
     each(
@@ -323,7 +324,7 @@ fn a_list_that_names_what_is_not_there_is_warned_of() {
     );
 }
 
-/// Sends messages over a device of this process to itself.
+/// Sends messages over a device of this process to itself. Returns the lanes.
 fn exchange(net: &railweave_nccl_host::LoadedNet, device: i32, count: usize, bytes: usize) -> Vec<QpReport> {
     let fake = FakeVerbs::load(library().as_ref()).expect("the fake libibverbs is loaded");
     let pair = Pair::open(net, net, device);
@@ -338,7 +339,7 @@ fn exchange(net: &railweave_nccl_host::LoadedNet, device: i32, count: usize, byt
     pair.release_outgoing(from);
     pair.release_incoming(to);
     pair.close();
-    // So that nobody takes these for another device's.
+    // So that they are not taken for another device's.
     until_freed("the lanes are destroyed", || fake.queue_pairs().is_empty());
     lanes
 }
@@ -374,7 +375,7 @@ fn settings_reach_the_lanes() {
     );
 }
 
-/// Opens a connection for a job with this traffic class; its lanes.
+/// Opens a connection for a job with this traffic class. Returns its lanes.
 fn lanes_of_job(plugin: &railweave_nccl_host::Plugin, class: Option<i32>, device: i32) -> Vec<QpReport> {
     let net = plugin.init(3, class).expect("init succeeds");
     let lanes = exchange(&net, device, 1, 1000);
@@ -384,8 +385,7 @@ fn lanes_of_job(plugin: &railweave_nccl_host::Plugin, class: Option<i32>, device
 
 #[test]
 fn a_traffic_class_of_the_environment_chooses_no_service_level() {
-    // The settings, the job's traffic class, and the service levels of InfiniBand and traffic classes of RoCE that
-    // follow.
+    // The settings, the job's traffic class, and the resulting service level of InfiniBand and traffic class of RoCE.
     let cases: [(Settings, Option<i32>, u8, u8); 7] = [
         (&[], None, 0, 0),
         (&[("NCCL_IB_TC", "106")], None, 0, 106),
@@ -416,7 +416,7 @@ fn a_traffic_class_of_the_environment_chooses_no_service_level() {
     );
 }
 
-/// Two adapters that reach GPU memory past the processor.
+/// Two adapters that reach GPU memory without the processor.
 const DATA_DIRECT: &str = "\
 [[device]]
 name = 'mlx5_0'
@@ -449,7 +449,7 @@ fn an_adapter_with_data_direct_is_shown_as_the_setting_says_and_wants_flushes() 
             let (_plugin, net) = start();
             let devices = devices(&net);
             let mut names: Vec<_> = devices.iter().map(|device| device.name.as_str()).collect();
-            // Their order is that of their PCI functions.
+            // Their order is by PCI function.
             names.sort_unstable();
             assert_eq!(names, *expected);
             for (number, device) in devices.iter().enumerate() {
@@ -468,7 +468,7 @@ fn an_adapter_with_data_direct_is_shown_as_the_setting_says_and_wants_flushes() 
 fn an_nccl_that_cannot_be_told_to_flush_is_shown_no_engine() {
     let plain: &[&str] = &["mlx5_0", "mlx5_1"];
     let engines: &[&str] = &["mlx5_0_dma", "mlx5_1_dma"];
-    // The version of the API, the settings, the devices, and whether it is said why they are not as the settings ask.
+    // The version of the API, the settings, the devices, and true if a line says why they differ from the settings.
     let cases: [(u32, Settings, &[&str], bool); 10] = [
         (6, &[], plain, false),
         (7, &[], plain, false),
@@ -488,7 +488,7 @@ fn an_nccl_that_cannot_be_told_to_flush_is_shown_no_engine() {
             machine(DATA_DIRECT);
             let net = load(Some(*version)).init(1, None).expect("init succeeds");
             let mut names = names(&net);
-            // Their order is that of their PCI functions.
+            // Their order is by PCI function.
             names.sort_unstable();
             assert_eq!(names, *expected);
             for device in devices(&net) {
@@ -538,7 +538,7 @@ fn where_gpu_memory_can_be_reached_the_receiver_has_a_lane_for_flushes() {
 #[test]
 fn adaptive_routing_ends_large_messages_of_infiniband_in_a_write_of_their_own() {
     const COUNT: u64 = 20;
-    // The settings, the device, and whether its messages of 10,000 bytes end so.
+    // The settings, the device, and true if its messages of 10,000 bytes end in a write of their own.
     let cases: [(Settings, &str, bool); 6] = [
         (&[], "mlx5_0", true),
         (&[], "mlx5_1", false),
@@ -557,7 +557,7 @@ fn adaptive_routing_ends_large_messages_of_infiniband_in_a_write_of_their_own() 
             exchange(&net, 0, COUNT as usize, 10_000);
             let counts = fake.counts().since(&before);
             assert_eq!(counts.writes_with_immediate, COUNT);
-            // The receiver's CTS are plain writes, too.
+            // The receiver's CTS are plain writes too.
             assert_eq!(counts.writes, if *adaptive { 2 * COUNT } else { COUNT }, "{counts:?}");
         },
     );

@@ -1,5 +1,5 @@
-//! Strangers that do not stop: for each flood, what it costs the process, and that an open connection has no pause, an
-//! honest peer connects, and accept has no error meanwhile. docs/edge.md shows the table; `cargo xtask stress table`
+//! Strangers that do not stop: the cost of each flood to the process, and a check that meanwhile an open connection has
+//! no pause, an honest peer connects, and accept has no error. docs/edge.md shows the table; `cargo xtask stress table`
 //! prints it.
 
 mod common;
@@ -22,21 +22,21 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// How long an open connection is watched, in windows of which the few worst do not count: a machine that others use,
-/// too, makes pauses of its own, but not in every window.
+/// The number of windows for which an open connection is watched, and of the worst ones that do not count: a shared
+/// machine causes pauses too, but not in every window.
 const WINDOWS: usize = 12;
 const LEFT_OUT: usize = 3;
 const WINDOW: Duration = Duration::from_millis(250);
 
-/// The longest pause of an open connection, and the longest time of an honest connect, but for the slowest one.
+/// The longest pause of an open connection, and the longest time of an honest connect, except the slowest one.
 const MOST_PAUSE: Duration = Duration::from_millis(50);
 const MOST_CONNECT: Duration = Duration::from_secs(1);
 const CONNECTS: usize = 5;
 
-/// What is kept of what was freed: by allocators, and as places in the tables of keys, lanes and set-ups.
+/// Freed memory that is kept: by allocators, and as room in the tables of keys, lanes and set-ups.
 const SLACK_BYTES: usize = 512 << 10;
 
-/// Two kinds of lines, each ten times a minute, and a few of the end.
+/// Two kinds of lines, each ten times per minute, and a few at the end.
 const MOST_LINES: usize = 24;
 
 /// One kind of flood.
@@ -45,16 +45,16 @@ struct Case {
     keyed: bool,
     /// The process's hard limit of open files.
     files: Option<u64>,
-    /// What one stranger does in one go; it is called until the test is over. What it keeps in the list stays open.
+    /// One step of one stranger, called until the test ends. Sockets in the list stay open.
     flood: fn(&Target, &mut Vec<TcpStream>),
-    /// The most that the control thread may take of a core, and the process of descriptors and memory.
+    /// The limits: the control thread's share of a core, and the process's descriptors and memory.
     most_cpu: f64,
-    /// Of these 64 are accepted in one turn, unless a flood has another bound, and 20 are those of honest connections.
+    /// 64 accepted in one turn, unless a flood has another limit, and 20 of honest connections.
     most_files: usize,
     most_bytes: usize,
 }
 
-/// What the flood is aimed at.
+/// The target of a flood.
 struct Target {
     bytes: HandleBytes,
     handle: Handle,
@@ -72,7 +72,7 @@ impl Target {
         stranger
     }
 
-    /// Says HELLO with these features, of `bytes` bytes.
+    /// Sends a HELLO of `bytes` bytes with these features.
     fn with_hello(&self, features: u32, bytes: usize) -> Stranger {
         let mut stranger = self.dial();
         let Message::Hello(hello) = stranger.hello(OUR_VERSIONS) else { unreachable!("it makes a HELLO") };
@@ -100,7 +100,7 @@ impl Target {
         Frame { connection, message: Message::Offer(offer) }.encode()
     }
 
-    /// An offer and its LANES for each of so many connections on one session, the answers read.
+    /// Sends an offer and its LANES for each of `count` connections on one session, and reads the answers.
     fn offers(&self, count: u32, rail: Option<&RailLanes>) -> Stranger {
         let mut stranger = self.greeted();
         for connection in 1..=count {
@@ -117,7 +117,7 @@ impl Target {
     }
 }
 
-/// Sends bytes and reads what has come; whether they were taken.
+/// Sends bytes and reads pending input. Returns true if the bytes were taken.
 fn pour(socket: &mut TcpStream, bytes: &[u8]) -> bool {
     let _ = socket.set_write_timeout(Some(Duration::from_secs(2)));
     let taken = socket.write_all(bytes).is_ok();
@@ -128,21 +128,22 @@ fn pour(socket: &mut TcpStream, bytes: &[u8]) -> bool {
     taken
 }
 
-/// Says no more, and waits until the other side has read all and closes, so that the next session finds none before it.
+/// Shuts down the sending side and waits until the other side has read all and closes, so that the next session finds
+/// no earlier one.
 fn until_closed(mut socket: TcpStream) {
     let _ = socket.shutdown(Shutdown::Write);
     let mut answers = [0; 1 << 14];
     while socket.read(&mut answers).is_ok_and(|count| count > 0) {}
 }
 
-/// Sends the same for a second, or until nobody takes it.
+/// Sends the same message for a second, or until it is no longer taken.
 fn repeat(mut socket: TcpStream, message: Message) {
     let bytes = Frame { connection: 77, message }.encode().repeat(1000);
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(1) && pour(&mut socket, &bytes) {}
 }
 
-/// Keeps the newest of many sockets.
+/// Keeps the newest `most` sockets.
 fn keep(held: &mut Vec<TcpStream>, socket: TcpStream, most: usize) {
     held.push(socket);
     if held.len() > most {
@@ -235,7 +236,7 @@ const CASES: &[Case] = &[
         files: None,
         flood: |target, held| keep(held, target.with_hello(Hello::KEYED, MAX_HELLO_BYTES).socket, 1000),
         most_cpu: 0.95,
-        // It keeps 1,000, and others until the control thread has seen them close: the bound is 4,096.
+        // It keeps 1,000, and others stay until the control thread has seen them close: the limit is 4,096.
         most_files: 4096 + 20,
         most_bytes: 8 << 20,
     },
@@ -292,9 +293,9 @@ const CASES: &[Case] = &[
             target.offers(500, Some(&rail));
         },
         most_cpu: 0.95,
-        // Sessions whose peers have left stay until all is read that these had said: 4,096, and those of 1,024 set-ups.
+        // Sessions whose peers have left stay until all their input is read: 4,096, and those of 1,024 set-ups.
         most_files: 4096 + 1024 + 20,
-        // Mostly 1,024 set-ups of 54 KiB each, and 131,072 offers of a KiB each that may wait.
+        // Mostly 1,024 set-ups of 54 KiB each, and 131,072 waiting offers of 1 KiB each.
         most_bytes: (54 + 128) << 20,
     },
     Case {
@@ -312,25 +313,25 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// A process that floods; it ends when this does.
+/// A process that floods, until this is dropped.
 struct Flood {
     pid: libc::pid_t,
     link: UnixStream,
 }
 
 impl Flood {
-    /// Forks it, before this process has anything that a child would hold a copy of.
+    /// Forks it. This process must not yet have anything of which the child would hold a copy.
     fn fork(flood: fn(&Target, &mut Vec<TcpStream>)) -> Self {
         let (link, mut theirs) = UnixStream::pair().expect("sockets can be made");
-        // SAFETY: the child allocates, which glibc allows after a fork, and takes no lock of this process's other
-        // threads.
+        // SAFETY: the child allocates, which glibc allows after a fork, and takes no lock that this process's other
+        // threads may hold.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "a process can be forked");
         if pid > 0 {
             return Self { pid, link };
         }
         drop(link);
-        // SAFETY: a number and a flag; the child ends with its parent, whatever ends that.
+        // SAFETY: the arguments are numbers. The child ends with its parent, whatever ends that.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         set_most_files(4096);
         std::panic::set_hook(Box::new(|_| {}));
@@ -340,11 +341,11 @@ impl Flood {
             let target = Target { bytes, handle, garbage: noise(1, 1 << 16) };
             let mut held = Vec::new();
             loop {
-                // It is closed on in the middle of a sentence, which is what is wanted.
+                // The plugin may close it in the middle of a message, as it should.
                 let _ = catch_unwind(AssertUnwindSafe(|| flood(&target, &mut held)));
             }
         }
-        // SAFETY: nothing of the parent's is to run in the child.
+        // SAFETY: ends the child; no destructor of the parent's may run in it.
         unsafe { libc::_exit(0) }
     }
 
@@ -355,7 +356,7 @@ impl Flood {
 
 impl Drop for Flood {
     fn drop(&mut self) {
-        // SAFETY: this is this process's child, which nobody else waits for.
+        // SAFETY: it is this process's child, and nothing else waits for it.
         unsafe {
             libc::kill(self.pid, libc::SIGKILL);
             libc::waitpid(self.pid, std::ptr::null_mut(), 0);
@@ -363,14 +364,14 @@ impl Drop for Flood {
     }
 }
 
-/// Sets both limits of open files, as far as they may be.
+/// Sets both limits of open files, if that is allowed.
 fn set_most_files(most: u64) {
     let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-    // SAFETY: the call reads what it is given.
+    // SAFETY: the call reads a variable of this function (setrlimit(2)).
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
 }
 
-/// What the control thread has run so far.
+/// Returns the processor time of the control thread so far.
 fn control_time() -> Duration {
     let tasks = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
     let task = tasks
@@ -382,7 +383,7 @@ fn control_time() -> Duration {
     Duration::from_nanos(stat.split_whitespace().next().and_then(|ns| ns.parse().ok()).expect("a number"))
 }
 
-/// The most that was in use at once.
+/// The maxima of use.
 #[derive(Default)]
 struct Most {
     bytes: usize,
@@ -396,14 +397,14 @@ impl Most {
     }
 }
 
-/// An open connection that carries messages, and another one whose receiver tests the first of two receives and makes
-/// no call then, so that it is for the control thread to tell the sender.
+/// An open connection that carries messages, and another one whose receiver tests the first of two receives and then
+/// makes no call, so that the control thread must tell the sender.
 struct Honest<'n> {
     busy: Pair<'n>,
     silent: Pair<'n>,
     from: Buffer,
     to: Buffer,
-    /// The receive that is posted ahead.
+    /// The receive posted ahead.
     ahead: Request,
 }
 
@@ -419,7 +420,7 @@ impl<'n> Honest<'n> {
         self.silent.owed(&self.from, &self.to, &mut self.ahead)
     }
 
-    /// The longest time of a message in several windows, but the worst.
+    /// Returns the longest time of a message over several windows, except the worst ones.
     fn pause(&mut self, windows: usize, most: &mut Most) -> Duration {
         let longest = |_| {
             let (begin, mut longest) = (Instant::now(), Duration::ZERO);
@@ -453,7 +454,7 @@ fn whatever_a_flood_sends_the_process_stays_small_and_nobody_else_waits() {
     each(
         CASES,
         |case| {
-            // The shortest time: whoever keeps the control thread from its heartbeats is found out.
+            // The shortest timeout: it detects a flood that keeps the control thread from its heartbeats.
             let mut settings = vec![TWO_RAILS, ("RAILWEAVE_PEER_TIMEOUT", "1")];
             if case.keyed {
                 settings.push(("RAILWEAVE_KEY_FILE", &key));
@@ -486,7 +487,7 @@ fn whatever_a_flood_sends_the_process_stays_small_and_nobody_else_waits() {
                     other.close();
                     net.close_listen(own).expect("the listen is closed");
                     most.look();
-                    // What the stranger begins is no error of the listener that it knows, either.
+                    // The stranger's attempts are no error of the listener that it knows either.
                     assert!(net.accept(&listening).expect("accept has no error").is_none());
                     took
                 })
@@ -507,7 +508,7 @@ fn whatever_a_flood_sends_the_process_stays_small_and_nobody_else_waits() {
             until_freed("its memory is freed", || heap_bytes() <= heap + SLACK_BYTES);
             honest.busy.exchange(2, 100_000);
             honest.owed();
-            // A machine that others use may need more, but not twice.
+            // A shared machine may need longer, but not twice in a row.
             let what = format!("a pause of {:?}, before the flood {before:?},", cost.pause);
             on_time(cost.pause <= MOST_PAUSE, &what, MOST_PAUSE);
             on_time(cost.connect <= MOST_CONNECT, &format!("an honest connect ({connects:?})"), MOST_CONNECT);
@@ -523,12 +524,12 @@ fn whatever_a_flood_sends_the_process_stays_small_and_nobody_else_waits() {
     );
 }
 
-/// What comes too late ran out of time.
+/// Fails with the sentence of a timeout unless the limit was kept.
 fn on_time(is_so: bool, what: &str, limit: Duration) {
     assert!(is_so || railweave_patience::factor() > 1, "{}", railweave_patience::sentence(what, limit));
 }
 
-/// What a flood achieved.
+/// The cost of a flood.
 struct Cost {
     cpu: f64,
     bytes: usize,

@@ -1,4 +1,4 @@
-//! What iflush leaves to others over TCP, where it has nothing to do itself.
+//! Flushes over TCP, where iflush has nothing to do, but must preserve the debt.
 
 mod common;
 
@@ -7,8 +7,8 @@ use railweave_nccl_host::net::NetApi;
 use std::sync::mpsc::channel;
 use std::thread;
 
-/// Of two receives one was tested, so that its acknowledgement is owed; then the last call is a flush, which takes
-/// the debt over and must leave it as it was.
+/// One of two receives was tested, so that its acknowledgement is owed. The last call is a flush, which takes the debt
+/// over and must leave it as it was.
 #[test]
 fn what_is_owed_before_a_flush_is_sent_after_it_without_another_call() {
     const BYTES: usize = 100_000;
@@ -24,10 +24,10 @@ fn what_is_owed_before_a_flush_is_sent_after_it_without_another_call() {
                     let recvs = [pair.irecv(&[to.part(7)]), pair.irecv(&[to.part(7)])];
                     tell_posted.send(()).unwrap();
                     until("the first receive", || pair.test_recv(&recvs[0]).unwrap());
-                    // SAFETY: the buffer stays registered on this connection until the test is over.
+                    // SAFETY: the buffer stays registered on this connection until the end of the test.
                     let flush = unsafe { net.iflush(&pair.recv, &[to.part(7)]) }.expect("iflush succeeds");
-                    assert!(flush.is_none(), "memory of the processor needs no flush");
-                    // This thread calls nothing any more.
+                    assert!(flush.is_none(), "host memory needs no flush");
+                    // This thread makes no further call.
                     give.send(recvs).unwrap();
                 });
                 posted.recv().unwrap();

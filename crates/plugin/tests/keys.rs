@@ -1,4 +1,4 @@
-//! The key that processes share: who has it is let in, and nobody else.
+//! The key that processes share: only a peer that has it is let in.
 
 mod common;
 
@@ -16,21 +16,21 @@ use std::os::unix::net::UnixStream;
 
 const KEY: &[u8] = b"sixteen bytes or more";
 
-/// The path of a file with these bytes, which these may access. Each scenario has a file of its own.
+/// Writes a file with these bytes and this mode, one for each scenario. Returns its path.
 fn file(name: &str, bytes: &[u8], mode: u32) -> String {
     let path = format!("{}/key-of-{name}", env!("CARGO_TARGET_TMPDIR"));
-    // Several processes of one test write the same.
+    // Several processes of one test write the same bytes.
     let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).unwrap();
     file.write_all(bytes).unwrap();
     set_permissions(&path, Permissions::from_mode(mode)).unwrap();
     path
 }
 
-/// The path of a pipe that nobody writes to.
+/// Makes a named pipe without a writer. Returns its path.
 fn pipe(name: &str) -> String {
     let path = format!("{}/key-of-{name}", env!("CARGO_TARGET_TMPDIR"));
     let name = std::ffi::CString::new(path.as_str()).unwrap();
-    // SAFETY: the name is a C string, which the call only reads. That it is there already is as good.
+    // SAFETY: the name is a C string, which the call only reads. The pipe may already exist.
     unsafe { libc::mkfifo(name.as_ptr(), 0o600) };
     path
 }
@@ -88,7 +88,7 @@ fn a_stranger_without_the_key_is_refused_and_others_go_on() {
     });
 }
 
-/// The listening process refuses the other, says why with these words, and goes on.
+/// Checks that the listening process refuses the other, logs a line with these words, and goes on.
 fn refuse(mut peer: Peer, words: &[&str]) {
     let (_plugin, net) = start();
     let (listen, handle) = listen(&net, 0);
@@ -99,7 +99,7 @@ fn refuse(mut peer: Peer, words: &[&str]) {
     Pair::open(&net, &net, 0).exchange(1, 1000);
 }
 
-/// The other process gets no connection, and says why with these words.
+/// Checks that the other process gets no connection, and an error with these words.
 fn be_refused(mut link: UnixStream, words: &[&str]) {
     let (_plugin, net) = start();
     let mut handle = Handle::default();

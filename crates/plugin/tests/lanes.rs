@@ -1,4 +1,4 @@
-//! Lanes over TCP: sockets that are closed before their answer, that nobody answers in time, and that come twice.
+//! Lanes over TCP: sockets that are closed before their answer, not answered in time, or dialled twice.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn a_lane_that_is_closed_before_its_answer_is_dialled_again() {
         stranger.lanes(1);
         listener.set_nonblocking(true).unwrap();
         let next = || until("a lane", || listener.accept().ok()).0;
-        // With its preface read or not: a socket that makes place is closed whatever has come.
+        // With its preface read or not: a socket that makes place is closed whatever it has sent.
         drop(next());
         let read = |mut lane: TcpStream| {
             let mut preface = [0; PREFACE_BYTES];
@@ -70,18 +70,18 @@ fn a_socket_takes_the_place_of_one_that_its_peer_has_closed_and_of_no_other() {
         let request = unsafe { net.irecv(&recv, &[to.part(7)], false) }.unwrap().unwrap();
         lane.set_nonblocking(true).unwrap();
         until("what the plugin sends on the second socket", || {
-            // SAFETY: the request is not done: nobody sends.
+            // SAFETY: the request is not done, because nothing is sent.
             assert!(!unsafe { net.test(&request, None) }.unwrap());
             lane.read(&mut [0; 64]).is_ok_and(|count| count > 0).then_some(())
         });
     });
 }
 
-/// Ends what is sent on a socket, and returns once the other side's kernel knows.
+/// Shuts down the sending side of a socket, and waits until the other side's kernel knows.
 fn end(socket: &TcpStream) {
     socket.shutdown(Shutdown::Write).unwrap();
     until("the acknowledgement of a socket's end", || {
-        // The first byte of the kernel's struct tcp_info (linux/tcp.h) is the state; net/tcp_states.h numbers them.
+        // The first byte of the kernel's struct tcp_info (linux/tcp.h) is the state, as net/tcp_states.h numbers it.
         const ESTABLISHED: u8 = 1;
         const FIN_WAIT1: u8 = 4;
         let (mut state, mut size) = (0_u8, 1);
@@ -97,7 +97,7 @@ fn end(socket: &TcpStream) {
 
 #[test]
 fn lanes_that_their_acceptor_took_too_late_are_dialled_again_and_carry_every_byte() {
-    // Each try has an eighth of this, and all together half.
+    // Each attempt has an eighth of this, and all together half.
     let timeout = ("RAILWEAVE_HANDSHAKE_TIMEOUT", "24s");
     with_peer(
         &[TWO_RAILS, timeout],
@@ -113,7 +113,7 @@ fn lanes_that_their_acceptor_took_too_late_are_dialled_again_and_carry_every_byt
             let theirs = relay.dial(&session);
             session.pass(theirs);
 
-            // One lane for each rail; both reach a process that stands still, until they are given up.
+            // One lane for each rail; both reach a stopped process, until they are given up.
             let first = relay.accept();
             peer.stop();
             let first_theirs = relay.dial(&first);
@@ -122,7 +122,7 @@ fn lanes_that_their_acceptor_took_too_late_are_dialled_again_and_carry_every_byt
             for mut dialled in [first, second] {
                 assert_eq!(in_time(dialled.socket.read(&mut [0]), "the end of a try"), 0);
             }
-            // The end of the one arrives before the process goes on, that of the other once it was taken.
+            // The end of the first arrives before the process continues, that of the other after it was taken.
             end(&first_theirs);
             drop(first_theirs);
             peer.go_on();
@@ -145,7 +145,7 @@ fn lanes_that_their_acceptor_took_too_late_are_dialled_again_and_carry_every_byt
             until("the send", || unsafe { net.test(&request, None) }.unwrap().then_some(()));
             net.close_send(send).unwrap();
             peer.wait();
-            // Not even that a rail is left out.
+            // Not even a line about a rail left out.
             assert_eq!(warnings(), Vec::<String>::new());
         },
         |mut link| {
@@ -165,13 +165,13 @@ fn lanes_that_their_acceptor_took_too_late_are_dialled_again_and_carry_every_byt
     );
 }
 
-/// The preface of the one lane of a connection, and the end of the socket, in one packet: as whoever stood still finds
-/// it when the dialler's patience is over.
+/// Sends the preface of a connection's one lane and the end of the socket in one packet, as a stopped process finds
+/// them once the dialler has given up.
 fn given_up(handle: &Handle, token: Token) -> TcpStream {
     let port = WireHandle::decode(&handle.0).expect("the plugin's own handle").control_port;
     let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("a lane connects");
     let bytes = Preface::Lane(LanePreface { token, rail: 0, lane: 0, proof: [0; 14] }).encode();
-    // SAFETY: the bytes are readable. They are kept back (MSG_MORE, send(2)) until the end goes with them.
+    // SAFETY: the bytes are readable. They are held back (MSG_MORE, send(2)) until the end is sent with them.
     let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_MORE) };
     assert_eq!(sent, bytes.len() as isize);
     socket.shutdown(Shutdown::Write).expect("the socket is open");
@@ -195,16 +195,16 @@ fn a_lane_that_its_dialler_gave_up_does_not_take_the_place_of_the_next() {
     });
 }
 
-/// Lanes of one connection, and connections: more lanes than the control thread takes events at once.
+/// Lanes of a connection, and connections: more lanes than the control thread takes events in one turn.
 const LANES: u8 = 16;
 const CONNECTIONS: u32 = 20;
 
-/// A process that stands still, until this is dropped.
+/// A process that is stopped until this is dropped.
 struct Stopped(libc::pid_t);
 
 impl Stopped {
     fn new(process: libc::pid_t) -> Self {
-        // SAFETY: numbers alone; the process is this one's parent, which waits for it.
+        // SAFETY: the arguments are numbers. The process is this one's parent, which waits for it.
         unsafe { libc::kill(process, libc::SIGSTOP) };
         Self(process)
     }
@@ -220,7 +220,7 @@ impl Drop for Stopped {
 #[test]
 fn an_answer_that_came_while_the_dialler_stood_still_counts() {
     with_peer(
-        // Each try of a lane waits for six seconds.
+        // Each attempt of a lane waits for six seconds.
         &[ONE_RAIL, ("RAILWEAVE_LANES", "16"), ("RAILWEAVE_HANDSHAKE_TIMEOUT", "48")],
         &[],
         |mut peer| {
@@ -250,7 +250,7 @@ fn an_answer_that_came_while_the_dialler_stood_still_counts() {
             link.read_exact(&mut dialler).unwrap();
             let dialler = libc::pid_t::from_le_bytes(dialler);
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-            // SAFETY: the socket is open. All lanes are to fit into its queue, which std makes shorter.
+            // SAFETY: the socket is open. All lanes must fit into its queue, which std makes shorter.
             assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 4096) }, 0);
             link.write_all(&listener.local_addr().unwrap().port().to_le_bytes()).unwrap();
             let mut stranger = Stranger::welcome(&listener);
@@ -274,7 +274,7 @@ fn an_answer_that_came_while_the_dialler_stood_still_counts() {
                 .collect();
             let stopped = Stopped::new(dialler);
             lanes.iter_mut().for_each(|lane| lane.write_all(b"RWLNTKN1").expect("the plugin's kernel reads"));
-            // The seconds in which each had to be answered pass.
+            // Waits until each attempt has timed out.
             thread::sleep(Duration::from_millis(6100));
             drop(stopped);
             for _ in 0..CONNECTIONS {

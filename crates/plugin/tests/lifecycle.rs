@@ -1,4 +1,4 @@
-//! From init to finalize: how connections come and go, and what is left when they are gone.
+//! From init to finalize: connections come and go, and leave nothing behind.
 
 mod common;
 
@@ -36,12 +36,12 @@ fn connect_needs_no_poll_of_accept_and_accept_none_of_connect() {
         for _ in 0..1000 {
             assert!(net.accept(&listen).unwrap().is_none());
         }
-        // One call begins it; all else happens beside, while accept alone is polled.
+        // One call begins it; the rest happens while only accept is polled.
         assert!(net.connect(0, &mut handle).unwrap().is_none());
         let recv = accept(&net, &listen);
         let send = connect(&net, 0, &handle);
         Pair { from: &net, to: &net, send, recv }.exchange(1, 20_000);
-        // The other way round: connect is through before accept is asked again.
+        // The other way round: connect is done before accept is called again.
         let send = connect(&net, 0, &handle);
         Pair { from: &net, to: &net, send, recv: accept(&net, &listen) }.exchange(2, 20_000);
     });
@@ -92,7 +92,7 @@ fn the_three_objects_close_in_any_order_with_messages_untested() {
             let (listen, handle) = listen(&net, 0);
             let pair = Pair { from: &net, to: &net, send: connect(&net, 0, &handle), recv: accept(&net, &listen) };
             let (from, to) = (pair.outgoing(&noise(1, 500_000)), pair.incoming(500_000));
-            // One that is sent and tested by nobody, and one that has no send.
+            // A message that is sent and never tested, and a receive without a send.
             let _recv = pair.irecv(&[to.part(7)]);
             let _send = pair.isend(&from, 500_000, 7);
             let _more = pair.irecv(&[to.part(7)]);
@@ -121,7 +121,7 @@ fn what_is_closed_without_use_leaves_nothing() {
     alone(&[TWO_RAILS], || {
         let (_plugin, net) = start();
         let before = descriptors();
-        // A listen that nobody connects to, one that is connected to but never accepts, and an idle connection.
+        // A listen without a connect, one with a connect that is never accepted, and an idle connection.
         net.close_listen(listen(&net, 0).0).unwrap();
         let (unaccepted, handle) = listen(&net, 0);
         let send = connect(&net, 0, &handle);
@@ -162,7 +162,7 @@ fn without_listen_or_connect_there_is_no_control_thread() {
         let (_plugin, net) = start();
         assert_eq!((net.devices().unwrap(), control_threads()), (1, 0));
         let (listen, _) = listen(&net, 0);
-        // A thread gives itself its name.
+        // The thread names itself, so the name appears later.
         until("the control thread", || (control_threads() == 1).then_some(()));
         net.close_listen(listen).unwrap();
         net.finalize().unwrap();
@@ -174,7 +174,7 @@ fn without_listen_or_connect_there_is_no_control_thread() {
 fn finalize_ends_what_an_aborted_communicator_left_open() {
     alone(&[TWO_RAILS], || {
         let (plugin, net) = start();
-        // NCCL forgets the listen, and the connect under way, when it aborts while it connects.
+        // If NCCL aborts while it connects, it forgets the listen and the connect in progress.
         let (_forgotten, _) = listen(&net, 0);
         let (_connected, mut handle) = listen(&net, 0);
         assert!(net.connect(0, &mut handle).unwrap().is_none());
@@ -208,7 +208,7 @@ fn closing_at_once_after_the_last_test_loses_nothing_of_the_peer() {
             let (from, to) = (pair.outgoing(&message), pair.incoming(400_000));
             let recv = pair.irecv(&[to.part(0)]);
             let send = pair.isend(&from, 400_000, 0);
-            // The receiver is done first, and closes; the sender must still learn that all of it arrived.
+            // The receiver is done first, and closes; the sender must still learn that everything arrived.
             let (mut received, mut sent) = (None, None);
             until("the receive", || {
                 sent = sent.or_else(|| pair.test_send(&send).unwrap());
@@ -220,7 +220,7 @@ fn closing_at_once_after_the_last_test_loses_nothing_of_the_peer() {
             let Pair { send: comm, recv, .. } = pair;
             net.close_recv(recv).unwrap();
             let mut sizes = [0; 8];
-            // SAFETY: the buffer is there, and the request was not done yet.
+            // SAFETY: the buffer stays, and the request is not done yet.
             until("the send", || sent.or_else(|| unsafe { net.test(&send, Some(&mut sizes)) }.unwrap().then_some(0)));
             net.close_send(comm).unwrap();
         }
@@ -277,7 +277,7 @@ fn an_end_that_waits_for_a_closed_peer_is_told_so() {
         // SAFETY: the buffer stays until the end.
         let waiting = unsafe { net.irecv(&recv, &[to.part(7)], false) }.unwrap().unwrap();
         net.close_send(send).unwrap();
-        // SAFETY: the request is not over.
+        // SAFETY: the request is not done.
         let error =
             until("the receive's failure", || unsafe { net.test(&waiting, None) }.map(|_| None).unwrap_or_else(Some));
         assert!(error.to_string().contains("ncclRemoteError"), "{error}");
@@ -314,7 +314,7 @@ fn what_came_before_the_peer_closed_is_received_however_late() {
         let Pair { send, recv, .. } = pair;
         net.close_send(send).unwrap();
         std::thread::sleep(Duration::from_millis(1500));
-        // SAFETY: the request is not over.
+        // SAFETY: the request is not done.
         assert!(unsafe { net.test(&requests[1], None) }.unwrap(), "it was there before the peer closed");
         net.close_recv(recv).unwrap();
         net.finalize().unwrap();
@@ -331,12 +331,12 @@ fn what_arrives_for_a_closed_connection_changes_no_memory_that_others_have_regis
         // SAFETY: the buffer stays until the end; the same memory has the same keys for both connections.
         let registration = unsafe { net.reg_mr(Comm::Recv(&closed.recv), to.start(), to.bytes()) }.unwrap();
         let _recv = closed.irecv(&[Part { registration, ..to.part(7) }]);
-        // SAFETY: made for this end above. NCCL gives memory up before it closes, whatever is under way.
+        // SAFETY: registered with this end above. NCCL deregisters memory before it closes, whatever is in progress.
         unsafe { net.dereg_mr(Comm::Recv(&closed.recv), registration) }.unwrap();
         let Pair { send, recv, .. } = closed;
         net.close_recv(recv).unwrap();
-        // The sender has not heard of it, or has a second from then on.
-        // SAFETY: the buffer stays until the send is over.
+        // The sender has not noticed, or has one more second.
+        // SAFETY: the buffer stays until the send is done.
         let isend = || unsafe { net.isend(&send, from.start(), message.len(), 7, from.registration()) };
         let request = until("the receive", || isend().unwrap());
         // SAFETY: it is not tested again once it was done.
@@ -354,7 +354,7 @@ fn what_arrives_for_a_closed_connection_changes_no_memory_that_others_have_regis
 fn finalize_waits_no_longer_than_closed_connections_need() {
     alone(&[TWO_RAILS], || {
         let plugin = load(None);
-        // Three seconds are what it waits for a peer that does not close.
+        // finalize waits for three seconds for a peer that does not close.
         let quick = (0..3).any(|_| {
             let net = plugin.init(1, None).unwrap();
             Pair::open(&net, &net, 0).close();
@@ -369,7 +369,7 @@ fn finalize_waits_no_longer_than_closed_connections_need() {
 #[test]
 fn finalize_waits_until_the_peers_of_closed_connections_have_closed_them_too() {
     alone(&[ONE_RAIL], || {
-        // A machine that stands still for three seconds is not waited for.
+        // Repeated, because a machine may stand still for three seconds.
         let waited = (0..3).any(|_| {
             let (_plugin, net) = start();
             let (listening, handle) = listen(&net, 0);

@@ -1,5 +1,5 @@
-//! Calls that NCCL must not make: an error code and a line, never a crash. The loader's own types would not let them
-//! through, so these go to the table itself.
+//! Calls that NCCL must not make: an error code and a line, never a crash. The loader's types do not allow them, so
+//! these call the table itself.
 
 mod common;
 
@@ -10,7 +10,7 @@ use railweave_nccl_host::logger;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr::null_mut;
 
-/// The plugin's table at this symbol; the library stays loaded.
+/// Returns the plugin's table at this symbol; the library stays loaded.
 fn table<T>(symbol: &CStr) -> &'static T {
     let path = CString::new(library().into_os_string().into_encoded_bytes()).unwrap();
     // SAFETY: both texts end with a NUL, and the plugin's symbol is a table of the type that its name says.
@@ -25,7 +25,7 @@ fn v12() -> &'static v12::Net {
     table(c"ncclNetPlugin_v12")
 }
 
-/// One more warning than before, which begins with the call and has these words.
+/// Checks that the call fails with one more warning, which begins with the call's name and has these words.
 fn refused(call: &str, words: &str, run: impl FnOnce() -> NcclResult) {
     let before = warnings().len();
     assert_eq!(run(), NcclResult::INTERNAL_ERROR, "{call}");
@@ -59,7 +59,7 @@ fn null_where_an_object_belongs_is_refused() {
             });
             let init = net.init.unwrap();
             refused("init", "context", || init(null_mut(), 1, null_mut(), Some(logger::function()), None));
-            // What is already gone may be closed; NCCL does it when it gives up half-way.
+            // NULL may be closed; NCCL does so when it gives up half-way.
             assert_eq!(net.close_send.unwrap()(null_mut()), NcclResult::SUCCESS);
             assert_eq!(net.close_recv.unwrap()(null_mut()), NcclResult::SUCCESS);
             assert_eq!(net.close_listen.unwrap()(null_mut()), NcclResult::SUCCESS);
@@ -128,7 +128,7 @@ fn the_wrong_end_of_a_connection_is_refused() {
         let (mut mr, mut out) = (to.registration().0, null_mut());
         let (data, size, int) = (&raw mut data, &raw mut size, &raw mut int);
         let (tag, mr, out) = (&raw mut tag, &raw mut mr, &raw mut out);
-        // SAFETY: every pointer is valid for the one buffer that the calls are about.
+        // SAFETY: every pointer is valid for the one buffer of these calls.
         unsafe {
             let (send, recv) = (pair.send.pointer(), pair.recv.pointer());
             let isend = table.isend.unwrap();
@@ -190,7 +190,7 @@ fn nothing_works_before_init_or_after_the_last_finalize() {
     alone(&[TWO_RAILS], || {
         let plugin = common::load(None);
         let (devices, mut count) = (v12().devices.unwrap(), 0);
-        // SAFETY: the count is an int. Nobody has said yet where lines go.
+        // SAFETY: the count is an int. No logger is set yet.
         assert_eq!(unsafe { devices(&raw mut count) }, NcclResult::INTERNAL_ERROR);
         plugin.init(1, None).unwrap().finalize().unwrap();
         // SAFETY: as above.

@@ -1,13 +1,13 @@
-//! Models of what the plugin's threads share without a lock, in every order that the memory model allows
+//! Models of the state that the plugin's threads share without a lock, in every order that the memory model allows
 //! (docs/fuzzing.md).
 //!
 //! The plugin's own files are compiled here with loom's types in place of the standard library's. Run them with
 //! `cargo xtask test loom`.
 #![cfg(loom)]
-#![allow(unexpected_cfgs)] // `--cfg loom` is given by hand; cargo does not know it
+#![allow(unexpected_cfgs)] // `--cfg loom` is passed by hand; cargo does not know it
 
 #[path = "../src/comm/debt.rs"]
-#[allow(dead_code)] // a model needs no more than its own calls
+#[allow(dead_code)] // the models use only some of its functions
 mod debt;
 #[path = "../src/comm/owing.rs"]
 mod owing;
@@ -27,14 +27,14 @@ mod sync {
 
     type Pointer = loom::sync::atomic::AtomicPtr<()>;
 
-    /// The pointer that the next [`AtomicPtr`] will be.
+    /// The pointer of the next [`AtomicPtr`].
     static PREPARED: Mutex<Option<Pointer>> = Mutex::new(None);
 
-    /// Loom's pointer cannot be made in a constant as the standard library's can, so a model makes it before its
+    /// Loom's pointer cannot be made in a constant, unlike the standard library's. So a model makes it before its
     /// threads begin, and the constant takes it when it is first used.
     pub(crate) struct AtomicPtr<T>(OnceLock<Pointer>, std::marker::PhantomData<*mut T>);
 
-    // SAFETY: it holds a pointer that may be shared, and says nothing about what it points to.
+    // SAFETY: the pointer itself may be shared, and nothing is promised about its target.
     unsafe impl<T> Sync for AtomicPtr<T> {}
     // SAFETY: as above.
     unsafe impl<T> Send for AtomicPtr<T> {}
@@ -82,15 +82,15 @@ mod model {
     use crate::shares::take_abandoned;
     use crate::sync::AtomicLink;
 
-    /// A connection counts and is closed while two others ask for the sum: what was counted is neither lost nor counted
-    /// twice, and the sum never falls.
+    /// A connection counts and is closed while two threads ask for the sum: nothing is lost or counted twice, and the
+    /// sum never falls.
     #[test]
     fn counters_of_closed_connections_are_added_up_once() {
         loom::model(|| {
             let counters = Arc::new(AtomicU64::new(0));
             let sums = Arc::new(Mutex::new((vec![Arc::clone(&counters)], 0)));
             let connection = thread::spawn(move || {
-                // As `RailCounters` counts: one writer, so a load and a store.
+                // Like `RailCounters`: one writer, so a load and a store.
                 for _ in 0..2 {
                     counters.store(counters.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 }
@@ -114,10 +114,10 @@ mod model {
         });
     }
 
-    /// A value whose making must be seen whole by whoever gets it.
+    /// A value that every thread must see completely initialised.
     struct Made(UnsafeCell<u32>);
 
-    // SAFETY: nobody writes after the value was made, which is what the model checks.
+    // SAFETY: nothing writes after the value was made, which the model checks.
     unsafe impl Sync for Made {}
     // SAFETY: as above.
     unsafe impl Send for Made {}
@@ -131,7 +131,7 @@ mod model {
         }
     }
 
-    /// Two threads that ask first at the same time get one and the same value, wholly made.
+    /// Two threads that ask at the same time get the same value, completely initialised.
     #[test]
     fn a_process_has_one_value() {
         loom::model(|| {
@@ -139,7 +139,7 @@ mod model {
             let value: Arc<PerProcess<Made>> = Arc::new(PerProcess::new());
             let get = |value: &PerProcess<Made>| {
                 let made = value.get();
-                // SAFETY: nobody writes any more.
+                // SAFETY: nothing writes after the value was made.
                 assert_eq!(made.0.with(|place| unsafe { *place }), 7);
                 std::ptr::from_ref(made).addr()
             };
@@ -152,18 +152,18 @@ mod model {
         });
     }
 
-    /// Looks inside, as whoever has the connection may. Loom's cell panics when two do at the same time.
+    /// Uses the end, as the thread that has the connection may. Loom's cell panics if two do so at once.
     fn work(end: &UnsafeCell<u32>) {
-        // SAFETY: loom checks that nobody else looks.
+        // SAFETY: loom checks that no other thread uses it.
         end.with_mut(|end| unsafe { *end += 1 });
     }
 
-    /// A thread settles what it left, in vain at first because the kernel takes no more, while another uses or closes
-    /// the connection and the control thread settles too: never two at once, and who has it last finds what the others
-    /// did.
+    /// A thread settles its debt, at first in vain because the kernel takes no more, while another uses or closes the
+    /// connection and the control thread settles too: never two at once, and the last one sees the effects of the
+    /// others.
     #[test]
     fn a_debt_is_settled_by_one_thread_at_a_time() {
-        // Three threads: every order in which each is interrupted a few times.
+        // Three threads: every order with a few interruptions.
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {
@@ -200,7 +200,7 @@ mod model {
         });
     }
 
-    /// A connection that threads leave owing.
+    /// A connection that threads leave with debts.
     struct Left {
         debt: Debt,
         link: AtomicLink<Left>,
@@ -212,7 +212,7 @@ mod model {
         }
     }
 
-    /// One round of the control thread; whether it sleeps then.
+    /// Plays one round of the control thread. Returns true if it sleeps afterwards.
     fn look(owing: &Owing<Left>, known: &mut Vec<Arc<Left>>) -> bool {
         owing.take(known);
         known.retain(|left| match left.debt.look() {
@@ -226,8 +226,8 @@ mod model {
         known.is_empty() && owing.sleep()
     }
 
-    /// Connections are left owing again and again while the control thread takes them, lets them go and falls asleep:
-    /// none that owes is forgotten, and it does not sleep through one without having been woken.
+    /// Connections are left with debts again and again while the control thread takes them, lets them go and falls
+    /// asleep: none that owes is forgotten, and the thread is woken for each that comes while it sleeps.
     #[test]
     fn who_is_left_owing_is_looked_after() {
         loom::model(|| {

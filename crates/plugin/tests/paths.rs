@@ -1,4 +1,4 @@
-//! Paths: rails over IPv6, and what happens to a connection when one of its paths breaks.
+//! Paths: rails over IPv6, and connections of which one path breaks.
 
 mod common;
 
@@ -7,7 +7,7 @@ use railweave_abi::NcclResult;
 use railweave_nccl_host::NetError;
 use std::net::{Ipv6Addr, TcpListener};
 
-/// Moves messages of sizes that take every way through the protocol, and checks each.
+/// Moves messages of sizes that take every path through the protocol, and checks each.
 fn converse(pair: &Pair<'_>) {
     for (seed, bytes) in [0, 1, 100, 8192, 65_537, 4_194_304].into_iter().enumerate() {
         pair.exchange(seed as u64, bytes);
@@ -22,7 +22,7 @@ fn a_rail_over_ipv6_carries_what_one_over_ipv4_does_alone_or_beside_it() {
         |(rails, _)| vec![("RAILWEAVE_RAILS", *rails)],
         |(_, addresses)| {
             if let Err(error) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) {
-                return eprintln!("left out: this machine has no IPv6 (::1: {error})");
+                return eprintln!("skipped: this machine has no IPv6 (::1: {error})");
             }
             let (plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
@@ -38,7 +38,7 @@ fn a_rail_over_ipv6_carries_what_one_over_ipv4_does_alone_or_beside_it() {
     );
 }
 
-/// Two interfaces with an IPv6 address each; false where this kernel has none to give.
+/// Creates two interfaces with an IPv6 address each. Returns false if this kernel cannot.
 fn two_interfaces() -> bool {
     let made = [
         "link set lo up",
@@ -50,7 +50,7 @@ fn two_interfaces() -> bool {
     ];
     let all = made.into_iter().all(ip);
     if !all {
-        eprintln!("left out: this machine has no veth interfaces with IPv6");
+        eprintln!("skipped: this machine has no veth interfaces with IPv6");
     }
     all
 }
@@ -89,7 +89,7 @@ fn a_path_that_breaks_while_the_peer_is_well_fails_what_needs_it_in_time() {
             let message = noise(1, 4 << 20);
             let (from, to) = (pair.outgoing(&message), pair.incoming(message.len()));
             let recv = pair.irecv(&[to.part(7)]);
-            // The session is on the other interface, and goes on.
+            // The session uses the other interface and goes on.
             assert!(ip("-6 addr del fd77:2::1/64 dev rw1"));
             let send = pair.isend(&from, message.len(), 7);
             let (mut sending, mut receiving) = (None, None);
@@ -102,7 +102,7 @@ fn a_path_that_breaks_while_the_peer_is_well_fails_what_needs_it_in_time() {
                 assert!(matches!(error, NetError::Call { code: NcclResult::REMOTE_ERROR, .. }), "{error}");
             }
             assert_eq!((warnings().len(), warnings_with(&["test: rail 1", "fd77:2::1"]).len()), (2, 2));
-            // The kernel may say that there is no route, but it does not have to.
+            // The kernel may report that there is no route, but need not.
             assert!(!warnings_with(&["has not acknowledged a byte for"]).is_empty(), "{:?}", warnings());
         });
     });

@@ -1,4 +1,4 @@
-//! Peers that are not what they should be: strangers, other versions, those that stop half-way, those that die.
+//! Faulty peers: strangers, other versions, peers that stop half-way, peers that die.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn a_peer_of_another_protocol_version_is_refused_by_name_and_others_go_on() {
         stranger.begin();
         let hello = stranger.hello((7, 9));
         stranger.send(0, hello);
-        // It hears our HELLO, to name the difference itself, and then nothing more.
+        // It receives our HELLO, so that it can name the difference itself, and then nothing more.
         assert!(matches!(stranger.receive(), Message::Hello(_)));
         assert_eq!(stranger.socket.read(&mut [0; 16]).unwrap(), 0);
         let address = stranger.address().to_string();
@@ -74,21 +74,21 @@ fn whoever_does_not_speak_the_protocol_is_named_once_and_dropped() {
             let mut stranger = Stranger::dial(&handle);
             stranger.write(bytes);
             let address = stranger.address().to_string();
-            // It fails where the plugin was faster.
+            // This fails if the plugin was faster.
             let _ = stranger.socket.shutdown(std::net::Shutdown::Write);
             until("its line", || (warnings().len() > number).then_some(()));
             assert_eq!(warnings_with(&[&address, words]).len(), 1);
             drop(stranger);
             until_freed("its socket closes", || descriptors() == before);
         }
-        // Whoever only looks whether the port is open is not worth a line.
+        // A check that the port is open is not worth a line.
         drop(Stranger::dial(&handle));
         pair.exchange(1, 100_000);
         assert_eq!(warnings().len(), 4);
     });
 }
 
-/// How far a stranger goes before it closes.
+/// The point up to which a stranger goes before it closes.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 enum Until {
     Connected,
@@ -130,7 +130,8 @@ fn a_peer_that_closes_half_way_leaves_nothing_and_disturbs_nobody() {
             for round in 1..=3 {
                 half_way(&handle, *end);
                 if *end >= Until::Offer {
-                    // Who made an offer has begun a connection; that it will not be is a line, and accept waits on.
+                    // A stranger that made an offer has begun a connection: its failure is a line, and accept still
+                    // waits.
                     let words = ["accept waits on", "stranger (pid 4711)", "while a connection was set up"];
                     until("the line", || (warnings_with(&words).len() == round).then_some(()));
                     assert!(net.accept(&listen).unwrap().is_none());
@@ -207,8 +208,8 @@ fn meet<'a>(net: &'a LoadedNet, link: &mut UnixStream) -> Ends<'a> {
 
 /// Tests a request until it fails, which it must.
 fn failure(net: &LoadedNet, request: &Request) -> NcclResult {
+    // The limit is shorter than the default timeout of a silent peer.
     // SAFETY: the request is not done, and its buffers stay.
-    // Earlier than by silence, where nothing else is set.
     let error = until_within(Duration::from_secs(25), "the failure", || match unsafe { net.test(request, None) } {
         Ok(done) => {
             assert!(!done, "it cannot be done");
@@ -258,7 +259,7 @@ fn a_peer_that_is_killed_fails_what_is_under_way_and_is_named() {
             // SAFETY: the buffer stays until this process is killed.
             let _recv = unsafe { net.irecv(&ends.recv, &[to.part(7)], false) }.unwrap().unwrap();
             link.write_all(&std::process::id().to_le_bytes()).unwrap();
-            // Until it is killed, it does nothing more.
+            // It does nothing more until it is killed.
             let _ = link.read(&mut [0]);
         },
     );
@@ -285,7 +286,7 @@ fn a_peer_that_is_killed_while_a_child_of_it_lives_is_missed_in_time() {
             peer.kill();
             assert_eq!(failure(&net, &send), NcclResult::REMOTE_ERROR);
             assert_eq!(failure(&net, &recv), NcclResult::REMOTE_ERROR);
-            // The child still holds every socket: it is the silence that told.
+            // The child still holds every socket: only the silence revealed it.
             assert_eq!(signal(child, 0), 0);
             let name = format!("(pid {parent})");
             let words = ["test: ", &name, "has been silent for", "RAILWEAVE_PEER_TIMEOUT (3 s)"];
@@ -318,7 +319,7 @@ fn a_peer_that_is_killed_while_a_child_of_it_lives_is_missed_in_time() {
     );
 }
 
-/// Sends a signal to a process of this test, 0 to ask whether it is there; 0 when it is.
+/// Sends a signal to a process of this test; signal 0 only checks that it exists. Returns 0 if it exists.
 fn signal(pid: u32, number: libc::c_int) -> libc::c_int {
     let pid = libc::pid_t::try_from(pid).expect("a process id");
     // SAFETY: no memory is involved.
@@ -336,7 +337,7 @@ fn a_peer_that_is_quiet_or_makes_no_progress_for_longer_than_its_time_stays() {
             let ends = meet(&net, &mut peer.link);
             std::thread::sleep(LONG);
             converse(&ends);
-            // Far more than the kernel takes: what is left waits for a peer that reads nothing.
+            // Far more than the kernel takes: the rest waits for a peer that does not read.
             let from = common::Buffer::holding(&net, Comm::Send(&ends.send), &noise(1, 64 << 20));
             // SAFETY: the buffer stays until the request is done.
             let isend = || unsafe { net.isend(&ends.send, from.start(), from.bytes(), 7, from.registration()) };
@@ -471,7 +472,7 @@ fn finish(ends: Ends<'_>) {
     ends.net.close_recv(ends.recv).unwrap();
 }
 
-/// Sends a megabyte to the peer, which receives it, both ways.
+/// Sends a megabyte to the peer and receives one from it.
 fn converse(ends: &Ends<'_>) {
     let net = ends.net;
     let message = noise(77, 1 << 20);
@@ -591,7 +592,7 @@ fn a_session_that_is_closed_before_hello_is_dialled_again_until_its_deadline() {
             let mut handle = Stranger::handle(listener.local_addr().unwrap());
             let begin = Instant::now();
             assert!(net.connect(0, &mut handle).expect("connect begins").is_none());
-            // With its preface read or not: a socket that makes place is closed whatever has come.
+            // With its preface read or not: a socket that makes place is closed whatever it has sent.
             drop(Stranger::accept(&listener));
             let mut second = Stranger::accept(&listener);
             second.expect_preface();
@@ -610,10 +611,10 @@ fn a_session_that_is_closed_before_hello_is_dialled_again_until_its_deadline() {
                 net.connect(0, &mut handle).map(|_| None).unwrap_or_else(Some)
             });
             assert!(error.to_string().contains("ncclRemoteError"), "{error}");
-            // Pauses of 10 ms, twice as long each time, up to 640 ms: some ten where nothing else takes time.
+            // Pauses of 10 ms, doubled each time up to 640 ms: about ten attempts if nothing else takes time.
             assert!((3..=14).contains(&tries), "{tries} tries");
             assert!(begin.elapsed() >= Duration::from_secs(4), "given up after {:?}", begin.elapsed());
-            // The time may be over while it is dialled once more.
+            // The deadline may pass while it is dialled again.
             let said = warnings_with(&["127.0.0.1:"]);
             let ends = ["each time that it was dialled", "Handshake timeout"];
             assert!(said.len() == 1 && ends.iter().any(|end| said[0].contains(end)), "{:?}", warnings());

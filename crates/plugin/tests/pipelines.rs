@@ -1,4 +1,4 @@
-//! Many transfers at once: both ways, in any order of tests, up to the most that a connection takes, and no further.
+//! Many transfers at once: both ways, tested in any order, up to the limit of a connection and no further.
 
 mod common;
 
@@ -8,7 +8,7 @@ use railweave_nccl_host::net::Request;
 const IN_FLIGHT: usize = 32;
 const LARGEST: usize = 200_000;
 
-/// One place of a pipeline: a buffer on each side, and what is under way between them.
+/// One place of a pipeline: a buffer on each side, and the transfer in progress between them.
 struct Place {
     from: Buffer,
     to: Buffer,
@@ -43,7 +43,8 @@ impl<'a> Pipeline<'a> {
         Self { pair, places, random: Random::new(seed), posted: 0, sent: 0, done: 0, messages }
     }
 
-    /// Posts what there is a free place for, then tests every request once, in random order; false when all is done.
+    /// Posts as much as there are free places for, then tests every request once, in random order. Returns false once
+    /// all is done.
     fn advance(&mut self) -> bool {
         while self.posted < self.messages && self.places[self.posted % IN_FLIGHT].recv.is_none() {
             let place = &mut self.places[self.posted % IN_FLIGHT];
@@ -128,7 +129,7 @@ fn ranks_in_threads_of_their_own_do_not_disturb_one_another() {
 
 #[test]
 fn a_receive_gets_no_request_while_all_places_are_taken_and_gets_one_again_after() {
-    // Buffers per receive, and how many receives a connection holds: 256, of 512 buffers together.
+    // Buffers per receive, and the receives that a connection holds: 256, with 512 buffers in all.
     each(
         &[(1, 256), (2, 256), (8, 64)],
         |_| vec![TWO_RAILS],
@@ -140,7 +141,7 @@ fn a_receive_gets_no_request_while_all_places_are_taken_and_gets_one_again_after
             let mut recvs = Vec::new();
             until("a full connection", || {
                 recvs.extend(pair.try_irecv(&parts, false).unwrap());
-                // Over TCP a sender acknowledges what it got when it is called; no receive has this tag.
+                // Over TCP a sender acknowledges data when it is called; no receive has this tag.
                 assert!(pair.try_isend(&from, 64, -1).unwrap().is_none());
                 (recvs.len() == *places).then_some(())
             });

@@ -1,5 +1,5 @@
-//! What an accepted call promises the peer needs no later call, over TCP: the receiving thread posts or tests, and then
-//! makes no call, calls elsewhere, ends, closes, or finalizes.
+//! The promises of an accepted call to the peer need no later call, over TCP: the receiving thread posts or tests, and
+//! then makes no call, calls elsewhere, ends, closes, or finalizes.
 
 mod common;
 
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Long enough for two rails.
 const BYTES: usize = 100_000;
 
-/// What the receiving thread does after the first of its two receives is done.
+/// The receiving thread's behaviour after the first of its two receives is done.
 #[derive(Clone, Copy, Debug)]
 enum Then {
     /// It makes no call.
@@ -33,7 +33,7 @@ enum Then {
 
 type Settings = &'static [(&'static str, &'static str)];
 
-/// No heartbeat and no deadline wakes the control thread in time: whoever leaves a debt must.
+/// No heartbeat and no deadline wakes the control thread in time: the thread that leaves a debt must do so.
 const UNWOKEN: Settings = &[("RAILWEAVE_PEER_TIMEOUT", "3600"), ("RAILWEAVE_HANDSHAKE_TIMEOUT", "3600")];
 
 /// Posts two receives on a connection and tests the first until it is done.
@@ -55,7 +55,7 @@ fn take_one_of_two(net: &LoadedNet, recv: &RecvComm, buffers: &[common::Buffer; 
 fn a_receive_that_was_tested_is_acknowledged_whatever_its_thread_does_then() {
     let mut cases: Vec<(Settings, usize, Then)> = Vec::new();
     for rails in [&[ONE_RAIL] as Settings, &[TWO_RAILS]] {
-        // A thread may leave more than one connection owing.
+        // A thread may leave debts on more than one connection.
         for connections in [1, 2] {
             let thens = [Then::Nothing, Then::SendsElsewhere, Then::Ends, Then::Closes];
             cases.extend(thens.map(|then| (rails, connections, then)));
@@ -139,7 +139,7 @@ fn receives_that_are_posted_before_a_silence_are_known_to_the_sender() {
     );
 }
 
-/// `finalize` of a communicator that was aborted: nobody closes its connections.
+/// `finalize` of an aborted communicator: its connections are not closed.
 #[test]
 fn what_is_owed_at_the_last_finalize_is_sent() {
     with_peer(
@@ -188,7 +188,8 @@ fn what_is_owed_is_sent_within_a_millisecond() {
             let (from, to) = (pair.outgoing(&[1; 8]), pair.incoming(8));
             let mut ahead = pair.irecv(&[to.part(7)]);
             let mut times: Vec<Duration> = (0..200).map(|_| pair.owed(&from, &to, &mut ahead)).collect();
-            // Of the shortest: others want the processors too, and none is shorter than the control thread makes it.
+            // The fifth shortest counts: other programs use the processors too, and no time is shorter than the control
+            // thread's.
             times.sort_unstable();
             assert!(times[4] <= Duration::from_millis(1), "{times:?}");
             pair.close();
@@ -196,7 +197,7 @@ fn what_is_owed_is_sent_within_a_millisecond() {
     );
 }
 
-/// The control thread's folder in /proc.
+/// Returns the control thread's folder in /proc.
 fn control_task() -> PathBuf {
     let tasks = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
     let mut tasks = tasks.filter_map(|task| Some(task.ok()?.path()));
@@ -205,17 +206,17 @@ fn control_task() -> PathBuf {
     tasks.find(is_control).expect("there is a control thread")
 }
 
-/// What the control thread has run so far: a clock that stands while others have the processor.
+/// Returns the control thread's processor time so far: a clock that stands still while others have the processor.
 fn control_time() -> Duration {
     static CLOCK: OnceLock<libc::clockid_t> = OnceLock::new();
     let clock = *CLOCK.get_or_init(|| {
         let task = control_task();
         let number = task.file_name().and_then(|name| name.to_str()?.parse::<libc::clockid_t>().ok());
-        // A thread's clock of the time that it was scheduled, as the kernel numbers them (linux/posix-timers.h).
+        // A thread's clock of scheduled time, as the kernel numbers them (linux/posix-timers.h).
         (!number.expect("a thread's number")) << 3 | 6
     });
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it writes to the place that it is given.
+    // SAFETY: the call writes to a variable of this function (clock_gettime(2)).
     assert_eq!(unsafe { libc::clock_gettime(clock, &raw mut now) }, 0);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
@@ -239,7 +240,8 @@ fn what_is_owed_does_not_wait_for_many_connections_that_come_up_and_end() {
                 }
             })
         };
-        // One round will do: while others have this thread's processor, the control thread goes on with other work.
+        // One good round is enough: while others have this thread's processor, the control thread goes on with other
+        // work.
         let rounds: Vec<Duration> =
             (0..30).map(|_| longest()).take_while(|it| *it > Duration::from_millis(5)).collect();
         assert!(rounds.len() < 30, "{rounds:?}");
@@ -247,11 +249,11 @@ fn what_is_owed_does_not_wait_for_many_connections_that_come_up_and_end() {
     });
 }
 
-/// Sets so many connections up at once, and closes them at once.
+/// Sets up `count` connections at once, and closes them at once.
 fn come_and_go(net: &LoadedNet, count: usize) {
     let (listens, mut handles): (Vec<_>, Vec<_>) = (0..count).map(|_| listen(net, 0)).unzip();
     let mut begin = |handle: &mut Handle| net.connect(0, handle).expect("connect begins");
-    // All have begun before any is waited for.
+    // All begin before any is waited for.
     let mut sends: Vec<_> = handles.iter_mut().map(&mut begin).collect();
     for (send, handle) in sends.iter_mut().zip(&handles) {
         send.get_or_insert_with(|| connect(net, 0, handle));
@@ -262,7 +264,7 @@ fn come_and_go(net: &LoadedNet, count: usize) {
     listens.into_iter().for_each(|listen| net.close_listen(listen).expect("the listen is closed"));
 }
 
-/// How often the control thread has gone to sleep.
+/// Returns the number of times that the control thread has gone to sleep.
 fn control_sleeps() -> u64 {
     let status = std::fs::read_to_string(control_task().join("status")).expect("the control thread runs");
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
@@ -277,13 +279,13 @@ fn the_control_thread_is_not_woken_for_each_message_and_sleeps_when_nothing_is_o
         let (from, to) = (pair.outgoing(&[1; 8]), pair.incoming(8));
         assert_eq!(control_threads(), 1);
         let mut recvs: std::collections::VecDeque<Request> = (0..8).map(|_| pair.irecv(&[to.part(7)])).collect();
-        // In portions of which the fastest counts: on a machine that is slow for a while it looks between any two
+        // In portions of which the fastest counts: while a machine is slow, the control thread looks between any two
         // messages.
         let (portions, messages) = (200, 100);
         let counted = (0..portions).map(|_| {
             let (begin, before) = (Instant::now(), control_sleeps());
             for _ in 0..messages {
-                // As NCCL: the oldest is waited for, and another one posted behind it.
+                // Like NCCL: waits for the oldest, and posts another one behind it.
                 let send = pair.isend(&from, 8, 7);
                 pair.finish(&[send], &[recvs.pop_front().unwrap()]);
                 recvs.push_back(pair.irecv(&[to.part(7)]));
@@ -291,7 +293,7 @@ fn the_control_thread_is_not_woken_for_each_message_and_sleeps_when_nothing_is_o
             (begin.elapsed(), control_sleeps() - before)
         });
         let (elapsed, sleeps) = counted.min().expect("some portions");
-        // It looks every 400 us, and its waits may end early when it is woken after quiet, which is 12 looks long.
+        // It looks every 400 us, and may also be woken after a quiet time of 12 looks, which ends its wait early.
         let looks = elapsed.as_micros() as u64 / 400;
         assert!(sleeps <= 2 * looks + 10, "{sleeps} in {elapsed:?} for {messages} messages");
         until("the control thread to sleep", || {

@@ -1,4 +1,4 @@
-//! How traffic is shared between rails and lanes, and what NCCL sees of them.
+//! The sharing of traffic between rails and lanes, and NCCL's view of them.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{ONE_RAIL, Pair, TWO_RAILS, alone, descriptors, each, info_lines, no
 use railweave_nccl_host::net::NetApi;
 use railweave_nccl_host::{Plugin, RailCount};
 
-/// The counters of all rails, in the order of this side's addresses.
+/// Returns the counters of all rails, in the order of this side's addresses.
 fn rails(plugin: &Plugin) -> Vec<RailCount> {
     let mut rails = plugin.rail_counters().expect("the plugin counts");
     rails.sort_by(|one, other| one.local.cmp(&other.local));
@@ -28,7 +28,7 @@ fn traffic(pair: &Pair<'_>, count: usize, bytes: usize) {
 
 #[test]
 fn bytes_per_rail_follow_the_weights_within_one_percent() {
-    // The weights, the share of the first rail, and messages that are split or too small to be.
+    // The weights, the share of the first rail, and sizes of messages that are split or too small to be.
     let cases = [("3,1", 0.75, 400_000), ("1,3", 0.25, 400_000), ("3,1", 0.75, 4000), ("1,1", 0.5, 16_384)];
     each(
         &cases,
@@ -61,7 +61,7 @@ fn a_rail_of_weight_0_carries_neither_data_nor_cts() {
             traffic(&pair, 300, 100_000);
             traffic(&pair, 300, 100);
             traffic(&pair, 300, 0);
-            // On both ends of the connection the rail from the same address is the heavy one.
+            // The heavy rail has the same local address at both ends.
             let rails = rails(&plugin);
             let (used, unused) = (&rails[*heavy], &rails[1 - heavy]);
             assert_eq!((unused.data_writes, unused.data_bytes), (0, 0), "{rails:?}");
@@ -97,14 +97,14 @@ fn one_rail_carries_everything() {
 
 #[test]
 fn lanes_carry_whole_messages_or_stripes_of_them() {
-    // Lanes, whether messages are striped over them, and how many sockets a connection has.
+    // Lanes, "1" if messages are striped over them, and the sockets of a connection.
     let cases = [("1", "1", 2), ("4", "0", 8), ("4", "1", 8), ("1,3", "1", 4), ("16", "1", 32)];
     let settings = |(lanes, striped, _): &(&'static str, &'static str, usize)| {
         vec![TWO_RAILS, ("RAILWEAVE_LANES", *lanes), ("RAILWEAVE_SPLIT_DATA_ON_LANES", *striped)]
     };
     each(&cases, settings, |(_, _, sockets)| {
         let (plugin, net) = start();
-        // The first one brings the control sockets.
+        // The first one also opens the control sockets.
         let first = Pair::open(&net, &net, 0);
         let before = descriptors();
         let pair = Pair::open(&net, &net, 0);
@@ -201,12 +201,12 @@ fn settings_that_only_tune_change_no_byte() {
     );
 }
 
-/// The congestion controls of this process's sockets.
+/// Returns the congestion controls of this process's sockets.
 fn congestion_controls() -> Vec<String> {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
     let numbers = descriptors.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
     let control = |number: i32| {
-        // SAFETY: the number is not kept beyond this call; what is no TCP socket by then has no congestion control.
+        // SAFETY: the descriptor is not kept beyond this call; one that is not a TCP socket has no congestion control.
         let socket = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
         let name = socket2::SockRef::from(&socket).tcp_congestion().ok()?;
         Some(String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned())
@@ -220,7 +220,7 @@ fn every_lane_has_the_congestion_control_that_was_asked_for_and_no_other_socket(
     if kernels.trim() == "reno" {
         return eprintln!("left out: reno is this kernel's congestion control for all sockets");
     }
-    // Inside of a host it is what does not pace, unless it is to be the kernel's choice.
+    // Inside a host it is one that does not pace, unless the setting leaves it to the kernel.
     each(
         &[("reno", 8), ("auto", 8), ("kernel", 0)],
         |(asked, _)| vec![TWO_RAILS, ("RAILWEAVE_LANES", "2"), ("RAILWEAVE_TCP_CONGESTION", asked)],

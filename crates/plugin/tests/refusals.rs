@@ -1,5 +1,5 @@
-//! What is refused: settings, machines without a usable rail, misuse of the API. Each time with an error code and one
-//! line that a user can act upon, and never with a crash.
+//! Refusals: settings, machines without a usable rail, misuse of the API. Each has an error code and one line that a
+//! user can act upon, and is never a crash.
 
 mod common;
 
@@ -12,7 +12,7 @@ use railweave_nccl_host::{LoadError, NetError, Plugin};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
 
-/// Each variable with values that it must not have. NCCL's own have none.
+/// Variables with values that they must not have. NCCL's own variables have none.
 const WRONG: &[(&str, &str)] = &[
     ("RAILWEAVE_FABRIC", "ethernet"),
     ("RAILWEAVE_MODE", "fuse"),
@@ -35,7 +35,7 @@ const WRONG: &[(&str, &str)] = &[
     ("RAILWEAVE_TCP_CONGESTION", "two words"),
     ("RAILWEAVE_TRAFFIC_CLASS", "256"),
     ("RAILWEAVE_PEER_TIMEOUT", "0.5"),
-    // What is wrong with a file that there is stands in keys.rs.
+    // keys.rs tests files that exist.
     ("RAILWEAVE_KEY_FILE", "railweave.key"),
     ("RAILWEAVE_KEY_FILE", ""),
     ("MPIB_SOUT_QP", "none"),
@@ -76,7 +76,7 @@ const WRONG: &[(&str, &str)] = &[
     ("RAILWEAVE_FLUSH", "2"),
 ];
 
-/// The code of a refused call.
+/// Returns the code of a refused call.
 fn code<T: std::fmt::Debug>(result: Result<T, NetError>) -> NcclResult {
     match result {
         Err(NetError::Call { code, .. }) => code,
@@ -111,7 +111,7 @@ fn what_nccl_goes_on_with_stops_nothing_and_is_said() {
         TWO_RAILS,
         ("NCCL_IB_RETRY_CNT", "13"),
         ("NCCL_IB_TC", "fast"),
-        // Two settings read it.
+        // A variable that two settings read.
         ("NCCL_SOCKET_IFNAME", "^"),
         ("NCCL_IB_OOO_RQ", "1"),
         ("NCCL_IB_RESILIENCY_PORT_FAILOVER", "1"),
@@ -191,7 +191,7 @@ fn settings_that_leave_no_rail_stop_init() {
 
 #[test]
 fn a_control_port_that_is_taken_makes_listen_fail_and_a_range_goes_on_to_the_next() {
-    // Bound by the test, for as long as its scenarios run.
+    // Bound by the test while its scenarios run.
     let taken = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     let first = taken.local_addr().unwrap().port();
     let (one, range) = (first.to_string(), format!("{first}-{}", first.saturating_add(20)));
@@ -215,7 +215,7 @@ fn a_control_port_that_is_taken_makes_listen_fail_and_a_range_goes_on_to_the_nex
     );
 }
 
-/// The addresses that sockets of this process listen on at this port, as the kernel lists them.
+/// Returns the addresses on which sockets of this process listen at this port, as the kernel lists them.
 fn listening(port: u16) -> BTreeSet<String> {
     let text = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
     let lines = [text("/proc/self/net/tcp"), text("/proc/self/net/tcp6")].concat();

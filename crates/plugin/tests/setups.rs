@@ -1,4 +1,4 @@
-//! Set-ups that peers begin, where all places are taken: who makes room, and who waits for how long.
+//! Set-ups that peers begin when all places are taken: those that make room, those that wait, and for how long.
 #![allow(clippy::disallowed_types, reason = "tests are not the data path")]
 
 mod common;
@@ -14,31 +14,32 @@ use std::panic::resume_unwind;
 use std::thread;
 use std::time::Duration;
 
-/// Files that the process may have: a quarter of them are the places for set-ups, and for sockets without a connection.
+/// Files that the process may have open: a quarter of them are places for set-ups, and as many for sockets without a
+/// connection.
 const FILES: u64 = 512;
 const PLACES: u32 = FILES as u32 / 4;
 
-/// Whoever says nothing for a third of it makes room, far before its own time is over.
+/// A peer that is silent for a third of it makes room, long before its set-up times out.
 const TIMEOUT: (&str, &str) = ("RAILWEAVE_HANDSHAKE_TIMEOUT", "24");
-/// So that nobody makes room.
+/// A timeout so long that no set-up makes room.
 const LONG: (&str, &str) = ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600");
 
 const STOOD_STILL: &[&str] = &["stood still while others waited"];
 
 fn limit_files() {
     let limit = libc::rlimit { rlim_cur: FILES, rlim_max: FILES };
-    // SAFETY: it reads the structure, and lowers a limit of this process alone.
+    // SAFETY: the call reads the structure, and lowers a limit of this process only.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
 }
 
-/// A stranger with so many set-ups under way.
+/// Returns a stranger with this many set-ups in progress, and their tokens.
 fn occupy(handle: &Handle, places: u32) -> (Stranger, Vec<Token>) {
     let mut stranger = Stranger::greeted(handle);
     let tokens = (1..=places).map(|connection| stranger.offer(connection)).collect();
     (stranger, tokens)
 }
 
-/// Does the same over and over while an honest connection, for which there is no place, is set up.
+/// Repeats `act` while an honest connection, for which there is no place at first, is set up.
 fn connect_while(net: &LoadedNet, mut act: impl FnMut(u32)) {
     thread::scope(|scope| {
         let honest = scope.spawn(|| {
@@ -63,10 +64,10 @@ fn a_session_that_stands_still_makes_room_and_one_that_goes_on_keeps_all_it_has(
         limit_files();
         let (_plugin, net) = start();
         let (_listen, handle) = listen(&net, 0);
-        // The one that goes on came first, and most of its set-ups have stood still for longest.
+        // The busy one came first, and most of its set-ups have stood still longest.
         let (mut busy, _) = occupy(&handle, PLACES - 1);
         let (idle, _) = occupy(&handle, 1);
-        // One step of one set-up now and then is enough.
+        // An occasional step of one set-up is enough.
         connect_while(&net, |round| {
             if round % 5 == 0 {
                 busy.lanes(1 + round / 5);
@@ -99,13 +100,13 @@ fn a_lane_that_comes_is_a_step_forward() {
     });
 }
 
-/// What comes back for a lane.
+/// Presents a lane. Returns the answer.
 fn present(control: SocketAddr, token: Token) -> Vec<u8> {
     let mut socket = TcpStream::connect(control).expect("the control port listens");
     let preface = Preface::Lane(LanePreface { token, rail: 0, lane: 0, proof: [0; 14] });
     socket.write_all(&preface.encode()).expect("the control port reads");
     let mut answer = Vec::new();
-    // A reset is an answer, too.
+    // A reset is an answer too.
     let _ = socket.read_to_end(&mut answer);
     answer
 }
@@ -118,7 +119,7 @@ fn lanes_that_are_refused_are_no_step_forward() {
         let (_listen, handle) = listen(&net, 0);
         let (stranger, tokens) = occupy(&handle, PLACES);
         let control = stranger.socket.peer_addr().expect("it is connected");
-        // None is awaited before LANES.
+        // No lane is awaited before LANES.
         connect_while(&net, |_| assert_eq!(present(control, tokens[0]), b""));
         assert!(!warnings_with(STOOD_STILL).is_empty(), "{:?}", warnings());
     });
@@ -137,7 +138,7 @@ fn whose_offers_wait_makes_room_last() {
         let crowd: Vec<Stranger> = (0..PLACES + 8).map(|_| Stranger::dial(&handle)).collect();
         let made_place = &["has not said what it is", "others, while more wait"];
         until("somebody of the crowd makes room", || (warnings_with(made_place).len() >= 8).then_some(()));
-        // Now there is a place for it.
+        // This frees a place for it.
         drop(first);
         assert!(matches!(waiting.receive(), Message::Answer { .. }));
         drop(crowd);
@@ -157,7 +158,7 @@ fn an_offer_that_its_peer_takes_back_waits_no_longer() {
         waiting.ask(2);
         waiting.until_read();
         drop(first);
-        // In the order in which they came.
+        // In the order of their arrival.
         assert!(matches!(waiting.receive(), Message::Answer { .. }), "the second offer's turn has come");
         waiting.until_read();
     });
@@ -192,7 +193,7 @@ fn a_place_that_is_free_again_goes_to_whoever_waits_and_not_to_a_newcomer() {
         let mut waiting = Stranger::greeted(&handle);
         waiting.ask(1);
         waiting.until_read();
-        // Both are read at once: nothing can be begun in between.
+        // Both are read at once: no set-up can begin in between.
         let mut bytes = Frame { connection: 1, message: Message::Bye }.encode();
         bytes.extend(first.asking(PLACES + 1));
         first.write(&bytes);
@@ -208,7 +209,7 @@ fn sessions_whose_offers_wait_take_turns() {
         let (_plugin, net) = start();
         let (_listen, handle) = listen(&net, 0);
         let (first, _) = occupy(&handle, PLACES);
-        // One that wants all places there are, and then one that wants one.
+        // One peer that asks for all places and more, and then one that asks for one.
         let [mut many, mut one] = [PLACES + 1, 1].map(|offers| {
             let mut waiting = Stranger::greeted(&handle);
             (1..=offers).for_each(|connection| waiting.ask(connection));
@@ -223,10 +224,10 @@ fn sessions_whose_offers_wait_take_turns() {
     });
 }
 
-/// Set-ups that peers may have under way at once where files are many, in a process and on a session (docs/edge.md).
+/// Set-ups that peers may have in progress at once with many files, in a process and on a session (docs/edge.md).
 const MOST_AT_ONCE: u32 = 1024;
 
-/// Offers that may wait in a process, and those of a session that may wait though so many do (docs/edge.md).
+/// Offers that may wait in a process, and those of a session that may wait in any case (docs/edge.md).
 const MOST_WAITING: u32 = 131_072;
 const FEW_WAITING: u32 = 16;
 
@@ -267,7 +268,7 @@ fn offers_whose_turn_has_come_wait_no_longer() {
             let mut next = Stranger::greeted(&handle);
             (1..=MOST_AT_ONCE).for_each(|connection| next.ask(connection));
             next.until_read();
-            // With its session it gives its places back.
+            // The end of its session gives its places back.
             drop(first);
             (0..MOST_AT_ONCE).for_each(|_| assert!(matches!(next.receive(), Message::Answer { .. })));
             first = next;
@@ -325,7 +326,7 @@ fn connects_beyond_those_that_are_set_up_at_once_follow_when_others_end() {
         for _ in 0..MOST_OWN {
             stranger.offered();
         }
-        // Had it offered more, they would come before the answer to PING.
+        // Further offers would come before the answer to PING.
         stranger.until_read();
         for connection in 1..=beyond as u32 {
             stranger.send(connection, Message::Refuse { fault: Fault::Peer, reason: "no place".to_owned() });

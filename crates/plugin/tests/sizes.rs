@@ -1,4 +1,4 @@
-//! Sizes of messages: every border, the largest, none at all, and a send that does not fit its receive.
+//! Sizes of messages: every border, the largest, zero, and a send that does not fit its receive.
 
 mod common;
 
@@ -112,12 +112,13 @@ fn a_receive_whose_completion_is_optional_gets_a_request_that_completes() {
             let from = pair.outgoing(&message);
             for bytes in [65_536, 0, 128, 65_535] {
                 let to = pair.incoming(65_536);
-                // The loader refuses a hint that is left where the request belongs.
+                // The loader fails if the hint is left in place of the request.
                 let recv = pair.try_irecv(&[to.part(7)], true).unwrap().expect("there is room");
                 let send = pair.isend(&from, bytes, 7);
                 let (sent, received) = pair.finish(&[send], &[recv]);
                 assert_eq!(sent, [bytes as i32]);
-                // Its completion says nothing where it may come early, but here data moves only when it is tested.
+                // With the hint the completion may come early and says nothing, but over TCP data moves only when it is
+                // tested.
                 assert_eq!(received[0][0], bytes as i32);
                 to.assert_holds(&message[..bytes]);
             }

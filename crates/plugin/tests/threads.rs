@@ -1,5 +1,5 @@
-//! Threads as NCCL has them: each communicator with a service thread, which connects, registers and closes, and a
-//! progress thread, which moves data on the same connections at the same time.
+//! Threads like NCCL's: each communicator has a service thread, which connects, registers and closes, and a progress
+//! thread, which moves data on the same connections at the same time.
 //!
 //! `cargo xtask stress` runs this with more rounds (`RAILWEAVE_TEST_ROUNDS`), under AddressSanitizer and under
 //! valgrind.
@@ -22,16 +22,16 @@ use std::thread;
 use std::time::Duration;
 
 const VERSIONS: [u32; 7] = [6, 7, 8, 9, 10, 11, 12];
-/// Connections of a communicator each way.
+/// Connections of a communicator in each direction.
 const CHANNELS: usize = 3;
-/// Receives that are posted ahead, as NCCL's steps.
+/// Receives posted ahead, like NCCL's steps.
 const STEPS: usize = 8;
 const MESSAGE_BYTES: usize = 100_000;
 
-/// How much there is to do.
+/// The amount of work.
 #[derive(Clone, Copy)]
 struct Load {
-    /// How many lives each communicator has.
+    /// The number of lives of each communicator.
     rounds: usize,
     /// Communicators of this process; each has two ranks, both in this process.
     communicators: usize,
@@ -47,7 +47,7 @@ fn load_to_carry() -> Load {
     Load { rounds, communicators: 3, messages: 25 }
 }
 
-/// A connection's buffers, one for each step, as NCCL has them: registered once, when the connection is there.
+/// A connection's buffers, one for each step as in NCCL, registered once when the connection is up.
 struct Steps {
     memory: HostMemory,
     registration: Registration,
@@ -56,7 +56,7 @@ struct Steps {
 impl Steps {
     fn new(net: &LoadedNet, comm: Comm<'_>) -> Self {
         let memory = HostMemory::new(STEPS * MESSAGE_BYTES);
-        // SAFETY: the memory stays until the registration is ended by `end`.
+        // SAFETY: the memory stays until `end` ends the registration.
         let registration = unsafe { net.reg_mr(comm, memory.start(), memory.bytes()) }.expect("memory is registered");
         Self { memory, registration }
     }
@@ -72,15 +72,15 @@ impl Steps {
         Part { data, bytes: MESSAGE_BYTES, tag: 5, registration: self.registration }
     }
 
-    /// The step's bytes, which no transfer touches at this moment.
+    /// Returns the step's bytes, which no transfer may be using.
     #[expect(clippy::mut_from_ref, reason = "the progress thread alone uses the buffers")]
     fn bytes(&self, step: usize, bytes: usize) -> &mut [u8] {
-        // SAFETY: as in `part`; the request that used the step is over.
+        // SAFETY: as in `part`; the request that used the step is done.
         unsafe { std::slice::from_raw_parts_mut(self.part(step).data.as_ptr(), bytes) }
     }
 }
 
-/// What message `number` of a connection is: its size, and the seed of its bytes.
+/// Returns the size of a connection's message `number`, and the seed of its bytes.
 fn message(channel: usize, number: usize) -> (usize, u64) {
     let seed = (channel * 1_000_003 + number) as u64;
     (Random::new(seed).below(MESSAGE_BYTES + 1), seed)
@@ -97,7 +97,8 @@ enum Channel<'a> {
 }
 
 impl Channel<'_> {
-    /// One round of NCCL's progress: posts what can be posted, tests the oldest. True when all is over.
+    /// Plays one round of NCCL's progress: posts what can be posted and tests the oldest. Returns true once all is
+    /// done.
     fn advance(&mut self, net: &LoadedNet, channel: usize, messages: usize) -> bool {
         match self {
             Channel::Send { comm, steps, posted, under_way } => {
@@ -106,14 +107,14 @@ impl Channel<'_> {
                     let pattern = pattern(seed);
                     steps.bytes(*posted, bytes).iter_mut().enumerate().for_each(|(at, byte)| *byte = pattern(at));
                     let part = steps.part(*posted);
-                    // SAFETY: the buffer stays until the request is over.
+                    // SAFETY: the buffer stays until the request is done.
                     let request = unsafe { net.isend(comm, part.data, bytes, part.tag, part.registration) };
                     if let Some(request) = request.expect("isend succeeds") {
                         under_way.push_back(request);
                         *posted += 1;
                     }
                 }
-                // SAFETY: a request that is over is tested no more.
+                // SAFETY: a request that is done is not tested again.
                 if under_way.front().is_some_and(|oldest| unsafe { net.test(oldest, None) }.expect("a send goes on")) {
                     under_way.pop_front();
                 }
@@ -146,7 +147,7 @@ impl Channel<'_> {
     }
 }
 
-/// NCCL's progress thread: it alone calls isend, irecv and test of a rank's connections.
+/// Plays NCCL's progress thread: only it calls isend, irecv and test on a rank's connections.
 fn progress(net: &LoadedNet, channels: &mut [Channel<'_>], messages: usize) {
     until_within(Duration::from_secs(100), "all messages of a communicator", || {
         let mut over = true;
@@ -158,8 +159,8 @@ fn progress(net: &LoadedNet, channels: &mut [Channel<'_>], messages: usize) {
     });
 }
 
-/// Registers and deregisters at random on connections whose progress thread is at work, and makes connections that
-/// come and go beside them, until `over`.
+/// Registers and deregisters at random on connections whose progress thread is running, and opens and closes other
+/// connections meanwhile, until `over`.
 fn registrations_and_visitors(net: &LoadedNet, sends: &[SendComm], recvs: &[RecvComm], over: &AtomicBool, seed: u64) {
     let mut random = Random::new(seed);
     let user = HostMemory::new(1 << 20);
@@ -189,7 +190,7 @@ fn registrations_and_visitors(net: &LoadedNet, sends: &[SendComm], recvs: &[Recv
         }
         assert!(net.devices().is_ok() && net.properties(0).is_ok());
         turns += 1;
-        // On a machine with few cores this thread would leave the others none.
+        // On a machine with few cores this thread would otherwise leave none to the others.
         thread::yield_now();
     }
     for (index, send, registration) in held {
@@ -198,8 +199,8 @@ fn registrations_and_visitors(net: &LoadedNet, sends: &[SendComm], recvs: &[Recv
     }
 }
 
-/// NCCL's service thread of one rank: listens, tells its handles, polls connects and accepts in turn, registers, starts
-/// the progress thread and works beside it, and closes everything.
+/// Plays NCCL's service thread of one rank: listens, sends its handles, polls connects and accepts in turn, registers,
+/// starts the progress thread and works alongside it, and closes everything.
 fn service(net: &LoadedNet, tell: Sender<Vec<Handle>>, hear: Receiver<Vec<Handle>>, messages: usize, seed: u64) {
     let (listens, handles): (Vec<ListenComm>, Vec<Handle>) = (0..CHANNELS).map(|_| listen(net, 0)).unzip();
     tell.send(handles).expect("the other rank listens");
@@ -283,7 +284,7 @@ fn service_and_progress_threads_of_many_communicators_work_beside_each_other_in_
                         let (ours, theirs) = (channel(), channel());
                         for (rank, tell, hear) in [(0, ours.0, theirs.1), (1, theirs.0, ours.1)] {
                             let (plugin, ready) = (&plugin, &ready);
-                            // The application's thread of one rank: init before, finalize after its threads.
+                            // The application's thread of one rank: init before its threads, finalize after them.
                             scope.spawn(move || {
                                 let net = plugin.init(communicator as u64, None).expect("init succeeds");
                                 ready.wait();
@@ -301,7 +302,7 @@ fn service_and_progress_threads_of_many_communicators_work_beside_each_other_in_
                     assert_eq!((descriptors(), control_threads()), (nothing, 0), "finalize frees everything");
                     continue;
                 }
-                // Nothing tells of the end: the control thread stays.
+                // There is no finalize: the control thread stays.
                 assert_eq!(control_threads(), 1);
             }
             // With its port on both rails' addresses, its poll and its waker.

@@ -1,4 +1,4 @@
-//! Connections that are ready and that nobody accepts: what is kept of them, and for how long.
+//! Ready connections that are not accepted: which of them are kept, and for how long.
 
 mod common;
 
@@ -12,17 +12,17 @@ use railweave_transport::{Message, Token};
 use std::net::TcpStream;
 use std::ops::RangeInclusive;
 
-/// Sets a connection up wholly.
+/// Sets up a connection completely.
 fn come(stranger: &mut Stranger, connection: u32) -> TcpStream {
     let token = stranger.offer(connection);
     stranger.go_on(connection, token)
 }
 
-/// Sets connections up wholly and closes them, but not the session.
+/// Sets up connections completely and closes them, but not the session.
 fn come_and_leave(stranger: &mut Stranger, connections: RangeInclusive<u32>) {
     for connection in connections {
         let lane = come(stranger, connection);
-        // REFUSE of what is up says the same.
+        // REFUSE of an open connection means the same.
         let refuse = Message::Refuse { fault: Fault::Peer, reason: "no more".to_owned() };
         stranger.send(connection, if connection % 2 == 0 { refuse } else { Message::Bye });
         drop(lane);
@@ -45,7 +45,7 @@ fn of_connections_that_their_peers_have_left_accept_has_the_last_one_and_others_
         until("the second is closed", || (warnings_with(CLOSED).len() == 2).then_some(()));
         let last = stranger.address();
         drop(stranger);
-        // Whoever came and left last stays, which takes its lane's descriptor.
+        // The last one that came and left stays, with its lane's descriptor.
         until_freed("the others", || descriptors() == before + 1);
         let mut other = Stranger::greeted(&handle);
         let _lane = come(&mut other, 1);
@@ -70,7 +70,7 @@ fn connections_that_a_crowd_has_left_are_closed_at_once() {
         let mut stranger = Stranger::greeted(&handle);
         come_and_leave(&mut stranger, 1..=256);
         assert_eq!(warnings(), Vec::<String>::new());
-        // One more is too many, and the first is closed for it.
+        // One more is too many, and the first is closed.
         let lane = come(&mut stranger, 257);
         stranger.send(257, Message::Bye);
         assert!(matches!(stranger.receive(), Message::Bye));
@@ -84,9 +84,9 @@ fn connections_that_a_crowd_has_left_are_closed_at_once() {
 #[test]
 fn connections_that_nobody_accepts_are_bounded_and_accept_makes_room() {
     alone(&[ONE_RAIL], || {
-        // A quarter of the descriptors may wait.
+        // As many may wait as a quarter of the descriptors.
         let few = libc::rlimit { rlim_cur: 160, rlim_max: 160 };
-        // SAFETY: the call reads what it is given.
+        // SAFETY: the call reads a variable of this function (setrlimit(2)).
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) }, 0);
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
@@ -111,14 +111,14 @@ fn connections_that_nobody_accepts_are_bounded_and_accept_makes_room() {
 fn connections_that_come_up_after_others_have_taken_their_places_are_closed() {
     alone(&[ONE_RAIL], || {
         let few = libc::rlimit { rlim_cur: 160, rlim_max: 160 };
-        // SAFETY: the call reads what it is given.
+        // SAFETY: the call reads a variable of this function (setrlimit(2)).
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) }, 0);
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
         let mut stranger = Stranger::greeted(&handle);
         let before = descriptors();
         let mut lanes: Vec<TcpStream> = (1..=30).map(|connection| come(&mut stranger, connection)).collect();
-        // There is a place for each of these when it is offered, and for ten when all have come up.
+        // There is a place for each of these when it is offered, but only for ten once all are up.
         let offered: Vec<Token> = (31..=60).map(|connection| stranger.offer(connection)).collect();
         for (connection, token) in (31..=40).zip(&offered) {
             lanes.push(stranger.go_on(connection, *token));

@@ -1,4 +1,4 @@
-//! A peer that asks and does not read the answers.
+//! A peer that sends requests and does not read the answers.
 
 mod common;
 
@@ -9,10 +9,10 @@ use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// What may be kept of its answers, and of what others do meanwhile.
+/// Memory that may be kept for its answers and for other activity meanwhile.
 const MOST_BYTES: usize = 1 << 20;
 
-/// It is taken for stuck when nothing was taken for so long; more than this is asked nowhere.
+/// The time without a byte taken after which the plugin has stopped reading, and the most bytes sent in any case.
 const STUCK: Duration = Duration::from_secs(1);
 const MOST_ASKED: usize = 64 << 20;
 
@@ -25,7 +25,7 @@ fn connected(handle: &Handle) -> (Stranger, TcpStream) {
     (stranger, lane)
 }
 
-/// Offers a connection that is there already over and over, until no more of it is read; the bytes that were.
+/// Offers a connection that already exists again and again, until the plugin stops reading. Returns the bytes sent.
 fn ask_until_stuck(stranger: &mut Stranger) -> usize {
     let many = stranger.asking(1).repeat(1000);
     stranger.socket.set_nonblocking(true).expect("a socket has that");
@@ -42,7 +42,7 @@ fn ask_until_stuck(stranger: &mut Stranger) -> usize {
 
 #[test]
 fn whoever_does_not_read_is_not_read_from_and_gets_every_answer_once_it_reads() {
-    // No question of the heartbeat comes between the answers.
+    // No PING comes between the answers.
     alone(&[ONE_RAIL, ("RAILWEAVE_PEER_TIMEOUT", "3600")], || {
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
