@@ -347,7 +347,7 @@ fn what_is_closed_here_stays_until_its_peer_has_closed_it_too() {
         // Less than the three seconds that a peer has, and more than an end needs that waits for no peer.
         lane.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
         match lane.read(&mut [0]) {
-            Ok(bytes) => assert!(bytes == 0 && begin.elapsed() >= Duration::from_secs(3), "it is over too early"),
+            Ok(bytes) => assert!(bytes == 0 && begin.elapsed() >= Duration::from_secs(3), "it ended too early"),
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
         stranger.send(1, Message::Bye);
@@ -374,7 +374,7 @@ fn connect_may_be_asked_again_until_two_handshake_times_have_passed() {
 }
 
 #[test]
-fn a_peer_is_reached_anew_while_a_connection_of_the_session_that_broke_is_open() {
+fn a_peer_is_reached_again_while_a_connection_of_the_broken_session_is_open() {
     alone(&[ONE_RAIL], || {
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);

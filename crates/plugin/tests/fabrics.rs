@@ -116,7 +116,7 @@ fn rdma_is_used_where_the_list_for_it_lets_a_port_in() {
 }
 
 #[test]
-fn a_rail_id_that_is_none_is_left_away_from_nccls_list_and_refused_in_ours() {
+fn an_invalid_rail_id_is_ignored_in_nccls_list_and_refused_in_ours() {
     const LIST: &str = "mlx5_0:1:40000:2,mlx5_1:1:3:-2";
     // The rail and plane ids of the devices; `None` if init fails.
     type Ids = Option<[(i16, i16); 2]>;
@@ -311,7 +311,7 @@ fn a_handle_names_what_sockets_reach_and_first_what_the_user_named() {
 }
 
 #[test]
-fn a_list_that_names_what_is_not_there_is_warned_of() {
+fn a_list_that_names_a_missing_port_causes_a_warning() {
     each(
         &[()],
         |()| with(&[("MPIB_HCA_SOUT", "mlx5_1"), ("MPIB_HCA_SUP", "mlx5_2")], &[]),
@@ -502,7 +502,7 @@ fn an_nccl_that_cannot_be_told_to_flush_is_shown_no_engine() {
 }
 
 #[test]
-fn an_older_nccl_beside_a_newer_one_takes_no_gpu_memory_to_an_engine() {
+fn an_older_nccl_next_to_a_newer_one_is_offered_no_gpu_memory_on_an_engine() {
     each(
         &[[12, 8], [8, 12]],
         |_| with(&[("RAILWEAVE_MLX5_LIB", library())], &[]),

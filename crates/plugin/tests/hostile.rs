@@ -173,7 +173,7 @@ fn replay(site: &Site<'_>) -> Vec<TcpStream> {
     let (_, length) = Frame::decode(&answer).expect("frames").expect("a HELLO");
     let (frame, length) =
         Frame::decode(&answer[length..]).expect("frames").map(|(f, l)| (f, length + l)).expect("a PROOF");
-    assert_eq!(frame.message, Message::Proof([0; 32]), "the acceptor proves nothing to whoever has not proved it");
+    assert_eq!(frame.message, Message::Proof([0; 32]), "the acceptor sends no proof before its peer has");
     assert_eq!(answer.len(), length, "and nothing is answered after it");
     vec![socket]
 }
@@ -481,7 +481,7 @@ fn key_file() -> String {
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
-fn whatever_a_stranger_does_is_one_line_little_memory_and_over_and_nobody_else_notices() {
+fn a_stranger_costs_one_line_and_little_memory_whatever_it_does_and_nobody_else_notices() {
     let key = key_file();
     each(
         CASES,

@@ -110,7 +110,7 @@ mod model {
             connection.join().unwrap();
             other.join().unwrap();
             assert_eq!(read(&sums), 2);
-            assert!(sums.lock().unwrap().0.is_empty(), "what is over is not kept");
+            assert!(sums.lock().unwrap().0.is_empty(), "a closed connection is not kept");
         });
     }
 
@@ -259,7 +259,7 @@ mod model {
             }
             let mut rest = Vec::new();
             owing.close(&mut rest);
-            assert!(rest.is_empty() && !owing.push(Arc::clone(&left[0])), "nothing is handed over any more");
+            assert!(rest.is_empty() && !owing.push(Arc::clone(&left[0])), "nothing is handed over afterwards");
         });
     }
 }

@@ -222,7 +222,7 @@ fn failure(net: &LoadedNet, request: &Request) -> NcclResult {
 }
 
 #[test]
-fn a_peer_that_is_killed_fails_what_is_under_way_and_is_named() {
+fn a_peer_that_is_killed_fails_requests_in_progress_and_is_named() {
     with_peer(
         &[TWO_RAILS],
         &[],

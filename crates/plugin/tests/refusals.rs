@@ -106,7 +106,7 @@ fn a_wrong_value_stops_init_with_one_line_that_names_variable_value_and_what_is_
 }
 
 #[test]
-fn what_nccl_goes_on_with_stops_nothing_and_is_said() {
+fn values_that_nccl_tolerates_stop_nothing_and_are_logged() {
     let odd = [
         TWO_RAILS,
         ("NCCL_IB_RETRY_CNT", "13"),
@@ -135,7 +135,7 @@ fn each_of_several_wrong_values_has_its_line() {
     alone(&[("RAILWEAVE_LANES", "x"), ("RAILWEAVE_MODE", "y"), ("MPIB_SUP_QP", "z")], || {
         assert_eq!(code(load(None).init(1, None)), NcclResult::INVALID_USAGE);
         let warnings = warnings();
-        assert_eq!(warnings.len(), 2, "what does not count is not wrong: {warnings:?}");
+        assert_eq!(warnings.len(), 2, "a variable without effect is not an error: {warnings:?}");
         for (warning, variable) in warnings.iter().zip(["RAILWEAVE_MODE", "RAILWEAVE_LANES"]) {
             assert!(warning.contains(variable), "{warnings:?}");
         }
@@ -261,7 +261,7 @@ fn the_control_port_listens_where_it_is_told_and_at_loopback_where_all_rails_are
 }
 
 #[test]
-fn a_handle_that_is_none_makes_connect_fail_at_once() {
+fn an_invalid_handle_makes_connect_fail_at_once() {
     alone(&[TWO_RAILS], || {
         let (_plugin, net) = start();
         let (listen, good) = listen(&net, 0);

@@ -126,7 +126,7 @@ fn lanes_that_are_refused_are_no_step_forward() {
 }
 
 #[test]
-fn whose_offers_wait_makes_room_last() {
+fn a_session_whose_offers_wait_makes_room_last() {
     alone(&[ONE_RAIL, LONG], || {
         limit_files();
         let (_plugin, net) = start();

@@ -28,7 +28,7 @@ fn connected(handle: &Handle) -> (Stranger, TcpStream) {
 /// Offers a connection that already exists again and again, until the plugin stops reading. Returns the bytes sent.
 fn ask_until_stuck(stranger: &mut Stranger) -> usize {
     let many = stranger.asking(1).repeat(1000);
-    stranger.socket.set_nonblocking(true).expect("a socket has that");
+    stranger.socket.set_nonblocking(true).expect("a socket can be made non-blocking");
     let (mut asked, mut moved) = (0, Instant::now());
     while moved.elapsed() < STUCK && asked < MOST_ASKED {
         match stranger.socket.write(&many[asked % many.len()..]) {
@@ -36,7 +36,7 @@ fn ask_until_stuck(stranger: &mut Stranger) -> usize {
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "the session is closed: {error}"),
         }
     }
-    stranger.socket.set_nonblocking(false).expect("a socket has that");
+    stranger.socket.set_nonblocking(false).expect("a socket can be made non-blocking");
     asked
 }
 

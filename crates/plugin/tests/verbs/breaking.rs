@@ -149,7 +149,7 @@ fn a_receiver_whose_notes_do_not_arrive_fails_too() {
 }
 
 #[test]
-fn memory_that_is_deregistered_under_way_is_told_by_the_side_that_lost_it() {
+fn memory_deregistered_in_use_is_reported_by_the_side_that_lost_it() {
     alone(&with(&[]), || {
         let fake = machine(ROCE);
         let (_plugin, net) = start();
@@ -314,7 +314,7 @@ fn memory_that_cannot_be_registered_is_refused_and_the_connection_lives_on() {
 }
 
 #[test]
-fn a_connection_is_closed_in_any_order_with_work_under_way() {
+fn a_connection_is_closed_in_any_order_with_work_in_progress() {
     alone(&with(&[FUSED, EVEN]), || {
         let fake = machine(ROCE);
         for (round, order) in ["lsr", "lrs", "slr", "srl", "rls", "rsl"].into_iter().enumerate() {

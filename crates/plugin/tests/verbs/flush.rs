@@ -127,7 +127,7 @@ fn a_flush_reads_one_byte_through_each_rail_that_wrote() {
 }
 
 #[test]
-fn a_flush_under_way_fails_with_its_adapter() {
+fn a_flush_in_progress_fails_with_its_adapter() {
     alone(&with(&[]), || {
         let fake = takes_gpu_memory("");
         let (_plugin, net) = start();
@@ -167,7 +167,7 @@ fn until_ready(stranger: &mut Stranger, connection: u32) {
 }
 
 #[test]
-fn a_flush_under_way_fails_with_its_adapter_when_the_peer_is_gone() {
+fn a_flush_in_progress_fails_with_its_adapter_when_the_peer_is_gone() {
     // The peer goes while the set-up thread has its READY, later, or after it has closed the connection.
     each(
         &[(true, false), (false, false), (false, true)],

@@ -76,7 +76,7 @@ fn until_lanes_are_made(fake: &FakeVerbs, device: &str, count: usize) {
 }
 
 #[test]
-fn a_change_that_times_out_some_times_costs_nothing_but_time() {
+fn a_change_that_times_out_a_few_times_costs_nothing_but_time() {
     let cases = ["modify_qp/RTR:1-4:ETIMEDOUT", "modify_qp/RTS:1-4:ETIMEDOUT", "modify_qp/INIT:1-4:ETIMEDOUT"];
     each(
         &cases,
@@ -94,7 +94,7 @@ fn a_change_that_times_out_some_times_costs_nothing_but_time() {
 }
 
 #[test]
-fn one_that_times_out_for_ever_ends_at_the_deadline_with_its_reason_at_both_ends() {
+fn a_change_that_times_out_forever_fails_at_the_deadline_with_its_reason_at_both_ends() {
     alone(&with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "3")]), || {
         let fake = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:*:ETIMEDOUT']\n{ROCE}"));
         let (_plugin, net) = start();
@@ -116,7 +116,7 @@ fn one_that_times_out_for_ever_ends_at_the_deadline_with_its_reason_at_both_ends
 }
 
 #[test]
-fn a_rail_that_times_out_for_ever_is_left_out_and_the_other_carries_on() {
+fn a_rail_that_times_out_forever_is_left_out_and_the_other_carries_on() {
     alone(&with(&[FUSED, EVEN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "3")]), || {
         let fake = machine(&format!("faults = ['modify_qp/RTR@mlx5_1:*:ETIMEDOUT']\n{ROCE}"));
         let (_plugin, net) = start();
@@ -132,7 +132,7 @@ fn a_rail_that_times_out_for_ever_is_left_out_and_the_other_carries_on() {
 type Retries = (&'static [(&'static str, &'static str)], &'static str, bool);
 
 #[test]
-fn the_settings_of_nccl_count() {
+fn nccls_settings_take_effect() {
     const QUICK: (&str, &str) = ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "1");
     let cases: [Retries; 4] = [
         (&[QUICK, ("NCCL_IB_MQP_RETRY_CNT", "2")], "1-2:ETIMEDOUT", true),
@@ -270,7 +270,7 @@ fn nobody_waits_for_a_connection_that_is_being_closed() {
 }
 
 #[test]
-fn a_slow_end_is_waited_for_as_long_as_it_moves() {
+fn finalize_waits_for_a_slow_end_while_it_makes_progress() {
     alone(&with(&[PLAIN]), || {
         // Twelve ends take more than seven seconds in all.
         let fake = machine(&format!("faults = ['destroy_qp:*:600ms']\n{ROCE}"));
@@ -381,7 +381,7 @@ fn a_close_that_comes_in_the_last_step_of_the_accepting_end_is_not_forgotten() {
 }
 
 #[test]
-fn the_time_in_the_queue_is_no_ends_own() {
+fn time_in_the_queue_counts_for_neither_end() {
     let settings = [PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4"), ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "20")];
     alone(&with(&settings), || {
         // Twelve seconds for four connections, in steps shorter than a handshake timeout; then one that is retried.
@@ -403,7 +403,7 @@ fn the_time_in_the_queue_is_no_ends_own() {
 }
 
 #[test]
-fn what_is_tried_again_after_a_long_queue_has_its_time_anew() {
+fn a_retry_after_a_long_queue_has_its_whole_time_again() {
     let settings = [PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4"), ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "500")];
     alone(&with(&settings), || {
         // It fails, half a second later it must wait for twelve seconds of other work, and then it fails again.
@@ -443,7 +443,7 @@ fn a_kernel_that_is_slow_after_a_long_rest_has_not_been_so_all_the_time() {
 }
 
 #[test]
-fn an_end_that_does_not_move_is_given_up_and_what_is_left_is_said() {
+fn an_end_that_makes_no_progress_is_given_up_and_the_rest_is_counted_in_a_line() {
     alone(&with(&[PLAIN]), || {
         let fake = machine(&format!("faults = ['destroy_qp:3:600000ms']\n{ROCE}"));
         let (_plugin, net) = start();

@@ -73,7 +73,7 @@ fn lanes() -> Message {
 }
 
 #[test]
-fn a_set_up_that_this_host_works_at_makes_no_room_for_others() {
+fn a_set_up_at_the_worker_makes_no_room_for_others() {
     // A quarter of these descriptors are places for set-ups.
     const FILES: u64 = 64;
     const PLACES: u32 = FILES as u32 / 4;
@@ -107,7 +107,7 @@ fn a_set_up_that_this_host_works_at_makes_no_room_for_others() {
 }
 
 #[test]
-fn what_the_kernel_comes_back_from_too_late_is_not_taken_for_the_next_of_that_number() {
+fn a_set_up_that_returns_too_late_is_not_taken_for_the_next_with_its_number() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "3")]), || {
         let fake = machine(&format!("faults = ['create_qp:1:8000ms']\n{ROCE}"));
         let (_plugin, net) = start();
@@ -284,7 +284,7 @@ fn accept_has_what_its_peer_has_finished_and_left_meanwhile() {
 }
 
 #[test]
-fn what_nobody_waits_for_any_more_is_not_set_up() {
+fn a_set_up_that_nobody_waits_for_is_skipped() {
     const OFFERS: u32 = 100;
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
         // The first one is slower, so that no LANES comes before the session ends.
@@ -334,7 +334,7 @@ fn take_places(fake: &FakeVerbs, handle: &Handle) {
 }
 
 #[test]
-fn what_this_host_still_works_at_keeps_its_place_when_its_session_ends() {
+fn a_set_up_at_the_worker_keeps_its_place_when_its_session_ends() {
     const BUSY: Duration = Duration::from_secs(5);
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
         allow_few_files();
