@@ -113,18 +113,19 @@ fn table() -> Result<(), String> {
     if path.exists() {
         fs::remove_file(&path).map_err(cannot)?;
     }
-    for (test, columns) in [
-        ("hostile", &["what it does", "what is logged", "memory at most", "closed after"][..]),
+    for (test, head) in [
+        ("hostile", ""),
         (
             "floods",
-            &["flood", "control thread", "memory", "descriptors", "honest connect", "longest pause", "lines a minute"],
+            "| flood | control thread | memory | descriptors | honest connect | longest pause | lines a minute |\n\
+             |---|---|---|---|---|---|---|\n",
         ),
     ] {
         let mut command = tests(&[test]);
         command.env("RAILWEAVE_TEST_TABLE", &path);
         run_command(command)?;
         let rows = fs::read_to_string(&path).map_err(cannot)?;
-        println!("| {} |\n|{}\n{rows}", columns.join(" | "), "---|".repeat(columns.len()));
+        println!("{head}{rows}");
         fs::remove_file(&path).map_err(cannot)?;
     }
     Ok(())

@@ -191,7 +191,7 @@ const CASES: &[Case] = &[
         most_bytes: 1 << 20,
     },
     Case {
-        name: "no key where one is asked for, then BYE without end, on three sockets at once",
+        name: "no key where one is required, then BYE without end, on three sockets",
         keyed: true,
         files: None,
         flood: |target, _| {
@@ -213,7 +213,7 @@ const CASES: &[Case] = &[
         most_bytes: 1 << 20,
     },
     Case {
-        name: "1,500 sessions that say nothing, always renewed, in a process with 1,024 files",
+        name: "1,500 silent sessions, always renewed, in a process with 1,024 files",
         keyed: false,
         files: Some(1024),
         flood: prefaces,
@@ -222,7 +222,7 @@ const CASES: &[Case] = &[
         most_bytes: 2 << 20,
     },
     Case {
-        name: "the same where a key is asked for",
+        name: "the same where a key is required",
         keyed: true,
         files: Some(1024),
         flood: prefaces,
@@ -285,7 +285,7 @@ const CASES: &[Case] = &[
         most_bytes: 32 << 20,
     },
     Case {
-        name: "the same, each session begun without waiting for the end of the one before",
+        name: "the same, sessions begun without waiting for the last one's end",
         keyed: false,
         files: None,
         flood: |target, _| {
@@ -299,7 +299,7 @@ const CASES: &[Case] = &[
         most_bytes: (54 + 128) << 20,
     },
     Case {
-        name: "with a handle: PING without end beside a connection in set-up",
+        name: "with a handle: PING without end next to a connection in set-up",
         keyed: false,
         files: None,
         flood: |target, _| {

@@ -620,13 +620,14 @@ fn whoever_says_nothing_but_wait_makes_room_for_others() {
     });
 }
 
-/// Adds the case's row to the file named by RAILWEAVE_TEST_TABLE.
+/// Adds the case to the list in the file that RAILWEAVE_TEST_TABLE names.
 fn tell(case: &Case, line: Option<&String>, most: usize, freed: Duration) {
     let Some(path) = std::env::var_os("RAILWEAVE_TEST_TABLE") else { return };
     let line = line.map_or("nothing".to_owned(), |line| format!("`{}`", line.replace("NET/Railweave : ", "")));
     let count = case.lines;
     let count = if count > 1 { format!("{count} lines a minute, such as ") } else { String::new() };
-    let row = format!("| {} | {count}{line} | {} KiB | {} ms |\n", case.name, most.div_ceil(1024), freed.as_millis());
+    let most = most.div_ceil(1024);
+    let row = format!("* **{}** ({most} KiB, {} ms): {count}{line}\n", case.name, freed.as_millis());
     let mut file = OpenOptions::new().append(true).create(true).open(path).expect("the table can be written");
     file.write_all(row.as_bytes()).expect("the table can be written");
 }
