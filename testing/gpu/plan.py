@@ -57,7 +57,7 @@ class Run:
         """The names of what this run reports."""
         names = [row_name(self.name, collective, element) for collective, element in self.cells()]
         names += [row_name(self.name, "train", element) for element in self.train]
-        names += [row_name(self.name, "anew")] if self.lives > 1 else []
+        names += [row_name(self.name, "reload")] if self.lives > 1 else []
         # gloo knows no plugin and writes no log.
         last = ["end"] if backend == "gloo" else ["rails", "end", "log"]
         return [row_name(self.name, "start"), *names, *(row_name(self.name, name) for name in last)]

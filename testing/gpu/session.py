@@ -110,7 +110,7 @@ class Session:
             for element in run.train:
                 if rows.begin(row_name(run.name, "train", element)):
                     rows.end(*train_one(pair, element))
-            if run.lives > 1 and rows.begin(row_name(run.name, "anew")):
+            if run.lives > 1 and rows.begin(row_name(run.name, "reload")):
                 rows.end(live_again(pair, run, sizes), f"{run.lives} groups in the same processes")
             if rows.begin(row_name(run.name, "rails")):
                 rows.end(*judge_rails(pair.step("rails", STEP_LIMIT, do="rails"), self.set_rails()))
