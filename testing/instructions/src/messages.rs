@@ -144,16 +144,16 @@ fn cells(cost: Option<&Cost>) -> (String, String) {
     )
 }
 
-/// What each rail's device had to do, in Markdown too.
+/// The work of each rail's device, a line for each transport, in Markdown too.
 fn table_of_work(rows: &[Row]) -> String {
-    let heads = work::COLUMNS.map(|(name, _)| format!(" {name}, Railweave | NCCL |"));
-    let mut text = format!("| |{}\n|{}\n", heads.concat(), "---|".repeat(1 + 2 * heads.len()));
+    let heads = work::COLUMNS.map(|(name, _)| format!(" {name} |"));
+    let mut text = format!("| | transport |{}\n|{}\n", heads.concat(), "---|".repeat(2 + heads.len()));
     for row in rows {
-        let cells = work::COLUMNS.map(|column| {
-            let of = |cost: &Cost| work::cell(&cost.devices, column);
-            format!(" {} | {} |", of(&row.railweave), row.nccl.as_ref().map(of).unwrap_or_default())
-        });
-        text += &format!("| {} |{}\n", row.title(), cells.concat());
+        let costs = [("Railweave", Some(&row.railweave)), ("NCCL", row.nccl.as_ref())];
+        for (transport, cost) in costs.into_iter().filter_map(|(transport, cost)| Some((transport, cost?))) {
+            let cells = work::COLUMNS.map(|column| format!(" {} |", work::cell(&cost.devices, column)));
+            text += &format!("| {} | {transport} |{}\n", row.title(), cells.concat());
+        }
     }
     text
 }
@@ -201,10 +201,11 @@ mod tests {
         );
         let text = table_of_work(&[row(true), row(false)]);
         let cells: Vec<usize> = text.lines().map(|line| line.matches('|').count()).collect();
-        assert_eq!(cells, [10; 4], "{text}");
-        let case = "| 2 rails, 512 KiB, 8 in flight | 1.50 + 0.50 |";
-        assert!(text.contains(&format!("\n{case} 1.50 + 0.50 | 1.00 + 1.00 |")), "{text}");
-        assert!(text.contains(&format!("\n{case}  | 1.00 + 1.00 |")), "{text}");
+        assert_eq!(cells, [7; 5], "with NCCL's line for the first row alone: {text}");
+        for transport in ["Railweave", "NCCL"] {
+            let line = format!("\n| 2 rails, 512 KiB, 8 in flight | {transport} | 1.50 + 0.50 | 1.00 + 1.00 |");
+            assert!(text.contains(&line), "{text}");
+        }
         assert_eq!(row(true).functions(), "\n2 rails, 512 KiB, 8 in flight:\n      71.2  plugin::isend\n");
     }
 
