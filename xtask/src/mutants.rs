@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What a verdict depends on.
+/// The files that a verdict depends on.
 const JUDGED: [&str; 7] = [
     ".cargo/mutants.toml",
     "Cargo.lock",
@@ -32,15 +32,15 @@ const JUDGED: [&str; 7] = [
 /// The most memory that a compiler or a test may have, in bytes: a mutant may ask for more and more.
 const MOST_MEMORY: u64 = 8 << 30;
 
-/// A mutant has come to no end when its tests take so many times as long as those of the tree as it is, and longer than
-/// a busy machine may take.
+/// A mutant has come to no end when its tests take this many times as long as those of the tree as it is, and longer
+/// than a busy machine may take.
 const TIMES: u32 = 5;
 const SHORTEST_LIMIT: Duration = Duration::from_secs(60);
 
 /// The exit codes of cargo-mutants that say that it has judged: all caught, some missed, some that came to no end.
 const JUDGED_ALL: [i32; 3] = [0, 2, 3];
 
-/// What is tested.
+/// The mutants that are tested.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Test one part of N, numbered from 0

@@ -1,5 +1,5 @@
-//! A copy of the tree that may be damaged. It lasts, and only what differs is copied anew, so that builds in it are
-//! short.
+//! A copy of the tree that may be damaged. It lasts, and only files that differ are copied again, so that builds in
+//! it are short.
 
 use crate::process::root;
 use std::collections::BTreeSet;
@@ -84,7 +84,7 @@ fn files_of_tree() -> Result<BTreeSet<PathBuf>, String> {
     }
     let names = String::from_utf8_lossy(&output.stdout).into_owned();
     let names = names.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from);
-    // What was deleted and not committed is still listed.
+    // A file that was deleted, and the deletion not committed, is still listed.
     Ok(names.filter(|name| root().join(name).is_file()).collect())
 }
 

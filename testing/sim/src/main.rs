@@ -41,7 +41,7 @@ struct Arguments {
 /// So much of a failing seed's history is printed with it.
 const HISTORY_LINES: usize = 25;
 
-/// How many seeds each sabotage gets.
+/// The number of seeds that each sabotage gets.
 const SABOTAGE_LIMIT: u64 = 1_000;
 
 fn workload(name: &str) -> Result<Workload, String> {

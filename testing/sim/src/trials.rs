@@ -9,7 +9,7 @@ use crate::{Checker, Sabotage, Workload, run_sabotaged};
 /// One sabotage, and who found it.
 #[derive(Clone, Debug)]
 pub struct Trial {
-    /// What was sabotaged.
+    /// The sabotage.
     pub sabotage: Sabotage,
     /// Seeds until it was found, the finding one included, and the checker; None when nobody did.
     pub caught: Option<(u64, Checker)>,

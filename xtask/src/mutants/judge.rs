@@ -1,4 +1,4 @@
-//! Who judges mutants: tests that pass on the tree as it is.
+//! The judge of mutants: tests that pass on the tree as it is.
 
 use crate::scratch::Scratch;
 use std::fs;

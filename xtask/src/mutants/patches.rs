@@ -50,7 +50,7 @@ fn apply(tree: &Path, patch: &Path, more: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Who noticed: the simulation's checker, or else the first test that failed.
+/// The witness: the simulation's checker, or else the first test that failed.
 fn witness(said: &str) -> String {
     let after = |words: &str| said.split_once(words).map(|(_, rest)| rest);
     let word = |text: &str| text.split([',', ' ', '\n']).next().unwrap_or_default().to_owned();

@@ -1,10 +1,10 @@
-//! What became of mutants, kept in files, so that a later run goes on where one ended.
+//! Verdicts on mutants, kept in files, so that a later run goes on where one ended.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What became of a mutant.
+/// The end of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
     /// A test failed.
@@ -32,7 +32,7 @@ impl Verdict {
     }
 }
 
-/// What became of the mutants of one state of the tree, by their names.
+/// The verdicts on the mutants of one state of the tree, by their names.
 pub(super) struct Results {
     folder: PathBuf,
     verdicts: BTreeMap<String, Verdict>,
@@ -52,7 +52,7 @@ impl Results {
             return Ok(results);
         }
         if !last.is_empty() {
-            println!("the tree is another than that of the results in {}: beginning anew", folder.display());
+            println!("the tree is another than that of the results in {}: they are forgotten", folder.display());
             fs::remove_dir_all(&folder).map_err(fault)?;
         }
         fs::create_dir_all(&folder).map_err(fault)?;

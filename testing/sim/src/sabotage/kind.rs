@@ -1,4 +1,4 @@
-//! What can be sabotaged.
+//! The sabotages that there are.
 
 macro_rules! sabotages {
     ($($name:ident = $words:literal;)*) => {
@@ -10,7 +10,7 @@ macro_rules! sabotages {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// What goes wrong, in words.
+            /// The words for it.
             pub fn words(self) -> &'static str {
                 match self { $(Self::$name => $words,)* }
             }

@@ -1,4 +1,4 @@
-//! What the saboteur of one game is after, and what it remembers.
+//! The plot of one game: the sabotage, and the saboteur's memory.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ pub(crate) struct Plot {
     memory: Mutex<Memory>,
 }
 
-/// What the saboteur remembers of the whole game.
+/// The saboteur's memory of the whole game.
 #[derive(Debug, Default)]
 struct Memory {
     /// The end of a connection whose rails are being opened.
@@ -24,7 +24,7 @@ struct Memory {
     last_mask: RailSet,
 }
 
-/// What the saboteur remembers of one end of a connection. Its rails share it.
+/// The saboteur's memory of one end of a connection. Its rails share it.
 #[derive(Debug, Default)]
 pub(super) struct End {
     /// Rails of the connection, those included that do not come up.
@@ -40,7 +40,7 @@ pub(super) struct End {
     pub(super) strays: Vec<(LaneId, u32, u32)>,
 }
 
-/// What the saboteur remembers.
+/// Looks into the saboteur's memory.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -90,7 +90,7 @@ impl<F: Fabric> Domain for SaboteurDomain<F> {
 /// Registered memory of a fabric.
 #[derive(Debug)]
 pub(crate) struct SaboteurRegistration<R> {
-    /// None where it has ended, though somebody goes on using its keys.
+    /// `None` if it has ended, though somebody goes on using its keys.
     _inner: Option<R>,
     local_key: u32,
     remote_key: u32,
