@@ -261,7 +261,7 @@ mod tests {
         // Never accessed, even by the registration of 0 bytes.
         #[allow(unsafe_code)]
         let at = |address, length, kind| {
-            // SAFETY: nothing is registered, so nobody reads or writes the range.
+            // SAFETY: no byte of it is ever registered, so nobody reads or writes the range.
             unsafe { Memory::from_raw(address, length, kind) }
         };
         for (kind, name) in [(MemoryKind::Cuda, "CUDA"), (MemoryKind::DmaBuf { fd: 3, offset: 0 }, "dma-buf")] {

@@ -34,7 +34,7 @@ const MIN_DUE_LIMIT: i64 = (1 << 20) * BYTE;
 /// The largest bound on dues, so far below the limit of an `i64` that a sum of a few cannot overflow.
 const MAX_DUE_LIMIT: i64 = i64::MAX / 16;
 
-/// Splits messages between the rails of one connection, in one direction.
+/// The split of messages between the rails of one connection, in one direction.
 #[derive(Debug, Clone)]
 pub struct Split {
     weights: [u32; MAX_RAILS],

@@ -240,7 +240,7 @@ impl fmt::Display for WorkFailure {
                 out,
                 "the peer does not answer: its process or host is gone, a cable or switch port is down, or packets are \
                  lost; check connectivity between these two GIDs (ping with the same MTU, firewall for UDP 4791, PFC \
-                 or ECN on the switch), the GID index, and raise {} where the network is only slow",
+                 or ECN on the switch), the GID index, and raise {} if the network is only slow",
                 Setting::AckTimeout.nccls()
             ),
             other => out.write_str(other.advice()),
@@ -357,9 +357,9 @@ impl WorkStatus {
         match self {
             Self::LocalLength | Self::LocalAccess => "this is a bug of Railweave; please report it with this line",
             Self::LocalOperation => {
-                "the adapter could not carry the work out: its port may be down or its address gone (so says \
-                 soft-RoCE), or its driver failed; look at the port's state (rdma link, ibstat) and the kernel log of \
-                 this host"
+                "the adapter could not carry the work out: its port may be down or its address gone (soft-RoCE \
+                 reports this), or its driver failed; look at the port's state (rdma link, ibstat) and the kernel log \
+                 of this host"
             }
             Self::LocalProtection => {
                 "the memory is not registered, or was deregistered while it was sent; look for a deregMr or a free \
@@ -409,7 +409,7 @@ mod tests {
             "WC error status=12 (transport retry counter exceeded), vendor code 0x81, on queue pair 0x12 to 0x34, \
              mlx5_0:1, GID 10.0.0.1 to 10.0.0.2: the peer does not answer: its process or host is gone, a cable or \
              switch port is down, or packets are lost; check connectivity between these two GIDs (ping with the same \
-             MTU, firewall for UDP 4791, PFC or ECN on the switch), the GID index, and raise ack_timeout where the \
+             MTU, firewall for UDP 4791, PFC or ECN on the switch), the GID index, and raise ack_timeout if the \
              network is only slow"
         );
         for status in WorkStatus::ALL {

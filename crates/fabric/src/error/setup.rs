@@ -68,7 +68,7 @@ pub enum SetupError {
     },
     /// The ports of the two ends have different link layers.
     #[error(
-        "{port} is {}, the peer's port {}; let {} name ports of one kind",
+        "{port} is {}, the peer's port {}; name ports of one kind in {}",
         ours.name(), theirs.name(), Setting::Rails
     )]
     LinkLayers {
@@ -397,7 +397,7 @@ mod tests {
             (
                 SetupError::LinkLayers { port: a(), ours: LinkLayer::InfiniBand, theirs: LinkLayer::Roce },
                 Fault::Configuration,
-                "a is InfiniBand, the peer's port RoCE; let rails name ports of one kind",
+                "a is InfiniBand, the peer's port RoCE; name ports of one kind in rails",
             ),
             (
                 SetupError::WrongEndpoint { what: "the MTU code", value: 6, allowed: "1 to 5" },
