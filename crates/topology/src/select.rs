@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::net::IpAddr;
 
 use railweave_fabric::{Discovery, LeftOut, MAX_RAILS, Mode, PortFacts, Setting};
 
@@ -147,16 +146,6 @@ fn most_ports(mode: Mode) -> usize {
         Mode::Ports => MAX_DEVICES,
         Mode::Fused => MAX_RAILS,
     }
-}
-
-/// Returns true if a TCP discovery found only loopback addresses, at least one: on a machine without a network,
-/// 127.0.0.1 is good enough. Other interfaces that are down or left out deserve an error instead.
-pub fn only_loopback(found: &Discovery) -> bool {
-    let is_loopback = |left: &LeftOut| {
-        let address = left.name.rsplit_once('@').and_then(|(_, address)| address.parse::<IpAddr>().ok());
-        address.is_some_and(|address| address.is_loopback())
-    };
-    found.ports.is_empty() && !found.left_out.is_empty() && found.left_out.iter().all(is_loopback)
 }
 
 /// Returns a sort key for NCCL's order (`ncclIbCompareDevs` in 2.30's `net_ib/init.cc`): ports without a bus id come
@@ -330,19 +319,5 @@ mod tests {
         let text = NoUsablePort { left_out, not_listed: vec![] }.to_string();
         assert_eq!(text.matches("x left out: y").count(), 16);
         assert!(text.contains("and 4 more"), "{text}");
-    }
-
-    #[test]
-    fn a_machine_with_nothing_but_loopback_is_told() {
-        let left = |name: &str| LeftOut { name: name.to_owned(), reason: String::new() };
-        let mut seen = Discovery::default();
-        assert!(!only_loopback(&seen));
-        seen.left_out = vec![left("lo@127.0.0.1"), left("lo@::1")];
-        assert!(only_loopback(&seen));
-        seen.left_out.push(left("eth0@10.0.0.1"));
-        assert!(!only_loopback(&seen));
-        seen.left_out.pop();
-        seen.ports.push(port("eth0", None));
-        assert!(!only_loopback(&seen));
     }
 }
