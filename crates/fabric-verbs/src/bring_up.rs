@@ -1,4 +1,4 @@
-//! Bringing a queue pair up: its changes of state, each tried again while the kernel cannot do it yet.
+//! Bringing a queue pair up: its changes of state, each retried while the kernel cannot make it yet.
 
 use std::ffi::c_int;
 use std::io;
@@ -13,9 +13,10 @@ use crate::sys;
 
 /// Hops that a routed packet may take.
 const HOP_LIMIT: u8 = 255;
-/// Code of the pause that a receiver without a receive asks for: 0.64 ms (IBTA, table 46).
+/// Code of the pause that a receiver asks for while no receive is posted: 0.64 ms (IBTA, table 46).
 const MIN_RNR_TIMER: u8 = 12;
-/// Asks for receives without limit: the protocol reserves them, so the count never matters.
+/// Retries without limit while the peer has no receive posted: the protocol reserves receives, so the count never
+/// matters.
 const RNR_RETRY: u8 = 7;
 
 /// This end of a path, for the attributes of its queue pairs.
@@ -32,7 +33,7 @@ pub(crate) struct Classes {
     pub(crate) traffic_class: u8,
 }
 
-/// The states that a queue pair comes through (ibv_modify_qp(3)).
+/// The states that a queue pair passes through (ibv_modify_qp(3)).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reached {
     Reset,
@@ -49,27 +50,27 @@ pub(crate) struct RisingPair {
     /// Rights of the peer, or of itself on a loop-back lane.
     access: c_int,
     reached: Reached,
-    /// How often the next change of state was refused.
+    /// The number of times that the next change of state was refused.
     refusals: u32,
 }
 
 impl RisingPair {
-    /// A queue pair that was just made, in INIT; or in RESET, where that has to be tried again.
+    /// Moves a new queue pair to INIT; it stays in RESET if that change must be retried.
     pub(crate) fn open(domain: &VerbsDomain, pair: QueuePair, access: c_int) -> Result<Self, SetupError> {
         let psn = random_psn(domain)?;
         let mut rising = Self { pair, psn, access, reached: Reached::Reset, refusals: 0 };
         let result = rising.initialise(domain);
-        // Whatever is left of the way is gone when the peer is known.
+        // `rise` goes the rest of the way once the peer is known.
         rising.stand(domain, Reached::Init, result, |rising, error| rising.not_initialised(domain, error))?;
         Ok(rising)
     }
 
-    /// Whether it knows its peer: some attributes can be set only before (ibv_set_ece(3)).
+    /// Returns true if it knows its peer: some attributes can be set only before (ibv_set_ece(3)).
     pub(crate) fn is_ready_to_receive(&self) -> bool {
         matches!(self.reached, Reached::ReadyToReceive | Reached::ReadyToSend)
     }
 
-    /// Goes on to RTS. Does not sleep: what has to be tried again is tried with the next call.
+    /// Goes on to RTS. Does not sleep: the next call retries a change of state that was refused for now.
     pub(crate) fn rise(
         &mut self,
         path: &Path<'_>,
@@ -108,7 +109,7 @@ impl RisingPair {
         }
     }
 
-    /// Takes note of what became of a change of state: it is done, has to be tried again, or has failed.
+    /// Notes the outcome of a change of state: done, to be retried, or failed.
     fn stand(
         &mut self,
         domain: &VerbsDomain,
@@ -214,7 +215,7 @@ fn address(path: &Path<'_>, peer: &Endpoint, classes: Classes) -> sys::AhAttribu
     let grh = sys::GlobalRoute {
         dgid: sys::Gid(peer.gid),
         flow_label: 0,
-        // No entry has a larger index: `GidTable::read`.
+        // `GidTable::read` returns no larger index.
         sgid_index: path.local.index as u8,
         hop_limit: HOP_LIMIT,
         traffic_class: classes.traffic_class,
@@ -229,8 +230,8 @@ fn address(path: &Path<'_>, peer: &Endpoint, classes: Classes) -> sys::AhAttribu
                 address.is_global = 1;
                 address.grh = grh;
             }
-            // Between subnets a packet goes to the router; its identifier for the peer stands in the peer's GID, where
-            // there is one (NCCL 2.32, NCCL_IB_ROUTABLE_FLID_GID_INDEX).
+            // A packet to another subnet goes to the router; the router's identifier for the peer is in the peer's GID,
+            // if the peer has one (NCCL 2.32, NCCL_IB_ROUTABLE_FLID_GID_INDEX).
             let flid = u16::from_be_bytes([peer.gid[4], peer.gid[5]]);
             if !same_subnet && flid != 0 {
                 address.dlid = flid;
@@ -249,7 +250,7 @@ fn subnet(gid: [u8; 16]) -> [u8; 6] {
     [gid[0], gid[1], gid[2], gid[3], gid[6], gid[7]]
 }
 
-/// A packet number that no earlier queue pair of this number is likely to have used.
+/// A packet number that an earlier queue pair of the same number is unlikely to have used.
 fn random_psn(domain: &VerbsDomain) -> Result<u32, SetupError> {
     getrandom::u32()
         .map(|number| number & 0xff_ffff)

@@ -1,9 +1,9 @@
-//! Data Direct: an engine of ConnectX-8 and later by which the adapter reaches GPU memory past the processor, through a
-//! PCI function of its own. NCCL's own transport (NCCL 2.30, net_ib/init.cc) shows it as a device of its own,
+//! Data Direct: an engine of ConnectX-8 and later through which the adapter reaches GPU memory past the processor, by a
+//! PCI function of its own. NCCL's own transport (NCCL 2.30, net_ib/init.cc) shows it as a separate device,
 //! `mlx5_0_dma`.
 //!
-//! Nothing here has run on such an adapter: it follows mlx5dv_get_data_direct_sysfs_path(3), mlx5dv_reg_dmabuf_mr(3),
-//! and what the kernel's driver checks (drivers/infiniband/hw/mlx5/mr.c, reg_user_mr_dmabuf_by_data_direct).
+//! Nothing here has run on such an adapter. It follows mlx5dv_get_data_direct_sysfs_path(3), mlx5dv_reg_dmabuf_mr(3)
+//! and the checks of the kernel's driver (drivers/infiniband/hw/mlx5/mr.c, reg_user_mr_dmabuf_by_data_direct).
 
 use std::cell::OnceCell;
 use std::ffi::{CStr, c_char};
@@ -14,14 +14,14 @@ use crate::device::Device;
 use crate::pointers::refuses_dma_bufs;
 use crate::sys::{self, Mlx5Functions};
 
-/// The vendors of devices that libmlx5 drives, as `ibv_device_attr.vendor_id` has them: Mellanox's identifier of IEEE,
-/// and that of PCI.
+/// The vendors of devices that libmlx5 drives, as in `ibv_device_attr.vendor_id`: Mellanox's identifier of IEEE, and
+/// that of PCI.
 const VENDORS: [u32; 2] = [0x02c9, 0x15b3];
 
 /// The longest path that the kernel gives (PATH_MAX).
 const LONGEST_PATH: usize = 4096;
 
-/// libmlx5, which is loaded when the first device could use it.
+/// libmlx5, loaded when the first device could use it.
 pub struct Mlx5<'a> {
     name: &'a str,
     loaded: OnceCell<Option<Mlx5Functions>>,
@@ -41,11 +41,11 @@ impl<'a> Mlx5<'a> {
         Self { name, loaded: OnceCell::new() }
     }
 
-    /// The engine of a device that takes dma-bufs; None where it has none. A library from before Data Direct knows of
-    /// none.
+    /// Returns the engine of a device that takes dma-bufs; `None` if it has none, or if the library predates Data
+    /// Direct.
     ///
     /// # Errors
-    /// When the kernel does not say which PCI function it is.
+    /// When the kernel does not say which PCI function the engine is.
     pub fn engine(&self, device: &Device, attributes: &sys::DeviceAttributes) -> io::Result<Option<Engine>> {
         if !VENDORS.contains(&attributes.vendor_id) {
             return Ok(None);
@@ -59,7 +59,7 @@ impl<'a> Mlx5<'a> {
             return Ok(None);
         }
         let mut path = [0 as c_char; LONGEST_PATH];
-        // SAFETY: the context is open and of this library, and the place is as long as told.
+        // SAFETY: the context is open and of this library, and the place is as long as stated.
         match unsafe { (functions.get_data_direct_sysfs_path)(device.context(), path.as_mut_ptr(), path.len()) } {
             0 => {}
             // A device without such an engine, and a kernel that knows of none.
@@ -77,8 +77,8 @@ impl<'a> Mlx5<'a> {
     }
 }
 
-/// Whether the kernel knows no registration with mlx5's own flags.
+/// Returns true if the kernel knows no registration with mlx5's own flags.
 fn refuses(functions: &Mlx5Functions, device: &Device) -> bool {
-    // SAFETY: of `refuses_dma_bufs`: -1 is no descriptor, so there is no memory to touch.
+    // SAFETY: the protection domain is open; -1 is no descriptor, so no memory is touched.
     refuses_dma_bufs(device, |pd, length| unsafe { (functions.reg_dmabuf_mr)(pd, 0, length, 0, -1, 0, 0) })
 }

@@ -1,4 +1,4 @@
-//! An RDMA device of this host, open: what it and its ports say of themselves, and its events.
+//! An RDMA device of this host, open: its attributes and those of its ports, and its events.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
@@ -26,11 +26,11 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// Opens every RDMA device of this host, in libibverbs' order; a device that cannot be opened comes as its name
-    /// with the reason.
+    /// Opens every RDMA device of this host, in libibverbs' order; for a device that cannot be opened, returns its name
+    /// and the reason.
     ///
     /// # Errors
-    /// When the list cannot be had: the kernel has no RDMA support, or this process has no right to it.
+    /// When the list is not available: the kernel has no RDMA support, or this process has no right to it.
     #[allow(clippy::type_complexity)] // a list of devices, each open or not: no type of its own would say it better
     pub fn open_all(functions: &Arc<Functions>) -> io::Result<Vec<Result<Arc<Self>, (String, io::Error)>>> {
         let mut count = 0;
@@ -67,7 +67,7 @@ impl Device {
         }
     }
 
-    /// The kernel's name of it: `mlx5_0`.
+    /// The kernel's name for it: `mlx5_0`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -77,13 +77,13 @@ impl Device {
         &self.sysfs
     }
 
-    /// Whether it speaks the InfiniBand transport, as RoCE does too; iWARP and others do not, and have no write with an
+    /// Returns true if it speaks the InfiniBand transport, as RoCE does; iWARP and others have no write with an
     /// immediate.
     pub fn is_infiniband_transport(&self) -> bool {
         self.is_infiniband
     }
 
-    /// What the device says of itself: ibv_query_device(3).
+    /// Returns the device's attributes: ibv_query_device(3).
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -95,16 +95,16 @@ impl Device {
         Ok(attributes)
     }
 
-    /// What port `port`, counted from 1, says of itself: ibv_query_port(3).
+    /// Returns the attributes of port `port`, counted from 1: ibv_query_port(3).
     ///
     /// # Errors
     /// When there is no such port, or the kernel refuses.
     pub fn port_attributes(&self, port: u8) -> io::Result<sys::PortAttributes> {
         let mut attributes = sys::PortAttributes::default();
         let context = self.context.as_ptr();
-        // SAFETY: the context is open; one that says so by its `abi_compat` is the last field of a VerbsContext of
-        // which `size` bytes at its end are there (infiniband/verbs.h, verbs_get_ctx_op). The place holds the whole
-        // structure, of which the older function writes the first part.
+        // SAFETY: the context is open. If its `abi_compat` says so, it is the last field of a VerbsContext of which the
+        // last `size` bytes exist (infiniband/verbs.h, verbs_get_ctx_op). The place holds the whole structure; the
+        // older function writes only its first part.
         check(unsafe {
             let extended = (*context).abi_compat as usize == usize::MAX;
             let whole = context.byte_sub(std::mem::offset_of!(sys::VerbsContext, context)).cast::<sys::VerbsContext>();
@@ -119,7 +119,7 @@ impl Device {
         Ok(attributes)
     }
 
-    /// The port's speed in Mbit/s where the library can say: ibv_query_port_speed(3).
+    /// The port's speed in Mbit/s, if the library can tell: ibv_query_port_speed(3).
     pub fn port_speed_mbps(&self, port: u8) -> Option<u64> {
         let query = self.functions.query_port_speed?;
         let mut hundreds = 0;
@@ -128,12 +128,12 @@ impl Device {
         (result == 0 && hundreds > 0).then(|| hundreds.saturating_mul(100))
     }
 
-    /// Entry `index` of the port's GID table with its type, one of `sys::GID_TYPE_*`, and its network interface; None
-    /// where the entry is empty. An older library does not know types: then the type is None.
+    /// Entry `index` of the port's GID table with its type, one of `sys::GID_TYPE_*`, and its network interface; `None`
+    /// if the entry is empty. Older libraries do not know types: then `kind` is `None`.
     pub fn gid(&self, port: u8, index: u32) -> Option<Gid> {
         if let Some(query) = self.functions.query_gid_ex {
             let mut entry = sys::GidEntry::default();
-            // SAFETY: the context is open, the place is valid, and its length is told.
+            // SAFETY: the context is open, the place is valid, and its length is passed.
             let result = unsafe {
                 let length = size_of::<sys::GidEntry>();
                 query(self.context.as_ptr(), u32::from(port), index, &raw mut entry, 0, length)
@@ -145,7 +145,7 @@ impl Device {
                     return (entry.gid.0 != [0; 16]).then_some(Gid { bytes: entry.gid.0, index, kind, interface });
                 }
                 libc::ENODATA => return None,
-                // A kernel before 5.11, or a container without the right: ask the older way.
+                // A kernel before 5.11, or a container without the right: asks the older way.
                 _ => {}
             }
         }
@@ -156,7 +156,8 @@ impl Device {
         (result == 0 && gid.0 != [0; 16]).then_some(Gid { bytes: gid.0, index, kind: None, interface: None })
     }
 
-    /// The descriptor that becomes readable when the device has an event, never blocking from here on.
+    /// Makes the device's event descriptor non-blocking and returns it; it becomes readable when the device has an
+    /// event.
     ///
     /// # Errors
     /// When the descriptor cannot be made non-blocking.
@@ -173,15 +174,15 @@ impl Device {
         Ok(descriptor)
     }
 
-    /// The next event, acknowledged; None when there is none just now. Call it only after [`Self::event_descriptor`].
+    /// Takes and acknowledges the next event; `None` if none is pending. Call it only after [`Self::event_descriptor`].
     pub fn next_event(&self) -> Option<Event> {
         let mut event = sys::AsyncEvent { element: sys::AsyncElement { port_num: 0 }, event_type: 0 };
         // SAFETY: the context is open and the place is valid; the descriptor does not block.
         if unsafe { (self.functions.get_async_event)(self.context.as_ptr(), &raw mut event) } != 0 {
             return None;
         }
-        // SAFETY: which member of the union is set follows from the type (ibv_get_async_event(3)); a queue pair is not
-        // destroyed before the event is acknowledged.
+        // SAFETY: the type determines the member of the union (ibv_get_async_event(3)); a queue pair is not destroyed
+        // before the event is acknowledged.
         let about = unsafe {
             match event.event_type {
                 sys::EVENT_QP_FATAL
@@ -240,13 +241,13 @@ pub struct Gid {
     pub bytes: [u8; 16],
     /// Its place in the table.
     pub index: u32,
-    /// One of `sys::GID_TYPE_*`; None where the library does not know.
+    /// One of `sys::GID_TYPE_*`; `None` if the library does not know.
     pub kind: Option<u32>,
     /// Index of the network interface that it belongs to.
     pub interface: Option<u32>,
 }
 
-/// What an event is about.
+/// The subject of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
     /// The whole device.
@@ -266,11 +267,11 @@ pub enum About {
 pub struct Event {
     /// One of `sys::EVENT_*`.
     pub kind: c_int,
-    /// What it is about.
+    /// The subject.
     pub about: About,
 }
 
-/// A port's state by the name that ibstat gives it.
+/// A port's state by ibstat's name for it.
 pub fn port_state(state: i32) -> &'static str {
     match state {
         sys::PORT_DOWN => "down",
@@ -281,11 +282,11 @@ pub fn port_state(state: i32) -> &'static str {
     }
 }
 
-/// The result of a function that answers 0 or an errno.
+/// The result of a function that returns 0 or an errno.
 pub(crate) fn check(result: c_int) -> io::Result<()> {
     match result {
         0 => Ok(()),
-        // Some functions answer -1 and set errno instead.
+        // Some functions return -1 and set errno instead.
         -1 => Err(io::Error::last_os_error()),
         errno => Err(io::Error::from_raw_os_error(errno.abs())),
     }

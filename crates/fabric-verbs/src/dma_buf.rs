@@ -1,5 +1,5 @@
-//! Where a dma-buf is registered. The kernel maps whole pages, and takes no range whose address and whose offset in the
-//! dma-buf differ within a page (ibv_reg_dmabuf_mr(3), "iova").
+//! The place at which a dma-buf is registered. The kernel maps whole pages and refuses a range whose address and whose
+//! offset in the dma-buf differ within a page (ibv_reg_dmabuf_mr(3), "iova").
 
 /// A range of a dma-buf, and the address by which work names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,10 +10,10 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// For `length` bytes at `address`, on a system with pages of `page` bytes. `offset` is where they begin in the
-    /// dma-buf, or where the page begins that they begin in, as NCCL's own transport takes it (net_ib/reg.cc). A range
-    /// of `whole_pages` begins and ends with a page, as Data Direct needs it (mlx5dv_reg_dmabuf_mr(3)).
-    /// None when the offset is neither.
+    /// The placement of `length` bytes at `address`, on a system with pages of `page` bytes. `offset` is where they
+    /// begin in the dma-buf, or where the page in which they begin starts, as NCCL's own transport passes it
+    /// (net_ib/reg.cc). With `whole_pages` the range begins and ends with a page, as Data Direct needs it
+    /// (mlx5dv_reg_dmabuf_mr(3)). Returns `None` if the offset is neither.
     pub(crate) fn new(address: u64, length: usize, offset: u64, page: u64, whole_pages: bool) -> Option<Self> {
         let within = address % page;
         let starts_page = match offset % page {
@@ -59,7 +59,7 @@ mod tests {
     fn an_offset_of_the_page_means_the_page() {
         let base = 0x7000_0000_0000;
         assert_eq!(placed(base + 0x100, 0x1000, 0, 4 * KIB, false), Some((base, 0, 0x1100)));
-        // What begins a page of 4 KiB may be in the midst of one of 64 KiB.
+        // The start of a page of 4 KiB may be in the middle of one of 64 KiB.
         assert_eq!(placed(base + 0x1000, 0x1000, 0, 4 * KIB, false), Some((base + 0x1000, 0, 0x1000)));
         assert_eq!(placed(base + 0x1000, 0x1000, 0, 64 * KIB, false), Some((base, 0, 0x2000)));
     }

@@ -1,4 +1,4 @@
-//! One port: where its memory is registered and its rails begin.
+//! One port: its registered memory and its rails.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use crate::sys;
 #[derive(Debug)]
 pub struct Verbs;
 
-/// The longest single write that the protocol has.
+/// The longest single write of the protocol.
 const MAX_WRITE: u32 = 1 << 30;
 
 /// One port with its protection domain.
@@ -32,21 +32,21 @@ pub struct VerbsDomain {
     pub(crate) port: u8,
     pub(crate) link_layer: LinkLayer,
     table: GidTable,
-    /// Those that could be used when the table was read last, best first; never empty.
+    /// The usable entries when the table was last read, best first; never empty.
     gids: Mutex<Vec<PortGid>>,
     pub(crate) max_write: u32,
-    /// By which dma-bufs are registered, where the port has it.
+    /// The engine through which dma-bufs are registered, if the port has one.
     pub(crate) engine: Option<Engine>,
-    /// Where things are said that are worth knowing and no error.
+    /// Takes messages that are worth logging and are no errors.
     inform: fn(&str),
-    /// It was said that the device gives no shared receive queue.
+    /// True once it was logged that the device makes no shared receive queue.
     told_of_queues: AtomicBool,
-    /// The driver has refused relaxed ordering: it is not asked for again.
+    /// True once the driver has refused relaxed ordering: it is not asked for it again.
     pub(crate) refuses_relaxed: AtomicBool,
 }
 
 impl VerbsDomain {
-    /// The domain of a port; what is worth knowing and no error goes to `inform`, one sentence each.
+    /// The domain of a port. `inform` takes messages that are worth logging and are no errors, one sentence each.
     pub fn new(port: OpenPort, config: VerbsConfig, inform: fn(&str)) -> Arc<Self> {
         let (port, pd) = port.into_parts();
         Arc::new(Self {
@@ -72,7 +72,7 @@ impl VerbsDomain {
         self.pd.device()
     }
 
-    /// What the port says of itself now, when it can carry traffic.
+    /// Returns the port's current attributes if it can carry traffic.
     pub(crate) fn active_port(&self) -> Result<sys::PortAttributes, SetupError> {
         let queried = self.device().port_attributes(self.port);
         let attributes = queried.map_err(|error| self.refused(SetupStep::PortQuery, &error))?;
@@ -84,15 +84,15 @@ impl VerbsDomain {
     }
 
     /// The GIDs that a new connection may use, best first, from the port's table as it is now: an address that came or
-    /// went moves the others' indices. A table that has none at the moment, or none but what was excluded before,
-    /// leaves what was there before. Never empty.
+    /// went moves the others' indices. A table with no entry at the moment, or with none but those excluded before,
+    /// leaves the previous GIDs in use. Never empty.
     pub(crate) fn gids(&self, attributes: &sys::PortAttributes) -> Vec<PortGid> {
         let mut gids = self.gids.lock().unwrap_or_else(PoisonError::into_inner);
         *gids = self.table.renewed(attributes.gid_tbl_len, &gids);
         gids.clone()
     }
 
-    /// Says once that the device gives no shared receive queue, and why.
+    /// Logs once that the device makes no shared receive queue, and why.
     pub(crate) fn tell_of_queues(&self, error: &io::Error) {
         if !self.told_of_queues.swap(true, Ordering::Relaxed) {
             (self.inform)(&format!(
@@ -102,7 +102,7 @@ impl VerbsDomain {
         }
     }
 
-    /// The kernel or the library refused a step of a rail's set-up.
+    /// The error of a set-up step that the kernel or the library refused.
     pub(crate) fn refused(&self, what: SetupStep, error: &io::Error) -> SetupError {
         SetupError::Refused { port: self.name.clone(), what, error: error.into() }
     }

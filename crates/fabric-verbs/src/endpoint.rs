@@ -4,12 +4,12 @@ use railweave_fabric::{LaneEndpoint, LinkLayer, SetupError};
 
 use crate::sys;
 
-/// ECE is known to this end.
+/// This end knows ECE.
 const HAS_ECE: u8 = 1;
-/// The port asks for a global route header on every packet.
+/// The port requires a global route header on every packet.
 const WANTS_GRH: u8 = 2;
 
-/// A queue pair as its peer has to know it.
+/// A queue pair as its peer must know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     /// Its number, 24 bits.
@@ -21,7 +21,7 @@ pub(crate) struct Endpoint {
     pub(crate) link_layer: LinkLayer,
     /// The port's MTU as the code of `enum ibv_mtu`, 1 to 5.
     pub(crate) mtu: u8,
-    /// Whether the port asks for a global route header on every packet.
+    /// True if the port requires a global route header on every packet.
     pub(crate) wants_grh: bool,
     pub(crate) gid: [u8; 16],
     /// Enhanced connection establishment: offered by the connector, reduced by the acceptor.
@@ -47,7 +47,7 @@ impl Endpoint {
     }
 
     /// # Errors
-    /// What in the peer's bytes is out of range.
+    /// When a value in the peer's bytes is out of range; the error names it.
     pub(crate) fn decode(LaneEndpoint(bytes): &LaneEndpoint) -> Result<Self, SetupError> {
         let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let wrong = |what, value: u64, allowed| SetupError::WrongEndpoint { what, value, allowed };
@@ -140,7 +140,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_an_endpoint_or_a_sentence(bytes in proptest::array::uniform32(any::<u8>()), tail in proptest::array::uniform16(any::<u8>())) {
+        fn any_bytes_are_an_endpoint_or_a_sentence(
+            bytes in proptest::array::uniform32(any::<u8>()),
+            tail in proptest::array::uniform16(any::<u8>()),
+        ) {
             let mut whole = [0; 48];
             whole[..32].copy_from_slice(&bytes);
             whole[32..].copy_from_slice(&tail);

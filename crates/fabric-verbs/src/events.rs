@@ -38,7 +38,7 @@ impl EventSource for DeviceEvents {
     }
 }
 
-/// What every connection brings when it is set up or closed, and nobody has to know.
+/// Events that every set-up or close of a connection brings; nobody needs to know of them.
 fn is_of_no_consequence(event: Event) -> bool {
     matches!(
         event.kind,
@@ -48,17 +48,17 @@ fn is_of_no_consequence(event: Event) -> bool {
 
 /// An event of the device of this name: ibv_get_async_event(3).
 fn describe(device: &str, event: Event) -> PortEvent {
-    // Whether it is a fault, whether what it is about has failed for good, and words.
+    // Is it a fault, has its subject failed for good, and the message.
     let (is_fault, is_final, what) = match event.kind {
         sys::EVENT_PORT_ERR => (
             true,
             false,
-            "the port is down: its cable is out, its switch port is off, or it was disabled; connections over it fail when \
-             their time-outs are over",
+            "the port is down: its cable is out, its switch port is off, or it was disabled; connections over it fail \
+             when their timeouts expire",
         ),
         sys::EVENT_PORT_ACTIVE => (false, false, "the port is up"),
         sys::EVENT_DEVICE_FATAL => {
-            (true, true, "the device failed and works no more; look at the kernel log, it needs a reset or a reboot")
+            (true, true, "the device failed and no longer works; look at the kernel log, it needs a reset or a reboot")
         }
         sys::EVENT_QP_FATAL => {
             (true, true, "the queue pair failed; look at the kernel log, and at the adapter's firmware")
@@ -71,14 +71,14 @@ fn describe(device: &str, event: Event) -> PortEvent {
         sys::EVENT_QP_ACCESS_ERR => (
             true,
             true,
-            "the peer asked for memory that it may not touch; look at the peer's log, and for deregMr of a buffer that was \
-             still in use",
+            "the peer asked for memory that it may not touch; look at the peer's log, and for deregMr of a buffer that \
+             was still in use",
         ),
         sys::EVENT_CQ_ERR => (
             true,
             true,
-            "a completion queue overflowed or failed; look at the kernel log, and report it with the job's log if that says \
-             nothing",
+            "a completion queue overflowed or failed; look at the kernel log, and report it with the job's log if that \
+             says nothing",
         ),
         sys::EVENT_SRQ_ERR => {
             (true, true, "a receive queue failed; look at the kernel log, and at the adapter's firmware")
@@ -99,8 +99,8 @@ fn describe(device: &str, event: Event) -> PortEvent {
         sys::EVENT_DEVICE_SPEED_CHANGE => (
             false,
             false,
-            "the speed of one of its ports changed; `rdma link` and `ibstat` say what it is now, and messages are split by \
-             what it was at first",
+            "the speed of one of its ports changed; `rdma link` and `ibstat` show the new one, and messages \
+             are still split by the old one",
         ),
         sys::EVENT_PATH_MIG | sys::EVENT_PATH_MIG_ERR => {
             (false, false, "the queue pair changed to another path, or could not; Railweave gives it one alone")
@@ -149,7 +149,7 @@ mod tests {
         }
         assert_eq!(failed(sys::EVENT_CQ_ERR, About::CompletionQueue(8)), part(Piece::CompletionQueue(8)));
         assert_eq!(failed(sys::EVENT_SRQ_ERR, About::ReceiveQueue(9)), part(Piece::ReceiveQueue(9)));
-        // Railweave makes no work queue that could be meant.
+        // Railweave makes no work queue that this could mean.
         assert_eq!(failed(sys::EVENT_WQ_FATAL, About::Device), None);
         assert_eq!(failed(sys::EVENT_DEVICE_SPEED_CHANGE, About::Device), None);
         for kind in [sys::EVENT_PORT_ERR, sys::EVENT_LID_CHANGE, sys::EVENT_GID_CHANGE, sys::EVENT_PORT_ACTIVE] {

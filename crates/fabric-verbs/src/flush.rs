@@ -1,5 +1,5 @@
-//! The loop-back lane: a queue pair connected to itself, on which one byte is read back from GPU memory, so that what
-//! the adapter wrote there before is visible to the GPU.
+//! The loop-back lane: a queue pair connected to itself. Reading one byte of GPU memory back on it makes the adapter's
+//! earlier writes there visible to the GPU.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::sys;
 
 /// A queue pair connected to itself.
 pub(crate) struct FlushLane {
-    // Before the memory that it writes to.
+    // Dropped before the memory that it writes to.
     qp: RisingPair,
     room: u32,
     target: Arc<Region>,
@@ -27,7 +27,7 @@ pub(crate) struct FlushLane {
 }
 
 impl FlushLane {
-    /// Flushes that can be under way at once.
+    /// Flushes that can be in progress at once.
     pub(crate) const DEPTH: u32 = 64;
 
     /// A lane that is not connected yet.
@@ -49,7 +49,7 @@ impl FlushLane {
         })
     }
 
-    /// Connects it to itself, or goes on with it.
+    /// Connects it to itself, or continues to.
     pub(crate) fn connect(&mut self, path: &Path<'_>, classes: Classes) -> Result<Connecting, SetupError> {
         let link_layer = path.domain.link_layer;
         let own = Endpoint {
@@ -69,13 +69,13 @@ impl FlushLane {
         self.qp.pair.number()
     }
 
-    /// Whether there is room for one more flush.
+    /// Returns true if there is room for one more flush.
     pub(crate) fn has_room(&self) -> bool {
         self.room > 0
     }
 
-    /// Reads one byte from `source`; `wr_id` comes back in the completion with the low bits of [`Self::completed`]'s
-    /// number. There must be room. Answers the library's error number, 0 when the flush is under way.
+    /// Reads one byte from `source`. The completion returns `wr_id`, with the number for [`Self::completed`] in its low
+    /// bits. There must be room. Returns the library's error number; 0 if the flush is in progress.
     pub(crate) fn post(&mut self, source: RemoteSlice, id: WorkId, wr_id: u64) -> c_int {
         use railweave_fabric::Registration as _;
         let number = self.posted % Self::DEPTH;
@@ -102,13 +102,13 @@ impl FlushLane {
         errno
     }
 
-    /// The flush whose completion has come; `number` is the low bits of its `wr_id`.
+    /// The flush that has completed; `number` is the low bits of its `wr_id`.
     pub(crate) fn completed(&mut self, number: u32) -> WorkId {
         self.room = (self.room + 1).min(Self::DEPTH);
         self.ids[(number % Self::DEPTH) as usize]
     }
 
-    /// Whether no flush is under way.
+    /// Returns true if no flush is in progress.
     pub(crate) fn is_drained(&self) -> bool {
         self.room == Self::DEPTH
     }

@@ -1,5 +1,5 @@
-//! Which entries of a port's GID table lanes may use, and which of them reaches a peer: rules alone, over what the
-//! table holds.
+//! Rules over a port's GID table: the entries that lanes may use, and the one that reaches a peer. Nothing here reads
+//! the table.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv6Addr};
@@ -16,19 +16,19 @@ pub struct PortGid {
     pub bytes: [u8; 16],
     /// Its place in the table.
     pub index: u32,
-    /// The version of RoCE that its packets have, 1 or 2; None on InfiniBand and where the machine does not say.
+    /// The version of RoCE of its packets, 1 or 2; `None` on InfiniBand and if the machine does not say.
     pub version: Option<u8>,
     /// Length of its network's prefix in bits, in the address's own family.
     pub prefix_len: u8,
-    /// The network interface that it belongs to, where the machine says and discovery has asked.
+    /// The network interface that it belongs to, if the machine says and discovery has asked.
     pub interface: Option<String>,
-    /// Its address is on an interface of this network namespace. A table that containers share holds the addresses of
-    /// all of them.
+    /// True if its address is on an interface of this network namespace. A table that containers share holds the
+    /// addresses of all of them.
     pub is_here: bool,
 }
 
 impl PortGid {
-    /// The GID as an address: IPv4 where it is a mapped one.
+    /// The GID as an address: IPv4 if it is a mapped one.
     pub fn address(&self) -> IpAddr {
         address(self.bytes)
     }
@@ -37,7 +37,7 @@ impl PortGid {
         matches!(self.address(), IpAddr::V6(v6) if v6.is_unicast_link_local())
     }
 
-    /// The number of a routable InfiniBand port on its subnet's routers; 0 where it has none.
+    /// The number by which its subnet's routers know a routable InfiniBand port (FLID); 0 if it has none.
     fn flid(&self) -> u16 {
         u16::from_be_bytes([self.bytes[4], self.bytes[5]])
     }
@@ -49,20 +49,20 @@ impl PortGid {
     }
 }
 
-/// What a user says about GIDs. The default leaves everything to the rules of [`eligible`].
+/// The user's settings for GIDs. The default leaves everything to the rules of [`eligible`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidRules {
-    /// This entry and no other, on RoCE.
+    /// Only this entry, on RoCE.
     pub index: Option<u32>,
     /// The version of RoCE, 1 or 2.
     pub roce_version: u8,
-    /// This family and no other; None takes IPv4, and IPv6 where there is no IPv4.
+    /// Only this family; `None` prefers IPv4 to IPv6.
     pub family: Option<Family>,
-    /// Addresses of this range and no others.
+    /// Only addresses in this range.
     pub range: Option<AddressRange>,
-    /// The entry of an InfiniBand port that has the number (FLID) by which routers between subnets know it.
+    /// The entry of an InfiniBand port that holds its FLID, the number by which routers between subnets know it.
     pub flid_index: u32,
-    /// Length of the prefix of IPv4 networks; None takes the interface's.
+    /// Length of the prefix of IPv4 networks; `None` takes the interface's.
     pub prefix_len: Option<u8>,
 }
 
@@ -72,14 +72,14 @@ impl Default for GidRules {
     }
 }
 
-/// The entries of `gids` that lanes may use, best first; none where the rules leave none.
+/// Returns the entries of `gids` that lanes may use, best first; none if the rules leave none.
 ///
-/// On InfiniBand that is one entry: the one with a FLID if there is one, else the first of the table. On RoCE it is the
-/// entry that the user names, or else every entry of the right version, family and range that is not link-local IPv6:
-/// those of this network namespace first, then IPv4 before IPv6, link-local IPv4 last, and the table's order among
-/// equals. Without any, it is those that are link-local: adapters on one Ethernet segment reach each other by them.
-/// Where the machine does not say versions, the last of several equal GIDs is taken for version 2, because the kernel
-/// lists version 1 first.
+/// On InfiniBand that is one entry: the one with a FLID if there is one, otherwise the first of the table. On RoCE it
+/// is the entry that the user names; otherwise every entry of the right version, family and range that is not
+/// link-local IPv6: those of this network namespace first, then IPv4 before IPv6, link-local IPv4 last, and equals in
+/// the table's order. If there is none, link-local IPv6 entries are taken: adapters on one Ethernet segment reach each
+/// other by them. If the machine does not tell versions, the last of several equal GIDs is taken for version 2, because
+/// the kernel lists version 1 first.
 pub fn eligible(gids: &[PortGid], link_layer: LinkLayer, rules: &GidRules) -> Vec<PortGid> {
     let at = |index: u32| gids.iter().find(move |gid| gid.index == index);
     if link_layer == LinkLayer::InfiniBand {
@@ -106,14 +106,14 @@ pub fn eligible(gids: &[PortGid], link_layer: LinkLayer, rules: &GidRules) -> Ve
     found
 }
 
-/// Why [`eligible`] finds nothing: what the table holds, and what to change. A clause.
+/// Returns the reason why [`eligible`] finds nothing: the table's entries and the remedy. A clause.
 pub fn reason_for_none(gids: &[PortGid], link_layer: LinkLayer, rules: &GidRules) -> String {
     if link_layer == LinkLayer::InfiniBand {
         return "its GID table has no entry 0; is the subnet manager running (`sminfo`)?".to_owned();
     }
     if gids.is_empty() {
-        return "its GID table is empty; give its network interface an address (`ip address`), or, in a container, share \
-                the host's network"
+        return "its GID table is empty; give its network interface an address (`ip address`), or, in a container, \
+                share the host's network"
             .to_owned();
     }
     let mut obstacles = Vec::new();
@@ -137,10 +137,10 @@ pub fn reason_for_none(gids: &[PortGid], link_layer: LinkLayer, rules: &GidRules
     text + "; " + &advice(&obstacles, rules)
 }
 
-/// The one of `gids` that shares a network with the peer's GID, else the first.
+/// Returns the one of `gids` that shares a network with the peer's GID, otherwise the first.
 ///
 /// # Panics
-/// When `gids` is empty; those of a port that discovery found are not.
+/// When `gids` is empty; a port that discovery found has at least one.
 pub fn for_peer(gids: &[PortGid], peer: [u8; 16]) -> &PortGid {
     let is_near = |gid: &&PortGid| {
         let bits = gid.network_bits();
@@ -149,7 +149,7 @@ pub fn for_peer(gids: &[PortGid], peer: [u8; 16]) -> &PortGid {
     gids.iter().find(is_near).unwrap_or(&gids[0])
 }
 
-/// What keeps an entry of a RoCE port's table from being used.
+/// Reasons not to use an entry of a RoCE port's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Obstacle {
     LinkLocal,
@@ -215,7 +215,7 @@ fn common_bits(one: [u8; 16], other: [u8; 16]) -> u32 {
     (u128::from_be_bytes(one) ^ u128::from_be_bytes(other)).leading_zeros()
 }
 
-/// A GID as people write it: as an IPv4 address where it is one.
+/// A GID as people write it: as an IPv4 address if it is one.
 pub(crate) fn show_gid(gid: [u8; 16]) -> String {
     Ipv6Addr::from(gid).to_canonical().to_string()
 }

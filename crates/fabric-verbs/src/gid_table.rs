@@ -1,5 +1,5 @@
 //! Reading the GID table of one port: when the port is found, and again for each connection, because addresses come and
-//! go while a process lives.
+//! go during a process's life.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,24 +10,23 @@ use crate::device::{Device, Gid};
 use crate::gid::{GidRules, PortGid, eligible, reason_for_none};
 use crate::sys;
 
-/// The prefix of an IPv4 address that is on no interface of this host.
+/// The prefix length of an IPv4 address that is on no interface of this host.
 const DEFAULT_IPV4_PREFIX: u8 = 24;
-/// The prefix of an IPv6 address that is on no interface of this host, and of every InfiniBand GID.
+/// The prefix length of an IPv6 address that is on no interface of this host, and of every InfiniBand GID.
 const DEFAULT_IPV6_PREFIX: u8 = 64;
 
-/// How many entries a queue pair can name, from the first: their index is a byte (`sgid_index`, ibv_modify_qp(3)),
-/// while tables may be longer (rxe's have 1,024 places).
+/// The entries that a queue pair can name, from the first: the index is a byte (`sgid_index`, ibv_modify_qp(3)), while
+/// tables may be longer (rxe's have 1,024 places).
 const NAMED: u32 = 256;
 
-/// The addresses on the interfaces of this network namespace, as they are when this is called, each with the length of
-/// its network's prefix.
+/// Returns the addresses currently on the interfaces of this network namespace, each with its network's prefix length.
 pub type HostAddresses = Arc<dyn Fn() -> Vec<(IpAddr, u8)> + Send + Sync>;
 
-/// The version of RoCE of an entry of one port's table, by its index, as the kernel's files have it at the moment; None
-/// where they do not say. Asked where the library does not know.
+/// Returns the RoCE version of an entry of one port's table, by its index, according to the kernel's files; `None` if
+/// they do not say. Called if the library does not know.
 pub type RoceVersions = Arc<dyn Fn(u32) -> Option<u8> + Send + Sync>;
 
-/// Whether a user's list lets a GID in.
+/// Returns true if a user's list admits a GID.
 pub type GidFilter = Arc<dyn Fn(&PortGid) -> bool + Send + Sync>;
 
 /// How the GID table of one port is read.
@@ -37,20 +36,20 @@ pub struct GidTable {
     pub device: Arc<Device>,
     /// The port's number on its device, from 1.
     pub port: u8,
-    /// What carries the port's packets.
+    /// The port's link layer.
     pub link_layer: LinkLayer,
-    /// What the user says about GIDs.
+    /// The user's settings for GIDs.
     pub rules: GidRules,
     /// The addresses of this host.
     pub addresses: HostAddresses,
-    /// What the kernel's files say about the entries.
+    /// The kernel's files on the entries.
     pub versions: RoceVersions,
-    /// Of those that the rules leave, only these, unless none of them is there.
+    /// Narrows the entries that the rules leave, unless it admits none of them.
     pub filter: Option<GidFilter>,
 }
 
 impl GidTable {
-    /// What the table holds, of `length` places, where a queue pair can name it.
+    /// Reads the table, of `length` places, as far as a queue pair can name them.
     pub fn read(&self, length: i32) -> Vec<PortGid> {
         let is_roce = self.link_layer == LinkLayer::Roce;
         let addresses = if is_roce { (self.addresses)() } else { Vec::new() };
@@ -59,7 +58,7 @@ impl GidTable {
         entries.map(|gid| self.port_gid(gid, &addresses)).collect()
     }
 
-    /// Why lanes can use none of these entries, of a table of `length` places. A clause.
+    /// Returns the reason why lanes can use none of these entries, of a table of `length` places. A clause.
     pub fn reason_for_none(&self, entries: &[PortGid], length: i32) -> String {
         let reason = reason_for_none(entries, self.link_layer, &self.rules);
         let places = NAMED..u32::try_from(length).unwrap_or(0);
@@ -68,26 +67,27 @@ impl GidTable {
             reason
         } else if entries.is_empty() {
             "its GID table has entries beyond 255 alone, which a queue pair cannot name; remove the addresses of its \
-             network interface and give them anew (`ip address`), so that they get the first free entries"
+             network interface and add them again (`ip address`), so that they get the first free entries"
                 .to_owned()
         } else {
-            format!("{reason} (its entries beyond 255 do not count, which a queue pair cannot name)")
+            format!("{reason} (its entries beyond 255 do not count: a queue pair cannot name them)")
         }
     }
 
-    /// Those that lanes may use now, best first, instead of those that they used before: an address may be gone for a
-    /// moment only, and what the rules or the filter excluded while it was there does not take its place.
+    /// Returns the entries that lanes may use now, best first. Returns those used before if the current ones are no
+    /// substitute: an address may be gone for a moment only, and an entry that the rules or the filter excluded while
+    /// it was there does not take its place.
     pub(crate) fn renewed(&self, length: i32, before: &[PortGid]) -> Vec<PortGid> {
         let now = self.eligible(length);
         let is_worse = |excludes: &dyn Fn(&PortGid) -> bool| now.iter().all(excludes) && !before.iter().all(excludes);
-        // An entry that the user names is what it is, and so is that of an InfiniBand port.
+        // An entry that the user names is used as it is, and so is that of an InfiniBand port.
         let by_rules = self.link_layer == LinkLayer::Roce && self.rules.index.is_none();
         let excluded = |gid: &PortGid| self.filter.as_ref().is_some_and(|filter| !filter(gid));
         let keeps = now.is_empty() || by_rules && is_worse(&PortGid::is_link_local) || is_worse(&excluded);
         if keeps { before.to_vec() } else { now }
     }
 
-    /// Those that lanes may use now, best first; none where the rules leave none.
+    /// Returns the entries that lanes may use now, best first; none if the rules leave none.
     pub(crate) fn eligible(&self, length: i32) -> Vec<PortGid> {
         let mut gids = eligible(&self.read(length), self.link_layer, &self.rules);
         if let Some(filter) = &self.filter

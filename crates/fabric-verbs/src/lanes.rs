@@ -1,4 +1,4 @@
-//! The lanes of a rail: connected queue pairs, and what is known of the work on each.
+//! The lanes of a rail: connected queue pairs, and the state of the work on each.
 
 use std::ops::{Index, IndexMut};
 
@@ -8,10 +8,10 @@ use crate::queues::QueuePair;
 use crate::sys;
 
 const NUMBER_AT: u32 = WorkId::BITS;
-/// Where the lane begins in the `wr_id` of a write.
+/// The lowest bit of the lane in the `wr_id` of a write.
 pub(crate) const LANE_AT: u32 = NUMBER_AT + u16::BITS;
 
-/// The `wr_id` of a write: its lane and number, and below them the id that the transport gave it.
+/// The `wr_id` of a write: its lane and number, and below them the transport's id.
 #[inline]
 pub(crate) fn send_id(lane: LaneId, number: u16, id: WorkId) -> u64 {
     u64::from(lane.0) << LANE_AT | u64::from(number) << NUMBER_AT | id.0
@@ -32,7 +32,7 @@ pub(crate) fn id_of(wr_id: u64) -> WorkId {
     WorkId(wr_id & ((1 << WorkId::BITS) - 1))
 }
 
-/// Receives that each lane has where they share no queue: of several, none needs the whole pool.
+/// Receives per lane without a shared queue: one of several lanes never needs the whole pool.
 pub(crate) fn own_receives(spec: &RailSpec) -> u32 {
     if spec.lanes > 1 { spec.receive_depth.min(spec.lane_receives) } else { spec.receive_depth }
 }
@@ -48,14 +48,14 @@ pub(crate) struct Lane {
     pub(crate) qp: QueuePair,
     /// Requests posted, modulo 2^16.
     posted: u16,
-    /// Requests of which it is known that they are complete, modulo 2^16.
+    /// Requests known to be complete, modulo 2^16.
     completed: u16,
-    /// Signalled requests that are not complete.
+    /// Signalled requests that are not complete yet.
     owed: u16,
     pub(crate) broken: bool,
     /// Bytes that a request may carry in itself.
     inline: u32,
-    /// Receives of its own that are posted, where there are several lanes and no shared queue.
+    /// Its own posted receives; counted only with several lanes and no shared queue.
     pub(crate) receives: u32,
     pub(crate) peer_number: u32,
 }
@@ -74,13 +74,13 @@ impl Lane {
         }
     }
 
-    /// Requests that the send queue has room for, of `depth`.
+    /// Free places in the send queue of `depth` places.
     #[inline]
     pub(crate) fn room(&self, depth: u32) -> u32 {
         depth - u32::from(self.posted.wrapping_sub(self.completed))
     }
 
-    /// Fills a request with a write; from now on it counts as posted.
+    /// Fills a request with a write, which then counts as posted.
     #[inline(always)]
     pub(crate) fn fill(&mut self, lane: LaneId, write: &Write, send: &mut sys::SendWr, piece: &mut sys::Sge) {
         send.wr_id = send_id(lane, self.posted, write.id);
@@ -101,39 +101,40 @@ impl Lane {
         self.posted = self.posted.wrapping_add(1);
     }
 
-    /// The signalled request with this number is complete. Requests of a lane complete in order, so all before it are.
+    /// Notes that the signalled request with this number is complete. Requests of a lane complete in order, so all
+    /// before it are complete too.
     #[inline]
     pub(crate) fn handle_completed(&mut self, number: u16) {
         self.completed = number.wrapping_add(1);
         self.owed = self.owed.wrapping_sub(1);
     }
 
-    /// Whether no completion is to come.
+    /// Returns true if no completion is expected.
     pub(crate) fn is_drained(&self) -> bool {
         self.owed == 0 || self.broken
     }
 }
 
-/// The lanes of a rail. The first one stands in place, because most rails have no other.
+/// The lanes of a rail. The first one is stored in place, because most rails have no other.
 pub(crate) struct Lanes {
     first: Lane,
     more: Box<[Lane]>,
 }
 
 impl Lanes {
-    /// Of these queue pairs; None without any.
+    /// The lanes of these queue pairs; `None` if there are none.
     pub(crate) fn new(parts: Vec<LaneParts>) -> Option<Self> {
         let mut lanes = parts.into_iter().map(Lane::new);
         Some(Self { first: lanes.next()?, more: lanes.collect() })
     }
 
-    /// How many there are.
+    /// The number of lanes.
     #[inline]
     pub(crate) fn count(&self) -> usize {
         1 + self.more.len()
     }
 
-    /// Whether there is only one.
+    /// Returns true if there is only one lane.
     #[inline]
     pub(crate) fn is_one(&self) -> bool {
         self.more.is_empty()

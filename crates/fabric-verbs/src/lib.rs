@@ -1,8 +1,8 @@
 //! Rails over RDMA: InfiniBand and RoCE through libibverbs, which is loaded at run time.
 //!
-//! The hardware edge is a ladder. [`sys`] holds C's types and functions; [`Device`] and what `queues` and `memory` own
-//! are what the library hands out, destroyed in the right order; [`VerbsDomain`] and [`VerbsRail`] are the fabric.
-//! Which of a port's GIDs a lane uses is in [`gid`]; which ports a machine has is found above this crate.
+//! The hardware edge is a ladder. [`sys`] holds C's types and functions; [`Device`], `queues` and `memory` own the
+//! library's objects and destroy them in the right order; [`VerbsDomain`] and [`VerbsRail`] are the fabric. [`gid`]
+//! chooses the GIDs that a lane uses. `discovery`, above this crate, finds the ports of a machine.
 
 mod bring_up;
 mod config;

@@ -19,11 +19,11 @@ pub struct VerbsRegistration {
     local_key: u32,
     remote_key: u32,
     pd: Arc<ProtectionDomain>,
-    /// Keeps memory that Railweave owns until the adapter lets go of it.
+    /// Keeps memory that Railweave owns alive until the adapter releases it.
     _memory: Memory,
 }
 
-// SAFETY: libibverbs is thread-safe (verbs(7)), and nothing here is changed.
+// SAFETY: libibverbs is thread-safe (verbs(7)), and nothing here changes.
 unsafe impl Send for VerbsRegistration {}
 // SAFETY: as for Send.
 unsafe impl Sync for VerbsRegistration {}
@@ -40,7 +40,7 @@ impl Registration for VerbsRegistration {
 
 impl Drop for VerbsRegistration {
     fn drop(&mut self) {
-        // SAFETY: it was registered once and is given back once.
+        // SAFETY: it was registered once and is deregistered once.
         unsafe { (self.pd.device().functions().dereg_mr)(self.mr.as_ptr()) };
     }
 }
@@ -73,25 +73,25 @@ pub(crate) fn register(
         return Err(RegisterError::NoRelaxedOrdering { port: port.to_owned() });
     }
     let mut mr = ask(domain, &memory, flags)?;
-    // Drivers that do not know the flag may refuse it instead of ignoring it, as mana's once did
-    // (Linux, drivers/infiniband/hw/mana/mr.c, VALID_MR_FLAGS).
+    // Drivers that do not know the flag may refuse it instead of ignoring it, as mana's once did (Linux,
+    // drivers/infiniband/hw/mana/mr.c, VALID_MR_FLAGS).
     let unknown = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP));
     if mr.as_ref().is_err_and(unknown) && flags & sys::ACCESS_RELAXED_ORDERING != 0 && ordering != RelaxedOrdering::On {
         flags &= !sys::ACCESS_RELAXED_ORDERING;
         mr = ask(domain, &memory, flags)?;
-        // What fails without the flag as well fails for another reason; and one that a dma-buf makes says nothing of
-        // others.
+        // If it also fails without the flag, the reason is another; and a dma-buf's failure says nothing about other
+        // memory.
         if mr.is_ok() && memory.kind() == MemoryKind::Host {
             domain.refuses_relaxed.store(true, Ordering::Relaxed);
         }
     }
     let mr = mr.map_err(|error| refused(port, &memory, flags, &error))?;
-    // SAFETY: the library answered a valid registration.
+    // SAFETY: the library returned a valid registration.
     let (local_key, remote_key) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
     Ok(VerbsRegistration { mr, local_key, remote_key, pd: Arc::clone(pd), _memory: memory })
 }
 
-/// Asks the library for a registration with these rights, and answers what it answers.
+/// Asks the library for a registration with these rights, and returns its result.
 fn ask(domain: &VerbsDomain, memory: &Memory, flags: c_int) -> Result<io::Result<NonNull<sys::Mr>>, RegisterError> {
     let (pd, port) = (&domain.pd, domain.name.as_str());
     let (address, length) = (memory.address(), memory.length());
@@ -107,9 +107,9 @@ fn ask(domain: &VerbsDomain, memory: &Memory, flags: c_int) -> Result<io::Result
         }
         _ => None,
     };
-    // SAFETY: whoever made the Memory promised that the range may be read and written until the registration is
-    // dropped; the library checks that it is mapped. The rest of the pages of a dma-buf belongs to the same allocation
-    // of GPU memory.
+    // SAFETY: the maker of the Memory promised that the range may be read and written until the registration is
+    // dropped; the library checks that it is mapped. The rest of a dma-buf's pages belongs to the same allocation of
+    // GPU memory.
     let mr = unsafe {
         match (placed, functions.reg_mr_iova2, functions.reg_dmabuf_mr) {
             (Some((fd, Placement { iova, offset, length })), _, reg) => match (&domain.engine, reg) {
@@ -139,7 +139,7 @@ fn refused(port: &str, memory: &Memory, flags: c_int, error: &io::Error) -> Regi
         length: memory.length(),
         access: flags,
         relaxed: flags & sys::ACCESS_RELAXED_ORDERING != 0,
-        // What the library says of its own, it says by a number of the kernel's.
+        // Errors of the library itself also come as kernel error numbers.
         errno: error.raw_os_error().unwrap_or(libc::EIO),
     }
 }

@@ -19,11 +19,11 @@ const INLINE_BYTES: u32 = 64;
 
 struct PendingLane {
     qp: RisingPair,
-    /// What this end knows of ECE: what it offers, then what both agreed on.
+    /// This end's ECE: first its offer, then what both ends agreed on.
     ece: Option<sys::Ece>,
-    /// It was set on the queue pair.
+    /// True if it was set on the queue pair.
     has_ece: bool,
-    /// Once it is connected.
+    /// Set once it is connected.
     peer: Option<Endpoint>,
 }
 
@@ -37,7 +37,7 @@ pub struct VerbsPendingRail {
     domain: Arc<VerbsDomain>,
     spec: RailSpec,
     attributes: sys::PortAttributes,
-    /// The port's GIDs as they were when the rail was begun, and which of them it uses.
+    /// The port's GIDs as they were when the rail was opened, and the one that it uses.
     gids: Vec<PortGid>,
     gid: PortGid,
 }
@@ -50,7 +50,7 @@ impl VerbsPendingRail {
         let flushes = spec.role == Role::Receiver && domain.config.flush;
         let shared = shared_receives(domain, spec);
         let own_receives = if shared.is_some() { 0 } else { own_receives(spec) };
-        // When a lane breaks, everything that is posted on it completes, signalled or not.
+        // When a lane breaks, everything posted on it completes, signalled or not.
         let lanes = u32::from(spec.lanes);
         let receives = if shared.is_some() { spec.receive_depth } else { own_receives * lanes };
         let entries = lanes * spec.send_depth + receives + if flushes { FlushLane::DEPTH } else { 0 };
@@ -104,7 +104,7 @@ impl VerbsPendingRail {
             mtu: self.attributes.active_mtu as u8,
             wants_grh: self.attributes.flags & sys::QPF_GRH_REQUIRED != 0,
             gid: self.gid.bytes,
-            // What the connector offers, the acceptor answers with what is left of it.
+            // The acceptor returns as much of the connector's offer as it can keep.
             ece: lane.ece,
         }
     }
@@ -133,8 +133,8 @@ impl VerbsPendingRail {
         self.lanes.iter().map(|lane| self.endpoint(lane).encode()).collect()
     }
 
-    /// Connects the lanes to the peer's end points, or goes on with it: the caller waits between two tries and comes
-    /// again with the same end points. May block.
+    /// Connects the lanes to the peer's end points, or continues to: after a pause the caller calls again with the same
+    /// end points. May block.
     ///
     /// # Errors
     /// When a lane cannot be brought up; names the peer, the port and the attribute.
@@ -153,7 +153,7 @@ impl VerbsPendingRail {
                 return Err(SetupError::LinkLayers { port: self.domain.name.clone(), ours, theirs });
             }
             if index == 0 && self.spec.role == Role::Receiver {
-                // The sender has chosen; this end's answer is still open.
+                // The sender has chosen; this end's answer has not been sent yet.
                 self.gid = for_peer(&self.gids, peer.gid).clone();
             }
             if self.lanes[index].peer.is_some() {
@@ -214,8 +214,8 @@ fn classes(domain: &VerbsDomain, spec: &RailSpec) -> Classes {
     }
 }
 
-/// A shared receive queue, where the rail has a use for one and the device makes it: None gives each lane receives of
-/// its own. A lane with its own sees its queue pair die, because these come back then; and it needs one object less.
+/// A shared receive queue if the rail has a use for one and the device makes it. With `None` each lane has receives of
+/// its own: it learns of its queue pair's death, because its receives come back then, and needs one object less.
 fn shared_receives(domain: &VerbsDomain, spec: &RailSpec) -> Option<SharedReceives> {
     let is_wanted = spec.receive_depth > 0 && domain.config.shared_receives.unwrap_or(spec.lanes > 1);
     if !is_wanted {
@@ -225,9 +225,9 @@ fn shared_receives(domain: &VerbsDomain, spec: &RailSpec) -> Option<SharedReceiv
     shared.inspect_err(|error| domain.tell_of_queues(error)).ok()
 }
 
-/// Takes over the peer's ECE where both ends know it; whether it is set.
+/// Sets the peer's ECE if both ends know it; returns true if it is set.
 fn set_ece(path: &Path<'_>, lane: &mut PendingLane, peer: &Endpoint) -> Result<bool, SetupError> {
-    // What the options mean is the maker's business.
+    // The meaning of the options is the vendor's business.
     let of_one_maker = |theirs: &sys::Ece| lane.ece.is_some_and(|ours| ours.vendor_id == theirs.vendor_id);
     let Some(ece) = peer.ece.filter(of_one_maker) else {
         return Ok(false);

@@ -1,24 +1,24 @@
-//! Whether a device takes GPU memory behind dma-bufs.
+//! Detecting whether a device takes GPU memory behind dma-bufs.
 
 use std::io;
 
 use crate::device::Device;
 use crate::sys;
 
-/// A page: a length that no driver finds fault with before it looks at the descriptor.
+/// One page: a length that no driver rejects before it looks at the descriptor.
 const PROBED_BYTES: usize = 4096;
 
 /// Returns true if the kernel and the device's driver register memory behind dma-bufs. Needs no GPU.
 pub fn takes_dma_bufs(device: &Device) -> bool {
     let Some(register) = device.functions().reg_dmabuf_mr else { return false };
-    // SAFETY: of `refuses_dma_bufs`: -1 is no descriptor, so there is no memory to touch.
+    // SAFETY: the protection domain is open; -1 is no descriptor, so no memory is touched.
     !refuses_dma_bufs(device, |pd, length| unsafe { register(pd, 0, length, 0, -1, 0) })
 }
 
-/// Whether the kernel or the device's driver knows no dma-bufs; `register` tries to register this many bytes behind a
-/// descriptor that is none. To such a call they say EBADF, or what their driver found wrong first, and EOPNOTSUPP or
-/// EPROTONOSUPPORT where they do not have it at all: by these two NCCL's own transport tells them apart (NCCL 2.30,
-/// net_ib/gdr.cc).
+/// Returns true if the kernel or the device's driver does not know dma-bufs. `register` tries to register this many
+/// bytes behind an invalid descriptor. If dma-bufs are known, the call fails with EBADF or with the first thing that
+/// the driver found wrong; otherwise with EOPNOTSUPP or EPROTONOSUPPORT. NCCL's own transport uses the same two codes
+/// (NCCL 2.30, net_ib/gdr.cc).
 pub(crate) fn refuses_dma_bufs(device: &Device, register: impl FnOnce(*mut sys::Pd, usize) -> *mut sys::Mr) -> bool {
     let functions = device.functions();
     // SAFETY: the context is open for as long as the device lives.
@@ -32,7 +32,7 @@ pub(crate) fn refuses_dma_bufs(device: &Device, register: impl FnOnce(*mut sys::
         // SAFETY: the registration was just made and is ended once.
         unsafe { (functions.dereg_mr)(mr) };
     }
-    // SAFETY: the protection domain was made above, and nothing of it is left.
+    // SAFETY: the protection domain was made above, and nothing made from it is left.
     unsafe { (functions.dealloc_pd)(pd) };
     mr.is_null() && matches!(refusal, Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT))
 }

@@ -1,4 +1,4 @@
-//! A port that discovery found, and the same port open: what a domain is made of.
+//! A port that discovery found, and the same port open, from which a domain is made.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,25 +15,25 @@ use crate::sys;
 /// A port that can be a rail.
 #[derive(Clone)]
 pub struct VerbsPort {
-    /// What topology needs to know. The address is that of the first GID; the number is the port's on its device.
+    /// Input for topology. The address is that of the first GID; the number is the port's on its device.
     pub facts: PortFacts,
     /// The device, open.
     pub device: Arc<Device>,
     /// The port's number on its device, from 1.
     pub number: u8,
-    /// What the port said of itself when it was found.
+    /// The port's attributes when it was found.
     pub attributes: sys::PortAttributes,
-    /// The GIDs that its lanes may use, best first; at least one. Each connection looks for them again.
+    /// The GIDs that its lanes may use, best first; at least one. Each connection looks them up again.
     pub gids: Vec<PortGid>,
-    /// How they are looked for.
+    /// How they are looked up.
     pub table: GidTable,
-    /// By which dma-bufs are registered, where this is the port with its Data Direct engine.
+    /// The engine through which dma-bufs are registered, if this is the port with its Data Direct engine.
     pub engine: Option<Engine>,
 }
 
 impl VerbsPort {
-    /// From now on, lanes use those GIDs that `filter` lets in, where any of them is there. The address is then that of
-    /// the first of these.
+    /// Restricts lanes to the GIDs that `filter` admits, if there are any. The address is then that of the first of
+    /// them.
     pub fn filter_gids(&mut self, filter: GidFilter) {
         if self.gids.iter().any(|gid| filter(gid)) {
             self.gids.retain(|gid| filter(gid));

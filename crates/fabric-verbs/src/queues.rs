@@ -1,4 +1,4 @@
-//! What libibverbs hands out, owned: each is destroyed when it is dropped, and keeps alive what it was made from.
+//! The objects of libibverbs, owned: each is destroyed when dropped and keeps alive what it was made from.
 
 use std::ffi::c_int;
 use std::io;
@@ -11,13 +11,13 @@ use railweave_fabric::{Part, Piece};
 use crate::device::{Device, check};
 use crate::sys;
 
-/// A protection domain: what is registered in one can be used by its queue pairs alone.
+/// A protection domain: only its own queue pairs can use the memory registered in it.
 pub(crate) struct ProtectionDomain {
     pd: NonNull<sys::Pd>,
     device: Arc<Device>,
 }
 
-// SAFETY: libibverbs is thread-safe (verbs(7)), and the pointer is never changed.
+// SAFETY: libibverbs is thread-safe (verbs(7)), and the pointer never changes.
 unsafe impl Send for ProtectionDomain {}
 // SAFETY: as for Send.
 unsafe impl Sync for ProtectionDomain {}
@@ -41,7 +41,7 @@ impl ProtectionDomain {
 
 impl Drop for ProtectionDomain {
     fn drop(&mut self) {
-        // SAFETY: all that was made from it held an Arc of this and is gone.
+        // SAFETY: everything made from it held an Arc of this and is gone.
         unsafe { (self.device.functions().dealloc_pd)(self.pd.as_ptr()) };
     }
 }
@@ -60,7 +60,7 @@ impl CompletionQueue {
     /// A queue that holds at least `entries` completions.
     pub(crate) fn new(device: &Arc<Device>, entries: u32) -> io::Result<Self> {
         let entries = c_int::try_from(entries).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-        // SAFETY: the context is open; no completion channel is asked for.
+        // SAFETY: the context is open; no completion channel is requested.
         let cq =
             unsafe { (device.functions().create_cq)(device.context(), entries, ptr::null_mut(), ptr::null_mut(), 0) };
         let cq = NonNull::new(cq).ok_or_else(io::Error::last_os_error)?;
@@ -77,12 +77,12 @@ impl CompletionQueue {
         }
     }
 
-    /// What tells it from others that are open.
+    /// Identifies it among the open ones.
     pub(crate) fn id(&self) -> u64 {
         self.cq.as_ptr().addr() as u64
     }
 
-    /// Takes completions into `out`; how many. A broken queue is an error.
+    /// Takes completions into `out` and returns their number. A broken queue is an error.
     #[inline]
     pub(crate) fn poll(&mut self, out: &mut [MaybeUninit<sys::Wc>]) -> Result<usize, c_int> {
         // SAFETY: the queue is valid and the place holds `out.len()` completions.
@@ -97,7 +97,7 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: the queue pairs that used it are gone: whoever owns them drops them first.
+        // SAFETY: the queue pairs that used it are gone: their owner drops them first.
         unsafe { (self.device.functions().destroy_cq)(self.cq.as_ptr()) };
     }
 }
@@ -115,7 +115,7 @@ unsafe impl Send for SharedReceives {}
 impl SharedReceives {
     /// A queue of at least `depth` receives without memory.
     pub(crate) fn new(pd: &Arc<ProtectionDomain>, depth: u32) -> io::Result<Self> {
-        // One piece is the least that some providers take.
+        // Some providers need at least one piece.
         let attr = sys::SrqAttributes { max_wr: depth, max_sge: 1, srq_limit: 0 };
         let mut attributes = sys::SrqInitAttributes { srq_context: ptr::null_mut(), attr };
         // SAFETY: the domain and the attributes are valid.
@@ -133,7 +133,7 @@ impl SharedReceives {
         }
     }
 
-    /// What tells it from others that are open.
+    /// Identifies it among the open ones.
     pub(crate) fn id(&self) -> u64 {
         self.srq.as_ptr().addr() as u64
     }
@@ -152,12 +152,12 @@ impl SharedReceives {
 
 impl Drop for SharedReceives {
     fn drop(&mut self) {
-        // SAFETY: the queue pairs that shared it are gone: whoever owns them drops them first.
+        // SAFETY: the queue pairs that shared it are gone: their owner drops them first.
         unsafe { (self.pd.device.functions().destroy_srq)(self.srq.as_ptr()) };
     }
 }
 
-/// What a queue pair is made with.
+/// The parameters of a new queue pair.
 pub(crate) struct QueuePairSpec<'a> {
     pub(crate) completions: &'a CompletionQueue,
     pub(crate) shared: Option<&'a SharedReceives>,
@@ -168,7 +168,7 @@ pub(crate) struct QueuePairSpec<'a> {
     pub(crate) inline: u32,
 }
 
-/// The most work requests that a queue pair may hold: what 16 bits of a request's id can tell apart.
+/// The most work requests that a queue pair may hold: as many as 16 bits of a request's id can tell apart.
 const MAX_SEND_DEPTH: u32 = u16::MAX as u32;
 
 /// A reliably connected queue pair.
@@ -190,7 +190,7 @@ impl QueuePair {
             let message = format!("{} sends are more than {MAX_SEND_DEPTH}", spec.send_depth);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        // An end that only sends asks for one receive: mana's provider cannot make an empty queue, and answers ENOMEM
+        // An end that only sends asks for one receive: mana's provider cannot make an empty queue and returns ENOMEM
         // (rdma-core, providers/mana/qp.c, mana_create_qp_rnic).
         let receives = if spec.shared.is_some() { 0 } else { spec.receive_depth.max(1) };
         let mut attributes = sys::QpInitAttributes {
@@ -208,7 +208,7 @@ impl QueuePair {
             qp_type: sys::QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: all that the attributes point to is valid.
+        // SAFETY: everything that the attributes point to is valid.
         let qp = unsafe { (pd.device.functions().create_qp)(pd.as_ptr(), &raw mut attributes) };
         let qp = NonNull::new(qp).ok_or_else(io::Error::last_os_error)?;
         // SAFETY: the queue pair is valid, and an open context's table of functions is filled.
@@ -246,7 +246,7 @@ impl QueuePair {
         check(unsafe { (self.pd.device.functions().modify_qp)(self.qp.as_ptr(), attributes, mask) })
     }
 
-    /// What the device knows of enhanced connection establishment; None where it, or the library, knows nothing.
+    /// The device's options for enhanced connection establishment; `None` if the device or the library knows none.
     pub(crate) fn ece(&self) -> Option<sys::Ece> {
         let mut ece = sys::Ece::default();
         // SAFETY: the queue pair and the place are valid.
@@ -254,7 +254,7 @@ impl QueuePair {
         (result == 0).then_some(ece)
     }
 
-    /// Takes the peer's enhanced connection establishment for the change to RTR.
+    /// Sets the peer's enhanced connection establishment, before the change to RTR.
     pub(crate) fn set_ece(&mut self, mut ece: sys::Ece) -> io::Result<()> {
         let Some(set) = self.pd.device.functions().set_ece else {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
@@ -266,8 +266,8 @@ impl QueuePair {
     /// Posts a chain of work requests.
     ///
     /// # Safety
-    /// `chain` is the first of a chain of valid requests that ends in a null pointer. What the requests name as their
-    /// sources stays registered until they are complete.
+    /// `chain` is the first of a chain of valid requests that ends in a null pointer. The requests' sources stay
+    /// registered until they are complete.
     #[inline]
     pub(crate) unsafe fn post(&mut self, chain: *mut sys::SendWr) -> c_int {
         let mut bad = MaybeUninit::uninit();
@@ -278,7 +278,7 @@ impl QueuePair {
     /// Posts a chain of receives of its own.
     ///
     /// # Safety
-    /// As for [`SharedReceives::post`].
+    /// Those of [`SharedReceives::post`].
     #[inline]
     pub(crate) unsafe fn post_receives(&mut self, chain: *mut sys::RecvWr) -> c_int {
         let mut bad = MaybeUninit::uninit();
@@ -290,16 +290,16 @@ impl QueuePair {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         // A queue pair that goes on sending to a peer that is gone can keep the kernel from destroying it: soft-RoCE
-        // waits for its own packets. In the error state it sends nothing more. Where even this is refused, there is
+        // waits for its own packets. In the error state it sends nothing more. If even this change is refused, there is
         // nothing to stop.
         let mut error = sys::QpAttributes { qp_state: sys::QPS_ERR, ..Default::default() };
         let _ = self.modify(&mut error, sys::QP_STATE);
-        // SAFETY: it was made once and is destroyed once; no call on it is under way, because it is owned here.
+        // SAFETY: it was made once and is destroyed once; no call on it is in progress, because it is owned here.
         unsafe { (self.pd.device.functions().destroy_qp)(self.qp.as_ptr()) };
     }
 }
 
-/// What a rail is made of.
+/// The parts of a rail.
 pub(crate) fn parts(
     device: &Device,
     pairs: impl Iterator<Item = u32>,

@@ -1,4 +1,4 @@
-//! A rail over queue pairs: what the data path calls. Nothing here blocks, allocates (but for errors) or makes a system
+//! A rail over queue pairs: the data path's calls. Nothing here blocks, allocates (except for errors) or makes a system
 //! call of its own.
 
 use std::mem::MaybeUninit;
@@ -16,20 +16,20 @@ use crate::lanes::{LANE_AT, Lane, Lanes, id_of, lane_of, number_of, own_receives
 use crate::queues::{CompletionQueue, SharedReceives, parts};
 use crate::{status, sys};
 
-/// Work requests that are handed over at once.
+/// Work requests handed over at once.
 const CHAIN: usize = 16;
-/// Receives that are posted at once.
+/// Receives posted at once.
 const REFILL: usize = 64;
-/// Completions that are taken at once.
+/// Completions taken at once.
 const POLL: usize = 16;
 
-/// What a work request was, in the top bits of its `wr_id`: a failed completion tells nothing else. A write's is
-/// what `lanes::send_id` makes.
+/// The kind of a work request, in the top bits of its `wr_id`: a failed completion tells nothing else. `lanes::send_id`
+/// makes the id of a write.
 const RECEIVE: u64 = 1 << 63;
 const FLUSH: u64 = 1 << 62;
 const _: () = assert!(MAX_LANES << LANE_AT <= FLUSH as usize);
 
-/// What a rail is made of.
+/// The parts of a rail.
 pub(crate) struct RailParts {
     pub(crate) lanes: Lanes,
     pub(crate) peer_gid: [u8; 16],
@@ -51,25 +51,25 @@ pub struct VerbsRail {
     domain: Arc<VerbsDomain>,
     work: Box<Work>,
     depth: u32,
-    /// Receives that the pool holds at most, and how many of these are not posted.
+    /// The most receives that the pool holds, and the number of these that are not posted.
     pool_depth: u32,
     missing: u32,
-    /// Receives that each lane holds at most, where there are several lanes and no shared queue.
+    /// The most receives that each lane holds, with several lanes and no shared queue.
     lane_depth: u32,
     max_write: u32,
-    /// One lane, as in most rails: nobody has to ask which lane takes a receive, and `missing` says what its queue has.
+    /// True for one lane, as in most rails: it takes every receive, and `missing` counts those of its queue.
     is_plain: bool,
     any_broken: bool,
-    /// Failures that no completion tells; only where any lane is broken.
+    /// Failures that are not reported yet; empty unless a lane is broken.
     failures: Vec<Failure>,
     gid: [u8; 16],
     peer_gid: [u8; 16],
 }
 
-/// What [`Reports::handle_failed`] takes.
+/// The arguments of [`Reports::handle_failed`].
 type Failure = (LaneId, Option<WorkId>, Box<RailError>);
 
-/// Requests that are linked once and filled for each post. A chain of n stands in the last n places, so that its last
+/// Requests that are linked once and filled for each post. A chain of n occupies the last n places, so that its last
 /// request is the one without a next.
 struct Work {
     sends: [sys::SendWr; CHAIN],
@@ -77,7 +77,7 @@ struct Work {
     receives: [sys::RecvWr; REFILL],
 }
 
-// SAFETY: the pointers in `work` lead into the same box, and the objects of libibverbs may be used by any thread.
+// SAFETY: the pointers in `work` point into the same box, and any thread may use libibverbs' objects.
 unsafe impl Send for VerbsRail {}
 
 impl Work {
@@ -133,7 +133,7 @@ impl VerbsRail {
         }
     }
 
-    /// Hands over a chain that fits into the prepared requests, and for which there is room.
+    /// Hands over a chain that fits into the prepared requests and for which there is room.
     fn post_some(&mut self, index: usize, chain: &[Write]) -> Result<(), PostError> {
         let lane = &mut self.lanes[index];
         let work = &mut *self.work;
@@ -141,14 +141,15 @@ impl VerbsRail {
         for ((write, send), piece) in chain.iter().zip(&mut work.sends[first..]).zip(&mut work.pieces[first..]) {
             lane.fill(LaneId::at(index), write, send, piece);
         }
-        // SAFETY: as in `post_fitting`: the chain stands at the end of the linked requests.
+        // SAFETY: as in `post_fitting`: the chain is at the end of the linked requests.
         match unsafe { lane.qp.post(&raw mut work.sends[first]) } {
             0 => Ok(()),
             errno => self.lane_failed(index, errno),
         }
     }
 
-    /// The library refused work for which there is room, on the queue pair with this number: a lane's, or the flushes'.
+    /// Handles the library's refusal of work for which there is room, on the queue pair with this number: a lane's, or
+    /// the flushes'.
     #[cold]
     fn post_failed(&mut self, index: usize, number: u32, errno: i32) -> Result<(), PostError> {
         let port = self.domain.name.clone();
@@ -156,14 +157,14 @@ impl VerbsRail {
         Err(PostError::Broken)
     }
 
-    /// As [`Self::post_failed`], for a lane's queue pair.
+    /// Like [`Self::post_failed`], for a lane's queue pair.
     #[cold]
     fn lane_failed(&mut self, index: usize, errno: i32) -> Result<(), PostError> {
         let number = self.lanes[index].qp.number();
         self.post_failed(index, number, errno)
     }
 
-    /// Marks a lane as dead; the first time, the failure is reported by the next poll.
+    /// Marks a lane as broken; the next poll reports its first failure.
     #[cold]
     fn fail(&mut self, index: usize, id: Option<WorkId>, error: RailError) {
         self.any_broken = true;
@@ -174,7 +175,7 @@ impl VerbsRail {
         }
     }
 
-    /// A completion that is no success.
+    /// Handles an unsuccessful completion.
     #[cold]
     fn handle_error(&mut self, wc: &sys::Wc) {
         let of_flush = wc.wr_id & FLUSH != 0;
@@ -199,7 +200,7 @@ impl VerbsRail {
         self.fail(index, id, RailError::Work(failure));
     }
 
-    /// Takes completions out of the queue; how many.
+    /// Takes completions out of the queue and returns their number.
     #[inline(always)]
     fn take(&mut self, wcs: &mut [MaybeUninit<sys::Wc>]) -> usize {
         self.completions.poll(wcs).unwrap_or_else(|code| {
@@ -208,7 +209,7 @@ impl VerbsRail {
         })
     }
 
-    /// The oldest failure that was not reported, while there is room for reports.
+    /// Takes the oldest unreported failure, if there is room for a report.
     #[cold]
     #[inline(never)]
     fn next_failure(&mut self, room: &mut usize) -> Option<Failure> {
@@ -219,8 +220,7 @@ impl VerbsRail {
         Some(self.failures.remove(0))
     }
 
-    /// A receive was taken, of which the rail has to find out more than usual; the lane that took it, None where it
-    /// tells nothing.
+    /// Handles a receive off the fast path. Returns the lane that took it; `None` if there is nothing to report.
     #[cold]
     #[inline(never)]
     fn lane_of_receive(&mut self, wc: &sys::Wc) -> Option<usize> {
@@ -262,8 +262,8 @@ impl VerbsRail {
         }
     }
 
-    /// Reports completions that the library has filled, of which there may be several or bad ones. What is broken by
-    /// then, the next poll says.
+    /// Reports completions that the library has filled: several, or failed ones. The next poll reports lanes that
+    /// broke.
     #[inline(never)]
     fn report_all(&mut self, filled: &[MaybeUninit<sys::Wc>], reports: &mut impl Reports) {
         for wc in filled {
@@ -277,7 +277,7 @@ impl VerbsRail {
         }
     }
 
-    /// [`Rail::report`] where any lane is broken: failures come first, then what is still in the queue.
+    /// [`Rail::report`] with a broken lane: pending failures first, then what is still in the queue.
     #[cold]
     #[inline(never)]
     fn report_failures(&mut self, most: usize, reports: &mut impl Reports) -> bool {
@@ -294,14 +294,14 @@ impl VerbsRail {
         room < most
     }
 
-    /// A peer that sends instead of writing.
+    /// Fails the lane of a peer that sends instead of writing.
     #[cold]
     fn unexpected(&mut self, index: usize, wc: &sys::Wc) {
         let port = self.domain.name.clone();
         self.fail(index, None, RailError::NotAWrite { port, opcode: wc.opcode, bytes: wc.byte_len });
     }
 
-    /// The completion queue itself is broken: every lane is.
+    /// Fails every lane: the completion queue itself is broken.
     #[cold]
     fn queue_failed(&mut self, code: i32) {
         for index in 0..self.lanes.count() {
@@ -341,8 +341,8 @@ impl Rail for VerbsRail {
         let work = &mut *self.work;
         let (send, piece) = (&mut work.sends[CHAIN - 1], &mut work.pieces[CHAIN - 1]);
         state.fill(lane, write, send, piece);
-        // SAFETY: the last of the linked requests has no next. That the source is registered until completion is what
-        // fabric::Memory's maker promised.
+        // SAFETY: the last of the linked requests has no next. The maker of the `fabric::Memory` promised that the
+        // source is registered until completion.
         match unsafe { state.qp.post(send) } {
             0 => Ok(()),
             errno => self.lane_failed(index, errno),
@@ -382,15 +382,15 @@ impl Rail for VerbsRail {
         let count = count.min(self.missing);
         let wanted = self.pool_depth.saturating_sub(self.missing) + count;
         let work = &mut *self.work;
-        // A chain of n receives stands in the last n places.
+        // A chain of n receives occupies the last n places.
         let mut chain = |count: u32| -> *mut sys::RecvWr { &raw mut work.receives[REFILL - count as usize] };
         if self.is_plain || self.shared.is_some() {
-            // One queue, which gets as many as were taken from it.
+            // One queue, refilled with as many as were taken from it.
             let mut left = count;
             while left > 0 {
                 let some = left.min(REFILL as u32);
                 let errno = match &mut self.shared {
-                    // SAFETY: the chain stands at the end of the linked requests, so it ends in a null pointer.
+                    // SAFETY: the chain is at the end of the linked requests, so it ends in a null pointer.
                     Some(shared) => unsafe { shared.post(chain(some)) },
                     // SAFETY: as above.
                     None => unsafe { self.lanes[0].qp.post_receives(chain(some)) },
@@ -401,7 +401,7 @@ impl Rail for VerbsRail {
                 left -= some;
             }
         } else {
-            // Any lane may bring any of the pool's immediates, up to the most that one brings.
+            // Any lane may bring any of the pool's immediates, up to the most that one lane brings.
             let wanted = wanted.min(self.lane_depth);
             for index in 0..self.lanes.count() {
                 while self.lanes[index].receives < wanted {

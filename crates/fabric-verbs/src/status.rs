@@ -1,4 +1,4 @@
-//! What the status of a completion that is no success means.
+//! The meaning of the status of a failed completion.
 
 use std::ffi::c_int;
 
@@ -6,7 +6,7 @@ use railweave_fabric::WorkStatus;
 
 use crate::sys;
 
-/// The meaning of a status, which is not success.
+/// The meaning of a status other than success.
 pub(crate) fn meaning(status: c_int) -> WorkStatus {
     match status {
         sys::WC_LOC_LEN_ERR => WorkStatus::LocalLength,

@@ -1,4 +1,4 @@
-//! Lanes that break: what the completion says, once for each lane, and what goes on beside it.
+//! Lanes that break: the message of the completion, once for each lane, and the lanes that go on.
 
 mod common;
 
@@ -10,7 +10,7 @@ use railweave_fabric::{
 };
 use railweave_fabric_verbs::{DeviceEvents, VerbsConfig, sys};
 
-/// Two RoCE devices that some calls of the data path fail on.
+/// Two RoCE devices on which some calls of the data path fail.
 fn failing(what: &str) -> String {
     format!("faults = ['{what}']\n{ROCE}")
 }
@@ -42,7 +42,7 @@ fn a_cable_that_stays_cut_is_told_with_both_ends_and_what_to_check() {
     assert_eq!(failed_work(error), expected);
     assert_eq!(pair.near.post(0, from.source(100), to.place()), Err(PostError::Broken));
     assert!(pair.near.rail.is_drained(), "there is nothing left to wait for");
-    assert!(pair.far.failures().is_empty(), "who only receives is told nothing, as on a card");
+    assert!(pair.far.failures().is_empty(), "an end that only receives learns nothing, as on a card");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn lanes_break_one_by_one() {
     assert_eq!(pair.near.post(1, from.source(100), to.place()), Err(PostError::Broken));
 }
 
-/// What one write of 100 bytes from `from` to `to` ends with.
+/// The failure that ends one write of 100 bytes from `from` to `to`.
 fn outcome(pair: &mut Pair, from: railweave_fabric::LocalSlice, to: railweave_fabric::RemoteSlice) -> WorkFailure {
     pair.near.post(0, from, to).unwrap();
     pair.near.work_failure()
@@ -116,7 +116,7 @@ fn what_the_adapter_of_the_peer_refuses_is_told() {
     let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::SOURCE));
     let failure = outcome(&mut pair, from.source(100), to.place());
     assert_eq!(failure.status, WorkStatus::RemoteAccess, "memory that nobody may write: {failure}");
-    // Ends that differ in the size of their packets: one was told a smaller MTU than the other has.
+    // Ends that differ in the size of their packets: one end's peer was reported with a smaller MTU than it has.
     let (a, b) = (machine.port("a"), machine.port("b"));
     let spec = |role| RailSpec {
         role,
@@ -236,7 +236,7 @@ fn an_event_of_a_lane_is_acknowledged_before_anyone_waits_for_it() {
         // In the last round nobody takes them.
         drop(pair);
     }
-    assert_eq!(events.take_event(), None, "those of what is gone are gone");
+    assert_eq!(events.take_event(), None, "destroyed objects leave no events");
     // The fake libibverbs waits ten seconds for an acknowledgement, and then complains.
     assert!(!machine.fake.complaint().contains("never acknowledged"), "{}", machine.fake.complaint());
 }
@@ -255,7 +255,7 @@ fn events_of_ports_name_the_port_and_what_follows() {
     };
     let fake = &machine.fake;
     let state = |state| move || fake.set_port_state("a", 1, state).unwrap();
-    told("down", &state(sys::PORT_DOWN), true, &["a port 1: the port is down", "time-outs"]);
+    told("down", &state(sys::PORT_DOWN), true, &["a port 1: the port is down", "timeouts"]);
     told("up", &state(sys::PORT_ACTIVE), false, &["a port 1: the port is up"]);
     let gid = || fake.set_gid("a", 1, 5, Some([9; 16])).unwrap();
     told("a new GID", &gid, false, &["a port 1: the port's GID table changed"]);

@@ -1,5 +1,5 @@
 //! The conformance suite over real verbs: both ends of each rail on one port, which loops back inside the device. It
-//! runs where a device is named in RAILWEAVE_TEST_VERBS_DEVICE, as the lab does with soft-RoCE; and everywhere over the
+//! runs over the device named in RAILWEAVE_TEST_VERBS_DEVICE, as the lab does with soft-RoCE, and everywhere over the
 //! fake libibverbs.
 
 use std::path::Path;
@@ -85,13 +85,13 @@ fn over_the_named_device() {
     let functions = Arc::new(Functions::load(&["libibverbs.so.1"]).unwrap());
     let port = ports(&functions).into_iter().find(|port| port.facts.device == name);
     let port = port.unwrap_or_else(|| panic!("there is no usable port on {name}"));
-    // A lane whose peer is gone should not take half a minute to say so: 16.8 ms, seven times. Soft-RoCE takes a retry
-    // count of 7 to mean for ever.
+    // A lane whose peer is gone should not take half a minute to fail: 16.8 ms, seven times. Soft-RoCE takes a retry
+    // count of 7 as forever.
     let config = VerbsConfig { timeout: 12, retry_count: 6, ..VerbsConfig::default() };
     run_all(&mut Loopback { port, config, real: true });
 }
 
-/// The suite over a machine that stands for many; nothing may be left of it.
+/// Runs the suite over a machine that represents many; nothing of it may be left.
 fn over(machine: &str, shared_receives: Option<bool>) {
     let library = railweave_fake_ibverbs::build();
     let fake = FakeVerbs::load(&library).unwrap();

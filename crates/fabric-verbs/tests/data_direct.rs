@@ -1,4 +1,4 @@
-//! Adapters that reach GPU memory past the processor, as libmlx5 and the kernel describe them. No such adapter has seen
+//! Adapters that reach GPU memory past the processor, as libmlx5 and the kernel describe them. No such adapter has run
 //! this.
 
 mod common;
@@ -36,7 +36,7 @@ fn names(found: &VerbsDiscovery) -> Vec<&str> {
     found.ports.iter().map(|port| port.facts.name.as_str()).collect()
 }
 
-/// What is found with the library itself in libmlx5's place.
+/// The ports found when the fake library also takes libmlx5's place.
 fn found(machine: &Machine, data_direct: DataDirect) -> VerbsDiscovery {
     machine.discover(data_direct, machine.library())
 }
@@ -150,7 +150,7 @@ fn an_engine_that_the_kernel_does_not_place_is_left_out_with_the_reason() {
     assert_says(&found.left_out[0].reason, &["Data Direct", "Input/output error", "kernel log"]);
 }
 
-/// Whether this process has loaded the file.
+/// Returns true if this process has loaded the file.
 fn is_loaded(path: &str) -> bool {
     std::fs::read_to_string("/proc/self/maps").unwrap().contains(path)
 }
@@ -180,11 +180,11 @@ fn memory_file() -> File {
 }
 
 fn dma_buf(file: &File, address: u64, offset: u64, length: usize) -> Memory {
-    // SAFETY: what is registered is the file's memory, which nobody else uses; the address only names it.
+    // SAFETY: only the file's memory is registered, which nobody else uses; the address only names it.
     unsafe { Memory::from_raw(address, length, MemoryKind::DmaBuf { fd: file.as_raw_fd(), offset }) }
 }
 
-/// The ports with this setting; the last is the receiver.
+/// The ports with this setting; the last one is the receiver.
 fn pair(machine: &Machine, data_direct: DataDirect) -> Pair {
     let ports = found(machine, data_direct).ports;
     Pair::open(&ports[1], &ports[0], &Wish::default()).unwrap()
@@ -214,14 +214,14 @@ fn dma_bufs_go_through_the_engine_and_nothing_else_does() {
 fn a_dma_buf_is_written_where_its_address_says_wherever_it_begins_in_a_page() {
     let machine = Machine::new(MACHINE);
     let base = 0x7000_0000_0000_u64;
-    // Address, offset as the application gives it, length; and where the first byte lies in the dma-buf.
+    // The address, the offset passed by the application, the length; and the place of the first byte in the dma-buf.
     let cases = [
         (base, 0, 4096, 0),
         (base, 4096, 4096, 4096),
         (base + 0x100, 0x100, 1000, 0x100),
         (base + 0x100, 4096 + 0x100, 1000, 4096 + 0x100),
         (base + 0x100, 4096 + 0x100, 4096, 4096 + 0x100),
-        // As NCCL's own transport takes it: the offset of the page that the memory begins in.
+        // As NCCL's own transport passes it: the offset of the page in which the memory begins.
         (base + 0x100, 0, 1000, 0x100),
         (base + 0xff0, 4096, 1000, 4096 + 0xff0),
     ];

@@ -1,4 +1,4 @@
-//! Enhanced connection establishment: what one end offers, what both are left with.
+//! Enhanced connection establishment: one end's offer, and the options that both end up with.
 
 mod common;
 
@@ -8,7 +8,7 @@ use railweave_fabric_verbs::{VerbsConfig, VerbsPendingRail};
 
 const NVIDIA: u32 = 0x15b3;
 
-/// A machine whose devices offer these options, none for a device that knows no ECE.
+/// A machine whose devices offer these options; `None` for a device that knows no ECE.
 fn machine_with(near: Option<(u32, u32)>, far: Option<(u32, u32)>) -> Machine {
     Machine::new(&description(near, far))
 }
@@ -21,7 +21,7 @@ fn description(near: Option<(u32, u32)>, far: Option<(u32, u32)>) -> String {
     device("a", near) + &device("b", far)
 }
 
-/// What the queue pairs of both ends were given.
+/// The options that were set on the queue pairs of both ends.
 fn given(machine: &Machine) -> [(u32, u32); 2] {
     let (near, far) = machine.both_lanes();
     [near, far].map(|lane| (lane.ece.vendor_id, lane.ece.options))

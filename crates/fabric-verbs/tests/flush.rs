@@ -1,4 +1,4 @@
-//! The loop-back lane, on which one byte is read back so that what was written is visible to the GPU.
+//! The loop-back lane, on which one byte is read back so that earlier writes are visible to the GPU.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn the_lane_is_connected_to_itself_and_may_be_read_alone() {
         assert_eq!(init.qp_access_flags, sys::ACCESS_REMOTE_READ.cast_unsigned());
         assert_eq!((rtr.rq_psn, rtr.max_dest_rd_atomic, rts.max_rd_atomic), (rts.sq_psn, 1, 1));
         assert_eq!((rtr.ah_attr.is_global, rtr.ah_attr.sl), (is_global, 0), "{description}");
-        assert_eq!((own.capabilities.max_recv_wr, own.capabilities.max_inline_data), (1, 0), "one stands in for none");
+        assert_eq!((own.capabilities.max_recv_wr, own.capabilities.max_inline_data), (1, 0), "mana needs one");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Children of a process that has registered memory, on a kernel that leaves pages out of children once they are
-//! registered: what else the process has allocated is theirs all the same.
+//! Children of a process that has registered memory, on a kernel that withholds registered pages from children: they
+//! still get everything else that the process has allocated.
 
 mod common;
 
@@ -14,7 +14,7 @@ use railweave_fabric_verbs::VerbsConfig;
 const OLD: &str = "[[device]]\nname = 'a'\nwithholds_pages = true\n[[device.port]]\n\
     [[device]]\nname = 'b'\nwithholds_pages = true\n[[device.port]]\n";
 
-/// The signal that ends a child which does this; None where it ends well.
+/// The signal that ends a child that does this; `None` if it exits normally.
 fn signal_of_a_child(act: impl FnOnce()) -> Option<i32> {
     // SAFETY: the child touches memory and ends, without a lock or an allocation.
     let child = unsafe { libc::fork() };
@@ -51,7 +51,7 @@ fn a_child_has_all_that_lies_beside_registered_memory() {
         }
     });
     assert_eq!(signal, None, "the child died of this signal at its first touch of what is its own");
-    // That the pages themselves are missing, or else this shows nothing.
+    // The pages themselves are missing; otherwise the check above shows nothing.
     let signal = signal_of_a_child(|| blocks[0].region.write(0, &[1]));
     assert_eq!(signal, Some(libc::SIGSEGV));
 }

@@ -1,11 +1,11 @@
-//! Which GIDs of a port's table are used: the tables that hosts really have, and what users ask for.
+//! The GIDs of a port's table that are used: real hosts' tables, and users' settings.
 
 use std::net::IpAddr;
 
 use railweave_fabric::{AddressRange, Family, LinkLayer};
 use railweave_fabric_verbs::gid::{GidRules, PortGid, eligible, for_peer, reason_for_none};
 
-/// An entry as `show_gids` lists it: index, address, version (0 where the machine does not say).
+/// An entry as `show_gids` lists it: index, address, version (0 if the machine does not say).
 fn entry(index: u32, text: &str, version: u8) -> PortGid {
     let address: IpAddr = text.parse().unwrap();
     let bytes = match address {
@@ -16,7 +16,7 @@ fn entry(index: u32, text: &str, version: u8) -> PortGid {
     PortGid { bytes, index, version: (version > 0).then_some(version), prefix_len, interface: None, is_here: false }
 }
 
-/// What an adapter with one IPv4 and one IPv6 address shows.
+/// The table of an adapter with one IPv4 and one IPv6 address.
 fn both_families() -> Vec<PortGid> {
     vec![
         entry(0, "fe80::1", 1),
@@ -72,7 +72,7 @@ fn link_local_gids_are_for_ports_without_others() {
     assert_eq!(roce(&table, GidRules::default()), [1]);
     assert_eq!(roce(&table, GidRules { roce_version: 1, ..GidRules::default() }), [0]);
     assert_eq!(roce(&table, GidRules { index: Some(0), ..GidRules::default() }), [0]);
-    // What the user asks for besides still holds.
+    // The user's other settings still hold.
     why(&table, GidRules { family: Some(Family::Ipv4), ..GidRules::default() });
     why(&table, range("fd00::", 8));
     assert_eq!(roce(&table, range("fe80::", 10)), [1]);
@@ -151,7 +151,7 @@ fn an_address_of_this_network_namespace_comes_before_those_of_others() {
     assert_eq!(roce(&table(&[4]), GidRules::default()), [4, 0, 1, 2, 3]);
     assert_eq!(roce(&table(&[2]), GidRules::default()), [2, 0, 1, 4, 3]);
     assert_eq!(roce(&table(&[3, 4]), GidRules::default()), [4, 3, 0, 1, 2]);
-    // What the user asks for goes before it.
+    // The user's settings take precedence over it.
     assert_eq!(roce(&table(&[4]), GidRules { index: Some(1), ..GidRules::default() }), [1]);
     assert_eq!(roce(&table(&[2]), GidRules { family: Some(Family::Ipv4), ..GidRules::default() }), [0, 1, 4, 3]);
     // Both share the peer's network.
@@ -180,7 +180,7 @@ fn infiniband_uses_the_entry_that_routers_know() {
     assert_eq!(infiniband(&routable, GidRules::default()), [1]);
     assert_eq!(infiniband(&routable, GidRules { flid_index: 0, ..GidRules::default() }), [0]);
     assert_eq!(infiniband(&routable, GidRules { flid_index: 7, ..GidRules::default() }), [0]);
-    // What is said about RoCE has no say here.
+    // Settings for RoCE have no effect here.
     assert_eq!(infiniband(&plain, GidRules { index: Some(1), roce_version: 1, ..range("10.0.0.0", 8) }), [0]);
     assert_eq!(infiniband(&routable[1..], GidRules { flid_index: 7, ..GidRules::default() }), [0; 0]);
     let reason = reason_for_none(&[], LinkLayer::InfiniBand, &GidRules::default());

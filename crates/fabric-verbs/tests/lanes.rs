@@ -1,4 +1,4 @@
-//! What a lane's queue pairs are given on their way up, at both ends, and that bytes then pass.
+//! The attributes of a lane's queue pairs on their way up, at both ends; bytes then pass.
 
 mod common;
 
@@ -7,13 +7,13 @@ use railweave_fabric::{Access, Domain as _, LinkLayer, PendingRail as _, RailSpe
 use railweave_fabric_verbs::{VerbsConfig, sys};
 use railweave_fake_ibverbs::QpReport;
 
-/// What travels to the peer's port: local identifier, whether there is a global route header, and its GID's index.
+/// The peer's address in a lane's packets: local identifier, presence of a global route header, and its GID's index.
 fn route(lane: &QpReport) -> (u16, u8, u8) {
     let address = lane.rtr.attributes.ah_attr;
     (address.dlid, address.is_global, address.grh.sgid_index)
 }
 
-/// The GID that packets go to.
+/// The GID to which packets go.
 fn target(lane: &QpReport) -> [u8; 16] {
     lane.rtr.attributes.ah_attr.grh.dgid.0
 }
@@ -94,16 +94,16 @@ fn a_port_of_infiniband_that_wants_a_global_header_gets_it_from_both_ends() {
 
 #[test]
 fn between_subnets_of_infiniband_packets_go_to_the_router() {
-    // The GIDs of both ports with their places, and the identifier that packets are sent to, with a global header or
-    // not.
+    // The GIDs of both ports with their places, and each end's route: the destination identifier, and 1 with a global
+    // header.
     type Gid = (u8, &'static str);
     type Route = (u16, u8);
     let cases: [([Gid; 2], Route, Route); 3] = [
-        // Routers know both by a number, which stands in their GIDs.
+        // Routers know both ports by a number, which is in their GIDs.
         ([(1, "fec0:0:17:1::1"), (1, "fec0:0:18:2::2")], (0x18, 1), (0x17, 1)),
-        // They do, but both are on one subnet.
+        // The same, but both ports are on one subnet.
         ([(1, "fec0:0:17:1::1"), (1, "fec0:0:18:1::2")], (9, 0), (7, 0)),
-        // They do not.
+        // Routers know neither port by a number.
         ([(0, "fec0:0:0:1::1"), (0, "fec0:0:0:2::2")], (9, 1), (7, 1)),
     ];
     for ([near_gid, far_gid], near_route, far_route) in cases {
@@ -171,7 +171,7 @@ fn partitions_that_differ_let_nothing_through() {
     assert_eq!(pair.near.failures().len(), 1);
 }
 
-/// What the settings say: service level, traffic class, and that of CTS.
+/// The settings: service level, traffic class, and the traffic class of CTS.
 type Settings = (Option<u8>, Option<u8>, Option<u8>);
 
 /// Service level and traffic class of one end's packets.
@@ -222,13 +222,13 @@ fn addressed(near: &[&str], far: &[&str]) -> String {
 
 #[test]
 fn a_port_on_two_subnets_uses_the_address_on_the_subnet_of_its_peer() {
-    // The addresses of both, and which the sender and the receiver use.
+    // The addresses of both ports, and the indices that the sender and the receiver use.
     type Addresses = &'static [&'static str];
     let cases: [(Addresses, Addresses, u8, u8); 6] = [
         (&["10.0.1.1", "10.0.2.1"], &["10.0.2.2", "10.0.3.2"], 1, 0),
         // The receiver offers its best, which the sender does not share, and then follows the sender.
         (&["10.0.1.1", "10.0.2.1"], &["10.0.9.2", "10.0.1.2"], 0, 1),
-        // The sender's best would do too, but it is not what the sender uses.
+        // The sender's best would do too, but the sender does not use it.
         (&["10.0.1.1", "10.0.2.1"], &["10.0.2.2", "10.0.1.2"], 1, 0),
         (&["10.0.1.1", "10.0.2.1"], &["10.0.8.2", "10.0.9.2"], 0, 0),
         (&["fd00:1::1", "fd00:2::1"], &["fd00:2::2"], 1, 0),
@@ -245,7 +245,7 @@ fn a_port_on_two_subnets_uses_the_address_on_the_subnet_of_its_peer() {
     }
 }
 
-/// The index that the lanes of a device were brought up with, last.
+/// The index with which the device's last lane was brought up.
 fn index_of(machine: &Machine, device: &str) -> u8 {
     route(machine.lanes(device).last().unwrap()).2
 }
@@ -356,7 +356,7 @@ fn a_rail_whose_lanes_are_not_all_connected_is_refused() {
     };
     let domain = open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
     let mut pending = domain.open_rail(&spec).unwrap();
-    // A peer that says how to reach one lane of two.
+    // A peer that describes only one lane of two.
     let other = domain.open_rail(&RailSpec { lanes: 1, ..spec }).unwrap();
     pending.connect(&other.endpoints()).unwrap();
     assert!(!pending.is_ready());

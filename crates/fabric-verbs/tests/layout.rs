@@ -1,6 +1,6 @@
 //! The hand-kept types and constants against the installed `<infiniband/verbs.h>`: a C compiler for the processor that
-//! this test is built for (`CC`, with its arguments; else `cc`) asserts that the header's sizes, offsets and values are
-//! ours. Without the header or a C compiler the test says so and passes; with CI=true it fails.
+//! this test is built for (`CC`, with its arguments; otherwise `cc`) asserts that the header's sizes, offsets and
+//! values are ours. Without the header or a C compiler the test says so and passes; with CI=true it fails.
 
 #![allow(clippy::cast_lossless, reason = "the constants are of several types, of which usize has no From")]
 
@@ -137,7 +137,7 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// The C source that compiles only where every row is the header's too.
+/// The C source, which compiles only if every row matches the header.
 fn assertions(rows: &[Row]) -> String {
     let mut c = "#include <stddef.h>\n#include <infiniband/verbs.h>\n".to_owned();
     for (expression, ours) in rows {
@@ -146,7 +146,7 @@ fn assertions(rows: &[Row]) -> String {
     c
 }
 
-/// Has a C source looked at, or says what is wrong with it. Nothing runs: the compiler may be one for another machine.
+/// Checks a C source, or returns the compiler's errors. Nothing runs: the compiler may be one for another machine.
 fn compile(source: &str) -> Result<(), String> {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let mut words = compiler.split_whitespace();
@@ -160,7 +160,7 @@ fn compile(source: &str) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }
 
-/// Whether there is anything to compare with.
+/// Returns true if there is a header to compare with.
 fn has_header() -> bool {
     let Err(why) = compile(&assertions(&[])) else { return true };
     assert!(

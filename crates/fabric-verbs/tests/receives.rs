@@ -1,4 +1,4 @@
-//! Where receives wait: in a queue of their lane, or in one that the lanes of a rail share.
+//! Receives in a queue of their lane, or in one that the lanes of a rail share.
 
 mod common;
 
@@ -76,7 +76,7 @@ fn a_device_that_gives_no_shared_queue_gives_each_lane_as_many_receives_and_says
 
 #[test]
 fn a_lane_with_receives_of_its_own_has_as_many_as_it_may_bring() {
-    // Of sends and receives; with the whole pool on each lane there would be 256 receives.
+    // The number of sends and receives; with the whole pool on each lane there would be 256 receives.
     let completions = 4 * 64 + 4 * 16;
     for (max_cqe, fits) in [(completions, true), (completions - 1, false)] {
         let text = format!(
@@ -125,7 +125,7 @@ fn a_shared_queue_keeps_its_receives_when_one_lane_dies() {
     let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::DATA));
     assert_eq!(pair.far.rail.post_receives(5), Ok(5));
     machine.fake.raise_on_queue_pair(machine.lanes("b")[0].number, sys::EVENT_QP_FATAL).unwrap();
-    assert!(pair.far.failures().is_empty(), "nothing of the lane comes back: its event tells of it");
+    assert!(pair.far.failures().is_empty(), "nothing of the lane comes back; an event reports its death");
     pair.near.post(1, from.source(100), to.place()).unwrap();
     assert_eq!(pair.far.poll(), [Completion::Received { lane: LaneId(1), immediate: 0x1234, bytes: 100 }]);
 }

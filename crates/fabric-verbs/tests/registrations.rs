@@ -1,4 +1,4 @@
-//! How memory is registered, what the library must have for it, and what it answers when it cannot.
+//! Registering memory: the functions that the library must have, and the messages of refusals.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn domain(machine: &Machine, relaxed_ordering: RelaxedOrdering) -> Arc<VerbsDoma
     open(&machine.port("a"), VerbsConfig { relaxed_ordering, ..VerbsConfig::default() }, |_| ()).unwrap()
 }
 
-/// Which function registers the next block: it is the one whose failure shows.
+/// The function that registers the next block: the one whose failure shows.
 fn function_for(machine: &Machine, domain: &VerbsDomain, access: Access) -> &'static str {
     let region = Arc::new(Region::new(100));
     let mut used = Vec::new();
@@ -73,7 +73,7 @@ fn memory_file() -> File {
 }
 
 fn dma_buf(file: &File, address: u64, offset: u64, length: usize) -> Memory {
-    // SAFETY: what is registered is the file's memory, which nobody else uses; the address only names it.
+    // SAFETY: only the file's memory is registered, which nobody else uses; the address only names it.
     unsafe { Memory::from_raw(address, length, MemoryKind::DmaBuf { fd: file.as_raw_fd(), offset }) }
 }
 
@@ -123,7 +123,7 @@ fn a_dma_buf_that_cannot_be_registered_is_told_with_what_to_load() {
 fn gpu_memory_that_the_adapter_cannot_reach_is_told_with_what_to_load() {
     let machine = Machine::new(ROCE);
     let domain = domain(&machine, RelaxedOrdering::WhereKnown);
-    // SAFETY: no such memory is there: an address of a GPU without the kernel's help.
+    // SAFETY: nothing touches this memory: it is a GPU's address without the kernel's help.
     let memory = unsafe { Memory::from_raw(0x10_0000, 4096, MemoryKind::Cuda) };
     let refused = domain.register(memory, Access::DATA).err().unwrap();
     let RegisterError::Refused { kind, address, errno, .. } = refused else { panic!("{refused:?}") };
@@ -147,7 +147,7 @@ fn what_the_kernel_refuses_is_told_with_its_remedy() {
             let domain = domain(&machine, RelaxedOrdering::WhereKnown);
             let access = if function == "reg_mr" { Access::CONTROL } else { Access::DATA };
             if function == "reg_mr_iova2" && error == "EINVAL" {
-                // It may be the relaxed ordering alone that is not known.
+                // Perhaps only relaxed ordering is unknown.
                 domain.register(Memory::from_region(&region), access).unwrap();
                 continue;
             }
@@ -175,7 +175,7 @@ fn an_adapter_that_refused_relaxed_ordering_is_not_asked_for_it_again() {
     let machine = Machine::new("[[device]]\nname = 'a'\nprofile = 'plain'\n[[device.port]]\n");
     let region = Arc::new(Region::new(100));
     let domain = domain(&machine, RelaxedOrdering::WhereKnown);
-    // Were it asked for again, the second refusal would be this one, which is no driver's that does not know the flag.
+    // A second request for it would fail with EIO, which no driver returns for an unknown flag.
     machine.fail("faults = ['reg_mr_iova2:1:EINVAL', 'reg_mr_iova2:*:EIO']\n");
     for _ in 0..3 {
         domain.register(Memory::from_region(&region), Access::DATA).unwrap();
@@ -204,7 +204,7 @@ fn a_range_that_is_none_is_not_handed_to_the_library() {
     assert_eq!((matches!(refused, RegisterError::Range { .. }), refused.fault()), (true, Fault::Protocol));
 }
 
-/// How many of the work requests for these writes were posted with their bytes inside.
+/// The number of work requests for these writes that were posted with their bytes inside.
 fn inline(machine: &Machine, pair: &mut common::Pair, writes: &[Write]) -> u64 {
     let before = machine.fake.counts();
     pair.near.rail.post(LaneId(0), writes).unwrap();
@@ -236,7 +236,7 @@ fn short_writes_from_host_memory_travel_inside_and_no_others() {
         );
     }
     assert_eq!(inline(&machine, &mut pair, &[write(64, true), write(64, false), write(80, true)]), 1);
-    // A source inside the work request needs no key, and no other does without.
+    // A source inside the work request needs no key; every other source needs one.
     let mut unregistered = write(64, true);
     unregistered.local.key = 0;
     assert_eq!(inline(&machine, &mut pair, &[unregistered]), 1);

@@ -1,4 +1,4 @@
-//! What a device refuses while a rail comes up: at each call, for each reason, one sentence, and nothing is left open.
+//! A device's refusals while a rail comes up: at each call, for each reason, one sentence, and nothing is left open.
 
 mod common;
 
@@ -22,13 +22,13 @@ fn wish() -> Wish {
     wish
 }
 
-/// A function, how often the set-up of such a rail calls it, how many calls in a row must fail before it gives up, and
-/// the words of its sentence.
+/// A function, the number of calls that the set-up of such a rail makes to it, the number of calls in a row that must
+/// fail before it gives up, and the check of its error.
 struct Step {
     function: &'static str,
     calls: u32,
     tries: u32,
-    /// Whether an error is that of this step.
+    /// Returns true if the error is that of this step.
     fails: fn(&SetupError) -> bool,
 }
 
@@ -40,7 +40,7 @@ const STEPS: [Step; 7] = [
     step("alloc_pd", 2, 1, |error| matches!(refused(error), Some(SetupStep::ProtectionDomain))),
     step("query_port", 2, 1, |error| matches!(refused(error), Some(SetupStep::PortQuery))),
     step("create_cq", 2, 1, |error| matches!(refused(error), Some(SetupStep::CompletionQueue { .. }))),
-    // A lane is tried without inline data too, the one for flushes never has any.
+    // A lane is also tried without inline data; the one for flushes never has any.
     step("create_qp", 5, 2, |error| {
         matches!(refused(error), Some(SetupStep::QueuePair { .. } | SetupStep::FlushQueuePair))
     }),
@@ -51,7 +51,7 @@ const STEPS: [Step; 7] = [
     step("modify_qp/RTS", 5, 1, |error| matches!(reached(error), Some(TargetState::ReadyToSend { timeout: 20, .. }))),
 ];
 
-/// The step that the kernel or the library refused, where one is named with its port alone.
+/// The step that the kernel or the library refused, if it is one named only with its port.
 fn refused(error: &SetupError) -> Option<&SetupStep> {
     match error {
         SetupError::Refused { what, .. } => Some(what),
@@ -59,7 +59,7 @@ fn refused(error: &SetupError) -> Option<&SetupStep> {
     }
 }
 
-/// The state that a queue pair was to reach with its peer.
+/// The state that a queue pair was meant to reach with its peer.
 fn reached(error: &SetupError) -> Option<TargetState> {
     match error {
         SetupError::Transition(transition) => Some(transition.to),
@@ -78,10 +78,10 @@ fn a_failure_of_any_call_of_the_set_up_is_told_and_leaves_nothing() {
     let (a, b) = (machine.port("a"), machine.port("b"));
     let only_devices = Open { contexts: 2, ..Open::default() };
     for (step, (error, text)) in STEPS.iter().flat_map(|step| ERRORS.iter().map(move |error| (step, error))) {
-        // While the kernel looks for the peer's address it may answer so for a while.
+        // The kernel may return this for a while during address resolution.
         let is_tried_again = *error == "ETIMEDOUT" && ["modify_qp/RTR", "modify_qp/RTS"].contains(&step.function);
         if *error == "ETIMEDOUT" && step.function == "modify_qp/INIT" {
-            // It is tried again once the peer is known, after all others.
+            // It is retried once the peer is known, after all other steps.
             continue;
         }
         let tries = if is_tried_again { 3 } else { step.tries };
@@ -97,7 +97,7 @@ fn a_failure_of_any_call_of_the_set_up_is_told_and_leaves_nothing() {
             assert!(names_port || names_both, "{what}: no port in {words}");
             assert_eq!(machine.fake.open(), only_devices, "{what} leaves something open");
             if tries > 1 && call < step.calls {
-                // One failure less does no harm.
+                // One failure fewer does no harm.
                 machine.fail(&failures(step, call, tries - 1, error));
                 Pair::open(&a, &b, &wish()).unwrap_or_else(|error| panic!("{what}: {error}")).exchange();
             }
@@ -191,7 +191,7 @@ fn pending([a, b]: &[VerbsPort; 2], modify_retries: ModifyRetries) -> (VerbsPend
     (open(a, b, Role::Sender), open(b, a, Role::Receiver))
 }
 
-/// The pauses that a rail asks for until it is connected.
+/// The pauses for which a rail asks until it is connected.
 fn pauses(rail: &mut VerbsPendingRail, remote: &[LaneEndpoint]) -> Result<Vec<u64>, SetupError> {
     let mut pauses = Vec::new();
     while let Connecting::Later { pause, reason } = rail.connect(remote)? {

@@ -1,7 +1,7 @@
 //! The functions of libibverbs, found in the library at run time by name and version.
 //!
-//! A name without a version would find the oldest one, whose structures are others (IBVERBS_1.0); and a process may
-//! hold another library of that name already.
+//! A lookup without a version would find the oldest one (IBVERBS_1.0), whose structures differ; and a process may
+//! already hold another library of that name.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
@@ -13,20 +13,20 @@ use super::types::{
 };
 
 unsafe extern "C" {
-    /// dlsym(3): `dlvsym` of glibc, which the `libc` crate has not.
+    /// dlsym(3): glibc's `dlvsym`, which the `libc` crate lacks.
     fn dlvsym(library: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }
 
-/// Why libibverbs cannot be used.
+/// The reason why libibverbs cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LibraryError {
     /// None of the names leads to a library.
     #[error("{reason}; install libibverbs (rdma-core), or name its file in {}", Setting::Library.nccls())]
     NotFound {
-        /// What the dynamic linker said, about each name.
+        /// The dynamic linker's message about each name.
         reason: String,
     },
-    /// The library is too old, or none.
+    /// The library is too old, or not libibverbs.
     #[error("{library} has no function {symbol} of version {version}; a libibverbs of rdma-core 17 or later has")]
     MissingSymbol {
         /// The library.
@@ -62,10 +62,10 @@ impl Loaded {
         Err(LibraryError::NotFound { reason: reasons.join("; ") })
     }
 
-    /// A function of this name and version.
+    /// Finds the function of this name and version.
     ///
     /// # Errors
-    /// When there is none.
+    /// When the library has none.
     pub(super) fn find(&self, symbol: &'static CStr, version: &'static CStr) -> Result<*mut c_void, LibraryError> {
         let address = self.address(symbol, Some(version));
         if address.is_null() {
@@ -87,7 +87,7 @@ impl Loaded {
 }
 
 fn last_error(name: &str) -> String {
-    // SAFETY: dlerror answers NULL or a string that stays valid until the next dl call of this thread.
+    // SAFETY: dlerror returns NULL or a string that stays valid until this thread's next dl call.
     let text = unsafe {
         let text = libc::dlerror();
         (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
@@ -100,13 +100,18 @@ fn text(name: &'static CStr) -> &'static str {
 }
 
 macro_rules! functions {
-    ($($(#[$doc:meta])* $field:ident: $kind:ident fn($($argument:ident: $type:ty),*) $(-> $result:ty)?, $symbol:literal, $version:literal;)*) => {
+    ($(
+        $(#[$doc:meta])*
+        $field:ident: $kind:ident fn($($argument:ident: $type:ty),*) $(-> $result:ty)?,
+        $symbol:literal, $version:literal;
+    )*) => {
         /// The functions of one loaded libibverbs.
         pub struct Functions {
             name: String,
             $($(#[$doc])* pub $field: functions!(@type $kind ($($argument: $type),*) $(-> $result)?),)*
             /// ibv_query_port_speed(3), in units of 100 Mbit/s: newer than rdma-core 60.
-            pub query_port_speed: Option<unsafe extern "C" fn(context: *mut Context, port: u32, speed: *mut u64) -> c_int>,
+            pub query_port_speed:
+                Option<unsafe extern "C" fn(context: *mut Context, port: u32, speed: *mut u64) -> c_int>,
         }
 
         impl Functions {
@@ -122,7 +127,10 @@ macro_rules! functions {
                         let address = library.address(c"ibv_query_port_speed", None);
                         // SAFETY: the function of this name has this type (rdma-core, ibv_query_port_speed(3)).
                         (!address.is_null()).then(|| unsafe {
-                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut Context, u32, *mut u64) -> c_int>(address)
+                            std::mem::transmute::<
+                                *mut c_void,
+                                unsafe extern "C" fn(*mut Context, u32, *mut u64) -> c_int,
+                            >(address)
                         })
                     },
                     name: library.name,
@@ -150,7 +158,7 @@ macro_rules! functions {
     };
     (@find optional $library:ident $symbol:literal $version:literal ($($type:ty),*) $(-> $result:ty)?) => {{
         let address = $library.address($symbol, Some($version));
-        // SAFETY: a function of this name and version has this type in every libibverbs: that is what versions are for
+        // SAFETY: a function of this name and version has this type in every libibverbs; versions guarantee that
         // (rdma-core, libibverbs/libibverbs.map.in).
         (!address.is_null()).then(|| unsafe {
             std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) $(-> $result)?>(address)
@@ -168,41 +176,59 @@ functions! {
     /// ibv_open_device(3).
     close_device: needed fn(context: *mut Context) -> c_int, c"ibv_close_device", c"IBVERBS_1.1";
     /// ibv_get_async_event(3).
-    get_async_event: needed fn(context: *mut Context, event: *mut AsyncEvent) -> c_int, c"ibv_get_async_event", c"IBVERBS_1.1";
+    get_async_event:
+        needed fn(context: *mut Context, event: *mut AsyncEvent) -> c_int, c"ibv_get_async_event", c"IBVERBS_1.1";
     /// ibv_get_async_event(3).
     ack_async_event: needed fn(event: *mut AsyncEvent), c"ibv_ack_async_event", c"IBVERBS_1.1";
     /// ibv_query_device(3).
-    query_device: needed fn(context: *mut Context, attributes: *mut DeviceAttributes) -> c_int, c"ibv_query_device", c"IBVERBS_1.1";
+    query_device: needed fn(context: *mut Context, attributes: *mut DeviceAttributes) -> c_int,
+        c"ibv_query_device", c"IBVERBS_1.1";
     /// ibv_query_port(3): writes the older, shorter structure; see [`super::VerbsContext::query_port`].
-    query_port: needed fn(context: *mut Context, port: u8, attributes: *mut PortAttributes) -> c_int, c"ibv_query_port", c"IBVERBS_1.1";
+    query_port: needed fn(context: *mut Context, port: u8, attributes: *mut PortAttributes) -> c_int,
+        c"ibv_query_port", c"IBVERBS_1.1";
     /// ibv_query_gid(3).
-    query_gid: needed fn(context: *mut Context, port: u8, index: c_int, gid: *mut Gid) -> c_int, c"ibv_query_gid", c"IBVERBS_1.1";
+    query_gid: needed fn(context: *mut Context, port: u8, index: c_int, gid: *mut Gid) -> c_int,
+        c"ibv_query_gid", c"IBVERBS_1.1";
     /// ibv_query_gid_ex(3), from rdma-core 32 on.
-    query_gid_ex: optional fn(context: *mut Context, port: u32, index: u32, entry: *mut GidEntry, flags: u32, length: usize) -> c_int, c"_ibv_query_gid_ex", c"IBVERBS_1.11";
+    query_gid_ex: optional fn(
+            context: *mut Context, port: u32, index: u32, entry: *mut GidEntry, flags: u32, length: usize
+        ) -> c_int,
+        c"_ibv_query_gid_ex", c"IBVERBS_1.11";
     /// ibv_alloc_pd(3).
     alloc_pd: needed fn(context: *mut Context) -> *mut Pd, c"ibv_alloc_pd", c"IBVERBS_1.1";
     /// ibv_alloc_pd(3).
     dealloc_pd: needed fn(pd: *mut Pd) -> c_int, c"ibv_dealloc_pd", c"IBVERBS_1.1";
     /// ibv_reg_mr(3).
-    reg_mr: needed fn(pd: *mut Pd, address: *mut c_void, length: usize, access: c_int) -> *mut Mr, c"ibv_reg_mr", c"IBVERBS_1.1";
-    /// ibv_reg_mr(3): takes the optional access flags, relaxed ordering among them; from rdma-core 28 on.
-    reg_mr_iova2: optional fn(pd: *mut Pd, address: *mut c_void, length: usize, iova: u64, access: u32) -> *mut Mr, c"ibv_reg_mr_iova2", c"IBVERBS_1.8";
+    reg_mr: needed fn(pd: *mut Pd, address: *mut c_void, length: usize, access: c_int) -> *mut Mr,
+        c"ibv_reg_mr", c"IBVERBS_1.1";
+    /// ibv_reg_mr(3): takes the optional access flags, such as relaxed ordering; from rdma-core 28 on.
+    reg_mr_iova2: optional fn(pd: *mut Pd, address: *mut c_void, length: usize, iova: u64, access: u32) -> *mut Mr,
+        c"ibv_reg_mr_iova2", c"IBVERBS_1.8";
     /// ibv_reg_mr(3): from rdma-core 34 on.
-    reg_dmabuf_mr: optional fn(pd: *mut Pd, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int) -> *mut Mr, c"ibv_reg_dmabuf_mr", c"IBVERBS_1.12";
+    reg_dmabuf_mr: optional fn(
+            pd: *mut Pd, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int
+        ) -> *mut Mr,
+        c"ibv_reg_dmabuf_mr", c"IBVERBS_1.12";
     /// ibv_reg_mr(3).
     dereg_mr: needed fn(mr: *mut Mr) -> c_int, c"ibv_dereg_mr", c"IBVERBS_1.1";
     /// ibv_create_cq(3).
-    create_cq: needed fn(context: *mut Context, entries: c_int, cq_context: *mut c_void, channel: *mut c_void, vector: c_int) -> *mut Cq, c"ibv_create_cq", c"IBVERBS_1.1";
+    create_cq: needed fn(
+            context: *mut Context, entries: c_int, cq_context: *mut c_void, channel: *mut c_void, vector: c_int
+        ) -> *mut Cq,
+        c"ibv_create_cq", c"IBVERBS_1.1";
     /// ibv_create_cq(3).
     destroy_cq: needed fn(cq: *mut Cq) -> c_int, c"ibv_destroy_cq", c"IBVERBS_1.1";
     /// ibv_create_srq(3).
-    create_srq: needed fn(pd: *mut Pd, attributes: *mut SrqInitAttributes) -> *mut Srq, c"ibv_create_srq", c"IBVERBS_1.1";
+    create_srq: needed fn(pd: *mut Pd, attributes: *mut SrqInitAttributes) -> *mut Srq,
+        c"ibv_create_srq", c"IBVERBS_1.1";
     /// ibv_create_srq(3).
     destroy_srq: needed fn(srq: *mut Srq) -> c_int, c"ibv_destroy_srq", c"IBVERBS_1.1";
     /// ibv_create_qp(3).
-    create_qp: needed fn(pd: *mut Pd, attributes: *mut QpInitAttributes) -> *mut Qp, c"ibv_create_qp", c"IBVERBS_1.1";
+    create_qp: needed fn(pd: *mut Pd, attributes: *mut QpInitAttributes) -> *mut Qp,
+        c"ibv_create_qp", c"IBVERBS_1.1";
     /// ibv_modify_qp(3).
-    modify_qp: needed fn(qp: *mut Qp, attributes: *mut QpAttributes, mask: c_int) -> c_int, c"ibv_modify_qp", c"IBVERBS_1.1";
+    modify_qp: needed fn(qp: *mut Qp, attributes: *mut QpAttributes, mask: c_int) -> c_int,
+        c"ibv_modify_qp", c"IBVERBS_1.1";
     /// ibv_create_qp(3).
     destroy_qp: needed fn(qp: *mut Qp) -> c_int, c"ibv_destroy_qp", c"IBVERBS_1.1";
     /// ibv_fork_init(3).
@@ -216,13 +242,13 @@ functions! {
 // The functions may be called from any thread (ibverbs is thread-safe, verbs(7)), and the struct holds nothing else.
 
 impl Functions {
-    /// Makes the library ready for a process that forks, before anything else is asked of it: ibv_fork_init(3). With a
-    /// kernel that copies pinned memory at a fork (5.12 and later) the library has nothing to do.
+    /// Prepares the library for a process that forks, before any other call: ibv_fork_init(3). On a kernel that copies
+    /// pinned memory at a fork (5.12 and later) the library has nothing to do.
     ///
     /// # Errors
-    /// When the library cannot: memory was registered before.
+    /// When the library cannot, because memory was registered before.
     pub fn prepare_for_forks(&self) -> std::io::Result<()> {
-        // SAFETY: the function takes nothing and may be called at any time, and again.
+        // SAFETY: the function takes nothing and may be called at any time, more than once.
         match unsafe { (self.fork_init)() } {
             0 => Ok(()),
             errno => Err(std::io::Error::from_raw_os_error(errno.abs())),

@@ -1,4 +1,4 @@
-//! The functions of libmlx5 that libibverbs has not: Data Direct, of ConnectX-8 and later.
+//! The functions of libmlx5 that libibverbs lacks: Data Direct, of ConnectX-8 and later.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -11,7 +11,7 @@ pub const REG_DMABUF_ACCESS_DATA_DIRECT: c_int = 1;
 /// The functions of one loaded libmlx5.
 #[derive(Clone, Copy)]
 pub struct Mlx5Functions {
-    /// mlx5dv_is_supported(3): whether the device is one of this library. Ask nothing else of it about other devices.
+    /// mlx5dv_is_supported(3): true if the device is one of this library. The other functions take only such devices.
     pub is_supported: unsafe extern "C" fn(device: *mut Device) -> bool,
     /// mlx5dv_get_data_direct_sysfs_path(3), from rdma-core 54 on.
     pub get_data_direct_sysfs_path:
@@ -32,7 +32,7 @@ impl Mlx5Functions {
     /// Loads the library of this name, for the life of the process.
     ///
     /// # Errors
-    /// When there is no such library, or one from before Data Direct.
+    /// When there is no such library, or one that predates Data Direct.
     pub fn load(name: &str) -> Result<Self, LibraryError> {
         let library = Loaded::open(&[name])?;
         // SAFETY: a function of this name and version has this type in every libmlx5 (rdma-core,

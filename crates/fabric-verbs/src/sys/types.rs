@@ -1,6 +1,6 @@
 //! The structures of `<infiniband/verbs.h>`.
 //!
-//! Fields that nobody here reads are kept for their place alone. Handles that only the library looks into are opaque.
+//! Fields that nothing here reads only keep the layout. Handles that only the library looks into are opaque.
 #![allow(missing_docs)] // each type names its manual page; repeating the header field by field would say nothing
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -74,15 +74,15 @@ pub struct Context {
     pub async_fd: c_int,
     pub num_comp_vectors: c_int,
     pub mutex: pthread_mutex_t,
-    /// All ones where the context is the last field of a [`VerbsContext`].
+    /// All ones if the context is the last field of a [`VerbsContext`].
     pub abi_compat: *mut c_void,
 }
 
-/// `struct verbs_context`: what stands before a [`Context`] whose `abi_compat` is all ones. It grows upwards, so only
-/// the last `size` bytes before the context are there.
+/// `struct verbs_context`: the fields in front of a [`Context`] whose `abi_compat` is all ones. It grows upwards, so
+/// only the last `size` bytes, which end with the context, exist.
 #[repr(C)]
 pub struct VerbsContext {
-    /// Behind ibv_query_port(3).
+    /// Called by ibv_query_port(3).
     pub query_port: Option<
         unsafe extern "C" fn(context: *mut Context, port: u8, attributes: *mut PortAttributes, length: usize) -> c_int,
     >,
@@ -362,7 +362,7 @@ pub struct RdmaTarget {
     pub rkey: u32,
 }
 
-/// `struct ibv_send_wr`: ibv_post_send(3). Of its unions the members for RDMA; the rest keeps its length.
+/// `struct ibv_send_wr`: ibv_post_send(3). Of its unions, only the members for RDMA; the rest keeps its length.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SendWr {

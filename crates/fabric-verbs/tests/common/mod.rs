@@ -27,8 +27,8 @@ pub(crate) const ROCE: &str = "[[device]]\nname = 'a'\n[[device.port]]\n[[device
 pub(crate) const INFINIBAND: &str = "[[device]]\nname = 'a'\n[[device.port]]\nlink_layer = 'infiniband'\nlid = 7\n\
      [[device]]\nname = 'b'\n[[device.port]]\nlink_layer = 'infiniband'\nlid = 9\n";
 
-/// The same machine of strict devices, whatever adapter the tests run over (RAILWEAVE_TEST_PROFILE): for tests of exact
-/// limits and counts, which are not those of every adapter.
+/// The same machine with strict devices, whatever adapter the tests run over (RAILWEAVE_TEST_PROFILE): for tests of
+/// exact limits and counts, which not every adapter has.
 pub(crate) fn strict(description: &str) -> String {
     description.lines().fold(String::new(), |text, line| {
         let profile = if line == "[[device]]" { "profile = 'plain'\n" } else { "" };
@@ -39,15 +39,15 @@ pub(crate) fn strict(description: &str) -> String {
 /// One machine at a time: the library's state is the process's.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// What domains have said since the machine was made.
+/// The messages of domains since the machine was made.
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Takes what a domain says.
+/// Records a domain's message.
 pub(crate) fn listen(text: &str) {
     SAID.lock().unwrap().push(text.to_owned());
 }
 
-/// A machine, while one test has it. When it goes, nothing of the library may be open any more.
+/// A machine, held by one test at a time. When it is dropped, nothing of the library may be open.
 pub(crate) struct Machine {
     pub(crate) fake: FakeVerbs,
     functions: Arc<Functions>,
@@ -59,7 +59,7 @@ impl Machine {
         Self::without(&[], description)
     }
 
-    /// With a library that lacks these functions.
+    /// A machine with a library that lacks these functions.
     pub(crate) fn without(absent: &[&str], description: &str) -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         SAID.lock().unwrap().clear();
@@ -70,19 +70,19 @@ impl Machine {
         Self { fake, functions, _turn: turn }
     }
 
-    /// From now on this fails, counted from here; what is open stays as it is.
+    /// Makes these calls fail, counted from now; open objects stay as they are.
     pub(crate) fn fail(&self, faults: &str) {
         self.fake.describe(Some(faults)).unwrap();
         // A description is read when devices are listed.
         Device::open_all(&self.functions).unwrap();
     }
 
-    /// What domains have said.
+    /// The messages of domains.
     pub(crate) fn said(&self) -> Vec<String> {
         SAID.lock().unwrap().clone()
     }
 
-    /// What the plugin does before all else.
+    /// The plugin's first call to the library.
     pub(crate) fn prepare_for_forks(&self) {
         self.functions.prepare_for_forks().unwrap();
     }
@@ -92,7 +92,7 @@ impl Machine {
         self.functions.name()
     }
 
-    /// What is found, with the library of this name in libmlx5's place.
+    /// Discovers ports, with the library of this name in libmlx5's place.
     pub(crate) fn discover(&self, data_direct: DataDirect, mlx5_library: &str) -> VerbsDiscovery {
         let rules = DiscoveryRules {
             gids: &|_| GidRules::default(),
@@ -104,8 +104,8 @@ impl Machine {
         discover(Path::new("/"), &self.functions, &rules).unwrap()
     }
 
-    /// The ports that can be rails. Those of an adapter with a Data Direct engine have it, as on hosts that set
-    /// nothing, and their names are those of ports without.
+    /// The usable ports. Those of an adapter with a Data Direct engine have it, as on hosts with default settings, and
+    /// keep the names of ports without one.
     pub(crate) fn ports(&self) -> Vec<VerbsPort> {
         let mut ports = self.discover(DataDirect::Only, self.library()).ports;
         ports.iter_mut().for_each(|port| port.facts.name = port.facts.name.replace("_dma", ""));
@@ -139,7 +139,7 @@ impl Machine {
         (near[0], far[0])
     }
 
-    /// Nothing is open.
+    /// Asserts that nothing is open.
     pub(crate) fn assert_closed(&self, after: &str) {
         assert_eq!(self.fake.open(), Open::default(), "something is left open: {after}");
     }
@@ -153,7 +153,7 @@ impl Drop for Machine {
     }
 }
 
-/// What a rail is to be like.
+/// The properties of a rail.
 #[derive(Clone, Debug)]
 pub(crate) struct Wish {
     pub(crate) lanes: u8,
@@ -165,7 +165,7 @@ pub(crate) struct Wish {
 
 impl Default for Wish {
     fn default() -> Self {
-        // As often as it has to be, and without waiting.
+        // As many retries as the tests need, without waiting.
         let modify_retries = ModifyRetries { count: 2, pause: Duration::ZERO, any_error: false };
         let config = VerbsConfig { modify_retries, ..VerbsConfig::default() };
         Self { lanes: 1, depth: 64, traffic_class: None, sender: config, receiver: config }
@@ -239,7 +239,7 @@ impl Pair {
     }
 }
 
-/// The failure of a piece of work that this is.
+/// The failed piece of work of an error; panics for other errors.
 pub(crate) fn failed_work(error: RailError) -> WorkFailure {
     match error {
         RailError::Work(failure) => failure,
@@ -247,7 +247,7 @@ pub(crate) fn failed_work(error: RailError) -> WorkFailure {
     }
 }
 
-/// Connects all lanes, as often as it has to be tried.
+/// Connects all lanes, with as many attempts as that takes.
 fn connect(pending: &mut VerbsPendingRail, remote: &[LaneEndpoint]) -> Result<(), SetupError> {
     while let Connecting::Later { pause, .. } = pending.connect(remote)? {
         std::thread::sleep(pause);
@@ -270,7 +270,7 @@ impl End {
         self.rail.post(LaneId(lane), &[write])
     }
 
-    /// What one poll reports.
+    /// The reports of one poll.
     pub(crate) fn poll(&mut self) -> Vec<Completion> {
         poll(&mut self.rail, 16)
     }
@@ -282,7 +282,7 @@ impl End {
         failed_work(failures.remove(0).2)
     }
 
-    /// The failures that polling reports until nothing comes any more, each with its lane and its work.
+    /// The failures that polling reports until nothing more comes, each with its lane and its work.
     pub(crate) fn failures(&mut self) -> Vec<(u8, Option<WorkId>, RailError)> {
         let mut failures = Vec::new();
         for _ in 0..20 {
@@ -298,7 +298,7 @@ impl End {
 
 /// Registered memory.
 pub(crate) struct Block {
-    // Ended before the memory goes.
+    // Dropped before the memory.
     pub(crate) registration: VerbsRegistration,
     pub(crate) region: Arc<Region>,
 }
@@ -313,7 +313,7 @@ impl Block {
     }
 }
 
-/// Panics unless a text is one sentence with all of these words.
+/// Panics unless the text is a single line with all of these words.
 pub(crate) fn assert_says(text: &str, words: &[&str]) {
     assert!(!text.contains('\n'), "{text}");
     for word in words {
