@@ -1,4 +1,4 @@
-//! Where the control port listens, and which address reaches this host when none of its ports' does.
+//! The addresses that the control port listens on, and the address that reaches this host when none of its ports does.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,10 +13,10 @@ use crate::found::OutOfBand;
 use crate::interface::Interface;
 use crate::tcp_ports::discover;
 
-/// The addresses that the control port listens on; None for all of this host's.
+/// The addresses that the control port listens on; `None` for all of this host's.
 ///
 /// # Errors
-/// When the options name none, or not all that lanes of TCP are dialled at.
+/// When the options name none, or leave out one at which TCP lanes are dialled.
 pub(crate) fn listens_on(
     options: &Options,
     interfaces: &[Interface],
@@ -24,7 +24,7 @@ pub(crate) fn listens_on(
 ) -> Result<Option<Vec<IpAddr>>, Error> {
     let ports = ports.iter().map(|port| &port.facts);
     let Some(list) = &options.control_address.value else {
-        // Where all of these are loopback, nobody on another host has a use for the port.
+        // If all of these are loopback, no other host can use the port.
         let out_of_band = options.oob_interface.value.iter().flat_map(|filter| named(interfaces, filter));
         let out_of_band = out_of_band.map(|interface| interface.address);
         let addresses: BTreeSet<IpAddr> = ports.map(|facts| facts.address).chain(out_of_band).collect();
@@ -33,7 +33,7 @@ pub(crate) fn listens_on(
     };
     let of_interfaces = interfaces.iter().filter(|interface| interface.is_up && !needs_interface(interface.address));
     let of_interfaces = of_interfaces.map(|interface| (interface.name.as_str(), interface.address));
-    // Lanes of TCP come in at the ports' own addresses. The kernel answers for loopback ones that no interface lists.
+    // TCP lanes come in at the ports' own addresses. The kernel answers for loopback addresses that no interface lists.
     let mut rails = ports.filter(|facts| facts.link_layer == LinkLayer::Tcp);
     let of_rails = rails.clone().map(|facts| (facts.device.as_str(), facts.address));
     let mut chosen: Vec<IpAddr> = Vec::new();
@@ -59,10 +59,10 @@ pub(crate) fn listens_on(
 }
 
 /// The first address of an interface that the options name for control sessions, otherwise the first that leads
-/// anywhere. Only addresses count that the control port listens on.
+/// anywhere. Only addresses that the control port listens on count.
 ///
 /// # Errors
-/// When there is none of that name.
+/// When there is no interface of that name.
 pub(crate) fn out_of_band(
     options: &Options,
     interfaces: &[Interface],
@@ -74,11 +74,11 @@ pub(crate) fn out_of_band(
         let usable = || usable.iter().filter(|port| is_heard(port.address));
         let best = usable().find(|port| port.address.is_ipv4()).or_else(|| usable().next());
         let best = best.map(|port| after_ports(port.address, port.prefix_len));
-        // A list that names nothing but loopback still names where this host is to be reached.
+        // A list of nothing but loopback still names the address at which this host can be reached.
         let only = || listens_on?.first().map(|address| after_ports(*address, if address.is_ipv4() { 8 } else { 128 }));
         return Ok(best.or_else(only));
     };
-    // A list of what to leave out lets loopback in, too, which reaches nobody else.
+    // A list of exclusions also admits loopback, which reaches only this host.
     let best = named(interfaces, filter).filter(|interface| is_heard(interface.address));
     let best = best.min_by_key(|interface| (needs_interface(interface.address), interface.is_loopback));
     if let Some(interface) = best {
@@ -98,7 +98,7 @@ pub(crate) fn out_of_band(
     }))
 }
 
-/// As [`out_of_band`] gives it for ports of RDMA: to be dialled first where the user named it.
+/// [`out_of_band`]'s address for ports of RDMA: dialled first if the user named it.
 pub(crate) fn preferred(options: &Options, address: OutOfBand) -> OutOfBand {
     let is_named = options.oob_interface.value.as_ref().is_some_and(|filter| !filter.exclude);
     OutOfBand { comes_first: is_named, ..address }

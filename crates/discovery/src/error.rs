@@ -1,26 +1,26 @@
-//! Why nothing was found that could be used.
+//! The reasons why nothing usable was found.
 
 use std::io;
 
 use railweave_options::{RailFilter, Setting};
 use railweave_topology::NoUsablePort;
 
-/// Why this machine has nothing to offer with these options.
+/// The reason why this machine has nothing to offer with these options.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel does not list the interfaces.
     #[error("the network interfaces cannot be listed (getifaddrs): {0}")]
     Interfaces(io::Error),
-    /// There is no usable port, or what the user asks for cannot be had: a sentence that says what to change.
+    /// There is no usable port, or the user's request cannot be met: a sentence that says what to change.
     #[error("{0}")]
     Configuration(String),
 }
 
-/// Why a fabric cannot be used.
+/// The reason why a fabric cannot be used.
 pub(crate) enum Refusal {
     /// It has no usable port here; another fabric may. The reason is a sentence without its end.
     NoPort(String),
-    /// What the user asks for cannot be had, on this fabric or another.
+    /// The user's request cannot be met, on this fabric or another.
     Wrong(Error),
 }
 
@@ -32,7 +32,7 @@ impl Refusal {
         }
     }
 
-    /// Why there is no selection of ports, with the list that made it.
+    /// No port was selected; names the list that selected none.
     pub(crate) fn of_selection(none: &NoUsablePort, filter: &Setting<Option<RailFilter>>) -> Self {
         Self::NoPort(match &filter.value {
             Some(list) => format!("{}={list}: {none}", filter.source),

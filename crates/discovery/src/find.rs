@@ -1,4 +1,4 @@
-//! Which fabric is used here.
+//! The choice of the fabric.
 
 use railweave_fabric::LeftOut;
 use railweave_options::{Fabric, Options, name_settings};
@@ -9,12 +9,12 @@ use crate::interface::Interface;
 use crate::note::{Note, Say};
 use crate::{tcp, verbs};
 
-/// Finds the fabric that the options ask for, its ports and its devices. `forces_flushes` says whether NCCL's API can
-/// force flushes, without which no port is shown that needs them on every GPU: those of v9 and later can. What is worth
-/// knowing and no error goes to `say`.
+/// Finds the fabric that the options ask for, its ports and its devices. `forces_flushes` is true if NCCL's API can
+/// force flushes, as v9 and later can; without it, ports that need them on every GPU are not shown. `say` takes
+/// messages that are worth logging and are no errors.
 ///
 /// # Errors
-/// When there is no usable port, or the options ask for what this machine has not.
+/// When there is no usable port, or the options ask for something that this machine lacks.
 pub fn find(options: &Options, forces_flushes: bool, say: Say<'_>) -> Result<Found, Error> {
     name_settings();
     let interfaces = Interface::list().map_err(Error::Interfaces)?;

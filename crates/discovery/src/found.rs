@@ -1,4 +1,4 @@
-//! What was found on a machine.
+//! The findings on a machine.
 
 use std::net::IpAddr;
 
@@ -8,29 +8,29 @@ use railweave_fabric_verbs::{OpenPort, Verbs};
 use railweave_options::Weights;
 use railweave_topology::{ChosenPort, DEFAULT_SPEED_MBPS, Device};
 
-/// What this machine has to offer with some options, and what it has not.
+/// A machine's ports and devices with some options, and what is left out.
 #[derive(Debug)]
 pub struct Found {
     /// The fabric in use, with what it needs to use the ports.
     pub fabric: FoundFabric,
     /// How ports became devices.
     pub mode: Mode,
-    /// The ports that are used, at least one, in the order of devices and of rails.
+    /// The ports in use, at least one, in the order of devices and of rails.
     pub ports: Vec<ChosenPort>,
     /// The devices made of them, in NCCL's numbering.
     pub devices: Vec<Device>,
-    /// What was seen but is not used.
+    /// Ports that were seen but are not used.
     pub left_out: Vec<LeftOut>,
     /// The address that reaches this host when none of its ports does.
     pub out_of_band: Option<OutOfBand>,
-    /// The addresses that the control port listens on; None for all.
+    /// The addresses that the control port listens on; `None` for all.
     pub listens_on: Option<Vec<IpAddr>>,
 }
 
 /// A fabric that can be used here.
 #[derive(Debug)]
 pub enum FoundFabric {
-    /// TCP, which needs no more than the ports' addresses.
+    /// TCP, which needs only the ports' addresses.
     Tcp,
     /// RDMA, with the ports open, one for each of [`Found::ports`].
     Verbs(Vec<OpenPort>),
@@ -43,7 +43,7 @@ pub struct OutOfBand {
     pub address: IpAddr,
     /// Length of its network's prefix in bits, in the address's own family.
     pub prefix_len: u8,
-    /// It is to be dialled before the ports' own addresses, because the user named it for ports of RDMA.
+    /// True if it is dialled before the ports' own addresses, because the user named it for ports of RDMA.
     pub comes_first: bool,
 }
 
@@ -64,7 +64,8 @@ impl Found {
         }
     }
 
-    /// How much of a device's traffic each of its ports carries, 0 to 1, in their order, if the other end is as fast.
+    /// The part of a device's traffic that each of its ports carries, 0 to 1, in their order, if the other end is as
+    /// fast.
     pub fn shares(&self, device: &Device, weights: Weights) -> Vec<f64> {
         let weight = |(place, port): (usize, &usize)| match weights {
             Weights::Fixed(weights) => f64::from(weights[place]),
@@ -104,7 +105,7 @@ mod tests {
 
     #[test]
     fn shares_follow_the_speeds_unless_weights_are_given() {
-        // A port that does not say its speed counts as 10 Gbit/s.
+        // A port of unknown speed counts as 10 Gbit/s.
         assert_eq!(shares(&[Some(30_000), None], Weights::BySpeed), [0.75, 0.25]);
         let fixed = |weights: [u32; 3]| {
             let mut all = [0; railweave_fabric::MAX_RAILS];

@@ -8,15 +8,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// One address of one interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
-    /// The interface's name, with its label where the address has one: `eth0`, `eth0:1`.
+    /// The interface's name, with the address's label if it has one: `eth0`, `eth0:1`.
     pub(crate) name: String,
     /// The address.
     pub(crate) address: IpAddr,
     /// Length of the network's prefix in bits, in the address's own family.
     pub(crate) prefix_len: u8,
-    /// The interface is up and has a carrier.
+    /// True if the interface is up and has a carrier.
     pub(crate) is_up: bool,
-    /// It only leads back to this host.
+    /// True if it only leads back to this host.
     pub(crate) is_loopback: bool,
 }
 
@@ -40,7 +40,7 @@ impl Interface {
             found.extend(unsafe { read_element(element) });
             next = element.ifa_next;
         }
-        // SAFETY: `first` came from `getifaddrs` and is freed once; nothing borrows from the list any more.
+        // SAFETY: `first` came from `getifaddrs` and is freed once; nothing borrows from the list.
         unsafe { libc::freeifaddrs(first) };
         Ok(found)
     }
@@ -80,12 +80,12 @@ unsafe fn read_address(address: *const libc::sockaddr) -> Option<IpAddr> {
     // SAFETY: not null, and every socket address begins with its family.
     match i32::from(unsafe { (*address).sa_family }) {
         libc::AF_INET => {
-            // SAFETY: the family says that it is a `sockaddr_in`; the copy asks for no alignment.
+            // SAFETY: the family says that it is a `sockaddr_in`; the copy requires no alignment.
             let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
             Some(Ipv4Addr::from_bits(u32::from_be(v4.sin_addr.s_addr)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: the family says that it is a `sockaddr_in6`; the copy asks for no alignment.
+            // SAFETY: the family says that it is a `sockaddr_in6`; the copy requires no alignment.
             let v6 = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
             Some(Ipv6Addr::from(v6.sin6_addr.s6_addr).into())
         }

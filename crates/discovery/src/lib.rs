@@ -1,11 +1,11 @@
-//! Options and this machine, to what is found: the fabric in use, its ports and devices, and what is left out and why.
+//! From options and this machine to a fabric: its ports and devices, and what is left out and why.
 //!
-//! [`find()`] is what the plugin does when NCCL initialises it, and what programs do that show a machine. It reads
-//! the network interfaces, sysfs and the RDMA devices, each in one module, and hands facts to the rules of topology.
-//! Whatever else it has to say goes to the caller, each as a [`Note`].
+//! The plugin calls [`find()`] when NCCL initialises it, and so do programs that show a machine. It reads the network
+//! interfaces, sysfs and the RDMA devices, each in one module, and hands facts to the rules of topology. Everything
+//! else worth telling goes to the caller as a [`Note`].
 //!
-//! What this crate is not: it opens no socket and makes no rail. It leaves RDMA ports open, each with a protection
-//! domain, because only that tells whether they can be used.
+//! This crate opens no socket and makes no rail. It leaves RDMA ports open, each with a protection domain, because only
+//! that shows whether they can be used.
 
 #![deny(unsafe_code)]
 

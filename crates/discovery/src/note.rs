@@ -1,4 +1,4 @@
-//! Sentences about a machine that are worth reading and no error.
+//! Sentences about a machine that are worth logging and are no errors.
 
 /// A sentence for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Which RDMA ports of this host can be rails. Facts and the obvious exclusions only: filters, order and pairing are
+//! The RDMA ports of this host that can be rails. Facts and the obvious exclusions only: filters, order and pairing are
 //! topology's.
 
 use std::io;
@@ -14,17 +14,17 @@ use railweave_fabric_verbs::{
 
 use crate::sysfs::{RdmaDevice, has_peer_memory};
 
-/// What a user says about the ports, and what the rest of this host says.
+/// The user's rules for ports, and facts about the rest of this host.
 pub struct DiscoveryRules<'a> {
     /// The rules for the GIDs of the device with this name.
     pub gids: &'a dyn Fn(&str) -> GidRules,
     /// The addresses of this host.
     pub addresses: HostAddresses,
-    /// An adapter's virtual functions count as one PCI device with it.
+    /// True if an adapter's virtual functions count as one PCI device with it.
     pub merge_vfs: bool,
     /// How ports with a Data Direct engine are shown.
     pub data_direct: DataDirect,
-    /// The library of NVIDIA's adapters, by a name that the dynamic linker finds or by its file. It is loaded where a
+    /// The library of NVIDIA's adapters, by a name that the dynamic linker finds or by its file. It is loaded if a
     /// device could have such an engine.
     pub mlx5_library: &'a str,
 }
@@ -32,14 +32,14 @@ pub struct DiscoveryRules<'a> {
 /// The RDMA ports of this host.
 #[derive(Debug, Default)]
 pub struct VerbsDiscovery {
-    /// Those that can carry traffic, by the names of their devices.
+    /// The ports that can carry traffic, by the names of their devices.
     pub ports: Vec<VerbsPort>,
-    /// What was seen but cannot be used.
+    /// The ports that were seen but cannot be used.
     pub left_out: Vec<LeftOut>,
 }
 
-/// Opens every device of this host and sorts its ports into those that can be rails and what is left out, with what
-/// sysfs says about them. `root` is `/`; tests give a tree of their own.
+/// Opens every device of this host and sorts its ports into those that can be rails and those left out, with the facts
+/// from sysfs. `root` is `/`; tests pass a tree of their own.
 ///
 /// # Errors
 /// When this host shows no RDMA device at all.
@@ -52,7 +52,7 @@ pub fn discover(
     if devices.is_empty() {
         return Err(NoDevice::NoneThere);
     }
-    // Where nothing else orders them, rxe2 comes before rxe10.
+    // If nothing else orders them, rxe2 comes before rxe10.
     let name = |device: &Result<Arc<Device>, (String, io::Error)>| match device {
         Ok(device) => device.name().to_owned(),
         Err((name, _)) => name.clone(),
@@ -75,16 +75,14 @@ pub fn discover(
     Ok(found)
 }
 
-/// Why there are no RDMA ports to look at.
+/// The reason why there are no RDMA ports to look at.
 #[derive(Debug, thiserror::Error)]
 pub enum NoDevice {
     /// The library cannot list devices.
     #[error("the RDMA devices cannot be listed (ibv_get_device_list): {0}; load the kernel module ib_uverbs")]
     NotListed(io::Error),
     /// The list is empty.
-    #[error(
-        "no RDMA device is there; `rdma link` lists those of the kernel, which need their drivers' part of libibverbs"
-    )]
+    #[error("no RDMA device is there; `rdma link` lists the kernel's devices, and each needs its libibverbs provider")]
     NoneThere,
 }
 
@@ -141,7 +139,7 @@ impl VerbsDiscovery {
     }
 }
 
-/// What all ports of one device share.
+/// The facts that all ports of one device share.
 struct Adapter<'a> {
     root: &'a Path,
     sysfs: RdmaDevice<'a>,
@@ -158,7 +156,8 @@ impl Adapter<'_> {
         if self.has_several_ports { format!("{device}{engine}:{number}") } else { format!("{device}{engine}") }
     }
 
-    /// The port with this number, with the device's Data Direct engine or without, or why it cannot be a rail.
+    /// The port with this number, with the device's Data Direct engine or without, or the reason why it cannot be a
+    /// rail.
     fn port(&self, number: u8, rules: &DiscoveryRules<'_>, engine: Option<&Engine>) -> Result<VerbsPort, String> {
         let attributes = self
             .device
@@ -223,7 +222,7 @@ impl Adapter<'_> {
     }
 }
 
-/// How many lanes a link has, from its encoded width (`ibv_port_attr.active_width`).
+/// The number of lanes of a link, from its encoded width (`ibv_port_attr.active_width`).
 fn lanes(width: u8) -> Option<u32> {
     match width {
         1 => Some(1),
@@ -235,8 +234,8 @@ fn lanes(width: u8) -> Option<u32> {
     }
 }
 
-/// What one lane of a link carries, in Mbit/s, from the encoded speed (`ibv_port_attr.active_speed`). What is faster
-/// than NDR does not fit there: XDR is told by ibv_query_port_speed(3) or by sysfs.
+/// The speed of one lane of a link, in Mbit/s, from the encoded speed (`ibv_port_attr.active_speed`). Speeds above NDR
+/// do not fit there: ibv_query_port_speed(3) or sysfs tells XDR.
 fn lane_mbps(speed: u8) -> Option<u32> {
     match speed {
         1 => Some(2_500),
@@ -250,7 +249,7 @@ fn lane_mbps(speed: u8) -> Option<u32> {
     }
 }
 
-/// The bytes that an `enum ibv_mtu` stands for; what is none stands for the least that a port may have.
+/// The bytes that an `enum ibv_mtu` stands for; for other values, the least that a port may have.
 fn mtu_bytes(mtu: i32) -> u32 {
     match mtu {
         2..=5 => 128 << mtu,

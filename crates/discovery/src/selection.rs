@@ -1,4 +1,4 @@
-//! Which of the ports that can be rails are used, and the devices made of them.
+//! The selection of the ports in use, and the devices made of them.
 
 use railweave_fabric::{Discovery, Mode, PortFacts};
 use railweave_options::{Options, RailFilter, Setting, Weights};
@@ -7,8 +7,8 @@ use railweave_topology::{ChosenPort, Device, Order, Selected, Selection, devices
 use crate::error::{Error, Refusal};
 use crate::note::{Note, Say};
 
-/// Picks and orders the ports that the user's list lets in. A list's order counts unless it is NCCL's, whose own
-/// transports take it for a set.
+/// Selects and orders the ports that the user's list admits. A list's order counts unless it is a list of NCCL's, whose
+/// own transports treat it as a set.
 pub(crate) fn choose(
     discovery: Discovery,
     filter: &Setting<Option<RailFilter>>,
@@ -27,10 +27,10 @@ pub(crate) fn choose(
     select(discovery, matches, mode, order).map_err(|none| Refusal::of_selection(&none, filter))
 }
 
-/// The devices made of the chosen ports. Says which they are, and what was left out.
+/// Makes devices of the chosen ports. Logs the devices and the ports left out.
 ///
 /// # Errors
-/// When the user's weights leave none of the rails a share.
+/// When the user's weights leave no rail a share.
 pub(crate) fn make_devices(
     options: &Options,
     fabric: &str,
@@ -56,7 +56,7 @@ pub(crate) fn make_devices(
     Ok(devices)
 }
 
-/// A list of weights must say something about every rail, and give one of them a share.
+/// A list of weights must cover every rail and give at least one of them a share.
 fn check_weights(options: &Options, ports: &[ChosenPort], mode: Mode) -> Result<(), Error> {
     let Weights::Fixed(weights) = options.weights.value else {
         return Ok(());

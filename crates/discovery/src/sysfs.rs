@@ -1,9 +1,9 @@
-//! What the kernel's files under /sys say about network interfaces, RDMA devices and GPU memory.
+//! The kernel's files under /sys on network interfaces, RDMA devices and GPU memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where network interfaces and RDMA devices are, below the root.
+/// The directories of network interfaces and RDMA devices, below the root.
 const NET: &str = "sys/class/net";
 const RDMA: &str = "sys/class/infiniband";
 
@@ -23,7 +23,7 @@ impl NetDevice<'_> {
     }
 
     /// Returns true for a bridge whose members are only virtual: docker0, virbr0 and the like. A bridge over a real
-    /// interface carries that interface's address and is as good as it.
+    /// interface carries that interface's address and is as good as the interface.
     pub(crate) fn is_virtual_bridge(&self) -> bool {
         let is_id = |id: &str| id.bytes().all(|byte| byte.is_ascii_hexdigit());
         let is_docker_network = self.name.strip_prefix("br-").is_some_and(is_id);
@@ -34,14 +34,14 @@ impl NetDevice<'_> {
             return false;
         }
         let Ok(members) = fs::read_dir(self.directory().join("brif")) else { return true };
-        // `bonding` and `device`: a bond has no device of its own but stands for real ones.
+        // `bonding` and `device`: a bond has no device of its own but represents real ones.
         !members.flatten().any(|member| {
             let member = self.root.join(NET).join(member.file_name());
             member.join("device").exists() || member.join("bonding").exists()
         })
     }
 
-    /// Its speed in Mbit/s. Interfaces without one say -1, or 4294967295 in older kernels, or fail the read.
+    /// Its speed in Mbit/s. Interfaces without one report -1, or 4294967295 on older kernels, or the read fails.
     pub(crate) fn speed_mbps(&self) -> Option<u32> {
         self.number("speed").filter(|&speed| speed > 0 && speed != u32::MAX)
     }
@@ -51,7 +51,8 @@ impl NetDevice<'_> {
         self.number("mtu")
     }
 
-    /// The directory of its PCI device below /sys; None for a virtual interface. A virtio interface is a child of one.
+    /// The directory of its PCI device below /sys; `None` for a virtual interface. A virtio interface is a child of
+    /// one.
     pub(crate) fn pci_path(&self) -> Option<PathBuf> {
         let real = fs::canonicalize(self.directory().join("device")).ok()?;
         let name = real.file_name()?.to_str()?;
@@ -78,10 +79,10 @@ pub(crate) struct RdmaDevice<'a> {
 }
 
 impl RdmaDevice<'_> {
-    /// The PCI device's directory below /sys; None for a device without one, such as soft-RoCE.
+    /// The PCI device's directory below /sys; `None` for a device without one, such as soft-RoCE.
     ///
-    /// The functions of one adapter have one path, that of function 0, as they have for NCCL's own transport; with
-    /// `merge_vfs` its virtual functions, which have device numbers of their own, have it too.
+    /// The functions of one adapter share one path, that of function 0, as in NCCL's own transport. With `merge_vfs`
+    /// this includes its virtual functions, which have device numbers of their own.
     pub(crate) fn pci_path(&self, merge_vfs: bool) -> Option<PathBuf> {
         let real = fs::canonicalize(self.directory().join("device")).ok()?;
         let bus = PciBus::parse(real.file_name()?.to_str()?)?;
@@ -90,13 +91,13 @@ impl RdmaDevice<'_> {
         below(self.root, &real)
     }
 
-    /// What the device is called on its bus; None for one without a bus, such as soft-RoCE.
+    /// The device's name on its bus; `None` for one without a bus, such as soft-RoCE.
     pub(crate) fn bus_id(&self) -> Option<String> {
         let real = fs::canonicalize(self.directory().join("device")).ok()?;
         Some(real.file_name()?.to_str()?.to_owned())
     }
 
-    /// The version of RoCE of an entry of a port's GID table. Containers may have no such files, or fail the read.
+    /// The version of RoCE of an entry of a port's GID table. Containers may lack these files, or the read fails.
     pub(crate) fn roce_version(&self, port: u8, index: u32) -> Option<u8> {
         match self.port_file(port, &format!("gid_attrs/types/{index}"))?.as_str() {
             "RoCE v2" => Some(2),
@@ -129,7 +130,7 @@ impl RdmaDevice<'_> {
     }
 }
 
-/// A real path below `root`, as it is called there.
+/// A real path below `root`, as seen from there.
 fn below(root: &Path, real: &Path) -> Option<PathBuf> {
     let root = fs::canonicalize(root).ok()?;
     Some(Path::new("/").join(real.strip_prefix(root).ok()?))
@@ -156,9 +157,9 @@ impl<'a> PciBus<'a> {
     }
 }
 
-/// Where the kernel modules show themselves that let an adapter reach GPU memory by its CUDA address: nv_peer_mem and
-/// its successor under the kernel's registry of such modules, in MLNX_OFED and in distributions' kernels, and
-/// nvidia_peermem as any module. The same three as NCCL's own transport (NCCL 2.30, net_ib/gdr.cc).
+/// The files of the kernel modules that let an adapter reach GPU memory by its CUDA address: nv_peer_mem and its
+/// successor under the kernel's registry of such modules, in MLNX_OFED and in distributions' kernels, and
+/// nvidia_peermem as an ordinary module. The same three as NCCL's own transport (NCCL 2.30, net_ib/gdr.cc).
 const PEER_MEMORY: [&str; 3] = [
     "sys/kernel/mm/memory_peers/nv_mem/version",
     "sys/kernel/mm/memory_peers/nv_mem_nc/version",
@@ -175,7 +176,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// A directory that goes with the test.
+    /// A directory that is removed with the test.
     struct Tree(PathBuf);
 
     impl Tree {

@@ -34,7 +34,7 @@ pub(crate) fn find(options: &Options, interfaces: &[Interface], say: Say<'_>) ->
     })
 }
 
-/// Loopback addresses are ports when the list names them, for trying out, or when there is nothing else at all.
+/// Loopback addresses are ports if the list names them, for trials, or if there is nothing else at all.
 fn add_loopback(discovery: &mut Discovery, filter: Option<&RailFilter>, say: Say<'_>) {
     let named = filter.filter(|filter| !filter.exclude).into_iter().flat_map(|filter| &filter.items);
     let mut addresses: Vec<IpAddr> = named

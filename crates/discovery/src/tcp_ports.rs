@@ -1,4 +1,4 @@
-//! Which addresses of this host can be rails. Facts and the obvious exclusions only: filters, order and pairing are
+//! The addresses of this host that can be rails. Facts and the obvious exclusions only: filters, order and pairing are
 //! topology's.
 
 use std::collections::BTreeMap;
@@ -10,14 +10,14 @@ use railweave_fabric::{Discovery, LeftOut, LinkLayer, PointerSupport, PortFacts,
 use crate::interface::Interface;
 use crate::sysfs::NetDevice;
 
-/// What sysfs does not tell is taken to be ordinary Ethernet.
+/// Facts that sysfs does not have are taken to be those of ordinary Ethernet.
 const DEFAULT_MTU: u32 = 1500;
 const LOOPBACK_MTU: u32 = 65_536;
 
-/// Sorts the addresses that [`Interface::list`] gives into ports and what is left out, with what sysfs says about their
-/// interfaces. `root` is `/`; tests give a tree of their own.
+/// Sorts the addresses of [`Interface::list`] into ports and those left out, with their interfaces' facts from sysfs.
+/// `root` is `/`; tests pass a tree of their own.
 ///
-/// Loopback addresses are left out; whoever is asked for one by name adds [`loopback_port`].
+/// Loopback addresses are left out; a caller that needs one by name adds [`loopback_port`].
 pub(crate) fn discover(root: &Path, interfaces: &[Interface]) -> Discovery {
     let mut found = Discovery::default();
     let mut usable = Vec::new();
@@ -46,7 +46,7 @@ pub(crate) fn discover(root: &Path, interfaces: &[Interface]) -> Discovery {
 }
 
 /// A port for an address of this host that no packet leaves by: `127.0.0.0/8` and `::1`. No interface needs to list it;
-/// the kernel answers for all of `127.0.0.0/8`. For trying out several rails on one machine.
+/// the kernel answers for all of `127.0.0.0/8`. For trials of several rails on one machine.
 pub(crate) fn loopback_port(address: IpAddr) -> PortFacts {
     PortFacts {
         name: format!("lo@{address}"),
@@ -120,7 +120,7 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// A directory that goes with the test.
+    /// A directory that is removed with the test.
     struct Tree(PathBuf);
 
     impl Tree {

@@ -57,7 +57,7 @@ pub(crate) fn find(
         return Err(Refusal::of_selection(&none, &options.rdma_rails));
     }
     warn_of_strangers(&options.rdma_rails, &selection.ports, say);
-    // A GID of InfiniBand is no address that a socket could use, and the machine may have no other than loopback.
+    // An InfiniBand GID is no address for a socket, and the machine may have only loopback.
     let loopback = || after_ports(IpAddr::V4(Ipv4Addr::LOCALHOST), 8);
     let listens_on = listens_on(options, interfaces, &selection.ports)?;
     let out_of_band = out_of_band(options, interfaces, listens_on.as_deref())?.unwrap_or_else(loopback);
@@ -73,9 +73,9 @@ pub(crate) fn find(
     })
 }
 
-/// Leaves out ports that have link-local GIDs alone, unless the user's list lets in no other port, or the user named
-/// the GID: nothing tells that such a port leads where those with addresses lead. Where all are so, they are used as
-/// NCCL's own transport uses them.
+/// Leaves out ports whose GIDs are all link-local, unless the user's list admits no other port or the user named the
+/// GID: nothing shows that such a port leads where those with addresses lead. If all ports are like that, they are
+/// used, as in NCCL's own transport.
 fn without_lonely_gids(options: &Options, ports: &mut Vec<VerbsPort>, mut left_out: Vec<LeftOut>) -> Vec<LeftOut> {
     let is_lonely = |port: &VerbsPort| {
         let is_link_local = matches!(port.facts.address, IpAddr::V6(v6) if v6.is_unicast_link_local());
@@ -123,7 +123,7 @@ fn data_direct(options: &Options, mode: Mode, forces_flushes: bool, say: Say<'_>
     }
 }
 
-/// What there is on this machine, whatever the user's list lets in.
+/// The ports of this machine, whatever the user's list admits.
 fn seen(
     options: &Options,
     interfaces: &[Interface],
@@ -156,7 +156,7 @@ fn seen(
     discover(Path::new("/"), &Arc::new(functions), &rules).map_err(|error| Refusal::NoPort(error.to_string()))
 }
 
-/// The addresses of this host as they are when somebody asks; those that it started with where the kernel does not say.
+/// The current addresses of this host; if the kernel does not say, those known at the start.
 fn host_addresses(interfaces: &[Interface]) -> HostAddresses {
     let of = |interfaces: &[Interface]| -> Vec<_> {
         interfaces.iter().map(|interface| (interface.address, interface.prefix_len)).collect()
@@ -165,20 +165,20 @@ fn host_addresses(interfaces: &[Interface]) -> HostAddresses {
     Arc::new(move || Interface::list().map_or_else(|_| first.clone(), |interfaces| of(&interfaces)))
 }
 
-/// A list that lets a port in by addresses lets in those of its GIDs and no others.
+/// Restricts the GIDs of a port that a list admits by addresses to those addresses.
 fn pick_gids(port: &mut VerbsPort, list: RailFilter) {
     let (device, number) = (port.facts.device.clone(), u32::from(port.facts.port_number));
     let is_in = move |gid: &PortGid| list.matches(&device, Some(gid.address()), Some(number)).is_some();
     port.filter_gids(Arc::new(is_in));
 }
 
-/// A chosen port, ready for use, or why it cannot be used.
+/// A chosen port, ready for use, or the reason why it cannot be used.
 fn open(ports: &[VerbsPort], chosen: &ChosenPort) -> Result<OpenPort, String> {
     let port = ports.iter().find(|port| port.facts.name == chosen.facts.name).ok_or("it is gone")?;
     OpenPort::new(port.clone()).map_err(|error| error.to_string())
 }
 
-/// A list that names a port which is not there may be wrong, or meant for several kinds of host.
+/// Warns if a list names a port that is not there: it may be wrong, or meant for several kinds of host.
 fn warn_of_strangers(filter: &Setting<Option<RailFilter>>, ports: &[ChosenPort], say: Say<'_>) {
     let Some(list) = filter.value.as_ref().filter(|list| !list.exclude) else { return };
     for item in &list.items {

@@ -1,4 +1,4 @@
-//! Which ports are found, on machines that the fake libibverbs describes.
+//! The ports that are found, on machines that the fake libibverbs describes.
 
 use std::fs;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use railweave_fake_ibverbs::{FakeVerbs, Open, build_without};
 /// One machine at a time: the library's state is the process's.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A machine, while one test has it: the library and a file system's root, which goes with the test.
+/// A machine, held by one test at a time: the library and a file system's root, which is removed with it.
 struct Machine {
     functions: Arc<Functions>,
     fake: FakeVerbs,
@@ -29,7 +29,7 @@ impl Machine {
         Self::without(&[], description)
     }
 
-    /// With a library that lacks these functions.
+    /// A machine with a library that lacks these functions.
     fn without(absent: &[&str], description: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,7 +59,7 @@ impl Machine {
         self
     }
 
-    /// Without Data Direct, which has tests of its own.
+    /// Discovers without Data Direct, which has tests of its own.
     fn try_discover(&self, gids: &dyn Fn(&str) -> GidRules) -> Result<VerbsDiscovery, NoDevice> {
         let addresses = Arc::new(|| vec![(IpAddr::from([10, 1, 0, 1]), 16)]);
         let data_direct = DataDirect::Off;
@@ -339,7 +339,7 @@ fn without_protection_domain_or_function_there_is_no_dma_buf() {
     let machine = Machine::without(&["ibv_reg_dmabuf_mr"], device);
     assert!(!port(&machine.discover(), "a0").facts.pointers.dma_buf);
     drop(machine);
-    // What a driver finds wrong first with a call of no use says nothing about calls that are of use.
+    // The first error that a driver finds in an invalid call says nothing about valid calls.
     for (error, can) in [("EINVAL", true), ("ENOMEM", true), ("EOPNOTSUPP", false), ("EPROTONOSUPPORT", false)] {
         let machine = Machine::new(&format!("faults = ['reg_dmabuf_mr:1:{error}']\n{device}"));
         assert_eq!(port(&machine.discover(), "a0").facts.pointers.dma_buf, can, "{error}");
