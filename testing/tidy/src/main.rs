@@ -8,8 +8,8 @@
 // This program talks to the person who runs it.
 #![allow(clippy::print_stdout)]
 
-mod circles;
 mod columns;
+mod cycles;
 mod finding;
 mod references;
 mod tree;
@@ -25,7 +25,7 @@ use tree::Tree;
 type Check = fn(&Tree) -> Result<Vec<Finding>, String>;
 
 const CHECKS: [(&str, Check); 4] = [
-    ("circles among modules", circles::check),
+    ("circles among modules", cycles::check),
     ("long lines", columns::check),
     ("references to files that are not there", references::check),
     ("words that CONTRIBUTING.md replaces", words::check),

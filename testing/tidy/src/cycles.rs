@@ -23,7 +23,7 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     let mut findings = Vec::new();
     for root in roots(tree)? {
         let modules = module::read(tree, &root)?;
-        findings.extend(circles(&uses(&modules)));
+        findings.extend(cycles(&uses(&modules)));
     }
     Ok(findings)
 }
@@ -62,7 +62,7 @@ fn uses(modules: &[Module]) -> Uses<'_> {
 }
 
 /// The circles, each with its arrows.
-fn circles(uses: &Uses<'_>) -> Vec<Finding> {
+fn cycles(uses: &Uses<'_>) -> Vec<Finding> {
     let graph: DiGraphMap<&str, ()> = uses.keys().copied().collect();
     let mut findings = Vec::new();
     for (number, circle) in tarjan_scc(&graph).into_iter().filter(|files| files.len() > 1).enumerate() {
