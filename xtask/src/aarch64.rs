@@ -1,4 +1,4 @@
-//! The plugin and the program for aarch64: built for an old glibc, looked into, and run under qemu's emulation.
+//! The plugin and the program for aarch64: built for an old glibc, inspected, and run under qemu's emulation.
 
 mod binary;
 
@@ -16,37 +16,37 @@ const TRIPLE: &str = "aarch64-unknown-linux-gnu";
 /// Cargo's profile (Cargo.toml of the workspace), and the folder of its results.
 const PROFILE: &str = "emulated";
 
-/// Cargo with zig as its linker and C compiler, which brings the stubs of every glibc.
+/// Cargo with zig as its linker and C compiler; zig brings the stubs of every glibc.
 const PIP_PACKAGES: [&str; 2] = ["cargo-zigbuild==0.24.0", "ziglang==0.17.1"];
 
-/// Where Debian's package for cross compilers keeps glibc for aarch64.
+/// The folder in which Debian's package for cross compilers keeps glibc for aarch64.
 const SYSTEM: &str = "/usr/aarch64-linux-gnu";
 
 /// The longest time without progress, in seconds, that the demo allows its ranks. They are emulated, on a machine that
-/// may be busy with other things.
+/// may be busy.
 const STALL_SECONDS: &str = "180";
 
-/// How many times longer than usual tests may take that are emulated.
+/// The factor by which emulated tests may take longer than usual.
 const SLOWER: &str = "3";
 
 /// Deadlines of the plugin that an emulated peer on a busy machine might miss.
 const PATIENCE: [(&str, &str); 2] = [("RAILWEAVE_HANDSHAKE_TIMEOUT", "120"), ("RAILWEAVE_PEER_TIMEOUT", "120")];
 
-/// Crates whose unit tests run emulated in the long form: where memory is shared with a peer or with C.
+/// Crates whose unit tests run emulated in the long form: those that share memory with a peer or with C.
 const TESTED: [&str; 3] = ["railweave-abi", "railweave-transport", "railweave-fabric-tcp"];
 
-/// What is tried out.
+/// The arguments of the chore.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Run the unit tests too that matter there
+    /// Also run the unit tests of the crates that share memory with a peer or with C
     #[arg(long)]
     tests: bool,
-    /// As root: install what is missing
+    /// As root: install missing packages
     #[arg(long)]
     install: bool,
 }
 
-/// The step of the test run by itself, and with `--tests` the unit tests too.
+/// Runs the step of the test run by itself, and with `--tests` the unit tests too.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     let may_install = arguments.install || packages::is_continuous_integration();
     let tools = Tools::require(may_install, may_install, "aarch64")?;
@@ -56,24 +56,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     result.map(|()| ExitCode::SUCCESS)
 }
 
-/// What builds and runs for aarch64.
+/// The tools that build and run programs for aarch64.
 pub(crate) struct Tools {
-    /// Where pip has put cargo-zigbuild and zig.
+    /// The folder into which pip installed cargo-zigbuild and zig.
     folder: PathBuf,
-    /// Runs programs for aarch64; None where this machine does.
+    /// Runs programs for aarch64; `None` if this machine runs them itself.
     emulator: Option<PathBuf>,
 }
 
 impl Tools {
-    /// Finds everything, or says in a sentence what is missing and how to get it. `may_fetch` lets it install what
-    /// needs no root, `may_install` Debian packages. `command` is what needs them, and takes --install.
+    /// Finds everything, or returns a sentence that names the missing tool and how to get it. `may_fetch` allows
+    /// installing without root, `may_install` installing Debian packages. `command` is the chore that needs them and
+    /// takes --install.
     pub(crate) fn require(may_fetch: bool, may_install: bool, command: &str) -> Result<Self, String> {
         require_target(may_fetch)?;
         let emulator = if std::env::consts::ARCH == "aarch64" { None } else { Some(emulator(may_install, command)?) };
         Ok(Self { folder: zigbuild(may_fetch)?, emulator })
     }
 
-    /// Builds the plugin and the program, looks into both, and tries them out. What passed only when repeated is added
+    /// Builds the plugin and the program, inspects both, and runs them. Tests that passed only when repeated are added
     /// to `flaky`.
     pub(crate) fn check(&self, flaky: &mut Vec<String>) -> Outcome {
         run_command(self.cargo("zigbuild", &["--package", "railweave-plugin", "--package", "railweave-cli"]))?;
@@ -96,13 +97,13 @@ impl Tools {
         let packages: Vec<&str> = TESTED.iter().flat_map(|name| ["--package", name]).collect();
         self.run_tests(self.cargo("test", &[&["--no-fail-fast"], packages.as_slice()].concat()), flaky)?;
         let mut layout = self.cargo("test", &["--package", "railweave-fabric-verbs", "--test", "layout"]);
-        // zig has no headers but the C library's and the kernel's.
+        // zig has only the headers of the C library and the kernel.
         let (zig, glibc) = (self.zig(), binary::GLIBC);
         layout.env("CC", format!("{} cc -target aarch64-linux-gnu.{glibc} -idirafter /usr/include", zig.display()));
         self.run_tests(layout, flaky)
     }
 
-    /// Runs a command of cargo's that runs tests, each program by the emulator.
+    /// Runs a cargo command that runs tests, each test program under the emulator.
     fn run_tests(&self, command: Command, flaky: &mut Vec<String>) -> Outcome {
         let mut repeated = Vec::new();
         let result = suite::guarded(command, self.emulator.as_deref(), &mut repeated, run_command);
@@ -114,7 +115,7 @@ impl Tools {
         self.folder.join("ziglang/zig")
     }
 
-    /// A command of cargo for aarch64.
+    /// A cargo command for aarch64.
     fn cargo(&self, command: &str, arguments: &[&str]) -> Command {
         let mut cargo_zigbuild = Command::new(self.folder.join("bin/cargo-zigbuild"));
         cargo_zigbuild.arg(command).env("CARGO_ZIGBUILD_ZIG_PATH", self.zig()).current_dir(root());
@@ -144,12 +145,12 @@ impl Tools {
     }
 }
 
-/// Where cargo builds for aarch64.
+/// Cargo's build directory for aarch64.
 fn builds() -> PathBuf {
     target().join("aarch64")
 }
 
-/// The standard library for aarch64.
+/// Checks that the standard library for aarch64 is here, or fetches it.
 fn require_target(may_fetch: bool) -> Result<(), String> {
     let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     rustc.args(["--print", "target-libdir", "--target", TRIPLE]).current_dir(root());
@@ -182,9 +183,9 @@ fn zigbuild(may_fetch: bool) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// The program that emulates aarch64, with a glibc for what it runs.
+/// The program that emulates aarch64, with a glibc for emulated programs.
 fn emulator(may_install: bool, command: &str) -> Result<PathBuf, String> {
-    // Debian 13 names the static one as Debian 12 names the dynamic one.
+    // Debian 13's static program has the name of Debian 12's dynamic one.
     let here = || ["qemu-aarch64", "qemu-aarch64-static"].iter().find_map(|name| find(name));
     let has_glibc = || Path::new(SYSTEM).join("lib/ld-linux-aarch64.so.1").exists();
     if here().is_none() || !has_glibc() {

@@ -1,5 +1,4 @@
-//! The verbs tests over adapters: each a profile of the fake libibverbs
-//! (testing/fake-ibverbs/profiles).
+//! The verbs tests over adapters: each a profile of the fake libibverbs (testing/fake-ibverbs/profiles).
 
 use crate::dist::dist;
 use crate::process::{cargo, root};
@@ -12,24 +11,24 @@ use std::process::{Command, ExitCode};
 /// The variable that names the profile.
 const PROFILE: &str = "RAILWEAVE_TEST_PROFILE";
 
-/// The two adapters of the test run, as unlike as adapters are: with shared receive queues, ECE and both versions of
-/// RoCE, and without any of these.
+/// The two adapters of the test run, as different as adapters are: one with shared receive queues, ECE and both
+/// versions of RoCE, the other without any of these.
 pub(crate) const SHORT: [&str; 2] = ["connectx-7", "ionic"];
 
-/// The tests that run over each adapter, as arguments of cargo. The second is the plugin's alone: of the whole
-/// workspace, so that what was built for its other tests serves here too.
+/// The tests that run over each adapter, as arguments of cargo. The second line is the plugin's only: it names the
+/// whole workspace so that the build of its other tests serves here too.
 const TESTS: [&[&str]; 2] = [
     &["--package", "railweave-fabric-verbs", "--package", "railweave-discovery", "--tests"],
     &["--workspace", "--test", "verbs"],
 ];
 
-/// How many tests run at once. They wait for kernels and peers far longer than they work.
+/// The number of tests that run at once. They wait for kernels and peers far longer than they work.
 const THREADS: &str = "4";
 
-/// What is run.
+/// The arguments of the chore.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Run over these adapters only
+    /// Run only over these adapters
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 }
@@ -55,8 +54,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs the tests, which load the plugin `library`, over some adapters, and prints a table; how many tests failed. What
-/// passed only when repeated is added to `flaky`.
+/// Runs the tests, which load the plugin `library`, over some adapters, prints a table and returns the number of failed
+/// tests. Tests that passed only when repeated are added to `flaky`.
 pub(crate) fn over(profiles: &[&str], library: &Path, flaky: &mut Vec<String>) -> Result<usize, String> {
     let mut rows = Vec::new();
     for profile in profiles {
@@ -68,7 +67,7 @@ pub(crate) fn over(profiles: &[&str], library: &Path, flaky: &mut Vec<String>) -
     Ok(rows.iter().map(|(_, tally)| tally.failures.len()).sum())
 }
 
-/// The adapters: the names of the files that describe them, but for the one that describes none.
+/// The adapters: the names of the profiles, except the one that describes no adapter.
 fn profiles() -> Result<BTreeSet<String>, String> {
     let folder = root().join("testing").join("fake-ibverbs").join("profiles");
     let cannot = |error: std::io::Error| format!("cannot list {}: {error}", folder.display());
@@ -80,7 +79,7 @@ fn profiles() -> Result<BTreeSet<String>, String> {
     Ok(names)
 }
 
-/// How the tests went over one adapter.
+/// The results of the tests over one adapter.
 #[derive(Debug, Default, PartialEq)]
 struct Tally {
     passed: usize,
@@ -111,12 +110,12 @@ fn tally(profile: &str, library: &Path, flaky: &mut Vec<String>) -> Result<Tally
 }
 
 impl Tally {
-    /// Adds what the test programs and their runner say of the tests: `test NAME ... ok`, or `FAILED`; which of these
-    /// are repeated; and what ran in a program that was killed.
+    /// Adds the lines of the test programs and their runner about tests: `test NAME ... ok`, or `FAILED`; the tests
+    /// that are repeated; and the tests that ran in a program that was killed.
     fn read(&mut self, text: &str) {
         for line in text.lines() {
             if let Some(name) = suite::repeated(line) {
-                // How it went this time comes next.
+                // The result of the repetition follows.
                 let last = self.failures.iter().rposition(|failure| failure == name);
                 last.map(|index| self.failures.remove(index));
             } else if let Some(names) = line.strip_prefix(suite::RAN_WHEN_KILLED) {

@@ -1,21 +1,21 @@
-//! What users install: `target/dist` with the plugin and the program, from a release build.
+//! The files that users install: `target/dist` with the plugin and the program, from a release build.
 
 use crate::process::{cargo, run, target};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The plugin's file as cargo names it, and as NCCL looks for it (`NCCL_NET_PLUGIN=railweave`).
+/// The plugin's file by cargo's name for it, and by the name that NCCL looks for (`NCCL_NET_PLUGIN=railweave`).
 const BUILT: &str = "libnccl_net_railweave.so";
 const LIBRARY: &str = "libnccl-net-railweave.so";
 
-/// The name that NCCL looks for when nobody asks for a plugin by name: a link to the library.
+/// The name that NCCL looks for when no plugin is named: a link to the library.
 const DEFAULT_LIBRARY: &str = "libnccl-net.so";
 
 /// The program.
 const PROGRAM: &str = "railweave";
 
-/// Where `dist` put its results.
+/// The results of `dist`.
 #[derive(Clone)]
 pub(crate) struct Dist {
     /// The plugin.
@@ -44,7 +44,7 @@ pub(crate) fn dist() -> Result<Dist, String> {
     Ok(Dist { library, program })
 }
 
-/// Makes `path` by `make`, in one move: a program that has the old file open keeps it whole.
+/// Makes `path` with `make`, in one move: a program that has the old file open keeps it whole.
 fn place(path: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<(), String> {
     let new = path.with_extension("new");
     let placed = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| {

@@ -1,4 +1,4 @@
-//! The pages that are made from the code.
+//! The pages that are generated from the code.
 
 use crate::process::{Outcome, root};
 use std::fs;
@@ -7,7 +7,7 @@ use std::fs;
 struct Page {
     /// Its path in the repository.
     path: &'static str,
-    /// Makes its whole text.
+    /// Generates its whole text.
     text: fn() -> String,
 }
 
@@ -22,13 +22,13 @@ pub(crate) fn write() -> Outcome {
     Ok(())
 }
 
-/// Checks that every page is what the code makes.
+/// Checks that every page is up to date with the code.
 pub(crate) fn check() -> Outcome {
     let fresh = |page: &Page| fs::read_to_string(root().join(page.path)).is_ok_and(|text| text == (page.text)());
     match PAGES.iter().find(|page| !fresh(page)) {
         None => Ok(()),
         Some(Page { path, .. }) => {
-            Err(format!("{path} is not what the code makes; write it anew with: cargo xtask docs"))
+            Err(format!("{path} is not what the code generates; write it again with: cargo xtask docs"))
         }
     }
 }

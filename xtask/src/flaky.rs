@@ -1,35 +1,35 @@
-//! What passed only when it was repeated. Each is a defect, of the test or of the code.
+//! The list of tests that passed only when repeated. Each is a defect, of the test or of the code.
 
 use crate::process::target;
 use std::path::{Path, PathBuf};
 
-/// A file to which other programs add what passed only when repeated, a line each.
+/// A file to which other programs add the names of tests that passed only when repeated, a line each.
 pub(crate) struct FlakyFile(PathBuf);
 
 impl FlakyFile {
-    /// No file as yet, of this process.
+    /// The name of this process's file, which does not exist yet.
     pub(crate) fn new() -> Self {
         let path = target().join(format!("flaky-{}", std::process::id()));
-        // One that another process of the same number left.
+        // An earlier process with the same number may have left one.
         let _ = std::fs::remove_file(&path);
         Self(path)
     }
 
-    /// Where it is to be.
+    /// The file's path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Its lines. Then it is removed.
+    /// Returns its lines and removes it.
     pub(crate) fn read(self) -> Vec<String> {
-        // Absent where nothing was flaky.
+        // It does not exist if nothing was flaky.
         let text = std::fs::read_to_string(&self.0).unwrap_or_default();
         let _ = std::fs::remove_file(&self.0);
         text.lines().map(str::to_owned).collect()
     }
 }
 
-/// Says what passed only when repeated.
+/// Prints the names of tests that passed only when repeated.
 pub(crate) fn list(flaky: &[String]) {
     for name in flaky {
         println!("flaky: {name}");

@@ -7,27 +7,27 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// How long each target runs when nobody says.
+/// The default time for each target.
 const MINUTES: u64 = 10;
 /// Longer inputs find nothing that shorter ones do not.
 const LONGEST_INPUT: usize = 4096;
 
-/// An input that takes longer is a finding: libFuzzer stops it, or reports it as slow where it looks at its clock too
-/// late. What it calls slow of itself takes half as long, which on a busy machine is none.
+/// An input that takes longer is a finding: libFuzzer stops it, or reports it as slow if it looks at its clock too
+/// late. By itself libFuzzer calls an input slow after half this time, which on a busy machine is no finding.
 const TIMEOUT_S: u64 = 20;
 
-/// What is run.
+/// The arguments of the chore.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Run only this target; again for another one
+    /// Run only this target; may be repeated
     #[arg(long = "target", value_name = "TARGET")]
     targets: Vec<String>,
-    /// How long each target runs, at least 1
+    /// Minutes for each target, at least 1
     #[arg(long, value_name = "MINUTES", default_value_t = MINUTES, value_parser = clap::value_parser!(u64).range(1..))]
     minutes: u64,
 }
 
-/// Builds the targets, and runs those that are wanted one after the other.
+/// Builds the targets, and runs the chosen ones one after the other.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     let wanted = arguments.among(targets()?)?;
     let programs = build()?;
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
 }
 
 impl Arguments {
-    /// The targets that are run, of those that are known.
+    /// The chosen targets among the known ones.
     fn among(&self, known: Vec<String>) -> Result<Vec<String>, String> {
         match self.targets.iter().find(|name| !known.contains(name)) {
             Some(unknown) => Err(format!(
@@ -53,12 +53,12 @@ impl Arguments {
     }
 }
 
-/// Where the targets, their programs and their seeds are.
+/// The folder of the targets, their programs and their seeds.
 fn folder() -> PathBuf {
     root().join("testing").join("fuzz")
 }
 
-/// The targets' names: those of their programs.
+/// The targets' names, which are those of their programs.
 fn targets() -> Result<Vec<String>, String> {
     let folder = folder().join("targets").join("fuzz_targets");
     let entries = fs::read_dir(&folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
@@ -73,7 +73,7 @@ fn build() -> Result<PathBuf, String> {
     let cargo_fuzz = tools::require("cargo-fuzz")?;
     let built = target().join("fuzz");
     let mut command = Command::new(cargo_fuzz);
-    // Sanitizers need a nightly compiler; what is left is the coverage that leads the fuzzer.
+    // Sanitizers need a nightly compiler; the coverage that leads the fuzzer does not.
     command.args(["fuzz", "build", "--sanitizer", "none", "--target-dir"]).arg(&built);
     command.arg("--fuzz-dir").arg(folder().join("targets")).current_dir(root());
     run_command(command)?;
@@ -85,7 +85,7 @@ fn build() -> Result<PathBuf, String> {
         .ok_or_else(|| format!("cargo-fuzz built nothing in {}", built.display()))
 }
 
-/// Runs one target and returns how many findings it left.
+/// Runs one target and returns the number of its findings.
 fn run_target(name: &str, program: &Path, minutes: u64) -> Result<usize, String> {
     let seeds = folder().join("corpus").join(name);
     let corpus = target().join("fuzz-corpus").join(name);
@@ -115,8 +115,8 @@ fn run_target(name: &str, program: &Path, minutes: u64) -> Result<usize, String>
     let found = count(&findings) - before;
     if !status.success() || found > 0 {
         println!(
-            "{name}: FOUND {found} input(s), the last lines of the log say what; to replay one and keep it: copy it \
-             from {} to {}/found-<what>, then: cargo test --package railweave-fuzz",
+            "{name}: FOUND {found} input(s); see the last lines of the log. To replay one and keep it, copy it from {} \
+             to {}/found-<what>, then run: cargo test --package railweave-fuzz",
             findings.display(),
             seeds.display()
         );
@@ -129,7 +129,7 @@ fn count(folder: &Path) -> usize {
     fs::read_dir(folder).map_or(0, Iterator::count)
 }
 
-/// What libFuzzer's output says of a run: executions, and edges reached of those that there are.
+/// Sums up libFuzzer's output: executions, and edges reached out of all edges.
 fn summary(log: &str) -> String {
     let after = |line: &str, word: &str| -> Option<String> {
         let rest = line.split_once(word)?.1.trim_start();

@@ -6,10 +6,10 @@ use std::process::{Command, ExitCode};
 use crate::dist::dist;
 use crate::process::{code, root, status};
 
-/// The variable that names the Python which has PyTorch.
+/// The variable that names the Python with PyTorch.
 const PYTHON: &str = "PYTHON";
 
-/// Checks, and ends with the exit status of the check.
+/// Runs the check and returns its exit status.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     let mut command = command(std::env::var_os(PYTHON), arguments);
     if names_no_plugin(arguments) {
@@ -20,20 +20,20 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     status(command).map_err(hint).map(code)
 }
 
-/// The check with `arguments`, run by `python` or the one on the path.
+/// The check with `arguments`, run by `python` or by the one on the path.
 fn command(python: Option<OsString>, arguments: &[String]) -> Command {
     let python = python.filter(|name| !name.is_empty()).unwrap_or_else(|| "python3".into());
     let mut command = Command::new(python);
-    // -B: no compiled files beside the sources.
+    // -B: no compiled files next to the sources.
     command.arg("-B").arg(root().join("testing").join("gpu").join("check.py")).args(arguments);
     command
 }
 
-/// Whether the check shall have the plugin that is built here.
+/// Returns true if the check should use the plugin that is built here.
 fn names_no_plugin(arguments: &[String]) -> bool {
     !arguments.iter().any(|argument| {
         let name = argument.split('=').next().unwrap_or_default();
-        // Help needs none either, nor does gloo.
+        // Help needs no plugin, nor does gloo.
         matches!(name, "--plugin" | "--help" | "-h") || matches!(argument.as_str(), "gloo" | "--backend=gloo")
     })
 }

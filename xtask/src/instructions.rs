@@ -1,5 +1,5 @@
-//! What messages and connections take (docs/performance.md): builds what is measured, and starts the program that does
-//! it (testing/instructions).
+//! The cost of messages and connections (docs/performance.md): builds the programs to measure, and starts the one that
+//! measures (testing/instructions).
 
 use crate::dist::{Dist, dist};
 use crate::nccl::Nccl;
@@ -8,12 +8,12 @@ use clap::Args;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
-/// What is counted of messages.
+/// The arguments of `instructions`.
 #[derive(Debug, Args)]
 pub(crate) struct Messages {
     #[command(flatten)]
     nccl: Nccl,
-    /// List this many functions of ours for each case, 1 to 1000, the costly ones first
+    /// List the N most costly functions of ours for each case, 1 to 1000
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     functions: Option<u16>,
     /// Print JSON
@@ -21,20 +21,20 @@ pub(crate) struct Messages {
     json: bool,
 }
 
-/// What is measured of connections.
+/// The arguments of `connections`.
 #[derive(Debug, Args)]
 pub(crate) struct Connections {
     #[command(flatten)]
     nccl: Nccl,
-    /// How many connections, 1 to 100000 [default: 1000]
+    /// Number of connections, 1 to 100000 [default: 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     count: Option<u32>,
-    /// An adapter, such as ionic; again for another one [default: connectx-7 and ionic]
+    /// An adapter, such as ionic; may be repeated [default: connectx-7 and ionic]
     #[arg(long = "profile", value_name = "NAME")]
     profiles: Vec<String>,
 }
 
-/// Counts what a message costs.
+/// Counts the instructions of a message.
 pub(crate) fn count_messages(arguments: &Messages) -> Result<ExitCode, String> {
     let nccl = arguments.nccl.library()?;
     let valgrind = find("valgrind").ok_or(
@@ -49,7 +49,7 @@ pub(crate) fn count_messages(arguments: &Messages) -> Result<ExitCode, String> {
     become_program(command)
 }
 
-/// Measures what many connections take.
+/// Measures many connections.
 pub(crate) fn measure_connections(arguments: &Connections) -> Result<ExitCode, String> {
     let mut command = command("connections", "connections", arguments.nccl.library()?)?;
     if let Some(count) = arguments.count {
@@ -61,8 +61,8 @@ pub(crate) fn measure_connections(arguments: &Connections) -> Result<ExitCode, S
     become_program(command)
 }
 
-/// A command of the program, with all that it measures, and measures with, built. It keeps its files in a `folder` of
-/// cargo's build directory.
+/// A command of the program, with everything that it needs built. It keeps its files in a `folder` of cargo's build
+/// directory.
 fn command(name: &str, folder: &str, nccl: Option<PathBuf>) -> Result<Command, String> {
     let Dist { library, program: railweave } = dist()?;
     run(cargo(&["build", "--release", "--package", "railweave-fake-ibverbs"]))?;
@@ -76,7 +76,7 @@ fn command(name: &str, folder: &str, nccl: Option<PathBuf>) -> Result<Command, S
     Ok(command)
 }
 
-/// Links the library in libibverbs' place that was built, by its own program, which says where it is.
+/// Links the built library that takes libibverbs' place; its own program does that and prints the path.
 fn link_fake() -> Result<PathBuf, String> {
     let mut command = Command::new(target().join("release").join("railweave-fake-ibverbs"));
     let program = command.get_program().to_owned();

@@ -8,22 +8,22 @@ use clap::Args;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
-/// What is played.
+/// The arguments of the chore.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Arguments {
-    /// Play only scenarios of these names
+    /// Play only scenarios with these names
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Play only scenarios of the ordinary test run
+    /// Play only the scenarios of the ordinary test run
     #[arg(long)]
     short: bool,
-    /// Show the scenarios, and play none
+    /// List the scenarios and play none
     #[arg(long)]
     list: bool,
-    /// Print results as JSON on standard output, all else on standard error
+    /// Print results as JSON on standard output, everything else on standard error
     #[arg(long)]
     json: bool,
-    /// As root: install the Debian packages that are missing first
+    /// As root: first install missing Debian packages
     #[arg(long)]
     install: bool,
 }
@@ -43,8 +43,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     become_program(play)
 }
 
-/// Plays the scenarios of the ordinary test run by the release build `built`. Those that passed only when repeated are
-/// added to `flaky`.
+/// Plays the scenarios of the ordinary test run with the release build `built`. Those that passed only when repeated
+/// are added to `flaky`.
 pub(crate) fn run_short(built: &Dist, flaky: &mut Vec<String>) -> Outcome {
     let arguments = Arguments { short: true, ..Arguments::default() };
     let lab = Lab::build(&arguments)?;
@@ -57,8 +57,8 @@ pub(crate) fn run_short(built: &Dist, flaky: &mut Vec<String>) -> Outcome {
     if ended.success() { Ok(()) } else { Err("a scenario failed, see above".to_owned()) }
 }
 
-/// Makes sure that the lab can run here, or says in a sentence why not. `command` is what needs it, and takes
-/// --install.
+/// Makes sure that the lab can run here, or returns a sentence that says why not. `command` is the chore that needs it
+/// and takes --install.
 pub(crate) fn require(may_install: bool, command: &str) -> Outcome {
     if std::env::consts::ARCH != "x86_64" {
         let arch = std::env::consts::ARCH;
@@ -88,7 +88,8 @@ impl<'a> Lab<'a> {
         command
     }
 
-    /// The command that plays, with the options that `needs` names; `dist` makes the release build, if that is one.
+    /// The command that plays, with the options that `needs` names; `dist` makes the release build if one of them is
+    /// that.
     fn play(&self, needs: &str, dist: impl FnOnce() -> Result<Dist, String>) -> Result<Command, String> {
         let mut play = self.command("play");
         play.arg("--target").arg(target());
@@ -107,8 +108,8 @@ impl<'a> Lab<'a> {
         Ok(play)
     }
 
-    /// The names of the options that playing needs, a line each; `None` where the program refused the scenarios, and
-    /// said why.
+    /// The names of the options that playing needs, a line each; `None` if the program refused the scenarios and
+    /// printed the reason.
     fn needs(&self) -> Result<Option<String>, String> {
         let output = self.command("needs").stderr(Stdio::inherit()).output();
         let output = output.map_err(|error| format!("cannot run {}: {error}", self.program.display()))?;

@@ -1,8 +1,8 @@
 //! The chores: `cargo xtask <command>`.
 //!
 //! `demo` shows Railweave at work on this machine, `test` is the whole test run, `dist` builds what both use, `sim`
-//! plays the protocol in a simulated world, and `docs` writes the pages that are made from the code. Nothing here is
-//! part of the plugin.
+//! plays the protocol in a simulated world, and `docs` writes the pages that are generated from the code. Nothing here
+//! is part of the plugin.
 
 #![forbid(unsafe_code)]
 // The chores talk to the person who runs them.
@@ -47,38 +47,38 @@ enum Chore {
     Demo(Passed),
     /// Build the release plugin and program into target/dist
     Dist,
-    /// Run all tests and checks, or only the steps that are named
+    /// Run all tests and checks, or only the named steps
     Test(test::Arguments),
-    /// Run one test program of the test run; cargo starts it
+    /// Run one test program of the test run; cargo calls this
     #[command(name = suite::AS_RUNNER, hide = true)]
     AsRunner(suite::Program),
-    /// Find what no compiler refuses: circles of modules, long lines, references to nowhere, words that only we know
+    /// Check for module cycles, long lines, dead references and words that CONTRIBUTING.md refuses
     Tidy,
     /// Play the protocol in virtual time: [--seeds N] [--from S] [--only WORKLOAD] [--history] [--sabotage]
     Sim(Passed),
     /// Change the protocol's source in every small way, and say what no test notices: all, or those that are named
     Mutants(mutants::Arguments),
-    /// Run the fuzz targets long: all, or those that are named
+    /// Run all fuzz targets, or only the named ones, for --minutes each
     Fuzz(fuzz::Arguments),
-    /// Run the long tests about edges: all, or the parts that are named
+    /// Run all long tests of the edges, or only the named parts
     Stress(stress::Arguments),
-    /// Run the verbs tests over each adapter that the fake libibverbs can be, or over those that are named
+    /// Run the verbs tests over every adapter that the fake libibverbs can be, or only over the named ones
     Adapters(adapters::Arguments),
-    /// Play scenarios of RDMA between emulated machines: all, or those that are named
+    /// Play all scenarios of RDMA between emulated machines, or only the named ones
     Lab(lab::Arguments),
-    /// Build for aarch64, and try that out under emulation
+    /// Build for aarch64, and run the result under emulation
     Aarch64(aarch64::Arguments),
-    /// Try Railweave under the real NCCL on one GPU: [--quick] [--json] [--only PATTERN] [--backend gloo] [--help]
+    /// Run Railweave under the real NCCL on one GPU: [--quick] [--json] [--only PATTERN] [--backend gloo] [--help]
     Gpu(Passed),
-    /// Count what a message costs, beside NCCL's
+    /// Count the instructions of a message, ours next to NCCL's
     Instructions(instructions::Messages),
-    /// Measure what many connections take over RDMA, beside NCCL's
+    /// Measure the cost of many RDMA connections, ours next to NCCL's
     Connections(instructions::Connections),
-    /// Write the pages in docs/ that are made from the code
+    /// Write the pages in docs/ that are generated from the code
     Docs,
 }
 
-/// Arguments that a chore hands on as they are, a wish for help among them.
+/// Arguments that a chore passes on unchanged, including --help.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 struct Passed {
@@ -122,10 +122,10 @@ fn run(chore: Chore) -> Result<ExitCode, String> {
     }
 }
 
-/// Says what is wrong with the command line, and what is possible; or the help that was asked for.
+/// Prints the error of a command line and the help of its chore; or the help, if that was asked for.
 fn refuse(mut error: clap::Error) -> ExitCode {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        // A terminal that is gone has no reader.
+        // Nobody reads a terminal that is gone.
         let _ = error.print();
         return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
@@ -138,7 +138,7 @@ fn refuse(mut error: clap::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Builds, and runs the demo with the exit status of the program.
+/// Builds, and runs the demo; returns the program's exit status.
 fn demo(arguments: &[String]) -> Result<ExitCode, String> {
     let built = dist::dist()?;
     process::status(built.demo(arguments)).map(process::code)

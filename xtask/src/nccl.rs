@@ -1,30 +1,30 @@
-//! NCCL's own library, for measurements beside it: fetched by pip into `target/nccl`, never part of the repository.
+//! NCCL's own library, for comparisons: pip fetches it into `target/nccl`; it is never part of the repository.
 
 use crate::packages;
 use crate::process::target;
 use clap::Args;
 use std::path::{Path, PathBuf};
 
-/// The package, and the version whose figures the documentation has.
+/// The package, in the version of the documentation's figures.
 const PACKAGE: &str = "nvidia-nccl-cu12==2.32.3";
 
-/// Where the package keeps the library.
+/// The library's path in the package.
 const LIBRARY: &str = "nvidia/nccl/lib/libnccl.so.2";
 
-/// Where the library comes from, for a chore that can do without it.
+/// The source of the library, for a chore that can do without it.
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 pub(crate) struct Nccl {
-    /// Measure NCCL's own transport too, in this libnccl.so.2
+    /// Also measure NCCL's own transport, in this libnccl.so.2
     #[arg(long, value_name = "PATH")]
     nccl: Option<PathBuf>,
-    /// The same, in the library that pip fetches
+    /// Also measure NCCL's own transport, in the library that pip fetches
     #[arg(long)]
     fetch: bool,
 }
 
 impl Nccl {
-    /// The library, if one is wanted.
+    /// The library, if one is named or to be fetched.
     pub(crate) fn library(&self) -> Result<Option<PathBuf>, String> {
         match &self.nccl {
             Some(path) => file(path).map(Some),
@@ -34,15 +34,15 @@ impl Nccl {
     }
 }
 
-/// `path`, if it is a file's.
+/// Returns `path` if a file is there.
 fn file(path: &Path) -> Result<PathBuf, String> {
     if path.is_file() {
         return Ok(path.to_owned());
     }
-    Err(format!("{} is no file; name a libnccl.so.2 by --nccl, or say --fetch", path.display()))
+    Err(format!("{} is no file; name a libnccl.so.2 with --nccl, or pass --fetch", path.display()))
 }
 
-/// The library, fetched first if it is not there yet: about 250 MB.
+/// The library, fetched first if it is not here yet: about 250 MB.
 pub(crate) fn library() -> Result<PathBuf, String> {
     let folder = target().join("nccl");
     let library = folder.join(LIBRARY);

@@ -1,17 +1,17 @@
-//! Debian's and Python's packages: which are missing, and their installation where that is allowed.
+//! Debian's and Python's packages: finds the missing ones and installs them where that is allowed.
 
 use crate::process::{Outcome, run};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What the comparison of our types with libibverbs' own needs.
+/// Packages for the comparison of our types with libibverbs' own.
 pub(crate) const HEADERS: &[&str] = &["libibverbs-dev"];
 
-/// What runs programs for aarch64 on another processor: the emulator, and a glibc for them.
+/// Packages that run programs for aarch64 on another processor: the emulator, and a glibc for them.
 pub(crate) const AARCH64: &[&str] = &["qemu-user", "libc6-arm64-cross"];
 
-/// What the lab needs.
+/// The lab's packages.
 pub(crate) const LAB: &[&str] = &[
     // Runs the guests.
     "qemu-system-x86",
@@ -32,7 +32,7 @@ pub(crate) const LAB: &[&str] = &[
 ];
 
 /// Makes sure that `packages` are here: installs the missing ones if `may_install`, otherwise says how to. `command` is
-/// what needs them, and takes --install.
+/// the chore that needs them and takes --install.
 pub(crate) fn require(packages: &[&'static str], may_install: bool, command: &str) -> Outcome {
     let missing = missing(packages)?;
     if missing.is_empty() {
@@ -51,15 +51,14 @@ pub(crate) fn require(packages: &[&'static str], may_install: bool, command: &st
     apt_get(&[install.as_slice(), &missing].concat())
 }
 
-/// Whether this process may install packages when nobody asked it to: on a machine for continuous integration.
+/// Returns true if this process may install packages without being asked to: on a machine for continuous integration.
 pub(crate) fn is_continuous_integration() -> bool {
     // The folder belongs to this process's effective user (proc_pid(5)).
     let is_root = || std::fs::metadata("/proc/self").is_ok_and(|folder| folder.uid() == 0);
     std::env::var("CI").is_ok_and(|ci| ci == "true") && is_root()
 }
 
-/// Fetches Python's `packages`, without those that they name in turn, into `folder` if `may_fetch`, otherwise says how
-/// to.
+/// Fetches Python's `packages`, without their dependencies, into `folder` if `may_fetch`, otherwise says how to.
 pub(crate) fn pip(packages: &[&str], folder: &Path, may_fetch: bool) -> Outcome {
     let (names, shown) = (packages.join(" "), folder.display());
     if !may_fetch {
@@ -79,7 +78,7 @@ pub(crate) fn pip(packages: &[&str], folder: &Path, may_fetch: bool) -> Outcome 
     eprintln!("fetching {names} with pip into {shown}");
     let mut install = pip(&["install", "--quiet", "--no-deps", "--disable-pip-version-check", "--upgrade", "--target"]);
     install.arg(folder).args(packages);
-    run(install).map_err(|error| format!("{names} cannot be fetched: {error}; see pip's own words"))
+    run(install).map_err(|error| format!("{names} cannot be fetched: {error}; see pip's output above"))
 }
 
 fn missing(packages: &[&'static str]) -> Result<Vec<&'static str>, String> {

@@ -1,15 +1,15 @@
-//! Running other programs, and where things are.
+//! Running other programs, and the paths of the repository.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
-/// What comes of running something: nothing, or a sentence that says what went wrong.
+/// The result of running something: nothing, or a sentence that says what went wrong.
 pub(crate) type Outcome = Result<(), String>;
 
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {
-    // Cargo says where this package lies now, which need not be where it was built.
+    // Cargo says where this package is now; it may have been built elsewhere.
     let package =
         std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     package.parent().map_or_else(|| package.clone(), Path::to_path_buf)
@@ -40,16 +40,16 @@ pub(crate) fn program(name: &str) -> Result<PathBuf, String> {
     Ok(target().join("debug").join(name))
 }
 
-/// The exit status with which a chore ends as a program did.
+/// The exit status of a chore that ends as a program did.
 pub(crate) fn code(status: ExitStatus) -> ExitCode {
     // A program that a signal ended has no code of its own.
     status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-/// Becomes the program of `command`: who ends this process ends the program, and sees how it ended.
+/// Becomes the program of `command`: whoever ends this process ends the program, and sees its status.
 ///
 /// # Errors
-/// A sentence, when it cannot be run. There is no other way back.
+/// A sentence, when it cannot be run. Otherwise this does not return.
 pub(crate) fn become_program(mut command: Command) -> Result<ExitCode, String> {
     let error = command.exec();
     Err(format!("cannot run {}: {error}", command.get_program().display()))

@@ -11,7 +11,7 @@ pub(crate) fn command(arguments: &[String]) -> Command {
     command
 }
 
-/// Plays, and ends with the exit status of the simulation.
+/// Plays, and returns the simulation's exit status.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     status(command(arguments)).map(code)
 }

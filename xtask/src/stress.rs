@@ -1,4 +1,4 @@
-//! The long forms of the tests about edges (docs/edge.md): more rounds, AddressSanitizer, valgrind, and the table of
+//! The long forms of the tests of the edges (docs/edge.md): more rounds, AddressSanitizer, valgrind, and the table of
 //! hostile peers.
 
 use crate::process::{cargo, find, run as run_command, target};
@@ -7,11 +7,11 @@ use clap::builder::PossibleValuesParser;
 use std::fs;
 use std::process::{Command, ExitCode};
 
-/// Those tests.
+/// The tests of the edges.
 const TESTS: [&str; 10] =
     ["threads", "connections", "hostile", "floods", "setups", "unaccepted", "lanes", "embedding", "peers", "paths"];
 
-/// One part: its name, what it is for, and what it does.
+/// One part: its name, its purpose, and its work.
 struct Part {
     name: &'static str,
     why: &'static str,
@@ -28,12 +28,12 @@ const PARTS: &[Part] = &[
             run_command(command)
         },
     },
-    Part { name: "asan", why: "the same and the other edges under AddressSanitizer", run: asan },
+    Part { name: "asan", why: "the same and the other edge tests under AddressSanitizer", run: asan },
     Part { name: "valgrind", why: "fewer of NCCL's threads, and connections, under valgrind", run: valgrind },
-    Part { name: "table", why: "what hostile peers achieve, for docs/edge.md", run: table },
+    Part { name: "table", why: "the effects of hostile peers, for docs/edge.md", run: table },
 ];
 
-/// What is run.
+/// The arguments of the chore.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Run only these parts
@@ -67,7 +67,7 @@ fn tests(names: &[&str]) -> Command {
     command
 }
 
-/// The triple of this machine, which tells cargo to leave build scripts as they are.
+/// The triple of this machine; naming it keeps cargo from instrumenting build scripts.
 fn host() -> Result<String, String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc).arg("-vV").output().map_err(|error| format!("cannot run rustc -vV: {error}"))?;
@@ -76,15 +76,15 @@ fn host() -> Result<String, String> {
     host.map(str::to_owned).ok_or_else(|| "rustc -vV names no host; is this rustc?".to_owned())
 }
 
-/// The sanitizer is a nightly compiler's, which the stable one is too when it is told so.
+/// Sanitizers belong to nightly compilers; RUSTC_BOOTSTRAP makes the stable compiler accept them too.
 fn asan() -> Result<(), String> {
     let mut command = tests(&TESTS);
     command
         .args(["--target", &host()?])
         .env("RUSTC_BOOTSTRAP", "1")
-        // The library finds the sanitizer in the program that loads it, which must show it for that.
+        // The library takes the sanitizer from the program that loads it, which must export its symbols for that.
         .env("RUSTFLAGS", "-Zsanitizer=address -Clink-arg=-rdynamic")
-        // The tests count memory themselves, and leave some when a process ends without a word.
+        // The tests count memory themselves, and leave some when a process ends abruptly.
         .env("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1")
         .env("RAILWEAVE_TEST_PATIENCE", "5")
         .env("CARGO_TARGET_DIR", target().join("asan"));
@@ -93,7 +93,7 @@ fn asan() -> Result<(), String> {
 
 fn valgrind() -> Result<(), String> {
     if find("valgrind").is_none() {
-        return Err("valgrind is not on the path; install it, or name the other parts alone".to_owned());
+        return Err("valgrind is not on the path; install it, or name only the other parts".to_owned());
     }
     let mut command = tests(&["threads", "connections"]);
     let runner = format!("CARGO_TARGET_{}_RUNNER", host()?.to_uppercase().replace('-', "_"));

@@ -1,7 +1,7 @@
-//! One test program of the test run, as cargo's runner (`cargo xtask as-runner PROGRAM ARGUMENTS`): shows what
-//! it says, ends it when it hangs, and repeats, once and alone, a test that ran out of time.
+//! One test program of the test run, as cargo's runner (`cargo xtask as-runner PROGRAM ARGUMENTS`): shows its output,
+//! kills it when it hangs, and repeats, once and alone, a test that ran out of time.
 //!
-//! Cargo starts the programs one after the other, so nothing else of the test run runs beside the repetition.
+//! Cargo starts the programs one after the other, so nothing else of the test run runs during the repetition.
 
 mod verdict;
 mod watch;
@@ -27,7 +27,7 @@ pub(crate) const AS_RUNNER: &str = "as-runner";
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Program {
-    /// Run it by this program, such as an emulator
+    /// Run it with this program, such as an emulator
     #[arg(long)]
     pub(crate) by: Option<PathBuf>,
     program: PathBuf,
@@ -35,31 +35,31 @@ pub(crate) struct Program {
     pub(crate) arguments: Vec<String>,
 }
 
-/// A program of which no test has ended for so long hangs. Tests give up far earlier by themselves.
+/// A program of which no test has ended for this long hangs. Tests give up far earlier by themselves.
 const SILENCE: Duration = Duration::from_secs(600);
 
-/// Names the file to which the runner adds what passed only when repeated, a line each.
+/// Names the file to which the runner adds tests that passed only when repeated, a line each.
 const FLAKY_FILE: &str = "RAILWEAVE_TEST_FLAKY";
 
-/// What the line begins with that names the tests of a program that was killed.
+/// The start of the line that names the tests of a program that was killed.
 pub(crate) const RAN_WHEN_KILLED: &str = "tests that ran then: ";
 
-/// What the line ends with that names a test that is repeated.
+/// The end of the line that names a test that is repeated.
 const REPEATED: &str = " ran out of time; once more, alone";
 
-/// Packages in whose tests time does not pass, or is no matter: what fails there is never repeated.
+/// Packages whose tests do not depend on time: their failures are never repeated.
 const NEVER_REPEATED: [&str; 3] = ["railweave-fabric-sim", "railweave-sim", "railweave-fuzz"];
 
-/// Runs every test of the workspace, which load the plugin `library`. What passed only when repeated is added to
-/// `flaky`.
+/// Runs every test of the workspace; tests of the plugin load `library`. Tests that passed only when repeated are added
+/// to `flaky`.
 pub(crate) fn run_all(library: &Path, flaky: &mut Vec<String>) -> Outcome {
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
     command.env(LIBRARY, library);
     guarded(command, None, flaky, run_command)?
 }
 
-/// Lets `run` run `command`, which is a `cargo test`, with each test program under the runner, and there by the program
-/// `by` where there is one. What passed only when repeated is added to `flaky`.
+/// Lets `run` run `command`, which is a `cargo test`, with each test program under the runner, and under the program
+/// `by` if there is one. Tests that passed only when repeated are added to `flaky`.
 pub(crate) fn guarded<T>(
     mut command: Command,
     by: Option<&Path>,
@@ -79,12 +79,12 @@ fn runner(by: Option<&Path>) -> Result<String, String> {
     let mut words = vec![program.display().to_string(), AS_RUNNER.to_owned()];
     words.extend(by.into_iter().flat_map(|by| ["--by".to_owned(), by.display().to_string()]));
     let words = serde_json::to_string(&words).map_err(|error| error.to_string())?;
-    // A JSON array of plain strings is TOML, too.
+    // A JSON array of plain strings is also TOML.
     Ok(format!("target.'cfg(all())'.runner = {words}"))
 }
 
-/// Runs a program that starts others, and once more if it ran out of time and nothing else was wrong: where it ends
-/// well then, `name` is added to `flaky`.
+/// Runs a program that starts others, and once more if it ran out of time and nothing else was wrong. If the second run
+/// succeeds, `name` is added to `flaky`.
 pub(crate) fn run_program(name: &str, command: impl Fn() -> Command, flaky: &mut Vec<String>) -> Outcome {
     run_and_repeat(name, command, true, flaky)
 }
@@ -99,7 +99,7 @@ fn run_and_repeat(name: &str, command: impl Fn() -> Command, shows: bool, flaky:
         None => Err(format!("{words}: killed")),
     };
     let result = failed(status);
-    // A signal is no matter of time.
+    // A signal is no timeout.
     let is_late = status.is_some_and(|status| status.code().is_some()) && railweave_patience::ran_out(&said.all());
     if result.is_ok() || !is_late {
         return result;
@@ -115,13 +115,13 @@ pub(crate) fn repeats(program: &str, test: &str) -> String {
     format!("{program}: {test}{REPEATED}")
 }
 
-/// The test of which a line says that it is repeated.
+/// The test that a line reports as repeated.
 pub(crate) fn repeated(line: &str) -> Option<&str> {
     let (_, test) = line.strip_suffix(REPEATED)?.rsplit_once(' ')?;
     Some(test)
 }
 
-/// Runs a test program, and repeats what may be repeated.
+/// Runs a test program, and repeats its tests where that is allowed.
 pub(crate) fn run(program: Program) -> Result<ExitCode, String> {
     let Program { by, program, arguments } = program;
     let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
@@ -139,22 +139,22 @@ pub(crate) fn run(program: Program) -> Result<ExitCode, String> {
 
 /// A test program.
 struct Suite<'a> {
-    /// What runs it, where it does not run by itself.
+    /// The program that runs it, if it does not run by itself.
     by: Option<PathBuf>,
     program: PathBuf,
     arguments: &'a [String],
-    /// The package that it belongs to; empty for documentation's tests.
+    /// The package that it belongs to; empty for documentation tests.
     package: String,
-    /// The longest time in which none of its tests may end.
+    /// The longest time without the end of a test.
     silence: Duration,
-    /// Whether what it says is shown as it comes.
+    /// True if its output is shown as it comes.
     shows: bool,
 }
 
-/// How it went.
+/// The result of a test program.
 struct Ended {
     code: ExitCode,
-    /// What passed only when repeated.
+    /// The tests that passed only when repeated.
     flaky: Vec<String>,
 }
 
@@ -191,7 +191,7 @@ impl Suite<'_> {
         Ok(Ended { code: ExitCode::SUCCESS, flaky })
     }
 
-    /// What a person calls it: its package, and its own name without cargo's hash.
+    /// Its name for people: its package, and its own name without cargo's hash.
     fn name(&self) -> String {
         let stem = self.program.file_stem().unwrap_or_default().to_string_lossy();
         let own = match stem.rsplit_once('-') {
@@ -201,8 +201,8 @@ impl Suite<'_> {
         format!("{}, {own}", self.package)
     }
 
-    /// The tests that run in a program which said this: those that it said are slow, or, of one that did not come to
-    /// say so, all that have not ended.
+    /// The tests that still run, according to this output: those reported as slow, or all that have not ended if none
+    /// was.
     fn running(&self, said: &Said) -> Vec<String> {
         let ended = verdict::ended(&said.out);
         let slow: Vec<String> =
@@ -227,7 +227,7 @@ impl Suite<'_> {
         }
     }
 
-    /// Runs the program to its end and shows what it says meanwhile. No status when it hung and was killed.
+    /// Runs the program to its end and shows its output meanwhile. Returns no status if it hung and was killed.
     fn watch(&self, arguments: &[String]) -> Result<(Option<ExitStatus>, Said), String> {
         let mut command = self.command();
         command.args(arguments);
@@ -243,7 +243,7 @@ impl Suite<'_> {
     }
 }
 
-/// The status with which the runner ends for a program that ended so: cargo shows it.
+/// The runner's exit code for this status; cargo shows it.
 fn code(status: Option<ExitStatus>) -> ExitCode {
     use std::os::unix::process::ExitStatusExt;
     let number = status.and_then(|status| status.code().or_else(|| status.signal().map(|signal| 128 + signal)));
@@ -254,7 +254,7 @@ fn code(status: Option<ExitStatus>) -> ExitCode {
 mod tests {
     use super::*;
 
-    /// What libtest prints for two tests of which `b` failed with `message`.
+    /// libtest's output for two tests of which `b` failed with `message`.
     fn failing(message: &str) -> String {
         format!(
             "\nrunning 2 tests\ntest a ... ok\ntest b ... FAILED\n\nfailures:\n\n---- b stdout ----\n\nthread 'b' (7) \
@@ -266,13 +266,13 @@ mod tests {
     const LATE: &str = "ran out of time: a connection after 60 s";
     const ONE_PASSED: &str = "running 1 test\ntest b ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored\n";
 
-    /// A test program that is a shell's script: `first` is done by the whole, `alone` when b is asked for alone.
-    /// Returns the status, what was flaky, and how often the program was started.
+    /// Plays a test program that is a shell script: the whole program runs `first`, b by itself runs `alone`. Returns
+    /// its success, the flaky tests, and the number of starts.
     fn played(name: &str, package: &str, first: &str, alone: &str) -> (bool, Vec<String>, usize) {
         played_by(None, name, package, first, alone)
     }
 
-    /// As [`played`], where another program runs it.
+    /// Like [`played`], with another program that runs it.
     fn played_by(by: Option<&str>, name: &str, package: &str, first: &str, alone: &str) -> (bool, Vec<String>, usize) {
         let folder = std::env::temp_dir().join(format!("railweave-suite-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
@@ -284,8 +284,8 @@ mod tests {
         );
         let text = folder.join("text");
         std::fs::write(&text, script).unwrap();
-        // A file that this process wrote may be open for writing in a child that another test is starting, and cannot
-        // be run then (ETXTBSY, execve(2)).
+        // A child that another test is starting may still hold a file that this process wrote open for writing, and
+        // then the file cannot be run (ETXTBSY, execve(2)).
         let installed = Command::new("install").args(["-m", "755"]).args([&text, &program]).status().unwrap();
         assert!(installed.success());
         let silence = Duration::from_secs(if first.contains("sleep") { 1 } else { 600 });
@@ -369,7 +369,7 @@ mod tests {
     fn what_runs_out_of_time_twice_fails() {
         let late = says(&failing(LATE), 101);
         assert_eq!(played("twice", "p", &late, &late), (false, vec![], 2));
-        // Nothing ran: that is no test that passed.
+        // Nothing ran: no test passed.
         let none = says("running 0 tests\n\ntest result: ok. 0 passed; 0 failed", 0);
         assert_eq!(played("nothing", "p", &late, &none), (false, vec![], 2));
     }

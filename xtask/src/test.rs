@@ -11,27 +11,27 @@ use clap::builder::PossibleValuesParser;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-/// One step: its name, why it is there, and what it does.
+/// One step: its name, its purpose, and its work.
 struct Step {
     name: &'static str,
     why: &'static str,
     run: fn(&mut Context) -> Result<Done, String>,
 }
 
-/// How a step ended that did not fail.
+/// The result of a step that did not fail.
 enum Done {
     Passed,
     /// Not run, with the reason and how to change that.
     LeftOut(String),
 }
 
-/// What steps share.
+/// The state that steps share.
 #[derive(Default)]
 struct Context {
     built: Option<Dist>,
-    /// Whether Debian packages may be installed.
+    /// True if Debian packages may be installed.
     may_install: bool,
-    /// What ran out of time and passed when it was repeated.
+    /// The tests that ran out of time and passed when repeated.
     flaky: Vec<String>,
 }
 
@@ -45,18 +45,22 @@ impl Context {
     }
 }
 
-/// The steps in order, the quick ones first.
+/// The steps in order, the fast ones first.
 const STEPS: &[Step] = &[
     Step {
         name: "format",
         why: "one layout of the code, by rustfmt",
         run: |_| passes(cargo(&["fmt", "--all", "--check"])),
     },
-    Step { name: "docs", why: "the pages made from the code are fresh", run: |_| docs::check().map(|()| Done::Passed) },
-    Step { name: "deny", why: "licences, sources and versions of what we depend on", run: deny },
+    Step {
+        name: "docs",
+        why: "the pages generated from the code are up to date",
+        run: |_| docs::check().map(|()| Done::Passed),
+    },
+    Step { name: "deny", why: "licences, sources and versions of our dependencies", run: deny },
     Step {
         name: "clippy",
-        why: "no warnings, in tests neither",
+        why: "no warnings, including in tests",
         run: |_| passes(cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])),
     },
     Step {
@@ -75,7 +79,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "tests",
-        why: "every test; those that load the plugin load the release build",
+        why: "every test; tests of the plugin load the release build",
         run: |context| {
             headers(context)?;
             let library = context.dist()?.library.clone();
@@ -84,7 +88,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "adapters",
-        why: "the verbs tests over two adapters that are as unlike as any (docs/edge.md)",
+        why: "the verbs tests over two adapters that differ as much as any (docs/edge.md)",
         run: |context| {
             let library = context.dist()?.library.clone();
             match adapters::over(&adapters::SHORT, &library, &mut context.flaky)? {
@@ -100,13 +104,13 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "sabotage",
-        why: "the simulation's checkers find everything that is sabotaged at the edge of the protocol",
+        why: "the simulation's checkers find every sabotage at the edge of the protocol",
         run: |_| passes(sim::command(&["--sabotage".into()])),
     },
-    Step { name: "loom", why: "what threads share, in every order that the memory model allows", run: |_| loom() },
+    Step { name: "loom", why: "state shared by threads, in every order that the memory model allows", run: |_| loom() },
     Step {
         name: "demo",
-        why: "the demonstration works here, briefly",
+        why: "a short run of the demonstration works here",
         run: |context| {
             let built = context.dist()?.clone();
             suite::run_program("demo", || built.demo(&["--quick".into()]), &mut context.flaky).map(|()| Done::Passed)
@@ -114,24 +118,24 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "aarch64",
-        why: "the plugin and the program for aarch64 and an old glibc, tried out under emulation",
+        why: "the plugin and the program for aarch64 and an old glibc, run under emulation",
         run: on_aarch64,
     },
     Step { name: "lab", why: "the plugin over real verbs, between emulated machines (docs/lab.md)", run: short_lab },
 ];
 
-/// What is run.
+/// The arguments of the chore.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Run only these steps
     #[arg(value_name = "STEP", value_parser = PossibleValuesParser::new(STEPS.iter().map(|step| step.name)))]
     steps: Vec<String>,
-    /// As root: install the Debian packages that are missing
+    /// As root: install missing Debian packages
     #[arg(long)]
     install: bool,
 }
 
-/// Runs the steps, and counts.
+/// Runs the steps and counts the results.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     let may_install = arguments.install || packages::is_continuous_integration();
     let names = &arguments.steps;
@@ -167,7 +171,7 @@ fn passes(command: Command) -> Result<Done, String> {
     run_command(command).map(|()| Done::Passed)
 }
 
-/// The header that one test compares our types with. Without it that test says that it is left out.
+/// The header with which one test compares our types. Without it that test says that it is left out.
 fn headers(context: &Context) -> Result<(), String> {
     match packages::require(packages::HEADERS, context.may_install, "test") {
         Err(reason) if context.may_install || is_ci() => Err(reason),
@@ -179,7 +183,7 @@ fn headers(context: &Context) -> Result<(), String> {
     }
 }
 
-/// What runs on another processor.
+/// Runs the step for another processor.
 fn on_aarch64(context: &mut Context) -> Result<Done, String> {
     match aarch64::Tools::require(context.may_install || is_ci(), context.may_install, "test") {
         Ok(tools) => tools.check(&mut context.flaky).map(|()| Done::Passed),
@@ -188,7 +192,7 @@ fn on_aarch64(context: &mut Context) -> Result<Done, String> {
     }
 }
 
-/// The lab's short scenarios, where the machine can.
+/// Plays the lab's short scenarios, if the machine can.
 fn short_lab(context: &mut Context) -> Result<Done, String> {
     if let Err(reason) = lab::require(context.may_install, "test") {
         return if is_ci() { Err(reason) } else { Ok(Done::LeftOut(reason)) };
@@ -201,8 +205,8 @@ fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|ci| ci == "true")
 }
 
-/// Runs the models of what threads share (docs/fuzzing.md). They replace the standard library's atomics, so they have a
-/// build of their own.
+/// Runs the models of state that threads share (docs/fuzzing.md). They replace the standard library's atomics, so they
+/// have a separate build.
 fn loom() -> Result<Done, String> {
     for tests in [["railweave-fabric-tcp", "--lib"].as_slice(), &["railweave-plugin", "--test", "models"]] {
         let mut command = cargo(&["test", "--package"]);
@@ -213,14 +217,14 @@ fn loom() -> Result<Done, String> {
     Ok(Done::Passed)
 }
 
-/// Runs cargo-deny. Without it: installs it into `target/tools` on a machine for continuous integration, otherwise
-/// leaves the step out.
+/// Runs cargo-deny. If it is missing, installs it into `target/tools` on a machine for continuous integration,
+/// otherwise leaves the step out.
 fn deny(_: &mut Context) -> Result<Done, String> {
     let tools = target().join("tools");
     let program = match find("cargo-deny") {
         Some(program) => program,
         None if is_ci() => {
-            // It runs once and briefly: to optimise it takes far longer than it saves.
+            // It runs once and briefly: optimising it takes far longer than it saves.
             let mut install = cargo(&["install", "cargo-deny", "--locked", "--debug", "--root"]);
             install.arg(&tools).env("CARGO_PROFILE_DEV_DEBUG", "0");
             run_command(install)?;

@@ -1,4 +1,4 @@
-//! What a program or a library demands of the machine that loads it, and whether old systems can give it.
+//! The demands that a program or a library makes on the machine that loads it, and whether old systems can meet them.
 
 use std::fs;
 use std::path::Path;
@@ -9,11 +9,11 @@ use object::{Endianness, elf};
 /// The newest version of glibc whose symbols may be used: that of Red Hat Enterprise Linux 8.
 pub(crate) const GLIBC: Version = Version { major: 2, minor: 28 };
 
-/// What glibc installs: before 2.34 it is several libraries.
+/// glibc's libraries: before 2.34 there are several.
 const GLIBC_LIBRARIES: [&str; 6] =
     ["libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-aarch64.so.1"];
 
-/// The largest page that aarch64 has. A segment with a smaller alignment cannot be loaded where pages are that large.
+/// The largest page of aarch64. On a system with such pages, a segment with a smaller alignment cannot be loaded.
 const LARGEST_PAGE: u64 = 64 << 10;
 
 /// A version of glibc.
@@ -30,14 +30,14 @@ impl std::fmt::Display for Version {
 }
 
 impl Version {
-    /// Of a symbol version such as `GLIBC_2.17`; `GLIBC_2.2.5` counts as 2.2.
+    /// The version of a symbol version such as `GLIBC_2.17`; `GLIBC_2.2.5` counts as 2.2.
     fn of_symbol(name: &str) -> Option<Self> {
         let mut numbers = name.strip_prefix("GLIBC_")?.split('.').map(|number| number.parse().ok());
         Some(Self { major: numbers.next()??, minor: numbers.next()?? })
     }
 }
 
-/// What the loader reads of a file.
+/// The parts of a file that the loader reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Binary {
     is_aarch64: bool,
@@ -45,14 +45,14 @@ pub(crate) struct Binary {
     libraries: Vec<String>,
     /// The versions of their symbols that it uses, such as `GLIBC_2.17`.
     versions: Vec<String>,
-    /// It stays in a process that has loaded it once.
+    /// True if it stays in a process that has loaded it once.
     never_unloads: bool,
-    /// The least alignment of what is loaded, in bytes.
+    /// The smallest alignment of its loaded segments, in bytes.
     alignment: u64,
 }
 
 impl Binary {
-    /// Of a file of 64 bits.
+    /// Reads a 64-bit file.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let bytes = fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         Self::parse(&bytes).map_err(|error| format!("cannot read {} as a program or library: {error}", path.display()))
@@ -93,7 +93,7 @@ impl Binary {
         Ok(binary)
     }
 
-    /// Whether every system with [`GLIBC`] or newer on aarch64 can load it, whatever the size of its pages.
+    /// Checks that every aarch64 system with [`GLIBC`] or newer can load it, whatever the size of its pages.
     pub(crate) fn check_portable(&self) -> Result<(), String> {
         if !self.is_aarch64 {
             return Err("it is for another processor than aarch64".into());
@@ -103,7 +103,7 @@ impl Binary {
         }
         let fits = |name: &str| Version::of_symbol(name).is_some_and(|version| version <= GLIBC);
         if let Some(version) = self.versions.iter().find(|version| !fits(version)) {
-            return Err(format!("it uses symbols of {version}, and may use glibc's up to {GLIBC} alone"));
+            return Err(format!("it uses symbols of {version}, but may use only glibc's, up to {GLIBC}"));
         }
         if self.alignment < LARGEST_PAGE {
             let (is, least) = (self.alignment, LARGEST_PAGE);
@@ -112,7 +112,7 @@ impl Binary {
         Ok(())
     }
 
-    /// Whether its code stays where it is after dlclose.
+    /// Checks that its code stays where it is after dlclose.
     pub(crate) fn check_stays(&self) -> Result<(), String> {
         if self.never_unloads { Ok(()) } else { Err("it is not marked NODELETE, so dlclose may unload it".into()) }
     }

@@ -1,12 +1,12 @@
-//! What a test program's output says: which tests ended and how, and whether those that failed may be repeated.
+//! The meaning of a test program's output: the tests that ended and how, and whether the failed ones may be repeated.
 //!
 //! The output is libtest's ("pretty", its default): a line `test NAME ... ok` or `test NAME ... FAILED` for each test
-//! that ended, then what each failed test said under `---- NAME stdout ----`, then the names of those that failed.
+//! that ended, then each failed test's output under `---- NAME stdout ----`, then the names of the failed tests.
 
 use super::watch::Said;
 use railweave_patience::ran_out;
 
-/// What is to be done about a program that failed.
+/// The decision about a program that failed.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Decision {
     /// It failed, for this reason.
@@ -15,13 +15,13 @@ pub(crate) enum Decision {
     Repeat(Vec<String>),
 }
 
-/// The most tests of one program that one bad second can hit.
+/// The most tests of one program that one slow moment can hit.
 const MOST_REPEATED: usize = 5;
 
-/// The status of a test program of which tests failed; others end it by other statuses, or a signal.
+/// The status of a test program with failed tests; programs that end otherwise have other statuses, or a signal.
 const TESTS_FAILED: i32 = 101;
 
-/// Decides about a program that ended with this status, `None` for a signal, and said this.
+/// Decides about a program that ended with this status, `None` for a signal, and this output.
 pub(crate) fn decide(said: &Said, status: Option<i32>) -> Decision {
     if status != Some(TESTS_FAILED) {
         return Decision::Fails("the program did not end as libtest does");
@@ -38,12 +38,12 @@ pub(crate) fn decide(said: &Said, status: Option<i32>) -> Decision {
         return Decision::Fails("a thread panicked for another reason");
     }
     if failed.len() > MOST_REPEATED {
-        return Decision::Fails("so many tests ran out of time that it is not a matter of chance");
+        return Decision::Fails("too many tests ran out of time for it to be chance");
     }
     Decision::Repeat(failed.into_iter().map(str::to_owned).collect())
 }
 
-/// Whether a run of one test says that it ran and passed.
+/// Returns true if the output of a run of one test reports that it ran and passed.
 pub(crate) fn is_one_passed(out: &str) -> bool {
     out.lines().any(|line| line.starts_with("test result: ok. 1 passed; 0 failed"))
 }
@@ -55,24 +55,24 @@ pub(crate) fn ended(out: &str) -> Vec<&str> {
     ended.map(|(name, _)| name.trim_end_matches(" - should panic")).collect()
 }
 
-/// The tests that were said to take long.
+/// The tests that were reported as slow.
 pub(crate) fn slow(out: &str) -> Vec<&str> {
     let lines = out.lines().filter_map(|line| line.strip_prefix("test "));
     lines.filter_map(|line| Some(line.split_once(" has been running for over ")?.0)).collect()
 }
 
-/// What comes before anything that failed tests said.
+/// The output before that of failed tests.
 fn head(out: &str) -> &str {
     out.split_once("\nfailures:\n").map_or(out, |(head, _)| head)
 }
 
-/// The names of the tests that failed: those of the last list, because what tests said may look like one.
+/// The names of the failed tests, from the last list, because a test's own output may look like one.
 fn failed(out: &str) -> Vec<&str> {
     let Some((_, list)) = out.rsplit_once("\nfailures:\n") else { return Vec::new() };
     list.lines().map_while(|line| line.strip_prefix("    ")).filter(|name| !name.is_empty()).collect()
 }
 
-/// What a failed test said; `failed` are all that failed, in their order of the output.
+/// A failed test's output; `failed` are all failed tests, in the order of the output.
 fn section<'a>(out: &'a str, name: &str, failed: &[&str]) -> Option<&'a str> {
     let (_, rest) = out.split_once(&format!("\n---- {name} stdout ----\n"))?;
     let (rest, _) = rest.rsplit_once("\nfailures:\n")?;
@@ -88,7 +88,7 @@ mod tests {
         format!("\nthread 'x' (41) panicked at tests/a.rs:7:9:\n{message}\nnote: run with `RUST_BACKTRACE=1`\n")
     }
 
-    /// The output of a program in which these tests failed, and said this.
+    /// The output of a program in which these tests failed with these outputs.
     fn output(failed: &[(&str, String)]) -> Said {
         let mut out = "\nrunning 9 tests\ntest good ... ok\ntest left ... ignored, too long\n".to_owned();
         failed.iter().for_each(|(name, _)| out += &format!("test {name} ... FAILED\n"));
@@ -141,7 +141,7 @@ mod tests {
         one.err = "WARN slow\n".to_owned();
         assert_eq!(decide(&one, Some(101)), repeated(&["a"]));
         assert!(matches!(decide(&Said::default(), Some(101)), Decision::Fails(_)));
-        // A test that failed and said nothing.
+        // A test that failed without output.
         let mut silent = output(&[("a", late("connect"))]);
         silent.out = silent.out.replace("---- a stdout ----", "");
         assert!(matches!(decide(&silent, Some(101)), Decision::Fails(_)));
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_output_of_a_program_inside_of_a_tests_own_is_part_of_that() {
-        // A scenario runs the test's own program once more, whose output is in the panic of the test that watches it.
+        // A scenario runs the test's own program once more; its output is in the panic of the test that watches it.
         let inner = format!(
             "running 1 test\ntest a ... {}FAILED\n\nfailures:\n\nfailures:\n    a\n\n\
              test result: FAILED. 0 passed; 1 failed\n",

@@ -1,4 +1,4 @@
-//! Running a program to its end, while what it says is shown and kept.
+//! Running a program to its end while its output is shown and kept.
 
 use std::io::{self, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -6,22 +6,22 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the output of a program that has ended may take to come to its end.
+/// The longest time until the output of an ended program closes.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How often the end of a program is looked for.
+/// The interval between two checks for the end of a program.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What a program said.
+/// A program's output.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     /// On standard output.
     pub(crate) out: String,
-    /// On standard error; of a test program, where threads write of which libtest knows nothing.
+    /// On standard error; in a test program, also that of threads unknown to libtest.
     pub(crate) err: String,
 }
 
-/// A part of what a program says.
+/// A part of a program's output.
 enum Piece {
     Out(Vec<u8>),
     Err(Vec<u8>),
@@ -33,7 +33,7 @@ impl Said {
         format!("{}\n{}", self.out, self.err)
     }
 
-    /// Adds what came; whether nothing more will.
+    /// Adds a piece; returns true if no more will come.
     fn take(&mut self, piece: Result<Piece, RecvTimeoutError>) -> bool {
         match piece {
             Ok(Piece::Out(bytes)) => self.out.push_str(&String::from_utf8_lossy(&bytes)),
@@ -45,8 +45,8 @@ impl Said {
     }
 }
 
-/// Runs `command` to its end, and shows what it says where `shows`. Where `hangs` says so of what it has said until
-/// then, it is killed, and has no status.
+/// Runs `command` to its end, and shows its output if `shows`. Kills it if `hangs`, which sees the output so far,
+/// returns true; then there is no status.
 pub(crate) fn watch(
     mut command: Command,
     shows: bool,
@@ -83,19 +83,19 @@ fn listen(
         }
         looked = Instant::now();
         if hangs(said) {
-            // What it started sees its own standard input close, and ends.
+            // A program that it started sees its own standard input close, and ends.
             child.kill()?;
             child.wait()?;
             break None;
         }
     };
-    // Something that it started may hold its output open.
+    // A program that it started may hold its output open.
     let begin = Instant::now();
     while begin.elapsed() < GRACE && !said.take(pieces.recv_timeout(LOOK)) {}
     Ok(status)
 }
 
-/// Passes on what comes, on a thread of its own, and shows it where that is wanted.
+/// Keeps the output that comes, on a thread of its own, and shows it if wanted.
 fn pump(
     mut from: impl Read + Send + 'static,
     mut show: Option<impl Write + Send + 'static>,
@@ -106,7 +106,7 @@ fn pump(
         let mut buffer = vec![0; 16 << 10];
         while let Ok(length @ 1..) = from.read(&mut buffer) {
             if let Some(show) = &mut show {
-                // What nobody can be shown counts all the same.
+                // Output that nobody can be shown still counts.
                 let _ = show.write_all(&buffer[..length]).and_then(|()| show.flush());
             }
             if to.send(kind(buffer[..length].to_vec())).is_err() {
