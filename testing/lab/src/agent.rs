@@ -1,6 +1,6 @@
-//! What runs in a guest: starts the processes that the lab asks for, and tells what they write and how they end.
+//! The program in a guest: starts the processes that the lab asks for, and reports their output and their ends.
 //!
-//! It ends when the lab is gone, and then the guest's init script turns the guest off.
+//! It ends when the lab is gone; then the guest's init script turns the guest off.
 
 use crate::frame::{self, End, Frame, Program};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -18,13 +18,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What the name of the serial line to the lab begins with; a guest has one.
+/// The start of the name of the guest's only serial line to the lab.
 const LINE: &str = "vport";
 
-/// How long the kernel may take to find it.
+/// The longest time until the kernel finds it.
 const LINE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Bytes of one frame of output at most.
+/// The most bytes of output in one frame.
 const CHUNK_BYTES: usize = 16 << 10;
 
 /// Serves the lab until it is gone.
@@ -61,11 +61,11 @@ struct Agent {
     processes: Arc<Mutex<HashMap<u32, Running>>>,
 }
 
-/// A process that runs.
+/// A running process.
 struct Running {
-    /// Its number, which is its group's too.
+    /// Its number, which is also its group's.
     pid: u32,
-    /// What its standard input is to get; `None` ends it.
+    /// Takes bytes for its standard input; `None` closes it.
     input: Option<Sender<Option<Vec<u8>>>>,
 }
 
@@ -79,10 +79,10 @@ impl Agent {
             return;
         }
         let processes = self.processes();
-        // What comes for a process that has ended meanwhile means nothing any more.
+        // Frames for a process that has ended mean nothing.
         let Some(running) = processes.get(&channel) else { return };
         let give = |what| {
-            // Fails only when the process does not read any more.
+            // Fails only if the process no longer reads.
             let _ = running.input.as_ref().map(|input| input.send(what));
         };
         match frame {
@@ -121,7 +121,7 @@ impl Agent {
                         return;
                     }
                 }
-                // Fails only when the other end is gone, too.
+                // Fails only if the other end is gone too.
                 let _ = writer.shutdown(Shutdown::Write);
             });
             sender
@@ -132,7 +132,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Tells the lab all that comes out of `source`.
+    /// Sends everything from `source` to the lab.
     fn pump(
         &self,
         channel: u32,
@@ -148,10 +148,10 @@ impl Agent {
         })
     }
 
-    /// Waits for the end of a process and of all it wrote, and tells the lab.
+    /// Waits for the end of a process and of its output, and tells the lab.
     fn see_off(&self, channel: u32, mut child: Child, pumps: Vec<JoinHandle<()>>) {
         let status = child.wait();
-        // Nothing that it started outlives it, so its output comes to an end.
+        // Nothing that it started outlives it, so its output ends.
         kill_group(child.id(), Signal::KILL.as_raw());
         for pump in pumps {
             // It has not panicked: it only reads and writes.
@@ -161,14 +161,14 @@ impl Agent {
         let end = match status.map(|status| (status.code(), status.signal())) {
             Ok((Some(code), _)) => End::Status(code),
             Ok((None, signal)) => End::Signal(signal.unwrap_or(0)),
-            Err(error) => End::NotStarted(format!("nobody could wait for it: {error}")),
+            Err(error) => End::NotStarted(format!("its end cannot be waited for: {error}")),
         };
         self.send(channel, &Frame::Ended(end));
     }
 
     fn send(&self, channel: u32, frame: &Frame) {
         let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        // Without a lab nobody is left to tell, and the reading side ends this process.
+        // If the lab is gone, there is nobody left to tell, and the reading side ends this process.
         let _ = frame::write(&mut *line, channel, frame);
     }
 
@@ -177,7 +177,7 @@ impl Agent {
     }
 }
 
-/// Sends a group of processes a signal; one that is gone already is as good.
+/// Sends a signal to a group of processes; it may have ended already.
 fn kill_group(pid: u32, signal: i32) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {

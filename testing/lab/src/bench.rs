@@ -14,13 +14,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often the lab looks whether something is due or over.
+/// The interval between two looks for a due step or the end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Lines of a rank that are shown when it said the wrong thing.
+/// The number of a rank's last lines that are shown when its output is wrong.
 const LAST_LINES: usize = 3;
 
-/// Variables of the user's own environment that would change what a scenario means begin so.
+/// Prefixes of variables in the user's environment that would change the meaning of a scenario.
 const OURS: [&str; 3] = ["RAILWEAVE_", "NCCL_", "MPIB_"];
 
 /// Runs `railweave bench` with `arguments` and `variables`. Log files have names that begin with `log`.
@@ -45,7 +45,7 @@ pub(crate) fn run(
     command.envs(variables.iter().cloned()).stdin(Stdio::null()).stdout(create(&output)?).stderr(create(&errors)?);
     let child = command.spawn().map_err(|error| format!("cannot run {}: {error}", railweave.display()))?;
     let course = watch(rig, run, &ranks, Parent(child));
-    // The next run finds the cables as they were.
+    // The next run finds the cables in their original state.
     let restored = if run.steps.is_empty() { Ok(()) } else { rig.restore() };
     let course = course?;
     let text = fs::read_to_string(&errors).unwrap_or_default();
@@ -58,17 +58,17 @@ pub(crate) fn run(
     Ok(report)
 }
 
-/// How a bench went.
+/// The course of a bench.
 struct Course {
-    /// How the parent of the ranks ended; `None` when it took too long.
+    /// The exit status of the ranks' parent; `None` if it took too long.
     status: Option<ExitStatus>,
-    /// When the last step was taken.
+    /// The time of the last step.
     last_step: Option<Instant>,
-    /// Steps that were still to come.
+    /// Steps that were not taken.
     steps_left: usize,
 }
 
-/// The parent of the ranks; dropping this kills it, and then its ranks end, too.
+/// The parent of the ranks; dropping it kills it, and then its ranks end too.
 struct Parent(Child);
 
 impl Drop for Parent {
@@ -112,8 +112,8 @@ fn watch(rig: &Rig, run: &Run, ranks: &Ranks, mut parent: Parent) -> Result<Cour
     }
 }
 
-/// Adds to the report what the ranks' ends tell, and what is wrong with them. `ran_out` tells whether the bench itself
-/// says that it waited too long, and nothing else.
+/// Adds the findings from the ranks' ends to the report. `ran_out` is true if the bench itself reports only that it
+/// waited too long.
 fn judge(run: &Run, ranks: &Ranks, course: &Course, ran_out: bool, report: &mut RunReport) {
     let expected = |number: usize| run.ends.iter().find(|end| end.rank == number);
     match course.status {
@@ -127,14 +127,14 @@ fn judge(run: &Run, ranks: &Ranks, course: &Course, ran_out: bool, report: &mut 
             if status.success() != should_succeed {
                 let text = report.text.lines().last().unwrap_or_default();
                 let text = format!("railweave bench ended with {status}: {text}");
-                // One that a signal ended has no code.
+                // A program that a signal ended has no code.
                 let is_late = ran_out && status.code().is_some_and(|code| code != 0);
                 report.failures.push(Failure { text, is_late });
             }
         }
     }
     if course.steps_left > 0 {
-        report.failures.push(Failure::wrong(format!("it was over before {} of its steps", course.steps_left)));
+        report.failures.push(Failure::wrong(format!("it ended before {} of its steps", course.steps_left)));
     }
     for number in [0, 1] {
         let Some(rank) = ranks.rank(number) else {
@@ -174,8 +174,8 @@ fn judge(run: &Run, ranks: &Ranks, course: &Course, ran_out: bool, report: &mut 
         {
             let lines: Vec<&str> = rank.said.lines().filter(|line| !line.trim().is_empty()).collect();
             let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("; ");
-            let text = format!("rank {number} said nothing like \"{pattern}\"; its last words are: {last}");
-            // One that has not ended may still have been about to say it.
+            let text = format!("rank {number} said nothing like \"{pattern}\"; its last lines are: {last}");
+            // A rank that has not ended may still have been about to say it.
             report.failures.push(Failure { text, is_late: rank.ended.is_none() });
         }
     }

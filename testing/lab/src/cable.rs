@@ -1,4 +1,4 @@
-//! Cables between guests: what they carry, and the commands that make a guest's port so.
+//! Cables between guests: their properties, and the commands that give a guest's port these properties.
 
 use serde::Deserialize;
 
@@ -9,15 +9,15 @@ pub(crate) struct Cable {
     /// The guests that it joins, or the one guest that it is plugged into.
     #[serde(default = "first_two")]
     pub(crate) between: Vec<usize>,
-    /// What it carries; without it, as much as the emulation can.
+    /// Its rate in Mbit/s; without it, as much as the emulation can carry.
     rate_mbit: Option<f64>,
-    /// What may pass faster after a pause.
+    /// KiB that may pass faster than the rate after a pause.
     #[serde(default = "burst")]
     burst_kib: u32,
-    /// How much later everything arrives.
+    /// The delay of each packet, in milliseconds.
     #[serde(default)]
     delay_ms: f64,
-    /// How much does not arrive, by chance.
+    /// The percentage of packets that are lost, at random.
     #[serde(default)]
     loss_percent: f64,
 }
@@ -30,12 +30,12 @@ pub(crate) struct Port {
     pub(crate) cable: usize,
     /// The guest.
     pub(crate) guest: usize,
-    /// How many cables with smaller numbers the guest has.
+    /// The number of the guest's cables with smaller numbers.
     pub(crate) index: usize,
 }
 
 impl Cable {
-    /// Says in a sentence what makes no sense among this many guests.
+    /// Returns a sentence about a value that is impossible among this many guests.
     pub(crate) fn check(&self, guests: usize) -> Result<(), String> {
         let between = &self.between;
         let is_possible = match between[..] {
@@ -63,7 +63,7 @@ impl Cable {
         Ok(())
     }
 
-    /// The shell's commands that shape what leaves `port`; with another loss than the cable's own where `loss` says so.
+    /// The shell commands that shape the packets sent from `port`; `loss` overrides the cable's own loss.
     pub(crate) fn shape(&self, port: Port, loss: Option<f64>) -> String {
         let Self { rate_mbit, burst_kib, delay_ms, loss_percent, .. } = self;
         let (index, loss) = (port.index, loss.unwrap_or(*loss_percent));
@@ -77,7 +77,7 @@ impl Cable {
             parent = "parent 1:1".to_owned();
         }
         if *delay_ms > 0.0 || loss > 0.0 {
-            // The limit is in packets, of which one that is delayed long needs many.
+            // The limit is in packets; a long delay needs many.
             commands += &format!(
                 "tc qdisc add dev eth{index} {parent} handle 2: netem delay {}us loss {loss}% limit 20000\n",
                 (delay_ms * 1000.0).round()
@@ -100,10 +100,10 @@ impl Port {
         ports
     }
 
-    /// The shell's commands that set the port up: its address, and RDMA on it.
+    /// The shell commands that set up the port: its address, and RDMA on it.
     pub(crate) fn set_up(self) -> String {
         let Self { cable, guest, index } = self;
-        // An active MTU of 4096 bytes, and RDMA's own headers.
+        // An active MTU of 4096 bytes, plus RDMA's own headers.
         format!(
             "ip link set eth{index} mtu 4200 up\n\
              ip address add 10.0.{cable}.{}/24 dev eth{index}\n\
@@ -112,7 +112,7 @@ impl Port {
         )
     }
 
-    /// The shell's command that takes the port up or down.
+    /// The shell command that takes the port up or down.
     pub(crate) fn switch(self, up: bool) -> String {
         format!("ip link set eth{} {}\n", self.index, if up { "up" } else { "down" })
     }

@@ -1,19 +1,19 @@
-//! Which scenarios are played.
+//! The choice of the scenarios to play.
 
 use crate::scenario::{FOLDER, Scenario};
 use clap::Args;
 use std::path::PathBuf;
 
-/// Which scenarios of which repository.
+/// A choice of scenarios of a repository.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Choice {
     /// The repository
     #[arg(long, value_name = "FOLDER")]
     pub(crate) root: PathBuf,
-    /// Only scenarios of the ordinary test run
+    /// Only the scenarios of the ordinary test run
     #[arg(long)]
     short: bool,
-    /// Only scenarios of these names
+    /// Only scenarios with these names
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 }
@@ -22,7 +22,7 @@ impl Choice {
     /// The scenarios, by name.
     ///
     /// # Errors
-    /// A sentence, when a name is not known or a scenario makes no sense.
+    /// A sentence, when a name is unknown or a scenario is invalid.
     pub(crate) fn scenarios(&self) -> Result<Vec<Scenario>, String> {
         self.among(Scenario::read_all(&self.root.join(FOLDER))?)
     }

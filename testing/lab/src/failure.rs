@@ -1,16 +1,16 @@
-//! Something that did not hold, in a sentence.
+//! A condition that did not hold, in a sentence.
 
 use railweave_patience::RAN_OUT;
 use serde::Serialize;
 use std::fmt;
 
-/// Something that did not hold.
+/// A condition that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(into = "String")]
 pub(crate) struct Failure {
-    /// What, in a sentence.
+    /// The sentence.
     pub(crate) text: String,
-    /// Whether it is a matter of time and of nothing else: something took too long, or was slow.
+    /// True if it is only a matter of time: something took too long or was slow.
     pub(crate) is_late: bool,
 }
 
@@ -25,12 +25,12 @@ impl Failure {
         Self { text: text.into(), is_late: false }
     }
 
-    /// What the lab itself could not do, which says so when it waited too long for it.
+    /// A failure of the lab itself; its text says if the lab waited too long.
     pub(crate) fn of_lab(text: String) -> Self {
         Self { is_late: text.contains(RAN_OUT), text }
     }
 
-    /// The same, about the thing that `before` names.
+    /// The same failure, about the thing that `before` names.
     pub(crate) fn about(&self, before: impl fmt::Display) -> Self {
         Self { text: format!("{before}: {}", self.text), is_late: self.is_late }
     }

@@ -1,4 +1,4 @@
-//! Figures of a run, by name, and what must hold of them.
+//! Figures of a run, by name, and the conditions on them.
 
 use crate::failure::Failure;
 use regex::{Regex, RegexBuilder};
@@ -10,8 +10,8 @@ use serde_json::Value;
 pub(crate) struct Figures(Vec<(String, f64)>);
 
 impl Figures {
-    /// Every number in the JSON that `railweave bench` prints, by its path with dots between; a bandwidth by the bytes
-    /// of its message, in Mbit/s.
+    /// Every number in the JSON of `railweave bench`, by its path with dots between; bandwidths by the bytes of their
+    /// messages, in Mbit/s.
     pub(crate) fn of_bench(json: &Value) -> Self {
         let mut figures = Self::default();
         figures.collect("", json);
@@ -33,7 +33,7 @@ impl Figures {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
     }
 
-    /// The median of each figure over several rounds, of those that all have.
+    /// The medians over several rounds, of the figures that all rounds have.
     pub(crate) fn medians<'a>(rounds: impl Iterator<Item = &'a Self> + Clone) -> Self {
         let mut medians = Self::default();
         let Some(first) = rounds.clone().next() else {
@@ -81,27 +81,27 @@ impl Serialize for Figures {
     }
 }
 
-/// What must hold of one figure, such as `bandwidth.524288 >= 97.5`, or beside a figure of a run that came before, such
-/// as `bandwidth.524288 >= 0.995 * nccl/bandwidth.524288`.
+/// A condition on one figure, such as `bandwidth.524288 >= 97.5`, or compared with a figure of an earlier run, such as
+/// `bandwidth.524288 >= 0.995 * nccl/bandwidth.524288`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct Threshold {
     figure: String,
     at_least: bool,
-    /// The limit, or the part of the other figure that is the limit.
+    /// The limit, or the factor on the other figure that gives the limit.
     limit: f64,
     /// The other figure: its run and its name.
     beside: Option<(String, String)>,
 }
 
 impl Threshold {
-    /// Which figure.
+    /// The name of the figure.
     pub(crate) fn figure(&self) -> &str {
         &self.figure
     }
 
-    /// Says in a sentence what does not hold. `earlier` returns a figure of a run that came before. What is slower than
-    /// it should be by a number is a matter of time; what is slower than something else in the same scenario is not.
+    /// Returns the failure if the condition does not hold. `earlier` returns a figure of an earlier run. Missing a
+    /// fixed speed is a matter of time; being slower than another run of the same scenario is not.
     pub(crate) fn check(&self, figures: &Figures, earlier: impl Fn(&str, &str) -> Option<f64>) -> Result<(), Failure> {
         let limit = match &self.beside {
             None => self.limit,
@@ -130,12 +130,12 @@ impl Threshold {
         }
     }
 
-    /// Whether what does not hold was slow: less bandwidth than the least, or more time than the most.
+    /// Returns true if not holding means being slow: less bandwidth than the least, or more time than the most.
     fn is_of_speed(&self) -> bool {
         if self.at_least { self.figure.starts_with("bandwidth.") } else { self.figure.ends_with("_us") }
     }
 
-    /// The comparison and the number.
+    /// The comparison and the limit.
     pub(crate) fn wanted(&self) -> String {
         let comparison = if self.at_least { ">=" } else { "<=" };
         match &self.beside {
@@ -152,8 +152,8 @@ impl TryFrom<String> for Threshold {
         let words: Vec<&str> = text.split_whitespace().collect();
         let wrong = || {
             format!(
-                "\"{}\" is nothing that can hold; write the name of a figure, >= or <=, and a number, such as \
-                 \"bandwidth.524288 >= 97.5\", or a number * RUN/FIGURE of a run before",
+                "\"{}\" is no condition; write the name of a figure, >= or <=, and a number, such as \
+                 \"bandwidth.524288 >= 97.5\", or a number * RUN/FIGURE of an earlier run",
                 text.escape_debug()
             )
         };
@@ -176,17 +176,17 @@ impl TryFrom<String> for Threshold {
 pub(crate) struct Pattern(Regex);
 
 impl Pattern {
-    /// Whether it is somewhere in `text`.
+    /// Returns true if it matches somewhere in `text`.
     pub(crate) fn is_in(&self, text: &str) -> bool {
         self.0.is_match(text)
     }
 
-    /// The number that its first group finds last in `text`.
+    /// The number in its first group at the last match in `text`.
     pub(crate) fn number_in(&self, text: &str) -> Option<f64> {
         self.0.captures_iter(text).last()?.get(1)?.as_str().parse().ok()
     }
 
-    /// Whether it has a group for a number.
+    /// Returns true if it has a group for a number.
     pub(crate) fn has_group(&self) -> bool {
         self.0.captures_len() > 1
     }
@@ -203,7 +203,7 @@ impl TryFrom<String> for Pattern {
 
     fn try_from(text: String) -> Result<Self, String> {
         RegexBuilder::new(&text).multi_line(true).build().map(Self).map_err(|error| {
-            // The crate draws the place in lines of its own; the last says what is wrong.
+            // The crate draws the position on lines of its own; the last line is the reason.
             let reason = error.to_string().lines().last().unwrap_or_default().trim().to_owned();
             format!("\"{}\" is no regular expression: {reason}", text.escape_debug())
         })
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(check("bandwidth.524288 >= 0.98 * nccl/x"), Ok(()));
         let less = check("bandwidth.524288 >= 0.99 * nccl/x").unwrap_err();
         assert_eq!(less.text, "bandwidth.524288 is 98.5, but should be >= 0.99 * nccl/x, which is 99.0");
-        assert!(!less.is_late, "beside another run it is no matter of time");
+        assert!(!less.is_late, "a comparison with another run does not depend on time");
         assert!(check("bandwidth.524288 >= 1 * other/x").unwrap_err().text.contains("no run other before"));
         let mut nothing = figures();
         nothing.add("bandwidth.9", f64::NAN);

@@ -1,9 +1,7 @@
-//! What travels between a guest and the lab, and between the lab and the proxy of a rank: frames, each of one
-//! channel.
+//! Frames, each of one channel, between a guest and the lab, and between the lab and the proxy of a rank.
 //!
-//! A channel is one process in a guest, from its start to its end. On the stream stands the length of what follows
-//! (four bytes, little-endian), then the channel and the frame in postcard's encoding. Both ends are always the same
-//! build.
+//! A channel is one process in a guest, from its start to its end. The stream holds the length of the rest (four bytes,
+//! little-endian), then the channel and the frame in postcard's encoding. Both ends are always the same build.
 
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
@@ -11,7 +9,7 @@ use std::io::{self, Read, Write};
 /// The longest frame; a longer one means that the stream is garbled.
 const MAX_BYTES: usize = 16 << 20;
 
-/// How long the length is.
+/// The size of the length.
 const LENGTH_BYTES: usize = size_of::<u32>();
 
 /// One frame, without its channel.
@@ -23,15 +21,15 @@ pub(crate) enum Frame {
     Start(Program),
     /// To a guest: bytes for the process's standard input.
     Input(Vec<u8>),
-    /// To a guest: nothing more comes for standard input.
+    /// To a guest: end of standard input.
     InputEnd,
-    /// To a guest: send the process and all it started this signal.
+    /// To a guest: send this signal to the process and everything that it started.
     Signal(i32),
-    /// From a guest: what the process wrote to its standard input, where that is a socket.
+    /// From a guest: bytes that the process wrote to its standard input, if that is a socket.
     Answer(Vec<u8>),
-    /// From a guest: what it wrote to standard output.
+    /// From a guest: bytes of its standard output.
     Output(Vec<u8>),
-    /// From a guest: what it wrote to standard error.
+    /// From a guest: bytes of its standard error.
     Error(Vec<u8>),
     /// From a guest: it ended; the last frame of a channel.
     Ended(End),
@@ -44,11 +42,11 @@ pub(crate) struct Program {
     pub(crate) words: Vec<String>,
     /// Its whole environment.
     pub(crate) environment: Vec<(String, String)>,
-    /// Whether its standard input is a socket, which leads both ways; else there is none.
+    /// True if its standard input is a socket, which carries both ways; otherwise it has none.
     pub(crate) socket: bool,
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum End {
     /// By itself, with this status.
@@ -60,7 +58,7 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// Whether all went well.
+    /// Returns true if it ended with status 0.
     pub(crate) fn is_success(&self) -> bool {
         *self == Self::Status(0)
     }

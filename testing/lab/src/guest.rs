@@ -13,15 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a guest may take to come up; emulated on a busy machine it takes about 5 s.
+/// The longest time until a guest is up; emulated on a busy machine it takes about 5 s.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
-/// How QEMU is told of one end of a cable.
+/// QEMU's view of one end of a cable.
 #[derive(Clone, Debug)]
 pub(crate) struct Plug {
     /// The datagram socket of this end.
     pub(crate) here: String,
-    /// The datagram socket of the other end, unless nothing is plugged in there.
+    /// The datagram socket of the other end; `None` if nothing is plugged in there.
     pub(crate) there: Option<String>,
     /// The hardware address.
     pub(crate) mac: String,
@@ -35,14 +35,14 @@ pub(crate) struct Guest {
     ready: Receiver<Frame>,
 }
 
-/// The way to the processes of a guest, for any thread.
+/// The connection to the processes of a guest, for any thread.
 #[derive(Debug)]
 pub(crate) struct Line {
     guest: usize,
-    /// Where the guest's kernel and QEMU say what is wrong.
+    /// The log files of the guest's kernel and QEMU.
     logs: String,
     input: Mutex<ChildStdin>,
-    /// Where frames of each channel go; `None` when the guest is gone.
+    /// Takes the frames of each channel; `None` once the guest is gone.
     channels: Mutex<Channels>,
 }
 
@@ -60,17 +60,17 @@ pub(crate) struct Process {
     frames: Receiver<Frame>,
 }
 
-/// What a process wrote, and how it ended.
+/// A process's output and its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Output {
-    /// Standard output and standard error, as they came.
+    /// Standard output and standard error, in the order of arrival.
     pub(crate) text: String,
-    /// How it ended.
+    /// Its end.
     pub(crate) end: End,
 }
 
 impl Guest {
-    /// Starts guest `number`; what its kernel and QEMU say goes to files in the folder `logs`.
+    /// Starts guest `number`; the messages of its kernel and QEMU go to files in the folder `logs`.
     pub(crate) fn boot(
         number: usize,
         image: &Image,
@@ -82,7 +82,7 @@ impl Guest {
         let log = |what: &str| logs.join(format!("guest{number}.{what}.log"));
         let (console, qemu) = (log("console"), log("qemu"));
         let errors = File::create(&qemu).map_err(|error| format!("cannot write {}: {error}", qemu.display()))?;
-        // When the lab dies without a chance to clean up, the kernel ends the machine.
+        // If the lab dies without a chance to clean up, the kernel ends the machine.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]);
         // Always emulated, so that figures mean the same on every machine.
@@ -129,14 +129,14 @@ impl Guest {
             Ok(_) => Ok(()),
             Err(RecvTimeoutError::Disconnected) => Err(self.line.gone()),
             Err(RecvTimeoutError::Timeout) => Err(format!(
-                "{}; what its kernel and QEMU say is in {}",
+                "{}; the messages of its kernel and QEMU are in {}",
                 sentence(format_args!("guest {} did not come up", self.line.guest), BOOT_LIMIT),
                 self.line.logs
             )),
         }
     }
 
-    /// The way to its processes.
+    /// The connection to its processes.
     pub(crate) fn line(&self) -> &Arc<Line> {
         &self.line
     }
@@ -166,7 +166,7 @@ impl Line {
         Ok(process)
     }
 
-    /// Runs a shell's commands to their end, which must be a good one.
+    /// Runs shell commands to their end and requires success.
     pub(crate) fn shell(self: &Arc<Self>, commands: &str, limit: Duration) -> Result<String, String> {
         let output = self.start(shell(commands, &[]))?.wait(limit)?;
         if output.end.is_success() {
@@ -175,12 +175,12 @@ impl Line {
         Err(format!("in guest {}, \"{commands}\" {}: {}", self.guest, output.end, output.text.trim()))
     }
 
-    /// Says so in a sentence when the guest is gone.
+    /// Returns an error if the guest is gone.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.channels().open.is_some() { Ok(()) } else { Err(self.gone()) }
     }
 
-    /// Which guest this is.
+    /// The guest's number.
     pub(crate) fn guest(&self) -> usize {
         self.guest
     }
@@ -188,7 +188,7 @@ impl Line {
     fn hand_out(&self, mut output: ChildStdout) {
         while let Ok((channel, frame)) = frame::read(&mut output) {
             if let Some(sender) = self.channels().open.as_ref().and_then(|open| open.get(&channel)) {
-                // Nobody wants what comes for a process that was given up.
+                // Nobody wants frames for a process that was given up.
                 let _ = sender.send(frame);
             }
         }
@@ -200,22 +200,22 @@ impl Line {
     }
 
     fn gone(&self) -> String {
-        format!("guest {} is gone; what its kernel and QEMU say is in {}", self.guest, self.logs)
+        format!("guest {} is gone; the messages of its kernel and QEMU are in {}", self.guest, self.logs)
     }
 }
 
 impl Process {
-    /// Tells the guest something about this process.
+    /// Sends the guest a frame about this process.
     pub(crate) fn send(&self, frame: &Frame) -> Result<(), String> {
         self.line.send(self.channel, frame)
     }
 
-    /// What another thread needs to tell the guest something about this process.
+    /// A handle by which another thread can send the guest frames about this process.
     pub(crate) fn remote(&self) -> Remote {
         Remote { line: Arc::clone(&self.line), channel: self.channel }
     }
 
-    /// The next frame; `None` when none comes within `limit`.
+    /// The next frame; `None` if none comes within `limit`.
     pub(crate) fn next(&self, limit: Duration) -> Result<Option<Frame>, String> {
         match self.frames.recv_timeout(limit) {
             Ok(frame) => Ok(Some(frame)),
@@ -236,7 +236,7 @@ impl Process {
         Ok(Output { end: end.ok_or_else(slow)?, text })
     }
 
-    /// Waits for the process's end and keeps what it writes in `text`; `None` when it still runs after `limit`.
+    /// Waits for the process's end and adds its output to `text`; `None` if it still runs after `limit`.
     pub(crate) fn wait_into(&self, text: &mut Vec<u8>, limit: Duration) -> Result<Option<End>, String> {
         let begin = Instant::now();
         loop {
@@ -252,7 +252,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Means nothing for a process that has ended; and with its guest gone, it is gone.
+        // Means nothing for a process that has ended; and with its guest gone, it is gone too.
         let _ = self.send(&Frame::Signal(KILL));
         if let Some(open) = self.line.channels().open.as_mut() {
             open.remove(&self.channel);
@@ -263,7 +263,7 @@ impl Drop for Process {
 /// The signal that no process survives.
 pub(crate) const KILL: i32 = 9;
 
-/// Tells a guest something about one process.
+/// Sends a guest frames about one process.
 #[derive(Clone, Debug)]
 pub(crate) struct Remote {
     line: Arc<Line>,
@@ -271,7 +271,7 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// As [`Process::send`].
+    /// Like [`Process::send`].
     pub(crate) fn send(&self, frame: &Frame) -> Result<(), String> {
         self.line.send(self.channel, frame)
     }
@@ -284,7 +284,7 @@ impl Line {
     }
 }
 
-/// The program that runs a shell's commands, with `variables` besides the few that every program wants.
+/// The program that runs shell commands, with `variables` besides the few that every program needs.
 pub(crate) fn shell(commands: &str, variables: &[(String, String)]) -> Program {
     let common = [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("HOME", "/root")];
     let common = common.map(|(name, value)| (name.to_owned(), value.to_owned()));

@@ -1,5 +1,5 @@
-//! What guests boot: Debian's stock kernel, and an initial file system with the modules that the lab needs. Both are
-//! kept under `target/lab`.
+//! The guests' boot image: Debian's stock kernel, and an initial file system with the modules that the lab needs. Both
+//! are kept under `target/lab`.
 
 use std::fs;
 use std::io::Write;
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 /// The first program of a guest.
 const INIT: &str = include_str!("init.sh");
 
-/// The modules; those that they need come with them.
+/// The modules; their dependencies are added to them.
 const MODULES: &[&str] = &[
     // The machine: its disk-less root, its network cards, its serial line.
     "virtio_pci",
@@ -20,7 +20,7 @@ const MODULES: &[&str] = &[
     "9pnet_virtio",
     "9p",
     "overlay",
-    // RDMA over those network cards. Its checksum is looked up by name, so nothing else would load it.
+    // RDMA over those network cards. Its checksum module is looked up by name, so no dependency would load it.
     "crc32_generic",
     "rdma_rxe",
     "ib_uverbs",
@@ -33,7 +33,7 @@ const MODULES: &[&str] = &[
 /// The package that always depends on the newest stock kernel.
 const NEWEST_KERNEL: &str = "linux-image-amd64";
 
-/// What guests boot.
+/// The guests' boot image.
 #[derive(Debug)]
 pub(crate) struct Image {
     /// The kernel.
@@ -42,7 +42,7 @@ pub(crate) struct Image {
     pub(crate) initramfs: PathBuf,
 }
 
-/// Makes the image in `folder`, as far as it is not there yet.
+/// Makes the image in `folder`, as far as it is missing.
 pub(crate) fn prepare(folder: &Path) -> Result<Image, String> {
     let kernels = folder.join("kernel");
     let unpacked = match fs::read_dir(&kernels).ok().and_then(|mut entries| entries.next()) {
@@ -118,7 +118,7 @@ fn make_initramfs(folder: &Path, unpacked: &Path, version: &str, initramfs: &Pat
     fs::remove_dir_all(&tree).map_err(cannot("remove", &tree))
 }
 
-/// The files of [`MODULES`] and of what they need, in the order in which to load them.
+/// The files of [`MODULES`] and their dependencies, in loading order.
 fn modules(unpacked: &Path, version: &str) -> Result<Vec<PathBuf>, String> {
     let mut files: Vec<PathBuf> = Vec::new();
     for module in MODULES {
@@ -135,7 +135,7 @@ fn modules(unpacked: &Path, version: &str) -> Result<Vec<PathBuf>, String> {
             ));
         }
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        // Modules that are part of the kernel need no loading.
+        // Modules that are built into the kernel need no loading.
         for file in text.lines().filter_map(|line| line.strip_prefix("insmod ")).map(|file| PathBuf::from(file.trim()))
         {
             if !files.contains(&file) {
@@ -146,7 +146,7 @@ fn modules(unpacked: &Path, version: &str) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-/// Packs the folder `tree` into an archive as the kernel wants it, in one move.
+/// Packs the folder `tree` into an archive for the kernel, in one move.
 fn pack(tree: &Path, archive: &Path) -> Result<(), String> {
     let new = archive.with_extension("new");
     let output = fs::File::create(&new).map_err(cannot("write", &new))?;
@@ -158,14 +158,14 @@ fn pack(tree: &Path, archive: &Path) -> Result<(), String> {
     let list: String = names.iter().map(|name| format!("{}\n", name.display())).collect();
     let given = child.stdin.take().map_or(Ok(()), |mut input| input.write_all(list.as_bytes()));
     let status = child.wait().map_err(|error| format!("cannot wait for cpio: {error}"))?;
-    given.map_err(|error| format!("cpio does not listen: {error}"))?;
+    given.map_err(|error| format!("cpio takes no input: {error}"))?;
     if !status.success() {
         return Err(format!("cpio: {status}"));
     }
     fs::rename(&new, archive).map_err(cannot("make", archive))
 }
 
-/// The paths of all that lies below `below` in `tree`, each folder before what is in it.
+/// The paths of everything below `below` in `tree`, each folder before its entries.
 fn entries_below(tree: &Path, below: &Path) -> Result<Vec<PathBuf>, String> {
     let folder = tree.join(below);
     let mut names = Vec::new();
@@ -184,7 +184,7 @@ fn only_entry(folder: &Path) -> Result<PathBuf, String> {
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     match (paths.pop(), paths.is_empty()) {
         (Some(path), true) => Ok(path),
-        _ => Err(format!("{} should hold one thing; remove target/lab and try again", folder.display())),
+        _ => Err(format!("{} should hold exactly one entry; remove target/lab and try again", folder.display())),
     }
 }
 
@@ -195,7 +195,7 @@ fn run(mut command: Command) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
 }
 
-/// Makes a folder anew, empty.
+/// Makes an empty folder, replacing an old one.
 fn make_folder(folder: &Path) -> Result<(), String> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(cannot("remove", folder)(error)),
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(only_entry(&tree).unwrap(), tree.join("a"));
         make_folder(&tree).unwrap();
         let error = only_entry(&tree).unwrap_err();
-        assert!(error.contains("should hold one thing"), "{error}");
+        assert!(error.contains("should hold exactly one entry"), "{error}");
         fs::remove_dir_all(&tree).unwrap();
     }
 }

@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# The first process of a guest: loads the modules, makes the host's file system the root, with changes in memory only,
-# and runs the agent. When the agent ends, because the lab is gone, so does the guest.
+# The first process of a guest: loads the modules, makes the host's file system the root, with changes only in memory,
+# and runs the agent. The agent ends when the lab is gone, and then so does the guest.
 b=/bin/busybox
 $b mkdir -p /proc /sys /host /change /root
 $b mount -t proc proc /proc

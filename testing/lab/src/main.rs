@@ -1,7 +1,7 @@
 //! The lab as a program: real RDMA (soft-RoCE) between small emulated machines, on any machine (docs/lab.md).
 //!
-//! `cargo xtask lab` starts it, with what it needs. A [`scenario`] says which guests there are, what the cables between
-//! them carry, what runs and what must hold. A [`rig`] is a scenario's guests, booted.
+//! `cargo xtask lab` builds its needs and starts it. A [`scenario`] describes guests, the cables between them, the runs
+//! and the conditions that must hold. A [`rig`] is a scenario's guests, booted.
 
 #![forbid(unsafe_code)]
 // It talks to the person who runs it.
@@ -41,16 +41,16 @@ struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Shows the scenarios, a line each
+    /// Lists the scenarios, a line each
     List(Choice),
     /// Names the options of `play` that the scenarios need, a line each
     Needs(Choice),
     /// Plays the scenarios, one after the other
     Play(play::Arguments),
-    /// Serves the lab inside of a guest; the guest's init script starts it
+    /// Serves the lab inside a guest; the guest's init script starts it
     #[command(hide = true)]
     Agent,
-    /// Stands in for a rank; `railweave bench` starts it
+    /// Takes the place of a rank; `railweave bench` starts it
     #[command(hide = true)]
     Rank(proxy::Arguments),
 }

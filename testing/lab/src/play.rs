@@ -15,18 +15,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// What is played, by what.
+/// The scenarios to play, and the programs for it.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     choice: Choice,
-    /// Print results as JSON on standard output, all else on standard error
+    /// Print results as JSON on standard output, everything else on standard error
     #[arg(long)]
     json: bool,
     /// Cargo's build directory, whose folder "lab" keeps the guests' image and the logs
     #[arg(long, value_name = "FOLDER")]
     target: PathBuf,
-    /// The railweave program, beside its plugin
+    /// The railweave program, next to its plugin
     #[arg(long, value_name = "PROGRAM")]
     railweave: Option<PathBuf>,
     /// NCCL's own library
@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
     flaky: Option<PathBuf>,
 }
 
-/// Plays, and says what came out.
+/// Plays and prints the results.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     let played = play_all(arguments)?;
     if arguments.json {
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     Ok(if played.failures().next().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What came out of scenarios.
+/// The results of scenarios.
 struct Played {
     reports: Vec<ScenarioReport>,
     logs: PathBuf,
@@ -79,7 +79,7 @@ impl Played {
         }
         let failed = self.reports.iter().filter(|report| report.failures().next().is_some()).count();
         let passed = self.reports.len() - failed;
-        println!("{passed} scenarios passed, {failed} failed; what was said: {}", self.logs.display());
+        println!("{passed} scenarios passed, {failed} failed; the logs are in {}", self.logs.display());
     }
 }
 
@@ -110,8 +110,8 @@ fn play_all(arguments: &Arguments) -> Result<Played, String> {
     Ok(Played { reports, logs: site.logs })
 }
 
-/// Boots a scenario's guests and runs what it says; once more where it ran out of time and nothing else was wrong.
-/// Nothing else of the lab runs then.
+/// Boots a scenario's guests and plays its runs; once more if it only ran out of time. Nothing else of the lab runs
+/// then.
 fn play(scenario: &Scenario, site: &Site) -> ScenarioReport {
     let first = play_once(scenario, site);
     if !first.ran_out() {
@@ -120,18 +120,18 @@ fn play(scenario: &Scenario, site: &Site) -> ScenarioReport {
     let earlier: Vec<Failure> = first.failures().collect();
     let kept = keep_logs(&site.logs, &scenario.name).unwrap_or_else(|error| error);
     let texts: Vec<&str> = earlier.iter().map(|failure| failure.text.as_str()).collect();
-    eprintln!("  once more, because of nothing but time: {}; {kept}", texts.join("; "));
+    eprintln!("  once more, because it only ran out of time: {}; {kept}", texts.join("; "));
     ScenarioReport { earlier, ..play_once(scenario, site) }
 }
 
-/// Puts the log files of a try that failed out of the way of the next one. Says where they are.
+/// Moves the log files of a failed attempt out of the way of the next one. Returns a clause with their place.
 fn keep_logs(logs: &Path, scenario: &str) -> Result<String, String> {
     let (from, to) = (logs.join(scenario), logs.join(format!("{scenario}.try1")));
     if to.exists() {
         fs::remove_dir_all(&to).map_err(|error| format!("cannot remove {}: {error}", to.display()))?;
     }
     fs::rename(&from, &to).map_err(|error| format!("cannot move {}: {error}", from.display()))?;
-    Ok(format!("what was said is in {}", to.display()))
+    Ok(format!("its logs are in {}", to.display()))
 }
 
 fn play_once(scenario: &Scenario, site: &Site) -> ScenarioReport {
@@ -155,7 +155,7 @@ fn play_into(reports: &mut Vec<(String, RunReport)>, scenario: &Scenario, site: 
         }
     }
     let rig = Rig::boot(scenario, site, &logs)?;
-    // Runs of as many rounds take turns.
+    // Neighbouring runs with the same number of rounds take turns.
     for block in scenario.runs.chunk_by(|run, next| run.rounds > 1 && run.rounds == next.rounds) {
         let rounds = block[0].rounds;
         let mut played: Vec<Vec<RunReport>> = vec![Vec::new(); block.len()];
@@ -172,7 +172,7 @@ fn play_into(reports: &mut Vec<(String, RunReport)>, scenario: &Scenario, site: 
             }
         }
         for (run, played) in block.iter().zip(played) {
-            // None where a run before it failed in the first round.
+            // `None` if a run before it failed in the first round.
             let Some(mut report) = RunReport::of_rounds(played) else {
                 continue;
             };
@@ -188,7 +188,7 @@ fn play_into(reports: &mut Vec<(String, RunReport)>, scenario: &Scenario, site: 
     Ok(())
 }
 
-/// One round of a run.
+/// Plays one round of a run.
 fn play_run(
     run: &Run,
     scenario: &Scenario,
@@ -211,14 +211,14 @@ fn play_run(
             }
             programs::commands(rig, run, &commands, &variables, log)
         }
-        (Kind::Bench(_), _, None) => Err("a bench needs the railweave program; name it by --railweave".to_owned()),
+        (Kind::Bench(_), _, None) => Err("a bench needs the railweave program; name it with --railweave".to_owned()),
         (Kind::Test(_), None, _) => unreachable!("tests were built before"),
     }?;
     report.seconds = begin.elapsed().as_secs_f64();
     Ok(report)
 }
 
-/// The variables of a run; its own win over the scenario's.
+/// The variables of a run; its own override the scenario's.
 fn variables(scenario: &Scenario, run: &Run, paths: &Paths) -> Result<Vec<(String, String)>, String> {
     let mut variables = scenario.environment.clone();
     variables.extend(run.environment.clone());

@@ -1,4 +1,4 @@
-//! The runs of tests and of plain commands in guests.
+//! Runs of tests and of plain commands in guests.
 
 use crate::failure::Failure;
 use crate::frame::{End, Frame, Program};
@@ -14,10 +14,10 @@ use std::process::{self, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a command in the background may go on after the last one in the foreground, to end by itself.
+/// The time in which a command in the background may end by itself after the last one in the foreground.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How long one look for a listener may take.
+/// The longest time for one look for a listener.
 const LOOK_LIMIT: Duration = Duration::from_secs(30);
 
 /// Builds a test program of the repository `root` and returns its path.
@@ -32,7 +32,7 @@ pub(crate) fn build(test: &Test, root: &Path) -> Result<PathBuf, String> {
         .map_err(|error| format!("cannot run cargo: {error}"))?;
     if !output.status.success() {
         return Err(format!(
-            "cargo cannot build the test {name} of {package}: {}; what it says is above",
+            "cargo cannot build the test {name} of {package}: {}; see its output above",
             output.status
         ));
     }
@@ -43,7 +43,7 @@ pub(crate) fn build(test: &Test, root: &Path) -> Result<PathBuf, String> {
     programs.next_back().ok_or_else(|| format!("cargo built no program for the test {name} of {package}"))
 }
 
-/// Runs a test that was built. Its output goes to a file whose name begins with `log`.
+/// Runs a built test. Its output goes to a file whose name begins with `log`.
 pub(crate) fn test(
     rig: &Rig,
     run: &Run,
@@ -89,7 +89,7 @@ pub(crate) fn commands(
     for (command, process) in started {
         let (mut output, late) = finish(&process, left().min(GRACE))?;
         if late {
-            // What is in the background need not end by itself.
+            // A command in the background need not end by itself.
             output.end = End::Status(0);
         }
         ended.push((command, output, false));
@@ -104,7 +104,7 @@ pub(crate) fn commands(
             match reading.pattern.number_in(&output.text) {
                 Some(number) => report.figures.add(&reading.name, number * reading.times),
                 None => {
-                    // One that was killed may still have been about to.
+                    // A command that was killed may still have been about to.
                     let text = format!("{line} wrote nothing like \"{}\"", reading.pattern);
                     report.failures.push(Failure { text, is_late: *late });
                 }
@@ -114,7 +114,7 @@ pub(crate) fn commands(
     Ok(report)
 }
 
-/// Waits for the end of a process; kills it after `limit`, and says whether that was so.
+/// Waits for the end of a process; kills it after `limit`, and returns true with its output in that case.
 fn finish(process: &Process, limit: Duration) -> Result<(Output, bool), String> {
     let mut text = Vec::new();
     let mut end = process.wait_into(&mut text, limit)?;

@@ -1,6 +1,5 @@
-//! The proxy of a rank on this machine: `railweave bench` starts it with `--rank-command`, and the rank itself runs
-//! in a guest. What the rank's parent sees of it is what the rank does: the socket on standard input, output, exit
-//! status.
+//! The proxy of a rank on this machine: `railweave bench` starts it with `--rank-command`, and the rank itself runs in
+//! a guest. The rank's parent sees the rank's own behaviour: the socket on standard input, output, exit status.
 
 use crate::frame::{self, End, Frame, Program};
 use clap::Args;
@@ -11,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::thread;
 
-/// Which rank it stands in for.
+/// The rank whose place it takes.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The lab's socket
@@ -31,7 +30,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode, String> {
     let environment =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let program = Program { words, environment: environment.collect(), socket: true };
-    // The channel says here which rank this is.
+    // The channel is the rank's number here.
     frame::write(&mut lab, number, &Frame::Start(program)).map_err(gone)?;
     let to_parent = io::stdin().as_fd().try_clone_to_owned().map_err(gone)?;
     let mut to_parent = UnixStream::from(to_parent);
@@ -43,11 +42,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode, String> {
                 return;
             }
         }
-        // The main thread sees for itself when the lab is gone.
+        // The main thread notices by itself when the lab is gone.
         let _ = frame::write(&mut to_lab, number, &Frame::InputEnd);
     });
     loop {
-        // A parent that does not listen any more must not keep us from learning how the rank ends.
+        // A parent that no longer listens must not keep this process from learning the rank's end.
         let _ = match frame::read(&mut lab).map_err(gone)?.1 {
             Frame::Answer(bytes) => to_parent.write_all(&bytes),
             Frame::Output(bytes) | Frame::Error(bytes) => io::stderr().write_all(&bytes),
@@ -57,13 +56,13 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode, String> {
     }
 }
 
-/// Ends as the rank did; by the same signal where it was one.
+/// Ends as the rank did; by the same signal if it was one.
 fn end_as(end: &End) -> ExitCode {
     match end {
         End::Status(status) => u8::try_from(*status).map_or(ExitCode::FAILURE, ExitCode::from),
         End::Signal(signal) => {
             if let Some(signal) = Signal::from_named_raw(*signal) {
-                // Returns only where it fails, and then a plain failure must do.
+                // Returns only if it fails; then a plain failure must do.
                 let _ = kill_process(getpid(), signal);
             }
             ExitCode::FAILURE

@@ -1,5 +1,5 @@
-//! The ranks of a bench, seen from this machine: between each rank's proxy and the rank in its guest the lab passes
-//! everything on, and remembers what was said and how it ended.
+//! The ranks of a bench, seen from this machine: the lab passes everything on between each rank's proxy and the rank in
+//! its guest, and records output and ends.
 
 use crate::frame::{self, End, Frame};
 use crate::guest::{KILL, Line, Process, Remote};
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often waiting threads look whether things have changed.
+/// The interval at which waiting threads look for changes.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Waits for proxies on a socket, for one bench. Dropping it ends that.
@@ -23,14 +23,14 @@ pub(crate) struct Ranks {
     shared: Arc<Shared>,
 }
 
-/// What is known of one rank.
+/// The state of one rank.
 #[derive(Clone, Debug)]
 pub(crate) struct Rank {
-    /// When its process was started.
+    /// The time of its process's start.
     pub(crate) started: Instant,
-    /// The text in what it wrote to standard error, and told its parent.
+    /// Its text to standard error and to its parent.
     pub(crate) said: String,
-    /// When and how it ended.
+    /// The time and kind of its end.
     pub(crate) ended: Option<(Instant, End)>,
     process: Remote,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Rank {
 #[derive(Debug)]
 struct Shared {
     lines: Vec<Arc<Line>>,
-    /// Where each rank's output goes: this, then the rank's number.
+    /// The path of each rank's log, to which the rank's number is added.
     log: PathBuf,
     ranks: Mutex<[Option<Rank>; 2]>,
     alone: AtomicBool,
@@ -67,12 +67,12 @@ impl Ranks {
         Ok(Self { socket: socket.to_owned(), shared })
     }
 
-    /// Where proxies find the lab.
+    /// The path at which proxies find the lab.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// What is known of a rank; nothing until its process was started.
+    /// A rank's state; `None` until its process was started.
     pub(crate) fn rank(&self, number: usize) -> Option<Rank> {
         self.shared.ranks()[number].clone()
     }
@@ -84,7 +84,7 @@ impl Ranks {
         process.send(&Frame::Signal(KILL))
     }
 
-    /// From now on, holds back all that ranks and their parent tell each other, or no more.
+    /// Starts or stops holding back everything that ranks and their parent tell each other.
     pub(crate) fn leave_alone(&self, alone: bool) {
         self.shared.alone.store(alone, Ordering::SeqCst);
     }
@@ -95,10 +95,10 @@ impl Drop for Ranks {
         self.leave_alone(false);
         self.shared.over.store(true, Ordering::SeqCst);
         for rank in self.shared.ranks().iter().flatten().filter(|rank| rank.ended.is_none()) {
-            // The next bench has the guests for itself. With its guest gone, a rank is gone.
+            // The next bench has the guests for itself. With its guest gone, a rank is gone too.
             let _ = rank.process.send(&Frame::Signal(KILL));
         }
-        // Somebody may have removed it already, with the folder it is in.
+        // Somebody may have removed it already, with its folder.
         let _ = fs::remove_file(&self.socket);
     }
 }
@@ -139,7 +139,7 @@ impl Shared {
         let (reader, remote, shared) = (proxy.try_clone().map_err(lost)?, process.remote(), Arc::clone(self));
         thread::spawn(move || shared.pass_on_to_guest(reader, &remote));
         let passed_on = self.pass_on_from_guest(number, &process, &mut proxy, log);
-        // Ends the thread that reads from it, too. Fails only for a proxy that is gone.
+        // Also ends the thread that reads from it. Fails only for a proxy that is gone.
         let _ = proxy.shutdown(Shutdown::Both);
         passed_on
     }
@@ -153,7 +153,7 @@ impl Shared {
                 return;
             }
         }
-        // Without its proxy a rank has no parent. Means nothing for one that has ended.
+        // Without its proxy a rank has no parent. Means nothing for a rank that has ended.
         let _ = process.send(&Frame::Signal(KILL));
     }
 
@@ -179,7 +179,7 @@ impl Shared {
             }
             if !self.alone.load(Ordering::SeqCst) {
                 for frame in held.drain(..) {
-                    // A proxy that is gone shows on the other way, too, and then the rank is killed.
+                    // The other direction notices a proxy that is gone too, and then the rank is killed.
                     let _ = frame::write(proxy, 0, &frame);
                 }
             }
@@ -204,7 +204,7 @@ impl Shared {
     }
 }
 
-/// Whether a character can be part of what a rank says: what it tells its parent is not all text.
+/// Returns true if a character can be part of a rank's text: its messages to its parent are not all text.
 fn is_text(c: char) -> bool {
     c == '\n' || !c.is_control() && c != char::REPLACEMENT_CHARACTER
 }

@@ -1,47 +1,47 @@
-//! What came out of runs and scenarios, for people and as JSON.
+//! The results of runs and scenarios, for people and as JSON.
 
 use crate::failure::Failure;
 use crate::figure::{Figures, Threshold};
 use serde::{Serialize, Serializer};
 
-/// How many lines of a run's output a report keeps.
+/// The number of lines of a run's output that a report keeps.
 const LINES: usize = 12;
 
-/// What came out of a run.
+/// The result of a run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct RunReport {
-    /// How long it took.
+    /// Its duration.
     pub(crate) seconds: f64,
-    /// The load of this machine at its end, the kernel's average over a minute. The guests make about one each; what
-    /// others add slows them down.
+    /// The load of this machine at its end, the kernel's average over a minute. The guests make about one each; any
+    /// further load slows them down.
     pub(crate) load: f64,
-    /// What was measured; bandwidths in Mbit/s.
+    /// Its figures; bandwidths in Mbit/s.
     pub(crate) figures: Figures,
-    /// What did not hold; the run passed when this is empty.
+    /// The conditions that did not hold; the run passed if this is empty.
     pub(crate) failures: Vec<Failure>,
-    /// The last lines that it wrote.
+    /// The last lines of its output.
     pub(crate) text: String,
 }
 
-/// What came out of a scenario.
+/// The result of a scenario.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ScenarioReport {
     /// Its name.
     #[serde(skip)]
     pub(crate) name: String,
-    /// How long it took with the guests' boot.
+    /// Its duration, with the guests' boot.
     pub(crate) seconds: f64,
-    /// What ran out of time before it was repeated, where it was.
+    /// The timeouts of the first attempt, if it was repeated.
     pub(crate) earlier: Vec<Failure>,
-    /// Why it could not begin, or go on.
+    /// The reason why it could not begin or go on.
     pub(crate) failure: Option<Failure>,
-    /// Its runs by name, in their order; those that came after a failure are absent.
+    /// Its runs by name, in their order; those after a failure are absent.
     #[serde(serialize_with = "by_name")]
     pub(crate) runs: Vec<(String, RunReport)>,
 }
 
 impl RunReport {
-    /// Of a run that wrote `text`.
+    /// The report of a run with the output `text`.
     pub(crate) fn new(text: &str) -> Self {
         let mut report =
             Self { seconds: 0.0, load: load(), figures: Figures::default(), failures: Vec::new(), text: String::new() };
@@ -49,8 +49,8 @@ impl RunReport {
         report
     }
 
-    /// Of a run that took several rounds: the medians of its figures, all that failed, and the last words. None without
-    /// any.
+    /// The report of a run with several rounds: the medians of its figures, all failures, and the last lines. `None`
+    /// without rounds.
     pub(crate) fn of_rounds(mut rounds: Vec<Self>) -> Option<Self> {
         let figures = Figures::medians(rounds.iter().map(|round| &round.figures));
         let seconds = rounds.iter().map(|round| round.seconds).sum();
@@ -68,8 +68,8 @@ impl RunReport {
         }
     }
 
-    /// Notes what does not hold of the figures. A run that failed already has no figures to speak of.
-    /// `earlier` are the runs that came before.
+    /// Adds the conditions on figures that do not hold. A run that has already failed has no useful figures. `earlier`
+    /// are the runs before it.
     pub(crate) fn check(&mut self, thresholds: &[Threshold], earlier: &[(String, Self)]) {
         if self.failures.is_empty() {
             let figure = |run: &str, figure: &str| {
@@ -80,7 +80,7 @@ impl RunReport {
         }
     }
 
-    /// The report for people, with what had to hold.
+    /// The report for people, with the conditions.
     pub(crate) fn describe(&self, name: &str, thresholds: &[Threshold]) -> String {
         let verdict = if self.failures.is_empty() { "passed" } else { "FAILED" };
         let mut text = format!("  {name}: {verdict} in {:.1} s\n", self.seconds);
@@ -102,26 +102,26 @@ impl RunReport {
 }
 
 impl ScenarioReport {
-    /// What failed, a line each.
+    /// The failures, a line each.
     pub(crate) fn failures(&self) -> impl Iterator<Item = Failure> {
         let own = self.failure.iter().map(|failure| failure.about(&self.name));
         let runs = self.runs.iter().flat_map(|(run, report)| report.failures.iter().map(move |failure| (run, failure)));
         own.chain(runs.map(|(run, failure)| failure.about(format_args!("{}, {run}", self.name))))
     }
 
-    /// Whether it failed for want of time and for nothing else.
+    /// Returns true if it only ran out of time.
     pub(crate) fn ran_out(&self) -> bool {
         let mut failures = self.failures().peekable();
         failures.peek().is_some() && failures.all(|failure| failure.is_late)
     }
 
-    /// Whether it passed only when it was repeated.
+    /// Returns true if it passed only when repeated.
     pub(crate) fn is_flaky(&self) -> bool {
         !self.earlier.is_empty() && self.failures().next().is_none()
     }
 }
 
-/// The load of this machine; zero where the kernel does not say.
+/// The load of this machine; zero if the kernel does not say.
 fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0.0)

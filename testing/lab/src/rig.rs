@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// How long a guest may take to set up its ports.
+/// The longest time for a guest to set up its ports.
 const SET_UP_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long a guest may take to tell its state.
+/// The longest time for a guest to report its state.
 const STATE_LIMIT: Duration = Duration::from_secs(20);
 
-/// The shell's commands that tell a guest's state: its processes that wait in the kernel and where, what its RDMA ports
-/// counted, what waits before its ports, and its kernel's last words.
+/// The shell commands that report a guest's state: the processes that wait in the kernel and where, the counters of the
+/// RDMA ports, the queues in front of the ports, and the kernel's last messages.
 const TELL_STATE: &str = "\
 cat /proc/loadavg
 echo w > /proc/sysrq-trigger
@@ -32,7 +32,7 @@ cat /proc/interrupts /proc/softirqs
 dmesg | tail -n 120
 ";
 
-/// Guests that run. Dropping this turns them off.
+/// Running guests. Dropping this turns them off.
 #[derive(Debug)]
 pub(crate) struct Rig {
     guests: Vec<Guest>,
@@ -56,12 +56,12 @@ impl Rig {
         Ok(rig)
     }
 
-    /// Says so in a sentence when a guest is gone.
+    /// Returns an error if a guest is gone.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.guests.iter().try_for_each(|guest| guest.line().check())
     }
 
-    /// Asks every guest for its state, and keeps the answers in files whose names begin with `log`.
+    /// Asks every guest for its state, and writes it to files whose names begin with `log`.
     pub(crate) fn keep_state(&self, log: &Path) {
         for line in self.lines() {
             let told = line.shell(&format!("set +e\n{TELL_STATE}"), STATE_LIMIT).unwrap_or_else(|error| error);
@@ -73,17 +73,17 @@ impl Rig {
         }
     }
 
-    /// The way to a guest's processes.
+    /// The connection to a guest's processes.
     pub(crate) fn line(&self, guest: usize) -> &Arc<Line> {
         self.guests[guest].line()
     }
 
-    /// The ways to all guests' processes.
+    /// The connections to all guests' processes.
     pub(crate) fn lines(&self) -> Vec<Arc<Line>> {
         self.guests.iter().map(|guest| Arc::clone(guest.line())).collect()
     }
 
-    /// Does to cables and ports what `deed` says; a rank is not the rig's to kill.
+    /// Carries out a step on cables and ports; killing a rank is not the rig's work.
     pub(crate) fn carry_out(&self, deed: Deed) -> Result<(), String> {
         let here = |end: CableEnd| move |port: Port| (port.cable, port.guest) == (end.cable, end.guest);
         match deed {
@@ -91,7 +91,7 @@ impl Rig {
             Deed::Loss(Loss { cable, percent }) => {
                 self.at(|port| port.cable == cable, |port| self.cables[cable].shape(port, Some(percent)))
             }
-            // On a wire what nobody takes is gone; an emulated port that nobody empties would hold the other end up.
+            // A wire drops packets that nobody takes; an emulated port that nobody empties would hold up the other end.
             Deed::Down(end) => {
                 self.at(|port| port.cable == end.cable, |port| self.cables[end.cable].shape(port, Some(100.0)))?;
                 self.at(here(end), |port| port.switch(false))
@@ -106,7 +106,7 @@ impl Rig {
         }
     }
 
-    /// Makes every cable as it was at first.
+    /// Restores every cable to its original state.
     pub(crate) fn restore(&self) -> Result<(), String> {
         self.each_guest(|port| port.switch(true) + &self.cables[port.cable].shape(port, None))
     }
@@ -115,7 +115,7 @@ impl Rig {
         self.at(|_| true, commands)
     }
 
-    /// Runs the commands for those of the ports that `is_meant`, in all guests at the same time.
+    /// Runs the commands for the ports that `is_meant` selects, in all guests at the same time.
     fn at(&self, is_meant: impl Fn(Port) -> bool, commands: impl Fn(Port) -> String) -> Result<(), String> {
         let of = |guest: usize| -> String {
             let meant = self.ports.iter().copied().filter(|port| port.guest == guest && is_meant(*port));
@@ -139,7 +139,7 @@ impl Rig {
     }
 }
 
-/// The plug of a port. The two sockets of a cable are known by the guests at its ends.
+/// The plug of a port. The guests at both ends of a cable know its two sockets.
 fn plug(site: &Site, ports: &[Port], port: Port) -> Plug {
     let socket = |guest: usize| site.scratch.join(format!("cable{}.{guest}", port.cable)).display().to_string();
     let other = ports.iter().find(|other| other.cable == port.cable && other.guest != port.guest);

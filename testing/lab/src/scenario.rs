@@ -1,4 +1,4 @@
-//! What a scenario file says (docs/lab.md).
+//! The content of a scenario file (docs/lab.md).
 
 use crate::cable::Cable;
 use crate::figure::{Pattern, Threshold};
@@ -7,25 +7,25 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Where the scenarios are in the repository.
+/// The folder of the scenarios in the repository.
 pub(crate) const FOLDER: &str = "testing/lab/scenarios";
 
 /// The most guests of a scenario.
 const MAX_GUESTS: usize = 4;
 
-/// One scenario: guests, the cables between them, and what runs there, one after the other.
+/// One scenario: guests, the cables between them, and the runs, one after the other.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Scenario {
     /// The name of its file.
     #[serde(skip)]
     pub(crate) name: String,
-    /// What it shows, in a line.
+    /// Its purpose, in a line.
     pub(crate) about: String,
-    /// Whether the short run has it.
+    /// True if it belongs to the ordinary test run.
     #[serde(default)]
     pub(crate) short: bool,
-    /// How many guests, 1 to 4.
+    /// The number of guests, 1 to 4.
     #[serde(default = "two")]
     pub(crate) guests: usize,
     /// The memory of each guest.
@@ -34,10 +34,10 @@ pub(crate) struct Scenario {
     /// The cables.
     #[serde(default, rename = "cable")]
     pub(crate) cables: Vec<Cable>,
-    /// Environment variables of all that runs.
+    /// Environment variables of all runs.
     #[serde(default)]
     pub(crate) environment: BTreeMap<String, String>,
-    /// What runs.
+    /// The runs.
     #[serde(rename = "run")]
     pub(crate) runs: Vec<Run>,
 }
@@ -48,11 +48,11 @@ pub(crate) struct Scenario {
 pub(crate) struct Run {
     /// Its name, for results and log files.
     pub(crate) name: String,
-    /// The longest it may take.
+    /// The longest time it may take.
     #[serde(default = "limit")]
     pub(crate) limit_s: u64,
-    /// How often it runs, 1 to 20. It takes turns with the runs beside it that have as many rounds, and its figures are
-    /// the medians: so what drifts meets all of them alike.
+    /// The number of rounds, 1 to 20. The run takes turns with its neighbours that have the same number, and its
+    /// figures are the medians: drift affects all of them alike.
     #[serde(default = "once")]
     pub(crate) rounds: u32,
     /// More environment variables.
@@ -65,16 +65,16 @@ pub(crate) struct Run {
     /// The third kind: commands in guests.
     #[serde(default, rename = "command")]
     commands: Vec<Command>,
-    /// What must hold of the run's figures.
+    /// The conditions on the run's figures.
     #[serde(default)]
     pub(crate) hold: Vec<Threshold>,
-    /// With `bench`: whether the ranks hear nothing of each other's fate after the first step, except over the cables.
+    /// With `bench`: true if the ranks hear of each other's fate only over the cables after the first step.
     #[serde(default)]
     pub(crate) alone: bool,
-    /// With `bench`: what is done meanwhile.
+    /// With `bench`: the steps taken meanwhile.
     #[serde(default, rename = "step")]
     pub(crate) steps: Vec<Step>,
-    /// With `bench`: how ranks must end; where it says nothing, well.
+    /// With `bench`: how ranks must end; a rank that is not named must succeed.
     #[serde(default, rename = "end")]
     pub(crate) ends: Vec<RankEnd>,
 }
@@ -101,23 +101,23 @@ pub(crate) struct Test {
     /// Its arguments.
     #[serde(default)]
     pub(crate) arguments: Vec<String>,
-    /// Where it runs.
+    /// The guest in which it runs.
     #[serde(default)]
     pub(crate) guest: usize,
 }
 
-/// A shell's command line in one guest.
+/// A shell command line in one guest.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Command {
-    /// Where it runs.
+    /// The guest in which it runs.
     pub(crate) guest: usize,
     /// The command line.
     pub(crate) line: String,
-    /// Whether the next command starts while this one runs.
+    /// True if the next command starts while this one runs.
     #[serde(default)]
     pub(crate) background: bool,
-    /// The next command starts once somebody listens on this TCP port of the guest.
+    /// The next command starts once a program listens on this TCP port of the guest.
     pub(crate) listens: Option<u16>,
     /// Figures to read from its output.
     #[serde(default, rename = "figure")]
@@ -130,18 +130,18 @@ pub(crate) struct Command {
 pub(crate) struct Reading {
     /// Its name.
     pub(crate) name: String,
-    /// A regular expression whose first group is the number; the last place that it matches counts.
+    /// A regular expression whose first group is the number; its last match counts.
     pub(crate) pattern: Pattern,
-    /// What to multiply the number with, to come to the unit of other figures.
+    /// The factor on the number that gives the unit of other figures.
     #[serde(default = "one")]
     pub(crate) times: f64,
 }
 
-/// What is done during a run.
+/// A step during a run.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Step {
-    /// When: this long after both ranks have started.
+    /// Its time in seconds after the start of both ranks.
     pub(crate) after_s: f64,
     kill: Option<usize>,
     loss: Option<Loss>,
@@ -159,43 +159,43 @@ pub(crate) enum Deed {
     Loss(Loss),
     /// Takes the port at one end of a cable down.
     Down(CableEnd),
-    /// Takes it up again.
+    /// Takes the port up again.
     Up(CableEnd),
-    /// Makes a cable as it was at first, with both its ports up.
+    /// Restores a cable to its original state, with both its ports up.
     Restore(usize),
 }
 
-/// How much of what a cable carries is lost.
+/// The loss of packets on a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Loss {
-    /// Which cable.
+    /// The cable.
     pub(crate) cable: usize,
-    /// How much, 0 to 100.
+    /// The percentage of packets that are lost, 0 to 100.
     pub(crate) percent: f64,
 }
 
-/// The port of a guest that a cable is plugged into.
+/// The port of a guest into which a cable is plugged.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CableEnd {
-    /// Which cable.
+    /// The cable.
     pub(crate) cable: usize,
-    /// Which guest.
+    /// The guest.
     pub(crate) guest: usize,
 }
 
-/// How a rank must end.
+/// The required end of a rank.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RankEnd {
-    /// Which rank.
+    /// The rank.
     pub(crate) rank: usize,
-    /// How.
+    /// The kind of end.
     pub(crate) status: Status,
-    /// How long after the last step at most.
+    /// The longest time after the last step.
     pub(crate) within_s: Option<f64>,
-    /// What it must have written to standard error, or told its parent.
+    /// A pattern in its output to standard error or to its parent.
     pub(crate) says: Option<Pattern>,
 }
 
@@ -234,19 +234,19 @@ impl Scenario {
         let mut scenario: Self = toml::from_str(text).map_err(|error| {
             let before = text.get(..error.span().map_or(0, |span| span.start)).unwrap_or_default();
             let (line, reason) = (before.matches('\n').count() + 1, error.message().replace('\n', ", "));
-            format!("{FOLDER}/{name}.toml, line {line}: {reason}; docs/lab.md says what a scenario may hold")
+            format!("{FOLDER}/{name}.toml, line {line}: {reason}; see docs/lab.md for what a scenario may hold")
         })?;
         name.clone_into(&mut scenario.name);
         scenario.check().map_err(|reason| format!("{FOLDER}/{name}.toml: {reason}"))?;
         Ok(scenario)
     }
 
-    /// Whether a run is a bench.
+    /// Returns true if a run is a bench.
     pub(crate) fn has_bench(&self) -> bool {
         self.runs.iter().any(|run| matches!(run.kind(), Kind::Bench(_)))
     }
 
-    /// Whether a variable, an argument or a command line has `word` in it.
+    /// Returns true if a variable, an argument or a command line contains `word`.
     pub(crate) fn mentions(&self, word: &str) -> bool {
         let of_run = |run: &Run| match run.kind() {
             Kind::Bench(arguments) => arguments.contains(word),
@@ -269,7 +269,10 @@ impl Scenario {
         }
         for (index, run) in self.runs.iter().enumerate() {
             if self.runs[..index].iter().any(|other| other.name == run.name) {
-                return Err(format!("two runs have the name \"{}\"; results go by names, so change one", run.name));
+                return Err(format!(
+                    "two runs have the name \"{}\"; results are kept by name, so change one",
+                    run.name
+                ));
             }
             run.check(self).map_err(|reason| format!("run \"{}\": {reason}", run.name.escape_debug()))?;
         }
@@ -281,7 +284,7 @@ impl Scenario {
         if self.cables[cable].between.contains(&guest) {
             return Ok(());
         }
-        Err(format!("cable {cable} has no end in guest {guest}; it leads between {:?}", self.cables[cable].between))
+        Err(format!("cable {cable} has no end in guest {guest}; it joins {:?}", self.cables[cable].between))
     }
 
     fn check_cable(&self, cable: usize) -> Result<(), String> {
@@ -296,7 +299,7 @@ impl Scenario {
 }
 
 impl Run {
-    /// What runs.
+    /// The kind of the run.
     pub(crate) fn kind(&self) -> Kind<'_> {
         match (&self.bench, &self.test) {
             (Some(arguments), _) => Kind::Bench(arguments),
@@ -308,7 +311,7 @@ impl Run {
     fn check(&self, scenario: &Scenario) -> Result<(), String> {
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
         if self.name.is_empty() || !self.name.chars().all(is_plain) {
-            return Err("a name is of small letters, digits, - and _, because log files are named so".to_owned());
+            return Err("a name has only lower-case letters, digits, - and _, because log files have it too".to_owned());
         }
         let kinds = [self.bench.is_some(), self.test.is_some(), !self.commands.is_empty()];
         if kinds.into_iter().filter(|given| *given).count() != 1 {
@@ -365,10 +368,10 @@ impl Run {
 }
 
 impl Step {
-    /// What is done.
+    /// The step's deed.
     ///
     /// # Errors
-    /// There is not exactly one deed, which [`Scenario::parse`] refuses.
+    /// When there is not exactly one deed, which [`Scenario::parse`] refuses.
     pub(crate) fn deed(&self) -> Result<Deed, String> {
         let Self { after_s, kill, loss, down, up, restore } = *self;
         let all = [
@@ -489,9 +492,9 @@ command = [
             ("delay_ms = 1.5", "delay_ms = -1", "delay_ms = -1 is not possible"),
             ("loss_percent = 0.1", "loss_percent = 101", "loss_percent = 101 is not possible"),
             ("between = [1, 2]", "between = [1, 1]", "cable 1: "),
-            ("bandwidth.8 >= 1", "bandwidth.8 > 1", "is nothing that can hold"),
+            ("bandwidth.8 >= 1", "bandwidth.8 > 1", "is no condition"),
             ("name = \"second\"", "name = \"first\"", "two runs have the name \"first\""),
-            ("name = \"second\"", "name = \"a/b\"", "small letters"),
+            ("name = \"second\"", "name = \"a/b\"", "lower-case letters"),
             ("limit_s = 60", "limit_s = 0", "leaves no time"),
             ("bench = \"--sizes 8\"", "", "exactly one of bench, test and command"),
             ("name = \"second\"", "name = \"second\"\nbench = \"\"", "exactly one of bench, test and command"),

@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 /// meanwhile. Dropping it removes it.
 pub(crate) struct Scratch(PathBuf);
 
-/// What the names of these folders begin with; a process number follows.
+/// The start of these folders' names; a process number follows.
 const SCRATCH: &str = "railweave-lab-";
 
 impl Scratch {
     /// Makes the folder.
     pub(crate) fn new() -> Result<Self, String> {
         let parent = std::env::temp_dir();
-        // Those of labs that were killed.
+        // Folders of labs that were killed.
         for entry in fs::read_dir(&parent).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let pid = name.strip_prefix(SCRATCH).filter(|pid| pid.parse::<u32>().is_ok());
             if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-                // Another user's stays.
+                // Another user's folder stays.
                 let _ = fs::remove_dir_all(entry.path());
             }
         }
@@ -35,7 +35,7 @@ impl Scratch {
         Ok(Self(folder))
     }
 
-    /// Where it is.
+    /// The folder's path.
     pub(crate) fn folder(&self) -> &Path {
         &self.0
     }
@@ -50,7 +50,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // The next lab tries again.
+        // The next lab will remove it.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,21 +1,21 @@
-//! What all scenarios have in common.
+//! Paths and programs that all scenarios share.
 
 use crate::image::Image;
 use std::path::PathBuf;
 
-/// How a scenario writes the path of NCCL's own library.
+/// The placeholder for the path of NCCL's own library in a scenario.
 pub(crate) const NCCL: &str = "{nccl}";
 
-/// Where scenarios are played.
+/// The place where scenarios are played.
 #[derive(Debug)]
 pub(crate) struct Site {
-    /// The paths that scenarios may mean.
+    /// The paths that scenarios may name.
     pub(crate) paths: Paths,
     /// The `railweave` program, with its plugin as users install both.
     pub(crate) railweave: Option<PathBuf>,
-    /// What guests boot.
+    /// The guests' boot image.
     pub(crate) image: Image,
-    /// This program, where no build replaces it.
+    /// A copy of this program that no build replaces.
     pub(crate) program: PathBuf,
     /// A folder for sockets, with a short name.
     pub(crate) scratch: PathBuf,
@@ -23,22 +23,22 @@ pub(crate) struct Site {
     pub(crate) logs: PathBuf,
 }
 
-/// The paths that a scenario means by {root}, {target} and {nccl}.
+/// The paths behind {root}, {target} and {nccl} in a scenario.
 #[derive(Debug)]
 pub(crate) struct Paths {
     /// The repository.
     pub(crate) root: PathBuf,
     /// Cargo's build directory.
     pub(crate) target: PathBuf,
-    /// NCCL's own library, where it could be had.
+    /// NCCL's own library, if it could be fetched or was named.
     pub(crate) nccl: Option<PathBuf>,
 }
 
 impl Paths {
-    /// `text` with the paths in it.
+    /// Returns `text` with the paths in it.
     ///
     /// # Errors
-    /// A sentence, when it means NCCL's library and there is none.
+    /// A sentence, when `text` names NCCL's library and there is none.
     pub(crate) fn fill_in(&self, text: &str) -> Result<String, String> {
         let Self { root, target, nccl } = self;
         let text =
@@ -46,7 +46,7 @@ impl Paths {
         match nccl {
             _ if !text.contains(NCCL) => Ok(text),
             Some(nccl) => Ok(text.replace(NCCL, &nccl.display().to_string())),
-            None => Err("NCCL's own library is not here; name a libnccl.so.2 by --nccl".to_owned()),
+            None => Err("NCCL's own library is not here; name a libnccl.so.2 with --nccl".to_owned()),
         }
     }
 }
