@@ -1,4 +1,4 @@
-"""Times collectives over each transport in turns, in one go: compare what stands in one line."""
+"""Times collectives over each transport in turns, in one go; compare figures within one line."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Bench:
         self.transports = [Run("gloo", "gloo alone")] if session.gloo else list(TRANSPORTS)
 
     def run(self) -> None:
-        """Times everything that is wanted, and shows the table."""
+        """Times every wanted collective and shows the table."""
         rows = Rows(self.report, list(self.cells.values()), self.session.wanted)
         if not rows.names:
             return
         if self.session.gloo:
-            self.report.row("bench/beside Socket", SKIPPED, "NCCL's own socket transport needs NCCL")
+            self.report.row("bench/next to Socket", SKIPPED, "NCCL's own socket transport needs NCCL")
         pairs: dict[str, Pair] = {}
         whole = False
         try:
@@ -63,16 +63,16 @@ class Bench:
         self.report.table()
 
     def time(self, pairs: dict[str, Pair], collective: str, size: int) -> str:
-        """Times one collective, and answers what to say of it."""
+        """Times one collective and returns its report."""
         times: dict[str, list[float]] = {name: [] for name in pairs}
-        # The first round is for finding how often each fits into a round.
+        # The first round finds out how many iterations fit into a round.
         iterations = dict.fromkeys(pairs, 3)
         for turn in range(1 + self.rounds):
             for name, pair in pairs.items():
                 step = {"do": "measure", "collective": collective, "type": "float32", "bytes": size, "seed": 0}
                 phase = f"{collective} of {size_text(size)}, {iterations[name]} times"
                 answers = pair.step(phase, STEP_LIMIT, **step, iterations=iterations[name])
-                # The slower rank counts: a collective is over when it is over everywhere.
+                # The slower rank counts: a collective has ended when it has ended everywhere.
                 seconds = max(answer["seconds"] for answer in answers)
                 if turn > 0:
                     times[name].append(seconds)

@@ -18,14 +18,14 @@ from plan import names
 from refusal import Refusal
 from report import Report
 
-# Seconds for everything: PyTorch's start-up is most of it. A processor alone takes its time.
+# Seconds for everything, most of them for PyTorch's start-up. gloo's limit is for a machine without a GPU.
 LIMIT, LIMIT_QUICK, LIMIT_GLOO = 530.0, 170.0, 900.0
 
 
 def main() -> int:
     begin = time.monotonic()
     arguments = parse(sys.argv[1:])
-    # So that workers and files do not outlive a check that is ended in an orderly way.
+    # So that workers and files do not outlive a check that is ended by a signal.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: sys.exit(f"ended by {signal.Signals(number).name}"))
     folder = arguments.logs or Path(tempfile.mkdtemp(prefix="railweave-"))
@@ -57,26 +57,26 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser = Parser(description=__doc__)
     parser.add_argument("--plugin", type=Path, help="Railweave's library, libnccl-net-railweave.so")
     parser.add_argument(
-        "--backend", choices=("nccl", "gloo"), default="nccl", help="gloo: without GPU, NCCL and plugin"
+        "--backend", choices=("nccl", "gloo"), default="nccl", help="gloo works without GPU, NCCL and plugin"
     )
     parser.add_argument(
-        "--nccl", type=Path, action="append", help="an NCCL to use in place of PyTorch's; may be repeated"
+        "--nccl", type=Path, action="append", help="an NCCL to use instead of PyTorch's; may be repeated"
     )
     parser.add_argument("--quick", action="store_true", help="under 3 minutes: fewer settings, up to 16 MiB")
     parser.add_argument("--only", metavar="PATTERN", help="only rows whose names contain this; * and ? are wildcards")
     parser.add_argument("--json", action="store_true", help="the result as JSON on standard output")
-    parser.add_argument("--transcript", type=Path, metavar="FILE", help="write what is shown, and what NCCL says, here")
+    parser.add_argument("--transcript", type=Path, metavar="FILE", help="write everything shown, and NCCL's logs, here")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the logs of all processes here")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a variable for every rank")
     parser.add_argument(
-        "--port", type=int, default=0, help="the port where the ranks meet; 0, the default, is any free"
+        "--port", type=int, default=0, help="the port where the ranks meet; 0, the default, takes any free one"
     )
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="the time for everything")
     parser.add_argument("--no-mps", action="store_true", help="let the processes take turns on the GPU")
-    parser.add_argument("--plant", action="store_true", help="damage each result, which the check must notice")
+    parser.add_argument("--plant", action="store_true", help="damage each result; the check must notice it")
     arguments = parser.parse_args(words)
     if not 0 <= arguments.port <= 65535:
-        parser.error(f"--port {arguments.port} is no port; give 1 to 65535, or 0 for any that is free")
+        parser.error(f"--port {arguments.port} is no port; give 1 to 65535, or 0 for any free one")
     if arguments.limit is None:
         limit = LIMIT_QUICK if arguments.quick else LIMIT
         arguments.limit = LIMIT_GLOO if arguments.backend == "gloo" else limit
@@ -100,12 +100,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def check(arguments: argparse.Namespace, folder: Path, report: Report, begin: float) -> bool:
-    """Looks at the machine, runs the plan under each NCCL, and answers whether nothing failed."""
+    """Looks at the machine, runs the plan under each NCCL, and returns True if nothing failed."""
     if arguments.plugin:
         nccl.check_plugin(arguments.plugin)
     libraries = [nccl.find_library(path) for path in arguments.nccl or []]
     machines = [look(arguments.backend, library) for library in libraries or [None]]
-    # Needs PyTorch, which this Python may lack: `look` has said so then.
+    # Needs PyTorch. If this Python lacks it, `look` has said so.
     from session import Session, meeting_place
 
     only = f"*{arguments.only}*" if arguments.only else "*"

@@ -1,4 +1,4 @@
-"""The collectives between two ranks: their inputs, and what a plain computation on the CPU says must come out."""
+"""The collectives between two ranks: their inputs, and their expected results by a plain computation on the CPU."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from plan import RANKS
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
-# Elements on either side of each output that no collective may touch: as many bytes as keep the output aligned.
+# Elements on either side of each output that no collective may touch; this number keeps the output aligned.
 GUARD = 128
 
 
 class Values:
-    """The numbers that each rank puts in: seeded, and the same in every process.
+    """The numbers that each rank contributes: seeded, and the same in every process.
 
-    They are whole and at most 63, so that the sum of two is exact even in bfloat16, whose integers are exact to 256.
+    They are integers of at most 63, so that the sum of two is exact even in bfloat16, whose integers are exact to 256.
     """
 
-    # Where a collective's numbers begin depends on its seed, so that one that brings the last one's data is noticed.
+    # The number of starts of a collective's numbers. The start depends on the seed, which exposes stale data of an
+    # earlier one.
     STARTS = 4093
 
     def __init__(self, largest: int):
         """Numbers for collectives of at most `largest` bytes."""
-        # bfloat16 needs most elements; the rest is for where a collective begins.
+        # bfloat16 needs most elements; the rest is for the starts.
         count = largest // 2 + self.STARTS
         self.ranks = []
         for rank in range(RANKS):
@@ -32,7 +33,7 @@ class Values:
             self.ranks.append(torch.randint(0, 64, (count,), dtype=torch.uint8, generator=generator))
 
     def of(self, rank: int, seed: int, count: int) -> torch.Tensor:
-        """`count` numbers of `rank` for the collective with `seed`, as bytes."""
+        """Returns `count` numbers of `rank` for the collective with `seed`, as bytes."""
         start = seed * 131 % self.STARTS
         return self.ranks[rank][start : start + count]
 
@@ -41,7 +42,7 @@ class Collective:
     """One collective, ready to run any number of times."""
 
     def __init__(self, name: str, element: torch.dtype, size: int, rank: int, values: Values, seed: int, device: str):
-        """`size` is that of the whole data in bytes, as NCCL's own tests count it: for all_gather the output."""
+        """`size` is that of the whole data in bytes, as in NCCL's own tests: for all_gather the output."""
         self.name, self.rank = name, rank
         count = size // element.itemsize
         part = count // RANKS
@@ -71,7 +72,7 @@ class Collective:
         }[self.name]()
 
     def run(self) -> None:
-        """Runs it once; on a GPU it may still be under way afterwards."""
+        """Runs it once; on a GPU it may still be in progress afterwards."""
         if self.name == "all_reduce":
             dist.all_reduce(self.output)
         elif self.name == "all_gather":
@@ -88,29 +89,29 @@ class Collective:
                     dist.recv(self.output, 1 - self.rank)
 
     def damage(self) -> None:
-        """Changes one byte of the result, as a broken transport could: for trying out that it is noticed."""
+        """Changes one byte of the result, as a broken transport could: a trial of the check."""
         data = self.output.view(torch.uint8)
         data[data.numel() // 2] ^= 1
 
     def difference(self) -> str | None:
-        """What is wrong with the result, or None if every bit is as computed on the CPU."""
+        """Returns the defect of the result, or None if every bit is as computed on the CPU."""
         host = self.guarded.cpu()
         result = host[GUARD : GUARD + self.expected.numel()]
         sides = torch.cat([host[:GUARD], host[GUARD + self.expected.numel() :]])
         if not torch.equal(bits(sides), bits(torch.full_like(sides, float("nan")))):
-            return "memory beside the output was written"
+            return "memory next to the output was written"
         return difference(result, self.expected)
 
 
 def difference(result: torch.Tensor, expected: torch.Tensor) -> str | None:
-    """Compares bit by bit, and says where the first difference is and how many elements differ."""
+    """Compares bit by bit; returns the first difference and the number of elements that differ."""
     if torch.equal(bits(result), bits(expected)):
         return None
     wrong = (bits(result) != bits(expected)).nonzero()
     first = int(wrong[0])
     return (
-        f"element {first} of {expected.numel()} is {result[first].item()}, not {expected[first].item()}, "
-        f"and {len(wrong)} of all differ"
+        f"element {first} of {expected.numel()} is {result[first].item()}, not {expected[first].item()}; "
+        f"elements that differ: {len(wrong)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What this machine has for the check: Python's packages, a GPU, NCCL. Run as a program it says so as JSON."""
+"""This machine's equipment for the check: Python's packages, a GPU, NCCL. As a program it prints that as JSON."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 import nccl
 from refusal import Refusal
 
-# Importing PyTorch from a cold disk can take this long, in seconds.
+# The longest time in seconds for importing PyTorch, for example from a cold disk.
 PATIENCE = 120
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What one choice of NCCL library finds."""
+    """The equipment with one choice of NCCL library."""
 
     torch: str
     gpu: str
@@ -31,7 +31,7 @@ class Machine:
 
 
 def look(backend: str, preload: Path | None) -> Machine:
-    """Looks in a process of its own, because a library that is loaded once stays. Refuses what the check cannot use."""
+    """Looks in a process of its own, because a library stays loaded. Refuses equipment that the check cannot use."""
     environment = dict(os.environ)
     if preload:
         wanted = nccl.library_version(preload)
@@ -42,7 +42,7 @@ def look(backend: str, preload: Path | None) -> Machine:
     except subprocess.TimeoutExpired:
         raise Refusal(f"{sys.executable} did not import PyTorch within {PATIENCE} s; try it by hand") from None
     if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+        last = (done.stderr.strip().splitlines() or ["it ended without a message"])[-1]
         raise Refusal(explain(last, preload))
     facts = json.loads(done.stdout)
     machine = Machine(facts["torch"], facts["gpu"], tuple(facts["nccl"][:3]), facts["library"], preload)
@@ -52,11 +52,11 @@ def look(backend: str, preload: Path | None) -> Machine:
         raise Refusal(f"PyTorch {machine.torch} is built without CUDA; install one with it, or try --backend gloo")
     if not machine.gpu:
         sees = f"PyTorch {machine.torch} sees no GPU ({facts['why']})"
-        raise Refusal(f"{sees}; NCCL needs one, and --backend gloo tries all the rest")
+        raise Refusal(f"{sees}; NCCL needs one, and --backend gloo tries everything else")
     if preload and machine.nccl != wanted:
         raise Refusal(
             f"--nccl {preload} is NCCL {nccl.version_text(wanted)}, but PyTorch uses {nccl.version_text(machine.nccl)} "
-            "all the same, so it has NCCL built in; use a PyTorch that links libnccl.so.2"
+            "nevertheless, so it has NCCL built in; use a PyTorch that links libnccl.so.2"
         )
     if machine.nccl < nccl.OLDEST:
         raise Refusal(
@@ -67,7 +67,7 @@ def look(backend: str, preload: Path | None) -> Machine:
 
 
 def explain(last: str, preload: Path | None) -> str:
-    """A sentence for the last line of a program that could not look."""
+    """Returns a sentence for the last line of a program that failed to look."""
     python = sys.executable
     symbol = re.search(r"undefined symbol: (nccl\w+)", last)
     if preload and symbol:
@@ -79,7 +79,7 @@ def explain(last: str, preload: Path | None) -> str:
 
 
 def rails() -> str:
-    """Two loopback addresses, or the one where a system knows only one."""
+    """Two loopback addresses, or one if the system knows only one."""
     second = "127.0.0.2"
     with socket.socket() as probe:
         try:
@@ -90,7 +90,7 @@ def rails() -> str:
 
 
 def facts() -> dict:
-    """What PyTorch in this process sees."""
+    """This process's equipment, as PyTorch sees it."""
     import torch
 
     why = ""

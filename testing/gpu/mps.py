@@ -1,6 +1,6 @@
-"""A server of CUDA's Multi-Process Service for the time of the check.
+"""A server of CUDA's Multi-Process Service during the check.
 
-Without it two processes take turns on a GPU, some milliseconds each, and a collective waits for the turn of the other.
+Without it two processes take turns on a GPU, some milliseconds each, and a collective waits for the other's turn.
 With it their kernels run side by side, as on two GPUs.
 """
 
@@ -14,10 +14,10 @@ from pathlib import Path
 
 CONTROL = "nvidia-cuda-mps-control"
 
-# A process that uses the GPU through the server, to see whether that works here.
+# A process that uses the GPU through the server, to see if that works here.
 PROBE = "import torch; torch.ones(1, device='cuda').item()"
 
-# Seconds for the probe and for each word with the server.
+# Seconds for the probe and for each command to the server.
 PROBE_LIMIT, LIMIT = 60, 20
 
 
@@ -45,10 +45,10 @@ class Mps:
             self.stop()
 
     def variables(self, used: bool = True) -> dict[str, str]:
-        """Settings for a process that shall use the server, or shall not."""
+        """Settings for a process that should use the server, or should not."""
         if not self.running:
             return {}
-        # A folder without a server: also one that somebody else runs is not used.
+        # A folder without a server, so that somebody else's server is not used either.
         pipes = self.pipes if used else self.pipes.with_name("no-mps")
         return {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(self.pipes)}
 

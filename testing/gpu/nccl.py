@@ -1,4 +1,4 @@
-"""What NCCL is told through its environment, and what its log says happened."""
+"""NCCL's settings, in its environment, and the meaning of its log."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ OLDEST = (2, 18, 0)
 # The first release whose NCCL_NET_PLUGIN takes a path.
 TAKES_PATH = (2, 21, 0)
 
-# The first release that writes a line about the plugin also if the plugin has the newest API that it knows.
+# The first release that logs a line about the plugin even if the plugin has the newest API that it knows.
 SAYS_NEWEST = (2, 24, 0)
 
-# The first release that says for each collective which algorithm and protocol it uses.
+# The first release that logs the algorithm and protocol of each collective.
 SAYS_PROTOCOL = (2, 24, 0)
 
-# Releases from the first to before the second keep the plugin loaded when the last communicator ends, the others do not
+# Releases from the first to before the second keep the plugin loaded when the last communicator ends; the others do not
 # (the default of NCCL_NET_PLUGIN_REF_COUNT in NCCL's src/plugin/net.cc).
 KEEPS_LOADED = ((2, 26, 0), (2, 28, 0))
 
@@ -39,7 +39,7 @@ APIS = (
     ((2, 30, 0), 12),
 )
 
-# The names of this process's settings that are not inherited: what is checked must not depend on who checks.
+# Prefixes of variables that are not inherited: the check must not depend on the user's settings.
 OWNED = ("NCCL_", "TORCH_NCCL_", "RAILWEAVE_", "MPIB_")
 
 Version = tuple[int, int, int]
@@ -50,7 +50,7 @@ def version_text(version: Version) -> str:
 
 
 def decode_version(code: int) -> Version:
-    """The release that ncclGetVersion means; before 2.9 it counted otherwise."""
+    """The release of ncclGetVersion's number; releases before 2.9 counted otherwise."""
     if code < 10000:
         return code // 1000, code // 100 % 10, code % 100
     return code // 10000, code // 100 % 100, code % 100
@@ -76,7 +76,7 @@ def find_library(path: Path) -> Path:
 
 
 def library_version(library: Path) -> Version:
-    """The release of `library`, as it says itself."""
+    """The release of `library`, according to itself."""
     code = ctypes.c_int()
     try:
         ctypes.CDLL(str(library)).ncclGetVersion(ctypes.byref(code))
@@ -86,7 +86,7 @@ def library_version(library: Path) -> Version:
 
 
 def check_plugin(path: Path) -> None:
-    """Refuses what is not Railweave's plugin."""
+    """Refuses any library but Railweave's plugin."""
     if not path.is_file():
         raise Refusal(f"--plugin {path}: there is no such file; cargo xtask dist builds it into target/dist/lib")
     try:
@@ -109,7 +109,7 @@ def inherited(environment: dict[str, str]) -> dict[str, str]:
 
 
 def through_plugin(plugin: Path, version: Version, rails: str, folder: Path) -> dict[str, str]:
-    """Settings that leave NCCL no other way between two ranks than the plugin."""
+    """Settings that leave NCCL only the plugin between two ranks."""
     # Releases that take no path look for libnccl-net-NAME.so on the library path. 2.28 and 2.29 forget the name when
     # they unload the plugin with the last communicator (NCCL's src/plugin/net.cc), and then look for libnccl-net.so.
     for name in (f"libnccl-net-{PLUGIN}.so", "libnccl-net.so"):
@@ -128,14 +128,15 @@ def through_plugin(plugin: Path, version: Version, rails: str, folder: Path) -> 
 def as_own_host(rank: int, log: Path) -> dict[str, str]:
     """Settings that make rank `rank` look like a host of its own, and write its log to `log`."""
     return {
-        # Two hosts share no GPU, no NVLink and no memory: this allows two ranks on one GPU, and leaves the network.
+        # Two hosts share no GPU, no NVLink and no memory: this allows two ranks on one GPU, and leaves only the
+        # network.
         "NCCL_HOSTID": f"check-host-{rank}",
         "NCCL_P2P_DISABLE": "1",
         "NCCL_SHM_DISABLE": "1",
-        # A GPU of an NVLink domain knows what else belongs to it, whatever the host says.
+        # A GPU of an NVLink domain knows the other members, whatever the host says.
         "NCCL_MNNVL_ENABLE": "0",
         "NCCL_NVLS_ENABLE": "0",
-        # Networking from the GPU starts NCCL's own InfiniBand transport beside the plugin.
+        # Networking from the GPU starts NCCL's own InfiniBand transport alongside the plugin.
         "NCCL_GIN_ENABLE": "0",
         "NCCL_SOCKET_IFNAME": "lo",
         "NCCL_DEBUG": "INFO",
@@ -145,7 +146,7 @@ def as_own_host(rank: int, log: Path) -> dict[str, str]:
 
 @dataclass
 class Log:
-    """What NCCL's log of one process says."""
+    """The content of NCCL's log of one process."""
 
     version: str = ""
     networks: set[str] = field(default_factory=set)
@@ -161,7 +162,7 @@ class Log:
 
 
 def read_log(text: str) -> Log:
-    """Reads what NCCL 2.18 to 2.30 write at NCCL_DEBUG=INFO."""
+    """Reads the log of NCCL 2.18 to 2.30 at NCCL_DEBUG=INFO."""
     log = Log()
     for line in text.splitlines():
         message = line.partition(" NCCL INFO ")[2] or line
@@ -196,9 +197,9 @@ def read_log(text: str) -> Log:
 
 
 def problems(log: Log, version: Version, network: str, settings: dict[str, str], lives: int = 1) -> list[str]:
-    """What the log says that is not as it was asked for; nothing if all is.
+    """Returns the deviations of the log from the request; none if all is well.
 
-    `lives` is how often the process has had communicators after having had none.
+    `lives` is the number of times that the process has had communicators after having had none.
     """
     found = []
     if log.version and log.version != version_text(version):
@@ -208,7 +209,7 @@ def problems(log: Log, version: Version, network: str, settings: dict[str, str],
             f'the log has no "Using network {network}"' + (f" but {sorted(log.networks)}" if log.networks else "")
         )
     if log.paths != {f"NET/{network}"}:
-        found.append(f"channels go via {sorted(log.paths) or 'nothing'}, not via NET/{network} alone")
+        found.append(f"channels go via {sorted(log.paths) or 'nothing'}, not only via NET/{network}")
     if network == PLUGIN:
         wanted = newest_api(version) if version >= SAYS_NEWEST else None
         loads = 1 if KEEPS_LOADED[0] <= version < KEEPS_LOADED[1] else lives
@@ -227,7 +228,7 @@ def problems(log: Log, version: Version, network: str, settings: dict[str, str],
 
 
 def not_exercised(log: Log, version: Version, settings: dict[str, str]) -> str | None:
-    """The algorithm and protocol that were asked for and not used, from the log of rank 0."""
+    """Returns the requested algorithm and protocol if they were not used, according to the log of rank 0."""
     algorithm, protocol = settings.get("NCCL_ALGO", "").upper(), settings.get("NCCL_PROTO", "").upper()
     if version < SAYS_PROTOCOL or not (algorithm or protocol):
         return None

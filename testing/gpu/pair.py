@@ -1,4 +1,4 @@
-"""Two worker processes: starting them, giving them steps, and ending them whatever happens."""
+"""Two worker processes: starting them, giving them steps, and ending them in any case."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from plan import RANKS
 
 WORKER = Path(__file__).with_name("worker.py")
 
-# Seconds for start-up (importing PyTorch, CUDA, the first collective) and for the other rank once one has failed.
+# Seconds for start-up (importing PyTorch, CUDA, the first collective), and for the other rank after one has failed.
 START_LIMIT, GRACE = 90.0, 5.0
 
-# Seconds after which PyTorch gives up on a collective: later than the check does, which can say more.
+# Seconds after which PyTorch gives up on a collective: later than the check, which can report more.
 GROUP_TIMEOUT = 300.0
 
 
 class Broken(Exception):
-    """A pair that cannot go on: what happened, and in which phase."""
+    """A pair that cannot go on: the reason and the phase."""
 
 
 class Pair:
@@ -35,12 +35,12 @@ class Pair:
     ):
         """Starts the workers with `arguments`, each with its environment.
 
-        `folder` gets what they print. `deadline`, in seconds of `time.monotonic`, ends every phase.
+        `folder` gets their output. `deadline`, in seconds of `time.monotonic`, ends every phase.
         """
         self.name, self.deadline = name, deadline
         self.phase = "start"
         self.selector = selectors.DefaultSelector()
-        # Of each rank: what came after its last whole line, and the lines that were not asked for yet.
+        # Per rank: the bytes after its last whole line, and the lines that were not taken yet.
         self.unread = [b""] * RANKS
         self.lines: list[deque[bytes]] = [deque() for _ in range(RANKS)]
         self.ended: set[int] = set()
@@ -56,7 +56,7 @@ class Pair:
     def _start(self, rank: int, folder: Path, arguments: list[str], environment: dict[str, str]) -> None:
         output = folder / f"{self.name}-{rank}.out"
         reading, writing = os.pipe()
-        # -B: the folder may be read-only, and stays as it is.
+        # -B: the folder may be read-only and stays unchanged.
         program = [sys.executable, "-B", str(WORKER), f"--rank={rank}", f"--name={self.name}", f"--answers={writing}"]
         with output.open("wb") as file:
             worker = subprocess.Popen(
@@ -76,7 +76,7 @@ class Pair:
         self.selector.register(reading, selectors.EVENT_READ, rank)
 
     def step(self, phase: str, limit: float, **step) -> list[dict]:
-        """Has both ranks do `step`, and gives their answers."""
+        """Makes both ranks do `step`, and returns their answers."""
         self.tell(phase, **step)
         return self.answers(limit)
 
@@ -88,11 +88,11 @@ class Pair:
             try:
                 worker.stdin.write(line)
             except BrokenPipeError:
-                # The answer that does not come says why.
+                # The missing answer will say why.
                 pass
 
     def answers(self, limit: float, ranks: tuple[int, ...] = tuple(range(RANKS))) -> list[dict]:
-        """An answer of each of `ranks` within `limit` seconds, or what went wrong."""
+        """Returns an answer from each of `ranks` within `limit` seconds; raises Broken otherwise."""
         until = min(time.monotonic() + limit, self.deadline)
         answers: dict[int, dict] = {}
         wrong: dict[int, str] = {}
@@ -136,22 +136,22 @@ class Pair:
         return f"rank {rank} ended {how}"
 
     def _hang(self, silent: list[int], limit: float) -> str:
-        # Each writes to its output where it is.
+        # Each writes its stack to its output.
         for rank in silent:
             self.workers[rank].send_signal(signal.SIGUSR1)
         time.sleep(0.5)
         self.kill()
         who = " and ".join(f"rank {rank}" for rank in silent)
         if time.monotonic() >= self.deadline:
-            return f'{self.name}: {who} had not finished "{self.phase}" when the time of the whole check was over'
+            return f'{self.name}: {who} had not finished "{self.phase}" when the time of the whole check ran out'
         return f'{self.name}: {who} did not finish "{self.phase}" within {limit:g} s and was ended'
 
     def said(self, rank: int) -> str:
-        """What a rank has printed."""
+        """A rank's output so far."""
         return self.outputs[rank].read_text(errors="replace")
 
     def leave(self, limit: float) -> None:
-        """An orderly end, which must also be one for the operating system."""
+        """Ends both ranks in an orderly way, which must also be one for the operating system."""
         self.step("leave", limit, do="leave")
         for rank, worker in enumerate(self.workers):
             try:
@@ -162,7 +162,7 @@ class Pair:
                 raise Broken(f"{self.name}: {self._ended(rank)} after its last answer")
 
     def kill(self, rank: int | None = None) -> None:
-        """Ends one rank at once, or all and what is left of them."""
+        """Kills one rank, or all and whatever is left of them."""
         workers = self.workers if rank is None else [self.workers[rank]]
         for worker in workers:
             if worker.poll() is None:

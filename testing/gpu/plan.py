@@ -1,4 +1,4 @@
-"""What is checked: the runs, each with the settings and the collectives that it tries."""
+"""The plan of the check: the runs, each with its settings and collectives."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ RANKS = 2
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 
-# The data under way in one direction on the busiest path, as a share of a collective's bytes, as NCCL's own tests count
-# it for two ranks. For send_recv both ranks send all bytes, one after the other.
+# The data in flight in one direction on the busiest path, as a share of a collective's bytes, as in NCCL's own tests
+# with two ranks. In send_recv both ranks send all bytes, one after the other.
 BUS_SHARES = {"all_reduce": 1.0, "all_gather": 0.5, "reduce_scatter": 0.5, "all_to_all": 0.5, "send_recv": 2.0}
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -20,7 +20,7 @@ SIZES = (8, KIB + 8, 64 * KIB, MIB + 24, 16 * MIB, 64 * MIB, 256 * MIB)
 
 BOTH = ("float32", "bfloat16")
 
-# The parts of NCCL whose log lines are read. TUNING writes one for each collective, which takes from what is timed.
+# The parts of NCCL whose log lines are read. TUNING logs a line per collective, which would cost time in the bench.
 LOG_QUIET = {"NCCL_DEBUG_SUBSYS": "INIT,NET,BOOTSTRAP,ENV"}
 LOG_FULL = {"NCCL_DEBUG_SUBSYS": "INIT,NET,BOOTSTRAP,ENV,TUNING"}
 
@@ -35,11 +35,11 @@ class Run:
     collectives: tuple[str, ...] = COLLECTIVES
     # Bytes of the largest collective.
     largest: int = 16 * MIB
-    # The types of the models that are trained.
+    # The types of the trained models.
     train: tuple[str, ...] = ()
-    # How many groups of ranks live in the processes, one after the other.
+    # The number of groups of ranks that live in the processes, one after the other.
     lives: int = 1
-    # Whether --quick has it too.
+    # True if --quick includes it.
     quick: bool = False
     # The oldest NCCL that knows the settings.
     oldest: tuple[int, int, int] = (2, 18, 0)
@@ -54,7 +54,7 @@ class Run:
         return [(collective, element) for element in BOTH for collective in self.collectives]
 
     def rows(self, backend: str) -> list[str]:
-        """The names of what this run reports."""
+        """The names of this run's rows."""
         names = [row_name(self.name, collective, element) for collective, element in self.cells()]
         names += [row_name(self.name, "train", element) for element in self.train]
         names += [row_name(self.name, "reload")] if self.lives > 1 else []
@@ -64,12 +64,12 @@ class Run:
 
 
 def forced(algorithm: str, protocol: str, **more) -> Run:
-    """A run with this algorithm and this protocol only."""
+    """A run with only this algorithm and this protocol."""
     return Run(
         f"{protocol}-{algorithm}".lower(),
         f"NCCL_ALGO={algorithm} NCCL_PROTO={protocol}",
         {"NCCL_ALGO": algorithm, "NCCL_PROTO": protocol},
-        # Only all_reduce has trees; NCCL refuses all others where nothing else is allowed.
+        # Only all_reduce has trees; NCCL refuses all other collectives if nothing else is allowed.
         collectives=("all_reduce",) if algorithm == "Tree" else COLLECTIVES,
         **more,
     )
@@ -85,7 +85,7 @@ RUNS = (
     Run("default", "NCCL's own choice of everything", largest=256 * MIB, train=BOTH, quick=True),
     forced("Ring", "Simple", largest=64 * MIB),
     forced("Tree", "Simple", largest=256 * MIB, quick=True),
-    # LL carries four bytes of data in eight, at most 32 KiB at a time: NCCL itself uses it for small messages only.
+    # LL carries four bytes of data in eight, at most 32 KiB at a time: NCCL itself uses it only for small messages.
     forced("Ring", "LL", largest=2 * MIB, quick=True),
     forced("Tree", "LL", largest=16 * MIB),
     forced("Ring", "LL128", largest=16 * MIB, quick=True),
@@ -101,7 +101,7 @@ RUNS = (
     ),
     Run(
         "again",
-        "all communicators are destroyed and made anew, for which NCCL unloads and loads the plugin",
+        "all communicators are destroyed and made again, for which NCCL unloads and loads the plugin",
         collectives=("all_reduce",),
         largest=2 * MIB,
         lives=4,
@@ -109,10 +109,10 @@ RUNS = (
     ),
 )
 
-# What gloo can do of all that, in sizes for a processor.
-GLOO = Run("default", "all that does not need NCCL", largest=16 * MIB, train=BOTH, quick=True)
+# The part that gloo can do, in sizes for a CPU.
+GLOO = Run("default", "everything that does not need NCCL", largest=16 * MIB, train=BOTH, quick=True)
 
-# One rank of this is killed. PyTorch must report NCCL's error instead of ending the process itself.
+# One rank of this run is killed. PyTorch must report NCCL's error instead of ending the process itself.
 ABORT = Run(
     "abort",
     "one rank is killed in a collective",
@@ -125,7 +125,7 @@ ABORT = Run(
 )
 ABORT_ROW = "killed rank"
 
-# What is timed side by side; figures are compared with those of the last.
+# The transports that are timed next to each other; figures are compared with those of the last.
 TRANSPORTS = (
     Run("railweave", "the plugin over its rails", LOG_QUIET),
     Run(
@@ -136,7 +136,7 @@ TRANSPORTS = (
     Run("Socket", "NCCL's own socket transport", LOG_QUIET | {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "Socket"}),
 )
 
-# Collectives and bytes that are timed.
+# The timed collectives and their bytes.
 TIMED = (
     ("all_reduce", 8),
     ("all_reduce", 64 * KIB),
@@ -150,18 +150,18 @@ TIMED = (
 )
 TIMED_QUICK = (("all_reduce", 8), ("all_reduce", MIB), ("all_reduce", 16 * MIB))
 
-# How often each transport is timed, in turns, and about how long each time, in seconds.
+# The number of rounds in which each transport is timed, in turns, and the approximate seconds of a round.
 ROUNDS, ROUNDS_QUICK = 5, 3
 ROUND_SECONDS = 0.2
 
 
 def row_name(*parts: str) -> str:
-    """What a row is called, and what --only looks at."""
+    """The name of a row, which --only matches."""
     return "/".join(parts)
 
 
 def timed(quick: bool) -> dict[tuple[str, int], str]:
-    """Collectives and bytes that are timed, with the names of their rows."""
+    """The timed collectives and their bytes, with the names of their rows."""
     cells = TIMED_QUICK if quick else TIMED
     return {cell: row_name("bench", cell[0], size_text(cell[1])) for cell in cells}
 

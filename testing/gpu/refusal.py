@@ -1,4 +1,4 @@
-"""What keeps the check from starting."""
+"""The reason why the check cannot start."""
 
 
 class Refusal(Exception):

@@ -1,4 +1,4 @@
-"""What the check says while it runs and at its end, for people and as JSON."""
+"""The check's output while it runs and at its end, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PASSED, FAILED, SKIPPED = "ok", "FAILED", "skipped"
 
 @dataclass
 class Row:
-    """One thing that was checked."""
+    """The result of one check."""
 
     nccl: str
     name: str
@@ -41,7 +41,7 @@ class Report:
     """Collects rows and timings, and shows them as they come."""
 
     def __init__(self, as_json: bool, transcript: Path | None):
-        """With `as_json` standard output is for the JSON alone."""
+        """With `as_json`, standard output is only for the JSON."""
         self.as_json = as_json
         self.shown: TextIO = sys.stderr if as_json else sys.stdout
         try:
@@ -53,17 +53,17 @@ class Report:
         self.timings: list[Timing] = []
 
     def line(self, text: str = "") -> None:
-        """A line for both the screen and the transcript."""
+        """Writes a line to the screen and the transcript."""
         print(text, file=self.shown, flush=True)
         self.note(text)
 
     def note(self, text: str) -> None:
-        """A line for the transcript only."""
+        """Writes a line only to the transcript."""
         if self.transcript:
             print(text, file=self.transcript, flush=True)
 
     def row(self, name: str, status: str, detail: str, seconds: float = 0.0) -> None:
-        """One thing was checked, or was not."""
+        """Reports one check, done or skipped."""
         self.rows.append(Row(self.nccl, name, status, detail, round(seconds, 3)))
         time = f" ({seconds:.1f} s)" if seconds else ""
         self.line(f"{status:<8}{name:<34} {detail}{time}")
@@ -72,7 +72,7 @@ class Report:
         self.timings.append(timing)
 
     def table(self) -> None:
-        """The timings of the NCCL at hand, the transports side by side."""
+        """Shows the timings of the current NCCL, with a column per transport."""
         timings = [timing for timing in self.timings if timing.nccl == self.nccl]
         transports = list(dict.fromkeys(timing.transport for timing in timings))
         if not transports:
@@ -93,7 +93,7 @@ class Report:
             self.line(line)
 
     def finish(self, seconds: float) -> bool:
-        """The last line, and the JSON if that is wanted; answers whether nothing failed."""
+        """Shows the last lines, and the JSON if it is wanted; returns True if nothing failed."""
         count = {status: sum(row.status == status for row in self.rows) for status in (PASSED, FAILED, SKIPPED)}
         self.line()
         for row in self.rows:

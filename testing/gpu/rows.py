@@ -1,4 +1,4 @@
-"""The rows of one group: each is reported once, whatever happens to the processes behind it."""
+"""The rows of one group: each is reported once, whatever happens to its processes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pair import START_LIMIT, Broken, Pair
 from plan import RANKS
 from report import FAILED, PASSED, SKIPPED, Report
 
-# Lines shown of what a broken rank printed, from the end.
+# The number of last lines of a broken rank's output that are shown.
 SHOWN = 8
 
 
 class Rows:
-    """Those rows of a group that are wanted."""
+    """The wanted rows of a group."""
 
     def __init__(self, report: Report, names: list[str], wanted: Callable[[str], bool]):
         self.report = report
@@ -23,13 +23,13 @@ class Rows:
         self.name, self.since = "", 0.0
 
     def begin(self, name: str) -> bool:
-        """From here on it is about this row; answers whether it is wanted."""
+        """Begins this row; returns True if it is wanted."""
         self.name, self.since = name, time.monotonic()
         return name in self.names
 
     def end(self, wrong: list[str], detail: str = "") -> None:
-        """The row that was begun last has passed if nothing is `wrong`."""
-        # A row that nobody asked for counts when something is wrong with it.
+        """Ends the current row, which has passed if nothing is `wrong`."""
+        # A row that nobody asked for counts if something is wrong with it.
         if wrong or self.name in self.names:
             self.report.row(
                 self.name, FAILED if wrong else PASSED, "; ".join(wrong) or detail, time.monotonic() - self.since
@@ -37,9 +37,9 @@ class Rows:
             self.done.add(self.name)
 
     def use(self, start: Callable[[], Pair], limit: float, body: Callable[[Pair], None]) -> bool:
-        """Starts a pair, does `body` with it and ends it; what breaks it fails the row that it broke in.
+        """Starts a pair, does `body` with it and ends it; a failure fails the current row.
 
-        `start` makes the pair; `limit` is for its end, in seconds; answers whether nothing broke it.
+        `start` makes the pair; `limit` is for its end, in seconds. Returns True if nothing failed.
         """
         pair = None
         try:
@@ -64,7 +64,7 @@ class Rows:
         return f"{self.names[0].partition('/')[0]}/{last}"
 
     def broken(self, broken: Broken, pairs: list[Pair]) -> None:
-        """Fails the row that was begun, shows what the ranks said, and reports the rest as not run."""
+        """Fails the current row, shows the ranks' output, and reports the remaining rows as not run."""
         self.end([str(broken)])
         for pair in pairs:
             for rank in range(RANKS):
@@ -75,7 +75,7 @@ class Rows:
             self.report.row(self.first("*"), SKIPPED, f"not run after this (rows: {len(rest)})")
 
     def show(self, title: str, lines: list[str]) -> None:
-        """The last of `lines`, and all of them in the transcript."""
+        """Shows the last of `lines`, and writes all of them to the transcript."""
         if not lines:
             return
         self.report.note(f"  {title}:\n" + "\n".join(f"  | {line}" for line in lines[:-SHOWN]))

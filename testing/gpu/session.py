@@ -24,10 +24,10 @@ from rows import Rows
 # Seconds for one step, for training, and for the end of the processes.
 STEP_LIMIT, TRAIN_LIMIT, LEAVE_LIMIT = 60.0, 120.0, 30.0
 
-# Seconds in which the survivor of a killed rank must have NCCL's error.
+# Seconds in which the survivor of a killed rank must get NCCL's error.
 ABORT_LIMIT = 15.0
 
-# How errors after the loss of a peer read: NCCL's in PyTorch's, and gloo's.
+# Patterns of errors after the loss of a peer: NCCL's in PyTorch's, and gloo's.
 LOSS = {
     "nccl": r"ncclRemoteError|ncclSystemError|remote process exited|unhandled system error",
     "gloo": r"Connection closed by peer|Connection reset by peer|Broken pipe",
@@ -35,13 +35,13 @@ LOSS = {
 
 
 def meeting_place(port: int) -> torch.distributed.TCPStore:
-    """Where the ranks of every pair find each other."""
+    """Opens the store where the ranks of every pair find each other."""
     try:
         return torch.distributed.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
     except RuntimeError as error:
         reason = "it is in use" if "EADDRINUSE" in str(error) or "in use" in str(error) else str(error).splitlines()[0]
         raise Refusal(
-            f"--port {port} cannot be listened on: {reason}; give another, or 0 for any that is free"
+            f"--port {port} cannot be listened on: {reason}; give another, or 0 for any free one"
         ) from None
 
 
@@ -59,7 +59,7 @@ class Session:
         wanted: Callable[[str], bool],
         deadline: float,
     ):
-        """`wanted` says which rows to run; `deadline`, in seconds of `time.monotonic`, ends everything."""
+        """`wanted` selects the rows to run; `deadline`, in seconds of `time.monotonic`, ends everything."""
         self.arguments, self.machine, self.folder, self.report = arguments, machine, folder, report
         self.port, self.mps, self.wanted, self.deadline = port, mps, wanted, deadline
         self.gloo = arguments.backend == "gloo"
@@ -67,7 +67,7 @@ class Session:
         self.rails = machines.rails()
 
     def run(self, quick: bool) -> None:
-        """The whole plan, or the essence of it."""
+        """Runs the whole plan, or its essence."""
         self.report.nccl = self.version
         self.head()
         for run in RUNS:
@@ -84,11 +84,11 @@ class Session:
         Bench(self, quick).run()
 
     def head(self) -> None:
-        """What is checked, and on what."""
+        """Shows the subject of the check and its equipment."""
         line = self.report.line
         line()
         if self.gloo:
-            line(f"PyTorch {self.machine.torch} with gloo: tries the check itself, not NCCL and not the plugin")
+            line(f"PyTorch {self.machine.torch} with gloo: tries the check itself, neither NCCL nor the plugin")
             return
         sharing = "side by side (MPS)" if self.mps.running else f"in turns (no MPS: {self.mps.why_not})"
         line(f"NCCL {self.version} from {self.machine.library}")
@@ -127,7 +127,7 @@ class Session:
         pair = None
         try:
             rows.begin(rows.names[0])
-            # A server of MPS may not survive the death of a client with work under way.
+            # An MPS server may not survive the death of a client with work in progress.
             pair = self.start(ABORT, MIB, mps=False)
             pair.answers(START_LIMIT)
             pair.step("collectives without end", STEP_LIMIT, do="repeat", bytes=4 * MIB)
@@ -143,7 +143,7 @@ class Session:
             self.judge_log(rows, ABORT, row_name(ABORT.name, "log"), False)
 
     def judge_survivor(self, pair: Pair, killed: float) -> tuple[list[str], str]:
-        """What is wrong with how rank 0 took the end of rank 1 at the time `killed`, and what to say of it."""
+        """Judges how rank 0 took the end of rank 1 at the time `killed`; returns the defects and a report."""
         try:
             answer = pair.answers(ABORT_LIMIT, ranks=(0,))
         except Broken as broken:
@@ -155,7 +155,7 @@ class Session:
         return [f"rank 0 went on after the end of rank 1: {answer}"], ""
 
     def judge_log(self, rows: Rows, run: Run, name: str, whole: bool) -> None:
-        """Reports whether NCCL's log is as it should be; with `whole` false only shows what it warns of."""
+        """Reports if NCCL's log is as expected; with `whole` false, only shows its warnings."""
         logs = self.read_logs(run.name)
         for rank, log in enumerate(logs):
             self.report.note(
@@ -181,7 +181,7 @@ class Session:
         )
 
     def start(self, run: Run, largest: int, mps: bool = True) -> Pair:
-        """Two workers with the settings of `run`; their first answers are still to come."""
+        """Starts two workers with the settings of `run`; their first answers have not come yet."""
         # The same name under two NCCLs would meet in one place.
         name = f"{self.version}-{run.name}"
         arguments = [f"--backend={self.arguments.backend}", f"--port={self.port}", f"--largest={largest}"]
@@ -205,7 +205,7 @@ class Session:
         return Pair(name, self.folder, arguments, environments, self.deadline)
 
     def set_variables(self) -> dict[str, str]:
-        """What --set sets."""
+        """The variables of --set."""
         return dict(setting.split("=", 1) for setting in self.arguments.set)
 
     def set_rails(self) -> str:
@@ -213,17 +213,17 @@ class Session:
         return self.set_variables().get("RAILWEAVE_RAILS", self.rails)
 
     def log_file(self, name: str, rank: int) -> Path:
-        """Where NCCL writes the log of one rank."""
+        """The file for NCCL's log of one rank."""
         return self.folder / f"{self.version}-{name}-{rank}.nccl"
 
     def read_logs(self, name: str) -> list[nccl.Log]:
-        """What NCCL's logs of both ranks say."""
+        """The content of NCCL's logs of both ranks."""
         files = [self.log_file(name, rank) for rank in range(RANKS)]
         return [nccl.read_log(file.read_text(errors="replace") if file.exists() else "") for file in files]
 
 
 def check_one(pair: Pair, collective: str, element: str, size: int, seed: int) -> list[str]:
-    """Runs one collective, and answers what is wrong with its results."""
+    """Runs one collective and returns the defects of its results."""
     phase = f"{collective} of {size_text(size)} in {element}"
     answers = pair.step(phase, STEP_LIMIT, do="check", collective=collective, type=element, bytes=size, seed=seed)
     found = [(rank, answer["difference"]) for rank, answer in enumerate(answers)]
@@ -231,10 +231,10 @@ def check_one(pair: Pair, collective: str, element: str, size: int, seed: int) -
 
 
 def live_again(pair: Pair, run: Run, sizes: list[int]) -> list[str]:
-    """Destroys the group and makes it anew, with each collective in each; answers what is wrong with the results."""
+    """Destroys the group and makes it again, with every collective each time; returns the defects of the results."""
     wrong = []
     for life in range(2, run.lives + 1):
-        pair.step(f"group {life}", START_LIMIT, do="anew")
+        pair.step(f"group {life}", START_LIMIT, do="reload")
         for seed, (collective, element) in enumerate(run.cells()):
             for size in sizes:
                 wrong += [f"group {life}: {each}" for each in check_one(pair, collective, element, size, seed)]
@@ -242,20 +242,20 @@ def live_again(pair: Pair, run: Run, sizes: list[int]) -> list[str]:
 
 
 def train_one(pair: Pair, element: str) -> tuple[list[str], str]:
-    """Trains with DistributedDataParallel; answers what is wrong, and what to say of it."""
+    """Trains with DistributedDataParallel; returns the defects and a report."""
     answers = pair.step(f"training in {element}", TRAIN_LIMIT, do="train", type=element)
     wrong = []
     if len({answer["digest"] for answer in answers}) > 1:
         wrong.append("the ranks have different parameters")
     for rank, answer in enumerate(answers):
-        # Not the other way round: nothing compares with NaN.
+        # Not the other way round: every comparison with NaN is false.
         if not answer["apart"] <= answer["most_apart"]:
             wrong.append(
-                f"rank {rank} is {answer['apart']:.2e} of what training changed apart from the plain computation, "
-                f"and {answer['most_apart']:.0e} is allowed"
+                f"rank {rank} differs from the plain computation by {answer['apart']:.2e} of what training changed, "
+                f"but at most {answer['most_apart']:.0e} is allowed"
             )
     apart = max(answer["apart"] for answer in answers)
-    equal = "the same bits as" if apart == 0 else f"{apart:.1e} apart from"
+    equal = "the same bits as" if apart == 0 else f"{apart:.1e} away from"
     first, last = answers[0]["losses"]
     return (
         wrong,
@@ -264,7 +264,7 @@ def train_one(pair: Pair, element: str) -> tuple[list[str], str]:
 
 
 def judge_rails(answers: list[dict], wanted: str) -> tuple[list[str], str]:
-    """Whether every rail carried data, and everything that one rank sent came to the other."""
+    """Judges if every rail carried data, and if all data that one rank sent reached the other."""
     wrong = []
     rails = [{rail["local"]: rail for rail in answer["rails"]} for answer in answers]
     for rank in range(RANKS):
@@ -275,6 +275,6 @@ def judge_rails(answers: list[dict], wanted: str) -> tuple[list[str], str]:
         sent = sum(rail["data_bytes"] for rail in rails[rank].values())
         received = sum(rail["received_bytes"] for rail in rails[1 - rank].values())
         if sent != received or sent == 0:
-            wrong.append(f"rank {rank} sent {sent} bytes, and {received} came")
+            wrong.append(f"rank {rank} sent {sent} bytes, but {received} arrived")
     shares = [f"{address} {rail['data_bytes'] / MIB:.1f} MiB" for address, rail in rails[0].items()]
     return wrong, f"rank 0 sent over {', '.join(shares)}"

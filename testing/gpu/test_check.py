@@ -26,7 +26,7 @@ from test_nccl import GOOD
 
 HERE = Path(__file__).parent
 
-# A worker that computes with gloo, writes the log that NCCL would, and has rails to show.
+# A worker that computes with gloo, writes NCCL's log in its place, and has rails to show.
 PRETENDER = f"""
 import os, sys
 sys.path.insert(0, {str(HERE)!r})
@@ -41,12 +41,12 @@ log.append("host:1:2 [0] NCCL INFO AllReduce: 8 Bytes -> " + used + " channel{{L
 with open(environment["NCCL_DEBUG_FILE"], "w") as file:
     file.write("\\n".join(log) + "\\n")
 lost = int(environment.get("PRETEND_LOST", 0))
-anew = worker.Worker.anew
-def load_anew(self, step):
+reload = worker.Worker.reload
+def load_again(self, step):
     with open(environment["NCCL_DEBUG_FILE"], "a") as file:
         file.write(environment.get("PRETEND_RELOAD", log[1]) + "\\n")
-    return anew(self, step)
-worker.Worker.anew = load_anew
+    return reload(self, step)
+worker.Worker.reload = load_again
 worker.Worker.rails = lambda self, step: {{
     "rails": [
         {{"local": address, "data_bytes": 1000, "received_bytes": 1000 - lost, "connections": 1}}
@@ -147,7 +147,7 @@ class PretendedNccl(unittest.TestCase):
     def test_bytes_that_do_not_arrive_fail(self):
         status, result = self.run_quick("--only", "default/rails", PRETEND_LOST="1")
         self.assertEqual(status, 1)
-        self.assertIn("rank 0 sent 2000 bytes, and 1998 came", self.failures(result)["default/rails"])
+        self.assertIn("rank 0 sent 2000 bytes, but 1998 arrived", self.failures(result)["default/rails"])
 
     def test_a_rail_that_carries_nothing_fails(self):
         rails = "RAILWEAVE_RAILS=127.0.0.1/32,127.0.0.3/32"

@@ -1,4 +1,4 @@
-"""The comparison notices every kind of damage, and what it expects is what the collectives mean."""
+"""The comparison notices every kind of damage, and its expected results follow the collectives' definitions."""
 
 import copy
 import unittest
@@ -16,7 +16,7 @@ VALUES = Values(4096)
 
 
 def done(name: str, element: torch.dtype, rank: int) -> Collective:
-    """A collective whose output holds what it should."""
+    """A collective whose output holds the expected result."""
     collective = Collective(name, element, 1032, rank, VALUES, 5, "cpu")
     collective.output.copy_(collective.expected)
     return collective
@@ -35,7 +35,7 @@ class Comparison(unittest.TestCase):
             for place in range(data.numel()):
                 data[place] ^= 1 << place % 8
                 self.assertRegex(
-                    collective.difference(), f"^element {place // element.itemsize} of .* 1 of all differ$"
+                    collective.difference(), f"^element {place // element.itemsize} of .*; elements that differ: 1$"
                 )
                 data[place] ^= 1 << place % 8
 
@@ -43,7 +43,7 @@ class Comparison(unittest.TestCase):
         for name in COLLECTIVES:
             collective = done(name, torch.bfloat16, 0)
             collective.damage()
-            self.assertIn("1 of all differ", collective.difference())
+            self.assertIn("elements that differ: 1", collective.difference())
 
     def test_an_output_that_nobody_wrote_is_noticed(self):
         for name in COLLECTIVES:
@@ -54,7 +54,7 @@ class Comparison(unittest.TestCase):
         for place in (0, GUARD - 1, -GUARD, -1):
             collective = done("reduce_scatter", torch.float32, 0)
             collective.guarded[place] = 1
-            self.assertEqual(collective.difference(), "memory beside the output was written")
+            self.assertEqual(collective.difference(), "memory next to the output was written")
 
     def test_the_last_collective_is_not_taken_for_the_next(self):
         first, second = (Collective("all_to_all", torch.float32, 1032, 0, VALUES, seed, "cpu") for seed in (5, 6))

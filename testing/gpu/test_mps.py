@@ -1,4 +1,4 @@
-"""The server of MPS is used where it works, ended when it is not needed, and its lack is explained."""
+"""The MPS server is used if it works, ended when it is not needed, and its absence is explained."""
 
 import os
 import tempfile
@@ -9,7 +9,7 @@ from unittest import mock
 import mps
 from mps import Mps
 
-# Writes down how it is called: its arguments, where its pipes are, and what it is told.
+# Records its calls: the arguments, the folder of the pipes, and the commands.
 CONTROL = """#!/bin/sh
 echo "$* $(basename "$CUDA_MPS_PIPE_DIRECTORY") $(cat)" >> "$CALLS"
 exit "${FAILS:-0}"
@@ -29,7 +29,7 @@ class Server(unittest.TestCase):
             control = self.folder / mps.CONTROL
             control.write_text(CONTROL)
             control.chmod(0o755)
-        # A machine with a GPU may have the real one beside the shell.
+        # A machine with a GPU may have the real one next to the shell.
         path = f"{self.folder}:/usr/bin:/bin" if program else str(self.folder)
         patches = (
             mock.patch.object(mps, "PROBE", probe),

@@ -1,4 +1,4 @@
-"""NCCL's log is read as NCCL writes it, and what it says against us is noticed."""
+"""NCCL's log is read as NCCL writes it, and every problem in it is noticed."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Whatever a worker does, the check goes on and says in which phase it was."""
+"""Whatever a worker does, the check goes on and names the phase."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from unittest import mock
 import pair
 from pair import Broken, Pair
 
-# A worker without PyTorch. Its steps name what rank 1 does; rank 0 always answers.
+# A worker without PyTorch. Its steps name the behaviour of rank 1; rank 0 always answers.
 WORKER = """
 import argparse, faulthandler, json, os, signal, sys, time
 parser = argparse.ArgumentParser()
@@ -82,7 +82,7 @@ class Workers(unittest.TestCase):
     def test_the_time_of_the_whole_check_ends_a_phase(self):
         made = self.start()
         made.deadline = time.monotonic() + 0.2
-        with self.assertRaisesRegex(Broken, 'had not finished "long" when the time of the whole check was over'):
+        with self.assertRaisesRegex(Broken, 'had not finished "long" when the time of the whole check ran out'):
             made.step("long", 600, do="hang")
         self.gone(made)
 

@@ -1,4 +1,4 @@
-"""A few steps of DistributedDataParallel on a small transformer, beside the same steps computed plainly."""
+"""A few steps of DistributedDataParallel on a small transformer, compared with the same steps computed plainly."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ STEPS, LEARNING_RATE = 5, 0.5
 # A bucket of 4 MiB, so that gradients travel in several.
 BUCKET_MIB = 4
 
-# How far the parameters may be apart, as a share of how far training moved them. The same kernels on the same data give
-# the same bits; this leaves room for a library that adds in another order.
+# The allowed distance between the parameters, as a share of how far training moved them. The same kernels on the same
+# data give the same bits; this leaves room for a library that adds in another order.
 MOST_APART = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each added to what comes in. Attention is spelt out, so that it is repeatable."""
+    """Attention and a perceptron, each added to its input. Attention is spelt out, so that it is repeatable."""
 
     def __init__(self):
         super().__init__()
@@ -59,9 +59,9 @@ class Transformer(nn.Module):
 
 
 def train(element: torch.dtype, rank: int, device: str, damaged: bool) -> dict:
-    """Trains with DistributedDataParallel and plainly, and says how far apart the two are.
+    """Trains with DistributedDataParallel and plainly; returns the distance between the two.
 
-    `damaged` changes one byte of a parameter in between, for trying out that it is noticed.
+    `damaged` changes one byte of a parameter in between, as a trial of the check.
     """
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.manual_seed(7)
@@ -85,7 +85,7 @@ def train(element: torch.dtype, rank: int, device: str, damaged: bool) -> dict:
 
 
 def batches(device: str) -> list[list[torch.Tensor]]:
-    """For each step the sequences of each rank: counting by a number that differs from sequence to sequence."""
+    """For each step the sequences of each rank, which count in steps that differ from sequence to sequence."""
     generator = torch.Generator().manual_seed(11)
     shape = (STEPS, RANKS, SEQUENCES, 1)
     starts = torch.randint(0, WORDS, shape, generator=generator)
@@ -104,7 +104,7 @@ def steps(model: nn.Module, fill_gradients) -> None:
 
 
 def backward(model: nn.Module, words: torch.Tensor) -> float:
-    """The gradients of one rank's sequences, added to those in the model; answers the loss."""
+    """Adds the gradients of one rank's sequences to those in the model; returns the loss."""
     scores = model(words[:, :-1])
     loss = nn.functional.cross_entropy(scores.reshape(-1, WORDS).float(), words[:, 1:].reshape(-1))
     loss.backward()
@@ -112,7 +112,7 @@ def backward(model: nn.Module, words: torch.Tensor) -> float:
 
 
 def average_of_all(model: nn.Module, ranks: list[torch.Tensor]) -> None:
-    """The mean of the gradients that each rank alone would have, as DistributedDataParallel defines it."""
+    """Sets the mean of the gradients that each rank alone would have, as DistributedDataParallel defines it."""
     sums = [torch.zeros_like(parameter) for parameter in model.parameters()]
     for words in ranks:
         model.zero_grad()
@@ -129,7 +129,7 @@ def parameters(model: nn.Module) -> torch.Tensor:
 
 
 def apart(result: torch.Tensor, expected: torch.Tensor, begin: torch.Tensor) -> float:
-    """How far `result` is from `expected`, as a share of how far training moved `expected` from `begin`."""
+    """The distance of `result` from `expected`, as a share of how far training moved `expected` from `begin`."""
     if torch.equal(result.view(torch.uint8), expected.view(torch.uint8)):
         return 0.0
     result, expected, begin = result.double(), expected.double(), begin.double()

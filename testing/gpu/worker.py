@@ -1,6 +1,6 @@
 """One rank: carries out the steps that the check sends as lines of JSON, and answers each with a line.
 
-Started by pair.py. A step's answer has `error` if it could not be carried out; a wrong result is not an error but
+pair.py starts it. The answer has `error` if a step could not be carried out; a wrong result is not an error but a
 `difference`.
 """
 
@@ -27,7 +27,7 @@ from plan import RANKS
 
 
 class RailCounters(ctypes.Structure):
-    """As the plugin's railweaveRailCounters_v1 writes them (crates/abi/src/railweave.rs)."""
+    """The plugin's counters, as railweaveRailCounters_v1 writes them (crates/abi/src/railweave.rs)."""
 
     _fields_ = [
         ("local", ctypes.c_char * 64),
@@ -42,7 +42,7 @@ class RailCounters(ctypes.Structure):
 
 
 class Worker:
-    """What one rank has, and a method for each step."""
+    """The state of one rank, and a method for each step."""
 
     def __init__(self, arguments: argparse.Namespace):
         self.rank = arguments.rank
@@ -60,11 +60,11 @@ class Worker:
         self.join()
 
     def join(self) -> None:
-        """Makes the group of all ranks, and starts what is under it."""
+        """Makes the group of all ranks, and starts the backend below it."""
         self.groups += 1
         dist.init_process_group(
             self.arguments.backend,
-            # A second group must not meet what the first left in the store.
+            # A second group must not find the first one's entries in the store.
             store=dist.PrefixStore(f"{self.arguments.name}-{self.groups}", self.store),
             rank=self.rank,
             world_size=RANKS,
@@ -75,7 +75,7 @@ class Worker:
         self.finish()
 
     def finish(self) -> None:
-        """Waits until the GPU has done what was asked of it."""
+        """Waits until the GPU has done all its work."""
         if self.device != "cpu":
             torch.cuda.synchronize()
 
@@ -96,9 +96,9 @@ class Worker:
         return training.train(TYPES[step["type"]], self.rank, self.device, self.plant and self.rank == 0)
 
     def measure(self, step: dict) -> dict:
-        """The seconds that one of `iterations` in a row takes."""
+        """Measures the seconds of one of `iterations` in a row."""
         collective = self.collective(step)
-        # The first bring both ranks to the same point.
+        # The first two bring both ranks to the same point.
         for _ in range(2):
             collective.run()
         self.finish()
@@ -109,7 +109,7 @@ class Worker:
         return {"seconds": (time.perf_counter() - begin) / step["iterations"]}
 
     def repeat(self, step: dict) -> dict:
-        """Runs collectives until one fails, which is what it is for."""
+        """Runs collectives until one fails, as it must."""
         data = torch.ones(step["bytes"] // 4, device=self.device)
         dist.all_reduce(data)
         self.finish()
@@ -118,7 +118,7 @@ class Worker:
             dist.all_reduce(data, async_op=True).wait()
 
     def rails(self, _: dict) -> dict:
-        """What the plugin says went over each rail in this process."""
+        """The plugin's counters of each rail in this process."""
         read = ctypes.CDLL(self.plugin).railweaveRailCounters_v1
         counters = (RailCounters * 16)()
         count = min(read(counters, len(counters)), len(counters))
@@ -130,8 +130,8 @@ class Worker:
             ]
         }
 
-    def anew(self, _: dict) -> dict:
-        """Ends all that NCCL has in this process, and begins again."""
+    def reload(self, _: dict) -> dict:
+        """Ends NCCL's whole state in this process, and begins again."""
         dist.destroy_process_group()
         self.join()
         return {}
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--answers", type=int)
     arguments = parser.parse_args()
     answer.file = os.fdopen(arguments.answers, "w", buffering=1)
-    # The check asks where a worker is that does not answer.
+    # The check asks for the stacks of a worker that does not answer.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     steps = queue.SimpleQueue()
     threading.Thread(target=read_steps, args=(steps,), daemon=True).start()
@@ -168,20 +168,20 @@ def main() -> None:
                 break
     except Exception as error:
         answer({"error": f"{type(error).__name__}: {error}"})
-        # A communicator that failed can make the orderly end wait for ever.
+        # A communicator that failed can make the orderly end wait forever.
         sys.stdout.flush()
         os._exit(1)
 
 
 def answer(result: dict) -> None:
-    """One line to the check."""
+    """Writes one line to the check."""
     answer.file.write(json.dumps(result) + "\n")
 
 
 def read_steps(steps: queue.SimpleQueue) -> None:
-    """Ends this process with the check's, also while a collective is under way."""
+    """Ends this process with the check's, even while a collective is in progress."""
     lines = b""
-    # Not through sys.stdin, whose lock Python wants when it ends.
+    # Not through sys.stdin, whose lock Python needs when it ends.
     while data := os.read(0, 65536):
         *whole, lines = (lines + data).split(b"\n")
         for line in whole:
