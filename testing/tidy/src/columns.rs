@@ -1,4 +1,4 @@
-//! Lines are at most 120 columns wide, also in comments and Markdown, which rustfmt does not touch.
+//! Lines are at most 120 columns wide, including in comments and Markdown, which rustfmt does not touch.
 
 use crate::finding::Finding;
 use crate::tree::Tree;
@@ -9,7 +9,7 @@ const WIDTH: usize = 120;
 /// The endings of the files that people write and read.
 const WRITTEN: [&str; 7] = [".rs", ".md", ".toml", ".py", ".sh", ".c", ".h"];
 
-/// Finds the lines that are too wide. A line that is one word, such as an address, cannot be broken and passes.
+/// Finds the lines that are too wide. A line that is a single word, such as an address, cannot be broken and passes.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     let mut findings = Vec::new();
     for (path, text) in tree.texts.iter().filter(|(path, _)| WRITTEN.iter().any(|ending| path.ends_with(ending))) {
@@ -17,7 +17,7 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
             let width = line.chars().count();
             let words = line.split_whitespace().filter(|word| word.chars().any(char::is_alphanumeric)).count();
             if width > WIDTH && words > 1 {
-                let sentence = format!("{width} columns, where {WIDTH} are allowed: break the line");
+                let sentence = format!("{width} columns, but at most {WIDTH} are allowed: break the line");
                 findings.push(Finding { path: path.clone(), line: index + 1, sentence });
             }
         }

@@ -1,7 +1,7 @@
 //! Arrows between the modules of a crate go one way.
 //!
-//! A module is a file. It uses another where its code, tests left out, names something that the other defines; to hand
-//! a name on (`pub use`) is no use. Calls of methods are not seen, for they name no module.
+//! A module is a file. It uses another if its code, without tests, names something that the other defines; a re-export
+//! (`pub use`) is no use. Method calls are not seen, because they name no module.
 
 mod module;
 mod names;
@@ -15,10 +15,10 @@ use crate::finding::Finding;
 use crate::tree::Tree;
 use module::Module;
 
-/// What one file uses of another: names, with the first line.
+/// The names that one file uses of another, with the first line.
 type Uses<'a> = BTreeMap<(&'a str, &'a str), (usize, BTreeSet<String>)>;
 
-/// Finds the circles of each crate: a finding for each arrow between two modules of the same circle.
+/// Finds the cycles of each crate; returns a finding for each arrow between two modules of the same cycle.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     let mut findings = Vec::new();
     for root in roots(tree)? {
@@ -28,7 +28,7 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     Ok(findings)
 }
 
-/// The first file of every crate in the tree: of libraries and programs.
+/// The first file of every crate in the tree, library or program.
 fn roots(tree: &Tree) -> Result<Vec<String>, String> {
     let mut roots = Vec::new();
     for (path, text) in &tree.texts {
@@ -44,7 +44,7 @@ fn roots(tree: &Tree) -> Result<Vec<String>, String> {
     Ok(roots)
 }
 
-/// What each file uses of each other one.
+/// The uses between each two files.
 fn uses(modules: &[Module]) -> Uses<'_> {
     let mut uses = Uses::new();
     for (id, module) in modules.iter().enumerate() {
@@ -61,14 +61,14 @@ fn uses(modules: &[Module]) -> Uses<'_> {
     uses
 }
 
-/// The circles, each with its arrows.
+/// The cycles, each with its arrows.
 fn cycles(uses: &Uses<'_>) -> Vec<Finding> {
     let graph: DiGraphMap<&str, ()> = uses.keys().copied().collect();
     let mut findings = Vec::new();
-    for (number, circle) in tarjan_scc(&graph).into_iter().filter(|files| files.len() > 1).enumerate() {
-        let name = format!("circle {} of {} modules", number + 1, circle.len());
+    for (number, cycle) in tarjan_scc(&graph).into_iter().filter(|files| files.len() > 1).enumerate() {
+        let name = format!("cycle {} of {} modules", number + 1, cycle.len());
         for (&(from, to), (line, names)) in uses {
-            if circle.contains(&from) && circle.contains(&to) {
+            if cycle.contains(&from) && cycle.contains(&to) {
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 let sentence = format!("uses {to} ({}) in {name}: move what both need below both", names.join(" "));
                 findings.push(Finding { path: from.to_owned(), line: *line, sentence });
@@ -84,7 +84,7 @@ mod tests {
 
     const MANIFEST: &str = "[package]\nname = \"a\"\n";
 
-    /// The arrows in circles of a crate with these files below `a/src`.
+    /// The arrows in cycles of a crate with these files below `a/src`.
     fn found(files: &[(&str, &str)]) -> Vec<String> {
         let files: Vec<(String, &str)> = files.iter().map(|(path, text)| (format!("a/src/{path}"), *text)).collect();
         let mut all = vec![("a/Cargo.toml", MANIFEST)];
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn two_modules_that_use_each_other_are_a_circle() {
+    fn two_modules_that_use_each_other_are_a_cycle() {
         let one_way =
             [("lib.rs", "mod b; mod c;"), ("b.rs", "use crate::c::C; pub struct B;"), ("c.rs", "pub struct C;")];
         assert_eq!(found(&one_way), [""; 0]);
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn names_are_followed_to_the_module_that_defines_them() {
-        // c uses B by way of the crate's root, and by a glob of d.
+        // c uses B through the crate's root, and through a glob of d.
         for handed_on in ["mod b; mod c; mod d; pub use b::B;", "mod b; mod c; mod d; pub(crate) use d::*;"] {
             let files = [
                 ("lib.rs", handed_on),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_that_calls_its_child_and_a_child_that_uses_its_parent_are_a_circle() {
+    fn a_parent_that_calls_its_child_and_a_child_that_uses_its_parent_are_a_cycle() {
         let files = [
             ("lib.rs", "mod b;"),
             ("b.rs", "mod c; pub(super) struct B; fn b() { self::c::c(); }"),

@@ -9,7 +9,7 @@ pub(crate) struct Finding {
     pub(crate) path: String,
     /// The line, counted from 1.
     pub(crate) line: usize,
-    /// What is wrong and what to do.
+    /// The defect and the remedy.
     pub(crate) sentence: String,
 }
 

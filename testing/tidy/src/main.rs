@@ -1,8 +1,8 @@
-//! `cargo xtask tidy`: refuses what no compiler refuses and every reader stumbles over.
+//! `cargo xtask tidy`: refuses mistakes that no compiler refuses and every reader stumbles over.
 //!
-//! Circles among the modules of a crate, lines over 120 columns in comments and Markdown, references to files that are
-//! not in the tree, and words that only the authors know (the table in CONTRIBUTING.md). Prints a line for each finding
-//! and fails if there is one.
+//! These are cycles among the modules of a crate, lines over 120 columns in comments and Markdown, references to files
+//! that are not in the tree, and words that only the authors know (the table in CONTRIBUTING.md). Prints a line for
+//! each finding and fails if there is one.
 
 #![forbid(unsafe_code)]
 // This program talks to the person who runs it.
@@ -25,9 +25,9 @@ use tree::Tree;
 type Check = fn(&Tree) -> Result<Vec<Finding>, String>;
 
 const CHECKS: [(&str, Check); 4] = [
-    ("circles among modules", cycles::check),
+    ("cycles among modules", cycles::check),
     ("long lines", columns::check),
-    ("references to files that are not there", references::check),
+    ("references to missing files", references::check),
     ("words that CONTRIBUTING.md replaces", words::check),
 ];
 

@@ -1,4 +1,4 @@
-//! What a comment or a page refers to is there.
+//! The files and headings to which comments and pages refer exist.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use regex::Regex;
 use crate::finding::Finding;
 use crate::tree::Tree;
 
-/// The path of a file that the tree could have. C files are left out: comments cite those of the kernel and of
+/// The path of a file that the tree could hold. C files are left out: comments cite those of the kernel and of
 /// rdma-core.
 static FILE: LazyLock<Regex> = LazyLock::new(|| {
     let pattern =
@@ -19,8 +19,8 @@ static FILE: LazyLock<Regex> = LazyLock::new(|| {
 static LINK: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)").expect("the pattern is right"));
 
-/// Finds references to files that are not there: paths in comments and Markdown, and links of Markdown with the heading
-/// that they lead to. A path may leave out folders in front: `slots.rs` and `transport/src/slots.rs` are the same file.
+/// Finds references to missing files: paths in comments and Markdown, and links of Markdown with their headings. A path
+/// may leave out leading folders: `slots.rs` and `transport/src/slots.rs` are the same file.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     let ends = Ends::of(tree);
     let mut findings = Vec::new();
@@ -31,7 +31,7 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
             let mut report = |sentence| findings.push(Finding { path: path.clone(), line: index + 1, sentence });
             for found in FILE.captures_iter(prose) {
                 if !ends.has(&found[1]) {
-                    report(format!("{} is not in the tree: name a file that is, or say it without", &found[1]));
+                    report(format!("{} is not in the tree: name a file that is, or none", &found[1]));
                 }
             }
             for found in LINK.captures_iter(prose).filter(|_| markdown) {
@@ -44,7 +44,7 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     Ok(findings)
 }
 
-/// The part of `line` that is for people: all of a page's, a program's comment.
+/// The part of `line` that is for people: a whole line of a page, a program's comment.
 fn prose<'a>(path: &str, line: &'a str) -> Option<&'a str> {
     let mark = match path.rsplit_once('.').map(|(_, ending)| ending) {
         Some("md") => return Some(line),
@@ -68,7 +68,7 @@ impl Ends {
                 rest = shorter;
                 ends.insert(rest.to_owned());
             }
-            // A module's file is named without the folder of its crate's sources, too.
+            // A module's file may also be named without its crate's `src` folder.
             if let Some((head, tail)) = path.split_once("/src/") {
                 let name = head.rsplit('/').next().unwrap_or(head);
                 ends.insert(format!("{name}/{tail}"));
@@ -77,7 +77,7 @@ impl Ends {
         Self(ends)
     }
 
-    /// Whether `path` is the end of a path, or a pattern for files in general, such as `*.rs`.
+    /// Returns true if `path` is the end of a path, or a pattern for files in general, such as `*.rs`.
     fn has(&self, path: &str) -> bool {
         let plain = path.trim_start_matches("../").trim_start_matches("./");
         plain.contains('*') || plain.starts_with("target/") || self.0.contains(plain)
@@ -100,7 +100,7 @@ fn follow(tree: &Tree, from: &str, link: &str, heading: Option<&str>) -> Result<
     if found { Ok(()) } else { Err(format!("the link #{heading} leads to no heading of {target}")) }
 }
 
-/// The path that `link` means on the page `from`, or None if it leaves the tree.
+/// The path that `link` means on the page `from`; `None` if it leaves the tree.
 fn join(from: &str, link: &str) -> Option<String> {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
@@ -126,7 +126,7 @@ fn anchor(heading: &str) -> String {
 mod tests {
     use super::*;
 
-    /// What is found in a page and a module that refer to `reference`.
+    /// The findings in a page and a module with these texts.
     fn found(page: &str, comment: &str) -> Vec<String> {
         let tree = Tree::of(&[
             ("docs/wire.md", "# The wire\n\n## Every byte, sent\n"),

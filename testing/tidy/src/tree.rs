@@ -9,7 +9,7 @@ use std::process::Command;
 pub(crate) struct Tree {
     /// The paths of all files, relative to the root, in order.
     pub(crate) paths: Vec<String>,
-    /// The text of those that are text, by path.
+    /// The text of text files, by path.
     pub(crate) texts: BTreeMap<String, String>,
 }
 
@@ -26,7 +26,7 @@ impl Tree {
         let listed = String::from_utf8_lossy(&output.stdout);
         let mut tree = Self::default();
         for path in listed.split('\0').filter(|path| !path.is_empty()) {
-            // A file that is deleted, but not yet in a commit, is listed too.
+            // A file that is deleted, but not yet in a commit, is also listed.
             let Ok(bytes) = std::fs::read(root.join(path)) else { continue };
             tree.paths.push(path.to_owned());
             if let Ok(text) = String::from_utf8(bytes) {

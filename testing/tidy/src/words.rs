@@ -1,4 +1,4 @@
-//! Words that only the authors know, each with the word that the field has for it: the table of CONTRIBUTING.md.
+//! Words that only the authors know, each with the field's own word: the table in CONTRIBUTING.md.
 
 use regex::{Regex, RegexBuilder};
 
@@ -17,9 +17,9 @@ struct Word {
     but: String,
 }
 
-/// Finds the words of the table everywhere but in the table. Fails if there is no table.
+/// Finds the table's words everywhere outside the table. Fails if there is no table.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
-    let page = tree.texts.get(PAGE).ok_or_else(|| format!("{PAGE} is not there; it has the table of words"))?;
+    let page = tree.texts.get(PAGE).ok_or_else(|| format!("{PAGE}, which holds the table of words, is missing"))?;
     let words = table(page)?;
     let mut findings = Vec::new();
     for (path, text) in tree.texts.iter().filter(|(path, _)| !path.ends_with(".lock")) {
@@ -38,15 +38,15 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     Ok(findings)
 }
 
-/// The rows of the table in `page`: words with commas between them, and what to say in their place. A word that ends in
-/// " …" is refused only where it begins a line of a comment.
+/// The rows of the table in `page`: words with commas between them, and their replacements. A word that ends in " …" is
+/// refused only at the beginning of a line of a comment.
 fn table(page: &str) -> Result<Vec<Word>, String> {
     let rows = page.lines().skip_while(|line| *line != HEAD).skip(2).take_while(|line| line.starts_with('|'));
     let mut words = Vec::new();
     for row in rows {
         let mut cells = row.trim_matches('|').split('|').map(str::trim);
         let (Some(nots), Some(but)) = (cells.next(), cells.next()) else {
-            return Err(format!("{PAGE}: the row \"{row}\" of the table of words has no two cells"));
+            return Err(format!("{PAGE}: the row \"{row}\" of the table of words does not have two cells"));
         };
         for not in nots.split(", ") {
             let literally = |text: &str| regex::escape(text).replace(' ', r"\s+");
@@ -66,14 +66,14 @@ mod tests {
     use super::*;
 
     const TABLE: &str =
-        "# How\n\n| not | but |\n|---|---|\n| make-believe, under way | the fake libibverbs |\n\nmore\n";
+        "# How\n\n| not | but |\n|---|---|\n| make-believe, far afield | the fake libibverbs |\n\nmore\n";
 
     #[test]
     fn the_words_of_the_table_are_found_in_all_but_the_table() {
         let tree = Tree::of(&[
             (PAGE, TABLE),
-            ("a.rs", "// one\n// A Make-believe, on\n// its underway\n"),
-            ("b", "under  way"),
+            ("a.rs", "// one\n// A Make-believe, on\n// its farafield\n"),
+            ("b", "far  afield"),
         ]);
         let findings = check(&tree).unwrap();
         let places: Vec<_> = findings.iter().map(|finding| (finding.path.as_str(), finding.line)).collect();
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn an_opening_is_found_at_the_beginning_of_a_comment_and_nowhere_else() {
-        let table = TABLE.replace("| make-believe, under way |", "| What …, None where … |");
+        let table = TABLE.replace("| make-believe, far afield |", "| What …, None where … |");
         let code =
             "/// What a rank does.\nlet what = 1; // it is what\n    // None where none is\n// See: What is there.\n";
         let findings = check(&Tree::of(&[(PAGE, &table), ("a.rs", code), ("b.md", "What is this?")])).unwrap();

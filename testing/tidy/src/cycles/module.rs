@@ -1,4 +1,4 @@
-//! The modules of one crate, and what each defines, imports and uses.
+//! The modules of one crate, with their definitions, imports and uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,9 +23,9 @@ pub(crate) struct Module {
     pub(crate) parent: Option<ModuleId>,
     /// The modules within it.
     pub(crate) children: BTreeMap<String, ModuleId>,
-    /// The names of what it defines.
+    /// The names of its definitions.
     pub(crate) items: BTreeSet<String>,
-    /// The names that it imports, also for others, with the paths that they stand for.
+    /// The names that it imports, re-exports included, with their paths.
     pub(crate) aliases: BTreeMap<String, Vec<Parts>>,
     /// The modules of which it imports every name.
     pub(crate) globs: Vec<Parts>,
@@ -33,7 +33,7 @@ pub(crate) struct Module {
     pub(crate) uses: Vec<(Parts, usize)>,
 }
 
-/// Reads the modules of the crate whose first file is `path`. Tests are left out. Fails where a file is no Rust.
+/// Reads the modules of the crate whose first file is `path`, without tests. Fails if a file is not valid Rust.
 pub(crate) fn read(tree: &Tree, path: &str) -> Result<Vec<Module>, String> {
     let mut reader = Reader { tree, modules: Vec::new(), current: 0, failed: None };
     reader.open(path.to_owned(), None)?;
@@ -103,7 +103,7 @@ impl Reader<'_> {
         found.cloned().ok_or_else(|| format!("{here}: the module {} is in neither of {candidates:?}", node.ident))
     }
 
-    /// Takes in what a `use` brings. What it hands on to others is no use of its own.
+    /// Adds the imports of a `use`. A re-export is no use of its own.
     fn import(&mut self, node: &UseTree, prefix: &mut Parts, hands_on: bool) {
         match node {
             UseTree::Path(path) => {
@@ -138,7 +138,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Takes the paths out of tokens that no grammar is known for.
+    /// Takes the paths out of tokens without a known grammar.
     fn scan(&mut self, tokens: TokenStream) {
         let mut path: Parts = Vec::new();
         let (mut colons, mut line) = (0, 0);
@@ -244,7 +244,7 @@ impl Visit<'_> for Reader<'_> {
     fn visit_visibility(&mut self, _: &Visibility) {}
 }
 
-/// Whether the attributes keep an item for tests.
+/// Returns true if the attributes limit an item to tests.
 fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::List(list) if list.path.is_ident("cfg") => {

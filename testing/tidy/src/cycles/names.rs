@@ -1,19 +1,19 @@
-//! Where a name is defined.
+//! The search for the module that defines a name.
 
 use super::module::{Module, ModuleId};
 
-/// How many imports may stand between a name and what it means. Rust's own rules allow circles of globs.
+/// The most imports between a name and its meaning. Rust's own rules allow cycles of globs.
 const LONGEST_CHAIN: usize = 16;
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
     Module(ModuleId),
-    /// Something that this module defines.
+    /// An item that this module defines.
     Item(ModuleId),
 }
 
-/// The module that defines what `parts` means in the module `from`, or None if that is a module, another crate's or
+/// The module that defines the meaning of `parts` in the module `from`; `None` if that is a module, another crate's or
 /// local.
 pub(super) fn home(modules: &[Module], from: ModuleId, parts: &[String]) -> Option<ModuleId> {
     match follow(modules, from, parts, LONGEST_CHAIN)? {
@@ -40,14 +40,14 @@ fn follow(modules: &[Module], from: ModuleId, parts: &[String], chain: usize) ->
     Some(meaning)
 }
 
-/// What `name` means in the module `id`.
+/// The meaning of `name` in the module `id`.
 fn within(modules: &[Module], id: ModuleId, name: &str, chain: usize) -> Option<Meaning> {
     let module = &modules[id];
     if module.items.contains(name) {
         return Some(Meaning::Item(id));
     }
     let chain = chain.checked_sub(1)?;
-    // A module and an item may share a name; the item is what others use.
+    // A module and an item may share a name; other modules use the item.
     let aliases = module.aliases.get(name).into_iter().flatten();
     let found: Vec<Meaning> = aliases.filter_map(|path| follow(modules, id, path, chain)).collect();
     let item = found.iter().find(|meaning| matches!(meaning, Meaning::Item(_)));
