@@ -1,6 +1,6 @@
-//! What many connections cost over RDMA, ours beside those of NCCL's own IB transport (docs/performance.md).
+//! The cost of many connections over RDMA, ours next to that of NCCL's own IB transport (docs/performance.md).
 //!
-//! Both ends are in one process, over the fake libibverbs and is one adapter after the other.
+//! Both ends are in one process, over the fake libibverbs, which is one adapter after the other.
 
 use crate::tools::{Tools, without_settings};
 use clap::Args;
@@ -9,23 +9,23 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Open files that one connection takes at most: NCCL's, with its listen.
+/// The most open files of one connection: NCCL's, with its listen.
 const FILES_PER_CONNECTION: u64 = 8;
 
-/// What is measured.
+/// The arguments of `connections`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     tools: Tools,
-    /// How many connections
+    /// Number of connections
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
-    /// The adapters, each by an option of its own
+    /// An adapter; may be repeated
     #[arg(long = "profile", value_name = "NAME", default_values = ["connectx-7", "ionic"])]
     profiles: Vec<String>,
 }
 
-/// Measures, and prints what came out.
+/// Measures, and prints the results.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let Arguments { tools, count, profiles } = arguments;
     allow_files(u64::from(*count) * FILES_PER_CONNECTION);
@@ -44,14 +44,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// Lets this process, and those that it starts, have this many files open, as far as the hard limit goes.
+/// Lets this process, and those that it starts, have this many files open, as far as the hard limit allows.
 fn allow_files(files: u64) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.map_or(files, |most| most.min(files));
     if limit.current.is_some_and(|now| now < wanted) {
         limit.current = Some(wanted);
-        // What does not go shows when files run out, which names the limit.
+        // If this fails, files run out later, with an error that names the limit.
         let _ = setrlimit(Resource::Nofile, limit);
     }
 }
@@ -66,7 +66,8 @@ impl Bench<'_> {
     fn measure(&self, profile: &str, option: &str, library: &Path) -> Result<Cost, String> {
         let Tools { program, fake, folder, .. } = self.tools;
         let machine = folder.join("connections-machine");
-        // Of several GIDs that fit NCCL asks sysfs for the version, where these devices are not; and ours is dialled.
+        // If several GIDs fit, NCCL asks sysfs for the version, which knows nothing of these devices; so only one fits.
+        // It is the address that ours dials.
         let gids = "gid.0 = ['fe80::1', 'roce1', 1]\ngid.1 = ['127.0.0.1', 'roce2', 1]\n";
         write(&machine, &format!("[[device]]\nname = 'sim0'\nprofile = '{profile}'\n[[device.port]]\n{gids}"))?;
         let mut command = Command::new(program);
@@ -92,7 +93,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
-/// What the bench says.
+/// The bench's result.
 #[derive(Debug, Deserialize)]
 struct Cost {
     set_up_s: f64,

@@ -1,11 +1,11 @@
-//! What a message costs.
+//! The cost of a message.
 
 use crate::profile::{Place, Profile};
 use crate::work::Work;
 use serde::Serialize;
 use std::path::Path;
 
-/// The objects whose share matters; all others are libraries that the transport may call.
+/// The objects that are told apart; all others are libraries that the transport may call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Objects<'a> {
     /// The transport: a plugin, or NCCL's library.
@@ -16,12 +16,12 @@ pub(crate) struct Objects<'a> {
     pub(crate) program: &'a Path,
 }
 
-/// What one message costs at both ends together.
+/// The cost of one message at both ends together.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Cost {
     /// Instructions of the transport itself.
     pub(crate) own: f64,
-    /// Instructions of the libraries that it calls, libc first of all, but for the fake libibverbs.
+    /// Instructions of the libraries that it calls, mainly libc, without the fake libibverbs.
     pub(crate) libraries: f64,
     /// Calls of `ibv_post_send`.
     pub(crate) send_posts: f64,
@@ -29,9 +29,9 @@ pub(crate) struct Cost {
     pub(crate) receive_posts: f64,
     /// Calls of `ibv_poll_cq`.
     pub(crate) polls: f64,
-    /// What each rail's device had to do; a profile does not tell.
+    /// The work of each rail's device; a profile does not have it.
     pub(crate) devices: Vec<Work>,
-    /// The transport's functions, the costly ones first.
+    /// The transport's functions, the most costly first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) functions: Vec<Function>,
 }
@@ -41,15 +41,15 @@ pub(crate) struct Cost {
 pub(crate) struct Function {
     /// Its name.
     pub(crate) name: String,
-    /// Instructions that it runs itself for one message.
+    /// Its own instructions for one message.
     pub(crate) own: f64,
 }
 
 impl Cost {
-    /// The cost of one of the `messages` that a profile is of.
+    /// The cost of one message, from the profile of `messages` messages.
     ///
     /// # Errors
-    /// A sentence, when the profile lacks what every message needs.
+    /// A sentence, when the profile lacks calls that every message needs.
     pub(crate) fn of(profile: &Profile, messages: u32, objects: Objects<'_>) -> Result<Self, String> {
         let each = |count: u64| count as f64 / f64::from(messages);
         let is = |object: &str, path: &Path| Path::new(object) == path;
@@ -60,7 +60,7 @@ impl Cost {
         let mut cost = Self { own: functions.iter().map(|function| function.own).sum(), functions, ..Self::default() };
         for (_, place, calls) in profile.calls().filter(|(caller, ..)| is(caller, objects.transport)) {
             if is(&place.object, objects.fake) {
-                // The fake libibverbs names its functions as libibverbs does, within its modules.
+                // The fake libibverbs names its functions as libibverbs does, inside its modules.
                 match place.function.rsplit("::").next().unwrap_or_default() {
                     "post_send" => cost.send_posts += each(calls.count),
                     "post_recv" | "post_srq_recv" => cost.receive_posts += each(calls.count),
@@ -77,8 +77,8 @@ impl Cost {
         match needed.iter().find(|(_, each)| *each == 0.0) {
             None => Ok(cost),
             Some((what, _)) => Err(format!(
-                "{messages} messages took not one {what} of {}, which cannot be; has the fake libibverbs got other names for \
-                 its functions than testing/instructions/src/cost.rs?",
+                "{messages} messages took not one {what} of {}, which cannot be; has the fake libibverbs got other \
+                 names for its functions than testing/instructions/src/cost.rs?",
                 objects.transport.display()
             )),
         }

@@ -9,22 +9,22 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The function whose instructions are counted, with all that it calls: the bench's loop over the messages. It runs
-/// once, after messages that are not counted.
+/// The function whose instructions are counted, with everything that it calls: the bench's loop over the messages. It
+/// runs once, after messages that are not counted.
 const LOOP: &str = "railweave_message_loop";
 
-/// What callgrind writes: a profile when the loop begins and one, the second, when it has ended. It writes one for each
-/// thread, and the loop is in the first.
+/// The names of callgrind's files: it writes one profile when the loop begins and one, the second, when it has ended,
+/// each for every thread; the loop is in the first thread.
 const PROFILE: &str = "callgrind";
 const LOOP_PROFILE: &str = "callgrind.2-01";
 
-/// The fake libibverbs's description of a machine.
+/// The description of a machine for the fake libibverbs.
 const MACHINE: &str = "machine";
 
-/// How many lines of a failed run are told.
+/// The number of lines of a failed run that are shown.
 const LINES: usize = 3;
 
-/// What is counted.
+/// The transport whose messages are counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Transport<'a> {
     /// The plugin as users install it.
@@ -42,11 +42,11 @@ pub(crate) struct Case {
     pub(crate) message_bytes: usize,
     /// Messages in flight.
     pub(crate) in_flight: usize,
-    /// How many messages are carried.
+    /// The number of messages.
     pub(crate) messages: u32,
 }
 
-/// All that counting needs.
+/// The tools for counting.
 #[derive(Debug)]
 pub(crate) struct Counter {
     valgrind: PathBuf,
@@ -54,15 +54,15 @@ pub(crate) struct Counter {
     program: PathBuf,
     fake: PathBuf,
     nccl: Option<PathBuf>,
-    /// Where a folder for each run is kept, with the machine's description and the profiles.
+    /// The folder that has a folder for each run, with the machine's description and the profiles.
     folder: PathBuf,
 }
 
 impl Counter {
-    /// Counts by `valgrind`.
+    /// Counts with `valgrind`.
     ///
     /// # Errors
-    /// A sentence, when one of the tools is not there.
+    /// A sentence, when one of the tools is missing.
     pub(crate) fn new(valgrind: &Path, tools: &Tools) -> Result<Self, String> {
         let Tools { plugin, program, fake, nccl, folder } = tools;
         let nccl = nccl.as_deref().map(real).transpose()?;
@@ -75,7 +75,7 @@ impl Counter {
         self.nccl.as_deref()
     }
 
-    /// Counts what a message costs.
+    /// Counts the instructions of a message.
     pub(crate) fn count(&self, transport: Transport<'_>, case: &Case) -> Result<Cost, String> {
         let Case { rails, message_bytes, in_flight, messages } = *case;
         let (name, library) = match transport {
@@ -116,7 +116,7 @@ impl Counter {
         Ok(Cost { devices: Work::read(&output.stdout)?, ..cost })
     }
 
-    /// An empty folder for a run, but for the description of a machine with as many devices as there are rails.
+    /// Prepares a folder for a run that holds only the description of a machine with one device per rail.
     fn prepare(&self, folder: &Path, rails: usize) -> Result<(), String> {
         let device = |index| format!("[[device]]\nname = 'sim{index}'\n[[device.port]]\n");
         let text: String = (0..rails).map(device).collect();
@@ -132,22 +132,22 @@ impl Counter {
         let mut command = Command::new(&self.valgrind);
         without_settings(&mut command);
         command.env("NCCL_IBVERBS_LIB", &self.fake).env("RAILWEAVE_TEST_MACHINE", folder.join(MACHINE));
-        // Profiles before and after the loop, and not --toggle-collect: that counts the loop's instructions alone, but
-        // all calls, and how often the ends poll while they connect is chance.
+        // Profiles before and after the loop instead of --toggle-collect: that counts only the loop's instructions, but
+        // all calls, and the number of polls while the ends connect is random.
         command.args(["--tool=callgrind", "--separate-threads=yes"]);
         command.args([format!("--dump-before={LOOP}"), format!("--dump-after={LOOP}")]);
-        // A name without its folder, because valgrind takes some signs in it for orders.
+        // A name without its folder, because valgrind interprets some characters in it.
         command.arg(format!("--callgrind-out-file={PROFILE}")).current_dir(folder).stdin(Stdio::null());
         command
     }
 }
 
-/// A file by the path that the kernel knows it by, by which callgrind names it.
+/// A file by the kernel's path for it, which callgrind uses.
 fn real(path: &Path) -> Result<PathBuf, String> {
     path.canonicalize().map_err(|error| format!("cannot use {}: {error}", path.display()))
 }
 
-/// The last lines that a run wrote on standard error, without valgrind's own.
+/// The last lines of a run's standard error, without valgrind's own.
 fn last_words(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty() && !line.starts_with("==")).collect();

@@ -1,7 +1,7 @@
-//! What messages and connections take over RDMA, ours beside those of NCCL's own IB transport, as a program
+//! The cost of messages and connections over RDMA, ours next to that of NCCL's own IB transport, as a program
 //! (docs/performance.md).
 //!
-//! `cargo xtask instructions` and `cargo xtask connections` start it, with what it needs. Both ends are in one process,
+//! `cargo xtask instructions` and `cargo xtask connections` build its needs and start it. Both ends are in one process,
 //! over the fake libibverbs: no wire changes the figures.
 
 #![forbid(unsafe_code)]
@@ -19,7 +19,7 @@ mod work;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Measures what a transport takes; `cargo xtask instructions` and `cargo xtask connections` start it.
+/// Measures the cost of a transport; `cargo xtask instructions` and `cargo xtask connections` start it.
 #[derive(Debug, Parser)]
 #[command(name = "railweave-instructions")]
 struct CommandLine {
@@ -31,7 +31,7 @@ struct CommandLine {
 enum Command {
     /// Counts the instructions of a message
     Messages(messages::Arguments),
-    /// Measures what many connections take
+    /// Measures many connections
     Connections(connections::Arguments),
 }
 

@@ -1,7 +1,7 @@
-//! Instructions per message, ours beside those of NCCL's own IB transport (docs/performance.md).
+//! Instructions per message, ours next to those of NCCL's own IB transport (docs/performance.md).
 //!
-//! Both ends are in one process, over the fake libibverbs, and callgrind counts: neither a wire
-//! nor what else this machine does changes the figures.
+//! Both ends are in one process, over the fake libibverbs, and callgrind counts: neither a wire nor the load of this
+//! machine changes the figures.
 
 use crate::cost::Cost;
 use crate::counter::{Case, Counter, Transport};
@@ -17,13 +17,13 @@ const RAILS: [usize; 2] = [1, 2];
 /// Their messages in flight.
 const IN_FLIGHT: [usize; 2] = [1, 8];
 
-/// Their sizes of messages: what they are called, bytes, and how many messages are carried.
+/// Their message sizes: name, bytes, and the number of messages.
 ///
-/// A multiple of 512, so that what happens once in a round of slots, of the sender's ring or of posted receives is
-/// counted in its due share. Large messages are fewer because the fake libibverbs copies them.
+/// The number is a multiple of 512, so that work done once per round of slots, of the sender's ring or of posted
+/// receives is counted in its due share. Large messages are fewer because the fake libibverbs copies them.
 const SIZES: [(&str, usize, u32); 2] = [("8 B", 8, 5120), ("512 KiB", 512 << 10, 512)];
 
-/// What is counted.
+/// The arguments of `messages`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Counts, and prints what came out.
+/// Counts, and prints the results.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let counter = Counter::new(&arguments.valgrind, &arguments.tools)?;
     let mut rows = Vec::new();
@@ -75,7 +75,7 @@ struct Report {
     rows: Vec<Row>,
 }
 
-/// What came out for one case.
+/// The result of one case.
 #[derive(Debug, Serialize)]
 struct Row {
     rails: usize,
@@ -83,7 +83,7 @@ struct Row {
     in_flight: usize,
     railweave: Cost,
     nccl: Option<Cost>,
-    /// Railweave's instructions to NCCL's, the libraries' with each.
+    /// Railweave's instructions divided by NCCL's, both with those of libraries.
     ratio: Option<f64>,
 }
 
@@ -107,7 +107,7 @@ impl Row {
         format!("{rails}, {size}, {} in flight", self.in_flight)
     }
 
-    /// The functions that are listed, a line each under the row's title.
+    /// The listed functions, a line each under the row's title.
     fn functions(&self) -> String {
         let functions = &self.railweave.functions;
         if functions.is_empty() {
@@ -121,7 +121,7 @@ impl Row {
 /// The rows in Markdown, as docs/performance.md shows them.
 fn table(rows: &[Row]) -> String {
     let mut text = "\
-| | Railweave | of it libc | NCCL | of it libc | ratio | calls of verbs, Railweave | NCCL |
+| | Railweave | of which libc | NCCL | of which libc | ratio | calls of verbs, Railweave | NCCL |
 |---|---|---|---|---|---|---|---|
 "
     .to_owned();
@@ -134,7 +134,7 @@ fn table(rows: &[Row]) -> String {
     text
 }
 
-/// The cells of one transport: its instructions with those of libraries among them, and its calls of verbs.
+/// The cells of one transport: its instructions, those of libraries among them, and its calls of verbs.
 fn cells(cost: Option<&Cost>) -> (String, String) {
     let Some(cost) = cost else { return (" | ".to_owned(), " ".to_owned()) };
     let Cost { libraries, send_posts, receive_posts, polls, .. } = cost;
@@ -144,7 +144,7 @@ fn cells(cost: Option<&Cost>) -> (String, String) {
     )
 }
 
-/// The work of each rail's device, a line for each transport, in Markdown too.
+/// The work of each rail's device in Markdown, a line per transport.
 fn table_of_work(rows: &[Row]) -> String {
     let heads = work::COLUMNS.map(|(name, _)| format!(" {name} |"));
     let mut text = format!("| | transport |{}\n|{}\n", heads.concat(), "---|".repeat(2 + heads.len()));

@@ -1,12 +1,11 @@
-//! What callgrind writes of a thread: how many instructions ran where, and who called whom (its manual, "Callgrind
-//! Format Specification").
+//! Callgrind's profile of a thread: instructions by function, and calls (its manual, "Callgrind Format Specification").
 
 use std::collections::{BTreeMap, HashMap};
 
-/// What callgrind saw.
+/// The content of a profile.
 #[derive(Debug, Default)]
 pub(crate) struct Profile {
-    /// What each function ran itself.
+    /// The instructions that each function ran itself.
     own: BTreeMap<Place, u64>,
     /// Calls from one object into another, by the object that calls and the function that is called.
     calls: BTreeMap<(String, Place), Calls>,
@@ -24,9 +23,9 @@ pub(crate) struct Place {
 /// Calls of one function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Calls {
-    /// How many.
+    /// Their number.
     pub(crate) count: u64,
-    /// What the function ran in them, with all that it called.
+    /// The instructions that ran in these calls, with everything that the function called.
     pub(crate) instructions: u64,
 }
 
@@ -44,14 +43,12 @@ impl Profile {
         }
         let counted: u64 = reader.profile.own.values().sum();
         match reader.totals {
-            Some(0) => {
-                Err("callgrind counted no instruction; was the function named that is to be counted?".to_owned())
-            }
+            Some(0) => Err("callgrind counted no instruction; was the right function named?".to_owned()),
             Some(totals) if totals == counted => Ok(reader.profile),
             Some(totals) => {
-                Err(format!("callgrind wrote that {totals} instructions ran, but only where {counted} did"))
+                Err(format!("callgrind's total is {totals} instructions, but its lines add up to {counted}"))
             }
-            None => Err("what callgrind wrote has no totals; it was cut short, so count anew".to_owned()),
+            None => Err("the profile has no totals; it was cut short, so count again".to_owned()),
         }
     }
 
@@ -60,31 +57,31 @@ impl Profile {
         self.own.iter().map(|(place, instructions)| (place, *instructions))
     }
 
-    /// All calls from one object into another: the object that calls, the function that is called.
+    /// All calls from one object into another: the calling object and the called function.
     pub(crate) fn calls(&self) -> impl Iterator<Item = (&str, &Place, Calls)> {
         self.calls.iter().map(|((caller, place), calls)| (caller.as_str(), place, *calls))
     }
 }
 
-/// What is known while the lines are read.
+/// The state of reading.
 #[derive(Debug, Default)]
 struct Reader {
     profile: Profile,
     totals: Option<u64>,
     objects: Names,
     functions: Names,
-    /// Where the costs of the next lines arise.
+    /// The function to which the costs of the next lines belong.
     object: String,
     function: String,
     /// The callee of the next call; its object is the caller's unless it is named.
     callee_object: Option<String>,
     callee_function: String,
-    /// How many calls the next line's cost is of; none if it is a function's own.
+    /// The number of calls to which the next line's cost belongs; `None` if it is a function's own.
     calls: Option<u64>,
 }
 
 impl Reader {
-    /// Takes in one line, or says what is wrong with it.
+    /// Reads one line, or returns its defect.
     fn line(&mut self, line: &str) -> Result<(), &'static str> {
         if line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first)) {
             return self.cost(line);
@@ -96,7 +93,7 @@ impl Reader {
                 "cob" => self.callee_object = Some(self.objects.resolve(value)?),
                 "cfn" => self.callee_function = self.functions.resolve(value)?,
                 "calls" => self.calls = Some(number(value.split(' ').next())?),
-                // Files and jumps, and values of the header that have this sign in them.
+                // Files, jumps, and values of the header that contain this sign.
                 _ => {}
             }
             return Ok(());
@@ -117,7 +114,7 @@ impl Reader {
     /// A position and what it cost.
     fn cost(&mut self, line: &str) -> Result<(), &'static str> {
         let cost = match line.split(' ').nth(1) {
-            // The format lets zeros at the end out.
+            // The format omits trailing zeros.
             None => 0,
             word => number(word)?,
         };
@@ -137,7 +134,7 @@ impl Reader {
     }
 }
 
-/// Names by their numbers: "(3) name" gives one, "(3)" means it from then on.
+/// Names by their numbers: "(3) name" defines one, "(3)" refers to it from then on.
 #[derive(Debug, Default)]
 struct Names(HashMap<u64, String>);
 
@@ -146,7 +143,7 @@ impl Names {
         let Some((id, name)) = value.strip_prefix('(').and_then(|rest| rest.split_once(')')) else {
             return Ok(value.to_owned());
         };
-        // "(below main)" is a name that merely looks so.
+        // "(below main)" is a name that merely looks like a number.
         let Ok(id) = id.parse() else { return Ok(value.to_owned()) };
         if let Some(name) = name.strip_prefix(' ') {
             self.0.insert(id, name.to_owned());
@@ -255,7 +252,7 @@ totals: 133
             Profile::read(&text).unwrap_err()
         };
         assert!(error("\ntotals: 133\n", "").contains("was cut short"));
-        assert!(error("totals: 133", "totals: 134").contains("that 134 instructions ran, but only where 133 did"));
+        assert!(error("totals: 133", "totals: 134").contains("total is 134 instructions, but its lines add up to 133"));
         assert!(error("totals: 133", "totals: 0").contains("counted no instruction"));
         assert!(error("totals: 133", "totals: x").contains("no number"));
         assert!(error("positions: line", "positions: instr line").contains("other positions than lines"));

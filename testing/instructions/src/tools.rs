@@ -1,13 +1,13 @@
-//! What measures, and what is measured.
+//! The tools that measure, and the objects that they measure.
 
 use clap::Args;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Settings of the user's, which would change what is measured, begin so.
+/// Prefixes of the user's settings, which would change the figures.
 const SETTINGS: [&str; 3] = ["RAILWEAVE_", "NCCL_", "MPIB_"];
 
-/// What was built and found for measuring.
+/// The tools and objects that were built and found.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Tools {
     /// The plugin as users install it
@@ -16,18 +16,18 @@ pub(crate) struct Tools {
     /// The railweave program, which drives a transport
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) program: PathBuf,
-    /// The library in libibverbs' place
+    /// The library that takes libibverbs' place
     #[arg(long, value_name = "LIBRARY")]
     pub(crate) fake: PathBuf,
     /// NCCL's own library, to measure it too
     #[arg(long, value_name = "LIBRARY")]
     pub(crate) nccl: Option<PathBuf>,
-    /// Where descriptions of machines, and profiles, are kept
+    /// The folder for descriptions of machines and for profiles
     #[arg(long, value_name = "FOLDER")]
     pub(crate) folder: PathBuf,
 }
 
-/// Keeps the user's settings from a program.
+/// Removes the user's settings from a program's environment.
 pub(crate) fn without_settings(command: &mut Command) {
     for (variable, _) in std::env::vars_os() {
         if SETTINGS.iter().any(|prefix| variable.as_encoded_bytes().starts_with(prefix.as_bytes())) {

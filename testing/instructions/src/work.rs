@@ -1,8 +1,8 @@
-//! What a message gives each rail's device to do, counted by the fake libibverbs and told by the bench.
+//! The work that a message gives each rail's device, counted by the fake libibverbs and reported by the bench.
 
 use serde::{Deserialize, Serialize};
 
-/// What one device had to do for one message, for both ends together; the bench's `--json` has the same names.
+/// The work of one device for one message, for both ends together; the bench's `--json` has the same names.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub(crate) struct Work {
     /// The device's name.
@@ -17,7 +17,7 @@ pub(crate) struct Work {
     pub(crate) completions: f64,
 }
 
-/// What a column of a table is called, and its number for a device.
+/// A column of a table: its name, and its number for a device.
 pub(crate) type Column = (&'static str, fn(&Work) -> f64);
 
 /// The columns of the table.
@@ -29,13 +29,13 @@ pub(crate) const COLUMNS: [Column; 4] = [
 ];
 
 impl Work {
-    /// Reads what the bench printed with `--json`: the work of each device.
+    /// Reads the bench's `--json`: the work of each device.
     ///
     /// # Errors
-    /// A sentence, when it is no such text or the fake libibverbs was not there.
+    /// A sentence, when the text is of another kind or the fake libibverbs was missing.
     pub(crate) fn read(json: &[u8]) -> Result<Vec<Self>, String> {
         let outcome: Outcome =
-            serde_json::from_slice(json).map_err(|error| format!("what the bench printed cannot be read: {error}"))?;
+            serde_json::from_slice(json).map_err(|error| format!("the bench's output cannot be read: {error}"))?;
         outcome.devices.ok_or_else(|| {
             "the bench found no fake libibverbs that counts; does NCCL_IBVERBS_LIB name another library?".to_owned()
         })
@@ -47,7 +47,7 @@ pub(crate) fn cell(works: &[Work], (_, number): Column) -> String {
     works.iter().map(|work| format!("{:.2}", number(work))).collect::<Vec<_>>().join(" + ")
 }
 
-/// As much of the bench's `--json` as is read.
+/// The part of the bench's `--json` that is read.
 #[derive(Deserialize)]
 struct Outcome {
     devices: Option<Vec<Work>>,

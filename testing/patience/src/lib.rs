@@ -1,9 +1,9 @@
-//! How long tests wait for other threads and processes, and the one sentence by which they say that it was not enough.
-//! Ranks say the same by words of their own (`crates/bench/src/error.rs`), which a test there holds beside these.
+//! The time that tests wait for other threads and processes, and the one sentence that says that it was not enough.
+//! Ranks say the same in words of their own (`crates/bench/src/error.rs`); a test there checks those against these.
 //!
-//! `cargo xtask test` and `cargo xtask lab` know that sentence: what failed for no other reason is repeated once, alone
-//! ([`ran_out`] decides). So a test that waits does it by this crate, and everything else that a test finds is a panic
-//! of its own.
+//! `cargo xtask test` and `cargo xtask lab` know that sentence: a test that failed for no other reason is repeated
+//! once, alone ([`ran_out`] decides). A test that waits therefore uses this crate, and reports everything else that it
+//! finds in a panic of its own.
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
@@ -11,20 +11,20 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What the sentence begins with.
+/// The start of the sentence.
 pub const RAN_OUT: &str = "ran out of time: ";
 
-/// What a panic begins with that only says that another process of the same test failed, whose own words are in the
-/// same output.
+/// The start of a panic that only says that another process of the same test failed; that process's own words are in
+/// the same output.
 pub const FOLLOWED: &str = "another process of the test failed: ";
 
-/// How long anything that is waited for may take. Far beyond what it takes: nothing is measured by it.
+/// The longest wait. Far beyond the time that anything takes; it measures nothing.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// The variable that says how many times longer than usual everything may take, where a tool slows everything down.
+/// The variable with the factor by which everything may take longer than usual, for tools that slow everything down.
 pub const FACTOR_VARIABLE: &str = "RAILWEAVE_TEST_PATIENCE";
 
-/// How much longer than usual everything may take: what [`FACTOR_VARIABLE`] says, or 1.
+/// The factor by which everything may take longer than usual: the value of [`FACTOR_VARIABLE`], or 1.
 #[must_use]
 pub fn factor() -> u32 {
     std::env::var(FACTOR_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(1)
@@ -45,7 +45,7 @@ pub fn until<T>(what: &str, poll: impl FnMut() -> Option<T>) -> T {
     until_within(LIMIT, what, poll)
 }
 
-/// Polls until there is an answer, for at most so long.
+/// Polls until there is an answer, for at most `limit`.
 ///
 /// # Panics
 /// With the sentence, when there is none in time.
@@ -61,10 +61,10 @@ pub fn until_within<T>(limit: Duration, what: &str, mut poll: impl FnMut() -> Op
     }
 }
 
-/// Polls until `is_freed`, for at most [`LIMIT`]. What is not freed then is a leak, and no matter of time.
+/// Polls until `is_freed`, for at most [`LIMIT`]. Anything not freed then is a leak and no timeout.
 ///
 /// # Panics
-/// When something is left in the end; such a test is not repeated.
+/// When something is left at the end; such a test is not repeated.
 #[track_caller]
 pub fn until_freed(what: &str, mut is_freed: impl FnMut() -> bool) {
     let deadline = Deadline::new(LIMIT);
@@ -74,7 +74,7 @@ pub fn until_freed(what: &str, mut is_freed: impl FnMut() -> bool) {
     }
 }
 
-/// When something must be over, for loops that are no [`until`].
+/// The time by which something must have ended, for loops that cannot use [`until`].
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     begin: Instant,
@@ -82,22 +82,22 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// One that is `limit` away, times [`factor`].
+    /// A deadline that is `limit` away, times [`factor`].
     #[must_use]
     pub fn new(limit: Duration) -> Self {
         Self { begin: Instant::now(), limit: limit * factor() }
     }
 
-    /// Whether the time is over.
+    /// Returns true if the time has run out.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.begin.elapsed() > self.limit
     }
 
-    /// Goes on while there is time.
+    /// Returns while there is time.
     ///
     /// # Panics
-    /// With the sentence, when the time is over.
+    /// With the sentence, when the time has run out.
     #[track_caller]
     pub fn check(&self, what: impl Display) {
         if self.is_over() {
@@ -106,15 +106,15 @@ impl Deadline {
     }
 }
 
-/// The answer of a socket that has a timeout of its own.
+/// The result of a socket operation that has a timeout of its own.
 ///
 /// # Panics
-/// With the sentence when it timed out, and with the error where it is another one.
+/// With the sentence when it timed out, and with the error when it failed otherwise.
 #[track_caller]
 pub fn in_time<T>(answer: io::Result<T>, what: &str) -> T {
     match answer {
         Ok(answer) => answer,
-        // What SO_RCVTIMEO and SO_SNDTIMEO end with (socket(7)).
+        // The errors of SO_RCVTIMEO and SO_SNDTIMEO (socket(7)).
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
             panic!("{RAN_OUT}{what} ({error})")
         }
@@ -122,8 +122,8 @@ pub fn in_time<T>(answer: io::Result<T>, what: &str) -> T {
     }
 }
 
-/// The panic about another program that ended with a status other than 0 and said `said`: with the sentence where that
-/// shows that time ran out and nothing else.
+/// Panics about another program that ended with a status other than 0 and the output `said`; with the sentence if that
+/// output shows that only time ran out.
 ///
 /// # Panics
 /// Always.
@@ -133,18 +133,18 @@ pub fn fail(what: impl Display, said: &str) -> ! {
     panic!("{begin}{what}; it said:\n{said}");
 }
 
-/// Whether what a test, or the program `railweave`, said shows that time ran out and that nothing else was wrong: it
-/// says so, and no panic and no error in it says anything else.
+/// Returns true if the output of a test, or of the program `railweave`, shows that only time ran out: it says so, and
+/// no panic and no error in it says anything else.
 #[must_use]
 pub fn ran_out(said: &str) -> bool {
     let mut ran_out = false;
     let mut lines = said.lines();
     while let Some(line) = lines.next() {
         let words = if line.starts_with("thread '") && line.contains(" panicked at ") {
-            // The message of a panic begins on the next line.
+            // A panic's message begins on the next line.
             lines.next().unwrap_or_default()
         } else if let Some(error) = line.strip_prefix("railweave: ") {
-            // Of several ranks that failed, the likely cause comes first, and one that waited too long after all
+            // If several ranks failed, the likely cause comes first; a rank that waited too long comes after all
             // others.
             error
         } else {
@@ -159,7 +159,7 @@ pub fn ran_out(said: &str) -> bool {
     ran_out
 }
 
-/// Whether the error of a rank, such as `rank 0: ran out of time: ...`, begins with the sentence.
+/// Returns true if the error of a rank, such as `rank 0: ran out of time: ...`, begins with the sentence.
 #[must_use]
 pub fn late_rank(error: &str) -> bool {
     let words = error.strip_prefix("rank ").map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit()));
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// What a body panics with.
+    /// The message with which a body panics.
     fn panic_of(body: impl FnOnce()) -> String {
         let panic = catch_unwind(AssertUnwindSafe(body)).expect_err("it panics");
         panic.downcast::<String>().map_or_else(|_| "no text".to_owned(), |text| *text)
