@@ -1,7 +1,7 @@
-//! A connector and an acceptor, and between them somebody who changes, drops, repeats and invents what they say.
+//! A connector and an acceptor, and between them an adversary who changes, drops, repeats and invents their messages.
 //!
-//! Whatever that somebody does: no panic; each end says exactly once that the connection is there or that there will be
-//! none, at the latest at its deadline; and nothing that was opened or registered for it is left over.
+//! Whatever the adversary does: no panic; each end reports exactly once that the connection exists or will not, at the
+//! latest at its deadline; and nothing that was opened or registered for it is leaked.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) fn run(bytes: &[u8]) {
     if plan.one_sided { play::<true>(&plan, &mut input) } else { play::<false>(&plan, &mut input) }
 }
 
-/// How a handshake ended.
+/// The end of a handshake.
 enum End<C> {
     Not,
     Ready(Box<C>),
@@ -46,7 +46,7 @@ struct Script<'a, const ONE_SIDED: bool> {
     acceptor: Option<Acceptor<Scripted<ONE_SIDED>>>,
     sender: End<SendConnection<Scripted<ONE_SIDED>>>,
     receiver: End<RecvConnection<Scripted<ONE_SIDED>>>,
-    /// Frames on their way: from the connector, from the acceptor.
+    /// Frames in flight: from the connector, from the acceptor.
     wires: [VecDeque<Vec<u8>>; 2],
     dials: VecDeque<Dial>,
     session_over: bool,
@@ -129,10 +129,10 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
                 state.refusals.connect = connect % 10;
             }
             13 => {
-                // The deadline of one of them has come, or has not quite.
+                // The deadline of one end has passed, or is about to.
                 let (who, now) = (input.u8(), DEADLINE_NS - 1 + u64::from(input.u8() % 2));
                 match (&mut self.connector, &mut self.acceptor) {
-                    // What was put off may work now.
+                    // A step that was put off may work now.
                     (Some(connector), _) if who % 4 == 2 => connector.go_on(),
                     (_, Some(acceptor)) if who % 4 == 3 => acceptor.go_on(),
                     (Some(connector), _) if who.is_multiple_of(2) => connector.handle_timeout(now),
@@ -140,7 +140,7 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
                     _ => {}
                 }
             }
-            // What the connector has dialled so far, the acceptor finds closed.
+            // The acceptor finds all sockets closed that the connector has dialled so far.
             _ => self.worlds[1].lock().closings += 1,
         }
     }
@@ -149,9 +149,9 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
     fn arrive(&mut self, wire: usize, bytes: &[u8]) {
         let message = match Frame::decode(bytes) {
             Ok(Some((frame, _))) => frame.message,
-            // The session waits for more that never comes.
+            // The session waits for bytes that never come.
             Ok(None) => return,
-            // The session ends, and with it what it was setting up.
+            // The session ends, and with it the connections that it was setting up.
             Err(_) => {
                 (self.connector, self.acceptor, self.session_over) = (None, None, true);
                 self.dials.clear();
@@ -171,7 +171,7 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
                 };
                 let theirs: Vec<_> = offer.ports.iter().map(endpoint).collect();
                 let mut ours: Vec<_> = ports.iter().map(|port| endpoint(&port.offer)).collect();
-                // Both ends are made of one plan, and addresses that are equal never pair between hosts.
+                // Both ends are made from one plan, and equal addresses never pair between hosts.
                 ours.iter_mut().for_each(|port| port.address = (u128::from(port.address) + 1).into());
                 let pairing = pair(&theirs, &ours, false);
                 assert!(pairing.pairs.len() <= railweave_fabric::MAX_RAILS, "a connection has at most 8 rails");
@@ -201,7 +201,7 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
         }
     }
 
-    /// The next dialled lane: it comes up, as far as the acceptor takes it, or it does not.
+    /// The next dialled lane comes up, if the acceptor takes it, or fails.
     fn dial(&mut self, works: bool) {
         let Some(dial) = self.dials.pop_front() else {
             return;
@@ -217,7 +217,7 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
         }
     }
 
-    /// Carries out what both ends want.
+    /// Carries out the actions of both ends.
     fn drain(&mut self) {
         let waits =
             [self.connector.as_ref().and_then(Connector::pause), self.acceptor.as_ref().and_then(Acceptor::pause)];
@@ -264,7 +264,7 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
         }
     }
 
-    /// What either end sends, the other can decode.
+    /// Queues a message; the other end must be able to decode it.
     fn send(&mut self, wire: usize, message: Message) {
         let name = message.name();
         let bytes = Frame { connection: 1, message }.encode();
@@ -277,10 +277,10 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
         }
     }
 
-    /// The deadline of both has come; whoever has a connection by then uses it.
+    /// The deadline of both has passed; an end that has a connection by then uses it.
     fn end(&mut self) {
-        // Whoever gives up rails that were put off for too long goes on with the others, and waits for its peer once
-        // more.
+        // An end that gives up rails that were put off for too long goes on with the others, and waits for its peer
+        // once more.
         for _ in 0..2 {
             if let Some(connector) = &mut self.connector {
                 connector.handle_timeout(DEADLINE_NS);

@@ -3,7 +3,7 @@
 //! Any bytes are a script, a script can be written by hand ([`crate::seeds`]), and a change of one byte changes one
 //! field, which is what a fuzzer's mutations need.
 
-/// What is left of an input.
+/// The rest of an input.
 pub struct Input<'a> {
     rest: &'a [u8],
 }
@@ -14,7 +14,7 @@ impl<'a> Input<'a> {
         Self { rest: bytes }
     }
 
-    /// Whether nothing is left.
+    /// Returns true if nothing is left.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
@@ -44,19 +44,19 @@ impl<'a> Input<'a> {
         choices[usize::from(self.u8()) % choices.len()]
     }
 
-    /// The next `count` bytes, fewer where the input ends.
+    /// The next `count` bytes; fewer if the input ends.
     pub fn take(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.rest.split_at(count.min(self.rest.len()));
         self.rest = rest;
         taken
     }
 
-    /// All that is left.
+    /// All remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         self.take(usize::MAX)
     }
 
-    /// The next bytes, zeros where the input ends.
+    /// The next bytes; zeros after the end of the input.
     pub fn array<const N: usize>(&mut self) -> [u8; N] {
         let mut out = [0; N];
         let taken = self.take(N);

@@ -1,8 +1,8 @@
 //! A TCP lane whose peer speaks through a bare socket.
 //!
-//! Whatever arrives: no panic; at most one failure; no more immediates than receives; and not a byte changes but those
-//! that a frame with the right key named: what lies before and behind the registered memory, what is registered without
-//! the right to write, and what no frame named stay as they were.
+//! Whatever arrives: no panic; at most one failure; no more immediates than receives; and only bytes that a frame with
+//! the right key named may change: the memory before and behind the registered ranges, the range without write
+//! permission and bytes that no frame named stay as they were.
 
 use std::io::{ErrorKind, Read, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -20,7 +20,7 @@ use railweave_fabric_tcp::{TcpConfig, TcpDomain, TcpRail, TcpRegistration};
 
 use crate::input::Input;
 
-/// What lies before, between and behind the two registered ranges.
+/// The bytes before, between and behind the two registered ranges.
 const GUARD: usize = 4096;
 const WRITABLE: Range<usize> = GUARD..GUARD + 64 * 1024;
 const READ_ONLY: Range<usize> = WRITABLE.end + GUARD..WRITABLE.end + GUARD + 8192;
@@ -41,9 +41,9 @@ struct Victim {
     memory: Arc<Region>,
     writable: Option<TcpRegistration>,
     keys: [u32; 2],
-    /// Whether a frame with the right key named the byte.
+    /// True if a frame with the right key named the byte.
     named: Vec<bool>,
-    /// All that was sent.
+    /// All bytes sent.
     stream: Vec<u8>,
     failures: usize,
     received: u32,
@@ -82,7 +82,7 @@ pub(crate) fn run(bytes: &[u8]) {
         victim.poll();
     }
     victim.check();
-    // A reset: sockets that close in peace hold their port for a minute.
+    // A reset: sockets that close normally hold their port for a minute.
     let _ = socket2::SockRef::from(&victim.peer).set_linger(Some(Duration::ZERO));
     let Victim { rail, peer, writable, .. } = victim;
     drop(peer);
@@ -94,7 +94,7 @@ pub(crate) fn run(bytes: &[u8]) {
 fn register(domain: &Arc<TcpDomain>, memory: &Arc<Region>, range: Range<usize>, access: Access) -> TcpRegistration {
     let address = memory.address() + range.start as u64;
     assert!(range.end <= memory.len());
-    // SAFETY: the range lies inside a region, which anybody may read and write at any time and to which no reference
+    // SAFETY: the range is inside a region, which anybody may read and write at any time and to which no reference
     // exists; `run` keeps the region until both registrations are dropped.
     let memory = unsafe { Memory::from_raw(address, range.len(), MemoryKind::Host) };
     domain.register(memory, access).expect("the table has room")
@@ -150,7 +150,7 @@ impl Victim {
                 self.posted_receives += self.rail.post_receives(count).unwrap_or(0);
             }
             10 => {
-                // What arrives from here on with the old key must not be placed; what has arrived may have been.
+                // Frames with the old key that arrive from here on must not be placed; earlier ones may have been.
                 self.poll();
                 self.writable = None;
             }
@@ -166,7 +166,7 @@ impl Victim {
         }
     }
 
-    /// A write frame, sent whole or in part, perhaps with a byte of its header spoilt.
+    /// Sends a write frame, whole or in part, perhaps with a damaged byte in its header.
     fn write(&mut self, input: &mut Input<'_>, spoil: Option<(usize, u8)>) {
         let flags = input.u8();
         let length = match input.u8() {
@@ -198,8 +198,8 @@ impl Victim {
         self.send(&bytes);
     }
 
-    /// Notes which bytes a frame may change whose header ends in the last `fresh` bytes that were sent. Where frames
-    /// really begin depends on what came before them; a header anywhere counts, so that this need not know.
+    /// Notes the bytes that frames may change whose header ends in the last `fresh` bytes sent. The real starts of
+    /// frames depend on the bytes before them; counting a header anywhere avoids tracking that.
     fn name_all(&mut self, fresh: usize) {
         if self.writable.is_none() {
             return;
@@ -234,7 +234,7 @@ impl Victim {
                 Err(_) => self.open = false,
             }
         }
-        // The lane reads no more; half a frame is all that it got.
+        // The lane no longer reads; it got only half a frame.
         self.open = false;
     }
 

@@ -1,8 +1,8 @@
 //! Everything that a peer or a file can send, as functions of bytes: the bodies of the fuzz targets (docs/fuzzing.md).
 //!
 //! A target takes any bytes, reads them as a script ([`input`]), and panics when something happens that no peer may
-//! cause. libFuzzer calls the targets (`cargo xtask fuzz`), and so does an ordinary test, with the corpus that the
-//! repository holds. What this crate is not: a test of what well-behaved peers get, which the crates' own tests are.
+//! cause. libFuzzer calls the targets (`cargo xtask fuzz`), and so does an ordinary test, with the corpus in the
+//! repository. This crate does not test the treatment of well-behaved peers; the crates' own tests do.
 
 #![deny(unsafe_code)]
 

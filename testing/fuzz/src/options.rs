@@ -18,7 +18,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let names: Vec<&str> = TABLE.iter().flat_map(Entry::all_variables).collect();
     let mut variables = Vec::new();
     while !input.is_empty() && variables.len() < MOST_VARIABLES {
-        // Any of the known ones by its number, or a name in full.
+        // One of the known variables by its number, or a name in full.
         let name = match usize::from(input.u8()) {
             which @ 128.. => OsString::from(names[(which - 128) % names.len()]),
             length => OsString::from_vec(input.take(length).to_vec()),
@@ -40,7 +40,7 @@ pub(crate) fn run(bytes: &[u8]) {
     }
 }
 
-/// A value as it is shown, given to the setting's own variable, is the same value again.
+/// Checks that a shown value, given to the setting's own variable, is read as the same value.
 fn shown_is_read_alike(options: &Options) {
     for row in options.rows().into_iter().filter(|row| row.source != Source::Default) {
         let again = match Options::from_variables([(row.entry.variable(), row.value.as_str())]) {
@@ -52,7 +52,7 @@ fn shown_is_read_alike(options: &Options) {
     }
 }
 
-/// A list of rails and what it is asked.
+/// Parses a list of rails and queries it.
 fn filter(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let filter = match RailFilter::parse(&text) {

@@ -1,5 +1,4 @@
-//! What the targets of the data path have in common: how a connection is to be, and a peer that sets one up without a
-//! fault.
+//! Common parts of the data path's targets: the plan of a connection, and a peer that sets one up faultlessly.
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use railweave_transport::{
 use crate::input::Input;
 use crate::scripted::{Caps, Scripted, World};
 
-/// Where the peer says that its stream or its records are.
+/// The address that the peer gives for its stream or its records.
 pub(crate) const PEER_STREAM: u64 = 0x7000_0000_0000;
 
 /// The key of the peer's stream or records on a rail.
@@ -21,7 +20,7 @@ pub(crate) fn peer_key(rail: usize) -> u32 {
     0x5a00_0000 | rail as u32
 }
 
-/// How a connection is to be: the head of a script.
+/// The plan of a connection: the head of a script.
 pub(crate) struct Plan {
     pub(crate) one_sided: bool,
     pub(crate) rails: usize,

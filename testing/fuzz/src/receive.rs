@@ -1,7 +1,7 @@
-//! A receiving connection whose peer sends any immediates and writes what it likes into the completion records.
+//! A receiving connection whose peer sends any immediates and writes anything into the completion records.
 //!
-//! Whatever it does: no panic; CTS entries go to their place in the peer's stream, with the rail's keys, and never over
-//! an entry whose slot nothing was heard of; and no receive reports more bytes than its buffer has.
+//! Whatever the peer does: no panic; CTS entries go to their place in the peer's stream, with the rail's keys, and
+//! never over an entry whose slot nothing was heard of; and no receive reports more bytes than its buffer has.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const ENTRY_BYTES: u64 = 64;
 const ENTRIES: u64 = 512;
 const RECORD_BYTES: usize = 64;
 const MOST_STEPS: usize = 2000;
-/// From this size on, a striped message is on all lanes.
+/// From this size on, a striped message uses all lanes.
 const STRIPE_FROM: u64 = 64 * 1024;
 
 pub(crate) fn run(bytes: &[u8]) {
@@ -35,11 +35,11 @@ struct Receive {
     first_entry: u64,
     capacities: Vec<u64>,
     optional: bool,
-    /// The peer has sent an immediate that names the slot.
+    /// True once the peer has sent an immediate that names the slot.
     heard: bool,
-    /// What a faultless peer sends for the slot, where it has begun: rail, lane, immediate, bytes.
+    /// The rest of a faultless peer's immediates for the slot, once it has begun: rail, lane, immediate, bytes.
     left: Option<Vec<(usize, usize, u32, u32)>>,
-    /// None once `test` has said that it is done.
+    /// `None` once `test` has reported it done.
     request: Option<RecvRequest>,
 }
 
@@ -167,9 +167,9 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
             Ok(None) => {}
             Ok(Some(request)) => {
                 let slot = request.index() as u8;
-                // Its last use is over: a slot is only used again when everything of it has arrived.
+                // The slot's last use has ended: a slot is reused only when everything of it has arrived.
                 self.receives.retain(|receive| receive.slot != slot);
-                // The peer may have spoken for the slot before it was opened: who polls later cannot tell.
+                // The peer may have spoken for the slot before it was opened; a later poll cannot tell.
                 let of_slot = |immediate| self.layout.decode(immediate).slot.number() == slot;
                 let heard = self.world.lock().rails.iter().any(|rail| rail.has_waiting(of_slot));
                 self.receives.push(Receive {
@@ -192,7 +192,7 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
         }
     }
 
-    /// Every CTS that was posted since the last look.
+    /// Checks every CTS posted since the last call.
     fn check_posted(&mut self) {
         let mut state = self.world.lock();
         for (index, rail) in state.rails.iter_mut().enumerate() {
@@ -207,7 +207,7 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
         }
     }
 
-    /// What a faultless peer does next for a slot: all of it, or one immediate.
+    /// A faultless peer's next step for a slot: all of it, or one immediate.
     fn deliver(&mut self, input: &mut Input<'_>) {
         let (which, whole) = (input.u8(), input.u8());
         let open: Vec<usize> = (0..self.receives.len())
@@ -228,7 +228,7 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
         }
     }
 
-    /// The immediates for a slot, and its record where it needs one.
+    /// The immediates for a slot, and its record if it needs one.
     fn faultless(&mut self, index: usize, input: &mut Input<'_>) -> Vec<(usize, usize, u32, u32)> {
         let Receive { slot, capacities, .. } = self.receives[index].clone();
         let sizes: Vec<u64> = capacities.iter().map(|capacity| size(input).min(*capacity)).collect();
@@ -284,12 +284,12 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
         if under_way.is_empty() {
             let request = RecvRequest::from_index(which % RecvRequest::COUNT);
             if self.flushes.iter().all(|flush| *flush != request) {
-                assert!(self.connection.test(request).is_err(), "a request that is not under way is an error");
+                assert!(self.connection.test(request).is_err(), "a request that is not in progress is an error");
             }
             return;
         }
         let receive = &mut self.receives[under_way[which % under_way.len()]];
-        match self.connection.test(receive.request.expect("under way")) {
+        match self.connection.test(receive.request.expect("in progress")) {
             Ok(None) => {}
             Ok(Some(sizes)) => {
                 assert!(receive.heard || receive.optional, "a receive is done of which nothing was heard");

@@ -1,8 +1,8 @@
-//! A fabric without a network: it records what is posted, checks it, and completes what it is told to complete.
+//! A fabric without a network: it records posted work, checks it, and completes it when told to.
 //!
-//! It is honest about what every fabric promises (completions in order, an immediate only where a receive is posted, a
-//! lane's failure once), because that the protocol may rely on. It checks what the protocol promises every fabric: room
-//! in the queue, and sources inside registered memory of the same port.
+//! It keeps the promises of every fabric (completions in order, an immediate only where a receive is posted, a lane's
+//! failure once), because the protocol may rely on them. It checks the protocol's promises to every fabric: room in the
+//! queue, and sources inside registered memory of the same port.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -18,7 +18,7 @@ use railweave_fabric::{
     Write,
 };
 
-/// The fabric. One-sided, its lanes are connected by end points; otherwise they are sockets, as on TCP.
+/// The fabric. If one-sided, its lanes are connected by end points; otherwise they are sockets, as on TCP.
 pub(crate) struct Scripted<const ONE_SIDED: bool>;
 
 impl<const ONE_SIDED: bool> Fabric for Scripted<ONE_SIDED> {
@@ -39,7 +39,7 @@ impl<const ONE_SIDED: bool> Fabric for Scripted<ONE_SIDED> {
 #[derive(Clone, Default)]
 pub(crate) struct World(Arc<Mutex<State>>);
 
-/// What a world knows.
+/// The state of a world.
 #[derive(Default)]
 pub(crate) struct State {
     memory: BTreeMap<u32, Range>,
@@ -50,13 +50,13 @@ pub(crate) struct State {
     pub(crate) open: usize,
     /// In the order in which they became rails.
     pub(crate) rails: Vec<RailState>,
-    /// The next registrations, rails and lanes that are refused.
+    /// Registrations, rails and lanes that are refused next.
     pub(crate) refusals: Refusals,
-    /// How often the peer has closed all sockets of lanes that it had dialled.
+    /// The number of times that the peer has closed all sockets of dialled lanes.
     pub(crate) closings: u32,
 }
 
-/// How many of the next calls fail.
+/// The number of next calls that fail.
 #[derive(Default)]
 pub(crate) struct Refusals {
     pub(crate) register: u8,
@@ -88,7 +88,7 @@ pub(crate) struct RailState {
 
 #[derive(Default)]
 struct LaneState {
-    /// Writes whose room was not given back.
+    /// Writes that still hold their room.
     outstanding: VecDeque<Write>,
     broken: bool,
 }
@@ -103,12 +103,12 @@ impl World {
         Arc::new(Port { world: self.clone(), port, caps })
     }
 
-    /// A descriptor to stand for a lane's socket.
+    /// A descriptor in place of a lane's socket.
     pub(crate) fn socket() -> OwnedFd {
         File::open("/dev/null").expect("/dev/null is there").into()
     }
 
-    /// Nothing is left of what was opened and registered by the protocol.
+    /// Asserts that nothing opened or registered by the protocol is left.
     pub(crate) fn assert_freed(&self) {
         let state = self.lock();
         let registered = state.memory.values().filter(|range| range.region.is_some()).count();
@@ -117,13 +117,13 @@ impl World {
 }
 
 impl State {
-    /// Makes a range the application's registered memory on a port; nobody reads or writes it.
+    /// Registers a range on a port as the application's memory; nobody reads or writes it.
     pub(crate) fn announce(&mut self, port: usize, address: u64, length: u64) -> u32 {
         self.add(Range { port, address, length, access: Access::DATA, region: None })
     }
 
     fn add(&mut self, range: Range) -> u32 {
-        // Far apart, so that a slip in arithmetic on keys hits none.
+        // Keys are far apart, so that a slip in arithmetic on keys hits none.
         self.keys += 1;
         let key = self.keys.wrapping_mul(0x9e37_79b1);
         self.memory.insert(key, range);
@@ -136,7 +136,7 @@ impl State {
         ranges.filter_map(|range| range.region.clone()).next()
     }
 
-    /// Whether any write from this range of memory is under way.
+    /// Returns true if any write from this range of memory is in progress.
     pub(crate) fn reads(&self, address: u64, length: u64) -> bool {
         let lanes = self.rails.iter().flat_map(|rail| &rail.lanes);
         lanes.flat_map(|lane| &lane.outstanding).any(|write| {
@@ -156,7 +156,7 @@ impl State {
         let end = address.checked_add(length).expect("a source does not wrap around");
         assert!(
             address >= range.address && end <= range.address + range.length,
-            "posted from {address:#x} to {end:#x}, outside of what is registered"
+            "posted from {address:#x} to {end:#x}, outside the registered memory"
         );
     }
 }
@@ -177,7 +177,7 @@ impl RailState {
         true
     }
 
-    /// An immediate arrives. Without a receive posted for it the lane fails, as on every fabric.
+    /// Delivers an immediate. Without a posted receive the lane fails, as on every fabric.
     pub(crate) fn receive(&mut self, lane: usize, immediate: u32, bytes: u32) {
         if self.lanes[lane].broken {
             return;
@@ -189,7 +189,7 @@ impl RailState {
         self.completions.push_back(Completion::Received { lane: LaneId::at(lane), immediate, bytes });
     }
 
-    /// Whether an immediate that is not reported yet is of a kind.
+    /// Returns true if an unreported immediate satisfies `is`.
     pub(crate) fn has_waiting(&self, mut is: impl FnMut(u32) -> bool) -> bool {
         let immediates = self.completions.iter().filter_map(|completion| match completion {
             Completion::Received { immediate, .. } => Some(*immediate),
@@ -206,7 +206,7 @@ impl RailState {
     }
 }
 
-/// What a port can do.
+/// The abilities of a port.
 #[derive(Clone, Copy)]
 pub(crate) struct Caps {
     pub(crate) max_write: u32,
@@ -291,9 +291,9 @@ pub(crate) struct Pending<const ONE_SIDED: bool> {
     port: Arc<Port<ONE_SIDED>>,
     spec: RailSpec,
     connected: bool,
-    /// One per lane: after how many [closings](State::closings) it came.
+    /// One per lane: the number of [closings](State::closings) before it came.
     sockets: Vec<Option<u32>>,
-    /// What it was to be connected to when that was put off.
+    /// The end points to which connecting was put off.
     remote: Vec<LaneEndpoint>,
 }
 
@@ -405,7 +405,7 @@ impl Rail for Open {
         self.world.lock().rails[self.index].lanes[lane.index()].broken
     }
 
-    /// What is posted without room, or too long, is a defect of the protocol and must not be refused in peace.
+    /// Work posted without room, or too long, is a defect of the protocol and must not be refused quietly.
     fn post(&mut self, lane: LaneId, chain: &[Write]) -> Result<(), PostError> {
         self.post_fitting(lane, chain)
     }

@@ -1,7 +1,7 @@
-//! The inputs that a fuzzer starts from: scripts that reach deep because most of what they say is right.
+//! The inputs with which a fuzzer starts: scripts that reach deep because most of their fields are right.
 //!
 //! `cargo run -p railweave-fuzz --example seeds` writes them to `testing/fuzz/corpus`; a test checks that they are
-//! there. Findings are kept beside them, under names that begin with `found-`.
+//! there. Findings are kept next to them, under names that begin with `found-`.
 
 use std::net::IpAddr;
 
@@ -20,7 +20,7 @@ pub struct Seed {
     pub target: &'static str,
     /// Its name.
     pub name: &'static str,
-    /// What is in it.
+    /// Its content.
     pub bytes: Vec<u8>,
 }
 
@@ -115,7 +115,7 @@ const STRIPED: u8 = 2;
 const ADAPTIVE: u8 = 4;
 const NO_COUNTS: u8 = 8;
 
-/// A size of so many KiB: see `peer::size`.
+/// A size of `count` KiB: see `peer::size`.
 fn kib(count: u8) -> u8 {
     127 + count
 }
@@ -188,7 +188,7 @@ fn handshake() -> Vec<(&'static str, Vec<u8>)> {
     let dialled_again = [plan(0, 1, 1), exchanged.clone(), vec![11, 0, 0, 11, 0, 0, 14, 8, 0, 0]].concat();
     let socket_for_a_queue_pair = [plan(ONE_SIDED, 1, 1), exchanged, vec![11, 0, 0, 0, 0]].concat();
     let refusals = [plan(0, 2, 2), vec![12, 0, 0, 1, 0], sockets(0, 2, 2)[6..].to_vec()].concat();
-    // Three tries of each end's two rails are put off: the acceptor's at LANES, the connector's at its answer.
+    // Three attempts of each end's two rails are put off: the acceptor's at LANES, the connector's at its answer.
     let later = |acceptor_goes_on: u8| {
         let put_off = |who: u8| vec![12, who, 3 * 40, 0, 0];
         let acceptors = [[13, 3, 1].repeat(usize::from(acceptor_goes_on)), from_acceptor.to_vec()].concat();
@@ -254,7 +254,8 @@ fn send() -> Vec<(&'static str, Vec<u8>)> {
     let keys = [plan(0, 2, 1), vec![2, 0, 0, kib(70), 0, 3, 1, 2, 3, 4, 5, 6, 7, 8], isend(0, kib(70))].concat();
     let around = [0xff, 0xff, 0xff, 0xff, 0xff, 0xef, 0xff, 0xff];
     let wraps = [plan(0, 2, 1), [&[2, 0, 0, kib(70), 0, 0], &around[..]].concat(), isend(0, kib(70))].concat();
-    // Nine entries that all say so: the slot, the buffer's index and the number of buffers are changed to fit.
+    // Nine entries that each claim nine buffers: the slot, the buffer's index and the number of buffers are changed to
+    // fit.
     let says_nine = |at: u8| [10, at, 2, 0, 0, 0, 0, 0, 0, 1, 0];
     let eight: Vec<u8> = (0..8).flat_map(says_nine).collect();
     let ninth = vec![2, 0, 0, 10, 0, 2, 0, 0, 0, 0, 1, 8, 8, 0];

@@ -1,7 +1,7 @@
-//! A sending connection whose peer writes what it likes into the CTS stream.
+//! A sending connection whose peer writes anything into the CTS stream.
 //!
-//! Whatever it writes: no panic; every write goes out of the message that is sent (or the record), with that port's
-//! local key; and to a place that an entry of the stream announced, with that entry's key for the rail.
+//! Whatever the peer writes: no panic; every write comes from the message being sent (or the record), with that port's
+//! local key, and goes to a place that an entry of the stream announced, with that entry's key for the rail.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const ENTRY_BYTES: usize = 64;
 const ENTRIES: u64 = 512;
 const RECORD_BYTES: u64 = 64;
 const MOST_STEPS: usize = 2000;
-/// Messages lie this far apart, each in memory of its own.
+/// Messages are this far apart, each in memory of its own.
 const MESSAGE_STRIDE: u64 = 1 << 31;
 const MESSAGES_AT: u64 = 1 << 40;
 
@@ -29,7 +29,7 @@ pub(crate) fn run(bytes: &[u8]) {
     if plan.one_sided { play::<true>(&plan, &mut input) } else { play::<false>(&plan, &mut input) }
 }
 
-/// What an entry of the stream announces.
+/// The announcement of an entry of the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Announced {
     address: u64,
@@ -43,12 +43,12 @@ struct Script<const ONE_SIDED: bool> {
     ring: Arc<Region>,
     records: Arc<Region>,
     keys: MemoryKeys,
-    /// All that the stream ever said.
+    /// Everything that the stream ever announced.
     announced: HashSet<Announced>,
     last: Option<Announced>,
     next_entry: u64,
     next_slot: u8,
-    /// Requests under way, with the address and length of their messages.
+    /// Requests in progress, with the address and length of their messages.
     under_way: Vec<(SendRequest, u64, u64)>,
     sent: u64,
     broken: bool,
@@ -128,7 +128,7 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
         }
     }
 
-    /// The entries of the next slot, perhaps with one of them spoilt.
+    /// Writes the entries of the next slot, perhaps with a damaged one.
     fn announce(&mut self, input: &mut Input<'_>, spoil: bool) {
         let count = 1 + usize::from(input.u8()) % MAX_BUFFERS;
         let tags = input.u8();
@@ -155,7 +155,7 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
         self.next_slot = self.next_slot.wrapping_add(1);
     }
 
-    /// Any bytes anywhere in the stream.
+    /// Writes any bytes anywhere in the stream.
     fn scribble(&mut self, input: &mut Input<'_>) {
         let length = 1 + usize::from(input.u8()) % 128;
         let at = usize::from(input.u16()) % (self.ring.len() - length);
@@ -194,7 +194,7 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
         self.connection.poll_event();
     }
 
-    /// Every write that was posted since the last look.
+    /// Checks every write posted since the last call.
     fn check_posted(&mut self, address: u64, size: u64) {
         let mut state = self.world.lock();
         let posted: Vec<Vec<Write>> = state.rails.iter_mut().map(|rail| std::mem::take(&mut rail.posted)).collect();
@@ -214,14 +214,14 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
                 let mut messages = self.under_way.iter().map(|(_, address, size)| (*address, *size));
                 let of_a_message = inside(from, from + length, address, size)
                     || messages.any(|(address, size)| inside(from, from + length, address, size));
-                assert!(of_a_message, "posted from {from:#x}, which no message under way covers");
+                assert!(of_a_message, "posted from {from:#x}, which no message in progress covers");
                 let announced = |entry: &Announced| {
                     entry.keys[rail] == write.remote.key
                         && to.checked_add(length).is_some_and(|end| inside(to, end, entry.address, entry.size))
                 };
                 if !self.last.as_ref().is_some_and(announced) {
                     self.last = self.announced.iter().find(|entry| announced(entry)).copied();
-                    assert!(self.last.is_some(), "posted to {to:#x} with key {:#x}: nobody said so", write.remote.key);
+                    assert!(self.last.is_some(), "posted to {to:#x} with key {:#x}, unannounced", write.remote.key);
                 }
             }
         }
@@ -234,7 +234,7 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
             let request = SendRequest::from_index(usize::from(input.u8()));
             if self.under_way.iter().all(|(other, ..)| *other != request) {
                 let result = self.connection.test(request);
-                assert!(!matches!(result, Ok(Some(_))), "a request that is not under way is not done");
+                assert!(!matches!(result, Ok(Some(_))), "a request that is not in progress is not done");
             }
             return;
         }

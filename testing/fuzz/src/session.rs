@@ -1,9 +1,9 @@
-//! Both ends of a session, and between them somebody who changes, drops, repeats and invents what they say, ends their
-//! sockets, and lets time pass.
+//! Both ends of a session, and between them an adversary who changes, drops, repeats and invents their frames, ends
+//! their sockets, and lets time pass.
 //!
-//! Whatever that somebody does: no panic; nothing is sent without a socket; of each connection only that is said which
-//! fits how far it is, and its end once; when the session has ended, each has heard of it, and what was open is lost;
-//! and when its connections are closed and time has passed, each end is over.
+//! Whatever the adversary does: no panic; nothing is sent without a socket; the session reports only events that fit
+//! the state of a connection, and its end once; when the session has ended, each connection has heard of it, and open
+//! ones are lost; and when its connections are closed and time has passed, each end has ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ const MOST_STEPS: usize = 600;
 const MOST_QUEUED: usize = 64;
 const MILLISECOND: u64 = 1_000_000;
 
-/// A proof that is its maker's role and key.
+/// A proof that consists of its maker's role and key.
 struct Password(u8);
 
 impl Prover for Password {
@@ -35,7 +35,7 @@ impl Prover for Password {
     }
 }
 
-/// How far a connection is, as whoever calls the session knows it.
+/// The state of a connection, as the session's caller knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     Offered,
@@ -49,14 +49,14 @@ enum Known {
     Closed,
 }
 
-/// One end, and what its caller knows.
+/// One end, and its caller's knowledge.
 struct End {
     session: Session,
     known: BTreeMap<u32, Known>,
     has_socket: bool,
     is_dialling: bool,
     has_ended: bool,
-    /// What lingers has everything out.
+    /// True if lingering connections have sent everything.
     is_drained: bool,
 }
 
@@ -65,7 +65,7 @@ struct Script {
     configs: [Arc<SessionConfig>; 2],
     opener: End,
     acceptor: Option<End>,
-    /// Frames on their way: from the opener, from the acceptor.
+    /// Frames in flight: from the opener, from the acceptor.
     wires: [VecDeque<Vec<u8>>; 2],
     nonce: u8,
 }
@@ -124,7 +124,7 @@ impl End {
         }
     }
 
-    /// Carries out what the session wants, and gives what it sends.
+    /// Carries out the session's actions and returns the frames that it sends.
     fn drain(&mut self, now_ns: u64) -> Vec<Frame> {
         let mut sent = Vec::new();
         if let Some(event) = self.session.poll_event() {
@@ -137,7 +137,7 @@ impl End {
                     self.is_dialling = true;
                 }
                 SessionAction::Send(frame) => {
-                    assert!(self.has_socket, "what is sent needs a socket: {frame:?}");
+                    assert!(self.has_socket, "sending needs a socket: {frame:?}");
                     sent.push(frame);
                 }
                 SessionAction::HangUp { .. } => {
@@ -174,7 +174,7 @@ impl End {
                     assert_eq!(before, Some(Known::Open { left: true, lost: false }), "it is lost once");
                 }
                 SessionAction::Linger(number) => {
-                    assert_eq!(self.known.get(&number), Some(&Known::Closed), "what is closed lingers");
+                    assert_eq!(self.known.get(&number), Some(&Known::Closed), "only closed connections linger");
                     self.session.handle_lingered(number, self.is_drained, now_ns);
                 }
                 SessionAction::Over(number) => {
@@ -185,7 +185,7 @@ impl End {
         sent
     }
 
-    /// The number of the first connection that is so far.
+    /// The number of the first connection in this state.
     fn find(&self, is_it: impl Fn(Known) -> bool) -> Option<u32> {
         self.known.iter().find(|(_, known)| is_it(**known)).map(|(number, _)| *number)
     }
@@ -221,13 +221,13 @@ impl Script {
     }
 
     fn drain(&mut self) {
-        // Each may have something to say to what the other said, but nothing arrives by itself.
+        // Each may respond to the other's frames, but nothing arrives by itself.
         let sent =
             [self.opener.drain(self.now_ns), self.acceptor.as_mut().map_or(vec![], |end| end.drain(self.now_ns))];
         for (wire, frames) in self.wires.iter_mut().zip(sent) {
             for frame in frames {
                 let bytes = frame.encode();
-                assert_eq!(Frame::decode(&bytes), Ok(Some((frame, bytes.len()))), "what is sent can be read");
+                assert_eq!(Frame::decode(&bytes), Ok(Some((frame, bytes.len()))), "a sent frame can be read");
                 if wire.len() < MOST_QUEUED {
                     wire.push_back(bytes);
                 }
@@ -343,7 +343,7 @@ impl Script {
                 let which = input.u8();
                 self.end_at(which).session.handle_all_read();
             }
-            // Time passes, a little or as much as something waits for.
+            // Time passes: a little, or up to the next deadline.
             _ => {
                 let step = input.u8();
                 let due =
@@ -363,7 +363,7 @@ impl Script {
 
     fn arrive(&mut self, wire: u8, bytes: &[u8]) {
         let now_ns = self.now_ns;
-        // What the opener sends arrives at the acceptor.
+        // Bytes from the opener arrive at the acceptor.
         let end = match (wire, &mut self.acceptor) {
             (0, Some(acceptor)) => acceptor,
             (0, None) => return,
@@ -374,7 +374,7 @@ impl Script {
         }
         match Frame::decode(bytes) {
             Ok(Some((frame, _))) => end.session.handle_frame(frame, now_ns),
-            // The session waits for more that never comes.
+            // The session waits for bytes that never come.
             Ok(None) => {}
             Err(error) => end.session.end(error.into(), now_ns),
         }
@@ -391,7 +391,7 @@ impl Script {
 }
 
 impl End {
-    /// The session has ended: each of its connections has heard of it, and those that are open are lost in time.
+    /// Asserts that each of an ended session's connections has heard of it, and that open ones are lost in time.
     fn assert_told(&mut self, now_ns: u64) {
         let knows = |known| !matches!(known, Known::Offered | Known::SetUp | Known::Open { left: false, .. });
         assert!(self.known.values().copied().all(knows), "{:?} were not told", self.known);
@@ -402,7 +402,7 @@ impl End {
         assert!(self.known.values().copied().all(knows), "{:?} were not lost", self.known);
     }
 
-    /// The caller closes all that it has, and time passes: nothing may be left.
+    /// The caller closes everything, and time passes: nothing may be left.
     fn finish(&mut self, now_ns: u64) {
         self.drain(now_ns);
         if self.has_ended {
@@ -427,14 +427,14 @@ impl End {
         let mut now_ns = now_ns;
         for _ in 0..10_000 {
             self.drain(now_ns);
-            // Nobody is there to take what it dials.
+            // Nobody is there to take its dialled socket.
             self.lose_socket(SocketEndKind::Other, now_ns);
             self.drain(now_ns);
             if self.session.is_over() {
                 assert!(self.has_ended && self.known.is_empty(), "{:?} are left", self.known);
                 return;
             }
-            now_ns = self.session.timeout_ns().expect("what is not over waits for a time").max(now_ns);
+            now_ns = self.session.timeout_ns().expect("an end that has not ended has a deadline").max(now_ns);
             self.session.handle_timeout(now_ns);
         }
         panic!("{:?} does not end", self.session);

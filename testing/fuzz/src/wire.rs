@@ -1,9 +1,9 @@
 //! Everything that is decoded from a peer's bytes alone: the handle, the preface, control frames, HELLO, a lane's
 //! frames.
 //!
-//! What decodes, encodes to the same bytes. Three things are lossy on purpose, and for them a second round must change
-//! nothing: a handle orders its addresses by port, text loses what cannot be printed, and a session's preface and HELLO
-//! leave room for later versions.
+//! Decoded values encode to the same bytes. Three things are lossy on purpose, and for them a second round must change
+//! nothing: a handle orders its addresses by port, text loses characters that cannot be printed, and a session's
+//! preface and HELLO leave room for later versions.
 
 use std::net::IpAddr;
 
@@ -71,7 +71,7 @@ fn preface(bytes: &[u8; PREFACE_BYTES]) {
     }
 }
 
-/// A stream of frames, as a session reads it: it ends at the first one that is none.
+/// Decodes a stream of frames as a session reads it: it ends at the first invalid one.
 fn frames(mut bytes: &[u8]) {
     loop {
         match Frame::decode(bytes) {
@@ -97,7 +97,7 @@ fn round_trip(frame: &Frame, bytes: &[u8]) {
     assert_eq!(again.encode(), encoded, "{} encodes alike twice", frame.message.name());
 }
 
-/// Whether a message's text came through as it was sent.
+/// Returns true if a message's text came through unchanged.
 fn is_verbatim(message: &Message) -> bool {
     let whole = |text: &str| !text.contains('\u{fffd}');
     match message {

@@ -1,4 +1,4 @@
-//! Every file of the corpus through its target: what was found once stays mended, and the seeds stay good.
+//! Runs every file of the corpus through its target: findings stay fixed, and seeds stay good.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn replay(target: &str) {
     files.sort();
     assert!(!files.is_empty(), "{} holds no inputs", folder.display());
     for file in files {
-        // The name comes with the test's output, which shows when it fails.
+        // The name is in the test's output, which shows when the test fails.
         eprintln!("{}", file.display());
         railweave_fuzz::run(target, &fs::read(&file).unwrap());
     }
