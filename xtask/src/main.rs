@@ -56,7 +56,7 @@ enum Chore {
     Tidy,
     /// Play the protocol in virtual time: [--seeds N] [--from S] [--only WORKLOAD] [--history] [--sabotage]
     Sim(Passed),
-    /// Change the protocol's source in every small way, and say what no test notices: all, or those that are named
+    /// Test mutants of the protocol's source, and list those that no test notices
     Mutants(mutants::Arguments),
     /// Run all fuzz targets, or only the named ones, for --minutes each
     Fuzz(fuzz::Arguments),

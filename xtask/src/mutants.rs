@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The files that a verdict depends on.
+/// The files and folders on which a verdict depends.
 const JUDGED: [&str; 7] = [
     ".cargo/mutants.toml",
     "Cargo.lock",
@@ -29,18 +29,18 @@ const JUDGED: [&str; 7] = [
     "testing/sim",
 ];
 
-/// The most memory that a compiler or a test may have, in bytes: a mutant may ask for more and more.
+/// The most memory of a compiler or a test, in bytes: a mutant may ask for more and more.
 const MOST_MEMORY: u64 = 8 << 30;
 
-/// A mutant has come to no end when its tests take this many times as long as those of the tree as it is, and longer
-/// than a busy machine may take.
+/// A mutant hangs if its tests take this many times as long as those of the unchanged tree, and longer than a busy
+/// machine may take.
 const TIMES: u32 = 5;
 const SHORTEST_LIMIT: Duration = Duration::from_secs(60);
 
-/// The exit codes of cargo-mutants that say that it has judged: all caught, some missed, some that came to no end.
+/// The exit codes of cargo-mutants after it has judged: all caught, some missed, some that hung.
 const JUDGED_ALL: [i32; 3] = [0, 2, 3];
 
-/// The mutants that are tested.
+/// The arguments of the chore.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Test one part of N, numbered from 0
@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     /// The seed of the sample
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Test those whose names contain this, or one of these, also where it is known what becomes of them
+    /// Test those whose names contain TEXT, even if their verdicts are known; may be repeated
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
     /// Test the patches of testing/sim/mutants instead
@@ -60,7 +60,7 @@ pub(crate) struct Arguments {
     patches: bool,
 }
 
-/// Tests what is wanted and not known yet, and says what became of all that is wanted.
+/// Tests the chosen mutants whose verdicts are not known yet, and prints the verdicts of all chosen ones.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     limit_memory()?;
     let scratch = Scratch::new(folder().join("tree"))?;
@@ -84,13 +84,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     Ok(tell(&results, &wanted))
 }
 
-/// Where everything is kept.
+/// The folder of the tree's copy and the results.
 fn folder() -> PathBuf {
     target().join("mutants")
 }
 
 impl Arguments {
-    /// Those that are wanted of all that there are. A sample draws by name: what else there is changes nothing.
+    /// Chooses among all mutants. A sample draws by name: other mutants do not change it.
     fn choose(&self, mut all: Vec<String>) -> BTreeSet<String> {
         if !self.only.is_empty() {
             all.retain(|name| self.only.iter().any(|text| name.contains(text)));
@@ -107,7 +107,7 @@ impl Arguments {
     }
 }
 
-/// Programs that are started from now on get no more memory than is sensible.
+/// Limits the memory of programs that this process starts from now on.
 fn limit_memory() -> Result<(), String> {
     let Rlimit { maximum, .. } = getrlimit(Resource::As);
     let current = Some(maximum.map_or(MOST_MEMORY, |most| most.min(MOST_MEMORY)));
@@ -128,13 +128,13 @@ fn list(tool: &Path, scratch: &Scratch, shard: Option<&str>) -> Result<Vec<Strin
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
 }
 
-/// Has cargo-mutants try these, each for so long at most, and leave what it finds in `output`.
+/// Makes cargo-mutants try these, each for at most `limit`, and leave its findings in `output`.
 fn try_out(tool: &Path, scratch: &Scratch, names: &[&String], limit: Duration, output: &Path) -> Result<(), String> {
     let mut command = scratch.command(tool);
-    // Its own look at the tree as it is would leave out the simulation.
+    // Its own baseline run would leave out the simulation.
     command.args(["mutants", "--in-place", "--baseline", "skip", "--timeout", &limit.as_secs().to_string()]);
     command.args(["--caught", "--unviable", "--output"]).arg(output);
-    // Deleted fields pass its filter of names (cargo-mutants 27.1), so that others of the same files are tried too.
+    // Deleted fields pass its filter of names (cargo-mutants 27.1), so others in the same files are tried too.
     let files: BTreeSet<&str> = names.iter().filter_map(|name| Some(name.split_once(':')?.0)).collect();
     for file in files {
         command.args(["--file", file]);
@@ -148,7 +148,7 @@ fn try_out(tool: &Path, scratch: &Scratch, names: &[&String], limit: Duration, o
     }
 }
 
-/// Says what became of those that were wanted.
+/// Prints the verdicts of the chosen mutants.
 fn tell(results: &Results, wanted: &BTreeSet<String>) -> ExitCode {
     let among = |name: &str| wanted.contains(name);
     for verdict in [Verdict::Missed, Verdict::Timeout] {

@@ -1,4 +1,4 @@
-//! A copy of the tree that may be damaged. It lasts, and only files that differ are copied again, so that builds in
+//! A copy of the tree that may be damaged. It is kept, and only files that differ are copied again, so that builds in
 //! it are short.
 
 use crate::process::root;
@@ -19,7 +19,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Makes the copy in this folder what the tree is now: all files that git knows or would take.
+    /// Updates the copy in this folder to the current tree: all files that git tracks or would track.
     pub(crate) fn new(root: PathBuf) -> Result<Self, String> {
         let scratch = Self { root, files: files_of_tree()? };
         scratch.fill()?;
@@ -34,7 +34,7 @@ impl Scratch {
     /// A command in the copy, whose builds stay there.
     pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
-        // Nobody looks at lines of damaged code in a debugger, and without them it is built sooner.
+        // Nobody debugs damaged code by its lines, and without them it is built sooner.
         command.current_dir(&self.root).env_remove("CARGO_TARGET_DIR").env("CARGO_PROFILE_DEV_DEBUG", "0");
         command
     }
@@ -63,7 +63,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// A number that changes with any file below one of these folders, or of these names.
+    /// A number that changes with any file in one of these folders or with one of these names.
     pub(crate) fn fingerprint(&self, below: &[&str]) -> Result<u64, String> {
         let mut hasher = DefaultHasher::new();
         for name in self.files.iter().filter(|name| below.iter().any(|folder| name.starts_with(folder))) {
@@ -84,11 +84,11 @@ fn files_of_tree() -> Result<BTreeSet<PathBuf>, String> {
     }
     let names = String::from_utf8_lossy(&output.stdout).into_owned();
     let names = names.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from);
-    // A file that was deleted, and the deletion not committed, is still listed.
+    // Files that were deleted but not committed are still listed.
     Ok(names.filter(|name| root().join(name).is_file()).collect())
 }
 
-/// The files below a folder of the copy, but for those that cargo built.
+/// The files below a folder of the copy, without cargo's build directory.
 fn collect(root: &Path, folder: &Path, into: &mut BTreeSet<PathBuf>) -> Result<(), String> {
     let Ok(entries) = fs::read_dir(root.join(folder)) else { return Ok(()) };
     for entry in entries.filter_map(Result::ok) {

@@ -3,7 +3,7 @@
 use crate::process::{cargo, find, run, target};
 use std::path::PathBuf;
 
-/// A program such as cargo-fuzz, which is installed into target/tools where it is neither there nor in the path.
+/// Returns a program such as cargo-fuzz; installs it into target/tools if it is neither there nor on the path.
 pub(crate) fn require(name: &str) -> Result<PathBuf, String> {
     if let Some(program) = find(name) {
         return Ok(program);

@@ -1,4 +1,4 @@
-//! The judge of mutants: tests that pass on the tree as it is.
+//! The judge of mutants: tests that pass on the unchanged tree.
 
 use crate::scratch::Scratch;
 use std::fs;
@@ -26,8 +26,7 @@ impl Judge {
         Ok(Self { packages: words("test_package")?, arguments: words("additional_cargo_args")? })
     }
 
-    /// Runs the tests in the copy, or with `--no-run` only builds them. Returns true if that succeeds, and what is
-    /// said.
+    /// Runs the tests in the copy, or with `--no-run` only builds them. Returns true if that succeeds, with the output.
     pub(super) fn test(&self, scratch: &Scratch, more: &[&str]) -> Result<(bool, String), String> {
         let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = scratch.command(Path::new(&program));
@@ -38,22 +37,22 @@ impl Judge {
         output(command)
     }
 
-    /// Returns how long the tests take in the copy, which nobody has damaged yet.
+    /// Runs the tests in the unchanged copy and returns the time that they take.
     pub(super) fn pass(&self, scratch: &Scratch) -> Result<Duration, String> {
-        println!("building the tests, and running them on the tree as it is");
+        println!("building the tests, and running them on the unchanged tree");
         let mut begin = Instant::now();
         for more in [&["--no-run"][..], &[]] {
             begin = Instant::now();
             let (passes, said) = self.test(scratch, more)?;
             if !passes {
-                return Err(format!("the tree as it is fails:\n{said}"));
+                return Err(format!("the unchanged tree fails:\n{said}"));
             }
         }
         Ok(begin.elapsed())
     }
 }
 
-/// Runs a command. Returns whether it succeeds, and what it says.
+/// Runs a command. Returns true if it succeeds, with its output.
 pub(super) fn output(mut command: Command) -> Result<(bool, String), String> {
     let output =
         command.output().map_err(|error| format!("cannot run {}: {error}", command.get_program().display()))?;

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Applies one patch after the other to the copy of the tree, and has the judge look at it.
+/// Applies one patch after the other to the copy of the tree, and lets the judge test it.
 pub(super) fn run(scratch: &Scratch, judge: &Judge) -> Result<ExitCode, String> {
     let mut missed = 0;
     for patch in all()? {
@@ -36,21 +36,21 @@ fn all() -> Result<Vec<PathBuf>, String> {
     Ok(patches)
 }
 
-/// Applies a patch to a tree, or does with it what `more` says.
+/// Applies a patch to a tree, with the options `more`.
 fn apply(tree: &Path, patch: &Path, more: &[&str]) -> Result<(), String> {
     let mut git = Command::new("git");
     git.arg("apply").args(more).arg(patch).current_dir(tree);
-    // The copy is no part of the repository that it lies in: there, git would pass over what is not.
+    // The copy is inside the repository but no part of it; git would skip files outside its index.
     if let Some(above) = tree.parent() {
         git.env("GIT_CEILING_DIRECTORIES", above);
     }
     match output(git)? {
         (true, _) => Ok(()),
-        (false, said) => Err(format!("{} does not apply any more: {}", patch.display(), said.trim())),
+        (false, said) => Err(format!("{} no longer applies: {}", patch.display(), said.trim())),
     }
 }
 
-/// The witness: the simulation's checker, or else the first test that failed.
+/// The witness of a mutant: the simulation's checker, otherwise the first test that failed.
 fn witness(said: &str) -> String {
     let after = |words: &str| said.split_once(words).map(|(_, rest)| rest);
     let word = |text: &str| text.split([',', ' ', '\n']).next().unwrap_or_default().to_owned();

@@ -1,10 +1,10 @@
-//! Verdicts on mutants, kept in files, so that a later run goes on where one ended.
+//! The verdicts on mutants, kept in files, so that a later run continues where one ended.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The end of a mutant.
+/// The verdict on a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
     /// A test failed.
@@ -13,7 +13,7 @@ pub(super) enum Verdict {
     Missed,
     /// It does not compile.
     Unviable,
-    /// The tests came to no end.
+    /// The tests did not end in time.
     Timeout,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Reads the results in a folder, where they are of the tree with this fingerprint; others are removed.
+    /// Reads the results in a folder if they belong to the tree with this fingerprint; others are removed.
     pub(super) fn read(folder: PathBuf, fingerprint: u64) -> Result<Self, String> {
         let fault = |error: std::io::Error| format!("cannot keep results in {}: {error}", folder.display());
         let (stamp, own) = (folder.join("fingerprint"), fingerprint.to_string());
@@ -47,12 +47,12 @@ impl Results {
         let last = fs::read_to_string(&stamp).unwrap_or_default();
         if last == own {
             results.add(&folder);
-            // Where the last run was interrupted, nobody has collected what it found.
+            // The last run may have been interrupted before it collected its findings.
             results.collect()?;
             return Ok(results);
         }
         if !last.is_empty() {
-            println!("the tree is another than that of the results in {}: they are forgotten", folder.display());
+            println!("the results in {} belong to another tree: starting again", folder.display());
             fs::remove_dir_all(&folder).map_err(fault)?;
         }
         fs::create_dir_all(&folder).map_err(fault)?;
@@ -60,12 +60,12 @@ impl Results {
         Ok(results)
     }
 
-    /// Where cargo-mutants leaves what it finds, with a log and a diff for each mutant.
+    /// The folder of cargo-mutants' findings, with a log and a diff for each mutant.
     pub(super) fn last(&self) -> PathBuf {
         self.folder.join("last")
     }
 
-    /// Keeps what the last run of cargo-mutants has found.
+    /// Keeps the findings of the last run of cargo-mutants.
     pub(super) fn collect(&mut self) -> Result<(), String> {
         self.add(&self.last().join("mutants.out"));
         self.write()
@@ -87,12 +87,12 @@ impl Results {
         Ok(())
     }
 
-    /// Returns true if it is known what became of a mutant.
+    /// Returns true if a mutant's verdict is known.
     pub(super) fn has(&self, name: &str) -> bool {
         self.verdicts.contains_key(name)
     }
 
-    /// The mutants with this verdict of those that `among` takes.
+    /// The mutants with this verdict among those that `among` admits.
     pub(super) fn of(&self, verdict: Verdict, among: impl Fn(&str) -> bool) -> impl Iterator<Item = &str> {
         let alike = self.verdicts.iter().filter(move |(_, found)| **found == verdict);
         alike.map(|(name, _)| name.as_str()).filter(move |name| among(name))
