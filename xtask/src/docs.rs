@@ -1,5 +1,7 @@
 //! The pages that are generated from the code.
 
+mod settings;
+
 use crate::process::{Outcome, root};
 use std::fs;
 
@@ -11,7 +13,7 @@ struct Page {
     text: fn() -> String,
 }
 
-const PAGES: &[Page] = &[Page { path: "docs/options.md", text: railweave_options::markdown }];
+const PAGES: &[Page] = &[Page { path: "docs/options.md", text: settings::markdown }];
 
 /// Writes every page.
 pub(crate) fn write() -> Outcome {
@@ -27,8 +29,6 @@ pub(crate) fn check() -> Outcome {
     let fresh = |page: &Page| fs::read_to_string(root().join(page.path)).is_ok_and(|text| text == (page.text)());
     match PAGES.iter().find(|page| !fresh(page)) {
         None => Ok(()),
-        Some(Page { path, .. }) => {
-            Err(format!("{path} is not what the code generates; write it again with: cargo xtask docs"))
-        }
+        Some(Page { path, .. }) => Err(format!("{path} is not what the code generates; run: cargo xtask docs")),
     }
 }
