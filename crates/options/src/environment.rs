@@ -1,4 +1,4 @@
-//! Settings from an environment, as a process has one.
+//! Settings from the environment of a process.
 
 use crate::error::{OptionErrors, Warning, closest, printable};
 use crate::nccl;
@@ -8,12 +8,13 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 
 impl Options {
-    /// Reads every setting from `variables`, as an environment lists them, and warns of `RAILWEAVE_*` names among them
-    /// that no setting reads. Variables of NCCL's own IB transport that mean nothing here come as one [`Warning`].
+    /// Reads every setting from `variables`, as an environment lists them. Warns about each `RAILWEAVE_*` name among
+    /// them that no setting reads, and in one [`Warning`] about the variables of NCCL's own IB transport that have no
+    /// effect here.
     ///
     /// # Errors
     ///
-    /// As [`Options::parse`].
+    /// Those of [`Options::parse`].
     pub fn from_variables<K: Into<OsString>, V: Into<OsString>>(
         variables: impl IntoIterator<Item = (K, V)>,
     ) -> Result<(Options, Vec<Warning>), OptionErrors> {
@@ -48,14 +49,14 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// As [`Options::parse`].
+    /// Those of [`Options::parse`].
     pub fn from_env() -> Result<(Options, Vec<Warning>), OptionErrors> {
         Options::from_variables(std::env::vars_os())
     }
 }
 
 impl Default for Options {
-    /// What holds when no variable is set.
+    /// Returns the settings for an environment without variables.
     fn default() -> Options {
         match Options::parse(|_| None) {
             Ok((options, _)) => options,
@@ -64,7 +65,7 @@ impl Default for Options {
     }
 }
 
-/// Whether someone who sets `name` means it for Railweave's settings. `RAILWEAVE_TEST_*` is for its tests.
+/// Returns true if `name` is probably meant as one of Railweave's settings. `RAILWEAVE_TEST_*` is for its tests.
 fn may_be_meant(name: &str) -> bool {
     name.starts_with("RAILWEAVE_") && !name.starts_with("RAILWEAVE_TEST_")
 }

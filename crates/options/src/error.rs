@@ -1,22 +1,22 @@
-//! What is wrong with the settings: errors, warnings, and the text of both.
+//! The errors and warnings about settings, with their texts.
 
 use std::fmt;
 
 /// The longest piece of a user's value that a message repeats, in characters.
 const SHOWN_CHARS: usize = 80;
 
-/// One variable whose value cannot be used. Its text is one line.
+/// A variable with an invalid value. Its text is one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OptionError {
     /// The variable, as in the environment.
     pub variable: &'static str,
     /// Its value, made printable and cut at 80 characters.
     pub value: String,
-    /// What is wrong with the value: the end of a sentence that begins with the value.
+    /// The reason: the end of a sentence that begins with the value.
     pub reason: String,
-    /// What the variable may hold.
+    /// The values that the variable may hold.
     pub allowed: &'static str,
-    /// What to try instead: the end of a sentence that begins with "try".
+    /// The advice: the end of a sentence that begins with "try".
     pub advice: String,
 }
 
@@ -29,12 +29,12 @@ impl fmt::Display for OptionError {
 
 impl std::error::Error for OptionError {}
 
-/// Every variable whose value cannot be used: at least one, in the order of the table. Its text is one line for each.
+/// Every variable with an invalid value: at least one, in the order of the table. Its text has a line for each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OptionErrors(pub(crate) Vec<OptionError>);
 
 impl OptionErrors {
-    /// The errors, in the order of the table.
+    /// Iterates over the errors in the order of the table.
     pub fn iter(&self) -> std::slice::Iter<'_, OptionError> {
         self.0.iter()
     }
@@ -63,24 +63,24 @@ impl fmt::Display for OptionErrors {
 
 impl std::error::Error for OptionErrors {}
 
-/// Something that the user should know and that stops nothing. Its text is one line.
+/// A fact that the user should know but that stops nothing. Its text is one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Warning {
     /// A `RAILWEAVE_*` variable is set that no setting reads.
     Unknown {
         /// The variable, made printable and cut at 80 characters.
         variable: String,
-        /// The known variable that is closest in spelling, when one is close.
+        /// The known variable that is closest in spelling, if one is close.
         closest: Option<&'static str>,
     },
-    /// A value of one of NCCL's own variables counts as something else than it says; the reason says as what.
+    /// A value of one of NCCL's own variables counts as another value; the reason says as which.
     Otherwise(OptionError),
-    /// Variables of NCCL's own IB transport are set that mean nothing here.
+    /// Variables of NCCL's own IB transport are set that have no effect here.
     WithoutEffect(Vec<String>),
 }
 
 impl Warning {
-    /// Whether something should be set otherwise. What is only good to know should not stand among what is wrong.
+    /// Returns true if the user should change a variable. Mere information should not stand among the warnings.
     pub fn needs_attention(&self) -> bool {
         !matches!(self, Warning::WithoutEffect(_))
     }
@@ -90,10 +90,10 @@ impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Warning::Unknown { variable, closest: Some(closest) } => {
-                write!(f, "{variable} is no setting of Railweave and has no effect; did you mean {closest}?")
+                write!(f, "{variable} is not a setting of Railweave and has no effect; did you mean {closest}?")
             }
             Warning::Unknown { variable, closest: None } => {
-                write!(f, "{variable} is no setting of Railweave and has no effect; docs/options.md lists them all")
+                write!(f, "{variable} is not a setting of Railweave and has no effect; docs/options.md lists them all")
             }
             Warning::Otherwise(error) => error.fmt(f),
             Warning::WithoutEffect(variables) => write!(
@@ -105,7 +105,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// Makes `text` fit for one line of a log: control characters and quotes escaped, cut at 80 characters.
+/// Makes `text` fit into one line of a log: escapes control characters and quotes, and cuts at 80 characters.
 pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::new();
     for (count, escaped) in text.chars().map(char::escape_debug).enumerate() {
@@ -118,8 +118,8 @@ pub(crate) fn printable(text: &str) -> String {
     shown
 }
 
-/// The candidate closest to `name` by edit distance, if it is close enough to be a likely slip of the keyboard: at
-/// most a third of the part after the common `RAILWEAVE_` differs.
+/// Returns the candidate closest to `name` by edit distance if it is close enough for a typing error: at most a third
+/// of the part after the common `RAILWEAVE_` differs.
 pub(crate) fn closest(name: &str, candidates: impl Iterator<Item = &'static str>) -> Option<&'static str> {
     let (distance, best) = candidates
         .map(|candidate| (edit_distance(name, candidate), candidate))
@@ -128,7 +128,7 @@ pub(crate) fn closest(name: &str, candidates: impl Iterator<Item = &'static str>
     (distance <= (part / 3).max(1)).then_some(best)
 }
 
-/// Levenshtein's distance, upper and lower case alike. Names longer than 80 characters are cut: they resemble nothing.
+/// Returns Levenshtein's distance, ignoring case. Names are cut at 80 characters: longer ones resemble no setting.
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().take(SHOWN_CHARS).collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn closest_wants_a_likeness() {
+    fn closest_requires_a_likeness() {
         let names = ["RAILWEAVE_LANES", "RAILWEAVE_RAILS"];
         assert_eq!(closest("RAILWEAVE_LANE", names.into_iter()), Some("RAILWEAVE_LANES"));
         assert_eq!(closest("RAILWEAVE_COLOUR", names.into_iter()), None);

@@ -1,8 +1,8 @@
-//! Which ports become rails: the lists of names and address ranges that users write.
+//! Filters of ports: the lists of names and address ranges by which users pick the ports that become rails.
 //!
-//! The syntax is `NCCL_IB_HCA`'s, of which `NCCL_SOCKET_IFNAME`'s is a part (`misc/utils.cc` of NCCL), and address
-//! ranges besides: `[^][=]item,item,…` where an item is `name[:port[:rail[:plane]]]`, `address/length`, or an address
-//! alone.
+//! The syntax is that of `NCCL_IB_HCA`, which includes that of `NCCL_SOCKET_IFNAME` (`misc/utils.cc` of NCCL), with
+//! address ranges added: `[^][=]item,item,…` where an item is `name[:port[:rail[:plane]]]`, `address/length`, or an
+//! address alone.
 
 use crate::error::printable;
 use railweave_fabric::AddressRange;
@@ -10,15 +10,15 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// The most items that one filter has.
+/// The largest number of items in a filter.
 pub(crate) const MAX_ITEMS: usize = 64;
 
 /// A list that picks ports by name or address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RailFilter {
-    /// The list began with `^`: what it matches is left out, everything else is in.
+    /// True if the list began with `^`: ports that match are left out, all others are in.
     pub exclude: bool,
-    /// The list began with `=` (after `^`, if any): names must match whole; without it the start of a name is enough.
+    /// True if the list began with `=` (after `^`, if any): names must match whole; otherwise their start is enough.
     pub exact: bool,
     /// The items in the order given; at least one.
     pub items: Vec<FilterItem>,
@@ -27,7 +27,7 @@ pub struct RailFilter {
 /// One item of a [`RailFilter`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FilterItem {
-    /// `name[:port[:rail[:plane]]]`; an empty field, a missing one and -1 are the same.
+    /// `name[:port[:rail[:plane]]]`; an empty field, a missing one and -1 mean the same.
     Name {
         /// An interface's or adapter's name, or the start of one.
         name: String,
@@ -45,19 +45,19 @@ pub enum FilterItem {
 /// A port that a [`RailFilter`] lets in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Match {
-    /// The index of the first item that matches: the user's order. `None` when the list names what is left out.
+    /// The index of the first item that matches: the user's order. `None` if the list names the ports to leave out.
     pub item: Option<usize>,
-    /// The rail id that the item gives, never negative.
+    /// The rail id in the item, never negative.
     pub rail: Option<i16>,
-    /// The plane id that the item gives, never negative.
+    /// The plane id in the item, never negative.
     pub plane: Option<i16>,
 }
 
 impl RailFilter {
-    /// Whether the port called `name` is in, and what its item says about it.
+    /// Returns the match of the port called `name`, or `None` if the filter leaves it out.
     ///
-    /// `address` is one address of the port, `None` when it has none (then no address range matches); `port` is the
-    /// adapter's port number, `None` when it has no ports of its own (then any number in an item matches).
+    /// `address` is one address of the port, or `None` if it has none (then no address range matches); `port` is the
+    /// adapter's port number, or `None` if it has no ports of its own (then any number in an item matches).
     pub fn matches(&self, name: &str, address: Option<IpAddr>, port: Option<u32>) -> Option<Match> {
         let found = self.items.iter().enumerate().find(|(_, item)| item.matches(name, address, port, self.exact));
         match (found, self.exclude) {
@@ -73,7 +73,7 @@ impl RailFilter {
         }
     }
 
-    /// Reads a list. The error is the end of a sentence that begins with the list.
+    /// Parses a list. The error is the end of a sentence that begins with the list.
     pub fn parse(text: &str) -> Result<RailFilter, String> {
         let list = text.trim();
         let (exclude, list) = leading(list, '^');
@@ -83,7 +83,7 @@ impl RailFilter {
         }
         let mut items = Vec::new();
         for item in list.split(',').map(str::trim) {
-            // NCCL skips empty items, so that a trailing comma does no harm.
+            // NCCL skips empty items too, so that a trailing comma does no harm.
             if item.is_empty() {
                 continue;
             }
@@ -99,13 +99,13 @@ impl RailFilter {
     }
 }
 
-/// Whether `text` begins with `mark`, and what follows it.
+/// Splits `mark` off the start of `text`: returns true if it was there, and the rest.
 pub(crate) fn leading(text: &str, mark: char) -> (bool, &str) {
     text.strip_prefix(mark).map_or((false, text), |rest| (true, rest.trim_start()))
 }
 
 impl FilterItem {
-    /// Reads an item. The error is the end of a sentence that begins with the list.
+    /// Parses an item. The error is the end of a sentence that begins with the list.
     fn parse(item: &str) -> Result<FilterItem, String> {
         match FilterItem::parse_whatever_its_ids(item)? {
             (item, None) => Ok(item),
@@ -113,16 +113,16 @@ impl FilterItem {
         }
     }
 
-    /// Reads an item without those of its ids that NCCL has no number for (int16_t in `misc/utils.cc` of NCCL 2.30),
-    /// and says what is wrong with the first of them: a port is worth having without them. What is said, and the error,
-    /// is the end of a sentence that begins with the list.
+    /// Parses an item, ignoring rail and plane ids that do not fit into NCCL's numbers (int16_t in `misc/utils.cc` of
+    /// NCCL 2.30), because the port is useful without them. The text next to the item says what is wrong with the first
+    /// such id; like the error, it is the end of a sentence that begins with the list.
     pub(crate) fn parse_whatever_its_ids(item: &str) -> Result<(FilterItem, Option<String>), String> {
         let shown = printable(item);
         if item.starts_with(['^', '=']) {
             return Err(format!("has \"{shown}\" inside, but ^ and = may only lead the whole list, in this order"));
         }
         if item.chars().any(char::is_control) {
-            return Err(format!("has the item \"{shown}\", which has a character that no name has"));
+            return Err(format!("has the item \"{shown}\", which has a control character"));
         }
         if let Some((address, length)) = item.split_once('/') {
             return range(address, length)
@@ -174,10 +174,10 @@ impl FilterItem {
     }
 }
 
-/// Reads `address/length`, or an address alone, which is a range of one. The error is the end of a sentence that begins
-/// with the text.
+/// Parses `address/length`, or an address alone, which is a range of one. The error is the end of a sentence that
+/// begins with the text.
 pub(crate) fn address_range(text: &str) -> Result<AddressRange, String> {
-    let wrong = |reason| format!("is no range, because {reason}");
+    let wrong = |reason| format!("is not a range, because {reason}");
     if let Some((address, length)) = text.split_once('/') {
         return range(address, length).map_err(wrong);
     }
@@ -192,7 +192,7 @@ fn range(address: &str, length: &str) -> Result<AddressRange, String> {
     let prefix_len: u8 = whole(length.trim())
         .filter(|length| *length <= longest)
         .ok_or_else(|| format!("\"{}\" is not a prefix length from 0 to {longest}", printable(length)))?;
-    // So that `contains` may compare in one family: an IPv4 range written inside IPv6 becomes a plain one.
+    // An IPv4 range written inside IPv6 becomes a plain one, so that `contains` may compare within one family.
     match address.to_canonical() {
         IpAddr::V4(inner) if address.is_ipv6() => match prefix_len.checked_sub(96) {
             Some(prefix_len) => Ok(AddressRange { address: IpAddr::V4(inner), prefix_len }),
@@ -202,7 +202,7 @@ fn range(address: &str, length: &str) -> Result<AddressRange, String> {
     }
 }
 
-/// The length of the prefix of a range that is this address alone.
+/// Returns the length of the prefix of the range that holds this address alone.
 fn longest(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
@@ -231,7 +231,7 @@ impl fmt::Display for FilterItem {
                     fields[..count].iter().fold(name.clone(), |text, number| text + ":" + &field(number))
                 };
                 match written(given, "") {
-                    // "fd00::0" and "10.0.0.0" would be read as addresses.
+                    // "fd00::0" and "10.0.0.0" would be parsed as addresses.
                     address if address.parse::<IpAddr>().is_ok() => f.write_str(&written(given.max(1), "-1")),
                     text => f.write_str(&text),
                 }
@@ -240,7 +240,7 @@ impl fmt::Display for FilterItem {
     }
 }
 
-/// The number where the text is nothing but digits: a sign is no part of an index or a length.
+/// Parses a number of digits alone: an index or a length has no sign.
 fn whole<T: FromStr>(text: &str) -> Option<T> {
     Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
 }

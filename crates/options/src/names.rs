@@ -1,10 +1,10 @@
-//! The names by which sentences call settings: the variables of the table of options.
+//! The names of settings in sentences: the variables in the table of options.
 
 use crate::table::{Entry, TABLE};
 use railweave_fabric::{Setting, SettingNames};
 
-/// From now on the sentences of all crates name settings by their variables. To be called once per process, before
-/// anything that may fail; a second call changes nothing.
+/// Makes the sentences of all crates name settings by their variables. Call it once per process, before anything that
+/// may fail; a second call has no effect.
 pub fn name_settings() {
     Setting::name_by(names);
 }
@@ -16,14 +16,14 @@ fn names(setting: Setting) -> SettingNames {
             SettingNames { own, nccls: entry.all_variables().last().unwrap_or(own) }
         }
         None => {
-            // The one setting that is NCCL's alone. The test below keeps any other from being called by its plain name.
+            // NCCL's alone. The test below ensures that no other setting is called by its plain name.
             let name = if setting == Setting::DmaBuf { "NCCL_DMABUF_ENABLE" } else { setting.key() };
             SettingNames { own: name, nccls: name }
         }
     }
 }
 
-/// The setting's line of the table, where it is one of Railweave's.
+/// Returns the setting's entry in the table, if it is one of Railweave's.
 fn entry(setting: Setting) -> Option<&'static Entry> {
     TABLE.iter().find(|entry| entry.name == setting.key())
 }

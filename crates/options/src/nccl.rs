@@ -1,10 +1,10 @@
-//! NCCL's own variables, read as NCCL reads them: whatever is in them, NCCL goes on, and so does Railweave. What a
-//! value comes to is said where it is not what the text says.
+//! NCCL's own variables, read as NCCL reads them: NCCL continues whatever they hold, and so does Railweave. A note says
+//! how a value counts if that differs from its text.
 //!
-//! Numbers are `ncclLoadParam`'s (NCCL 2.30, `src/misc/param.cc`): strtoll(3) with base 0, so that `0x` leads a
-//! hexadecimal number and `0` an octal one, blanks before it and anything after it do not count, and what does not
-//! fit is the default. Text without a number is 0 there and the default here: 0 is never what somebody who writes it
-//! means.
+//! Numbers are those of `ncclLoadParam` (NCCL 2.30, `src/misc/param.cc`), which calls strtoll(3) with base 0: `0x`
+//! starts a hexadecimal number and `0` an octal one, blanks before the number and anything after it are ignored, and a
+//! number that does not fit counts as the default. Text without a number is 0 for NCCL and the default here, because
+//! nobody who writes it means 0.
 
 use crate::Fabric;
 use crate::filter::{self, FilterItem, MAX_ITEMS, RailFilter, leading};
@@ -12,12 +12,12 @@ use crate::rdma::{self, AdaptiveRouting, GidIndices};
 use railweave_fabric::{AddressRange, DataDirect, Family, RelaxedOrdering};
 use std::time::Duration;
 
-/// What a variable's text comes to.
+/// The result of reading a variable's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reading<T> {
     /// The value; `None` is the setting's default.
     pub(crate) value: Option<T>,
-    /// What to tell the user: the end of a sentence that begins with the text. `None` where the value is what it says.
+    /// A note for the user: the end of a sentence that begins with the text. `None` if the value is what the text says.
     pub(crate) note: Option<String>,
 }
 
@@ -30,7 +30,7 @@ impl<T> Reading<T> {
         Self { value: Some(value), note: Some(note.into()) }
     }
 
-    /// The default, because of `reason`.
+    /// Returns the default, with `reason` as its note.
     pub(crate) fn default(reason: impl std::fmt::Display) -> Self {
         Self { value: None, note: Some(format!("{reason}, so the default is used")) }
     }
@@ -45,7 +45,7 @@ impl<T> Reading<T> {
 }
 
 impl Reading<i64> {
-    /// Down to `high`; the default below `low`.
+    /// Limits the number to `high`; below `low` it becomes the default.
     fn within(self, low: i64, high: i64) -> Self {
         match self.value {
             Some(number) if number > high => Self::noted(high, format!("is more than {high}, so {high} is used")),
@@ -53,7 +53,7 @@ impl Reading<i64> {
         }
     }
 
-    /// The default outside of `low` to `high`.
+    /// Makes a number outside `low` to `high` the default.
     fn only(self, low: i64, high: i64) -> Self {
         match self.value {
             Some(number) if number < low => Self::default(format_args!("is less than {low}")),
@@ -62,7 +62,7 @@ impl Reading<i64> {
         }
     }
 
-    /// From 0, as NCCL takes any negative number for, to `high`.
+    /// Limits the number to 0 (which any negative number is for NCCL) and `high`.
     fn counted(self, high: i64) -> Self {
         match self.value {
             Some(number) if number < 0 => Self::noted(0, "counts as 0, as it does for NCCL"),
@@ -70,7 +70,7 @@ impl Reading<i64> {
         }
     }
 
-    /// `number` where it is none of `known`, as NCCL has it.
+    /// Makes a number that is not in `known` count as `number`, as it does for NCCL.
     fn taken_for(self, number: i64, known: &[i64]) -> Self {
         match self.value {
             Some(other) if !known.contains(&other) => {
@@ -81,7 +81,7 @@ impl Reading<i64> {
     }
 }
 
-/// A number as strtoll(3) reads it with base 0.
+/// Parses a number as strtoll(3) does with base 0.
 pub(crate) fn number(text: &str) -> Reading<i64> {
     let is_blank = |c: char| matches!(c, ' ' | '\t'..='\r');
     let unsigned = text.trim_start_matches(is_blank);
@@ -99,11 +99,11 @@ pub(crate) fn number(text: &str) -> Reading<i64> {
     let end = unsigned.find(|c: char| !c.is_digit(radix)).unwrap_or(unsigned.len());
     let (digits, rest) = unsigned.split_at(end);
     if digits.is_empty() {
-        return Reading::default("is no number");
+        return Reading::default("is not a number");
     }
     let sign = if negative { "-" } else { "" };
     match i64::from_str_radix(&format!("{sign}{digits}"), radix) {
-        Err(_) => Reading::default("is no number that 64 bits hold"),
+        Err(_) => Reading::default("is a number that does not fit into 64 bits"),
         Ok(number) if rest.trim_matches(is_blank).is_empty() => Reading::plain(number),
         Ok(number) => Reading::noted(number, format!("begins with the number {number}, which is all that counts")),
     }
@@ -114,19 +114,19 @@ pub(crate) fn switch(text: &str) -> Reading<bool> {
     number(text).taken_for(1, &[0, 1]).map(|number| number != 0)
 }
 
-/// NCCL_IB_SPLIT_DATA_ON_QPS: nothing but 1 is on.
+/// NCCL_IB_SPLIT_DATA_ON_QPS: only 1 is on.
 pub(crate) fn split_data(text: &str) -> Reading<bool> {
     number(text).taken_for(0, &[0, 1]).map(|number| number == 1)
 }
 
-/// NCCL_IB_DISABLE: on leaves RDMA out.
+/// NCCL_IB_DISABLE: on disables RDMA.
 pub(crate) fn disabled(text: &str) -> Reading<Fabric> {
     switch(text).map(|disabled| if disabled { Fabric::Tcp } else { Fabric::Auto })
 }
 
 /// A number from `low` to `high`, which a byte holds.
 pub(crate) fn byte(text: &str, low: u8, high: u8) -> Reading<u8> {
-    // The cast loses nothing: the number is one of the two or between them.
+    // The cast loses nothing: the number is between the two bounds.
     number(text).within(low.into(), high.into()).map(|number| number as u8)
 }
 
@@ -135,12 +135,12 @@ pub(crate) fn byte_or_none(text: &str, high: u8) -> Reading<Option<u8>> {
     number(text).within(-1, high.into()).map(|number| u8::try_from(number).ok())
 }
 
-/// How often something is tried again, up to a million times.
+/// A number of retries, at most a million.
 pub(crate) fn retries(text: &str) -> Reading<u32> {
     number(text).counted(1_000_000).map(|count| count as u32)
 }
 
-/// Milliseconds, up to an hour. NCCL takes a negative number for 49 days: 32 bits of it.
+/// Milliseconds, up to an hour. NCCL takes 32 bits of a negative number, which is up to 49 days.
 pub(crate) fn retry_pause(text: &str) -> Reading<Duration> {
     number(text).within(0, 3_600_000).map(|milliseconds| Duration::from_millis(milliseconds as u64))
 }
@@ -155,15 +155,15 @@ pub(crate) fn pkey_index(text: &str) -> Reading<u16> {
     number(text).only(0, u16::MAX.into()).map(|number| number as u16)
 }
 
-/// Bits of an IPv4 address; -1 is the interface's.
+/// A number of bits of an IPv4 address; -1 is the interface's.
 pub(crate) fn prefix_length(text: &str) -> Reading<Option<u8>> {
     match number(text) {
-        Reading { value: Some(0), .. } => Reading::default("is no subnet"),
+        Reading { value: Some(0), .. } => Reading::default("names no subnet"),
         reading => reading.only(-1, 32).map(|number| u8::try_from(number).ok()),
     }
 }
 
-/// One index for every device, where any negative number is none in particular; or, beyond NCCL, a list by device.
+/// One index for every device, or (unlike NCCL) a list by device. Any negative number leaves the choice to the rules.
 pub(crate) fn gid_index(text: &str) -> Reading<GidIndices> {
     if text.contains(':') {
         return Reading::of(GidIndices::parse(text));
@@ -177,7 +177,7 @@ pub(crate) fn address_family(text: &str) -> Reading<Option<Family>> {
     Reading::of(rdma::nccls_address_family(text))
 }
 
-/// A range with its length: without one NCCL takes it for none.
+/// A range with its length: NCCL ignores one without.
 pub(crate) fn address_range(text: &str) -> Reading<Option<AddressRange>> {
     if text.contains('/') {
         return Reading::of(filter::address_range(text.trim()).map(Some));
@@ -185,7 +185,7 @@ pub(crate) fn address_range(text: &str) -> Reading<Option<AddressRange>> {
     Reading::default("has no slash with a length, without which NCCL does not use it either")
 }
 
-/// 1, 2, and never for everything else.
+/// 1 is on, 2 is on if supported, and everything else is off.
 pub(crate) fn relaxed_ordering(text: &str) -> Reading<RelaxedOrdering> {
     number(text).taken_for(0, &[0, 1, 2]).map(|number| match number {
         1 => RelaxedOrdering::On,
@@ -194,7 +194,7 @@ pub(crate) fn relaxed_ordering(text: &str) -> Reading<RelaxedOrdering> {
     })
 }
 
-/// 0 and below are off, 2 is both, and all others 1.
+/// 0 and below are off, 2 is both, and everything else is 1.
 pub(crate) fn data_direct(text: &str) -> Reading<DataDirect> {
     let reading = match number(text) {
         Reading { value: Some(number), .. } if number < 0 => Reading::noted(0, "counts as 0, as it does for NCCL"),
@@ -216,7 +216,7 @@ pub(crate) fn adaptive_routing(text: &str) -> Reading<AdaptiveRouting> {
     })
 }
 
-/// Bytes: -2 is the default, every message is longer than another negative number, and none is longer than 1 GiB.
+/// Bytes: -2 is the default, other negative numbers count as 0 (every message is longer), and the limit is 1 GiB.
 pub(crate) fn adaptive_routing_threshold(text: &str) -> Reading<u64> {
     match number(text) {
         Reading { value: Some(-2), .. } => Reading { value: None, note: None },
@@ -224,13 +224,13 @@ pub(crate) fn adaptive_routing_threshold(text: &str) -> Reading<u64> {
     }
 }
 
-/// What dlopen(3) takes.
+/// A name for dlopen(3).
 pub(crate) fn library(text: &str) -> Reading<String> {
     Reading::of(rdma::library(text))
 }
 
-/// A list of names, without the items that cannot be names here, and without ids that cannot be ids; nothing left is no
-/// list.
+/// A list of names, without the items that cannot be names here and without the ids that cannot be ids; a list with
+/// nothing left counts as unset.
 pub(crate) fn filter(text: &str) -> Reading<Option<RailFilter>> {
     let (exclude, list) = leading(text.trim(), '^');
     let (exact, list) = leading(list, '=');
@@ -247,7 +247,7 @@ pub(crate) fn filter(text: &str) -> Reading<Option<RailFilter>> {
     }
     let note = |reason: &String, more: usize| {
         let more = if more > 0 { format!(" (and {more} more such items)") } else { String::new() };
-        format!("{reason}{more}; what is wrong is left out")
+        format!("{reason}{more}; what is wrong is ignored")
     };
     if items.is_empty() {
         let reason = odd.into_iter().next().unwrap_or_else(|| "names nothing".to_owned());
@@ -257,9 +257,8 @@ pub(crate) fn filter(text: &str) -> Reading<Option<RailFilter>> {
     Reading { value: Some(Some(RailFilter { exclude, exact, items })), note }
 }
 
-/// Which of NCCL's variables Railweave's settings have no part of, although they are for RDMA: those of its IB
-/// transport (NCCL 2.30, `src/transport/net_ib` and `src/misc/ibvwrap.cc`), for what that transport does otherwise
-/// than Railweave.
+/// The variables of NCCL's IB transport (NCCL 2.30, `src/transport/net_ib` and `src/misc/ibvwrap.cc`) that no setting
+/// of Railweave reads, because they control parts of that transport that Railweave does in another way.
 const WITHOUT_EFFECT: [&str; 8] = [
     "NCCL_IB_MERGE_NICS",
     "NCCL_IB_OOO_RQ",
@@ -271,8 +270,8 @@ const WITHOUT_EFFECT: [&str; 8] = [
     "NCCL_IB_WARN_RAIL_LOCAL",
 ];
 
-/// Whether a variable of NCCL's IB transport has no effect here. Those of its failover and recovery are many and of
-/// one kind.
+/// Returns true if a variable of NCCL's IB transport has no effect here. Those of its failover and recovery are many,
+/// and share a prefix.
 pub(crate) fn is_without_effect(name: &str) -> bool {
     WITHOUT_EFFECT.contains(&name) || name.starts_with("NCCL_IB_RESILIENCY_")
 }

@@ -1,5 +1,5 @@
-//! Numbers as people write them: plain, in bytes, in seconds. Every refusal is the end of a sentence that begins with
-//! the value.
+//! Numbers as people write them: plain, in bytes, in seconds. Every error is the end of a sentence that begins with the
+//! value.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ pub(crate) fn switch(text: &str) -> Result<bool, String> {
     whole(text, 0, 1).map(|number| number == 1)
 }
 
-/// A whole number from `low` to `high`; `0x` leads a hexadecimal one, as in NCCL.
+/// A whole number from `low` to `high`; `0x` starts a hexadecimal one, as in NCCL.
 pub(crate) fn whole(text: &str, low: i64, high: i64) -> Result<i64, String> {
     let text = text.trim();
     let (negative, digits) = match text.strip_prefix('-') {
@@ -22,7 +22,7 @@ pub(crate) fn whole(text: &str, low: i64, high: i64) -> Result<i64, String> {
     if digits.is_empty() || !digits.chars().all(|c| c.is_digit(radix)) {
         return Err("is not a whole number".into());
     }
-    // Only digits are left, so the one possible failure is a number too large to hold.
+    // Only digits are left, so parsing fails only if the number does not fit.
     let magnitude = i64::from_str_radix(digits, radix).unwrap_or(i64::MAX);
     let number = if negative { -magnitude } else { magnitude };
     if number < low {
@@ -34,8 +34,8 @@ pub(crate) fn whole(text: &str, low: i64, high: i64) -> Result<i64, String> {
     }
 }
 
-/// A number of bytes up to `high`: a whole number and perhaps `K`, `M` or `G` (also `KiB`, `MiB`, `GiB`), which count
-/// in 1024s.
+/// A number of bytes up to `high`: a whole number and optionally `K`, `M` or `G` (also `KiB`, `MiB`, `GiB`), which
+/// count in 1024s.
 pub(crate) fn bytes(text: &str, high: u64) -> Result<u64, String> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -54,7 +54,7 @@ pub(crate) fn bytes(text: &str, high: u64) -> Result<u64, String> {
     number.filter(|number| *number <= high).ok_or_else(|| format!("is more than {}", bytes_text(high)))
 }
 
-/// A time from `low` to `high`: a number of seconds, whole or with a decimal point, perhaps with the unit `s`; or a
+/// A time from `low` to `high`: a number of seconds, whole or with a decimal point, optionally with the unit `s`; or a
 /// whole number of milliseconds with the unit `ms`.
 pub(crate) fn seconds(text: &str, low: Duration, high: Duration) -> Result<Duration, String> {
     let text = text.trim();
@@ -74,7 +74,7 @@ pub(crate) fn milliseconds(text: &str, low: Duration, high: Duration) -> Result<
     within(Duration::from_millis(millis), low, high)
 }
 
-/// `time`, or a refusal that names the bound it breaks.
+/// Returns `time`, or an error that names the bound it breaks.
 fn within(time: Duration, low: Duration, high: Duration) -> Result<Duration, String> {
     if time < low {
         Err(format!("is less than {}", time_text(low)))
@@ -85,8 +85,8 @@ fn within(time: Duration, low: Duration, high: Duration) -> Result<Duration, Str
     }
 }
 
-/// An unsigned decimal number with at most `places` digits after the point, times ten to the power `places`;
-/// saturating.
+/// Parses an unsigned decimal number with at most `places` digits after the point. Returns it times ten to the power of
+/// `places`, saturating.
 fn decimal(text: &str, places: usize) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let point = text.len() > whole.len();
@@ -98,7 +98,7 @@ fn decimal(text: &str, places: usize) -> Option<u64> {
     Some(format!("{whole}{fraction}").parse::<u64>().map_or(u64::MAX, |number| number.saturating_mul(scale)))
 }
 
-/// A number of bytes in the largest unit that divides it.
+/// Writes a number of bytes in the largest unit that divides it.
 pub(crate) fn bytes_text(bytes: u64) -> String {
     match bytes {
         0 => "0".into(),
@@ -109,7 +109,7 @@ pub(crate) fn bytes_text(bytes: u64) -> String {
     }
 }
 
-/// A time in seconds, or in milliseconds where seconds do not divide it.
+/// Writes a time in seconds, or in milliseconds if it is not a whole number of seconds.
 pub(crate) fn time_text(time: Duration) -> String {
     if time.subsec_nanos() == 0 { format!("{}s", time.as_secs()) } else { format!("{}ms", time.as_millis()) }
 }

@@ -1,4 +1,4 @@
-//! The types of the settings for RDMA: what each may hold, and how it is written.
+//! The types of the settings for RDMA, with the syntax of each.
 
 use crate::error::printable;
 use crate::filter::{self, RailFilter};
@@ -7,31 +7,31 @@ use crate::value::word;
 use railweave_fabric::{AddressRange, DataDirect, Family, RelaxedOrdering};
 use std::fmt;
 
-/// How often something is done, up to a million times.
+/// A number of times, at most a million.
 pub(crate) fn count(text: &str) -> Result<u32, String> {
     number::whole(text, 0, 1_000_000).map(|count| u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// The largest index of a GID that a packet's address can have: one byte (`ibv_global_route`).
+/// The largest GID index that fits into a packet's address: one byte (`ibv_global_route`).
 const MAX_GID_INDEX: i64 = 255;
 
-/// The most devices that a list of GID indices names.
+/// The largest number of devices in a list of GID indices.
 const MAX_GID_DEVICES: usize = 64;
 
-/// Which entry of the GID table each device uses.
+/// The entry of the GID table that each device uses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum GidIndices {
-    /// The rules choose.
+    /// Chosen by the rules.
     #[default]
     Automatic,
     /// This one on every device, 0 to 255.
     Everywhere(u32),
-    /// As listed, by the device's name; the rules choose for the others.
+    /// These, by the device's name; the rules choose for the other devices.
     ByDevice(Vec<(String, u32)>),
 }
 
 impl GidIndices {
-    /// The index for a device; `None` leaves it to the rules.
+    /// Returns the index for a device; `None` leaves it to the rules.
     pub fn on(&self, device: &str) -> Option<u32> {
         match self {
             GidIndices::Automatic => None,
@@ -51,10 +51,10 @@ impl GidIndices {
             let (name, index) = item.split_once(':').ok_or_else(|| wrong("which has no colon before its number"))?;
             let (name, index) = (name.trim(), gid_index(index));
             if name.is_empty() || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
-                return Err(wrong("which has no device's name before the colon"));
+                return Err(wrong("which has no device name before the colon"));
             }
             if list.iter().any(|(other, _)| other == name) {
-                return Err(wrong("whose device is there twice"));
+                return Err(wrong("whose device is listed twice"));
             }
             if list.len() == MAX_GID_DEVICES {
                 return Err(format!("has more than {MAX_GID_DEVICES} items"));
@@ -89,15 +89,15 @@ fn gid_index(text: &str) -> Result<u32, String> {
     u32::try_from(index).map_err(|_| "is out of range".into())
 }
 
-/// Where packets of one lane may take different ways, and so arrive in any order.
+/// The ports on which packets of one lane may take different paths, and so arrive in any order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AdaptiveRouting {
-    /// On InfiniBand, and not on RoCE.
+    /// Those of InfiniBand, and not those of RoCE.
     #[default]
     Auto,
-    /// Nowhere.
+    /// None.
     Off,
-    /// On every RDMA port.
+    /// Every RDMA port.
     On,
 }
 
@@ -117,12 +117,12 @@ impl fmt::Display for AdaptiveRouting {
     }
 }
 
-/// The family of the addresses of RoCE GIDs; None takes IPv4, and IPv6 where there is no IPv4.
+/// The address family of RoCE GIDs; `None` takes IPv4, and IPv6 if there is no IPv4.
 pub(crate) fn address_family(text: &str) -> Result<Option<Family>, String> {
     word(text, &[("auto", None), ("ipv4", Some(Family::Ipv4)), ("ipv6", Some(Family::Ipv6))])
 }
 
-/// As NCCL writes it.
+/// The address family in NCCL's words.
 pub(crate) fn nccls_address_family(text: &str) -> Result<Option<Family>, String> {
     word(text, &[("AF_INET", Some(Family::Ipv4)), ("AF_INET6", Some(Family::Ipv6))])
 }
@@ -141,12 +141,12 @@ pub(crate) fn data_direct(text: &str) -> Result<DataDirect, String> {
     word(text, &[("0", DataDirect::Off), ("1", DataDirect::Only), ("2", DataDirect::Both)])
 }
 
-/// 0, 1, or `auto` for None.
+/// 0, 1, or `auto` for `None`.
 pub(crate) fn switch_or_auto(text: &str) -> Result<Option<bool>, String> {
     word(text, &[("auto", None), ("0", Some(false)), ("1", Some(true))])
 }
 
-/// One device by its whole name, perhaps with a port: `mlx5_3` or `mlx5_3:1`.
+/// One device by its whole name, optionally with a port: `mlx5_3` or `mlx5_3:1`.
 pub(crate) fn one_device(text: &str) -> Result<Option<RailFilter>, String> {
     let filter = RailFilter::parse(text)?;
     if filter.exclude || filter.items.len() > 1 {
@@ -155,7 +155,7 @@ pub(crate) fn one_device(text: &str) -> Result<Option<RailFilter>, String> {
     Ok(Some(RailFilter { exact: true, ..filter }))
 }
 
-/// Both seeds' devices as one list, in their order.
+/// Joins the devices of two variables into one list, in their order.
 pub(crate) fn join_devices(
     first: Option<Option<RailFilter>>,
     second: Option<Option<RailFilter>>,
@@ -176,7 +176,7 @@ pub(crate) fn service_level(text: &str) -> Result<Option<u8>, String> {
     number::whole(text, -1, 15).map(|number| u8::try_from(number).ok())
 }
 
-/// Any index that the table of a port may have.
+/// An index into a port's table of partition keys.
 pub(crate) fn pkey_index(text: &str) -> Result<u16, String> {
     number::whole(text, 0, i64::from(u16::MAX))
         .and_then(|number| u16::try_from(number).map_err(|_| "is out of range".into()))
@@ -185,7 +185,7 @@ pub(crate) fn pkey_index(text: &str) -> Result<u16, String> {
 /// -1 leaves the choice to the interface; 0 bits would name no subnet.
 pub(crate) fn prefix_length(text: &str) -> Result<Option<u8>, String> {
     match number::whole(text, -1, 32)? {
-        0 => Err("is no subnet".into()),
+        0 => Err("names no subnet".into()),
         number => Ok(u8::try_from(number).ok()),
     }
 }
@@ -195,11 +195,11 @@ pub(crate) fn byte(text: &str, low: i64, high: i64) -> Result<u8, String> {
     number::whole(text, low, high).and_then(|number| u8::try_from(number).map_err(|_| "is out of range".into()))
 }
 
-/// What dlopen(3) takes.
+/// A name for dlopen(3).
 pub(crate) fn library(text: &str) -> Result<String, String> {
     let name = text.trim();
     if name.chars().any(char::is_control) {
-        return Err("has a character that no file's name has".into());
+        return Err("has a control character".into());
     }
     if name.ends_with('/') {
         return Err("names a directory".into());
@@ -223,8 +223,8 @@ mod tests {
             ("3,5", "is not a whole number"),
             ("mlx5_0:-1", "whose number is less than 0"),
             ("mlx5_0:3,5", "no colon"),
-            (":3", "no device's name"),
-            ("a:1,a:2", "there twice"),
+            (":3", "no device name"),
+            ("a:1,a:2", "listed twice"),
             ("a:b:1", "whose number is not a whole number"),
         ] {
             let reason = GidIndices::parse(text).expect_err(text);

@@ -1,4 +1,4 @@
-//! One setting: its value, where the value came from, and how its variables are read.
+//! One setting: its value, the origin of the value, and the reading of its variables.
 
 use crate::error::{OptionError, Warning, printable};
 use crate::nccl::Reading;
@@ -6,16 +6,16 @@ use railweave_fabric::{AddressRange, DataDirect, Family, Mode, RelaxedOrdering};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
-/// A value and where it came from.
+/// A value and its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting<T> {
     /// The value to use.
     pub value: T,
-    /// Where it came from, for the log.
+    /// The origin of the value, for the log.
     pub source: Source,
 }
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// Nothing was set.
@@ -37,17 +37,17 @@ impl fmt::Display for Source {
 }
 
 impl Source {
-    /// Whether it is a variable of NCCL itself, and not of a plugin.
+    /// Returns true if it is a variable of NCCL itself, and not of a plugin.
     pub fn is_nccls(&self) -> bool {
         matches!(self, Source::Variable(name) if name.starts_with("NCCL_") && !name.starts_with("NCCL_MESH_"))
     }
 }
 
-/// How a variable's text is read.
+/// The way in which a variable's text is read.
 enum Parse<T> {
     /// Turns text into a value; the error is the end of a sentence that begins with the text.
     Strict(fn(&str) -> Result<T, String>),
-    /// As NCCL reads it.
+    /// Reads text as NCCL does.
     Nccl(fn(&str) -> Reading<T>),
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Variable<T> {
     example: &'static str,
     parse: Parse<T>,
     second: Option<Second<T>>,
-    /// Why it may not be set and empty, where that does not count as unset.
+    /// The reason why an empty value is an error; `None` if it counts as unset.
     never_empty: Option<&'static str>,
 }
 
@@ -67,7 +67,7 @@ struct Second<T> {
     join: fn(Option<T>, Option<T>) -> T,
 }
 
-/// The variable `name`: what it may hold, a value to recommend, and how its text is read.
+/// Returns the variable `name` with its allowed values, a value to recommend, and the parser of its text.
 pub(crate) const fn variable<T>(
     name: &'static str,
     allowed: &'static str,
@@ -77,7 +77,7 @@ pub(crate) const fn variable<T>(
     Variable { name, allowed, example, parse: Parse::Strict(parse), second: None, never_empty: None }
 }
 
-/// As [`variable`], for one of NCCL's own: no value of it is an error.
+/// Like [`variable`], for one of NCCL's own: none of its values is an error.
 pub(crate) const fn nccls<T>(
     name: &'static str,
     allowed: &'static str,
@@ -88,17 +88,17 @@ pub(crate) const fn nccls<T>(
 }
 
 impl<T> Variable<T> {
-    /// With a second variable of the same kind; `join` makes one value of what is set.
+    /// Adds a second variable of the same kind; `join` makes one value of those that are set.
     pub(crate) const fn and(self, name: &'static str, join: fn(Option<T>, Option<T>) -> T) -> Variable<T> {
         Variable { second: Some(Second { name, join }), ..self }
     }
 
-    /// With an empty value as an error for this reason, the end of a sentence that begins with the value.
+    /// Makes an empty value an error for this reason, the end of a sentence that begins with the value.
     pub(crate) const fn never_empty(self, reason: &'static str) -> Variable<T> {
         Variable { never_empty: Some(reason), ..self }
     }
 
-    /// The variable's name, or both names.
+    /// Returns the variable's name, or both names.
     pub(crate) const fn names(&self) -> [Option<&'static str>; 2] {
         match &self.second {
             Some(second) => [Some(self.name), Some(second.name)],
@@ -106,18 +106,18 @@ impl<T> Variable<T> {
         }
     }
 
-    /// What the variable may hold, for people.
+    /// Returns the allowed values, for people.
     pub(crate) const fn allowed(&self) -> &'static str {
         self.allowed
     }
 
-    /// A value worth trying.
+    /// Returns a value worth trying.
     pub(crate) const fn example(&self) -> &'static str {
         self.example
     }
 }
 
-/// Reads settings through a lookup and collects what is wrong with them.
+/// Reads settings through a lookup and collects their errors and warnings.
 pub(crate) struct Reader<L> {
     pub(crate) lookup: L,
     pub(crate) errors: Vec<OptionError>,
@@ -125,9 +125,9 @@ pub(crate) struct Reader<L> {
 }
 
 impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
-    /// The value of the first of `variables` that is set, else `default`. A value that cannot be used is noted as an
-    /// error, or a warning where it is NCCL's, and the default stands in for it, so that the other settings are still
-    /// read.
+    /// Returns the value of the first of `variables` that is set, otherwise `default`. An invalid value is recorded as
+    /// an error (as a warning if the variable is NCCL's), and `default` replaces it, so that the other settings are
+    /// still read.
     pub(crate) fn read<T>(&mut self, variables: &[Variable<T>], default: T) -> Setting<T> {
         let main = variables.first().map_or("", |variable| variable.name);
         for variable in variables {
@@ -152,7 +152,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
         Setting { value: default, source: Source::Default }
     }
 
-    /// What the variable called `name` holds, read as `variable` says. `main` is the setting's first variable.
+    /// Reads the variable called `name` as `variable` says. `main` is the setting's first variable.
     fn one<T>(&mut self, variable: &Variable<T>, name: &'static str, main: &str) -> Text<T> {
         let Some(text) = (self.lookup)(name) else { return Text::Unset };
         let wrong = |reason: String| {
@@ -187,7 +187,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
         }
     }
 
-    /// Several settings may read one variable; its mistake is one.
+    /// Records an error once, even if several settings read the variable.
     fn refuse(&mut self, error: OptionError) {
         if self.errors.iter().all(|other| (other.variable, &other.reason) != (error.variable, &error.reason)) {
             self.errors.push(error);
@@ -207,20 +207,20 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
     }
 }
 
-/// Whether a value counts as none.
+/// Returns true if a value counts as unset.
 pub(crate) fn is_blank(value: &OsStr) -> bool {
     value.to_string_lossy().trim().is_empty()
 }
 
-/// What a lookup found.
+/// The result of a lookup.
 enum Text<T> {
     Unset,
-    /// Set, and the default stands in for it.
+    /// Set, but invalid: the default replaces it.
     Useless,
     Value(T),
 }
 
-/// How a setting's value is shown to people.
+/// Writes a setting's value for people.
 pub(crate) trait Show {
     fn show(&self) -> String;
 }
@@ -265,7 +265,7 @@ impl Show for Option<Family> {
     }
 }
 
-/// As NCCL numbers them.
+/// The numbers are NCCL's.
 impl Show for RelaxedOrdering {
     fn show(&self) -> String {
         let number = match self {
@@ -277,7 +277,7 @@ impl Show for RelaxedOrdering {
     }
 }
 
-/// As NCCL numbers them.
+/// The numbers are NCCL's.
 impl Show for DataDirect {
     fn show(&self) -> String {
         let number = match self {

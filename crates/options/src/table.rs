@@ -12,44 +12,44 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// One setting as people see it: a line of [`TABLE`].
+/// One setting as people see it: an entry of [`TABLE`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// The name of its field in [`Options`].
     pub name: &'static str,
-    /// Its variables in order of precedence, the setting's own `RAILWEAVE_*` first. Two in one item make one value
-    /// together.
+    /// Its variables in order of precedence, the setting's own `RAILWEAVE_*` first. Two variables in one item make one
+    /// value together.
     pub variables: &'static [[Option<&'static str>; 2]],
-    /// What its own variable may hold.
+    /// The values that its own variable may hold.
     pub allowed: &'static str,
-    /// A value of its own variable, to show how one is written.
+    /// A value of its own variable, as an example.
     pub example: &'static str,
     /// The default in words.
     pub default: &'static str,
-    /// What it does: one or two sentences.
+    /// Its help: the first sentence says what it sets, the others give the details.
     pub help: &'static str,
 }
 
 impl Entry {
-    /// The setting's own variable, which wins over all others.
+    /// Returns the setting's own variable, which wins over all others.
     pub fn variable(&self) -> &'static str {
         self.all_variables().next().unwrap_or_default()
     }
 
-    /// Every variable that can set it, in order of precedence.
+    /// Returns every variable that can set it, in order of precedence.
     pub fn all_variables(&self) -> impl Iterator<Item = &'static str> {
         self.variables.iter().flatten().flatten().copied()
     }
 }
 
-/// A setting as it stands: what a log or a program shows of it.
+/// A setting with its current value, for a log or a program to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     /// The setting.
     pub entry: &'static Entry,
-    /// Its value, written as in a variable where that can be.
+    /// Its value, written as in a variable if there is such a text.
     pub value: String,
-    /// Where the value came from.
+    /// The origin of the value.
     pub source: Source,
 }
 
@@ -63,7 +63,7 @@ macro_rules! options {
             help: $help:literal,
         }
     )+) => {
-        /// Every setting, read and checked. See `docs/options.md` for what each means to a user.
+        /// Every setting, read and checked. `docs/options.md` explains each to users.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Options {
             $( $(#[doc = $doc])+ pub $field: Setting<$type>, )+
@@ -84,11 +84,11 @@ macro_rules! options {
         }),+];
 
         impl Options {
-            /// Reads every setting through `lookup`, which gives a variable's value.
+            /// Reads every setting through `lookup`, which returns a variable's value.
             ///
             /// # Errors
             ///
-            /// Every variable that counts and whose value cannot be used.
+            /// Every variable that counts and has an invalid value.
             pub fn parse(
                 lookup: impl Fn(&str) -> Option<OsString>,
             ) -> Result<(Options, Vec<Warning>), OptionErrors> {
@@ -101,7 +101,7 @@ macro_rules! options {
                 }
             }
 
-            /// Every setting as it stands, in the order of [`TABLE`].
+            /// Returns every setting with its current value, in the order of [`TABLE`].
             pub fn rows(&self) -> Vec<Row> {
                 let shown = [$( (self.$field.value.show(), self.$field.source) ),+];
                 let rows = TABLE.iter().zip(shown);
@@ -111,57 +111,59 @@ macro_rules! options {
     };
 }
 
-/// What a list of names may hold.
+/// The syntax of a list of names.
 const FILTER: &str = "[^][=]item,item,... where an item is name[:port[:rail[:plane]]], address/length or an address";
 
-/// What a range of addresses may be.
+/// The syntax of a range of addresses.
 const RANGE: &str = "address/length, or one address";
 
-/// What a library's name may be.
+/// The allowed names of a library.
 const LIBRARY: &str = "the name or the file of a shared library";
 
-/// What NCCL's variables for GID indices may hold.
+/// The allowed values of NCCL's variables for GID indices.
 const GID_INDEX: &str = "a number from 0 to 255, or -1 for none in particular";
 
-/// What the length of a prefix may be.
+/// The allowed lengths of a prefix.
 const PREFIX_LENGTH: &str = "a number from 1 to 32, or -1 for the interface's";
 
-/// What a number of bytes may be.
+/// The allowed numbers of bytes.
 const BYTES: &str = "bytes from 0 to 1G; K, M and G count in 1024s";
 
 const HANDSHAKE_TIMEOUT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3600));
 const PEER_TIMEOUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
 
 options! {
-    /// Which network carries the data.
+    /// The network that carries the data.
     fabric: Fabric {
         variables: [
             variable("RAILWEAVE_FABRIC", "auto, tcp or verbs", "auto", Fabric::parse),
             nccls("NCCL_IB_DISABLE", "0 or 1", "0", nccl::disabled),
         ],
         default: Fabric::Auto, "auto",
-        help: "Which network carries the data: `verbs` (RDMA), `tcp`, or `auto`: RDMA where a port is active, else TCP. \
-               `NCCL_IB_DISABLE=1` means `tcp`.",
+        help: "The network that carries the data: `verbs` (RDMA), `tcp`, or `auto`, which takes RDMA if a port is \
+               active and TCP otherwise. `NCCL_IB_DISABLE=1` means `tcp`.",
     }
-    /// What one device is; `None` leaves it to the fabric.
+    /// The kind of device that NCCL sees; `None` leaves it to the fabric.
     mode: Option<Mode> {
         variables: [variable("RAILWEAVE_MODE", "auto, ports or fused", "auto", value::mode)],
         default: None, "auto",
-        help: "What NCCL sees: one device for each port (`ports`), one over all of them (`fused`), or `auto`: \
-               `ports` on RDMA (but `fused` where `MPIB_HCA_SOUT` and `MPIB_HCA_SUP` name its rails), `fused` on TCP.",
+        help: "The devices that NCCL sees: one for each port (`ports`), or one over all of them (`fused`). `auto` \
+               means `fused` on TCP. On RDMA it means `fused` if `MPIB_HCA_SOUT` and `MPIB_HCA_SUP` name the rails, \
+               and `ports` otherwise.",
     }
-    /// Which ports become rails; `None` leaves the choice to the topology's own rules.
+    /// The ports that become rails; `None` leaves the choice to the topology's own rules.
     rails: Option<RailFilter> {
         variables: [
             variable("RAILWEAVE_RAILS", FILTER, "eth0,eth1", filter),
             nccls("NCCL_SOCKET_IFNAME", FILTER, "eth", nccl::filter),
         ],
-        default: None, "every usable one",
-        help: "Which ports become rails. `^` leaves out what the list matches, `=` asks for whole names, an item may be a \
-               range of addresses, or one address. Rails come in the list's order. `NCCL_SOCKET_IFNAME` counts on TCP, and \
-               gives no order.",
+        default: None, "all usable ones",
+        help: "The ports that become rails. A name matches every port whose name starts with it; `=` before the list \
+               requires whole names, and `^` leaves out the ports that the list matches. An item may also be an \
+               address or a range of addresses. Rails come in the list's order. `NCCL_SOCKET_IFNAME` is read on TCP \
+               only, and sets no order.",
     }
-    /// Which RDMA ports become rails; `None` leaves the choice to the topology's own rules.
+    /// The RDMA ports that become rails; `None` leaves the choice to the topology's own rules.
     rdma_rails: Option<RailFilter> {
         variables: [
             variable("RAILWEAVE_RDMA_RAILS", FILTER, "mlx5_0,mlx5_1", filter),
@@ -170,12 +172,12 @@ options! {
                 .and("MPIB_HCA_SUP", rdma::join_devices),
             nccls("NCCL_IB_HCA", FILTER, "mlx5", nccl::filter),
         ],
-        default: None, "every usable one",
-        help: "Which RDMA ports become rails, where TCP is to have another list than RDMA. Names are those of RDMA devices \
-               (`rdma link` lists them), addresses those of their GIDs. `MPIB_HCA_SOUT` names the first rail, \
-               `MPIB_HCA_SUP` the second.",
+        default: None, "all usable ones",
+        help: "The RDMA ports that become rails, if RDMA needs another list than TCP. Names are those of RDMA devices \
+               (`rdma link` lists them), addresses those of their GIDs. The rest of the syntax is that of \
+               `RAILWEAVE_RAILS`. `MPIB_HCA_SOUT` names the first rail, `MPIB_HCA_SUP` the second.",
     }
-    /// How traffic is shared between rails until something steers it.
+    /// The shares of the rails in the traffic, until something steers it.
     weights: Weights {
         variables: [variable(
             "RAILWEAVE_WEIGHTS",
@@ -184,24 +186,29 @@ options! {
             Weights::parse,
         )],
         default: Weights::BySpeed, "by speed",
-        help: "How traffic is shared between the rails of a connection, in their order. A rail with weight 0, or past \
-               the end of the list, carries nothing while another is usable.",
+        help: "The weights by which the rails of a connection share its traffic, in the rails' order. A rail with \
+               weight 0, or past the end of the list, carries nothing while a rail with a weight is usable.",
     }
-    /// How many lanes each rail has.
+    /// The number of lanes of each rail.
     lanes: Lanes {
         variables: [
-            variable("RAILWEAVE_LANES", "a number from 1 to 16, or up to 8 of them with commas between", "2", Lanes::parse),
+            variable(
+                "RAILWEAVE_LANES",
+                "a number from 1 to 16, or up to 8 of them with commas between",
+                "2",
+                Lanes::parse,
+            ),
             variable("MPIB_SOUT_QP", "a number from 1 to 16", "1", Lanes::parse_count).and("MPIB_SUP_QP", Lanes::join),
             nccls("NCCL_IB_QPS_PER_CONNECTION", "a number from 1 to 16", "1", |text| {
                 nccl::byte(text, 1, MAX_LANES).map(Lanes::on_every_rail)
             }),
         ],
         default: Lanes::on_every_rail(1), "1",
-        help: "Lanes (queue pairs or sockets) of each rail: one number for all, or a list with one for each, of which \
-               the last holds for the rails that follow. Both sides use the smaller number. `MPIB_SOUT_QP` is for the \
-               first rail, `MPIB_SUP_QP` for the second.",
+        help: "The number of lanes (queue pairs or sockets) of each rail. A single number holds for all rails; a list \
+               has one for each rail, and its last number holds for the rails that follow. Both sides use the smaller \
+               of their numbers. `MPIB_SOUT_QP` is for the first rail, `MPIB_SUP_QP` for the others.",
     }
-    /// Which interface carries the control sessions; `None` leaves the choice to the handshake.
+    /// The interface that carries the control sessions; `None` leaves the choice to the handshake.
     oob_interface: Option<RailFilter> {
         variables: [
             variable("RAILWEAVE_OOB_IF", FILTER, "eth0", filter),
@@ -209,10 +216,10 @@ options! {
             nccls("NCCL_SOCKET_IFNAME", FILTER, "eth", nccl::filter),
         ],
         default: None, "the interfaces of the rails",
-        help: "Which interface the handshake uses when two hosts share no subnet between their rails. The syntax is \
-               that of `RAILWEAVE_RAILS`.",
+        help: "The interface that the handshake uses if the rails of two hosts share no subnet. The syntax is that of \
+               `RAILWEAVE_RAILS`.",
     }
-    /// Which TCP port the control thread listens on.
+    /// The TCP port that the control thread listens on.
     control_port: PortRange {
         variables: [variable(
             "RAILWEAVE_CONTROL_PORT",
@@ -220,31 +227,34 @@ options! {
             "5000-5100",
             PortRange::parse,
         )],
-        default: PortRange { first: 0, last: 0 }, "0 (any free port)",
-        help: "The TCP port for handshakes. Give a range that a firewall lets through; each process on a host needs \
-               one port of it.",
+        default: PortRange { first: 0, last: 0 }, "0, any free port",
+        help: "The TCP port for handshakes. Each process on a host needs a port of its own, so give a range that the \
+               firewall lets through. On TCP the lanes are accepted there too.",
     }
-    /// Which addresses of this host the control port listens on; `None` leaves the choice to the plugin.
+    /// The addresses of this host that the control port listens on; `None` leaves the choice to the plugin.
     control_address: Option<RailFilter> {
         variables: [variable("RAILWEAVE_CONTROL_ADDRESS", FILTER, "eth0,10.0.0.0/8", filter)],
-        default: None, "all (loopback's alone where every rail is loopback)",
-        help: "Which addresses of this host the control port listens on: interfaces or addresses, in the syntax of \
-               `RAILWEAVE_RAILS`. On TCP the lanes come in there too, so every rail's address must be among them.",
+        default: None, "all, or loopback's alone if every rail is loopback",
+        help: "The addresses of this host that the control port listens on: interfaces or addresses, in the syntax of \
+               `RAILWEAVE_RAILS`. On TCP the lanes are accepted there too, so every rail's address must be among them.",
     }
     /// A file with a key that all processes of the job share; `None` lets any process connect.
     key_file: Option<PathBuf> {
         variables: [
             variable("RAILWEAVE_KEY_FILE", "the absolute path of a file", "/etc/railweave/key", key_file)
-                .never_empty("is empty: the job would run without a key, and any process could connect (unset it for that)"),
+                .never_empty(
+                    "is empty: the job would run without a key, and any process could connect (unset it for that)",
+                ),
         ],
-        default: None, "none: any process may connect",
-        help: "A file with a secret of 16 to 4096 bytes, the same on every host: 32 random ones, as from \
-               `head -c 32 /dev/urandom`, not words, because a process that dials an address proves first, and words can be \
-               guessed from that. Processes then prove to each other that they have it, and one that has not gets no \
-               further. Only the user who runs the job may have access to it (mode 0600 or 0400). Data is neither encrypted \
-               nor signed: who can change packets between the hosts can change what the job sends.",
+        default: None, "none, any process may connect",
+        help: "The file with a secret key that all processes of the job share. It holds 16 to 4096 \
+               bytes, the same on every host, and only the user who runs the job may have access to it (mode 0600 or \
+               0400). Take 32 random bytes, as from `head -c 32 /dev/urandom`, rather than words: a process that dials \
+               an address proves its key first, and words can be guessed from that proof. Processes prove to each \
+               other that they have the key, and one without it gets no further. Data is neither encrypted nor signed: \
+               anybody who can change packets between the hosts can change the data of the job.",
     }
-    /// How long one step of the handshake may take: 100 ms to 3600 s.
+    /// The time that one step of the handshake may take: 100 ms to 3600 s.
     handshake_timeout: Duration {
         variables: [
             variable(
@@ -258,23 +268,25 @@ options! {
             }),
         ],
         default: Duration::from_secs(30), "30 s",
-        help: "How long one step of the handshake may take before connect or accept fails.",
+        help: "The time that one step of the handshake may take before connect or accept fails.",
     }
     /// Messages of fewer bytes travel on one rail: 0 to 1 GiB.
     split_min: u64 {
         variables: [variable("RAILWEAVE_SPLIT_MIN", BYTES, "8K", |text| number::bytes(text, 1 << 30))],
         default: 8192, "8K",
-        help: "Messages of fewer bytes travel whole on one rail; the other rails make up for it later.",
+        help: "The size below which a message is not split: it travels whole on one rail. The other rails make up for \
+               it later.",
     }
-    /// Large messages are striped over all lanes of each rail.
+    /// True if large messages are striped over all lanes of each rail.
     split_data_on_lanes: bool {
         variables: [
             variable("RAILWEAVE_SPLIT_DATA_ON_LANES", "0 or 1", "1", number::switch),
             nccls("NCCL_IB_SPLIT_DATA_ON_QPS", "0 or 1", "1", nccl::split_data),
         ],
         default: false, "0",
-        help: "With 1, messages of 64K and more are striped over all lanes of each rail that carries a part of them. \
-               With 0, each message takes one lane of a rail, and messages take the lanes in turn.",
+        help: "The use of a rail's lanes by one message. With 1, a message of 64K or more is striped over all lanes of \
+               each rail that carries a part of it. With 0, each message takes one lane of a rail, and messages take \
+               the lanes in turn.",
     }
     /// The size of each socket's send buffer, and of its receive buffer, in bytes: 0 (the kernel tunes them), or 64 KiB
     /// to 256 MiB.
@@ -285,9 +297,9 @@ options! {
             "4M",
             socket_buffer,
         )],
-        default: 0, "0 (the kernel tunes it)",
+        default: 0, "0, the kernel tunes it",
         help: "TCP only: the size of each lane's send buffer and of its receive buffer (`SO_SNDBUF`, `SO_RCVBUF`). The \
-               kernel's limits `net.core.wmem_max` and `net.core.rmem_max` hold.",
+               kernel limits them to `net.core.wmem_max` and `net.core.rmem_max`.",
     }
     /// The congestion control of each lane.
     tcp_congestion: Congestion {
@@ -298,9 +310,10 @@ options! {
             Congestion::parse,
         )],
         default: Congestion::Auto, "auto",
-        help: "TCP only: the congestion control of each lane (`TCP_CONGESTION`). `auto` is the kernel's own choice between \
-               hosts, and `reno` inside of one, where nothing is lost. Where the kernel's is `bbr`, which paces what it sends, \
-               and the network between the hosts is their own and loses nothing, `cubic` is faster.",
+        help: "TCP only: the congestion control of each lane (`TCP_CONGESTION`). `auto` is the kernel's choice between \
+               hosts, and `reno` inside one host, where nothing is lost; `kernel` is the kernel's choice everywhere. \
+               If the kernel's choice is `bbr`, which paces what it sends, and the network between the hosts is theirs \
+               alone and loses nothing, `cubic` is faster.",
     }
     /// The traffic class of the data, 0 to 255; `None` leaves it to what NCCL asks for.
     traffic_class: Option<u8> {
@@ -308,10 +321,10 @@ options! {
             variable("RAILWEAVE_TRAFFIC_CLASS", "a number from 0 to 255, or -1 for none", "96", traffic_class),
             nccls("NCCL_IB_TC", "a number from 0 to 255, or -1 for none", "96", |text| nccl::byte_or_none(text, 255)),
         ],
-        default: None, "-1 (what NCCL asks for)",
+        default: None, "-1, what NCCL asks for",
         help: "The traffic class of the data: the byte that holds DSCP and ECN, on TCP and on RoCE.",
     }
-    /// How long a lane or a session may stay without any answer before the peer counts as gone: 1 s to 3600 s.
+    /// The time after which a silent lane or session means that the peer is gone: 1 s to 3600 s.
     peer_timeout: Duration {
         variables: [variable(
             "RAILWEAVE_PEER_TIMEOUT",
@@ -320,9 +333,9 @@ options! {
             |text| number::seconds(text, PEER_TIMEOUT.0, PEER_TIMEOUT.1),
         )],
         default: Duration::from_secs(30), "30 s",
-        help: "How long a lane with data under way may stay without any acknowledgement from the peer's host, and the peer's \
-               process without an answer to a heartbeat, before the peer counts as gone. A process may stand still for less \
-               than that, as in a debugger.",
+        help: "The time without an answer after which the peer counts as gone. A lane with data in progress waits this \
+               long for any acknowledgement from the peer's host, and a session waits this long for the peer's process \
+               to reply to a heartbeat. A process may stand still for less than this, as in a debugger.",
     }
     /// The library that RDMA goes through: a file, or a name that the dynamic linker finds.
     ibverbs_library: String {
@@ -331,28 +344,29 @@ options! {
             nccls("NCCL_IBVERBS_LIB", LIBRARY, "libibverbs.so.1", nccl::library),
         ],
         default: "libibverbs.so.1".to_owned(), "libibverbs.so.1",
-        help: "RDMA only: the library to load, by a name that the dynamic linker finds, or by its file.",
+        help: "RDMA only: the libibverbs to load, a name that the dynamic linker finds or the path of a file.",
     }
     /// The library of NVIDIA's adapters: a file, or a name that the dynamic linker finds.
     mlx5_library: String {
         variables: [variable("RAILWEAVE_MLX5_LIB", LIBRARY, "libmlx5.so.1", rdma::library)],
         default: "libmlx5.so.1".to_owned(), "libmlx5.so.1",
-        help: "RDMA only: the library of NVIDIA's adapters, for `RAILWEAVE_DATA_DIRECT`: a name that the dynamic \
-               linker finds, or its file. It is loaded where an adapter is NVIDIA's and takes dma-bufs.",
+        help: "RDMA only: the library of NVIDIA's adapters that `RAILWEAVE_DATA_DIRECT` needs, a name that the dynamic \
+               linker finds or the path of a file. It is loaded if an adapter is NVIDIA's and takes dma-bufs.",
     }
-    /// How ports with a Data Direct engine are shown.
+    /// The way in which ports with a Data Direct engine are shown.
     data_direct: DataDirect {
         variables: [
             variable("RAILWEAVE_DATA_DIRECT", "0, 1 or 2", "1", rdma::data_direct),
             nccls("NCCL_IB_DATA_DIRECT", "0, 1 or 2", "1", nccl::data_direct),
         ],
         default: DataDirect::Only, "1",
-        help: "RDMA only: how an adapter is shown that reaches GPU memory past the processor (Data Direct of \
-               ConnectX-8): with 1 as a device of its own, `mlx5_0_dma`, in place of `mlx5_0`; with 2 beside it (one \
-               fused device then takes `mlx5_0_dma` alone); with 0 as any other adapter. It counts as 0 where NCCL is \
-               older than 2.24 (net API v6 to v8), which cannot be told to flush on every GPU.",
+        help: "RDMA only: the devices that NCCL sees of an adapter that reaches GPU memory past the processor (Data \
+               Direct of ConnectX-8). With 1 it is a device of its own, `mlx5_0_dma`, in place of `mlx5_0`. With 2 \
+               NCCL sees both (one fused device then takes `mlx5_0_dma` alone). With 0 it is a device like any other. \
+               The setting counts as 0 if NCCL is older than 2.24 (net API v6 to v8), because such an NCCL cannot be \
+               told to flush on every GPU.",
     }
-    /// Which entry of its GID table each RoCE device uses.
+    /// The entry of its GID table that each RoCE device uses.
     gid_index: GidIndices {
         variables: [
             variable(
@@ -364,9 +378,10 @@ options! {
             variable("NCCL_MESH_GID_INDEX", GID_INDEX, "3", GidIndices::parse_one),
             nccls("NCCL_IB_GID_INDEX", GID_INDEX, "3", nccl::gid_index),
         ],
-        default: GidIndices::Automatic, "-1 (chosen by the four settings that follow)",
-        help: "RoCE only: the entry of the GID table that a port uses (`show_gids` lists them): one for all devices, or a \
-               list by device; devices that are not in the list use what the rules choose.",
+        default: GidIndices::Automatic, "-1, chosen by the next four settings",
+        help: "RoCE only: the entry of the GID table that a port uses (`show_gids` lists them). A single number holds \
+               for all devices; a list has one for each device that it names, and the rules of the next four settings \
+               choose for the others.",
     }
     /// The version of RoCE: 1 or 2.
     roce_version: u8 {
@@ -375,7 +390,7 @@ options! {
             nccls("NCCL_IB_ROCE_VERSION_NUM", "1 or 2", "2", nccl::roce_version),
         ],
         default: 2, "2",
-        help: "RoCE only: the version of the GIDs to use. Version 1 cannot be routed.",
+        help: "RoCE only: the RoCE version of the GIDs to use. Version 1 cannot be routed.",
     }
     /// The family of the addresses of RoCE ports.
     address_family: Option<Family> {
@@ -383,8 +398,8 @@ options! {
             variable("RAILWEAVE_ADDRESS_FAMILY", "auto, ipv4 or ipv6", "auto", rdma::address_family),
             nccls("NCCL_IB_ADDR_FAMILY", "AF_INET or AF_INET6", "AF_INET", nccl::address_family),
         ],
-        default: None, "auto (IPv4; IPv6 where a port has no IPv4)",
-        help: "RoCE only: the family of the GIDs to use.",
+        default: None, "auto, IPv4 or, if a port has none, IPv6",
+        help: "RoCE only: the address family of the GIDs to use.",
     }
     /// The range of the addresses of RoCE ports; `None` takes any.
     address_range: Option<AddressRange> {
@@ -393,16 +408,17 @@ options! {
             nccls("NCCL_IB_ADDR_RANGE", "address/length", "10.0.0.0/8", nccl::address_range),
         ],
         default: None, "any",
-        help: "RoCE only: the addresses that a GID may have. A port without one of these is left out.",
+        help: "RoCE only: the addresses that a GID may have. A port without such a GID is left out.",
     }
-    /// Length in bits of the prefix of RoCE ports' IPv4 networks, 1 to 32; `None` takes the interface's.
+    /// The length in bits of the prefix of RoCE ports' IPv4 networks, 1 to 32; `None` takes the interface's.
     prefix_length: Option<u8> {
         variables: [
             variable("RAILWEAVE_PREFIX_LENGTH", PREFIX_LENGTH, "24", rdma::prefix_length),
             nccls("NCCL_IB_SUBNET_PREFIX_LEN", PREFIX_LENGTH, "24", nccl::prefix_length),
         ],
-        default: None, "-1 (the interface's; 24 where it is not known)",
-        help: "RoCE only: how many bits of an IPv4 address name its subnet. Ports on one subnet become a rail.",
+        default: None, "-1, the interface's, or 24 if it is unknown",
+        help: "RoCE only: the number of leading bits of an IPv4 address that name its subnet. Ports on one subnet \
+               become a rail.",
     }
     /// The entry of an InfiniBand port's GID table that routers between subnets use, 0 to 255.
     flid_gid_index: u8 {
@@ -411,61 +427,62 @@ options! {
             nccls("NCCL_IB_ROUTABLE_FLID_GID_INDEX", "a number from 0 to 255", "1", |text| nccl::byte(text, 0, 255)),
         ],
         default: 1, "1",
-        help: "InfiniBand only: the entry of the GID table that is used when it has a number for routers (a FLID); else \
-               entry 0 is.",
+        help: "InfiniBand only: the entry of the GID table that is used if it holds a number for routers (a FLID). \
+               Otherwise entry 0 is used.",
     }
-    /// Whether virtual functions count as one adapter.
+    /// True if virtual functions count as one adapter.
     merge_vfs: bool {
         variables: [
             variable("RAILWEAVE_MERGE_VFS", "0 or 1", "1", number::switch),
             nccls("NCCL_IB_MERGE_VFS", "0 or 1", "1", nccl::switch),
         ],
         default: true, "1",
-        help: "RDMA only: with 1, NCCL sees the virtual functions of an adapter as ports of that one adapter.",
+        help: "RDMA only: the way in which NCCL sees the virtual functions of an adapter. With 1 they are ports of \
+               that one adapter, with 0 adapters of their own.",
     }
-    /// Whether RDMA devices are ordered by PCI address.
+    /// True if RDMA devices are ordered by PCI address.
     pci_order: bool {
         variables: [
             variable("RAILWEAVE_PCI_ORDER", "0 or 1", "1", number::switch),
             nccls("NCCL_IB_DEVICE_PCI_ORDER", "0 or 1", "1", nccl::switch),
         ],
         default: true, "1",
-        help: "RDMA only: with 1, devices are numbered by PCI address (`domain:bus:device.function`), so that numbers agree \
-               between hosts that are alike; with 0, by name. A list in `RAILWEAVE_RAILS`, `RAILWEAVE_RDMA_RAILS` or \
-               `MPIB_HCA_SOUT` and `MPIB_HCA_SUP` numbers them by its own order; that of `NCCL_IB_HCA` does not, as with \
-               NCCL's own transport.",
+        help: "RDMA only: the order in which devices are numbered. With 1 it is that of their PCI addresses \
+               (`domain:bus:device.function`), so that the numbers agree between hosts that are alike; with 0 it is \
+               that of their names. A list in `RAILWEAVE_RAILS`, `RAILWEAVE_RDMA_RAILS` or `MPIB_HCA_SOUT` and \
+               `MPIB_HCA_SUP` sets its own order; a list in `NCCL_IB_HCA` does not, as in NCCL's own transport.",
     }
-    /// The local ACK timeout of lanes: 4.096 µs × 2^n, 0 to 31, where 0 is for ever.
+    /// The local ACK timeout of lanes: 4.096 µs × 2^n for n from 0 to 31, where 0 is forever.
     ack_timeout: u8 {
         variables: [
             variable("RAILWEAVE_ACK_TIMEOUT", "a number from 0 to 31", "20", |text| rdma::byte(text, 0, 31)),
             nccls("NCCL_IB_TIMEOUT", "a number from 0 to 31", "20", |text| nccl::byte(text, 0, 31)),
         ],
-        default: 20, "20 (4.3 s)",
-        help: "RDMA only: how long an adapter waits for an acknowledgement before it sends a packet again: 4.096 µs × 2^n, \
-               where 0 is for ever.",
+        default: 20, "20, which is 4.3 s",
+        help: "RDMA only: the time that an adapter waits for an acknowledgement before it sends a packet again, given \
+               as n: 4.096 µs × 2^n, where 0 is forever.",
     }
-    /// How often a packet is sent again, 0 to 7.
+    /// The number of times that a packet is sent again, 0 to 7.
     retry_count: u8 {
         variables: [
             variable("RAILWEAVE_RETRY_COUNT", "a number from 0 to 7", "7", |text| rdma::byte(text, 0, 7)),
             nccls("NCCL_IB_RETRY_CNT", "a number from 0 to 7", "7", |text| nccl::byte(text, 0, 7)),
         ],
         default: 7, "7",
-        help: "RDMA only: how often an adapter sends a packet again before the lane fails.",
+        help: "RDMA only: the number of times that an adapter sends a packet again before the lane fails.",
     }
-    /// How often a change of a queue pair's state is tried again.
+    /// The number of retries of a change of a queue pair's state.
     modify_retries: u32 {
         variables: [
             variable("RAILWEAVE_MODIFY_RETRIES", "a number from 0 to 1000000", "34", rdma::count),
             nccls("NCCL_IB_MQP_RETRY_CNT", "a number from 0 to 1000000", "34", nccl::retries),
         ],
         default: 34, "34",
-        help: "RDMA only: how often a change of a queue pair's state (`ibv_modify_qp`) is tried again when the kernel \
-               answers that it timed out, as it does while it looks a peer's address up. `RAILWEAVE_HANDSHAKE_TIMEOUT` ends \
-               it in any case.",
+        help: "RDMA only: the number of retries after a change of a queue pair's state (`ibv_modify_qp`) timed out in \
+               the kernel, as it does while the kernel looks up a peer's address. `RAILWEAVE_HANDSHAKE_TIMEOUT` ends \
+               the retries in any case.",
     }
-    /// The pause before such a change is tried again; the second pause is twice as long, the third three times.
+    /// The pause before the first of these retries; the second pause is twice as long, the third three times.
     modify_retry_pause: Duration {
         variables: [
             variable(
@@ -477,29 +494,30 @@ options! {
             nccls("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "milliseconds from 0 to 3600000", "100", nccl::retry_pause),
         ],
         default: Duration::from_millis(100), "0.1 s",
-        help: "RDMA only: the pause before such a change is tried again. The second pause is twice as long, the third three \
-               times, and so on; other connections are set up meanwhile.",
+        help: "RDMA only: the pause before the first of the retries that `RAILWEAVE_MODIFY_RETRIES` counts. The second \
+               pause is twice as long, the third three times, and so on; other connections are set up meanwhile.",
     }
-    /// Whether such a change is tried again after any error.
+    /// True if a change of a queue pair's state is retried after any error.
     modify_retry_all: bool {
         variables: [
             variable("RAILWEAVE_MODIFY_RETRY_ALL", "0 or 1", "0", number::switch),
             nccls("NCCL_IB_MQP_RETRY_ALL", "0 or 1", "0", nccl::switch),
         ],
         default: false, "0",
-        help: "RDMA only: with 1, such a change is tried again after any error, not only after a time-out.",
+        help: "RDMA only: the errors after which a change of a queue pair's state is retried \
+               (`RAILWEAVE_MODIFY_RETRIES`). With 1 these are all errors, with 0 only timeouts.",
     }
-    /// Whether connections are lost when an event says that their device or queue failed.
+    /// True if connections are lost when an event says that their device or queue failed.
     return_events: bool {
         variables: [
             variable("RAILWEAVE_RETURN_ASYNC_EVENTS", "0 or 1", "1", number::switch),
             nccls("NCCL_IB_RETURN_ASYNC_EVENTS", "0 or 1", "1", nccl::switch),
         ],
         default: true, "1",
-        help: "RDMA only: whether a connection fails when its device says that it, or one of the connection's queues, has \
-               failed. With 0 the log says it, and nothing else happens.",
+        help: "RDMA only: the effect of a device's event that it, or a queue of a connection, has failed. With 1 the \
+               connection fails. With 0 the log says it, and nothing else happens.",
     }
-    /// Index into the ports' tables of partition keys.
+    /// The index into the ports' tables of partition keys.
     pkey_index: u16 {
         variables: [
             variable("RAILWEAVE_PKEY_INDEX", "a number from 0 to 65535", "0", rdma::pkey_index),
@@ -514,85 +532,93 @@ options! {
             variable("RAILWEAVE_SERVICE_LEVEL", "a number from 0 to 15, or -1 for none", "1", rdma::service_level),
             nccls("NCCL_IB_SL", "a number from 0 to 15, or -1 for none", "1", |text| nccl::byte_or_none(text, 15)),
         ],
-        default: None, "-1 (what NCCL asks for on InfiniBand, else 0)",
+        default: None, "-1, what NCCL asks for on InfiniBand, otherwise 0",
         help: "RDMA only: the service level of the data.",
     }
     /// The traffic class of CTS, 0 to 255; `None` gives them that of the data.
     cts_traffic_class: Option<u8> {
         variables: [
             variable("RAILWEAVE_CTS_TRAFFIC_CLASS", "a number from 0 to 255, or -1 for none", "160", traffic_class),
-            nccls("NCCL_IB_FIFO_TC", "a number from 0 to 255, or -1 for none", "160", |text| nccl::byte_or_none(text, 255)),
+            nccls("NCCL_IB_FIFO_TC", "a number from 0 to 255, or -1 for none", "160", |text| {
+                nccl::byte_or_none(text, 255)
+            }),
         ],
-        default: None, "-1 (that of the data)",
-        help: "RoCE only: the traffic class of the receiver's notes to the sender that buffers are ready (CTS).",
+        default: None, "-1, that of the data",
+        help: "RoCE only: the traffic class of CTS, the receiver's notes to the sender that buffers are ready.",
     }
-    /// Whether lanes agree on enhanced connection establishment.
+    /// True if lanes agree on enhanced connection establishment.
     ece: bool {
         variables: [
             variable("RAILWEAVE_ECE", "0 or 1", "1", number::switch),
             nccls("NCCL_IB_ECE_ENABLE", "0 or 1", "1", nccl::switch),
         ],
         default: true, "1",
-        help: "RDMA only: with 1, both adapters agree on features beyond the standard (enhanced connection establishment, \
-               congestion control among them) where both have them.",
+        help: "RDMA only: the use of enhanced connection establishment. With 1, two adapters that both have it agree \
+               on features beyond the standard, congestion control among them.",
     }
-    /// When memory is registered with relaxed ordering.
+    /// The condition on which memory is registered with relaxed ordering.
     relaxed_ordering: RelaxedOrdering {
         variables: [
             variable("RAILWEAVE_RELAXED_ORDERING", "0, 1 or 2", "2", rdma::relaxed_ordering),
             nccls("NCCL_IB_PCI_RELAXED_ORDERING", "0, 1 or 2", "2", nccl::relaxed_ordering),
         ],
         default: RelaxedOrdering::WhereKnown, "2",
-        help: "RDMA only: whether adapters may write data into memory in any order, which is faster on some hosts: 0 never, \
-               1 always, 2 where the library can.",
+        help: "RDMA only: the permission for adapters to write data into memory in any order, which is faster on some \
+               hosts: 0 never, 1 always, 2 if the library supports it.",
     }
-    /// Whether the adapters report how many bytes a write had.
+    /// True if the adapters report the length of a write.
     byte_counts: bool {
         variables: [variable("RAILWEAVE_BYTE_COUNTS", "0 or 1", "1", number::switch)],
         default: true, "1",
-        help: "RDMA only: whether receive completions of a write carry its length, as the specification wants it. Set it \
-               to 0 for an adapter that reports wrong lengths; each message then costs one more work request.",
+        help: "RDMA only: the use of the length that a receive completion of a write carries according to the \
+               specification. Set 0 for an adapter that reports wrong lengths; each message then costs one more work \
+               request.",
     }
-    /// Whether the lanes of a rail share one receive queue; `None` where there are several.
+    /// True if the lanes of a rail share one receive queue; `None` lets them if there are several.
     shared_receives: Option<bool> {
         variables: [variable("RAILWEAVE_SRQ", "auto, 0 or 1", "auto", rdma::switch_or_auto)],
-        default: None, "auto (with several lanes)",
-        help: "RDMA only: whether the lanes of a rail share one receive queue, where the adapter has such queues: \
-               `auto` where there are several lanes, 1 always, 0 never. A lane with a queue of its own costs more memory \
-               beside others, and alone it notices sooner when the adapter gives it up.",
+        default: None, "auto, shared if there are several lanes",
+        help: "RDMA only: the sharing of one receive queue by all lanes of a rail, if the adapter has shared queues: \
+               `auto` if there are several lanes, 1 always, 0 never. With several lanes, a queue for each costs more \
+               memory. A single lane with a queue of its own notices sooner when the adapter gives it up.",
     }
-    /// Whether adaptive routing may change the order of packets.
+    /// The links on which adaptive routing may change the order of packets.
     adaptive_routing: AdaptiveRouting {
         variables: [
             variable("RAILWEAVE_ADAPTIVE_ROUTING", "auto, 0 or 1", "auto", AdaptiveRouting::parse),
             nccls("NCCL_IB_ADAPTIVE_ROUTING", "0, 1, or -2 for the default", "1", nccl::adaptive_routing),
         ],
-        default: AdaptiveRouting::Auto, "auto (on InfiniBand)",
-        help: "RDMA only: with 1, large messages end in a write of their own, so that switches may send their data on any \
-               way; `auto` does so on InfiniBand.",
+        default: AdaptiveRouting::Auto, "auto, which is 1 on InfiniBand",
+        help: "RDMA only: the support for adaptive routing, with which switches send the data of a message along any \
+               path. With 1, a large message ends in a write of its own; `auto` means 1 on InfiniBand and 0 on RoCE.",
     }
-    /// Messages of more bytes count as large for adaptive routing.
+    /// The size in bytes above which a message is large for adaptive routing.
     adaptive_routing_threshold: u64 {
         variables: [
             variable("RAILWEAVE_ADAPTIVE_ROUTING_THRESHOLD", BYTES, "8K", |text| number::bytes(text, 1 << 30)),
-            nccls("NCCL_IB_AR_THRESHOLD", "a number of bytes, or -2 for the default", "8192", nccl::adaptive_routing_threshold),
+            nccls(
+                "NCCL_IB_AR_THRESHOLD",
+                "a number of bytes, or -2 for the default",
+                "8192",
+                nccl::adaptive_routing_threshold,
+            ),
         ],
         default: 8192, "8K",
-        help: "RDMA only: messages of more bytes are large for `RAILWEAVE_ADAPTIVE_ROUTING`.",
+        help: "RDMA only: the size above which a message is large for `RAILWEAVE_ADAPTIVE_ROUTING`.",
     }
-    /// Whether GPU memory is flushed when NCCL asks for it.
+    /// True if GPU memory is flushed when NCCL asks for it.
     flush: bool {
         variables: [
             variable("RAILWEAVE_FLUSH", "0 or 1", "1", number::switch),
             nccls("NCCL_GDR_FLUSH_DISABLE", "0 or 1", "0", |text| nccl::switch(text).map(|disabled| !disabled)),
         ],
         default: true, "1",
-        help: "RDMA only: with 0, received data is not flushed into GPU memory even where NCCL asks for it. \
-               `NCCL_GDR_FLUSH_DISABLE=1` means 0.",
+        help: "RDMA only: the flushing of received data into GPU memory. With 1, data is flushed when NCCL asks for \
+               it; with 0, never. `NCCL_GDR_FLUSH_DISABLE=1` means 0.",
     }
 }
 
-/// The names of `variables`, for the table.
+/// Returns the names of `variables`, for the table.
 const fn names<T, const N: usize>(variables: &[Variable<T>]) -> [[Option<&'static str>; 2]; N] {
     let mut names = [[None; 2]; N];
     let mut index = 0;
@@ -607,7 +633,7 @@ fn filter(text: &str) -> Result<Option<RailFilter>, String> {
     RailFilter::parse(text).map(Some)
 }
 
-/// Below 64 KiB Linux's loopback moves a few kilobytes per timer tick.
+/// Reads the size of a socket's buffers. With less than 64 KiB, Linux's loopback moves a few kilobytes per timer tick.
 fn socket_buffer(text: &str) -> Result<u64, String> {
     match number::bytes(text, 256 << 20)? {
         bytes @ 1..0x1_0000 => Err(format!("is {bytes} bytes, with which TCP crawls")),
@@ -617,7 +643,7 @@ fn socket_buffer(text: &str) -> Result<u64, String> {
 
 fn key_file(text: &str) -> Result<Option<PathBuf>, String> {
     let path = PathBuf::from(text);
-    if path.is_absolute() { Ok(Some(path)) } else { Err("is no absolute path".into()) }
+    if path.is_absolute() { Ok(Some(path)) } else { Err("is not an absolute path".into()) }
 }
 
 fn traffic_class(text: &str) -> Result<Option<u8>, String> {

@@ -1,19 +1,19 @@
-//! The types of the settings: what each may hold, and how it is written.
+//! The types of the settings, with the syntax of each.
 
 use crate::number;
 use railweave_fabric::{MAX_RAILS, Mode};
 use std::fmt;
 
-/// The most lanes that one rail has.
+/// The largest number of lanes of a rail.
 pub(crate) const MAX_LANES: u8 = 16;
 
-/// The largest weight of one rail.
+/// The largest weight of a rail.
 pub(crate) const MAX_WEIGHT: u32 = 1_000_000;
 
-/// Which network carries the data.
+/// The network that carries the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fabric {
-    /// RDMA where a port is active, else TCP.
+    /// RDMA if a port is active, otherwise TCP.
     #[default]
     Auto,
     /// TCP only.
@@ -41,17 +41,17 @@ impl fmt::Display for Fabric {
 /// The congestion control of TCP sockets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Congestion {
-    /// The kernel's own choice, but one that does not pace where packets never leave the host.
+    /// The kernel's choice, except inside a host, where the choice is one that does not pace.
     #[default]
     Auto,
-    /// The kernel's own choice.
+    /// The kernel's choice.
     Kernel,
-    /// The one of this name. Whether the kernel has such a one only it knows.
+    /// The algorithm of this name, which the kernel may or may not have.
     Named(String),
 }
 
 impl Congestion {
-    /// The kernel takes names of 15 characters (linux/tcp.h, `TCP_CA_NAME_MAX`).
+    /// Parses a word or a name, of which the kernel takes 15 characters (linux/tcp.h, `TCP_CA_NAME_MAX`).
     pub(crate) fn parse(text: &str) -> Result<Congestion, String> {
         let name = text.trim();
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
@@ -64,8 +64,9 @@ impl Congestion {
         }
     }
 
-    /// The name of what a socket is to be given, if anything. `inside_host`: both its ends are on this host, where
-    /// nothing is lost and pacing only costs; `reno` does not pace, and every kernel has it and lets everybody use it.
+    /// Returns the name of the algorithm to set on a socket, if any. `inside_host`: both its ends are on this host,
+    /// where nothing is lost and pacing only costs; `reno` does not pace, and every kernel has it and lets every user
+    /// choose it.
     pub fn name(&self, inside_host: bool) -> Option<&str> {
         match self {
             Congestion::Auto if inside_host => Some("reno"),
@@ -85,26 +86,26 @@ impl fmt::Display for Congestion {
     }
 }
 
-/// What one device is; None is the fabric's own: `ports` on RDMA, `fused` on TCP.
+/// The kind of device that NCCL sees; `None` leaves it to the fabric: `ports` on RDMA, `fused` on TCP.
 pub(crate) fn mode(text: &str) -> Result<Option<Mode>, String> {
     word(text, &[("auto", None), ("ports", Some(Mode::Ports)), ("fused", Some(Mode::Fused))])
 }
 
-/// The value whose word `text` is; upper and lower case are alike.
+/// Returns the value of the word `text`, ignoring case.
 pub(crate) fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
     let text = text.trim();
     let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
     found.map(|(_, value)| *value).ok_or_else(|| "is not one of the known words".into())
 }
 
-/// How traffic is shared between rails until something steers it.
+/// The shares of the rails in the traffic, until something steers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Weights {
     /// In proportion to the rails' speeds.
     #[default]
     BySpeed,
-    /// As given, 0 to 1 000 000 for each rail in order, not all zero. A rail past the end of the list has 0: it carries
-    /// nothing while a rail with a weight is usable.
+    /// These weights, 0 to 1 000 000 for each rail in order, not all zero. A rail past the end of the list has 0: it
+    /// carries nothing while a rail with a weight is usable.
     Fixed([u32; MAX_RAILS]),
 }
 
@@ -133,14 +134,14 @@ impl fmt::Display for Weights {
     }
 }
 
-/// How many lanes each rail has.
+/// The number of lanes of each rail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lanes {
     per_rail: [u8; MAX_RAILS],
 }
 
 impl Lanes {
-    /// `count` lanes on every rail, made to fit 1 to 16.
+    /// Returns `count` lanes for every rail, limited to 1 to 16.
     pub const fn on_every_rail(count: u8) -> Lanes {
         let count = match count {
             0 => 1,
@@ -150,12 +151,13 @@ impl Lanes {
         Lanes { per_rail: [count; MAX_RAILS] }
     }
 
-    /// The number of lanes of `rail`, 1 to 16. A rail past the end of a list has what the list's last item says.
+    /// Returns the number of lanes of `rail`, 1 to 16. A rail past the end of the list has that of the list's last
+    /// item.
     pub fn on(&self, rail: usize) -> u8 {
         self.per_rail[rail.min(MAX_RAILS - 1)]
     }
 
-    /// One number for every rail, or a list with one number for each.
+    /// Parses one number for every rail, or a list with one number for each.
     pub(crate) fn parse(text: &str) -> Result<Lanes, String> {
         let mut lanes = Lanes::on_every_rail(1);
         for (index, item) in text.split(',').enumerate() {
@@ -174,7 +176,7 @@ impl Lanes {
         Lanes::count(text, i64::from(MAX_LANES)).map(Lanes::on_every_rail)
     }
 
-    /// Both seeds' variables: the first rail has `first`, the others `second`, and 1 where one is not set.
+    /// Joins two variables: the first rail has `first`, the others `second`, and 1 if the variable is not set.
     pub(crate) fn join(first: Option<Lanes>, second: Option<Lanes>) -> Lanes {
         let mut lanes = second.unwrap_or(Lanes::on_every_rail(1));
         lanes.per_rail[0] = first.map_or(1, |first| first.on(0));
@@ -193,8 +195,8 @@ impl fmt::Display for Lanes {
     }
 }
 
-/// Writes `values` with commas, without those at the end that equal `rest` (the first always stands, and so does the
-/// first of the rest where `rest` is not 0, because it says what follows).
+/// Writes `values` with commas, without those at the end that equal `rest`. The first is always written, and so is the
+/// first of the rest if `rest` is not 0, because it holds for those that follow.
 fn list(f: &mut fmt::Formatter<'_>, values: &[u32], rest: u32) -> fmt::Result {
     let listed = values.iter().rposition(|value| *value != rest).map_or(0, |last| last + 1);
     let listed = if rest == 0 { listed } else { listed + 1 };
@@ -205,17 +207,17 @@ fn list(f: &mut fmt::Formatter<'_>, values: &[u32], rest: u32) -> fmt::Result {
     Ok(())
 }
 
-/// TCP ports to listen on: the first free one of `first` to `last`, both included. 0 to 0 means any free port.
+/// The TCP ports to listen on: the first free one from `first` to `last`, inclusive. 0 to 0 means any free port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PortRange {
-    /// The first port to try; 0 when any free port will do.
+    /// The first port to try; 0 if any free port will do.
     pub first: u16,
     /// The last port to try; at least `first`.
     pub last: u16,
 }
 
 impl PortRange {
-    /// Whether the operating system may choose.
+    /// Returns true if the operating system may choose.
     pub fn is_any(&self) -> bool {
         self.first == 0
     }

@@ -1,22 +1,22 @@
-//! NCCL's own odd values of its variables: what each comes to here, beside what NCCL 2.30 makes of it
+//! Odd values of NCCL's own variables: the value that each counts as here, next to its meaning for NCCL 2.30
 //! (`src/misc/param.cc`, `src/misc/utils.cc`, `src/misc/ibvwrap.cc`, `src/transport/net_ib`). None of them stops
 //! anything.
 
 use railweave_options::{Entry, Options, TABLE};
 
-/// A value, what NCCL makes of it, what it comes to here, and what a warning must say: `None` where the value is what
-/// it says, or NCCL's meaning is Railweave's.
+/// A value, its meaning for NCCL, its meaning here, and the words that a warning must have: `None` if the value counts
+/// as what it says, or as it does for NCCL.
 type Row = (&'static str, &'static str, &'static str, Option<&'static str>);
 
 /// A variable, the setting it is for, and its odd values.
 type Variable = (&'static str, &'static str, &'static [Row]);
 
-/// The variables that are no numbers.
+/// The variables that are not numbers.
 const TEXTS: [&str; 5] =
     ["NCCL_IBVERBS_LIB", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME"];
 
 const VARIABLES: &[Variable] = &[
-    // Numbers at large: this one stands for all, since all are read by one function.
+    // This one stands for all numbers, since one function reads them all.
     (
         "NCCL_IB_TIMEOUT",
         "RAILWEAVE_ACK_TIMEOUT",
@@ -32,8 +32,8 @@ const VARIABLES: &[Variable] = &[
             ("0x", "0", "0", Some("the number 0")),
             ("", "20: the default", "20", None),
             ("  ", "0", "20", None),
-            ("slow", "0: wait for ever", "20", Some("is no number")),
-            ("-", "0", "20", Some("is no number")),
+            ("slow", "0: wait forever", "20", Some("is not a number")),
+            ("-", "0", "20", Some("is not a number")),
             ("9223372036854775808", "20: does not fit", "20", Some("64 bits")),
             ("-9223372036854775809", "20: does not fit", "20", Some("64 bits")),
             ("32", "0: 5 bits of it", "31", Some("is more than 31, so 31 is used")),
@@ -51,7 +51,7 @@ const VARIABLES: &[Variable] = &[
             ("-1", "7: 3 bits of it", "7", Some("is less than 0")),
             ("-2", "6: 3 bits of it", "7", Some("is less than 0")),
             ("", "7: the default", "7", None),
-            ("never", "0", "7", Some("is no number")),
+            ("never", "0", "7", Some("is not a number")),
         ],
     ),
     (
@@ -63,7 +63,7 @@ const VARIABLES: &[Variable] = &[
             ("0x10", "16", "16", None),
             ("2000000", "that", "1000000", Some("is more than 1000000")),
             ("", "34: the default", "34", None),
-            ("often", "0", "34", Some("is no number")),
+            ("often", "0", "34", Some("is not a number")),
         ],
     ),
     (
@@ -76,7 +76,7 @@ const VARIABLES: &[Variable] = &[
             ("4000000", "that", "3600s", Some("is more than")),
             ("", "100: the default", "100ms", None),
             ("0.5s", "0", "0s", Some("the number 0, which")),
-            ("half a second", "0", "100ms", Some("is no number")),
+            ("half a second", "0", "100ms", Some("is not a number")),
         ],
     ),
     (
@@ -88,7 +88,7 @@ const VARIABLES: &[Variable] = &[
             ("0x1", "on", "1", None),
             ("2", "on: not 0", "1", Some("counts as 1")),
             ("", "0: the default", "0", None),
-            ("no", "0", "0", Some("is no number")),
+            ("no", "0", "0", Some("is not a number")),
         ],
     ),
     (
@@ -100,7 +100,7 @@ const VARIABLES: &[Variable] = &[
             ("0x0", "off", "0", None),
             ("2", "on: not 0", "1", Some("counts as 1")),
             ("", "1: the default", "1", None),
-            ("off", "0", "1", Some("is no number")),
+            ("off", "0", "1", Some("is not a number")),
         ],
     ),
     (
@@ -112,7 +112,7 @@ const VARIABLES: &[Variable] = &[
             ("-1", "65535: 16 bits of it", "0", Some("is less than 0")),
             ("-2", "65534: 16 bits of it", "0", Some("is less than 0")),
             ("", "0: the default", "0", None),
-            ("default", "0", "0", Some("is no number")),
+            ("default", "0", "0", Some("is not a number")),
         ],
     ),
     (
@@ -124,7 +124,7 @@ const VARIABLES: &[Variable] = &[
             ("0x3", "3", "3", None),
             ("16", "0: 4 bits of it", "15", Some("is more than 15, so 15 is used")),
             ("", "-1: the default", "-1", None),
-            ("high", "0", "-1", Some("is no number")),
+            ("high", "0", "-1", Some("is not a number")),
         ],
     ),
     (
@@ -136,7 +136,7 @@ const VARIABLES: &[Variable] = &[
             ("-2", "254: 8 bits of it", "-1", Some("is less than -1")),
             ("256", "0: 8 bits of it", "255", Some("is more than 255, so 255 is used")),
             ("", "-1: the default", "-1", None),
-            ("AF31", "0", "-1", Some("is no number")),
+            ("AF31", "0", "-1", Some("is not a number")),
         ],
     ),
     (
@@ -148,7 +148,7 @@ const VARIABLES: &[Variable] = &[
             ("0xA0", "160", "160", None),
             ("300", "44: 8 bits of it", "255", Some("is more than 255")),
             ("", "-1: the default", "-1", None),
-            ("EF", "0", "-1", Some("is no number")),
+            ("EF", "0", "-1", Some("is not a number")),
         ],
     ),
     (
@@ -160,7 +160,7 @@ const VARIABLES: &[Variable] = &[
             ("0x3", "3", "3", None),
             ("256", "connect fails", "-1", Some("is more than 255")),
             ("", "-1: the default", "-1", None),
-            ("three", "0", "-1", Some("is no number")),
+            ("three", "0", "-1", Some("is not a number")),
             ("3,5", "3", "3", Some("the number 3")),
             ("mlx5_0:3", "0", "mlx5_0:3", None),
             ("mlx5_0:x", "0", "-1", Some("so the default is used")),
@@ -176,7 +176,7 @@ const VARIABLES: &[Variable] = &[
             ("0x1", "1", "1", None),
             ("3", "no version: index 0", "2", Some("is more than 2")),
             ("", "2: the default", "2", None),
-            ("v1", "0", "2", Some("is no number")),
+            ("v1", "0", "2", Some("is not a number")),
         ],
     ),
     (
@@ -205,11 +205,11 @@ const VARIABLES: &[Variable] = &[
         &[
             ("-1", "connect fails where subnets choose", "-1", None),
             ("-2", "connect fails where subnets choose", "-1", Some("is less than -1")),
-            ("0", "connect fails where subnets choose", "-1", Some("is no subnet")),
+            ("0", "connect fails where subnets choose", "-1", Some("names no subnet")),
             ("0x18", "24", "24", None),
             ("33", "connect fails where subnets choose", "-1", Some("is more than 32")),
             ("", "24: the default", "-1", None),
-            ("/24", "0", "-1", Some("is no number")),
+            ("/24", "0", "-1", Some("is not a number")),
         ],
     ),
     (
@@ -221,7 +221,7 @@ const VARIABLES: &[Variable] = &[
             ("0x2", "2", "2", None),
             ("256", "beyond any table", "255", Some("255 is used")),
             ("", "1: the default", "1", None),
-            ("first", "0", "1", Some("is no number")),
+            ("first", "0", "1", Some("is not a number")),
         ],
     ),
     (
@@ -234,7 +234,7 @@ const VARIABLES: &[Variable] = &[
             ("0x4", "4", "4", None),
             ("128", "128", "16", Some("is more than 16, so 16 is used")),
             ("", "1: the default", "1", None),
-            ("two", "0: no queue pair", "1", Some("is no number")),
+            ("two", "0: no queue pair", "1", Some("is not a number")),
         ],
     ),
     (
@@ -246,7 +246,7 @@ const VARIABLES: &[Variable] = &[
             ("0x1", "on", "1", None),
             ("2", "off: not 1", "0", Some("counts as 0")),
             ("", "0: the default", "0", None),
-            ("yes", "0", "0", Some("is no number")),
+            ("yes", "0", "0", Some("is not a number")),
         ],
     ),
     (
@@ -258,7 +258,7 @@ const VARIABLES: &[Variable] = &[
             ("0x1", "on", "tcp", None),
             ("2", "on: not 0", "tcp", Some("counts as 1")),
             ("", "0: the default", "auto", None),
-            ("true", "0", "auto", Some("is no number")),
+            ("true", "0", "auto", Some("is not a number")),
         ],
     ),
     (
@@ -270,7 +270,7 @@ const VARIABLES: &[Variable] = &[
             ("0x2", "2", "2", None),
             ("3", "on: above 0, not 2", "1", Some("counts as 1")),
             ("", "1: the default", "1", None),
-            ("only", "0", "1", Some("is no number")),
+            ("only", "0", "1", Some("is not a number")),
         ],
     ),
     (
@@ -282,7 +282,7 @@ const VARIABLES: &[Variable] = &[
             ("0x0", "off", "0", None),
             ("2", "on: not 0", "1", Some("counts as 1")),
             ("", "1: the default", "1", None),
-            ("off", "0", "1", Some("is no number")),
+            ("off", "0", "1", Some("is not a number")),
         ],
     ),
     (
@@ -294,7 +294,7 @@ const VARIABLES: &[Variable] = &[
             ("0x0", "off", "0", None),
             ("2", "on: not 0", "1", Some("counts as 1")),
             ("", "1: the default", "1", None),
-            ("no", "0", "1", Some("is no number")),
+            ("no", "0", "1", Some("is not a number")),
         ],
     ),
     (
@@ -306,7 +306,7 @@ const VARIABLES: &[Variable] = &[
             ("0x0", "off", "0", None),
             ("2", "on: not 0", "1", Some("counts as 1")),
             ("", "1: the default", "1", None),
-            ("off", "0", "1", Some("is no number")),
+            ("off", "0", "1", Some("is not a number")),
         ],
     ),
     (
@@ -318,7 +318,7 @@ const VARIABLES: &[Variable] = &[
             ("0x1", "1", "1", None),
             ("3", "off", "0", Some("counts as 0")),
             ("", "2: the default", "2", None),
-            ("auto", "0", "2", Some("is no number")),
+            ("auto", "0", "2", Some("is not a number")),
         ],
     ),
     (
@@ -330,7 +330,7 @@ const VARIABLES: &[Variable] = &[
             ("0x0", "off", "0", None),
             ("2", "on: not 0", "1", Some("counts as 1")),
             ("", "-2: the default", "auto", None),
-            ("auto", "0: off", "auto", Some("is no number")),
+            ("auto", "0: off", "auto", Some("is not a number")),
         ],
     ),
     (
@@ -344,7 +344,7 @@ const VARIABLES: &[Variable] = &[
             ("9223372036854775808", "8192: does not fit", "8K", Some("64 bits")),
             ("", "8192: the default", "8K", None),
             ("8K", "8", "8", Some("the number 8, which is all")),
-            ("never", "0", "8K", Some("is no number")),
+            ("never", "0", "8K", Some("is not a number")),
         ],
     ),
     (
@@ -356,7 +356,7 @@ const VARIABLES: &[Variable] = &[
             ("0x1", "disabled", "0", None),
             ("2", "disabled: not 0", "0", Some("counts as 1")),
             ("", "0: the default", "1", None),
-            ("yes", "0: not disabled", "1", Some("is no number")),
+            ("yes", "0: not disabled", "1", Some("is not a number")),
         ],
     ),
     (
@@ -372,12 +372,12 @@ const VARIABLES: &[Variable] = &[
         "RAILWEAVE_RDMA_RAILS",
         &[
             ("mlx5_0,,mlx5_1,", "both", "mlx5_0,mlx5_1", None),
-            ("mlx5_0:1,mlx5_1:a", "mlx5_1's port 0", "mlx5_0:1", Some("is left out")),
+            ("mlx5_0:1,mlx5_1:a", "mlx5_1's port 0", "mlx5_0:1", Some("is ignored")),
             (
                 "mlx5_0:1:40000",
                 "rail -25536: 16 bits of it",
                 "mlx5_0:1",
-                Some("rail \"40000\" is not a number from 0 to 32767; what is wrong is left out"),
+                Some("rail \"40000\" is not a number from 0 to 32767; what is wrong is ignored"),
             ),
             ("mlx5_0:1:-2:3", "rail -2", "mlx5_0:1::3", Some("rail \"-2\" is not")),
             ("mlx5_0::1:up", "plane 0", "mlx5_0::1", Some("plane \"up\" is not")),
@@ -423,10 +423,10 @@ fn nccls_own_odd_values_stop_nothing() {
     }
 }
 
-/// A kind of odd value, and whether a row is of it.
+/// A kind of odd value, and the test if a row is of that kind.
 type Kind = (&'static str, fn(&Row) -> bool);
 
-/// Those that every number has in users' scripts.
+/// The kinds that users' scripts have for every number.
 const KINDS: [Kind; 6] = [
     ("-1", |(text, ..)| *text == "-1"),
     ("-2", |(text, ..)| *text == "-2"),
@@ -435,7 +435,7 @@ const KINDS: [Kind; 6] = [
         text.starts_with(|c| matches!(c, '1'..='9')) && text.parse::<u64>().is_ok() && warned.is_some()
     }),
     ("empty", |(text, ..)| text.is_empty()),
-    ("no number", |(.., warned)| *warned == Some("is no number")),
+    ("no number", |(.., warned)| *warned == Some("is not a number")),
 ];
 
 #[test]
@@ -457,7 +457,7 @@ fn every_variable_of_nccl_has_its_odd_values() {
     }
 }
 
-/// What wins over a variable: the own one of the first setting that reads it.
+/// Returns the variable that wins over this one: that of the first setting that reads it.
 fn main_variable(variable: &str) -> &'static str {
     TABLE.iter().find(|entry| entry.all_variables().any(|name| name == variable)).unwrap().variable()
 }

@@ -1,4 +1,4 @@
-//! Each setting: a good value, the edges, a bad one, and who wins over whom.
+//! Each setting: a good value, the edges of its range, a bad value, and the precedence of its variables.
 
 use proptest::prelude::*;
 use railweave_fabric::{DataDirect, Family, Mode};
@@ -25,7 +25,7 @@ fn is_nccls(variable: &'static str) -> bool {
     Source::Variable(variable).is_nccls()
 }
 
-/// What `variables` come to, with the one warning that they cause.
+/// Reads `variables`, which must cause one warning; returns the options and the warning's text.
 fn odd(variables: Variables<'_>) -> (Options, String) {
     let (options, warnings) = read(variables).unwrap_or_else(|errors| panic!("{variables:?}: {errors}"));
     assert_eq!(warnings.len(), 1, "{variables:?}: {warnings:?}");
@@ -33,7 +33,7 @@ fn odd(variables: Variables<'_>) -> (Options, String) {
     (options, warnings[0].to_string())
 }
 
-/// The one error that `variables` cause, as text.
+/// Reads `variables`, which must cause one error; returns its text.
 fn bad(variables: Variables<'_>) -> String {
     let errors = read(variables).expect_err("the value should be refused");
     let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -73,7 +73,7 @@ fn every_variable_of_the_table_is_read_and_every_example_is_good() {
     for name in TABLE.iter().flat_map(Entry::all_variables) {
         match read(&[(name, "\u{7f}no such value\u{7f}:::::/")]) {
             Err(errors) => assert!(errors.iter().all(|error| error.variable == name && !is_nccls(name)), "{errors}"),
-            // One line, whichever settings read it.
+            // One line, however many settings read it.
             Ok((options, warnings)) => {
                 assert!(is_nccls(name) && options == Options::default(), "{name}");
                 assert_eq!(warnings.len(), 1, "{warnings:?}");
@@ -115,7 +115,7 @@ fn rails_and_the_interface_out_of_band() {
     let options = good(&[("RAILWEAVE_OOB_IF", "eth1"), ("MPIB_OOB_IF", "eno1")]);
     assert_eq!(options.oob_interface.source, Source::Variable("RAILWEAVE_OOB_IF"));
 
-    // One odd variable that two settings read is one mistake, as long as one of them reads it.
+    // An odd variable that two settings read causes one warning, unless neither reads it.
     odd(&[("NCCL_SOCKET_IFNAME", "^")]);
     odd(&[("NCCL_SOCKET_IFNAME", "^"), ("RAILWEAVE_RAILS", "eth0")]);
     good(&[("NCCL_SOCKET_IFNAME", "^"), ("RAILWEAVE_RAILS", "eth0"), ("MPIB_OOB_IF", "eno1")]);
@@ -144,7 +144,7 @@ fn where_the_control_port_listens() {
 }
 
 #[test]
-fn an_empty_name_of_a_key_file_is_no_wish_for_none() {
+fn an_empty_name_of_a_key_file_is_refused() {
     for empty in ["", " "] {
         let error = bad(&[("RAILWEAVE_KEY_FILE", empty)]);
         assert!(error.contains("is empty") && error.contains("unset it"), "{error}");
@@ -272,7 +272,7 @@ fn numbers_for_rdma_have_the_adapters_ranges() {
 }
 
 #[test]
-fn changes_of_a_queue_pairs_state_are_tried_again_as_nccl_does_it() {
+fn changes_of_a_queue_pairs_state_are_retried_as_in_nccl() {
     let options = good(&[]);
     assert_eq!((options.modify_retries.value, options.modify_retry_all.value), (34, false));
     assert_eq!(options.modify_retry_pause.value, Duration::from_millis(100));
@@ -497,8 +497,8 @@ fn unknown_variables_are_warned_of() {
     assert_eq!(
         lines,
         [
-            "RAILWEAVE_COLOUR is no setting of Railweave and has no effect; docs/options.md lists them all",
-            "RAILWEAVE_LANE is no setting of Railweave and has no effect; did you mean RAILWEAVE_LANES?",
+            "RAILWEAVE_COLOUR is not a setting of Railweave and has no effect; docs/options.md lists them all",
+            "RAILWEAVE_LANE is not a setting of Railweave and has no effect; did you mean RAILWEAVE_LANES?",
         ]
     );
 }
@@ -521,7 +521,7 @@ fn what_nccls_own_transport_alone_understands_is_named_in_one_line() {
         "without effect here, because they are for NCCL's own IB transport alone: NCCL_IB_MERGE_NICS, NCCL_IB_OOO_RQ, \
          NCCL_IB_RESILIENCY_PORT_FAILOVER"
     );
-    // What a setting reads is not named.
+    // A variable that a setting reads is not named.
     good(&variables[3..]);
 }
 
@@ -536,7 +536,7 @@ fn a_value_that_is_not_text_is_refused() {
     assert_eq!((options, warnings.len()), (Options::default(), 1));
 }
 
-/// Text that is often nearly right: pieces of good values in any order, and anything at all.
+/// Text that is often nearly valid: pieces of good values in any order, and arbitrary strings.
 fn nearly_right() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
         "^",
