@@ -69,7 +69,7 @@ fn a_table_that_is_not_exported_is_found_and_driven() {
 fn a_transport_without_devices_says_which_library_and_which_call() {
     let path = library("idle", 22, "\"IB\"", "init", 0, &[]);
     let error = load(&path).unwrap().init(7, None).unwrap_err().to_string();
-    assert!(error.contains(&path.display().to_string()) && error.contains("devices answered 0"), "{error}");
+    assert!(error.contains(&path.display().to_string()) && error.contains("devices returned 0"), "{error}");
     assert!(error.contains("no active port"), "{error}");
 }
 

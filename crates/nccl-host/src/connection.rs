@@ -4,7 +4,7 @@ use crate::memory::HostMemory;
 use crate::net::{Comm, NetApi, NetError, RecvComm, Registration, SendComm};
 use std::ptr::NonNull;
 
-/// How a connection cuts its data.
+/// The slices into which a connection cuts its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepShape {
     /// Bytes of one slice, a multiple of 4.
@@ -19,7 +19,7 @@ impl StepShape {
     /// NCCL's steps of 512 KiB, all eight in flight.
     pub const PEER: Self = Self { slice_bytes: 1 << 19, in_flight: 8 };
 
-    /// The size of the staging buffer.
+    /// Returns the size of the staging buffer in bytes.
     #[must_use]
     pub fn buffer_bytes(self) -> usize {
         self.slice_bytes * self.in_flight
@@ -28,13 +28,13 @@ impl StepShape {
 
 /// A side of a connection: [`SendComm`] or [`RecvComm`].
 pub trait Side {
-    /// The side for a registration.
+    /// Returns the side for a registration.
     fn comm(&self) -> Comm<'_>;
 
     /// Closes it.
     ///
     /// # Errors
-    /// As the plugin says.
+    /// Those of the plugin.
     fn close<N: NetApi>(self, net: &N) -> Result<(), NetError>;
 }
 
@@ -58,8 +58,8 @@ impl Side for RecvComm {
     }
 }
 
-/// One side of a connection, its staging buffer, and at times a user's buffer. It is closed when dropped, with
-/// transfers in flight too, in NCCL's order: first the registrations, then the connection, then the memory.
+/// One side of a connection, its staging buffer, and at times a user's buffer. Dropping it closes it, even with
+/// transfers in flight, in NCCL's order: first the registrations, then the connection, then the memory.
 #[derive(Debug)]
 pub struct Connection<'net, N: NetApi, S: Side> {
     net: &'net N,
@@ -88,28 +88,28 @@ impl<'net, N: NetApi, S: Side> Connection<'net, N, S> {
         Ok(this)
     }
 
-    /// The rank at the other end.
+    /// Returns the rank at the other end.
     #[must_use]
     pub fn peer(&self) -> usize {
         self.peer
     }
 
-    /// How it cuts its data.
+    /// Returns the slices into which it cuts its data.
     #[must_use]
     pub fn shape(&self) -> StepShape {
         self.shape
     }
 
-    /// The open side.
+    /// Returns the open side.
     ///
     /// # Panics
-    /// Never outside of `close` and `drop`, which end the connection.
+    /// Never outside `close` and `drop`, which end the connection.
     #[must_use]
     pub fn side(&self) -> &S {
         self.side.as_ref().expect("open until closed")
     }
 
-    /// The start of the staging buffer's slot for slice number `index`, and the registration over it.
+    /// Returns the start of the staging buffer's slot for slice number `index`, and the registration of that memory.
     #[must_use]
     pub fn slot(&self, index: usize) -> (NonNull<u8>, Registration) {
         let offset = index % self.shape.in_flight * self.shape.slice_bytes;
@@ -118,7 +118,7 @@ impl<'net, N: NetApi, S: Side> Connection<'net, N, S> {
         (start, self.staged.expect("registered when made"))
     }
 
-    /// The registration of the user's buffer, if there is one.
+    /// Returns the registration of the user's buffer, if there is one.
     #[must_use]
     pub fn user(&self) -> Option<Registration> {
         self.user
@@ -127,13 +127,13 @@ impl<'net, N: NetApi, S: Side> Connection<'net, N, S> {
     /// Registers a user's buffer, as NCCL does for zero-copy.
     ///
     /// # Errors
-    /// As the plugin says.
+    /// Those of the plugin.
     ///
     /// # Safety
     /// The buffer stays in place until [`Self::deregister_user`] or the end of this connection.
     pub unsafe fn register_user(&mut self, data: NonNull<u8>, bytes: usize) -> Result<(), NetError> {
         self.deregister_user()?;
-        // SAFETY: by the caller's word.
+        // SAFETY: the caller promises it.
         self.user = Some(unsafe { self.net.reg_mr(self.side().comm(), data, bytes) }?);
         Ok(())
     }
@@ -141,7 +141,7 @@ impl<'net, N: NetApi, S: Side> Connection<'net, N, S> {
     /// Ends the registration of the user's buffer, if there is one.
     ///
     /// # Errors
-    /// As the plugin says.
+    /// Those of the plugin.
     pub fn deregister_user(&mut self) -> Result<(), NetError> {
         let Some(user) = self.user.take() else { return Ok(()) };
         // SAFETY: made for this connection, and taken away here.
@@ -151,7 +151,7 @@ impl<'net, N: NetApi, S: Side> Connection<'net, N, S> {
     /// Ends the registrations and the connection.
     ///
     /// # Errors
-    /// The first that the plugin says; the rest is done all the same.
+    /// The plugin's first; the remaining steps are done nevertheless.
     pub fn close(mut self) -> Result<(), NetError> {
         self.finish()
     }
@@ -171,7 +171,7 @@ impl<'net, N: NetApi, S: Side> Connection<'net, N, S> {
 
 impl<N: NetApi, S: Side> Drop for Connection<'_, N, S> {
     fn drop(&mut self) {
-        // Whoever wants to know how it ended calls `close`.
+        // `close` returns the error to a caller who needs it.
         let _ = self.finish();
     }
 }

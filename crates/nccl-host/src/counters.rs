@@ -1,9 +1,9 @@
-//! The counters per rail that Railweave's plugin exports beside NCCL's tables.
+//! The counters per rail that Railweave's plugin exports next to NCCL's tables.
 
 use railweave_abi::railweave::{RailCounters, RailCountersFn};
 use std::ffi::{c_char, c_int};
 
-/// What one rail of this process has carried since the plugin was loaded.
+/// The traffic of one rail of this process since the plugin was loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RailCount {
     /// The address of this process's end.
@@ -24,7 +24,7 @@ pub struct RailCount {
     pub usable: bool,
 }
 
-/// The most rails that are read; more would mean a counter that cannot be right.
+/// The largest number of rails that are read; a count above it cannot be right.
 const MAX_RAILS: usize = 65_536;
 
 /// Reads all counters.
@@ -38,7 +38,7 @@ pub(crate) unsafe fn read_counters(counters: RailCountersFn) -> Vec<RailCount> {
         // SAFETY: `rails` has room for `capacity` entries.
         let count = unsafe { counters(rails.as_mut_ptr(), capacity) };
         let count = usize::try_from(count).unwrap_or(0).min(MAX_RAILS);
-        // Connections may come between two calls; what did not fit is read again.
+        // Connections may be added between two calls; if the entries do not fit, all are read again.
         if count <= rails.len() {
             rails.truncate(count);
             return rails.iter().map(RailCount::from).collect();
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn all_rails_are_read_however_many_there_are() {
+    fn all_rails_are_read_however_many() {
         // SAFETY: the function is of this type.
         let rails = unsafe { read_counters(three) };
         assert_eq!(rails.iter().map(|rail| rail.data_bytes).collect::<Vec<_>>(), [0, 1, 2]);

@@ -1,32 +1,32 @@
-//! The environment of this process, as a plugin that is loaded into it reads it.
+//! The environment of this process, which a plugin reads when it is loaded.
 
 use std::ffi::OsStr;
 use std::fs;
 
-/// Sets variables for what this process loads later. Whoever starts another process sets them there instead.
+/// Sets variables for the libraries that this process loads later. For another process, set them when it is started.
 ///
 /// # Errors
-/// This process has more than one thread, or does not know: another thread could read the environment at the same time.
+/// This process has more than one thread, or cannot tell: another thread could read the environment at the same time.
 pub fn set<K: AsRef<OsStr>, V: AsRef<OsStr>>(variables: &[(K, V)]) -> Result<(), EnvironmentError> {
     let threads = fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
     if threads != 1 {
         return Err(EnvironmentError { threads });
     }
     for (name, value) in variables {
-        // SAFETY: this is the only thread, so nobody reads or writes the environment meanwhile.
+        // SAFETY: this is the only thread, so nothing reads or writes the environment meanwhile.
         unsafe { std::env::set_var(name, value) };
     }
     Ok(())
 }
 
-/// The environment cannot be changed safely any more.
+/// The environment can no longer be changed safely.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(
-    "this process has {threads} threads by /proc/self/task, and its environment can be set only while it has 1; set \
+    "this process has {threads} threads (/proc/self/task), and its environment can only be set while it has 1; set \
      the variables before it starts"
 )]
 pub struct EnvironmentError {
-    /// How many threads there are; 0 when /proc is missing.
+    /// The number of threads; 0 if /proc is missing.
     pub threads: usize,
 }
 

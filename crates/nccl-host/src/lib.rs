@@ -1,8 +1,8 @@
 //! Loads any NCCL net plugin as NCCL does, and calls it.
 //!
-//! It is the caller's side of the API: what NCCL does with a plugin, without GPUs and without NCCL. [`Plugin`] loads a
-//! .so, [`LoadedNet`] is a started one behind [`NetApi`], and a [`connection`] keeps one side of a connection with the
-//! memory that is registered for it.
+//! This is the caller's side of the API, without GPUs and without NCCL. [`Plugin`] loads a .so, [`LoadedNet`] is a
+//! started one behind [`NetApi`], and a [`connection`] keeps one side of a connection with the memory that is
+//! registered for it.
 
 pub mod connection;
 pub mod counters;

@@ -1,4 +1,4 @@
-//! Loading a library as NCCL loads plugins, and finding what it exports.
+//! Loads a library as NCCL loads plugins, and finds its exported symbols.
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::error::Error;
@@ -10,28 +10,28 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// [`LoadError::Unloadable`]: there is no such file, or the dynamic linker refuses it.
 pub fn open(path: &Path) -> Result<Library, LoadError> {
-    // An absolute path, so that dlopen never searches elsewhere for a name without a slash.
+    // The path is absolute, so that dlopen never searches elsewhere for a name without a slash.
     let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    // SAFETY: the initialisers of the .so run; which file that is, the user decides, as with NCCL itself.
+    // SAFETY: the initialisers of the .so run; the user decides which file that is, as with NCCL itself.
     unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }
         .map_err(|error| LoadError::Unloadable { path: path.to_owned(), reason: whole(&error) })
 }
 
-/// The address of an exported symbol; `None` when there is no such symbol, or when it is NULL.
+/// Returns the address of an exported symbol; `None` if there is no such symbol, or if it is NULL.
 #[must_use]
 pub fn address(library: &Library, symbol: &CStr) -> Option<*mut c_void> {
-    // SAFETY: only the address is taken here; the caller gives it the type that belongs to the symbol's name.
+    // SAFETY: only the address is taken here; the caller converts it to the type that belongs to the symbol's name.
     let found = unsafe { library.get::<*mut c_void>(symbol) }.ok()?;
     let address = found.as_raw_ptr();
     (!address.is_null()).then_some(address)
 }
 
-/// An error with its causes: the dynamic linker's own words are the cause of libloading's.
+/// Returns an error's text with its causes: the dynamic linker's own words are the cause of libloading's error.
 fn whole(error: &(dyn Error + 'static)) -> String {
     std::iter::successors(Some(error), |&error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// Why a plugin was not loaded.
+/// The reason why a plugin was not loaded.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LoadError {
     /// There is no such file.
@@ -51,33 +51,33 @@ pub enum LoadError {
     Unloadable {
         /// The path that was tried.
         path: PathBuf,
-        /// What the dynamic linker says.
+        /// The dynamic linker's message.
         reason: String,
     },
     /// The file has none of the tables.
     #[error(
-        "{path} is no NCCL net plugin that this program can drive: none of the data symbols ncclNetPlugin_v12 down to \
-         ncclNetPlugin_v6 is in it; check the path, or build the plugin for net v6 or later"
+        "{path} is not an NCCL net plugin that this program can use: it has none of the data symbols \
+         ncclNetPlugin_v12 down to ncclNetPlugin_v6; check the path, or build the plugin for net v6 or later"
     )]
     NoPlugin {
         /// The path that was tried.
         path: PathBuf,
     },
-    /// The file has tables, but not of the wanted version.
+    /// The file has tables, but none of the requested version.
     #[error(
-        "{path} has no ncclNetPlugin_v{wanted}: it exports {versions}; ask for one of these, or for none to have the \
-         newest"
+        "{path} has no ncclNetPlugin_v{wanted}: it exports {versions}; ask for one of these, or for no version to get \
+         the newest"
     )]
     NoVersion {
         /// The path that was tried.
         path: PathBuf,
-        /// The version that was asked for.
+        /// The requested version.
         wanted: u32,
         /// The versions that it exports.
         versions: String,
     },
     /// The table lacks the plugin's name.
-    #[error("{path} has NULL for the name in ncclNetPlugin_v{version}, which NCCL would read; it must be a text")]
+    #[error("{path} has NULL as the name in ncclNetPlugin_v{version}, which NCCL would read; it must be a string")]
     NoName {
         /// The path that was tried.
         path: PathBuf,

@@ -1,4 +1,4 @@
-//! A started plugin: the calls of every version behind [`NetApi`], made as NCCL makes them.
+//! A started plugin: [`NetApi`] over the calls of every version, made as NCCL makes them.
 
 use crate::logger;
 use crate::net::{
@@ -14,8 +14,8 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, PoisonError};
 
-/// A plugin that was started for one communicator; the API's `finalize` is called when this is dropped. Close what was
-/// made with it first: a `Communicator` that borrows it does.
+/// A plugin started for one communicator; dropping it calls the API's `finalize`. Everything made with it must be
+/// closed first, which the borrow of a `Communicator` ensures.
 #[derive(Debug)]
 pub struct LoadedNet {
     plugin: Arc<Inner>,
@@ -36,7 +36,7 @@ impl Plugin {
     /// Starts the plugin for one communicator. `traffic_class` is used from v10 on.
     ///
     /// # Errors
-    /// As the plugin's `init` says.
+    /// Those of the plugin's `init`.
     pub fn init(&self, comm_id: u64, traffic_class: Option<i32>) -> Result<LoadedNet, NetError> {
         LoadedNet::start(Arc::clone(&self.inner), comm_id, traffic_class)
     }
@@ -46,22 +46,22 @@ impl LoadedNet {
     fn start(plugin: Arc<Inner>, comm_id: u64, traffic_class: Option<i32>) -> Result<Self, NetError> {
         let config = CommConfig { traffic_class: traffic_class.unwrap_or(TRAFFIC_CLASS_UNDEF) };
         let mut net = Self { plugin, context: null_mut(), config: Box::new(UnsafeCell::new(config)), finalized: false };
-        // Nothing is to be finalized unless `init` succeeds.
+        // There is nothing to finalize unless `init` succeeds.
         net.finalized = true;
         net.init(comm_id)?;
         net.finalized = false;
         let (answer, path) = (net.devices()?, net.plugin.path.clone());
-        // As NCCL does, which then tries its next plugin.
+        // NCCL rejects such a plugin too, and then tries its next one.
         if answer <= 0 {
             return Err(NetError::NoDevice { plugin: net.plugin.name.clone(), path, answer });
         }
         Ok(net)
     }
 
-    /// Ends the communicator with the API's `finalize` (v11 on; before, NCCL tells a plugin nothing).
+    /// Ends the communicator with the API's `finalize` (v11 on; in older versions NCCL does not tell the plugin).
     ///
     /// # Errors
-    /// As the plugin says.
+    /// Those of the plugin.
     pub fn finalize(mut self) -> Result<(), NetError> {
         self.finish()
     }
@@ -69,7 +69,7 @@ impl LoadedNet {
     /// Fuses `members`, indices of devices, into one more device and returns its index.
     ///
     /// # Errors
-    /// As the plugin says; and if it cannot fuse, or not this many.
+    /// Those of the plugin; and if it cannot fuse, or not this many.
     pub fn fuse(&self, members: &[i32]) -> Result<i32, NetError> {
         let version = self.plugin.table.version();
         let cannot = || NetError::CannotFuse { plugin: self.plugin.name.clone(), version };
@@ -98,7 +98,7 @@ impl LoadedNet {
         if (0..self.devices()?).contains(&device) {
             return Ok(device);
         }
-        Err(self.broken("makeVDevice", "success with an index that is none of a device"))
+        Err(self.broken("makeVDevice", "success with an index that no device has"))
     }
 
     fn init(&mut self, comm_id: u64) -> Result<(), NetError> {
@@ -147,7 +147,7 @@ impl LoadedNet {
         self.check("finalize", unsafe { call(self.context) })
     }
 
-    /// A function of the table, or an error that names it.
+    /// Returns a function of the table, or an error that names it.
     fn need<F>(&self, call: &'static str, function: Option<F>) -> Result<F, NetError> {
         function.ok_or_else(|| NetError::NullFunction {
             plugin: self.plugin.name.clone(),
@@ -168,7 +168,7 @@ impl LoadedNet {
         NetError::Broken { plugin: self.plugin.name.clone(), call, what }
     }
 
-    /// Refuses a size that this version cannot say, as NCCL's own shims for old versions do.
+    /// Refuses a size that this version cannot express, as NCCL's own shims for old versions do.
     fn limit(&self, call: &'static str, bytes: usize, limit: Option<usize>) -> Result<(), NetError> {
         match limit {
             Some(limit) if bytes > limit => {
@@ -178,7 +178,7 @@ impl LoadedNet {
         }
     }
 
-    /// Refuses receives that cannot be said in one call.
+    /// Refuses receives that do not fit into one call.
     fn check_parts(&self, call: &'static str, parts: &[Part]) -> Result<(), NetError> {
         assert!(
             (1..=MAX_PARTS).contains(&parts.len()),
@@ -206,7 +206,7 @@ impl NetApi for LoadedNet {
 
     fn listen(&self, device: i32, handle: &mut Handle) -> Result<ListenComm, NetError> {
         let (handle, mut comm) = (handle.0.as_mut_ptr().cast(), null_mut());
-        // SAFETY: the handle has the 128 bytes that the API wants.
+        // SAFETY: the handle has the 128 bytes that the API requires.
         let code = unsafe {
             match self.plugin.table {
                 Table::V6(net) => self.need("listen", net.listen)?(device, handle, &raw mut comm),
@@ -340,12 +340,12 @@ impl NetApi for LoadedNet {
         let (comm, n) = (comm.pointer(), parts.len() as c_int);
         let (data, mrs, tags) = (data.as_mut_ptr(), mrs.as_mut_ptr(), tags.as_mut_ptr());
         let (sizes, ints) = (sizes.as_mut_ptr(), ints.as_mut_ptr());
-        // NCCL's shims take the hint away for the versions that do not know it.
+        // NCCL's shims remove the hint for versions that do not know it.
         let hint = completion_optional && parts.len() == 1 && self.plugin.table.version() >= 9;
         let mut request = if hint { optional_recv_completion() } else { null_mut() };
         let out = &raw mut request;
         // SAFETY: every array has `n` entries; the caller leaves the registered buffers alone until the request is
-        // done. The profiler's events are NULL, also as an array, which NCCL's bootstrap does.
+        // done. The array of the profiler's events is NULL too, as in NCCL's bootstrap.
         let code = unsafe {
             match self.plugin.table {
                 Table::V6(net) => self.need("irecv", net.irecv)?(comm, n, data, ints, tags, mrs, out),
@@ -359,7 +359,9 @@ impl NetApi for LoadedNet {
         };
         self.check("irecv", code)?;
         if request.addr() == OPTIONAL_RECV_COMPLETION {
-            return Err(self.broken("irecv", "the hint 0x1 was left in *request; it must be written each time"));
+            return Err(
+                self.broken("irecv", "the hint 0x1 was left in *request; irecv must write *request in every call")
+            );
         }
         Ok(NonNull::new(request).map(Request::new))
     }
@@ -386,7 +388,7 @@ impl NetApi for LoadedNet {
         let call = self.need("test", each!(self.plugin.table, net => net.test))?;
         let sizes = sizes.map_or(null_mut(), |sizes| sizes.as_mut_ptr());
         let mut done = 0;
-        // SAFETY: the caller's request is not done yet; there is room for the sizes of as many parts as irecv takes.
+        // SAFETY: the caller's request is not done yet; there is room for the sizes of all parts that irecv takes.
         self.check("test", unsafe { call(request.pointer(), &raw mut done, sizes) })?;
         Ok(done != 0)
     }
@@ -412,12 +414,12 @@ impl NetApi for LoadedNet {
 
 impl Drop for LoadedNet {
     fn drop(&mut self) {
-        // Whoever wants to know how it ended calls `finalize`.
+        // `finalize` returns the error to a caller who needs it.
         let _ = self.finish();
     }
 }
 
-/// The profiler's callback that plugins are given: it accepts every event and keeps none.
+/// The profiler's callback for plugins: it accepts every event and keeps none.
 unsafe extern "C" fn ignore_event(
     _event: *mut *mut c_void,
     _kind: c_int,

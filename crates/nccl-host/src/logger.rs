@@ -1,4 +1,4 @@
-//! The logger that plugins are given: a variadic C function in `logger.c`, which calls back here with finished text.
+//! The logger for plugins: a variadic C function in `logger.c`, which calls back here with finished text.
 
 use railweave_abi::NcclLogger;
 use std::ffi::{CStr, c_char, c_int, c_ulong};
@@ -7,17 +7,17 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 pub use railweave_abi::log::Level;
 
-/// The level of what a user must know.
+/// The level of lines that a user must see.
 pub const WARN: Level = Level::WARN;
-/// The level of what helps in finding a problem.
+/// The level of lines that help to find a problem.
 pub const INFO: Level = Level::INFO;
 
 /// One line that a plugin logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// How important it is.
+    /// Its importance.
     pub level: Level,
-    /// Which subsystems it is about: a mask of `railweave_abi::log::subsystem`.
+    /// The subsystems it is about: a mask of `railweave_abi::log::subsystem`.
     pub flags: u64,
     /// The source file that the plugin names.
     pub file: String,
@@ -31,13 +31,13 @@ type Sink = dyn Fn(Line) + Send + Sync;
 
 static SINK: RwLock<Option<Arc<Sink>>> = RwLock::new(None);
 
-/// Sends every later line of every plugin in this process to `sink`, which may be called from any thread. Lines that
-/// come before the first call are dropped.
+/// Sends every later line of every plugin in this process to `sink`, which may be called from any thread. Lines before
+/// the first call are dropped.
 pub fn set_sink(sink: impl Fn(Line) + Send + Sync + 'static) {
     *SINK.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(sink));
 }
 
-/// The function to give to a plugin's `init`.
+/// Returns the function to pass to a plugin's `init`.
 #[must_use]
 pub fn function() -> NcclLogger {
     railweave_nccl_host_logger
@@ -54,10 +54,10 @@ unsafe extern "C" {
     );
 }
 
-/// Called by `logger.c` with texts that are valid, end with a NUL and live until this returns.
+/// Hands a line to the sink; called by `logger.c` with valid strings that end with a NUL and live until this returns.
 ///
 /// # Safety
-/// `file` and `text` are such texts.
+/// `file` and `text` are such strings.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn railweave_nccl_host_log_line(
     level: c_int,
@@ -68,7 +68,7 @@ unsafe extern "C" fn railweave_nccl_host_log_line(
 ) {
     let sink = SINK.read().unwrap_or_else(PoisonError::into_inner).clone();
     let Some(sink) = sink else { return };
-    // SAFETY: logger.c passes two texts that end with a NUL and outlive this call.
+    // SAFETY: logger.c passes two strings that end with a NUL and outlive this call.
     let (file, text) = unsafe { (CStr::from_ptr(file), CStr::from_ptr(text)) };
     let line = Line {
         level: Level(level),
@@ -77,7 +77,7 @@ unsafe extern "C" fn railweave_nccl_host_log_line(
         line,
         text: text.to_string_lossy().into_owned(),
     };
-    // A panic must not unwind into the plugin; what the sink wanted to show is lost, nothing else.
+    // A panic must not unwind into the plugin; only this line is lost.
     let _ = catch_unwind(AssertUnwindSafe(|| sink(line)));
 }
 
@@ -97,7 +97,7 @@ mod tests {
             for thread in 0..4_i32 {
                 scope.spawn(move || {
                     for number in 0..100_i32 {
-                        // SAFETY: the format takes one text, two ints and a double, and that is what follows.
+                        // SAFETY: the arguments match the format: one string, two ints and a double.
                         unsafe {
                             let (file, text) = (c"file.c".as_ptr(), c"rail".as_ptr());
                             log(2, 0x10, file, number, c"%s %d of %d at %.1f".as_ptr(), text, number, thread, 2.5_f64);
@@ -107,7 +107,7 @@ mod tests {
             }
         });
         let long = CString::new("x".repeat(10_000)).unwrap();
-        // SAFETY: the format takes one text. A NULL file and a NULL format are for the logger to survive.
+        // SAFETY: the format takes one string. The logger must survive a NULL file and a NULL format.
         unsafe {
             log(3, 0, std::ptr::null(), 0, c"%s".as_ptr(), long.as_ptr());
             log(3, 0, std::ptr::null(), 0, std::ptr::null());

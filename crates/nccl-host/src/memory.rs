@@ -1,9 +1,9 @@
-//! Memory to register: aligned, never moved, zero at first.
+//! Memory to register: aligned, never moved, initially zero.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// The smallest page of Linux. Where pages are larger, two pieces may lie on one.
+/// The smallest page of Linux. If pages are larger, two pieces may share one.
 const PAGE_BYTES: usize = 4096;
 
 /// One piece of host memory for transfers.
@@ -15,14 +15,14 @@ pub struct HostMemory {
 
 // SAFETY: the memory belongs to this value alone; nothing about it depends on the thread.
 unsafe impl Send for HostMemory {}
-// SAFETY: a shared reference gives only the address and the size.
+// SAFETY: a shared reference exposes only the address and the size.
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
     /// Allocates `bytes`, rounded up to whole pages of 4096 bytes, at least one.
     ///
     /// # Panics
-    /// When `bytes` is more than half of the address space.
+    /// If `bytes` is more than half of the address space.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
         let bytes = bytes.max(1).next_multiple_of(PAGE_BYTES);
@@ -33,13 +33,13 @@ impl HostMemory {
         Self { start, layout }
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.layout.size()

@@ -1,4 +1,4 @@
-//! The net API without its versions: what a loaded plugin, or what plays one in a test, can be asked to do.
+//! The net API without its versions: the calls of a loaded plugin, or of a test's substitute for one.
 
 use railweave_abi::NcclResult;
 use railweave_abi::net::HANDLE_MAX_BYTES;
@@ -6,11 +6,11 @@ use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
 use std::ptr::NonNull;
 
-/// The most receives that one irecv may group here; NCCL groups at most 8 with any plugin of its own.
+/// The largest number of receives that one irecv may group here; NCCL groups at most 8 with any plugin of its own.
 pub const MAX_PARTS: usize = 8;
 
-/// The bytes that a listen gives to the connecting side. The plugin may write to them at each poll of connect, so they
-/// stay in one place until the connection is there.
+/// The bytes that a listen passes to the connecting side. The plugin may write to them at each poll of connect, so they
+/// stay in one place until the connection exists.
 #[repr(C, align(8))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handle(pub [u8; HANDLE_MAX_BYTES]);
@@ -61,7 +61,7 @@ opaque! {
     RecvComm
 }
 opaque! {
-    /// A transfer that was started and is not done.
+    /// A transfer in progress.
     Request
 }
 
@@ -85,7 +85,7 @@ impl Comm<'_> {
     }
 }
 
-/// A registration: the plugin's own pointer, which may be NULL when it needs none.
+/// A registration: the plugin's own pointer, which may be NULL if it needs none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registration(pub *mut c_void);
 
@@ -97,24 +97,25 @@ unsafe impl Sync for Registration {}
 /// One buffer of a receive.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// Where the message goes.
+    /// The memory for the message.
     pub data: NonNull<u8>,
-    /// The most bytes that may come.
+    /// The largest size of the message in bytes.
     pub bytes: usize,
-    /// The tag of the message that belongs here.
+    /// The tag of the message.
     pub tag: c_int,
     /// The registration that covers the buffer.
     pub registration: Registration,
 }
 
-/// What a device is, in the words of the newest version; what an older version lacks has the value that NCCL gives it.
+/// The properties of a device, in the fields of the newest version; a field that an older version lacks has the value
+/// that NCCL uses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Properties {
     /// The unique name.
     pub name: String,
     /// The directory of the PCI device; `None` for a virtual interface.
     pub pci_path: Option<String>,
-    /// A number that ports of one adapter share.
+    /// The number that all ports of one adapter share.
     pub guid: u64,
     /// The kinds of memory it can register: a mask of `PTR_*`.
     pub ptr_support: i32,
@@ -126,67 +127,67 @@ pub struct Properties {
     pub speed_mbps: i32,
     /// The number of the port on its adapter.
     pub port: i32,
-    /// Latency in microseconds, 0 when unknown.
+    /// Latency in microseconds, 0 if unknown.
     pub latency_us: f32,
-    /// How many connections it can have.
+    /// The largest number of connections.
     pub max_comms: i32,
-    /// The most receives in one irecv.
+    /// The largest number of receives in one irecv.
     pub max_recvs: i32,
-    /// Who drives the network, 0 is the host (v7 on).
+    /// The kind of device that drives the network, 0 for the host (v7 on).
     pub device_type: i32,
-    /// The indices of the devices that it is fused of; empty before v9.
+    /// The indices of the devices that are fused into it; empty before v9.
     pub members: Vec<i32>,
     /// The largest message of send and receive in bytes; 1 GiB before v9.
     pub max_p2p_bytes: usize,
     /// The largest message of a collective in bytes; 1 GiB before v9.
     pub max_coll_bytes: usize,
-    /// The rail that the user gave, -1 for none (v12 on).
+    /// The rail that the user set, -1 for none (v12 on).
     pub rail_id: i16,
-    /// The plane that the user gave, -1 for none (v12 on).
+    /// The plane that the user set, -1 for none (v12 on).
     pub plane_id: i16,
 }
 
-/// What a net plugin does. The methods are those of the API, one for one, with results in Rust's types.
+/// The calls of a net plugin. The methods are those of the API, one for one, with results in Rust's types.
 ///
 /// The unsafe ones follow the API's own rules: a registration belongs to the connection that it was made with,
-/// registered memory stays where it is until the registration or the connection ends, a buffer of a transfer stays
-/// inside its registration and is left alone until the transfer is done, and a request is not tested again after it is
-/// done.
+/// registered memory stays where it is until the registration or the connection ends, a transfer's buffer lies inside
+/// its registration and is not touched until the transfer is done, and a request that is done is not tested again.
 pub trait NetApi: Sync {
-    /// How many devices there are.
+    /// Returns the number of devices.
     ///
     /// # Errors
-    /// As the plugin says.
+    /// Those of the plugin.
     fn devices(&self) -> Result<i32, NetError>;
 
-    /// What device `device` is.
+    /// Returns the properties of device `device`.
     ///
     /// # Errors
-    /// As the plugin says.
+    /// Those of the plugin.
     fn properties(&self, device: i32) -> Result<Properties, NetError>;
 
     /// Starts to listen for one connection and writes the handle for the other side.
     ///
     /// # Errors
-    /// As the plugin says.
+    /// Those of the plugin.
     fn listen(&self, device: i32, handle: &mut Handle) -> Result<ListenComm, NetError>;
 
-    /// Connects; `None` while the connection is not ready, to be called again with the same handle at the same place.
+    /// Connects; returns `None` while the connection is not ready. Call it again with the same handle at the same
+    /// place.
     ///
     /// # Errors
-    /// As the plugin says.
+    /// Those of the plugin.
     fn connect(&self, device: i32, handle: &mut Handle) -> Result<Option<SendComm>, NetError>;
 
-    /// Accepts the connection of a listen; `None` while it is not ready.
+    /// Accepts the connection of a listen; returns `None` while it is not ready.
     ///
     /// # Errors
-    /// As the plugin says.
+    /// Those of the plugin.
     fn accept(&self, listen: &ListenComm) -> Result<Option<RecvComm>, NetError>;
 
     /// Registers host memory for a connection.
     ///
     /// # Errors
-    /// As the plugin says.
+    /// Those of the plugin.
     ///
     /// # Safety
     /// See the trait.
@@ -195,16 +196,16 @@ pub trait NetApi: Sync {
     /// Ends a registration.
     ///
     /// # Errors
-    /// As the plugin says.
+    /// Those of the plugin.
     ///
     /// # Safety
     /// See the trait.
     unsafe fn dereg_mr(&self, comm: Comm<'_>, registration: Registration) -> Result<(), NetError>;
 
-    /// Starts a send; `None` when it must be tried again.
+    /// Starts a send; returns `None` if it must be retried.
     ///
     /// # Errors
-    /// As the plugin says.
+    /// Those of the plugin.
     ///
     /// # Safety
     /// See the trait.
@@ -217,12 +218,12 @@ pub trait NetApi: Sync {
         registration: Registration,
     ) -> Result<Option<Request>, NetError>;
 
-    /// Starts a receive of one to [`MAX_PARTS`] messages; `None` when it must be tried again. With
-    /// `completion_optional` the request is preset to the hint that NCCL gives for protocols whose receivers poll flags
-    /// in the data.
+    /// Starts a receive of one to [`MAX_PARTS`] messages; returns `None` if it must be retried. With
+    /// `completion_optional`, the request is preset to NCCL's hint for protocols whose receivers poll flags in the
+    /// data.
     ///
     /// # Errors
-    /// As the plugin says.
+    /// Those of the plugin.
     ///
     /// # Safety
     /// See the trait.
@@ -233,10 +234,10 @@ pub trait NetApi: Sync {
         completion_optional: bool,
     ) -> Result<Option<Request>, NetError>;
 
-    /// Makes received data visible to the GPU; `None` when nothing is left to do.
+    /// Makes received data visible to the GPU; returns `None` if nothing is left to do.
     ///
     /// # Errors
-    /// As the plugin says.
+    /// Those of the plugin.
     ///
     /// # Safety
     /// See the trait.
@@ -245,42 +246,42 @@ pub trait NetApi: Sync {
     /// Returns true if a request is done; then the sizes of its messages are in `sizes`, unless that is `None`.
     ///
     /// # Errors
-    /// As the plugin says.
+    /// Those of the plugin.
     ///
     /// # Safety
     /// See the trait.
     unsafe fn test(&self, request: &Request, sizes: Option<&mut [c_int; MAX_PARTS]>) -> Result<bool, NetError>;
 
-    /// Closes the sending side, also with transfers in flight.
+    /// Closes the sending side, even with transfers in flight.
     ///
     /// # Errors
-    /// As the plugin says.
+    /// Those of the plugin.
     fn close_send(&self, comm: SendComm) -> Result<(), NetError>;
 
-    /// Closes the receiving side, also with transfers in flight.
+    /// Closes the receiving side, even with transfers in flight.
     ///
     /// # Errors
-    /// As the plugin says.
+    /// Those of the plugin.
     fn close_recv(&self, comm: RecvComm) -> Result<(), NetError>;
 
     /// Closes a listen.
     ///
     /// # Errors
-    /// As the plugin says.
+    /// Those of the plugin.
     fn close_listen(&self, listen: ListenComm) -> Result<(), NetError>;
 }
 
-/// A call of the API that did not do what was asked.
+/// A call of the API that failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum NetError {
     /// The plugin returned an error.
-    #[error("{call} of plugin {plugin:?} answered {code}; the plugin's own WARN lines say why")]
+    #[error("{call} of plugin {plugin:?} returned {code}; the plugin's own WARN lines say why")]
     Call {
         /// The plugin's name.
         plugin: String,
         /// The function's name in C.
         call: &'static str,
-        /// What it returned.
+        /// The code that it returned.
         code: NcclResult,
     },
     /// The plugin's table has no such function.
@@ -295,36 +296,36 @@ pub enum NetError {
         /// The version of the API.
         version: u32,
     },
-    /// A size does not fit in what this version of the API can say.
+    /// A size is larger than this version of the API allows.
     #[error("{call} of {bytes} bytes: net v{version} allows at most {limit}; use less, or a newer version of the API")]
     TooLarge {
         /// The function's name in C.
         call: &'static str,
-        /// The size that was asked for.
+        /// The requested size.
         bytes: usize,
-        /// The largest one.
+        /// The largest allowed size.
         limit: usize,
         /// The version of the API.
         version: u32,
     },
-    /// It started and has nothing to work with.
+    /// The plugin started without finding any device.
     #[error(
-        "plugin {plugin:?} of {path} has no device: init succeeded and devices answered {answer}, so it found no \
-         active port or interface that it may use; its lines of level INFO say what it looked at, and its settings, \
-         such as NCCL_IB_HCA and NCCL_SOCKET_IFNAME, what it may use"
+        "plugin {plugin:?} of {path} has no device: init succeeded and devices returned {answer}, so it found no \
+         active port or interface that it may use; its log lines of level INFO say which ones it saw, and settings \
+         such as NCCL_IB_HCA and NCCL_SOCKET_IFNAME control which ones it may use"
     )]
     NoDevice {
         /// The plugin's name.
         plugin: String,
         /// The file that it was loaded from.
         path: PathBuf,
-        /// How many devices it says that there are.
+        /// The number of devices that it reports.
         answer: i32,
     },
-    /// It fuses no devices.
+    /// The plugin cannot fuse devices.
     #[error(
-        "plugin {plugin:?} cannot fuse devices: it has no makeVDevice, which net v9 to v12 may have and this table of \
-         v{version} has not; use one device"
+        "plugin {plugin:?} cannot fuse devices: its table of net v{version} has no makeVDevice, which is optional in \
+         v9 to v12; use one device"
     )]
     CannotFuse {
         /// The plugin's name.
@@ -332,10 +333,10 @@ pub enum NetError {
         /// The version of the API.
         version: u32,
     },
-    /// More devices than this version of the API can say.
-    #[error("a device fused of {members}: net v{version} allows 1 to {limit}; name fewer")]
+    /// The number of devices is 0, or more than this version of the API allows.
+    #[error("cannot fuse {members} devices: net v{version} allows 1 to {limit}; choose another number")]
     Members {
-        /// How many were asked for.
+        /// The requested number.
         members: usize,
         /// The largest number.
         limit: usize,
@@ -349,7 +350,7 @@ pub enum NetError {
         plugin: String,
         /// The function's name in C.
         call: &'static str,
-        /// What it did.
+        /// The violation.
         what: &'static str,
     },
 }

@@ -1,4 +1,4 @@
-//! Finding and loading a plugin's .so as NCCL does: `dlopen` with RTLD_NOW and RTLD_LOCAL, then the data symbols of the
+//! Finds and loads a plugin's .so as NCCL does: `dlopen` with RTLD_NOW and RTLD_LOCAL, then the data symbols of the
 //! tables, newest version first.
 
 use crate::counters::{RailCount, read_counters};
@@ -11,7 +11,7 @@ use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// A plugin that is loaded; its code stays in memory while this or a [`LoadedNet`](crate::LoadedNet) of it exists.
+/// A loaded plugin; its code stays in memory while this or a [`LoadedNet`](crate::LoadedNet) of it exists.
 #[derive(Clone, Debug)]
 pub struct Plugin {
     pub(crate) inner: Arc<Inner>,
@@ -19,12 +19,12 @@ pub struct Plugin {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    /// Loaded for as long as `table`, `counters` and every pointer of the plugin's is in use; `None` where the library
-    /// stays loaded for good.
+    /// Loaded while `table`, `counters` and every pointer of the plugin are in use; `None` if the library stays loaded
+    /// forever.
     _library: Option<Library>,
     pub(crate) table: Table,
     pub(crate) name: String,
-    /// How many communicators use it. NCCL calls `init` of v6 to v10 for the first of them only.
+    /// The number of communicators that use it. NCCL calls `init` of v6 to v10 only for the first of them.
     pub(crate) starts: Mutex<usize>,
     counters: Option<RailCountersFn>,
     pub(crate) path: PathBuf,
@@ -32,12 +32,12 @@ pub(crate) struct Inner {
 }
 
 impl Plugin {
-    /// Loads the plugin at `path`, with version `wanted` of the API or the newest that it exports.
+    /// Loads the plugin at `path`, with API version `wanted` or the newest that it exports.
     ///
     /// Loading runs the initialisers of the .so, so `path` is code that the caller trusts, as NCCL_NET_PLUGIN is.
     ///
     /// # Errors
-    /// The file is missing or is no plugin, or lacks the wanted version.
+    /// The file is missing or is not a plugin, or lacks the requested version.
     pub fn load(path: &Path, wanted: Option<u32>) -> Result<Self, LoadError> {
         if !path.exists() {
             return Err(LoadError::Missing { path: path.to_owned() });
@@ -54,14 +54,14 @@ impl Plugin {
             let wanted = wanted.unwrap_or_default();
             return Err(LoadError::NoVersion { path: path.to_owned(), wanted, versions: list(&versions) });
         };
-        // SAFETY: the address is this version's symbol, and `Inner` keeps the library loaded beside the table.
+        // SAFETY: the address is this version's symbol, and `Inner` keeps the library loaded with the table.
         let table =
             unsafe { Table::at(*version, *address) }.ok_or_else(|| LoadError::NoPlugin { path: path.to_owned() })?;
-        // SAFETY: the API wants a constant text there.
+        // SAFETY: the API requires a constant string there.
         let name = unsafe { text(table.name()) }
             .ok_or_else(|| LoadError::NoName { path: path.to_owned(), version: *version })?;
         let counters = self::address(&library, RAIL_COUNTERS_SYMBOL)
-            // SAFETY: the symbol's name ends with the version of this very type; an address is not NULL.
+            // SAFETY: the symbol's name ends with the version of this type; an address is not NULL.
             .map(|address| unsafe { std::mem::transmute::<*mut c_void, RailCountersFn>(address) });
         let inner = Inner {
             _library: Some(library),
@@ -75,58 +75,57 @@ impl Plugin {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Takes a table that no symbol of the API names, to be driven as a plugin: that of `version` at `table`, in the
-    /// file
-    /// `path`. `None` for a version that does not exist.
+    /// Returns a plugin with the table of `version` at `table`, which no symbol of the API names, in the file `path`.
+    /// `None` for a version that does not exist.
     ///
     /// # Safety
-    /// A table of that version is there, and it stays loaded for as long as the process lives.
+    /// `table` points to a table of that version, which stays loaded while the process lives.
     #[must_use]
     pub unsafe fn at(path: &Path, version: u32, table: *const c_void) -> Option<Self> {
-        // SAFETY: by the caller's word.
+        // SAFETY: the caller promises it.
         Some(Self::of_table(path, unsafe { Table::at(version, table) }?))
     }
 
-    /// A plugin that is a table which stays loaded.
+    /// Returns a plugin with a table that stays loaded.
     pub(crate) fn of_table(path: &Path, table: Table) -> Self {
-        // SAFETY: every table begins with a constant text, or NULL.
+        // SAFETY: every table begins with a constant string, or NULL.
         let name = unsafe { text(table.name()) }.unwrap_or_default();
         let (path, versions) = (path.to_owned(), vec![table.version()]);
         let inner = Inner { _library: None, table, name, starts: Mutex::default(), counters: None, path, versions };
         Self { inner: Arc::new(inner) }
     }
 
-    /// The size in bytes of the API's table of `version`; `None` for a version that does not exist.
+    /// Returns the size in bytes of the API's table of `version`; `None` for a version that does not exist.
     #[must_use]
     pub fn table_bytes(version: u32) -> Option<usize> {
         Table::bytes(version)
     }
 
-    /// The plugin's own name, which a user gives to NCCL_NET.
+    /// Returns the plugin's own name, which a user passes in NCCL_NET.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// The file that it was loaded from.
+    /// Returns the file that it was loaded from.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.inner.path
     }
 
-    /// The version of the API in use.
+    /// Returns the version of the API in use.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.inner.table.version()
     }
 
-    /// All versions that it exports, newest first.
+    /// Returns all versions that it exports, newest first.
     #[must_use]
     pub fn versions(&self) -> &[u32] {
         &self.inner.versions
     }
 
-    /// The counters of every rail of this process; `None` when the plugin is not Railweave's and has none.
+    /// Returns the counters of every rail of this process; `None` if the plugin is not Railweave's and has none.
     #[must_use]
     pub fn rail_counters(&self) -> Option<Vec<RailCount>> {
         // SAFETY: the function is the plugin's, of this type, and the plugin is loaded.

@@ -1,4 +1,4 @@
-//! The function tables of all versions side by side, and what differs between them.
+//! The function tables of all versions, and the differences between them.
 
 use crate::net::Properties;
 use railweave_abi::NcclResult;
@@ -18,7 +18,7 @@ pub(crate) enum Table {
     V12(&'static v12::Net),
 }
 
-/// Evaluates one expression with the table of whichever version it is.
+/// Evaluates one expression with the table, whatever its version.
 macro_rules! each {
     ($table:expr, $net:ident => $value:expr) => {
         match $table {
@@ -35,12 +35,12 @@ macro_rules! each {
 pub(crate) use each;
 
 impl Table {
-    /// The table of `version` at the address of its symbol; `None` for a version that does not exist.
+    /// Returns the table of `version` at the address of its symbol; `None` for a version that does not exist.
     ///
     /// # Safety
     /// `address` is the plugin's symbol for that version, and the plugin stays loaded while the table is in use.
     pub(crate) unsafe fn at(version: u32, address: *const c_void) -> Option<Self> {
-        // SAFETY: by the caller's word each cast is to the type that the symbol of this version has.
+        // SAFETY: the caller promises that each cast is to the type that the symbol of this version has.
         unsafe {
             Some(match version {
                 6 => Self::V6(address.cast::<v6::Net>().as_ref()?),
@@ -55,7 +55,7 @@ impl Table {
         }
     }
 
-    /// The size of the table of `version`; `None` for a version that does not exist.
+    /// Returns the size of the table of `version`; `None` for a version that does not exist.
     pub(crate) fn bytes(version: u32) -> Option<usize> {
         Some(match version {
             6 => size_of::<v6::Net>(),
@@ -69,7 +69,7 @@ impl Table {
         })
     }
 
-    /// The version of the API.
+    /// Returns the version of the API.
     pub(crate) fn version(self) -> u32 {
         match self {
             Self::V6(_) => 6,
@@ -82,22 +82,22 @@ impl Table {
         }
     }
 
-    /// The plugin's name, as the table points to it.
+    /// Returns the plugin's name, to which the table points.
     pub(crate) fn name(self) -> *const c_char {
         each!(self, net => net.name)
     }
 
-    /// The largest message that NCCL would send with this version, if the version itself limits it.
+    /// Returns the size of the largest message that NCCL would send with this version, if the version limits it.
     pub(crate) fn message_limit(self) -> Option<usize> {
         (self.version() <= 8).then_some(MAX_NET_SIZE)
     }
 
-    /// The largest registration, if the version itself limits it.
+    /// Returns the size of the largest registration, if the version limits it.
     pub(crate) fn registration_limit(self) -> Option<usize> {
         (self.version() <= 7).then_some(c_int::MAX as usize)
     }
 
-    /// Asks for the properties of a device; `None` when the table has no such function.
+    /// Gets the properties of a device; `None` if the table has no such function.
     ///
     /// # Safety
     /// The plugin was started.
@@ -111,11 +111,11 @@ impl Table {
                 if !code.is_success() {
                     return Some(Err(code));
                 }
-                // SAFETY: every field is a number, a pointer or an array of numbers, for which all zeros, which it was
-                // before the call, is a value.
+                // SAFETY: every field is a number, a pointer or an array of numbers, for which all zeros, as before the
+                // call, are a valid value.
                 let $raw = unsafe { raw.assume_init() };
                 let mut $common = Properties {
-                    // SAFETY: the API wants pointers to texts that live as long as the process.
+                    // SAFETY: the API requires pointers to strings that live as long as the process.
                     name: unsafe { text($raw.name) }.unwrap_or_default(),
                     // SAFETY: as above; NULL is allowed.
                     pci_path: unsafe { text($raw.pci_path) },
@@ -179,10 +179,10 @@ impl Table {
     }
 }
 
-/// The text at `pointer`, `None` for NULL.
+/// Returns the string at `pointer`, or `None` for NULL.
 ///
 /// # Safety
-/// `pointer` is NULL or points to a text that ends with a NUL.
+/// `pointer` is NULL or points to a string that ends with a NUL.
 pub(crate) unsafe fn text(pointer: *const c_char) -> Option<String> {
     // SAFETY: by the caller's word.
     (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())

@@ -1,4 +1,4 @@
-//! What a user sees when a plugin cannot be loaded.
+//! The errors that a user sees when a plugin cannot be loaded.
 
 use railweave_nccl_host::{LoadError, Plugin};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Every version against a plugin of static tables that writes down what it is asked.
+//! Calls every version of a plugin of static tables, which records the calls.
 
 use super::*;
 use railweave_abi::net::calls::{
@@ -45,7 +45,7 @@ unsafe extern "C" fn init_v11(
     log: Option<NcclLogger>,
     profiler: Option<ProfilerCallback>,
 ) -> NcclResult {
-    // SAFETY: the host gives both pointers.
+    // SAFETY: the host passes both pointers.
     let class = unsafe {
         *context = pointer(CONTEXT);
         (*config).traffic_class
@@ -53,12 +53,12 @@ unsafe extern "C" fn init_v11(
     note(format!("init {comm_id} class {class} {} {}", log.is_some(), profiler.is_some()))
 }
 unsafe extern "C" fn devices(count: *mut c_int) -> NcclResult {
-    // SAFETY: the host gives the pointer.
+    // SAFETY: the host passes the pointer.
     unsafe { *count = 3 };
     OK
 }
 unsafe extern "C" fn listen_v6(device: c_int, _handle: *mut c_void, listen: *mut *mut c_void) -> NcclResult {
-    // SAFETY: the host gives the pointer.
+    // SAFETY: the host passes the pointer.
     unsafe { *listen = pointer(0x10) };
     note(format!("listen {device}"))
 }
@@ -73,7 +73,7 @@ unsafe extern "C" fn listen_v11(
     unsafe { listen_v6(device, handle, listen) }
 }
 unsafe extern "C" fn connect_v6(device: c_int, handle: *mut c_void, send: *mut *mut c_void) -> NcclResult {
-    // SAFETY: the host gives 128 bytes that stay, and the pointer.
+    // SAFETY: the host passes 128 bytes that stay, and the pointer.
     unsafe {
         let polls = handle.cast::<u8>().add(127);
         *polls += 1;
@@ -119,7 +119,7 @@ unsafe extern "C" fn connect_v11(
 }
 unsafe extern "C" fn accept_v6(listen: *mut c_void, receive: *mut *mut c_void) -> NcclResult {
     assert_eq!(listen.addr(), 0x10);
-    // SAFETY: the host gives the pointer.
+    // SAFETY: the host passes the pointer.
     unsafe { *receive = pointer(0x30) };
     OK
 }
@@ -149,7 +149,7 @@ unsafe extern "C" fn reg_mr_v8(
     kind: c_int,
     memory: *mut *mut c_void,
 ) -> NcclResult {
-    // SAFETY: the host gives the pointer.
+    // SAFETY: the host passes the pointer.
     unsafe { *memory = pointer(0x50) };
     note(format!("regMr {:x} {bytes} kind {kind}", comm.addr()))
 }
@@ -167,7 +167,7 @@ unsafe extern "C" fn isend_v10(
 ) -> NcclResult {
     assert_eq!((send.addr(), memory.addr()), (0x20, 0x50));
     assert!(profiler.is_null());
-    // SAFETY: the host gives the pointer.
+    // SAFETY: the host passes the pointer.
     unsafe { *request = pointer(0x60) };
     note(format!("isend {bytes} tag {tag}"))
 }
@@ -204,12 +204,12 @@ unsafe extern "C" fn irecv_v10(
     request: *mut *mut c_void,
 ) -> NcclResult {
     assert!(profiler.is_null());
-    // SAFETY: the host gives arrays of `n` and the pointer.
+    // SAFETY: the host passes arrays of `n` and the pointer.
     unsafe {
         let (bytes, tags) =
             (std::slice::from_raw_parts(bytes, n as usize), std::slice::from_raw_parts(tags, n as usize));
         let preset = (*request).addr();
-        // Tag 99 asks for the mistake of leaving the hint.
+        // Tag 99 provokes the mistake of leaving the hint.
         if tags[0] != 99 {
             *request = null_mut();
         }
@@ -245,7 +245,7 @@ unsafe extern "C" fn irecv_v6(
 }
 unsafe extern "C" fn test(request: *mut c_void, done: *mut c_int, bytes: *mut c_int) -> NcclResult {
     assert_eq!(request.addr(), 0x60);
-    // SAFETY: the host gives the pointer.
+    // SAFETY: the host passes the pointer.
     unsafe { *done = 1 };
     note(format!("test sizes {}", !bytes.is_null()))
 }
@@ -262,7 +262,7 @@ unsafe extern "C" fn properties_v6(_device: c_int, out: *mut v6::NetProperties) 
     let name: *const c_char = c"six".as_ptr();
     let pci_path = std::ptr::null();
     let (guid, ptr_support, speed, port, latency) = (7, PTR_CUDA, 100, 1, 0.5);
-    // SAFETY: the host gives the memory.
+    // SAFETY: the host passes the memory.
     unsafe {
         out.write(v6::NetProperties {
             name,
@@ -279,7 +279,7 @@ unsafe extern "C" fn properties_v6(_device: c_int, out: *mut v6::NetProperties) 
     OK
 }
 unsafe extern "C" fn properties_v12(_device: c_int, out: *mut v12::NetProperties) -> NcclResult {
-    // SAFETY: the host gives the memory, zeroed.
+    // SAFETY: the host passes the memory, zeroed.
     unsafe {
         (*out).name = c"twelve".as_ptr();
         (*out).pci_path = c"/sys/pci".as_ptr();
@@ -292,19 +292,19 @@ unsafe extern "C" fn properties_v12(_device: c_int, out: *mut v12::NetProperties
     OK
 }
 
-/// Device 1 fused with others is device 2, which is the last; any other set is none.
+/// Fuses device 1 and others into device 2, the last one; for any other set it returns an index that no device has.
 fn fused(members: &[c_int], device: *mut c_int) -> NcclResult {
-    // SAFETY: the host gives the pointer.
+    // SAFETY: the host passes the pointer.
     unsafe { *device = if members[0] == 1 { 2 } else { 3 } };
     note(format!("makeVDevice {members:?}"))
 }
 unsafe extern "C" fn make_v_device_v9(device: *mut c_int, members: *mut VDeviceProps4) -> NcclResult {
-    // SAFETY: the host gives the structure.
+    // SAFETY: the host passes the structure.
     let VDeviceProps4 { ndevs, devs } = unsafe { *members };
     fused(&devs[..ndevs as usize], device)
 }
 unsafe extern "C" fn make_v_device_v12(device: *mut c_int, members: *mut VDeviceProps8) -> NcclResult {
-    // SAFETY: the host gives the structure.
+    // SAFETY: the host passes the structure.
     let VDeviceProps8 { ndevs, devs } = unsafe { *members };
     fused(&devs[..ndevs as usize], device)
 }
@@ -327,7 +327,7 @@ macro_rules! table {
     }};
 }
 
-/// The table of a version. Versions between the first and the last form of a call share what is written here.
+/// Returns a table for every version. Versions with the same form of a call share its function.
 fn tables() -> [Table; 7] {
     const I6: Option<InitV6> = Some(init_v6);
     const I10: Option<InitV10> = Some(init_v10);
@@ -415,7 +415,7 @@ fn every_version_is_called_with_its_own_arguments() {
         net.close_recv(receive).unwrap();
         net.close_listen(listen).unwrap();
         let error = net.close_send(send).unwrap_err().to_string();
-        assert!(error.contains("closeSend of plugin \"static\" answered ncclRemoteError"), "{error}");
+        assert!(error.contains("closeSend of plugin \"static\" returned ncclRemoteError"), "{error}");
         net.finalize().unwrap();
         assert_eq!(calls().concat(), if version >= 11 { "finalize 77" } else { "" });
     }
@@ -447,7 +447,7 @@ fn sizes_beyond_a_version_a_left_hint_and_a_missing_function_are_errors() {
             assert_eq!(net.reg_mr(Comm::Recv(&receive), data, 1 << 31).is_err(), version <= 7);
             assert_eq!(net.irecv(&receive, &[part], false).is_err(), version <= 8);
             let wrong = net.irecv(&receive, &[Part { bytes: 1, tag: 99, ..part }], true);
-            assert_eq!(wrong.is_err(), version >= 9, "the hint that is left is seen, and old versions get none");
+            assert_eq!(wrong.is_err(), version >= 9, "a hint left in place is noticed, and old versions get none");
             let error = net.iflush(&receive, &[Part { bytes: 1, ..part }]).unwrap_err().to_string();
             assert!(error.contains(&format!("NULL for iflush in its table for net v{version}")), "{error}");
         }
@@ -455,7 +455,7 @@ fn sizes_beyond_a_version_a_left_hint_and_a_missing_function_are_errors() {
 }
 
 #[test]
-fn devices_are_fused_where_the_version_and_the_plugin_can() {
+fn devices_are_fused_if_the_version_and_the_plugin_can() {
     for table in tables() {
         let (version, net) = (table.version(), start(table));
         calls();
@@ -470,7 +470,7 @@ fn devices_are_fused_where_the_version_and_the_plugin_can() {
         assert!(net.fuse(&vec![1; limit]).is_ok());
         for wrong in [0, limit + 1] {
             let error = net.fuse(&vec![1; wrong]).unwrap_err().to_string();
-            assert!(error.contains(&format!("{wrong}: net v{version} allows 1 to {limit}")), "{error}");
+            assert!(error.contains(&format!("{wrong} devices: net v{version} allows 1 to {limit}")), "{error}");
         }
         let error = net.fuse(&[0, 1]).unwrap_err().to_string();
         assert!(error.contains("breaks the API in makeVDevice"), "an index beyond all devices: {error}");
@@ -478,7 +478,7 @@ fn devices_are_fused_where_the_version_and_the_plugin_can() {
 }
 
 #[test]
-fn properties_of_all_versions_are_told_in_the_words_of_the_newest() {
+fn properties_of_all_versions_have_the_fields_of_the_newest() {
     let [six, .., twelve] = tables();
     let old = start(six).properties(0).unwrap();
     assert_eq!((old.name.as_str(), old.pci_path, old.speed_mbps, old.max_recvs), ("six", None, 100, 8));
