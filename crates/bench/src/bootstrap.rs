@@ -1,7 +1,7 @@
-//! The exchange between ranks before they are connected: every rank has a socket to the parent process, which relays.
+//! The exchange between ranks before they are connected: each rank has a socket to the parent process, which relays.
 //!
-//! [`Link`] is a rank's end, [`Relay`] the parent's. When either process dies the other sees the end of its socket, so
-//! nobody waits for the dead. A frame is one byte of kind, four of length, little-endian, then the body.
+//! [`Link`] is a rank's end, [`Relay`] the parent's. If either process dies, the other sees the end of its socket, so
+//! nothing waits for a dead process. A frame is one byte of kind, four of length, little-endian, then the body.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -18,21 +18,21 @@ const START: u8 = 1;
 const GATHER: u8 = 2;
 /// From the parent: the contributions of all ranks.
 const GATHERED: u8 = 3;
-/// From a rank: something for the parent's program.
+/// From a rank: a report for the parent's program.
 const REPORT: u8 = 4;
-/// From a rank: why it ends.
+/// From a rank: the reason for its end.
 const FAILED: u8 = 5;
-/// From the parent: stop, because of this.
+/// From the parent: stop, for this reason.
 const ABORT: u8 = 6;
 
 /// The largest body; a longer one means that the stream is garbled.
 const MAX_BODY_BYTES: usize = 64 << 20;
-/// The parent gives up on a rank that does not read for this long.
+/// The time after which the parent gives up on a rank that does not read.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
 
 /// A frame's kind and body.
 type Frame = (u8, Vec<u8>);
-/// A rank and a frame of it, or `None` for the end of its socket.
+/// A rank and one of its frames, or `None` for the end of its socket.
 type FromRank = (usize, Option<Frame>);
 
 /// A rank's end.
@@ -51,7 +51,7 @@ impl Link {
     /// Takes over the socket to the parent and waits for the first frame.
     ///
     /// # Errors
-    /// The parent is gone, or is no parent.
+    /// The parent is gone, or the other process is not a parent.
     pub fn open(mut stream: UnixStream) -> Result<Self, BootstrapError> {
         let (kind, body) = read_frame(&mut stream)?;
         let garbled = || BootstrapError::Garbled { what: "the first frame from the parent".to_owned() };
@@ -76,37 +76,37 @@ impl Link {
         Ok(Self { stream, frames, rank, ranks, job: job.to_vec(), abort, orphaned })
     }
 
-    /// This rank.
+    /// Returns the number of this rank.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn ranks(&self) -> usize {
         self.ranks
     }
 
-    /// What the parent wants of every rank.
+    /// Returns the parent's job for every rank.
     #[must_use]
     pub fn job(&self) -> &[u8] {
         &self.job
     }
 
-    /// Becomes true when the parent says stop or is gone.
+    /// Returns a flag that becomes true when the parent says stop or is gone.
     #[must_use]
     pub fn abort_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.abort)
     }
 
-    /// Becomes true when the parent is gone.
+    /// Returns a flag that becomes true when the parent is gone.
     #[must_use]
     pub fn orphaned_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.orphaned)
     }
 
-    /// Gives `mine` to all ranks and returns what each of them gave, in order of rank.
+    /// Sends `mine` to all ranks and returns the contributions of all, in order of rank.
     ///
     /// # Errors
     /// The parent is gone or says stop.
@@ -114,41 +114,41 @@ impl Link {
         write_frame(&mut self.stream, GATHER, mine)?;
         match self.frames.recv() {
             Ok((GATHERED, body)) => unpack(&body, self.ranks)
-                .ok_or_else(|| BootstrapError::Garbled { what: "what the ranks gave".to_owned() }),
+                .ok_or_else(|| BootstrapError::Garbled { what: "the contributions of the ranks".to_owned() }),
             Ok((ABORT, reason)) => Err(BootstrapError::Aborted { reason: lossy(&reason) }),
             Ok((kind, _)) => Err(BootstrapError::Garbled { what: format!("a frame of kind {kind}") }),
             Err(_) => Err(BootstrapError::ParentGone),
         }
     }
 
-    /// Waits until all ranks are here.
+    /// Waits until all ranks have called this.
     ///
     /// # Errors
-    /// As [`Self::all_gather`].
+    /// Those of [`Self::all_gather`].
     pub fn barrier(&mut self) -> Result<(), BootstrapError> {
         self.all_gather(&[]).map(drop)
     }
 
-    /// Gives a number to all ranks and returns all numbers in order of rank.
+    /// Sends a number to all ranks and returns all numbers in order of rank.
     ///
     /// # Errors
-    /// As [`Self::all_gather`].
+    /// Those of [`Self::all_gather`].
     pub fn gather_numbers(&mut self, mine: u64) -> Result<Vec<u64>, BootstrapError> {
         let garbled = || BootstrapError::Garbled { what: "a number of a rank".to_owned() };
         let numbers = self.all_gather(&mine.to_le_bytes())?;
         numbers.iter().map(|bytes| bytes[..].try_into().map(u64::from_le_bytes).map_err(|_| garbled())).collect()
     }
 
-    /// Gives a time to all ranks and returns the longest of all.
+    /// Sends a time to all ranks and returns the longest.
     ///
     /// # Errors
-    /// As [`Self::all_gather`].
+    /// Those of [`Self::all_gather`].
     pub fn slowest(&mut self, mine: Duration) -> Result<Duration, BootstrapError> {
         let nanos = self.gather_numbers(mine.as_nanos() as u64)?;
         Ok(Duration::from_nanos(nanos.into_iter().max().unwrap_or(0)))
     }
 
-    /// Tells the parent's program something.
+    /// Sends a report to the parent's program.
     ///
     /// # Errors
     /// The parent is gone.
@@ -167,31 +167,32 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // Ends the reading thread too, and shows the parent the end; it fails only when that is so already.
+        // This also ends the reading thread, and shows the parent the end; it fails only if the socket has ended
+        // already.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
-/// What the parent learns of a rank.
+/// An event of a rank that the parent sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A rank reports something.
+    /// A rank sends a report.
     Report {
-        /// Which rank.
+        /// The rank.
         rank: usize,
-        /// What.
+        /// The report.
         body: Vec<u8>,
     },
     /// A rank says why it ends.
     Failed {
-        /// Which rank.
+        /// The rank.
         rank: usize,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A rank's socket is at its end: it is done, or dead.
+    /// A rank's socket has ended: the rank is done, or dead.
     Closed {
-        /// Which rank.
+        /// The rank.
         rank: usize,
     },
 }
@@ -205,7 +206,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Starts to relay between `streams`, one per rank, and gives each rank its number and the job.
+    /// Starts to relay between `streams`, one per rank, and sends each rank its number and the job.
     ///
     /// # Errors
     /// No thread can be started.
@@ -222,13 +223,13 @@ impl Relay {
         for (rank, mut stream) in streams.iter().enumerate() {
             let mut body = [rank, ranks].map(|number| (number as u32).to_le_bytes()).concat();
             body.extend_from_slice(job);
-            // A rank that is gone already shows by the end of its socket.
+            // A rank that is already gone is noticed by the end of its socket.
             let _ = write_frame(&mut stream, START, &body);
         }
         Ok(Self { streams, frames, gathered: vec![None; ranks] })
     }
 
-    /// The next event; `None` when nothing at all came from any rank for `silence`.
+    /// Returns the next event, or `None` if nothing at all came from any rank for `silence`.
     pub fn next_event(&mut self, silence: Duration) -> Option<Event> {
         loop {
             let (rank, frame) = match self.frames.recv_timeout(silence) {
@@ -250,7 +251,7 @@ impl Relay {
     /// Tells all ranks to stop.
     pub fn abort(&mut self, reason: &str) {
         for mut stream in &self.streams {
-            // A rank that is gone needs no telling.
+            // This fails only for a rank that is gone.
             let _ = write_frame(&mut stream, ABORT, reason.as_bytes());
         }
     }
@@ -262,7 +263,7 @@ impl Relay {
         }
         let packed = pack(self.gathered.iter_mut().filter_map(Option::take));
         for mut stream in &self.streams {
-            // A rank that is gone shows by the end of its socket.
+            // A rank that is gone is noticed by the end of its socket.
             let _ = write_frame(&mut stream, GATHERED, &packed);
         }
     }
@@ -271,7 +272,7 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         for stream in &self.streams {
-            // As for a link.
+            // See `Link`.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -283,7 +284,7 @@ fn relay_rank(rank: usize, reader: &mut UnixStream, sender: &Sender<FromRank>) {
             return;
         }
     }
-    // Nobody listens any more when this fails.
+    // This fails only if the relay is gone, and then nobody needs it.
     let _ = sender.send((rank, None));
 }
 
@@ -308,7 +309,7 @@ fn read_frame(stream: &mut UnixStream) -> io::Result<Frame> {
     Ok((head[0], body))
 }
 
-/// The four bytes at `offset` as a little-endian number.
+/// Returns the four bytes at `offset` as a little-endian number.
 fn number(bytes: &[u8], offset: usize) -> usize {
     bytes[offset..offset + 4].iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
 }
@@ -336,13 +337,13 @@ fn lossy(text: &[u8]) -> String {
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// What goes wrong between a rank and its parent.
+/// An error between a rank and its parent.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BootstrapError {
     /// The socket failed.
-    #[error("the socket to the parent process failed: {reason}; look for what the parent says")]
+    #[error("the socket to the parent process failed: {reason}; look for the parent's error")]
     Socket {
-        /// What the kernel says.
+        /// The kernel's message.
         reason: String,
     },
     /// The parent ended.
@@ -351,13 +352,13 @@ pub enum BootstrapError {
     /// The parent says stop.
     #[error("the parent process says stop: {reason}")]
     Aborted {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Bytes that make no sense.
+    /// Invalid bytes.
     #[error("{what} cannot be understood; all ranks must run the same program")]
     Garbled {
-        /// Which bytes.
+        /// The source of the bytes.
         what: String,
     },
 }
@@ -377,7 +378,7 @@ mod tests {
     use super::*;
     use railweave_patience::until;
 
-    /// The next event, which must come.
+    /// Waits for the next event.
     fn next(relay: &mut Relay) -> Event {
         until("an event", || relay.next_event(Duration::from_secs(1)))
     }
@@ -387,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_rank_gives_all_ranks_get_in_order() {
+    fn each_rank_gets_the_contributions_of_all_in_order() {
         let (ours, theirs) = pairs(3);
         let mut relay = Relay::start(ours, b"job").unwrap();
         thread::scope(|scope| {
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_an_answer_and_garbage_an_error() {
+    fn silence_returns_none_and_garbage_ends_a_rank() {
         let (ours, theirs) = pairs(1);
         let mut relay = Relay::start(ours, b"").unwrap();
         assert_eq!(relay.next_event(Duration::from_millis(20)), None);

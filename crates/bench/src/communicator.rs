@@ -1,4 +1,4 @@
-//! A communicator: the connections between ranks and the collectives over them, with NCCL's two roles.
+//! A communicator: the connections between ranks and the collectives over them, in NCCL's two roles.
 //!
 //! The calling thread is the service: it sets connections up, registers and closes. The progress loop runs on a thread
 //! of its own, as NCCL's does, so a plugin sees the same calls from the same kinds of threads.
@@ -17,19 +17,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Where data goes on its way between a user's buffer and the plugin.
+/// The way of data between a user's buffer and the plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Through staging buffers, registered once per connection: what NCCL does by default.
     Staged,
-    /// Straight from and to the user's buffers, registered for each collective; sums still go through staging.
+    /// Straight from and to the user's buffers, registered for each collective; sums still go through staging buffers.
     Direct,
 }
 
-/// What a communicator is made with.
+/// The settings of a communicator.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The devices to use: a ring over each, peers spread over them. Not empty, and the same on all ranks.
+    /// The devices to use: a ring over each, with the peers spread over them. Not empty, and the same on all ranks.
     pub devices: Vec<i32>,
     /// The way of data.
     pub mode: Mode,
@@ -37,10 +37,10 @@ pub struct Settings {
     pub stall: Duration,
 }
 
-/// Slices of direct transfers between two peers: larger than any staging slot, to be sure that nothing is staged.
+/// The slices of direct transfers between two peers: larger than any staging slot, so that a staged one would not fit.
 const DIRECT_SLICE_BYTES: usize = 8 << 20;
 
-/// The connections of one rank with all others. After an error it is closed, and every further call says so.
+/// The connections of one rank with all others. An error closes them, and every later call then returns an error.
 #[derive(Debug)]
 pub struct Communicator<'net, N: NetApi> {
     net: &'net N,
@@ -68,18 +68,19 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         let abort = link.abort_flag();
         let mut this = Self { net, rank, ranks, settings, abort, senders: Vec::new(), receivers: Vec::new() };
         this.set_up(link)?;
-        // Nobody starts to send before everybody has accepted, so that times of collectives are of collectives.
+        // No rank starts to send before all have accepted, so that the set-up does not count into the times of
+        // collectives.
         link.barrier()?;
         Ok(this)
     }
 
-    /// This rank.
+    /// Returns the number of this rank.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn ranks(&self) -> usize {
         self.ranks
@@ -98,7 +99,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         self.run(&plan, Buffers::in_place(data))
     }
 
-    /// Puts the inputs of all ranks one after the other into `output` of every rank.
+    /// Concatenates the inputs of all ranks in `output` of every rank.
     ///
     /// # Errors
     /// See [`CommunicatorError`]; the communicator is then closed, unless the lengths were wrong.
@@ -113,8 +114,8 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         self.run(&plan, Buffers::in_place(output))
     }
 
-    /// Sums `data` of all ranks, of which this rank gets its own block: the range that is returned. The rest of `data`
-    /// then holds partial sums.
+    /// Sums `data` of all ranks and returns the range of this rank's own block of sums. The rest of `data` then holds
+    /// partial sums.
     ///
     /// # Errors
     /// See [`CommunicatorError`]; the communicator is then closed, unless the length was wrong.
@@ -129,7 +130,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         Ok(self.rank * block..(self.rank + 1) * block)
     }
 
-    /// Sends block p of `input` to rank p and puts what comes from rank p into block p of `output`.
+    /// Sends block p of `input` to rank p and puts the block from rank p into block p of `output`.
     ///
     /// # Errors
     /// See [`CommunicatorError`]; the communicator is then closed, unless the lengths were wrong.
@@ -173,7 +174,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
     /// Closes all connections; all ranks call this after their last collective.
     ///
     /// # Errors
-    /// The first that the plugin says; the rest is closed all the same.
+    /// The plugin's first; the remaining connections are closed nevertheless.
     pub fn close(mut self) -> Result<(), CommunicatorError> {
         let mut result = Ok(());
         for sender in self.senders.drain(..) {
@@ -194,12 +195,12 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         bytes / ELEMENT_BYTES
     }
 
-    /// The index of the connections with `peer`, the same among senders and receivers.
+    /// Returns the index of the connections with `peer`, the same among senders and receivers.
     fn peer_connection(&self, peer: usize) -> usize {
         self.settings.devices.len() + if peer < self.rank { peer } else { peer - 1 }
     }
 
-    /// For each device's ring, its part of the block of every rank.
+    /// Returns, for each device's ring, its part of the block of every rank.
     fn blocks(&self, block: usize) -> Vec<Vec<Range<usize>>> {
         let parts = chunks(&(0..block), self.settings.devices.len());
         let shift = |part: &Range<usize>, rank: usize| part.start + rank * block..part.end + rank * block;
@@ -214,7 +215,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         Err(CommunicatorError::Usage { what, allowed: "lengths that divide evenly among the ranks" })
     }
 
-    /// Carries out a plan: the service registers, the progress thread moves data, the service deregisters.
+    /// Executes a plan: the service registers, the progress thread moves data, the service deregisters.
     fn run(&mut self, plan: &Plan, buffers: Buffers) -> Result<(), CommunicatorError> {
         if self.senders.is_empty() {
             return Err(CommunicatorError::Closed { rank: self.rank });
@@ -245,7 +246,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         result
     }
 
-    /// Closes everything, as NCCL does on abort: transfers may be in flight.
+    /// Closes everything, even with transfers in flight, as NCCL does on abort.
     fn abandon(&mut self) {
         self.senders.clear();
         self.receivers.clear();
@@ -273,7 +274,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         Ok(self.receivers.iter_mut().try_for_each(Connection::deregister_user)?)
     }
 
-    /// Listens for every connection, exchanges the handles, then polls all connects and accepts until they are there.
+    /// Listens for every connection, exchanges the handles, then polls all connects and accepts until all are done.
     fn set_up(&mut self, link: &mut Link) -> Result<(), CommunicatorError> {
         let (net, rank, ranks) = (self.net, self.rank, self.ranks);
         let rings = self.settings.devices.len();
@@ -293,7 +294,8 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         let targets = std::iter::repeat_n(next, rings).chain(peers());
         let mut connects = Vec::new();
         for (index, peer) in targets.enumerate() {
-            // The peer's listens are in our own order, with the places of ranks after its own moved down by one.
+            // The peer's listens are in the order of our own, with the places of ranks after the peer moved down by
+            // one.
             let place = if index < rings { index } else { rings + if rank < peer { rank } else { rank - 1 } };
             let bytes = all[peer].get(place * HANDLE_MAX_BYTES..(place + 1) * HANDLE_MAX_BYTES);
             let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
@@ -334,17 +336,17 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         Ok(())
     }
 
-    /// The device of a connection with `peer`: both sides choose the same.
+    /// Returns the device of a connection with `peer`; both sides choose the same.
     fn device(&self, index: usize, peer: usize) -> i32 {
         let devices = &self.settings.devices;
         devices[if index < devices.len() { index } else { (self.rank + peer) % devices.len() }]
     }
 }
 
-/// The slice of a ring in elements.
+/// The length of a ring's slice in elements.
 const RING_SLICE: usize = StepShape::RING.slice_bytes / ELEMENT_BYTES;
 
-/// A connect that is polled. The handle is on the heap: the plugin writes to it, so it must not move.
+/// A connect being polled. The handle is on the heap: the plugin writes to it, so it must not move.
 struct Connecting<'net, N: NetApi> {
     device: i32,
     handle: Box<Handle>,
@@ -352,7 +354,7 @@ struct Connecting<'net, N: NetApi> {
     ready: Option<Connection<'net, N, SendComm>>,
 }
 
-/// A listen that is polled for its connection; closed as soon as that is there, or when dropped.
+/// A listen being polled for its connection; it is closed as soon as that exists, or when dropped.
 struct Accepting<'net, N: NetApi> {
     net: &'net N,
     listen: Option<ListenComm>,
@@ -373,7 +375,7 @@ impl<N: NetApi> Accepting<'_, N> {
 impl<N: NetApi> Drop for Accepting<'_, N> {
     fn drop(&mut self) {
         if let Some(listen) = self.listen.take() {
-            // The set-up failed already, which is what its caller learns.
+            // The set-up has already failed, and the caller gets that error.
             let _ = self.net.close_listen(listen);
         }
     }

@@ -1,7 +1,6 @@
-//! Many connections at once between two ranks: how long they take to come up, what memory they take, and what they cost
-//! while nobody uses them.
+//! Many connections at once between two ranks: the time to set them up, their memory, and their cost while idle.
 //!
-//! All of them lead from rank 0 to rank 1, so that what one rank takes is what that kind of end takes.
+//! All of them lead from rank 0 to rank 1, so that the figures of one rank are those of one kind of end.
 
 use crate::bootstrap::Link;
 use crate::ends::{self, Ends};
@@ -12,45 +11,45 @@ use crate::process::{ThreadTime, descriptors, left_alone, resident_bytes};
 use railweave_nccl_host::net::NetApi;
 use std::time::{Duration, Instant};
 
-/// What to do.
+/// The settings of the measurement.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The device to use on both ranks.
     pub device: i32,
-    /// How many connections.
+    /// The number of connections.
     pub connections: usize,
     /// The size of the one message that each of them carries, a multiple of 4.
     pub message_bytes: usize,
-    /// How long to leave them alone afterwards; nothing of it is measured when this is zero.
+    /// The time to leave them idle afterwards; if it is zero, nothing is measured then.
     pub idle: Duration,
     /// The longest time without any progress before an error.
     pub stall: Duration,
 }
 
-/// What one rank measured. The times are those of the slower rank.
+/// The results of one rank. The times are those of the slower rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Results {
-    /// From the first listen until every connection is there.
+    /// From the first listen until every connection is set up.
     pub set_up: Duration,
-    /// From then until every connection has carried its message, and all were checked.
+    /// From then until every connection has carried its message, and all messages were checked.
     pub messages: Duration,
-    /// Memory in use by this process (its resident set) before the first listen, in bytes. The messages' own memory is
-    /// in it.
+    /// Memory in use by this process (its resident set) before the first listen, in bytes. It includes the messages'
+    /// own memory.
     pub memory_before: u64,
     /// Memory in use with every connection used once, in bytes.
     pub memory_after: u64,
     /// Open descriptors before the first listen.
     pub descriptors_before: usize,
-    /// Open descriptors with every connection there.
+    /// Open descriptors with every connection set up.
     pub descriptors_after: usize,
-    /// What each thread of this process took while the connections were left alone.
+    /// The processor time of each thread of this process while the connections were idle.
     pub idle: Vec<ThreadTime>,
 }
 
-/// Both ranks of `link` call this together. `progress` is told what begins.
+/// Runs the measurement; both ranks of `link` call this together. `progress` is told each step as it begins.
 ///
 /// # Errors
-/// As a communicator's calls; when a message is not what was sent; and when there are not exactly two ranks.
+/// Those of a communicator; a message that arrived changed; and a number of ranks other than two.
 pub fn run<N: NetApi>(
     net: &N,
     link: &mut Link,

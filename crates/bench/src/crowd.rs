@@ -1,8 +1,8 @@
-//! Many processes at once, each with connections to several others: how long they take to come up and to go, and what
-//! each process takes for them.
+//! Many processes at once, each with connections to several others: the time to set them up and to tear them down, and
+//! the resources that each process uses for them.
 //!
 //! Rank r sends to the ranks after it, one after the other and round again, and receives from those before it. So every
-//! rank has as many connections each way, and to as many others.
+//! rank has the same number of connections each way, and to the same number of others.
 
 use crate::bootstrap::{BootstrapError, Link};
 use crate::ends::{Ends, bytes_of, listen};
@@ -14,12 +14,12 @@ use railweave_abi::net::HANDLE_MAX_BYTES;
 use railweave_nccl_host::net::{Handle, NetApi, NetError};
 use std::time::{Duration, Instant};
 
-/// What to do.
+/// The settings of the measurement.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The device to use on all ranks.
     pub device: i32,
-    /// How many connections each rank has as their sender, at least 1; as their receiver it has as many.
+    /// The number of connections of which each rank is the sender, at least 1; it is the receiver of as many.
     pub connections: usize,
     /// The size of the one message that each of them carries, a multiple of 4.
     pub message_bytes: usize,
@@ -27,35 +27,35 @@ pub struct Settings {
     pub stall: Duration,
 }
 
-/// What one rank measured. The times are those of the slowest rank.
+/// The results of one rank. The times are those of the slowest rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Results<T> {
-    /// From the first listen until every connection of every rank is there.
+    /// From the first listen until every connection of every rank is set up.
     pub set_up: Duration,
-    /// From then until every connection has carried its message, and all were checked.
+    /// From then until every connection has carried its message, and all messages were checked.
     pub messages: Duration,
     /// From the first close until `finalize` has returned everywhere.
     pub teardown: Duration,
     /// Before the first listen.
     pub before: Held,
-    /// With every listen there, and no connection.
+    /// With every listen open, and no connection.
     pub listening: Held,
     /// With every connection used once.
     pub connected: Held,
     /// After `finalize`.
     pub after: Held,
-    /// What `look` returned with every connection used once.
+    /// The value that `look` returned with every connection used once.
     pub seen: T,
 }
 
-/// How long a rank rests when nothing moved: ranks that spin would take the processors from what is measured.
+/// The time that a rank sleeps if nothing moved: ranks that spin would take the processors from the measurement.
 const REST: Duration = Duration::from_millis(1);
 
-/// All ranks of `link` call this together. `progress` is told what begins; `look` is asked when all is there;
-/// `finalize` is the end of the net.
+/// Runs the measurement; all ranks of `link` call this together. `progress` is told each step as it begins; `look` is
+/// called when all connections have been used; `finalize` ends the net.
 ///
 /// # Errors
-/// As a communicator's calls; when a message is not what was sent; and when there is one rank only, or no connection.
+/// Those of a communicator; a message that arrived changed; and a single rank, or no connection.
 pub fn run<N: NetApi, T>(
     net: N,
     link: &mut Link,
@@ -95,7 +95,7 @@ pub fn run<N: NetApi, T>(
     }
     let messages = link.slowest(begin.elapsed())?;
     let (connected, seen) = (Held::now(), look());
-    progress(link, "the end of all");
+    progress(link, "tear-down");
     link.barrier()?;
     let begin = Instant::now();
     ends.deregister(&net)?.close(&net)?;
@@ -104,22 +104,22 @@ pub fn run<N: NetApi, T>(
     Ok(Results { set_up, messages, teardown, before, listening, connected, after: Held::now(), seen })
 }
 
-/// How far a rank is from the one that it has its connection of this number to: 1 to `ranks` - 1.
+/// Returns the distance from a rank to the receiver of its connection with this index: 1 to `ranks` - 1.
 fn distance(ranks: usize, index: usize) -> usize {
     1 + index % (ranks - 1)
 }
 
-/// Who receives this rank's connection of this number.
+/// Returns the rank that receives on this rank's outgoing connection with this index.
 fn receiver(link: &Link, index: usize) -> usize {
     (link.rank() + distance(link.ranks(), index)) % link.ranks()
 }
 
-/// Who sends on the connection of this number that this rank receives.
+/// Returns the rank that sends on this rank's incoming connection with this index.
 fn sender(link: &Link, index: usize) -> usize {
     (link.rank() + link.ranks() - distance(link.ranks(), index)) % link.ranks()
 }
 
-/// Gives the own handles to all ranks, and returns those to connect to.
+/// Sends this rank's handles to all ranks, and returns those to connect to.
 fn exchange(link: &mut Link, own: &[Handle]) -> Result<Box<[Handle]>, BootstrapError> {
     let all = link.all_gather(&bytes_of(own))?;
     let handle = |index: usize| {

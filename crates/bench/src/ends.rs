@@ -11,7 +11,7 @@ use railweave_nccl_host::net::{
 };
 use std::time::{Duration, Instant};
 
-/// The ends that this process has of some connections, of either kind or of both.
+/// This process's ends of some connections, of either kind or of both.
 #[derive(Debug)]
 pub(crate) struct Ends {
     sends: Vec<SendComm>,
@@ -20,7 +20,7 @@ pub(crate) struct Ends {
 
 impl Ends {
     /// Sets up `count` connections from rank `sender` of two ranks to the other; both call this together. Also returns
-    /// how long it took this rank from the first poll on.
+    /// this rank's time from the first poll on.
     pub(crate) fn between<N: NetApi>(
         net: &N,
         link: &mut Link,
@@ -46,7 +46,7 @@ impl Ends {
         Ok((ends, begin.elapsed()))
     }
 
-    /// Sets up `count` connections of which this process has both ends.
+    /// Sets up `count` connections of this process with itself.
     pub(crate) fn both<N: NetApi>(
         net: &N,
         device: i32,
@@ -57,19 +57,19 @@ impl Ends {
         Self::open(net, device, listens, handles, patience, |connects, accepts| {
             let (connected, accepted) = (count - connects, count - accepts);
             format!(
-                "connections of this process with itself: of {count} connects {connected} are done, of as many accepts \
-                 {accepted}"
+                "connections of this process with itself: {connected} of {count} connects and {accepted} of {count} \
+                 accepts are done"
             )
         })
     }
 
-    /// Polls the connects to all `handles` and the accepts of all `listens` in turn until every connection is there.
-    /// `stuck` says what is waited for, from the number of connects and of accepts that are missing.
+    /// Polls the connects to all `handles` and the accepts of all `listens` in turn until every connection is set up.
+    /// `stuck` describes the wait, from the numbers of connects and of accepts that are missing.
     pub(crate) fn open<N: NetApi>(
         net: &N,
         device: i32,
         listens: Vec<ListenComm>,
-        // On the heap, because the plugin writes to them and they must not move.
+        // These are on the heap, because the plugin writes to them and they must not move.
         mut handles: Box<[Handle]>,
         patience: &mut Patience<'_>,
         stuck: impl Fn(usize, usize) -> String,
@@ -97,7 +97,7 @@ impl Ends {
         }
     }
 
-    /// Registers one of the `outgoing` messages on each end that sends, and one of the `incoming` on each other.
+    /// Registers one of the `outgoing` messages on each sending end, and one of the `incoming` on each receiving one.
     pub(crate) fn register<'a, N: NetApi>(
         self,
         net: &N,
@@ -105,7 +105,7 @@ impl Ends {
         incoming: &'a Messages,
     ) -> Result<RegisteredEnds<'a>, NetError> {
         let register = |comm: Comm<'_>, messages: &Messages, index: usize| {
-            // SAFETY: the messages' memory outlives the connections, which end the registrations at the latest.
+            // SAFETY: the messages' memory outlives the connections, whose close ends the registrations at the latest.
             unsafe { net.reg_mr(comm, messages.start(index), messages.bytes()) }
         };
         let sends = self.sends.iter().enumerate().map(|(index, comm)| register(Comm::Send(comm), outgoing, index));
@@ -115,7 +115,7 @@ impl Ends {
         Ok(RegisteredEnds { ends: self, outgoing, incoming, sends, recvs })
     }
 
-    /// Closes all.
+    /// Closes all connections.
     pub(crate) fn close<N: NetApi>(self, net: &N) -> Result<(), NetError> {
         self.sends.into_iter().try_for_each(|comm| net.close_send(comm))?;
         self.recvs.into_iter().try_for_each(|comm| net.close_recv(comm))
@@ -153,7 +153,7 @@ impl RegisteredEnds<'_> {
                 unsafe { net.isend(&self.ends.sends[index], data, bytes, 0, self.sends[index]) }
             })?;
             for request in std::mem::take(&mut requests) {
-                // SAFETY: one that was done is not kept.
+                // SAFETY: a request that is done is not kept.
                 if !unsafe { net.test(&request, None) }? {
                     requests.push(request);
                 }
@@ -162,7 +162,7 @@ impl RegisteredEnds<'_> {
             requests.append(&mut started);
             patience.after_round(moved, || {
                 let (sends, undone) = (unsent.len(), requests.len());
-                format!("messages: {sends} found no receive yet, {undone} requests are not done")
+                format!("messages: {sends} have no receive yet, {undone} requests are not done")
             })?;
         }
         Ok(())
@@ -178,7 +178,7 @@ impl RegisteredEnds<'_> {
     }
 }
 
-/// Tries to begin what is `left`, and keeps there what cannot begin yet.
+/// Tries to begin each of `left`, and keeps those there that cannot begin yet.
 fn begin(
     left: &mut Vec<usize>,
     started: &mut Vec<Request>,
@@ -193,7 +193,7 @@ fn begin(
     Ok(())
 }
 
-/// Sets up a connection in each direction between two ranks, first that from rank 0; both call this together.
+/// Sets up a connection in each direction between two ranks, that from rank 0 first; both call this together.
 pub(crate) fn open_each_way<N: NetApi>(
     net: &N,
     link: &mut Link,
@@ -205,12 +205,12 @@ pub(crate) fn open_each_way<N: NetApi>(
     let mut sends = first.sends.into_iter().chain(second.sends);
     let mut recvs = first.recvs.into_iter().chain(second.recvs);
     let (Some(to), Some(from)) = (sends.next(), recvs.next()) else {
-        unreachable!("each rank is sender once and receiver once")
+        unreachable!("each rank is the sender once and the receiver once")
     };
     Ok((to, from))
 }
 
-/// Sets up one connection of which this process has both ends.
+/// Sets up one connection of this process with itself.
 pub(crate) fn open_both<N: NetApi>(
     net: &N,
     device: i32,
@@ -221,7 +221,7 @@ pub(crate) fn open_both<N: NetApi>(
     Ok((send, recv))
 }
 
-/// Listens for `count` connections; also returns the handles for those who connect.
+/// Listens for `count` connections; also returns the handles for the connecting side.
 pub(crate) fn listen<N: NetApi>(
     net: &N,
     device: i32,
@@ -232,12 +232,12 @@ pub(crate) fn listen<N: NetApi>(
     Ok((listens, handles))
 }
 
-/// The bytes of all handles, one after the other.
+/// Returns the bytes of all handles, one after the other.
 pub(crate) fn bytes_of(handles: &[Handle]) -> Vec<u8> {
     handles.iter().flat_map(|handle| handle.0).collect()
 }
 
-/// Refuses what is for two ranks when there are others.
+/// Returns an error unless there are exactly two ranks.
 pub(crate) fn check_ranks(link: &Link, what: &str) -> Result<(), CommunicatorError> {
     if link.ranks() == 2 {
         return Ok(());
@@ -246,7 +246,7 @@ pub(crate) fn check_ranks(link: &Link, what: &str) -> Result<(), CommunicatorErr
     Err(CommunicatorError::Usage { what, allowed: "exactly 2 ranks" })
 }
 
-/// Polls a listen for its connection, and closes it at once when that is there, as NCCL does.
+/// Polls a listen for its connection, and closes the listen as soon as that exists, as NCCL does.
 fn accept<N: NetApi>(net: &N, listen: &mut Option<ListenComm>) -> Result<Option<RecvComm>, NetError> {
     let Some(open) = listen.as_ref() else { return Ok(None) };
     let Some(comm) = net.accept(open)? else { return Ok(None) };

@@ -1,14 +1,14 @@
-//! What goes wrong while something is measured or carried, and the words that say that time ran out.
+//! The errors of measurements and collectives, and the words that begin those about time.
 
 use crate::bootstrap::BootstrapError;
 use crate::numbers::Mismatch;
 use railweave_nccl_host::NetError;
 
-/// What an error begins with that says only that time ran out. Among ranks that failed, one that waited too long is
+/// The beginning of an error that only says that time ran out. Among ranks that failed, one that waited too long is
 /// rarely the cause, and the test run repeats a test that failed for no other reason.
 pub const RAN_OUT: &str = "ran out of time: ";
 
-/// What goes wrong in a communicator.
+/// An error of a communicator.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CommunicatorError {
     /// The plugin failed.
@@ -20,15 +20,15 @@ pub enum CommunicatorError {
     /// Nothing moved for too long.
     #[error(
         "{}{stuck} after {seconds} s without progress of rank {rank}; check that the peer is alive and that no \
-         firewall stands between, or allow more time",
+         firewall blocks it, or allow more time",
         RAN_OUT
     )]
     Stalled {
         /// The rank that waits.
         rank: usize,
-        /// How long it waited.
+        /// The time that it waited.
         seconds: f64,
-        /// What it waits for.
+        /// The event that it waits for.
         stuck: String,
     },
     /// Another rank failed, or the parent is gone.
@@ -39,27 +39,30 @@ pub enum CommunicatorError {
         /// The rank that stops.
         rank: usize,
     },
-    /// The plugin reported another size than was sent.
-    #[error("slice {index} from rank {peer} has {bytes} bytes by test, but {expected} were sent; sizes must be exact")]
+    /// The plugin reported a size other than that sent.
+    #[error(
+        "slice {index} from rank {peer} has {bytes} bytes according to test, but {expected} were sent; sizes must be \
+         exact"
+    )]
     WrongSize {
         /// The sender.
         peer: usize,
         /// The number of the slice in its stream.
         index: usize,
-        /// What the plugin reported.
+        /// The size that the plugin reported.
         bytes: i64,
-        /// What was sent.
+        /// The size that was sent.
         expected: usize,
     },
-    /// What arrived is not what was sent.
+    /// A message on one of several connections arrived changed.
     #[error("the messages of {connections} connections arrived changed: {mismatch}; a plugin must move exact bytes")]
     WrongData {
-        /// How many connections carried one each, in order.
+        /// The number of connections that carried one message each, in order.
         connections: usize,
         /// The difference, over all messages one after the other.
         mismatch: Mismatch,
     },
-    /// A message of this process to itself is not what was sent.
+    /// A message of this process to itself arrived changed.
     #[error(
         "a message arrived changed: byte {place} of those in flight was sent as {sent:#04x} and received as \
          {received:#04x}; a plugin must move exact bytes"
@@ -67,13 +70,13 @@ pub enum CommunicatorError {
     WrongByte {
         /// The first byte that differs, over all messages in flight one after the other.
         place: usize,
-        /// What was sent.
+        /// The byte that was sent.
         sent: u8,
-        /// What was received.
+        /// The byte that was received.
         received: u8,
     },
     /// A call after an error.
-    #[error("the communicator of rank {rank} is closed since its first error; make a new one")]
+    #[error("the communicator of rank {rank} was closed by its first error; make a new one")]
     Closed {
         /// The rank.
         rank: usize,
@@ -81,15 +84,15 @@ pub enum CommunicatorError {
     /// No thread could be started.
     #[error("no progress thread could be started: {reason}; check the limits of this process")]
     Thread {
-        /// What the kernel says.
+        /// The kernel's message.
         reason: String,
     },
-    /// A call with arguments that do not fit.
-    #[error("{what} is not possible; allowed are {allowed}")]
+    /// A call with invalid arguments.
+    #[error("{what} is not possible; allowed: {allowed}")]
     Usage {
-        /// What was asked for.
+        /// The request.
         what: String,
-        /// What would be right.
+        /// The valid arguments.
         allowed: &'static str,
     },
 }
@@ -99,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rank_that_waited_too_long_is_what_tests_take_for_one() {
+    fn tests_recognise_a_rank_that_waited_too_long() {
         let stalled = CommunicatorError::Stalled { rank: 1, seconds: 30.0, stuck: "a receive".to_owned() };
         assert!(railweave_patience::late_rank(&format!("rank 1: {stalled}")), "{stalled}");
         assert!(!railweave_patience::late_rank(&format!("rank 1: {}", CommunicatorError::Aborted { rank: 1 })));

@@ -1,5 +1,4 @@
-//! The work that a transport asks of RDMA devices, where these are those of the fake libibverbs: nothing
-//! else counts it.
+//! The RDMA devices' work, if they are those of the fake libibverbs: nothing else counts it.
 
 use libloading::os::unix::{Library, RTLD_NOW};
 pub use railweave_abi::fake_ibverbs::OpenObjects;
@@ -8,14 +7,14 @@ use railweave_abi::fake_ibverbs::{
 };
 use std::ffi::CStr;
 
-/// The work done with one device, by both ends of a connection together.
+/// The work of one device for both ends of a connection together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceWork {
     /// The device's name.
     pub device: String,
     /// Work requests that were posted to send queues.
     pub sends: u64,
-    /// Of these the writes with an immediate.
+    /// The writes with an immediate among them.
     pub sends_with_immediate: u64,
     /// Receives that were posted.
     pub receives: u64,
@@ -28,15 +27,15 @@ pub struct DeviceWork {
 pub(crate) struct FakeVerbs {
     counts: DeviceCountsFn,
     objects: OpenObjectsFn,
-    /// Keeps the functions where they are.
+    /// Keeps the functions loaded.
     _library: Library,
 }
 
 impl FakeVerbs {
-    /// The fake libibverbs, if a transport has loaded it; nothing is loaded for that.
+    /// Returns the fake libibverbs if a transport has loaded it; loads nothing itself.
     pub(crate) fn loaded() -> Option<Self> {
         let name = FAKE_IBVERBS_NAME.to_str().ok()?;
-        // SAFETY: nothing is loaded, so nothing is run.
+        // SAFETY: nothing is loaded, so no code runs.
         let library = unsafe { Library::open(Some(name), RTLD_NOW | libc::RTLD_NOLOAD) }.ok()?;
         // SAFETY: a library of this name has these functions, of these types.
         let (counts, objects) = unsafe {
@@ -48,7 +47,7 @@ impl FakeVerbs {
         Some(Self { counts, objects, _library: library })
     }
 
-    /// The objects that are open now.
+    /// Returns the objects that are open now.
     pub(crate) fn open(&self) -> OpenObjects {
         let mut objects = OpenObjects::default();
         // SAFETY: the place is writable.
@@ -56,11 +55,11 @@ impl FakeVerbs {
         objects
     }
 
-    /// The work done with each device since the fake libibverbs was loaded, in the order of their names.
+    /// Returns each device's work since the fake libibverbs was loaded, in the order of their names.
     pub(crate) fn work(&self) -> Vec<DeviceWork> {
         let mut devices = Vec::new();
         loop {
-            // SAFETY: there is room for as many devices as the vector has.
+            // SAFETY: the vector has room for this many devices.
             let count = unsafe { (self.counts)(devices.as_mut_ptr(), devices.len()) };
             if count <= devices.len() {
                 devices.truncate(count);
@@ -72,7 +71,7 @@ impl FakeVerbs {
 }
 
 impl DeviceWork {
-    /// The work done after `before` was read, until `after` was.
+    /// Returns the work between two readings, `before` and `after`.
     pub(crate) fn between(before: &[Self], after: Vec<Self>) -> Vec<Self> {
         let rest = |work: Self| match before.iter().find(|before| before.device == work.device) {
             None => work,
@@ -108,7 +107,7 @@ mod tests {
         for (index, letter) in (0..room.min(2)).zip(b'a'..) {
             let mut counts = DeviceCounts { sends: 5, sends_with_immediate: 1, ..DeviceCounts::ZERO };
             counts.device[0] = letter;
-            // SAFETY: the caller has room for that many.
+            // SAFETY: the caller has room for this many.
             unsafe { devices.add(index).write(counts) };
         }
         2
@@ -120,14 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn all_devices_are_read_however_many_there_are() {
+    fn all_devices_are_read_however_many() {
         let fake = FakeVerbs { counts: two, objects: three_queue_pairs, _library: Library::this() };
         assert_eq!(fake.work(), [work("a", 5, 0), work("b", 5, 0)]);
         assert_eq!(fake.open().queue_pairs, 3);
     }
 
     #[test]
-    fn what_was_done_before_is_taken_off_device_by_device() {
+    fn earlier_work_is_subtracted_device_by_device() {
         let [before, after] = [vec![work("b", 3, 4)], vec![work("a", 7, 8), work("b", 10, 4)]];
         let mut idle = work("b", 7, 0);
         idle.sends_with_immediate = 0;
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_fake_none_is_found_and_none_is_loaded() {
+    fn without_the_fake_none_is_found_and_none_is_loaded() {
         assert!(FakeVerbs::loaded().is_none());
     }
 }

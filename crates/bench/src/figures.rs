@@ -1,24 +1,24 @@
-//! The figures that are told, times and bandwidth, and what every measurement of them has in common, so that plain
-//! sockets are measured as a plugin is.
+//! The reported figures, times and bandwidth, and the parts that all measurements of them share, so that plain sockets
+//! are measured in the same way as a plugin.
 
 use crate::bootstrap::{BootstrapError, Link};
 use std::time::{Duration, Instant};
 
-/// Bytes of a message for latency.
+/// The bytes of a message for latency.
 pub(crate) const LATENCY_BYTES: usize = 8;
-/// The most memory of one side, in bytes.
+/// The largest buffer memory of one side, in bytes.
 pub(crate) const MAX_BUFFER_BYTES: usize = 256 << 20;
-/// Rounds of the warm-up.
+/// The rounds of the warm-up.
 pub(crate) const WARM_UP_ROUNDS: usize = 200;
-/// Rounds whose times are kept at most.
+/// The largest number of rounds whose times are kept.
 const MAX_ROUNDS: usize = 200_000;
-/// Round trips between two looks at the clock.
+/// The round trips between two readings of the clock.
 const PORTION_ROUNDS: usize = 1000;
 
 /// The median and the 99th percentile of many times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Times {
-    /// How many there were.
+    /// The number of times.
     pub count: usize,
     /// Half of them were at most this long.
     pub median: Duration,
@@ -38,7 +38,7 @@ pub struct Bandwidth {
 }
 
 impl Times {
-    /// Rank 0's times, for both ranks: only rank 0 has some.
+    /// Returns rank 0's times to both ranks: only rank 0 has some.
     pub(crate) fn shared(link: &mut Link, mine: Self) -> Result<Self, BootstrapError> {
         let nanos = |time: Duration| time.as_nanos() as u64;
         let [median, p99, count] = [nanos(mine.median), nanos(mine.p99), mine.count as u64];
@@ -47,7 +47,7 @@ impl Times {
         Ok(Self { count: of_rank_0(count)? as usize, median, p99 })
     }
 
-    /// Of times in any order; all zero when there are none.
+    /// Returns the figures of times in any order; all zero if there are none.
     pub(crate) fn of(mut times: Vec<Duration>) -> Self {
         times.sort();
         let at = |percent: usize| times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)));
@@ -56,8 +56,8 @@ impl Times {
     }
 }
 
-/// Times round trips for about `time`, in portions of [`PORTION_ROUNDS`] rounds. How long one portion took says nothing
-/// of the next: where two ranks that spin share a processor it may take a thousand times as long.
+/// Times round trips for about `time`, in portions of [`PORTION_ROUNDS`] rounds. The time of one portion does not
+/// predict the next: if two spinning ranks share a processor, it may be a thousand times as long.
 pub(crate) fn for_a_time<E: From<BootstrapError>>(
     link: &mut Link,
     time: Duration,
@@ -67,7 +67,7 @@ pub(crate) fn for_a_time<E: From<BootstrapError>>(
     let begin = Instant::now();
     loop {
         trips.extend(portion(PORTION_ROUNDS)?);
-        // Rank 0 says whether that is enough, so that both do the same.
+        // Rank 0 decides if that is enough, so that both do the same.
         let is_enough = begin.elapsed() >= time || trips.len() >= MAX_ROUNDS;
         if link.gather_numbers(u64::from(is_enough))?[0] != 0 {
             return Ok(trips);

@@ -1,10 +1,11 @@
-//! What is measured with a plugin: collectives, latency and bandwidth, sweeps over all sizes, many connections.
+//! Measurements of a plugin: collectives, latency and bandwidth, sweeps over all sizes, many connections.
 //!
-//! It is not a collective library for others to use. A [`Communicator`] runs collectives over whatever implements
+//! This is not a collective library for others to use. A [`Communicator`] runs collectives over any implementation of
 //! [`railweave_nccl_host::NetApi`].
 //!
-//! A message's way: a collective is written as a [`plan`], [`progress`] carries it out on connections, and these call
-//! the API. Ranks are processes of their own ([`ranks`]), which exchange handles through their parent ([`bootstrap`]).
+//! The path of a message: a collective is written as a [`plan`], [`progress`] executes it on connections, and these
+//! call the API. Ranks are processes of their own ([`ranks`]), which exchange handles through their parent
+//! ([`bootstrap`]).
 
 pub mod bootstrap;
 pub mod communicator;

@@ -1,8 +1,8 @@
-//! Messages between two ends of one connection in one process and one thread, so that a tool which counts instructions
-//! sees all that a message costs.
+//! Messages between two ends of one connection in one process and one thread, so that a tool that counts instructions
+//! sees the whole cost of a message.
 //!
-//! The loop over the messages runs inside of [`railweave_message_loop`], whose symbol stays in the program:
-//! `valgrind --tool=callgrind --toggle-collect=railweave_message_loop` counts this loop and nothing else.
+//! The loop over the messages runs inside [`railweave_message_loop`], whose symbol stays in the program: `valgrind
+//! --tool=callgrind --toggle-collect=railweave_message_loop` counts this loop and nothing else.
 
 use crate::ends;
 use crate::error::CommunicatorError;
@@ -16,41 +16,41 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// What to run.
+/// The settings of the loop.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The device to use.
     pub device: i32,
     /// The size of a message in bytes.
     pub bytes: usize,
-    /// How many messages the loop carries.
+    /// The number of messages that the loop carries.
     pub messages: usize,
-    /// Receives that are posted ahead, and sends in flight at most, 1 to 32; fewer where that many messages would need
+    /// The receives posted ahead, and the limit of sends in flight, 1 to 32; fewer if this many messages would need
     /// more than 256 MiB.
     pub in_flight: usize,
     /// The longest time without any progress before an error.
     pub stall: Duration,
 }
 
-/// What ran.
+/// The results of the loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Results {
     /// Messages that the loop carried.
     pub messages: usize,
     /// Messages in flight.
     pub in_flight: usize,
-    /// How long the loop took.
+    /// The time of the loop.
     pub took: Duration,
-    /// What the fake libibverbs was given to do for all of them, device by device; none over any other network,
-    /// because nothing else counts that.
+    /// The work of the fake libibverbs for all messages, device by device; `None` over any other network, because
+    /// nothing else counts it.
     pub work: Option<Vec<DeviceWork>>,
 }
 
 /// Connects this process with itself, carries some messages that are not counted, then those of the loop, and checks
-/// that they arrived as they were sent.
+/// that they arrived unchanged.
 ///
 /// # Errors
-/// As a communicator's calls.
+/// Those of a communicator.
 pub fn run<N: NetApi>(net: &N, settings: &Settings) -> Result<Results, CommunicatorError> {
     let Settings { device, bytes, messages, stall, .. } = *settings;
     let in_flight = (MAX_BUFFER_BYTES / bytes.max(1)).clamp(1, settings.in_flight.max(1));
@@ -74,14 +74,14 @@ pub fn run<N: NetApi>(net: &N, settings: &Settings) -> Result<Results, Communica
     Ok(Results { messages, in_flight, took, work })
 }
 
-/// The loop over the messages, which a tool finds by this name. It is called once.
+/// Runs the loop over the messages, which a tool finds by this name. It is called once.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub fn railweave_message_loop(carry: &mut dyn FnMut()) {
     carry();
 }
 
-/// Messages that make everything ready which is made on first use.
+/// The messages of the warm-up, which trigger everything that is made on first use.
 const WARM_UP_MESSAGES: usize = 100;
 
 impl<N: NetApi> Pair<'_, N> {
@@ -117,16 +117,16 @@ impl<N: NetApi> Pair<'_, N> {
         Ok(())
     }
 
-    /// The first `bytes` of what is sent and of what is received; no transfer may be under way.
+    /// Returns the first `bytes` of the send buffer and of the receive buffer; no transfer may be in progress.
     fn buffers(&mut self, bytes: usize) -> (&mut [u8], &mut [u8]) {
         assert!(bytes <= self.buffer_bytes, "bytes of the buffers");
         let start = |(start, _): (NonNull<u8>, Registration)| start.as_ptr();
         let (sent, received) = (start(self.to.slot(0)), start(self.from.slot(0)));
-        // SAFETY: two buffers of at least this many bytes, which belong to this value and which no transfer uses now.
+        // SAFETY: two buffers of at least this many bytes, which belong to this value, with no transfer in progress.
         unsafe { (std::slice::from_raw_parts_mut(sent, bytes), std::slice::from_raw_parts_mut(received, bytes)) }
     }
 
-    /// Makes every byte that is sent known, and what is received nothing like it.
+    /// Fills the send buffer with known bytes, and the receive buffer with others.
     fn mark(&mut self, bytes: usize) {
         let (sent, received) = self.buffers(bytes);
         for (index, (sent, received)) in sent.iter_mut().zip(received).enumerate() {

@@ -1,4 +1,4 @@
-//! The memory of many messages, one for each connection, whose content tells who sent it and on which connection.
+//! The memory of many messages, one for each connection, whose content tells its sender and its connection.
 
 use crate::error::CommunicatorError;
 use crate::numbers;
@@ -6,10 +6,10 @@ use railweave_nccl_host::memory::HostMemory;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// The content of the messages, as one of [`numbers`]'s rounds.
+/// The content of the messages: one of the rounds of [`numbers`].
 const ROUND: u64 = 1;
 
-/// The memory of all messages of one rank in one direction, each with a place of its own.
+/// The memory of all messages of one rank in one direction, one place for each.
 #[derive(Debug)]
 pub(crate) struct Messages {
     memory: HostMemory,
@@ -18,14 +18,14 @@ pub(crate) struct Messages {
 }
 
 impl Messages {
-    /// `count` messages of `bytes`, a multiple of 4, as `sender` sends them. Every page is in use.
+    /// Returns `count` messages of `bytes`, a multiple of 4, with the content of `sender`. Every page is in use.
     pub(crate) fn from(sender: usize, bytes: usize, count: usize) -> Self {
         let mut messages = Self::new(bytes, count);
         numbers::fill(messages.numbers_mut(), sender, ROUND, 0);
         messages
     }
 
-    /// Room for as many, with nothing like them in it. Every page is in use.
+    /// Returns room for as many, with other content. Every page is in use.
     pub(crate) fn room(bytes: usize, count: usize) -> Self {
         let mut messages = Self::new(bytes, count);
         messages.numbers_mut().fill(-1.0);
@@ -37,22 +37,23 @@ impl Messages {
         Self { memory: HostMemory::new(bytes * count), bytes, count }
     }
 
-    /// The bytes of each message.
+    /// Returns the bytes of each message.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Where one of them is.
+    /// Returns the address of one of them.
     pub(crate) fn start(&self, index: usize) -> NonNull<u8> {
         assert!(index < self.count, "a message of this memory");
         // SAFETY: the memory holds `count` messages.
         unsafe { self.memory.start().add(index * self.bytes) }
     }
 
-    /// Checks that these hold what `sender` sent on connections of these numbers; no transfer is under way.
+    /// Checks that these messages hold the content of `sender` for connections with these indices; no transfer may be
+    /// in progress.
     pub(crate) fn check(&self, which: Range<usize>, sender: usize) -> Result<(), CommunicatorError> {
         let (each, connections) = (self.bytes / 4, which.len());
-        // SAFETY: the memory holds that many aligned numbers, and every transfer is over.
+        // SAFETY: the memory holds this many aligned numbers, and no transfer is in progress.
         let all = unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr().cast::<f32>(), each * self.count) };
         let first = which.start * each;
         numbers::check(&all[first..which.end * each], sender..sender + 1, ROUND, first)
@@ -61,8 +62,8 @@ impl Messages {
 
     fn numbers_mut(&mut self) -> &mut [f32] {
         let count = self.bytes / 4 * self.count;
-        // SAFETY: the memory holds that many aligned numbers, belongs to this value alone, and no transfer is under
-        // way.
+        // SAFETY: the memory holds this many aligned numbers, belongs to this value alone, and no transfer is in
+        // progress.
         unsafe { std::slice::from_raw_parts_mut(self.memory.start().as_ptr().cast(), count) }
     }
 }
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_of_another_sender_or_another_connection_is_not_the_one() {
+    fn a_message_of_another_sender_or_another_connection_is_refused() {
         let of = |sender| Messages::from(sender, 64, 3);
         of(5).check(0..3, 5).unwrap();
         of(5).check(1..2, 5).unwrap();

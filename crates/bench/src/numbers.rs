@@ -1,5 +1,5 @@
-//! The numbers that collectives carry in tests: known from rank, round and index alone, small integers so that sums of
-//! float32 are exact, and different at each place so that data in the wrong place shows.
+//! The numbers that collectives carry in tests. They follow from rank, round and index alone; they are small integers,
+//! so that sums of float32 are exact; and they differ at each place, so that data in the wrong place is noticed.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,13 +7,13 @@ use std::ops::Range;
 /// Values are below this, so a sum over up to [`MAX_RANKS`] ranks stays below 2^24, where float32 holds every integer.
 pub const VALUE_LIMIT: u32 = 1 << 16;
 
-/// The most ranks whose sum is exact.
+/// The largest number of ranks whose sum is exact.
 pub const MAX_RANKS: usize = 256;
 
-/// The value of element `index` in the buffer of `rank` in `round`.
+/// Returns the value of element `index` in the buffer of `rank` in `round`.
 #[must_use]
 pub fn value(rank: usize, round: u64, index: usize) -> u32 {
-    // Multiplication by odd constants spreads the input to the high bits, which are then used.
+    // Multiplication by odd constants spreads the input to the high bits, which are used.
     let seed = (rank as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ round.wrapping_mul(0xd1b5_4a32_d192_ed03);
     let mixed = (index as u64 ^ seed).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     ((mixed ^ (mixed >> 29)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 48) as u32
@@ -26,19 +26,19 @@ pub fn fill(data: &mut [f32], rank: usize, round: u64, first: usize) {
     }
 }
 
-/// Checks that `data` holds, from index `first` on, the sum of the values of `ranks`; for one rank that is its data.
+/// Checks that `data` holds, from index `first` on, the sum of the values of `ranks`; for one rank, its values.
 ///
-/// Every bit of `data` counts. A bit that was flipped on the way into a sum, and that is too small for the sum's
-/// float32, is not in the result and so cannot show here; collectives that only move data show each bit.
+/// Every bit of `data` counts. A bit flipped on the way into a sum may be too small for the sum's float32; then it is
+/// not in the result and cannot be noticed here. Collectives that only move data reveal each bit.
 ///
 /// # Errors
-/// The first element that differs, and how many do.
+/// The first element that differs, and the number that differ.
 pub fn check(data: &[f32], ranks: Range<usize>, round: u64, first: usize) -> Result<(), Mismatch> {
     let mut mismatch: Option<Mismatch> = None;
     for (place, (element, index)) in data.iter().zip(first..).enumerate() {
         let sum: u64 = ranks.clone().map(|rank| u64::from(value(rank, round, index))).sum();
         let expected = sum as f32;
-        // Bits and not values: a negative zero or a not-a-number must show too.
+        // Bits are compared, not values: a negative zero or a not-a-number must be noticed too.
         if element.to_bits() != expected.to_bits() {
             mismatch
                 .get_or_insert(Mismatch { place, found: *element, expected, count: 0, length: data.len() })
@@ -48,18 +48,18 @@ pub fn check(data: &[f32], ranks: Range<usize>, round: u64, first: usize) -> Res
     mismatch.map_or(Ok(()), Err)
 }
 
-/// Data that is not what it has to be.
+/// Data that differs from the expected.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mismatch {
-    /// Where in the buffer the first wrong element is.
+    /// The index of the first wrong element in the buffer.
     pub place: usize,
-    /// What it holds.
+    /// Its value.
     pub found: f32,
-    /// What it should hold.
+    /// The expected value.
     pub expected: f32,
-    /// How many elements are wrong.
+    /// The number of wrong elements.
     pub count: usize,
-    /// How many elements were checked.
+    /// The number of elements that were checked.
     pub length: usize,
 }
 
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_flipped_bit_and_every_shift_shows() {
+    fn every_flipped_bit_and_every_shift_is_noticed() {
         let mut data = vec![0.0; 1000];
         fill(&mut data, 3, 7, 500);
         check(&data, 3..4, 7, 500).unwrap();

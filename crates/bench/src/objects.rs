@@ -1,5 +1,5 @@
-//! Many connections of this process with itself, both ends in one thread: what objects they take, what memory they
-//! register, and how long they take to come and go.
+//! Many connections of this process with itself, both ends in one thread: their objects, the memory that they register,
+//! and the time to set them up and to tear them down.
 
 use crate::ends::Ends;
 use crate::error::CommunicatorError;
@@ -11,12 +11,12 @@ use railweave_nccl_host::net::NetApi;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// What to do.
+/// The settings of the measurement.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The device to use.
     pub device: i32,
-    /// How many connections.
+    /// The number of connections.
     pub connections: usize,
     /// The size of the one message that each of them carries, a multiple of 4.
     pub message_bytes: usize,
@@ -24,30 +24,29 @@ pub struct Settings {
     pub stall: Duration,
 }
 
-/// What was measured, of both ends together.
+/// The results, of both ends together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Results {
-    /// From the first listen until every connection is there.
+    /// From the first listen until every connection is set up.
     pub set_up: Duration,
-    /// From then until every connection has carried its message, and all were checked.
+    /// From then until every connection has carried its message, and all messages were checked.
     pub messages: Duration,
-    /// From the first close until the last has returned and, where that is known, nothing of the connections is open
-    /// any more.
+    /// From the first close until the last has returned and, if that is known, no object of the connections is open.
     pub tear_down: Duration,
-    /// Memory in use by this process (its resident set) before the first listen and with every connection used once, in
-    /// bytes.
+    /// Memory in use by this process (its resident set) in bytes, before the first listen and with every connection
+    /// used once.
     pub memory: [u64; 2],
-    /// What the connections have open before anybody registers a message; none unless the devices are those of the
-    /// fake libibverbs, which counts it.
+    /// The open objects of the connections before any message is registered; `None` unless the devices are those of the
+    /// fake libibverbs, which counts them.
     pub objects: Option<OpenObjects>,
-    /// What is left of it once all are closed.
+    /// The objects left open once all connections are closed.
     pub left: Option<OpenObjects>,
 }
 
-/// Connects this process with itself, carries one message over each connection, checks it, and closes all.
+/// Connects this process with itself, carries one message over each connection, checks it, and closes all connections.
 ///
 /// # Errors
-/// As a communicator's calls; and when a message is not what was sent.
+/// Those of a communicator, and a message that arrived changed.
 pub fn run<N: NetApi>(net: &N, settings: &Settings) -> Result<Results, CommunicatorError> {
     let abort = AtomicBool::new(false);
     let mut patience = Patience::new(0, settings.stall, &abort);
@@ -69,7 +68,7 @@ pub fn run<N: NetApi>(net: &N, settings: &Settings) -> Result<Results, Communica
     let ends = ends.deregister(net)?;
     let begin = Instant::now();
     ends.close(net)?;
-    // A plugin may go on closing in a thread of its own.
+    // A plugin may continue to close in a thread of its own.
     let is_closed =
         || open().zip(before).is_none_or(|(now, before)| difference(&now, &before) == OpenObjects::default());
     while !is_closed() && begin.elapsed() < settings.stall {
@@ -80,7 +79,7 @@ pub fn run<N: NetApi>(net: &N, settings: &Settings) -> Result<Results, Communica
     Ok(Results { set_up, messages, tear_down, memory, objects: since(during), left: since(open()) })
 }
 
-/// What `after` has more than `before`.
+/// Returns the objects in `after` beyond those in `before`.
 fn difference(after: &OpenObjects, before: &OpenObjects) -> OpenObjects {
     OpenObjects {
         queue_pairs: after.queue_pairs.saturating_sub(before.queue_pairs),
@@ -98,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_open_before_is_not_the_connections() {
+    fn objects_open_before_are_not_the_connections() {
         let before = OpenObjects { queue_pairs: 1, region_bytes: 4096, ..OpenObjects::default() };
         let after = OpenObjects { queue_pairs: 3, region_bytes: 8192, regions: 1, ..OpenObjects::default() };
         let expected = OpenObjects { queue_pairs: 2, region_bytes: 4096, regions: 1, ..OpenObjects::default() };

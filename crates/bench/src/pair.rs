@@ -1,7 +1,7 @@
 //! The benchmark: latency, bandwidth and the time of connection set-up between two ranks, for any plugin.
 //!
-//! Receives are posted ahead of their sends, as NCCL does. What comes first is a warm-up and not counted; what is told
-//! is a median, with the 99th percentile beside it where single events are timed.
+//! Receives are posted ahead of their sends, as in NCCL. The first rounds are a warm-up and are not counted; the
+//! reported figure is a median, with the 99th percentile if single events are timed.
 
 use crate::bootstrap::{BootstrapError, Link};
 use crate::ends::{self, Ends};
@@ -15,32 +15,33 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// What to measure.
+/// The settings of the benchmark.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The device to use on both ranks.
     pub device: i32,
     /// The sizes of messages for bandwidth, in bytes.
     pub sizes: Vec<usize>,
-    /// Messages in flight for bandwidth, 1 to 32; fewer for sizes where that many would need more than 256 MiB.
+    /// Messages in flight for bandwidth, 1 to 32; fewer for sizes at which this many would need more than 256 MiB.
     pub in_flight: usize,
-    /// About how long to measure the latency, and the bandwidth of each size.
+    /// The approximate time to measure the latency, and the bandwidth of each size.
     pub time: Duration,
-    /// About how long each size is sent before its bandwidth is measured; a shaper on the way lets a burst pass first.
+    /// The approximate time to send each size before its bandwidth is measured; a shaper on the way lets a burst pass
+    /// first.
     pub warm_up: Duration,
-    /// How many connections to set up for their time.
+    /// The number of connections to set up for their time.
     pub connects: usize,
     /// The longest time without any progress before an error.
     pub stall: Duration,
 }
 
-/// All that was measured.
+/// The results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Results {
-    /// Half of a round trip of 8 bytes, until its send and its receive are done; each receive is posted once the one
-    /// before it is done.
+    /// Half of a round trip of 8 bytes, until its send and its receive are done; each receive is posted once the
+    /// previous one is done.
     pub latency: Times,
-    /// Half of a round trip of 8 bytes, until the answer has come; four receives are posted ahead.
+    /// Half of a round trip of 8 bytes, until the reply has arrived; four receives are posted ahead.
     pub latency_ahead: Times,
     /// The bandwidth at each size.
     pub bandwidth: Vec<Bandwidth>,
@@ -48,17 +49,18 @@ pub struct Results {
     pub connect: Times,
 }
 
-/// Receives that are posted ahead of their sends in the second measurement of latency.
+/// The receives posted ahead of their sends in the second measurement of latency.
 const RECEIVES_AHEAD: usize = 4;
-/// Repetitions of a bandwidth measurement, of which the median counts.
+/// The repetitions of a bandwidth measurement, whose median counts.
 const REPETITIONS: usize = 7;
 /// The connections that warm up the set-up.
 const WARM_UP_CONNECTS: usize = 2;
 
-/// Measures; both ranks of `link` call this together and get the same results. `progress` is told what begins.
+/// Runs the benchmark; both ranks of `link` call this together and get the same results. `progress` is told each step
+/// as it begins.
 ///
 /// # Errors
-/// As a communicator's calls; and when there are not exactly two ranks.
+/// Those of a communicator, and a number of ranks other than two.
 pub fn run<N: NetApi>(
     net: &N,
     link: &mut Link,
@@ -83,7 +85,7 @@ pub fn run<N: NetApi>(
     Ok(Results { latency, latency_ahead, bandwidth, connect })
 }
 
-/// Sets connections up from rank 1 to rank 0, one after the other, and times them; a time is that of the slower side.
+/// Sets up connections from rank 1 to rank 0, one after the other, and times them; a time is that of the slower side.
 fn connect_times<N: NetApi>(
     net: &N,
     link: &mut Link,
@@ -114,7 +116,7 @@ pub(crate) struct Pair<'a, N: NetApi> {
 }
 
 impl<'a, N: NetApi> Pair<'a, N> {
-    /// Takes over the ends that `rank` has of connections to and from `peer`, with `buffer_bytes` on each side.
+    /// Takes over the ends of `rank` of the connections to and from `peer`, with `buffer_bytes` on each side.
     pub(crate) fn new(
         net: &'a N,
         rank: usize,
@@ -148,8 +150,8 @@ impl<'a, N: NetApi> Pair<'a, N> {
         Ok(Times::shared(link, Times::of(trips.into_iter().map(|trip| trip / 2).collect()))?)
     }
 
-    /// `rounds` round trips from rank 0, which times each of them, with `ahead` receives posted ahead of the peer's
-    /// sends.
+    /// Makes `rounds` round trips from rank 0, which times each of them, with `ahead` receives posted ahead of the
+    /// peer's sends.
     fn ping_pong(&mut self, rounds: usize, ahead: usize) -> Result<Vec<Duration>, CommunicatorError> {
         let mut times = Vec::with_capacity(rounds);
         let mut expected = VecDeque::new();
@@ -176,7 +178,7 @@ impl<'a, N: NetApi> Pair<'a, N> {
                 continue;
             }
             self.finish_first(&mut expected)?;
-            // With others posted already, the next receive can wait until the answer is out.
+            // With others already posted, the next receive can wait until the reply is sent.
             if more && ahead == 1 {
                 expected.push_back(self.post_receive(0, LATENCY_BYTES)?);
             }
@@ -197,7 +199,7 @@ impl<'a, N: NetApi> Pair<'a, N> {
         }
     }
 
-    /// Finishes requests in any order: some plugins move one transfer only inside the test of that very transfer.
+    /// Finishes requests in any order: some plugins move a transfer only inside the test of that transfer.
     fn finish_all(&mut self, requests: &mut VecDeque<Request>) -> Result<(), CommunicatorError> {
         while let Some(request) = requests.pop_front() {
             // SAFETY: a request that is done is not put back.
@@ -237,23 +239,23 @@ impl<'a, N: NetApi> Pair<'a, N> {
         Ok(Bandwidth { bytes, in_flight, gigabits_per_second: rates[REPETITIONS / 2] })
     }
 
-    /// What one message of a burst takes.
+    /// Returns the time of one message of a burst.
     fn time_of_one(&mut self, count: usize, bytes: usize, in_flight: usize) -> Result<Duration, CommunicatorError> {
         let begin = Instant::now();
         self.burst(count, bytes, in_flight)?;
         Ok(begin.elapsed() / count as u32)
     }
 
-    /// Rank 0 sends `count` messages; rank 1 receives them and answers the last with a small one.
+    /// Sends `count` messages from rank 0; rank 1 receives them and replies to the last with a small one.
     fn burst(&mut self, count: usize, bytes: usize, in_flight: usize) -> Result<(), CommunicatorError> {
         if self.rank == 0 {
             let answer = self.post_receive(0, LATENCY_BYTES)?;
             self.stream(count, in_flight, |pair, slot| pair.try_send(slot * bytes, bytes))?;
-            return self.finish(&answer, "the answer to a burst");
+            return self.finish(&answer, "the reply to a burst");
         }
         self.stream(count, in_flight, |pair, slot| pair.try_receive(slot * bytes, bytes))?;
         let answer = self.post_send(0, LATENCY_BYTES)?;
-        self.finish(&answer, "the end of the answer to a burst")
+        self.finish(&answer, "the end of the reply to a burst")
     }
 
     /// Posts `count` requests, at most `in_flight` at a time, and tests them in order, as NCCL's progress thread does.
@@ -284,7 +286,7 @@ impl<'a, N: NetApi> Pair<'a, N> {
         Ok(())
     }
 
-    /// Tests the first of some requests, and takes it away when it is done.
+    /// Tests the first of some requests, and removes it if it is done.
     pub(crate) fn test_oldest(&self, requests: &mut VecDeque<Request>) -> Result<bool, NetError> {
         let Some(first) = requests.front() else { return Ok(false) };
         // SAFETY: the request is dropped as soon as it is done.
@@ -303,7 +305,7 @@ impl<'a, N: NetApi> Pair<'a, N> {
     pub(crate) fn try_send(&self, offset: usize, bytes: usize) -> Result<Option<Request>, NetError> {
         let (start, registration) = self.to.slot(0);
         assert!(offset + bytes <= self.buffer_bytes, "a message inside the buffer");
-        // SAFETY: the message lies inside the registered buffer, whose content nobody reads or writes here.
+        // SAFETY: the message lies inside the registered buffer, whose content nothing else reads or writes here.
         unsafe { self.net.isend(self.to.side(), start.add(offset), bytes, 0, registration) }
     }
 
@@ -348,7 +350,8 @@ impl<'a, N: NetApi> Pair<'a, N> {
     }
 }
 
-/// How many messages of a burst fit into `time` when each takes `one`, at least `in_flight`. Rank 0 says how many.
+/// Returns the number of messages of a burst that fit into `time` if each takes `one`, at least `in_flight`. Rank 0
+/// decides.
 fn shared_count(link: &mut Link, time: Duration, one: Duration, in_flight: usize) -> Result<usize, BootstrapError> {
     let count = rounds_in(time, one).clamp(in_flight, 1 << 22);
     Ok(link.gather_numbers(count as u64)?[0] as usize)

@@ -1,4 +1,4 @@
-//! How long to poll: until something moves, the time allowed is over, or somebody says stop.
+//! The limit of polling: until something moves, the allowed time has passed, or the parent says stop.
 
 use crate::error::CommunicatorError;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,11 +11,11 @@ pub struct Patience<'a> {
     rank: usize,
     stall: Duration,
     abort: &'a AtomicBool,
-    /// When the loop last began to find nothing to do; no clock is read while things move.
+    /// The time when the loop last became idle; no clock is read while things move.
     idle_since: Option<Instant>,
-    /// Rounds that found nothing to do, since something moved.
+    /// The number of idle rounds since something moved.
     idle_rounds: u32,
-    /// What to do with the processor after a round that found nothing to do.
+    /// The use of the processor after an idle round.
     idle: Idle,
 }
 
@@ -23,39 +23,38 @@ pub struct Patience<'a> {
 enum Idle {
     /// Keep it.
     Spin,
-    /// Give it to whoever waits for one.
+    /// Give it to another thread that waits for one.
     Yield,
-    /// Leave it for this long.
+    /// Sleep for this long.
     Rest(Duration),
 }
 
-/// The clock is read in every this many idle rounds.
+/// The clock is read once in this many idle rounds.
 const CLOCK_EVERY: u32 = 64;
 
 impl<'a> Patience<'a> {
-    /// For a loop of `rank` that may find nothing to do for `stall`, and ends when `abort` becomes true.
+    /// Returns the patience of a loop of `rank` that may be idle for `stall`, and ends when `abort` becomes true.
     #[must_use]
     pub fn new(rank: usize, stall: Duration, abort: &'a AtomicBool) -> Self {
         Self { rank, stall, abort, idle_since: None, idle_rounds: 0, idle: Idle::Yield }
     }
 
-    /// The same for a measurement: it spins and never gives its processor away.
+    /// Returns the same for a measurement: it spins and never gives its processor away.
     #[must_use]
     pub fn spinning(self) -> Self {
         Self { idle: Idle::Spin, ..self }
     }
 
-    /// The same for a loop beside many others, which leaves its processor for `time` when it finds nothing to do.
+    /// Returns the same for a loop next to many others: it sleeps for `time` after each idle round.
     #[must_use]
     pub fn resting(self, time: Duration) -> Self {
         Self { idle: Idle::Rest(time), ..self }
     }
 
-    /// To be called after each round of the loop: `moved` tells whether it did anything, `stuck` says what it waits
-    /// for.
+    /// Ends a round of the loop: `moved` is true if it did anything, `stuck` describes what it waits for.
     ///
     /// # Errors
-    /// The time is over, or somebody says stop.
+    /// The time has passed, or the parent says stop.
     pub fn after_round(&mut self, moved: bool, stuck: impl FnOnce() -> String) -> Result<(), CommunicatorError> {
         if self.abort.load(Ordering::Relaxed) {
             return Err(CommunicatorError::Aborted { rank: self.rank });
@@ -75,7 +74,7 @@ impl<'a> Patience<'a> {
         }
         match self.idle {
             Idle::Spin => {}
-            // As NCCL's threads do when they find nothing to do.
+            // NCCL's threads do the same when idle.
             Idle::Yield => thread::yield_now(),
             Idle::Rest(time) => thread::sleep(time),
         }

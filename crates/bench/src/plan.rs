@@ -1,12 +1,12 @@
-//! Collectives as plans: which slices go to whom in which order, and what each waits for. Pure, so that a test can
-//! carry a plan out with anything.
+//! Collectives as plans: the slices to move, their order, and the slices that each waits for. Plans are pure, so that a
+//! test can execute one with anything.
 //!
-//! All lengths and offsets are in elements of float32. A ring's slices all have the same number on every rank, with
-//! empty ones at the end of short chunks, so that the n-th slice sent is the n-th slice received; NCCL does the same.
+//! All lengths and offsets are in elements of float32. Every rank has the same number of slices in a ring, with empty
+//! ones at the end of short chunks, so that the n-th slice sent is the n-th slice received; NCCL does the same.
 
 use std::ops::Range;
 
-/// Which of the two user's buffers data is in.
+/// The user's buffer that data is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The buffer that is only read.
@@ -15,34 +15,34 @@ pub enum Place {
     Output,
 }
 
-/// What to do with received data.
+/// The use of received data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Put it in its place in the output.
     Store,
-    /// Add it to what is in its place in the output.
+    /// Add it to the data in its place in the output.
     Add,
 }
 
 /// A slice to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendSlice {
-    /// Where it starts.
+    /// Its start.
     pub offset: usize,
-    /// How long it is.
+    /// Its length.
     pub length: usize,
-    /// How many slices of the stream named by [`SendStream::after`] have to be received before.
+    /// The number of slices of the stream named by [`SendStream::after`] that must be received before.
     pub needs: usize,
 }
 
 /// A slice to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvSlice {
-    /// Where it goes in the output.
+    /// Its place in the output.
     pub offset: usize,
-    /// How long it is.
+    /// Its length.
     pub length: usize,
-    /// How it goes there.
+    /// The use of the data.
     pub action: Action,
 }
 
@@ -51,7 +51,7 @@ pub struct RecvSlice {
 pub struct SendStream {
     /// The index of the connection among those that send.
     pub connection: usize,
-    /// The buffer that is sent from.
+    /// The buffer to send from.
     pub place: Place,
     /// The slices.
     pub slices: Vec<SendSlice>,
@@ -71,9 +71,9 @@ pub struct RecvStream {
 /// One rank's part in a collective.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// What it sends.
+    /// The streams that it sends.
     pub sends: Vec<SendStream>,
-    /// What it receives.
+    /// The streams that it receives.
     pub receives: Vec<RecvStream>,
 }
 
@@ -82,29 +82,31 @@ pub struct Plan {
 pub struct Ring {
     /// This rank, below `ranks`.
     pub rank: usize,
-    /// How many ranks there are, at least 2.
+    /// The number of ranks, at least 2.
     pub ranks: usize,
 }
 
 impl Ring {
-    /// Reduce-scatter, then all-gather, over `chunks`, one for each rank: afterwards every rank has every sum.
+    /// Adds a reduce-scatter, then an all-gather, over `chunks`, one for each rank: afterwards every rank has every
+    /// sum.
     pub fn all_reduce(self, plan: &mut Plan, connection: usize, chunks: &[Range<usize>], slice: usize) {
         self.steps(plan, connection, chunks, slice, 0, 2 * (self.ranks - 1), self.ranks - 1);
     }
 
-    /// Every rank starts with its own chunk in place and ends with all of them.
+    /// Adds an all-gather: every rank starts with its own chunk in place and ends with all chunks.
     pub fn all_gather(self, plan: &mut Plan, connection: usize, chunks: &[Range<usize>], slice: usize) {
         self.steps(plan, connection, chunks, slice, 0, self.ranks - 1, 0);
     }
 
-    /// Every rank starts with all chunks and ends with the sum of its own; the other chunks then hold partial sums.
+    /// Adds a reduce-scatter: every rank starts with all chunks and ends with the sum of its own; the other chunks then
+    /// hold partial sums.
     pub fn reduce_scatter(self, plan: &mut Plan, connection: usize, chunks: &[Range<usize>], slice: usize) {
         self.steps(plan, connection, chunks, slice, 1, self.ranks - 1, self.ranks - 1);
     }
 
-    /// `steps` steps around the ring, of which the first `adds` add and the others store. In step s this rank sends
-    /// chunk rank - s - shift to the next rank, and receives the one before it from the previous rank.
-    #[allow(clippy::too_many_arguments, reason = "called from the three functions above only, which name the numbers")]
+    /// Adds `steps` steps around the ring, of which the first `adds` add and the others store. In step s this rank
+    /// sends chunk rank - s - shift to the next rank, and receives the chunk before that from the previous rank.
+    #[allow(clippy::too_many_arguments, reason = "called only from the three functions above, which name the numbers")]
     fn steps(
         self,
         plan: &mut Plan,
@@ -127,7 +129,7 @@ impl Ring {
             let action = if step < adds { Action::Add } else { Action::Store };
             for index in 0..per_chunk {
                 let (offset, length) = part(sent, index, slice);
-                // What is sent in one step was received in the step before, slice by slice.
+                // The data sent in one step was received in the step before, slice by slice.
                 let needs = if step == 0 { 0 } else { (step - 1) * per_chunk + index + 1 };
                 sends.push(SendSlice { offset, length, needs });
                 let (offset, length) = part(received, index, slice);
@@ -145,13 +147,13 @@ impl Ring {
 }
 
 impl Plan {
-    /// Adds: send `range` of the input over a connection, in slices.
+    /// Adds a send of `range` of the input over a connection, in slices.
     pub fn send(&mut self, connection: usize, range: &Range<usize>, slice: usize) {
         let slices = parts(range, slice).map(|(offset, length)| SendSlice { offset, length, needs: 0 }).collect();
         self.sends.push(SendStream { connection, place: Place::Input, slices, after: None });
     }
 
-    /// Adds: receive `range` of the output over a connection, in slices.
+    /// Adds a receive of `range` of the output over a connection, in slices.
     pub fn receive(&mut self, connection: usize, range: &Range<usize>, slice: usize) {
         let action = Action::Store;
         let slices = parts(range, slice).map(|(offset, length)| RecvSlice { offset, length, action }).collect();
@@ -172,7 +174,7 @@ impl Plan {
         sends && receives.all(|slice| inside(slice.offset, slice.length, output))
     }
 
-    /// The length of the longest slice.
+    /// Returns the length of the longest slice.
     #[must_use]
     pub fn longest_slice(&self) -> usize {
         let sends = self.sends.iter().flat_map(|stream| &stream.slices).map(|slice| slice.length);
@@ -181,7 +183,7 @@ impl Plan {
     }
 }
 
-/// Elements to which the borders of chunks are rounded: 128 bytes, as NCCL's.
+/// The elements to which the borders of chunks are rounded: 128 bytes, as in NCCL.
 const CHUNK_ALIGN: usize = 32;
 
 /// Cuts `range` into `count` chunks of about the same size; the last ones may be shorter or empty.
@@ -192,13 +194,13 @@ pub fn chunks(range: &Range<usize>, count: usize) -> Vec<Range<usize>> {
     (0..count).map(|index| border(index)..border(index + 1)).collect()
 }
 
-/// The offset and length of slice `index` of a chunk; empty beyond its end.
+/// Returns the offset and length of slice `index` of a chunk; empty beyond its end.
 fn part(chunk: &Range<usize>, index: usize, slice: usize) -> (usize, usize) {
     let start = (chunk.start + index * slice).min(chunk.end);
     (start, slice.min(chunk.end - start))
 }
 
-/// The slices of a chunk, at least one, which may be empty: a message of no bytes is a message too.
+/// Returns the slices of a chunk, at least one, which may be empty: a message of no bytes is a message too.
 fn parts(chunk: &Range<usize>, slice: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..chunk.len().div_ceil(slice).max(1)).map(move |index| part(chunk, index, slice))
 }
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_is_forwarded_only_after_that_very_slice_came() {
+    fn a_slice_is_forwarded_only_after_that_slice_came() {
         let chunks = chunks(&(0..1000), 3);
         let mut plan = Plan::default();
         Ring { rank: 1, ranks: 3 }.all_reduce(&mut plan, 0, &chunks, 100);

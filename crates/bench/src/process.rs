@@ -1,10 +1,10 @@
-//! What this process takes: memory, descriptors, threads, and the processor time of each, as /proc tells it.
+//! The resources of this process: memory, descriptors, threads, and the processor time of each, as /proc reports them.
 
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What this process has of the machine.
+/// The resources that this process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     /// Memory in use (its resident set), in bytes.
@@ -20,34 +20,34 @@ pub struct Held {
 pub struct ThreadTime {
     /// Its name.
     pub name: String,
-    /// How long it ran on a processor.
+    /// The time that it ran on a processor.
     pub ran: Duration,
-    /// How long it was watched.
+    /// The time that it was watched.
     pub watched: Duration,
 }
 
 impl Held {
-    /// What it has now; where /proc is missing, nothing.
+    /// Returns the resources held now; nothing if /proc is missing.
     pub(crate) fn now() -> Self {
         let threads = fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
         Self { memory: resident_bytes(), descriptors: descriptors(), threads }
     }
 }
 
-/// The memory of this process that is in use, in bytes; 0 where /proc is missing.
+/// Returns the memory of this process that is in use, in bytes; 0 if /proc is missing.
 pub(crate) fn resident_bytes() -> u64 {
     let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
     line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0u64) * 1024
 }
 
-/// The open descriptors of this process.
+/// Returns the number of open descriptors of this process.
 pub(crate) fn descriptors() -> usize {
-    // One of them is the one that lists them.
+    // One of them lists them.
     fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count().saturating_sub(1))
 }
 
-/// Leaves everything alone for `time` and says what each thread did meanwhile.
+/// Leaves everything idle for `time` and returns the processor time of each thread meanwhile.
 pub(crate) fn left_alone(time: Duration) -> Vec<ThreadTime> {
     let begin = Instant::now();
     let before = thread_times();
@@ -63,7 +63,7 @@ pub(crate) fn left_alone(time: Duration) -> Vec<ThreadTime> {
     threads
 }
 
-/// Number, name and processor time of every thread of this process.
+/// Returns the number, name and processor time of every thread of this process.
 fn thread_times() -> Vec<(String, String, Duration)> {
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     tasks
@@ -76,13 +76,13 @@ fn thread_times() -> Vec<(String, String, Duration)> {
         .collect()
 }
 
-/// The first number of `schedstat`: nanoseconds on a processor.
+/// Parses the first number of `schedstat`: nanoseconds on a processor.
 fn nanoseconds(schedstat: &str) -> Option<Duration> {
     schedstat.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// The numbers 14 and 15 of `stat`, user and system time, in ticks of 10 ms (proc(5); Linux reports 100 a second
-/// everywhere but on Alpha and ia64).
+/// Parses numbers 14 and 15 of `stat`, user and system time, in ticks of 10 ms (proc(5); Linux reports 100 a second
+/// everywhere except on Alpha and ia64).
 fn ticks(stat: &str) -> Option<Duration> {
     // The name, in parentheses, may hold anything.
     let (_, rest) = stat.rsplit_once(')')?;
@@ -97,7 +97,7 @@ mod tests {
     use railweave_patience::until;
 
     #[test]
-    fn the_kernels_two_ways_to_tell_a_threads_time_are_read() {
+    fn both_of_the_kernels_forms_of_a_threads_time_are_parsed() {
         assert_eq!(nanoseconds("123456 789 12\n"), Some(Duration::from_nanos(123_456)));
         assert_eq!(nanoseconds(""), None);
         let stat = "17 (a name) of) S 1 2 3 4 5 6 7 8 9 10 250 3 0 0 20 0 1 0";

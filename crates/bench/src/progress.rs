@@ -1,7 +1,7 @@
-//! The progress loop: carries out a plan on its connections as NCCL's progress thread does. Receives are posted as
-//! early as there is room for them, sends as soon as their data is there; requests are tested strictly in order; a call
-//! that returns no request is tried again in the next round. Both directions turn in one loop, so neither can wait for
-//! the other for ever.
+//! The progress loop: executes a plan on its connections as NCCL's progress thread does. Receives are posted as soon as
+//! there is room for them, sends as soon as their data is there; requests are tested strictly in order; a call that
+//! returns no request is retried in the next round. One loop serves both directions, so neither can wait for the other
+//! forever.
 
 use crate::error::CommunicatorError;
 use crate::patience::Patience;
@@ -11,10 +11,10 @@ use railweave_nccl_host::net::{MAX_PARTS, NetApi, Part, RecvComm, Registration, 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 
-/// Bytes of one element.
+/// The bytes of one element.
 pub const ELEMENT_BYTES: usize = size_of::<f32>();
 
-/// The tag of every message: tags only tell apart the parts of one grouped receive, and these have one part.
+/// The tag of every message: tags only distinguish the parts of a grouped receive, and these receives have one part.
 const SINGLE_TAG: i32 = 0;
 
 /// The user's buffers of one collective, as addresses, because plugins read and write them meanwhile.
@@ -26,17 +26,17 @@ pub struct Buffers {
     output_length: usize,
 }
 
-// SAFETY: only addresses; `run` says what its caller grants.
+// SAFETY: these are only addresses; `run` says what its caller guarantees.
 unsafe impl Send for Buffers {}
 // SAFETY: as above.
 unsafe impl Sync for Buffers {}
 
 impl Buffers {
-    /// An input and an output.
+    /// Returns the addresses of an input and an output.
     #[must_use]
     pub fn new(input: &[f32], output: &mut [f32]) -> Self {
         let (input_length, output_length) = (input.len(), output.len());
-        // A NonNull of data that is only read: nothing writes to a plan's input.
+        // The NonNull of the input is only read from: no plan writes to its input.
         Self {
             input: NonNull::from_ref(input).cast(),
             input_length,
@@ -45,14 +45,14 @@ impl Buffers {
         }
     }
 
-    /// One buffer that is both.
+    /// Returns the address of one buffer that is both.
     #[must_use]
     pub fn in_place(data: &mut [f32]) -> Self {
         let (data, length) = (NonNull::from_mut(data).cast(), data.len());
         Self { input: data, input_length: length, output: data, output_length: length }
     }
 
-    /// The address and the bytes of a whole buffer.
+    /// Returns the address and the bytes of a whole buffer.
     #[must_use]
     pub fn whole(&self, place: Place) -> (NonNull<u8>, usize) {
         match place {
@@ -61,7 +61,7 @@ impl Buffers {
         }
     }
 
-    /// Returns true if all of a plan lies inside.
+    /// Returns true if a plan lies inside the buffers.
     #[must_use]
     pub fn hold(&self, plan: &Plan) -> bool {
         plan.fits(self.input_length, self.output_length)
@@ -71,24 +71,24 @@ impl Buffers {
     /// `offset` is inside the buffer or at its end.
     unsafe fn at(&self, place: Place, offset: usize) -> NonNull<f32> {
         let start = if place == Place::Input { self.input } else { self.output };
-        // SAFETY: by the caller's word.
+        // SAFETY: the caller promises it.
         unsafe { start.add(offset) }
     }
 }
 
-/// Carries out `plan`.
+/// Executes `plan`.
 ///
 /// # Errors
 /// An error of the plugin, a stall, an abort, or a message of the wrong size. Transfers may then be in flight: close
-/// all connections before the buffers are used again.
+/// all connections before using the buffers again.
 ///
 /// # Safety
-/// The buffers hold the plan (see [`Buffers::hold`]), stay in place, and are not touched by anyone else until this
-/// returns or, after an error, until the connections are closed. A connection with a user's registration has the whole
-/// of the buffer registered that its stream uses.
+/// The buffers hold the plan (see [`Buffers::hold`]), stay in place, and are not touched by others until this returns
+/// or, after an error, until the connections are closed. A connection with a user's registration has registered the
+/// whole buffer that its stream uses.
 ///
 /// # Panics
-/// When a plan names a connection that is not there, or a slice that is longer than its connection's.
+/// If a plan names a connection that does not exist, or a slice that is longer than its connection's.
 pub unsafe fn run<N: NetApi>(
     net: &N,
     plan: &Plan,
@@ -104,7 +104,7 @@ pub unsafe fn run<N: NetApi>(
     loop {
         let (mut moved, mut done) = (false, true);
         for receive in &mut receives {
-            // SAFETY: by the caller's word; requests and buffers are handled as the trait wants inside.
+            // SAFETY: the caller promises it; `progress` handles requests and buffers by the rules of the trait.
             moved |= unsafe { receive.progress(net, buffers) }?;
             done &= receive.is_done();
         }
@@ -125,14 +125,14 @@ pub unsafe fn run<N: NetApi>(
     }
 }
 
-/// A send stream on its way.
+/// A send stream in progress.
 struct Sending<'a, 'net, N: NetApi> {
     stream: &'a SendStream,
     connection: &'a Connection<'net, N, SendComm>,
     requests: VecDeque<Request>,
     posted: usize,
     done: usize,
-    /// True while the next slice is in its staging slot already, from a try that returned no request.
+    /// True while the next slice is already in its staging slot, from an attempt that returned no request.
     staged: bool,
 }
 
@@ -143,7 +143,7 @@ impl<'a, 'net, N: NetApi> Sending<'a, 'net, N> {
     }
 
     /// # Safety
-    /// As for `run`.
+    /// That of `run`.
     unsafe fn progress(&mut self, net: &N, buffers: Buffers, fed: usize) -> Result<bool, CommunicatorError> {
         let mut moved = false;
         while let Some(slice) = self.stream.slices.get(self.posted)
@@ -167,7 +167,7 @@ impl<'a, 'net, N: NetApi> Sending<'a, 'net, N> {
                     (slot, registration)
                 }
             };
-            // SAFETY: the data lies inside the registration and is left alone until the request is done.
+            // SAFETY: the data lies inside the registration and is not touched until the request is done.
             let request = unsafe { net.isend(self.connection.side(), data, bytes, SINGLE_TAG, registration) }?;
             let Some(request) = request else { break };
             self.requests.push_back(request);
@@ -197,7 +197,7 @@ impl<'a, 'net, N: NetApi> Sending<'a, 'net, N> {
     }
 }
 
-/// A receive stream on its way.
+/// A receive stream in progress.
 struct Receiving<'a, 'net, N: NetApi> {
     stream: &'a RecvStream,
     connection: &'a Connection<'net, N, RecvComm>,
@@ -212,13 +212,14 @@ impl<'a, 'net, N: NetApi> Receiving<'a, 'net, N> {
         Self { stream, connection, requests, posted: 0, done: 0 }
     }
 
-    /// The user's registration, when slice `index` goes straight to the user's buffer; sums always go through a slot.
+    /// Returns the user's registration if slice `index` goes straight to the user's buffer; sums always go through a
+    /// slot.
     fn direct(&self, index: usize) -> Option<Registration> {
         self.connection.user().filter(|_| self.stream.slices[index].action == Action::Store)
     }
 
     /// # Safety
-    /// As for `run`.
+    /// That of `run`.
     unsafe fn progress(&mut self, net: &N, buffers: Buffers) -> Result<bool, CommunicatorError> {
         let mut moved = false;
         while let Some(slice) = self.stream.slices.get(self.posted)
@@ -231,7 +232,7 @@ impl<'a, 'net, N: NetApi> Receiving<'a, 'net, N> {
                     Part { data, bytes: slice.length * ELEMENT_BYTES, tag: SINGLE_TAG, registration }
                 }
                 None => {
-                    // The size of a receive is an upper bound: NCCL always says the whole slice here.
+                    // The size of a receive is an upper bound: NCCL always passes that of a whole slice here.
                     let (data, registration) = self.connection.slot(self.posted);
                     assert!(
                         slice.length * ELEMENT_BYTES <= self.connection.shape().slice_bytes,
@@ -240,8 +241,8 @@ impl<'a, 'net, N: NetApi> Receiving<'a, 'net, N> {
                     Part { data, bytes: self.connection.shape().slice_bytes, tag: SINGLE_TAG, registration }
                 }
             };
-            // SAFETY: the buffer lies inside its registration and is left alone until the request is done: a slot
-            // because no more than `in_flight` requests are out, the user's by the caller's word.
+            // SAFETY: the buffer lies inside its registration and is not touched until the request is done: a slot
+            // because no more than `in_flight` requests are out, the user's because the caller promises it.
             let request = unsafe { net.irecv(self.connection.side(), &[part], false) }?;
             let Some(request) = request else { break };
             self.requests.push_back(request);
@@ -255,7 +256,7 @@ impl<'a, 'net, N: NetApi> Receiving<'a, 'net, N> {
                 break;
             }
             self.requests.pop_front();
-            // SAFETY: the slice was received just now.
+            // SAFETY: the slice was just received.
             unsafe { self.take_in(buffers, i64::from(sizes[0])) }?;
             self.done += 1;
             moved = true;
@@ -263,10 +264,10 @@ impl<'a, 'net, N: NetApi> Receiving<'a, 'net, N> {
         Ok(moved)
     }
 
-    /// Puts the slice that was received last where it belongs.
+    /// Puts the slice that was received last into its place.
     ///
     /// # Safety
-    /// As for `run`, and the request of slice `done` is done.
+    /// That of `run`, and the request of slice `done` is done.
     unsafe fn take_in(&self, buffers: Buffers, bytes: i64) -> Result<(), CommunicatorError> {
         let slice = self.stream.slices[self.done];
         let expected = slice.length * ELEMENT_BYTES;
@@ -278,8 +279,8 @@ impl<'a, 'net, N: NetApi> Receiving<'a, 'net, N> {
             return Ok(());
         }
         let (slot, _) = self.connection.slot(self.done);
-        // SAFETY: the slot is aligned to a float32, as slices are multiples of it, holds that many, and the plugin is
-        // done with it; the plan fits the output, and nobody else uses this part of it now.
+        // SAFETY: the slot is aligned to a float32, as slices are multiples of it, holds this many, and the plugin is
+        // done with it; the plan fits the output, and nothing else uses this part of it now.
         let (received, output) = unsafe {
             let received = std::slice::from_raw_parts(slot.cast::<f32>().as_ptr(), slice.length);
             let output = buffers.at(Place::Output, slice.offset).as_ptr();

@@ -1,5 +1,5 @@
-//! Ranks as processes: the parent starts them, relays between them, and learns how each ended; a rank never outlives
-//! its parent by more than a moment.
+//! Ranks as processes: the parent starts them, relays between them, and learns how each ended; a rank does not outlive
+//! its parent by more than about ten seconds.
 
 use crate::bootstrap::{BootstrapError, Event, Link, Relay};
 use crate::error::RAN_OUT;
@@ -13,10 +13,10 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a rank may take to end after it was told to stop, or after its socket closed.
+/// The time that a rank may take to end after it was told to stop, or after its socket closed.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Processes that run, one per rank. Dropping this kills those that still do.
+/// The running processes, one per rank. Dropping this kills those that still run.
 #[derive(Debug)]
 pub struct Ranks {
     children: Vec<Child>,
@@ -24,8 +24,8 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// Starts `ranks` processes. `command` gives each its program, arguments and environment; its standard input
-    /// becomes the socket to the parent, and its standard output goes to the parent's standard error. `job` goes to
+    /// Starts `ranks` processes. `command` returns the program, arguments and environment of each; its standard input
+    /// becomes the socket to the parent, and its standard output goes to the parent's standard error. `job` is sent to
     /// every rank.
     ///
     /// # Errors
@@ -49,11 +49,11 @@ impl Ranks {
         Ok(Self { children: std::mem::take(&mut children.0), relay })
     }
 
-    /// Relays until all ranks have ended, and gives every report to `on_report`. When a rank fails, or nothing comes
+    /// Relays until all ranks have ended, and passes every report to `on_report`. If a rank fails, or nothing comes
     /// from any rank for `silence`, all others are told to stop, and those that do not are killed.
     ///
     /// # Errors
-    /// How ranks failed, the likely cause first.
+    /// The ranks' failures, the likely cause first.
     pub fn run(mut self, silence: Duration, mut on_report: impl FnMut(usize, &[u8])) -> Result<(), RanksError> {
         let mut open = vec![true; self.children.len()];
         let mut reasons: Vec<Option<Reason>> = vec![None; self.children.len()];
@@ -84,9 +84,9 @@ impl Ranks {
         let mut failures = Vec::new();
         for (rank, (child, reason)) in self.children.iter_mut().zip(reasons).enumerate() {
             if open[rank] {
-                // It fails only for a process that has ended.
+                // This fails only for a process that has ended.
                 let _ = child.kill();
-                let text = format!("rank {rank} did not stop when told to and was killed by its parent");
+                let text = format!("rank {rank} did not stop when told to, and its parent killed it");
                 failures.push(Reason { order: CONSEQUENCE, text });
             } else {
                 failures.extend(bad_end(rank, end(child), reason));
@@ -126,7 +126,7 @@ impl Drop for Children {
     }
 }
 
-/// Waits for a process that is about to end; kills it when it does not. `None` when it cannot be waited for.
+/// Waits for a process that is about to end, and kills it if it does not. Returns `None` if waiting fails.
 fn end(child: &mut Child) -> Option<ExitStatus> {
     let since = Instant::now();
     while since.elapsed() < GRACE {
@@ -139,7 +139,7 @@ fn end(child: &mut Child) -> Option<ExitStatus> {
     child.kill().and_then(|()| child.wait()).ok()
 }
 
-/// How one rank failed.
+/// The failure of one rank.
 #[derive(Clone, Debug)]
 struct Reason {
     /// Sorts the likely cause first: one of the constants below.
@@ -149,14 +149,14 @@ struct Reason {
 
 /// A signal that came from outside.
 const SIGNAL: u8 = 0;
-/// An error that the rank found by itself.
+/// An error that the rank found itself.
 const OWN_ERROR: u8 = 1;
-/// It waited too long, which another rank's error may be the cause of.
+/// A wait that took too long, possibly because of another rank's error.
 const OUT_OF_TIME: u8 = 2;
 /// An error after all ranks were told to stop.
 const CONSEQUENCE: u8 = 3;
 
-/// The reason of a rank that ended by itself, unless it ended well.
+/// Returns the failure of a rank that ended by itself, unless it ended well.
 fn bad_end(rank: usize, status: Option<ExitStatus>, reason: Option<Reason>) -> Option<Reason> {
     if let Some(signal) = status.and_then(|status| status.signal()) {
         let text = format!("rank {rank} was killed by signal {signal} ({})", signal_name(signal));
@@ -184,14 +184,14 @@ fn signal_name(signal: i32) -> &'static str {
     }
 }
 
-/// The whole of a rank's process: opens the link on standard input, does the work, and tells the parent of an error.
-/// When the parent dies, the process ends within moments, even inside a call that never returns.
+/// Runs a rank's process: opens the link on standard input, does the work, and tells the parent of an error. If the
+/// parent dies, the process ends within about ten seconds, even inside a call that never returns.
 pub fn serve<E: Display>(work: impl FnOnce(&mut Link) -> Result<(), E>) -> ExitCode {
     let link = io::stdin().as_fd().try_clone_to_owned().map_err(BootstrapError::from);
     let mut link = match link.and_then(|socket| Link::open(UnixStream::from(socket))) {
         Ok(link) => link,
         Err(error) => {
-            eprintln!("railweave: this subcommand is for railweave itself to run: {error}");
+            eprintln!("railweave: only railweave itself may run this subcommand: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -206,42 +206,42 @@ pub fn serve<E: Display>(work: impl FnOnce(&mut Link) -> Result<(), E>) -> ExitC
     match work(&mut link) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Without a parent nobody is left to tell.
+            // Without a parent there is nobody to tell.
             let _ = link.fail(&error.to_string());
             ExitCode::FAILURE
         }
     }
 }
 
-/// What goes wrong with ranks.
+/// An error of ranks.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RanksError {
     /// A process could not be started.
     #[error("the process of rank {rank} could not be started: {reason}; check the limits of this user")]
     Spawn {
-        /// Which rank.
+        /// The rank.
         rank: usize,
-        /// What the kernel says.
+        /// The kernel's message.
         reason: String,
     },
     /// The relay could not be started.
     #[error("the relay between the ranks could not be started: {reason}")]
     Relay {
-        /// What the kernel says.
+        /// The kernel's message.
         reason: String,
     },
     /// Ranks failed.
     #[error("{ranks}")]
     Failed {
-        /// Which ones and how, the likely cause first.
+        /// The ranks and their failures, the likely cause first.
         ranks: String,
     },
-    /// Ranks said nothing for too long.
+    /// No rank said anything for too long.
     #[error("no rank said anything for {seconds} s, so all were stopped; the plugin may hang inside a call: {ranks}")]
     Silent {
-        /// How long.
+        /// The length of the silence.
         seconds: f64,
-        /// How they ended.
+        /// The ends of the ranks.
         ranks: String,
     },
 }

@@ -1,5 +1,5 @@
 //! The raw limit of TCP between two ranks: plain sockets, a sender and a receiver that spin as the plugin does, the
-//! same sizes, and buffers used in turn. What a plugin over TCP reaches is to be seen beside this, from the same run.
+//! same sizes, and buffers used in turn. Compare a plugin over TCP with this, from the same run.
 
 use crate::bootstrap::{BootstrapError, Link};
 use crate::error::RAN_OUT;
@@ -10,29 +10,29 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Parts of the time of a stream, of which the first two are a warm-up and the median of the others counts.
+/// The parts of a stream's time: the first [`WARM_UP_WINDOWS`] are a warm-up, and the median of the others counts.
 const WINDOWS: usize = 9;
 const WARM_UP_WINDOWS: usize = 2;
-/// What to measure.
+/// The settings of the measurement.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// This rank's and the peer's address of each rail, in the same order on both ranks.
+    /// The addresses of this rank and of the peer on each rail, in the same order on both ranks.
     pub rails: Vec<(IpAddr, IpAddr)>,
     /// The sizes of messages for bandwidth, in bytes.
     pub sizes: Vec<usize>,
-    /// Buffers that are used in turn.
+    /// The buffers used in turn.
     pub in_flight: usize,
-    /// The congestion control of the sockets between hosts; the kernel's own choice without.
+    /// The congestion control of the sockets between hosts; the kernel's own choice if `None`.
     pub congestion: Option<String>,
     /// That of the sockets with both ends on this host.
     pub congestion_inside_host: Option<String>,
-    /// About how long to measure the latency, and the bandwidth of each size.
+    /// The approximate time to measure the latency, and the bandwidth of each size.
     pub time: Duration,
     /// The longest time without any progress before an error.
     pub stall: Duration,
 }
 
-/// All that was measured.
+/// The results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Results {
     /// Half of a round trip of 8 bytes on the first rail.
@@ -41,7 +41,7 @@ pub struct Results {
     pub bandwidth: Vec<Bandwidth>,
 }
 
-/// Why there is no measurement.
+/// The reason why there is no measurement.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketsError {
     /// The exchange between the ranks failed.
@@ -50,13 +50,13 @@ pub enum SocketsError {
     /// A socket failed.
     #[error("raw sockets: {what}: {error}; check the rails' addresses")]
     Socket {
-        /// What was being done.
+        /// The step that failed.
         what: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         error: io::Error,
     },
     /// Nothing moved for too long.
-    #[error("{RAN_OUT}raw sockets: {0} did not go on; look whether the other rank still runs")]
+    #[error("{RAN_OUT}raw sockets: {0} stalled; check that the other rank still runs")]
     Stalled(String),
 }
 
@@ -64,10 +64,10 @@ fn socket(what: &str) -> impl FnOnce(io::Error) -> SocketsError + '_ {
     move |error| SocketsError::Socket { what: what.to_owned(), error }
 }
 
-/// Measures; both ranks of `link` call this together and get the same results. Rank 0 sends.
+/// Runs the measurement; both ranks of `link` call this together and get the same results. Rank 0 sends.
 ///
 /// # Errors
-/// When a rail cannot be connected, or the other rank is gone.
+/// A rail cannot be connected, or the other rank is gone.
 pub fn run(link: &mut Link, settings: &Settings) -> Result<Results, SocketsError> {
     let abort = link.abort_flag();
     let mut first = connect(link, settings, 1, &abort)?;
@@ -82,7 +82,7 @@ pub fn run(link: &mut Link, settings: &Settings) -> Result<Results, SocketsError
     Ok(Results { latency, bandwidth })
 }
 
-/// One socket for each of the first `most` rails, from rank 0's address to rank 1's.
+/// Connects one socket for each of the first `most` rails, from rank 0's address to rank 1's.
 fn connect(
     link: &mut Link,
     settings: &Settings,
@@ -204,7 +204,7 @@ fn move_all(
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 spins = spins.wrapping_add(1);
-                // The clock is looked at now and then only: it costs as much as an empty read.
+                // The clock is rarely read: that costs as much as an empty read.
                 if spins.is_multiple_of(4096) {
                     check(*idle.get_or_insert_with(Instant::now), stall, abort, "moving bytes")?;
                 }
@@ -216,7 +216,7 @@ fn move_all(
     Ok(())
 }
 
-/// One stream on each rail, all at once, for the given time.
+/// Runs one stream on each rail, all at once, for the given time.
 fn stream(
     link: &mut Link,
     streams: &mut [TcpStream],
@@ -226,7 +226,7 @@ fn stream(
 ) -> Result<Bandwidth, SocketsError> {
     let in_flight = (MAX_BUFFER_BYTES / bytes.max(1)).clamp(1, settings.in_flight.max(1));
     let mut buffer = vec![1_u8; bytes.max(1) * in_flight];
-    // Rank 0 sends a little longer than rank 1 looks, so that the end is not counted.
+    // Rank 0 sends a little longer than rank 1 measures, so that the end is not counted.
     let window = settings.time / (WINDOWS - WARM_UP_WINDOWS) as u32;
     let mut positions = vec![0; streams.len()];
     link.barrier()?;
@@ -247,7 +247,7 @@ fn stream(
         }
         let mut moved = 0;
         for (stream, position) in streams.iter_mut().zip(&mut positions) {
-            // To the end of the message at most, as a plugin that moves messages.
+            // Each call stops at the end of the message, as in a plugin that moves messages.
             let rest = bytes.max(1) - *position % bytes.max(1);
             let range = *position..*position + rest;
             let step = if sends { stream.write(&buffer[range]) } else { stream.read(&mut buffer[range]) };
@@ -257,7 +257,7 @@ fn stream(
                     *position = (*position + count) % buffer.len();
                 }
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                // The receiver is done first.
+                // The receiver ends first.
                 Err(error) if sends && matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
                 Err(error) => return Err(socket("streaming")(error)),
             }

@@ -1,8 +1,8 @@
-//! Every size of message between two ranks, in both directions at once, with every byte checked.
+//! Sweeps over all sizes of messages between two ranks, in both directions at once, with every byte checked.
 //!
 //! A message is a piece of its sender's noise, which the receiver knows too. Before a receive is posted, its buffer and
-//! the guards around it hold the complement of the noise there. So a byte that is missing shows as surely as one that
-//! is wrong, and one that is too many shows even when it is what the sender had beyond the end.
+//! the guards around it hold the complement of the noise there. So a missing byte is noticed as surely as a wrong one,
+//! and so is an extra byte, even if it is what the sender had beyond the end.
 
 mod plan;
 
@@ -17,7 +17,7 @@ use railweave_nccl_host::net::{MAX_PARTS, NetApi, NetError, Part, RecvComm, Requ
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// What one rank received in one phase.
+/// The messages that one rank received in one phase.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Phase {
     /// Its name.
@@ -27,13 +27,13 @@ pub struct Phase {
     /// Their bytes, as far as they fit into their receives.
     pub bytes: usize,
     /// Wrong results: messages received with a wrong size, wrong data or a changed byte around them, and messages sent
-    /// whose size the plugin tells wrongly.
+    /// whose size the plugin reports wrongly.
     pub mismatches: usize,
-    /// How long it took this rank to send and to receive.
+    /// The time that this rank took to send and to receive.
     pub took: Duration,
 }
 
-/// What one rank found.
+/// The results of one rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Results {
     /// Every phase, in order.
@@ -42,10 +42,10 @@ pub struct Results {
     pub first_mismatch: Option<String>,
 }
 
-/// Why a sweep ended early.
+/// The reason why a sweep ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
-    /// As a communicator's.
+    /// An error of a communicator.
     #[error(transparent)]
     Communicator(#[from] CommunicatorError),
     /// A call of the plugin failed.
@@ -55,15 +55,16 @@ pub enum SweepError {
         phase: &'static str,
         /// The call.
         what: String,
-        /// What the plugin did.
+        /// The plugin's error.
         cause: NetError,
     },
 }
 
-/// Sweeps; both ranks of `link` call this together. `progress` is told what begins. Mismatches do not end it.
+/// Runs the sweep; both ranks of `link` call this together. `progress` is told each step as it begins. Mismatches do
+/// not end it.
 ///
 /// # Errors
-/// As a communicator's calls; a stall is told with phase, size and direction. And when there are not exactly two ranks.
+/// Those of a communicator; a stall names phase, size and direction. And a number of ranks other than two.
 pub fn run<N: NetApi>(
     net: &N,
     link: &mut Link,
@@ -81,7 +82,7 @@ pub fn run<N: NetApi>(
     Ok(Results { phases, first_mismatch: sweep.close(link)? })
 }
 
-/// A receive that was posted.
+/// A posted receive.
 struct Receiving {
     request: Request,
     /// Its number in the plan.
@@ -90,7 +91,7 @@ struct Receiving {
     place: usize,
 }
 
-/// One rank with its ends of both connections. The staging buffer of what it sends holds its noise.
+/// One rank with its ends of both connections. The staging buffer of the sending end holds its noise.
 struct Sweep<'a, N: NetApi> {
     net: &'a N,
     to: Connection<'a, N, SendComm>,
@@ -103,7 +104,7 @@ struct Sweep<'a, N: NetApi> {
 }
 
 impl<'a, N: NetApi> Sweep<'a, N> {
-    /// Connects; also returns what this rank sends and what it receives.
+    /// Connects; also returns the plans of this rank's sends and of its receives.
     fn connect(
         net: &'a N,
         link: &mut Link,
@@ -123,7 +124,7 @@ impl<'a, N: NetApi> Sweep<'a, N> {
         let from = Connection::new(net, from, peer, shape(memory));
         let (to, from) = (to?, from?);
         let noise = |rank| Chance::new(settings.seed, &format!("noise of rank {rank}"));
-        // SAFETY: this many bytes, zero at first, which belong to the connection and which no transfer uses yet.
+        // SAFETY: this many bytes, initially zero, which belong to the connection and which no transfer uses yet.
         noise(rank).fill(unsafe { std::slice::from_raw_parts_mut(to.slot(0).0.as_ptr(), noise_bytes) });
         let mut expected = vec![0; noise_bytes];
         noise(peer).fill(&mut expected);
@@ -145,7 +146,7 @@ impl<'a, N: NetApi> Sweep<'a, N> {
         let mut places: Vec<usize> = (0..into.receives_ahead).collect();
         let (mut receives, mut sends) = (Vec::<Receiving>::new(), Vec::<(Request, usize)>::new());
         let (mut posted, mut sent, mut mismatches) = (0, 0, 0);
-        // The place that is made ready for the next receive.
+        // The place prepared for the next receive.
         let mut next = None;
         while posted < into.receives.len() || sent < out.sends.len() || receives.len() + sends.len() > 0 {
             let mut moved = false;
@@ -187,7 +188,7 @@ impl<'a, N: NetApi> Sweep<'a, N> {
                 if let Some([size, ..]) = self.test(request).map_err(|cause| failed(of_send(message, peer), cause))? {
                     if size as usize != message.carried() {
                         mismatches += 1;
-                        let wrong = format!("by test it has {size} bytes; it must be exactly {}", message.carried());
+                        let wrong = format!("test says {size} bytes; it must be exactly {}", message.carried());
                         self.tell(phase, &of_send(message, peer), &wrong);
                     }
                     sends.swap_remove(chosen);
@@ -212,7 +213,7 @@ impl<'a, N: NetApi> Sweep<'a, N> {
         let (noise, registration) = self.to.slot(0);
         let Message { offered, offset, tag, .. } = message;
         assert!(offset + offered <= self.expected.len(), "a message inside the noise");
-        // SAFETY: the message lies inside the registered noise, which nobody writes any more.
+        // SAFETY: the message lies inside the registered noise, to which nothing writes after its set-up.
         unsafe { self.net.isend(self.to.side(), noise.add(offset), offered, tag, registration) }
     }
 
@@ -227,23 +228,23 @@ impl<'a, N: NetApi> Sweep<'a, N> {
                 registration,
             })
             .collect();
-        // SAFETY: the buffers are registered, and nobody else uses this place until the receive is done.
+        // SAFETY: the buffers are registered, and nothing else uses this place until the receive is done.
         unsafe { self.net.irecv(self.from.side(), &parts, false) }
     }
 
-    /// The sizes, once the request is done.
+    /// Returns the sizes once the request is done.
     fn test(&self, request: &Request) -> Result<Option<[i32; MAX_PARTS]>, NetError> {
         let mut sizes = [-1; MAX_PARTS];
-        // SAFETY: a request that is done is taken away by the caller.
+        // SAFETY: the caller removes a request that is done.
         let done = unsafe { self.net.test(request, Some(&mut sizes)) }?;
         Ok(done.then_some(sizes))
     }
 
-    /// The buffer of a receive that is not under way, with its guards, and the peer's noise for that.
+    /// Returns the buffer of a receive that is not in progress, with its guards, and the peer's noise for both.
     fn window(&mut self, start: usize, message: Message) -> (&mut [u8], &[u8]) {
         let bytes = GUARD_BYTES + message.room + GUARD_BYTES;
         assert!(start + bytes <= self.from.shape().buffer_bytes(), "a window of this memory");
-        // SAFETY: inside the memory, which belongs to `self`, and no transfer that is under way uses this window.
+        // SAFETY: inside the memory, which belongs to `self`, and no transfer in progress uses this window.
         let window = unsafe { std::slice::from_raw_parts_mut(self.from.slot(0).0.add(start).as_ptr(), bytes) };
         (window, &self.expected[message.offset - GUARD_BYTES..][..bytes])
     }
@@ -255,7 +256,7 @@ impl<'a, N: NetApi> Sweep<'a, N> {
         }
     }
 
-    /// How many messages of a receive are not what they must be.
+    /// Returns the number of messages of a receive that are wrong.
     fn check_receive(&mut self, phase: &str, place: usize, messages: &[Message], sizes: [i32; MAX_PARTS]) -> usize {
         let mut mismatches = 0;
         for ((start, message), size) in windows(place, messages).zip(sizes) {
@@ -283,11 +284,11 @@ fn of_receive(messages: &[Message], peer: usize) -> String {
     format!("a receive of {} bytes from rank {peer}", list.collect::<Vec<_>>().join(", "))
 }
 
-/// Checks that a message is what was sent, by size and by every byte, with nothing changed around it.
+/// Checks that a message arrived exactly, by size and by every byte, with nothing changed around it.
 fn check(window: &[u8], noise: &[u8], message: Message, size: i32) -> Result<(), String> {
     let carried = message.carried();
     if size as usize != carried {
-        return Err(format!("by test it has {size} bytes; it must be exactly {carried}"));
+        return Err(format!("test says {size} bytes; it must be exactly {carried}"));
     }
     let end = GUARD_BYTES + carried;
     if window[GUARD_BYTES..end] != noise[GUARD_BYTES..end] {
@@ -311,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_flipped_bit_shows_in_data_and_guards() {
+    fn every_flipped_bit_is_noticed_in_data_and_guards() {
         let message = Message { tag: 0, offered: 20, room: 33, offset: GUARD_BYTES };
         let mut noise = vec![0; GUARD_BYTES + 33 + GUARD_BYTES];
         Chance::new(7, "a test").fill(&mut noise);

@@ -1,4 +1,4 @@
-//! The collectives over a net in memory: that they are right, and that what goes wrong is seen.
+//! The collectives over a net in memory: their results are right, and errors are noticed.
 
 mod support;
 
@@ -12,7 +12,7 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// All collectives with about `length` elements, every result checked.
+/// Runs all collectives with about `length` elements, and checks every result.
 fn all_collectives(communicator: &mut Communicator<'_, Loopback>, length: usize) -> Result<(), String> {
     let (rank, ranks) = (communicator.rank(), communicator.ranks());
     let mut data = vec![0.0; length];
@@ -54,7 +54,7 @@ fn all_are_right_for_any_number_of_ranks_rings_and_lengths() {
             for result in results {
                 assert_eq!(result, Ok(()), "{ranks} ranks, {devices} devices, {length} elements, {mode:?}");
             }
-            assert_eq!(world.open.load(SeqCst), 0, "all that was opened is closed");
+            assert_eq!(world.open.load(SeqCst), 0, "everything that was opened is closed");
             let largest = world.largest.load(SeqCst);
             assert!(largest <= if mode == Mode::Staged { 1 << 20 } else { 8 << 20 }, "{largest}");
             assert!(length > 5 || world.empty.load(SeqCst) > 0, "short rings have empty messages");
@@ -63,7 +63,7 @@ fn all_are_right_for_any_number_of_ranks_rings_and_lengths() {
 }
 
 #[test]
-fn a_flipped_bit_is_seen_wherever_it_is() {
+fn a_flipped_bit_is_noticed_anywhere() {
     for flip_bit in [0, 3, 7] {
         let faults = Faults { flip_bit: Some(flip_bit), ..Faults::default() };
         let (results, _) = with_ranks(2, 1, Mode::Staged, faults, |communicator| {
@@ -94,9 +94,9 @@ fn a_wrong_size_and_a_failure_are_errors_and_close_the_communicator() {
     let fail = Faults { fail: Some(1), ..Faults::default() };
     for (faults, expected) in [(short, "sizes must be exact"), (fail, "asked for")] {
         let (results, _) = with_ranks(2, 1, Mode::Staged, faults, |communicator| {
-            let error = all_collectives(communicator, 1_000_000).expect_err("one fails, so both do");
+            let error = all_collectives(communicator, 1_000_000).expect_err("one rank fails, so both do");
             let again = communicator.all_reduce(&mut [0.0]).expect_err("it is closed").to_string();
-            assert!(again.contains("is closed since its first error"), "{again}");
+            assert!(again.contains("was closed by its first error"), "{again}");
             Err(error)
         });
         assert!(

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 use support::{Faults, Loopback, World};
 
-/// Every rank's results, and what they shared.
+/// Returns every rank's results, and their shared world.
 fn play(
     ranks: usize,
     connections: usize,
@@ -43,7 +43,7 @@ fn play(
 
 #[test]
 fn every_connection_of_every_rank_carries_its_message_and_is_closed() {
-    // To one other, to each other once, and round again.
+    // To one other rank, to each other rank once, and round again.
     for (ranks, connections) in [(2, 1), (2, 3), (5, 2), (4, 3), (3, 7)] {
         let (results, world) = play(ranks, connections, Faults::default());
         for result in results {
@@ -54,7 +54,7 @@ fn every_connection_of_every_rank_carries_its_message_and_is_closed() {
 }
 
 #[test]
-fn a_message_that_changes_on_its_way_is_seen() {
+fn a_message_that_changes_on_its_way_is_noticed() {
     let (results, _) = play(3, 4, Faults { flip_bit: Some(5), ..Faults::default() });
     let wrong = |result: &Result<_, _>| matches!(result, Err(CommunicatorError::WrongData { .. }));
     assert_eq!(results.iter().filter(|result| wrong(result)).count(), 1, "{results:?}");

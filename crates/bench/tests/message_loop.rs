@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 use support::{Faults, alone};
 
-/// The messages that come before those of the loop.
+/// The messages before those of the loop.
 const WARM_UP: usize = 100;
 
 fn settings(bytes: usize, messages: usize) -> Settings {
@@ -27,12 +27,12 @@ fn all_messages_are_carried_and_everything_is_closed() {
 }
 
 #[test]
-fn a_message_that_changes_on_its_way_is_seen() {
-    // The last of its slot; an earlier one is overwritten by those that come after it.
+fn a_message_that_changes_on_its_way_is_noticed() {
+    // The last of its slot; an earlier one is overwritten by later ones.
     let (net, world) = alone(Faults { flip_bit: Some(WARM_UP + 47), ..Faults::default() });
     let error = run(&net, &settings(64, 50)).unwrap_err();
     assert!(matches!(error, CommunicatorError::WrongByte { place: 224, .. }), "{error}");
-    assert_eq!(world.open.load(SeqCst), 0, "closed all the same");
+    assert_eq!(world.open.load(SeqCst), 0, "closed nevertheless");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! NCCL's own IB transport: imitations of NCCL's library, which the C compiler makes as the real one is made.
+//! NCCL's own IB transport: imitations of NCCL's library, built by the C compiler like the real one.
 
 use railweave_bench::nccl::{NcclError, load};
 use railweave_nccl_host::NetApi;
@@ -6,8 +6,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A library with the same names as NCCL's, exported and not exported alike. `WORDS`, `NAME`, `FIRST` and `COUNT` are
-/// for each test to choose.
+/// A library with the names of NCCL's, exported and not. Each test chooses `WORDS`, `NAME`, `FIRST` and `COUNT`.
 const SOURCE: &str = r#"
 #include <stddef.h>
 #include <stdio.h>
@@ -57,7 +56,7 @@ fn refused_table(library: &Path, reason: &str) {
 }
 
 #[test]
-fn a_table_that_is_not_exported_is_found_and_driven() {
+fn a_table_that_is_not_exported_is_found_and_called() {
     let plugin = load(&library("driven", 22, "\"IB\"", "init", 3, &[])).unwrap();
     assert_eq!((plugin.name(), plugin.version(), plugin.versions()), ("IB", 12, [12].as_slice()));
     let net = plugin.init(7, None).unwrap();
@@ -87,13 +86,13 @@ fn a_stripped_library_is_told_from_a_foreign_one() {
 #[test]
 fn a_table_that_cannot_be_right_is_never_called() {
     let size = library("size", 23, "\"IB\"", "init", 3, &[]);
-    refused_table(&size, "its size is another");
+    refused_table(&size, "its size is wrong");
     refused_table(&library("name", 22, "\"IBX\"", "init", 3, &[]), "it does not begin with its name");
     refused_table(&library("null", 22, "NULL", "init", 3, &[]), "it does not begin with its name");
     // A function of another library, data of this one, and a number that is no address.
     for (test, first) in [("outside", "puts"), ("data", "&ncclNetIb"), ("number", "7")] {
         let library = library(test, 22, "\"IB\"", first, 3, &[]);
-        refused_table(&library, "it points to what is no code of the library");
+        refused_table(&library, "it has a pointer that does not lead to code of the library");
     }
 }
 
@@ -101,5 +100,5 @@ fn a_table_that_cannot_be_right_is_never_called() {
 fn a_version_that_this_program_does_not_know_is_named() {
     let library = library("future", 22, "\"IB\"", "init", 3, &["-DgetNcclNet_v12=getNcclNet_v13"]);
     let text = refused(&library).to_string();
-    assert!(text.contains("no table of net v13") && text.contains("knows net v6 to v12"), "{text}");
+    assert!(text.contains("not a usable table of net v13") && text.contains("knows net v6 to v12"), "{text}");
 }

@@ -18,7 +18,7 @@ fn every_connection_carries_its_message_and_is_closed() {
 }
 
 #[test]
-fn a_message_that_changes_on_its_way_is_seen() {
+fn a_message_that_changes_on_its_way_is_noticed() {
     let (net, _) = alone(Faults { flip_bit: Some(3), ..Faults::default() });
     let error = run(&net, &SETTINGS).unwrap_err();
     assert!(matches!(error, CommunicatorError::WrongData { connections: 5, .. }), "{error}");

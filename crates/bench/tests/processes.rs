@@ -1,10 +1,10 @@
-//! What the parent says of ranks that end badly. The ranks are small shell programs, not this library.
+//! The parent's errors about ranks that end badly. The ranks are small shell programs, not this library.
 
 use railweave_bench::ranks::{Ranks, RanksError};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Bytes of the first frame with an empty job: head, rank and ranks.
+/// The bytes of the first frame with an empty job: head, rank and ranks.
 const START_BYTES: usize = 5 + 8;
 
 /// Runs one shell program per rank.
@@ -17,7 +17,7 @@ fn run(programs: &[String], silence: Duration) -> Result<(), RanksError> {
     ranks.unwrap().run(silence, |rank, _| panic!("rank {rank} reports nothing"))
 }
 
-/// A rank that ends with `status` as soon as anything comes after the first frame: the word to stop.
+/// Returns a rank that ends with `status` once it is told to stop: at the first byte after the first frame.
 fn until_told(status: i32) -> String {
     format!("head -c {} > /dev/null; exit {status}", START_BYTES + 1)
 }
@@ -35,7 +35,7 @@ fn a_killed_rank_is_named_with_its_signal_and_the_others_are_told_to_stop() {
     let error = run(&programs, Duration::from_secs(600)).unwrap_err().to_string();
     assert!(error.starts_with("rank 1 was killed by signal 9 (SIGKILL)"), "the cause comes first: {error}");
     assert!(error.contains("rank 0 ended with status 4") && !error.contains("rank 2"), "{error}");
-    assert!(begin.elapsed() < Duration::from_secs(300), "nobody waits for the dead");
+    assert!(begin.elapsed() < Duration::from_secs(300), "nothing waits for a dead rank");
 }
 
 #[test]

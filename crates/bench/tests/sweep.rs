@@ -1,4 +1,4 @@
-//! The sweep over a net in memory: it is content with exact bytes, and sees everything else.
+//! The sweep over a net in memory: it accepts exact bytes, and notices everything else.
 
 use railweave_bench::bootstrap::{Event, Link, Relay};
 use railweave_bench::sweep::{Results, Settings, run};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// What goes wrong with one message.
+/// A fault of one message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     FlippedBit,
@@ -29,7 +29,7 @@ enum Fault {
     Loss,
 }
 
-/// What both ranks share. Faults begin with a message by its number, in the order of sends.
+/// The state shared by both ranks. Faults begin with a message by its number, in the order of sends.
 struct World {
     fault: Option<(usize, Fault)>,
     wires: Mutex<Vec<Arc<Wire>>>,
@@ -39,7 +39,7 @@ struct World {
     max_parts: i32,
 }
 
-/// One connection: the receives that wait for messages.
+/// One connection, with the receives that wait for messages.
 type Wire = Mutex<VecDeque<Arc<Receive>>>;
 
 struct Receive {
@@ -150,19 +150,23 @@ impl NetApi for Memory {
         let lost = self.0.fault.is_some_and(|(from, fault)| fault == Fault::Loss && number >= from);
         let fault = self.0.fault.and_then(|(message, fault)| (message == number).then_some(fault));
         if fault == Some(Fault::Failure) {
-            return Err(NetError::Broken { plugin: "memory".to_owned(), call: "isend", what: "a failure to be seen" });
+            return Err(NetError::Broken {
+                plugin: "memory".to_owned(),
+                call: "isend",
+                what: "a failure to be noticed",
+            });
         }
         if lost {
             return Ok(Some(Request::new(self.open(Pending::Lost))));
         }
         let (part, carried) = (receive.parts[index], bytes.min(receive.parts[index].bytes));
         let (mut of_receive, mut of_send) = (carried, carried);
-        // SAFETY: the parts are inside of memory that waits for them, whose guards are beside them; so is the noise.
+        // SAFETY: the parts are inside memory that waits for them, with guards on both sides; so is the noise.
         unsafe {
             match fault {
                 None => part.data.copy_from_nonoverlapping(data, carried),
                 Some(Fault::MissingByte) => part.data.copy_from_nonoverlapping(data, carried - 1),
-                // What comes next, as by a size that is rounded up.
+                // The byte after the end, as if the size were rounded up.
                 Some(Fault::ByteBeyond) => part.data.copy_from_nonoverlapping(data, carried + 1),
                 Some(Fault::ByteBefore) => part.data.sub(1).copy_from_nonoverlapping(data.sub(1), carried + 1),
                 Some(Fault::Swapped) => part.data.copy_from_nonoverlapping(data.add(1), carried),
@@ -185,7 +189,7 @@ impl NetApi for Memory {
 
     unsafe fn irecv(&self, comm: &RecvComm, parts: &[Part], _optional: bool) -> Result<Option<Request>, NetError> {
         let mut wire = wire(comm.pointer()).lock().unwrap();
-        // Fewer than the sweep wants, so that it has to try again.
+        // Fewer than the sweep posts, so that it must retry.
         if wire.len() == 20 {
             return Ok(None);
         }
@@ -199,7 +203,7 @@ impl NetApi for Memory {
     }
 
     unsafe fn test(&self, request: &Request, sizes: Option<&mut [c_int; MAX_PARTS]>) -> Result<bool, NetError> {
-        // SAFETY: made by `isend` or `irecv`, and closed below only, when it is done.
+        // SAFETY: made by `isend` or `irecv`, and closed only below, when it is done.
         let arrived = match unsafe { &*request.pointer().cast::<Pending>() } {
             Pending::Lost => None,
             Pending::Send(size) => Some(vec![*size]),
@@ -219,7 +223,7 @@ impl NetApi for Memory {
     }
 
     fn close_recv(&self, comm: RecvComm) -> Result<(), NetError> {
-        // The memory of receives that are under way ends with their connection.
+        // The memory of receives in progress ends with their connection.
         wire(comm.pointer()).lock().unwrap().clear();
         self.close::<Arc<Wire>>(comm.pointer());
         Ok(())
@@ -231,7 +235,7 @@ impl NetApi for Memory {
     }
 }
 
-/// Both ranks' results of a sweep up to 64 KiB, and what they shared.
+/// Returns both ranks' results of a sweep up to 64 KiB, and their shared world.
 fn sweep(fault: Option<(usize, Fault)>, max_parts: i32) -> ([Result<Results, String>; 2], Arc<World>) {
     let (messages, open) = (AtomicUsize::new(0), AtomicI64::new(0));
     let world = Arc::new(World { fault, wires: Mutex::default(), messages, open, max_parts });
@@ -239,7 +243,7 @@ fn sweep(fault: Option<(usize, Fault)>, max_parts: i32) -> ([Result<Results, Str
     let mut relay = Relay::start(ours, b"").unwrap();
     let rank = |stream| {
         let mut link = Link::open(stream).unwrap();
-        // Only where something is lost has anybody to wait for so long.
+        // Only a lost message makes a rank wait this long.
         let stall = Duration::from_secs(if matches!(fault, Some((_, Fault::Loss))) { 2 } else { 60 });
         let settings = Settings { device: 0, max_bytes: 64 << 10, seed: 1, stall };
         run(&Memory(Arc::clone(&world)), &mut link, &settings, |_, _| {}).map_err(|error| error.to_string())
@@ -249,7 +253,7 @@ fn sweep(fault: Option<(usize, Fault)>, max_parts: i32) -> ([Result<Results, Str
         for _ in 0..2 {
             let event = until("the end of a rank", || relay.next_event(Duration::from_secs(1)));
             assert!(matches!(event, Event::Closed { .. }), "{event:?}");
-            // Of two, one that is gone before the other has failed, or both are done.
+            // If one of two ranks is gone before the other, it has failed, or both are done.
             relay.abort("a rank is gone");
         }
         threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
@@ -270,9 +274,9 @@ fn exact_bytes_are_no_mismatch_and_everything_is_closed() {
 }
 
 #[test]
-fn everything_that_is_not_exact_is_seen_once_and_the_sweep_goes_on() {
+fn every_inexact_result_is_noticed_once_and_the_sweep_continues() {
     let clean = sweep(None, 8).1.messages.load(SeqCst);
-    // Messages of the first phase, which come in the order of their sizes, and one of the last phase.
+    // Messages of the first phase, which are in the order of their sizes, and one of the last phase.
     for (fault, words) in [
         (Fault::FlippedBit, "was sent as"),
         (Fault::MissingByte, "was sent as"),
@@ -303,6 +307,6 @@ fn messages_that_do_not_arrive_and_calls_that_fail_end_it_with_phase_and_size() 
     assert!(error.contains("phase sizes one by one of the sweep waits for a receive of"), "{error}");
     let (results, _) = sweep(Some((20, Fault::Failure)), 8);
     let errors = results.map(Result::unwrap_err);
-    let error = errors.iter().find(|error| error.contains("a failure to be seen")).expect("the failure");
+    let error = errors.iter().find(|error| error.contains("a failure to be noticed")).expect("the failure");
     assert!(error.starts_with("phase sizes one by one of the sweep, a send of "), "{error}");
 }

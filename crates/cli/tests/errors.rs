@@ -72,7 +72,7 @@ fn values_that_are_not_allowed_are_refused_with_those_that_are() {
 #[test]
 fn the_process_of_a_rank_does_not_run_by_hand() {
     let text = error(&["rank-process"], 1);
-    assert!(text.contains("for railweave itself to run"), "{text}");
+    assert!(text.contains("only railweave itself may run this subcommand"), "{text}");
 }
 
 #[test]

@@ -1,17 +1,17 @@
-//! What a sweep sends: every message of every phase, which follows from the seed, so that both ranks know it.
+//! The messages of a sweep: every message of every phase follows from the seed, so that both ranks know it.
 
 use std::collections::BTreeSet;
 use std::iter;
 use std::time::Duration;
 
-/// What to sweep.
+/// The settings of a sweep.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The device to use on both ranks.
     pub device: i32,
     /// The largest size in bytes; a few messages are up to 128 bytes longer.
     pub max_bytes: usize,
-    /// What the noise, the random sizes and the order of tests come from; the same on both ranks.
+    /// The source of the noise, of the random sizes and of the order of tests; the same on both ranks.
     pub seed: u64,
     /// The longest time without any progress before an error.
     pub stall: Duration,
@@ -21,57 +21,57 @@ pub struct Settings {
 pub(super) const GUARD_BYTES: usize = 256;
 /// Messages begin anywhere in this many bytes of the noise, so that two of them are rarely alike.
 const OFFSETS: usize = 64 << 10;
-/// Buffers of receives begin at any of this many distances from an aligned address.
+/// The buffers of receives begin at any of this many distances from an aligned address.
 const ALIGNMENTS: usize = 128;
-/// A few messages are this many bytes longer than the largest size.
+/// The number of bytes by which a few messages are longer than the largest size.
 const BEYOND: usize = 128;
-/// The noise is this many bytes longer than the largest size.
+/// The number of bytes by which the noise is longer than the largest size.
 pub(super) const NOISE_BEYOND_BYTES: usize = GUARD_BYTES + OFFSETS + BEYOND + GUARD_BYTES;
 /// The largest random size.
 const MAX_RANDOM_BYTES: usize = 1 << 20;
-/// Grouped receives.
+/// The number of grouped receives.
 const GROUPS: usize = 64;
-/// Messages of the phase that keeps many outstanding.
+/// The number of messages of the phase with many outstanding.
 const PIPELINED: usize = 400;
-/// The most receives outstanding, as NCCL's.
+/// The largest number of outstanding receives, as in NCCL.
 const MAX_AHEAD: usize = 32;
 
 /// One message of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) tag: i32,
-    /// Bytes that the sender offers.
+    /// The bytes that the sender offers.
     pub(super) offered: usize,
-    /// Bytes of the receive's buffer.
+    /// The bytes of the receive's buffer.
     pub(super) room: usize,
-    /// Where it begins in the noise.
+    /// Its start in the noise.
     pub(super) offset: usize,
 }
 
 impl Message {
-    /// Bytes that arrive: a message that is longer than its receive is cut.
+    /// Returns the bytes that arrive: a message that is longer than its receive is cut.
     pub(super) fn carried(self) -> usize {
         self.offered.min(self.room)
     }
 
-    /// Memory for its buffer with its guards, wherever that begins.
+    /// Returns the memory for its buffer with its guards, at any alignment.
     fn place_bytes(self) -> usize {
         ALIGNMENTS + GUARD_BYTES + self.room + GUARD_BYTES
     }
 }
 
-/// What is sent in one direction in one phase.
+/// The messages sent in one direction in one phase.
 pub(super) struct Plan {
     pub(super) name: &'static str,
-    /// Each receive with the messages that it groups, in order of their buffers.
+    /// Each receive with the messages that it groups, in the order of their buffers.
     pub(super) receives: Vec<Vec<Message>>,
     /// The messages in the order in which they are sent.
     pub(super) sends: Vec<Message>,
-    /// Receives outstanding at most.
+    /// The limit of outstanding receives.
     pub(super) receives_ahead: usize,
-    /// Sends outstanding at most: all that these receives take.
+    /// The limit of outstanding sends: all that these receives take.
     pub(super) sends_ahead: usize,
-    /// Memory for one receive.
+    /// The bytes of memory for one receive.
     pub(super) place_bytes: usize,
 }
 
@@ -85,7 +85,7 @@ impl Plan {
     }
 }
 
-/// All that `sender` sends, phase by phase; both ranks come to the same.
+/// Returns all messages of `sender`, phase by phase; both ranks compute the same.
 pub(super) fn plans(settings: &Settings, sender: usize, max_parts: usize) -> [Plan; 4] {
     let mut chance = Chance::new(settings.seed, &format!("plan of rank {sender}"));
     let largest_random = settings.max_bytes.min(MAX_RANDOM_BYTES);
@@ -104,7 +104,7 @@ pub(super) fn plans(settings: &Settings, sender: usize, max_parts: usize) -> [Pl
     [of_sizes, of_cuts, groups, Plan::new("many outstanding", MAX_AHEAD, pipelined, &mut chance)]
 }
 
-/// The sizes of the first phase: 0, powers of two and multiples of 128, with what is beside them.
+/// Returns the sizes of the first phase: 0, powers of two and multiples of 128, with their neighbours.
 fn sizes(max_bytes: usize) -> BTreeSet<usize> {
     let mut sizes = BTreeSet::from([0, 1, 2]);
     for power in powers(2, max_bytes).chain([max_bytes]) {
@@ -119,7 +119,7 @@ fn sizes(max_bytes: usize) -> BTreeSet<usize> {
     sizes
 }
 
-/// Of the second phase: what is offered, and the room for it.
+/// Returns the sizes of the second phase: the bytes offered, and the room for them.
 fn cuts(max_bytes: usize) -> Vec<(usize, usize)> {
     let around = |size: usize| {
         let apart = [(size + 128, size.saturating_sub(128)), (size.saturating_sub(128), size + 128)];
@@ -129,13 +129,13 @@ fn cuts(max_bytes: usize) -> Vec<(usize, usize)> {
     powers(4, max_bytes).flat_map(around).collect()
 }
 
-/// The powers of `base` up to `max`, from 1 on.
+/// Returns the powers of `base` up to `max`, from 1 on.
 fn powers(base: usize, max: usize) -> impl Iterator<Item = usize> {
     iter::successors(Some(1), move |power: &usize| power.checked_mul(base)).take_while(move |power| *power <= max)
 }
 
-/// The messages of one receive in any order, but those of one tag in theirs: they go to the buffers of that tag in
-/// order.
+/// Returns the messages of one receive in a random order that keeps those of one tag in sequence: they go to the
+/// buffers of that tag in order.
 fn shuffled(messages: &[Message], chance: &mut Chance) -> Vec<Message> {
     let mut left = messages.to_vec();
     let mut order = Vec::with_capacity(left.len());
@@ -147,16 +147,16 @@ fn shuffled(messages: &[Message], chance: &mut Chance) -> Vec<Message> {
     order
 }
 
-/// What is drawn from the seed.
+/// The random numbers drawn from the seed.
 pub(super) struct Chance(u64);
 
 impl Chance {
-    /// A stream of its own for each purpose.
+    /// Returns a stream of its own for each purpose.
     pub(super) fn new(seed: u64, purpose: &str) -> Self {
         Self(purpose.bytes().fold(seed, |state, byte| Self(state ^ u64::from(byte)).next()))
     }
 
-    /// SplitMix64.
+    /// Returns the next number of SplitMix64.
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -174,7 +174,7 @@ impl Chance {
         }
     }
 
-    /// A size up to `largest`: small ones about as often as large ones, and sometimes 0.
+    /// Returns a size up to `largest`: small ones about as often as large ones, and sometimes 0.
     fn size(&mut self, largest: usize) -> usize {
         let limit = largest >> self.below(8);
         if self.below(10) == 0 { 0 } else { 1 + self.below(limit) }
@@ -184,7 +184,7 @@ impl Chance {
         Message { tag: self.below(1 << 16) as i32, offered, room, offset: GUARD_BYTES + self.below(OFFSETS) }
     }
 
-    /// `parts` messages for one receive, all of one tag, of a few tags, or of a tag each.
+    /// Returns `parts` messages for one receive, all of one tag, of a few tags, or of a tag each.
     fn group(&mut self, parts: usize, largest: usize) -> Vec<Message> {
         let first_tag = self.below(1 << 16);
         let tags = [1, 2, parts][self.below(3)];
@@ -197,7 +197,7 @@ impl Chance {
     }
 }
 
-/// Where the buffers of a receive begin with their guards, one after the other from `place` on.
+/// Returns the starts of a receive's buffers with their guards, one after the other from `place` on.
 pub(super) fn windows(place: usize, messages: &[Message]) -> impl Iterator<Item = (usize, Message)> {
     messages.iter().scan(place, |end, message| {
         let start = *end + message.offset % ALIGNMENTS;
@@ -257,6 +257,6 @@ mod tests {
             assert!(order.len() == 4 && at(0) < at(2), "{order:?}");
             orders.insert(order);
         }
-        assert_eq!(orders.len(), 12, "every order that is allowed");
+        assert_eq!(orders.len(), 12, "every allowed order");
     }
 }

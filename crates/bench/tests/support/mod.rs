@@ -1,4 +1,4 @@
-//! A net in memory, for ranks that are threads: it keeps the rules of the API and fails when the host breaks one.
+//! A net in memory, for ranks that are threads: it keeps the rules of the API and fails if the host breaks one.
 #![allow(dead_code, reason = "no test needs all of it")]
 
 use railweave_bench::bootstrap::{Event, Link, Relay};
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// What goes wrong, by the number of the message in the order of sends over the whole world.
+/// The faults, by the number of the message in the order of sends over the whole world.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     /// One bit of this message's data is flipped.
@@ -30,7 +30,7 @@ pub(crate) struct Faults {
     pub(crate) fail: Option<usize>,
 }
 
-/// What all ranks share.
+/// The state shared by all ranks.
 #[derive(Default)]
 pub(crate) struct World {
     faults: Faults,
@@ -66,24 +66,24 @@ struct Receive {
     done: AtomicBool,
 }
 
-// SAFETY: the address is used under the wire's lock only, while the wire is open.
+// SAFETY: the address is used only under the wire's lock, while the wire is open.
 unsafe impl Send for Receive {}
 // SAFETY: as above.
 unsafe impl Sync for Receive {}
 
-/// Behind every pointer of a listen or a connection.
+/// The object behind every pointer of a listen or a connection.
 struct End {
     wire: Arc<Wire>,
     registrations: Mutex<Vec<usize>>,
 }
 
-/// Behind a registration.
+/// The object behind a registration.
 struct Memory {
     start: usize,
     bytes: usize,
 }
 
-/// Behind a request.
+/// The object behind a request.
 enum Pending {
     Send { wire: Arc<Wire>, receive: Arc<Receive>, data: NonNull<u8>, bytes: usize, number: usize, polls: AtomicUsize },
     Receive(Arc<Receive>),
@@ -93,7 +93,7 @@ enum Pending {
 pub(crate) struct Loopback(pub(crate) Arc<World>);
 
 fn end<'a>(pointer: *mut c_void) -> &'a End {
-    // SAFETY: every pointer was made from a box of this type and is freed by close only.
+    // SAFETY: every pointer was made from a box of this type and is freed only by close.
     unsafe { &*pointer.cast() }
 }
 
@@ -114,7 +114,7 @@ impl Loopback {
     fn close_end(&self, pointer: *mut c_void) {
         assert!(end(pointer).registrations.lock().unwrap().is_empty(), "closed before its registrations ended");
         end(pointer).wire.state.lock().unwrap().closed = true;
-        // SAFETY: as for `end`; this is the pointer's last use.
+        // SAFETY: see `end`; this is the pointer's last use.
         drop(unsafe { Box::from_raw(pointer.cast::<End>()) });
         self.0.open.fetch_sub(1, SeqCst);
     }
@@ -123,10 +123,10 @@ impl Loopback {
 fn check_registered(comm: Comm<'_>, registration: Registration, data: NonNull<u8>, bytes: usize) {
     let known = end(comm.pointer()).registrations.lock().unwrap().contains(&registration.0.addr());
     assert!(known, "a registration of another connection");
-    // SAFETY: it is known, so it is not freed yet.
+    // SAFETY: it is known, so it has not been freed.
     let memory = unsafe { &*registration.0.cast::<Memory>() };
     let start = data.addr().get();
-    assert!(memory.start <= start && start + bytes <= memory.start + memory.bytes, "outside of the registration");
+    assert!(memory.start <= start && start + bytes <= memory.start + memory.bytes, "outside the registration");
 }
 
 impl NetApi for Loopback {
@@ -148,7 +148,7 @@ impl NetApi for Loopback {
     }
 
     fn connect(&self, _device: i32, handle: &mut Handle) -> Result<Option<SendComm>, NetError> {
-        // Some polls are counted in the handle, which therefore must persist.
+        // The handle counts some polls, so it must persist.
         handle.0[100] += 1;
         if handle.0[100] < 3 {
             return Ok(None);
@@ -224,7 +224,7 @@ impl NetApi for Loopback {
     }
 
     unsafe fn test(&self, request: &Request, sizes: Option<&mut [c_int; MAX_PARTS]>) -> Result<bool, NetError> {
-        // SAFETY: made by `isend` or `irecv`, and freed below only, when it is done.
+        // SAFETY: made by `isend` or `irecv`, and freed only below, when it is done.
         let pending = unsafe { &*request.pointer().cast::<Pending>() };
         let faults = self.0.faults;
         let done = match pending {
@@ -275,7 +275,7 @@ impl NetApi for Loopback {
     }
 
     fn close_listen(&self, listen: ListenComm) -> Result<(), NetError> {
-        // SAFETY: as for `end`; a listen's end does not close the connection.
+        // SAFETY: see `end`; a listen's end does not close the connection.
         drop(unsafe { Box::from_raw(listen.pointer().cast::<End>()) });
         self.0.open.fetch_sub(1, SeqCst);
         Ok(())
@@ -283,19 +283,19 @@ impl NetApi for Loopback {
 }
 
 impl World {
-    /// One in which this goes wrong.
+    /// Returns a world with these faults.
     pub(crate) fn with(faults: Faults) -> Arc<Self> {
         Arc::new(Self { faults, ..Self::default() })
     }
 }
 
-/// A net for one process by itself.
+/// Returns a net for a process alone.
 pub(crate) fn alone(faults: Faults) -> (Loopback, Arc<World>) {
     let world = Arc::new(World { faults, ..World::default() });
     (Loopback(Arc::clone(&world)), world)
 }
 
-/// Runs `body` on `ranks` ranks over `devices` rings, and answers what each of them answered.
+/// Runs `body` on `ranks` ranks over `devices` rings, and returns the result of each.
 pub(crate) fn with_ranks(
     ranks: usize,
     devices: i32,
@@ -310,19 +310,19 @@ pub(crate) fn with_ranks(
     let play = |link: &mut Link| -> Result<(), String> {
         let text = |error: CommunicatorError| error.to_string();
         let net = Loopback(Arc::clone(&world));
-        // Only where something is lost has anybody to wait for so long.
+        // Only a lost message makes a rank wait this long.
         let stall = Duration::from_secs(if faults.lose_from.is_some() { 2 } else { 60 });
         let settings = Settings { devices: (0..devices).collect(), mode, stall };
         let mut communicator = Communicator::connect(&net, link, settings).map_err(text)?;
         body(&mut communicator)?;
-        // Connections close when all are done; here a close ends the wire for both sides.
+        // Connections close once all ranks are done; here a close ends the wire for both sides.
         link.barrier().map_err(|error| error.to_string())?;
         communicator.close().map_err(text)
     };
     let rank = |stream: UnixStream| -> Result<(), String> {
         let mut link = Link::open(stream).unwrap();
         let result = play(&mut link);
-        // Before the link closes, so that whoever sees that end knows how this rank ended.
+        // This is before the link closes, so that the parent sees the result when it sees the end.
         failed.fetch_or(result.is_err(), SeqCst);
         result
     };
@@ -332,7 +332,7 @@ pub(crate) fn with_ranks(
             let event = until("the end of a rank", || relay.next_event(Duration::from_secs(1)));
             assert!(matches!(event, Event::Closed { .. }), "unexpected: {event:?}");
             if failed.load(SeqCst) {
-                // A rank that failed is not at the barrier; the others must not wait for it.
+                // A rank that failed is not at the barrier, so the others must not wait for it.
                 relay.abort("a rank is gone");
             }
         }
