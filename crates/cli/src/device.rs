@@ -1,4 +1,4 @@
-//! Which device of a plugin to use.
+//! The device of a plugin to use.
 
 use clap::Args;
 use railweave_nccl_host::net::Properties;
@@ -6,19 +6,19 @@ use railweave_nccl_host::{LoadedNet, NetApi};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 
-/// The arguments for it, which go to every rank as they are.
+/// The arguments about it, which are passed to every rank.
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Device {
     /// The device to use
     #[arg(long, value_name = "INDEX", default_value_t = 0, value_parser = clap::value_parser!(i32).range(0..=255))]
     device: i32,
-    /// Fuses these devices into one, by the plugin's makeVDevice, and uses that: names with commas between, or all
+    /// Fuses these devices into one with the plugin's makeVDevice, and uses that: names with commas between, or all
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "device")]
     fuse: Vec<String>,
 }
 
 impl Device {
-    /// The index and the name of the device, which is fused now if it has to be.
+    /// Returns the index and the name of the device, after fusing it if it is to be fused.
     pub(crate) fn choose(&self, net: &LoadedNet) -> Result<(i32, String), Box<dyn Error>> {
         let mut devices = Vec::new();
         for index in 0..net.devices()? {
@@ -30,23 +30,23 @@ impl Device {
         }
         match devices.into_iter().nth(self.device as usize) {
             Some(properties) => Ok((self.device, properties.name)),
-            None => Err(format!("there is no device {}; allowed are 0 to {}", self.device, net.devices()? - 1).into()),
+            None => Err(format!("there is no device {}; allowed: 0 to {}", self.device, net.devices()? - 1).into()),
         }
     }
 }
 
-/// The indices of the devices that `names` are, in that order.
+/// Returns the indices of the devices with these names, in that order.
 fn members(names: &[String], devices: &[Properties]) -> Result<Vec<i32>, String> {
     let all = (0..).zip(devices);
     if names == ["all"] {
-        // One that has members of its own is fused already.
+        // A device with members of its own is already fused.
         return Ok(all.filter(|(_, device)| device.members.len() <= 1).map(|(index, _)| index).collect());
     }
     let mut members = Vec::with_capacity(names.len());
     for name in names.iter().map(|name| name.trim()) {
         let Some((index, _)) = all.clone().find(|(_, device)| device.name == name) else {
             let known = devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
-            return Err(format!("--fuse names the device {name:?}, which there is not; allowed are {known}, or all"));
+            return Err(format!("--fuse names the device {name:?}, which does not exist; allowed: {known}, or all"));
         };
         if members.contains(&index) {
             return Err(format!("--fuse names the device {name:?} twice; name each device once"));
@@ -83,12 +83,12 @@ mod tests {
     }
 
     #[test]
-    fn members_are_found_by_name_in_the_order_that_is_asked_for() {
+    fn members_are_found_by_name_in_the_requested_order() {
         let devices = [device("a", &[0]), device("b", &[]), device("a+b", &[0, 1])];
         let members = |names: &[&str]| members(&names.iter().map(ToString::to_string).collect::<Vec<_>>(), &devices);
         assert_eq!(members(&["b", " a"]), Ok(vec![1, 0]));
-        assert_eq!(members(&["all"]), Ok(vec![0, 1]), "what is fused already is left out");
-        assert!(members(&["a", "c"]).unwrap_err().contains("\"c\", which there is not; allowed are a, b, a+b"));
+        assert_eq!(members(&["all"]), Ok(vec![0, 1]), "a fused device is left out");
+        assert!(members(&["a", "c"]).unwrap_err().contains("\"c\", which does not exist; allowed: a, b, a+b"));
         assert!(members(&["a", "a"]).unwrap_err().contains("twice"));
     }
 }

@@ -1,4 +1,4 @@
-//! The settings as this program's environment makes them.
+//! The settings in this program's environment.
 
 use railweave_options::{Options, Warning};
 use std::ffi::OsString;
@@ -6,7 +6,7 @@ use std::ffi::OsString;
 /// Reads the settings; warnings go to standard error.
 ///
 /// # Errors
-/// Every setting that cannot be used, a line each.
+/// Every setting with an invalid value, one line each.
 pub(crate) fn options() -> Result<Options, String> {
     let (options, warnings) = read(std::env::vars_os())?;
     for warning in &warnings {
@@ -15,10 +15,10 @@ pub(crate) fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-/// The settings with these variables, as ranks read them, which say themselves what there is to warn of.
+/// Reads the settings with these variables added, as ranks read them; the ranks print the warnings themselves.
 ///
 /// # Errors
-/// As [`options`].
+/// Those of [`options`].
 pub(crate) fn options_with(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<Options, String> {
     read(std::env::vars_os().chain(variables)).map(|(options, _)| options)
 }

@@ -1,4 +1,4 @@
-//! The way between the process of one rank and its parent.
+//! The messages between the process of one rank and its parent.
 
 use railweave_bench::bootstrap::Link;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use std::error::Error;
 /// The hidden subcommand that a rank's process runs.
 pub(crate) const SUBCOMMAND: &str = "rank-process";
 
-/// The command whose part a rank does.
+/// The command that a rank works for.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Part {
     /// `demo`.
@@ -22,7 +22,7 @@ pub(crate) enum Part {
     Sweep,
 }
 
-/// Tells the parent something.
+/// Sends a report to the parent.
 pub(crate) fn report(link: &mut Link, report: &impl Serialize) -> Result<(), Box<dyn Error>> {
     Ok(link.report(&serde_json::to_vec(report)?)?)
 }

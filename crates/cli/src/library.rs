@@ -1,11 +1,12 @@
-//! Where the plugin is when the user does not say.
+//! The search for the plugin if the user does not name it.
 
 use std::path::{Path, PathBuf};
 
-/// The installed name, then the name that cargo gives it.
+/// The installed name, then the name of cargo's output.
 const NAMES: [&str; 2] = ["libnccl-net-railweave.so", "libnccl_net_railweave.so"];
 
-/// The plugin that belongs to this program: beside it, in `../lib`, or in a build directory below the current one.
+/// Finds the plugin that belongs to this program: next to it, in `../lib`, or in a build directory below the current
+/// one.
 pub(crate) fn find(given: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(given) = given {
         return Ok(given.to_owned());
@@ -15,8 +16,8 @@ pub(crate) fn find(given: Option<&Path>) -> Result<PathBuf, String> {
     let beside = program.parent().unwrap_or(Path::new("."));
     find_in(&places(beside)).ok_or_else(|| {
         format!(
-            "the plugin {} is not beside this program ({}), nor in ../lib, target/release or target/debug; build it with \
-             `cargo build --release`, or give its path with --lib",
+            "the plugin {} is not next to this program ({}), nor in ../lib, target/release or target/debug; build it \
+             with `cargo build --release`, or give its path with --lib",
             NAMES[0],
             beside.display()
         )
@@ -37,12 +38,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_given_path_is_taken_as_it_is() {
+    fn a_given_path_is_used_as_it_is() {
         assert_eq!(find(Some(Path::new("/some/where.so"))), Ok(PathBuf::from("/some/where.so")));
     }
 
     #[test]
-    fn the_place_beside_the_program_comes_first() {
+    fn the_directory_of_the_program_comes_first() {
         let root = std::env::temp_dir().join(format!("railweave-library-{}", std::process::id()));
         let places = places(&root.join("bin"));
         assert_eq!(places[1], root.join("bin/../lib"));

@@ -1,8 +1,9 @@
 //! The railweave program: tries out and measures the plugin, or any other NCCL net plugin, without NCCL and without
 //! GPUs.
 //!
-//! It holds what a user sees: arguments, progress, tables. `railweave-nccl-host` loads plugins, and `railweave-bench`
-//! runs ranks and measures. Each subcommand is a module of [`commands`] with an `Arguments` and a `run`.
+//! It contains what a user sees: arguments, progress, tables. `railweave-nccl-host` loads plugins, and
+//! `railweave-bench` runs ranks and measures. Each subcommand is a module of [`commands`] with an `Arguments` and a
+//! `run`.
 #![forbid(unsafe_code)]
 
 mod commands;
@@ -29,11 +30,11 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs checked collectives between local processes and shows what each rail carried
+    /// Runs checked collectives between local processes and shows the traffic of each rail
     Demo(commands::demo::Arguments),
     /// Measures latency, bandwidth and connection set-up between two local processes
     Bench(commands::bench::Arguments),
-    /// Shows every setting, its value here, and where the value comes from
+    /// Shows every setting, its value here, and the origin of the value
     Options(commands::options::Arguments),
     /// Shows the ports, devices and rails of this machine, and what is left out and why
     Topo(commands::topo::Arguments),

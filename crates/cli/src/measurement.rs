@@ -1,4 +1,4 @@
-//! A measurement between ranks: what they tell their parent, and what it does with that.
+//! A measurement between ranks: the reports of the ranks to their parent.
 
 use crate::job::{Part, report};
 use crate::network::NetworkArguments;
@@ -10,16 +10,16 @@ use std::error::Error;
 use std::fmt;
 use std::io::IsTerminal;
 
-/// What a rank tells its parent.
+/// A report of a rank to its parent.
 #[derive(Debug, Serialize, Deserialize)]
 enum Report<T> {
-    /// What begins.
+    /// A step begins.
     Phase(String),
-    /// What came out.
+    /// The results.
     Done(Box<T>),
 }
 
-/// What was measured.
+/// The plugin and device that were measured.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Subject {
     /// The name of the plugin.
@@ -33,7 +33,7 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// A device of a plugin.
+    /// Returns the subject for a device of a plugin.
     pub(crate) fn new(plugin: &Plugin, device: String) -> Self {
         let (name, path) = (plugin.name().to_owned(), plugin.path().display().to_string());
         Self { plugin: name, path, api: plugin.version(), device }
@@ -47,7 +47,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// Has two ranks do a job and answers what each of them found.
+/// Makes two ranks do a job and returns the results of each.
 pub(crate) fn run<T: DeserializeOwned>(
     network: &NetworkArguments,
     part: Part,
@@ -57,7 +57,7 @@ pub(crate) fn run<T: DeserializeOwned>(
     found.try_into().map_err(|_| unreachable!("two ranks have two results"))
 }
 
-/// Has so many ranks do a job and answers what each of them found.
+/// Makes `count` ranks do a job and returns the results of each.
 pub(crate) fn run_all<T: DeserializeOwned>(
     network: &NetworkArguments,
     count: usize,
@@ -71,19 +71,19 @@ pub(crate) fn run_all<T: DeserializeOwned>(
         Ok(Report::Phase(phase)) if rank == 0 && show_phases => eprintln!("measuring: {phase}"),
         Ok(Report::Phase(_)) => {}
         Ok(Report::Done(done)) => found[rank] = Some(*done),
-        Err(error) => eprintln!("railweave: a report of rank {rank} cannot be understood: {error}"),
+        Err(error) => eprintln!("railweave: cannot read a report of rank {rank}: {error}"),
     })?;
     let found: Option<Vec<T>> = found.into_iter().collect();
     found.ok_or_else(|| "a rank ended without results; this is a bug of railweave".into())
 }
 
-/// Tells the parent what begins.
+/// Tells the parent which step begins.
 pub(crate) fn phase(link: &mut Link, what: &str) {
-    // A parent that is gone shows in the next exchange.
+    // If the parent is gone, the next exchange fails.
     let _ = report(link, &Report::<()>::Phase(what.to_owned()));
 }
 
-/// Tells the parent what came out.
+/// Sends the results to the parent.
 pub(crate) fn done<T: Serialize>(link: &mut Link, outcome: T) -> Result<(), Box<dyn Error>> {
     report(link, &Report::Done(Box::new(outcome)))
 }

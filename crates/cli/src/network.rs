@@ -1,4 +1,4 @@
-//! What all subcommands that run ranks have in common: which plugin, over which rails, and the environment for that.
+//! The common part of all subcommands that run ranks: the plugin, its rails, and the environment for both.
 
 use crate::environment;
 use crate::job::{self, Part};
@@ -18,16 +18,16 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// The rails when neither the user nor the environment says: two addresses that every Linux host has.
+/// The rails if neither the user nor the environment names any: two addresses that every Linux host has.
 const DEFAULT_RAILS: &str = "127.0.0.1,127.0.0.2";
 
 /// Arguments about the plugin and its network.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct NetworkArguments {
-    /// The plugin to load, of any maker [default: Railweave's, beside this program or where cargo puts it]
+    /// The plugin to load, of any maker [default: Railweave's, next to this program or in cargo's target directory]
     #[arg(long, value_name = "PATH")]
     lib: Option<PathBuf>,
-    /// NCCL's own library (libnccl.so.2), whose IB transport is then driven as a plugin is
+    /// NCCL's own library (libnccl.so.2), whose IB transport is then called like a plugin
     #[arg(long, value_name = "PATH", conflicts_with_all = ["lib", "api", "rails", "weights"])]
     nccl: Option<PathBuf>,
     /// The version of the net API to use, 6 to 12 [default: the newest that the plugin exports]
@@ -37,21 +37,22 @@ pub(crate) struct NetworkArguments {
     /// unless RAILWEAVE_FABRIC or RAILWEAVE_RAILS is set]
     #[arg(long, value_name = "LIST")]
     rails: Option<String>,
-    /// How traffic is shared between the rails, such as 80,20 [default: by speed]
+    /// The weights by which the rails share the traffic, such as 80,20 [default: by speed]
     #[arg(long, value_name = "LIST")]
     weights: Option<String>,
-    /// What to start each rank with, {rank} being its number, such as "ip netns exec host{rank}"
+    /// A command that starts each rank, with {rank} for its number, such as "ip netns exec host{rank}"
     #[arg(long, value_name = "COMMAND")]
     rank_command: Option<String>,
     /// The longest time without any progress, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     stall: u64,
-    /// Shows the plugin's lines of level INFO too, not only those of level WARN
+    /// Also shows the plugin's log lines of level INFO, not only those of level WARN
     #[arg(long, short)]
     verbose: bool,
 }
 
-/// Where the plugin comes from.
+/// The origin of the plugin.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Source {
     /// A plugin's file, with the version of the net API to use.
@@ -60,7 +61,7 @@ enum Source {
     Nccl(PathBuf),
 }
 
-/// What every rank is told about the plugin.
+/// The part of every rank's job about the plugin.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Network {
     source: Source,
@@ -69,8 +70,8 @@ pub(crate) struct Network {
 }
 
 impl NetworkArguments {
-    /// What to tell the ranks. Looks at this host as the plugin does, and loads it once here too, so that a wrong
-    /// setting or path is one sentence and not one per rank.
+    /// Returns the part of the ranks' job about the plugin. Examines this host as the plugin does, and loads the plugin
+    /// here once too, so that a wrong setting or path is one error and not one per rank.
     pub(crate) fn network(&self) -> Result<Network, Box<dyn Error>> {
         if self.lib.is_none() && self.nccl.is_none() && self.rank_command.is_none() {
             let variables = self.variables(is_set).into_iter().map(|(name, value)| (name.into(), value.into()));
@@ -84,7 +85,7 @@ impl NetworkArguments {
         Ok(Network { source, stall_s: self.stall, verbose: self.verbose })
     }
 
-    /// Gives this process the environment that ranks get. It comes before anything that starts a thread.
+    /// Sets the ranks' environment in this process. Call it before anything that starts a thread.
     pub(crate) fn set_variables(&self) -> Result<(), EnvironmentError> {
         set(&self.variables(is_set))
     }
@@ -116,12 +117,12 @@ impl NetworkArguments {
         ranks.run(Duration::from_secs(2 * self.stall + 60), on_report)
     }
 
-    /// The environment of the ranks: what the user asks for here, and defaults where the user's environment, which
-    /// `is_set` tells about, says nothing.
+    /// Returns the environment of the ranks: the user's arguments here, and defaults for variables that the user's
+    /// environment does not set, according to `is_set`.
     fn variables(&self, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
         let mut variables = Vec::new();
         if self.nccl.is_some() {
-            // Its IB transport logs by NCCL's own logger, which without this says nothing.
+            // Its IB transport logs through NCCL's own logger, which is silent without this variable.
             if !is_set("NCCL_DEBUG") {
                 variables.push(("NCCL_DEBUG", if self.verbose { "INFO" } else { "WARN" }.to_owned()));
             }
@@ -155,40 +156,40 @@ impl Source {
 }
 
 impl Network {
-    /// As [`Self::start`], in the process of one rank.
+    /// Does the same as [`Self::start`], in the process of one rank.
     pub(crate) fn start_rank(&self, rank: usize) -> Result<(Plugin, LoadedNet), Box<dyn Error>> {
         self.start(&format!("rank {rank}: "))
     }
 
-    /// Loads and starts the plugin in this process; its lines go to standard error with `prefix` before them.
+    /// Loads and starts the plugin in this process; its log lines go to standard error with `prefix` before them.
     pub(crate) fn start(&self, prefix: &str) -> Result<(Plugin, LoadedNet), Box<dyn Error>> {
         let most = if self.verbose { logger::INFO } else { logger::WARN };
         let prefix = prefix.to_owned();
         logger::set_sink(move |line| {
             if line.level <= most {
-                // One write, so that the lines of two ranks do not mix. Nobody is left to tell when it fails.
+                // One write per line, so that the lines of two ranks do not mix. If it fails, there is nobody to tell.
                 let text = format!("{prefix}{}\n", line.text.trim_end());
                 let _ = std::io::stderr().write_all(text.as_bytes());
             }
         });
         let plugin = self.source.load()?;
-        // The same number on all ranks, as a communicator's hash is.
+        // The same number on all ranks, like a communicator's hash.
         let net = plugin.init(0x7261_696c, None)?;
         Ok((plugin, net))
     }
 
-    /// The longest time without any progress.
+    /// Returns the longest time without any progress.
     pub(crate) fn stall(&self) -> Duration {
         Duration::from_secs(self.stall_s)
     }
 }
 
-/// Looks at this host as the plugin does for net API v9 and later.
+/// Examines this host as the plugin does for net API v9 and later.
 ///
 /// # Errors
-/// Why the plugin's `init` would fail.
+/// The reason why the plugin's `init` would fail.
 pub(crate) fn look(options: &Options) -> Result<Found, railweave_discovery::Error> {
-    // What is worth knowing and no error is left to the plugin's own lines.
+    // Notes that are not errors are left to the plugin's own log lines.
     railweave_discovery::find(options, true, &|_| ())
 }
 
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_fill_only_what_the_user_left_open() {
+    fn defaults_fill_only_the_variables_that_the_user_left_open() {
         let tcp = ("RAILWEAVE_FABRIC", "tcp".to_owned());
         let rails = |list: &str| ("RAILWEAVE_RAILS", list.to_owned());
         assert_eq!(variables(&[], &[]), [tcp.clone(), rails("127.0.0.1,127.0.0.2")]);

@@ -1,4 +1,4 @@
-//! Text on standard output, which may be a pipe that somebody closes.
+//! Text on standard output, which may be a pipe that its reader closes.
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
@@ -8,12 +8,12 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 
-/// Writes lines to standard output. A closed pipe is an error like any other, and no panic.
+/// Writes lines to standard output. A closed pipe is an error like any other, and does not panic.
 pub(crate) fn print(text: impl Display) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{text}")
 }
 
-/// Prints what came out, as JSON or by `show` for people.
+/// Prints the results, as JSON or by `show` for people.
 pub(crate) fn print_as<T: Serialize>(
     outcome: &T,
     json: bool,
@@ -27,14 +27,15 @@ pub(crate) fn print_as<T: Serialize>(
     Ok(())
 }
 
-/// Standard output for results alone: what libraries in this process write to it goes to standard error from now on.
+/// Returns standard output for results alone: after this call, the output of libraries in this process goes to standard
+/// error.
 pub(crate) fn only_for_results() -> io::Result<File> {
     let results = io::stdout().as_fd().try_clone_to_owned()?;
     rustix::stdio::dup2_stdout(io::stderr())?;
     Ok(File::from(results))
 }
 
-/// An empty table in this program's style; all columns but the first `text_columns` are numbers.
+/// Returns an empty table in this program's style; all columns except the first `text_columns` are numbers.
 pub(crate) fn table(header: &[&str], text_columns: usize) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_header(header.to_vec());

@@ -7,7 +7,7 @@ use serde_json::{Value, from_slice, from_value};
 use std::error::Error;
 use std::process::ExitCode;
 
-/// Runs the whole life of a rank's process.
+/// Runs a rank's process from start to end.
 pub(crate) fn serve() -> ExitCode {
     ranks::serve(|link| -> Result<(), Box<dyn Error>> {
         let (part, job): (Part, Value) = from_slice(link.job())?;

@@ -12,11 +12,11 @@ const UNITS: [(&str, usize); 4] = [("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10
 /// The largest message that NCCL sends.
 const MAX_MESSAGE: Size = Size(1 << 30);
 
-/// Reads the size of one message.
+/// Parses the size of one message.
 pub(crate) fn of_message(text: &str) -> Result<Size, String> {
     let size: Size = text.parse()?;
     if size.0 > MAX_MESSAGE.0 {
-        return Err(format!("a message of {size} is not possible; allowed are 0 to {MAX_MESSAGE}"));
+        return Err(format!("a message of {size} is not possible; allowed: 0 to {MAX_MESSAGE}"));
     }
     Ok(size)
 }
@@ -26,7 +26,7 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong =
-            || format!("{text:?} is no size; allowed are whole numbers with KiB, MiB, GiB or nothing, such as 25MiB");
+            || format!("{text:?} is not a size; allowed: whole numbers with KiB, MiB, GiB or no unit, such as 25MiB");
         let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
         let unit = text[digits.len()..].trim_end_matches(['b', 'B']).trim_end_matches('i').to_ascii_uppercase();
         let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
@@ -61,15 +61,15 @@ mod tests {
         }
         for text in ["", "MiB", "1.5G", "-1", "7 apples", "1TiB", "99999999999999999999", "99999999999999G"] {
             let error = text.parse::<Size>().unwrap_err();
-            assert!(error.contains("allowed are"), "{error}");
+            assert!(error.contains("allowed: "), "{error}");
         }
     }
 
     #[test]
-    fn a_message_is_at_most_what_nccl_sends() {
+    fn a_message_is_at_most_as_long_as_nccls() {
         assert_eq!(of_message("1GiB"), Ok(Size(1 << 30)));
-        assert!(of_message("1073741825").unwrap_err().contains("allowed are 0 to 1 GiB"));
-        assert!(of_message("lots").unwrap_err().contains("is no size"));
+        assert!(of_message("1073741825").unwrap_err().contains("allowed: 0 to 1 GiB"));
+        assert!(of_message("lots").unwrap_err().contains("is not a size"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `railweave bench` with the built plugin: what comes out, for small numbers.
+//! `railweave bench` with the built plugin: its results, for small numbers.
 
 use object::{Object, ObjectSymbol, SymbolKind};
 use serde_json::Value;
@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
 
-/// The built plugin: the one that the whole test run names, or the one that cargo builds beside this program's tests.
+/// Returns the built plugin: the one that the whole test run names, or the one that cargo builds next to this program's
+/// tests.
 fn library() -> PathBuf {
     std::env::var_os("RAILWEAVE_TEST_LIB")
         .map_or_else(|| std::env::current_exe().unwrap().with_file_name("libnccl_net_railweave.so"), PathBuf::from)
 }
 
-/// A benchmark of the built plugin, without arguments.
+/// Returns a benchmark of the built plugin, without arguments.
 fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_railweave"));
     command.arg("bench").arg("--lib").arg(library()).env_remove("RAILWEAVE_RAILS").env_remove("RAILWEAVE_FABRIC");
@@ -23,7 +24,7 @@ fn bench(arguments: &[&str]) -> Output {
     command().args(arguments).output().unwrap()
 }
 
-/// The results of a run that has to succeed.
+/// Returns the results of a run that must succeed.
 fn results(arguments: &[&str]) -> Value {
     results_of(command().args(arguments))
 }
@@ -34,14 +35,14 @@ fn results_of(command: &mut Command) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Panics with what a program said unless it succeeded.
+/// Panics with a program's output unless it succeeded.
 fn succeeded(output: &Output) {
     if !output.status.success() {
         railweave_patience::fail(output.status, &String::from_utf8_lossy(&output.stderr));
     }
 }
 
-/// The one line on standard error of a run that has to fail.
+/// Returns the one line on standard error of a run that must fail.
 fn error(arguments: &[&str]) -> String {
     let output = bench(arguments);
     assert!(!output.status.success() && output.stdout.is_empty());
@@ -67,7 +68,7 @@ fn many_connections_come_up_and_carry_a_message_each() {
 }
 
 #[test]
-fn latency_and_bandwidth_are_of_the_sizes_that_were_asked_for() {
+fn latency_and_bandwidth_are_of_the_requested_sizes() {
     let results = results(&["--seconds", "0.01", "--sizes", "0,64KiB", "--connects", "2", "--in-flight", "4"]);
     let sizes: Vec<_> =
         results["bandwidth"].as_array().unwrap().iter().map(|of_size| of_size["bytes"].clone()).collect();
@@ -77,18 +78,18 @@ fn latency_and_bandwidth_are_of_the_sizes_that_were_asked_for() {
 }
 
 #[test]
-fn one_process_sends_to_itself_over_the_rails_that_are_given() {
+fn one_process_sends_to_itself_over_the_given_rails() {
     for (in_flight, size, bytes) in [("1", "0", 0), ("8", "8", 8), ("3", "300001", 300_001)] {
         let wanted = ["--in-process", "--messages", "50", "--rails", "127.0.0.3"];
         let results = results(&[&wanted[..], &["--in-flight", in_flight, "--bytes", size]].concat());
         assert_eq!((&results["messages"], &results["message_bytes"]), (&50.into(), &bytes.into()));
         assert_eq!(results["in_flight"].to_string(), in_flight);
         assert!(results["device"].as_str().unwrap().contains("127.0.0.3"), "{results}");
-        assert!(results["devices"].is_null(), "nobody counts what goes over TCP: {results}");
+        assert!(results["devices"].is_null(), "nothing counts the work over TCP: {results}");
     }
 }
 
-/// The fake libibverbs, and its description of two devices of one speed.
+/// The fake libibverbs, and its description of two devices of equal speed.
 static FAKE: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| {
     let machine = Path::new(env!("CARGO_TARGET_TMPDIR")).join("two-devices");
     std::fs::write(
@@ -100,7 +101,7 @@ static FAKE: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| {
     (railweave_fake_ibverbs::build(), machine)
 });
 
-/// A benchmark in one process over those two, fused.
+/// Returns a benchmark in one process over those two, fused.
 fn over_the_fake() -> Command {
     let (library, machine) = &*FAKE;
     let mut command = command();
@@ -112,8 +113,8 @@ fn over_the_fake() -> Command {
 
 #[test]
 fn a_message_costs_one_work_request_on_each_active_rail_and_one_cts_and_nothing_on_an_idle_rail() {
-    // Weights of the rails, the size of a message, and for each message all work requests and the writes with an
-    // immediate among them, which are the sender's. The rest is the receiver's CTS: rails of one weight carry it in
+    // The weights of the rails, the size of a message, and for each message all work requests and the writes with an
+    // immediate among them, which are the sender's. The rest is the receiver's CTS: rails of equal weight carry it in
     // turns.
     let cases = [
         ("4,1", "8", [2.0, 0.0], [1.0, 0.0]),
@@ -132,7 +133,7 @@ fn a_message_costs_one_work_request_on_each_active_rail_and_one_cts_and_nothing_
             // One for each of the sender's work requests at each end, and few for CTS.
             let cts = [0, 1].map(|rail| each("completions")[rail] - 2.0 * with_immediate[rail]);
             assert!([0, 1].into_iter().all(|rail| (0.0..=sends[rail] / 16.0).contains(&cts[rail])), "{results}");
-            // On an idle rail no more are posted than once, to have them ready.
+            // On an idle rail they are posted only once, to have them ready.
             let receives = [0, 1].map(|rail| each("receives")[rail] - with_immediate[rail]);
             assert!(receives.into_iter().all(|more| more.abs() < 0.5), "{results}");
         }
@@ -140,7 +141,7 @@ fn a_message_costs_one_work_request_on_each_active_rail_and_one_cts_and_nothing_
 }
 
 #[test]
-fn many_connections_of_one_process_tell_what_they_take_and_leave_nothing() {
+fn many_connections_of_one_process_are_counted_and_leave_nothing() {
     let (library, machine) = &*FAKE;
     let mut command = command();
     command.args(["--in-process", "--connections", "5"]).env("NCCL_IBVERBS_LIB", library);
@@ -153,11 +154,11 @@ fn many_connections_of_one_process_tell_what_they_take_and_leave_nothing() {
     assert!(count("region_bytes") > 0 && count("work_places") >= count("queue_pairs"), "{results}");
     assert_eq!((&results["left"]["queue_pairs"], &results["left"]["completion_queues"]), (&0.into(), &0.into()));
     let over_tcp = self::results(&["--in-process", "--connections", "3", "--rails", "127.0.0.3"]);
-    assert!(over_tcp["objects"].is_null(), "nobody counts what goes over TCP: {over_tcp}");
+    assert!(over_tcp["objects"].is_null(), "nothing counts the work over TCP: {over_tcp}");
 }
 
 #[test]
-fn what_each_device_had_to_do_is_shown_in_a_table_too() {
+fn the_work_of_each_device_is_also_shown_in_a_table() {
     let output = over_the_fake().args(["--weights", "4,1"]).output().unwrap();
     succeeded(&output);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -178,7 +179,7 @@ fn many_processes_with_connections_to_each_other_come_up_and_leave_nothing() {
         let spread = &results["each"][what];
         (spread["least"].as_f64().unwrap(), spread["most"].as_f64().unwrap())
     };
-    // Five connections each way, with a lane on both rails; to the three others there is one session each.
+    // Five connections each way, with a lane on each rail; there is one session to each of the three others.
     assert_eq!(each("lanes"), (20.0, 20.0), "{results}");
     let (least, most) = each("sessions");
     assert!(least >= 3.0 && most <= 6.0, "{results}");
@@ -197,7 +198,7 @@ fn many_processes_with_connections_to_each_other_come_up_and_leave_nothing() {
 }
 
 #[test]
-fn every_size_arrives_as_it_was_sent() {
+fn every_size_arrives_unchanged() {
     let results = results(&["--sweep", "64KiB", "--seed", "7", "--rails", "127.0.0.1,127.0.0.2"]);
     assert_eq!(
         (&results["max_bytes"], &results["seed"], &results["mismatches"]),
@@ -212,7 +213,7 @@ fn every_size_arrives_as_it_was_sent() {
     }
     let size = bench(&["--sweep", "1GiB"]);
     let size = String::from_utf8(size.stderr).unwrap();
-    assert!(size.contains("a sweep up to 1 GiB is not possible; allowed are 1 KiB to 256 MiB"), "{size}");
+    assert!(size.contains("a sweep up to 1 GiB is not possible; allowed: 1 KiB to 256 MiB"), "{size}");
     for other in ["--raw", "--in-process", "--connections=2", "--sizes=8", "--in-flight=2"] {
         let refused = bench(&["--sweep=1KiB", other]);
         let text = String::from_utf8(refused.stderr).unwrap();
@@ -225,18 +226,15 @@ fn the_loop_over_the_messages_keeps_its_name_in_the_program() {
     let program = std::fs::read(env!("CARGO_BIN_EXE_railweave")).unwrap();
     let program = object::File::parse(&program[..]).unwrap();
     let mut symbols = program.symbols().filter(|symbol| symbol.name() == Ok("railweave_message_loop"));
-    assert!(
-        symbols.any(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text),
-        "callgrind looks for it"
-    );
+    assert!(symbols.any(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text), "callgrind needs it");
 }
 
 #[test]
-fn devices_that_there_are_not_and_cannot_be_are_named() {
+fn devices_that_do_not_exist_and_cannot_be_fused_are_named() {
     let index = error(&["--in-process", "--device", "7"]);
-    assert!(index.contains("there is no device 7; allowed are 0 to 0"), "{index}");
+    assert!(index.contains("there is no device 7; allowed: 0 to 0"), "{index}");
     let name = error(&["--in-process", "--fuse", "mlx5_0,mlx5_1"]);
-    assert!(name.contains("--fuse names the device \"mlx5_0\", which there is not; allowed are "), "{name}");
+    assert!(name.contains("--fuse names the device \"mlx5_0\", which does not exist; allowed: "), "{name}");
     let rails = error(&["--in-process", "--fuse", "all"]);
     assert!(rails.contains("cannot fuse devices") && rails.contains("no makeVDevice"), "{rails}");
 }

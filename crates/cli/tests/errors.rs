@@ -1,4 +1,4 @@
-//! What a user reads when a command cannot work, and that its status says so.
+//! The errors that a user reads if a command cannot work, with its exit status.
 
 use std::process::{Command, Output};
 
@@ -6,7 +6,7 @@ fn railweave(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_railweave")).args(arguments).output().unwrap()
 }
 
-/// The text on standard error of a command that has to fail with `status`.
+/// Returns the text on standard error of a command that must fail with `status`.
 fn error(arguments: &[&str], status: i32) -> String {
     let output = railweave(arguments);
     let text = String::from_utf8(output.stderr).unwrap();
@@ -25,7 +25,7 @@ fn a_missing_plugin_is_one_sentence_that_names_it() {
 }
 
 #[test]
-fn what_is_not_nccls_library_is_one_sentence_that_names_it() {
+fn a_file_that_is_not_nccls_library_is_one_sentence_that_names_it() {
     for (command, path) in [("demo", "/nowhere/libnccl.so.2"), ("bench", env!("CARGO_MANIFEST_DIR"))] {
         let text = error(&[command, "--nccl", path], 1);
         assert_eq!(text.lines().count(), 1, "{text}");
@@ -35,7 +35,7 @@ fn what_is_not_nccls_library_is_one_sentence_that_names_it() {
 }
 
 #[test]
-fn what_is_wrong_with_the_settings_or_the_host_is_one_sentence_and_not_one_of_each_rank() {
+fn an_error_of_the_settings_or_the_host_is_one_sentence_and_not_one_of_each_rank() {
     for (variable, value, words) in [
         ("NCCL_SOCKET_IFNAME", "=no-such-interface", "no-such-interface"),
         ("RAILWEAVE_OOB_IF", "=no-such-interface", "no interface of this host"),
@@ -55,10 +55,10 @@ fn what_is_wrong_with_the_settings_or_the_host_is_one_sentence_and_not_one_of_ea
 
 #[test]
 fn values_that_are_not_allowed_are_refused_with_those_that_are() {
-    assert!(error(&["demo", "--bucket", "0"], 1).contains("allowed are 1 and more"));
+    assert!(error(&["demo", "--bucket", "0"], 1).contains("allowed: 1 and more"));
     assert!(error(&["demo", "--bytes", "lots"], 2).contains("such as 25MiB"));
     assert!(error(&["demo", "--ranks", "1"], 2).contains("2..=64"));
-    assert!(error(&["bench", "--in-process", "--bytes", "2GiB"], 2).contains("allowed are 0 to 1 GiB"));
+    assert!(error(&["bench", "--in-process", "--bytes", "2GiB"], 2).contains("allowed: 0 to 1 GiB"));
     assert!(error(&["bench", "--messages", "5"], 2).contains("--in-process"));
     assert!(error(&["bench", "--in-process", "--raw"], 2).contains("cannot be used with"));
     for with in [["--idle", "1"], ["--messages", "5"]] {
@@ -66,7 +66,7 @@ fn values_that_are_not_allowed_are_refused_with_those_that_are() {
         assert!(error(&line, 2).contains("cannot be used with"), "{with:?}");
     }
     assert!(error(&["bench", "--api", "5"], 2).contains("6..=12"));
-    assert!(error(&["bench", "--seconds", "nan"], 1).contains("allowed are 0.01 to 600"));
+    assert!(error(&["bench", "--seconds", "nan"], 1).contains("allowed: 0.01 to 600"));
 }
 
 #[test]

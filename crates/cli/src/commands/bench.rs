@@ -24,37 +24,37 @@ use std::time::Duration;
 pub(crate) struct Arguments {
     #[command(flatten)]
     network: NetworkArguments,
-    /// The sizes of messages whose bandwidth is measured
+    /// The sizes of the messages for bandwidth
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size::of_message)]
     #[arg(default_value = "8,4KiB,64KiB,512KiB,1MiB,8MiB,64MiB")]
     sizes: Vec<Size>,
-    /// Messages in flight, as NCCL keeps up to 8
+    /// The number of messages in flight; NCCL keeps up to 8
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=32))]
     in_flight: u32,
-    /// About how long to measure latency, and the bandwidth of each size
+    /// The approximate time to measure latency, and the bandwidth of each size
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// About how long to send each size before its bandwidth is measured, which counts behind a shaper
+    /// The approximate time to send each size before its bandwidth is measured; use it if a shaper is on the way
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     warm_up: f64,
-    /// How many connections to set up for their time
+    /// The number of connections to set up for their time
     #[arg(long, value_name = "COUNT", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connects: u32,
     #[command(flatten)]
     device: Device,
-    /// Also measures plain TCP sockets over the same rails, the limit of what a plugin over TCP can reach
+    /// Also measures plain TCP sockets over the same rails: the limit of a plugin over TCP
     #[arg(long)]
     raw: bool,
-    /// Instead of all else: sets up so many connections at once, sends a checked message over each, and tells time and
-    /// memory; with --in-process of this process with itself, and what objects of libibverbs they take
+    /// Only sets up this many connections at once, sends a checked message over each, and shows time and memory; with
+    /// --in-process, the connections of this process with itself, and their objects of libibverbs
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     connections: Option<u32>,
-    /// With --connections: then leaves them alone for so long and tells what each thread did meanwhile
+    /// With --connections: leaves them idle for this long afterwards, and shows the processor time of each thread
     #[arg(long, value_name = "SECONDS", requires = "connections", conflicts_with = "in_process")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=60))]
     idle: Option<u64>,
-    /// With --connections: so many processes at once, each with so many connections to those that follow it, and what
-    /// each of them takes
+    /// With --connections: starts this many processes at once, each with this many connections to those that follow it,
+    /// and shows the resources of each
     #[arg(long, value_name = "COUNT", requires = "connections", conflicts_with_all = ["idle", "in_process"])]
     #[arg(value_parser = clap::value_parser!(u32).range(2..=1000))]
     processes: Option<u32>,
@@ -67,7 +67,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// What each of the two ranks is told.
+/// The job of each of the two ranks.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     network: Network,
@@ -80,14 +80,14 @@ pub(crate) struct Job {
     raw: bool,
 }
 
-/// What was measured; the form of `--json`.
+/// The results; the form of `--json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Outcome {
     #[serde(flatten)]
     subject: Subject,
     /// Half of a round trip of 8 bytes, until its send and its receive are done.
     latency: TimesOutcome,
-    /// Half of a round trip of 8 bytes, until the answer has come, with four receives posted ahead.
+    /// Half of a round trip of 8 bytes, until the reply has arrived, with four receives posted ahead.
     latency_ahead: TimesOutcome,
     /// Set-up of one connection.
     connect: TimesOutcome,
@@ -97,7 +97,7 @@ struct Outcome {
     raw: Option<RawOutcome>,
 }
 
-/// What plain sockets reach.
+/// The results of plain sockets.
 #[derive(Debug, Serialize, Deserialize)]
 struct RawOutcome {
     /// The two ends of each rail.
@@ -124,13 +124,13 @@ struct BandwidthOutcome {
     gigabits_per_second: f64,
 }
 
-/// Runs the benchmark and prints what it measured.
+/// Runs the benchmark and prints the results.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     if !(0.01..=600.0).contains(&arguments.seconds) {
-        return Err(format!("--seconds {} is not possible; allowed are 0.01 to 600", arguments.seconds).into());
+        return Err(format!("--seconds {} is not possible; allowed: 0.01 to 600", arguments.seconds).into());
     }
     if !(0.0..=600.0).contains(&arguments.warm_up) {
-        return Err(format!("--warm-up {} is not possible; allowed are 0 to 600", arguments.warm_up).into());
+        return Err(format!("--warm-up {} is not possible; allowed: 0 to 600", arguments.warm_up).into());
     }
     let in_flight = arguments.in_flight as usize;
     if arguments.in_process.in_process {
@@ -172,7 +172,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     print_as(&outcome, arguments.json, show)
 }
 
-/// A rank's part.
+/// Does the work of a rank.
 pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
     let (plugin, net) = job.network.start_rank(link.rank())?;
     let (device, name) = job.device.choose(&net)?;
@@ -200,7 +200,7 @@ pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
     done(link, outcome)
 }
 
-/// Plain sockets over the rails that the plugin used, in rank 0's order.
+/// Measures plain sockets over the rails that the plugin used, in rank 0's order.
 fn raw(job: &Job, link: &mut Link, plugin: &Plugin) -> Result<RawOutcome, Box<dyn Error>> {
     let counted = plugin.rail_counters().unwrap_or_default();
     let mut rails = Vec::new();
@@ -211,7 +211,7 @@ fn raw(job: &Job, link: &mut Link, plugin: &Plugin) -> Result<RawOutcome, Box<dy
     let of_rank_0 = link.all_gather(&serde_json::to_vec(&rails)?)?.swap_remove(0);
     let rails: Vec<(IpAddr, IpAddr)> = serde_json::from_slice(&of_rank_0)?;
     if rails.is_empty() {
-        return Err("--raw needs to know the rails, which only Railweave's own plugin tells; leave --raw out".into());
+        return Err("--raw needs the rails, which only Railweave's own plugin reports; leave --raw out".into());
     }
     let mine =
         |(first, second): &(IpAddr, IpAddr)| if link.rank() == 0 { (*first, *second) } else { (*second, *first) };

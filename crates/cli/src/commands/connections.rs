@@ -1,4 +1,4 @@
-//! `railweave bench --connections`: many connections at once, what memory they take, and what they cost while idle.
+//! `railweave bench --connections`: many connections at once, their memory, and their cost while idle.
 
 use crate::device::Device;
 use crate::job::Part;
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// The size of each connection's message.
 const MESSAGE_BYTES: usize = 64 << 10;
 
-/// What the user wants.
+/// The user's request.
 pub(crate) struct Wanted {
     pub(crate) device: Device,
     pub(crate) connections: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Wanted {
     pub(crate) json: bool,
 }
 
-/// What each of the two ranks is told.
+/// The job of each of the two ranks.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     network: Network,
@@ -33,7 +33,7 @@ pub(crate) struct Job {
     idle_s: u64,
 }
 
-/// What one rank measured.
+/// The results of one rank.
 #[derive(Debug, Serialize, Deserialize)]
 struct OfRank {
     subject: Subject,
@@ -47,13 +47,13 @@ struct OfRank {
 struct Outcome {
     #[serde(flatten)]
     subject: Subject,
-    /// How many connections there were.
+    /// The number of connections.
     connections: usize,
     /// The size of each connection's message.
     message_bytes: usize,
-    /// From the first listen until every connection was there on both sides.
+    /// From the first listen until every connection was set up on both sides.
     set_up_s: f64,
-    /// From then until every connection had carried its message, and all were checked.
+    /// From then until every connection had carried its message, and all messages were checked.
     messages_s: f64,
     /// The sending side, then the receiving one.
     sides: Vec<Side>,
@@ -69,11 +69,11 @@ struct Side {
     memory_after: u64,
     /// Descriptors that the connections opened, divided by them.
     descriptors_per_connection: f64,
-    /// What each thread did while nobody called, with `--idle`.
+    /// The processor time of each thread while the connections were idle, with `--idle`.
     idle: Vec<Idle>,
 }
 
-/// What one thread did.
+/// The processor time of one thread.
 #[derive(Debug, Serialize, Deserialize)]
 struct Idle {
     thread: String,
@@ -83,7 +83,7 @@ struct Idle {
     percent: f64,
 }
 
-/// Runs it and prints what was measured.
+/// Runs the measurement and prints the results.
 pub(crate) fn run(network: &NetworkArguments, wanted: Wanted) -> Result<(), Box<dyn Error>> {
     let Wanted { device, connections, idle_s, json } = wanted;
     let job = Job { network: network.network()?, device, connections, idle_s };
@@ -94,7 +94,7 @@ pub(crate) fn run(network: &NetworkArguments, wanted: Wanted) -> Result<(), Box<
     print_as(&outcome, json, show)
 }
 
-/// A rank's part.
+/// Does the work of a rank.
 pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
     let (plugin, net) = job.network.start_rank(link.rank())?;
     let (device, name) = job.device.choose(&net)?;
@@ -143,7 +143,7 @@ fn show(outcome: &Outcome) -> std::io::Result<()> {
     let Outcome { subject, connections, message_bytes, set_up_s, messages_s, sides } = outcome;
     print(subject)?;
     print(format_args!(
-        "{connections} connections at once: {set_up_s:.3} s until all are there, then {messages_s:.3} s for a checked \
+        "{connections} connections at once: {set_up_s:.3} s until all are set up, then {messages_s:.3} s for a checked \
          message of {} on each",
         Size(*message_bytes)
     ))?;

@@ -1,5 +1,5 @@
-//! `railweave bench --processes`: many processes at once, each with connections to several others, and what each takes
-//! for them.
+//! `railweave bench --processes`: many processes at once, each with connections to several others, and the resources
+//! that each uses for them.
 
 use crate::device::Device;
 use crate::environment;
@@ -19,7 +19,7 @@ use std::error::Error;
 /// The size of each connection's message.
 const MESSAGE_BYTES: usize = 64 << 10;
 
-/// What the user wants.
+/// The user's request.
 pub(crate) struct Wanted {
     pub(crate) device: Device,
     pub(crate) processes: usize,
@@ -27,7 +27,7 @@ pub(crate) struct Wanted {
     pub(crate) json: bool,
 }
 
-/// What each rank is told.
+/// The job of each rank.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     network: Network,
@@ -35,7 +35,7 @@ pub(crate) struct Job {
     connections: usize,
 }
 
-/// What one rank measured.
+/// The results of one rank.
 #[derive(Debug, Serialize, Deserialize)]
 struct OfRank {
     subject: Subject,
@@ -55,34 +55,34 @@ struct OfRank {
 struct Outcome {
     #[serde(flatten)]
     subject: Subject,
-    /// How many processes there were.
+    /// The number of processes.
     processes: usize,
-    /// How many connections each of them had as sender, and as many as receiver.
+    /// The number of connections of which each of them was the sender; it was the receiver of as many.
     connections: usize,
     /// The size of each connection's message.
     message_bytes: usize,
-    /// From the first listen until every connection was there on both sides.
+    /// From the first listen until every connection was set up on both sides.
     set_up_s: f64,
-    /// From then until every connection had carried its message, and all were checked.
+    /// From then until every connection had carried its message, and all messages were checked.
     messages_s: f64,
     /// From the first close until everything was finalized everywhere.
     teardown_s: f64,
-    /// What the connections of one process took.
+    /// The resources of the connections of one process.
     each: Each,
 }
 
-/// What a process has more than before its first listen, with every connection used once.
+/// The growth of a process's resources between its first listen and the time when every connection was used once.
 #[derive(Debug, Serialize)]
 struct Each {
-    /// Lanes, over TCP, where the plugin tells.
+    /// Lanes, over TCP, if the plugin reports them.
     lanes: Option<Spread>,
-    /// Descriptors that are no lanes and that no listen opened, where the lanes are known: control sessions.
+    /// Control sessions, if the lanes are known: descriptors that are not lanes and that no listen opened.
     sessions: Option<Spread>,
     threads: Spread,
     descriptors: Spread,
     /// Resident memory.
     bytes: Spread,
-    /// Descriptors and threads that were left after the end.
+    /// Descriptors and threads that were left at the end.
     left: Spread,
 }
 
@@ -94,7 +94,7 @@ struct Spread {
     most: f64,
 }
 
-/// Runs it and prints what was measured.
+/// Runs the measurement and prints the results.
 pub(crate) fn run(network: &NetworkArguments, wanted: Wanted) -> Result<(), Box<dyn Error>> {
     let Wanted { device, processes, connections, json } = wanted;
     let job = Job { network: network.network()?, device, connections };
@@ -117,7 +117,7 @@ pub(crate) fn run(network: &NetworkArguments, wanted: Wanted) -> Result<(), Box<
     print_as(&outcome, json, show)
 }
 
-/// A rank's part.
+/// Does the work of a rank.
 pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
     let (plugin, net) = job.network.start_rank(link.rank())?;
     let (device, name) = job.device.choose(&net)?;
@@ -132,7 +132,8 @@ pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
     done(link, outcome)
 }
 
-/// How many lanes the connections have over TCP, where every lane is a socket, if every rail has as many.
+/// Returns the number of lanes of the connections over TCP, where every lane is a socket, if all rails have equally
+/// many.
 fn lanes(rails: &[RailCount]) -> Result<Option<usize>, String> {
     let options = environment::options()?;
     let each = options.lanes.value.on(0);
@@ -174,12 +175,13 @@ fn show(outcome: &Outcome) -> std::io::Result<()> {
     let Outcome { subject, processes, connections, message_bytes, set_up_s, messages_s, teardown_s, each } = outcome;
     print(subject)?;
     print(format_args!(
-        "{processes} processes with {connections} connections each as sender, {} in all: {set_up_s:.3} s until all are there, \
-         then {messages_s:.3} s for a checked message of {} on each, then {teardown_s:.3} s until all is closed",
+        "{processes} processes with {connections} connections each as sender, {} in all: {set_up_s:.3} s until all are \
+         set up, then {messages_s:.3} s for a checked message of {} on each, then {teardown_s:.3} s until all are \
+         closed",
         processes * connections,
         Size(*message_bytes)
     ))?;
-    let mut rows = table(&["a process takes", "least", "mean", "most"], 1);
+    let mut rows = table(&["each process uses", "least", "mean", "most"], 1);
     let mut add = |what: &str, spread: &Spread, scale: f64| {
         let text = |number: f64| format!("{:.1}", number / scale);
         rows.add_row([what.to_owned(), text(spread.least), text(spread.mean), text(spread.most)]);

@@ -15,11 +15,11 @@ use std::io::Write;
 /// Arguments of `railweave bench --in-process`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct InProcessArguments {
-    /// Instead of all else: both ends in this process and one thread, with the loop over the messages in the function
-    /// railweave_message_loop, which callgrind counts alone with --toggle-collect=railweave_message_loop
+    /// Only measures messages between two ends in this process and one thread, with the loop over the messages in the
+    /// function railweave_message_loop, which callgrind counts alone with --toggle-collect=railweave_message_loop
     #[arg(long, conflicts_with_all = ["sizes", "seconds", "warm_up", "connects", "raw", "rank_command"])]
     pub(crate) in_process: bool,
-    /// With --in-process: how many messages the loop carries
+    /// With --in-process: the number of messages that the loop carries
     #[arg(long, value_name = "COUNT", default_value_t = 10_000, requires = "in_process")]
     #[arg(conflicts_with = "connections", value_parser = clap::value_parser!(u32).range(1..))]
     messages: u32,
@@ -34,26 +34,26 @@ pub(crate) struct InProcessArguments {
 struct Outcome {
     #[serde(flatten)]
     subject: Subject,
-    /// How many messages the loop carried.
+    /// The number of messages that the loop carried.
     messages: usize,
     /// The size of a message.
     message_bytes: usize,
     /// Messages in flight.
     in_flight: usize,
-    /// How long the loop took.
+    /// The time of the loop.
     seconds: f64,
-    /// What each device had to do; none unless the devices are those of the fake libibverbs, which counts it.
+    /// The work of each device; `None` unless the devices are those of the fake libibverbs, which counts it.
     devices: Option<Vec<DeviceOutcome>>,
 }
 
-/// What one device had to do for one message, for both ends together.
+/// The work of one device for one message, for both ends together.
 #[derive(Debug, Serialize)]
 struct DeviceOutcome {
     /// The device's name.
     device: String,
     /// Work requests posted to send queues.
     sends: f64,
-    /// Of these the writes with an immediate.
+    /// The writes with an immediate among them.
     sends_with_immediate: f64,
     /// Receives posted.
     receives: f64,
@@ -61,7 +61,7 @@ struct DeviceOutcome {
     completions: f64,
 }
 
-/// Runs it and prints what was carried.
+/// Runs the loop and prints the results.
 pub(crate) fn run(
     arguments: &InProcessArguments,
     network: &NetworkArguments,
@@ -89,7 +89,8 @@ pub(crate) fn run(
     writeln!(out, "{}", outcome.subject)?;
     writeln!(
         out,
-        "{messages} messages of {}, {in_flight} in flight, from this process to itself: {:.3} µs each, all arrived as sent",
+        "{messages} messages of {}, {in_flight} in flight, from this process to itself: {:.3} µs each, all arrived \
+         unchanged",
         arguments.bytes,
         seconds * 1e6 / messages as f64,
     )?;
@@ -105,7 +106,7 @@ pub(crate) fn run(
 }
 
 impl DeviceOutcome {
-    /// One message's share of what was done for `messages`.
+    /// Returns one message's share of the work for `messages`.
     fn of(work: DeviceWork, messages: usize) -> Self {
         let each = |count: u64| count as f64 / messages as f64;
         let DeviceWork { device, sends, sends_with_immediate, receives, completions } = work;

@@ -1,5 +1,4 @@
-//! `railweave bench --in-process --connections`: many connections of this process with itself, and what objects they
-//! take.
+//! `railweave bench --in-process --connections`: many connections of this process with itself, and their objects.
 
 use crate::device::Device;
 use crate::measurement::Subject;
@@ -20,21 +19,22 @@ const MESSAGE_BYTES: usize = 4 << 10;
 struct Outcome {
     #[serde(flatten)]
     subject: Subject,
-    /// How many connections there were.
+    /// The number of connections.
     connections: usize,
     /// The size of each connection's message.
     message_bytes: usize,
-    /// From the first listen until every connection was there.
+    /// From the first listen until every connection was set up.
     set_up_s: f64,
-    /// From then until every connection had carried its message, and all were checked.
+    /// From then until every connection had carried its message, and all messages were checked.
     messages_s: f64,
-    /// From the first close until the last had returned and, where that is known, nothing of them was open any more.
+    /// From the first close until the last had returned and, if that is known, no object of the connections was open.
     tear_down_s: f64,
     /// Growth of the process's resident memory, divided by the connections.
     bytes_per_connection: f64,
-    /// What the connections had open, both ends together; none unless the devices are those of the fake libibverbs.
+    /// The open objects of the connections, both ends together; `None` unless the devices are those of the fake
+    /// libibverbs.
     objects: Option<Objects>,
-    /// What of it was left once all were closed.
+    /// The objects left open once all connections were closed.
     left: Option<Objects>,
 }
 
@@ -73,7 +73,7 @@ impl From<OpenObjects> for Objects {
     }
 }
 
-/// Runs it and prints what was measured.
+/// Runs the measurement and prints the results.
 pub(crate) fn run(
     network: &NetworkArguments,
     device: &Device,
@@ -107,8 +107,8 @@ pub(crate) fn run(
     writeln!(out, "{subject}")?;
     writeln!(
         out,
-        "{connections} connections of this process with itself: {set_up_s:.3} s until all are there, {messages_s:.3} s for a \
-         checked message of {} on each, {tear_down_s:.3} s until all are closed; {:.1} KiB of memory each",
+        "{connections} connections of this process with itself: {set_up_s:.3} s until all are set up, {messages_s:.3} \
+         s for a checked message of {} on each, {tear_down_s:.3} s until all are closed; {:.1} KiB of memory each",
         Size(MESSAGE_BYTES),
         bytes_per_connection / 1024.0
     )?;

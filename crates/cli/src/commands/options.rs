@@ -1,4 +1,4 @@
-//! `railweave options`: every setting, its value here, and where the value comes from.
+//! `railweave options`: every setting, its value here, and the origin of the value.
 
 use crate::environment;
 use crate::output::{print, table};
@@ -10,7 +10,7 @@ use std::error::Error;
 /// Arguments of `railweave options`.
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
-    /// Also says what each setting does and may hold
+    /// Also explains each setting and its allowed values
     #[arg(long, short)]
     verbose: bool,
     /// Prints the settings as JSON
@@ -23,17 +23,17 @@ pub(crate) struct Arguments {
 struct Setting {
     /// The variable that wins over all others.
     variable: &'static str,
-    /// Its value, as it would be written.
+    /// Its value, as written in a variable.
     value: String,
-    /// Where the value comes from: a variable's name, or `default`.
+    /// The origin of the value: a variable's name, or `default`.
     source: String,
     /// Every variable that is read for it, in order of precedence.
     variables: Vec<&'static str>,
-    /// What its variable may hold.
+    /// The allowed values of its variable.
     allowed: &'static str,
-    /// What holds when nothing is set.
+    /// The default in words.
     default: &'static str,
-    /// What it does.
+    /// Its help text.
     help: &'static str,
 }
 
@@ -51,7 +51,7 @@ impl Setting {
     }
 }
 
-/// Shows the settings as this environment makes them.
+/// Shows the settings of this environment.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let options = environment::options()?;
     let settings: Vec<Setting> = options.rows().into_iter().map(Setting::new).collect();

@@ -1,4 +1,4 @@
-//! `railweave bench --sweep`: every size of message in both directions at once, with every byte checked.
+//! `railweave bench --sweep`: all sizes of messages in both directions at once, with every byte checked.
 
 use crate::device::Device;
 use crate::job::Part;
@@ -15,17 +15,19 @@ use std::error::Error;
 /// Arguments of `railweave bench --sweep`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SweepArguments {
-    /// Instead of all else: messages of every kind of size up to this one [default: 16MiB], alone, cut, grouped and
-    /// many at once, in both directions, with every byte checked
+    /// Only sends messages of all kinds of sizes up to this one [default: 16MiB]: alone, cut, grouped and many at once,
+    /// in both directions, with every byte checked
     #[arg(long, value_name = "SIZE", num_args = 0..=1, default_missing_value = "16MiB", value_parser = of_sweep)]
-    #[arg(conflicts_with_all = ["sizes", "in_flight", "seconds", "warm_up", "connects", "raw", "connections", "in_process"])]
+    #[arg(conflicts_with_all = [
+        "sizes", "in_flight", "seconds", "warm_up", "connects", "raw", "connections", "in_process",
+    ])]
     sweep: Option<Size>,
-    /// With --sweep: what the data, the random sizes and the order of tests come from
+    /// With --sweep: the source of the data, of the random sizes and of the order of tests
     #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "sweep")]
     seed: u64,
 }
 
-/// What the user wants; each of the two ranks is told the same.
+/// The user's request, which is sent to both ranks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Wanted {
     device: Device,
@@ -33,14 +35,14 @@ pub(crate) struct Wanted {
     seed: u64,
 }
 
-/// What each of the two ranks is told.
+/// The job of each of the two ranks.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     network: Network,
     wanted: Wanted,
 }
 
-/// What one rank found.
+/// The results of one rank.
 #[derive(Debug, Serialize, Deserialize)]
 struct OfRank {
     subject: Subject,
@@ -64,26 +66,26 @@ struct Outcome {
     phases: Vec<Phase>,
 }
 
-/// What one phase brought.
+/// The results of one phase.
 #[derive(Debug, Serialize, Deserialize)]
 struct Phase {
     name: String,
     messages: usize,
     bytes: usize,
     mismatches: usize,
-    /// Of the slower rank.
+    /// The seconds of the slower rank.
     seconds: f64,
 }
 
 impl SweepArguments {
-    /// What is wanted, if it is a sweep.
+    /// Returns the request if it is for a sweep.
     pub(crate) fn wanted(&self, device: &Device) -> Option<Wanted> {
         let Self { sweep, seed } = *self;
         sweep.map(|largest| Wanted { device: device.clone(), max_bytes: largest.0, seed })
     }
 }
 
-/// Runs it and prints what was carried; an error when anything arrived changed.
+/// Runs the sweep and prints the results; returns an error if any message arrived changed.
 pub(crate) fn run(network: &NetworkArguments, wanted: Wanted, json: bool) -> Result<(), Box<dyn Error>> {
     let job = Job { network: network.network()?, wanted: wanted.clone() };
     let ranks: [OfRank; 2] = measurement::run(network, Part::Sweep, &job)?;
@@ -92,7 +94,7 @@ pub(crate) fn run(network: &NetworkArguments, wanted: Wanted, json: bool) -> Res
     Ok(outcome.verdict()?)
 }
 
-/// A rank's part.
+/// Does the work of a rank.
 pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
     let (plugin, net) = job.network.start_rank(link.rank())?;
     let (device, name) = job.wanted.device.choose(&net)?;
@@ -134,8 +136,8 @@ impl Outcome {
             return Ok(());
         }
         Err(format!(
-            "{mismatches} of {messages} messages are not exactly what was sent, so the plugin, or something below it, changes \
-             data: {}; --seed {seed} repeats the same messages",
+            "{mismatches} of {messages} messages arrived changed, so the plugin, or something below it, changes data: \
+             {}; --seed {seed} repeats the same messages",
             first_mismatches.join("; ")
         ))
     }
@@ -150,12 +152,12 @@ fn show(outcome: &Outcome) -> std::io::Result<()> {
     }
     print(phases)?;
     let Outcome { messages, bytes, mismatches, max_bytes, seed, .. } = outcome;
-    let verdict = if *mismatches == 0 { "every byte arrived as it was sent" } else { "NOT as they were sent" };
+    let verdict = if *mismatches == 0 { "every byte arrived unchanged" } else { "messages arrived CHANGED" };
     let (bytes, largest) = (Size(*bytes), Size(*max_bytes));
     print(format_args!("{messages} messages up to {largest}, {bytes} in all, seed {seed}: {verdict}"))
 }
 
-/// The sizes that a sweep may go up to: its buffers are up to three times as large.
+/// The range of a sweep's largest size: the sweep's buffers are up to three times as large.
 const ALLOWED: [Size; 2] = [Size(1 << 10), Size(256 << 20)];
 
 fn of_sweep(text: &str) -> Result<Size, String> {
@@ -164,7 +166,7 @@ fn of_sweep(text: &str) -> Result<Size, String> {
     if (least.0..=most.0).contains(&size.0) {
         return Ok(size);
     }
-    Err(format!("a sweep up to {size} is not possible; allowed are {least} to {most}"))
+    Err(format!("a sweep up to {size} is not possible; allowed: {least} to {most}"))
 }
 
 #[cfg(test)]
@@ -185,7 +187,7 @@ mod tests {
         let outcome = |ranks: [usize; 2]| Outcome::of(wanted.clone(), ranks.map(of_rank));
         assert_eq!(outcome([0, 0]).verdict(), Ok(()));
         let error = outcome([0, 2]).verdict().unwrap_err();
-        assert!(error.starts_with("2 of 20 messages are not exactly"), "{error}");
+        assert!(error.starts_with("2 of 20 messages arrived changed"), "{error}");
         assert!(error.contains("rank 1, phase alone: byte 3") && error.contains("--seed 5"), "{error}");
         assert_eq!(outcome([1, 2]).first_mismatches.len(), 2);
         for (text, allowed) in [("1KiB", true), ("256MiB", true), ("1023", false), ("257MiB", false), ("x", false)] {

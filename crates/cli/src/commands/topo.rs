@@ -1,4 +1,4 @@
-//! `railweave topo`: ports, devices and rails of this machine, and what is left out and why.
+//! `railweave topo`: the ports, devices and rails of this machine, and what is left out and why.
 
 use crate::environment;
 use crate::network;
@@ -22,11 +22,11 @@ pub(crate) struct Arguments {
 struct Topology {
     /// The fabric in use.
     fabric: &'static str,
-    /// As NCCL sees them, in its numbering.
+    /// The devices as NCCL sees and numbers them.
     devices: Vec<Device>,
-    /// What was seen but is not used.
+    /// The ports that were found but are not used.
     left_out: Vec<LeftOut>,
-    /// The address for control sessions where no port reaches the peer.
+    /// The address for control sessions if no port reaches the peer.
     out_of_band: Option<String>,
 }
 
@@ -49,21 +49,21 @@ struct Rail {
     pci: Option<String>,
     rail_id: Option<i16>,
     plane_id: Option<i16>,
-    /// Of the device's traffic, 0 to 1, if the other end is as fast.
+    /// The share of the device's traffic, 0 to 1, if the other end is as fast.
     share: f64,
     lanes: u8,
-    /// The ways in which it reaches GPU memory.
+    /// The ways to GPU memory.
     gpu_memory: Vec<&'static str>,
-    /// On RDMA: the GIDs that its lanes may use, best first.
+    /// On RDMA, the GIDs that its lanes may use, best first.
     gids: Vec<Gid>,
 }
 
 #[derive(Serialize)]
 struct Gid {
-    /// Its place in the port's table.
+    /// Its index in the port's table.
     index: u32,
     address: String,
-    /// None on InfiniBand.
+    /// The RoCE version; `None` on InfiniBand.
     roce_version: Option<u8>,
     interface: Option<String>,
 }
@@ -95,7 +95,7 @@ impl Topology {
 }
 
 impl Rail {
-    /// The rail of the port with this index.
+    /// Returns the rail of the port with this index.
     fn new(found: &Found, port: usize, share: f64, lanes: u8) -> Self {
         let chosen = &found.ports[port];
         let facts = &chosen.facts;
@@ -159,7 +159,7 @@ fn show(topology: &Topology) -> std::io::Result<()> {
         }
     }
     if let Some(address) = &topology.out_of_band {
-        print(format_args!("control sessions go over {address} where no rail's address reaches the peer"))?;
+        print(format_args!("control sessions use {address} if no rail's address reaches the peer"))?;
     }
     for left in &topology.left_out {
         print(format_args!("left out: {}: {}", left.name, left.reason))?;
@@ -167,7 +167,7 @@ fn show(topology: &Topology) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What only an RDMA port has: its GIDs and the ways to GPU memory.
+/// Shows the properties of RDMA ports alone: the GIDs and the ways to GPU memory.
 fn show_rdma(port: &Rail) -> std::io::Result<()> {
     let gid = |gid: &Gid| {
         let version = gid.roce_version.map(|version| format!("RoCE v{version}"));

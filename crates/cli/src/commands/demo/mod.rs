@@ -1,4 +1,5 @@
-//! `railweave demo`: the collectives of a training step between local processes, checked, with what each rail carried.
+//! `railweave demo`: the collectives of a training step between local processes, checked, with the traffic of each
+//! rail.
 
 pub(crate) mod rank;
 
@@ -18,10 +19,10 @@ use std::time::{Duration, Instant};
 pub(crate) struct Arguments {
     #[command(flatten)]
     network: NetworkArguments,
-    /// How many processes, each of them one rank
+    /// The number of processes, each of them one rank
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
     ranks: u32,
-    /// The size of all data of each collective [default: 1GiB, or 64MiB with --quick]
+    /// The size of the whole data of each collective [default: 1GiB, or 64MiB with --quick]
     #[arg(long, value_name = "SIZE")]
     bytes: Option<Size>,
     /// The size of one bucket; the default is PyTorch DDP's
@@ -35,15 +36,15 @@ pub(crate) struct Arguments {
     quick: bool,
 }
 
-/// Without a terminal, a line comes at most this often.
+/// The shortest time between two lines if there is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Runs the demo; an error when anything is not right.
+/// Runs the demo; returns an error if any result is wrong.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let bytes = arguments.bytes.map_or(if arguments.quick { 64 << 20 } else { 1 << 30 }, |size| size.0);
     for (name, size) in [("--bytes", bytes), ("--bucket", arguments.bucket.0)] {
         if size == 0 {
-            return Err(format!("{name} 0 is not possible; allowed are 1 and more, such as 25MiB").into());
+            return Err(format!("{name} 0 is not possible; allowed: 1 and more, such as 25MiB").into());
         }
     }
     let ranks = arguments.ranks as usize;
@@ -56,7 +57,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let result = arguments.network.supervise(processes, |rank, body| match serde_json::from_slice(body) {
         Ok(Report::Bucket { operation, bytes }) => progress.advance(operation, bytes),
         Ok(Report::Done(summary)) => summaries[rank] = Some(summary),
-        Err(error) => eprintln!("railweave: a report of rank {rank} cannot be understood: {error}"),
+        Err(error) => eprintln!("railweave: cannot read a report of rank {rank}: {error}"),
     });
     progress.finish();
     result.map_err(|error| format!("the demo failed: {error}"))?;
@@ -74,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Shows how far the ranks are: a bar on a terminal, now and then a line elsewhere.
+/// Shows the progress of the ranks: a bar on a terminal, otherwise an occasional line.
 struct Progress {
     bar: ProgressBar,
     last_line: Option<Instant>,
@@ -86,7 +87,7 @@ impl Progress {
         let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(bytes as u64), target);
         let template = "{msg:14} {bar:40} {percent:>3}% {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}";
-        // A template that does not parse costs the look and nothing else.
+        // A template that does not parse costs only the style.
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
@@ -115,7 +116,7 @@ impl Progress {
 fn show(summaries: &[Summary], bytes: usize) -> std::io::Result<()> {
     let mut times = table(&["collective", "time", "data", "GB/s"], 1);
     for (operation, name) in OPERATIONS.iter().enumerate() {
-        // The slowest rank's time is the collective's.
+        // The time of the collective is that of the slowest rank.
         let seconds = summaries.iter().map(|summary| summary.seconds[operation]).fold(0.0, f64::max);
         let moved = elements(bytes, summaries.len()) * size_of::<f32>();
         let rate = moved as f64 / 1e9 / seconds.max(1e-9);
@@ -144,5 +145,5 @@ fn show(summaries: &[Summary], bytes: usize) -> std::io::Result<()> {
     if counted {
         return print(rails);
     }
-    print("The plugin has no counters for rails, which Railweave's has as railweaveRailCounters_v1.")
+    print("The plugin has no counters for rails; Railweave's plugin exports them as railweaveRailCounters_v1.")
 }

@@ -11,34 +11,34 @@ use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-/// What each rank is told.
+/// The job of each rank.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     /// The plugin.
     pub(crate) network: Network,
-    /// Bytes for each collective in all.
+    /// The size of the whole data of each collective in bytes.
     pub(crate) bytes: usize,
     /// Bytes of one bucket.
     pub(crate) bucket: usize,
-    /// Whether data goes straight from and to the user's buffers.
+    /// True if data goes straight from and to the user's buffers.
     pub(crate) direct: bool,
 }
 
-/// What a rank tells its parent.
+/// A report of a rank to its parent.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// A bucket of a collective is done and right.
+    /// A bucket of a collective is done and correct.
     Bucket {
         /// The index in [`OPERATIONS`].
         operation: usize,
         /// The bytes of the bucket.
         bytes: usize,
     },
-    /// All is done and right.
+    /// All collectives are done and correct.
     Done(Summary),
 }
 
-/// What a rank did.
+/// The results of a rank.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Summary {
     /// The name of the plugin.
@@ -47,11 +47,11 @@ pub(crate) struct Summary {
     pub(crate) api: u32,
     /// Seconds inside each of [`OPERATIONS`].
     pub(crate) seconds: [f64; OPERATIONS.len()],
-    /// What each rail carried; `None` when the plugin has no such counters.
+    /// The traffic of each rail; `None` if the plugin has no such counters.
     pub(crate) rails: Option<Vec<Rail>>,
 }
 
-/// What a rail carried for one rank.
+/// The traffic of one rail of one rank.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Rail {
     /// The address of this rank's end.
@@ -62,7 +62,7 @@ pub(crate) struct Rail {
     pub(crate) sent: u64,
     /// Bytes received.
     pub(crate) received: u64,
-    /// Whether it can carry data at the end.
+    /// True if it can carry data at the end.
     pub(crate) usable: bool,
 }
 
@@ -72,7 +72,7 @@ pub(crate) const OPERATIONS: [&str; 5] = ["all-reduce", "all-gather", "reduce-sc
 /// Bytes of one float32.
 const ELEMENT_BYTES: usize = size_of::<f32>();
 
-/// Runs a rank's part.
+/// Does the work of a rank.
 pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
     let (plugin, net) = job.network.start_rank(link.rank())?;
     let devices = (0..net.devices()?).collect();
@@ -95,14 +95,14 @@ pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
         }
     }
     let rails = plugin.rail_counters().map(|rails| rails.into_iter().map(Rail::from).collect());
-    // A rank that closes early could cut off what a slower one still sends to itself.
+    // A rank that closes early could cut off data that a slower one still waits for.
     link.barrier()?;
     communicator.close()?;
     net.finalize()?;
     report(link, &Report::Done(Summary { plugin: plugin.name().to_owned(), api: plugin.version(), seconds, rails }))
 }
 
-/// How many elements `bytes` are, rounded up so that they divide evenly among the ranks.
+/// Returns the number of elements in `bytes`, rounded up so that they divide evenly among the ranks.
 pub(crate) fn elements(bytes: usize, ranks: usize) -> usize {
     bytes.div_ceil(ELEMENT_BYTES).next_multiple_of(ranks)
 }
@@ -114,9 +114,9 @@ struct Buffers {
 }
 
 impl Buffers {
-    /// Runs one collective on `length` elements that have the indices from `first` on, and checks all of the result. No
-    /// two elements of the demo have the same index and operation, so that nothing left over from before can pass.
-    /// Answers the time inside the collective.
+    /// Runs one collective on `length` elements with the indices from `first` on, and checks the whole result. No two
+    /// elements of the demo have the same index and operation, so stale data cannot pass. Returns the time inside the
+    /// collective.
     fn run(
         &mut self,
         communicator: &mut Communicator<'_, LoadedNet>,
@@ -131,7 +131,7 @@ impl Buffers {
             let each = output.chunks(block.max(1)).enumerate();
             each.into_iter().try_for_each(|(source, block)| check(block, source..source + 1, round, first + place))
         };
-        // What must be overwritten is not a number, so that a part that was left out shows.
+        // The output is not a number until it is overwritten, so that a missing part is noticed.
         output.fill(f32::NAN);
         match operation {
             0 => {
@@ -179,7 +179,7 @@ impl Buffers {
     }
 }
 
-/// Why a bucket failed.
+/// The reason why a bucket failed.
 #[derive(Debug)]
 enum StepError {
     Communicator(CommunicatorError),
