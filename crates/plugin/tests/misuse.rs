@@ -155,8 +155,8 @@ fn a_request_that_is_over_is_refused() {
         let (test, mut done) = (v12().test.unwrap(), 0);
         // SAFETY: both requests belong to an open connection.
         unsafe {
-            refused("test", "not under way", || test(again_send, &raw mut done, null_mut()));
-            refused("test", "not under way", || test(again_recv, &raw mut done, null_mut()));
+            refused("test", "not in progress", || test(again_send, &raw mut done, null_mut()));
+            refused("test", "not in progress", || test(again_recv, &raw mut done, null_mut()));
         }
         pair.exchange(1, 1000);
     });

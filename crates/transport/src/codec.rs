@@ -2,25 +2,25 @@
 
 use thiserror::Error;
 
-/// Why bytes from a peer are not what they should be.
+/// The reason why bytes from a peer cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// The bytes end too early.
     #[error("{what} ends after {have} bytes, {need} are needed")]
     Short {
-        /// What was being read.
+        /// The thing that was being read.
         what: &'static str,
-        /// How many bytes there are.
+        /// The number of bytes there are.
         have: usize,
-        /// How many are needed at least.
+        /// The number of bytes needed at least.
         need: usize,
     },
     /// Bytes are left over.
     #[error("{what} has {extra} bytes too many")]
     Long {
-        /// What was being read.
+        /// The thing that was being read.
         what: &'static str,
-        /// How many too many.
+        /// The number of bytes left over.
         extra: usize,
     },
     /// A field has a value that it must not have.
@@ -30,14 +30,14 @@ pub enum DecodeError {
         what: &'static str,
         /// Its value.
         value: u64,
-        /// What it may be.
+        /// The values that it may have.
         allowed: &'static str,
     },
 }
 
-/// Whether a character is not seen itself but changes how others are: control characters (Unicode's category Cc),
-/// format characters such as those that turn the direction of text (Cf, as of Unicode 16), and the separators of lines
-/// and paragraphs (Zl, Zp).
+/// Returns true if a character is not seen itself but changes how others are: control characters (Unicode's category
+/// Cc), format characters such as those that turn the direction of text (Cf, as of Unicode 16), and the separators of
+/// lines and paragraphs (Zl, Zp).
 fn changes_lines(character: char) -> bool {
     const FORMATS: [(u32, u32); 21] = [
         (0x00ad, 0x00ad),
@@ -117,7 +117,7 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// Reserved bytes, which must be zero.
+    /// Reads reserved bytes, which must be zero.
     pub(crate) fn zeros(&mut self, count: usize) -> Result<(), DecodeError> {
         match self.take(count)?.iter().find(|byte| **byte != 0) {
             None => Ok(()),
@@ -125,8 +125,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Text with its length before it in two bytes; what is no UTF-8 is replaced, and what would change how a line
-    /// looks.
+    /// Reads text that follows its length in two bytes. Replaces invalid UTF-8, and characters that would change how a
+    /// line looks.
     pub(crate) fn text(&mut self, field: &'static str, most: usize) -> Result<String, DecodeError> {
         let length = usize::from(self.u16()?);
         if length > most {
@@ -185,7 +185,7 @@ impl Writer {
         self
     }
 
-    /// Text of at most `most` bytes, cut at a character's border when it is longer.
+    /// Writes text of at most `most` bytes, cut at a character boundary if it is longer.
     pub(crate) fn text(&mut self, text: &str, most: usize) -> &mut Self {
         let cut = text.floor_char_boundary(most.min(usize::from(u16::MAX)));
         self.u16(cut as u16).put(&text.as_bytes()[..cut])

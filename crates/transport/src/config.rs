@@ -5,13 +5,14 @@
 pub struct ConnectionConfig {
     /// Messages below this many bytes travel on one rail.
     pub split_min: u64,
-    /// Large messages are striped over all lanes of each active rail (`NCCL_IB_SPLIT_DATA_ON_QPS`). The sender decides.
+    /// True if large messages are striped over all lanes of each active rail (`NCCL_IB_SPLIT_DATA_ON_QPS`). The sender
+    /// decides.
     pub striped: bool,
     /// Messages above this many bytes go as plain writes, then a write-with-immediate that carries only the record
-    /// (`NCCL_IB_AR_THRESHOLD`); None for never.
+    /// (`NCCL_IB_AR_THRESHOLD`); `None` for never.
     pub adaptive_routing_above: Option<u64>,
-    /// Traffic class of every packet as NCCL asks for it, None for the default. What the user sets is the fabrics'
-    /// business.
+    /// Traffic class of every packet as NCCL asks for it, `None` for the default. The fabrics know the one that the
+    /// user sets.
     pub traffic_class: Option<u8>,
 }
 

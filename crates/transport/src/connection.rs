@@ -1,4 +1,4 @@
-//! What both ends of a connection share: the core that polls the rails and keeps the first error.
+//! The core that both ends of a connection share: it polls the rails and keeps the first error.
 
 use std::sync::Arc;
 
@@ -10,22 +10,22 @@ use crate::rails::{ConnectedRail, POLL_BATCH, RailSide, Rails};
 use crate::violation::Violation;
 use crate::{Cause, Error};
 
-/// What either end of a connection is made of: its rails, whether it still works, and who the peer is.
+/// The common part of both ends of a connection: its rails, its state, and the peer.
 pub(crate) struct Core<F: Fabric> {
     pub(crate) rails: Rails<F>,
-    /// The rail that completed something last: it is polled first.
+    /// The rail that last completed something: it is polled first.
     pub(crate) recent: RailId,
-    /// The messages that take this end's fast path: none once the connection is broken.
+    /// Selects the messages that take this end's fast path: none once the connection is broken.
     pub(crate) fast: FastPath,
     state: State,
     link: Arc<Link>,
     peer: String,
 }
 
-/// Whether a connection works.
+/// The state of a connection.
 enum State {
     Open,
-    /// It does not, for this reason, which every call says from then on.
+    /// It is broken, for this reason, which every later call returns.
     Broken(Error),
 }
 
@@ -45,16 +45,16 @@ impl Fatal {
     }
 }
 
-/// What is outstanding at one end, which the rails' reports change.
+/// The outstanding requests of one end, which the rails' reports change.
 pub(crate) trait Outstanding {
-    /// Takes what the rail of this side reports.
+    /// Returns the taker of reports for the rail of this side.
     fn reports<'a, F: Fabric>(&'a mut self, side: &'a mut RailSide) -> impl Reports;
 
-    /// The first report that ends the connection, on its way from the poll to [`Core`]. It stands beside what reports
-    /// change: in any other place it costs each poll 2 instructions or more.
+    /// The first report that ends the connection, on its way from the poll to [`Core`]. It is kept next to the state
+    /// that reports change: in any other place it costs each poll 2 instructions or more.
     fn fatal(&mut self) -> &mut Option<Box<Fatal>>;
 
-    /// A post was refused although there was room: part of what was being posted may have gone out.
+    /// Notes that a post was refused although there was room: a part of it may have gone out.
     fn handle_refused(&mut self) {}
 }
 
@@ -71,20 +71,20 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// The peer in words.
+    /// Returns the name of the peer, for messages.
     pub(crate) fn peer(&self) -> &str {
         &self.peer
     }
 
-    /// Where the rest of the process says that the peer is gone.
+    /// Returns the link, by which the rest of the process reports a lost peer or a failed adapter.
     pub(crate) fn link(&self) -> &Arc<Link> {
         &self.link
     }
 
-    /// Takes what a rail has to say. Returns true if there was anything.
+    /// Takes the reports of a rail. Returns true if there were any.
     ///
     /// # Errors
-    /// When it ends the connection.
+    /// If a report ends the connection.
     #[inline(always)]
     pub(crate) fn poll_rail(&mut self, rail: RailId, outstanding: &mut impl Outstanding) -> Result<bool, Error> {
         let ConnectedRail { rail: lanes, side, .. } = self.rails.get_mut(rail);
@@ -95,17 +95,17 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Takes what all rails have to say. Returns true if there was anything.
+    /// Takes the reports of all rails. Returns true if there were any.
     ///
     /// # Errors
-    /// As [`Self::poll_rail`].
+    /// Like [`Self::poll_rail`].
     #[inline(never)]
     pub(crate) fn poll(&mut self, outstanding: &mut impl Outstanding) -> Result<bool, Error> {
         let mut rails = self.rails.usable().iter();
         rails.try_fold(false, |moved, rail| Ok(self.poll_rail(rail, outstanding)? | moved))
     }
 
-    /// A report ends the connection.
+    /// Breaks the connection because of a report. Returns the error.
     #[cold]
     #[inline(never)]
     fn handle_fatal(&mut self, rail: RailId, fatal: &mut Option<Box<Fatal>>) -> Error {
@@ -117,7 +117,8 @@ impl<F: Fabric> Core<F> {
         })
     }
 
-    /// Work could not be posted although there was room. The lane's completion says more than its refusal.
+    /// Breaks the connection because work could not be posted although there was room. Returns the error: that of the
+    /// lane's completion if there is one, because it says more than the refusal.
     #[cold]
     pub(crate) fn post_failed(&mut self, rail: RailId, error: PostError, outstanding: &mut impl Outstanding) -> Error {
         outstanding.handle_refused();
@@ -128,10 +129,10 @@ impl<F: Fabric> Core<F> {
         self.fail(Cause::Post { rail, name, peer, error })
     }
 
-    /// Lets a call go on while the connection works.
+    /// Returns successfully while the connection works.
     ///
     /// # Errors
-    /// The reason, once it is broken.
+    /// The reason why it is broken.
     #[inline]
     pub(crate) fn check_open(&self) -> Result<(), Error> {
         match &self.state {
@@ -140,10 +141,10 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Ends the connection where the rest of the process says that the peer is gone.
+    /// Breaks the connection if the rest of the process has reported a lost peer, or a failed adapter of this host.
     ///
     /// # Errors
-    /// When it is.
+    /// The reported reason.
     pub(crate) fn check_link(&mut self) -> Result<(), Error> {
         match self.link.lost().cloned() {
             None => Ok(()),
@@ -151,10 +152,11 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Ends the connection where the rest of the process says that this host's adapters failed, whatever the peer does.
+    /// Breaks the connection if the rest of the process has reported a failed adapter of this host, whatever the peer
+    /// does.
     ///
     /// # Errors
-    /// When they have.
+    /// The reported reason.
     pub(crate) fn check_adapters(&mut self) -> Result<(), Error> {
         match self.link.failed().cloned() {
             None => Ok(()),
@@ -162,7 +164,7 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// The connection is broken from now on. Returns the reason: the first one that there was.
+    /// Breaks the connection. Returns the reason, which is that of the first failure.
     #[cold]
     pub(crate) fn fail(&mut self, error: impl Into<Error>) -> Error {
         let error = error.into();
@@ -175,67 +177,68 @@ impl<F: Fabric> Core<F> {
     }
 }
 
-/// The messages that take an end's fast path: those shorter than a limit, so that one comparison finds most of them.
+/// Selects the messages that take an end's fast path: those shorter than a limit, so that one comparison finds most of
+/// them.
 pub(crate) struct FastPath {
-    /// The limit in bytes; 0 while none takes it.
+    /// The present limit in bytes; 0 while no message takes the fast path.
     below: u64,
-    /// What it is when open.
+    /// The limit in bytes when open.
     limit: u64,
 }
 
 impl FastPath {
-    /// Messages below `limit` bytes take it.
+    /// The fast path of messages below `limit` bytes, which is open.
     pub(crate) fn new(limit: u64) -> Self {
         Self { below: limit, limit }
     }
 
-    /// Returns true if a message of `bytes` bytes may take it.
+    /// Returns true if a message of `bytes` bytes may take the fast path.
     #[inline(always)]
     pub(crate) fn takes(&self, bytes: u64) -> bool {
         bytes < self.below
     }
 
-    /// No message takes it until [`Self::open`].
+    /// Keeps all messages off the fast path until [`Self::open`].
     pub(crate) fn close(&mut self) {
         self.below = 0;
     }
 
-    /// Messages take it again.
+    /// Lets messages take the fast path again, unless it has ended.
     pub(crate) fn open(&mut self) {
         self.below = self.limit;
     }
 
-    /// No message takes it ever again.
+    /// Keeps all messages off the fast path forever.
     fn end(&mut self) {
         (self.below, self.limit) = (0, 0);
     }
 }
 
-/// What both ends of a connection offer alike. How to use an end stands with [`crate::SendConnection`] and
-/// [`crate::RecvConnection`].
+/// The methods that both ends of a connection have. [`crate::SendConnection`] and [`crate::RecvConnection`] describe
+/// how to use an end.
 pub trait ConnectionEnd {
-    /// The peer in words.
+    /// Returns the name of the peer, for messages.
     fn peer(&self) -> &str;
 
-    /// Where the rest of the process says that the peer is gone, or that this host's adapters failed.
+    /// Returns the link, by which the rest of the process reports a lost peer or a failed adapter.
     fn link(&self) -> &Arc<Link>;
 
-    /// What of this host it is made of, as the events of its devices name it.
+    /// Returns the parts of this host that its rails use, as the events of the host's devices name them.
     fn parts(&self) -> Vec<Part>;
 
-    /// The rails that came up.
+    /// Returns the rails that came up.
     fn rails(&self) -> Vec<RailInfo>;
 
-    /// Ends its use: from now on what arrives is thrown away, and errors are silent. The memory that was registered for
-    /// it may go. Only [`Self::linger`] may be called then.
+    /// Ends the use of the connection: from now on whatever arrives is discarded, and errors are silent. The memory
+    /// that was registered for it may be released. Only [`Self::linger`] may be called after this.
     fn start_linger(&mut self);
 
-    /// Moves what is left to move. Returns true if everything is out and acknowledged: then dropping the end takes
-    /// nothing from the peer.
+    /// Makes progress with everything that is left. Returns true once all of it is out and acknowledged: then dropping
+    /// the end takes nothing from the peer.
     fn linger(&mut self) -> bool;
 }
 
-/// Both ends have them from their core.
+/// Implements [`ConnectionEnd`] for an end by its core.
 macro_rules! both_ends {
     ($end:ident) => {
         impl<F: Fabric> $crate::ConnectionEnd for $end<F> {

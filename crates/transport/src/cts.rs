@@ -1,8 +1,8 @@
 //! The CTS stream: entries of 64 bytes by which the receiver tells the sender that a slot's buffers are ready.
 //!
-//! The sender owns the stream and the receiver writes it, entry after entry, in a ring. The last field of an entry is
-//! its own number, which is what makes it valid: the receiver never writes an entry over one whose slot is not
-//! complete, and a number never comes twice.
+//! The sender owns the stream, and the receiver writes it, entry after entry, in a ring. The last field of an entry is
+//! its own number, which makes it valid: the receiver never overwrites an entry whose slot is not complete, and a
+//! number never comes twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,21 +35,21 @@ pub(crate) struct CtsEntry {
     pub(crate) tag: u32,
     /// The slot.
     pub(crate) slot: Slot,
-    /// Which buffer of the slot this is.
+    /// The index of this buffer in the slot.
     pub(crate) buffer: u8,
-    /// How many buffers the slot has.
+    /// The number of buffers of the slot.
     pub(crate) buffers: u8,
     /// The buffer's remote key on each rail.
     pub(crate) keys: [u32; MAX_RAILS],
 }
 
-/// The place of entry `number` in the ring, counted in entries.
+/// Returns the place of entry `number` in the ring, counted in entries.
 #[inline]
 fn place(number: u64) -> usize {
     (number % ENTRIES) as usize
 }
 
-/// The word of an entry that says what it is for: tag, slot, buffer, buffers, and 8 bits of 0.
+/// Returns the word of an entry that says what it is for: tag, slot, buffer, buffers, and 8 bits of 0.
 #[inline]
 fn mixed(tag: u32, slot: Slot, buffer: u8, buffers: u8) -> u64 {
     u64::from(tag) | u64::from(slot.number()) << 32 | u64::from(buffer) << 40 | u64::from(buffers) << 48
@@ -93,7 +93,7 @@ impl CtsEntry {
     }
 }
 
-/// What CTS writes over one rail need.
+/// The state of CTS writes over one rail.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct CtsRail {
     /// Key of the receiver's copy of the ring.
@@ -105,18 +105,18 @@ pub(crate) struct CtsRail {
 }
 
 impl CtsRail {
-    /// With the keys of both rings.
+    /// The state before the first CTS, with the keys of both rings.
     pub(crate) fn new(shadow_key: u32, peer_key: u32) -> Self {
         Self { shadow_key, peer_key, posted: 0 }
     }
 
-    /// Whether the next CTS is to be signalled.
+    /// Returns true if the next CTS must be signalled.
     #[inline]
     fn signals(&self) -> bool {
         self.posted % CTS_SIGNAL_EVERY == CTS_SIGNAL_EVERY - 1
     }
 
-    /// A CTS is posted.
+    /// Counts a CTS that is posted.
     #[inline]
     fn count(&mut self) {
         self.posted = self.posted.wrapping_add(1);
@@ -129,7 +129,7 @@ pub(crate) struct CtsSource {
     /// Its address.
     address: u64,
     peer: u64,
-    /// Number of the next entry.
+    /// The number of the next entry.
     next: u64,
 }
 
@@ -140,19 +140,19 @@ impl CtsSource {
         Self { address: shadow.address(), shadow, peer, next: 0 }
     }
 
-    /// Number of the next entry.
+    /// Returns the number of the next entry.
     #[inline]
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Writes an entry behind those that are written already; it goes out with [`Self::post`].
+    /// Writes an entry after those already written; [`Self::post`] sends it.
     #[inline]
     pub(crate) fn write(&self, entry: &CtsEntry) {
         entry.store(&self.shadow, self.next + u64::from(entry.buffer));
     }
 
-    /// Writes the only entry of a slot. What sends it over a rail comes back, and must be posted next.
+    /// Writes the only entry of a slot. Returns the write that sends it over a rail, which must be posted next.
     #[inline(always)]
     pub(crate) fn take_one(&mut self, entry: &CtsEntry, cts: &mut CtsRail, info: &RailInfo) -> Write {
         self.write(entry);
@@ -163,7 +163,7 @@ impl CtsSource {
         write
     }
 
-    /// Sends the `count` entries of a slot over a rail. Entries that go round the ring's end take two writes.
+    /// Sends the `count` entries of a slot over a rail. Entries that wrap around the end of the ring take two writes.
     pub(crate) fn post(
         &mut self,
         rail: &mut impl Rail,
@@ -185,7 +185,7 @@ impl CtsSource {
         Ok(())
     }
 
-    /// The write of so many entries that do not go round the ring's end.
+    /// Returns the write of `count` entries that do not wrap around the end of the ring.
     #[inline]
     fn slice(&self, keys: &CtsRail, first: u64, count: u64, signalled: bool) -> Write {
         let at = (place(first) * ENTRY_BYTES) as u64;
@@ -204,7 +204,7 @@ impl CtsSource {
     }
 }
 
-/// The buffer of a slot that has only one, as the next entry of the sender's ring says it.
+/// The buffer of a slot that has only one, as the next entry of the sender's ring has it.
 pub(crate) struct Single<'a> {
     /// Its address.
     pub(crate) address: u64,
@@ -214,7 +214,7 @@ pub(crate) struct Single<'a> {
 }
 
 impl Single<'_> {
-    /// Its remote key on a rail.
+    /// Returns its remote key on a rail.
     #[inline]
     pub(crate) fn key(&self, rail: RailId) -> u32 {
         let rail = rail.index();
@@ -241,8 +241,9 @@ impl CtsStream {
         is_written(self.ring.line(place(number)), number)
     }
 
-    /// The buffer of the next slot, once it is there, if the slot has only one and that has this tag, as most have. It
-    /// comes from the peer and is checked; [`Self::take`] looks at all others. Nothing is taken yet.
+    /// Returns the buffer of the next slot, once its entry is there, if the slot has only one buffer and that has this
+    /// tag, as with most. The entry comes from the peer and is checked; [`Self::take`] handles all others. Takes
+    /// nothing yet.
     #[inline]
     pub(crate) fn single(&self, slot: Slot, tag: u32) -> Option<Single<'_>> {
         let line = self.ring.line(place(self.next));
@@ -257,20 +258,21 @@ impl CtsStream {
         Some(Single { address, size, line })
     }
 
-    /// What [`Self::single`] has shown: a buffer of `size` bytes at `address`.
+    /// Returns the same buffer as [`Self::single`] did: `size` bytes at `address`.
     #[inline]
     pub(crate) fn shown(&self, address: u64, size: u64) -> Single<'_> {
         Single { address, size, line: self.ring.line(place(self.next)) }
     }
 
-    /// Takes what [`Self::single`] has shown.
+    /// Takes the entry that [`Self::single`] returned.
     #[inline]
     pub(crate) fn take_single(&mut self) {
         self.next += 1;
     }
 
-    /// Takes all entries of the next slot, once they are all there, and answers how many. The entries come from the
-    /// peer: everything in them is checked, and kept here, so that a later change in the ring changes nothing.
+    /// Takes all entries of the next slot, once they are all there. Returns their number, 0 before. The entries come
+    /// from the peer: everything in them is checked, and copied to `out`, so that a later change in the ring has no
+    /// effect.
     #[inline]
     pub(crate) fn take(&mut self, slot: Slot, out: &mut [CtsEntry; MAX_BUFFERS]) -> Result<usize, Error> {
         if !self.is_there(self.next) {
@@ -296,7 +298,7 @@ impl CtsStream {
     }
 }
 
-/// Whether a place of the ring holds this entry.
+/// Returns true if a place of the ring holds this entry.
 #[inline]
 fn is_written(line: &[AtomicU64; ENTRY_BYTES / 8], number: u64) -> bool {
     u64::from_le(line[7].load(Ordering::Acquire)) == number + 1

@@ -1,14 +1,14 @@
-//! How deep the queues of a rail are: each holds the longest chain that is ever posted at once.
+//! The depths of a rail's queues: each holds the longest chain that is ever posted at once.
 
 use railweave_fabric::Role;
 
 use crate::{MAX_BUFFERS, MAX_MESSAGE_BYTES, SLOTS};
 
-/// The depth of queues at each end.
+/// The depths of the queues at one end of a rail.
 pub(crate) struct Depths {
     pub(crate) send: u32,
     pub(crate) receive: u32,
-    /// Receives of which one lane has a use.
+    /// The most receives that one lane can use.
     pub(crate) lane_receive: u32,
 }
 
@@ -16,15 +16,15 @@ pub(crate) struct Depths {
 pub(crate) const CTS_SIGNAL_EVERY: u32 = 32;
 
 impl Depths {
-    /// The queues of one end of a rail. Each must hold the longest chain that is ever posted at once.
+    /// Returns the depths for one end of a rail.
     pub(crate) fn new(role: Role, lanes: u8, striped: bool, max_write: u32) -> Self {
         match role {
             Role::Sender => {
                 let writes = MAX_MESSAGE_BYTES.div_ceil(u64::from(max_write)) as u32;
                 Self { send: (SLOTS as u32).max(longest_chain(writes)), receive: 0, lane_receive: 0 }
             }
-            // A CTS that goes round the ring's end takes two writes, and of 32 only the last is signalled. A slot
-            // brings no lane more than one immediate.
+            // A CTS that wraps around the end of the ring takes two writes, and of 32 CTS only the last is signalled. A
+            // slot brings each lane at most one immediate.
             Role::Receiver => {
                 let (slots, owed) = (SLOTS as u32, if striped { u32::from(lanes) } else { 1 });
                 Self { send: 4 * CTS_SIGNAL_EVERY, receive: slots * owed, lane_receive: slots }
@@ -33,7 +33,8 @@ impl Depths {
     }
 }
 
-/// Work requests of the longest chain for one slot on one lane, when one buffer takes at most `writes` of them.
+/// Returns the number of work requests in the longest chain for one slot on one lane, if one buffer takes at most
+/// `writes` of them.
 pub(crate) fn longest_chain(writes: u32) -> u32 {
     MAX_BUFFERS as u32 * writes + 1
 }

@@ -1,5 +1,4 @@
-//! What goes wrong on a connection, by cause: what decides what to do next looks at these, and users read their
-//! sentences.
+//! The errors of a connection, by cause: code decides by the cause, and users read its message.
 
 use std::fmt;
 use std::ops::Deref;
@@ -10,19 +9,19 @@ use railweave_fabric::{Fault, LaneId, PostError, RailError, RailId, RegisterErro
 use crate::violation::{CtsViolation, Violation};
 use crate::{Ended, HandshakeFailure, Lost, MAX_BUFFERS, MAX_MESSAGE_BYTES, Unreachable};
 
-/// An error of one connection. A pointer to its cause, so that a call that succeeds carries no room for it.
+/// An error of one connection. It is a pointer to its cause, so that a successful call carries no room for the cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(Box<Cause>);
 
-/// Why a call failed, or a connection ended.
+/// The reason why a call failed, or a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
-    /// A lane of a rail died.
+    /// A lane of a rail failed.
     #[error("{name} to {peer}, lane {lane}: {error}")]
     Lane {
         /// The rail.
         rail: RailId,
-        /// The same in words, with its two ends.
+        /// The rail's name, with its two ends.
         name: String,
         /// The peer.
         peer: String,
@@ -36,7 +35,7 @@ pub enum Cause {
     Post {
         /// The rail.
         rail: RailId,
-        /// The same in words, with its two ends.
+        /// The rail's name, with its two ends.
         name: String,
         /// The peer.
         peer: String,
@@ -48,11 +47,11 @@ pub enum Cause {
     Violation {
         /// The rail that it came on.
         rail: RailId,
-        /// The same in words, with its two ends.
+        /// The rail's name, with its two ends.
         name: String,
         /// The peer.
         peer: String,
-        /// What it did.
+        /// The breach.
         violation: Violation,
     },
     /// The peer's CTS cannot be followed.
@@ -61,7 +60,7 @@ pub enum Cause {
     /// A call was wrong.
     #[error(transparent)]
     Misuse(#[from] Misuse),
-    /// No connection came of a set-up.
+    /// The set-up of a connection failed.
     #[error("{}", .failure.of(.peer))]
     Handshake {
         /// The peer.
@@ -89,10 +88,10 @@ pub enum Cause {
     /// Memory could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// What whoever drives connections found, in words of its own.
+    /// An error that the code that drives connections found, in its own words.
     #[error("{message}")]
     Other {
-        /// Who is at fault.
+        /// The party at fault.
         fault: Fault,
         /// A sentence that names the values and what to try.
         message: String,
@@ -100,7 +99,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Who is at fault; the plugin's edge maps it to NCCL's result code.
+    /// Returns the party at fault; the plugin's edge maps it to NCCL's result code.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Lane { error, .. } => error.fault(),
@@ -117,16 +116,16 @@ impl Cause {
     }
 }
 
-/// A call that a connection cannot carry out, though it works.
+/// A wrong call, which a connection refuses although it works.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misuse {
-    /// irecv names so many buffers.
+    /// irecv was called with this many buffers.
     #[error("irecv was called with {0} buffers, allowed are 1 to {MAX_BUFFERS} (maxRecvs)")]
     Buffers(usize),
-    /// A receive has so many bytes.
+    /// A receive has this many bytes.
     #[error("a receive of {0} bytes is longer than {MAX_MESSAGE_BYTES} bytes, the maxP2pBytes of this device")]
     ReceiveTooLong(u64),
-    /// A message has so many bytes.
+    /// A message is too long.
     #[error(
         "a message of {size} bytes to {peer} is longer than {MAX_MESSAGE_BYTES} bytes, the maxP2pBytes of this device"
     )]
@@ -136,19 +135,19 @@ pub enum Misuse {
         /// The peer.
         peer: String,
     },
-    /// test names a receive that is over.
-    #[error("test was called for receive request {0}, which is not under way; a request is over once test said done")]
+    /// test was called for a receive that has ended.
+    #[error("test was called for receive request {0}, which is not in progress; a request ends once test reports done")]
     NoReceive(usize),
-    /// test names a send that is over.
-    #[error("test was called for send request {0}, which is not under way; a request is over once test said done")]
+    /// test was called for a send that has ended.
+    #[error("test was called for send request {0}, which is not in progress; a request ends once test reports done")]
     NoSend(u8),
-    /// More flushes than so many are outstanding.
+    /// More than this many flushes are outstanding.
     #[error("more than {0} flushes are outstanding on one connection; NCCL has at most 32 requests")]
     Flushes(usize),
 }
 
 impl Misuse {
-    /// Who is at fault.
+    /// Returns the party at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Self::ReceiveTooLong(_) | Self::MessageTooLong { .. } => Fault::Configuration,
@@ -158,28 +157,28 @@ impl Misuse {
 }
 
 impl Error {
-    /// What whoever drives connections found, in words of its own.
+    /// Returns an error that the code that drives connections found, in its own words.
     #[cold]
     pub fn new(fault: Fault, message: impl Into<String>) -> Self {
         Cause::Other { fault, message: message.into() }.into()
     }
 
-    /// The peer, or the path to it, failed.
+    /// Returns the error that the peer, or the path to it, failed.
     pub fn peer(message: impl Into<String>) -> Self {
         Self::new(Fault::Peer, message)
     }
 
-    /// The protocol was broken, or the API misused.
+    /// Returns the error that the protocol was broken, or the API misused.
     pub fn protocol(message: impl Into<String>) -> Self {
         Self::new(Fault::Protocol, message)
     }
 
-    /// The configuration is at fault.
+    /// Returns the error that the configuration is at fault.
     pub fn configuration(message: impl Into<String>) -> Self {
         Self::new(Fault::Configuration, message)
     }
 
-    /// This host's kernel, verbs library or sockets failed.
+    /// Returns the error that this host's kernel, verbs library or sockets failed.
     pub fn local(message: impl Into<String>) -> Self {
         Self::new(Fault::Local, message)
     }
@@ -201,7 +200,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Every cause makes an error, and whatever makes a cause.
+/// Every cause converts to an error, and so does everything that converts to a cause.
 impl<C: Into<Cause>> From<C> for Error {
     #[cold]
     fn from(cause: C) -> Self {

@@ -1,5 +1,5 @@
-//! What happens to sessions and connections that somebody may want to know of: one list, handed out by polling. Lines
-//! of a log derive from it, and so does whatever else tells of a process's connections.
+//! Events of sessions and connections that somebody may want to know of: one list, handed out by polling. Log lines
+//! derive from it, and so does every other report on a process's connections.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub struct Cut {
     pub receive: u64,
 }
 
-/// Something that happened. Whoever polls knows the peer, which the sentence does not name where it is this one's.
+/// Something that happened. The text of a connection's event does not name the peer, which the caller knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A peer is not welcome on a session: [`crate::Session::poll_event`].
@@ -27,7 +27,7 @@ pub enum Event {
     RailLeftOut {
         /// The rail.
         rail: RailId,
-        /// Why.
+        /// The reason.
         reason: LeftOut,
     },
     /// A message was cut to its receive, the first one of its connection: [`crate::SendConnection::poll_event`].

@@ -1,6 +1,6 @@
-//! Flushes: making what rails wrote into GPU memory visible to its owner.
+//! Flushes: making the data that rails wrote into GPU memory visible to its owner.
 //!
-//! NCCL flushes buffers, not requests. So a tested receive leaves which rails wrote into its buffers, by their address,
+//! NCCL flushes buffers, not requests. So testing a receive records, by address, which rails wrote into its buffers,
 //! and a flush reads one byte back through each of these rails.
 
 use railweave_fabric::{Fabric, MAX_RAILS, PostError, Rail, RailId, RailSet, RemoteSlice};
@@ -12,14 +12,14 @@ use crate::{Error, Incoming, Misuse};
 /// Flushes that may be outstanding at once.
 pub(crate) const FLUSHES: usize = 32;
 
-/// Tested receives whose rails are remembered for their flush.
+/// Buffers of tested receives whose rails are remembered for a flush.
 const REMEMBERED: usize = 256;
 
 #[derive(Clone, Copy, Default)]
 struct FlushRequest {
     taken: bool,
     generation: u32,
-    /// Rails on which it is still to be posted.
+    /// The rails on which it must still be posted.
     unposted: RailSet,
     outstanding: u32,
     targets: [RemoteSlice; MAX_RAILS],
@@ -28,7 +28,7 @@ struct FlushRequest {
 /// The flushes of a receiving connection.
 pub(crate) struct Flushes {
     requests: Box<[FlushRequest; FLUSHES]>,
-    /// Address of a buffer, and the rails that wrote into it last.
+    /// The address of a buffer, and the rails that last wrote into it.
     rails_of: Box<[(u64, RailSet); REMEMBERED]>,
 }
 
@@ -40,14 +40,14 @@ impl Flushes {
         }
     }
 
-    /// Keeps which rails wrote into the buffer at `address`.
+    /// Remembers which rails wrote into the buffer at `address`.
     #[inline]
     pub(crate) fn remember(&mut self, address: u64, mask: RailSet) {
         self.rails_of[remembered(address)] = (address, mask);
     }
 
-    /// Begins a flush of those buffers that need one: GPU memory with bytes in it. None when none does, or no rail is
-    /// `flushing`: has a way to flush.
+    /// Begins a flush of those buffers that need one: GPU memory with bytes in it. Returns `None` if none does, or if
+    /// no rail has a way to flush; `flushing` has those that do.
     pub(crate) fn begin(&mut self, buffers: &[Incoming<'_>], flushing: RailSet) -> Result<Option<usize>, Error> {
         let mut unposted = RailSet::EMPTY;
         let mut targets = [RemoteSlice::default(); MAX_RAILS];
@@ -72,7 +72,7 @@ impl Flushes {
         Ok(Some(index))
     }
 
-    /// Posts a flush on the rails that have room; the rail and why, where one refuses.
+    /// Posts a flush on the rails that have room. Returns the rail and the reason if one refuses.
     pub(crate) fn post<F: Fabric>(&mut self, index: usize, rails: &mut Rails<F>) -> Result<(), (RailId, PostError)> {
         let flush = &mut self.requests[index];
         for rail in flush.unposted {
@@ -89,19 +89,19 @@ impl Flushes {
         Ok(())
     }
 
-    /// A rail is done with its part of a flush.
+    /// Notes that a rail is done with its part of a flush.
     pub(crate) fn handle_sent(&mut self, index: usize, generation: u32, rail: RailId) {
         let flush = &mut self.requests[index];
         assert!(flush.generation == generation && flush.outstanding > 0, "a flush on rail {rail} came back twice");
         flush.outstanding -= 1;
     }
 
-    /// Whether there is such a flush.
+    /// Returns true if this flush is in progress.
     pub(crate) fn is_under_way(&self, index: usize) -> bool {
         self.requests.get(index).is_some_and(|flush| flush.taken)
     }
 
-    /// Ends a flush that every rail is done with; whether it is.
+    /// Ends a flush if every rail is done with it. Returns true if so.
     pub(crate) fn finish(&mut self, index: usize) -> bool {
         let flush = &mut self.requests[index];
         let done = flush.unposted.is_empty() && flush.outstanding == 0;
@@ -112,6 +112,7 @@ impl Flushes {
 
 #[inline]
 fn remembered(address: u64) -> usize {
-    // Buffers are at least 4 KiB apart in NCCL's pipelines, and steps of a power of two must not fall together.
+    // Buffers are at least 4 KiB apart in NCCL's pipelines, and addresses that differ by a power of two must not
+    // collide.
     (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % REMEMBERED
 }

@@ -1,4 +1,4 @@
-//! The 128 bytes that `listen` hands to NCCL and that the sender's side connects by (docs/wire.md, "Handle").
+//! The 128 bytes that `listen` hands to NCCL and with which the sender's side connects (docs/wire.md, "Handle").
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -24,16 +24,16 @@ pub struct HandleAddress {
 impl HandleAddress {
     /// The port index of the out-of-band address, which belongs to no port.
     pub const OUT_OF_BAND: u8 = u8::MAX;
-    /// The port index of an out-of-band address that the user named for ports of RDMA: it is to be dialled first.
+    /// The port index of an out-of-band address that the user named for RDMA ports: it is dialled first.
     pub const NAMED_OUT_OF_BAND: u8 = u8::MAX - 1;
 
-    /// Whether it belongs to no port.
+    /// Returns true if it belongs to no port.
     pub fn is_out_of_band(&self) -> bool {
         self.port >= Self::NAMED_OUT_OF_BAND
     }
 }
 
-/// Where a listener is, and which one it is.
+/// The place and the identity of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handle {
     /// The listening process.
@@ -47,14 +47,14 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Its length: `NCCL_NET_HANDLE_MAXSIZE`.
+    /// Its length in bytes: `NCCL_NET_HANDLE_MAXSIZE`.
     pub const BYTES: usize = 128;
 
-    /// The bytes. Addresses that do not fit are left out, but never the last one of each family.
+    /// Returns the bytes. Addresses that do not fit are left out, those of ports before an out-of-band one.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut room = Self::BYTES - HEADER_BYTES;
         let mut kept: Vec<HandleAddress> = Vec::new();
-        // The out-of-band address reaches the host when no other does, so it is never the one to be left out.
+        // The out-of-band address reaches the host if no other does, so it is the last to be left out.
         let by_need = self.addresses.iter().filter(|a| a.is_out_of_band());
         for address in by_need.chain(self.addresses.iter().filter(|a| !a.is_out_of_band())) {
             let need = if address.address.is_ipv4() { V4_BYTES } else { V6_BYTES };
@@ -83,7 +83,7 @@ impl Handle {
     /// Reads a handle.
     ///
     /// # Errors
-    /// When the bytes are no handle of this protocol version.
+    /// If the bytes are not a handle of this protocol version.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new("the handle", bytes);
         let magic = reader.u32()?;

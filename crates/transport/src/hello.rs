@@ -1,4 +1,4 @@
-//! HELLO: what two processes tell each other first, and what has to agree.
+//! HELLO: the first message between two processes, and the check that they agree.
 
 use std::fmt;
 
@@ -8,7 +8,8 @@ use thiserror::Error;
 use crate::codec::{DecodeError, Reader, Writer};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"RWHI");
-/// The longest HELLO, with what later versions may append: it is read before anything is known of whoever sends it.
+/// The longest HELLO in bytes, with whatever later versions may append: it is read before anything is known of its
+/// sender.
 pub const MAX_HELLO_BYTES: usize = 512;
 
 const MOST_NAME: usize = 64;
@@ -24,20 +25,21 @@ impl fmt::Display for ProcessId {
     }
 }
 
-/// What a process says about itself.
+/// The facts that a process states about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The oldest protocol version that it speaks.
     pub protocol_min: u16,
-    /// The newest.
+    /// The newest protocol version that it speaks.
     pub protocol_max: u16,
-    /// Bits for what is optional: [`Hello::KEYED`]. Unknown ones are ignored.
+    /// Bits of optional features: [`Hello::KEYED`]. Unknown bits are ignored.
     pub features: u32,
-    /// How ports become devices: 0 ports, 1 fused. Both ends must agree, else devices would not match.
+    /// The way in which ports become devices: 0 ports, 1 fused. Both ends must agree, otherwise devices would not
+    /// match.
     pub mode: u8,
     /// The fabrics that it has: bit 0 TCP, bit 1 verbs.
     pub fabrics: u8,
-    /// Equal for two processes exactly when they share a network namespace: then equal addresses are the same address.
+    /// Equal for two processes exactly if they share a network namespace: then equal addresses are the same address.
     pub network: u64,
     /// This process.
     pub process: ProcessId,
@@ -47,9 +49,9 @@ pub struct Hello {
     pub nonce: [u8; 32],
     /// Process id, for messages.
     pub pid: u32,
-    /// Rank in the job, -1 when the environment does not tell.
+    /// Rank in the job, -1 if the environment does not tell.
     pub rank: i32,
-    /// Number of ranks in the job, -1 when the environment does not tell.
+    /// Number of ranks in the job, -1 if the environment does not tell.
     pub world: i32,
     /// The host's name, for messages.
     pub host: String,
@@ -57,7 +59,7 @@ pub struct Hello {
     pub build: String,
 }
 
-/// Why a session cannot be.
+/// The reason why no session is possible.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HelloError {
     /// No version in common.
@@ -104,7 +106,7 @@ pub enum HelloError {
         /// Ours.
         ours: u8,
     },
-    /// One has a key and the other has none.
+    /// One end has a key and the other has none.
     #[error(
         "the peer {peer} {}; set {} to a copy of the same key on every host, or on none",
         if *.theirs { "asks for a shared key, and this process has none" }
@@ -114,7 +116,7 @@ pub enum HelloError {
     Key {
         /// The peer.
         peer: String,
-        /// Whether it is the peer that has one.
+        /// True if the peer is the one that has a key.
         theirs: bool,
     },
     /// Another process answered.
@@ -136,15 +138,15 @@ fn mode_name(mode: u8) -> &'static str {
 }
 
 impl Hello {
-    /// The bit of `features` that says: this process has a shared key and wants proof that the peer has it.
+    /// The bit of `features` of a process that has a shared key and wants proof that the peer has it.
     pub const KEYED: u32 = 1;
 
-    /// Whether this process has a key.
+    /// Returns true if this process has a key.
     pub fn is_keyed(&self) -> bool {
         self.features & Self::KEYED != 0
     }
 
-    /// The peer in messages: `node7, rank 3 (pid 4711)`.
+    /// Returns the peer's name for messages: `node7, rank 3 (pid 4711)`.
     pub fn peer_name(&self) -> String {
         match self.rank {
             -1 => format!("{} (pid {})", self.host, self.pid),
@@ -152,7 +154,7 @@ impl Hello {
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default();
         out.u32(MAGIC).u16(self.protocol_min).u16(self.protocol_max).u32(self.features);
@@ -166,7 +168,7 @@ impl Hello {
     /// Reads a HELLO. A later version may append fields, so bytes left over are ignored.
     ///
     /// # Errors
-    /// When the bytes are no HELLO.
+    /// If the bytes are not a HELLO.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new("HELLO", bytes);
         let magic = reader.u32()?;
@@ -198,10 +200,10 @@ impl Hello {
         })
     }
 
-    /// Whether a session between these two can be.
+    /// Checks that a session between these two processes is possible.
     ///
     /// # Errors
-    /// What does not agree, in words.
+    /// The disagreement, in words.
     pub fn check(&self, theirs: &Self) -> Result<(), HelloError> {
         let peer = theirs.peer_name();
         if theirs.protocol_min > self.protocol_max || theirs.protocol_max < self.protocol_min {

@@ -5,57 +5,57 @@ use railweave_fabric::RailSet;
 
 use crate::{GRANULE, Slot};
 
-/// How the bits are laid out on a connection with a given number of rails:
-/// `[7:0]` slot, `[8+n-1:8]` active mask, `[31:8+n]` size_q.
+/// The layout of the bits on a connection with a given number of rails: `[7:0]` slot, `[8+n-1:8]` active mask,
+/// `[31:8+n]` size_q.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImmediateLayout {
-    /// Where size_q begins.
+    /// The lowest bit of size_q.
     shift: u32,
     all_ones: u32,
 }
 
-/// An immediate, taken apart.
+/// The fields of an immediate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Immediate {
     /// The slot.
     pub slot: Slot,
     /// The rails that carry part of the slot's data.
     pub mask: RailSet,
-    /// The whole message in units of 128 bytes, rounded up; all ones when the completion record says it.
+    /// The whole message in units of 128 bytes, rounded up; all ones if the completion record has the size.
     pub size_q: u32,
 }
 
 impl ImmediateLayout {
-    /// The layout for a connection of `rails` rails.
+    /// Returns the layout for a connection of `rails` rails.
     ///
     /// # Panics
-    /// Unless `rails` is 1 to 8.
+    /// If `rails` is not 1 to 8.
     pub fn new(rails: usize) -> Self {
         assert!((1..=railweave_fabric::MAX_RAILS).contains(&rails), "a connection has 1 to 8 rails, not {rails}");
         let shift = 8 + rails as u32;
         Self { shift, all_ones: u32::MAX >> shift }
     }
 
-    /// The size_q that says: the completion record has the sizes.
+    /// Returns the size_q that stands for sizes in the completion record.
     #[inline]
     pub fn all_ones(self) -> u32 {
         self.all_ones
     }
 
-    /// The size_q of a message, all ones when it is too large to be said.
+    /// Returns the size_q of a message, all ones if the message is too large for it.
     #[inline]
     pub fn size_q(self, bytes: u64) -> u32 {
         let units = bytes.div_ceil(GRANULE);
         if units < u64::from(self.all_ones) { units as u32 } else { self.all_ones }
     }
 
-    /// Puts an immediate together.
+    /// Encodes an immediate.
     #[inline]
     pub fn encode(self, immediate: Immediate) -> u32 {
         u32::from(immediate.slot.number()) | u32::from(immediate.mask.bits()) << 8 | immediate.size_q << self.shift
     }
 
-    /// The slot of an immediate, without the rest.
+    /// Decodes only the slot of an immediate.
     #[inline]
     pub(crate) fn slot(bits: u32) -> Slot {
         Slot::new(bits as u8)
@@ -68,7 +68,7 @@ impl ImmediateLayout {
         units < self.all_ones && bits & !0xff == units << self.shift | u32::from(alone.bits()) << 8
     }
 
-    /// Takes an immediate apart. Every value of 32 bits is one; whether it makes sense is the receiver's to check.
+    /// Decodes an immediate. Every 32-bit value is one; the receiver must check that it makes sense.
     #[inline]
     pub fn decode(self, bits: u32) -> Immediate {
         Immediate {
@@ -79,7 +79,7 @@ impl ImmediateLayout {
     }
 }
 
-/// A size of at most 1 GiB in units of 128 bytes, rounded up.
+/// Returns a size of at most 1 GiB in units of 128 bytes, rounded up.
 #[inline]
 pub(crate) fn units(bytes: u32) -> u32 {
     bytes.wrapping_add(GRANULE as u32 - 1) / GRANULE as u32
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_rails_have_the_layout_of_the_seed() {
+    fn two_rails_leave_22_bits_for_the_size() {
         let layout = ImmediateLayout::new(2);
         let bits = layout.encode(Immediate { slot: Slot::new(0xab), mask: RailSet::from_bits(0b10), size_q: 0x3_0001 });
         assert_eq!(bits, 0xab | 0b10 << 8 | 0x3_0001 << 10);

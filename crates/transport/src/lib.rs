@@ -1,12 +1,12 @@
-//! The protocol, without I/O: what two processes say to each other to set up a connection, and how a message is split
-//! over its rails and put together again (docs/wire.md gives every byte).
+//! The protocol, without I/O: the messages by which two processes set up a connection, and the way in which a message
+//! is split over its rails and put together again (docs/wire.md has every byte).
 //!
-//! It makes no system call, reads no clock and owns no thread. It is generic over the [`Fabric`] that it posts work
-//! on; time and what arrives come in as arguments, and what is to be done goes out as values. So the same code runs on
-//! RDMA, on TCP and in a simulated world.
+//! It makes no system call, reads no clock and owns no thread. It is generic over the [`Fabric`] that it posts work on;
+//! time and arrivals come in as arguments, and actions go out as values. So the same code runs on RDMA, on TCP and in a
+//! simulated world.
 //!
-//! The life of one message reads top-down in [`SendConnection::isend`] and [`RecvConnection::irecv`]; how a connection
-//! comes to be, in [`Connector`] and [`Acceptor`].
+//! The life of one message reads top-down in [`SendConnection::isend`] and [`RecvConnection::irecv`]; the set-up of a
+//! connection, in [`Connector`] and [`Acceptor`].
 //!
 //! [`Fabric`]: railweave_fabric::Fabric
 
@@ -72,7 +72,7 @@ pub use violation::{CtsViolation, ImmediateFault, Violation};
 
 pub use railweave_policy::GRANULE;
 
-/// Places for an outstanding receive in a connection.
+/// The number of slots: places for an outstanding receive in a connection.
 pub const SLOTS: usize = 256;
 
 /// The most buffers of one grouped receive (`maxRecvs`).

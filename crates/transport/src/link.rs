@@ -1,10 +1,11 @@
-//! The word from outside that a peer is gone or an adapter failed.
+//! Reports by the rest of the process that a peer is gone or an adapter failed.
 
 use std::sync::OnceLock;
 
 use crate::Error;
 
-/// What the rest of the process knows about a connection's peer and adapters, told to the data path without a lock.
+/// Two cells, each set once, that tell a connection's data path without a lock that its peer is gone or an adapter
+/// failed.
 #[derive(Debug, Default)]
 pub struct Link {
     lost: OnceLock<Error>,
@@ -12,25 +13,25 @@ pub struct Link {
 }
 
 impl Link {
-    /// Says that the peer is gone, and why. Requests that are stuck fail with this, but for flushes, which need no
-    /// peer; the first word counts.
+    /// Reports that the peer is gone, and why. Requests that are stuck fail with this error, except flushes, which need
+    /// no peer. Only the first report counts.
     pub fn set_lost(&self, error: Error) {
         let _ = self.lost.set(error);
     }
 
-    /// Says that something of this end's adapters failed for good, and why. All requests that are stuck fail with this;
-    /// the first word counts, and more than that of a peer that is gone.
+    /// Reports that an adapter of this end, or a part of one, failed for good, and why. All requests that are stuck
+    /// fail with this error, even if the peer is gone too. Only the first report counts.
     pub fn set_failed(&self, error: Error) {
         let _ = self.failed.set(error);
     }
 
-    /// Why what needs the peer cannot be done any more, if so.
+    /// Returns why nothing that needs the peer can succeed any more, if so.
     #[inline]
     pub fn lost(&self) -> Option<&Error> {
         self.failed().or_else(|| self.lost.get())
     }
 
-    /// Why nothing can be done any more, if so.
+    /// Returns why nothing can succeed any more, if so.
     #[inline]
     pub fn failed(&self) -> Option<&Error> {
         self.failed.get()

@@ -9,7 +9,7 @@ pub struct MemoryKeys {
     pub local: [u32; MAX_RAILS],
     /// For the peer's writes.
     pub remote: [u32; MAX_RAILS],
-    /// Whether it is host memory: then nothing needs to be flushed.
+    /// True if it is host memory, which needs no flush.
     pub host: bool,
 }
 
@@ -31,9 +31,9 @@ pub struct Outgoing<'a> {
 pub struct Incoming<'a> {
     /// Address of the first byte.
     pub address: u64,
-    /// Most bytes that may be received, at most 1 GiB.
+    /// The most bytes that may be received, at most 1 GiB.
     pub size: u64,
-    /// Which send of a grouped receive goes here.
+    /// Selects the send that goes here in a grouped receive.
     pub tag: u32,
     /// Keys of the memory.
     pub keys: &'a MemoryKeys,

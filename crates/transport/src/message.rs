@@ -1,5 +1,5 @@
-//! Everything that travels over a control socket but HELLO's contents: the preface, frames, and the messages that set
-//! up and close a connection. All of it comes from a peer, so every count is bounded before it is believed.
+//! Everything that travels over a control socket except HELLO's contents: the preface, frames, and the messages that
+//! set up and close a connection. All of it comes from a peer, so every count is checked before it is used.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -35,7 +35,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The first bytes on a socket to the control port: what it will be.
+/// The first bytes on a socket to the control port: they say what the socket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preface {
     /// A session: frames follow.
@@ -44,22 +44,22 @@ pub enum Preface {
     Lane(LanePreface),
 }
 
-/// Which lane a socket is.
+/// The lane that a socket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LanePreface {
-    /// Says that the dialer has the connection's ANSWER.
+    /// Shows that the dialler has the connection's ANSWER.
     pub token: Token,
     /// The rail.
     pub rail: u8,
     /// The lane.
     pub lane: u8,
-    /// Where both ends have a key: that the dialer has it, too; else zero. The token alone crosses the network in
-    /// clear.
+    /// If both ends have a key, the proof that the dialler has it too; otherwise zero. The token alone would not do: it
+    /// crosses the network in clear.
     pub proof: [u8; LANE_PROOF_BYTES],
 }
 
 impl Preface {
-    /// The bytes.
+    /// Returns the bytes.
     pub fn encode(&self) -> [u8; PREFACE_BYTES] {
         let mut out = Writer::default();
         out.u32(PREFACE_MAGIC).u16(crate::PROTOCOL_VERSION);
@@ -75,7 +75,7 @@ impl Preface {
     /// Reads a preface.
     ///
     /// # Errors
-    /// When the bytes are no preface: whoever dialled is not Railweave, or of another version.
+    /// If the bytes are not a preface: the dialler is not Railweave, or is another version of it.
     pub fn decode(bytes: &[u8; PREFACE_BYTES]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new("the preface", bytes);
         let magic = reader.u32()?;
@@ -110,9 +110,9 @@ impl Preface {
 pub struct FrameHeader {
     /// Bytes that follow the header.
     pub length: u32,
-    /// What the message is.
+    /// The kind of the message.
     pub kind: u16,
-    /// The connection that it is about, in the numbering of the session's opener; 0 for what is about the session.
+    /// The connection that it is about, in the numbering of the session's opener; 0 for a message about the session.
     pub connection: u32,
 }
 
@@ -120,7 +120,7 @@ impl FrameHeader {
     /// Reads a header and bounds the length.
     ///
     /// # Errors
-    /// When the length is beyond [`MAX_FRAME_BYTES`], or [`MAX_HELLO_BYTES`] for HELLO, or reserved bytes are set.
+    /// If the length is beyond [`MAX_FRAME_BYTES`], or [`MAX_HELLO_BYTES`] for HELLO, or reserved bytes are set.
     pub fn decode(bytes: &[u8; FRAME_HEADER_BYTES]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new("a frame's header", bytes);
         let length = reader.u32()?;
@@ -144,7 +144,7 @@ impl FrameHeader {
 /// A message and the connection that it is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// The connection, 0 for what is about the session.
+    /// The connection, 0 for a message about the session.
     pub connection: u32,
     /// The message.
     pub message: Message,
@@ -153,7 +153,7 @@ pub struct Frame {
 /// A port that a connector offers, or that an acceptor chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortOffer {
-    /// What carries packets.
+    /// The layer that carries packets.
     pub link_layer: LinkLayer,
     /// Length of the network's prefix in bits, in the address's own family.
     pub prefix_len: u8,
@@ -176,9 +176,9 @@ pub struct PortOffer {
 pub struct Offer {
     /// The listener, from its handle.
     pub nonce: u64,
-    /// Large messages are striped over all lanes of a rail.
+    /// True if large messages are striped over all lanes of a rail.
     pub striped: bool,
-    /// Traffic class that NCCL asks for at the connector, None for none.
+    /// Traffic class that NCCL asks for at the connector, `None` for none.
     pub traffic_class: Option<u8>,
     /// The device's ports, in the order of the device.
     pub ports: Vec<PortOffer>,
@@ -198,29 +198,29 @@ pub struct RailAnswer {
 /// One rail's lanes, from either end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RailLanes {
-    /// They are there.
+    /// The lanes are open.
     Open {
         /// The remote key of the stream (of CTS entries, or of completion records) on this rail.
         key: u32,
-        /// How to reach each lane.
+        /// The end point of each lane.
         endpoints: Vec<LaneEndpoint>,
     },
-    /// The rail could not be opened, and why.
+    /// The rail could not be opened, for this reason.
     Dropped(String),
 }
 
 /// The lanes of all rails, and the memory that the other end writes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lanes {
-    /// The sender of this message gets byte counts with its receive completions.
+    /// True if the sender of this message gets byte counts with its receive completions.
     pub byte_counts: bool,
     /// Address of the CTS stream (from the connector) or of the completion records (from the acceptor).
     pub stream: u64,
-    /// In the order of the answer.
+    /// The rails, in the order of the answer.
     pub rails: Vec<RailLanes>,
 }
 
-/// What travels in a frame.
+/// The content of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// [`crate::Hello`], encoded.
@@ -229,7 +229,7 @@ pub enum Message {
     Offer(Offer),
     /// Acceptor to connector: the rails.
     Answer {
-        /// Lanes that are sockets present it.
+        /// The token that lanes present if they are sockets.
         token: Token,
         /// The rails, at least one.
         rails: Vec<RailAnswer>,
@@ -241,22 +241,22 @@ pub enum Message {
         /// One bit per rail of the answer.
         usable: u8,
     },
-    /// Either: this connection cannot be.
+    /// Either: this connection cannot be made.
     Refuse {
-        /// Who is at fault, seen from the sender of this message.
+        /// The party at fault, as the sender of this message sees it.
         fault: Fault,
-        /// Why, in words.
+        /// The reason, in words.
         reason: String,
     },
-    /// Both, where a shared key is asked for: proof that its sender has the key ([`crate::Hello::KEYED`]).
+    /// Both, if a shared key is required: proof that its sender has the key ([`crate::Hello::KEYED`]).
     Proof([u8; 32]),
-    /// Either: this connection is closed; what the other end still sends is thrown away.
+    /// Either: this connection is closed; whatever the other end still sends is discarded.
     Bye,
     /// Either: is this session's other end still there?
     Ping,
     /// The answer to PING: it is.
     Pong,
-    /// Either: this end still works at the connection's set-up, so the other end's time begins anew.
+    /// Either: this end is still setting up the connection, so the other end restarts its timeout.
     Wait,
 }
 
@@ -312,7 +312,7 @@ impl PortOffer {
 }
 
 impl Message {
-    /// The number that names the kind of message in a frame's header.
+    /// Returns the number that stands for the kind of message in a frame's header.
     pub fn kind(&self) -> u16 {
         match self {
             Self::Hello(_) => 1,
@@ -329,7 +329,7 @@ impl Message {
         }
     }
 
-    /// The message's name in the protocol.
+    /// Returns the message's name in the protocol.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Hello(_) => "HELLO",
@@ -504,7 +504,7 @@ fn read_refuse(bytes: &[u8]) -> Result<Message, DecodeError> {
 }
 
 impl Frame {
-    /// The bytes, header included.
+    /// Returns the bytes, header included.
     pub fn encode(&self) -> Vec<u8> {
         let mut body = Writer::default();
         self.message.write(&mut body);
@@ -515,10 +515,11 @@ impl Frame {
         out.bytes
     }
 
-    /// Reads the first frame of `bytes`: the frame and how many bytes it took, None while it is not all there.
+    /// Reads the first frame of `bytes`. Returns the frame and the number of bytes that it took, `None` while it is not
+    /// complete.
     ///
     /// # Errors
-    /// When the bytes are no frame; the session cannot go on.
+    /// If the bytes are not a frame; the session cannot go on.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, DecodeError> {
         let Some(header) = bytes.first_chunk::<FRAME_HEADER_BYTES>() else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! A rail as the rest of the process sees it: its name, and what went over it.
+//! A rail as the rest of the process sees it: its name and its traffic.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ impl fmt::Display for RailName {
     }
 }
 
-/// What went over a rail so far. One thread counts, any may read.
+/// The traffic of a rail so far. One thread counts, any thread may read.
 #[derive(Debug, Default)]
 pub struct RailCounters {
     data_bytes: AtomicU64,
@@ -51,22 +51,22 @@ impl RailCounters {
         Self::add(&self.received_bytes, bytes);
     }
 
-    /// Bytes of messages that this end sent.
+    /// Returns the bytes of messages that this end has sent.
     pub fn data_bytes(&self) -> u64 {
         self.data_bytes.load(Ordering::Relaxed)
     }
 
-    /// Work requests that carried them, and their records and immediates.
+    /// Returns the number of work requests that carried these bytes, their records and their immediates.
     pub fn data_writes(&self) -> u64 {
         self.data_writes.load(Ordering::Relaxed)
     }
 
-    /// CTS writes that this end sent.
+    /// Returns the number of CTS writes that this end has sent.
     pub fn cts_writes(&self) -> u64 {
         self.cts_writes.load(Ordering::Relaxed)
     }
 
-    /// Bytes that this end received with immediates.
+    /// Returns the bytes that this end has received with immediates.
     pub fn received_bytes(&self) -> u64 {
         self.received_bytes.load(Ordering::Relaxed)
     }
@@ -81,6 +81,6 @@ pub struct RailInfo {
     pub local_port: usize,
     /// Its two ends.
     pub name: RailName,
-    /// What went over it.
+    /// Its traffic.
     pub counters: Arc<RailCounters>,
 }

@@ -6,14 +6,14 @@ use crate::cts::CtsRail;
 use crate::pool::Pool;
 use crate::rail_info::RailInfo;
 
-/// How many completions one poll takes from a rail.
+/// The most completions that one poll takes from a rail.
 pub(crate) const POLL_BATCH: usize = 16;
 
-/// What a rail's reports change, besides what they change of the connection.
+/// The state of a rail that its own reports use or change.
 pub(crate) struct RailSide {
     /// Its number in the connection.
     pub(crate) id: RailId,
-    /// The set of it alone, which each message needs: a load is cheaper than the shift.
+    /// The set of only this rail, which each message needs: a load is cheaper than the shift.
     pub(crate) alone: RailSet,
     pub(crate) info: RailInfo,
     /// Its generic receives, at the receiving end.
@@ -25,14 +25,14 @@ pub(crate) struct ConnectedRail<F: Fabric> {
     pub(crate) rail: F::Rail,
     pub(crate) lanes: u8,
     pub(crate) side: RailSide,
-    /// What CTS over it need, at the receiving end.
+    /// The state of CTS writes over it, at the receiving end.
     pub(crate) cts: CtsRail,
     // Dropped after the rail, so that no lane outlives the memory that it writes to.
     _registrations: Vec<F::Registration>,
 }
 
 impl<F: Fabric> ConnectedRail<F> {
-    /// A rail, and what must stay registered as long as it is there.
+    /// Takes a rail, and the registrations that must last as long as it does.
     pub(crate) fn new(rail: F::Rail, info: RailInfo, registrations: Vec<F::Registration>) -> Self {
         let id = RailId::new(info.index).expect("a connection has at most 8 rails");
         Self {
@@ -45,7 +45,7 @@ impl<F: Fabric> ConnectedRail<F> {
     }
 }
 
-/// What has become of a rail. [`Rails`] alone keeps it; everybody else asks there.
+/// The state of a rail. Only [`Rails`] keeps it; everything else asks there.
 enum RailState<F: Fabric> {
     /// It carries data.
     Up(ConnectedRail<F>),
@@ -57,7 +57,7 @@ enum RailState<F: Fabric> {
 pub(crate) struct Rails<F: Fabric> {
     by_id: [RailState<F>; MAX_RAILS],
     count: usize,
-    /// Those that are up. It follows from `by_id`, and is kept because every message asks for it.
+    /// Returns the rails that are up.
     usable: RailSet,
 }
 
@@ -75,7 +75,7 @@ impl<F: Fabric> Rails<F> {
         rails
     }
 
-    /// How many rails the connection has, whatever their state.
+    /// Returns the number of rails of the connection, whatever their state.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
@@ -86,7 +86,7 @@ impl<F: Fabric> Rails<F> {
         self.usable
     }
 
-    /// A usable rail.
+    /// Returns a usable rail.
     #[inline]
     pub(crate) fn get(&self, rail: RailId) -> &ConnectedRail<F> {
         match &self.by_id[rail] {
@@ -95,7 +95,7 @@ impl<F: Fabric> Rails<F> {
         }
     }
 
-    /// A usable rail.
+    /// Returns a usable rail, to change it.
     #[inline]
     pub(crate) fn get_mut(&mut self, rail: RailId) -> &mut ConnectedRail<F> {
         match &mut self.by_id[rail] {
@@ -104,7 +104,7 @@ impl<F: Fabric> Rails<F> {
         }
     }
 
-    /// The rails that came up, lowest number first.
+    /// Returns the rails that came up, lowest number first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ConnectedRail<F>> {
         self.by_id.iter().filter_map(|state| match state {
             RailState::Up(connected) => Some(connected),
@@ -112,7 +112,7 @@ impl<F: Fabric> Rails<F> {
         })
     }
 
-    /// The same, to change them.
+    /// Like [`Self::iter`], to change them.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut ConnectedRail<F>> {
         self.by_id.iter_mut().filter_map(|state| match state {
             RailState::Up(connected) => Some(connected),
@@ -120,27 +120,27 @@ impl<F: Fabric> Rails<F> {
         })
     }
 
-    /// The rails that have a way to flush.
+    /// Returns the rails that have a way to flush.
     pub(crate) fn flushing(&self) -> RailSet {
         self.iter().filter(|connected| connected.rail.flushes()).map(|connected| connected.side.id).collect()
     }
 
-    /// What of this host they are made of.
+    /// Returns the parts of this host that the rails use.
     pub(crate) fn parts(&self) -> Vec<Part> {
         self.iter().flat_map(|connected| connected.rail.parts()).collect()
     }
 
-    /// The rails that came up, for the rest of the process.
+    /// Returns the rails that came up, as the rest of the process sees them.
     pub(crate) fn infos(&self) -> Vec<RailInfo> {
         self.iter().map(|connected| connected.side.info.clone()).collect()
     }
 
-    /// The connection is closing: see [`Rail::start_linger`].
+    /// Tells the rails that the connection is closing: see [`Rail::start_linger`].
     pub(crate) fn start_linger(&mut self) {
         self.iter_mut().for_each(|connected| connected.rail.start_linger());
     }
 
-    /// Moves what is left to move. Returns true if everything is out and acknowledged.
+    /// Makes progress with everything that is left. Returns true once all of it is out and acknowledged.
     pub(crate) fn linger(&mut self) -> bool {
         self.iter_mut().fold(true, |drained, connected| {
             connected.rail.report(POLL_BATCH, &mut Ignored);
@@ -148,7 +148,7 @@ impl<F: Fabric> Rails<F> {
         })
     }
 
-    /// The rail in words, for messages.
+    /// Returns the rail's name, for messages.
     pub(crate) fn name(&self, rail: RailId) -> String {
         match &self.by_id[rail] {
             RailState::Up(connected) => format!("rail {rail} ({})", connected.rail.describe()),

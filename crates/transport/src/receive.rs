@@ -18,49 +18,49 @@ use crate::slots::{Slots, State};
 use crate::spare::Spare;
 use crate::{ConnectionConfig, Error, Incoming, Link, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, RailInfo, SLOTS, Slot};
 
-/// A receive or a flush that is under way.
+/// A receive or a flush in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RecvRequest(u16);
 
 impl RecvRequest {
-    /// How many requests a connection has, flushes included.
+    /// The number of requests of a connection, flushes included.
     pub const COUNT: usize = SLOTS + FLUSHES;
 
-    /// Its number, below [`Self::COUNT`].
+    /// Returns its index, below [`Self::COUNT`].
     #[inline]
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 
-    /// The request with this number, below 65,536. Where there is none it is one that is not under way.
+    /// Returns the request with this index, which must be below 65,536; the request need not be in progress.
     #[inline]
     pub fn from_index(index: usize) -> Self {
         Self(index as u16)
     }
 
-    /// The receive that uses this slot.
+    /// Returns the request of the receive in this slot.
     #[inline]
     fn of(slot: Slot) -> Self {
         Self(u16::from(slot.number()))
     }
 
-    /// The slot of a receive; None of a flush.
+    /// Returns the slot of a receive, `None` for a flush.
     #[inline]
     fn slot(self) -> Option<Slot> {
         u8::try_from(self.0).ok().map(Slot::new)
     }
 }
 
-/// What became of a flush.
+/// The outcome of [`RecvConnection::iflush`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flushed {
     /// There was nothing to flush.
     Nothing,
-    /// It is under way.
+    /// The flush is in progress.
     Pending(RecvRequest),
 }
 
-/// What the handshake puts a receiving connection together from.
+/// The parts of which the handshake makes a receiving connection.
 pub(crate) struct ReceiveParts<F: Fabric> {
     pub(crate) config: ConnectionConfig,
     pub(crate) rails: Rails<F>,
@@ -77,58 +77,59 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 /// The receiving end of a connection.
 ///
 /// # Kinds of methods
-/// * **Data path**: [`irecv`](Self::irecv) posts a receive of 1 to 8 buffers, [`iflush`](Self::iflush) makes what
-///   came into GPU memory visible, [`test`](Self::test) says when either is done. They do not block, lock, or
-///   allocate but for an error; a fabric may read a clock now and then.
-/// * **Debt**: [`owes`](Self::owes) and [`acknowledge`](Self::acknowledge), for a caller that is about to make no
-///   calls.
-/// * **Facts**: [`ConnectionEnd`](crate::ConnectionEnd) names the peer and the rails, with their counters, and what of
-///   this host they are made of.
+/// * **Data path**: [`irecv`](Self::irecv) posts a receive of 1 to 8 buffers, [`iflush`](Self::iflush) makes data that
+///   came into GPU memory visible, [`test`](Self::test) tells when either is done. They never block or lock, and
+///   allocate only for an error; a fabric may read a clock now and then.
+/// * **Debt**: [`owes`](Self::owes) and [`acknowledge`](Self::acknowledge), for a caller that will make no calls for a
+///   while.
+/// * **Facts**: [`ConnectionEnd`](crate::ConnectionEnd) names the peer, the rails with their counters, and the parts of
+///   this host that they use.
 /// * **End**: [`start_linger`](crate::ConnectionEnd::start_linger) and [`linger`](crate::ConnectionEnd::linger).
 ///
-/// Nothing moves by itself. A call that comes back with nothing has polled the rails, unless it waits for an
-/// acknowledgement that this side still owes. On a fabric whose writes need this side's processor
-/// ([`ONE_SIDED`](railweave_fabric::Fabric::ONE_SIDED) is false) nothing arrives but in such calls, so `test` is called
-/// as long as any request is outstanding.
+/// Nothing moves by itself. A call that returns `None` has polled the rails, unless it waits for an acknowledgement
+/// that this end still owes. On a fabric whose writes need this side's processor
+/// ([`ONE_SIDED`](railweave_fabric::Fabric::ONE_SIDED) is false), data arrives only in such calls, so `test` must be
+/// called as long as any request is outstanding.
 ///
 /// # Order of calls
-/// 1. `irecv` until it returns a request. While it returns `None` nothing has changed: there is no room yet.
-/// 2. `test` that request until it returns the sizes. The request is over then, and its number is another receive's;
-///    testing it again is an error. Requests end in any order. There are [`RecvRequest::COUNT`] of them.
-/// 3. `iflush` with the same buffers where one of them is GPU memory, and `test` of the request that it returns, before
-///    anybody reads them.
-/// 4. `acknowledge` until it returns true, soon after the last call before a silence, where `owes` is true. On such a
-///    fabric as above a call may leave the peer waiting for an acknowledgement, or for a CTS for which there was no
-///    room.
-/// 5. `start_linger` once, when the application closes the connection, and then `linger` until it returns true or the
-///    caller has waited long enough. No other call may follow `start_linger`. Then the connection is dropped.
+/// 1. Call `irecv` until it returns a request. `None` means that nothing has changed: there is no room yet.
+/// 2. Call `test` with that request until it returns the sizes. The request has ended then, and another receive may get
+///    its index; testing it again is an error. Requests end in any order. There are [`RecvRequest::COUNT`] of them.
+/// 3. If one of the buffers is GPU memory, call `iflush` with the same buffers, and `test` with the request that it
+///    returns, before anybody reads them.
+/// 4. If `owes` returns true after the last call before a silence, call `acknowledge` soon, until it returns true. On a
+///    fabric that is not one-sided a call may leave the peer waiting for an acknowledgement, or for a CTS for which
+///    there was no room.
+/// 5. Call `start_linger` once, when the application closes the connection, and then `linger` until it returns true or
+///    the caller has waited long enough. No other call may follow `start_linger`. Then drop the connection.
 ///
 /// # Threads
-/// The connection may move between threads and needs one at a time: its calls take `&mut self`. Two things of it are
-/// for any thread at any time: its [`Link`], and the [`RailCounters`](crate::RailCounters) of its rails.
+/// The connection may move between threads, but only one thread at a time may use it: its calls take `&mut self`. Any
+/// thread may use two parts of it at any time: its [`Link`] and the [`RailCounters`](crate::RailCounters) of its rails.
 ///
 /// # Memory
-/// The buffers belong to the connection from the `irecv` that returns a request until `test` returns its sizes: they
-/// stay registered, and their content is undefined. A receive that was reported early (`optional`) gives its buffers
-/// back only when its data is there, which the application must see for itself. Buffers of a flush stay registered
-/// until it is done. [`MemoryKeys`](crate::MemoryKeys) are read during the call only. After `start_linger` what arrives
-/// is thrown away, and all buffers may go.
+/// The buffers belong to the connection from the `irecv` that returns a request until `test` returns its sizes: until
+/// then they must stay registered, and their content is undefined. A receive that was reported early (`optional`) gives
+/// its buffers back only once its data is there, which the application must find out for itself. The buffers of a flush
+/// must stay registered until it is done. [`MemoryKeys`](crate::MemoryKeys) are only read during the call. After
+/// `start_linger` arriving data is discarded, and all buffers may be released.
 ///
 /// # A lost link
-/// Another part of the process may learn that the peer is gone, and says so by [`Link::set_lost`]; or that an adapter
-/// of this host failed ([`Link::set_failed`]). Neither ends what can still end by itself: what has arrived is received.
-/// A call looks at the link only when it would come back with nothing and its polls brought nothing. Then it returns
-/// that reason, and the connection is broken. A flush needs no peer: `test` of it looks only whether an adapter failed.
+/// Another part of the process may learn that the peer is gone, and report it with [`Link::set_lost`]; or that an
+/// adapter of this host failed ([`Link::set_failed`]). Neither stops what can still finish by itself: data that has
+/// arrived is received. A call looks at the link only if it would otherwise return `None` and its polls brought
+/// nothing. Then it returns the reported reason, and the connection is broken. A flush needs no peer: `test` of a flush
+/// looks only for a failed adapter.
 ///
 /// # Errors
-/// A call that is itself wrong ([`Misuse`]: a wrong count of buffers, one that is too long, a request that is over, too
-/// many flushes) is refused and changes nothing. Any other error breaks the connection: every later call returns the
-/// same one, but for `test` of a request that was complete before. [`Fault`](railweave_fabric::Fault) says who is at
-/// fault; the sentence names the rail, the peer and what to try.
+/// A call that is itself wrong ([`Misuse`]: a wrong number of buffers, a buffer that is too long, a request that has
+/// ended, too many flushes) is refused and changes nothing. Any other error breaks the connection: every later call
+/// returns the same error, except `test` of a request that was complete before. [`Fault`](railweave_fabric::Fault)
+/// tells whose fault it is; the message names the rail, the peer and what to try.
 ///
 /// # Example
-/// In a simulated world, where time passes when the example says so
-/// (`crates/transport/tests/scenarios/pair.rs` sets it up):
+/// In a simulated world, where time passes only when the example lets it (`crates/transport/tests/scenarios/pair.rs`
+/// sets it up):
 /// ```
 /// # mod pair { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios/pair.rs")); }
 /// # fn main() -> Result<(), railweave_transport::Error> {
@@ -145,9 +146,9 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 /// pair.sender.isend(&pair.source.message(8, 0))?;
 /// pair.drive();
 /// assert_eq!(pair.receiver.test(request)?, Some(&[8][..]), "the exact size of the one buffer");
-/// assert!(pair.receiver.test(request).is_err(), "the request is over");
+/// assert!(pair.receiver.test(request).is_err(), "the request has ended");
 ///
-/// // It is GPU memory, so it must not be read before a flush.
+/// // The buffer is GPU memory, so it must not be read before a flush.
 /// if let Flushed::Pending(flush) = pair.receiver.iflush(&[buffer])? {
 ///     pair.drive();
 ///     assert_eq!(pair.receiver.test(flush)?, Some(&[][..]), "now it may");
@@ -166,12 +167,11 @@ pub struct RecvConnection<F: Fabric> {
     split: Split,
     inbox: Inbox,
     cts: CtsSource,
-    /// The next receive.
+    /// The next receive to post.
     head: Sequence,
-    /// CTS entries below this number are written over none that may be needed still; [`Self::raise_limit`] looks for
-    /// more.
+    /// CTS entries below this number overwrite none that may still be needed; [`Self::raise_limit`] raises it.
     entry_limit: u64,
-    /// Oldest receive that is not known to be complete.
+    /// The oldest receive that is not known to be complete.
     oldest: Sequence,
 }
 
@@ -198,17 +198,17 @@ impl<F: Fabric> RecvConnection<F> {
         }
     }
 
-    /// Receives into a group of 1 to 8 buffers. None when there is no room: call again later.
+    /// Receives into a group of 1 to 8 buffers. Returns `None` if there is no room: call again later.
     ///
-    /// Its CTS is on its way when this returns, but where the fabric's way was full: then this end [owes](Self::owes)
+    /// The CTS is on its way when this returns, unless the fabric has no room for it: then this end [owes](Self::owes)
     /// it.
     ///
-    /// With `optional`, [`Self::test`] may say that it is done before the data is there
-    /// (`NCCL_NET_OPTIONAL_RECV_COMPLETION`); fabrics that need this side's processor to place data ignore it, because
-    /// a receive that nobody tests would never be placed.
+    /// With `optional`, [`Self::test`] may report the receive as done before the data is there
+    /// (`NCCL_NET_OPTIONAL_RECV_COMPLETION`). It is ignored on fabrics that need this side's processor to place data,
+    /// because there a receive that nobody tests would never be placed.
     ///
     /// # Errors
-    /// When the connection is broken, or the buffers are not 1 to 8 of at most 1 GiB each.
+    /// If the connection is broken, or the buffers are not 1 to 8 of at most 1 GiB each.
     #[inline(always)]
     pub fn irecv(&mut self, buffers: &[Incoming<'_>], optional: bool) -> Result<Option<RecvRequest>, Error> {
         let optional = optional && F::ONE_SIDED;
@@ -217,16 +217,16 @@ impl<F: Fabric> RecvConnection<F> {
         };
         match self.irecv_fast(buffer, optional) {
             Some(request) => Ok(Some(request)),
-            // A copy: so the buffer itself need not lie in memory on the fast path.
+            // A copy, so that the buffer itself need not lie in memory on the fast path.
             None => self.irecv_slow(&[*buffer], optional),
         }
     }
 
-    /// The fast path of nearly all receives: one buffer, and room for everything, so one CTS entry in one write. None
-    /// for all others: then nothing has changed, and the slow path takes the receive. That could take all of them, for
-    /// 102 instructions more.
+    /// The fast path of nearly all receives: one buffer, and room for everything, so one CTS entry in one write.
+    /// Returns `None` for all other receives: then nothing has changed, and the slow path takes the receive. The slow
+    /// path could take every receive, for 102 instructions more.
     ///
-    /// When the write cannot be posted although there is room, the connection is broken: the next call says so.
+    /// If the write cannot be posted although there is room, the connection is broken: the next call returns the error.
     #[inline(always)]
     fn irecv_fast(&mut self, buffer: &Incoming<'_>, optional: bool) -> Option<RecvRequest> {
         let (slot, first) = (self.head.slot(), self.cts.next());
@@ -255,7 +255,7 @@ impl<F: Fabric> RecvConnection<F> {
         Some(RecvRequest::of(slot))
     }
 
-    /// The slow path of [`Self::irecv`]: any number of buffers, and where there is no room, some is looked for.
+    /// The slow path of [`Self::irecv`]: takes any number of buffers, and makes room if there is none.
     #[inline(never)]
     fn irecv_slow(&mut self, buffers: &[Incoming<'_>], optional: bool) -> Result<Option<RecvRequest>, Error> {
         self.core.check_open()?;
@@ -269,7 +269,7 @@ impl<F: Fabric> RecvConnection<F> {
         let Some(rail) = self.find_room(count) else {
             return self.no_room();
         };
-        // Entries that go round the ring's end take a second write.
+        // Entries that wrap around the end of the ring take a second write.
         if self.core.rails.get(rail).rail.send_room(LaneId::FIRST) < 2 {
             return self.no_room();
         }
@@ -291,14 +291,14 @@ impl<F: Fabric> RecvConnection<F> {
         Ok(Some(RecvRequest::of(slot)))
     }
 
-    /// The exact sizes of the buffers, once everything is there; then the request is over. A flush has no sizes. A
-    /// receive whose completion is optional may be over before; then the sizes are those that it was posted with.
+    /// Returns the exact sizes of the buffers, once all data is there; then the request has ended. A flush has no
+    /// sizes. A receive whose completion is optional may end earlier; then the sizes are those that it was posted with.
     ///
-    /// As long as other receives wait, one may be over while this end still [owes](Self::owes) the peer its
-    /// acknowledgement. The last one is over only once the acknowledgement is on its way.
+    /// While other receives wait, a receive may end although this end still [owes](Self::owes) the peer its
+    /// acknowledgement. The last one ends only once the acknowledgement is on its way.
     ///
     /// # Errors
-    /// When the connection is broken, the peer breaks the protocol, or there is no such request.
+    /// If the connection is broken, the peer breaks the protocol, or there is no such request.
     #[inline(always)]
     pub fn test(&mut self, request: RecvRequest) -> Result<Option<&[u64]>, Error> {
         match self.test_fast(request) {
@@ -307,27 +307,29 @@ impl<F: Fabric> RecvConnection<F> {
         }
     }
 
-    /// The fast path of [`Self::test`]: the slot of a receive that is complete, or is when the rail that completed the
-    /// last one is polled. Otherwise returns whether that rail had anything to say, for the slow path.
+    /// The fast path of [`Self::test`]: returns the slot of a receive that is complete, at the latest after a poll of
+    /// the rail that last completed something. Otherwise returns true if that poll brought anything, for the slow path.
     #[inline(always)]
     fn test_fast(&mut self, request: RecvRequest) -> Result<Slot, bool> {
         let slot = request.slot().ok_or(false)?;
         if self.inbox.slots.get(slot).state == State::Complete {
             return Ok(slot);
         }
-        // Where both ends must poll for anything to move, every rail is.
+        // If both ends must poll for anything to move, the slow path polls every rail.
         if !F::ONE_SIDED {
             return Err(false);
         }
-        // An error is kept: the slow path returns it, unless this request is complete all the same.
+        // The connection keeps an error: the slow path returns it, unless this request is complete all the same.
         let moved = self.core.poll_rail(self.core.recent, &mut self.inbox).unwrap_or(true);
         if self.inbox.slots.get(slot).state == State::Complete { Ok(slot) } else { Err(moved) }
     }
 
-    /// Ends a receive that is complete. None while its acknowledgement must be on its way first and is not.
+    /// Ends a receive that is complete. Returns `None` as long as its acknowledgement must be on its way first and is
+    /// not.
     #[inline(always)]
     fn take_sizes(&mut self, slot: Slot) -> Option<&[u64]> {
-        // As long as others wait, the caller mostly comes back at once; who has nothing to wait for does not.
+        // While other receives wait, the caller usually calls again at once; a caller with nothing left to wait for
+        // does not.
         let may_owe = F::ONE_SIDED || self.inbox.slots.is_waited_for(self.head);
         if !may_owe && !self.acknowledge() {
             return None;
@@ -348,12 +350,12 @@ impl<F: Fabric> RecvConnection<F> {
             return Ok(self.test_flush(request.index() - SLOTS)?.then_some(&[]));
         };
         self.core.check_open()?;
-        // Those that the fast path has not polled.
+        // The rails that the fast path has not polled.
         let usable = self.core.rails.usable();
         let unpolled = if F::ONE_SIDED { usable.without(self.core.recent) } else { usable };
         for rail in unpolled {
             let polled = self.core.poll_rail(rail, &mut self.inbox);
-            // What is complete is so, though the same poll has brought the end of a lane.
+            // A receive that is complete is reported even if the same poll reported a failed lane.
             if (F::ONE_SIDED || polled.is_err()) && self.inbox.slots.get(slot).state == State::Complete {
                 self.core.recent = rail;
                 break;
@@ -377,11 +379,11 @@ impl<F: Fabric> RecvConnection<F> {
         }
     }
 
-    /// Makes what the rails wrote into these buffers visible to their owner. Only GPU memory with bytes in it needs
-    /// that.
+    /// Makes the data that the rails wrote into these buffers visible to their owner. Only GPU memory needs it, and no
+    /// empty buffer does.
     ///
     /// # Errors
-    /// When the connection is broken, or more flushes are outstanding than NCCL has requests.
+    /// If the connection is broken, or more flushes are outstanding than NCCL has requests.
     pub fn iflush(&mut self, buffers: &[Incoming<'_>]) -> Result<Flushed, Error> {
         self.core.check_open()?;
         let Some(index) = self.inbox.flushes.begin(buffers, self.core.rails.flushing())? else {
@@ -391,7 +393,7 @@ impl<F: Fabric> RecvConnection<F> {
         Ok(Flushed::Pending(RecvRequest((SLOTS + index) as u16)))
     }
 
-    /// The rail for the CTS of one more receive of `count` buffers; None when there is no room for that.
+    /// Returns the rail for the CTS of one more receive of `count` buffers, `None` if there is no room for it.
     fn find_room(&mut self, count: usize) -> Option<RailId> {
         let free = self.inbox.slots.get(self.head.slot()).state == State::Free;
         let end = self.cts.next() + count as u64;
@@ -402,18 +404,19 @@ impl<F: Fabric> RecvConnection<F> {
         }
     }
 
-    /// Posts generic receives; whether there are enough for one more slot then, on every rail.
+    /// Posts generic receives. Returns true if there are then enough for one more slot on every rail.
     #[cold]
     fn refill(&mut self) -> bool {
         self.inbox.spare.refill(&mut self.core.rails, self.inbox.slots.open_count(self.head));
         self.inbox.spare.is_any()
     }
 
-    /// Whether the ring has room for CTS entries below `end`, when one looks which receives are complete by now.
+    /// Moves the limit past receives that have completed. Returns true if the ring then has room for CTS entries below
+    /// `end`.
     #[cold]
     fn raise_limit(&mut self, end: u64) -> bool {
         if self.head.since(self.oldest) > SLOTS as u32 {
-            // The slots of those before were opened again: they are complete.
+            // The slots of older receives were opened again, so those receives are complete.
             self.oldest = self.head.before(SLOTS as u32);
         }
         while self.oldest != self.head {
@@ -431,7 +434,8 @@ impl<F: Fabric> RecvConnection<F> {
         true
     }
 
-    /// Nothing could be posted: what arrives meanwhile makes room.
+    /// Returns `None` for a receive that could not be posted. Polls the rails first, because whatever arrives makes
+    /// room.
     #[inline(never)]
     fn no_room(&mut self) -> Result<Option<RecvRequest>, Error> {
         if !self.core.poll(&mut self.inbox)? {
@@ -440,8 +444,9 @@ impl<F: Fabric> RecvConnection<F> {
         Ok(None)
     }
 
-    /// Whether the peer may be waiting for what this end has not sent yet: acknowledgements that were put off, and CTS
-    /// for which the way was full. Who leaves the connection so sees to it that [`Self::acknowledge`] is called soon.
+    /// Returns true if the peer may be waiting for something that this end has not sent yet: acknowledgements that were
+    /// put off, and CTS for which there was no room. A caller that leaves the connection in this state must see to it
+    /// that [`Self::acknowledge`] is called soon.
     #[inline]
     pub fn owes(&mut self) -> bool {
         if F::ONE_SIDED || self.inbox.owing.is_empty() {
@@ -451,7 +456,7 @@ impl<F: Fabric> RecvConnection<F> {
         !self.inbox.owing.is_empty()
     }
 
-    /// Sends what this end [owes](Self::owes); whether all of it is on its way.
+    /// Sends what this end [owes](Self::owes). Returns true if all of it is on its way.
     #[inline]
     pub fn acknowledge(&mut self) -> bool {
         for rail in self.inbox.owing {
@@ -462,7 +467,7 @@ impl<F: Fabric> RecvConnection<F> {
         self.inbox.owing.is_empty()
     }
 
-    /// Keeps which rails wrote into a slot's GPU buffers: NCCL flushes buffers, not requests.
+    /// Remembers which rails wrote into a slot's GPU buffers: NCCL flushes buffers, not requests.
     fn remember_rails(&mut self, slot: Slot) {
         let receive = self.inbox.slots.get(slot);
         for address in &receive.addresses[..usize::from(receive.count)] {
@@ -479,8 +484,8 @@ impl<F: Fabric> RecvConnection<F> {
         }
     }
 
-    /// A flush is between this side's adapters and its memory: the link is asked for what failed here, as an adapter
-    /// that is gone completes nothing, and not for the peer.
+    /// Tests a flush. Only this side's adapters and memory take part in it, so the link is asked only for a failed
+    /// adapter, which completes nothing, and not for a lost peer.
     fn test_flush(&mut self, index: usize) -> Result<bool, Error> {
         if !self.inbox.flushes.is_under_way(index) {
             self.core.check_open()?;
@@ -502,7 +507,7 @@ impl<F: Fabric> RecvConnection<F> {
 
 both_ends!(RecvConnection);
 
-/// The CTS entry of a buffer.
+/// Returns the CTS entry of a buffer.
 #[inline]
 fn entry(buffer: &Incoming<'_>, slot: Slot, number: u8, count: u8) -> CtsEntry {
     CtsEntry {

@@ -1,5 +1,5 @@
-//! Completion records: the exact sizes of a slot's buffers, written by the sender's leader rail when the immediates
-//! cannot say them. 64 bytes per slot: eight sizes of 8 bytes.
+//! Completion records: the exact sizes of a slot's buffers, written by the sender's leader if the immediates cannot
+//! hold them. 64 bytes per slot: eight sizes of 8 bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,10 +14,10 @@ pub(crate) const RECORD_BYTES: usize = 8 * MAX_BUFFERS;
 /// Bytes of all records of a connection.
 pub(crate) const RECORDS_BYTES: usize = RECORD_BYTES * SLOTS;
 
-/// No record has been written here: no size is that large.
+/// Marks a place without a record: no size is this large.
 const NOTHING: u64 = u64::MAX;
 
-/// Where the record of `slot` stands.
+/// Returns the offset of the record of `slot`.
 #[inline]
 pub(crate) fn offset(slot: Slot) -> usize {
     slot.index() * RECORD_BYTES
@@ -59,8 +59,8 @@ impl Records {
         Self { region }
     }
 
-    /// Takes the record of `slot`: the sizes of its `count` buffers. None when the peer has written none, or with a
-    /// size that no buffer has.
+    /// Takes the record of `slot`: the sizes of its `count` buffers. Returns `None` if the peer has written none, or
+    /// one with a size that no buffer has.
     pub(crate) fn take(&self, slot: Slot, count: usize) -> Option<[u64; MAX_BUFFERS]> {
         let mut sizes = [0; MAX_BUFFERS];
         for (index, size) in sizes.iter_mut().enumerate() {

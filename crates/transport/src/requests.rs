@@ -1,6 +1,6 @@
-//! The sends of a connection that are under way: the application's requests, and the slots by whose writes they end.
+//! The sends of a connection that are in progress: the application's requests, and the slots whose writes end them.
 //!
-//! A slot with one buffer, as nearly all have, ends the request with its own number, so both stand in one place.
+//! Nearly all slots have one buffer. Such a slot ends the request with its own number, so both are kept in one place.
 
 use crate::connection::Fatal;
 use crate::sequence::Sequence;
@@ -21,24 +21,24 @@ enum State {
 #[derive(Clone, Copy, Default)]
 #[repr(align(16))]
 struct Place {
-    /// The request.
+    /// The request's state.
     state: State,
     /// Bytes of its message.
     size: u32,
-    /// With which the slot was posted.
+    /// The sequence number with which the slot was posted.
     sequence: Sequence,
     /// The slot's signalled writes that are not complete.
     owed: u8,
-    /// How many requests of other places end with the slot; 0 where its own one does.
+    /// The number of requests in the slot's group; 0 if it ends only the request with its own number.
     group: u8,
 }
 
 /// The requests of a connection and the slots that are posted.
 pub(crate) struct Requests {
     places: [Place; SLOTS],
-    /// The requests that end with each slot, where it is not that with its number.
+    /// The requests that end with each slot, for slots with a group.
     groups: Box<[[u8; MAX_BUFFERS]; SLOTS]>,
-    /// A post was refused.
+    /// True once a post was refused.
     closed: bool,
     /// See [`Outstanding::fatal`](crate::connection::Outstanding::fatal).
     pub(crate) fatal: Option<Box<Fatal>>,
@@ -54,7 +54,8 @@ impl Requests {
         }
     }
 
-    /// Whether a slot can be posted whose only request has its number: [`Self::post_one`].
+    /// Returns true if the slot can be posted with [`Self::post_one`]: it is owed no write, and the request with its
+    /// number is free.
     #[inline]
     pub(crate) fn is_place_free(&self, sequence: Sequence) -> bool {
         let place = &self.places[sequence.slot()];
@@ -62,7 +63,8 @@ impl Requests {
         place.state as u8 | place.owed == 0
     }
 
-    /// A slot is posted with `owed` signalled writes. It ends a message of `size` bytes, whose request has its number.
+    /// Notes that a slot is posted with `owed` signalled writes, which end a message of `size` bytes. Returns the
+    /// message's request, which has the slot's number.
     #[inline]
     pub(crate) fn post_one(&mut self, sequence: Sequence, owed: u8, size: u64) -> u8 {
         let place = &mut self.places[sequence.slot()];
@@ -70,36 +72,37 @@ impl Requests {
         sequence.slot().number()
     }
 
-    /// Any free request. The search begins far from the slots that are posted next, whose own ones are wanted then.
+    /// Returns any free request. The search begins far from the slots that are posted next, because those will want the
+    /// requests with their own numbers.
     pub(crate) fn find_free(&self, sequence: Sequence) -> Option<u8> {
         let first = sequence.slot().number().wrapping_add(128);
         (0..=u8::MAX).map(|step| first.wrapping_add(step)).find(|request| self.is_free(*request))
     }
 
-    /// Takes a free request for a message of `size` bytes, at most 1 GiB.
+    /// Takes a free request for a message of `size` bytes, which are at most 1 GiB.
     pub(crate) fn take(&mut self, request: u8, size: u64) {
         let place = &mut self.places[usize::from(request)];
         (place.state, place.size) = (State::UnderWay, size as u32);
     }
 
-    /// Whether nobody uses a request.
+    /// Returns true if a request is free.
     pub(crate) fn is_free(&self, request: u8) -> bool {
         self.places[usize::from(request)].state == State::Free
     }
 
-    /// Whether writes of the last use of a sequence number's slot are not complete.
+    /// Returns true if writes of the previous use of this sequence number's slot are not complete yet.
     pub(crate) fn is_owed(&self, sequence: Sequence) -> bool {
         self.places[sequence.slot()].owed != 0
     }
 
-    /// A slot is posted with `owed` signalled writes. It ends these requests, which are taken.
+    /// Notes that a slot is posted with `owed` signalled writes, which end these requests. They are taken already.
     pub(crate) fn post(&mut self, sequence: Sequence, owed: u8, requests: impl ExactSizeIterator<Item = u8>) {
         let place = &mut self.places[sequence.slot()];
         (place.sequence, place.owed, place.group) = (sequence, owed, requests.len() as u8);
         self.groups[sequence.slot()].iter_mut().zip(requests).for_each(|(place, request)| *place = request);
     }
 
-    /// A signalled write of a slot is complete; with the last one its requests are.
+    /// Notes that a signalled write of a slot is complete. The last one completes the slot's requests.
     #[inline]
     pub(crate) fn handle_sent(&mut self, sequence: Sequence) {
         let place = &self.places[sequence.slot()];
@@ -109,11 +112,12 @@ impl Requests {
         self.count_down(sequence);
     }
 
-    /// A completion of which none is owed. Where a post was refused, it is of the slot that was being posted then.
+    /// Handles a completion that is not owed. It is legal only after a refused post, for the slot that was being posted
+    /// then.
     #[cold]
     #[inline(never)]
     fn handle_nobodys(&self, sequence: Sequence) {
-        assert!(self.closed, "a completion came for slot {:#x}, of which none is owed", sequence.number());
+        assert!(self.closed, "a completion came for slot {:#x}, which is owed none", sequence.number());
     }
 
     #[inline]
@@ -130,8 +134,8 @@ impl Requests {
         }
     }
 
-    /// A post was refused, and the connection is broken: of the slot that was being posted then, some writes may have
-    /// gone out.
+    /// Notes that a post was refused, which breaks the connection. Some writes of the slot that was being posted may
+    /// have gone out.
     pub(crate) fn close(&mut self) {
         self.closed = true;
     }
@@ -144,7 +148,7 @@ impl Requests {
         }
     }
 
-    /// The size of a request that is done, which is then free again.
+    /// Returns the size of a request that is done, and frees the request.
     #[inline]
     pub(crate) fn release(&mut self, request: u8) -> Option<u64> {
         let place = &mut self.places[usize::from(request)];
@@ -217,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "of which none is owed")]
+    #[should_panic(expected = "which is owed none")]
     fn a_completion_of_nothing_is_a_bug() {
         let mut requests = Requests::new();
         requests.post_one(at(3), 1, 0);

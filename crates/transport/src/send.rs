@@ -26,27 +26,27 @@ use crate::{
     Misuse, Outgoing, RailInfo, Slot,
 };
 
-/// From this size on, a connection with striped lanes uses all lanes of a rail for one message.
+/// The message size in bytes from which a connection with striped lanes uses all lanes of a rail for one message.
 pub(crate) const STRIPE_FROM: u64 = 64 * 1024;
 
-/// A send that is under way.
+/// A send in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SendRequest(u8);
 
 impl SendRequest {
-    /// How many requests a connection has.
+    /// The number of send requests of a connection.
     pub const COUNT: usize = REQUESTS;
 
-    /// Its number, below [`Self::COUNT`].
+    /// Returns its index, below [`Self::COUNT`].
     #[inline]
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 
-    /// The request with this number.
+    /// Returns the request with this index.
     ///
     /// # Panics
-    /// When there is none.
+    /// If `index` is not below [`Self::COUNT`].
     #[inline]
     pub fn from_index(index: usize) -> Self {
         assert!(index < Self::COUNT, "a connection has {} send requests", Self::COUNT);
@@ -54,7 +54,7 @@ impl SendRequest {
     }
 }
 
-/// What the handshake puts a sending connection together from.
+/// The parts of which the handshake makes a sending connection.
 pub(crate) struct SendParts<F: Fabric> {
     pub(crate) config: ConnectionConfig,
     pub(crate) rails: Rails<F>,
@@ -72,54 +72,54 @@ pub(crate) struct SendParts<F: Fabric> {
 /// The sending end of a connection.
 ///
 /// # Kinds of methods
-/// * **Data path**: [`isend`](Self::isend) takes a message, [`test`](Self::test) says when it is sent. They do not
-///   block, lock, or allocate but for an error or an event; a fabric may read a clock now and then.
-/// * **Events**: [`poll_event`](Self::poll_event) tells of what a log should have, and what failed nothing.
-/// * **Facts**: [`ConnectionEnd`](crate::ConnectionEnd) names the peer and the rails, with their counters, and what of
-///   this host they are made of.
+/// * **Data path**: [`isend`](Self::isend) takes a message, [`test`](Self::test) tells when it has been sent. They
+///   never block or lock, and allocate only for an error or an event; a fabric may read a clock now and then.
+/// * **Events**: [`poll_event`](Self::poll_event) returns what is worth a line in a log although nothing failed.
+/// * **Facts**: [`ConnectionEnd`](crate::ConnectionEnd) names the peer, the rails with their counters, and the parts of
+///   this host that they use.
 /// * **End**: [`start_linger`](crate::ConnectionEnd::start_linger) and [`linger`](crate::ConnectionEnd::linger).
 ///
-/// Nothing moves by itself. A call that comes back with nothing has polled the rails where the fabric needs that, so
-/// the caller tries again; on a fabric whose writes need this side's processor
-/// ([`ONE_SIDED`](railweave_fabric::Fabric::ONE_SIDED) is false) only such calls move anything.
+/// Nothing moves by itself. A call that returns `None` has polled the rails if the fabric needs that; the caller just
+/// retries. On a fabric whose writes need this side's processor ([`ONE_SIDED`](railweave_fabric::Fabric::ONE_SIDED) is
+/// false), only such calls move anything.
 ///
 /// # Order of calls
-/// 1. `isend` until it returns a request. While it returns `None` nothing has changed, and the same message or another
-///    one may be tried later: the receiver has posted no receive with its tag yet, or there is no room.
-/// 2. `test` that request until it returns the size. The request is over then, and its number is another message's;
-///    testing it again is an error. Requests end in any order. There are [`SendRequest::COUNT`] of them.
-/// 3. `poll_event` after an `isend` that returned a request.
-/// 4. `start_linger` once, when the application closes the connection, and then `linger` until it returns true or the
-///    caller has waited long enough. No other call may follow `start_linger`. Then the connection is dropped, which
-///    takes from the peer whatever is not out yet.
+/// 1. Call `isend` until it returns a request. `None` means that nothing has changed: the receiver has not posted a
+///    receive with this tag yet, or there is no room. The caller may then try the same message later, or another one.
+/// 2. Call `test` with that request until it returns the size. The request has ended then, and another message may get
+///    its index; testing it again is an error. Requests end in any order. There are [`SendRequest::COUNT`] of them.
+/// 3. Call `poll_event` after an `isend` that returned a request.
+/// 4. Call `start_linger` once, when the application closes the connection, and then `linger` until it returns true or
+///    the caller has waited long enough. No other call may follow `start_linger`. Then drop the connection; the peer
+///    never gets what is still unsent.
 ///
-/// Messages meet receives in the order of `irecv` at the other end; within a group, by their tags. The messages of a
-/// group go out together, with the last of them.
+/// Messages are matched to receives in the order of `irecv` at the other end, and to the buffers of a group by tag. The
+/// messages of a group go out together, once the last of them was given to `isend`.
 ///
 /// # Threads
-/// The connection may move between threads and needs one at a time: its calls take `&mut self`. Two things of it are
-/// for any thread at any time: its [`Link`], and the [`RailCounters`](crate::RailCounters) of its rails.
+/// The connection may move between threads, but only one thread at a time may use it: its calls take `&mut self`. Any
+/// thread may use two parts of it at any time: its [`Link`] and the [`RailCounters`](crate::RailCounters) of its rails.
 ///
 /// # Memory
 /// A message's bytes belong to the connection from the `isend` that returns a request until `test` returns its size:
-/// they stay registered and do not change. Its [`MemoryKeys`] are read during the call only. After `start_linger` all
-/// of it may go, and a message that is not out by then may not arrive.
+/// until then they must stay registered and unchanged. Its [`MemoryKeys`] are only read during the call. After
+/// `start_linger` all of this memory may be released; a message that is still unsent then may not arrive.
 ///
 /// # A lost link
-/// Another part of the process may learn that the peer is gone, and says so by [`Link::set_lost`]; or that an adapter
-/// of this host failed ([`Link::set_failed`]). Neither ends what can still end by itself: a call looks at the link only
-/// when it would come back with nothing and its polls brought nothing. Then it returns that reason, and the connection
-/// is broken. So a peer that is gone is no error as long as nothing waits for it.
+/// Another part of the process may learn that the peer is gone, and report it with [`Link::set_lost`]; or that an
+/// adapter of this host failed ([`Link::set_failed`]). Neither stops what can still finish by itself: a call looks at
+/// the link only if it would otherwise return `None` and its polls brought nothing. Then it returns the reported
+/// reason, and the connection is broken. So a lost peer is no error as long as nothing waits for it.
 ///
 /// # Errors
-/// A call that is itself wrong ([`Misuse`]: a message that is too long, a request that is over) is refused and changes
-/// nothing. Any other error breaks the connection: every later call returns the same one, but for `test` of a request
-/// that was done before. [`Fault`](railweave_fabric::Fault) says who is at fault; the sentence names the rail, the peer
-/// and what to try.
+/// A call that is itself wrong ([`Misuse`]: a message that is too long, a request that has ended) is refused and
+/// changes nothing. Any other error breaks the connection: every later call returns the same error, except `test` of a
+/// request that was done before. [`Fault`](railweave_fabric::Fault) tells whose fault it is; the message names the
+/// rail, the peer and what to try.
 ///
 /// # Example
-/// In a simulated world, where time passes when the example says so
-/// (`crates/transport/tests/scenarios/pair.rs` sets it up):
+/// In a simulated world, where time passes only when the example lets it (`crates/transport/tests/scenarios/pair.rs`
+/// sets it up):
 /// ```
 /// # mod pair { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios/pair.rs")); }
 /// # fn main() -> Result<(), railweave_transport::Error> {
@@ -133,11 +133,11 @@ pub(crate) struct SendParts<F: Fabric> {
 ///
 /// pair.receiver.irecv(&[pair.target.buffer(8, 0)], false)?;
 /// pair.drive();
-/// let request = pair.sender.isend(&message)?.expect("its CTS has come");
+/// let request = pair.sender.isend(&message)?.expect("its CTS has arrived");
 /// assert_eq!(pair.sender.test(request)?, None, "from here on the bytes belong to the connection");
 /// pair.drive();
 /// assert_eq!(pair.sender.test(request)?, Some(8), "and now they are the application's again");
-/// assert!(pair.sender.test(request).is_err(), "the request is over");
+/// assert!(pair.sender.test(request).is_err(), "the request has ended");
 ///
 /// pair.sender.start_linger();
 /// assert!(pair.sender.linger(), "everything is out");
@@ -149,12 +149,12 @@ pub struct SendConnection<F: Fabric> {
     layout: ImmediateLayout,
     cts: CtsStream,
     split: Split,
-    /// The receive that is filled next.
+    /// The next receive to fill.
     head: Sequence,
     requests: Requests,
     filling: Box<Filling>,
-    // What most messages do not need.
-    /// The receiver's completions carry byte counts.
+    // Most messages need none of the fields from here on.
+    /// True if the receiver's completions carry byte counts.
     peer_counts_bytes: bool,
     max_write: u64,
     config: ConnectionConfig,
@@ -176,7 +176,7 @@ impl<F: Fabric> SendConnection<F> {
         let longest = max_write
             .min(parts.config.adaptive_routing_above.unwrap_or(u64::MAX))
             .min(u64::from(layout.all_ones() - 1) * GRANULE);
-        // Below this, one write-with-immediate on each active rail carries a message.
+        // Below this size, one write-with-immediate per active rail carries a message.
         let fast_below = if one_write { longest + 1 } else { 0 };
         Self {
             layout,
@@ -199,32 +199,33 @@ impl<F: Fabric> SendConnection<F> {
         }
     }
 
-    /// What happened on this connection.
+    /// Returns the next event of this connection, if there is one.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
-        // Nearly always there is nothing, and nothing needs to be written.
+        // Nearly always there is none, and nothing needs to be written.
         if self.cut.is_some() { self.cut.take().map(Event::MessageCut) } else { None }
     }
 
-    /// Sends a message into the first buffer with its tag of the oldest receive that still has unfilled ones. None when
-    /// there is none yet, or no room: call again later.
+    /// Sends a message into the oldest receive that still has unfilled buffers: into the first of them with the
+    /// message's tag. Returns `None` if there is no such buffer yet, or no room: call again later.
     ///
     /// # Errors
-    /// When the connection is broken, the peer breaks the protocol, or the message is longer than 1 GiB.
+    /// If the connection is broken, the peer breaks the protocol, or the message is longer than 1 GiB.
     #[inline(always)]
     pub fn isend(&mut self, message: &Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
         match self.isend_fast(message) {
             Some(request) => Ok(Some(request)),
-            // A copy: so the message itself need not lie in memory on the fast path.
+            // A copy, so that the message itself need not lie in memory on the fast path.
             None => self.isend_slow(*message),
         }
     }
 
     /// The fast path of nearly all messages: the oldest receive has one buffer, with the message's tag and room for it,
-    /// and one write carries the message on each active rail. So what the CTS entry says goes straight into the writes.
-    /// None for all others: then nothing has changed, and the slow path takes the message.
+    /// and one write per active rail carries the message. So the fields of the CTS entry go straight into the writes.
+    /// Returns `None` for all other messages: then nothing has changed, and the slow path takes the message.
     ///
-    /// When a write cannot be posted although there is room, the connection is broken: the next call says so.
+    /// If a write cannot be posted although there is room, the connection is broken: the slow path or the next call
+    /// returns the error.
     #[inline(always)]
     fn isend_fast(&mut self, message: &Outgoing<'_>) -> Option<SendRequest> {
         let sequence = self.head;
@@ -261,10 +262,12 @@ impl<F: Fabric> SendConnection<F> {
         Some(request)
     }
 
-    /// [`Self::isend_fast`] on several rails, or several lanes, to the receive at `to` that the next CTS entry names.
-    /// Takes the message in pieces: so it need not lie in memory for those that do not come here.
+    /// Continues [`Self::isend_fast`] for several rails, or several lanes, to the receive at `to` that the next CTS
+    /// entry names. Takes the message's fields one by one, so that messages that do not come here need not lie in
+    /// memory.
     ///
-    /// It could carry all fast messages, as one rail is a split too, but that costs those on one rail 104 instructions.
+    /// It could carry every fast message, since one rail is a split too, but that would cost messages on one rail 104
+    /// instructions.
     #[inline(never)]
     fn isend_split(&mut self, address: u64, size: u64, keys: &MemoryKeys, to: u64) -> Option<SendRequest> {
         let sequence = self.head;
@@ -296,7 +299,7 @@ impl<F: Fabric> SendConnection<F> {
         Some(SendRequest(self.requests.post_one(sequence, owed, size)))
     }
 
-    /// Whether every rail has room for one write of the next slot.
+    /// Returns true if every rail has room for one write of the next slot.
     #[inline]
     fn has_room(&self) -> bool {
         self.core.rails.usable().iter().all(|rail| {
@@ -315,10 +318,10 @@ impl<F: Fabric> SendConnection<F> {
         self.isend_any(&message)
     }
 
-    /// The bytes that were sent, once every active rail's last write is complete; then the request is over.
+    /// Returns the number of bytes sent, once every active rail's last write is complete; then the request has ended.
     ///
     /// # Errors
-    /// When the connection is broken, or there is no such request.
+    /// If the connection is broken, or there is no such request.
     #[inline(always)]
     pub fn test(&mut self, request: SendRequest) -> Result<Option<u64>, Error> {
         match self.test_fast(request) {
@@ -327,14 +330,14 @@ impl<F: Fabric> SendConnection<F> {
         }
     }
 
-    /// The fast path of [`Self::test`]: the request is done, or is when the rail that completed the last one is polled.
-    /// Otherwise returns whether that rail had anything to say, for the slow path.
+    /// The fast path of [`Self::test`]: returns the size if the request is done, at the latest after a poll of the rail
+    /// that last completed something. Otherwise returns true if that poll brought anything, for the slow path.
     #[inline(always)]
     fn test_fast(&mut self, request: SendRequest) -> Result<u64, bool> {
         if let Some(size) = self.requests.release(request.0) {
             return Ok(size);
         }
-        // An error is kept: the slow path returns it, unless this request is done all the same.
+        // The connection keeps an error: the slow path returns it, unless this request is done all the same.
         let moved = self.core.poll_rail(self.core.recent, &mut self.requests).unwrap_or(true);
         self.requests.release(request.0).ok_or(moved)
     }
@@ -345,7 +348,7 @@ impl<F: Fabric> SendConnection<F> {
         self.core.check_open()?;
         for rail in self.core.rails.usable().without(self.core.recent) {
             let polled = self.core.poll_rail(rail, &mut self.requests);
-            // What is done is so, though the same poll has brought the end of a lane.
+            // A request that is done is reported even if the same poll reported a failed lane.
             if let Some(size) = self.requests.release(request.0) {
                 self.core.recent = rail;
                 return Ok(Some(size));
@@ -361,7 +364,8 @@ impl<F: Fabric> SendConnection<F> {
         Ok(None)
     }
 
-    /// Nothing could be posted. Where the peer's writes and our completions need this side's processor, it works now.
+    /// Returns `None` for a message that could not be posted. If the peer's writes and this end's completions need this
+    /// side's processor, polls the rails first.
     #[inline(never)]
     fn no_room(&mut self) -> Result<Option<SendRequest>, Error> {
         if F::ONE_SIDED || !self.core.poll(&mut self.requests)? {
@@ -373,7 +377,7 @@ impl<F: Fabric> SendConnection<F> {
 
 both_ends!(SendConnection);
 
-/// What the writes of a message have in common that go out one on each active rail.
+/// The fields that the writes of one message share, when one write goes out on each active rail.
 struct Common<'a> {
     message: Outgoing<'a>,
     /// The receive's address.
@@ -384,7 +388,7 @@ struct Common<'a> {
 }
 
 impl<'a> Common<'a> {
-    /// Of a message to the receive at this address, whose size an immediate can say.
+    /// The template for a message to the receive at the address `to`. An immediate must be able to hold its size.
     #[inline(always)]
     fn new(message: &Outgoing<'a>, to: u64, sequence: Sequence) -> Self {
         Self {
@@ -396,7 +400,7 @@ impl<'a> Common<'a> {
         }
     }
 
-    /// The write of one rail's piece, to memory with this key, when the rails in `mask` are active.
+    /// Returns the write of one rail's piece, to memory with this key; `mask` has the active rails.
     #[inline(always)]
     fn write(&self, piece: Piece, key: u32, layout: ImmediateLayout, mask: RailSet) -> Write {
         let immediate = Immediate { slot: self.slot, mask, size_q: self.size_q };
@@ -415,13 +419,13 @@ impl<'a> Common<'a> {
     }
 }
 
-/// Whether a striped connection uses all lanes for a message: both ends derive it from size_q.
+/// Returns true if a striped connection uses all lanes for a message; both ends derive it from size_q.
 #[inline]
 pub(crate) fn stripes(size_q: u32, all_ones: u32) -> bool {
     size_q == all_ones || u64::from(size_q) >= STRIPE_FROM / GRANULE
 }
 
-/// The lane of a slot, of `lanes`, where it uses one: they take turns.
+/// Returns the lane of a slot that uses only one of `lanes` lanes: they take turns.
 #[inline]
 fn lane_of(sequence: Sequence, lanes: u8) -> LaneId {
     match lanes {

@@ -10,37 +10,37 @@ use crate::SLOTS;
 pub(crate) struct Sequence(u32);
 
 impl Sequence {
-    /// The receive with this number.
+    /// Returns the receive with this number.
     #[inline]
     pub(crate) const fn new(number: u32) -> Self {
         Self(number)
     }
 
-    /// Its number.
+    /// Returns its number.
     #[inline]
     pub(crate) const fn number(self) -> u32 {
         self.0
     }
 
-    /// The slot that it uses.
+    /// Returns the slot that it uses.
     #[inline]
     pub(crate) const fn slot(self) -> Slot {
         Slot(self.0 as u8)
     }
 
-    /// The next one.
+    /// Returns the next receive.
     #[inline]
     pub(crate) const fn next(self) -> Self {
         Self(self.0.wrapping_add(1))
     }
 
-    /// The one that came `count` before it.
+    /// Returns the receive that came `count` before this one.
     #[inline]
     pub(crate) const fn before(self, count: u32) -> Self {
         Self(self.0.wrapping_sub(count))
     }
 
-    /// How many come from `earlier` on until this one.
+    /// Returns the number of receives from `earlier` up to, but not including, this one.
     #[inline]
     pub(crate) const fn since(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0)
@@ -49,26 +49,26 @@ impl Sequence {
 
 /// One of the [`SLOTS`] places for an outstanding receive in a connection.
 ///
-/// It is an index of slices: of a `[T; SLOTS]` without a check of bounds.
+/// It indexes slices, a `[T; SLOTS]` without a bounds check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(u8);
 
 const _: () = assert!(SLOTS == u8::MAX as usize + 1, "a slot's number has 8 bits");
 
 impl Slot {
-    /// The slot with this number.
+    /// Returns the slot with this number.
     #[inline]
     pub const fn new(number: u8) -> Self {
         Self(number)
     }
 
-    /// Its number as it is said on the wire.
+    /// Returns its number, as it travels on the wire.
     #[inline]
     pub const fn number(self) -> u8 {
         self.0
     }
 
-    /// Its number, below [`SLOTS`].
+    /// Returns its number, below [`SLOTS`].
     #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize

@@ -1,4 +1,4 @@
-//! The slots of a receiving connection: which receives are open, and what has arrived for each.
+//! The slots of a receiving connection: the open receives, and what has arrived for each.
 
 use railweave_fabric::{MAX_RAILS, RailId, RailSet};
 
@@ -8,57 +8,58 @@ use crate::sequence::Sequence;
 use crate::violation::ImmediateFault;
 use crate::{GRANULE, Immediate, ImmediateLayout, MAX_BUFFERS, SLOTS, Slot};
 
-/// What a slot is used for.
+/// The use of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
-    /// For nothing.
+    /// The slot is not in use.
     #[default]
     Free,
-    /// CTS is out; the application waits.
+    /// The CTS is out; the application waits.
     Open,
-    /// CTS is out; the application was told already that it is done.
+    /// The CTS is out; the application has already been told that the receive is done.
     Early,
-    /// Everything is there; the application does not know yet.
+    /// All data is there; the application does not know yet.
     Complete,
 }
 
-/// One slot's receive. Its size is a power of two, so that a shift finds it; what every message needs stands first.
+/// One slot's receive. Its size is a power of two, so that a shift finds it; the fields that every message needs come
+/// first.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(256))]
 pub(crate) struct Receive {
     pub(crate) state: State,
-    /// How many buffers it has.
+    /// The number of its buffers.
     pub(crate) count: u8,
-    /// Rails that carry data: empty until the first immediate says so.
+    /// The rails that carry data: empty until the first immediate names them.
     pub(crate) expected: RailSet,
-    /// Some buffer is no host memory, so that it may need a flush.
+    /// True if some buffer is not host memory, so that it may need a flush.
     pub(crate) flushable: bool,
-    /// The completion may be reported before it is there.
+    /// True if the receive may be reported as done before its data is there.
     pub(crate) optional: bool,
-    /// Rails that have said all that they will. This and the next three are valid once `expected` is known, and only
-    /// where one immediate did not say everything.
+    /// The rails that have sent all their immediates. This and the next three fields are valid once `expected` is
+    /// known, and only if one immediate did not say everything.
     seen: RailSet,
     size_q: u32,
     bytes: u64,
-    /// The lanes of each rail that have spoken.
+    /// The lanes of each rail that have sent their immediates.
     lanes_seen: [u16; MAX_RAILS],
-    /// Number of its first CTS entry.
+    /// The number of its first CTS entry.
     pub(crate) first_entry: u64,
     pub(crate) capacities: [u64; MAX_BUFFERS],
     /// Valid once it is complete.
     pub(crate) sizes: [u64; MAX_BUFFERS],
-    /// Addresses of buffers that may need a flush; 0 for host memory. Valid where it is `flushable`.
+    /// Addresses of buffers that may need a flush; 0 for host memory. Valid if `flushable`.
     pub(crate) addresses: [u64; MAX_BUFFERS],
 }
 
-/// Where an immediate came from.
+/// The origin of an immediate.
 #[derive(Clone, Copy)]
 pub(crate) struct Source {
     /// The rail.
     pub(crate) rail: RailId,
     /// Its lane.
     pub(crate) lane: u8,
-    /// The lanes on which a striped message comes over this rail; 1 where messages are not striped.
+    /// The number of lanes on which a striped message comes over this rail; 1 if messages are not striped.
     pub(crate) stripes: u8,
 }
 
@@ -66,45 +67,45 @@ pub(crate) struct Source {
 pub(crate) struct Slots {
     slots: Box<[Receive; SLOTS]>,
     layout: ImmediateLayout,
-    /// The rails that came up, whatever has become of them since: an immediate may name no others. A copy, because each
-    /// poll would have to bring a reference to them here.
+    /// The rails that came up, whatever has become of them since: an immediate may name no others. It is a copy,
+    /// because otherwise each poll would have to pass a reference to them.
     came_up: RailSet,
-    /// Receives of which no immediate is owed any more, modulo 2^32.
+    /// The number of receives that are owed no more immediates, modulo 2^32.
     completed: u32,
     records: Records,
 }
 
 impl Slots {
-    /// The slots of a connection of `count` rails, of which these came up.
+    /// The slots of a connection with `count` rails, of which those in `came_up` came up.
     pub(crate) fn new(count: usize, came_up: RailSet, records: Records) -> Self {
         let slots: Vec<_> = vec![Receive::default(); SLOTS];
-        let slots = slots.into_boxed_slice().try_into().unwrap_or_else(|_| unreachable!("so many were made"));
+        let slots = slots.into_boxed_slice().try_into().unwrap_or_else(|_| unreachable!("SLOTS were made"));
         Self { slots, layout: ImmediateLayout::new(count), came_up, completed: 0, records }
     }
 
-    /// A slot.
+    /// Returns a slot.
     #[inline]
     pub(crate) fn get(&self, slot: Slot) -> &Receive {
         &self.slots[slot]
     }
 
-    /// A slot.
+    /// Returns a slot, to change it.
     #[inline]
     pub(crate) fn get_mut(&mut self, slot: Slot) -> &mut Receive {
         &mut self.slots[slot]
     }
 
-    /// Slots that rails may still owe an immediate, of those before `opened`.
+    /// Returns the number of slots before `opened` for which rails may still owe an immediate.
     pub(crate) fn open_count(&self, opened: Sequence) -> u32 {
         opened.number().wrapping_sub(self.completed)
     }
 
-    /// Returns true if the application waits for a receive before `opened`, where none is reported early.
+    /// Returns true if the application waits for a receive before `opened`; valid only if no receive is reported early.
     pub(crate) fn is_waited_for(&self, opened: Sequence) -> bool {
         self.open_count(opened) > 0
     }
 
-    /// Takes a slot for a new receive; its capacities and addresses are written by whoever knows them.
+    /// Takes a slot for a new receive. The caller writes its capacities and addresses.
     #[inline]
     pub(crate) fn open(&mut self, slot: Slot, count: u8, optional: bool, first_entry: u64) -> &mut Receive {
         let receive = &mut self.slots[slot];
@@ -117,20 +118,20 @@ impl Slots {
         receive
     }
 
-    /// The application is told that a receive is done which is not.
+    /// Notes that the application is told that a receive is done although it is not.
     pub(crate) fn report_early(&mut self, slot: Slot) {
         self.slots[slot].state = State::Early;
     }
 
-    /// The sizes of a slot's buffers.
+    /// Returns the sizes of a slot's buffers.
     pub(crate) fn capacities(&self, slot: Slot) -> &[u64] {
         let receive = self.get(slot);
         &receive.capacities[..usize::from(receive.count)]
     }
 
-    /// An immediate came over the rail in `alone` with `bytes` bytes. Returns true if that was all of a message with
-    /// one buffer, as for most: then its receive is complete. Otherwise nothing has changed, and [`Self::handle_part`]
-    /// takes it.
+    /// Takes an immediate that came over the rail in `alone` with `bytes` bytes, if that was all of a message with one
+    /// buffer, as for most messages: then the receive is complete, and this returns true. Otherwise nothing has
+    /// changed, and [`Self::handle_part`] takes it.
     #[inline(always)]
     pub(crate) fn handle_whole(&mut self, alone: RailSet, bits: u32, bytes: u32) -> bool {
         let receive = &mut self.slots[ImmediateLayout::slot(bits)];
@@ -146,11 +147,11 @@ impl Slots {
         is_whole
     }
 
-    /// One rail (or one lane of it) has spoken for a slot, and what it says is put together with what others say.
-    /// Returns true if the slot has all its immediates.
+    /// Takes an immediate of one rail, or of one lane of it, together with those that came before for its slot. Returns
+    /// true if the slot then has all its immediates.
     ///
     /// # Errors
-    /// What is wrong, where the peer breaks the protocol.
+    /// The fault, if the peer breaks the protocol.
     #[inline(never)]
     pub(crate) fn handle_part(&mut self, from: Source, bits: u32, bytes: u32) -> Result<bool, Box<ImmediateFault>> {
         let immediate = self.layout.decode(bits);
@@ -169,7 +170,7 @@ impl Slots {
         if receive.seen == receive.expected { self.complete(immediate.slot) } else { Ok(false) }
     }
 
-    /// Every active rail of the slot has spoken.
+    /// Completes a slot for which every active rail has sent its immediates.
     fn complete(&mut self, slot: Slot) -> Result<bool, Box<ImmediateFault>> {
         let receive = &mut self.slots[slot];
         let count = usize::from(receive.count);
@@ -199,7 +200,7 @@ impl Slots {
         Ok(true)
     }
 
-    /// The connection is broken: no receive that is not complete will be.
+    /// Frees all slots that are not complete: the connection is broken, and they never will be.
     #[cold]
     #[inline(never)]
     pub(crate) fn close(&mut self) {
@@ -207,21 +208,21 @@ impl Slots {
         open.for_each(|receive| receive.state = State::Free);
     }
 
-    /// The layout of the immediates.
+    /// Returns the layout of the immediates.
     pub(crate) fn layout(&self) -> ImmediateLayout {
         self.layout
     }
 }
 
 impl Receive {
-    /// Whether it is open with one buffer, and no immediate has come. The four bytes make one word to compare.
+    /// Returns true if it is open with one buffer, and no immediate has come. Compares the four bytes as one word.
     #[inline]
     fn is_fresh_single(&self) -> bool {
         let word = [self.state as u8, self.count, self.expected.bits(), u8::from(self.flushable)];
         u32::from_le_bytes(word) & 0x00ff_ffff == u32::from_le_bytes([State::Open as u8, 1, 0, 0])
     }
 
-    /// Its first immediate, of several or of a kind that takes more than one look.
+    /// Takes its first immediate, if one look at it is not enough to complete the receive.
     fn begin(&mut self, immediate: &Immediate) {
         self.expected = immediate.mask;
         self.size_q = immediate.size_q;
@@ -230,15 +231,15 @@ impl Receive {
         self.lanes_seen = [0; MAX_RAILS];
     }
 
-    /// A lane of a rail has spoken. Whether that was the last one.
+    /// Notes the immediate of one lane of a rail. Returns true if it was the rail's last.
     fn is_last_lane(&mut self, from: Source) -> bool {
         let seen = &mut self.lanes_seen[from.rail];
         *seen |= 1 << from.lane;
         seen.count_ones() >= u32::from(from.stripes)
     }
 
-    /// What is wrong with an immediate of this slot that came from there, on each lane of the rail where the message
-    /// `is_striped`.
+    /// Returns what is wrong with an immediate of this slot that came from there. With `is_striped`, one comes on each
+    /// lane of the rail.
     fn wrong_with(
         &self,
         immediate: &Immediate,
@@ -290,13 +291,13 @@ mod tests {
         Source { rail: RailId::new(rail).unwrap(), lane: 0, stripes: 1 }
     }
 
-    /// An immediate of the rails in `mask` for a message of `bytes` bytes; None where its record says them.
+    /// Returns an immediate of the rails in `mask` for a message of `bytes` bytes; `None` if its record says them.
     fn bits(slots: &Slots, slot: u8, mask: u8, bytes: Option<u64>) -> u32 {
         let size_q = bytes.map_or(slots.layout.all_ones(), |bytes| slots.layout.size_q(bytes));
         slots.layout.encode(Immediate { slot: Slot::new(slot), mask: RailSet::from_bits(mask), size_q })
     }
 
-    /// What is wrong with the last of these immediates: rail, slot, mask, the message's bytes and its own.
+    /// Returns the fault of the last of these immediates: rail, slot, mask, the message's bytes and its own.
     fn fault_of(capacities: &[u64], immediates: &[(usize, u8, u8, Option<u64>, u32)]) -> ImmediateFault {
         let mut slots = waiting(capacities);
         let (last, before) = immediates.split_last().expect("there is one");

@@ -1,5 +1,5 @@
-//! How many slots more may be opened: every immediate that an open slot may bring has its receive posted before the
-//! slot's CTS goes out.
+//! The number of slots that may still be opened: a receive is posted for every immediate of a slot before the slot's
+//! CTS goes out.
 
 use railweave_fabric::{Fabric, Rail, Role};
 
@@ -11,14 +11,14 @@ use crate::rails::Rails;
 /// The most receives that are posted on one rail at once, so that no call takes long.
 const REFILL_MOST: u32 = 64;
 
-/// How many slots more may be opened: for them, as for all open ones, receives are posted on every rail. It is counted
-/// down with each receive that is taken, whatever its rail, so at worst it is too small; [`Self::refill`] counts anew.
+/// The number of slots that may still be opened: for these, as for all open slots, receives are posted on every rail.
+/// Each receive that is taken lowers it, whatever its rail, so at worst it is too small; [`Self::refill`] counts again.
 pub(crate) struct Spare {
     slots: i32,
 }
 
 impl Spare {
-    /// Gives the rails their pools, which are still empty.
+    /// Sets up the rails' pools, which are still empty.
     pub(crate) fn new<F: Fabric>(rails: &mut Rails<F>, config: &ConnectionConfig) -> Self {
         for connected in rails.iter_mut() {
             let depth =
@@ -28,38 +28,38 @@ impl Spare {
         Self { slots: 0 }
     }
 
-    /// Returns true if receives are posted for one more slot. Otherwise [`Self::refill`] may change it.
+    /// Returns true if receives are posted for one more slot. Otherwise [`Self::refill`] may help.
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
         self.slots > 0
     }
 
-    /// A slot was opened.
+    /// Notes that a slot was opened, which reserves receives.
     #[inline]
     pub(crate) fn handle_opened(&mut self) {
         self.slots -= 1;
     }
 
-    /// An immediate has taken a receive of some pool.
+    /// Notes that an immediate has taken a receive of some rail.
     #[inline]
     pub(crate) fn handle_taken(&mut self) {
         self.slots -= 1;
     }
 
-    /// No immediate is owed for a slot any more: what it did not take is spare again.
+    /// Notes that a slot is owed no more immediates, which ends its reservation.
     #[inline]
     pub(crate) fn handle_completed(&mut self) {
         self.slots += 1;
     }
 
-    /// Posts receives that are missing, and counts for how many slots there are besides the `open` ones. A rail that is
-    /// broken says why in a completion.
+    /// Posts missing receives, and counts the slots for which there are enough besides the `open` ones. A rail that is
+    /// broken reports the reason in a completion.
     pub(crate) fn refill<F: Fabric>(&mut self, rails: &mut Rails<F>, open: u32) {
         let mut covered = u32::MAX;
         for rail in rails.usable() {
             let connected = rails.get_mut(rail);
             let missing = connected.side.pool.depth.saturating_sub(connected.side.pool.posted);
-            // Where none could be posted, a lane may have run out of its own though the pool has not.
+            // If none could be posted, a lane may have run out of receives although the rail has not.
             covered = match connected.rail.post_receives(missing.min(REFILL_MOST)) {
                 Ok(posted) => {
                     connected.side.pool.posted += posted;

@@ -1,25 +1,25 @@
-//! How a peer breaks the protocol on the rails of a connection.
+//! Breaches of the protocol by a peer on the rails of a connection.
 
 use railweave_fabric::Setting;
 
 use crate::{Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Slot};
 
-/// What a peer did on a rail that it may not do.
+/// A breach of the protocol on a rail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// An immediate does not fit to what came before it.
+    /// An immediate is wrong, by itself or after those that came before.
     #[error(
         "immediate {bits:#010x} (slot {}, mask {:#b}, size_q {:#x}): {fault}", .said.slot, .said.mask, .said.size_q
     )]
     Immediate {
         /// The immediate.
         bits: u32,
-        /// The same, taken apart.
+        /// Its fields.
         said: Immediate,
-        /// What is wrong with it.
+        /// Its fault.
         fault: ImmediateFault,
     },
-    /// An immediate came to the end that sends.
+    /// An immediate came to the sending end.
     #[error("an immediate came to the sending end ({bits:#010x}, {bytes} bytes)")]
     ToSender {
         /// The immediate.
@@ -29,13 +29,13 @@ pub enum Violation {
     },
 }
 
-/// What is wrong with an immediate.
+/// The fault of an immediate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImmediateFault {
-    /// Its slot has no receive that waits.
+    /// Its slot has no open receive.
     #[error("the slot has no open receive")]
     NoReceive,
-    /// It names a rail that there is not.
+    /// It names a rail that does not exist.
     #[error("the mask names a rail that this connection does not have")]
     UnknownRail,
     /// It does not name its own rail.
@@ -47,22 +47,22 @@ pub enum ImmediateFault {
     /// Rails of one slot say different sizes.
     #[error("an earlier immediate of the slot had another size_q")]
     OtherSize,
-    /// Its rail, or its lane, had said all that it may.
+    /// Its rail, or its lane, has already sent all its immediates for the slot.
     #[error("the rail has spoken for this slot before")]
     SpokenBefore,
-    /// The record that it speaks of is not there.
+    /// The record that it announces is not there.
     #[error("no completion record was written for the slot")]
     NoRecord,
-    /// A grouped receive has one size alone.
+    /// A grouped receive got one size instead of a record.
     #[error("a grouped receive needs a completion record")]
     GroupWithoutRecord,
-    /// The bytes that arrived are not as many as it says.
+    /// The number of bytes that arrived is not the one that it says.
     #[error(
         "size_q contradicts the {arrived} bytes that arrived (an adapter that does not report byte counts needs {}=0)",
         Setting::ByteCounts
     )]
     OtherBytes {
-        /// How many are.
+        /// The number of bytes that arrived.
         arrived: u64,
     },
     /// The record says more than the buffers hold.
@@ -75,10 +75,10 @@ pub enum ImmediateFault {
     },
 }
 
-/// What is wrong with a CTS entry of the peer's.
+/// The fault of a CTS entry from the peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CtsViolation {
-    /// A slot has so many buffers.
+    /// A slot has a wrong number of buffers.
     #[error(
         "the CTS entry for slot {slot} names {buffers} buffers, allowed are 1 to {MAX_BUFFERS}; the peer breaks the \
          protocol or memory was overwritten"
@@ -86,10 +86,10 @@ pub enum CtsViolation {
     Buffers {
         /// The slot.
         slot: Slot,
-        /// How many it names.
+        /// The number of buffers that it names.
         buffers: usize,
     },
-    /// It is not the one that has to come next, or its buffer is none.
+    /// It is not the entry that must come next, or its buffer is not a valid one.
     #[error(
         "a CTS entry does not fit: slot {slot} (expected {expected_slot}), buffer {buffer} of {buffers} (expected \
          {expected_buffer} of {expected_buffers}), {size} bytes at {address:#x} (at most {MAX_MESSAGE_BYTES}); the \

@@ -1,17 +1,17 @@
-//! The numbers of work requests, which tell a completion what its work was.
+//! The ids of work requests, by which a completion tells what its work was.
 
 use railweave_fabric::WorkId;
 
 use crate::sequence::Sequence;
 
-/// What a piece of work was, in its [`WorkId`]: a failed completion tells nothing else.
+/// The kind of a piece of work, encoded in its [`WorkId`]: a failed completion tells nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// The last write of a receive's data on a lane.
     Data(Sequence),
     /// CTS entries.
     Cts,
-    /// A flush; which request, and its use modulo 2^24.
+    /// A flush: its request, and the generation of that request modulo 2^24.
     Flush { request: u8, generation: u32 },
 }
 

@@ -1,4 +1,4 @@
-//! What the rails of a receiving connection report, and what that changes.
+//! The reports of a receiving connection's rails, and the state that they change.
 
 use railweave_fabric::{Fabric, LaneId, RailError, RailSet, Reports, WorkId};
 
@@ -10,20 +10,22 @@ use crate::spare::Spare;
 use crate::violation::Violation;
 use crate::work::Work;
 
-/// What the rails' reports change.
+/// The state that the rails' reports change.
 pub(super) struct Inbox {
     pub(super) slots: Slots,
     pub(super) spare: Spare,
     pub(super) flushes: Flushes,
-    /// Rails that may still owe the peer an acknowledgement or a CTS, where both ends must poll for anything to move.
+    /// The rails that may still owe the peer an acknowledgement or a CTS; empty unless both ends must poll for anything
+    /// to move.
     pub(super) owing: RailSet,
     /// See [`Outstanding::fatal`].
     pub(super) fatal: Option<Box<Fatal>>,
 }
 
 impl Inbox {
-    /// The rail in `alone` was polled, which may have placed something, or a CTS was posted over it, which leaves later
-    /// where the way is full. What it owes then is for [`Rail::owes`](railweave_fabric::Rail::owes) to say.
+    /// Notes that the rail in `alone` may owe the peer something: it was polled, which may have placed data, or a CTS
+    /// was posted over it, which leaves later if there is no room. [`Rail::owes`](railweave_fabric::Rail::owes) tells
+    /// if it does.
     #[inline(always)]
     pub(super) fn may_owe<F: Fabric>(&mut self, alone: RailSet) {
         if !F::ONE_SIDED {
@@ -45,7 +47,7 @@ impl Outstanding for Inbox {
     }
 }
 
-/// Takes what one rail reports. No receive completes behind the first report that ends the connection.
+/// Takes the reports of one rail. No receive completes after the first report that ends the connection.
 struct Arrivals<'a> {
     inbox: &'a mut Inbox,
     side: &'a mut RailSide,
@@ -70,7 +72,7 @@ impl Reports for Arrivals<'_> {
         pool.handle_taken();
         info.counters.count_received(u64::from(bytes));
         if pool.per_slot == 1 && slots.handle_whole(*alone, immediate, bytes) {
-            // One receive less, and one slot less that needs one: as many are spare as before.
+            // One receive less is posted, and one slot less needs one, so the credits stay the same.
             return;
         }
         spare.handle_taken();

@@ -1,4 +1,5 @@
-//! Messages of any kind: they wait in their slot until it has all its buffers, and go out as chains of writes.
+//! The slow path of sending: messages wait in their slot until all its buffers are filled, and go out as chains of
+//! writes.
 
 use railweave_fabric::{Fabric, LaneId, LocalSlice, Rail, RailId, RailSet, RemoteSlice, Write};
 use railweave_policy::Shares;
@@ -9,7 +10,7 @@ use crate::work::Work;
 use crate::{Cut, Error, GRANULE, Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, Outgoing, Slot, record};
 
 impl<F: Fabric> SendConnection<F> {
-    /// Any message: it waits in its slot until the slot has all its buffers.
+    /// Takes any message. It waits in its slot until all the slot's buffers are filled.
     pub(super) fn isend_any(&mut self, message: &Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
         if message.size > MAX_MESSAGE_BYTES {
             return Err(Misuse::MessageTooLong { size: message.size, peer: self.core.peer().to_owned() }.into());
@@ -34,7 +35,7 @@ impl<F: Fabric> SendConnection<F> {
         if filled.count_ones() as usize == filling.count && !self.post_slot()? {
             return self.no_room();
         }
-        // Only now is it certain that the message goes out: until here nothing was changed that a retry does not redo.
+        // Only from here on is it certain that the message goes out: a retry redoes everything above.
         if self.filling.count != 0 {
             self.filling.filled = filled;
         }
@@ -45,7 +46,7 @@ impl<F: Fabric> SendConnection<F> {
         Ok(Some(SendRequest(request)))
     }
 
-    /// A message was cut to its receive.
+    /// Notes that a message was cut to its receive, the first one of the connection.
     #[cold]
     #[inline(never)]
     fn note_cut(&mut self, tag: u32, message: u64, receive: u64) {
@@ -57,7 +58,7 @@ impl<F: Fabric> SendConnection<F> {
 
     fn open_slot(&mut self) -> Result<bool, Error> {
         let slot = self.head.slot();
-        // The receiver may have opened the slot again before our completions of its last use are here.
+        // The receiver may have opened the slot again before the completions of its last use arrive here.
         if self.requests.is_owed(self.head) {
             return Ok(false);
         }
@@ -67,7 +68,7 @@ impl<F: Fabric> SendConnection<F> {
             Ok(count) => {
                 filling.count = count;
                 filling.filled = 0;
-                // Until the slot is posted, every message is one for its other buffers.
+                // Until the slot is posted, every message is for one of its other buffers.
                 self.core.fast.close();
                 Ok(true)
             }
@@ -75,7 +76,7 @@ impl<F: Fabric> SendConnection<F> {
         }
     }
 
-    /// Posts the slot that has all its buffers; false when there is no room.
+    /// Posts the slot, whose buffers are all filled. Returns false if there is no room.
     fn post_slot(&mut self) -> Result<bool, Error> {
         let owed = self.post_chains()?;
         if owed == 0 {
@@ -89,8 +90,8 @@ impl<F: Fabric> SendConnection<F> {
         Ok(true)
     }
 
-    /// Chains of plain writes that end in a write-with-immediate, and where the immediate cannot say the sizes, the
-    /// record on the leader. Answers how many signalled writes were posted, 0 without room.
+    /// Posts chains of plain writes that end in a write-with-immediate, and the record on the leader if the immediate
+    /// cannot hold the sizes. Returns the number of signalled writes posted, 0 if there is no room.
     fn post_chains(&mut self) -> Result<u8, Error> {
         let count = self.filling.count;
         let pieces = |size: u64| size.div_ceil(self.max_write).max(1) as u32;
@@ -146,7 +147,7 @@ impl<F: Fabric> SendConnection<F> {
         Ok(owed)
     }
 
-    /// The plain writes of one lane, into `self.chain`; answers their bytes.
+    /// Builds the plain writes of one lane in `self.chain`. Returns the sum of their bytes.
     fn build_chain(&mut self, shares: &[Shares; MAX_BUFFERS], rail: RailId, lane: u8, lanes: u8) -> u64 {
         self.chain.clear();
         let mut total = 0;
@@ -207,7 +208,8 @@ impl<F: Fabric> SendConnection<F> {
     }
 }
 
-/// Lane `lane`'s part, of `lanes`, of a rail's piece: offset and bytes, in multiples of 128 but for the end.
+/// Returns offset and bytes of the part of a rail's piece that lane `lane` of `lanes` carries. Parts are multiples of
+/// 128 bytes, except the last.
 fn lane_part(offset: u64, bytes: u64, lane: u8, lanes: u8) -> (u64, u64) {
     let each = bytes.div_ceil(u64::from(lanes)).next_multiple_of(GRANULE);
     let start = (each * u64::from(lane)).min(bytes);

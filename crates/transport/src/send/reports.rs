@@ -1,4 +1,4 @@
-//! What the rails of a sending connection report.
+//! The reports of a sending connection's rails.
 
 use railweave_fabric::{Fabric, LaneId, RailError, Reports, WorkId};
 
@@ -24,7 +24,7 @@ impl Outstanding for Requests {
     }
 }
 
-/// Takes what one rail reports.
+/// Takes the reports of one rail.
 struct Completions<'a> {
     requests: &'a mut Requests,
 }
