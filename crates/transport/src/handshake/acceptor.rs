@@ -14,7 +14,7 @@ use crate::rail_info::RailCounters;
 use crate::receive::{ReceiveParts, RecvConnection};
 use crate::{ConnectionConfig, Event, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName};
 
-/// Which of the offered ports goes with which of this side's: the result of topology's pairing.
+/// An offered port and the port of this side that goes with it, as topology paired them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcceptPairing {
     /// Index in the offer.
@@ -23,7 +23,7 @@ pub struct AcceptPairing {
     pub acceptor_port: u8,
 }
 
-/// What hands a socket over to a lane: [`Joining::BySockets`].
+/// The function that hands a socket over to a lane: [`Joining::BySockets`].
 type Attach<F> = fn(&mut <F as Fabric>::PendingRail, LaneId, OwnedFd) -> Result<(), SetupError>;
 
 enum State {
@@ -40,8 +40,8 @@ pub struct Acceptor<F: Fabric> {
 }
 
 impl<F: Fabric> Acceptor<F> {
-    /// Answers an offer. `pairings` says which ports go together, or why none do: then the offer is refused. `token` is
-    /// fresh random, and the rest is as for [`crate::Connector::new`].
+    /// Answers an offer. `pairings` says which ports go together, or why none do: then the offer is refused. `token`
+    /// must be freshly random, and the rest is as for [`crate::Connector::new`].
     #[expect(clippy::too_many_arguments, reason = "each is a different thing, and there is one caller")]
     pub fn new(
         mut config: ConnectionConfig,
@@ -64,7 +64,7 @@ impl<F: Fabric> Acceptor<F> {
         acceptor
     }
 
-    /// The token that this connection's lanes present.
+    /// Returns the token that this connection's lanes present.
     pub fn token(&self) -> Token {
         self.set_up.token
     }
@@ -121,7 +121,7 @@ impl<F: Fabric> Acceptor<F> {
         Ok(())
     }
 
-    /// Every rail is connected, or dropped.
+    /// Sends LANES, once every rail is connected or dropped.
     fn send_lanes(&mut self) {
         let counted = self.set_up.ports.iter().all(|port| port.domain.byte_counts());
         self.set_up.send_lanes(counted);
@@ -167,9 +167,10 @@ impl<F: Fabric> Acceptor<F> {
         Ok(())
     }
 
-    /// What hands the socket over to a lane that waits for one: until READY, as long as it has none that is open. A
-    /// peer that was not answered in time closes its socket and dials another, and the closed one may have been taken
-    /// meanwhile. An open one stays: whoever dials a second may only repeat what they saw the peer send.
+    /// Returns the function that hands a socket over to a lane, if the lane waits for one: until READY, as long as it
+    /// has no open socket. A peer that was not answered in time closes its socket and dials another, and the closed one
+    /// may have been taken meanwhile. An open socket stays: whoever dials a second one may only repeat what they saw
+    /// the peer send.
     fn awaited(&self, rail: u8, lane: u8) -> Result<Attach<F>, LaneRefused> {
         let none = || LaneRefused::NotAwaited(rail);
         let (State::Ready, Joining::BySockets { awaits, attach }) = (&self.state, F::JOINING) else {

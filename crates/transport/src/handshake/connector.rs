@@ -17,7 +17,7 @@ use crate::{ConnectionConfig, Event, Lanes, Link, Message, Offer, RailAnswer, Ra
 enum State {
     Answer,
     Lanes,
-    /// Lanes come up: this end connects them, or dials them.
+    /// The lanes come up: this end connects them, or dials them.
     Dialing,
     Over,
 }
@@ -31,7 +31,7 @@ pub struct Connector<F: Fabric> {
 
 impl<F: Fabric> Connector<F> {
     /// Begins a connection over a device's ports to the listener with this nonce. `peer` names the other process in
-    /// messages, `deadline_ns` is when to give up, and `counters` gives the counters of a rail.
+    /// messages, `deadline_ns` is when to give up, and `counters` returns the counters of a rail.
     pub fn new(
         config: ConnectionConfig,
         ports: Vec<HandshakePort<F>>,
@@ -80,7 +80,7 @@ impl<F: Fabric> Connector<F> {
             };
             set_up.rails.push(Opening::new(RailPlan {
                 local_port: answer.connector_port,
-                // Which of the peer's ports are one and the same shows in their addresses.
+                // The peer's ports are told apart by their addresses.
                 remote_port: answers.iter().position(|other| other.port.address == answer.port.address).unwrap_or(0)
                     as u8,
                 local: port.offer,
@@ -92,7 +92,7 @@ impl<F: Fabric> Connector<F> {
                 set_up.drop_rail(rail, LeftOut::Failed(error));
             }
         }
-        // The sender receives no data, whose bytes might be counted.
+        // The sender receives no data whose bytes could be counted.
         set_up.send_lanes(false);
         self.state = State::Lanes;
         Ok(())
@@ -126,7 +126,7 @@ impl<F: Fabric> Connector<F> {
         Ok(())
     }
 
-    /// Every lane is connected, or its rail is left out.
+    /// Makes the connection, once every lane is connected or its rail is left out.
     fn finish(&mut self) {
         let set_up = &mut self.set_up;
         let mut up = Vec::new();

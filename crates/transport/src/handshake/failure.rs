@@ -1,17 +1,17 @@
-//! Why no connection comes of a handshake, why one does without a rail, and why a lane's socket is refused.
+//! The reasons why a handshake fails, why a connection does without a rail, and why a lane's socket is refused.
 
 use std::fmt;
 
 use railweave_fabric::{Fault, RailId, RailSet, Setting, SetupError};
 
-/// Why no connection came of a handshake.
+/// The reason why a handshake failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandshakeFailure {
-    /// What the peer had to do next was not done in time.
+    /// The peer did not take its next step in time.
     Late(Awaited),
     /// The peer said BYE.
     Closed,
-    /// The peer sent a message that has no place now: its name.
+    /// The peer sent the message of this name out of turn.
     OutOfTurn(&'static str),
     /// ANSWER names a port or lanes that were not offered.
     WrongAnswer {
@@ -22,7 +22,7 @@ pub enum HandshakeFailure {
         /// Ports of the offer.
         offered: usize,
     },
-    /// LANES is for another number of rails than ANSWER.
+    /// LANES has another number of rails than ANSWER.
     WrongRails {
         /// Rails of LANES.
         lanes: usize,
@@ -40,18 +40,18 @@ pub enum HandshakeFailure {
     },
     /// READY names rails that are not up here.
     WrongReady {
-        /// What READY names.
+        /// The rails that READY names.
         usable: RailSet,
         /// Rails of the connection.
         rails: usize,
     },
-    /// No port of the offer goes with one of this end's: why, in the words of whoever paired them.
+    /// No port of the offer goes with one of this end's, for this reason.
     Unpaired(String),
-    /// This host could not connect any rail in time: why not the last one.
+    /// This host could not connect any rail in time, the last one for this reason.
     Unconnected(LeftOut),
-    /// No rail came up; each has said why.
+    /// No rail came up; an event gave the reason for each.
     NoRail {
-        /// This host could not make any of them.
+        /// True if this host could not make any of them.
         failed_here: bool,
     },
     /// A rail that READY names could not be finished.
@@ -63,7 +63,7 @@ pub enum HandshakeFailure {
 }
 
 impl HandshakeFailure {
-    /// Who is at fault.
+    /// Returns the party at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Late(_) | Self::Closed | Self::NoRail { failed_here: false } | Self::Refused(_) | Self::GaveUp(_) => {
@@ -80,7 +80,7 @@ impl HandshakeFailure {
         }
     }
 
-    /// The sentence about it, for a handshake with this peer.
+    /// Returns the message about it, for a handshake with this peer.
     pub fn of(&self, peer: &str) -> String {
         match self {
             Self::Late(awaited) => format!(
@@ -93,18 +93,18 @@ impl HandshakeFailure {
                 format!("{peer} sent {message} out of turn while a connection was set up; it breaks the protocol")
             }
             Self::WrongAnswer { port, lanes, offered } => format!(
-                "{peer} answered with port {port} and {lanes} lanes, of which the offer has {offered} ports; it breaks \
-                 the protocol"
+                "{peer} answered with {lanes} lanes on port {port}, which the offer of {offered} ports lacks; it \
+                 breaks the protocol"
             ),
             Self::WrongRails { lanes, answered } => {
-                format!("{peer} sent LANES for {lanes} rails, ANSWER had {answered}; it breaks the protocol")
+                format!("{peer} sent LANES for {lanes} rails, but ANSWER had {answered}; it breaks the protocol")
             }
             Self::WrongLanes { rail, lanes, agreed } => {
-                format!("{peer} sent {lanes} lanes for rail {rail}, agreed were {agreed}; it breaks the protocol")
+                format!("{peer} sent {lanes} lanes for rail {rail}, but {agreed} were agreed; it breaks the protocol")
             }
             Self::WrongReady { usable, rails } => format!(
-                "{peer} says that rails {usable:#b} are ready, of {rails} rails not all of these are; it breaks the \
-                 protocol"
+                "{peer} says that rails {usable:#b} are ready, which does not match the {rails} rails here; it breaks \
+                 the protocol"
             ),
             Self::Unpaired(reason) => reason.clone(),
             Self::Unconnected(reason) => reason.to_string(),
@@ -118,7 +118,7 @@ impl HandshakeFailure {
     }
 }
 
-/// What a handshake waits for.
+/// The step of the peer that a handshake waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
     /// The acceptor's ports.
@@ -142,19 +142,19 @@ impl fmt::Display for Awaited {
     }
 }
 
-/// Why a connection does without a rail.
+/// The reason why a connection does without a rail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeftOut {
     /// This end could not make it.
     #[error(transparent)]
     Failed(SetupError),
-    /// This end could not connect it in time; what stood in the way last, if it was tried.
+    /// This end could not connect it in time; the last obstacle, if it was tried.
     #[error("Handshake timeout: {}; or raise {}", obstacle(.0.as_ref()), Setting::HandshakeTimeout)]
     TooLate(Option<SetupError>),
-    /// A lane of it could not be dialled, in the words of whoever tried.
+    /// A lane of it could not be dialled, for this reason.
     #[error("{0}")]
     Undialled(String),
-    /// The peer left it out, in its words.
+    /// The peer left it out, for this reason.
     #[error("the peer says: {0}")]
     PeerSays(String),
     /// The peer did not name it in READY.
@@ -173,7 +173,7 @@ impl LeftOut {
     }
 }
 
-/// Why the socket of a lane is refused. The numbers are as whoever dialled says them.
+/// The reason why the socket of a lane is refused. The numbers are as the dialler sent them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LaneRefused {
     /// The other side dials.
@@ -187,7 +187,7 @@ pub enum LaneRefused {
     NoSuchLane {
         /// The rail.
         rail: u8,
-        /// How many it has.
+        /// The number of its lanes.
         lanes: u8,
     },
     /// The lane has an open socket.
@@ -217,22 +217,22 @@ mod tests {
             (
                 HandshakeFailure::WrongAnswer { port: 9, lanes: 2, offered: 4 },
                 Fault::Protocol,
-                "node2 answered with port 9 and 2 lanes, of which the offer has 4 ports; it breaks the protocol",
+                "node2 answered with 2 lanes on port 9, which the offer of 4 ports lacks; it breaks the protocol",
             ),
             (
                 HandshakeFailure::WrongRails { lanes: 3, answered: 2 },
                 Fault::Protocol,
-                "node2 sent LANES for 3 rails, ANSWER had 2; it breaks the protocol",
+                "node2 sent LANES for 3 rails, but ANSWER had 2; it breaks the protocol",
             ),
             (
                 HandshakeFailure::WrongLanes { rail: RailId::new(1).unwrap(), lanes: 3, agreed: 2 },
                 Fault::Protocol,
-                "node2 sent 3 lanes for rail 1, agreed were 2; it breaks the protocol",
+                "node2 sent 3 lanes for rail 1, but 2 were agreed; it breaks the protocol",
             ),
             (
                 HandshakeFailure::WrongReady { usable: RailSet::from_bits(0b110), rails: 2 },
                 Fault::Protocol,
-                "node2 says that rails 0b110 are ready, of 2 rails not all of these are; it breaks the protocol",
+                "node2 says that rails 0b110 are ready, which does not match the 2 rails here; it breaks the protocol",
             ),
             (HandshakeFailure::Unpaired("no port fits".to_owned()), Fault::Configuration, "no port fits"),
             (

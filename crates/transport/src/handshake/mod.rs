@@ -1,8 +1,8 @@
-//! How a connection comes to be: OFFER, ANSWER, LANES both ways, READY.
+//! The set-up of a connection: OFFER, ANSWER, LANES both ways, READY.
 //!
 //! [`Connector`] and [`Acceptor`] are two state machines without I/O. They take messages, sockets and the time
-//! ([`Handshake`]), and give [`Action`]s ([`Makes`]). They may be moved to another thread between any two calls, which
-//! is how set-up calls that block stay off the control thread.
+//! ([`Handshake`]), and return [`Action`]s ([`Makes`]). They may move to another thread between any two calls; this
+//! keeps set-up calls that block off the control thread.
 
 mod acceptor;
 mod connector;
@@ -26,9 +26,9 @@ use crate::{Error, Event, Message, PortOffer};
 pub struct HandshakePort<F: Fabric> {
     /// The port as it is offered.
     pub offer: PortOffer,
-    /// Where its memory is registered.
+    /// The domain in which its memory is registered.
     pub domain: Arc<F::Domain>,
-    /// The weight that the options give the port; None takes the speed.
+    /// The port's weight from the options; `None` to use its speed.
     pub weight: Option<u32>,
 }
 
@@ -38,7 +38,7 @@ impl<F: Fabric> Clone for HandshakePort<F> {
     }
 }
 
-/// A lane that is to be dialled.
+/// A lane to dial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dial {
     /// The rail.
@@ -49,25 +49,25 @@ pub struct Dial {
     pub local: IpAddr,
     /// Address to dial; the port is the session's.
     pub remote: IpAddr,
-    /// What to present.
+    /// The token to present.
     pub token: Token,
 }
 
-/// What a handshake wants done. `C` is the connection that it makes.
+/// A task that a handshake hands to its caller. `C` is the connection that it makes.
 #[derive(Debug)]
 pub enum Action<C> {
     /// Send this to the peer, over the session.
     Send(Message),
     /// Dial this lane and hand the socket, or the reason why there is none, to `handle_dialed`.
     Dial(Dial),
-    /// The connection is there. The handshake is over.
+    /// The connection is made, and the handshake has ended.
     Ready(Box<C>),
-    /// There will be no connection. The handshake is over.
+    /// The handshake has ended without a connection.
     Failed(Error),
 }
 
 impl<C> Action<C> {
-    /// The same, where the connection that there is becomes another thing.
+    /// Converts the connection of [`Self::Ready`] with `made`; other actions stay as they are.
     pub fn map<D>(self, made: impl FnOnce(Box<C>) -> Box<D>) -> Action<D> {
         match self {
             Self::Send(message) => Action::Send(message),
@@ -80,54 +80,56 @@ impl<C> Action<C> {
 
 /// One side of a connection's set-up, whatever its fabric and its side.
 pub trait Handshake: Send {
-    /// Takes a message from the peer. May block where [`Self::may_block`].
+    /// Takes a message from the peer. May block if [`Self::may_block`].
     fn handle_message(&mut self, message: Message);
 
     /// Takes the socket of a dialled lane, or the reason why there is none.
     fn handle_dialed(&mut self, rail: RailId, lane: LaneId, socket: Result<OwnedFd, String>);
 
-    /// Tells whether a lane waits for the socket that the peer dials; both numbers are as the peer says them.
+    /// Checks that a lane waits for the socket that the peer dials; both numbers are as the peer sent them.
     ///
     /// # Errors
-    /// When it does not.
+    /// If the lane does not wait for one.
     fn awaits_lane(&self, rail: u8, lane: u8) -> Result<(), LaneRefused>;
 
-    /// Takes the socket of a lane that the peer dialled; both numbers are as the peer says them.
+    /// Takes the socket of a lane that the peer dialled; both numbers are as the peer sent them.
     ///
     /// # Errors
-    /// When no such lane waits for one, or the socket is none; it is closed.
+    /// If no such lane waits for a socket, or this one is unusable; it is closed.
     fn handle_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), LaneRefused>;
 
-    /// Gives up when the time has come. May block where [`Self::may_block`].
+    /// Gives up if the deadline has passed. May block if [`Self::may_block`].
     fn handle_timeout(&mut self, now_ns: u64);
 
-    /// When [`Self::handle_timeout`] has to be called, in nanoseconds of the caller's clock; None once it is over.
+    /// Returns when [`Self::handle_timeout`] must be called, in nanoseconds of the caller's clock; `None` once the
+    /// handshake has ended.
     fn timeout_ns(&self) -> Option<u64>;
 
-    /// Gives it until then, in nanoseconds of the caller's clock: the time in which it could do nothing is not its own.
+    /// Sets the deadline, in nanoseconds of the caller's clock: time in which the handshake could do nothing does not
+    /// count.
     fn set_deadline(&mut self, deadline_ns: u64);
 
-    /// How long to wait before [`Self::go_on`] is called, where this host could not connect a lane yet.
+    /// Returns the time to wait before [`Self::go_on`] is called, if this host could not connect a lane yet.
     fn pause(&self) -> Option<Duration>;
 
-    /// Goes on connecting lanes. May block where [`Self::may_block`].
+    /// Continues to connect lanes. May block if [`Self::may_block`].
     fn go_on(&mut self);
 
-    /// What of this host the connection is being made of, as the events of its devices name it.
+    /// Returns the parts of this host that the connection will use, as the events of the host's devices name them.
     fn parts(&self) -> Vec<Part>;
 
     /// Returns true if its calls may block, as making queue pairs does.
     fn may_block(&self) -> bool;
 
-    /// What happened. To be asked before [`Makes::poll_action`].
+    /// Returns the next event. Must be called before [`Makes::poll_action`].
     fn poll_event(&mut self) -> Option<Event>;
 }
 
-/// A handshake, and what it makes.
+/// A handshake that makes one end of a connection.
 pub trait Makes: Handshake {
-    /// The end of a connection.
+    /// The end that it makes.
     type Connection;
 
-    /// What to do next.
+    /// Returns the next action.
     fn poll_action(&mut self) -> Option<Action<Self::Connection>>;
 }

@@ -1,4 +1,4 @@
-//! The rails of a connection while they come up: what both sides of a handshake do alike.
+//! The rails of a connection while they come up: the work that both sides of a handshake share.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -25,15 +25,15 @@ pub(super) struct Opening<F: Fabric> {
     registrations: Vec<F::Registration>,
     /// The key by which the peer writes into this end's memory.
     inbox_key: u32,
-    /// The key of what this end writes from.
+    /// The key of the memory from which this end writes.
     outbox_key: u32,
     /// The key by which this end writes into the peer's memory.
     peer_key: u32,
-    /// Lanes that this end is connecting.
+    /// The exchange by which this end connects the lanes.
     exchange: Option<Exchange<F>>,
-    /// Lanes whose sockets this end is dialling.
+    /// The number of lanes whose sockets this end is still dialling.
     pub(super) undialed: u32,
-    /// Why there is no such rail.
+    /// The reason why the rail is left out, if it is.
     pub(super) dropped: Option<LeftOut>,
 }
 
@@ -52,7 +52,7 @@ impl<F: Fabric> Opening<F> {
         }
     }
 
-    /// The rail as LANES says it.
+    /// Returns the rail as LANES describes it.
     fn lanes(&self) -> RailLanes {
         match &self.pending {
             Some(pending) => {
@@ -63,11 +63,11 @@ impl<F: Fabric> Opening<F> {
     }
 }
 
-/// The memory of a connection besides NCCL's: CTS ring and records.
+/// The memory of a connection apart from NCCL's: CTS ring and records.
 pub(super) struct OwnMemory {
-    /// What the peer writes into.
+    /// The memory that the peer writes into.
     pub(super) inbox: Arc<Region>,
-    /// What is written to the peer from.
+    /// The memory from which this end writes to the peer.
     pub(super) outbox: Arc<Region>,
 }
 
@@ -77,7 +77,7 @@ impl OwnMemory {
     }
 }
 
-/// What a handshake makes a connection of.
+/// The parts of which a handshake makes a connection.
 pub(super) struct Made<F: Fabric> {
     pub(super) rails: Rails<F>,
     pub(super) weights: [u32; MAX_RAILS],
@@ -85,16 +85,16 @@ pub(super) struct Made<F: Fabric> {
     pub(super) peer_keys: [u32; MAX_RAILS],
 }
 
-/// What both sides of a handshake keep and do alike. `C` is the end of a connection that it makes.
+/// The state that both sides of a handshake keep. `C` is the end of a connection that the handshake makes.
 pub(super) struct SetUp<F: Fabric, C> {
     pub(super) config: ConnectionConfig,
     pub(super) ports: Vec<HandshakePort<F>>,
     pub(super) peer: String,
     pub(super) token: Token,
     pub(super) rails: Vec<Opening<F>>,
-    /// None until it is needed: an offer alone costs its acceptor little.
+    /// `None` until it is needed, so that an offer alone costs its acceptor little.
     pub(super) memory: Option<OwnMemory>,
-    /// Where the peer's memory is that this end writes into.
+    /// The address of the peer's memory that this end writes into.
     pub(super) peer_stream: u64,
     pub(super) deadline_ns: u64,
     pub(super) pause: Option<Duration>,
@@ -132,7 +132,7 @@ impl<F: Fabric, C> SetUp<F, C> {
         self.actions.push_back(Action::Send(message));
     }
 
-    /// There will be no connection.
+    /// Ends the handshake without a connection.
     pub(super) fn fail(&mut self, failure: HandshakeFailure) {
         self.rails.clear();
         self.pause = None;
@@ -140,13 +140,13 @@ impl<F: Fabric, C> SetUp<F, C> {
         self.actions.push_back(Action::Failed(error.into()));
     }
 
-    /// There will be no connection, and the peer is told why.
+    /// Ends the handshake without a connection, and tells the peer why.
     pub(super) fn give_up(&mut self, failure: HandshakeFailure) {
         self.send(Message::Refuse { fault: failure.fault(), reason: failure.of(&self.peer) });
         self.fail(failure);
     }
 
-    /// What of this host the connection is being made of.
+    /// Returns the parts of this host that the connection will use.
     pub(super) fn parts(&self) -> Vec<Part> {
         self.rails.iter().filter_map(|rail| rail.pending.as_ref()).flat_map(PendingRail::parts).collect()
     }
@@ -160,8 +160,8 @@ impl<F: Fabric, C> SetUp<F, C> {
         self.events.push_back(Event::RailLeftOut { rail, reason });
     }
 
-    /// Registers the connection's own memory on a rail, and creates the rail's queues. `max_write`: the longest write
-    /// that they are for.
+    /// Registers the connection's own memory on a rail, and creates the rail's queues for writes of at most `max_write`
+    /// bytes.
     pub(super) fn open_rail(&mut self, rail: RailId, role: Role, max_write: u32) -> Result<(), SetupError> {
         let rail = &mut self.rails[rail.index()];
         let (plan, domain) = (rail.plan, &self.ports[usize::from(rail.plan.local_port)].domain);
@@ -184,7 +184,7 @@ impl<F: Fabric, C> SetUp<F, C> {
         Ok(())
     }
 
-    /// Sends LANES: every rail is open, or dropped.
+    /// Sends LANES, once every rail is open or dropped.
     pub(super) fn send_lanes(&mut self, byte_counts: bool) {
         let inbox = &self.memory.as_ref().expect("rails are opened once the memory is there").inbox;
         let rails = self.rails.iter().map(Opening::lanes).collect();
@@ -202,7 +202,7 @@ impl<F: Fabric, C> SetUp<F, C> {
         Ok(lanes.rails)
     }
 
-    /// Checks that the peer has opened as many lanes of a rail as were agreed.
+    /// Checks that the peer has opened as many lanes of a rail as agreed.
     pub(super) fn check_lanes(&self, rail: RailId, endpoints: &[LaneEndpoint]) -> Result<(), HandshakeFailure> {
         let (agreed, lanes) = (self.rails[rail.index()].plan.lanes, endpoints.len());
         if lanes == usize::from(agreed) {
@@ -211,7 +211,7 @@ impl<F: Fabric, C> SetUp<F, C> {
         Err(HandshakeFailure::WrongLanes { rail, lanes, agreed })
     }
 
-    /// The peer's end of a rail is known. True where this end is to connect it; otherwise its lanes are sockets.
+    /// Takes the peer's end of a rail. Returns true if this end must connect it; otherwise its lanes are sockets.
     pub(super) fn peer_opened(&mut self, rail: RailId, key: u32, endpoints: Vec<LaneEndpoint>) -> bool {
         let rail = &mut self.rails[rail.index()];
         rail.peer_key = key;
@@ -229,7 +229,7 @@ impl<F: Fabric, C> SetUp<F, C> {
         self.rails.iter().any(|rail| rail.exchange.is_some())
     }
 
-    /// Goes on connecting lanes. Returns true if none is left that this host could not connect yet.
+    /// Continues to connect lanes. Returns true if no lane is left that this host could not connect yet.
     pub(super) fn connect(&mut self) -> bool {
         self.pause = None;
         for rail in RailId::all().take(self.rails.len()) {
@@ -246,10 +246,10 @@ impl<F: Fabric, C> SetUp<F, C> {
         self.pause.is_none()
     }
 
-    /// Gives up on lanes that this host could not connect in time; the rails that are connected carry on without.
+    /// Gives up on lanes that this host could not connect in time; the rails that are connected carry on without them.
     ///
     /// # Errors
-    /// When none is left.
+    /// If no rail is left.
     pub(super) fn give_up_connecting(&mut self) -> Result<(), HandshakeFailure> {
         self.pause = None;
         let mut last = None;
@@ -268,7 +268,8 @@ impl<F: Fabric, C> SetUp<F, C> {
         }
     }
 
-    /// What a connection is made of: the rails that are up, by their numbers, of those that came up.
+    /// Returns the parts of a connection. `up` has the finished rail for each number, `None` for one that did not come
+    /// up.
     pub(super) fn make(&mut self, up: Vec<Option<F::Rail>>) -> Made<F> {
         let openings = std::mem::take(&mut self.rails);
         let mut weights = weights(&openings.iter().map(|opening| opening.plan).collect::<Vec<_>>());
@@ -288,8 +289,8 @@ impl<F: Fabric, C> SetUp<F, C> {
     }
 }
 
-/// Weights of the rails: what the options give the local port, else the slower of both ports' speeds, shared evenly
-/// among the rails of one port. Scaled so that sharing loses nothing.
+/// Returns the weights of the rails: the local port's weight from the options, otherwise the slower of both ports'
+/// speeds, shared evenly among the rails of one port. They are scaled so that sharing loses nothing.
 fn weights(rails: &[RailPlan]) -> [u32; MAX_RAILS] {
     let mut out = [0; MAX_RAILS];
     for (weight, rail) in out.iter_mut().zip(rails) {
@@ -331,10 +332,11 @@ impl RailPlan {
     }
 }
 
-/// Where a rail's counters are kept: the process adds up what its connections count.
+/// The source of a rail's counters: the process adds up the counts of its connections.
 pub(super) type CounterSource = Box<dyn Fn(&RailName) -> Arc<RailCounters> + Send>;
 
-/// This end's end points of a rail's lanes, for LANES. Lanes that are sockets have none; zeros say how many there are.
+/// Returns this end's end points of a rail's lanes, for LANES. Lanes that are sockets have none; each is represented by
+/// zeros.
 fn endpoints<F: Fabric>(pending: &F::PendingRail, lanes: u8) -> Vec<LaneEndpoint> {
     match F::JOINING {
         Joining::ByExchange { endpoints, .. } => endpoints(pending),
@@ -342,19 +344,19 @@ fn endpoints<F: Fabric>(pending: &F::PendingRail, lanes: u8) -> Vec<LaneEndpoint
     }
 }
 
-/// What connects a rail's lanes to the peer's end points: [`Joining::ByExchange`].
+/// The function that connects a rail's lanes to the peer's end points: [`Joining::ByExchange`].
 type Connect<F> = fn(&mut <F as Fabric>::PendingRail, &[LaneEndpoint]) -> Result<Connecting, SetupError>;
 
 /// The peer's end points of a rail that the fabric is still connecting.
 struct Exchange<F: Fabric> {
     connect: Connect<F>,
     endpoints: Vec<LaneEndpoint>,
-    /// Why it is not connected yet, once it was tried.
+    /// The reason why it is not connected yet, once it was tried.
     reason: Option<SetupError>,
 }
 
 impl<F: Fabric> Exchange<F> {
-    /// Goes on; the pause until the next try, or None once it is connected.
+    /// Continues to connect. Returns the pause until the next try, `None` once it is connected.
     fn go_on(&mut self, pending: &mut F::PendingRail) -> Result<Option<Duration>, SetupError> {
         match (self.connect)(pending, &self.endpoints)? {
             Connecting::Done => Ok(None),
