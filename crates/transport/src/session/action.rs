@@ -1,4 +1,4 @@
-//! What a session wants done.
+//! The tasks that a session hands to its caller.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,24 +6,24 @@ use std::sync::Arc;
 use super::{Ended, Lost, Unreachable};
 use crate::{Frame, Message, Offer};
 
-/// What a session wants done.
+/// A task that a session hands to its caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionAction {
     /// Dial this address. Then call [`crate::Session::handle_connected`], or [`crate::Session::handle_lost`].
     Dial(SocketAddr),
     /// Send this frame; on a dialled socket [`crate::Preface::Session`] goes before the first.
     Send(Frame),
-    /// Read nothing more from the socket, and close it: at once, or where `flush` is set when all that was sent has
-    /// gone out. Nothing more is to be said of this socket; the next one is another.
+    /// Read nothing more from the socket, and close it: at once, or with `flush` once everything sent has gone out.
+    /// Report nothing more about this socket; the next one is another.
     HangUp {
-        /// What was sent is to reach the peer.
+        /// True if everything sent must still reach the peer.
         flush: bool,
     },
-    /// The peer is who it should be: connections may be begun.
+    /// The peer is the expected one: connections may be begun.
     Up,
     /// There will be no session to the wanted process.
     Unreachable(Unreachable),
-    /// The session is over. Of connections that are open or closed there may be more to say.
+    /// The session has ended. More actions may follow for connections that are open or closed.
     Ended(Arc<Ended>),
     /// The peer offers a connection: call [`crate::Session::accept_offer`] or [`crate::Session::refuse`], now or later.
     Offer {
@@ -41,22 +41,22 @@ pub enum SessionAction {
         /// The message.
         message: Message,
     },
-    /// The peer still works at this connection's set-up, so its time begins anew.
+    /// The peer is still setting up this connection, so its timeout restarts.
     Waits(u32),
     /// The session ended while this connection was set up. Call [`crate::Session::failed`], or
-    /// [`crate::Session::opened`] where the last message had come and the connection is made of it.
+    /// [`crate::Session::opened`] if the last message had already come and completes the connection.
     Interrupted(u32),
-    /// The peer has left this open connection; it is lost soon.
+    /// The peer has left this open connection, which will soon be lost.
     PeerLeft(u32),
     /// This open connection is lost: tell its [`crate::Link`].
     Lost {
         /// The connection.
         connection: u32,
-        /// Why.
+        /// The reason.
         lost: Lost,
     },
-    /// Let this closed connection linger, and say in [`crate::Session::handle_lingered`] how far it is.
+    /// Let this closed connection linger, and report to [`crate::Session::handle_lingered`] if it is drained.
     Linger(u32),
-    /// This closed connection is over: drop its end.
+    /// This closed connection has ended: drop its end.
     Over(u32),
 }

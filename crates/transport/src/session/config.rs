@@ -1,37 +1,36 @@
-//! What a session is told at its beginning.
+//! The configuration of sessions.
 
 use std::sync::Arc;
 
 use super::Prover;
 use crate::Hello;
 
-/// What the sessions of a process have in common. All times are in nanoseconds.
+/// The configuration that all sessions of a process share. All times are in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct SessionConfig {
-    /// What this process says of itself; the wanted process and the nonce are each session's own.
+    /// The HELLO of this process; each session has its own wanted process and nonce.
     pub hello: Hello,
-    /// What has the key, where the process has one. [`Hello::KEYED`] says the same.
+    /// The prover that has the key, if the process has one. [`Hello::KEYED`] says the same.
     pub prover: Option<Arc<dyn Prover>>,
-    /// How long HELLO and PROOF may take; with an opener, all of its tries together.
+    /// The time that HELLO and PROOF may take; for an opener, with all of its tries together.
     pub handshake_ns: u64,
-    /// How long a peer may take to answer a PING.
+    /// The time that a peer may take to answer a PING.
     pub peer_timeout_ns: u64,
-    /// How long a session without connections is kept by its opener.
+    /// The time for which an opener keeps a session without connections.
     pub idle_ns: u64,
-    /// How long it is kept by the other end, which only needs to see to it that strangers do not keep sessions for
-    /// ever.
+    /// The time for which the other end keeps it; that end only makes sure that strangers do not keep sessions forever.
     pub accepted_idle_ns: u64,
-    /// How long an open connection whose peer or session is gone has until it is lost: its lanes carry what was sent
-    /// before, and say themselves that the peer is gone.
+    /// The time until an open connection is lost whose peer or session is gone: its lanes carry what was sent before,
+    /// and report themselves that the peer is gone.
     pub grace_ns: u64,
-    /// How long a closed connection waits for its peer.
+    /// The time for which a closed connection waits for its peer.
     pub linger_ns: u64,
     /// The first pause between two looks at a closed connection, and the longest, to which it grows.
     pub linger_pause_ns: (u64, u64),
 }
 
 impl SessionConfig {
-    /// With the times that suit real networks, for a process that says this of itself.
+    /// Returns the configuration of a process with this HELLO, with times that suit real networks.
     pub fn new(hello: Hello, prover: Option<Arc<dyn Prover>>, handshake_ns: u64, peer_timeout_ns: u64) -> Self {
         Self {
             hello,

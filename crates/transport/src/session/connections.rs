@@ -1,26 +1,26 @@
-//! The connections of a session, each from its first message until nothing of it is left, which may be after the
-//! session.
+//! The connections of a session, each from its first message until nothing of it is left, which may be after the end of
+//! the session.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::ended::LostCause;
 
-/// How far a connection is.
+/// The state of a connection.
 #[derive(Clone, Debug)]
 pub(super) enum State {
     /// The peer has offered it; the caller has neither begun it nor refused it.
     Offered,
     /// It is being set up.
     SetUp,
-    /// This end is up. The peer may have left, and why.
+    /// This end is up. `left` is the reason if the peer has left.
     Open { left: Option<LostCause> },
-    /// This side has closed it, and looks until then, after growing pauses, whether it is over.
+    /// This side has closed it, and checks after growing pauses, until the given time, if it has ended.
     Closed { peer_left: bool, pause_ns: u64, until_ns: u64 },
-    /// Nothing of it is left here, and the peer has not closed it yet: it has its number and its session still.
+    /// Nothing of it is left here, but the peer has not closed it yet: it still holds its number and its session.
     ByeAwaited,
 }
 
-/// A connection, and when something of it is due.
+/// A connection, and the time at which something is due for it.
 #[derive(Clone, Debug)]
 pub(super) struct Connection {
     pub(super) state: State,
@@ -34,12 +34,12 @@ impl From<State> for Connection {
 }
 
 impl Connection {
-    /// Its peer has something to say of it still, so that the session is in use.
+    /// Returns true if the peer may still have something to say about it, so that the session is in use.
     fn is_used(&self) -> bool {
         !matches!(self.state, State::Closed { peer_left: true, .. })
     }
 
-    /// It is lost with a peer that is gone.
+    /// Returns true if it is lost when the peer is gone.
     fn needs_peer(&self) -> bool {
         matches!(self.state, State::Open { left: None } | State::Closed { peer_left: false, .. } | State::ByeAwaited)
     }
@@ -56,7 +56,7 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Puts a connection in the place of that with its number, or takes that away.
+    /// Replaces the connection with this number, or removes it.
     pub(super) fn set(&mut self, number: u32, connection: Option<Connection>) {
         let after = connection.clone();
         let before = match connection {
@@ -82,7 +82,7 @@ impl Connections {
         self.all.get(&number).map(|connection| &connection.state)
     }
 
-    /// The number of the connection that is due first, and when.
+    /// Returns when the first connection is due, and its number.
     pub(super) fn first_due(&self) -> Option<(u64, u32)> {
         self.due.first().copied()
     }
@@ -99,17 +99,17 @@ impl Connections {
         self.all.is_empty()
     }
 
-    /// Whether the session is in use.
+    /// Returns true if the session is in use.
     pub(super) fn are_used(&self) -> bool {
         self.used > 0
     }
 
-    /// Whether any is more than an offer, and not over for the peer.
+    /// Returns true if any connection is more than an offer, and has not ended for the peer.
     pub(super) fn are_begun(&self) -> bool {
         self.used > self.offered
     }
 
-    /// Whether any needs the peer to be there: it is open, or the peer has still to say that it is over.
+    /// Returns true if any connection needs the peer to be there: it is open, or the peer has yet to close it.
     pub(super) fn need_peer(&self) -> bool {
         self.needing > 0
     }

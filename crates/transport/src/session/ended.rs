@@ -1,4 +1,4 @@
-//! Why sessions end, why there is none, and why connections are lost by it.
+//! The reasons why sessions end or cannot be had, and why connections are lost with them.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,27 +16,27 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// What became of a session's socket, as the caller saw it.
+/// The end of a session's socket, as the caller saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketEnd {
-    /// What it means for the next try to reach the peer.
+    /// Its meaning for the next try to reach the peer.
     pub kind: SocketEndKind,
-    /// What happened, in words.
+    /// The cause, in words.
     pub text: String,
 }
 
-/// What the end of a socket means for the next try to reach its peer.
+/// The meaning of a socket's end for the next try to reach its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketEndKind {
     /// The host has no route to the address.
     NoRoute,
-    /// The peer has closed it and had not sent a byte: it may welcome whoever dials again.
+    /// The peer has closed it without having sent a byte: it may welcome the next dial.
     Mute,
     /// Anything else.
     Other,
 }
 
-/// Why a session ended.
+/// The reason why a session ended.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Ended {
     /// Its socket ended.
@@ -52,9 +52,9 @@ pub enum Ended {
         seconds(*.for_ns), Setting::PeerTimeout, seconds(*.limit_ns)
     )]
     Silent {
-        /// How long nothing has come from it, in nanoseconds.
+        /// The time since anything came from it, in nanoseconds.
         for_ns: u64,
-        /// How long it had for its answer, in nanoseconds.
+        /// The time that it had for its answer, in nanoseconds.
         limit_ns: u64,
     },
     /// The peer does not read what is sent to it, so that nothing is read from it either.
@@ -64,11 +64,11 @@ pub enum Ended {
         seconds(*.for_ns), Setting::PeerTimeout, seconds(*.limit_ns)
     )]
     NotReading {
-        /// How long nothing was read from it, in nanoseconds.
+        /// The time since anything was read from it, in nanoseconds.
         for_ns: u64,
-        /// How long it had for an answer, in nanoseconds.
+        /// The time that it had for an answer, in nanoseconds.
         limit_ns: u64,
-        /// Bytes that wait to be sent.
+        /// The number of bytes that wait to be sent.
         unsent: usize,
     },
     /// The peer sent a message that it may not send now.
@@ -80,38 +80,38 @@ pub enum Ended {
     /// The peer's HELLO or proof was refused, or it cannot be reached.
     #[error("closed")]
     Refused,
-    /// What the peer sent is no frame, or no message.
+    /// The peer sent bytes that are not a frame, or not a message.
     #[error(transparent)]
     Garbled(#[from] DecodeError),
     /// The peer broke a limit of the caller's.
     #[error(transparent)]
     Limit(#[from] Limit),
-    /// The peer sends more about a connection than its set-up takes.
+    /// The peer sends more messages about a connection than its set-up takes.
     #[error("too many control messages came out of turn")]
     TooManyMessages,
 }
 
-/// A limit of the caller's for peers that have no connection: a clause of which the peer is the subject.
+/// A limit of the caller's for peers that have no connection. Its text is a clause whose subject is the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Limit {
-    /// It says too much.
+    /// The peer sent too much.
     #[error("sent more than {most} bytes without a connection")]
     Unconnected {
         /// The most bytes that it may send.
         most: usize,
     },
-    /// Others wait for the place of its session.
-    #[error("has no connection, as {others} others, while more wait")]
+    /// Others wait for the place of the peer's session.
+    #[error("has no connection, nor have {others} others, while more wait")]
     Place {
-        /// How many others have none.
+        /// The number of other peers that have none.
         others: usize,
     },
 }
 
-/// What is wrong with a HELLO.
+/// The fault of a HELLO.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HelloFault {
-    /// It is none.
+    /// It is not a HELLO.
     #[error(transparent)]
     Garbled(#[from] DecodeError),
     /// It does not agree with this process's.
@@ -119,21 +119,21 @@ pub enum HelloFault {
     Differs(#[from] HelloError),
 }
 
-/// Why a peer is not welcome: each is worth a line in the log.
+/// The reason why a peer is not welcome. Each is worth a line in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unwelcome {
     /// Its HELLO does not fit.
     #[error("{address}: {fault}; its session was refused")]
     Hello {
-        /// Where it dialled from.
+        /// The address that it dialled from.
         address: SocketAddr,
-        /// What is wrong.
+        /// The fault.
         fault: HelloFault,
     },
     /// It did not say HELLO, or prove that it has the key, in time.
     #[error("{address} opened a session but did not say who it is in time; it was closed")]
     Late {
-        /// Where it dialled from.
+        /// The address that it dialled from.
         address: SocketAddr,
     },
     /// It sent a message that it may not send now.
@@ -142,12 +142,12 @@ pub enum Unwelcome {
         /// The peer.
         peer: String,
     },
-    /// What it sent is no frame, or no message.
+    /// It sent bytes that are not a frame, or not a message.
     #[error("{peer} broke the control protocol: {error}")]
     Garbled {
         /// The peer.
         peer: String,
-        /// What is wrong.
+        /// The fault.
         error: DecodeError,
     },
     /// It broke a limit.
@@ -155,7 +155,7 @@ pub enum Unwelcome {
     Limit {
         /// The peer.
         peer: String,
-        /// Which one.
+        /// The limit.
         limit: Limit,
     },
     /// It has another key.
@@ -166,15 +166,15 @@ pub enum Unwelcome {
     },
 }
 
-/// Why an opener has no session to the process that it wants.
+/// The reason why an opener has no session to the process that it wants.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unreachable {
-    /// Its HELLO does not fit to this process's.
+    /// Its HELLO does not fit this process's.
     #[error("{address}: {fault}")]
     Hello {
-        /// Where it was reached.
+        /// The address at which it was reached.
         address: SocketAddr,
-        /// What is wrong.
+        /// The fault.
         fault: HelloFault,
     },
     /// It has another key.
@@ -193,17 +193,17 @@ pub enum Unreachable {
     /// No address brought a session.
     #[error("{}", unreachable(&tries.join("; "), *.no_route, *.loopback))]
     Tried {
-        /// What became of each try, with its address.
+        /// The result of each try, with its address.
         tries: Vec<String>,
-        /// The host has no route to any of them.
+        /// True if the host has no route to any of them.
         no_route: bool,
-        /// All addresses are loopback addresses.
+        /// True if all addresses are loopback addresses.
         loopback: bool,
     },
 }
 
 impl Unreachable {
-    /// Who is at fault.
+    /// Returns the party at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Hello { .. } | Self::OtherKey { .. } => Fault::Configuration,
@@ -212,12 +212,13 @@ impl Unreachable {
     }
 }
 
-/// What came of the tries, and what to do.
+/// Returns a message with the results of the tries, and with what to do.
 fn unreachable(tries: &str, no_route: bool, loopback: bool) -> String {
     if loopback {
         format!(
-            "the peer cannot be reached: {tries}; it is to be found at loopback addresses alone: where it is on \
-             another host, name ports in its {} that others reach; on this one, check that its process still runs",
+            "the peer cannot be reached: {tries}; its addresses are all loopback addresses: if it is on \
+             another host, name ports in its {} that others reach; if it is on this one, check that its process still \
+             runs",
             Setting::Rails
         )
     } else if no_route {
@@ -237,21 +238,21 @@ fn unreachable(tries: &str, no_route: bool, loopback: bool) -> String {
     }
 }
 
-/// Why an open connection is lost to its session.
+/// The reason why a session takes an open connection for lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// The peer.
     pub peer: String,
-    /// What it did, or what happened to it.
+    /// The cause.
     pub cause: LostCause,
 }
 
-/// What ends an open connection besides its rails.
+/// A cause, other than its rails, that ends an open connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LostCause {
     /// The peer has closed it.
     Bye,
-    /// The peer gave it up while it took it to be in set-up still.
+    /// The peer gave it up, for this reason, when it took it to be still in set-up.
     GaveUp(String),
     /// The session ended.
     Session(Arc<Ended>),
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nic_is_blamed_where_it_is_the_trouble_alone() {
+    fn the_nic_is_blamed_only_if_nothing_else_is_wrong() {
         let failures = ["10.0.0.1:7: Network is unreachable", "10.1.0.1:7: Connection refused"];
         for (text, remedy) in [
             (Unreachable::NoAddress.to_string(), Setting::OutOfBand.own()),

@@ -1,4 +1,4 @@
-//! How a session comes up: the peer is dialled, both ends say HELLO, and prove that they have the key.
+//! The start of a session: the peer is dialled, both ends say HELLO, and prove that they have the key.
 
 use super::proof::{Hellos, NO_PROOF};
 use super::reach::Next;
@@ -39,7 +39,8 @@ impl Session {
         }
     }
 
-    /// Our own HELLO is on its way, so that the peer can name the difference itself.
+    /// Refuses a HELLO that does not fit. This end's own HELLO is on its way, so that the peer can name the difference
+    /// itself.
     fn hello_does_not_fit(&mut self, fault: HelloFault, now_ns: u64) {
         let address = self.address;
         if self.side == Side::Acceptor {
@@ -48,7 +49,7 @@ impl Session {
         self.actions.push_back(SessionAction::HangUp { flush: true });
         match self.side {
             Side::Acceptor => self.over(Ended::Refused, now_ns),
-            // Whoever is wanted may be found at the next address.
+            // The wanted process may be at the next address.
             Side::Opener if matches!(fault, HelloFault::Differs(HelloError::WrongProcess { .. })) => {
                 self.reach.failed(address, &SocketEnd { kind: SocketEndKind::Other, text: fault.to_string() });
                 self.dial_next(now_ns);
@@ -112,12 +113,12 @@ impl Session {
         self.over(Ended::Refused, now_ns);
     }
 
-    /// The socket is gone: an opener that was not up yet tries the next address, and all else is over.
+    /// Handles the loss of the socket: an opener that was not up yet tries the next address, any other session ends.
     pub(super) fn give_up_socket(&mut self, why: Ended, kind: SocketEndKind, now_ns: u64) {
         match (&self.stage, self.side) {
             (Stage::Over { .. } | Stage::Pausing { .. }, _) => {}
             (Stage::Dialing { .. } | Stage::Hello { .. } | Stage::Proof { .. }, Side::Opener) => {
-                // Whoever has said HELLO is no besieged peer that closes newcomers.
+                // A peer that has said HELLO is not a besieged one that closes newcomers.
                 let kind = if matches!(self.stage, Stage::Proof { .. }) { SocketEndKind::Other } else { kind };
                 self.reach.failed(self.address, &SocketEnd { kind, text: why.to_string() });
                 self.dial_next(now_ns);

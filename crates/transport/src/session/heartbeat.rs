@@ -1,52 +1,53 @@
-//! Heartbeats: whether the process at the other end of a session is still there. It is asked only when it has been
+//! Heartbeats find out if the process at the other end of a session is still alive. It is asked only when it has been
 //! quiet while connections need it.
 //!
-//! The end of its sockets does not tell. A child that it forked holds copies of them, and they end with the last copy.
+//! The end of its sockets does not tell: a child that it forked holds copies of them, and they end only with the last
+//! copy.
 
-/// A peer is asked once it has been quiet for this part of the time that it has for its answer. Of the time that passes
-/// before a peer is known to be dead, this is the smaller share; in a job of a thousand processes each is asked every
-/// few seconds.
+/// A peer is asked once it has been quiet for this part of the time that it has for its answer. The quiet is the
+/// smaller share of the time until a dead peer is noticed, and in a job of a thousand processes each is still asked
+/// only every few seconds.
 const QUIET_PART: u64 = 8;
 
-/// When the other end of a session was heard, and when it was asked.
+/// The times at which the other end of a session was last heard and last asked.
 #[derive(Debug)]
 pub(super) struct Heartbeat {
     timeout_ns: u64,
     heard_ns: u64,
-    /// It was asked then, and has not been heard since.
+    /// The time at which it was asked, if it has not been heard since.
     asked_ns: Option<u64>,
 }
 
-/// What a heartbeat wants done.
+/// The next step of a heartbeat.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Beat {
     /// Nothing yet.
     Wait,
-    /// The peer is to be asked.
+    /// Ask the peer.
     Ask,
-    /// It was asked, has not answered in time, and was heard so long ago.
+    /// The peer was asked, has not answered in time, and was last heard this long ago.
     Silent { for_ns: u64 },
 }
 
 impl Heartbeat {
-    /// The heartbeat of a session whose peer has this long for an answer.
+    /// Returns the heartbeat of a session whose peer has `timeout_ns` for an answer.
     pub(super) fn new(timeout_ns: u64, now_ns: u64) -> Self {
         Self { timeout_ns, heard_ns: now_ns, asked_ns: None }
     }
 
-    /// The peer is asked now.
+    /// Notes that the peer is asked now.
     pub(super) fn asked(&mut self, now_ns: u64) {
         self.asked_ns = Some(now_ns);
     }
 
-    /// Something came from the peer, whatever it was.
+    /// Notes that something came from the peer, whatever it was.
     pub(super) fn heard(&mut self, now_ns: u64) {
         self.heard_ns = now_ns;
         self.asked_ns = None;
     }
 
-    /// When there is something to do. Peers are asked at full multiples of the quiet time, so that one waking of the
-    /// caller serves all sessions.
+    /// Returns when there is something to do. Peers are asked at full multiples of the quiet time, so that the caller
+    /// wakes up once for all sessions.
     pub(super) fn next_ns(&self) -> u64 {
         let quiet_ns = (self.timeout_ns / QUIET_PART).max(1);
         match self.asked_ns {
@@ -55,7 +56,7 @@ impl Heartbeat {
         }
     }
 
-    /// What is to be done now.
+    /// Returns the step that is due now.
     pub(super) fn beat(&self, now_ns: u64) -> Beat {
         match self.asked_ns {
             _ if now_ns < self.next_ns() => Beat::Wait,
@@ -71,7 +72,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Asks when it is due, and tells when that was.
+    /// Asks when it is due, and returns when that was.
     fn ask(heartbeat: &mut Heartbeat) -> u64 {
         let at = heartbeat.next_ns();
         assert_eq!(heartbeat.beat(at), Beat::Ask);

@@ -1,24 +1,24 @@
 //! A session, without its socket: the control link between two processes, and the connections on it.
 //!
 //! The process that wants a connection opens the session: it dials the peer's addresses in turn, and both ends say
-//! HELLO and, where there is a key, prove that they have it. Then the opener alone begins connections, any number on
-//! one session. The session asks a quiet peer whether it is there, ends when no connection uses it, and tells what
-//! became of its connections when the peer has closed them or is gone.
+//! HELLO and, if there is a key, prove that they have it. From then on only the opener begins connections, any number
+//! on one session. The session asks a quiet peer if it is still there, ends when no connection uses it, and reports
+//! what becomes of its connections when the peer has closed them or is gone.
 //!
-//! [`Session`] takes frames, the time and word of its socket, and gives [`SessionAction`]s. What is left to the caller:
-//! sockets and bytes, limits for strangers, the handshakes of connections ([`crate::Connector`], [`crate::Acceptor`]),
-//! and the ends that they make.
+//! [`Session`] takes frames, the time and reports on its socket, and returns [`SessionAction`]s. The caller does the
+//! rest: sockets and bytes, limits for strangers, the handshakes of connections ([`crate::Connector`],
+//! [`crate::Acceptor`]), and the ends that they make.
 //!
 //! # Order of calls
 //! 1. [`Session::open`], then [`Session::handle_connected`] once the address of [`SessionAction::Dial`] is connected;
 //!    or [`Session::accept`].
 //! 2. [`Session::handle_frame`] for each frame, [`Session::handle_all_read`] when the socket has no more for now,
 //!    [`Session::handle_lost`] when it has ended, and [`Session::handle_timeout`] at [`Session::timeout_ns`].
-//! 3. After each of these, and after each call about a connection: [`Session::poll_event`] and
-//!    [`Session::poll_action`] until they return None.
+//! 3. After each of these, and after each call about a connection: [`Session::poll_event`] and [`Session::poll_action`]
+//!    until they return `None`.
 //! 4. A connection goes from [`Session::begin`] or [`SessionAction::Offer`] and [`Session::accept_offer`] to
 //!    [`Session::opened`] or [`Session::failed`], and from there to [`Session::close`].
-//! 5. The session may be dropped when [`Session::is_over`].
+//! 5. The session may be dropped once [`Session::is_over`].
 //!
 //! Times are in nanoseconds of one clock of the caller's, which never goes back.
 
@@ -53,10 +53,10 @@ pub use self::redials::Redials;
 pub use self::side::Side;
 use crate::{Event, Frame, Hello, Message, Offer, ProcessId};
 
-/// Connections that one session may have.
+/// The most connections that one session may have.
 const MOST_CONNECTIONS: usize = 65_536;
 
-/// How far a session is.
+/// The stage of a session.
 #[derive(Debug)]
 enum Stage {
     /// The opener waits before it dials again.
@@ -69,7 +69,7 @@ enum Stage {
     Proof { deadline_ns: u64, hellos: Hellos, theirs: Box<Hello> },
     /// Connections may be begun.
     Up(Box<Hello>),
-    /// It ended, and why. The peer, where it was up.
+    /// The session ended, for this reason. `peer` is set if it was up.
     Over { ended: Arc<Ended>, peer: Option<Box<Hello>> },
 }
 
@@ -84,14 +84,14 @@ pub struct Session {
     reach: Reach,
     /// The number of the last connection that this end began.
     last_number: u32,
-    /// When the last connection went, or when it took another step towards having one.
+    /// The time at which the last connection ended, or the session last took a step towards having one.
     idle_since_ns: u64,
-    /// The peer has asked whether this process is there.
+    /// True if the peer has asked if this process is there, and has no answer yet.
     asked: bool,
     heartbeat: Heartbeat,
     connections: Connections,
     actions: VecDeque<SessionAction>,
-    /// There is never more than one: what is unwelcome ends the session.
+    /// There is never more than one: an unwelcome peer ends the session.
     event: Option<Event>,
 }
 
@@ -111,7 +111,7 @@ impl Session {
         session
     }
 
-    /// Takes a session that a peer at this address has dialled. `nonce` is fresh random.
+    /// Takes a session that a peer at this address has dialled. `nonce` must be freshly random.
     pub fn accept(config: Arc<SessionConfig>, nonce: [u8; 32], address: SocketAddr, now_ns: u64) -> Self {
         let deadline_ns = now_ns.saturating_add(config.handshake_ns);
         let reach = Reach::new([], now_ns);
@@ -145,37 +145,38 @@ impl Session {
         }
     }
 
-    /// What to do next.
+    /// Returns the next action.
     pub fn poll_action(&mut self) -> Option<SessionAction> {
         let action = self.actions.pop_front();
         if action.is_none() {
-            // Most sessions are quiet most of the time: they keep no memory.
+            // Most sessions are quiet most of the time, and then keep no memory.
             self.actions = VecDeque::new();
         }
         action
     }
 
-    /// What happened. To be asked before [`Self::poll_action`], so that it is said before the socket is closed.
+    /// Returns the event, if there is one. Must be called before [`Self::poll_action`], so that the event is logged
+    /// before the socket is closed.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.event.take()
     }
 
-    /// Which end this is.
+    /// Returns which end this is.
     pub fn side(&self) -> Side {
         self.side
     }
 
-    /// The peer's address: where an opener dials, or where a peer dialled from.
+    /// Returns the peer's address: the one that an opener dials, or from which a peer dialled.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whether connections may be begun.
+    /// Returns true if connections may be begun.
     pub fn is_up(&self) -> bool {
         matches!(self.stage, Stage::Up(_))
     }
 
-    /// Why the session ended, once it has.
+    /// Returns why the session ended, once it has.
     pub fn ended(&self) -> Option<&Arc<Ended>> {
         match &self.stage {
             Stage::Over { ended, .. } => Some(ended),
@@ -183,12 +184,12 @@ impl Session {
         }
     }
 
-    /// Whether the session has ended and nothing of its connections is left.
+    /// Returns true if the session has ended and nothing of its connections is left.
     pub fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Over { .. }) && self.connections.is_empty() && self.actions.is_empty()
     }
 
-    /// What the peer has said of itself, once the session is up.
+    /// Returns the peer's HELLO, once the session is up.
     pub fn peer(&self) -> Option<&Hello> {
         match &self.stage {
             Stage::Up(hello) => Some(hello),
@@ -197,7 +198,7 @@ impl Session {
         }
     }
 
-    /// The peer in words.
+    /// Returns the peer's name, for messages.
     pub fn peer_name(&self) -> String {
         match &self.stage {
             Stage::Proof { theirs: hello, .. } | Stage::Up(hello) | Stage::Over { peer: Some(hello), .. } => {
@@ -207,22 +208,23 @@ impl Session {
         }
     }
 
-    /// Whether a connection was begun on it that is not over for the peer. An offer that waits is none yet.
+    /// Returns true if a connection was begun on it that has not ended for the peer. An offer that waits does not
+    /// count.
     pub fn has_connections(&self) -> bool {
         self.connections.are_begun()
     }
 
-    /// Since when the peer could have begun a connection, in nanoseconds, where it has none.
+    /// Returns since when, in nanoseconds, the peer could have begun a connection, if it has none.
     pub fn idle_since_ns(&self) -> u64 {
         self.idle_since_ns
     }
 
-    /// The session took a step towards having a connection.
+    /// Notes that the session took a step towards having a connection.
     pub fn touch(&mut self, now_ns: u64) {
         self.idle_since_ns = now_ns;
     }
 
-    /// When [`Self::handle_timeout`] has to be called, in nanoseconds of the caller's clock.
+    /// Returns when [`Self::handle_timeout`] must be called, in nanoseconds of the caller's clock.
     pub fn timeout_ns(&self) -> Option<u64> {
         let stage = match &self.stage {
             Stage::Pausing { until_ns: at_ns }
@@ -236,9 +238,9 @@ impl Session {
         stage.into_iter().chain(self.connections.first_due().map(|(at_ns, _)| at_ns)).min()
     }
 
-    /// How long nothing has come from the peer, in nanoseconds, where it has not answered in time, so that
-    /// [`Self::handle_timeout`] is about to end the session. What lies in the socket is to be handled first: it may be
-    /// this process that stood still.
+    /// Returns how long nothing has come from the peer, in nanoseconds, if it has not answered in time, so that
+    /// [`Self::handle_timeout`] is about to end the session. The caller must first handle what lies in the socket: it
+    /// may be this process that stood still.
     pub fn overdue_ns(&self, now_ns: u64) -> Option<u64> {
         match self.beat(now_ns) {
             Beat::Silent { for_ns } => Some(for_ns),
@@ -259,7 +261,7 @@ impl Session {
         is_idle.then(|| self.idle_since_ns.saturating_add(patience_ns))
     }
 
-    /// Something is due.
+    /// Does whatever is due.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         match &self.stage {
             Stage::Pausing { until_ns } if *until_ns <= now_ns => {
@@ -296,20 +298,20 @@ impl Session {
         }
     }
 
-    /// The dialled socket is connected. `nonce` is fresh random.
+    /// Notes that the dialled socket is connected. `nonce` must be freshly random.
     pub fn handle_connected(&mut self, nonce: [u8; 32]) {
         if let Stage::Dialing { deadline_ns } = self.stage {
             self.say_hello(nonce, deadline_ns);
         }
     }
 
-    /// The session's socket has ended, or could not be dialled.
+    /// Notes that the session's socket has ended, or could not be dialled.
     pub fn handle_lost(&mut self, end: SocketEnd, now_ns: u64) {
         self.give_up_socket(Ended::Socket(end.text), end.kind, now_ns);
     }
 
     /// Gives the socket up for a reason that the caller knows, such as a limit that the peer has broken. That ends the
-    /// session, but for an opener's that is not up yet: it dials the next address. Where the peer is to blame,
+    /// session, except an opener's that is not up yet, which dials the next address. If the peer is to blame,
     /// [`Self::poll_event`] says so.
     pub fn end(&mut self, why: Ended, now_ns: u64) {
         if matches!(self.stage, Stage::Over { .. }) {
@@ -326,14 +328,15 @@ impl Session {
         self.give_up_socket(why, SocketEndKind::Other, now_ns);
     }
 
-    /// All frames that have come for now were handled. However often the peer asked in them, it gets one answer.
+    /// Notes that all frames that have come so far were handled. The peer gets one answer, however often it asked in
+    /// them.
     pub fn handle_all_read(&mut self) {
         if std::mem::take(&mut self.asked) {
             self.send(0, Message::Pong);
         }
     }
 
-    /// A frame has come.
+    /// Takes a frame from the peer.
     pub fn handle_frame(&mut self, frame: Frame, now_ns: u64) {
         self.heartbeat.heard(now_ns);
         let Frame { connection, message } = frame;
@@ -352,8 +355,8 @@ impl Session {
         }
     }
 
-    /// A message about a connection has come. Where the connection's handshake was away with an earlier one, and it has
-    /// been [opened](Self::opened) since, the caller gives it here again.
+    /// Takes a message about a connection. If the connection's handshake was away with an earlier message, and the
+    /// connection has been [opened](Self::opened) since, the caller passes the message here again.
     pub fn handle_message(&mut self, connection: u32, message: Message, now_ns: u64) {
         match (self.connections.state(connection), message) {
             (Some(State::SetUp), Message::Wait) => self.actions.push_back(SessionAction::Waits(connection)),
@@ -369,7 +372,8 @@ impl Session {
                 self.touch(now_ns);
                 self.peer_left(connection, LostCause::Bye, now_ns.saturating_add(self.config.grace_ns));
             }
-            // It came up on this side and not on the peer's, as when READY came too late. There is no BYE of it.
+            // The connection came up on this side and not on the peer's, for example because READY came too late. No
+            // BYE of it will come.
             (Some(State::Open { .. }), Message::Refuse { reason, .. }) => {
                 self.peer_left(connection, LostCause::GaveUp(reason), now_ns);
             }
@@ -384,7 +388,7 @@ impl Session {
         }
     }
 
-    /// Begins a connection, and returns its number; None where the session is not [up](Self::is_up), or this is not its
+    /// Begins a connection. Returns its number, `None` if the session is not [up](Self::is_up), or this end is not its
     /// opener.
     pub fn begin(&mut self, now_ns: u64) -> Option<u32> {
         if !self.is_up() || self.side != Side::Opener {
@@ -396,7 +400,7 @@ impl Session {
         Some(self.last_number)
     }
 
-    /// Sets the connection up that the peer offers.
+    /// Begins to set up the connection that the peer offers.
     pub fn accept_offer(&mut self, connection: u32, now_ns: u64) {
         if let Some(State::Offered) = self.connections.state(connection) {
             self.touch(now_ns);
@@ -421,7 +425,8 @@ impl Session {
         self.actions.push_back(SessionAction::Send(Frame { connection, message }));
     }
 
-    /// The connection that was being set up is there. Returns false, and changes nothing, if it was not being set up.
+    /// Notes that the connection that was being set up is made. Returns false, and changes nothing, if it was not being
+    /// set up.
     pub fn opened(&mut self, connection: u32, now_ns: u64) -> bool {
         if !matches!(self.connections.state(connection), Some(State::SetUp)) {
             return false;
@@ -434,24 +439,24 @@ impl Session {
         true
     }
 
-    /// There will be no such connection.
+    /// Notes that a connection that was offered or being set up has failed.
     pub fn failed(&mut self, connection: u32, now_ns: u64) {
         match self.connections.state(connection) {
             Some(State::SetUp) => self.touch(now_ns),
-            // A refused offer keeps no session.
+            // A refused offer does not keep the session.
             Some(State::Offered) => {}
             _ => return,
         }
         self.connections.set(connection, None);
     }
 
-    /// This side closes an open connection. It lingers from now on: [`SessionAction::Linger`]. Returns false, and
-    /// changes nothing, if it was not open: then nothing of it is ever [over](SessionAction::Over).
+    /// Closes an open connection from this side. It lingers from now on: [`SessionAction::Linger`]. Returns false, and
+    /// changes nothing, if it was not open: then there will be no [`SessionAction::Over`] for it.
     pub fn close(&mut self, connection: u32, now_ns: u64) -> bool {
         let Some(State::Open { left }) = self.connections.state(connection) else {
             return false;
         };
-        // The end of the session is one way in which it leaves.
+        // The end of the session is one way in which the peer leaves.
         let peer_left = left.is_some();
         self.touch(now_ns);
         let state = State::Closed {
@@ -464,7 +469,7 @@ impl Session {
         true
     }
 
-    /// A closed connection has lingered. `is_drained`: everything of it is out and acknowledged.
+    /// Notes that a closed connection has lingered. `is_drained` is true if everything of it is out and acknowledged.
     pub fn handle_lingered(&mut self, connection: u32, is_drained: bool, now_ns: u64) {
         let Some(State::Closed { peer_left, pause_ns, until_ns }) = self.connections.state(connection).cloned() else {
             return;
@@ -475,7 +480,7 @@ impl Session {
             self.actions.push_back(SessionAction::Over(connection));
             return;
         }
-        // Looks fall together, so that many connections that are closed at once do not wake the caller for each.
+        // Looks coincide, so that many connections that are closed at once do not wake the caller for each.
         let due_ns = now_ns.saturating_add(pause_ns).checked_next_multiple_of(pause_ns.max(1));
         let pause_ns = (pause_ns * 2).min(self.config.linger_pause_ns.1);
         let state = State::Closed { peer_left, pause_ns, until_ns };
@@ -484,16 +489,17 @@ impl Session {
 
     fn handle_offer(&mut self, connection: u32, offer: Offer) {
         if let Some(State::Closed { peer_left: true, .. }) = self.connections.state(connection) {
-            // Both ends have closed the one that had this number: nobody waits for what it lingers for.
+            // Both ends have closed the connection that had this number: nobody needs it to linger on.
             self.connections.set(connection, None);
             self.actions.push_back(SessionAction::Over(connection));
         }
         let refusal = if self.connections.state(connection).is_some() {
-            "the connection's number is in use already"
+            "the connection's number is already in use"
         } else if self.connections.len() >= MOST_CONNECTIONS {
             "the session has 65536 connections, which is all that it can have"
         } else {
-            // It is no step: nobody has judged it yet, and a stranger may offer anything.
+            // This is no step towards a connection: the offer has not been judged yet, and a stranger may offer
+            // anything.
             self.connections.set(connection, Some(State::Offered.into()));
             self.actions.push_back(SessionAction::Offer { connection, offer });
             return;
@@ -501,7 +507,8 @@ impl Session {
         self.send(connection, Message::Refuse { fault: Fault::Protocol, reason: refusal.to_owned() });
     }
 
-    /// The session is over: with it all that is being set up, and, unless its data says so first, all that is open.
+    /// Ends the session, and with it every connection that is being set up and, unless its data ends it first, every
+    /// open one.
     fn over(&mut self, why: Ended, now_ns: u64) {
         let ended = Arc::new(why);
         let stage = std::mem::replace(&mut self.stage, Stage::Over { ended: Arc::clone(&ended), peer: None });
@@ -527,7 +534,8 @@ impl Session {
         }
     }
 
-    /// The peer of an open connection has left it, or is gone; the first word counts. The connection is lost then.
+    /// Notes that the peer of an open connection has left it, or is gone; only the first report counts. The connection
+    /// is lost at `at_ns`.
     fn peer_left(&mut self, number: u32, cause: LostCause, at_ns: u64) {
         if let Some(State::Open { left: None }) = self.connections.state(number) {
             let state = State::Open { left: Some(cause) };
@@ -547,7 +555,7 @@ impl Session {
         }
     }
 
-    /// Something of a connection is due.
+    /// Does whatever is due for a connection.
     fn connection_due(&mut self, number: u32) {
         let state = self.connections.state(number).cloned();
         if let Some(state) = state.clone() {

@@ -1,22 +1,21 @@
 //! The proof that the other end of a session has the job's key, which comes between HELLO and everything else.
 //!
-//! The opener proves first, and the acceptor only to an opener that has proved it: both know what a proof is made of,
-//! so a proof given away would let a stranger try keys at leisure.
+//! The opener proves first, and the acceptor proves only to an opener that has done so. Everything in a proof but the
+//! key is known, so a proof that is given away would let a stranger try keys at leisure.
 
 use std::fmt;
 
 use super::Side;
 
-/// What an acceptor sends instead of its proof when the opener's was wrong, so that the opener can name the reason,
-/// too.
+/// The answer of an acceptor to a wrong proof, instead of its own, so that the opener can name the reason too.
 pub(super) const NO_PROOF: [u8; 32] = [0; 32];
 
-/// Proves that this process has the job's key, and knows the proofs of others that have it.
+/// The means to prove that this process has the job's key, and to check the proofs of others.
 pub trait Prover: Send + Sync {
-    /// The proof of the end at `side` of a session, made of both HELLOs as they were sent.
+    /// Returns the proof of the end at `side` of a session, made from both HELLOs as they were sent.
     fn proof(&self, side: Side, opener_hello: &[u8], acceptor_hello: &[u8]) -> [u8; 32];
 
-    /// Tells whether this is the proof of the end at `side`. Takes the same time whatever is wrong with it.
+    /// Returns true if this is the proof of the end at `side`. Takes the same time whatever is wrong with it.
     fn is_proof(&self, side: Side, opener_hello: &[u8], acceptor_hello: &[u8], proof: &[u8; 32]) -> bool;
 }
 
@@ -38,7 +37,7 @@ impl Hellos {
         Self { ours, theirs }
     }
 
-    /// The opener's and the acceptor's, seen from the end at `side`.
+    /// Returns the opener's and the acceptor's HELLO, for the end at `side`.
     fn in_order(&self, side: Side) -> (&[u8], &[u8]) {
         match side {
             Side::Opener => (&self.ours, &self.theirs),
@@ -46,13 +45,13 @@ impl Hellos {
         }
     }
 
-    /// The proof of this end, which is at `side`.
+    /// Returns the proof of this end, which is at `side`.
     pub(super) fn ours(&self, prover: &dyn Prover, side: Side) -> [u8; 32] {
         let (opener, acceptor) = self.in_order(side);
         prover.proof(side, opener, acceptor)
     }
 
-    /// Tells whether `proof` is that of the peer of this end, which is at `side`.
+    /// Returns true if `proof` is the peer's. This end is at `side`.
     pub(super) fn is_theirs(&self, prover: &dyn Prover, side: Side, proof: &[u8; 32]) -> bool {
         let (opener, acceptor) = self.in_order(side);
         prover.is_proof(side.other(), opener, acceptor, proof)

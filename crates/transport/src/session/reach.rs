@@ -1,5 +1,5 @@
-//! Reaching a process: its addresses are tried in turn, until one brings a session to it. Where the socket is closed
-//! before HELLO has come, the address is tried again once no other is left.
+//! Reaching a process: its addresses are tried in turn, until one leads to a session. If the socket is closed before
+//! HELLO has come, the address is retried once no other is left.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -7,28 +7,28 @@ use std::net::SocketAddr;
 use super::ended::{SocketEnd, SocketEndKind, Unreachable};
 use super::redials::Redials;
 
-/// The addresses of a process that is to be reached, and what became of them.
+/// The addresses of a process to reach, and the results so far.
 #[derive(Debug)]
 pub(super) struct Reach {
     addresses: VecDeque<SocketAddr>,
-    /// Those that were closed without a byte at the last try, each with what happened.
+    /// The addresses whose sockets were closed without a byte at the last try, each with what happened.
     closed: Vec<(SocketAddr, String)>,
-    /// When those are tried again.
+    /// The times at which these are retried.
     redials: Redials,
-    /// Until when all this may take.
+    /// The time at which all tries end.
     until_ns: u64,
     failures: Vec<String>,
-    /// How many of the failures are that no route leads there.
+    /// The number of failures for lack of a route.
     no_route: usize,
     is_loopback: bool,
 }
 
-/// What comes next.
+/// The next step.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// This address is dialled; it has until then to bring a session.
+    /// Dial this address, which has until the deadline to lead to a session.
     Dial { address: SocketAddr, deadline_ns: u64 },
-    /// Those that were closed are dialled again then.
+    /// Wait until then, and dial again the addresses that were closed.
     Pause { at_ns: u64 },
     /// The process cannot be reached.
     GiveUp(Unreachable),
@@ -48,7 +48,7 @@ impl Reach {
         }
     }
 
-    /// The next try. The time that is left is shared by the addresses that are left.
+    /// Returns the next step. The addresses that are left share the time that is left.
     pub(super) fn next(&mut self, now_ns: u64) -> Next {
         if let Some(address) = self.addresses.pop_front() {
             let share = self.until_ns.saturating_sub(now_ns) / (self.addresses.len() as u64 + 1);
@@ -61,12 +61,12 @@ impl Reach {
         }
     }
 
-    /// The pause is over: those that were closed are next.
+    /// Ends the pause: the addresses that were closed are next.
     pub(super) fn again(&mut self) {
         self.addresses.extend(self.closed.drain(..).map(|(address, _)| address));
     }
 
-    /// An address brought no session.
+    /// Notes that an address led to no session.
     pub(super) fn failed(&mut self, address: SocketAddr, end: &SocketEnd) {
         let text = format!("{address}: {}", end.text);
         self.no_route += usize::from(end.kind == SocketEndKind::NoRoute);

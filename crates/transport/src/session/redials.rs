@@ -1,10 +1,10 @@
-//! When to dial again what a peer has closed without a word: a peer whom strangers besiege closes the socket that has
-//! waited longest, and welcomes the next.
+//! The times for dialling again after a peer has closed the socket without a word: a peer besieged by strangers closes
+//! the socket that has waited longest, and welcomes the next.
 
 const FIRST_PAUSE_NS: u64 = 10_000_000;
 const LONGEST_PAUSE_NS: u64 = 640_000_000;
 
-/// The pauses between the dials of one thing: they grow, and end at a given time.
+/// The pauses between the dials of one socket: they grow, and end at a given time.
 #[derive(Clone, Copy, Debug)]
 pub struct Redials {
     until_ns: u64,
@@ -12,12 +12,12 @@ pub struct Redials {
 }
 
 impl Redials {
-    /// Tries until this time, in nanoseconds of the caller's clock.
+    /// Returns the pauses of tries that end at this time, in nanoseconds of the caller's clock.
     pub fn until(until_ns: u64) -> Self {
         Self { until_ns, pause_ns: FIRST_PAUSE_NS }
     }
 
-    /// When to try again; None once it was tried for long enough.
+    /// Returns when to retry, `None` once it was tried for long enough.
     pub fn next_ns(&mut self, now_ns: u64) -> Option<u64> {
         let at_ns = now_ns.saturating_add(self.pause_ns);
         self.pause_ns = (self.pause_ns * 2).min(LONGEST_PAUSE_NS);

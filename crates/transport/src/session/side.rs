@@ -1,16 +1,16 @@
 //! The two ends of a session.
 
-/// Which end of a session this is.
+/// One of the two ends of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// It dialled, and alone begins connections.
+    /// The end that dialled; only it begins connections.
     Opener,
-    /// It was dialled.
+    /// The end that was dialled.
     Acceptor,
 }
 
 impl Side {
-    /// The other end.
+    /// Returns the other end.
     #[must_use]
     pub fn other(self) -> Self {
         match self {

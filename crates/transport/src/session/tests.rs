@@ -54,7 +54,7 @@ fn end_of_socket(kind: SocketEndKind) -> SocketEnd {
     SocketEnd { kind, text: "it ended".to_owned() }
 }
 
-/// Why the peer of an end is not welcome.
+/// Returns why the peer of an end is not welcome.
 fn unwelcome(end: &mut Session) -> Unwelcome {
     match end.poll_event() {
         Some(Event::Unwelcome(unwelcome)) => unwelcome,
@@ -62,7 +62,7 @@ fn unwelcome(end: &mut Session) -> Unwelcome {
     }
 }
 
-/// Everything that an end wants done.
+/// Returns all actions of an end.
 fn actions(end: &mut Session) -> Vec<SessionAction> {
     std::iter::from_fn(|| end.poll_action()).collect()
 }
@@ -102,7 +102,7 @@ impl Pair {
         (pair, number)
     }
 
-    /// Carries frames both ways until there are none, and returns what else the opener and the acceptor want done.
+    /// Carries frames both ways until there are none. Returns all other actions of the opener and the acceptor.
     fn exchange(&mut self) -> [Vec<SessionAction>; 2] {
         let mut wanted = [Vec::new(), Vec::new()];
         let mut moved = true;
@@ -202,7 +202,7 @@ fn a_session_is_dialled_again_where_the_socket_was_closed_before_a_byte_came() {
     };
     assert_eq!(tries[..], ["10.0.0.2:7: it ended"]);
     assert!(opener.is_over());
-    // One that has said HELLO, and then hung up without a word, does not want this peer.
+    // An acceptor that says HELLO and then hangs up without a word does not want this peer.
     let mut pair = Pair::dialled([Some(3); 2]);
     let welcome = actions(&mut pair.acceptor);
     let [SessionAction::Send(hello)] = &welcome[..] else { panic!("{welcome:?}") };
@@ -263,7 +263,7 @@ fn an_idle_session_is_ended_by_its_opener_and_one_in_use_is_not() {
     let [opener, _] = pair.wait(1);
     assert_eq!(opener, [SessionAction::HangUp { flush: false }, SessionAction::Ended(Arc::new(Ended::Idle))]);
     assert!(pair.opener.is_over() && pair.acceptor.is_up(), "the other end sees its socket end");
-    // An offer that waits is a use: nobody but the acceptor makes it wait.
+    // An offer that waits keeps the session in use: only the acceptor makes it wait.
     let mut pair = Pair::up();
     let number = pair.opener.begin(0).expect("it is up");
     pair.opener.send(number, Message::Offer(offer()));
@@ -272,7 +272,7 @@ fn an_idle_session_is_ended_by_its_opener_and_one_in_use_is_not() {
     assert!(!pair.acceptor.has_connections(), "it is no connection yet");
     assert_eq!(pair.wait(100 * SECOND), [vec![], vec![]]);
     pair.acceptor.refuse(number, Fault::Protocol, "no".to_owned(), pair.now_ns);
-    // Its minute was over long ago: a refused offer does not begin it anew.
+    // Its minute ended long ago: a refused offer does not restart it.
     assert_eq!(pair.acceptor.timeout_ns(), Some(60 * SECOND));
 }
 
@@ -341,7 +341,7 @@ fn a_peer_that_has_still_to_close_a_connection_is_asked_too() {
 }
 
 #[test]
-fn a_session_has_so_many_connections_and_no_more() {
+fn a_session_has_a_limit_of_connections() {
     let mut pair = Pair::up();
     for number in 1..=65_536 {
         pair.acceptor.handle_frame(Frame { connection: number, message: Message::Offer(offer()) }, 0);
@@ -373,7 +373,7 @@ fn a_connection_that_the_peer_has_closed_is_lost_after_its_grace() {
     assert_eq!(pair.wait(SECOND - 1)[1], []);
     let lost = Lost { peer: pair.acceptor.peer_name(), cause: LostCause::Bye };
     assert_eq!(pair.wait(1)[1], [SessionAction::Lost { connection: number, lost }]);
-    // One that the peer gave up while it was set up there has nothing under way.
+    // A connection that the peer gave up during its set-up has nothing in progress.
     let (mut pair, number) = Pair::connected();
     pair.opener.send(number, refuse("too late"));
     pair.exchange();
@@ -420,7 +420,7 @@ fn a_session_lasts_until_the_peer_has_closed_what_is_over_here() {
     pair.now_ns = 3 * SECOND;
     pair.acceptor.handle_lingered(number, true, pair.now_ns);
     assert_eq!(actions(&mut pair.acceptor), [SessionAction::Over(number)]);
-    assert!(pair.acceptor.has_connections(), "its place is none that a newcomer may have");
+    assert!(pair.acceptor.has_connections(), "no newcomer may have its place");
     // Its opener's application takes its time. The acceptor has nothing to do but to ask whether the peer is there.
     for _ in 0..100 {
         let [_, acceptor] = pair.wait(SECOND);
@@ -491,7 +491,7 @@ fn the_end_of_a_session_reaches_each_of_its_connections_once() {
             SessionAction::PeerLeft(open)
         ]
     );
-    // What was being set up may have had its last message.
+    // A connection that was being set up may already have its last message.
     pair.acceptor.opened(set_up, 0);
     assert_eq!(actions(&mut pair.acceptor), [SessionAction::PeerLeft(set_up)]);
     pair.acceptor.handle_timeout(SECOND);
