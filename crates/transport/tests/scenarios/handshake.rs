@@ -57,7 +57,7 @@ fn message() -> impl Strategy<Value = Message> {
     ]
 }
 
-/// Takes all actions of a machine. Returns how often it ended, and whether it made a connection.
+/// Takes all actions of a machine. Returns how often it ended, and true if it made a connection.
 fn drain<C>(mut next: impl FnMut() -> Option<Action<C>>) -> (usize, bool) {
     let (mut endings, mut ready) = (0, false);
     while let Some(action) = next() {
@@ -67,7 +67,7 @@ fn drain<C>(mut next: impl FnMut() -> Option<Action<C>>) -> (usize, bool) {
                 assert!(error.to_string().len() > 10, "{error:?}");
                 endings += 1;
             }
-            // What a machine sends must be a frame that the peer can read.
+            // Each message of a machine must be a frame that the peer can read.
             Action::Send(message) => {
                 let frame = Frame { connection: 1, message };
                 let bytes = frame.encode();
@@ -122,7 +122,7 @@ fn connector(process: &Process) -> Connector<Fabric> {
     connector
 }
 
-/// The acceptor of an offer of its process's like.
+/// The acceptor of an offer from a process like its own.
 fn acceptor(process: &Process, pairings: Result<&[AcceptPairing], String>) -> Acceptor<Fabric> {
     let ports = process.ports().iter().map(|port| port.offer).collect();
     let offer = Offer { nonce: 1, striped: false, traffic_class: None, ports };
@@ -130,7 +130,7 @@ fn acceptor(process: &Process, pairings: Result<&[AcceptPairing], String>) -> Ac
     Acceptor::new(config, process.ports(), &offer, pairings, token, peer, 1000, |_| Arc::default())
 }
 
-/// The answer of a process to an offer of its like.
+/// The answer of a process to an offer from one like it.
 fn answer(process: &Process) -> Message {
     let rails = (0..).zip(process.ports()).map(|(connector_port, port)| RailAnswer {
         connector_port,
@@ -145,7 +145,7 @@ fn dropped(rails: usize) -> Message {
     Message::Lanes(Lanes { byte_counts: false, stream: 0, rails })
 }
 
-/// Why a handshake failed. Its peer `is_told`.
+/// Returns why a handshake failed; its peer `is_told`.
 fn failure<C>(mut next: impl FnMut() -> Option<Action<C>>, is_told: bool) -> HandshakeFailure {
     let mut told = false;
     loop {

@@ -1,4 +1,5 @@
-//! Calls that a connection cannot carry out have their cause each, and change nothing: it works afterwards.
+//! Calls that a connection cannot carry out: each has its cause and changes nothing, and the connection works
+//! afterwards.
 
 use railweave_transport::{Cause, Flushed, Incoming, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse};
 
@@ -35,15 +36,15 @@ fn a_message_that_is_too_long_is_refused() {
 }
 
 #[test]
-fn a_request_that_is_over_cannot_be_tested_again() {
+fn a_request_that_has_ended_cannot_be_tested_again() {
     let mut pair = Pair::new(Setup::two_rails());
     let receive = pair.irecv();
     pair.drive();
     let send = pair.isend();
     assert_eq!((pair.sent(send), pair.received(receive)), (8, vec![8]));
-    let error = pair.sender.test(send).expect_err("it is over");
+    let error = pair.sender.test(send).expect_err("it has ended");
     assert!(matches!(*error, Cause::Misuse(Misuse::NoSend(_))), "{error}");
-    let error = pair.receiver.test(receive).expect_err("it is over");
+    let error = pair.receiver.test(receive).expect_err("it has ended");
     assert!(matches!(*error, Cause::Misuse(Misuse::NoReceive(_))), "{error}");
     works(&mut pair);
 }
@@ -51,7 +52,7 @@ fn a_request_that_is_over_cannot_be_tested_again() {
 #[test]
 fn more_flushes_than_a_connection_has_are_refused() {
     let mut pair = Pair::new(Setup::two_rails().gpu());
-    // A flush goes over the rails that brought something.
+    // A flush goes over the rails that carried data.
     works(&mut pair);
     let buffer = pair.target.buffer(8, 0);
     for _ in 0..32 {
@@ -62,6 +63,6 @@ fn more_flushes_than_a_connection_has_are_refused() {
     pair.drive();
     pair.isend();
     pair.drive();
-    // The flushes' completions come first, more than one look takes.
+    // The flushes' completions come first, more than one poll takes.
     assert!((0..32).any(|_| pair.receiver.test(receive).unwrap().is_some()), "it works as before");
 }

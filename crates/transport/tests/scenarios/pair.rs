@@ -1,5 +1,5 @@
-// Two processes with a connection between them in a simulated world, where the test makes every call. The examples
-// of the documentation include this file too, so it begins with no comment of a module.
+// Two processes with a connection between them in a simulated world, where the test makes every call. The examples of
+// the documentation include this file too, so it has no module comment.
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ pub(crate) type Fabric = Sim<true>;
 /// The longest write of a port that has no limit of its own.
 const UNLIMITED: u32 = 1 << 30;
 
-/// Lanes that a port offers for a rail, where nothing else is said.
+/// The default number of lanes that a port offers for a rail.
 const LANES: u8 = 2;
 
 /// The parts of a pair.
 pub(crate) struct Setup {
     /// The longest write of each port of the sender's process, in bytes.
     pub(crate) from: Vec<u32>,
-    /// The same of the receiver's process, of which the first port is paired with the sender's first, and so on.
+    /// The same for the receiver's process. Its first port is paired with the sender's first, and so on.
     pub(crate) to: Vec<u32>,
     /// Lanes of each rail.
     pub(crate) lanes: u8,
@@ -44,12 +44,12 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// Two rails.
+    /// Returns a setup of two rails.
     pub(crate) fn two_rails() -> Self {
         Self { from: vec![UNLIMITED; 2], to: vec![UNLIMITED; 2], ..Self::default() }
     }
 
-    /// GPU memory at the receiver.
+    /// Returns this setup with GPU memory at the receiver.
     pub(crate) fn gpu(self) -> Self {
         Self { kind: MemoryKind::Cuda, ..self }
     }
@@ -84,7 +84,7 @@ impl Pair {
     /// Posts a receive of 8 bytes with tag 0.
     pub(crate) fn irecv(&mut self) -> RecvRequest {
         let buffers = [self.target.buffer(8, 0)];
-        // Where there is no room the call looks for some, and the next one has it.
+        // A call without room makes some, and the next one has it.
         (0..2).find_map(|_| self.receiver.irecv(&buffers, false).unwrap()).expect("there is room")
     }
 
@@ -129,12 +129,12 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Its first bytes as a buffer to receive into.
+    /// Returns its first bytes as a buffer to receive into.
     pub(crate) fn buffer(&self, size: u64, tag: u32) -> Incoming<'_> {
         Incoming { address: self.region.address(), size, tag, keys: &self.keys }
     }
 
-    /// Its first bytes as a message to send.
+    /// Returns its first bytes as a message to send.
     pub(crate) fn message(&self, size: u64, tag: u32) -> Outgoing<'_> {
         Outgoing { address: self.region.address(), size, tag, keys: &self.keys }
     }
@@ -144,19 +144,19 @@ impl Memory {
 pub(crate) struct Process {
     domains: Vec<Arc<SimDomain<true>>>,
     number: u16,
-    /// Lanes that each port offers for a rail.
+    /// The number of lanes that each port offers for a rail.
     lanes: u8,
 }
 
 impl Process {
-    /// A process of the world with a port for each `max_write`.
+    /// Returns a process of the world with a port for each `max_write`.
     pub(crate) fn new(world: &Arc<World>, max_writes: &[u32]) -> Self {
         let number = world.add_process();
         let domains = max_writes.iter().map(|max_write| SimDomain::new(world, number, *max_write, true)).collect();
         Self { domains, number: number as u16, lanes: LANES }
     }
 
-    /// Its ports, as they are offered.
+    /// Returns its ports, as they are offered.
     pub(crate) fn ports(&self) -> Vec<HandshakePort<Fabric>> {
         let port = |(index, domain): (usize, &Arc<SimDomain<true>>)| HandshakePort {
             offer: PortOffer {
@@ -189,7 +189,7 @@ impl Process {
     }
 }
 
-/// A connection over all ports of two processes.
+/// Connects two processes over all their ports.
 fn connect(from: &Process, to: &Process) -> (SendConnection<Fabric>, RecvConnection<Fabric>) {
     let config = ConnectionConfig::default();
     let mut connector =

@@ -5,7 +5,7 @@ use railweave_transport::{Cause, ConnectionEnd, Error, Flushed, Lost, LostCause}
 
 use crate::pair::{Pair, Setup, drive};
 
-/// The word of the rest of the process that the peer has closed the connection.
+/// The report by the rest of the process that the peer has closed the connection.
 fn closed() -> Error {
     Lost { peer: "node2".to_owned(), cause: LostCause::Bye }.into()
 }
@@ -14,11 +14,11 @@ fn closed() -> Error {
 fn receives_that_are_posted_before_a_silence_are_all_known_to_the_sender() {
     for ahead in [1, 2, 3, 8, 32] {
         let mut pair = Pair::new(Setup::two_rails());
-        // In rounds, because what was learnt from earlier messages must change nothing.
+        // In rounds, because the course of earlier messages must change nothing.
         for _ in 0..200 {
             let receives: Vec<_> = (0..ahead).map(|_| pair.irecv()).collect();
             pair.drive();
-            // From here on the receiver makes no call until all is over.
+            // From here on the receiver makes no call until all messages are sent.
             let sends: Vec<_> = (0..ahead).map(|_| pair.isend()).collect();
             sends.into_iter().for_each(|send| assert_eq!(pair.sent(send), 8));
             receives.into_iter().for_each(|receive| assert_eq!(pair.received(receive), [8]));
@@ -57,7 +57,8 @@ fn a_flush_ends_when_its_adapter_is_gone_though_that_completes_nothing() {
     assert_eq!(pair.received(receive), [8]);
     let buffer = pair.target.buffer(8, 0);
     let Flushed::Pending(flush) = pair.receiver.iflush(&[buffer]).unwrap() else { panic!("GPU memory needs a flush") };
-    // The peer leaves, which is nothing to a flush. Then the adapter fails: time stands still, so it completes nothing.
+    // The peer leaves, which does not matter to a flush. Then the adapter fails: time stands still, so it completes
+    // nothing.
     pair.receiver.link().set_lost(closed());
     assert_eq!(pair.receiver.test(flush), Ok(None));
     let failed = Error::local("the adapter has failed");
@@ -114,7 +115,7 @@ fn a_broken_connection_says_why_at_every_call_and_sends_nothing_more() {
     drive(&pair.world);
     let error = pair.sender.test(send).expect_err("the lane has ended");
     assert!(matches!(*error, Cause::Lane { .. }), "{error}");
-    // What is learnt later changes nothing, and there are CTS for three more messages.
+    // Later reports change nothing, although there are CTS for three more messages.
     pair.sender.link().set_failed(Error::local("the adapter has failed"));
     let writes =
         |sender: &dyn ConnectionEnd| sender.rails().iter().map(|rail| rail.counters.data_writes()).sum::<u64>();

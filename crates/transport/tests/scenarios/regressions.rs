@@ -5,8 +5,8 @@ use railweave_transport::Cause;
 
 use crate::pair::{Pair, Setup, drive};
 
-/// A connection cuts its writes to what its weakest port carries, but a send queue was only as deep as its own port's
-/// writes ask for: a message of more writes than that was never posted.
+/// A connection cuts its writes to the length that its weakest port carries, but a send queue was only as deep as the
+/// writes of its own port need: a message of more writes than that was never posted.
 #[test]
 fn ports_of_different_longest_writes_carry_long_messages() {
     const SIZE: usize = 4 << 20;
@@ -23,10 +23,10 @@ fn ports_of_different_longest_writes_carry_long_messages() {
     assert!(arrived == bytes);
 }
 
-/// The receiver took the slot of its oldest receive, once it was opened again, for the oldest one still: it found room
-/// in the ring of CTS entries where there was none, and wrote over entries that the sender had not read.
+/// Once the slot of the receiver's oldest receive was opened again, the receiver still took it for the oldest: it found
+/// room in the ring of CTS entries where there was none, and overwrote entries that the sender had not read.
 #[test]
-fn entries_of_open_receives_are_never_written_over() {
+fn entries_of_open_receives_are_never_overwritten() {
     let mut pair = Pair::new(Setup::default());
     // All slots are open once; 256 of the ring's 512 entries are taken.
     let mut open = Vec::new();
@@ -38,7 +38,7 @@ fn entries_of_open_receives_are_never_written_over() {
         let send = pair.isend();
         assert_eq!((pair.sent(send), pair.received(receive)), (8, vec![8]));
     }
-    // Groups of eight until the ring is full: 216 entries of open receives are left, 37 groups fit beside them.
+    // Groups of eight until the ring is full: 216 entries of open receives are left, and 37 groups fit next to them.
     let eight: Vec<_> = (0..8).map(|tag| pair.target.buffer(8, tag)).collect();
     let mut groups = Vec::new();
     for _ in 0..40 {
@@ -64,7 +64,7 @@ fn entries_of_open_receives_are_never_written_over() {
 fn a_broken_rail_that_has_not_said_why_does_not_loop() {
     let faults = Faults { completion_late_ns: 1_000_000_000, ..Faults::none() };
     let mut pair = Pair::new(Setup { faults, lanes: 1, ..Setup::default() });
-    // All but one of the receives that the rail has at first.
+    // All but one of the receives that are posted on the rail at first.
     let receives: Vec<_> = (0..63).map(|_| pair.irecv()).collect();
     pair.drive();
     for _ in 0..40 {
