@@ -245,7 +245,7 @@ impl<F: Fabric> SendConnection<F> {
             let to = receive.address;
             return self.isend_split(message.address, message.size, message.keys, to);
         }
-        let write = Common::new(message, receive.address, sequence).write(
+        let write = WriteTemplate::new(message, receive.address, sequence).write(
             Piece { rail, offset: 0, bytes: message.size },
             receive.key(rail),
             self.layout,
@@ -276,11 +276,11 @@ impl<F: Fabric> SendConnection<F> {
         }
         let receive = self.cts.shown(to, size);
         let shares = self.split.split(size, self.core.rails.usable());
-        let common = Common::new(&Outgoing { address, size, tag: 0, keys }, to, sequence);
+        let template = WriteTemplate::new(&Outgoing { address, size, tag: 0, keys }, to, sequence);
         let (mut offset, mut owed) = (0, 0);
         for rail in shares.mask {
             let bytes = shares.bytes[rail];
-            let write = common.write(Piece { rail, offset, bytes }, receive.key(rail), self.layout, shares.mask);
+            let write = template.write(Piece { rail, offset, bytes }, receive.key(rail), self.layout, shares.mask);
             let connected = self.core.rails.get_mut(rail);
             let posted = match connected.lanes {
                 1 => connected.rail.post_fitting(LaneId::FIRST, &[write]),
@@ -378,7 +378,7 @@ impl<F: Fabric> SendConnection<F> {
 both_ends!(SendConnection);
 
 /// The fields that the writes of one message share, when one write goes out on each active rail.
-struct Common<'a> {
+struct WriteTemplate<'a> {
     message: Outgoing<'a>,
     /// The receive's address.
     to: u64,
@@ -387,7 +387,7 @@ struct Common<'a> {
     id: WorkId,
 }
 
-impl<'a> Common<'a> {
+impl<'a> WriteTemplate<'a> {
     /// The template for a message to the receive at the address `to`. An immediate must be able to hold its size.
     #[inline(always)]
     fn new(message: &Outgoing<'a>, to: u64, sequence: Sequence) -> Self {
