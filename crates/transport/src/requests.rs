@@ -1,6 +1,6 @@
 //! The sends of a connection that are in progress: the application's requests, and the slots whose writes end them.
 //!
-//! Nearly all slots have one buffer. Such a slot ends the request with its own number, so both are kept in one place.
+//! Nearly all slots have one buffer. Such a slot ends the request with its own number, so [`SendSlot`] keeps both.
 
 use crate::connection::Fatal;
 use crate::sequence::Sequence;
@@ -20,7 +20,7 @@ enum State {
 /// One slot, and the request with its number.
 #[derive(Clone, Copy, Default)]
 #[repr(align(16))]
-struct Place {
+struct SendSlot {
     /// The request's state.
     state: State,
     /// Bytes of its message.
@@ -35,7 +35,7 @@ struct Place {
 
 /// The requests of a connection and the slots that are posted.
 pub(crate) struct Requests {
-    places: [Place; SLOTS],
+    slots: [SendSlot; SLOTS],
     /// The requests that end with each slot, for slots with a group.
     groups: Box<[[u8; MAX_BUFFERS]; SLOTS]>,
     /// True once a post was refused.
@@ -47,7 +47,7 @@ pub(crate) struct Requests {
 impl Requests {
     pub(crate) fn new() -> Self {
         Self {
-            places: [Place::default(); SLOTS],
+            slots: [SendSlot::default(); SLOTS],
             groups: Box::new([[0; MAX_BUFFERS]; SLOTS]),
             closed: false,
             fatal: None,
@@ -57,18 +57,18 @@ impl Requests {
     /// Returns true if the slot can be posted with [`Self::post_one`]: it is owed no write, and the request with its
     /// number is free.
     #[inline]
-    pub(crate) fn is_place_free(&self, sequence: Sequence) -> bool {
-        let place = &self.places[sequence.slot()];
+    pub(crate) fn is_slot_free(&self, sequence: Sequence) -> bool {
+        let slot = &self.slots[sequence.slot()];
         // Both in one comparison.
-        place.state as u8 | place.owed == 0
+        slot.state as u8 | slot.owed == 0
     }
 
     /// Notes that a slot is posted with `owed` signalled writes, which end a message of `size` bytes. Returns the
     /// message's request, which has the slot's number.
     #[inline]
     pub(crate) fn post_one(&mut self, sequence: Sequence, owed: u8, size: u64) -> u8 {
-        let place = &mut self.places[sequence.slot()];
-        *place = Place { state: State::UnderWay, size: size as u32, sequence, owed, group: 0 };
+        let slot = &mut self.slots[sequence.slot()];
+        *slot = SendSlot { state: State::UnderWay, size: size as u32, sequence, owed, group: 0 };
         sequence.slot().number()
     }
 
@@ -81,32 +81,32 @@ impl Requests {
 
     /// Takes a free request for a message of `size` bytes, which are at most 1 GiB.
     pub(crate) fn take(&mut self, request: u8, size: u64) {
-        let place = &mut self.places[usize::from(request)];
-        (place.state, place.size) = (State::UnderWay, size as u32);
+        let slot = &mut self.slots[usize::from(request)];
+        (slot.state, slot.size) = (State::UnderWay, size as u32);
     }
 
     /// Returns true if a request is free.
     pub(crate) fn is_free(&self, request: u8) -> bool {
-        self.places[usize::from(request)].state == State::Free
+        self.slots[usize::from(request)].state == State::Free
     }
 
     /// Returns true if writes of the previous use of this sequence number's slot are not complete yet.
     pub(crate) fn is_owed(&self, sequence: Sequence) -> bool {
-        self.places[sequence.slot()].owed != 0
+        self.slots[sequence.slot()].owed != 0
     }
 
     /// Notes that a slot is posted with `owed` signalled writes, which end these requests. They are taken already.
     pub(crate) fn post(&mut self, sequence: Sequence, owed: u8, requests: impl ExactSizeIterator<Item = u8>) {
-        let place = &mut self.places[sequence.slot()];
-        (place.sequence, place.owed, place.group) = (sequence, owed, requests.len() as u8);
+        let slot = &mut self.slots[sequence.slot()];
+        (slot.sequence, slot.owed, slot.group) = (sequence, owed, requests.len() as u8);
         self.groups[sequence.slot()].iter_mut().zip(requests).for_each(|(place, request)| *place = request);
     }
 
     /// Notes that a signalled write of a slot is complete. The last one completes the slot's requests.
     #[inline]
     pub(crate) fn handle_sent(&mut self, sequence: Sequence) {
-        let place = &self.places[sequence.slot()];
-        if place.sequence != sequence || place.owed == 0 {
+        let slot = &self.slots[sequence.slot()];
+        if slot.sequence != sequence || slot.owed == 0 {
             return self.handle_nobodys(sequence);
         }
         self.count_down(sequence);
@@ -122,13 +122,13 @@ impl Requests {
 
     #[inline]
     fn count_down(&mut self, sequence: Sequence) {
-        let place = &mut self.places[sequence.slot()];
-        place.owed = place.owed.saturating_sub(1);
-        if place.owed > 0 {
+        let slot = &mut self.slots[sequence.slot()];
+        slot.owed = slot.owed.saturating_sub(1);
+        if slot.owed > 0 {
             return;
         }
-        if place.group == 0 {
-            place.state = State::Done;
+        if slot.group == 0 {
+            slot.state = State::Done;
         } else {
             self.finish_group(sequence.slot());
         }
@@ -142,21 +142,21 @@ impl Requests {
 
     #[inline(never)]
     fn finish_group(&mut self, slot: Slot) {
-        let count = self.places[slot].group;
+        let count = self.slots[slot].group;
         for request in &self.groups[slot][..usize::from(count)] {
-            self.places[usize::from(*request)].state = State::Done;
+            self.slots[usize::from(*request)].state = State::Done;
         }
     }
 
     /// Returns the size of a request that is done, and frees the request.
     #[inline]
     pub(crate) fn release(&mut self, request: u8) -> Option<u64> {
-        let place = &mut self.places[usize::from(request)];
-        if place.state != State::Done {
+        let slot = &mut self.slots[usize::from(request)];
+        if slot.state != State::Done {
             return None;
         }
-        place.state = State::Free;
-        Some(u64::from(place.size))
+        slot.state = State::Free;
+        Some(u64::from(slot.size))
     }
 }
 
@@ -172,16 +172,16 @@ mod tests {
     fn requests_come_free_only_when_they_are_done() {
         let mut requests = Requests::new();
         for sequence in 0..=255 {
-            assert!(requests.is_place_free(at(sequence)) && requests.find_free(at(sequence)).is_some());
+            assert!(requests.is_slot_free(at(sequence)) && requests.find_free(at(sequence)).is_some());
             assert_eq!(requests.post_one(at(sequence), 1, u64::from(sequence) / 10), sequence as u8);
         }
         assert_eq!(requests.find_free(at(256)), None);
         assert_eq!(requests.release(70), None);
         requests.handle_sent(at(70));
-        assert!(!requests.is_place_free(at(256 + 70)), "the application does not know yet");
+        assert!(!requests.is_slot_free(at(256 + 70)), "the application does not know yet");
         assert_eq!((requests.release(70), requests.release(70)), (Some(7), None));
         assert_eq!(requests.find_free(at(256)), Some(70));
-        assert!(requests.is_place_free(at(256 + 70)));
+        assert!(requests.is_slot_free(at(256 + 70)));
     }
 
     #[test]
@@ -191,25 +191,25 @@ mod tests {
         requests.post(at(0x1ff), 2, [2, 0, 1].into_iter());
         assert!(requests.is_owed(at(0xff)) && !requests.is_owed(at(0xfe)));
         assert!(
-            requests.is_free(0xff) && !requests.is_place_free(at(0x2ff)),
+            requests.is_free(0xff) && !requests.is_slot_free(at(0x2ff)),
             "its request is free, but the slot is not"
         );
         requests.handle_sent(at(0x1ff));
         assert!((0..3).all(|request| requests.release(request).is_none()));
         requests.handle_sent(at(0x1ff));
         assert_eq!([0, 1, 2].map(|request| requests.release(request)), [Some(10), Some(11), Some(12)]);
-        assert!(requests.is_place_free(at(0x2ff)));
+        assert!(requests.is_slot_free(at(0x2ff)));
     }
 
     #[test]
-    fn a_request_of_a_group_keeps_its_place() {
+    fn a_request_of_a_group_keeps_its_slot_busy() {
         let mut requests = Requests::new();
         requests.take(5, 1);
         requests.post(at(4), 1, [5].into_iter());
         requests.handle_sent(at(4));
-        assert!(requests.is_place_free(at(4)) && !requests.is_place_free(at(5)));
+        assert!(requests.is_slot_free(at(4)) && !requests.is_slot_free(at(5)));
         assert_eq!(requests.release(5), Some(1));
-        assert!(requests.is_place_free(at(5)));
+        assert!(requests.is_slot_free(at(5)));
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
         let mut requests = Requests::new();
         requests.close();
         requests.handle_sent(at(0));
-        assert!(requests.is_place_free(at(0)) && requests.release(0).is_none());
+        assert!(requests.is_slot_free(at(0)) && requests.release(0).is_none());
     }
 
     #[test]

@@ -229,7 +229,7 @@ impl<F: Fabric> SendConnection<F> {
     #[inline(always)]
     fn isend_fast(&mut self, message: &Outgoing<'_>) -> Option<SendRequest> {
         let sequence = self.head;
-        if !self.core.fast.takes(message.size) || !self.requests.is_place_free(sequence) {
+        if !self.core.fast.takes(message.size) || !self.requests.is_slot_free(sequence) {
             return None;
         }
         let receive = self.cts.single(sequence.slot(), message.tag)?;
