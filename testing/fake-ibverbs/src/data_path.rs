@@ -1,5 +1,5 @@
-//! The functions of the data path, which stand in a context's table. Each is there twice: on machines where it may fail
-//! on demand the second stands there, so that nobody else pays for the question.
+//! The functions of the data path, which a context's table names. Each has a second version that can fail on demand;
+//! the table names it only if the machine has such a fault, so that other machines do not pay for the check.
 
 use std::ffi::c_int;
 
@@ -11,8 +11,8 @@ use crate::world;
 
 /// ibv_post_send(3).
 pub(crate) unsafe extern "C" fn post_send(qp: *mut sys::Qp, wr: *mut sys::SendWr, bad: *mut *mut sys::SendWr) -> c_int {
-    // SAFETY: ibv_post_send(3): the caller hands over what ibv_create_qp gave, not yet destroyed; that is the first
-    // field of a QueuePair.
+    // SAFETY: ibv_post_send(3): the caller passes a pointer from ibv_create_qp that is not yet destroyed; it points to
+    // the first field of a QueuePair.
     let pair = unsafe { &*qp.cast::<QueuePair>() };
     let mut sends = pair.sends.lock();
     let mut next = wr;
@@ -22,11 +22,11 @@ pub(crate) unsafe extern "C" fn post_send(qp: *mut sys::Qp, wr: *mut sys::SendWr
             drop(sends);
             sends = world::lock().look(pair);
         }
-        // SAFETY: the caller hands over a chain of work requests.
+        // SAFETY: the caller passes a chain of work requests.
         let request = unsafe { &*next };
         if let Err(errno) = pair.post(&mut sends, request) {
             refusal = errno;
-            // SAFETY: the caller hands over a place for it.
+            // SAFETY: the caller passes a place for it.
             unsafe { bad.write(next) };
             break;
         }
@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn post_send(qp: *mut sys::Qp, wr: *mut sys::SendWr
 
 /// ibv_post_recv(3).
 pub(crate) unsafe extern "C" fn post_recv(qp: *mut sys::Qp, wr: *mut sys::RecvWr, bad: *mut *mut sys::RecvWr) -> c_int {
-    // SAFETY: as for `post_send`.
+    // SAFETY: the same as in `post_send`.
     posted(unsafe { (*qp.cast::<QueuePair>()).post_receives(wr, bad) })
 }
 
@@ -52,19 +52,19 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut sys::RecvWr,
     bad: *mut *mut sys::RecvWr,
 ) -> c_int {
-    // SAFETY: ibv_post_srq_recv(3): the caller hands over what ibv_create_srq gave, not yet destroyed; that is the
-    // first field of a SharedReceiveQueue. A shared queue is never closed, so nothing is flushed.
+    // SAFETY: ibv_post_srq_recv(3): the caller passes a pointer from ibv_create_srq that is not yet destroyed; it
+    // points to the first field of a SharedReceiveQueue. A shared queue is never closed, so nothing is flushed.
     posted(unsafe { (*srq.cast::<SharedReceiveQueue>()).queue.post_chain(wr, bad, |_| ()) })
 }
 
 /// ibv_poll_cq(3).
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::Cq, entries: c_int, wc: *mut sys::Wc) -> c_int {
-    // SAFETY: ibv_poll_cq(3): the caller hands over what ibv_create_cq gave, not yet destroyed, which is the first
-    // field of a CompletionQueue, and room for `entries` completions.
+    // SAFETY: ibv_poll_cq(3): the caller passes a pointer from ibv_create_cq that is not yet destroyed, which points to
+    // the first field of a CompletionQueue, and room for `entries` completions.
     unsafe { (*cq.cast::<CompletionQueue>()).poll(entries, wc) }
 }
 
-/// Lets the sender go on that has waited for a receive; the answer of ibv_post_recv.
+/// Carries out work that has waited for a receive. Returns the result of ibv_post_recv(3).
 #[inline]
 fn posted((refusal, wanted): (c_int, bool)) -> c_int {
     if wanted {
@@ -73,7 +73,7 @@ fn posted((refusal, wanted): (c_int, bool)) -> c_int {
     refusal
 }
 
-/// ibv_poll_cq(3), or a failure.
+/// Calls ibv_poll_cq(3), or fails.
 pub(crate) unsafe extern "C" fn poll_cq_or_fail(cq: *mut sys::Cq, entries: c_int, wc: *mut sys::Wc) -> c_int {
     let struck = world::lock().strike("poll_cq");
     match struck {
@@ -85,7 +85,7 @@ pub(crate) unsafe extern "C" fn poll_cq_or_fail(cq: *mut sys::Cq, entries: c_int
 
 macro_rules! or_fail {
     ($($name:ident: $real:ident($object:ty, $request:ty) on $function:literal;)*) => { $(
-        /// The function of which it has the name, or a failure.
+        /// Calls the function of the same name, or fails.
         pub(crate) unsafe extern "C" fn $name(
             object: *mut $object,
             wr: *mut $request,

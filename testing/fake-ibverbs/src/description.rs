@@ -1,4 +1,4 @@
-//! The machine that the library pretends to be, read from TOML. The crate's documentation has the format.
+//! The machine that the library imitates, read from TOML. The crate's documentation describes the format.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
@@ -12,13 +12,13 @@ use toml::{Table, Value};
 use crate::faults::Fault;
 use crate::profile::{Habits, Profile};
 
-/// The machine without a description: one device, one active RoCE port of 100 Gbit/s.
+/// The default machine: one device with one active RoCE port of 100 Gbit/s.
 pub(crate) const DEFAULT: &str = "[[device]]\nname = 'sim0'\n[[device.port]]\n";
 
-/// The longest message of the InfiniBand specification, in bytes.
+/// The longest message that the InfiniBand specification allows, in bytes.
 const LONGEST_MESSAGE: u32 = 1 << 31;
 
-/// A machine, with its devices as they are read.
+/// A machine. `Device` is [`Table`] while profiles still have to be merged.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Machine<Device = DeviceFacts> {
@@ -28,7 +28,7 @@ pub(crate) struct Machine<Device = DeviceFacts> {
     pub(crate) devices: Vec<Device>,
 }
 
-/// A device, and what it can. Profiles say what most of it is.
+/// The facts about a device. Most of them come from its profile.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct DeviceFacts {
@@ -36,7 +36,7 @@ pub(crate) struct DeviceFacts {
     pub(crate) name: String,
     #[serde(deserialize_with = "profile")]
     profile: Option<&'static Profile>,
-    /// 0 where none is given, until the machine is complete; so is the next one.
+    /// 0 if none is given, until [`Self::complete`]; the same holds for `system_guid`.
     pub(crate) guid: u64,
     pub(crate) system_guid: u64,
     #[serde(deserialize_with = "transport")]
@@ -63,9 +63,9 @@ pub(crate) struct DeviceFacts {
     ece: [u32; 2],
     pub(crate) dma_buf: bool,
     pub(crate) byte_counts: bool,
-    /// After ibv_fork_init children miss the pages that are registered.
+    /// True if, after ibv_fork_init, forked children lack registered pages.
     pub(crate) withholds_pages: bool,
-    /// Where its Data Direct engine is, below /sys.
+    /// The path of its Data Direct engine, below /sys.
     pub(crate) data_direct: Option<String>,
     #[serde(rename = "port")]
     pub(crate) ports: Vec<PortFacts>,
@@ -73,7 +73,7 @@ pub(crate) struct DeviceFacts {
     pub(crate) habits: Habits,
 }
 
-/// A port.
+/// The facts about a port.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct PortFacts {
@@ -83,57 +83,57 @@ pub(crate) struct PortFacts {
     pub(crate) link_layer: u8,
     #[serde(deserialize_with = "within::<_, _, 0, 0xbfff>")]
     pub(crate) lid: u16,
-    /// As the header counts them: 5 is 4096 bytes.
+    /// The code of `enum ibv_mtu` (verbs.h): 5 is 4096 bytes.
     #[serde(deserialize_with = "mtu")]
     pub(crate) mtu: c_int,
     #[serde(deserialize_with = "mtu")]
     pub(crate) max_mtu: c_int,
-    /// The width, in that of the narrowest link: 1, 2 or 4.
+    /// The width of the link: 1, 2 or 4.
     #[serde(deserialize_with = "width")]
     pub(crate) width: u8,
     #[serde(deserialize_with = "speed")]
     pub(crate) speed: Speed,
-    /// The answer of ibv_query_port_speed, in units of 100 Mbit/s, if not width times speed; 0: nothing, as older
-    /// kernels.
+    /// The result of ibv_query_port_speed, in units of 100 Mbit/s; `None` for width times speed, 0 for EOPNOTSUPP, as
+    /// with older kernels.
     port_speed: Option<u64>,
     pub(crate) max_message: u32,
     pub(crate) grh_required: bool,
-    /// The least size of the GID table.
+    /// The minimum size of the GID table.
     #[serde(deserialize_with = "within::<_, _, 0, 4096>")]
     gid_places: u16,
     gid_form: GidForm,
     #[serde(rename = "gid", deserialize_with = "gid_table")]
     pub(crate) gids: Vec<Option<GidFacts>>,
     pub(crate) pkeys: Vec<u16>,
-    /// The cable is cut: what is sent waits.
+    /// True while the cable is cut: work waits.
     #[serde(skip)]
     pub(crate) cut: bool,
 }
 
-/// The speed of the narrowest link.
+/// The speed of a link of width 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Speed {
-    /// As ibv_port_attr has it.
+    /// The code in `active_speed` of `struct ibv_port_attr`.
     pub(crate) code: u8,
     /// In units of 100 Mbit/s.
     single: u64,
 }
 
-/// The GIDs of a RoCE port for which none are given.
+/// The GIDs of a RoCE port whose description names none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) enum GidForm {
-    /// A link-local one of RoCE v1, then a routable one of v2.
+    /// A link-local GID of RoCE v1, then a routable one of v2.
     #[serde(rename = "one-of-each")]
     OneOfEach,
-    /// A link-local and a routable one, each of v1, then of v2.
+    /// A link-local GID of v1 and of v2, then a routable one of v1 and of v2.
     #[serde(rename = "roce1-and-roce2")]
     BothVersions,
-    /// A link-local and a routable one, of v2.
+    /// A link-local and a routable GID, both of v2.
     #[serde(rename = "roce2")]
     SecondVersion,
 }
 
-/// One place of a GID table.
+/// One entry of a GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct GidFacts {
     #[serde(deserialize_with = "gid")]
@@ -144,10 +144,10 @@ pub(crate) struct GidFacts {
 }
 
 impl Machine {
-    /// The machine of this description, with that profile for the devices that name none.
+    /// Reads a description; `profile` is for the devices that name none.
     pub(crate) fn described(text: &str, profile: &str) -> Result<Self, String> {
         let usual = Profile::named(profile)?;
-        // Twice: as it stands, because only then an error knows its line, and on top of what the profiles say.
+        // The text is read twice: as it stands, because only then an error knows its line, and on top of the profiles.
         let checked: Self = read(text)?;
         let tables: Machine<Table> = read(text)?;
         let mut names = BTreeSet::new();
@@ -155,7 +155,7 @@ impl Machine {
         for (index, (checked, own)) in checked.devices.into_iter().zip(tables.devices).enumerate() {
             let device = DeviceFacts::on_top(checked.profile.unwrap_or(usual), own)?.complete(index);
             if !names.insert(device.name.clone()) || device.name.is_empty() {
-                return Err(format!("device {} has the name `{}`; each has a name of its own", index + 1, device.name));
+                return Err(format!("device {} has the name `{}`; each needs its own name", index + 1, device.name));
             }
             devices.push(device);
         }
@@ -163,7 +163,7 @@ impl Machine {
     }
 }
 
-/// Reads a description; the error is a sentence with the line.
+/// Parses a description; the error is a sentence that names the line.
 fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     toml::from_str(text).map_err(|error| {
         let start = error.span().map_or(0, |span| span.start).min(text.len());
@@ -174,7 +174,7 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 }
 
 impl DeviceFacts {
-    /// A device of this profile, with what its own table says in place of what the profile says.
+    /// A device of this profile; the keys of `own` override those of the profile.
     pub(crate) fn on_top(profile: &Profile, own: Table) -> Result<Self, String> {
         let mut table = profile.device.clone();
         table.extend(own);
@@ -188,7 +188,7 @@ impl DeviceFacts {
         Ok(Self { habits: profile.habits.clone(), ..device })
     }
 
-    /// The device with what it has without a word: an address, and its ports' addresses.
+    /// Adds the defaults of the GUIDs and of the ports.
     fn complete(mut self, index: usize) -> Self {
         if self.guid == 0 {
             self.guid = 0x0002_c903_0000_0000 + 0x100 * (index as u64 + 1);
@@ -202,7 +202,7 @@ impl DeviceFacts {
         self
     }
 
-    /// The ECE that it offers, if any.
+    /// The ECE options that it offers; `None` if ECE is not supported.
     pub(crate) fn ece(&self) -> Option<sys::Ece> {
         let [vendor_id, options] = self.ece;
         (vendor_id != 0).then_some(sys::Ece { vendor_id, options, comp_mask: 0 })
@@ -210,7 +210,7 @@ impl DeviceFacts {
 }
 
 impl Default for PortFacts {
-    /// An active RoCE port. Profiles say most of the numbers.
+    /// An active RoCE port. Profiles override most of the numbers.
     fn default() -> Self {
         Self {
             state: sys::PORT_ACTIVE,
@@ -233,18 +233,18 @@ impl Default for PortFacts {
 }
 
 impl PortFacts {
-    /// In units of 100 Mbit/s; none: nobody says.
+    /// The speed, in units of 100 Mbit/s; `None` if ibv_query_port_speed is not supported.
     pub(crate) fn stated_speed(&self) -> Option<u64> {
         Some(self.port_speed.unwrap_or(self.speed.single * u64::from(self.width))).filter(|speed| *speed > 0)
     }
 
     /// The longest message that it carries, in bytes.
     pub(crate) fn longest_message(&self) -> u64 {
-        // A port that does not say it (0) still has one: that of the specification.
+        // A port that reports no limit (0) has the specification's.
         u64::from(if self.max_message == 0 { LONGEST_MESSAGE } else { self.max_message })
     }
 
-    /// Gives a port without GIDs those that its link layer brings, and an InfiniBand port a LID.
+    /// Adds the default GIDs of the link layer, and the default LID of an InfiniBand port.
     fn complete(&mut self, guid: u64, device: usize, index: usize) {
         let infiniband = self.link_layer == sys::LINK_LAYER_INFINIBAND;
         if infiniband && self.lid == 0 {
@@ -308,12 +308,12 @@ fn speed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Speed, D::Error> 
 fn mtu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<c_int, D::Error> {
     let bytes = u32::deserialize(deserializer)?;
     let code = (1..=5).find(|code| 128 << code == bytes);
-    code.ok_or_else(|| D::Error::custom(format!("{bytes} is none of 256, 512, 1024, 2048, 4096")))
+    code.ok_or_else(|| D::Error::custom(format!("{bytes} is not one of 256, 512, 1024, 2048, 4096")))
 }
 
 fn width<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
     let width = u8::deserialize(deserializer)?;
-    if [1, 2, 4].contains(&width) { Ok(width) } else { Err(D::Error::custom(format!("{width} is none of 1, 2, 4"))) }
+    if [1, 2, 4].contains(&width) { Ok(width) } else { Err(D::Error::custom(format!("{width} is not one of 1, 2, 4"))) }
 }
 
 fn gid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<sys::Gid, D::Error> {
@@ -329,12 +329,12 @@ fn gid_kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error>
     word(deserializer, &[("ib", sys::GID_TYPE_IB), ("roce1", first), ("roce2", second)])
 }
 
-/// The table, from its places by their index.
+/// Reads a GID table from its entries by index.
 fn gid_table<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Option<GidFacts>>, D::Error> {
     let mut table = Vec::new();
     for (index, facts) in BTreeMap::<String, GidFacts>::deserialize(deserializer)? {
         let index: usize = index.parse().ok().filter(|index| *index < 4096).ok_or_else(|| {
-            D::Error::custom(format!("{index} is no index from 0 to 4095, as in gid.1 = ['10.0.0.1', 'roce2', 2]"))
+            D::Error::custom(format!("{index} is not an index from 0 to 4095, as in gid.1 = ['10.0.0.1', 'roce2', 2]"))
         })?;
         table.resize(table.len().max(index + 1), None);
         table[index] = Some(facts);
@@ -346,7 +346,7 @@ fn word<'de, D: Deserializer<'de>, T: Copy>(deserializer: D, words: &[(&str, T)]
     let text = String::deserialize(deserializer)?;
     words.iter().find(|(name, _)| *name == text).map(|&(_, value)| value).ok_or_else(|| {
         let names: Vec<&str> = words.iter().map(|&(name, _)| name).collect();
-        D::Error::custom(format!("{text} is none of {}", names.join(", ")))
+        D::Error::custom(format!("{text} is not one of {}", names.join(", ")))
     })
 }
 
@@ -355,7 +355,7 @@ fn within<'de, D: Deserializer<'de>, T: TryFrom<u64>, const FROM: u64, const TO:
 ) -> Result<T, D::Error> {
     let value = u64::deserialize(deserializer)?;
     let fits = Some(value).filter(|value| (FROM..=TO).contains(value)).and_then(|value| value.try_into().ok());
-    fits.ok_or_else(|| D::Error::custom(format!("{value} is no number from {FROM} to {TO}")))
+    fits.ok_or_else(|| D::Error::custom(format!("{value} is not a number from {FROM} to {TO}")))
 }
 
 #[cfg(test)]
@@ -441,8 +441,8 @@ mod tests {
             (&format!("{device}ece = [5]"), "line 3, `ece = [5]`", "length 2"),
             (&format!("{device}hello"), "line 3, `hello`", "expected"),
             ("faults = ['nothing']", "line 1, `faults = ['nothing']`", "FUNCTION:NUMBER:ERROR"),
-            (&format!("{device}{device}"), "device 2", "`a`; each has a name of its own"),
-            ("[[device]]", "device 1", "each has a name of its own"),
+            (&format!("{device}{device}"), "device 2", "`a`; each needs its own name"),
+            ("[[device]]", "device 1", "each needs its own name"),
         ] {
             let error = Machine::described(text, PLAIN).expect_err(text);
             assert!(error.starts_with(line) && error.contains(part), "{text}: {error}");

@@ -1,4 +1,4 @@
-//! Devices and open devices: what is listed, opened and asked for its properties.
+//! Devices: listing, opening, and querying their properties.
 
 use std::ffi::c_int;
 use std::mem::{offset_of, zeroed};
@@ -15,11 +15,11 @@ use crate::description::{DeviceFacts, PortFacts};
 use crate::events::{Events, Source};
 use crate::world::{Device, OpenDevice, World, unknown, write_text};
 
-/// The part of `struct ibv_port_attr` that the function of the library writes; programs compiled against newer headers
-/// call the function in the context, which writes all of it.
+/// The size of the part of `struct ibv_port_attr` that the library's ibv_query_port writes, in bytes. Programs compiled
+/// against newer headers call the function in the context instead, which writes the whole structure.
 const OLD_PORT_ATTRIBUTES: usize = (offset_of!(sys::PortAttributes, flags) + 1).next_multiple_of(4);
 
-/// A failure as ibv_* functions return it.
+/// A result whose error is an errno value, as ibv_* functions return it.
 type Answer<T> = Result<T, c_int>;
 
 impl World {
@@ -54,8 +54,7 @@ impl World {
         self.strike("open_device")?;
         let device = self.device(device)?;
         let events = Events::new().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
-        // SAFETY: all zeros is valid for these plain fields, for functions that are not there, and for an unlocked
-        // mutex.
+        // SAFETY: all zeros is valid for these plain fields, for absent functions, and for an unlocked mutex.
         let mut verbs: sys::VerbsContext = unsafe { zeroed() };
         verbs.query_port = Some(query_port_in_full);
         verbs.size = size_of::<sys::VerbsContext>();
@@ -177,13 +176,13 @@ impl World {
         })
     }
 
-    /// In network order.
+    /// Returns the partition key in network order.
     pub(crate) fn query_pkey(&mut self, context: usize, number: u32, index: usize) -> Answer<u16> {
         self.strike("query_pkey")?;
         self.port(context, number)?.pkeys.get(index).map(|key| key.to_be()).ok_or(libc::EINVAL)
     }
 
-    /// Changes a device, wherever it is listed or open; false: there is none of this name.
+    /// Changes a device in the list and in all open contexts. Returns false if no device of this name was changed.
     pub(crate) fn change(&self, name: &str, mut change: impl FnMut(&mut DeviceFacts) -> bool) -> bool {
         let mut all: Vec<&Arc<Device>> = self.devices.iter().chain(self.contexts.values()).collect();
         all.sort_by_key(|device| device.address());
@@ -195,7 +194,7 @@ impl World {
         changed.count() > 0
     }
 
-    /// Raises an event on everything that has this device open; false: nothing has.
+    /// Raises an event in all open contexts of this device. Returns false if there are none.
     pub(crate) fn raise(&self, name: &str, kind: c_int, source: Source) -> bool {
         let open = self.contexts.keys().map(|&context| OpenDevice::at(context));
         let told = open.filter(|open| {
@@ -213,7 +212,7 @@ impl World {
     }
 }
 
-/// Writes as much of the attributes as the caller has room for.
+/// Writes the first `length` bytes of the attributes, or all of them if `length` is larger.
 ///
 /// # Safety
 /// `attributes` must have room for `length` bytes.
@@ -223,7 +222,7 @@ pub(crate) unsafe fn write_port(port: &sys::PortAttributes, attributes: *mut sys
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(port).cast::<u8>(), attributes.cast::<u8>(), length) };
 }
 
-/// As [`write_port`], for callers of ibv_query_port in the library.
+/// Writes the older, shorter structure, for callers of the library's ibv_query_port.
 ///
 /// # Safety
 /// `attributes` must have room for the older structure.
@@ -232,7 +231,7 @@ pub(crate) unsafe fn write_old_port(port: &sys::PortAttributes, attributes: *mut
     unsafe { write_port(port, attributes, OLD_PORT_ATTRIBUTES) };
 }
 
-/// Behind the header's ibv_query_port.
+/// The function that the header's inline ibv_query_port calls.
 unsafe extern "C" fn query_port_in_full(
     context: *mut sys::Context,
     port: u8,
@@ -241,7 +240,7 @@ unsafe extern "C" fn query_port_in_full(
 ) -> c_int {
     match crate::world::lock().query_port(context.addr(), port.into()) {
         Ok(facts) => {
-            // SAFETY: the caller says how much room there is.
+            // SAFETY: `length` is the caller's room.
             unsafe { write_port(&facts, attributes, length) };
             0
         }

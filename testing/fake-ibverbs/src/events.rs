@@ -1,4 +1,4 @@
-//! Asynchronous events of an open device, behind a descriptor that polls readable.
+//! Asynchronous events of an open device, behind a descriptor that is readable while events wait.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
@@ -11,14 +11,14 @@ use railweave_fabric_verbs::sys;
 
 use crate::complaints::complain;
 
-/// The time for which destroying waits for acknowledgements of events. The real library sets no limit.
+/// The longest time that destroying a queue waits for acknowledgements of events. The real library has no limit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The number of events about each queue, by its address, were taken and not yet acknowledged; none about those that
-/// are not here.
+/// The number of events about each queue, by its address, that were taken and not yet acknowledged; queues without such
+/// events have no entry.
 static TAKEN: Mutex<BTreeMap<usize, u32>> = Mutex::new(BTreeMap::new());
 
-/// The subject of an event; queues by their address.
+/// The subject of an event; a queue by its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// A completion queue.
@@ -34,7 +34,8 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// The queue's address, if it is one: events about queues are acknowledged before these go.
+    /// The queue's address; `None` for a port or device. A queue is destroyed only after all events about it are
+    /// acknowledged.
     fn address(self) -> Option<usize> {
         match self {
             Self::Cq(address) | Self::Qp(address) | Self::Srq(address) => Some(address),
@@ -51,13 +52,13 @@ pub(crate) struct Events {
 
 impl Events {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: eventfd takes no memory. As a semaphore it counts one down with each read, so it is readable while
-        // events wait; like the descriptor of a real device it blocks until told otherwise.
+        // SAFETY: eventfd takes no pointer. As a semaphore it counts down by one per read, so it is readable while
+        // events wait; like the descriptor of a real device it blocks unless the program sets O_NONBLOCK.
         let descriptor = unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC) };
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
         Ok(Self { descriptor, waiting: Mutex::new(VecDeque::new()) })
     }
@@ -74,7 +75,7 @@ impl Events {
         unsafe { libc::write(self.descriptor(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Takes the next event, waiting as the descriptor's flags say, and counts it as not yet acknowledged.
+    /// Takes the next event and counts it as not yet acknowledged. Waits for one unless the descriptor has O_NONBLOCK.
     pub(crate) fn take(&self) -> io::Result<sys::AsyncEvent> {
         loop {
             let mut count = [0_u8; 8];
@@ -84,9 +85,9 @@ impl Events {
                 return Err(io::Error::last_os_error());
             }
             let mut waiting = self.waiting();
-            // None: the event was about something that has been destroyed since.
+            // `None`: the subject of the event has been destroyed since.
             if let Some((kind, source)) = waiting.pop_front() {
-                // Under the lock, so that `forget` and what waits for acknowledgements afterwards see it.
+                // Counted under the lock, so that a call of `await_acknowledgements` after `forget` sees it.
                 if let Some(address) = source.address() {
                     *taken().entry(address).or_default() += 1;
                 }
@@ -95,7 +96,7 @@ impl Events {
         }
     }
 
-    /// Drops the events about something that is being destroyed.
+    /// Discards the events about an object that is being destroyed.
     pub(crate) fn forget(&self, source: Source) {
         self.waiting().retain(|&(_, waiting)| waiting != source);
     }
@@ -105,10 +106,10 @@ impl Events {
     }
 }
 
-/// Takes back one event: ibv_ack_async_event(3).
+/// Acknowledges one event: ibv_ack_async_event(3).
 pub(crate) fn acknowledge(event: &sys::AsyncEvent) {
-    // SAFETY: which member of the union counts follows from the type of event, and reading the wrong one would still
-    // read initialised bytes: `take` has written it.
+    // SAFETY: the type of event selects the member of the union, and even the wrong one would be initialised: `take`
+    // has written it.
     let source = unsafe {
         match event.event_type {
             sys::EVENT_CQ_ERR => Source::Cq(event.element.cq.addr()),
@@ -128,20 +129,20 @@ pub(crate) fn acknowledge(event: &sys::AsyncEvent) {
         Some(1) => drop(taken.remove(&address)),
         Some(count) => *count -= 1,
         None => complain(format_args!(
-            "an event of type {} was acknowledged that nobody had taken, or twice",
+            "an event of type {} was acknowledged, but had not been taken or was acknowledged before",
             event.event_type
         )),
     }
 }
 
-/// Waits until all events about a queue were acknowledged; false: nobody does.
+/// Waits until all events about a queue are acknowledged. Returns false if that takes longer than [`PATIENCE`].
 pub(crate) fn await_acknowledgements(address: usize, what: &str) -> bool {
     let start = Instant::now();
     while taken().contains_key(&address) {
         if start.elapsed() > PATIENCE {
             complain(format_args!(
-                "{what} is destroyed, but an event about it was never acknowledged: the real library would wait for \
-                 ever; call ibv_ack_async_event first"
+                "{what} is destroyed, but an event about it was never acknowledged: the real library would wait \
+                 forever; call ibv_ack_async_event first"
             ));
             return false;
         }

@@ -1,8 +1,7 @@
-//! The functions of libibverbs, under its names: what a program hands over is looked up, and the answer given as C
-//! wants it.
+//! The functions of libibverbs, under its names. Each looks up the program's pointers and converts the result to C.
 //!
-//! The work of each is in the manual page of its name. Every pointer to something open is only looked up, never
-//! followed before it is known; other pointers are followed as the manual page says.
+//! The manual page of each name describes the function. A pointer to an open object is looked up before it is followed;
+//! other pointers are followed as the manual page says.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -13,7 +12,7 @@ use crate::devices::write_old_port;
 use crate::memory::Wish;
 use crate::{events, lifecycle, world};
 
-/// How functions that answer a pointer fail: NULL, and the error in errno.
+/// Converts the result of a function that returns a pointer: on failure NULL, with the error in errno.
 fn pointer<T>(answer: Result<*mut T, c_int>) -> *mut T {
     answer.unwrap_or_else(|errno| {
         set_errno(errno);
@@ -21,12 +20,12 @@ fn pointer<T>(answer: Result<*mut T, c_int>) -> *mut T {
     })
 }
 
-/// How functions that answer a status fail: with the error.
+/// Converts the result of a function that returns a status: on failure the error.
 fn status(answer: Result<(), c_int>) -> c_int {
     answer.err().unwrap_or(0)
 }
 
-/// How the older queries fail: -1, and the error in errno.
+/// Converts the result of an older query: on failure -1, with the error in errno.
 fn minus_one(answer: Result<(), c_int>) -> c_int {
     answer.map_or_else(
         |errno| {
@@ -42,7 +41,7 @@ fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Writes an answer where the program wants it.
+/// Writes a result to the program's place for it.
 ///
 /// # Safety
 /// `place` must be writable.
@@ -74,7 +73,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut sys::Device) ->
     unsafe { (&raw const (*device).name).cast() }
 }
 
-/// In network order.
+/// Returns the GUID in network order.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut sys::Device) -> u64 {
     world::lock().device(device).map_or(0, |device| device.facts().guid.to_be())
@@ -92,7 +91,7 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut sys::Context) -> 
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_async_event(context: *mut sys::Context, event: *mut sys::AsyncEvent) -> c_int {
-    // The lock is not held while waiting, and the events outlive the device if it is closed meanwhile.
+    // The lock is not held while this waits. The events outlive the device if it is closed meanwhile.
     let open = || -> Result<_, c_int> {
         let mut world = world::lock();
         world.strike("get_async_event")?;
@@ -186,8 +185,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut sys::Pd) -> c_int {
     status(world::lock().dealloc_pd(pd.addr()))
 }
 
-/// Registers memory, which begins at the first address in this process or in the descriptor, and for work requests at
-/// the second.
+/// Registers memory. It begins at `address` in this process or in the descriptor, and at `iova` for work requests.
 fn register(
     function: &'static str,
     pd: *mut sys::Pd,

@@ -12,10 +12,10 @@ const FUNCTIONS: &str = "get_device_list open_device close_device query_device q
     mlx5dv_get_data_direct_sysfs_path dereg_mr create_cq destroy_cq create_srq destroy_srq create_qp modify_qp \
     query_qp destroy_qp query_ece set_ece fork_init post_send post_recv post_srq_recv poll_cq";
 
-/// Those that can be made slow, because they wait outside of the world's lock.
+/// The functions that can be made slow, because they wait outside the world's lock.
 const SLOW: &[&str] = &["create_qp", "modify_qp", "destroy_qp"];
 
-/// Those that can fail on one device alone, because they are about a queue pair that is there already.
+/// The functions that can fail on one device alone, because they are about an existing queue pair.
 const OF_A_DEVICE: &[&str] = &["modify_qp", "destroy_qp"];
 
 const STATES: &[(&str, c_int)] = &[
@@ -26,7 +26,7 @@ const STATES: &[(&str, c_int)] = &[
     ("ERR", sys::QPS_ERR),
 ];
 
-/// The errors that have names here; all others have numbers.
+/// The errors that have names here; others are given as numbers.
 const ERRORS: &[(&str, c_int)] = &[
     ("EACCES", libc::EACCES),
     ("EAGAIN", libc::EAGAIN),
@@ -43,33 +43,33 @@ const ERRORS: &[(&str, c_int)] = &[
     ("ETIMEDOUT", libc::ETIMEDOUT),
 ];
 
-/// The fate of a call.
+/// The effect of a fault on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     Fails(c_int),
     Takes(Duration),
 }
 
-/// One call, as faults see it.
+/// One call of a function.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
     pub(crate) function: &'a str,
-    /// For modify_qp the state that it goes to.
+    /// The target state of modify_qp; otherwise `None`.
     pub(crate) state: Option<c_int>,
-    /// The device, where it is known.
+    /// The device's name, if it is known.
     pub(crate) device: Option<&'a str>,
 }
 
-/// One failure, `FUNCTION[/STATE][@DEVICE]:NUMBER:ERROR`, or a call that takes long, `...:NUMBER:MILLISECONDSms`.
+/// One fault: a failure, `FUNCTION[/STATE][@DEVICE]:NUMBER:ERROR`, or a delay, `...:NUMBER:MILLISECONDSms`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct Fault {
     function: String,
-    /// Only modify_qp to this state.
+    /// The only target state of modify_qp that counts; `None` for all.
     state: Option<c_int>,
-    /// Only on this device.
+    /// The only device that counts; `None` for all.
     device: Option<String>,
-    /// Which calls it is about, counted from 1.
+    /// The first and last call that the fault strikes, counted from 1.
     first: u64,
     last: u64,
     effect: Effect,
@@ -79,7 +79,7 @@ pub(crate) struct Fault {
 impl TryFrom<String> for Fault {
     type Error = String;
 
-    /// Reads one failure; the error says what is allowed.
+    /// Parses one fault; the error names what is allowed.
     fn try_from(text: String) -> Result<Self, String> {
         let [subject, number, rest] = text.split(':').map(str::trim).collect::<Vec<_>>()[..] else {
             return Err("a fault is FUNCTION:NUMBER:ERROR, such as create_qp:2:ENOMEM or destroy_qp:*:9ms".to_owned());
@@ -87,13 +87,13 @@ impl TryFrom<String> for Fault {
         let (subject, device) = subject.split_once('@').map_or((subject, None), |(subject, of)| (subject, Some(of)));
         let (function, state) = subject.split_once('/').map_or((subject, None), |(name, state)| (name, Some(state)));
         if !FUNCTIONS.split_whitespace().any(|known| known == function) {
-            return Err(format!("no function {function}; one of {FUNCTIONS}"));
+            return Err(format!("no function {function}; name one of {FUNCTIONS}"));
         }
         if state.is_some() && function != "modify_qp" {
-            return Err("only modify_qp goes to a state".to_owned());
+            return Err("only modify_qp takes a state".to_owned());
         }
         if device.is_some() && !OF_A_DEVICE.contains(&function) {
-            return Err(format!("only {} are about one device", OF_A_DEVICE.join(" and ")));
+            return Err(format!("only {} take a device", OF_A_DEVICE.join(" and ")));
         }
         let state = state.map(|state| named(STATES, state).ok_or("a state is RESET, INIT, RTR, RTS or ERR"));
         let (first, last) = range(number).ok_or("NUMBER is the call that fails, from 1, or 2-5, or * for every one")?;
@@ -108,7 +108,7 @@ impl Effect {
         if let Some(time) = text.strip_suffix("ms").and_then(|time| time.parse().ok()) {
             return match SLOW.contains(&function) {
                 true => Ok(Self::Takes(Duration::from_millis(time))),
-                false => Err(format!("{function} is never slow; one of {} is", SLOW.join(", "))),
+                false => Err(format!("{function} is never slow; name one of {}", SLOW.join(", "))),
             };
         }
         let number = || text.parse().ok().filter(|&errno| errno > 0);
@@ -120,12 +120,12 @@ impl Effect {
 }
 
 impl Fault {
-    /// Is it about this function?
+    /// Returns true if the fault is about this function.
     pub(crate) fn is_of(&self, function: &str) -> bool {
         self.function == function
     }
 
-    /// Counts a call where this is a failure; the error if this is one that fails.
+    /// Counts the call if this fault is a failure. Returns the error if this call fails.
     pub(crate) fn strike(&mut self, call: Call<'_>) -> Option<c_int> {
         match self.effect {
             Effect::Fails(errno) => self.hits(call).then_some(errno),
@@ -133,7 +133,7 @@ impl Fault {
         }
     }
 
-    /// Counts a call where this is what is slow; how long it takes then.
+    /// Counts the call if this fault is a delay. Returns the time if this call is slow.
     pub(crate) fn delay(&mut self, call: Call<'_>) -> Option<Duration> {
         match self.effect {
             Effect::Takes(time) => self.hits(call).then_some(time),
@@ -151,12 +151,12 @@ impl Fault {
     }
 }
 
-/// The number of the error of this name.
+/// Returns the number of the error with this name.
 pub(crate) fn errno(name: &str) -> Option<c_int> {
     named(ERRORS, name)
 }
 
-/// One number, or a first and a last one, from 1, or * for all.
+/// Parses one number, or a first and a last one, from 1, or * for all.
 fn range(text: &str) -> Option<(u64, u64)> {
     if text == "*" {
         return Some((1, u64::MAX));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_slow_fails_not_and_what_fails_is_not_slow() {
+    fn a_delay_does_not_fail_and_a_failure_does_not_delay() {
         let mut slow = fault("destroy_qp:2:30ms");
         assert_eq!(slow.strike(call("destroy_qp")), None);
         assert_eq!((slow.delay(call("destroy_qp")), slow.delay(call("create_qp"))), (None, None));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_failure_says_what_one_is() {
+    fn the_error_about_a_wrong_fault_says_what_is_allowed() {
         for (text, part) in [
             ("create_qp", "FUNCTION:NUMBER:ERROR"),
             ("create_qp:0:ENOMEM", "from 1"),

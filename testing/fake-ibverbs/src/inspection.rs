@@ -1,4 +1,5 @@
-//! Functions that libibverbs has not: to count, to look into, and to break things. `FakeVerbs` asks the first for Rust.
+//! The library's own functions, which read counters, report on objects and break things. `FakeVerbs` calls the first
+//! two.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 
@@ -17,15 +18,15 @@ use crate::world::{self, OpenDevice, PairEntry, World};
 /// See [`crate::requests::AskFn`].
 ///
 /// # Safety
-/// `request` must be a string of C.
+/// `request` must be a C string.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fake_ibverbs(request: *const c_char) -> *mut c_char {
     // SAFETY: the caller vouches for it.
     let request = unsafe { CStr::from_ptr(request) }.to_string_lossy();
     let answer = serde_json::from_str(&request).map_err(|error| error.to_string()).and_then(answer);
     let text = serde_json::to_string(&answer).unwrap_or_default();
-    let text = CString::new(text).unwrap_or_default(); // JSON has no zero byte
-    // SAFETY: a string of C.
+    let text = CString::new(text).unwrap_or_default(); // JSON contains no zero byte
+    // SAFETY: the argument is a C string.
     unsafe { libc::strdup(text.as_ptr()) }
 }
 
@@ -69,7 +70,7 @@ pub(crate) unsafe extern "C" fn fake_ibverbs_open_objects(objects: *mut OpenObje
 
 fn answer(request: Request) -> Result<Value, String> {
     if let Request::Complaint = request {
-        return value(last()); // without the lock, which a call that waits may hold
+        return value(last()); // without the lock: a call that waits may hold it
     }
     if let Request::Describe(Some(text)) = &request {
         Machine::described(text, &world::profile_of_tests()).map_err(|error| world::wrong_description(&error))?;
@@ -115,7 +116,7 @@ fn value(answer: impl Serialize) -> Result<Value, String> {
     serde_json::to_value(answer).map_err(|error| error.to_string())
 }
 
-/// Raises an event; false: there is nothing that it could be about.
+/// Raises an event. Returns false if its subject does not exist.
 fn raise(world: &World, device: &str, kind: c_int, number: u32, only: bool) -> bool {
     match kind {
         sys::EVENT_QP_FATAL | sys::EVENT_QP_REQ_ERR | sys::EVENT_QP_ACCESS_ERR if !only => {
@@ -152,7 +153,7 @@ fn raise_of_pair(world: &World, kind: c_int, number: u32) -> bool {
     true
 }
 
-/// Raises an event of a port for those that have its device open, if any.
+/// Raises an event about a port in all open contexts of its device, if any.
 fn tell(world: &World, device: &str, kind: c_int, port: u8) -> bool {
     world.raise(device, kind, Source::Port(port));
     true
@@ -190,7 +191,7 @@ fn change_port<T>(facts: &mut DeviceFacts, number: u8, change: impl FnOnce(&mut 
     usize::from(number).checked_sub(1).and_then(|index| facts.ports.get_mut(index)).map(change)
 }
 
-/// Sets a place of the table; false: there is none.
+/// Sets or empties an entry of the table. Returns false if there is no such entry.
 fn set_gid(port: &mut PortFacts, index: usize, gid: Option<sys::Gid>) -> bool {
     let Some(place) = port.gids.get_mut(index) else { return false };
     let (kind, interface) = place.map_or((sys::GID_TYPE_ROCE_V2, 1), |facts| (facts.kind, facts.interface));

@@ -1,4 +1,4 @@
-//! Linking the shared library: versioned names need a version script, which rustc's own shared libraries cannot have.
+//! Links the shared library: versioned names need a version script, which shared libraries linked by rustc cannot have.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use std::time::SystemTime;
 
 use railweave_abi::fake_ibverbs::FAKE_IBVERBS_NAME;
 
-/// The archive that cargo built from this crate, without what cargo adds to the name.
+/// The name of the archive that cargo builds from this crate, without cargo's suffix.
 const ARCHIVE: &str = "librailweave_fake_ibverbs";
 
-/// Under these versions libibverbs has these functions: rdma-core, libibverbs/libibverbs.map.in. Each version contains
-/// those before it.
+/// The functions of libibverbs by version: rdma-core, libibverbs/libibverbs.map.in. Each version contains those before
+/// it.
 const VERSIONS: &[(&str, &str)] = &[
     (
         "IBVERBS_1.1",
@@ -27,30 +27,30 @@ const VERSIONS: &[(&str, &str)] = &[
     ("IBVERBS_1.11", "_ibv_query_gid_ex"),
     ("IBVERBS_1.12", "ibv_reg_dmabuf_mr"),
     ("IBVERBS_1.16", "ibv_query_port_speed"),
-    // libmlx5's: rdma-core, providers/mlx5/libmlx5.map.
+    // The functions of libmlx5: rdma-core, providers/mlx5/libmlx5.map.
     ("MLX5_1.8", "mlx5dv_is_supported"),
     ("MLX5_1.25", "mlx5dv_get_data_direct_sysfs_path mlx5dv_reg_dmabuf_mr"),
 ];
 
-/// The library's own functions. A version of their own, since a version script cannot leave names without one and hide
-/// the rest; dlsym finds them by name alone.
+/// The library's own functions. They have a version of their own, since a version script cannot leave names unversioned
+/// and hide the rest; dlsym finds them by name alone.
 const OWN: &str = "fake_ibverbs fake_ibverbs_queue_pair fake_ibverbs_device_counts fake_ibverbs_open_objects";
 
-/// Why there is no library.
+/// The reason why the library could not be linked.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// Cargo has not built the archive where this program is.
+    /// There is no archive next to this program.
     #[error("{ARCHIVE}*.a is neither in {0} nor in its deps; run `cargo build -p railweave-fake-ibverbs`")]
     NoArchive(PathBuf),
-    /// A symbol that the library would not have anyway.
-    #[error("{0} cannot be left out: there is no such function here; name one that `nm -D` shows")]
+    /// The library has no such symbol to leave out.
+    #[error("{0} cannot be left out: the library has no such function; name one that `nm -D` shows")]
     UnknownSymbol(String),
     /// A file cannot be read or written.
     #[error("{path}: {source}")]
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// The linker cannot be run.
@@ -61,33 +61,33 @@ pub enum LinkError {
     Linker {
         /// The library.
         path: PathBuf,
-        /// The linker's words.
+        /// The linker's standard error.
         output: String,
     },
 }
 
-/// The library, linked beside this program if it is not there yet.
+/// Links the library next to this program, unless it is up to date, and returns its path.
 ///
 /// # Panics
-/// When that fails, with the reason: this is for tests.
+/// If that fails, with the reason: this is for tests.
 #[must_use]
 pub fn build() -> PathBuf {
     build_without(&[])
 }
 
-/// The library without these functions, as an older libibverbs: say `ibv_reg_mr_iova2`.
+/// Does the same as [`build`] without these functions, such as `ibv_reg_mr_iova2`, like an older libibverbs.
 ///
 /// # Panics
-/// When that fails, with the reason: this is for tests.
+/// If that fails, with the reason: this is for tests.
 #[must_use]
 pub fn build_without(absent: &[&str]) -> PathBuf {
     link(absent).unwrap_or_else(|error| panic!("the fake libibverbs: {error}"))
 }
 
-/// As [`build_without`].
+/// Does the same as [`build_without`], without panicking.
 ///
 /// # Errors
-/// When cargo has not built the archive, or it cannot be linked.
+/// If cargo has not built the archive, or it cannot be linked.
 pub fn link(absent: &[&str]) -> Result<PathBuf, LinkError> {
     let unknown =
         absent.iter().find(|&name| !VERSIONS.iter().any(|(_, names)| names.split(' ').any(|known| known == *name)));
@@ -104,7 +104,7 @@ pub fn link(absent: &[&str]) -> Result<PathBuf, LinkError> {
     if modified(&library).is_some_and(|linked| linked > built) {
         return Ok(library);
     }
-    // Programs and threads that link at the same time each move a whole library into place.
+    // Each program or thread that links at the same time moves a complete library into place.
     static CALLS: AtomicU64 = AtomicU64::new(0);
     let call = format!("{}-{}", std::process::id(), CALLS.fetch_add(1, Ordering::Relaxed));
     let script = library.with_extension(format!("{call}.map"));
@@ -119,7 +119,7 @@ pub fn link(absent: &[&str]) -> Result<PathBuf, LinkError> {
     linker.args(names(&absent).map(|name| format!("-Wl,--undefined={name}")));
     linker.arg(&archive).args(["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"]);
     let output = linker.output().map_err(LinkError::NoLinker);
-    let _ = std::fs::remove_file(&script); // a leftover does no harm
+    let _ = std::fs::remove_file(&script); // a leftover file does no harm
     let output = output?;
     if !output.status.success() {
         let output = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -137,7 +137,7 @@ fn modified(path: &Path) -> Option<SystemTime> {
     path.metadata().ok()?.modified().ok()
 }
 
-/// Cargo leaves archives of earlier builds beside the last one.
+/// Finds the newest archive: cargo leaves those of earlier builds next to it.
 fn newest_archive(folder: &Path) -> Option<(PathBuf, SystemTime)> {
     let places = [folder.to_owned(), folder.join("deps")];
     let files = places.iter().filter_map(|place| std::fs::read_dir(place).ok()).flatten().flatten();
@@ -160,7 +160,7 @@ fn version_script(absent: &[&str]) -> String {
         let names = names.split(' ').filter(|name| !absent.contains(name));
         let names: String = names.map(|name| format!("{name}; ")).collect();
         let global = if names.is_empty() { String::new() } else { format!("global: {names}") };
-        let _ = writeln!(script, "{version} {{ {global}}}{before};"); // a string takes what is written
+        let _ = writeln!(script, "{version} {{ {global}}}{before};"); // writing to a string cannot fail
         before = format!(" {version}");
     }
     let _ = writeln!(script, "FAKE {{ global: {}; local: *; }};", OWN.replace(' ', "; "));

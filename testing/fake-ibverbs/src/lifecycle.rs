@@ -1,4 +1,4 @@
-//! The lives of queues and of queue pairs: created, brought up step by step, broken, destroyed.
+//! The life of queues and queue pairs: creation, state changes, destruction.
 
 use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
@@ -20,7 +20,7 @@ use crate::world::{PairEntry, Used, World, completion_queue, lock, pair, shared_
 
 type Answer<T> = Result<T, c_int>;
 
-/// The wishes for a completion queue.
+/// The arguments of ibv_create_cq.
 pub(crate) struct CqWish {
     pub(crate) context: usize,
     pub(crate) entries: c_int,
@@ -128,7 +128,7 @@ impl World {
         Ok(())
     }
 
-    /// Also answers the capabilities granted.
+    /// Returns the queue pair and the capabilities granted.
     pub(crate) fn create_qp(
         &mut self,
         domain: usize,
@@ -278,13 +278,13 @@ impl World {
         Ok(())
     }
 
-    /// Sees to what a change of queue pairs or ports means for work that waits.
+    /// Applies a change of queue pairs or ports to pending work.
     pub(crate) fn after_change(&self) {
         next_epoch();
         self.carry_on();
     }
 
-    /// Lets the oldest work that waits fail, on all of these queue pairs, as when no answer has come for too long.
+    /// Fails the oldest pending work of each queue pair that is meant, like a card whose retries are exhausted.
     pub(crate) fn time_out(&self, meant: impl Fn(&PairEntry, &QueuePair) -> bool) {
         for (_, pair) in self.each_pair().filter(|(entry, pair)| meant(entry, pair)) {
             let mut sends = pair.sends.lock();
@@ -294,7 +294,7 @@ impl World {
         self.after_change();
     }
 
-    /// The report about a queue pair.
+    /// Reports on the queue pair with this number.
     pub(crate) fn report(&self, number: u32) -> Option<QpReport> {
         let (entry, pair) = self.pair_of(number)?;
         let mut device = [0; sys::SYSFS_NAME_MAX];
@@ -347,8 +347,8 @@ impl World {
         }
     }
 
-    /// A number that no queue pair has and that was not had for long. Each process begins elsewhere, so that a peer in
-    /// another process is not mistaken for one here.
+    /// Returns a number that no queue pair has and that was not in use recently. Each process begins elsewhere, so that
+    /// a peer in another process is not mistaken for one here.
     fn free_number(&mut self) -> u32 {
         const LOWEST: u32 = 0x100;
         const HIGHEST: u32 = 0xff_fffe;
@@ -364,27 +364,27 @@ impl World {
     }
 }
 
-/// Ends a completion queue; waits for acknowledgements without the world's lock.
+/// Destroys a completion queue. Waits for acknowledgements of events without holding the world's lock.
 pub(crate) fn destroy_cq(address: usize) -> Answer<()> {
     lock().remove_cq(address)?;
     if await_acknowledgements(address, "a completion queue") {
-        // SAFETY: made by create_cq, and freed once: it was in the map. No queue pair uses it any more.
+        // SAFETY: made by create_cq, and freed once: it was in the map. No queue pair uses it.
         drop(unsafe { Box::from_raw(with_exposed_provenance_mut::<CompletionQueue>(address)) });
     }
     Ok(())
 }
 
-/// Ends a shared receive queue; waits for acknowledgements without the world's lock.
+/// Destroys a shared receive queue. Waits for acknowledgements of events without holding the world's lock.
 pub(crate) fn destroy_srq(address: usize) -> Answer<()> {
     lock().remove_srq(address)?;
     if await_acknowledgements(address, "a shared receive queue") {
-        // SAFETY: made by create_srq, and freed once: it was in the map. No queue pair uses it any more.
+        // SAFETY: made by create_srq, and freed once: it was in the map. No queue pair uses it.
         drop(unsafe { Box::from_raw(with_exposed_provenance_mut::<SharedReceiveQueue>(address)) });
     }
     Ok(())
 }
 
-/// Ends a queue pair; waits for acknowledgements without the world's lock.
+/// Destroys a queue pair. Waits for acknowledgements of events without holding the world's lock.
 pub(crate) fn destroy_qp(address: usize) -> Answer<()> {
     lock().remove_qp(address)?;
     if await_acknowledgements(address, "a queue pair") {
@@ -395,13 +395,13 @@ pub(crate) fn destroy_qp(address: usize) -> Answer<()> {
     Ok(())
 }
 
-/// Bytes of one piece of memory in a request, and of what stands before inline data.
+/// The sizes of one piece in a request, and of the header before inline data.
 const PIECE_BYTES: u32 = 16;
 const INLINE_HEAD_BYTES: u32 = 4;
 
 impl DeviceFacts {
-    /// The capabilities that a queue pair gets for those that are asked for, which are within the device's limits; an
-    /// error where the queue would be too long.
+    /// Returns the capabilities granted for those asked for, which must be within the device's limits; an error if the
+    /// queue would be too long.
     fn grant(&self, asked: &sys::QpInitAttributes) -> Result<sys::QpCapabilities, c_int> {
         let (wish, habits) = (asked.cap, &self.habits);
         let own_receives = asked.srq.is_null();
@@ -444,7 +444,7 @@ impl SendRing {
 fn check_capabilities(facts: &DeviceFacts, wish: &sys::QpInitAttributes) -> Answer<()> {
     let asked = &wish.cap;
     if wish.qp_type != sys::QPT_RC {
-        complain(format_args!("a queue pair of type {} is created; only reliable connections are there", wish.qp_type));
+        complain(format_args!("a queue pair of type {} is created; only reliable connections exist", wish.qp_type));
         return Err(libc::EOPNOTSUPP);
     }
     for (name, value, limit) in [
@@ -462,7 +462,7 @@ fn check_capabilities(facts: &DeviceFacts, wish: &sys::QpInitAttributes) -> Answ
     Ok(())
 }
 
-/// Takes over the attributes that count.
+/// Copies the attributes that `mask` selects.
 fn merge(all: &mut sys::QpAttributes, given: &sys::QpAttributes, mask: c_int) {
     macro_rules! take {
         ($($bit:ident: $field:ident),* $(,)?) => {

@@ -1,4 +1,4 @@
-//! The shared library as those who test with it see it.
+//! The loaded shared library, as tests use it.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_int};
@@ -10,20 +10,20 @@ use serde::de::DeserializeOwned;
 use crate::reports::{Counts, Open, QpReport};
 use crate::requests::{AskFn, Link, QueuePairFn, Request};
 
-/// Why the library cannot be used.
+/// The reason why the library cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be loaded.
-    #[error("{0}; the library is what railweave_fake_ibverbs::build() returns")]
+    #[error("{0}; load the file that railweave_fake_ibverbs::build() returns")]
     NotLoaded(libloading::Error),
     /// It is another library.
-    #[error("{0}: this is not the fake libibverbs; load what railweave_fake_ibverbs::build() returns")]
+    #[error("{0}: this is not the fake libibverbs; load the file that railweave_fake_ibverbs::build() returns")]
     NotFake(libloading::Error),
 }
 
-/// The loaded library. The same file loaded by other means, such as NCCL's, is the same library with the same state.
+/// The loaded library. The same file loaded by other means, such as by NCCL, is the same library with the same state.
 ///
-/// All of a process shares that state: tests that describe different machines must not run at the same time.
+/// That state belongs to the whole process: tests that describe different machines must not run at the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct FakeVerbs {
     ask: AskFn,
@@ -34,7 +34,7 @@ impl FakeVerbs {
     /// Loads the library, for the life of the process.
     ///
     /// # Errors
-    /// When the file cannot be loaded, or is not the fake libibverbs.
+    /// If the file cannot be loaded, or is not the fake libibverbs.
     pub fn load(path: &Path) -> Result<Self, LoadError> {
         // SAFETY: the library's initialisers are those of Rust's standard library. `inspection` defines the functions
         // of these names with these types; they stay, because the library is linked with -z nodelete.
@@ -46,11 +46,11 @@ impl FakeVerbs {
         }
     }
 
-    /// Describes the machine in place of the file, from the next device list on; none goes back to the file. Failures
-    /// are counted from here.
+    /// Describes the machine in place of the file, from the next device list on; `None` goes back to the file. Faults
+    /// start counting again.
     ///
     /// # Errors
-    /// When the description is wrong: what is, and where.
+    /// If the description is wrong: a sentence that names the line and the mistake.
     pub fn describe(&self, text: Option<&str>) -> Result<(), String> {
         self.ask(&Request::Describe(text.map(str::to_owned)))
     }
@@ -67,7 +67,7 @@ impl FakeVerbs {
         self.learn(&Request::Counts)
     }
 
-    /// The objects that are open; [`Open::default`] after a clean shutdown.
+    /// The numbers of open objects; [`Open::default`] after a clean shutdown.
     #[must_use]
     pub fn open(&self) -> Open {
         self.learn(&Request::Open)
@@ -80,11 +80,11 @@ impl FakeVerbs {
         numbers.into_iter().filter_map(|number| self.queue_pair(number)).collect()
     }
 
-    /// One queue pair; none if there is none of this number.
+    /// The open queue pair with this number; `None` if there is none.
     #[must_use]
     pub fn queue_pair(&self, number: u32) -> Option<QpReport> {
         let mut report = std::mem::MaybeUninit::uninit();
-        // SAFETY: the place is writable; it has been written when 0 is returned.
+        // SAFETY: the place is writable, and has been written if 0 is returned.
         unsafe { ((self.queue_pair)(number, report.as_mut_ptr()) == 0).then(|| report.assume_init()) }
     }
 
@@ -92,7 +92,7 @@ impl FakeVerbs {
     /// fatal error of the device puts all its queue pairs into the error state.
     ///
     /// # Errors
-    /// When nothing has the device open.
+    /// If nothing has the device open.
     pub fn raise(&self, device: &str, kind: c_int, port: u8) -> Result<(), String> {
         self.ask(&Request::Raise { device: device.to_owned(), kind, number: port.into(), only: false })
     }
@@ -101,94 +101,94 @@ impl FakeVerbs {
     /// shared receive queue that it uses. Errors of the queue pair put it into the error state.
     ///
     /// # Errors
-    /// When there is no such queue pair.
+    /// If there is no such queue pair.
     pub fn raise_on_queue_pair(&self, number: u32, kind: c_int) -> Result<(), String> {
         self.ask(&Request::Raise { device: String::new(), kind, number, only: false })
     }
 
-    /// Raises an event as [`Self::raise`] and [`Self::raise_on_queue_pair`] do, of this device or of a queue pair of
-    /// it, and does nothing else: an adapter that is gone completes no work, not even with an error.
+    /// Raises an event like [`Self::raise`] and [`Self::raise_on_queue_pair`], about this device or one of its queue
+    /// pairs, and does nothing else: an adapter that is gone completes no work, not even with an error.
     ///
     /// # Errors
-    /// When nothing has the device open, or there is no such queue pair.
+    /// If nothing has the device open, or there is no such queue pair.
     pub fn raise_only(&self, device: &str, kind: c_int, number: u32) -> Result<(), String> {
         self.ask(&Request::Raise { device: device.to_owned(), kind, number, only: true })
     }
 
-    /// Sets a port's state (a `sys::PORT_` value) and raises the event that tells of it. While a port is not active,
+    /// Sets a port's state (a `sys::PORT_` value) and raises the event that reports it. While a port is not active,
     /// work waits as if its cable were cut.
     ///
     /// # Errors
-    /// When there is no such port.
+    /// If there is no such port.
     pub fn set_port_state(&self, device: &str, port: u8, state: c_int) -> Result<(), String> {
         self.ask(&Request::PortState { device: device.to_owned(), port, state })
     }
 
-    /// Sets a place of a port's GID table, or empties it, and raises the event that tells of it.
+    /// Sets or empties an entry of a port's GID table, and raises the event that reports it.
     ///
     /// # Errors
-    /// When there is no such place.
+    /// If there is no such entry.
     pub fn set_gid(&self, device: &str, port: u8, index: usize, gid: Option<[u8; 16]>) -> Result<(), String> {
         self.ask(&Request::Gid { device: device.to_owned(), port, index, gid })
     }
 
-    /// Cuts the cable of a port: what is sent to or from it waits.
+    /// Cuts the cable of a port: work to or from it waits.
     ///
     /// # Errors
-    /// When there is no such port.
+    /// If there is no such port.
     pub fn cut(&self, device: &str, port: u8) -> Result<(), String> {
         self.ask(&Request::PortLink { device: device.to_owned(), port, link: Link::Cut })
     }
 
-    /// Mends the cable of a port: what waits is carried out.
+    /// Mends the cable of a port: pending work is carried out.
     ///
     /// # Errors
-    /// When there is no such port.
+    /// If there is no such port.
     pub fn mend(&self, device: &str, port: u8) -> Result<(), String> {
         self.ask(&Request::PortLink { device: device.to_owned(), port, link: Link::Mend })
     }
 
-    /// Lets the oldest work that waits fail on each queue pair of a port and on their peers, with status 12 (retries
-    /// exceeded), and flushes the rest. Where nothing waits nothing happens, as on a card.
+    /// Fails the oldest pending work on each queue pair of a port and on their peers, with status 12 (retries
+    /// exceeded), and flushes the rest. A queue pair without pending work is left alone, as on a card.
     ///
     /// # Errors
-    /// When there is no such port.
+    /// If there is no such port.
     pub fn time_out(&self, device: &str, port: u8) -> Result<(), String> {
         self.ask(&Request::PortLink { device: device.to_owned(), port, link: Link::TimeOut })
     }
 
-    /// As [`Self::cut`], for one queue pair and its peer.
+    /// Cuts the cable of one queue pair and its peer.
     ///
     /// # Errors
-    /// When there is no such queue pair.
+    /// If there is no such queue pair.
     pub fn cut_queue_pair(&self, number: u32) -> Result<(), String> {
         self.ask(&Request::PairLink { number, link: Link::Cut })
     }
 
-    /// As [`Self::mend`], for one queue pair and its peer.
+    /// Mends the cable of one queue pair and its peer.
     ///
     /// # Errors
-    /// When there is no such queue pair.
+    /// If there is no such queue pair.
     pub fn mend_queue_pair(&self, number: u32) -> Result<(), String> {
         self.ask(&Request::PairLink { number, link: Link::Mend })
     }
 
-    /// As [`Self::time_out`], for one queue pair and its peer.
+    /// Does the same as [`Self::time_out`], for one queue pair and its peer.
     ///
     /// # Errors
-    /// When there is no such queue pair.
+    /// If there is no such queue pair.
     pub fn time_out_queue_pair(&self, number: u32) -> Result<(), String> {
         self.ask(&Request::PairLink { number, link: Link::TimeOut })
     }
 
-    /// The last thing that a program did wrong, in words: an attribute that ibv_modify_qp does not take, say, or why
-    /// nothing gets through from one queue pair to another. Empty if there was none.
+    /// A sentence about the last mistake of a program: an attribute that ibv_modify_qp refuses, for example, or the
+    /// reason why one queue pair does not reach another. Empty if there was none.
     #[must_use]
     pub fn complaint(&self) -> String {
         self.learn(&Request::Complaint)
     }
 
-    /// Asks what is never refused.
+    /// Sends a request that is never refused.
     fn learn<T: DeserializeOwned>(&self, request: &Request) -> T {
         self.ask(request).unwrap_or_else(|error| panic!("{request:?}: {error}"))
     }
@@ -196,7 +196,7 @@ impl FakeVerbs {
     fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, String> {
         let text = serde_json::to_string(request).map_err(|error| error.to_string())?;
         let text = CString::new(text).map_err(|error| error.to_string())?;
-        // SAFETY: a string of C, and one in return, which is copied before it is freed, once.
+        // SAFETY: the argument is a C string, and so is the result, which is copied and then freed once.
         let answer = unsafe {
             let answer = (self.ask)(text.as_ptr());
             let copy = CStr::from_ptr(answer).to_owned();

@@ -1,4 +1,4 @@
-//! Links the fake libibverbs and prints where it is, for `NCCL_IBVERBS_LIB`.
+//! Links the fake libibverbs and prints its path, for `NCCL_IBVERBS_LIB`.
 
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -14,7 +14,7 @@ use crate::world::{RegionEntry, Used, World, unknown};
 
 type Answer<T> = Result<T, c_int>;
 
-/// Remote atomics: given by NCCL, used by nobody here.
+/// The right to remote atomics: NCCL asks for it, and nothing here uses it.
 const ACCESS_REMOTE_ATOMIC: c_int = 1 << 3;
 /// The rights that ibv_reg_mr takes.
 const BASIC_ACCESS: c_int =
@@ -22,7 +22,7 @@ const BASIC_ACCESS: c_int =
 /// Rights that a library may ignore: verbs.h, IBV_ACCESS_OPTIONAL_RANGE.
 const OPTIONAL_ACCESS: c_int = 0x3ff0_0000;
 
-/// Memory that is to be registered.
+/// A request to register memory.
 pub(crate) struct Wish {
     pub(crate) function: &'static str,
     pub(crate) domain: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Wish {
     pub(crate) iova: u64,
     pub(crate) access: c_int,
     pub(crate) descriptor: Option<c_int>,
-    /// mlx5's own flags.
+    /// The flags of mlx5dv_reg_dmabuf_mr(3).
     pub(crate) mlx5_access: c_int,
 }
 
@@ -53,7 +53,7 @@ impl World {
         self.strike("dealloc_pd")?;
         let used = self.domains.get(&domain).ok_or_else(|| unknown("protection domain"))?;
         if used.users > 0 {
-            complain(format_args!("a protection domain is freed while {} things still use it", used.users));
+            complain(format_args!("a protection domain is freed while {} objects still use it", used.users));
             return Err(libc::EBUSY);
         }
         self.domains.remove(&domain);
@@ -81,11 +81,14 @@ impl World {
         }
         // SAFETY: fcntl with F_GETFD touches no memory.
         if wish.descriptor.is_some_and(|descriptor| unsafe { libc::fcntl(descriptor, libc::F_GETFD) } < 0) {
-            return Err(libc::EBADF); // before all else: with descriptor -1 programs ask whether dma-bufs are supported
+            return Err(libc::EBADF); // checked first: programs pass descriptor -1 to ask whether dma-bufs are supported
         }
         let length = wish.length as u64;
         if length == 0 || wish.iova.checked_add(length).is_none() {
-            complain(format_args!("{length} bytes are registered at {:#x}, which is no range", wish.iova));
+            complain(format_args!(
+                "{length} bytes are registered at {:#x}; the range must not be empty or wrap around",
+                wish.iova
+            ));
             return Err(libc::EINVAL);
         }
         if self.regions.values().filter(|entry| entry.context == context).count() >= limit {
@@ -140,21 +143,21 @@ impl World {
         Ok(())
     }
 
-    /// From here on, registered pages are kept out of children where the kernel does not copy them.
+    /// From this call on, devices that withhold pages keep registered pages out of forked children.
     pub(crate) fn prepare_for_forks(&mut self) -> Answer<()> {
         self.strike("fork_init")?;
         self.minds_forks = true;
         Ok(())
     }
 
-    /// Counts one more thing that needs the domain, which is known.
+    /// Counts one more user of the domain, which must be known.
     pub(crate) fn use_domain(&mut self, domain: usize) {
         if let Some(used) = self.domains.get_mut(&domain) {
             used.users += 1;
         }
     }
 
-    /// Counts one thing less.
+    /// Counts one user less.
     pub(crate) fn leave_domain(&mut self, domain: usize) {
         if let Some(used) = self.domains.get_mut(&domain) {
             used.users -= 1;
@@ -162,7 +165,7 @@ impl World {
     }
 }
 
-/// The kernel's demands on the place of a dma-buf, before it looks at the descriptor:
+/// Checks the place of a dma-buf as the kernel does before it looks at the descriptor:
 /// drivers/infiniband/core/uverbs_std_types_mr.c, and for Data Direct drivers/infiniband/hw/mlx5/mr.c.
 fn check_place(wish: &Wish, has_engine: bool) -> Answer<()> {
     let page = page_size() as u64;

@@ -1,4 +1,5 @@
-//! Pages of this process: are they mapped, those of a dma-buf, and what forked children get of them.
+//! Pages of this process: checks that they are mapped, maps those of a dma-buf, and withholds pages from forked
+//! children.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -6,10 +7,10 @@ use std::ptr::{null_mut, with_exposed_provenance_mut};
 
 use crate::complaints::complain;
 
-/// Pages looked at in one system call.
+/// The number of pages checked in one system call.
 const PAGES_AT_ONCE: usize = 1 << 16;
 
-/// Memory of a descriptor, mapped for as long as it is registered.
+/// A mapping of a descriptor's memory, for as long as it is registered.
 pub(crate) struct Mapping {
     address: *mut c_void,
     length: usize,
@@ -19,12 +20,12 @@ pub(crate) struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Maps a range of a descriptor; also returns where it begins in this process.
+    /// Maps a range of a descriptor. Also returns the address at which it begins in this process.
     pub(crate) fn new(descriptor: c_int, offset: u64, length: usize) -> Result<(Self, u64), c_int> {
-        // The memory before the offset in its page is mapped too: mappings begin at pages.
+        // The mapping begins at the start of the offset's page, because mappings are made of whole pages.
         let before = offset % page_size() as u64;
         let length = length.checked_add(before as usize).ok_or(libc::EINVAL)?;
-        // SAFETY: lseek on any descriptor touches no memory; that of a dma-buf answers its size, as a file's does.
+        // SAFETY: lseek touches no memory. Like that of a file, it returns the size of a dma-buf.
         let size = unsafe { libc::lseek(descriptor, 0, libc::SEEK_END) };
         if u64::try_from(size).is_ok_and(|size| offset - before + length as u64 > size) {
             complain(format_args!("{length} bytes at offset {offset:#x} of a dma-buf of {size} bytes are registered"));
@@ -44,14 +45,14 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this mapping, made above, which nobody reaches any more: its region was taken out before.
+        // SAFETY: `new` made this mapping, and nothing reaches it: its region was removed before.
         unsafe { libc::munmap(self.address, self.length) };
     }
 }
 
-/// The pages that children do not get, each with the number of registered ranges that touch it.
+/// The pages withheld from forked children, each with the number of registered ranges that touch it.
 ///
-/// So it is on kernels that do not copy pinned pages at a fork (before 5.12): the library then marks every page of a
+/// This imitates kernels that do not copy pinned pages at a fork (before 5.12): there libibverbs marks every page of a
 /// registered range MADV_DONTFORK, with whatever else lies on it (rdma-core, libibverbs/memory.c, ibv_dontfork_range).
 #[derive(Default)]
 pub(crate) struct Withheld {
@@ -59,7 +60,7 @@ pub(crate) struct Withheld {
 }
 
 impl Withheld {
-    /// A range is registered.
+    /// Withholds the pages of a range that is being registered.
     pub(crate) fn add(&mut self, address: u64, length: usize) -> Result<(), c_int> {
         for page in pages(address, length) {
             let users = self.pages.entry(page).or_default();
@@ -71,21 +72,21 @@ impl Withheld {
         Ok(())
     }
 
-    /// It is registered no more.
+    /// Releases the pages of a range that is no longer registered.
     pub(crate) fn remove(&mut self, address: u64, length: usize) {
         for page in pages(address, length) {
             let Some(users) = self.pages.get_mut(&page) else { continue };
             *users -= 1;
             if *users == 0 {
                 self.pages.remove(&page);
-                // Where the program has unmapped it meanwhile there is nothing to give back.
+                // This fails if the program has unmapped the page meanwhile, and then there is nothing to undo.
                 let _ = advise(page, libc::MADV_DOFORK);
             }
         }
     }
 }
 
-/// The pages that a range touches.
+/// Returns the pages that a range touches.
 fn pages(address: u64, length: usize) -> impl Iterator<Item = usize> {
     let page = page_size();
     let start = address as usize / page * page;
@@ -93,12 +94,12 @@ fn pages(address: u64, length: usize) -> impl Iterator<Item = usize> {
 }
 
 fn advise(page: usize, advice: c_int) -> Result<(), c_int> {
-    // SAFETY: the advice changes what children get, and nothing in this process.
+    // SAFETY: the advice affects forked children only, not this process.
     let result = unsafe { libc::madvise(with_exposed_provenance_mut(page), page_size(), advice) };
     if result == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// Fails unless all of the range is mapped, as pinning its pages would.
+/// Fails unless the whole range is mapped; pinning its pages would fail too.
 pub(crate) fn check_mapped(address: u64, length: usize) -> Result<(), c_int> {
     let page = page_size();
     let start = address as usize / page * page;
@@ -107,9 +108,9 @@ pub(crate) fn check_mapped(address: u64, length: usize) -> Result<(), c_int> {
     let mut at = start;
     while at < end {
         let step = (end - at).min(PAGES_AT_ONCE * page);
-        // SAFETY: mincore only looks at the range, and writes one byte a page.
+        // SAFETY: mincore does not touch the range, and writes one byte per page.
         if unsafe { libc::mincore(with_exposed_provenance_mut(at), step, seen.as_mut_ptr()) } != 0 {
-            complain(format_args!("{length} bytes at {address:#x} are registered, which are not all mapped"));
+            complain(format_args!("{length} bytes at {address:#x} are registered, but not all of them are mapped"));
             return Err(libc::EFAULT);
         }
         at += step;

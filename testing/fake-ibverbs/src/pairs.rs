@@ -1,4 +1,4 @@
-//! Queue pairs: what is posted is carried out on the spot, in the memory of this one process.
+//! Queue pairs: posted work is carried out on the spot, in the memory of this process.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -17,13 +17,13 @@ use crate::reports::Counts;
 use crate::spin::SpinLock;
 use crate::wire::{MAX_SGES, Places, Work};
 
-/// In `Wc::wc_flags`: the completion has an immediate.
+/// The bit of `Wc::wc_flags` for a completion with an immediate.
 const WC_WITH_IMM: u32 = 1 << 1;
 
-/// Junk in a field that nobody fills, so that whoever reads it is found out.
+/// Junk for a field that the adapter leaves unset, so that a program that reads it is noticed.
 const UNSAID: u32 = u32::MAX;
 
-/// Raised with everything that may change where a queue pair's work goes: then it looks again before it sends.
+/// Incremented with every change that may affect where a queue pair's work goes.
 static EPOCH: AtomicU64 = AtomicU64::new(1);
 
 /// The current epoch.
@@ -37,55 +37,55 @@ pub(crate) fn next_epoch() {
     EPOCH.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Raised with work that waits: until then nobody has to look for any.
+/// True if work may be pending, so that [`take_any_held`] can skip the search for it.
 static ANY_HELD: AtomicBool = AtomicBool::new(false);
 
-/// Takes back what [`ANY_HELD`] says; whoever finds work that goes on waiting raises it again.
+/// Clears [`ANY_HELD`] and returns its value; a caller that finds work still pending calls [`note_held`].
 pub(crate) fn take_any_held() -> bool {
     ANY_HELD.swap(false, Ordering::AcqRel)
 }
 
-/// Work waits.
+/// Notes that work is pending.
 pub(crate) fn note_held() {
     ANY_HELD.store(true, Ordering::Release);
 }
 
-/// The fate of work that is posted now.
+/// The treatment of the next work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gate {
-    /// The queue pair is not ready to send: it is refused.
+    /// The queue pair is not ready to send: the request is refused.
     Shut,
-    /// It is carried out.
+    /// The request is carried out.
     Open,
-    /// It waits behind what waits already, or for a cable.
+    /// The request waits behind pending work, or for a cable.
     Held,
-    /// Nobody answers: it fails with `Sends::loss`.
+    /// The peer does not respond: the request fails with `Sends::loss`.
     Lost,
-    /// The queue pair is in the error state: it comes back flushed.
+    /// The queue pair is in the error state: the request is flushed.
     Broken,
 }
 
-/// The effects of a failure on others. Seen to when the queue pair's own lock is free again.
+/// The effects of a failure on others. Applied after the queue pair's own lock is released.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wreck {
-    /// The other queue pair and the event that it gets, if it is dragged along.
+    /// The peer and the event that it gets, if it fails too.
     pub(crate) peer: Option<(u32, c_int)>,
 }
 
-/// Why work failed.
+/// The failure of a work request.
 struct Failure {
     status: c_int,
-    /// The peer, ...
+    /// The peer's number.
     peer: u32,
-    /// ... and the event with which its queue pair ends too, if it does.
+    /// The event with which the peer's queue pair fails too; `None` if it does not fail.
     event: Option<c_int>,
 }
 
-/// Work that waits: a copy of the request.
+/// Pending work: a copy of the request.
 pub(crate) struct Held {
     request: sys::SendWr,
     pieces: Box<[sys::Sge]>,
-    /// The bytes of inline work, to which `pieces` point.
+    /// The inline data, to which `pieces` point.
     _inline: Box<[u8]>,
 }
 
@@ -98,33 +98,33 @@ impl Held {
 /// The sending side, under its lock.
 pub(crate) struct Sends {
     pub(crate) gate: Gate,
-    /// When `gate` and `peer` were found out.
+    /// The epoch in which `gate` and `peer` were determined.
     pub(crate) epoch: u64,
-    /// Valid while the gate is open and the epoch current: whoever ends a queue pair raises the epoch and then passes
-    /// through this lock.
+    /// Valid while the gate is open and the epoch current: destroying a queue pair raises the epoch and then takes this
+    /// lock.
     pub(crate) peer: *const QueuePair,
-    /// The rights that the peer's queue pair gives others.
+    /// The access flags of the peer's queue pair.
     pub(crate) peer_access: u32,
-    /// May this side read? More than the peer serves it must not.
+    /// True if this side may read: it must not issue more reads than the peer serves.
     pub(crate) reads: bool,
     /// The longest message, in bytes.
     pub(crate) max_message: u64,
-    /// For `Gate::Lost`.
+    /// The completion status for [`Gate::Lost`].
     pub(crate) loss: c_int,
-    /// The number of tries when the peer has no receive; 7 is no limit.
+    /// The number of retries if the peer has no receive; 7 means no limit.
     pub(crate) rnr_retry: u8,
     pub(crate) held: VecDeque<Held>,
     pub(crate) wreck: Option<Wreck>,
     posted: u32,
-    /// Finished work whose places no completion has given back yet.
+    /// Finished work requests whose places no completion has freed yet.
     pub(crate) unreported: u32,
     pub(crate) counts: Counts,
 }
 
-/// Habits of the adapter that show while a queue pair is used: see [`crate::profile::Habits`].
+/// The habits of the adapter that matter while a queue pair is used: see [`crate::profile::Habits`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manners {
-    /// Do receive completions say how many bytes came?
+    /// True if receive completions report the number of bytes.
     pub(crate) byte_counts: bool,
     pub(crate) sent_bytes: bool,
     pub(crate) inline_ignored: bool,
@@ -132,19 +132,19 @@ pub(crate) struct Manners {
     pub(crate) last_receive_event: bool,
 }
 
-/// A `struct ibv_qp` and what stands behind it.
+/// A `struct ibv_qp`, followed by this library's own data.
 #[repr(C)]
 pub(crate) struct QueuePair {
     public: UnsafeCell<sys::Qp>,
     pub(crate) number: u32,
-    /// Its protection domain, as a number.
+    /// The address of its protection domain.
     pub(crate) domain: usize,
     pub(crate) send_cq: *const CompletionQueue,
     pub(crate) recv_cq: *const CompletionQueue,
-    /// Its own receive queue or the shared one.
+    /// Its own receive queue, or the shared one.
     pub(crate) receives: *const ReceiveQueue,
     own_receives: Option<Box<ReceiveQueue>>,
-    /// Places of the send queue whose completions were polled; `Sends::posted` counts the others too.
+    /// The number of send queue places freed by polled completions; `Sends::posted` counts all places ever taken.
     pub(crate) released: AtomicU32,
     capacities: sys::QpCapabilities,
     pub(crate) signal_all: bool,
@@ -154,7 +154,7 @@ pub(crate) struct QueuePair {
 }
 
 impl QueuePair {
-    /// A new queue pair in the reset state. `public` names its queues.
+    /// Creates a queue pair in the reset state. `public` names its queues.
     pub(crate) fn new(
         public: sys::Qp,
         domain: usize,
@@ -198,7 +198,7 @@ impl QueuePair {
         }
     }
 
-    /// The state, in the field that programs read.
+    /// Returns the state, from the field that programs read.
     pub(crate) fn state(&self) -> c_int {
         self.state_field().load(Ordering::Acquire)
     }
@@ -207,7 +207,7 @@ impl QueuePair {
         self.state_field().store(state, Ordering::Release);
     }
 
-    /// Forgets all work, as when it was created.
+    /// Forgets all work, as after creation.
     pub(crate) fn reset(&self, sends: &mut Sends) {
         self.forget_completions();
         if let Some(receives) = &self.own_receives {
@@ -218,20 +218,20 @@ impl QueuePair {
         self.released.store(0, Ordering::Release);
     }
 
-    /// Takes its entries out of its completion queues.
+    /// Removes its entries from its completion queues.
     pub(crate) fn forget_completions(&self) {
         for queue in [self.send_cq(), self.recv_cq()] {
             queue.forget(self.number, self.manners.stale_completions);
         }
     }
 
-    /// Does its data travel in this request, and not from memory?
+    /// Returns true if the data travels in the request itself, not from registered memory.
     #[inline]
     pub(crate) fn inlines(&self, work: &Work<'_>) -> bool {
         work.inline() && !self.manners.inline_ignored
     }
 
-    /// Ends in the error state: work that waits comes back flushed.
+    /// Enters the error state and flushes pending work.
     pub(crate) fn break_down(&self, sends: &mut Sends, event: Option<c_int>) {
         let source = Source::Qp(ptr::from_ref(self).expose_provenance());
         if let Some(event) = event {
@@ -253,7 +253,7 @@ impl QueuePair {
         }
     }
 
-    /// Carries out what waits, as far as it goes. The gate must have been looked at in this epoch.
+    /// Carries out pending work until a request has to wait or fails. The gate must be of the current epoch.
     pub(crate) fn drive(&self, sends: &mut Sends, open: bool) {
         while open && let Some(held) = sends.held.pop_front() {
             if !self.carry_or_fail(sends, &held.work()) {
@@ -270,14 +270,14 @@ impl QueuePair {
         }
     }
 
-    /// Fails the oldest work that waits, as the card does when no answer has come for too long.
+    /// Fails the oldest pending work, like a card whose retries are exhausted.
     pub(crate) fn fail_oldest(&self, sends: &mut Sends, status: c_int) {
         if let Some(held) = sends.held.pop_front() {
             self.fail(sends, held.request.wr_id, status, None);
         }
     }
 
-    /// Adds what was counted here.
+    /// Adds this queue pair's counts.
     pub(crate) fn count(&self, counts: &mut Counts) {
         *counts = Counts::sum([&*counts, &self.sends.lock().counts].into_iter());
         if let Some(receives) = &self.own_receives {
@@ -285,7 +285,7 @@ impl QueuePair {
         }
     }
 
-    /// Puts a failure of one work request, and all that follows from it, into effect.
+    /// Fails one work request, with all consequences.
     pub(crate) fn fail(&self, sends: &mut Sends, id: u64, status: c_int, peer: Option<(u32, c_int)>) {
         self.report(sends, id, status);
         self.break_down(sends, None);
@@ -311,13 +311,13 @@ impl QueuePair {
     }
 
     fn state_field(&self) -> &AtomicI32 {
-        // SAFETY: the field is an aligned c_int, and is changed in no other way. Programs read it as they do from a
-        // card.
+        // SAFETY: the field is an aligned c_int, and is only changed through this atomic. Programs read it as they do
+        // with a real provider.
         unsafe { AtomicI32::from_ptr(&raw mut (*self.public.get()).state) }
     }
 
-    /// Reports failed work. Of such a completion only status, identifier and queue pair mean anything: the rest is
-    /// junk, so that whoever reads it is found out.
+    /// Reports failed work. In such a completion only status, identifier and queue pair are valid: the rest is junk, so
+    /// that a program that reads it is noticed.
     fn report(&self, sends: &mut Sends, id: u64, status: c_int) {
         let places = std::mem::take(&mut sends.unreported) + 1;
         self.send_cq().push(Entry { completion: failed(id, self.number, status), released: &self.released, places });
@@ -347,7 +347,7 @@ impl QueuePair {
         });
     }
 
-    /// May this request be posted now?
+    /// Checks that this request may be posted now.
     #[inline]
     fn admit(&self, sends: &Sends, request: &sys::SendWr) -> Result<(), c_int> {
         let places = sends.posted.wrapping_sub(self.released.load(Ordering::Acquire));
@@ -392,10 +392,11 @@ impl QueuePair {
         sends.held.push_back(Held { request: *work.request, pieces, _inline: inline.into_boxed_slice() });
     }
 
-    /// Carries out one request towards the peer, which must be there; false: the peer has no receive for it.
+    /// Carries out one request. The gate must be open. Returns false if the peer has no receive for it.
     #[inline]
     fn carry(&self, sends: &mut Sends, work: &Work<'_>) -> Result<bool, Failure> {
-        // SAFETY: the gate is open in this epoch, so the peer is there until this side's lock is free (`Sends::peer`).
+        // SAFETY: the gate is open in this epoch, so the peer exists until this side's lock is released
+        // (`Sends::peer`).
         let peer = unsafe { &*sends.peer };
         let length = work.length();
         let mut local = [MaybeUninit::uninit(); MAX_SGES];
@@ -406,14 +407,14 @@ impl QueuePair {
         } else {
             None
         };
-        // SAFETY: `check` has found a place for each piece. All ranges lie in registered regions (or the local ones in
-        // memory that the caller of ibv_post_send hands over inline), which are not taken out while this lock is held.
+        // SAFETY: `check` has found a place for each piece. All ranges lie in registered regions, which are not removed
+        // while this lock is held; local ones may also lie in memory that the caller of ibv_post_send passes inline.
         unsafe { work.transfer(&local, remote) };
         self.complete(sends, peer, work, length, receive);
         Ok(true)
     }
 
-    /// Finds the places of the pieces and of the peer's memory, and looks at the rights to both.
+    /// Finds the places of the pieces and of the peer's memory, and checks the rights to both.
     #[inline]
     fn check(
         &self,
@@ -434,7 +435,7 @@ impl QueuePair {
             place.write(if inline {
                 ptr::with_exposed_provenance_mut(piece.address as usize)
             } else if piece.length == 0 {
-                ptr::null_mut() // the key of no bytes is not looked at
+                ptr::null_mut() // without bytes, the key is not checked
             } else {
                 find_local(piece.lkey, self.domain, piece.address, piece.length.into(), needs)
                     .ok_or_else(|| alone(sys::WC_LOC_PROT_ERR))?
@@ -455,8 +456,8 @@ impl QueuePair {
             .ok_or_else(|| both(sys::WC_REM_ACCESS_ERR, sys::EVENT_QP_ACCESS_ERR))
     }
 
-    /// Reports what was carried out: the receive that it has consumed, if any, to the peer, and itself, if it asks for
-    /// that.
+    /// Reports a request that was carried out: to the peer if it consumed a receive, and to this side if it is
+    /// signalled.
     #[inline]
     fn complete(&self, sends: &mut Sends, peer: &Self, work: &Work<'_>, length: u64, receive: Option<u64>) {
         let request = work.request;
@@ -495,7 +496,7 @@ impl QueuePair {
         }
     }
 
-    /// Carries out one request; false: it must wait for a receive.
+    /// Carries out or fails one request. Returns false if it must wait for a receive.
     #[inline]
     fn carry_or_fail(&self, sends: &mut Sends, work: &Work<'_>) -> bool {
         match self.carry(sends, work) {
@@ -513,11 +514,11 @@ impl QueuePair {
         }
     }
 
-    /// Takes one request of ibv_post_send(3), through the gate as it is.
+    /// Posts one request of ibv_post_send(3), as the gate says. The gate must be of the current epoch.
     #[inline]
     pub(crate) fn post(&self, sends: &mut Sends, request: &sys::SendWr) -> Result<(), c_int> {
         self.admit(sends, request)?;
-        // SAFETY: ibv_post_send(3): `sg_list` has `num_sge` entries, which is no negative number.
+        // SAFETY: ibv_post_send(3): `sg_list` has `num_sge` entries; `admit` has checked that this is not negative.
         let work = unsafe { Work::of(request) };
         if self.inlines(&work) {
             self.admit_inline(&work)?;
@@ -538,7 +539,7 @@ impl QueuePair {
     }
 }
 
-/// A completion of failed work.
+/// Returns the completion of failed work.
 fn failed(id: u64, qp_number: u32, status: c_int) -> sys::Wc {
     sys::Wc {
         wr_id: id,

@@ -1,4 +1,4 @@
-//! Do the packets of one queue pair reach the other, and the answers come back?
+//! Checks whether the packets of one queue pair reach another, and whether the acknowledgements come back.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -8,34 +8,34 @@ use railweave_fabric_verbs::sys;
 
 use crate::description::{GidFacts, PortFacts};
 
-/// One of two queue pairs that talk to each other.
+/// One of two connected queue pairs.
 #[derive(Clone, Copy)]
 pub(crate) struct End<'pair> {
     pub(crate) number: u32,
     pub(crate) state: c_int,
-    /// The attributes that ibv_modify_qp was given, all in all.
+    /// The attributes of all ibv_modify_qp calls since the last reset, merged.
     pub(crate) attributes: &'pair sys::QpAttributes,
     pub(crate) port: &'pair PortFacts,
-    /// The ECE that ibv_set_ece was given, if it was called.
+    /// The options given to ibv_set_ece; `None` if it was not called.
     pub(crate) ece: Option<sys::Ece>,
-    /// Its cable is cut.
+    /// True while its cable is cut.
     pub(crate) cut: bool,
-    /// Which of its connections this is: another one after each reset.
+    /// The serial number of its connection: another one after each reset.
     pub(crate) incarnation: u64,
-    /// The connection of the peer that it has heard of; 0 before the first packet.
+    /// The serial number of the peer's connection that it has heard of; 0 before the first packet.
     pub(crate) knows: u64,
 }
 
-/// Why nothing gets through.
+/// The reason why nothing gets through.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NoWay {
-    /// For the time being: work waits.
+    /// The way is blocked for now: work waits.
     Cut,
-    /// Work fails.
+    /// The packets are lost: work fails.
     Lost {
-        /// With this completion status.
+        /// The completion status.
         status: c_int,
-        /// In words.
+        /// The reason, in words.
         reason: String,
     },
 }
@@ -44,7 +44,7 @@ fn lost(reason: fmt::Arguments<'_>) -> NoWay {
     NoWay::Lost { status: sys::WC_RETRY_EXC_ERR, reason: reason.to_string() }
 }
 
-/// Looks at the way from one end to the other and back. There may be no other, or none that has a port.
+/// Checks the way from one end to the other and back. `to` is `None` if there is no other end, or it has no port yet.
 pub(crate) fn check(from: &End<'_>, to: Option<&End<'_>>) -> Result<(), NoWay> {
     let name = from.attributes.dest_qp_num;
     let down = |end: &End<'_>| end.cut || end.port.cut || end.port.state != sys::PORT_ACTIVE;
@@ -66,13 +66,14 @@ pub(crate) fn check(from: &End<'_>, to: Option<&End<'_>>) -> Result<(), NoWay> {
     check_address(from, to)?;
     check_address(to, from)?;
     check_sequence(from, to)?;
-    // The peer of an end that is only ready to receive has nothing to compare yet.
+    // A peer in RTR has no sq_psn yet.
     if to.state == sys::QPS_RTS {
         check_sequence(to, from)?;
     }
     if (from.knows != 0 && from.knows != to.incarnation) || (to.knows != 0 && to.knows != from.incarnation) {
         return Err(lost(format_args!(
-            "queue pairs {:#x} and {name:#x} were not connected afresh together: one was reset since they talked",
+            "queue pairs {:#x} and {name:#x} were not both connected afresh: one was reset after they had exchanged \
+             packets",
             from.number
         )));
     }
@@ -111,11 +112,11 @@ fn check_sequence(from: &End<'_>, to: &End<'_>) -> Result<(), NoWay> {
     )))
 }
 
-/// Do packets from one end arrive at the port of the other?
+/// Checks that packets from one end arrive at the port of the other.
 fn check_address(from: &End<'_>, to: &End<'_>) -> Result<(), NoWay> {
     let (address, number) = (&from.attributes.ah_attr, from.number);
     if from.port.link_layer != to.port.link_layer {
-        return Err(lost(format_args!("queue pairs {number:#x} and {:#x} are on unlike link layers", to.number)));
+        return Err(lost(format_args!("queue pairs {number:#x} and {:#x} are on different link layers", to.number)));
     }
     let global = address.is_global != 0;
     let destination = to.port.gids.iter().flatten().copied().filter(|facts| facts.gid == address.grh.dgid);
@@ -123,7 +124,7 @@ fn check_address(from: &End<'_>, to: &End<'_>) -> Result<(), NoWay> {
     if global && destinations.is_empty() {
         let gid = Ipv6Addr::from(address.grh.dgid.0);
         return Err(lost(format_args!(
-            "queue pair {number:#x} sends to GID {gid}, which the port of {:#x} has not",
+            "queue pair {number:#x} sends to GID {gid}, which the port of {:#x} does not have",
             to.number
         )));
     }
@@ -131,7 +132,7 @@ fn check_address(from: &End<'_>, to: &End<'_>) -> Result<(), NoWay> {
     if from.port.link_layer == sys::LINK_LAYER_ETHERNET {
         let Some(source) = source else {
             return Err(lost(format_args!(
-                "queue pair {number:#x} sends from GID {}, which is empty",
+                "queue pair {number:#x} sends from GID index {}, which is empty",
                 address.grh.sgid_index
             )));
         };
@@ -231,8 +232,8 @@ mod tests {
             (ROCE, "connected to", |p| p.attributes[1].dest_qp_num = 99),
             (ROCE, "sq_psn", |p| p.attributes[0].sq_psn += 1),
             (ROCE, "sq_psn", |p| p.attributes[0].rq_psn += 1),
-            (ROCE, "has not", |p| p.attributes[0].ah_attr.grh.dgid.0[15] += 1),
-            (ROCE, "has not", |p| p.attributes[1].ah_attr.grh.dgid.0[15] += 1),
+            (ROCE, "does not have", |p| p.attributes[0].ah_attr.grh.dgid.0[15] += 1),
+            (ROCE, "does not have", |p| p.attributes[1].ah_attr.grh.dgid.0[15] += 1),
             (ROCE, "another type", |p| p.attributes[0].ah_attr.grh.sgid_index = 0),
             (ROCE, "hop limit", |p| p.attributes[1].ah_attr.grh.hop_limit = 0),
             (ROCE, "partition", |p| p.attributes[1].pkey_index = 1),

@@ -1,4 +1,4 @@
-//! Profiles: what one kind of adapter can and how it behaves, from the TOML files in `profiles/`.
+//! Profiles: the limits and habits of one kind of adapter, from the TOML files in `profiles/`.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -11,7 +11,7 @@ use crate::faults;
 /// The profile of devices that name none.
 pub(crate) const PLAIN: &str = "plain";
 
-/// All profiles: a name, and the text.
+/// All profiles: the name and the text of each.
 pub(crate) const TEXTS: &[(&str, &str)] = &[
     (PLAIN, include_str!("../profiles/plain.toml")),
     ("connectx-5", include_str!("../profiles/connectx-5.toml")),
@@ -26,7 +26,7 @@ pub(crate) const TEXTS: &[(&str, &str)] = &[
     ("rxe", include_str!("../profiles/rxe.toml")),
 ];
 
-/// The names of all adapters that the fake libibverbs can be, each with what it is.
+/// The name and the title of each adapter that the fake libibverbs can imitate.
 pub fn profiles() -> impl Iterator<Item = (&'static str, &'static str)> {
     TEXTS.iter().filter(|(name, _)| *name != PLAIN).map(|(name, _)| (*name, PROFILES[name].title.as_str()))
 }
@@ -43,46 +43,47 @@ static PROFILES: LazyLock<BTreeMap<&'static str, Profile>> = LazyLock::new(|| {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Profile {
-    /// The name that people use.
+    /// The adapter's name, for people.
     pub(crate) title: String,
-    /// The keys of a device's description, with their values.
+    /// The defaults for the keys of a device's description.
     pub(crate) device: toml::Table,
-    /// Those of each of its ports.
+    /// The defaults for the keys of each of its ports.
     pub(crate) port: toml::Table,
     #[serde(default)]
     pub(crate) habits: Habits,
 }
 
-/// The habits in which adapters and their providers differ, beyond limits. Without a word: nothing of it.
+/// The habits in which adapters and their providers differ, apart from limits. A habit that a profile does not name is
+/// that of the strict profile `plain`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Habits {
-    /// libmlx5 drives it, as mlx5dv_is_supported(3) says.
+    /// True if libmlx5 drives it: the result of mlx5dv_is_supported(3).
     pub(crate) libmlx5: bool,
-    /// Send queues are measured in bytes, of which each request takes its share.
+    /// The size of send queues in bytes, if requests share bytes instead of taking one place each.
     pub(crate) send_ring: Option<SendRing>,
-    /// How the sizes of queues that are asked for are rounded up.
+    /// The rounding of the queue sizes that a program asks for.
     pub(crate) send_queue: Rounding,
     pub(crate) receive_queue: Rounding,
     pub(crate) shared_receive_queue: Rounding,
     pub(crate) completion_queue: Rounding,
-    /// The least room for inline data that a queue pair gets.
+    /// The minimum room for inline data of a queue pair, in bytes.
     pub(crate) least_inline: u32,
-    /// Inline data is read from memory when the request is carried out, like any other.
+    /// True if inline data is read from memory when the request is carried out, like any other data.
     pub(crate) inline_ignored: bool,
-    /// Creating a queue pair without receives of its own and without a shared queue fails so.
+    /// The failure to create a queue pair that has neither receives of its own nor a shared queue.
     pub(crate) empty_receive_queue: Refusal,
-    /// Creating a shared receive queue fails so, whatever the device says that it has.
+    /// The failure to create a shared receive queue, whatever limits the device reports.
     pub(crate) shared_receives: Refusal,
-    /// Registering memory with optional rights, such as relaxed ordering, fails so.
+    /// The failure to register memory with optional rights, such as relaxed ordering.
     pub(crate) optional_access: Refusal,
-    /// Registering memory for remote atomics fails so.
+    /// The failure to register memory for remote atomics.
     pub(crate) atomic_access: Refusal,
-    /// The completion of a write says how long it was.
+    /// True if the completion of a write reports its length.
     pub(crate) sent_bytes: bool,
-    /// Completions stay in their queue when their queue pair is destroyed or reset.
+    /// True if completions stay in their queue when their queue pair is destroyed or reset.
     pub(crate) stale_completions: bool,
-    /// A queue pair on a shared receive queue that breaks raises QP_LAST_WQE_REACHED.
+    /// True if a queue pair on a shared receive queue raises QP_LAST_WQE_REACHED when it fails.
     pub(crate) last_receive_event: bool,
 }
 
@@ -108,13 +109,13 @@ impl Default for Habits {
     }
 }
 
-/// A send queue that is measured in bytes.
+/// A send queue whose size is in bytes. All fields are in bytes.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SendRing {
-    /// Bytes of each request before its pieces or its inline data.
+    /// The part of each request before its pieces or its inline data.
     pub(crate) overhead: u32,
-    /// Requests are multiples of this.
+    /// The size of a request is a multiple of this.
     pub(crate) unit: u32,
     /// The longest request.
     pub(crate) longest: u32,
@@ -122,20 +123,20 @@ pub(crate) struct SendRing {
     pub(crate) bytes: u32,
 }
 
-/// How a size is rounded up.
+/// The rounding of a size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Rounding {
-    /// Not at all.
+    /// The size that was asked for.
     #[default]
     Asked,
     PowerOfTwo,
-    /// One place of a power of two stays free.
+    /// A power of two of which one place stays free.
     PowerOfTwoLessOne,
 }
 
 impl Rounding {
-    /// The size granted where `asked` is asked for; no more than `most` unless that was asked for.
+    /// Returns the size granted for `asked`: at most `most`, unless `asked` is larger.
     pub(crate) fn apply(self, asked: u32, most: u32) -> u32 {
         let rounded = match self {
             _ if asked == 0 => 0,
@@ -147,12 +148,12 @@ impl Rounding {
     }
 }
 
-/// The error with which something is refused, if it is.
+/// The error with which a request is refused; `None` if it is not.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Refusal(Option<c_int>);
 
 impl Refusal {
-    /// The error, where `happens`.
+    /// Returns the error if `happens`.
     pub(crate) fn when(self, happens: bool) -> Result<(), c_int> {
         self.0.filter(|_| happens).map_or(Ok(()), Err)
     }
@@ -167,7 +168,7 @@ impl<'de> Deserialize<'de> for Refusal {
 }
 
 impl Profile {
-    /// The profile of this name; the error says which there are.
+    /// Returns the profile with this name; the error lists all names.
     pub(crate) fn named(name: &str) -> Result<&'static Self, String> {
         PROFILES.get(name).ok_or_else(|| {
             let names: Vec<&str> = TEXTS.iter().map(|&(name, _)| name).collect();

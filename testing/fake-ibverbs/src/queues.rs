@@ -1,7 +1,7 @@
-//! Completion queues, and receive queues: a queue pair's own, or a shared one.
+//! Completion queues, and receive queues, which belong to one queue pair or are shared.
 //!
-//! Only writes with immediate consume receives here, and these bring no bytes into the receive's buffers; so a receive
-//! is its identifier.
+//! Only writes with immediate consume receives here, and they write nothing to the receive's buffers. A receive is
+//! therefore stored as its identifier.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -13,18 +13,19 @@ use crate::events::{Events, Source};
 use crate::reports::Counts;
 use crate::spin::SpinLock;
 
-/// A completion on its way to whoever polls.
+/// A completion that waits to be polled.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
-    /// The completion that is polled.
+    /// The completion, as a poll returns it.
     pub(crate) completion: sys::Wc,
-    /// The count of places given back to the queue that the work came from, ...
+    /// The count of freed places in the queue that the work came from. Polling raises it by `places`: a place is taken
+    /// until its completion has been polled, as on a card.
     pub(crate) released: *const AtomicU32,
-    /// ... and by how much polling raises it. So a place is taken until its completion has been polled, as on a card.
+    /// The number of places that polling frees.
     pub(crate) places: u32,
 }
 
-/// The count of places that stale completions give back.
+/// The count of freed places for stale completions, which no queue reads.
 static NOBODY: AtomicU32 = AtomicU32::new(0);
 
 struct Completions {
@@ -33,11 +34,11 @@ struct Completions {
     completions: u64,
 }
 
-/// A `struct ibv_cq` and what stands behind it.
+/// A `struct ibv_cq`, followed by this library's own data.
 #[repr(C)]
 pub(crate) struct CompletionQueue {
     public: sys::Cq,
-    /// The number of entries, so that an empty queue is seen without the lock. Changed under the lock alone.
+    /// The number of entries, so that an empty queue is noticed without the lock. Changed only under the lock.
     waiting: AtomicU32,
     overrun: AtomicBool,
     ring: SpinLock<Completions>,
@@ -60,7 +61,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Adds a completion. Without room it is lost, and the queue is broken for good, as on a card.
+    /// Adds a completion. If the queue is full, the completion is lost and the queue stays broken, as on a card.
     #[inline]
     pub(crate) fn push(&self, entry: Entry) {
         let mut ring = self.ring.lock();
@@ -78,8 +79,8 @@ impl CompletionQueue {
         self.waiting.store(waiting + 1, Ordering::Release);
     }
 
-    /// Removes what one queue pair has put here: it is about to go, or starts afresh. Stale entries stay for whoever
-    /// polls, without giving anything back.
+    /// Removes the entries of a queue pair that is destroyed or reset, and frees their places. If `stale` is true the
+    /// entries stay for the next poll, which then frees nothing.
     pub(crate) fn forget(&self, qp_number: u32, stale: bool) {
         let mut ring = self.ring.lock();
         let (head, size) = (ring.head, ring.entries.len());
@@ -100,12 +101,12 @@ impl CompletionQueue {
         self.waiting.store(kept as u32, Ordering::Release);
     }
 
-    /// The most completions that it holds.
+    /// Returns the capacity, in completions.
     pub(crate) fn places(&self) -> u64 {
         self.ring.lock().entries.len() as u64
     }
 
-    /// Adds what was counted here.
+    /// Adds this queue's counts.
     pub(crate) fn count(&self, counts: &mut Counts) {
         counts.completions += self.ring.lock().completions;
     }
@@ -122,7 +123,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes what waits, up to the room that there is: ibv_poll_cq(3).
+    /// Takes up to `entries` completions: ibv_poll_cq(3).
     ///
     /// # Safety
     /// `wc` must have room for `entries` completions.
@@ -137,8 +138,8 @@ impl CompletionQueue {
         let mut place = ring.head;
         for index in 0..taken as usize {
             let entry = &ring.entries[place];
-            // SAFETY: the caller vouches for the room. The counter lives in a queue pair or a receive queue; these take
-            // their entries out of completion queues before they go (`forget`).
+            // SAFETY: the caller vouches for the room. The counter lives in a queue pair or a receive queue, whose
+            // entries are removed or redirected before it is destroyed (`forget`).
             unsafe {
                 wc.add(index).write(entry.completion);
                 (*entry.released).fetch_add(entry.places, Ordering::Release);
@@ -160,28 +161,29 @@ struct Receives {
     head: usize,
     length: usize,
     posted: u32,
-    /// A sender waits for a receive.
+    /// True while a sender waits for a receive.
     starving: bool,
-    /// The queue pair is in the error state: receives are given back.
+    /// True if the queue pair is in the error state: new receives are flushed.
     closed: bool,
     posts: u64,
     receives: u64,
     consumed: u64,
 }
 
-/// Receives that wait for a message.
+/// A queue of posted receives.
 pub(crate) struct ReceiveQueue {
     ring: SpinLock<Receives>,
     max_sges: u32,
-    /// Places whose completions were polled. Together with `Receives::posted` it says how full the queue is.
+    /// The number of places freed by polled completions. `Receives::posted` less this number is the number of places
+    /// taken.
     pub(crate) released: AtomicU32,
 }
 
 /// The fate of a posted receive.
 enum Posted {
-    /// It waits.
+    /// It waits for a message.
     Waits,
-    /// It goes back at once, flushed.
+    /// It is flushed at once.
     Flushed,
 }
 
@@ -201,7 +203,7 @@ impl ReceiveQueue {
         Self { ring: SpinLock::new(ring), max_sges, released: AtomicU32::new(0) }
     }
 
-    /// The oldest receive; none leaves a note that one is wanted.
+    /// Takes the oldest receive. Returns `None` if the queue is empty, and notes that a sender waits.
     #[inline]
     pub(crate) fn take(&self) -> Option<u64> {
         let mut ring = self.ring.lock();
@@ -219,7 +221,7 @@ impl ReceiveQueue {
         Some(id)
     }
 
-    /// Takes no more receives and answers those that wait.
+    /// Closes the queue and returns the pending receives.
     pub(crate) fn close(&self) -> Vec<u64> {
         let mut ring = self.ring.lock();
         ring.closed = true;
@@ -228,24 +230,24 @@ impl ReceiveQueue {
         waiting
     }
 
-    /// Empties the queue, as when it was created.
+    /// Empties the queue, as after creation.
     pub(crate) fn reset(&self) {
         let mut ring = self.ring.lock();
         (ring.head, ring.length, ring.posted, ring.closed, ring.starving) = (0, 0, 0, false, false);
         self.released.store(0, Ordering::Release);
     }
 
-    /// The most receives that it holds.
+    /// Returns the capacity, in receives.
     pub(crate) fn places(&self) -> usize {
         self.ring.lock().ids.len()
     }
 
-    /// The number of receives that wait.
+    /// Returns the number of pending receives.
     pub(crate) fn waiting(&self) -> usize {
         self.ring.lock().length
     }
 
-    /// Adds what was counted here.
+    /// Adds this queue's counts.
     pub(crate) fn count(&self, counts: &mut Counts) {
         let ring = self.ring.lock();
         counts.receive_posts += ring.posts;
@@ -275,11 +277,11 @@ impl ReceiveQueue {
         Ok(Posted::Waits)
     }
 
-    /// Posts a chain of receives; `flush` is told of each that goes back at once. Returns the error of the one that is
-    /// refused, or 0, and whether a sender has waited for one of those that were taken.
+    /// Posts a chain of receives and calls `flush` for each that is flushed at once. Returns the error of the receive
+    /// that is refused, or 0, and true if a sender has waited for a receive.
     ///
     /// # Safety
-    /// As for ibv_post_recv(3): `wr` is a chain of work requests, `bad` can be written.
+    /// The same as for ibv_post_recv(3): `wr` is a chain of work requests, and `bad` is writable.
     #[inline]
     pub(crate) unsafe fn post_chain(
         &self,
@@ -311,7 +313,7 @@ impl ReceiveQueue {
     }
 }
 
-/// A `struct ibv_srq` and what stands behind it.
+/// A `struct ibv_srq`, followed by this library's own data.
 #[repr(C)]
 pub(crate) struct SharedReceiveQueue {
     pub(crate) public: sys::Srq,

@@ -1,16 +1,16 @@
-//! Registered memory as the wire sees it: a key leads to a slot without a lock.
+//! Registered memory for the data path, which finds the slot of a key without a lock.
 //!
-//! Taking a region out is safe against transfers in progress because whoever does so passes through the lock of every
-//! queue pair afterwards (`world`), and transfers run under such a lock.
+//! Removing a region is safe although transfers may be in progress: the remover then takes and releases the lock of
+//! every queue pair (`world`), and transfers run under such a lock.
 
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// One more than the highest number of regions at a time.
+/// The number of slots: one more than the maximum number of regions, because slot 0 stays free.
 pub(crate) const SLOTS: usize = 1 << 16;
 
-/// A key is the slot's index, seven bits that change with each use of the slot, and this bit in remote keys: so a local
-/// key in a remote key's place, or a key of long ago, is found out.
+/// The bit that marks remote keys. A key is the slot's index, seven bits that change with each use of the slot, and
+/// this bit: so the use of a local key as a remote one, or of an old key, is detected.
 const REMOTE: u32 = 1;
 
 struct Slot {
@@ -35,22 +35,22 @@ static TABLE: [Slot; SLOTS] = [const {
     }
 }; SLOTS];
 
-/// A region.
+/// A registered region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Region {
-    /// Its protection domain, as a number.
+    /// The address of its protection domain.
     pub(crate) domain: usize,
     /// Its first address, as work requests name it.
     pub(crate) start: u64,
-    /// Its length.
+    /// Its length, in bytes.
     pub(crate) length: u64,
     /// Its first address in this process.
     pub(crate) memory: u64,
-    /// The rights given.
+    /// The access rights given.
     pub(crate) access: u32,
 }
 
-/// The keys of slot `index` in its use number `uses`: local, remote.
+/// Returns the local and the remote key of slot `index` in its use number `uses`.
 pub(crate) fn keys(index: usize, uses: u32) -> (u32, u32) {
     let local = (index as u32) << 8 | (uses << 1) & 0xfe;
     (local, local | REMOTE)
@@ -67,13 +67,13 @@ pub(crate) fn publish(index: usize, key: u32, region: Region) {
     slot.key.store(key, Ordering::Release);
 }
 
-/// Takes the region out. Transfers that have found it may still be in progress.
+/// Removes the region in slot `index`. Transfers that have found it may still be in progress.
 pub(crate) fn withdraw(index: usize) {
     TABLE[index].key.store(0, Ordering::SeqCst);
 }
 
-/// Where the range lies in this process, if the key is that of a region of the domain with all of these rights around
-/// it.
+/// Returns the place of the range in this process, if the local key belongs to a region of the domain that contains the
+/// range and has all of these rights.
 #[inline]
 pub(crate) fn find_local(key: u32, domain: usize, address: u64, length: u64, rights: u32) -> Option<*mut u8> {
     if key & REMOTE != 0 {
@@ -82,8 +82,8 @@ pub(crate) fn find_local(key: u32, domain: usize, address: u64, length: u64, rig
     find(key, domain, address, length, rights)
 }
 
-/// Where the range lies in this process, if the remote key is that of a region of the domain with all of these rights
-/// around it.
+/// Returns the place of the range in this process, if the remote key belongs to a region of the domain that contains
+/// the range and has all of these rights.
 #[inline]
 pub(crate) fn find_remote(key: u32, domain: usize, address: u64, length: u64, rights: u32) -> Option<*mut u8> {
     if key & REMOTE == 0 {

@@ -1,4 +1,4 @@
-//! The reports of the fake libibverbs about itself, shared by the library and by those who load it.
+//! The library's reports about itself, shared by the library and by the programs that load it.
 
 use std::ffi::c_int;
 
@@ -15,9 +15,9 @@ pub struct Counts {
     pub writes_with_immediate: u64,
     /// Reads that were posted.
     pub reads: u64,
-    /// Of all work requests those with inline data.
+    /// Work requests with inline data.
     pub inline: u64,
-    /// Of all work requests those that ask for a completion.
+    /// Work requests that ask for a completion.
     pub signalled: u64,
     /// Bytes moved.
     pub bytes: u64,
@@ -32,24 +32,24 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// All work requests that were posted to send queues.
+    /// Returns the number of work requests that were posted to send queues.
     #[must_use]
     pub fn work_requests(&self) -> u64 {
         self.writes + self.writes_with_immediate + self.reads
     }
 
-    /// The counts since `earlier`.
+    /// Returns the counts since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         self.with(earlier, u64::wrapping_sub)
     }
 
-    /// All of them together.
+    /// Returns the sum of all counts.
     pub(crate) fn sum<'counts>(all: impl Iterator<Item = &'counts Self>) -> Self {
         all.fold(Self::default(), |sum, counts| sum.with(counts, u64::wrapping_add))
     }
 
-    /// The counts of a device as programs see them.
+    /// Converts the counts of the device with this name for programs in C.
     pub(crate) fn of_device(&self, name: &str) -> DeviceCounts {
         let mut device = DeviceCounts::ZERO.device;
         device[..name.len()].copy_from_slice(name.as_bytes());
@@ -78,12 +78,12 @@ impl Counts {
     }
 }
 
-/// The objects that are open. After a clean shutdown all are 0.
+/// The numbers of open objects. After a clean shutdown all are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
     /// Device lists that were not freed.
     pub device_lists: u32,
-    /// Devices.
+    /// Open devices.
     pub contexts: u32,
     /// Protection domains.
     pub domains: u32,
@@ -101,13 +101,13 @@ pub struct Open {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Step {
-    /// Which attributes count; 0 where the step has not been taken since the last reset.
+    /// The attributes that count; 0 if the step has not been taken since the last reset.
     pub mask: c_int,
     /// The attributes.
     pub attributes: sys::QpAttributes,
 }
 
-/// An open queue pair.
+/// The report on an open queue pair.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct QpReport {
@@ -115,19 +115,19 @@ pub struct QpReport {
     pub number: u32,
     /// Its state.
     pub state: c_int,
-    /// Its device's name, ended by a zero byte.
+    /// Its device's name, which ends with a zero byte.
     pub device: [u8; sys::SYSFS_NAME_MAX],
     /// Its port; 0 before INIT.
     pub port: u32,
     /// The capabilities that ibv_create_qp was asked for.
     pub capabilities: sys::QpCapabilities,
-    /// Does it take its receives from a shared queue?
+    /// 1 if it takes its receives from a shared queue, otherwise 0.
     pub shared_receives: u32,
-    /// Work requests that wait: for a receive, or for a cut cable.
+    /// Work requests that wait for a receive or for a cut cable.
     pub held: u32,
     /// Receives that wait in its queue, or in the shared one.
     pub receives: u32,
-    /// The ECE that ibv_set_ece was given; zeros without.
+    /// The options given to ibv_set_ece; zeros if it was not called.
     pub ece: sys::Ece,
     /// The last step to INIT.
     pub init: Step,
@@ -138,7 +138,7 @@ pub struct QpReport {
 }
 
 impl QpReport {
-    /// Its device's name.
+    /// Returns its device's name.
     #[must_use]
     pub fn device(&self) -> &str {
         let end = self.device.iter().position(|&byte| byte == 0).unwrap_or(self.device.len());

@@ -6,49 +6,48 @@ use serde::{Deserialize, Serialize};
 
 use crate::reports::QpReport;
 
-/// Type of the function `fake_ibverbs`: takes a [`Request`] as JSON, in a string of C, and returns a string to be freed
-/// with free(3): a `Result` as JSON, of what was asked for or of a sentence that says why not.
+/// The type of the function `fake_ibverbs`: takes a [`Request`] as JSON in a C string, and returns a `Result` as JSON
+/// in a C string, which the caller frees with free(3). The error is a sentence that names the reason.
 pub(crate) type AskFn = unsafe extern "C" fn(*const c_char) -> *mut c_char;
 
-/// Type of the function `fake_ibverbs_queue_pair`: writes what there is to tell about the queue pair of this number.
-/// Returns 0, or -1 if there is none.
+/// The type of the function `fake_ibverbs_queue_pair`: writes the report on the queue pair with this number. Returns 0,
+/// or -1 if there is no such queue pair.
 pub(crate) type QueuePairFn = unsafe extern "C" fn(u32, *mut QpReport) -> c_int;
 
-/// One request. Where no answer is named it is null.
+/// One request. The result is null unless the variant names one.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// From the next ibv_get_device_list on this describes the machine, in place of the file; none goes back to the
-    /// file.
+    /// Describes the machine in place of the file, from the next ibv_get_device_list on; `None` goes back to the file.
     Describe(Option<String>),
     /// The work done since the library was loaded: a map from the names of devices to [`crate::Counts`].
     Counts,
-    /// The objects that are open: [`crate::Open`].
+    /// The numbers of open objects: [`crate::Open`].
     Open,
     /// The numbers of all open queue pairs, in rising order.
     QueuePairs,
-    /// The last thing that a program did wrong, in words.
+    /// The sentence about a program's last mistake.
     Complaint,
-    /// Raises an asynchronous event on all that have the device open. `number` is the port, or for events of queue
-    /// pairs the queue pair; for an error of a completion or shared receive queue a queue pair that uses it. Errors of
-    /// queue pairs put these into the error state, a fatal error of the device all of it, unless `only`: then nothing
-    /// but the event is there, as when an adapter is gone and completes nothing.
+    /// Raises an asynchronous event in all open contexts of the device. `number` is the port; for an event of a queue
+    /// pair it is that queue pair, and for an error of a completion or shared receive queue a queue pair that uses it.
+    /// An error of a queue pair puts it into the error state, a fatal error of the device all of its queue pairs,
+    /// unless `only` is true: then nothing but the event happens, as when an adapter is gone and completes no work.
     Raise { device: String, kind: c_int, number: u32, only: bool },
-    /// Sets a port's state, and raises the event that tells of it.
+    /// Sets a port's state, and raises the event that reports it.
     PortState { device: String, port: u8, state: c_int },
-    /// Sets a place of a port's GID table or empties it, and raises the event that tells of it. The type and interface
-    /// stay; an empty place gets those of RoCE v2 on interface 1.
+    /// Sets or empties an entry of a port's GID table, and raises the event that reports it. The type and interface
+    /// stay; an empty entry becomes RoCE v2 on interface 1.
     Gid { device: String, port: u8, index: usize, gid: Option<[u8; 16]> },
-    /// Does this to the cable of a port.
+    /// Changes the cable of a port.
     PortLink { device: String, port: u8, link: Link },
-    /// Does this to one queue pair and its peer alone.
+    /// Changes the cable of one queue pair and its peer alone.
     PairLink { number: u32, link: Link },
 }
 
-/// The fate of a cable.
+/// A change of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Link {
     Mend,
     Cut,
-    /// The oldest work that waits for it fails on each queue pair, at both ends.
+    /// Fails the oldest work that waits for it on each queue pair, at both ends.
     TimeOut,
 }

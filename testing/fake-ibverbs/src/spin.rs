@@ -1,4 +1,4 @@
-//! A lock for what is held for a few instructions: a queue of completions, of receives, of sends.
+//! A lock that is held for a few instructions, for the queues of completions, receives and sends.
 
 use std::cell::UnsafeCell;
 use std::hint::spin_loop;
@@ -6,10 +6,10 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::yield_now;
 
-/// The number of looks of a waiting thread before it lets others run: the holder may have been taken off its processor.
+/// The number of looks before a waiting thread yields: the holder may have been preempted.
 const LOOKS: u32 = 100;
 
-/// A value that one thread at a time uses, without a system call.
+/// A value that one thread at a time uses. An uncontended lock makes no system call.
 pub(crate) struct SpinLock<T> {
     taken: AtomicBool,
     value: UnsafeCell<T>,
@@ -49,7 +49,7 @@ impl<T> SpinLock<T> {
     }
 }
 
-/// The right to use the value, until dropped.
+/// Access to the value, until dropped.
 pub(crate) struct SpinGuard<'lock, T>(&'lock SpinLock<T>);
 
 impl<T> Deref for SpinGuard<'_, T> {
@@ -57,7 +57,7 @@ impl<T> Deref for SpinGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: whoever has the guard is the only one to reach the value.
+        // SAFETY: only the holder of the guard reaches the value.
         unsafe { &*self.0.value.get() }
     }
 }
@@ -65,7 +65,7 @@ impl<T> Deref for SpinGuard<'_, T> {
 impl<T> DerefMut for SpinGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: whoever has the guard is the only one to reach the value.
+        // SAFETY: only the holder of the guard reaches the value.
         unsafe { &mut *self.0.value.get() }
     }
 }

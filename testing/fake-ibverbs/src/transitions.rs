@@ -13,10 +13,10 @@ const CUR_STATE: c_int = 1 << 1;
 const ALT_PATH: c_int = 1 << 14;
 const PATH_MIG_STATE: c_int = 1 << 18;
 
-/// The bits of a packet sequence number.
+/// The largest packet sequence number.
 const PSN_BITS: u32 = 0xff_ffff;
 
-/// The attributes that a step needs, and those that it may have.
+/// Returns the attributes that a step requires and those that it also allows; `None` if no such step exists.
 fn masks(from: c_int, to: c_int) -> Option<(c_int, c_int)> {
     Some(match (from, to) {
         (_, sys::QPS_RESET | sys::QPS_ERR) => (0, 0),
@@ -86,9 +86,9 @@ fn state_name(state: c_int) -> String {
 
 /// One call of ibv_modify_qp.
 pub(crate) struct Request<'call> {
-    /// The state that the queue pair is in.
+    /// The queue pair's current state.
     pub(crate) state: c_int,
-    /// The port that it has since INIT; 0 before.
+    /// The queue pair's port; 0 before INIT.
     pub(crate) port: u8,
     pub(crate) device: &'call DeviceFacts,
     pub(crate) attributes: &'call sys::QpAttributes,
@@ -96,12 +96,12 @@ pub(crate) struct Request<'call> {
 }
 
 impl Request<'_> {
-    /// The state that follows.
+    /// Returns the state after the call.
     pub(crate) fn target(&self) -> c_int {
         if self.has(sys::QP_STATE) { self.attributes.qp_state } else { self.state }
     }
 
-    /// Is the call allowed? If not: what is wrong.
+    /// Checks the call; the error names the mistake.
     pub(crate) fn check(&self) -> Result<(), String> {
         let target = self.target();
         let step = || format!("{} to {}", state_name(self.state), state_name(target));
@@ -170,7 +170,7 @@ fn check_address(address: &sys::AhAttributes, number: u8, port: &PortFacts) -> R
     }
     let index = address.grh.sgid_index;
     if port.gids.get(usize::from(index)).copied().flatten().is_none() {
-        return Err(format!("ah_attr.grh.sgid_index is {index}, where port {number} has no GID"));
+        return Err(format!("ah_attr.grh.sgid_index is {index}, but port {number} has no GID at that index"));
     }
     if address.grh.dgid == sys::Gid::default() {
         return Err("ah_attr.grh.dgid is zero".to_owned());

@@ -1,5 +1,5 @@
-//! A work request, and how its bytes move: a thread that waits for the last word of a line sees the rest of the line
-//! then, as where a card places them.
+//! A work request, and the copying of its bytes: a thread that has seen the last word of a line also sees the rest of
+//! the line, as if a card had placed them.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -9,18 +9,19 @@ use railweave_fabric_verbs::sys;
 
 use crate::reports::Counts;
 
-/// The most pieces of memory that one work request may name.
+/// The maximum number of pieces of memory in a work request.
 pub(crate) const MAX_SGES: usize = 32;
 
-/// Where the pieces of a work request lie in this process: as many as it has.
+/// The places of a work request's pieces in this process. The first ones are set, as many as there are pieces.
 pub(crate) type Places = [MaybeUninit<*mut u8>; MAX_SGES];
 
-/// The piece that a card writes at once: a line, whose last word a waiting thread may take for the sign that all of it
-/// is there.
+/// The unit in which a card writes, in bytes: a line, whose last word tells a waiting thread that the whole line is
+/// there.
 const LINE: usize = 64;
 const WORD: usize = 8;
 
-/// Up to here a transfer is placed line by line in rising order; of a longer one only the last line comes last.
+/// The length up to which a transfer is placed line by line, in rising order, in bytes; in a longer one only the last
+/// line is certain to come last.
 const LINE_BY_LINE: usize = 512;
 
 /// One work request.
@@ -31,10 +32,10 @@ pub(crate) struct Work<'request> {
 }
 
 impl<'request> Work<'request> {
-    /// The request with the pieces that it names.
+    /// Returns the request with the pieces that it names.
     ///
     /// # Safety
-    /// `sg_list` must have `num_sge` entries, a number that is not negative.
+    /// `sg_list` must have `num_sge` entries, and `num_sge` must not be negative.
     #[inline]
     pub(crate) unsafe fn of(request: &'request sys::SendWr) -> Self {
         let pieces = if request.num_sge == 0 {
@@ -46,7 +47,7 @@ impl<'request> Work<'request> {
         Self { request, pieces }
     }
 
-    /// The request with other pieces.
+    /// Returns the request with other pieces.
     pub(crate) fn new(request: &'request sys::SendWr, pieces: &'request [sys::Sge]) -> Self {
         Self { request, pieces }
     }
@@ -56,13 +57,13 @@ impl<'request> Work<'request> {
         self.request.send_flags & sys::SEND_INLINE != 0
     }
 
-    /// All bytes of it.
+    /// Returns the length of all pieces, in bytes.
     #[inline]
     pub(crate) fn length(&self) -> u64 {
         self.pieces.iter().map(|piece| u64::from(piece.length)).sum()
     }
 
-    /// Counts it as posted.
+    /// Counts the request as posted.
     #[inline]
     pub(crate) fn count(&self, counts: &mut Counts) {
         match self.request.opcode {
@@ -74,7 +75,7 @@ impl<'request> Work<'request> {
         counts.signalled += u64::from(self.request.send_flags & sys::SEND_SIGNALED != 0);
     }
 
-    /// Reads, and not writes?
+    /// Returns true if the request is a read, not a write.
     #[inline]
     pub(crate) fn reads(&self) -> bool {
         self.request.opcode == sys::WR_RDMA_READ
@@ -83,7 +84,8 @@ impl<'request> Work<'request> {
     /// Copies its bytes between the places of its pieces and the range that begins at `remote`.
     ///
     /// # Safety
-    /// There must be a place for each piece, valid for its bytes as `remote` is for all of them; see [`place`].
+    /// There must be a place for each piece, valid for its bytes, and `remote` must be valid for the bytes of all
+    /// pieces; see [`place`].
     #[inline]
     pub(crate) unsafe fn transfer(&self, local: &Places, remote: *mut u8) {
         let mut remote = remote;
@@ -92,7 +94,7 @@ impl<'request> Work<'request> {
             if bytes == 0 {
                 continue;
             }
-            // SAFETY: the caller vouches for all of it.
+            // SAFETY: the caller vouches for the places and for `remote`.
             unsafe {
                 let here = here.assume_init();
                 if self.reads() {
@@ -109,8 +111,8 @@ impl<'request> Work<'request> {
 /// Copies `length` bytes; the ranges may overlap (a queue pair may write to itself).
 ///
 /// # Safety
-/// Both ranges must be valid, `from` for reads and `to` for writes. Other threads may look at `to` meanwhile: like
-/// memory that a card writes, it is theirs to read with atomic or volatile loads.
+/// Both ranges must be valid, `from` for reads and `to` for writes. Other threads may read `to` meanwhile, but only
+/// with atomic or volatile loads, like memory that a card writes.
 #[inline]
 unsafe fn place(from: *const u8, to: *mut u8, length: usize) {
     let (mut from, mut to, mut length) = (from, to, length);
@@ -118,7 +120,7 @@ unsafe fn place(from: *const u8, to: *mut u8, length: usize) {
     unsafe {
         if length > LINE_BY_LINE {
             let bulk = length - LINE;
-            // A line at the end, so that the last words come last whatever order `copy` has.
+            // The rest begins at a line, so that the last words come last in whatever order `copy` writes.
             let end = to.wrapping_add(bulk).addr() % LINE;
             let bulk = bulk - end.min(bulk);
             ptr::copy(from, to, bulk);
@@ -133,10 +135,10 @@ unsafe fn place(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Copies what lies in one line, its last aligned word last.
+/// Copies bytes within one line. If they end with an aligned word, that word comes last.
 ///
 /// # Safety
-/// As for [`place`].
+/// The same as for [`place`].
 #[inline]
 unsafe fn place_line(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: the caller vouches for both ranges; the word lies at the end of them and is aligned.

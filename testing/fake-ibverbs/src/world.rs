@@ -1,9 +1,9 @@
-//! All that is open, behind one lock, and what may happen between queue pairs.
+//! All open objects behind one lock, and the effects of queue pairs on each other.
 //!
 //! Order of locks: this one, then those of queue pairs, then those of receive and completion queues and of events. The
-//! data path takes this lock only while it holds no other. Whoever ends a queue pair or takes out a region first makes
-//! it unfindable, raises the epoch, and then passes through the lock of every queue pair (`let_transfers_finish`):
-//! after that no transfer in progress can still use it.
+//! data path takes this lock only while it holds no other. To destroy a queue pair or remove a region, a function first
+//! makes it unreachable, then raises the epoch, then takes and releases the lock of every queue pair
+//! (`let_transfers_finish`): after that no transfer in progress can still use the object.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
@@ -29,10 +29,10 @@ use crate::regions;
 use crate::reports::{Counts, Open, Step};
 use crate::spin::SpinGuard;
 
-/// The file that describes the machine.
+/// The variable that names the file that describes the machine.
 pub(crate) const DESCRIPTION_VARIABLE: &str = "RAILWEAVE_TEST_MACHINE";
 
-/// The profile of devices whose description names none.
+/// The variable that names the profile of devices whose description names none.
 const PROFILE_VARIABLE: &str = "RAILWEAVE_TEST_PROFILE";
 
 static WORLD: LazyLock<Mutex<World>> = LazyLock::new(Mutex::default);
@@ -47,7 +47,7 @@ pub(crate) fn lock() -> MutexGuard<'static, World> {
     WORLD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes as long as a call of `function` on this queue pair is to take. Nobody waits for the world meanwhile.
+/// Sleeps for as long as the faults delay this call of `function`, without holding the world's lock.
 pub(crate) fn tarry(function: &str, state: Option<c_int>, address: usize) {
     let delay: Duration = {
         let mut world = lock();
@@ -60,11 +60,11 @@ pub(crate) fn tarry(function: &str, state: Option<c_int>, address: usize) {
     }
 }
 
-/// A `struct ibv_device` and what stands behind it.
+/// A `struct ibv_device`, followed by this library's own data.
 #[repr(C)]
 pub(crate) struct Device {
     public: sys::Device,
-    /// Where providers look for their own functions; NULL is nobody's.
+    /// The place of a provider's own functions in libibverbs; NULL belongs to no provider.
     provider: *const c_void,
     facts: Mutex<DeviceFacts>,
 }
@@ -92,7 +92,7 @@ impl Device {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A port; none if the device has none of this number.
+    /// The port with this number; `None` if the device has no such port.
     pub(crate) fn port(&self, number: u32) -> Option<PortFacts> {
         let index = (number as usize).checked_sub(1)?;
         self.facts().ports.get(index).cloned()
@@ -103,7 +103,7 @@ impl Device {
     }
 }
 
-/// A `struct verbs_context` and what stands behind it.
+/// A `struct verbs_context`, followed by this library's own data.
 #[repr(C)]
 pub(crate) struct OpenDevice {
     pub(crate) verbs: sys::VerbsContext,
@@ -112,72 +112,74 @@ pub(crate) struct OpenDevice {
 }
 
 impl OpenDevice {
-    /// The open device whose context is at this address, which the world knows.
+    /// The open device whose context is at this address; the address must be in the world's map.
     pub(crate) fn at<'world>(context: usize) -> &'world Self {
         // SAFETY: addresses of contexts come out of the world's map; see `world::pair`. The context is a field of an
         // OpenDevice, exposed with the whole.
         unsafe { &*with_exposed_provenance::<Self>(context - Self::CONTEXT) }
     }
 
-    /// Where the context lies.
+    /// The offset of the context.
     pub(crate) const CONTEXT: usize = offset_of!(Self, verbs) + offset_of!(sys::VerbsContext, context);
 }
 
-/// The users of something open.
+/// An open object and the number of its users.
 pub(crate) struct Used {
     /// The open device, by address.
     pub(crate) context: usize,
-    /// The number of other things that need it.
+    /// The number of other objects that need it.
     pub(crate) users: u32,
 }
 
-/// A region, beside its slot.
+/// The facts about a region that its slot does not hold.
 pub(crate) struct RegionEntry {
     pub(crate) context: usize,
     pub(crate) domain: usize,
     pub(crate) slot: usize,
-    /// Its bytes.
+    /// Its length, in bytes.
     pub(crate) length: u64,
-    /// Memory that was mapped for it: a dma-buf's.
+    /// The mapping of a dma-buf's memory.
     pub(crate) mapping: Option<Mapping>,
-    /// The part of it that forked children do not get: its address and length.
+    /// The range withheld from forked children: address and length.
     pub(crate) withheld: Option<(u64, usize)>,
 }
 
-/// A queue pair's attributes.
+/// The facts about a queue pair that the data path does not need.
 pub(crate) struct PairEntry {
     pub(crate) context: usize,
     pub(crate) device: Arc<Device>,
     pub(crate) created: sys::QpInitAttributes,
-    /// The capabilities that it got.
+    /// The capabilities granted.
     pub(crate) granted: sys::QpCapabilities,
     pub(crate) domain: usize,
-    /// All in all.
+    /// The attributes of all ibv_modify_qp calls since the last reset, merged.
     pub(crate) attributes: sys::QpAttributes,
     pub(crate) init: Step,
     pub(crate) rtr: Step,
     pub(crate) rts: Step,
     pub(crate) ece: Option<sys::Ece>,
     pub(crate) cut: bool,
-    /// Which connection this is, among all there have ever been.
+    /// The serial number of its connection, unique in the process; 0 before RTR.
     pub(crate) incarnation: u64,
-    /// The peer's connection that it has exchanged packets with. Set under the world's lock while others are looked at.
+    /// The serial number of the peer's connection with which it has exchanged packets; 0 before the first packet.
+    /// Atomic because it is written through a shared reference, under the world's lock.
     pub(crate) knows: AtomicU64,
 }
 
-// SAFETY: the pointers in `created` are the program's own; they are compared and handed back, never followed.
+// SAFETY: the pointers in `created` belong to the program; they are compared and handed back, never followed.
 unsafe impl Send for PairEntry {}
 
-/// Everything. Things are known by their addresses, so that what a program hands over can be checked before it is used.
+/// The state of the library. Objects are found by their addresses, so that each pointer from a program can be checked
+/// before it is followed.
 #[derive(Default)]
 pub(crate) struct World {
-    /// The description that was handed over in place of a file.
+    /// The description given in place of a file.
     pub(crate) given: Option<String>,
-    /// The text that the devices were read from.
+    /// The text from which the devices were read.
     source: Option<String>,
     pub(crate) devices: Vec<Arc<Device>>,
     faults: Vec<Fault>,
-    /// ibv_fork_init was called.
+    /// True once ibv_fork_init has been called.
     pub(crate) minds_forks: bool,
     pub(crate) withheld: Withheld,
     pub(crate) lists: BTreeMap<usize, Vec<Arc<Device>>>,
@@ -191,16 +193,16 @@ pub(crate) struct World {
     pub(crate) numbers: BTreeMap<u32, usize>,
     pub(crate) last_number: u32,
     pub(crate) last_incarnation: u64,
-    /// Free slots of the table of regions; the longest unused first, so that an old key is found out.
+    /// The free slots of the table of regions, the longest unused first, so that the use of an old key is detected.
     pub(crate) free_slots: VecDeque<usize>,
     pub(crate) slots_used: usize,
     pub(crate) slot_uses: BTreeMap<usize, u32>,
-    /// The counts of queues that are gone, by the name of their device.
+    /// The counts of destroyed queues, by the name of their device.
     past: BTreeMap<String, Counts>,
 }
 
 impl World {
-    /// Reads the description again. The same text leaves everything as it is, with what was changed since.
+    /// Reads the description again. The same text leaves everything as it is, changes made since included.
     pub(crate) fn refresh(&mut self) -> Result<(), c_int> {
         let text = match (&self.given, std::env::var_os(DESCRIPTION_VARIABLE)) {
             (Some(text), _) => text.clone(),
@@ -208,7 +210,7 @@ impl World {
                 let path = path.display();
                 complain(format_args!(
                     "{DESCRIPTION_VARIABLE} is {path}, which cannot be read: {error}; name a file that describes a \
-                     machine, or unset it"
+                     machine, or unset the variable"
                 ));
                 error.raw_os_error().unwrap_or(libc::EINVAL)
             })?,
@@ -228,20 +230,20 @@ impl World {
         Ok(())
     }
 
-    /// Makes the next list read its description afresh, whatever it was.
+    /// Makes the next list read the description again, even if its text is the same.
     pub(crate) fn describe(&mut self, text: Option<String>) {
         self.given = text;
         self.source = None;
     }
 
-    /// Fails if this call of `function` is to fail.
+    /// Fails if a fault strikes this call of `function`.
     pub(crate) fn strike(&mut self, function: &str) -> Result<(), c_int> {
         self.strike_in(Call { function, state: None, device: None })
     }
 
-    /// Fails if this call is to fail.
+    /// Fails if a fault strikes this call.
     pub(crate) fn strike_in(&mut self, call: Call<'_>) -> Result<(), c_int> {
-        // Each counts, also after one has struck.
+        // Every fault counts the call, even after one has struck.
         let struck: Vec<c_int> = self.faults.iter_mut().filter_map(|fault| fault.strike(call)).collect();
         struck.first().map_or(Ok(()), |&errno| Err(errno))
     }
@@ -251,12 +253,12 @@ impl World {
         self.pairs.get(&address).map(|entry| entry.device.facts().name.clone())
     }
 
-    /// May calls of `function` fail on demand?
+    /// Returns true if calls of `function` may fail on demand.
     pub(crate) fn has_fault(&self, function: &str) -> bool {
         self.faults.iter().any(|fault| fault.is_of(function))
     }
 
-    /// The objects that are open.
+    /// The numbers of open objects.
     pub(crate) fn open(&self) -> Open {
         Open {
             device_lists: self.lists.len() as u32,
@@ -269,7 +271,7 @@ impl World {
         }
     }
 
-    /// The objects that are open, and how much they hold.
+    /// The numbers of open objects and of their places.
     pub(crate) fn open_objects(&self) -> OpenObjects {
         let own = self.pairs.values().map(|entry| {
             let receives = if entry.created.srq.is_null() { entry.granted.max_recv_wr } else { 0 };
@@ -287,7 +289,7 @@ impl World {
         }
     }
 
-    /// The work done, by the name of the device. Devices with which nothing was done are there too.
+    /// The work done, by the name of the device; idle devices are included.
     pub(crate) fn counts(&self) -> BTreeMap<String, Counts> {
         let mut counts = self.past.clone();
         let mut of = |device: &Device, count: &dyn Fn(&mut Counts)| {
@@ -304,7 +306,7 @@ impl World {
         counts
     }
 
-    /// The counts of queues of an open device that are gone.
+    /// The counts of an open device's destroyed queues.
     pub(crate) fn past(&mut self, context: usize) -> Result<&mut Counts, c_int> {
         let device = self.context(context)?.device.facts().name.clone();
         Ok(self.past.entry(device).or_default())
@@ -315,18 +317,18 @@ impl World {
         self.pairs.iter().map(|(&address, entry)| (entry, pair(address)))
     }
 
-    /// A queue pair by its number.
+    /// The open queue pair with this number.
     pub(crate) fn pair_of(&self, number: u32) -> Option<(&PairEntry, &QueuePair)> {
         let address = self.numbers.get(&number)?;
         Some((self.pairs.get(address)?, pair(*address)))
     }
 
-    /// The open device behind a pointer that a program hands over.
+    /// The open device behind a pointer from a program; fails if the pointer is unknown.
     pub(crate) fn context(&self, address: usize) -> Result<&OpenDevice, c_int> {
         if self.contexts.contains_key(&address) { Ok(OpenDevice::at(address)) } else { Err(unknown("open device")) }
     }
 
-    /// Finds out where a queue pair's work goes now, and takes its lock.
+    /// Takes a queue pair's lock and updates its gate.
     pub(crate) fn look<'pair>(&self, pair: &'pair QueuePair) -> SpinGuard<'pair, Sends> {
         let mut sends = pair.sends.lock();
         if self.find_way(pair, &mut sends) && !sends.held.is_empty() {
@@ -335,7 +337,7 @@ impl World {
         sends
     }
 
-    /// Carries out all that waits and no longer has to.
+    /// Carries out or fails all pending work whose way is no longer blocked.
     pub(crate) fn carry_on(&self) {
         if !take_any_held() {
             return;
@@ -367,13 +369,13 @@ impl World {
         }
     }
 
-    /// Does to others what a failure does to them.
+    /// Applies the effects of a failure to the peer and to pending work.
     pub(crate) fn clear(&self, wreck: Wreck) {
         self.drag_along(wreck);
         self.carry_on();
     }
 
-    /// Returns when no transfer is in progress that began before.
+    /// Waits until every transfer that is in progress has ended.
     pub(crate) fn let_transfers_finish(&self) {
         self.each_pair().for_each(|(_, pair)| drop(pair.sends.lock()));
     }
@@ -386,7 +388,7 @@ impl World {
         }
     }
 
-    /// Sets the gate; true: the peer can be reached.
+    /// Sets the gate. Returns true if the peer can be reached.
     fn find_way(&self, pair: &QueuePair, sends: &mut Sends) -> bool {
         sends.epoch = epoch();
         sends.gate = match pair.state() {
@@ -427,9 +429,9 @@ impl World {
         Ok(())
     }
 
-    /// A free slot for a region, and which use of it this is.
+    /// Takes a free slot for a region. Returns its index and the number of its uses, this one included.
     pub(crate) fn take_slot(&mut self) -> Result<(usize, u32), c_int> {
-        // Slot 0 stays free: a key of 0 is no key.
+        // Slot 0 stays free, so that no region has key 0.
         let slot = if self.slots_used + 1 < regions::SLOTS {
             self.slots_used += 1;
             self.slots_used
@@ -443,7 +445,7 @@ impl World {
 }
 
 impl PairEntry {
-    /// Its port, as it is now; none before INIT.
+    /// A copy of its port; `None` before INIT.
     fn port(&self) -> Option<PortFacts> {
         self.device.port(self.attributes.port_num.into())
     }
@@ -462,39 +464,39 @@ impl PairEntry {
     }
 }
 
-/// The sentence about a description that cannot be read.
+/// The error message for a description that cannot be read.
 pub(crate) fn wrong_description(error: &str) -> String {
     format!("the description of the machine is wrong: {error}")
 }
 
-/// Complains about a pointer to nothing that is open.
+/// Complains about a pointer that leads to no open object, and returns EINVAL.
 pub(crate) fn unknown(what: &str) -> c_int {
-    complain(format_args!("a pointer to no {what} was handed over: never created, or destroyed already"));
+    complain(format_args!("a pointer to no {what} was passed: it was never created, or is destroyed already"));
     libc::EINVAL
 }
 
-/// The queue pair at an address that the world knows.
+/// The queue pair at an address in the world's map.
 pub(crate) fn pair<'world>(address: usize) -> &'world QueuePair {
-    // SAFETY: addresses come out of the world's maps, and what they name is freed only after it has left them, under
-    // the lock that whoever calls this holds.
+    // SAFETY: the address comes out of the world's map. The object is freed only after it has left the map, under the
+    // world's lock, which the caller holds.
     unsafe { &*with_exposed_provenance(address) }
 }
 
-/// The completion queue at an address that the world knows.
+/// The completion queue at an address in the world's map.
 pub(crate) fn completion_queue<'world>(address: usize) -> &'world CompletionQueue {
     // SAFETY: as above.
     unsafe { &*with_exposed_provenance(address) }
 }
 
-/// The shared receive queue at an address that the world knows.
+/// The shared receive queue at an address in the world's map.
 pub(crate) fn shared_receive_queue<'world>(address: usize) -> &'world SharedReceiveQueue {
     // SAFETY: as above.
     unsafe { &*with_exposed_provenance(address) }
 }
 
-/// Writes a string of C, cut to the room that there is.
+/// Writes a C string, truncated to the size of the field.
 pub(crate) fn write_text(field: &mut [c_char], text: &str) {
-    let room = field.len() - 1; // for the zero at the end, which is there already
+    let room = field.len() - 1; // the field is zeroed: the terminator is there already
     for (place, byte) in field.iter_mut().zip(text.bytes().take(room)) {
         *place = byte as c_char;
     }

@@ -1,4 +1,4 @@
-//! A wrong attribute is refused by ibv_modify_qp where a card would refuse it, or else nothing gets through.
+//! Wrong attributes: ibv_modify_qp refuses those that a card would refuse; with the others nothing gets through.
 
 mod common;
 
@@ -10,13 +10,13 @@ fn ends(machine: &Machine) -> [End<'_>; 2] {
 }
 
 #[test]
-fn an_attribute_that_fits_neither_end_lets_nothing_through() {
+fn an_attribute_that_does_not_fit_the_peer_lets_nothing_through() {
     type Spoil = fn(&mut Plan);
     let cases: [(&str, i32, Spoil); 6] = [
         ("rq_psn", 12, |plan| plan.rtr.rq_psn += 1),
         ("sq_psn", 12, |plan| plan.rts.sq_psn += 1),
         ("ends at this process", 12, |plan| plan.rtr.dest_qp_num ^= 0x80_0000),
-        ("has not", 12, |plan| plan.rtr.ah_attr.grh.dgid.0[15] += 1),
+        ("does not have", 12, |plan| plan.rtr.ah_attr.grh.dgid.0[15] += 1),
         ("another type", 12, |plan| plan.rtr.ah_attr.grh.sgid_index = 0),
         ("path MTU", 9, |plan| plan.rtr.path_mtu = 3),
     ];
@@ -34,7 +34,7 @@ fn an_attribute_that_fits_neither_end_lets_nothing_through() {
 }
 
 #[test]
-fn a_peer_that_is_not_ready_does_not_answer() {
+fn a_peer_that_is_not_ready_does_not_respond() {
     let machine = Machine::new(TWO);
     for (steps, part) in [(0, "no port yet"), (1, "not ready to receive")] {
         let ends = ends(&machine);
@@ -62,7 +62,7 @@ fn a_step_that_is_not_allowed_leaves_everything_as_it_was() {
 }
 
 #[test]
-fn what_was_given_can_be_read_back() {
+fn attributes_can_be_read_back() {
     let machine = Machine::new(TWO);
     let ends = ends(&machine);
     let plan = ends[0].plan(&ends[1]);
@@ -79,7 +79,7 @@ fn what_was_given_can_be_read_back() {
 }
 
 #[test]
-fn infiniband_goes_by_lids() {
+fn infiniband_uses_lids() {
     let machine = Machine::new(
         "[[device]]\nname = 'sim0'\n[[device.port]]\nlink_layer = 'infiniband'\nlid = 5\n\
          [[device]]\nname = 'sim1'\n[[device.port]]\nlink_layer = 'infiniband'\nlid = 6\n",
@@ -103,13 +103,13 @@ fn ece_is_offered_reduced_and_must_agree() {
          [[device]]\nname = 'sim1'\nece = [0x15b3, 0xe]\n[[device.port]]\n[[device]]\nname = 'sim2'\n[[device.port]]\n",
     );
     let (query, set) = (machine.functions.query_ece.expect("there"), machine.functions.set_ece.expect("there"));
-    // SAFETY: queue pairs that are open, and places for the options.
+    // SAFETY: the queue pairs are open, and there are places for the options.
     let query = |end: &End<'_>| unsafe {
         let mut ece = sys::Ece::default();
         let status = query(end.qp, &raw mut ece);
         (status, ece)
     };
-    // SAFETY: as above.
+    // SAFETY: the same as for `query`.
     let set = |end: &End<'_>, mut ece: sys::Ece| unsafe { set(end.qp, &raw mut ece) };
     for agree in [true, false] {
         let ends = ends(&machine);
@@ -117,7 +117,7 @@ fn ece_is_offered_reduced_and_must_agree() {
         assert_eq!(offered, sys::Ece { vendor_id: 0x15b3, options: 7, comp_mask: 0 });
         assert_eq!(set(&ends[1], offered), 0);
         let (_, reduced) = query(&ends[1]);
-        assert_eq!(reduced.options, 6, "what both have");
+        assert_eq!(reduced.options, 6, "the options of both");
         assert_eq!(set(&ends[0], if agree { reduced } else { offered }), 0);
         assert_eq!(set(&ends[0], sys::Ece { vendor_id: 1, ..reduced }), libc::EINVAL, "another vendor");
         ends[0].connect(&ends[1]);
@@ -168,7 +168,7 @@ fn a_region_is_written_under_the_address_it_was_given() {
     ends[1].connect(&ends[0]);
     ends[0].fill(4);
     let mut memory = vec![0_u8; 100];
-    // SAFETY: the region is deregistered before its memory goes.
+    // SAFETY: the region is deregistered before its memory is freed.
     unsafe {
         let register = machine.functions.reg_mr_iova2.expect("there");
         let region = register(ends[1].pd, raw(&mut memory), 100, 0x7000, ACCESS as u32);
@@ -190,7 +190,7 @@ fn a_dma_buf_is_written_through_its_descriptor() {
     let register = machine.functions.reg_dmabuf_mr.expect("there");
     let mut ends = ends(&machine);
     let errno = || std::io::Error::last_os_error().raw_os_error();
-    // SAFETY: no memory is handed over; descriptors are the test's own.
+    // SAFETY: no pointers to memory are passed; the descriptors belong to the test.
     unsafe {
         assert!(register(ends[1].pd, 0, 0, 0, -1, 0).is_null());
         assert_eq!(errno(), Some(libc::EBADF), "supported, but no descriptor");

@@ -1,4 +1,4 @@
-//! What goes wrong, goes wrong as on a card: the right status at the right end, and then everything comes back flushed.
+//! Failures look as on a card: the right status at the right end, and then all other work is flushed.
 
 mod common;
 
@@ -42,7 +42,7 @@ fn an_access_that_the_peer_has_not_granted_breaks_both_ends() {
             let mut bad = ends[0].write_to(&ends[1], 8);
             (bad.id, bad.flags) = (7, 0);
             spoil(&mut bad, &ends[1]);
-            // Of no bytes, so it needs no right.
+            // A write of no bytes needs no right.
             let quiet = Work { id: 8, flags: 0, ..ends[0].write_to(&ends[1], 0) };
             assert_eq!(ends[0].post_all(&[quiet, bad, quiet]), (0, 3), "{what}");
             assert_eq!(ends[0].outcomes(), [(7, sys::WC_REM_ACCESS_ERR), (8, sys::WC_WR_FLUSH_ERR)], "{what}");
@@ -56,7 +56,7 @@ fn an_access_that_the_peer_has_not_granted_breaks_both_ends() {
                 assert_eq!(ends[1].events(), [sys::EVENT_QP_ACCESS_ERR], "{what}");
                 assert_eq!(flushed, [(50, sys::WC_WR_FLUSH_ERR), (51, sys::WC_WR_FLUSH_ERR)], "{what}");
             }
-            // What is posted later comes back too, at both ends.
+            // Work posted later is flushed too, at both ends.
             assert_eq!((ends[1].post(ends[1].write_to(&ends[0], 8)), ends[1].outcomes()), (0, vec![(1, 5)]));
             if !shared {
                 assert_eq!(ends[1].receive([52]), 0);
@@ -67,7 +67,7 @@ fn an_access_that_the_peer_has_not_granted_breaks_both_ends() {
 }
 
 #[test]
-fn memory_of_another_protection_domain_is_not_there() {
+fn memory_of_another_protection_domain_is_out_of_reach() {
     let machine = Machine::new(TWO);
     let ends = pair(&machine, plain());
     let stranger = End::new(&machine, Wish { device: 1, ..Wish::default() });
@@ -76,12 +76,12 @@ fn memory_of_another_protection_domain_is_not_there() {
 }
 
 #[test]
-fn memory_that_is_registered_no_more_is_not_there() {
+fn deregistered_memory_is_out_of_reach() {
     let machine = Machine::new(TWO);
     let mut ends = pair(&machine, plain());
     let work = ends[0].write_to(&ends[1], 8);
     let mut memory = vec![0_u8; BYTES];
-    // SAFETY: the region is replaced by another, which is destroyed in its place, before the memory is freed.
+    // SAFETY: another region takes the place of the first, and is deregistered before its memory is freed.
     unsafe {
         assert_eq!((machine.functions.dereg_mr)(ends[1].mr), 0);
         ends[1].mr = (machine.functions.reg_mr)(ends[1].pd, common::raw(&mut memory), BYTES, ACCESS);
@@ -104,7 +104,7 @@ fn a_queue_pair_that_serves_no_writes_calls_them_invalid() {
 }
 
 #[test]
-fn what_is_wrong_at_this_end_leaves_the_other_alone() {
+fn mistakes_at_this_end_leave_the_other_alone() {
     type Spoil = fn(&mut Work, &End<'_>);
     let cases: [(&str, i32, Spoil); 5] = [
         ("an unknown local key", sys::WC_LOC_PROT_ERR, |work, _| work.lkey ^= 0x0001_0000),
@@ -133,7 +133,7 @@ fn what_is_wrong_at_this_end_leaves_the_other_alone() {
 }
 
 #[test]
-fn a_failed_completion_tells_identifier_status_and_queue_pair_alone() {
+fn a_failed_completion_reports_only_identifier_status_and_queue_pair() {
     let machine = Machine::new(TWO);
     let ends = pair(&machine, plain());
     assert_eq!(ends[0].post(Work { rkey: 0, ..ends[0].write_to(&ends[1], 8) }), 0);
@@ -159,7 +159,7 @@ fn a_message_without_a_receive_fails_or_waits_as_rnr_retry_says() {
             immediate: id as u32,
             ..from.write_to(to, 8)
         };
-        // For ever: three messages and a plain write wait, in order, and each receive lets one through.
+        // Without a limit: three messages and a plain write wait, in order, and each receive lets one message through.
         for id in 1..=3 {
             assert_eq!(ends[1].post(work(&ends[1], &ends[0], id)), 0);
         }
@@ -172,7 +172,7 @@ fn a_message_without_a_receive_fails_or_waits_as_rnr_retry_says() {
         assert_eq!(ends[1].outcomes(), [(2, 0), (3, 0), (4, 0)]);
         let got: Vec<_> = ends[0].received().iter().map(|done| (done.wr_id, u32::from_be(done.imm_data))).collect();
         assert_eq!(got, [(91, 1), (92, 2), (93, 3)]);
-        // Not for ever.
+        // With a limit.
         assert_eq!(ends[0].post(work(&ends[0], &ends[1], 5)), 0);
         assert_eq!(ends[0].outcomes(), [(5, sys::WC_RNR_RETRY_EXC_ERR)]);
         assert_eq!((ends[0].state(), ends[1].state()), (sys::QPS_ERR, sys::QPS_RTS));
@@ -201,7 +201,7 @@ fn an_overrun_completion_queue_is_broken_loudly() {
     assert_eq!(ends[0].events(), [sys::EVENT_CQ_ERR]);
     assert!(machine.fake.complaint().contains("2 entries has overrun"), "{}", machine.fake.complaint());
     let mut room = [sys::Wc::default(); 8];
-    assert_eq!(poll_once(ends[0].send_cq, &mut room), 2, "what came before");
+    assert_eq!(poll_once(ends[0].send_cq, &mut room), 2, "the completions before the overrun");
     assert_eq!(poll_once(ends[0].send_cq, &mut room), -1);
 }
 
@@ -223,23 +223,23 @@ fn a_queue_pair_that_is_not_ready_takes_no_work() {
         let post = (*own_receives_only.context).ops.post_recv.expect("there is ibv_post_recv");
         post(own_receives_only.qp, &raw mut request, &raw mut bad)
     };
-    assert_eq!((errno, bad), (libc::EINVAL, &raw mut request), "a shared queue takes its own receives");
+    assert_eq!((errno, bad), (libc::EINVAL, &raw mut request), "receives for a shared queue are posted to that queue");
 }
 
 #[test]
-fn work_that_there_is_not_is_refused() {
+fn unknown_opcodes_are_refused() {
     let machine = Machine::new(TWO);
     let ends = pair(&machine, plain());
     let good = ends[0].write_to(&ends[1], 8);
     for opcode in [2, 3, 5, 6, 99] {
         assert_eq!(ends[0].post_all(&[good, Work { opcode, ..good }]), (libc::EINVAL, 1), "opcode {opcode}");
     }
-    assert_eq!(ends[0].outcomes().len(), 5, "what stands before it is carried out");
+    assert_eq!(ends[0].outcomes().len(), 5, "the requests before it are carried out");
     assert_eq!(ends[0].state(), sys::QPS_RTS);
 }
 
 #[test]
-fn nobody_answers_from_a_queue_pair_that_is_gone_or_broken_or_was_reset_alone() {
+fn a_queue_pair_that_is_gone_or_broken_or_was_reset_alone_does_not_respond() {
     let machine = Machine::new(TWO);
     let reset = sys::QpAttributes::default();
     let broken = sys::QpAttributes { qp_state: sys::QPS_ERR, ..reset };
@@ -248,7 +248,7 @@ fn nobody_answers_from_a_queue_pair_that_is_gone_or_broken_or_was_reset_alone() 
     assert_eq!(ends[0].post(ends[0].write_to(&ends[1], 8)), 0);
     assert_eq!(ends[0].outcomes(), [(1, sys::WC_RETRY_EXC_ERR)], "broken");
 
-    // Both start afresh with the same numbers, and talk again.
+    // Both are reset and connected again with the same numbers.
     let restart = |end: &End<'_>| assert_eq!(end.modify(&reset, sys::QP_STATE), 0);
     ends.iter().for_each(restart);
     ends[0].connect(&ends[1]);
@@ -256,7 +256,7 @@ fn nobody_answers_from_a_queue_pair_that_is_gone_or_broken_or_was_reset_alone() 
     assert_eq!(ends[0].post(ends[0].write_to(&ends[1], 8)), 0);
     assert_eq!(ends[0].outcomes(), [(1, sys::WC_SUCCESS)], "both were reset");
 
-    // One alone does not: the other's sequence numbers have moved on.
+    // Only one is reset: the other's sequence numbers have moved on.
     restart(&ends[1]);
     ends[1].connect(&ends[0]);
     assert_eq!(ends[0].post(ends[0].write_to(&ends[1], 8)), 0);
@@ -285,7 +285,7 @@ fn work_that_waits_for_a_receive_fails_when_the_peer_goes() {
 }
 
 #[test]
-fn resetting_forgets_what_was_posted_and_what_was_not_polled() {
+fn resetting_forgets_receives_and_completions() {
     let machine = Machine::new(TWO);
     let ends = pair(&machine, plain());
     assert_eq!(ends[0].receive([1, 2, 3]), 0);
@@ -296,11 +296,11 @@ fn resetting_forgets_what_was_posted_and_what_was_not_polled() {
 }
 
 #[test]
-fn what_is_still_needed_cannot_be_destroyed_and_nothing_twice() {
+fn objects_in_use_cannot_be_destroyed_and_no_object_twice() {
     let machine = Machine::new(TWO);
     let end = End::new(&machine, Wish { shared: true, ..Wish::default() });
     let functions = &machine.functions;
-    // SAFETY: the library looks pointers up before it follows them; that is what this tries.
+    // SAFETY: the library looks pointers up before it follows them; this test checks that.
     unsafe {
         for (what, status) in [
             ("a domain with regions", (functions.dealloc_pd)(end.pd)),

@@ -1,4 +1,4 @@
-//! The library as a library: its symbols, its machine, and its failures on demand.
+//! The library as a whole: its symbols, its machine, and its failures on demand.
 
 mod common;
 
@@ -16,7 +16,7 @@ unsafe extern "C" {
 fn find(library: &Path, name: &str, version: &CStr) -> *mut c_void {
     let path = CString::new(library.as_os_str().as_encoded_bytes()).expect("no zero byte");
     let name = CString::new(name).expect("no zero byte");
-    // SAFETY: the library is the fake libibverbs; the strings end in zero.
+    // SAFETY: the library is the fake libibverbs; the strings end with a zero byte.
     unsafe {
         let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
         assert!(!handle.is_null());
@@ -62,25 +62,25 @@ fn every_function_that_nccl_looks_for_has_the_version_that_nccl_looks_for() {
     assert!(has(&library, "ibv_query_ece", c"IBVERBS_1.10") && has(&library, "ibv_set_ece", c"IBVERBS_1.10"));
     assert!(has(&library, "ibv_reg_dmabuf_mr", c"IBVERBS_1.12"));
     assert!(has(&library, "ibv_query_port_speed", c"IBVERBS_1.16"));
-    assert!(!has(&library, "ibv_reg_mr_iova2", c"IBVERBS_1.1"), "a version that it has not");
+    assert!(!has(&library, "ibv_reg_mr_iova2", c"IBVERBS_1.1"), "a version that this function does not have");
     assert!(!has(&library, "ibv_get_device_list", c"IBVERBS_1.0"));
 }
 
 #[test]
-fn what_is_left_out_is_not_there() {
+fn functions_that_are_left_out_are_absent() {
     let library = build_without(&["ibv_reg_mr_iova2", "ibv_query_port_speed"]);
-    let functions = Functions::load(&[library.to_str().expect("UTF-8")]).expect("these are not needed");
+    let functions = Functions::load(&[library.to_str().expect("UTF-8")]).expect("these functions are optional");
     assert!(functions.reg_mr_iova2.is_none() && functions.query_port_speed.is_none());
     assert!(functions.reg_dmabuf_mr.is_some());
     let library = build_without(&["ibv_create_srq"]);
-    let error = Functions::load(&[library.to_str().expect("UTF-8")]).expect_err("this is needed");
+    let error = Functions::load(&[library.to_str().expect("UTF-8")]).expect_err("this function is required");
     assert!(matches!(error, LibraryError::MissingSymbol { symbol: "ibv_create_srq", .. }), "{error}");
-    let error = link(&["ibv_teleport"]).expect_err("there is none").to_string();
+    let error = link(&["ibv_teleport"]).expect_err("there is no such function").to_string();
     assert!(error.contains("ibv_teleport"), "{error}");
 }
 
 #[test]
-fn threads_that_link_at_once_all_get_a_whole_library_and_leave_nothing_behind() {
+fn threads_that_link_at_once_all_get_a_complete_library_and_leave_no_other_file() {
     // No other test links this one.
     let absent = ["ibv_query_pkey"];
     let _ = std::fs::remove_file(build_without(&absent));
@@ -99,7 +99,7 @@ fn threads_that_link_at_once_all_get_a_whole_library_and_leave_nothing_behind() 
 }
 
 #[test]
-fn what_is_another_library_is_not_taken_for_the_fake() {
+fn another_library_is_not_mistaken_for_the_fake() {
     let error = FakeVerbs::load(Path::new("/nowhere/libibverbs.so")).expect_err("no file");
     assert!(matches!(error, LoadError::NotLoaded(_)), "{error}");
     let error = FakeVerbs::load(Path::new("libm.so.6")).expect_err("another library");
@@ -107,7 +107,7 @@ fn what_is_another_library_is_not_taken_for_the_fake() {
 }
 
 #[test]
-fn a_device_says_what_its_description_says() {
+fn a_device_reports_its_description() {
     let machine = Machine::new(
         "[[device]]\nname = 'mlx5_3'\nguid = 0x0102030405060708\nsystem_guid = 0x99\nmax_qp_wr = 128\n\
          max_srq = 0\nvendor_id = 0x15b3\n\
@@ -117,7 +117,7 @@ fn a_device_says_what_its_description_says() {
     );
     let functions = &machine.functions;
     let context = machine.open(0);
-    // SAFETY: the context is open, and there are places for all answers.
+    // SAFETY: the context is open, and there are places for all results.
     unsafe {
         let device = &*(*context).device;
         let name = CStr::from_ptr(device.name.as_ptr());
@@ -131,7 +131,7 @@ fn a_device_says_what_its_description_says() {
         assert_eq!((attributes.max_qp_wr, attributes.max_srq, attributes.max_srq_wr), (128, 0, 0));
         assert_eq!((attributes.phys_port_cnt, attributes.vendor_id), (2, 0x15b3));
 
-        // As the header's inline function does it.
+        // The call that the header's inline function makes.
         let verbs = context.byte_sub(std::mem::offset_of!(sys::VerbsContext, context)).cast::<sys::VerbsContext>();
         assert_eq!(((*context).abi_compat.addr(), (*verbs).size), (usize::MAX, size_of::<sys::VerbsContext>()));
         let in_full = (*verbs).query_port.expect("it is there");
@@ -140,7 +140,7 @@ fn a_device_says_what_its_description_says() {
         assert_eq!((port.state, port.link_layer, port.lid), (sys::PORT_ACTIVE, 1, 3));
         assert_eq!((port.active_width, port.active_speed, port.active_mtu, port.max_msg_sz), (16, 128, 4, 0x1000));
         assert_eq!((port.flags, port.pkey_tbl_len, port.gid_tbl_len), (sys::QPF_GRH_REQUIRED, 2, 16));
-        // The library's function knows the older structure alone.
+        // The library's function writes the older structure only.
         let mut old = sys::PortAttributes { port_cap_flags2: 0xabcd, ..sys::PortAttributes::default() };
         assert_eq!((functions.query_port)(context, 2, &raw mut old), 0);
         assert_eq!((old.state, old.link_layer, old.port_cap_flags2), (sys::PORT_DOWN, 2, 0xabcd));
@@ -174,7 +174,7 @@ fn a_device_says_what_its_description_says() {
 }
 
 #[test]
-fn what_only_nccl_asks_for_is_answered_too() {
+fn functions_that_only_nccl_calls_work_too() {
     type GetName = unsafe extern "C" fn(*mut sys::Device) -> *const c_char;
     type GetGuid = unsafe extern "C" fn(*mut sys::Device) -> u64;
     type QueryPkey = unsafe extern "C" fn(*mut sys::Context, u8, c_int, *mut u16) -> c_int;
@@ -187,8 +187,8 @@ fn what_only_nccl_asks_for_is_answered_too() {
     end.connect(&end);
     let library = build();
     let find = |name| find(&library, name, c"IBVERBS_1.1");
-    // SAFETY: the functions of these names have these types; what is handed over is open, and there are places for the
-    // answers.
+    // SAFETY: the functions of these names have these types; the objects passed are open, and there are places for the
+    // results.
     unsafe {
         let name_of = std::mem::transmute::<*mut c_void, GetName>(find("ibv_get_device_name"));
         assert_eq!(CStr::from_ptr(name_of((*end.context).device)), c"sim0");
@@ -212,7 +212,7 @@ fn what_only_nccl_asks_for_is_answered_too() {
 }
 
 #[test]
-fn a_limit_is_a_limit() {
+fn limits_are_enforced() {
     let machine = Machine::new(
         "[[device]]\nname = 'sim0'\nmax_pd = 1\nmax_cq = 2\nmax_cqe = 64\nmax_mr = 1\nmax_qp = 1\nmax_qp_wr = 16\n\
          max_inline = 64\nmax_srq = 1\nmax_srq_wr = 16\nmax_sge = 2\n[[device.port]]\n",
@@ -221,7 +221,7 @@ fn a_limit_is_a_limit() {
     let functions = &machine.functions;
     let mut memory = vec![0; 8];
     let none = std::ptr::null_mut();
-    // SAFETY: what is handed over is open; everything is refused.
+    // SAFETY: the objects passed are open; every call is refused.
     unsafe {
         assert!((functions.alloc_pd)(end.context).is_null());
         assert!((functions.create_cq)(end.context, 1, none, none, 0).is_null());
@@ -244,7 +244,7 @@ fn a_limit_is_a_limit() {
 fn a_file_describes_the_machine_too() {
     let machine = Machine::new(TWO);
     let file = std::env::temp_dir().join(format!("railweave-fake-ibverbs-{}", std::process::id()));
-    machine.fake.describe(None).expect("nothing to be wrong");
+    machine.fake.describe(None).expect("it takes no text");
     let count = || {
         let mut count = -1;
         // SAFETY: a place for the number; the list is freed.
@@ -257,7 +257,7 @@ fn a_file_describes_the_machine_too() {
         }
         count
     };
-    assert_eq!(count(), 1, "without a file, one device");
+    assert_eq!(count(), 1, "one device without a file");
     std::fs::write(
         &file,
         "[[device]]\nname = 'a'\n[[device]]\nname = 'b'\n\
@@ -275,16 +275,16 @@ fn a_file_describes_the_machine_too() {
     std::fs::remove_file(&file).expect("it is there");
     assert_eq!(count(), -1);
     assert!(machine.fake.complaint().contains("cannot be read"), "{}", machine.fake.complaint());
-    // SAFETY: as above.
+    // SAFETY: the same as for `set_var` above.
     unsafe { std::env::remove_var("RAILWEAVE_TEST_MACHINE") };
-    assert!(machine.fake.describe(Some("[[device.port]]")).expect_err("a port of nothing").contains("line 1"));
+    assert!(machine.fake.describe(Some("[[device.port]]")).expect_err("a port without a device").contains("line 1"));
     machine.assert_closed();
 }
 
 /// The first function that failed, and its error.
 type Failed = (&'static str, c_int);
 
-/// What to undo when a life ends, early or not.
+/// The steps that undo a run of `live`, whether it succeeds or fails.
 struct Undo<'all>(Vec<Box<dyn FnOnce() -> c_int + 'all>>);
 
 impl Drop for Undo<'_> {
@@ -311,12 +311,12 @@ fn made<T>(name: &'static str, pointer: *mut T) -> Result<*mut T, Failed> {
     if pointer.is_null() { Err((name, errno())) } else { Ok(pointer) }
 }
 
-/// Goes through a whole life with one failure ordered.
+/// Creates, uses and destroys one object of each kind; stops at the first failure.
 fn live(machine: &Machine) -> Result<(), Failed> {
     let functions = &machine.functions;
     let mut undo = Undo(Vec::new());
     let mut memory = vec![0_u8; 64];
-    // SAFETY: everything that is handed over was made before and is destroyed once, last first, by `undo`.
+    // SAFETY: every object passed was made before; `undo` destroys each once, the last one first.
     unsafe {
         status("fork_init", (functions.fork_init)())?;
         let list = made("get_device_list", (functions.get_device_list)(std::ptr::null_mut()))?;
@@ -343,16 +343,16 @@ fn live(machine: &Machine) -> Result<(), Failed> {
 }
 
 /// # Safety
-/// The domain must be there, and the memory have 64 bytes, for as long as `undo`.
+/// The domain must exist, and the memory have 64 bytes, for as long as `undo`.
 unsafe fn register_in_every_way<'all>(
     functions: &'all Functions,
     pd: *mut sys::Pd,
     memory: *mut c_void,
     undo: &mut Undo<'all>,
 ) -> Result<(), Failed> {
-    // SAFETY: what is kept was registered just before, and is deregistered once.
+    // SAFETY: the region was registered just before, and is deregistered once.
     let mut keep = |mr: *mut sys::Mr| undo.0.push(Box::new(move || unsafe { (functions.dereg_mr)(mr) }));
-    // SAFETY: the caller vouches for what is handed over; the descriptor is closed once.
+    // SAFETY: the caller vouches for the domain and the memory; the descriptor is closed once.
     unsafe {
         keep(made("reg_mr", (functions.reg_mr)(pd, memory, 64, ACCESS))?);
         let mr = functions.reg_mr_iova2.expect("there")(pd, memory, 64, 0, ACCESS as u32);
@@ -377,7 +377,8 @@ unsafe fn live_with_queues<'all>(
     undo: &mut Undo<'all>,
 ) -> Result<(), Failed> {
     let none = std::ptr::null_mut();
-    // SAFETY: the caller vouches for what it hands over; all else is made here and destroyed once by `undo`.
+    // SAFETY: the caller vouches for the device and the domain; all other objects are made here, and `undo` destroys
+    // each once.
     unsafe {
         let cq = made("create_cq", (functions.create_cq)(context, 16, none, none, 0))?;
         undo.0.push(Box::new(move || (functions.destroy_cq)(cq)));
@@ -427,7 +428,7 @@ unsafe fn live_with_queues<'all>(
 }
 
 #[test]
-fn every_step_fails_when_it_is_told_to() {
+fn every_step_fails_on_demand() {
     let with_ece = "[[device]]\nname = 'sim0'\nece = [0x15b3, 1]\n[[device.port]]\nport_speed = 1000\n";
     let machine = Machine::new(with_ece);
     assert_eq!(live(&machine), Ok(()));
@@ -458,7 +459,7 @@ fn every_step_fails_when_it_is_told_to() {
         "post_send",
         "poll_cq",
     ] {
-        // fork_init comes before the list that reads the description, so it fails from the next life on.
+        // fork_init comes before the list that reads the description, so it fails in the next run.
         let text = format!("faults = ['{name}:1:EIO']\n{with_ece}");
         machine.fake.describe(Some(&text)).expect("well-formed");
         let result = live(&machine);
@@ -474,7 +475,7 @@ fn every_step_fails_when_it_is_told_to() {
 }
 
 #[test]
-fn destroying_fails_too_when_it_is_told_to_and_then_succeeds() {
+fn destroying_fails_on_demand_too_and_then_succeeds() {
     let machine = Machine::new(TWO);
     for name in ["destroy_qp", "destroy_srq", "destroy_cq", "dereg_mr", "dealloc_pd", "close_device"] {
         machine.fake.describe(Some(&format!("faults = ['{name}:1:EIO']\n{TWO}"))).expect("well-formed");
@@ -482,7 +483,7 @@ fn destroying_fails_too_when_it_is_told_to_and_then_succeeds() {
         let functions = &machine.functions;
         let none = std::ptr::null_mut();
         let mut memory = vec![0_u8; 8];
-        // SAFETY: each is made once and destroyed until that succeeds.
+        // SAFETY: each object is made once, and destroyed again only after a failure.
         unsafe {
             let pd = (functions.alloc_pd)(context);
             let mr = (functions.reg_mr)(pd, raw(&mut memory), 8, ACCESS);

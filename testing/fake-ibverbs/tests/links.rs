@@ -1,4 +1,4 @@
-//! Cables that are cut, ports that go down, and events that tell of it.
+//! Cables that are cut, ports that go down, and the events that report it.
 
 mod common;
 
@@ -57,7 +57,7 @@ fn a_cut_cable_times_out_on_demand() {
         let ends = pair(&machine);
         machine.fake.cut("sim0", 1).expect("it is there");
         time_out(&machine.fake, &ends[1]);
-        assert_eq!(ends[0].state(), sys::QPS_RTS, "nothing was under way");
+        assert_eq!(ends[0].state(), sys::QPS_RTS, "nothing was in progress");
         let quiet = Work { flags: 0, ..ends[0].write_to(&ends[1], 8) };
         assert_eq!(ends[0].post_all(&[quiet, Work { id: 2, ..quiet }]), (0, 2));
         time_out(&machine.fake, &ends[1]);
@@ -67,7 +67,7 @@ fn a_cut_cable_times_out_on_demand() {
 }
 
 #[test]
-fn a_port_tells_what_becomes_of_it() {
+fn a_port_reports_its_changes() {
     let machine = Machine::new(TWO);
     let ends = pair(&machine);
     let state = || {
@@ -86,16 +86,16 @@ fn a_port_tells_what_becomes_of_it() {
     assert_eq!(unsafe { (machine.functions.query_gid)(ends[0].context, 1, 1, &raw mut gid) }, 0);
     assert_eq!((gid, ends[0].events()), (sys::Gid([7; 16]), vec![sys::EVENT_GID_CHANGE]));
     assert_eq!(ends[0].post(ends[0].write_to(&ends[1], 8)), 0);
-    assert_eq!(ends[0].outcomes(), [(1, sys::WC_RETRY_EXC_ERR)], "the answers go to the GID of before");
-    assert!(ends[1].events().is_empty(), "the other device has nothing to tell");
+    assert_eq!(ends[0].outcomes(), [(1, sys::WC_RETRY_EXC_ERR)], "the acknowledgements go to the previous GID");
+    assert!(ends[1].events().is_empty(), "the other device has nothing to report");
     let again = End::new(&machine, Wish::default());
     // SAFETY: the device is open.
     assert_eq!(unsafe { (machine.functions.query_gid)(again.context, 1, 1, &raw mut gid) }, 0);
-    assert_eq!(gid, sys::Gid([7; 16]), "the same description keeps what was changed");
+    assert_eq!(gid, sys::Gid([7; 16]), "the same description keeps the changes");
 }
 
 #[test]
-fn events_reach_those_whom_they_concern() {
+fn events_reach_the_open_contexts_that_they_concern() {
     let machine = Machine::new(TWO);
     let ends = pair(&machine);
     machine.fake.raise("sim0", sys::EVENT_LID_CHANGE, 1).expect("it is open");
@@ -108,7 +108,7 @@ fn events_reach_those_whom_they_concern() {
     machine.fake.raise("sim1", sys::EVENT_DEVICE_FATAL, 0).expect("it is open");
     assert_eq!((ends[1].events(), ends[1].state()), (vec![sys::EVENT_DEVICE_FATAL], sys::QPS_ERR));
     drop(ends);
-    assert!(machine.fake.raise("sim0", sys::EVENT_PORT_ERR, 1).is_err(), "nobody listens");
+    assert!(machine.fake.raise("sim0", sys::EVENT_PORT_ERR, 1).is_err(), "nothing has the device open");
     assert!(machine.fake.raise_on_queue_pair(1, sys::EVENT_QP_FATAL).is_err());
     assert!(machine.fake.cut("sim0", 2).is_err());
     assert!(machine.fake.set_gid("sim0", 1, 999, None).is_err());
@@ -164,7 +164,7 @@ fn destroying_waits_for_the_acknowledgement_of_an_event() {
             let qp = std::ptr::with_exposed_provenance_mut(element);
             let mut event = sys::AsyncEvent { element: sys::AsyncElement { qp }, event_type: sys::EVENT_COMM_EST };
             done.store(true, std::sync::atomic::Ordering::Release);
-            // SAFETY: the event that was taken above; the queue pair is there until it is acknowledged.
+            // SAFETY: this is the event taken above; the queue pair exists until it is acknowledged.
             unsafe { acknowledge(&raw mut event) };
         });
         drop(end);

@@ -1,4 +1,4 @@
-//! The habits of adapters, through the library: each beside an adapter that has another.
+//! The habits of adapters, through the library: each is compared with an adapter that differs.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{ACCESS, BYTES, End, Machine, Wish, poll, raw};
 use railweave_fabric_verbs::sys;
 use railweave_fake_ibverbs::{Open, profiles};
 
-/// Two devices of this kind, whose GIDs are those that the tests' ends go by.
+/// Describes two devices of this profile, with the GIDs that `End` expects.
 fn two(profile: &str) -> String {
     let device = |name: &str, net: u8| {
         format!(
@@ -19,7 +19,7 @@ fn two(profile: &str) -> String {
     device("sim0", 0) + &device("sim1", 1)
 }
 
-/// Two connected ends.
+/// Returns two connected ends.
 fn connected(machine: &Machine, wish: Wish) -> [End<'_>; 2] {
     let ends = [End::new(machine, wish), End::new(machine, Wish { device: 1, ..wish })];
     ends[0].connect(&ends[1]);
@@ -51,9 +51,10 @@ fn every_adapter_carries_bytes_both_ways() {
     }
 }
 
-/// What ibv_create_qp grants for so many sends and receives of one piece and so much inline data, or its error.
+/// Creates a queue pair with these numbers of sends and receives, of one piece each, and these bytes of inline data.
+/// Returns the sizes that ibv_create_qp grants, or its error.
 fn grant(machine: &Machine, end: &End<'_>, sends: u32, receives: u32, inline: u32) -> Result<(u32, u32, u32), i32> {
-    // SAFETY: the domain and the queues are there; a queue pair that comes into being is destroyed.
+    // SAFETY: the domain and the queues exist; if a queue pair is created, it is destroyed.
     unsafe {
         let mut attributes: sys::QpInitAttributes = std::mem::zeroed();
         (attributes.send_cq, attributes.recv_cq, attributes.qp_type) = (end.send_cq, end.recv_cq, sys::QPT_RC);
@@ -74,7 +75,7 @@ fn grant(machine: &Machine, end: &End<'_>, sends: u32, receives: u32, inline: u3
 }
 
 #[test]
-fn what_is_granted_is_written_back() {
+fn granted_sizes_are_written_back() {
     for (profile, granted) in [("plain", (10, 10, 64)), ("rxe", (15, 15, 64)), ("connectx-7", (12, 16, 124))] {
         let machine = Machine::new(&two(profile));
         let end = End::new(&machine, Wish::default());
@@ -83,14 +84,14 @@ fn what_is_granted_is_written_back() {
 }
 
 #[test]
-fn what_is_granted_is_there() {
+fn granted_places_exist() {
     for (profile, places) in [("plain", 10), ("rxe", 15), ("connectx-7", 12)] {
         let machine = Machine::new(&two(profile));
         let ends = connected(&machine, Wish { max_send_wr: 10, ..Wish::default() });
         let works = vec![ends[0].write_to(&ends[1], 8); places + 1];
         assert_eq!(ends[0].post_all(&works), (libc::ENOMEM, places), "{profile}");
         let report = machine.fake.queue_pair(ends[0].number()).expect("it is open");
-        assert_eq!(report.capabilities.max_send_wr, 10, "what was asked for");
+        assert_eq!(report.capabilities.max_send_wr, 10, "the size that was asked for");
     }
 }
 
@@ -105,7 +106,7 @@ fn a_completion_queue_may_be_longer_than_was_asked_for() {
 }
 
 #[test]
-fn inline_data_that_is_ignored_is_read_by_its_key_when_the_request_is_carried_out() {
+fn data_whose_inline_flag_is_ignored_is_read_by_its_key_when_the_request_is_carried_out() {
     for (profile, ignored) in [("plain", false), ("mana", true)] {
         let machine = Machine::new(&two(profile));
         let mut ends = connected(&machine, Wish::default());
@@ -124,7 +125,7 @@ fn inline_data_that_is_ignored_is_read_by_its_key_when_the_request_is_carried_ou
 }
 
 #[test]
-fn a_queue_pair_without_receives_is_refused_where_its_queue_cannot_be_empty() {
+fn a_queue_pair_without_receives_is_refused_if_its_queue_cannot_be_empty() {
     for (profile, refused) in [("plain", false), ("ionic", false), ("mana", true)] {
         let machine = Machine::new(&two(profile));
         let end = End::new(&machine, Wish::default());
@@ -145,7 +146,7 @@ fn shared_receive_queues_are_missing_in_more_than_one_way() {
     ] {
         let machine = Machine::new(&two(profile));
         let end = End::new(&machine, Wish::default());
-        // SAFETY: the device is open, the domain there; a queue that comes into being is destroyed.
+        // SAFETY: the device is open and the domain exists; if a queue is created, it is destroyed.
         unsafe {
             let mut device: sys::DeviceAttributes = std::mem::zeroed();
             assert_eq!((machine.functions.query_device)(end.context, &raw mut device), 0);
@@ -179,7 +180,7 @@ fn rights_that_an_adapter_does_not_know_are_refused() {
 }
 
 #[test]
-fn what_a_completion_does_not_say_is_junk() {
+fn fields_that_a_completion_leaves_unset_are_junk() {
     for (profile, said) in [("plain", true), ("connectx-7", false), ("rxe", true)] {
         let machine = Machine::new(&two(profile));
         let ends = connected(&machine, Wish::default());
@@ -198,18 +199,18 @@ fn completions_may_outlive_their_queue_pair() {
         let number = ends[0].number();
         assert_eq!(ends[0].post_all(&[ends[0].write_to(&ends[1], 8); 2]).0, 0);
         let mut reset = sys::QpAttributes { qp_state: sys::QPS_RESET, ..sys::QpAttributes::default() };
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair exists.
         assert_eq!(unsafe { (machine.functions.modify_qp)(ends[0].qp, &raw mut reset, sys::QP_STATE) }, 0);
         let left = poll(ends[0].send_cq);
         assert_eq!((left.len(), left.iter().all(|completion| completion.qp_num == number)), (stale, true), "{profile}");
-        // The places are free all the same.
+        // The places are free nevertheless.
         ends[0].connect(&ends[1]);
         assert_eq!(ends[0].post_all(&[ends[0].write_to(&ends[1], 8); 15]).0, 0, "{profile}");
     }
 }
 
 #[test]
-fn the_end_of_a_shared_queues_user_is_told_or_not() {
+fn a_failed_user_of_a_shared_queue_raises_an_event_or_not() {
     for (profile, told) in [("connectx-7", true), ("rxe", false)] {
         let machine = Machine::new(&two(profile));
         let ends = connected(&machine, Wish { shared: true, ..Wish::default() });
@@ -220,7 +221,7 @@ fn the_end_of_a_shared_queues_user_is_told_or_not() {
 }
 
 #[test]
-fn an_adapter_that_knows_no_ece_options_still_answers() {
+fn an_adapter_without_ece_options_still_answers_the_query() {
     for (profile, answer) in
         [("connectx-5", (0, 0)), ("connectx-7", (0, 0x3000_0002)), ("bnxt_re", (libc::EOPNOTSUPP, 0))]
     {
@@ -228,14 +229,14 @@ fn an_adapter_that_knows_no_ece_options_still_answers() {
         let end = End::new(&machine, Wish::default());
         let query = machine.functions.query_ece.expect("there");
         let mut ece = sys::Ece::default();
-        // SAFETY: a queue pair that is open, and a place for the options.
+        // SAFETY: the queue pair is open, and there is a place for the options.
         let status = unsafe { query(end.qp, &raw mut ece) };
         assert_eq!((status, ece.options), answer, "{profile}");
     }
 }
 
 #[test]
-fn ports_are_as_their_adapter_makes_them() {
+fn ports_follow_their_adapter() {
     let (first, second) = (sys::GID_TYPE_ROCE_V1, sys::GID_TYPE_ROCE_V2);
     let both = &[(first, false), (second, false), (first, true), (second, true)][..];
     let one = &[(second, false), (second, true)][..];
@@ -248,7 +249,7 @@ fn ports_are_as_their_adapter_makes_them() {
     ] {
         let machine = Machine::new(&format!("[[device]]\nname = 'sim0'\nprofile = '{profile}'\n[[device.port]]\n"));
         let context = machine.open(0);
-        // SAFETY: the context is open, and there are places for all answers.
+        // SAFETY: the context is open, and there are places for all results.
         unsafe {
             let mut port = sys::PortAttributes::default();
             assert_eq!((machine.functions.query_port)(context, 1, &raw mut port), 0);
@@ -266,13 +267,13 @@ fn ports_are_as_their_adapter_makes_them() {
 }
 
 #[test]
-fn what_stands_after_a_profile_changes_it() {
+fn a_devices_own_keys_override_its_profile() {
     let machine = Machine::new(
         "[[device]]\nname = 'sim0'\nprofile = 'ionic'\nmax_srq = 5\n\
         [[device.port]]\nmax_message = 77\n",
     );
     let context = machine.open(0);
-    // SAFETY: the context is open, and there are places for all answers.
+    // SAFETY: the context is open, and there are places for all results.
     unsafe {
         let mut device: sys::DeviceAttributes = std::mem::zeroed();
         assert_eq!((machine.functions.query_device)(context, &raw mut device), 0);

@@ -1,4 +1,4 @@
-//! What two queue pairs that are set up well do for each other.
+//! Transfers between two queue pairs that are set up correctly.
 
 mod common;
 
@@ -41,12 +41,12 @@ fn a_ping_pong_of_writes_with_immediates() {
         assert_eq!((counts.receives, counts.receives_consumed, counts.completions), (100, 100, 200));
         assert_eq!((counts.signalled, counts.inline), (100, 0));
         assert_eq!(counts.bytes, (0..100).map(|round| 100 + round).sum::<u64>());
-        // Those of queues that are gone count too.
+        // The counts of destroyed queues are included.
         for open in [true, false] {
             let devices = machine.fake.device_counts();
             assert_eq!(devices.keys().collect::<Vec<_>>(), ["sim0", "sim1"]);
             for (device, counts) in &devices {
-                // A device of which no test has made a queue yet is not among those counted before.
+                // The counts before lack a device on which no test has created a queue yet.
                 let done = counts.since(&devices_before.get(device).copied().unwrap_or_default());
                 let sends = [done.work_requests(), done.writes_with_immediate];
                 assert_eq!((sends, [done.receives, done.completions]), ([50, 50], [50, 100]), "{device}, open: {open}");
@@ -70,7 +70,7 @@ fn writes_go_where_they_are_told_and_nowhere_else() {
     assert_eq!(ends[0].post(work), 0);
     assert_eq!(ends[0].outcomes(), [(1, sys::WC_SUCCESS)]);
     assert!((0..common::BYTES).all(|index| (ends[1].byte(index) == 7) == (500..1500).contains(&index)));
-    assert_eq!(ends[1].received().len(), 0, "a plain write tells the other side nothing");
+    assert_eq!(ends[1].received().len(), 0, "a plain write does not notify the other side");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_queue_pair_may_be_its_own_peer() {
     (work.opcode, work.remote) = (sys::WR_RDMA_READ, end.address() + 100);
     assert_eq!(end.post(work), 0);
     assert_eq!(end.outcomes(), [(1, sys::WC_SUCCESS)]);
-    // Its own access error breaks it once, without waiting for itself.
+    // Its own access error breaks it once, without a deadlock.
     work.rkey ^= 0x100;
     assert_eq!(end.post(work), 0);
     assert_eq!(end.outcomes(), [(1, sys::WC_REM_ACCESS_ERR)]);
@@ -141,11 +141,11 @@ fn unsignalled_work_keeps_its_place_until_a_later_completion_is_polled() {
     assert_eq!(ends[0].post(quiet), libc::ENOMEM);
     assert_eq!(ends[0].outcomes(), [(2, sys::WC_SUCCESS)], "only signalled work completes");
     assert_eq!(ends[0].post_all(&[quiet; 4]), (0, 4));
-    assert_eq!(ends[0].post(loud), libc::ENOMEM, "nobody asked for a completion, so no place comes back");
+    assert_eq!(ends[0].post(loud), libc::ENOMEM, "without a completion no place becomes free");
 }
 
 #[test]
-fn a_queue_pair_that_signals_all_says_so_for_each() {
+fn a_queue_pair_that_signals_all_work_completes_each_request() {
     let machine = Machine::new(TWO);
     let ends = pair(&machine, Wish { signal_all: true, ..Wish::default() });
     let quiet = common::Work { flags: 0, ..ends[0].write_to(&ends[1], 8) };
@@ -172,9 +172,10 @@ fn receives_keep_their_places_until_their_completions_are_polled() {
 fn two_senders_share_a_receive_queue_and_the_completion_tells_them_apart() {
     let machine = Machine::new(TWO);
     let first = pair(&machine, Wish { shared: true, ..Wish::default() });
-    // A second queue pair at the receiving side, on the same shared queue.
+    // The receiving side has a second queue pair on the same shared queue.
     let mut second = End::new(&machine, Wish { device: 1, ..Wish::default() });
-    // SAFETY: the queues belong to the open device of `first`; the queue pair is made there and destroyed before them.
+    // SAFETY: the queues belong to the open device of `first`; the queue pair is created there and destroyed before
+    // them.
     let extra = unsafe {
         let mut attributes: sys::QpInitAttributes = std::mem::zeroed();
         (attributes.send_cq, attributes.recv_cq, attributes.srq) = (first[1].send_cq, first[1].recv_cq, first[1].srq);
@@ -201,7 +202,7 @@ fn two_senders_share_a_receive_queue_and_the_completion_tells_them_apart() {
 }
 
 #[test]
-fn a_device_without_byte_counts_says_none() {
+fn a_device_without_byte_counts_reports_0_bytes() {
     let machine = Machine::new(
         "[[device]]\nname = 'sim0'\n[[device.port]]\n\
         [[device]]\nname = 'sim1'\nbyte_counts = false\n[[device.port]]\n",
@@ -216,7 +217,7 @@ fn a_device_without_byte_counts_says_none() {
 #[test]
 fn one_thread_sends_while_another_receives_and_a_third_sets_up() {
     const MESSAGES: u32 = 2_000;
-    /// Pointers of the library, which takes calls from any thread.
+    /// Pointers from the library, which may be used from any thread.
     struct Anywhere<T>(T);
     // SAFETY: ibverbs is thread-safe (verbs(7)), and each queue is used by one thread here.
     unsafe impl<T> Sync for Anywhere<T> {}

@@ -1,6 +1,6 @@
-//! Two queue pairs and the memory behind them, through the loaded library, as the fabric uses it.
-#![allow(dead_code)] // each file of tests uses some of it
-#![allow(unreachable_pub)] // as above: the module is private to each
+//! Queue pairs with their memory, through the loaded library, as the fabric uses it.
+#![allow(dead_code)] // each test file uses a part of it
+#![allow(unreachable_pub)] // the module is private to each test file
 
 use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
@@ -10,15 +10,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use railweave_fabric_verbs::sys::{self, Functions};
 use railweave_fake_ibverbs::{FakeVerbs, Open, build};
 
-/// One machine at a time: the library's state is the process's.
+/// Held by one machine at a time: the library's state belongs to the process.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Two devices that reach each other.
+/// The description of two devices that reach each other.
 pub const TWO: &str = "[[device]]\nname = 'sim0'\n[[device.port]]\n[[device]]\nname = 'sim1'\n[[device.port]]\n";
 
 pub const ACCESS: c_int = sys::ACCESS_LOCAL_WRITE | sys::ACCESS_REMOTE_WRITE | sys::ACCESS_REMOTE_READ;
 
-/// A machine, while one test has it.
+/// A described machine, held by one test.
 pub struct Machine {
     pub functions: Functions,
     pub fake: FakeVerbs,
@@ -35,7 +35,7 @@ impl Machine {
         Self { functions, fake, _turn: turn }
     }
 
-    /// The context of an opened device.
+    /// Opens a device and returns its context.
     pub fn open(&self, index: usize) -> *mut sys::Context {
         let mut count = 0;
         // SAFETY: the list has `count` devices and is freed after one of them is open.
@@ -48,13 +48,13 @@ impl Machine {
         }
     }
 
-    /// Nothing is open any more.
+    /// Checks that nothing is left open.
     pub fn assert_closed(&self) {
         assert_eq!(self.fake.open(), Open::default());
     }
 }
 
-/// What an end is to be like.
+/// The properties of an end.
 #[derive(Clone, Copy)]
 pub struct Wish {
     pub device: usize,
@@ -63,9 +63,9 @@ pub struct Wish {
     pub max_recv_wr: u32,
     pub max_inline: u32,
     pub cq_entries: c_int,
-    /// Of the memory.
+    /// The access flags of the memory.
     pub access: c_int,
-    /// Of the queue pair.
+    /// The access flags of the queue pair.
     pub qp_access: c_int,
     pub signal_all: bool,
 }
@@ -86,7 +86,7 @@ impl Default for Wish {
     }
 }
 
-/// What `connect` puts into the attributes; tests spoil one.
+/// The attributes that `connect` passes; tests spoil one of them.
 #[derive(Clone, Copy)]
 pub struct Plan {
     pub init: sys::QpAttributes,
@@ -105,10 +105,10 @@ pub const TO_RTR: c_int = sys::QP_STATE
 pub const TO_RTS: c_int =
     sys::QP_STATE | sys::QP_TIMEOUT | sys::QP_RETRY_CNT | sys::QP_RNR_RETRY | sys::QP_SQ_PSN | sys::QP_MAX_QP_RD_ATOMIC;
 
-/// Bytes of an end's memory.
+/// The length of an end's memory, in bytes.
 pub const BYTES: usize = 4096;
 
-/// One queue pair with all that it needs.
+/// One queue pair with all the objects that it needs.
 pub struct End<'machine> {
     machine: &'machine Machine,
     wish: Wish,
@@ -141,7 +141,7 @@ impl<'machine> End<'machine> {
         let functions = &machine.functions;
         let context = machine.open(wish.device);
         let memory = vec![0_u8; BYTES].into_boxed_slice();
-        // SAFETY: what is handed over was made just before, and is destroyed in drop in the opposite order.
+        // SAFETY: every pointer was returned just before; drop destroys the objects in the opposite order.
         unsafe {
             let pd = (functions.alloc_pd)(context);
             let mr = (functions.reg_mr)(pd, memory.as_ptr().cast_mut().cast(), BYTES, wish.access);
@@ -194,7 +194,7 @@ impl<'machine> End<'machine> {
 
     /// Reads memory that the other end may have written.
     pub fn byte(&self, index: usize) -> u8 {
-        // SAFETY: the index is checked; the library may write the memory at any time, so it is read volatile.
+        // SAFETY: the index is checked. The library may write the memory at any time, so the read is volatile.
         unsafe { ptr::from_ref(&self.memory[index]).read_volatile() }
     }
 
@@ -202,7 +202,7 @@ impl<'machine> End<'machine> {
         self.memory.fill(value);
     }
 
-    /// What leads from this end to `peer`.
+    /// Returns the attributes that connect this end to `peer`.
     pub fn plan(&self, peer: &End<'_>) -> Plan {
         let mut gid = sys::Gid::default();
         // SAFETY: the peer's device is open.
@@ -255,7 +255,7 @@ impl<'machine> End<'machine> {
         self.follow(&self.plan(peer));
     }
 
-    /// A signalled write of `length` bytes from the start of this memory to the start of the peer's.
+    /// Returns a signalled write of `length` bytes from the start of this memory to the start of the peer's.
     pub fn write_to(&self, peer: &End<'_>, length: u32) -> Work {
         Work {
             opcode: sys::WR_RDMA_WRITE,
@@ -270,7 +270,7 @@ impl<'machine> End<'machine> {
         }
     }
 
-    /// Posts work as one chain; the error and how many were accepted.
+    /// Posts work as one chain. Returns the error, or 0, and the number of requests accepted.
     pub fn post_all(&self, works: &[Work]) -> (c_int, usize) {
         let mut pieces: Vec<sys::Sge> = works
             .iter()
@@ -297,7 +297,7 @@ impl<'machine> End<'machine> {
             unsafe { (*start.add(index - 1)).next = start.add(index) };
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: the chain and its pieces outlive the call; the table of a context that is open has the function.
+        // SAFETY: the chain and its pieces outlive the call; the table of an open context has the function.
         unsafe {
             let post = (*self.context).ops.post_send.expect("there is ibv_post_send");
             let errno = post(self.qp, start, &raw mut bad);
@@ -309,12 +309,13 @@ impl<'machine> End<'machine> {
         self.post_all(&[work]).0
     }
 
-    /// Posts receives with these identifiers to the queue that this end takes them from.
+    /// Posts receives with these identifiers to the queue from which this end takes them. Returns the first error, or
+    /// 0.
     pub fn receive(&self, ids: impl IntoIterator<Item = u64>) -> c_int {
         for id in ids {
             let mut request = sys::RecvWr { wr_id: id, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 0 };
             let mut bad = ptr::null_mut();
-            // SAFETY: the request outlives the call; the table of a context that is open has the functions.
+            // SAFETY: the request outlives the call; the table of an open context has the functions.
             let errno = unsafe {
                 let ops = &(*self.context).ops;
                 if self.srq.is_null() {
@@ -339,15 +340,15 @@ impl<'machine> End<'machine> {
         poll(self.recv_cq)
     }
 
-    /// The identifier and status of each completion of a send.
+    /// Polls the send queue. Returns the identifier and status of each completion.
     pub fn outcomes(&self) -> Vec<(u64, c_int)> {
         self.sent().iter().map(|completion| (completion.wr_id, completion.status)).collect()
     }
 
-    /// The events that wait, each acknowledged, without waiting for more.
+    /// Takes and acknowledges all pending events, without waiting for more.
     pub fn events(&self) -> Vec<c_int> {
         let mut kinds = Vec::new();
-        // SAFETY: the device is open; events are taken only where the descriptor says that there are some.
+        // SAFETY: the device is open; events are taken only while the descriptor is readable.
         unsafe {
             let mut ready = libc_poll((*self.context).async_fd);
             while ready {
@@ -365,7 +366,7 @@ impl<'machine> End<'machine> {
 impl Drop for End<'_> {
     fn drop(&mut self) {
         let functions = &self.machine.functions;
-        // SAFETY: each was made by `new` and is destroyed once, what needs others first.
+        // SAFETY: `new` made each of them, and each is destroyed once, the users of others first.
         let status = unsafe {
             [
                 (functions.destroy_qp)(self.qp),
@@ -383,7 +384,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// All completions that wait in a queue.
+/// Polls a queue until it is empty.
 pub fn poll(cq: *mut sys::Cq) -> Vec<sys::Wc> {
     let mut all = Vec::new();
     loop {
@@ -398,7 +399,7 @@ pub fn poll(cq: *mut sys::Cq) -> Vec<sys::Wc> {
 }
 
 pub fn poll_once(cq: *mut sys::Cq, room: &mut [sys::Wc]) -> c_int {
-    // SAFETY: the queue is not destroyed; there is as much room as is said.
+    // SAFETY: the queue is not destroyed, and the slice has the room that is passed.
     unsafe {
         let poll = (*(*cq).context).ops.poll_cq.expect("there is ibv_poll_cq");
         poll(cq, room.len() as c_int, room.as_mut_ptr())
@@ -407,11 +408,11 @@ pub fn poll_once(cq: *mut sys::Cq, room: &mut [sys::Wc]) -> c_int {
 
 fn libc_poll(descriptor: c_int) -> bool {
     let mut descriptor = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one descriptor is handed over, and the call does not wait.
+    // SAFETY: one descriptor is passed, and the call does not wait.
     unsafe { libc::poll(&raw mut descriptor, 1, 0) > 0 }
 }
 
-/// A C pointer to the start of some memory.
+/// Returns a C pointer to the start of the memory.
 pub fn raw(memory: &mut [u8]) -> *mut c_void {
     memory.as_mut_ptr().cast()
 }
