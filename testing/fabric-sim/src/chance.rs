@@ -1,50 +1,50 @@
-//! Where chance comes from: one generator per seed, and few ways to draw from it.
+//! The source of chance: one generator per seed, and a few ways to draw from it.
 
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-/// Seeded numbers. The same seed gives the same numbers on every machine and in every build.
+/// Seeded random numbers. The same seed gives the same numbers on every machine and in every build.
 #[derive(Clone, Debug)]
 pub struct Chance(Pcg64Mcg);
 
 impl Chance {
-    /// The numbers of `seed`.
+    /// Creates the generator of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(Pcg64Mcg::seed_from_u64(seed))
     }
 
-    /// Any number.
+    /// Returns any number.
     pub fn any(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// A number below `limit`, 0 when that is 0.
+    /// Returns a number below `limit`, or 0 if `limit` is 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         // The high half of a product: no division, and a bias far below what matters here.
         ((u128::from(self.any()) * u128::from(limit)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// An index below `count`.
+    /// Returns an index below `count`.
     pub fn index(&mut self, count: usize) -> usize {
         self.below(count as u64) as usize
     }
 
-    /// True in `permille` of 1000 cases. Draws nothing when that is 0.
+    /// Returns true in `permille` of 1000 cases. Draws nothing if `permille` is 0.
     pub fn permille(&mut self, permille: u32) -> bool {
         permille > 0 && self.below(1000) < u64::from(permille)
     }
 
-    /// One of these.
+    /// Returns one of these items.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.index(from.len())]
     }
 
-    /// Puts them in any order.
+    /// Shuffles the items.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.index(last + 1));
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_gives_the_same_numbers_for_ever() {
+    fn a_seed_gives_the_same_numbers_forever() {
         let mut chance = Chance::new(42);
         assert_eq!([chance.any(), chance.any()], [10_580_897_095_847_554_459, 2_459_073_333_136_617_071]);
     }

@@ -1,4 +1,4 @@
-//! The fabric's handles: each names something in the world, and asks the world.
+//! The fabric's handles: each names an object in the world, and forwards calls to the world.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub struct SimDomain<const ONE_SIDED: bool, O: Observer = Unobserved> {
 }
 
 impl<const ONE_SIDED: bool, O: Observer> SimDomain<ONE_SIDED, O> {
-    /// Adds a port to a process of the world. `max_write` is in bytes, a power of two of at least 128.
+    /// Adds a port to a process of the world. `max_write` is in bytes: a power of two, at least 128.
     pub fn new(world: &Arc<World<O>>, process: usize, max_write: u32, byte_counts: bool) -> Arc<Self> {
         let mut state = world.lock();
         let port = state.ports.len();
@@ -47,13 +47,13 @@ impl<const ONE_SIDED: bool, O: Observer> SimDomain<ONE_SIDED, O> {
         Arc::new(Self { world: Arc::clone(world), port, max_write, byte_counts })
     }
 
-    /// Its number in the world.
+    /// Returns its number in the world.
     pub fn port(&self) -> usize {
         self.port
     }
 
-    /// Registers a region that goes by another address than its own, as memory of some kind: addresses that are the
-    /// same in every run, and GPU memory.
+    /// Registers a region under an address other than its own and as memory of this kind: for addresses that are the
+    /// same in every run, and for GPU memory.
     pub fn register_as(
         &self,
         region: &Arc<Region>,
@@ -76,7 +76,7 @@ impl<const ONE_SIDED: bool, O: Observer> Domain for SimDomain<ONE_SIDED, O> {
     fn register(&self, memory: Memory, access: Access) -> Result<SimRegistration<O>, RegisterError> {
         match memory.region() {
             Some(region) => Ok(self.register_as(region, memory.address(), memory.kind(), access)),
-            // The world has no unsafe code, so it cannot touch memory that it knows only by address.
+            // Without unsafe code the world cannot access memory by its address alone.
             None => Err(RegisterError::Unsupported { fabric: "sim", kind: memory.kind().name() }),
         }
     }
@@ -124,12 +124,12 @@ impl<O: Observer> Drop for SimRegistration<O> {
 pub struct SimPendingRail<const ONE_SIDED: bool, O: Observer = Unobserved> {
     rail: SimRail<O>,
     connected: bool,
-    /// The peer's end points at the first try, where that came to nothing yet.
+    /// The peer's end points at the first attempt, if that has to be repeated; otherwise empty.
     asked: Vec<LaneEndpoint>,
 }
 
 impl<const ONE_SIDED: bool, O: Observer> SimPendingRail<ONE_SIDED, O> {
-    /// One end point per lane, for the peer.
+    /// Returns one end point per lane, for the peer.
     pub fn endpoints(&self) -> Vec<LaneEndpoint> {
         let endpoint = |lane| {
             let mut bytes = [0; LaneEndpoint::BYTES];
@@ -140,10 +140,10 @@ impl<const ONE_SIDED: bool, O: Observer> SimPendingRail<ONE_SIDED, O> {
         (0..self.rail.lanes).map(endpoint).collect()
     }
 
-    /// Connects the lanes to the peer's end points, or goes on with it.
+    /// Connects the lanes to the peer's end points. After [`Connecting::Later`], call it again with the same ones.
     ///
     /// # Errors
-    /// When the end points are not those of a rail's other end.
+    /// If the end points are not those of the rail's other end.
     pub fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<Connecting, SetupError> {
         let wrong = SetupError::Unreachable;
         let numbers: Vec<u64> =
@@ -154,7 +154,7 @@ impl<const ONE_SIDED: bool, O: Observer> SimPendingRail<ONE_SIDED, O> {
             return Err(wrong(format!("{} end points do not fit the rail's {} lanes", remote.len(), self.rail.lanes)));
         }
         if !self.asked.is_empty() && self.asked != remote {
-            return Err(wrong("the end points are not those of the first try".into()));
+            return Err(wrong("the end points differ from those of the first attempt".into()));
         }
         let mut state = self.rail.world.lock();
         let later_permille = state.faults.connect_later_permille;
@@ -173,7 +173,7 @@ impl<const ONE_SIDED: bool, O: Observer> SimPendingRail<ONE_SIDED, O> {
         if let Some(end) = state.ends[self.rail.end].as_mut() {
             end.peer = Some(peer);
             if !end.sender {
-                // Both ends count a rail alike: the sender's end is opened first, and knows its number.
+                // Both ends use the same number for a rail: the sender's end is opened first and knows it.
                 end.rail = rail;
             }
         }
@@ -224,7 +224,7 @@ impl<O: Observer> Rail for SimRail<O> {
         self.world.lock().is_broken(self.end, lane)
     }
 
-    /// The world checks all posts: its checkers want to see what is posted without room.
+    /// Does the same as `post_fitting`: the world checks all posts, so that checkers also see those without room.
     fn post(&mut self, lane: LaneId, chain: &[Write]) -> Result<(), PostError> {
         self.post_fitting(lane, chain)
     }

@@ -1,57 +1,56 @@
-//! The faults of the world in one flat structure: units last, zero for never.
+//! The faults of the world in one flat structure: names end in the unit, and zero means never.
 
-/// The faults of a world.
+/// The faults of a world. A field in permille is the number of cases out of 1000 that the fault strikes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults {
     /// One-way delay of a write, in nanoseconds.
     pub delay_ns: u64,
-    /// Most that is added to each write's delay. Lanes and rails overtake each other by it; a lane keeps its order.
+    /// Maximum addition to each write's delay. It lets lanes and rails overtake each other; a lane keeps its order.
     pub jitter_ns: u64,
-    /// Most that one rail lags behind the others, for its whole life.
+    /// Maximum constant lag of one rail behind the others.
     pub lag_ns: u64,
     /// Slowest and fastest rail, in Mbit/s.
     pub rate_mbps: (u64, u64),
-    /// Of 1000 writes, how many are stalled.
+    /// Writes that stall.
     pub stall_permille: u32,
     /// Longest stall.
     pub stall_ns: u64,
-    /// Of 1000 writes of more than 64 bytes, how many land in two steps.
+    /// Writes of more than 64 bytes that land in two steps.
     pub torn_permille: u32,
-    /// Of 1000 writes, how many have their source read only when they land.
+    /// Writes whose source is read only when they land.
     pub late_read_permille: u32,
-    /// Of 1000 polls, after how many a lane's send queue says that it is full.
+    /// Polls after which a lane's send queue reports that it is full.
     pub room_withheld_permille: u32,
-    /// Longest time for which it says so.
+    /// Longest time for which it reports that.
     pub room_withheld_ns: u64,
-    /// Of 1000 calls that post receives, how many take fewer than asked for, or none.
+    /// Calls to post receives that take fewer than asked for, or none.
     pub receives_short_permille: u32,
-    /// Of 1000 flushes, how many find no room.
+    /// Flushes that find no room.
     pub flush_full_permille: u32,
     /// Longest time from an event to its completion.
     pub completion_late_ns: u64,
-    /// Completions come in bursts, one in this many nanoseconds.
+    /// Interval between bursts of completions, in nanoseconds; 0 for no bursts.
     pub completion_burst_ns: u64,
-    /// Of 1000 polls, how many report no more than one completion.
+    /// Polls that report at most one completion.
     pub poll_short_permille: u32,
-    /// Where the receiver's processor places what arrives, it puts acknowledgements off until its next call.
+    /// True if, on a two-sided fabric, the receiver postpones acknowledgements until its next call.
     pub acks_put_off: bool,
-    /// Of 1000 calls that are to send acknowledgements which were put off, how many send nothing, as with a full
-    /// kernel.
+    /// Calls to send only postponed acknowledgements that send nothing, as if the kernel's buffer were full.
     pub ack_refused_permille: u32,
-    /// Longest time for which they go on to send nothing.
+    /// Longest time for which such calls keep sending nothing.
     pub ack_refused_ns: u64,
-    /// Of 1000 rails, how many cannot be opened while a connection is set up.
+    /// Rails that cannot be opened while a connection is set up.
     pub open_fails_permille: u32,
-    /// Of 1000 tries to connect a rail, how many come to nothing yet and are made again.
+    /// Attempts to connect a rail that have to be repeated.
     pub connect_later_permille: u32,
-    /// Longest pause before that.
+    /// Longest pause before an attempt is repeated.
     pub connect_later_ns: u64,
-    /// How long a lane tries to reach a silent peer before it fails.
+    /// Minimum time until a lane with a silent peer fails; the maximum is twice as long.
     pub retry_ns: u64,
 }
 
 impl Faults {
-    /// A world without faults, in which everything takes a microsecond.
+    /// A world without faults, in which every write is delayed by a microsecond.
     pub const fn none() -> Self {
         Self {
             delay_ns: 1_000,

@@ -1,11 +1,11 @@
 //! A fabric in a seeded, virtual-time world with faults, for tests (docs/simulation.md).
 //!
 //! [`Sim`] is a fabric in a [`World`] with its own clock: any number of processes, ports and rails, and everything that
-//! can go wrong with them, from one structure of [`Faults`]. The same seed makes the same things happen. An
-//! [`Observer`] sees each of them, and may have tasks at times of the world's clock; without one, whoever tests lets
-//! time pass by [`World::advance`].
+//! can go wrong with them, from one structure of [`Faults`]. The same seed gives the same events. An [`Observer`] sees
+//! each event, and may schedule tasks by the world's clock; without an observer, tests let time pass by
+//! [`World::advance`].
 //!
-//! The crate knows of no protocol that runs on it, and it is no model of how fast a network is.
+//! The crate knows nothing about the protocol that runs on it, and it does not model a network's speed.
 
 #![forbid(unsafe_code)]
 

@@ -1,23 +1,23 @@
-//! The observer of a world: it is told everything that happens, and may ask to be given a task back at a time.
+//! The observer of a world: it sees every event, and may schedule tasks.
 
 use std::convert::Infallible;
 use std::fmt;
 
 use railweave_fabric::{LaneId, MemoryKind, RailError, WorkId, Write};
 
-/// Looks at everything that happens in a world, and may have tasks in it.
+/// Sees every event in a world, and may schedule tasks in it.
 pub trait Observer: fmt::Debug + Send + 'static {
-    /// Something to be done at a time. The world only keeps it until then.
+    /// A task. The world keeps it until its time comes, and then hands it back.
     type Task: fmt::Debug + Send;
 
-    /// Something happened at a lane.
+    /// Called for each event at a lane.
     fn see(&mut self, now_ns: u64, place: Place, event: &Event<'_>);
 
-    /// Chance made something go wrong.
+    /// Called for each mishap that chance brings about.
     fn suffer(&mut self, mishap: Mishap);
 }
 
-/// Nobody looks, and nobody has anything to do.
+/// The observer that ignores all events and has no tasks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unobserved;
 
@@ -29,12 +29,12 @@ impl Observer for Unobserved {
     fn suffer(&mut self, _: Mishap) {}
 }
 
-/// A lane of one end of a rail, by the name that the end was opened under.
+/// A lane of one end of a rail, by the name under which the end was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The connection, as [`Opening`] numbers it; `usize::MAX` where none was named.
+    /// The connection's number in [`Opening`]; `usize::MAX` if the end was opened without one.
     pub connection: usize,
-    /// The end is the connection's sending one.
+    /// True for the connection's sending end.
     pub sender: bool,
     /// The rail's number in its connection, the same at both ends.
     pub rail: u8,
@@ -42,47 +42,47 @@ pub struct Place {
     pub lane: LaneId,
 }
 
-/// The connection whose rails are opened next: the traits of the fabric do not say.
+/// The connection whose rails are opened next; the fabric's traits do not name it.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening {
-    /// Its number, which only observers look at.
+    /// Its number, which only observers use.
     pub connection: usize,
-    /// The rails are of its sending end.
+    /// True if the rails belong to its sending end.
     pub sender: bool,
     /// The number of the next rail.
     pub next_rail: u8,
 }
 
-/// Something that happens at a lane. Lengths are in bytes.
+/// An event at a lane. Lengths are in bytes.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// A chain of writes was taken. Each of them is told as posted next.
+    /// A chain of writes was accepted. An event [`Event::Posted`] for each of them follows.
     Taken {
-        /// In the order in which they are posted.
+        /// The writes, in the order in which they are posted.
         chain: &'a [Write],
     },
-    /// A write is on its way.
+    /// A write was posted.
     Posted {
         /// The write.
         write: &'a Write,
-        /// When it reaches the other end.
+        /// The time at which it reaches the other end.
         arrival_ns: u64,
     },
     /// The first part of a write has landed.
     Torn(Landing<'a>),
     /// A write, or the rest of it, has landed.
     Landed(Landing<'a>),
-    /// A write did not reach the other end, so that nothing behind it lands.
+    /// A write did not reach the other end, and no later write of the lane will land.
     Lost {
-        /// When the lane fails, after its retries.
+        /// The time at which the lane fails, after its retries.
         fails_at_ns: u64,
     },
     /// The lane has died.
     Died {
-        /// Why.
+        /// The cause.
         error: &'a RailError,
     },
-    /// A poll reported that work was done.
+    /// A poll reported finished work.
     Sent {
         /// The work.
         id: WorkId,
@@ -91,25 +91,25 @@ pub enum Event<'a> {
     Received {
         /// The immediate.
         immediate: u32,
-        /// Length of its write, as the port tells it; 0 where it does not count.
+        /// Length of its write, as the port reports it; 0 if the port does not count bytes.
         bytes: u32,
-        /// No sender sent it.
+        /// True if no sender sent it.
         forged: bool,
     },
     /// A poll reported that the lane is dead.
     Failed,
-    /// The send queue says that it is full although it is not.
+    /// The send queue reported that it is full although it is not.
     RoomWithheld,
-    /// The send queue is full.
+    /// The send queue reported that it is full, and it is.
     QueueFull,
     /// Receives were posted.
     Receives {
-        /// This many were asked for.
+        /// The number asked for.
         asked: u32,
-        /// This many were taken.
+        /// The number accepted.
         taken: u32,
     },
-    /// Fewer receives are taken than fit.
+    /// Fewer receives are accepted than fit.
     ReceivesRefused,
     /// A flush was posted.
     Flush {
@@ -118,13 +118,13 @@ pub enum Event<'a> {
     },
     /// A flush found no room.
     FlushRefused,
-    /// A flush came back.
+    /// A flush completed.
     Flushed {
         /// The work.
         id: WorkId,
-        /// The port through which it went.
+        /// Number of the port that carried it.
         port: usize,
-        /// Writes that had landed when it was posted, as [`Landing::number`] counts.
+        /// Number of writes in the whole world that had landed when it was posted, like [`Landing::number`].
         landed: u64,
     },
     /// A rule of the fabric was broken.
@@ -136,66 +136,66 @@ pub enum Event<'a> {
 pub struct Landing<'a> {
     /// The whole write.
     pub write: &'a Write,
-    /// Where this part of it begins: of control memory the offset, which is the same for every run, of other memory the
-    /// address.
+    /// Start of this part: an offset into control memory, because that is the same in every run, or an address in other
+    /// memory.
     pub start: u64,
     /// The bytes that land now.
     pub bytes: &'a [u8],
-    /// It lands in control memory.
+    /// True if it lands in control memory.
     pub control: bool,
     /// Kind of the memory.
     pub kind: MemoryKind,
-    /// The port through which it came.
+    /// Number of the port that received it.
     pub port: usize,
-    /// Writes that had landed before, in the whole world.
+    /// Number of writes that had landed before, in the whole world.
     pub number: u64,
 }
 
-/// Rules of the fabric that its callers have to keep.
+/// A violation of a rule that callers of the fabric must keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Breach {
     /// A chain was posted to a send queue without room for it.
     SendQueue {
         /// Writes in the chain.
         chain: usize,
-        /// Room there was.
+        /// Room in the send queue.
         room: u32,
     },
     /// A completion queue was overrun.
     CompletionQueue {
-        /// Entries that it has.
+        /// Entries of the queue.
         depth: usize,
     },
-    /// More than half of a send queue waits for a signalled write.
+    /// More than half of a send queue's entries are unsignalled writes since the last signalled one.
     Unsignalled {
-        /// Entries that wait.
+        /// Unsignalled entries.
         waiting: u32,
-        /// Entries that the queue has.
+        /// Entries of the queue.
         depth: u32,
     },
     /// An immediate found no receive.
     NoReceive,
 }
 
-/// Something that chance makes go wrong, where no lane is told of it.
+/// A fault of the world that is not an [`Event`] at a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mishap {
     /// A write stalled.
     Stall,
-    /// A source is read only when its write lands.
+    /// The source of a write is read only when it lands.
     LateRead,
     /// A completion was held back.
     LateCompletion,
     /// A poll reported less than there was.
     ShortPoll,
-    /// Acknowledgements were put off until the next call.
+    /// Acknowledgements were postponed until the next call.
     AckPutOff,
-    /// An acknowledgement did not leave when it was to.
+    /// A call that had to send acknowledgements sent none.
     AckRefused,
     /// A rail could not be opened.
     RailNotOpened,
-    /// A rail was not connected at the first try.
+    /// An attempt to connect a rail has to be repeated.
     ConnectedLater,
-    /// An immediate came that no sender sent.
+    /// An immediate arrived that no sender had sent.
     Forged,
 }

@@ -47,7 +47,7 @@ where
     }
 }
 
-/// Every fault that the trait's promises leave room for, and that the suite does not take for a failure.
+/// All faults that the traits allow and that the suite does not count as a failure.
 fn hard() -> Faults {
     Faults {
         jitter_ns: 5_000,

@@ -1,4 +1,4 @@
-//! An observer is told what happens, and gets its tasks back at their times.
+//! An observer sees each event, and gets its tasks back at their times.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use railweave_fabric_sim::{
     Breach, Event, Faults, Mishap, Observer, Place, SimDomain, SimRail, SimRegistration, World,
 };
 
-/// Notes each event in a word.
+/// Notes each event in a few words.
 #[derive(Debug, Default)]
 struct Notes {
     words: Vec<String>,
@@ -86,7 +86,7 @@ impl Bench {
         self.near.post(LaneId::FIRST, &vec![write; count])
     }
 
-    /// Lets everything happen. Returns the tasks that came back, with their times.
+    /// Carries out all scheduled events. Returns the tasks that came back, with their times.
     fn drive(&self) -> Vec<(u64, &'static str)> {
         let mut state = self.world.lock();
         let mut tasks = Vec::new();
@@ -99,7 +99,7 @@ impl Bench {
 }
 
 #[test]
-fn a_write_is_told_from_its_post_to_its_landing() {
+fn a_write_is_observed_from_its_post_to_its_landing() {
     let mut bench = Bench::new(Faults::none());
     bench.post(1).unwrap();
     bench.drive();
@@ -127,7 +127,7 @@ fn a_chain_without_room_breaks_a_rule_and_is_refused() {
 }
 
 #[test]
-fn a_fault_is_told_when_it_strikes_and_not_before() {
+fn a_fault_is_observed_when_it_strikes_and_not_before() {
     let mut bench = Bench::new(Faults { late_read_permille: 1000, ..Faults::none() });
     assert!(bench.world.lock().observer.mishaps.is_empty());
     bench.post(1).unwrap();

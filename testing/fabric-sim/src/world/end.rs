@@ -7,41 +7,42 @@ use railweave_fabric::{LaneId, WorkId, Write};
 
 use crate::observer::Place;
 
-/// A write on its way.
+/// A write in flight.
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub(crate) write: Write,
-    /// The bytes, unless the source is read only at landing.
+    /// The bytes; `None` if the source is read only when the write lands.
     pub(crate) bytes: Option<Box<[u8]>>,
-    /// Part of it has landed already.
+    /// True once a part of it has landed.
     pub(crate) torn: bool,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Lane {
-    /// Work requests whose room is not given back.
+    /// The number of work requests whose room is not free again.
     pub(crate) outstanding: u32,
-    /// Of these, the unsignalled ones behind the last signalled one.
+    /// The number of these that are unsignalled and behind the last signalled one.
     pub(crate) unsignalled: u32,
     pub(crate) flights: VecDeque<Flight>,
-    /// How many of the flights have reached the other end and not landed.
+    /// The number of flights that have reached the other end but not landed.
     pub(crate) arrived: u32,
-    /// The first flight cannot land now: no receive is there, or half of it has landed.
+    /// True while the first flight cannot land: there is no receive for it, or a part of it has landed.
     pub(crate) held: bool,
     pub(crate) last_arrival_ns: u64,
-    /// Landed and not acknowledged: how to complete them.
+    /// The writes that have landed but are not acknowledged: the id of each, and true if it is signalled.
     pub(crate) unacknowledged: VecDeque<(WorkId, bool)>,
     pub(crate) last_ack_ns: u64,
-    /// Landed, but the receiver has put their acknowledgements off; since when.
+    /// The number of landed writes whose acknowledgements the receiver has postponed, and the time of the oldest.
     pub(crate) put_off: u32,
     pub(crate) put_off_since_ns: u64,
-    /// Acknowledged unsignalled writes, whose room comes back with the next signalled one.
+    /// The number of acknowledged unsignalled writes, whose room becomes free with the next signalled one.
     pub(crate) acked_unsignalled: u32,
-    /// A write was lost; nothing behind it lands.
+    /// True once a write was lost; no later write lands.
     pub(crate) lost: bool,
     pub(crate) dead: bool,
     pub(crate) withheld_until_ns: u64,
-    /// Receives of its own, as of a lane without a shared queue, and those taken of which no completion was polled.
+    /// The number of this lane's own receives, like those of a lane without a shared queue, and of those taken whose
+    /// completion was not polled.
     pub(crate) receives: u32,
     pub(crate) unreported_receives: u32,
 }
@@ -51,11 +52,11 @@ pub(crate) struct Entry {
     pub(crate) completion: Completion,
     pub(crate) visible_at_ns: u64,
     pub(crate) lane: LaneId,
-    /// Work requests whose room it gives back.
+    /// The number of work requests whose room it frees.
     pub(crate) retires: u32,
-    /// It is a consumed receive.
+    /// True if it reports a consumed receive.
     pub(crate) receive: bool,
-    /// No sender sent it.
+    /// True if no sender sent it.
     pub(crate) forged: bool,
 }
 
@@ -64,7 +65,7 @@ pub(crate) struct End {
     pub(crate) process: usize,
     pub(crate) port: usize,
     pub(crate) one_sided: bool,
-    /// Connection and rail, for the observer.
+    /// The connection, for the observer, as are `sender` and `rail`.
     pub(crate) connection: usize,
     pub(crate) sender: bool,
     pub(crate) rail: u8,
@@ -72,11 +73,11 @@ pub(crate) struct End {
     pub(crate) peer: Option<usize>,
     pub(crate) send_depth: u32,
     pub(crate) receive_depth: u32,
-    /// Receives that each lane has at most.
+    /// The maximum number of receives of each lane.
     pub(crate) lane_receives: u32,
     pub(crate) posted: u32,
     pub(crate) unreported_receives: u32,
-    /// A forged immediate took a receive, which is then missing for one that was promised it.
+    /// True once a forged immediate has taken a receive that was meant for another immediate.
     pub(crate) robbed: bool,
     pub(crate) completions: VecDeque<Entry>,
     pub(crate) last_visible_ns: u64,
@@ -85,9 +86,9 @@ pub(crate) struct End {
     pub(crate) rate_mbps: u64,
     pub(crate) lag_ns: u64,
     pub(crate) wire_free_ns: u64,
-    /// Nothing gets through any more.
+    /// True once nothing gets through.
     pub(crate) cut: bool,
-    /// Until then acknowledgements do not leave when they are to; 0 where they do.
+    /// The time until which calls that only send acknowledgements send none; 0 if they do send.
     pub(crate) refuses_until_ns: u64,
 }
 
@@ -96,7 +97,7 @@ impl End {
         Place { connection: self.connection, sender: self.sender, rail: self.rail, lane }
     }
 
-    /// Posts receives, of which each lane gets what it may need: any of them may bring any of the immediates.
+    /// Posts receives, and gives each lane as many as it may need, because any lane may bring any of the immediates.
     pub(crate) fn add_receives(&mut self, count: u32) {
         self.posted += count;
         let wanted = (self.posted + self.unreported_receives).min(self.lane_receives);
@@ -105,12 +106,12 @@ impl End {
         }
     }
 
-    /// Returns true if a lane's next immediate finds a receive.
+    /// Returns true if there is a receive for a lane's next immediate.
     pub(crate) fn has_receive(&self, lane: LaneId) -> bool {
         self.posted > 0 && self.lanes[lane.index()].receives > 0
     }
 
-    /// An immediate takes a receive.
+    /// Takes a receive for an immediate.
     pub(crate) fn take_receive(&mut self, lane: LaneId) {
         self.posted -= 1;
         self.unreported_receives += 1;
@@ -119,7 +120,8 @@ impl End {
         lane.unreported_receives += 1;
     }
 
-    /// Entries that the completion queue must hold at most: all signalled work, all receives, and the lanes' failures.
+    /// Returns the capacity of the completion queue: enough for all signalled work, all receives, and the lanes'
+    /// failures.
     pub(crate) fn completion_depth(&self) -> usize {
         self.lanes.len() * (self.send_depth as usize + 1) + self.receive_depth as usize + 64
     }

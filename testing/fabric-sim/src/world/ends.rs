@@ -1,4 +1,4 @@
-//! Ends of rails come, complete their work, fail, and go.
+//! Ends of rails: opening, completions, failures, dropping.
 
 use std::collections::VecDeque;
 
@@ -10,11 +10,11 @@ use super::queue::Due;
 use super::state::State;
 use crate::observer::{Breach, Event, Mishap, Observer};
 
-/// The connection of ends that were opened without a name.
+/// The connection's number for ends that were opened without one.
 const UNNAMED: usize = usize::MAX;
 
 impl<O: Observer> State<O> {
-    /// Creates an end with its queues.
+    /// Creates an end with its queues. Returns its number.
     pub(crate) fn open_end(&mut self, port: usize, spec: &RailSpec, one_sided: bool) -> Result<usize, SetupError> {
         let (connection, sender, rail) = match &mut self.opening {
             None => (UNNAMED, true, 0),
@@ -60,10 +60,10 @@ impl<O: Observer> State<O> {
         Ok(self.ends.len() - 1)
     }
 
-    /// The end goes, with all that it has not sent.
+    /// Drops an end, with all its unsent writes.
     pub(crate) fn drop_end(&mut self, id: usize) {
         let Some(end) = self.ends[id].take() else { return };
-        // A socket's other end is told; a queue pair's is not.
+        // A socket's peer notices the end; a queue pair's peer does not.
         let Some(peer) = end.peer.filter(|_| !end.one_sided) else { return };
         let delay_ns = self.faults.delay_ns;
         let lanes = self.ends[peer].as_ref().filter(|peer| !peer.lingering).map_or(0, |peer| peer.lanes.len());
@@ -72,7 +72,7 @@ impl<O: Observer> State<O> {
         }
     }
 
-    /// A completion is there; when it is seen is another matter.
+    /// Queues a completion, which becomes visible to polls at once or later.
     pub(super) fn complete(&mut self, id: usize, completion: Completion, lane: LaneId, retires: u32) {
         let faults = &self.faults;
         let mut visible_at_ns = self.now_ns + self.chance.below(faults.completion_late_ns + 1);
@@ -82,7 +82,7 @@ impl<O: Observer> State<O> {
         if visible_at_ns > self.now_ns {
             self.suffer(Mishap::LateCompletion);
         }
-        let end = self.ends[id].as_mut().expect("whoever completes is there");
+        let end = self.ends[id].as_mut().expect("work completes only at an end that exists");
         visible_at_ns = visible_at_ns.max(end.last_visible_ns);
         end.last_visible_ns = visible_at_ns;
         let receive = matches!(completion, Completion::Received { .. });
@@ -93,7 +93,7 @@ impl<O: Observer> State<O> {
         }
     }
 
-    /// A lane dies. It says so once, and never while its end lingers.
+    /// Kills a lane. The failure is reported once, and never while its end lingers.
     pub(super) fn fail_lane(&mut self, id: usize, lane: LaneId, error: RailError) {
         let Some(end) = self.ends[id].as_mut() else { return };
         let state = &mut end.lanes[lane.index()];
@@ -112,13 +112,13 @@ impl<O: Observer> State<O> {
         self.complete(id, Completion::Failed { lane, id: None, error: Box::new(error) }, lane, 0);
     }
 
-    /// A lane dies because of what its own work asked for.
+    /// Kills a lane because its work was refused.
     pub(super) fn refuse(&mut self, id: usize, lane: LaneId, why: &str) {
         let error = self.work_failed(id, lane, WorkStatus::RemoteAccess, why);
         self.fail_lane(id, lane, error);
     }
 
-    /// Work on a lane failed, as an adapter would say it; `why` stands with the path.
+    /// Returns the error of failed work on a lane, as an adapter would report it; `why` becomes part of the path.
     pub(super) fn work_failed(&self, id: usize, lane: LaneId, status: WorkStatus, why: &str) -> RailError {
         let number = |end: usize| (end * MAX_LANES + lane.index()) as u32;
         let end = self.ends[id].as_ref();
@@ -131,7 +131,7 @@ impl<O: Observer> State<O> {
         let Some(end) = self.ends[id].as_ref() else { return true };
         let own = end.flushes == 0
             && end.lanes.iter().all(|lane| lane.dead || (lane.flights.is_empty() && lane.unacknowledged.is_empty()));
-        // Where this side's processor places what arrives, the peer waits for it.
+        // On a two-sided fabric, this side must also have placed and acknowledged the peer's writes.
         let theirs = end.one_sided
             || end
                 .peer
@@ -140,7 +140,7 @@ impl<O: Observer> State<O> {
         own && theirs
     }
 
-    /// All lanes of an end die loudly.
+    /// Kills all lanes of an end, and reports each.
     pub fn fail(&mut self, id: usize) {
         let lanes = self.ends[id].as_ref().map_or(0, |end| end.lanes.len());
         for lane in (0..lanes).map(LaneId::at) {
@@ -149,7 +149,7 @@ impl<O: Observer> State<O> {
         }
     }
 
-    /// A process vanishes: its memory, its rails, and what they had not sent.
+    /// Kills a process: its memory, its rails and their unsent writes are gone.
     pub fn kill_process(&mut self, process: usize) {
         self.keys.remove_process(process);
         for end in 0..self.ends.len() {

@@ -9,7 +9,7 @@ use railweave_fabric::{Access, MemoryKind, Region};
 #[derive(Clone, Debug)]
 pub(crate) struct Registered {
     pub(crate) region: Arc<Region>,
-    /// Address of its first byte, as work names it.
+    /// Address of its first byte, as work requests name it.
     pub(crate) address: u64,
     pub(crate) kind: MemoryKind,
     pub(crate) access: Access,
@@ -17,23 +17,24 @@ pub(crate) struct Registered {
     pub(crate) port: usize,
 }
 
-/// Every registration of the world. Keys are never used again, so what is deregistered stays refused.
+/// All registrations of the world. Keys are never reused, so a deregistered key stays invalid.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
     by_number: BTreeMap<u32, Registered>,
     made: u32,
 }
 
-/// The two keys of a registration: for this side's work, and for the peer's. They never fit each other's purpose.
+/// The two keys of a registration: one for this side's work, and one for the peer's. Neither is valid in place of the
+/// other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyPair {
     pub(crate) local: u32,
     pub(crate) remote: u32,
 }
 
-/// Odd, so that multiplying scatters counted numbers over all keys, one to one: a key off by little fits nothing.
+/// The odd factor that scatters consecutive numbers over all keys, one to one, so that a slightly wrong key is invalid.
 const SCATTER: u32 = 0x9e37_79b1;
-/// Takes [`SCATTER`] back, modulo 2^32.
+/// The inverse of [`SCATTER`] modulo 2^32.
 const GATHER: u32 = 0x0e8b_2f51;
 
 impl Keys {
@@ -68,7 +69,7 @@ impl Keys {
         }
     }
 
-    /// The memory that this side's work names as its source.
+    /// Finds the memory that this side's work names as its source, and the offset of the range in it.
     pub(crate) fn source(
         &self,
         port: usize,
@@ -79,7 +80,7 @@ impl Keys {
         self.find(key.wrapping_mul(GATHER), port, address, length)
     }
 
-    /// The memory that the peer's work names.
+    /// Finds the memory that the peer's work names, and the offset of the range in it.
     pub(crate) fn target(
         &self,
         port: usize,

@@ -1,4 +1,4 @@
-//! Writes reach the other end: they land, are held back, refused, or lost; and are acknowledged.
+//! Writes that reach the other end: they land, are held back, refused or lost, and are acknowledged.
 
 use railweave_fabric::conformance::Completion;
 use railweave_fabric::{Access, LaneId, MemoryKind};
@@ -10,13 +10,13 @@ use crate::observer::{Breach, Event, Landing, Mishap, Observer};
 
 /// The fate of a flight.
 enum Landed {
-    /// It is there.
+    /// It has landed.
     Whole,
-    /// Only its first part.
+    /// Only its first part has landed.
     Torn,
     /// There is no receive for its immediate.
     NoReceive,
-    /// It may not be there.
+    /// It must not land, for this reason.
     Refused(&'static str),
 }
 
@@ -51,7 +51,7 @@ impl<O: Observer> State<O> {
         })
     }
 
-    /// Nothing on this lane lands any more; after its retries the lane fails.
+    /// Loses all further writes of a lane; after its retries the lane fails.
     fn lose(&mut self, id: usize, lane: LaneId) {
         let retry_ns = self.faults.retry_ns;
         let at_ns = self.now_ns + retry_ns + self.chance.below(retry_ns + 1);
@@ -65,7 +65,7 @@ impl<O: Observer> State<O> {
         self.schedule(at_ns, Due::GiveUp { end: id, lane });
     }
 
-    /// Lands what has arrived on a lane, as far as it goes.
+    /// Lands the writes that have arrived on a lane, until one cannot land.
     pub(super) fn land_arrived(&mut self, id: usize, lane: LaneId) {
         loop {
             let Some(end) = self.ends[id].as_mut() else { return };
@@ -120,8 +120,8 @@ impl<O: Observer> State<O> {
         }
     }
 
-    /// An immediate found the pool empty: the receiver's fault, unless a forged immediate took what was meant for it.
-    /// Then it tries again, as a queue pair does (RNR NAK), until the receiver has noticed.
+    /// Handles an immediate for which there is no receive. It is the receiver's mistake, unless a forged immediate took
+    /// the receive: then the lane retries, like a queue pair after an RNR NAK, until the receiver has noticed.
     fn handle_no_receive(&mut self, id: usize, lane: LaneId) {
         let Some(end) = self.ends[id].as_ref() else { return };
         let place = end.place(lane);
@@ -142,7 +142,7 @@ impl<O: Observer> State<O> {
         self.schedule(at_ns, Due::Ack { end: id, lane });
     }
 
-    /// Sends the acknowledgements that this end has put off. Returns true: all are out.
+    /// Sends the acknowledgements that this end has postponed. Returns true: all are sent.
     pub(crate) fn acknowledge(&mut self, id: usize) -> bool {
         let Some(peer) = self.ends[id].as_ref().filter(|end| !end.one_sided).and_then(|end| end.peer) else {
             return true;
@@ -158,14 +158,14 @@ impl<O: Observer> State<O> {
         true
     }
 
-    /// Returns true if this end has put acknowledgements off.
+    /// Returns true if this end has postponed acknowledgements.
     pub(crate) fn owes(&self, id: usize) -> bool {
         let peer = self.ends[id].as_ref().filter(|end| !end.one_sided).and_then(|end| end.peer);
         let peer = peer.and_then(|peer| self.ends[peer].as_ref());
         peer.is_some_and(|peer| peer.lanes.iter().any(|lane| lane.put_off > 0))
     }
 
-    /// As [`Self::acknowledge`], where nothing else is sent: then nothing may leave.
+    /// Sends the postponed acknowledgements without other data, which may fail. Returns true if all are sent.
     pub(crate) fn acknowledge_alone(&mut self, id: usize) -> bool {
         if !self.owes(id) {
             return true;
@@ -176,7 +176,7 @@ impl<O: Observer> State<O> {
         if let Some(end) = self.ends[id].as_mut() {
             match end.refuses_until_ns {
                 0 if refused => end.refuses_until_ns = until_ns,
-                // Once it is over the next one leaves.
+                // The time has passed: this call sends.
                 until_ns if until_ns <= now_ns => end.refuses_until_ns = 0,
                 _ => {}
             }
@@ -188,7 +188,8 @@ impl<O: Observer> State<O> {
         self.acknowledge(id)
     }
 
-    /// Since when a connection's receiving end has put off its oldest acknowledgement.
+    /// Returns the time since which a connection's receiving end has postponed its oldest acknowledgement; `None` if it
+    /// owes none.
     pub fn owes_since_ns(&self, connection: usize) -> Option<u64> {
         let senders = self.ends.iter().flatten().filter(|end| end.connection == connection && end.sender);
         let lanes = senders.flat_map(|end| &end.lanes).filter(|lane| lane.put_off > 0);
@@ -198,7 +199,7 @@ impl<O: Observer> State<O> {
     pub(super) fn handle_rest(&mut self, id: usize, lane: LaneId) {
         let Some(end) = self.ends[id].as_mut() else { return };
         end.lanes[lane.index()].held = false;
-        // Where the receiver's processor places bytes, it does so in its next poll.
+        // On a two-sided fabric, the receiver places the bytes in its next poll.
         if end.one_sided {
             self.land_arrived(id, lane);
         }
@@ -229,7 +230,7 @@ impl<O: Observer> State<O> {
                 return Landed::Refused("the memory may not be written");
             }
             (control, kind) = (access == Access::CONTROL, of_kind);
-            // The protocol's own memory lies anywhere; where in it is the same for every run.
+            // The address of control memory differs from run to run; the offset in it does not.
             start = if control { offset as u64 } else { write.remote.address };
             let mut bytes = std::mem::take(&mut self.scratch);
             bytes.resize(length as usize, 0);
@@ -239,12 +240,12 @@ impl<O: Observer> State<O> {
                     Ok((source, at)) => source.region.read(at, &mut bytes),
                     Err(_) => {
                         self.scratch = bytes;
-                        return Landed::Refused("its source was deregistered while it was under way");
+                        return Landed::Refused("its source was deregistered while it was in flight");
                     }
                 },
             }
             if !flight.torn && length > 64 && self.chance.permille(self.faults.torn_permille) {
-                // Control memory is written in order of address, other memory in any.
+                // Control memory is written in the order of addresses, other memory in any order.
                 let cut = 64 * self.chance.between(1, (length - 1) / 64) as usize;
                 let first = if control || self.chance.permille(500) { 0..cut } else { cut..length as usize };
                 region.write(offset + first.start, &bytes[first.clone()]);
@@ -288,7 +289,7 @@ impl<O: Observer> State<O> {
         match state.unacknowledged.front() {
             None => return,
             Some((_, false)) => {
-                // Its room comes back with the next signalled one.
+                // Its room becomes free with the next signalled one.
                 state.unacknowledged.pop_front();
                 state.acked_unsignalled += 1;
                 return;
@@ -299,7 +300,7 @@ impl<O: Observer> State<O> {
         self.complete(id, Completion::Sent { id: work }, lane, retires);
     }
 
-    /// Returns true if an acknowledgement gets back.
+    /// Returns true if acknowledgements get back; otherwise loses all lanes of the end.
     fn reaches_back(&mut self, id: usize) -> bool {
         let Some(end) = self.ends[id].as_ref() else { return false };
         let there = !end.cut && !self.ports[end.port].dead;

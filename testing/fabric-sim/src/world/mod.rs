@@ -1,4 +1,4 @@
-//! The world: one clock, one queue of what is due, and everything that the fabric's handles point into.
+//! The world: one clock, one queue of scheduled events, and the objects that the fabric's handles name.
 
 mod end;
 mod ends;
@@ -21,12 +21,12 @@ use crate::faults::Faults;
 use crate::observer::{Observer, Unobserved};
 use queue::Due;
 
-/// A world, as the fabric's handles share it. One seed has one world and one thread.
+/// A world, shared by the fabric's handles. One seed has one world and one thread.
 #[derive(Debug)]
 pub struct World<O: Observer = Unobserved>(Mutex<State<O>>);
 
 impl World {
-    /// An empty world at which nobody looks.
+    /// Creates an empty world without an observer.
     pub fn new(seed: u64, faults: Faults) -> Arc<Self> {
         Self::observed(seed, faults, Unobserved)
     }
@@ -45,17 +45,17 @@ impl World {
 }
 
 impl<O: Observer> World<O> {
-    /// An empty world, and who looks at it.
+    /// Creates an empty world with an observer.
     pub fn observed(seed: u64, faults: Faults, observer: O) -> Arc<Self> {
         Arc::new(Self(Mutex::new(State::new(seed, faults, observer))))
     }
 
-    /// Everything that is in it. While it is held no call of the fabric may be made: each of them takes it.
+    /// Locks the world's state. While the lock is held, no call of the fabric may be made: each call takes it.
     pub fn lock(&self) -> MutexGuard<'_, State<O>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A process that nothing has been said about yet. Returns its number.
+    /// Adds a process without ports. Returns its number.
     pub fn add_process(&self) -> usize {
         let mut state = self.lock();
         state.processes += 1;
@@ -64,7 +64,7 @@ impl<O: Observer> World<O> {
 }
 
 impl<O: Observer> State<O> {
-    /// Lets the next thing happen. Returns the observer's task where it is one.
+    /// Carries out the next scheduled event. Returns the task if the event is one of the observer's.
     pub fn step(&mut self) -> Option<O::Task> {
         let (at_ns, due) = self.queue.pop()?;
         self.now_ns = self.now_ns.max(at_ns);

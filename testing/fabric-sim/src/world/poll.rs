@@ -1,4 +1,4 @@
-//! Polls, and immediates that nobody sent.
+//! Polls, and immediates that no sender sent.
 
 use railweave_fabric::conformance::Completion;
 use railweave_fabric::{LaneId, Reports};
@@ -64,8 +64,8 @@ impl<O: Observer> State<O> {
         count
     }
 
-    /// An immediate that no sender sent reaches the receiving end of a connection. `immediate` makes it, given the rail
-    /// over which it comes.
+    /// Forges an immediate at the receiving end of a connection. `immediate` returns it for the rail over which it
+    /// comes.
     pub fn forge(&mut self, connection: usize, immediate: impl FnOnce(u8) -> u32) {
         let is_receiver = |end: &End| end.connection == connection && !end.sender && !end.lanes[0].dead;
         let Some(id) = self.ends.iter().position(|end| end.as_deref().is_some_and(is_receiver)) else { return };

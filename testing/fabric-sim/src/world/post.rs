@@ -8,7 +8,7 @@ use super::queue::Due;
 use super::state::State;
 use crate::observer::{Breach, Event, Mishap, Observer};
 
-/// Time that a write takes on the wire besides its bytes.
+/// The time that a write takes on the wire in addition to its bytes, in nanoseconds.
 const PER_WRITE_NS: u64 = 60;
 
 impl<O: Observer> State<O> {
@@ -35,7 +35,7 @@ impl<O: Observer> State<O> {
     pub(crate) fn post(&mut self, id: usize, lane: LaneId, chain: &[Write]) -> Result<(), PostError> {
         let Some(end) = self.ends[id].as_ref() else { return Err(PostError::Broken) };
         let Some(state) = end.lanes.get(lane.index()) else {
-            return Err(PostError::Invalid(format!("the rail has {} lanes, there is no lane {lane}", end.lanes.len())));
+            return Err(PostError::Invalid(format!("the rail has {} lanes, and no lane {lane}", end.lanes.len())));
         };
         if state.dead {
             return Err(PostError::Broken);
@@ -45,7 +45,9 @@ impl<O: Observer> State<O> {
         for write in chain {
             let length = write.local.length;
             if length > max_write {
-                return Err(PostError::Invalid(format!("a write of {length} bytes, this port carries {max_write}")));
+                return Err(PostError::Invalid(format!(
+                    "a write of {length} bytes; this port carries at most {max_write}"
+                )));
             }
             if length > 0
                 && let Err(why) = self.keys.source(port, write.local.key, write.local.address, u64::from(length))
@@ -60,7 +62,7 @@ impl<O: Observer> State<O> {
             return Err(PostError::Full);
         }
         self.see(place, &Event::Taken { chain });
-        // Acknowledgements that were put off travel with what is posted.
+        // Postponed acknowledgements travel with posted writes.
         self.acknowledge(id);
         for write in chain {
             self.send(id, lane, write);
@@ -134,7 +136,7 @@ impl<O: Observer> State<O> {
         Ok(taken)
     }
 
-    /// Immediates that were held back for want of a receive try again.
+    /// Releases immediates that were held back because there was no receive.
     fn release_held(&mut self, id: usize) {
         let Some((peer, one_sided)) = self.ends[id].as_ref().and_then(|end| Some((end.peer?, end.one_sided))) else {
             return;

@@ -1,11 +1,11 @@
-//! The queue of everything that is due, in the order of time.
+//! The queue of scheduled events, in the order of time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use railweave_fabric::{LaneId, WorkId};
 
-/// A thing that the world does at a time.
+/// A scheduled event.
 #[derive(Debug)]
 pub(super) enum Due<T> {
     /// The next write of this end's lane reaches the other end.
@@ -14,11 +14,11 @@ pub(super) enum Due<T> {
     Rest { end: usize, lane: LaneId },
     /// The oldest write of this end's lane is acknowledged.
     Ack { end: usize, lane: LaneId },
-    /// The lane has tried for long enough.
+    /// The lane's retries are exhausted.
     GiveUp { end: usize, lane: LaneId },
-    /// A flush comes back.
+    /// A flush completes.
     Flushed { end: usize, id: WorkId, landed: u64 },
-    /// The observer has something to do.
+    /// A task of the observer is due.
     Task(T),
 }
 
@@ -49,7 +49,7 @@ impl<T> Ord for Scheduled<T> {
     }
 }
 
-/// Everything that is due. Of what is due at the same time, the first that was put in comes first.
+/// The scheduled events. Those for the same time come in the order in which they were scheduled.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     sequence: u64,

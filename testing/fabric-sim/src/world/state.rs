@@ -1,4 +1,4 @@
-//! Everything that is in a world, and its clock.
+//! The state of a world, and its clock.
 
 use railweave_fabric::LaneId;
 
@@ -18,27 +18,27 @@ pub(crate) struct Port {
     pub(crate) dead: bool,
 }
 
-/// Everything that is in a world. Times are in nanoseconds of its clock.
+/// The state of a world. Times are in nanoseconds of its clock.
 #[derive(Debug)]
 pub struct State<O: Observer> {
     /// The time.
     pub now_ns: u64,
-    /// Where the world's chance comes from.
+    /// The world's random numbers.
     pub chance: Chance,
     /// The faults that may strike.
     pub faults: Faults,
-    /// The one who looks.
+    /// The observer.
     pub observer: O,
     /// The connection whose rails are opened next.
     pub opening: Option<Opening>,
-    /// When something last moved on a wire.
+    /// The time at which a write or an acknowledgement last arrived.
     pub moved_ns: u64,
     pub(super) queue: Queue<O::Task>,
     pub(super) processes: usize,
     pub(crate) ports: Vec<Port>,
     pub(crate) keys: Keys,
     pub(crate) ends: Vec<Option<Box<End>>>,
-    /// Writes that have landed so far.
+    /// The number of writes that have landed so far.
     pub(super) landed: u64,
     pub(super) scratch: Vec<u8>,
 }
@@ -66,17 +66,17 @@ impl<O: Observer> State<O> {
         self.queue.push(at_ns, due);
     }
 
-    /// Has a task come back after `delay_ns`.
+    /// Schedules a task after `delay_ns`.
     pub fn later(&mut self, delay_ns: u64, task: O::Task) {
         self.schedule(self.now_ns + delay_ns, Due::Task(task));
     }
 
-    /// Has a task come back at a time, at once where that is over.
+    /// Schedules a task for a time; a time in the past means at once.
     pub fn at(&mut self, at_ns: u64, task: O::Task) {
         self.schedule(at_ns.max(self.now_ns), Due::Task(task));
     }
 
-    /// When the next thing happens. None where nothing will.
+    /// Returns the time of the next scheduled event; `None` if there is none.
     pub fn next_at(&self) -> Option<u64> {
         self.queue.next_at()
     }
@@ -93,28 +93,28 @@ impl<O: Observer> State<O> {
         self.see(place, &Event::Broken(breach));
     }
 
-    /// Registrations and ends of rails that are in the world.
+    /// Returns the number of registrations and of rail ends in the world.
     pub fn left(&self) -> (usize, usize) {
         (self.keys.len(), self.ends.iter().flatten().count())
     }
 
-    /// How many ports there are. Their numbers count from 0.
+    /// Returns the number of ports. They are numbered from 0.
     pub fn ports(&self) -> usize {
         self.ports.len()
     }
 
-    /// From now on a port carries nothing any more, and nobody says so.
+    /// Silences a port: from this call on it carries nothing, and no event reports it.
     pub fn silence_port(&mut self, port: usize) {
         self.ports[port].dead = true;
     }
 
-    /// The connected ends of rails, each with its other end.
+    /// Returns the connected ends of rails, each with its peer.
     pub fn connected_ends(&self) -> Vec<(usize, usize)> {
         (0..self.ends.len()).filter_map(|end| Some((end, self.ends[end].as_ref()?.peer?))).collect()
     }
 
-    /// From now on an end carries nothing any more, and nobody says so. Returns the place of its first lane, None where
-    /// the end is gone.
+    /// Cuts an end: from this call on it carries nothing, and no event reports it. Returns the place of its first lane,
+    /// or `None` if the end is gone.
     pub fn cut(&mut self, end: usize) -> Option<Place> {
         let found = self.ends[end].as_mut()?;
         found.cut = true;
