@@ -73,12 +73,6 @@ pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut sys::Device) ->
     unsafe { (&raw const (*device).name).cast() }
 }
 
-/// Returns the GUID in network order.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut sys::Device) -> u64 {
-    world::lock().device(device).map_or(0, |device| device.facts().guid.to_be())
-}
-
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut sys::Device) -> *mut sys::Context {
     pointer(world::lock().open_device(device))
@@ -92,12 +86,8 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut sys::Context) -> 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_async_event(context: *mut sys::Context, event: *mut sys::AsyncEvent) -> c_int {
     // The lock is not held while this waits. The events outlive the device if it is closed meanwhile.
-    let open = || -> Result<_, c_int> {
-        let mut world = world::lock();
-        world.strike("get_async_event")?;
-        Ok(world.context(context.addr())?.events.clone())
-    };
-    let answer = open().and_then(|events| events.take().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)));
+    let events = world::lock().context(context.addr()).map(|open| open.events.clone());
+    let answer = events.and_then(|events| events.take().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)));
     // SAFETY: ibv_get_async_event(3): a place for the event.
     minus_one(unsafe { give(event, answer) })
 }
@@ -393,30 +383,6 @@ pub(crate) unsafe extern "C" fn ibv_event_type_str(event: c_int) -> *const c_cha
         sys::EVENT_QP_LAST_WQE_REACHED => c"last WQE reached",
         sys::EVENT_CLIENT_REREGISTER => c"client reregistration",
         sys::EVENT_GID_CHANGE => c"GID table change",
-        _ => c"unknown",
-    };
-    text.as_ptr()
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_wc_status_str(status: c_int) -> *const c_char {
-    let text: &CStr = match status {
-        sys::WC_SUCCESS => c"success",
-        sys::WC_LOC_LEN_ERR => c"local length error",
-        sys::WC_LOC_QP_OP_ERR => c"local QP operation error",
-        sys::WC_LOC_PROT_ERR => c"local protection error",
-        sys::WC_WR_FLUSH_ERR => c"work request flushed",
-        sys::WC_BAD_RESP_ERR => c"bad response",
-        sys::WC_LOC_ACCESS_ERR => c"local access error",
-        sys::WC_REM_INV_REQ_ERR => c"remote invalid request",
-        sys::WC_REM_ACCESS_ERR => c"remote access error",
-        sys::WC_REM_OP_ERR => c"remote operation error",
-        sys::WC_RETRY_EXC_ERR => c"transport retry counter exceeded",
-        sys::WC_RNR_RETRY_EXC_ERR => c"RNR retry counter exceeded",
-        sys::WC_REM_ABORT_ERR => c"aborted by the peer",
-        sys::WC_FATAL_ERR => c"fatal error",
-        sys::WC_RESP_TIMEOUT_ERR => c"response timeout",
-        sys::WC_GENERAL_ERR => c"general error",
         _ => c"unknown",
     };
     text.as_ptr()

@@ -16,11 +16,10 @@ const ARCHIVE: &str = "librailweave_fake_ibverbs";
 const VERSIONS: &[(&str, &str)] = &[
     (
         "IBVERBS_1.1",
-        "ibv_get_device_list ibv_free_device_list ibv_get_device_name ibv_get_device_guid ibv_open_device \
-         ibv_close_device ibv_get_async_event ibv_ack_async_event ibv_query_device ibv_query_port ibv_query_gid \
-         ibv_query_pkey ibv_alloc_pd ibv_dealloc_pd ibv_reg_mr ibv_dereg_mr ibv_create_cq ibv_destroy_cq \
-         ibv_create_srq ibv_destroy_srq ibv_create_qp ibv_modify_qp ibv_query_qp ibv_destroy_qp ibv_fork_init \
-         ibv_event_type_str ibv_wc_status_str",
+        "ibv_get_device_list ibv_free_device_list ibv_get_device_name ibv_open_device ibv_close_device \
+         ibv_get_async_event ibv_ack_async_event ibv_query_device ibv_query_port ibv_query_gid ibv_query_pkey \
+         ibv_alloc_pd ibv_dealloc_pd ibv_reg_mr ibv_dereg_mr ibv_create_cq ibv_destroy_cq ibv_create_srq \
+         ibv_destroy_srq ibv_create_qp ibv_modify_qp ibv_query_qp ibv_destroy_qp ibv_fork_init ibv_event_type_str",
     ),
     ("IBVERBS_1.8", "ibv_reg_mr_iova2"),
     ("IBVERBS_1.10", "ibv_query_ece ibv_set_ece"),

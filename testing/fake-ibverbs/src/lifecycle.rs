@@ -245,7 +245,6 @@ impl World {
     }
 
     pub(crate) fn query_qp(&mut self, address: usize) -> Answer<(sys::QpAttributes, sys::QpInitAttributes)> {
-        self.strike("query_qp")?;
         let entry = self.pairs.get(&address).ok_or_else(|| unknown("queue pair"))?;
         let state = pair(address).state();
         let attributes =
@@ -307,7 +306,6 @@ impl World {
             port: entry.attributes.port_num.into(),
             capabilities: entry.created.cap,
             shared_receives: u32::from(!entry.created.srq.is_null()),
-            held: pair.sends.lock().held.len() as u32,
             receives: pair.receives().waiting() as u32,
             ece: entry.ece.unwrap_or_default(),
             init: entry.init,
@@ -443,8 +441,13 @@ impl SendRing {
 
 fn check_capabilities(facts: &DeviceFacts, wish: &sys::QpInitAttributes) -> Answer<()> {
     let asked = &wish.cap;
-    if wish.qp_type != sys::QPT_RC {
-        complain(format_args!("a queue pair of type {} is created; only reliable connections exist", wish.qp_type));
+    if wish.qp_type != sys::QPT_RC || wish.sq_sig_all != 0 {
+        complain(format_args!(
+            "a queue pair of type {} with sq_sig_all {} is created; type {} (reliable connection) with 0 is allowed",
+            wish.qp_type,
+            wish.sq_sig_all,
+            sys::QPT_RC
+        ));
         return Err(libc::EOPNOTSUPP);
     }
     for (name, value, limit) in [

@@ -165,14 +165,6 @@ impl FakeVerbs {
         self.ask(&Request::PairLink { number, link: Link::Cut })
     }
 
-    /// Mends the cable of one queue pair and its peer.
-    ///
-    /// # Errors
-    /// If there is no such queue pair.
-    pub fn mend_queue_pair(&self, number: u32) -> Result<(), String> {
-        self.ask(&Request::PairLink { number, link: Link::Mend })
-    }
-
     /// Does the same as [`Self::time_out`], for one queue pair and its peer.
     ///
     /// # Errors

@@ -147,7 +147,6 @@ pub(crate) struct QueuePair {
     /// The number of send queue places freed by polled completions; `Sends::posted` counts all places ever taken.
     pub(crate) released: AtomicU32,
     capacities: sys::QpCapabilities,
-    pub(crate) signal_all: bool,
     pub(crate) manners: Manners,
     events: Arc<Events>,
     pub(crate) sends: SpinLock<Sends>,
@@ -176,7 +175,6 @@ impl QueuePair {
             own_receives,
             released: AtomicU32::new(0),
             capacities: attributes.cap,
-            signal_all: attributes.sq_sig_all != 0,
             manners,
             events,
             sends: SpinLock::new(Sends {
@@ -479,7 +477,7 @@ impl QueuePair {
         }
         sends.counts.bytes += length;
         sends.unreported += 1;
-        if self.signal_all || request.send_flags & sys::SEND_SIGNALED != 0 {
+        if request.send_flags & sys::SEND_SIGNALED != 0 {
             let places = std::mem::take(&mut sends.unreported);
             self.send_cq().push(Entry {
                 completion: sys::Wc {

@@ -123,8 +123,6 @@ pub struct QpReport {
     pub capabilities: sys::QpCapabilities,
     /// 1 if it takes its receives from a shared queue, otherwise 0.
     pub shared_receives: u32,
-    /// Work requests that wait for a receive or for a cut cable.
-    pub held: u32,
     /// Receives that wait in its queue, or in the shared one.
     pub receives: u32,
     /// The options given to ibv_set_ece; zeros if it was not called.

@@ -16,12 +16,8 @@ fn pair(machine: &Machine) -> [End<'_>; 2] {
 #[test]
 fn work_waits_for_a_cut_cable_and_goes_on_when_it_is_mended() {
     type Do = fn(&FakeVerbs, &End<'_>);
-    let ways: [(Do, Do); 3] = [
+    let ways: [(Do, Do); 2] = [
         (|s, _| s.cut("sim1", 1).expect("it is there"), |s, _| s.mend("sim1", 1).expect("it is there")),
-        (
-            |s, end| s.cut_queue_pair(end.number()).expect("it is there"),
-            |s, end| s.mend_queue_pair(end.number()).expect("it is there"),
-        ),
         (
             |s, _| s.set_port_state("sim0", 1, sys::PORT_DOWN).expect("it is there"),
             |s, _| s.set_port_state("sim0", 1, sys::PORT_ACTIVE).expect("it is there"),

@@ -145,15 +145,6 @@ fn unsignalled_work_keeps_its_place_until_a_later_completion_is_polled() {
 }
 
 #[test]
-fn a_queue_pair_that_signals_all_work_completes_each_request() {
-    let machine = Machine::new(TWO);
-    let ends = pair(&machine, Wish { signal_all: true, ..Wish::default() });
-    let quiet = common::Work { flags: 0, ..ends[0].write_to(&ends[1], 8) };
-    assert_eq!(ends[0].post_all(&[quiet; 3]), (0, 3));
-    assert_eq!(ends[0].outcomes().len(), 3);
-}
-
-#[test]
 fn receives_keep_their_places_until_their_completions_are_polled() {
     let machine = Machine::new(TWO);
     for shared in [false, true] {

@@ -67,7 +67,6 @@ pub struct Wish {
     pub access: c_int,
     /// The access flags of the queue pair.
     pub qp_access: c_int,
-    pub signal_all: bool,
 }
 
 impl Default for Wish {
@@ -81,7 +80,6 @@ impl Default for Wish {
             cq_entries: 64,
             access: ACCESS,
             qp_access: ACCESS,
-            signal_all: false,
         }
     }
 }
@@ -161,7 +159,6 @@ impl<'machine> End<'machine> {
                 max_inline_data: wish.max_inline,
             };
             attributes.qp_type = sys::QPT_RC;
-            attributes.sq_sig_all = c_int::from(wish.signal_all);
             let qp = (functions.create_qp)(pd, &raw mut attributes);
             assert!(!mr.is_null() && !send_cq.is_null() && !qp.is_null(), "{}", machine.fake.complaint());
             Self { machine, wish, context, pd, send_cq, recv_cq, srq, qp, mr, memory }
