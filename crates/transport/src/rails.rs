@@ -3,7 +3,7 @@
 use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, Rail, RailError, RailId, RailSet, Reports, WorkId};
 
 use crate::cts::CtsRail;
-use crate::pool::Pool;
+use crate::posted_receives::PostedReceives;
 use crate::rail_info::RailInfo;
 
 /// The most completions that one poll takes from a rail.
@@ -17,7 +17,7 @@ pub(crate) struct RailSide {
     pub(crate) alone: RailSet,
     pub(crate) info: RailInfo,
     /// Its generic receives, at the receiving end.
-    pub(crate) pool: Pool,
+    pub(crate) receives: PostedReceives,
 }
 
 /// This end of a rail that came up.
@@ -37,7 +37,7 @@ impl<F: Fabric> ConnectedRail<F> {
         let id = RailId::new(info.index).expect("a connection has at most 8 rails");
         Self {
             lanes: rail.lanes(),
-            side: RailSide { id, alone: RailSet::only(id), info, pool: Pool::default() },
+            side: RailSide { id, alone: RailSet::only(id), info, receives: PostedReceives::default() },
             rail,
             cts: CtsRail::default(),
             _registrations: registrations,

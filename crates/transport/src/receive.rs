@@ -12,10 +12,10 @@ use crate::connection::{Core, both_ends};
 use crate::cts::{self, CtsEntry, CtsRail, CtsSource};
 use crate::flush::{FLUSHES, Flushes};
 use crate::rails::{ConnectedRail, Rails};
+use crate::receive_credits::ReceiveCredits;
 use crate::record::Records;
 use crate::sequence::Sequence;
 use crate::slots::{Slots, State};
-use crate::spare::Spare;
 use crate::{ConnectionConfig, Error, Incoming, Link, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, RailInfo, SLOTS, Slot};
 
 /// A receive or a flush in progress.
@@ -185,7 +185,7 @@ impl<F: Fabric> RecvConnection<F> {
             split: Split::new(parts.weights, parts.config.split_min),
             inbox: Inbox {
                 slots: Slots::new(parts.rails.count(), parts.rails.usable(), Records::new(parts.records)),
-                spare: Spare::new(&mut parts.rails, &parts.config),
+                credits: ReceiveCredits::new(&mut parts.rails, &parts.config),
                 flushes: Flushes::new(),
                 owing: RailSet::EMPTY,
                 fatal: None,
@@ -231,7 +231,7 @@ impl<F: Fabric> RecvConnection<F> {
     fn irecv_fast(&mut self, buffer: &Incoming<'_>, optional: bool) -> Option<RecvRequest> {
         let (slot, first) = (self.head.slot(), self.cts.next());
         let is_free = self.inbox.slots.get(slot).state == State::Free;
-        if !self.core.fast.takes(buffer.size) || !is_free || first >= self.entry_limit || !self.inbox.spare.is_any() {
+        if !self.core.fast.takes(buffer.size) || !is_free || first >= self.entry_limit || !self.inbox.credits.is_any() {
             return None;
         }
         let rail = self.split.planned_cts_rail(self.head.number(), self.core.rails.usable())?;
@@ -247,7 +247,7 @@ impl<F: Fabric> RecvConnection<F> {
             receive.flushable = true;
             receive.addresses[0] = buffer.address;
         }
-        self.inbox.spare.handle_opened();
+        self.inbox.credits.handle_opened();
         self.head = self.head.next();
         if let Err(error) = connected.rail.post_fitting(LaneId::FIRST, &[write]) {
             self.core.post_failed(rail, error, &mut self.inbox);
@@ -286,7 +286,7 @@ impl<F: Fabric> RecvConnection<F> {
         if let Err(error) = self.cts.post(lanes, cts, &side.info, count as u64) {
             return Err(self.core.post_failed(rail, error, &mut self.inbox));
         }
-        self.inbox.spare.handle_opened();
+        self.inbox.credits.handle_opened();
         self.head = self.head.next();
         Ok(Some(RecvRequest::of(slot)))
     }
@@ -397,7 +397,8 @@ impl<F: Fabric> RecvConnection<F> {
     fn find_room(&mut self, count: usize) -> Option<RailId> {
         let free = self.inbox.slots.get(self.head.slot()).state == State::Free;
         let end = self.cts.next() + count as u64;
-        if free && (end <= self.entry_limit || self.raise_limit(end)) && (self.inbox.spare.is_any() || self.refill()) {
+        if free && (end <= self.entry_limit || self.raise_limit(end)) && (self.inbox.credits.is_any() || self.refill())
+        {
             self.split.cts_rail(self.head.number(), self.core.rails.usable())
         } else {
             None
@@ -407,8 +408,8 @@ impl<F: Fabric> RecvConnection<F> {
     /// Posts generic receives. Returns true if there are then enough for one more slot on every rail.
     #[cold]
     fn refill(&mut self) -> bool {
-        self.inbox.spare.refill(&mut self.core.rails, self.inbox.slots.open_count(self.head));
-        self.inbox.spare.is_any()
+        self.inbox.credits.refill(&mut self.core.rails, self.inbox.slots.open_count(self.head));
+        self.inbox.credits.is_any()
     }
 
     /// Moves the limit past receives that have completed. Returns true if the ring then has room for CTS entries below

@@ -5,15 +5,15 @@ use railweave_fabric::{Fabric, LaneId, RailError, RailSet, Reports, WorkId};
 use crate::connection::{Fatal, Outstanding};
 use crate::flush::Flushes;
 use crate::rails::RailSide;
+use crate::receive_credits::ReceiveCredits;
 use crate::slots::{Slots, Source};
-use crate::spare::Spare;
 use crate::violation::Violation;
 use crate::work::Work;
 
 /// The state that the rails' reports change.
 pub(super) struct Inbox {
     pub(super) slots: Slots,
-    pub(super) spare: Spare,
+    pub(super) credits: ReceiveCredits,
     pub(super) flushes: Flushes,
     /// The rails that may still owe the peer an acknowledgement or a CTS; empty unless both ends must poll for anything
     /// to move.
@@ -67,18 +67,18 @@ impl Reports for Arrivals<'_> {
 
     #[inline(always)]
     fn handle_received(&mut self, lane: LaneId, immediate: u32, bytes: u32) {
-        let Inbox { slots, spare, fatal, .. } = &mut *self.inbox;
-        let RailSide { alone, info, pool, .. } = &mut *self.side;
-        pool.handle_taken();
+        let Inbox { slots, credits, fatal, .. } = &mut *self.inbox;
+        let RailSide { alone, info, receives, .. } = &mut *self.side;
+        receives.handle_taken();
         info.counters.count_received(u64::from(bytes));
-        if pool.per_slot == 1 && slots.handle_whole(*alone, immediate, bytes) {
+        if receives.per_slot == 1 && slots.handle_whole(*alone, immediate, bytes) {
             // One receive less is posted, and one slot less needs one, so the credits stay the same.
             return;
         }
-        spare.handle_taken();
+        credits.handle_taken();
         let rail = alone.first().unwrap_or_default();
-        match slots.handle_part(Source { rail, lane: lane.0, stripes: pool.per_slot }, immediate, bytes) {
-            Ok(true) => spare.handle_completed(),
+        match slots.handle_part(Source { rail, lane: lane.0, stripes: receives.per_slot }, immediate, bytes) {
+            Ok(true) => credits.handle_completed(),
             Ok(false) => {}
             Err(fault) => {
                 slots.close();

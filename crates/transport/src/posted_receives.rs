@@ -2,7 +2,7 @@
 
 /// The generic receives of one rail.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Pool {
+pub(crate) struct PostedReceives {
     /// The most receives that can be posted.
     pub(crate) depth: u32,
     /// The number of receives that are posted and not taken.
@@ -11,7 +11,7 @@ pub(crate) struct Pool {
     pub(crate) per_slot: u8,
 }
 
-impl Pool {
+impl PostedReceives {
     /// Notes that an immediate has taken a receive.
     #[inline]
     pub(crate) fn handle_taken(&mut self) {

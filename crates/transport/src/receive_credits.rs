@@ -5,7 +5,7 @@ use railweave_fabric::{Fabric, Rail, Role};
 
 use crate::config::ConnectionConfig;
 use crate::depths::Depths;
-use crate::pool::Pool;
+use crate::posted_receives::PostedReceives;
 use crate::rails::Rails;
 
 /// The most receives that are posted on one rail at once, so that no call takes long.
@@ -13,17 +13,18 @@ const REFILL_MOST: u32 = 64;
 
 /// The number of slots that may still be opened: for these, as for all open slots, receives are posted on every rail.
 /// Each receive that is taken lowers it, whatever its rail, so at worst it is too small; [`Self::refill`] counts again.
-pub(crate) struct Spare {
+pub(crate) struct ReceiveCredits {
     slots: i32,
 }
 
-impl Spare {
-    /// Sets up the rails' pools, which are still empty.
+impl ReceiveCredits {
+    /// Sets up the rails' counts of posted receives, which are still 0.
     pub(crate) fn new<F: Fabric>(rails: &mut Rails<F>, config: &ConnectionConfig) -> Self {
         for connected in rails.iter_mut() {
             let depth =
                 Depths::new(Role::Receiver, connected.lanes, config.striped, connected.rail.max_write()).receive;
-            connected.side.pool = Pool { depth, posted: 0, per_slot: if config.striped { connected.lanes } else { 1 } };
+            connected.side.receives =
+                PostedReceives { depth, posted: 0, per_slot: if config.striped { connected.lanes } else { 1 } };
         }
         Self { slots: 0 }
     }
@@ -58,12 +59,12 @@ impl Spare {
         let mut covered = u32::MAX;
         for rail in rails.usable() {
             let connected = rails.get_mut(rail);
-            let missing = connected.side.pool.depth.saturating_sub(connected.side.pool.posted);
+            let missing = connected.side.receives.depth.saturating_sub(connected.side.receives.posted);
             // If none could be posted, a lane may have run out of receives although the rail has not.
             covered = match connected.rail.post_receives(missing.min(REFILL_MOST)) {
                 Ok(posted) => {
-                    connected.side.pool.posted += posted;
-                    covered.min(connected.side.pool.posted / u32::from(connected.side.pool.per_slot))
+                    connected.side.receives.posted += posted;
+                    covered.min(connected.side.receives.posted / u32::from(connected.side.receives.per_slot))
                 }
                 Err(_) => 0,
             };
