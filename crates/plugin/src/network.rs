@@ -59,7 +59,7 @@ impl<F: Fabric, H: Makes<Connection: End + 'static> + 'static> AnyHandshake for 
             let shared = |rail: &RailInfo| (rail.index, Arc::clone(&registrations[rail.local_port]));
             Box::new(Established {
                 registrar: Arc::new(RegistrarOf::<F> { rails: rails.iter().map(shared).collect() }),
-                link: Arc::clone(end.link()),
+                fate: Arc::clone(end.fate()),
                 parts: end.parts(),
                 peer: end.peer().to_owned(),
                 rails,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use railweave_fabric::{Fabric, LaneId, Part, PostError, Rail, RailError, RailId, Reports};
 
-use crate::link::Link;
+use crate::fate::Fate;
 use crate::rail_info::RailInfo;
 use crate::rails::{ConnectedRail, POLL_BATCH, RailSide, Rails};
 use crate::violation::Violation;
@@ -18,7 +18,7 @@ pub(crate) struct Core<F: Fabric> {
     /// Selects the messages that take this end's fast path: none once the connection is broken.
     pub(crate) fast: FastPath,
     state: State,
-    link: Arc<Link>,
+    fate: Arc<Fate>,
     peer: String,
 }
 
@@ -60,13 +60,13 @@ pub(crate) trait Outstanding {
 
 impl<F: Fabric> Core<F> {
     /// A connection over these rails whose messages below `fast_below` bytes may take the fast path.
-    pub(crate) fn new(rails: Rails<F>, fast_below: u64, peer: String, link: Arc<Link>) -> Self {
+    pub(crate) fn new(rails: Rails<F>, fast_below: u64, peer: String, fate: Arc<Fate>) -> Self {
         Self {
             recent: rails.usable().first().unwrap_or_default(),
             rails,
             fast: FastPath::new(fast_below),
             state: State::Open,
-            link,
+            fate,
             peer,
         }
     }
@@ -76,9 +76,9 @@ impl<F: Fabric> Core<F> {
         &self.peer
     }
 
-    /// Returns the link, by which the rest of the process reports a lost peer or a failed adapter.
-    pub(crate) fn link(&self) -> &Arc<Link> {
-        &self.link
+    /// Returns the fate, by which the rest of the process reports a lost peer or a failed adapter.
+    pub(crate) fn fate(&self) -> &Arc<Fate> {
+        &self.fate
     }
 
     /// Takes the reports of a rail. Returns true if there were any.
@@ -146,7 +146,7 @@ impl<F: Fabric> Core<F> {
     /// # Errors
     /// The reported reason.
     pub(crate) fn check_link(&mut self) -> Result<(), Error> {
-        match self.link.lost().cloned() {
+        match self.fate.lost().cloned() {
             None => Ok(()),
             Some(error) => Err(self.fail(error)),
         }
@@ -158,7 +158,7 @@ impl<F: Fabric> Core<F> {
     /// # Errors
     /// The reported reason.
     pub(crate) fn check_adapters(&mut self) -> Result<(), Error> {
-        match self.link.failed().cloned() {
+        match self.fate.failed().cloned() {
             None => Ok(()),
             Some(error) => Err(self.fail(error)),
         }
@@ -220,8 +220,8 @@ pub trait ConnectionEnd {
     /// Returns the name of the peer, for messages.
     fn peer(&self) -> &str;
 
-    /// Returns the link, by which the rest of the process reports a lost peer or a failed adapter.
-    fn link(&self) -> &Arc<Link>;
+    /// Returns the fate, by which the rest of the process reports a lost peer or a failed adapter.
+    fn fate(&self) -> &Arc<Fate>;
 
     /// Returns the parts of this host that its rails use, as the events of the host's devices name them.
     fn parts(&self) -> Vec<Part>;
@@ -246,8 +246,8 @@ macro_rules! both_ends {
                 self.core.peer()
             }
 
-            fn link(&self) -> &Arc<Link> {
-                self.core.link()
+            fn fate(&self) -> &Arc<Fate> {
+                self.core.fate()
             }
 
             fn parts(&self) -> Vec<Part> {

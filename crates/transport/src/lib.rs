@@ -19,12 +19,12 @@ mod cts;
 mod depths;
 mod error;
 mod event;
+mod fate;
 mod flush;
 mod handle;
 mod handshake;
 mod hello;
 mod immediate;
-mod link;
 mod memory;
 mod message;
 mod posted_receives;
@@ -46,6 +46,7 @@ pub use config::ConnectionConfig;
 pub use connection::ConnectionEnd;
 pub use error::{Cause, Error, Misuse};
 pub use event::{Cut, Event};
+pub use fate::Fate;
 pub use handle::{Handle, HandleAddress};
 pub use handshake::{
     AcceptPairing, Acceptor, Action, Awaited, Connector, Dial, Handshake, HandshakeFailure, HandshakePort, LaneRefused,
@@ -53,7 +54,6 @@ pub use handshake::{
 };
 pub use hello::{Hello, HelloError, MAX_HELLO_BYTES, ProcessId};
 pub use immediate::{Immediate, ImmediateLayout};
-pub use link::Link;
 pub use memory::{Incoming, MemoryKeys, Outgoing};
 pub use message::{
     FRAME_HEADER_BYTES, Frame, FrameHeader, LANE_PROOF_BYTES, LanePreface, Lanes, MAX_FRAME_BYTES, Message, Offer,

@@ -16,7 +16,7 @@ use crate::receive_credits::ReceiveCredits;
 use crate::record::Records;
 use crate::sequence::Sequence;
 use crate::slots::{Slots, State};
-use crate::{ConnectionConfig, Error, Incoming, Link, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, RailInfo, SLOTS, Slot};
+use crate::{ConnectionConfig, Error, Fate, Incoming, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, RailInfo, SLOTS, Slot};
 
 /// A receive or a flush in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,7 +71,7 @@ pub(crate) struct ReceiveParts<F: Fabric> {
     pub(crate) peer_cts_keys: [u32; MAX_RAILS],
     pub(crate) records: Arc<Region>,
     pub(crate) peer: String,
-    pub(crate) link: Arc<Link>,
+    pub(crate) fate: Arc<Fate>,
 }
 
 /// The receiving end of a connection.
@@ -105,7 +105,7 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 ///
 /// # Threads
 /// The connection may move between threads, but only one thread at a time may use it: its calls take `&mut self`. Any
-/// thread may use two parts of it at any time: its [`Link`] and the [`RailCounters`](crate::RailCounters) of its rails.
+/// thread may use two parts of it at any time: its [`Fate`] and the [`RailCounters`](crate::RailCounters) of its rails.
 ///
 /// # Memory
 /// The buffers belong to the connection from the `irecv` that returns a request until `test` returns its sizes: until
@@ -114,10 +114,10 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 /// must stay registered until it is done. [`MemoryKeys`](crate::MemoryKeys) are only read during the call. After
 /// `start_linger` arriving data is discarded, and all buffers may be released.
 ///
-/// # A lost link
-/// Another part of the process may learn that the peer is gone, and report it with [`Link::set_lost`]; or that an
-/// adapter of this host failed ([`Link::set_failed`]). Neither stops what can still finish by itself: data that has
-/// arrived is received. A call looks at the link only if it would otherwise return `None` and its polls brought
+/// # A lost peer or adapter
+/// Another part of the process may learn that the peer is gone, and report it with [`Fate::set_lost`]; or that an
+/// adapter of this host failed ([`Fate::set_failed`]). Neither stops what can still finish by itself: data that has
+/// arrived is received. A call looks at the fate only if it would otherwise return `None` and its polls brought
 /// nothing. Then it returns the reported reason, and the connection is broken. A flush needs no peer: `test` of a flush
 /// looks only for a failed adapter.
 ///
@@ -194,7 +194,7 @@ impl<F: Fabric> RecvConnection<F> {
             head: Sequence::default(),
             entry_limit: cts::ENTRIES,
             oldest: Sequence::default(),
-            core: Core::new(parts.rails, MAX_MESSAGE_BYTES + 1, parts.peer, parts.link),
+            core: Core::new(parts.rails, MAX_MESSAGE_BYTES + 1, parts.peer, parts.fate),
         }
     }
 
@@ -485,7 +485,7 @@ impl<F: Fabric> RecvConnection<F> {
         }
     }
 
-    /// Tests a flush. Only this side's adapters and memory take part in it, so the link is asked only for a failed
+    /// Tests a flush. Only this side's adapters and memory take part in it, so the fate is asked only for a failed
     /// adapter, which completes nothing, and not for a lost peer.
     fn test_flush(&mut self, index: usize) -> Result<bool, Error> {
         if !self.inbox.flushes.is_under_way(index) {

@@ -22,7 +22,7 @@ use crate::requests::{REQUESTS, Requests};
 use crate::sequence::Sequence;
 use crate::work::Work;
 use crate::{
-    ConnectionConfig, Cut, Error, Event, GRANULE, Immediate, ImmediateLayout, Link, MAX_MESSAGE_BYTES, MemoryKeys,
+    ConnectionConfig, Cut, Error, Event, Fate, GRANULE, Immediate, ImmediateLayout, MAX_MESSAGE_BYTES, MemoryKeys,
     Misuse, Outgoing, RailInfo, Slot,
 };
 
@@ -66,7 +66,7 @@ pub(crate) struct SendParts<F: Fabric> {
     pub(crate) peer_record_keys: [u32; MAX_RAILS],
     pub(crate) peer_counts_bytes: bool,
     pub(crate) peer: String,
-    pub(crate) link: Arc<Link>,
+    pub(crate) fate: Arc<Fate>,
 }
 
 /// The sending end of a connection.
@@ -98,17 +98,17 @@ pub(crate) struct SendParts<F: Fabric> {
 ///
 /// # Threads
 /// The connection may move between threads, but only one thread at a time may use it: its calls take `&mut self`. Any
-/// thread may use two parts of it at any time: its [`Link`] and the [`RailCounters`](crate::RailCounters) of its rails.
+/// thread may use two parts of it at any time: its [`Fate`] and the [`RailCounters`](crate::RailCounters) of its rails.
 ///
 /// # Memory
 /// A message's bytes belong to the connection from the `isend` that returns a request until `test` returns its size:
 /// until then they must stay registered and unchanged. Its [`MemoryKeys`] are only read during the call. After
 /// `start_linger` all of this memory may be released; a message that is still unsent then may not arrive.
 ///
-/// # A lost link
-/// Another part of the process may learn that the peer is gone, and report it with [`Link::set_lost`]; or that an
-/// adapter of this host failed ([`Link::set_failed`]). Neither stops what can still finish by itself: a call looks at
-/// the link only if it would otherwise return `None` and its polls brought nothing. Then it returns the reported
+/// # A lost peer or adapter
+/// Another part of the process may learn that the peer is gone, and report it with [`Fate::set_lost`]; or that an
+/// adapter of this host failed ([`Fate::set_failed`]). Neither stops what can still finish by itself: a call looks at
+/// the fate only if it would otherwise return `None` and its polls brought nothing. Then it returns the reported
 /// reason, and the connection is broken. So a lost peer is no error as long as nothing waits for it.
 ///
 /// # Errors
@@ -181,7 +181,7 @@ impl<F: Fabric> SendConnection<F> {
         Self {
             layout,
             split: Split::new(parts.weights, parts.config.split_min),
-            core: Core::new(parts.rails, fast_below, parts.peer, parts.link),
+            core: Core::new(parts.rails, fast_below, parts.peer, parts.fate),
             cts: CtsStream::new(parts.cts),
             head: Sequence::default(),
             filling: Box::default(),

@@ -122,7 +122,7 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
             }
             _ => {
                 if input.u8() == 0xff {
-                    self.connection.link().set_lost(Error::peer("the script says that the peer is gone"));
+                    self.connection.fate().set_lost(Error::peer("the script says that the peer is gone"));
                 }
             }
         }

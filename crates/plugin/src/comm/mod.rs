@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 
 use railweave_abi::NcclResult;
 use railweave_fabric::Part;
-use railweave_transport::{ConnectionEnd, Error, Flushed, Incoming, Link, RailInfo, RecvRequest, SendRequest};
+use railweave_transport::{ConnectionEnd, Error, Fate, Flushed, Incoming, RailInfo, RecvRequest, SendRequest};
 
 pub(crate) use memory::{MemoryHandle, Registrar, RegistrarOf};
 pub(crate) use registrations::Registrations;
@@ -71,7 +71,7 @@ pub(crate) trait End: ConnectionEnd + Send {
 pub(crate) struct Established {
     pub(crate) end: Box<dyn End>,
     pub(crate) registrar: Arc<dyn Registrar>,
-    pub(crate) link: Arc<Link>,
+    pub(crate) fate: Arc<Fate>,
     /// The parts of this host that it uses.
     pub(crate) parts: Vec<Part>,
     pub(crate) rails: Vec<RailInfo>,

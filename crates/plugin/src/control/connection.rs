@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 use railweave_fabric::Part;
-use railweave_transport::{Error, Link, Message, Token};
+use railweave_transport::{Error, Fate, Message, Token};
 
 use super::pending::PendingConnect;
 use crate::comm::End;
@@ -34,7 +34,7 @@ pub(super) enum Connection {
     Setup(Setting),
     /// Up.
     Open {
-        link: Arc<Link>,
+        fate: Arc<Fate>,
         /// The parts of this host that it uses.
         parts: Vec<Part>,
         /// The listener that it was handed to, if a peer began it.

@@ -141,7 +141,7 @@ impl ControlLoop {
         // A part may have failed while the set-up thread had the last step, when the connection's parts were not known.
         let number = self.setting(route).and_then(|setting| setting.away).unwrap_or(self.workers.next_number());
         if let Some(error) = self.failures.of(&parts, number) {
-            established.link.set_failed(error);
+            established.fate.set_failed(error);
         }
         let Some(session) = self.session(route.session) else {
             return;
@@ -149,12 +149,12 @@ impl ControlLoop {
         let Some(Connection::Setup(setting)) = session.connections.remove(&route.connection) else {
             return;
         };
-        let link = Arc::clone(&established.link);
+        let fate = Arc::clone(&established.fate);
         let listener = match &setting.target {
             Target::Accept(listener) => Arc::downgrade(listener),
             Target::Connect(_) => Weak::new(),
         };
-        let open = Connection::Open { link, parts, listener };
+        let open = Connection::Open { fate, parts, listener };
         session.connections.insert(route.connection, open);
         let is_known = session.protocol.opened(route.connection, now);
         debug_assert!(is_known, "what was being set up here was being set up there");

@@ -44,9 +44,9 @@ impl ControlLoop {
             };
             for (connection, state) in &state.connections {
                 match state {
-                    Connection::Open { link, parts, .. } if are_hit(parts, &failure.part) => {
+                    Connection::Open { fate, parts, .. } if are_hit(parts, &failure.part) => {
                         is_known = true;
-                        link.set_failed(failure.error());
+                        fate.set_failed(failure.error());
                     }
                     Connection::Setup(setting) => {
                         let parts = setting.handshake.as_ref().map(|handshake| handshake.parts());

@@ -341,10 +341,10 @@ impl ControlLoop {
 
     /// Marks an open connection as lost, because its session says so.
     fn connection_lost(&mut self, route: Route, lost: &Lost) {
-        if let Some(Connection::Open { link, .. }) =
+        if let Some(Connection::Open { fate, .. }) =
             self.session(route.session).and_then(|session| session.connections.get(&route.connection))
         {
-            link.set_lost(lost.clone().into());
+            fate.set_lost(lost.clone().into());
         }
     }
 

@@ -12,7 +12,7 @@ use super::{Action, Handshake, HandshakePort, Makes};
 use crate::message::Token;
 use crate::rail_info::RailCounters;
 use crate::receive::{ReceiveParts, RecvConnection};
-use crate::{ConnectionConfig, Event, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName};
+use crate::{ConnectionConfig, Event, Fate, Lanes, Message, Offer, RailAnswer, RailLanes, RailName};
 
 /// An offered port and the port of this side that goes with it, as topology paired them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +160,7 @@ impl<F: Fabric> Acceptor<F> {
             peer_cts_keys: made.peer_keys,
             records: memory.inbox,
             peer: set_up.peer.clone(),
-            link: Arc::new(Link::default()),
+            fate: Arc::new(Fate::default()),
         });
         self.state = State::Over;
         set_up.actions.push_back(Action::Ready(Box::new(connection)));

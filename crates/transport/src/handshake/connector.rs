@@ -12,7 +12,7 @@ use super::{Action, Dial, Handshake, HandshakePort, Makes};
 use crate::message::Token;
 use crate::rail_info::RailCounters;
 use crate::send::{SendConnection, SendParts};
-use crate::{ConnectionConfig, Event, Lanes, Link, Message, Offer, RailAnswer, RailLanes, RailName};
+use crate::{ConnectionConfig, Event, Fate, Lanes, Message, Offer, RailAnswer, RailLanes, RailName};
 
 enum State {
     Answer,
@@ -159,7 +159,7 @@ impl<F: Fabric> Connector<F> {
             peer_record_keys: made.peer_keys,
             peer_counts_bytes: self.peer_counts_bytes,
             peer: set_up.peer.clone(),
-            link: Arc::new(Link::default()),
+            fate: Arc::new(Fate::default()),
         });
         self.state = State::Over;
         set_up.actions.push_back(Action::Ready(Box::new(connection)));

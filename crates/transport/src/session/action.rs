@@ -48,7 +48,7 @@ pub enum SessionAction {
     Interrupted(u32),
     /// The peer has left this open connection, which will soon be lost.
     PeerLeft(u32),
-    /// This open connection is lost: tell its [`crate::Link`].
+    /// This open connection is lost: tell its [`crate::Fate`].
     Lost {
         /// The connection.
         connection: u32,

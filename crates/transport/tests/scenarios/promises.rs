@@ -37,7 +37,7 @@ fn a_flush_asks_nobody_but_the_adapter() {
     assert_eq!(pair.sent(send), 8);
     // The peer closes, as it may: all that it sent is acknowledged.
     drop(pair.sender);
-    pair.receiver.link().set_lost(closed());
+    pair.receiver.fate().set_lost(closed());
     assert_eq!(pair.receiver.test(receive).unwrap(), Some(&[8][..]));
     let buffer = pair.target.buffer(8, 0);
     let Flushed::Pending(flush) = pair.receiver.iflush(&[buffer]).unwrap() else { panic!("GPU memory needs a flush") };
@@ -59,10 +59,10 @@ fn a_flush_ends_when_its_adapter_is_gone_though_that_completes_nothing() {
     let Flushed::Pending(flush) = pair.receiver.iflush(&[buffer]).unwrap() else { panic!("GPU memory needs a flush") };
     // The peer leaves, which does not matter to a flush. Then the adapter fails: time stands still, so it completes
     // nothing.
-    pair.receiver.link().set_lost(closed());
+    pair.receiver.fate().set_lost(closed());
     assert_eq!(pair.receiver.test(flush), Ok(None));
     let failed = Error::local("the adapter has failed");
-    pair.receiver.link().set_failed(failed.clone());
+    pair.receiver.fate().set_failed(failed.clone());
     assert_eq!(pair.receiver.test(flush), Err(failed), "the flush never ends otherwise");
 }
 
@@ -116,7 +116,7 @@ fn a_broken_connection_says_why_at_every_call_and_sends_nothing_more() {
     let error = pair.sender.test(send).expect_err("the lane has ended");
     assert!(matches!(*error, Cause::Lane { .. }), "{error}");
     // Later reports change nothing, although there are CTS for three more messages.
-    pair.sender.link().set_failed(Error::local("the adapter has failed"));
+    pair.sender.fate().set_failed(Error::local("the adapter has failed"));
     let writes =
         |sender: &dyn ConnectionEnd| sender.rails().iter().map(|rail| rail.counters.data_writes()).sum::<u64>();
     let before = writes(&pair.sender);

@@ -371,15 +371,15 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     /// An end's session says that its connection is lost.
     pub(super) fn lose(&mut self, side: Side, error: Error) {
         let session = &self.connections[side.connection];
-        let link = match (side.sender, &session.sender.stage, &session.receiver.stage) {
-            (true, Stage::Up(made, _), _) => made.link(),
-            (false, _, Stage::Up(made, _)) => made.link(),
+        let fate = match (side.sender, &session.sender.stage, &session.receiver.stage) {
+            (true, Stage::Up(made, _), _) => made.fate(),
+            (false, _, Stage::Up(made, _)) => made.fate(),
             _ => return,
         };
         if self.plot.is(Sabotage::FlushAsksLink) {
-            link.set_failed(error);
+            fate.set_failed(error);
         } else if !self.plot.is(Sabotage::LinkIgnored) {
-            link.set_lost(error);
+            fate.set_lost(error);
         }
         self.world.lock().record(Kind::LinkLost, side.who(), [0; 4]);
     }

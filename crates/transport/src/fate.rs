@@ -7,12 +7,12 @@ use crate::Error;
 /// Two cells, each set once, that tell a connection's data path without a lock that its peer is gone or an adapter
 /// failed.
 #[derive(Debug, Default)]
-pub struct Link {
+pub struct Fate {
     lost: OnceLock<Error>,
     failed: OnceLock<Error>,
 }
 
-impl Link {
+impl Fate {
     /// Reports that the peer is gone, and why. Requests that are stuck fail with this error, except flushes, which need
     /// no peer. Only the first report counts.
     pub fn set_lost(&self, error: Error) {
@@ -45,12 +45,12 @@ mod tests {
     #[test]
     fn an_adapter_that_failed_says_more_than_a_peer_that_is_gone() {
         let (lost, failed) = (Error::peer("it is gone"), Error::local("it failed"));
-        let link = Link::default();
-        assert_eq!((link.lost(), link.failed()), (None, None));
-        link.set_lost(lost.clone());
-        link.set_lost(failed.clone());
-        assert_eq!((link.lost(), link.failed()), (Some(&lost), None));
-        link.set_failed(failed.clone());
-        assert_eq!((link.lost(), link.failed()), (Some(&failed), Some(&failed)));
+        let fate = Fate::default();
+        assert_eq!((fate.lost(), fate.failed()), (None, None));
+        fate.set_lost(lost.clone());
+        fate.set_lost(failed.clone());
+        assert_eq!((fate.lost(), fate.failed()), (Some(&lost), None));
+        fate.set_failed(failed.clone());
+        assert_eq!((fate.lost(), fate.failed()), (Some(&failed), Some(&failed)));
     }
 }
