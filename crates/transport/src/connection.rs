@@ -15,7 +15,7 @@ pub(crate) struct Core<F: Fabric> {
     pub(crate) rails: Rails<F>,
     /// The rail that last completed something: it is polled first.
     pub(crate) recent: RailId,
-    /// Selects the messages that take this end's fast path: none once the connection is broken.
+    /// The messages that take this end's fast path: none once the connection is broken.
     pub(crate) fast: FastPath,
     state: State,
     fate: Arc<Fate>,
@@ -31,14 +31,14 @@ enum State {
 
 /// A report that ends the connection.
 pub(crate) enum Fatal {
-    /// A lane died.
+    /// A lane failed.
     Failed { lane: LaneId, error: Box<RailError> },
     /// The peer broke the protocol.
     Broke(Violation),
 }
 
 impl Fatal {
-    /// Keeps the first report that ends the connection.
+    /// Keeps `fatal` if it is the first report that ends the connection.
     #[cold]
     pub(crate) fn keep(place: &mut Option<Box<Self>>, fatal: impl FnOnce() -> Self) {
         place.get_or_insert_with(|| Box::new(fatal()));
@@ -47,7 +47,7 @@ impl Fatal {
 
 /// The outstanding requests of one end, which the rails' reports change.
 pub(crate) trait Outstanding {
-    /// Returns the taker of reports for the rail of this side.
+    /// Returns the [`Reports`] to which the rail of this side reports.
     fn reports<'a, F: Fabric>(&'a mut self, side: &'a mut RailSide) -> impl Reports;
 
     /// The first report that ends the connection, on its way from the poll to [`Core`]. It is kept next to the state
@@ -129,7 +129,7 @@ impl<F: Fabric> Core<F> {
         self.fail(Cause::Post { rail, name, peer, error })
     }
 
-    /// Returns successfully while the connection works.
+    /// Succeeds while the connection works.
     ///
     /// # Errors
     /// The reason why it is broken.
@@ -177,8 +177,7 @@ impl<F: Fabric> Core<F> {
     }
 }
 
-/// Selects the messages that take an end's fast path: those shorter than a limit, so that one comparison finds most of
-/// them.
+/// The messages that take an end's fast path: those shorter than a limit, so that one comparison finds most of them.
 pub(crate) struct FastPath {
     /// The present limit in bytes; 0 while no message takes the fast path.
     below: u64,

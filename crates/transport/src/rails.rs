@@ -57,12 +57,12 @@ enum RailState<F: Fabric> {
 pub(crate) struct Rails<F: Fabric> {
     by_id: [RailState<F>; MAX_RAILS],
     count: usize,
-    /// Returns the rails that are up.
+    /// The rails that are up. It follows from `by_id`, and is kept because every message asks for it.
     usable: RailSet,
 }
 
 impl<F: Fabric> Rails<F> {
-    /// The rails of a connection in the order of their numbers; `None` for one that did not come up.
+    /// Takes the rails of a connection in the order of their numbers; `None` for one that did not come up.
     pub(crate) fn new(rails: Vec<Option<ConnectedRail<F>>>) -> Self {
         let count = rails.len();
         assert!((1..=MAX_RAILS).contains(&count), "a connection has 1 to {MAX_RAILS} rails, not {count}");
@@ -80,7 +80,7 @@ impl<F: Fabric> Rails<F> {
         self.count
     }
 
-    /// The rails that are up.
+    /// Returns the rails that are up.
     #[inline(always)]
     pub(crate) fn usable(&self) -> RailSet {
         self.usable

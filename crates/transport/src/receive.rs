@@ -97,9 +97,9 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 ///    its index; testing it again is an error. Requests end in any order. There are [`RecvRequest::COUNT`] of them.
 /// 3. If one of the buffers is GPU memory, call `iflush` with the same buffers, and `test` with the request that it
 ///    returns, before anybody reads them.
-/// 4. If `owes` returns true after the last call before a silence, call `acknowledge` soon, until it returns true. On a
-///    fabric that is not one-sided a call may leave the peer waiting for an acknowledgement, or for a CTS for which
-///    there was no room.
+/// 4. If `owes` returns true after the last call before a silence, call `acknowledge` until it returns true, and soon:
+///    on a fabric that is not one-sided, a call may leave the peer waiting for an acknowledgement, or for a CTS for
+///    which there was no room.
 /// 5. Call `start_linger` once, when the application closes the connection, and then `linger` until it returns true or
 ///    the caller has waited long enough. No other call may follow `start_linger`. Then drop the connection.
 ///
@@ -379,8 +379,8 @@ impl<F: Fabric> RecvConnection<F> {
         }
     }
 
-    /// Makes the data that the rails wrote into these buffers visible to their owner. Only GPU memory needs it, and no
-    /// empty buffer does.
+    /// Makes the data that the rails wrote into these buffers visible to their owner. Only GPU memory needs it, unless
+    /// it is empty.
     ///
     /// # Errors
     /// If the connection is broken, or more flushes are outstanding than NCCL has requests.

@@ -79,7 +79,7 @@ impl Requests {
         (0..=u8::MAX).map(|step| first.wrapping_add(step)).find(|request| self.is_free(*request))
     }
 
-    /// Takes a free request for a message of `size` bytes, which are at most 1 GiB.
+    /// Takes a free request for a message of `size` bytes, at most 1 GiB.
     pub(crate) fn take(&mut self, request: u8, size: u64) {
         let slot = &mut self.slots[usize::from(request)];
         (slot.state, slot.size) = (State::UnderWay, size as u32);

@@ -94,7 +94,7 @@ pub(crate) struct SendParts<F: Fabric> {
 ///    never gets what is still unsent.
 ///
 /// Messages are matched to receives in the order of `irecv` at the other end, and to the buffers of a group by tag. The
-/// messages of a group go out together, once the last of them was given to `isend`.
+/// messages of a group go out together, once the last of them has been given to `isend`.
 ///
 /// # Threads
 /// The connection may move between threads, but only one thread at a time may use it: its calls take `&mut self`. Any
@@ -103,7 +103,7 @@ pub(crate) struct SendParts<F: Fabric> {
 /// # Memory
 /// A message's bytes belong to the connection from the `isend` that returns a request until `test` returns its size:
 /// until then they must stay registered and unchanged. Its [`MemoryKeys`] are only read during the call. After
-/// `start_linger` all of this memory may be released; a message that is still unsent then may not arrive.
+/// `start_linger` all of this memory may be released; a message that is unsent by then may be lost.
 ///
 /// # A lost peer or adapter
 /// Another part of the process may learn that the peer is gone, and report it with [`Fate::set_lost`]; or that an

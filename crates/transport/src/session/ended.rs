@@ -190,7 +190,7 @@ pub enum Unreachable {
         Setting::OutOfBand
     )]
     NoAddress,
-    /// No address brought a session.
+    /// No address led to a session.
     #[error("{}", unreachable(&tries.join("; "), *.no_route, *.loopback))]
     Tried {
         /// The result of each try, with its address.

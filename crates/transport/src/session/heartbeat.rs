@@ -4,7 +4,7 @@
 //! The end of its sockets does not tell: a child that it forked holds copies of them, and they end only with the last
 //! copy.
 
-/// A peer is asked once it has been quiet for this part of the time that it has for its answer. The quiet is the
+/// The time that a peer has for its answer, divided by this, is the quiet time after which it is asked. That is the
 /// smaller share of the time until a dead peer is noticed, and in a job of a thousand processes each is still asked
 /// only every few seconds.
 const QUIET_PART: u64 = 8;

@@ -214,7 +214,7 @@ impl Session {
         self.connections.are_begun()
     }
 
-    /// Returns since when, in nanoseconds, the peer could have begun a connection, if it has none.
+    /// Returns the time, in nanoseconds, since which the peer could have begun a connection, if it has none.
     pub fn idle_since_ns(&self) -> u64 {
         self.idle_since_ns
     }
@@ -373,7 +373,7 @@ impl Session {
                 self.peer_left(connection, LostCause::Bye, now_ns.saturating_add(self.config.grace_ns));
             }
             // The connection came up on this side and not on the peer's, for example because READY came too late. No
-            // BYE of it will come.
+            // BYE for it will come.
             (Some(State::Open { .. }), Message::Refuse { reason, .. }) => {
                 self.peer_left(connection, LostCause::GaveUp(reason), now_ns);
             }
@@ -480,7 +480,7 @@ impl Session {
             self.actions.push_back(SessionAction::Over(connection));
             return;
         }
-        // Looks coincide, so that many connections that are closed at once do not wake the caller for each.
+        // Checks coincide, so that many connections that are closed at once do not wake the caller for each.
         let due_ns = now_ns.saturating_add(pause_ns).checked_next_multiple_of(pause_ns.max(1));
         let pause_ns = (pause_ns * 2).min(self.config.linger_pause_ns.1);
         let state = State::Closed { peer_left, pause_ns, until_ns };
