@@ -1,4 +1,4 @@
-//! Many seeds on all processors, and what they exercised.
+//! Plays many seeds on all processors, and counts what they exercised.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -7,44 +7,44 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::counts::Counts;
 use crate::{Outcome, Seen, Workload, run};
 
-/// After so many failing seeds a campaign stops.
+/// The number of failing seeds on one thread after which a campaign stops.
 const MOST_FAILURES: usize = 8;
 
-/// Which seeds to play, and how.
+/// The seeds to play, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Campaign {
     /// The first seed.
     pub from: u64,
-    /// How many.
+    /// The number of seeds.
     pub seeds: u64,
-    /// The workload of all of them; None mixes all.
+    /// The workload of all seeds; `None` mixes all workloads.
     pub only: Option<Workload>,
-    /// Threads; each plays one seed at a time.
+    /// The number of threads; each plays one seed at a time.
     pub threads: usize,
 }
 
-/// What came of a campaign.
+/// The result of a campaign.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Seeds that were played.
+    /// The number of seeds played.
     pub played: u64,
-    /// Failing seeds, in the order of their numbers.
+    /// The failing seeds, in ascending order.
     pub failures: Vec<Outcome>,
-    /// What was exercised.
+    /// The counts of what all seeds exercised.
     pub counts: Counts,
-    /// Events in all histories.
+    /// The number of events in all histories.
     pub events: u64,
     /// Virtual time of all seeds, in nanoseconds.
     pub virtual_ns: u64,
 }
 
 impl Campaign {
-    /// The workload of a seed.
+    /// Returns the workload of a seed.
     pub fn workload(&self, seed: u64) -> Workload {
         self.only.unwrap_or_else(|| Workload::of_seed(seed))
     }
 
-    /// Plays all seeds. `played` is called after each, from any thread.
+    /// Plays all seeds, unless too many fail. `played` is called after each, from any thread.
     pub fn play(&self, played: impl Fn() + Sync) -> Report {
         let next = AtomicU64::new(self.from);
         let end = self.from.saturating_add(self.seeds);
@@ -114,7 +114,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// The command that plays a failing seed again.
+/// Returns the command that replays a failing seed.
 pub fn replay_command(outcome: &Outcome) -> String {
     format!("cargo xtask sim --from {} --seeds 1 --only {} --history", outcome.seed, outcome.workload.name())
 }

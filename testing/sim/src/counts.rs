@@ -1,4 +1,4 @@
-//! What a run has exercised, so that a path never taken is visible.
+//! Counts of what a run exercised, so that a path that was never taken is visible.
 
 macro_rules! seen {
     ($($(#[$doc:meta])* $name:ident = $group:literal, $words:literal;)*) => {
@@ -10,7 +10,7 @@ macro_rules! seen {
             /// All of them, in the order of the summary.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// Group and words for the summary.
+            /// Returns the group and the words for the summary.
             pub fn words(self) -> (&'static str, &'static str) {
                 match self { $(Self::$name => ($group, $words),)* }
             }
@@ -24,35 +24,35 @@ seen! {
     LateRead = "fault", "a source read only at landing";
     RailsOvertook = "fault", "a rail overtaken by another";
     LateCompletion = "fault", "a completion held back";
-    ShortPoll = "fault", "a poll that reported less than there was";
+    ShortPoll = "fault", "a poll that reported fewer completions than there were";
     AckPutOff = "fault", "acknowledgements put off until the next call";
-    AckRefused = "fault", "an acknowledgement that did not leave when it was to";
-    Silence = "fault", "an application that makes no call for long";
+    AckRefused = "fault", "an acknowledgement that did not leave when due";
+    Silence = "fault", "an application that makes no call for a long time";
     SlowControl = "fault", "a control message held back";
     RailNotOpened = "fault", "a rail dropped in the handshake";
-    ConnectedLater = "fault", "a rail that was not connected at the first try";
+    ConnectedLater = "fault", "a rail that was not connected at the first attempt";
     RailDiedSilent = "fault", "a rail died silently";
     RailDiedLoud = "fault", "a rail died with an error";
     PortDied = "fault", "a port died silently";
     ProcessDied = "fault", "a process died";
     ProcessKilled = "fault", "a process killed between two calls";
     SessionBroke = "fault", "a control session broke";
-    DialFailed = "fault", "a dialled socket that brought no session";
-    PeerSilent = "fault", "a peer that did not answer when it was asked";
-    Unwelcome = "fault", "a peer that is not welcome on a session";
+    DialFailed = "fault", "a dial that failed";
+    PeerSilent = "fault", "a peer that did not answer a PING in time";
+    Unwelcome = "fault", "a peer that is unwelcome on a session";
     ClosedEarly = "fault", "an end closed while its peer waited";
     ContractBroken = "fault", "a call that breaks NCCL's contract";
     HostileImmediate = "fault", "an immediate that no sender would send";
 
     SessionShared = "path", "several connections on one session";
     SessionIdle = "path", "a session that ended because no connection used it";
-    Asked = "path", "a quiet peer asked whether it is there";
+    Asked = "path", "a PING to a quiet peer";
     OneWrite = "path", "no record: sizes from the immediates";
     Record = "path", "a completion record";
     NoByteCounts = "path", "a port without byte counts";
     AdaptiveRouting = "path", "the adaptive-routing form";
-    SeveralWrites = "path", "a part in several writes";
-    HugeSize = "path", "a size that size_q cannot say";
+    SeveralWrites = "path", "a rail's part in several writes";
+    HugeSize = "path", "a size that size_q cannot express";
     OneRail = "path", "a message on one rail of several";
     ManyRails = "path", "a message split over rails";
     Striped = "path", "a message striped over lanes";
@@ -61,16 +61,16 @@ seen! {
     GroupedEmpty = "path", "a group with an empty message";
     ZeroBytes = "path", "a message of zero bytes";
     AllEmpty = "path", "a group of empty messages only";
-    Cut = "path", "a message cut to its receive";
+    Cut = "path", "a message truncated to its receive";
     EarlyDone = "path", "an optional completion, early";
     HintedDone = "path", "an optional completion, exact";
-    FlushPending = "path", "a flush under way";
+    FlushPending = "path", "a flush in progress";
     FlushNothing = "path", "a flush with nothing to do";
-    RingWrapped = "path", "the CTS ring went round";
-    CtsSplit = "path", "CTS entries round the ring's end";
-    Settled = "path", "the control thread sends what an end owes";
-    SlotsWrapped = "path", "slots used again";
-    Reregistered = "path", "memory registered anew";
+    RingWrapped = "path", "the CTS ring wrapped round";
+    CtsSplit = "path", "CTS entries split at the ring's end";
+    Settled = "path", "the control thread sent what an end owed";
+    SlotsWrapped = "path", "slots reused";
+    Reregistered = "path", "memory registered again";
     LeakProbe = "path", "a leak probe of all slots and requests";
     GappyRails = "path", "a connection with a rail missing";
 
@@ -79,23 +79,23 @@ seen! {
     NotYet = "refusal", "isend: the receive is not known here yet, or no room";
     NoSlot = "refusal", "irecv: all slots are open";
     NoEntry = "refusal", "irecv: no CTS entry is free";
-    NoReceives = "refusal", "irecv: no receives, or no room";
-    RoomWithheld = "refusal", "a send queue that says it is full";
+    NoReceives = "refusal", "irecv: too few posted receives, or no room";
+    RoomWithheld = "refusal", "a send queue that claims to be full";
     QueueFull = "refusal", "a send queue that is full";
-    ReceivesShort = "refusal", "post_receives takes fewer";
-    FlushFull = "refusal", "post_flush finds no room";
-    RequestsOut = "refusal", "isend: 256 sends under way";
+    ReceivesShort = "refusal", "post_receives: fewer taken than asked for";
+    FlushFull = "refusal", "post_flush: no room";
+    RequestsOut = "refusal", "isend: 256 sends in progress";
 
     Clean = "ending", "connections closed cleanly";
-    Failed = "ending", "connection ends that ended in an error";
+    Failed = "ending", "ends of connections that failed";
     Refused = "ending", "handshakes that ended without a connection";
-    Unreachable = "ending", "processes that could not be reached";
-    TimedOut = "ending", "handshakes that ran out of time";
+    Unreachable = "ending", "connections whose peer could not be reached";
+    TimedOut = "ending", "handshakes that timed out";
     Messages = "ending", "messages received";
     Bytes = "ending", "bytes received";
 }
 
-/// How often each was seen.
+/// The number of times that each was seen.
 #[derive(Clone, Debug)]
 pub struct Counts([u64; Seen::ALL.len()]);
 
@@ -114,17 +114,17 @@ impl Counts {
         self.add(seen, 1);
     }
 
-    /// How often.
+    /// Returns the number of times that this was seen.
     pub fn of(&self, seen: Seen) -> u64 {
         self.0[seen as usize]
     }
 
-    /// Adds those of another run.
+    /// Adds the counts of another run.
     pub fn merge(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(sum, more)| *sum += more);
     }
 
-    /// What no run has exercised.
+    /// Returns what no run has exercised.
     pub fn never(&self) -> impl Iterator<Item = Seen> {
         Seen::ALL.iter().copied().filter(|seen| self.of(*seen) == 0)
     }

@@ -1,63 +1,62 @@
-//! The faults of a seed, in the fabric and above it: units last, zero for never.
+//! The faults of a seed, in the fabric and above it. The name of a number ends with its unit; zero means never.
 
 use railweave_fabric_sim::Chance;
 
-/// What an end owes leaves without any call of its application within this time (docs/wire.md).
+/// Everything that an end owes leaves within this time, without any call of its application (docs/wire.md).
 const PROMISE_NS: u64 = 1_000_000;
 
-/// The control thread looks so often what is owed.
+/// The control thread's interval between two checks of what is owed.
 pub(crate) const LOOK_NS: u64 = 400_000;
 
 /// The faults of one seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Faults {
-    /// Those of the fabric.
+    /// The faults of the fabric.
     pub(crate) fabric: railweave_fabric_sim::Faults,
-    /// Of 1000 turns of an application, after how many it makes no call on that connection for long. Also before it
-    /// closes.
+    /// The number of an application's turns, of 1000, after which it makes no call on that connection for a long time.
     pub(crate) silence_permille: u32,
-    /// Longest time for which it makes none.
+    /// The longest time for which it makes none. It is also silent for up to this long before it closes.
     pub(crate) silence_ns: u64,
     /// One-way delay of the control session.
     pub(crate) session_delay_ns: u64,
-    /// Most that is added to it, for each message.
+    /// The longest random addition to it, for each message.
     pub(crate) session_jitter_ns: u64,
-    /// How long a process takes to notice that the process at the other end of a session is dead.
+    /// The longest time until a process notices that a session broke or that its peer died.
     pub(crate) detect_ns: u64,
-    /// Of 1000 tries to dial a process, how many bring no socket.
+    /// The number of dials, of 1000, that fail.
     pub(crate) dial_fails_permille: u32,
-    /// How long a peer has to answer a PING, to processes with even numbers and to those with odd ones: an end that
-    /// asks less often does not answer by asking.
+    /// The time that a peer has to answer a PING from a process with an even number, and from one with an odd number.
+    /// They may differ: the PINGs of an end that asks less often come too late to pass for answers.
     pub(crate) peer_timeouts_ns: [u64; 2],
-    /// Whoever dies, or whatever session breaks, nobody is told of it: it is noticed by asking.
+    /// True if nobody is told of a death or of a broken session: only a PING finds out.
     pub(crate) is_mute: bool,
-    /// How long a connection whose session is over may still work, before its link is declared lost.
+    /// The time for which a connection whose session has ended may still work before its link is declared lost.
     pub(crate) grace_ns: u64,
-    /// What dies, if anything.
+    /// The death, if there is one.
     pub(crate) death: Option<Death>,
 }
 
-/// What dies.
+/// A death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Death {
-    /// Who or what.
+    /// Its kind.
     pub(crate) kind: DeathKind,
-    /// When, in nanoseconds of virtual time; for [`DeathKind::Killed`] after how many calls.
+    /// Its time, in nanoseconds of virtual time; for [`DeathKind::Killed`], the number of calls before it.
     pub(crate) at: u64,
 }
 
-/// Ways to die.
+/// The kinds of death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum DeathKind {
-    /// A rail carries nothing any more, and nobody says so.
+    /// A rail stops carrying anything, and nobody reports it.
     RailSilent,
     /// A rail's lanes fail at both ends at once.
     RailError,
-    /// A port, with all its rails, carries nothing any more.
+    /// A port stops carrying anything, and all its rails with it.
     PortSilent,
-    /// A process vanishes at a point of time.
+    /// A process vanishes at a given time.
     Process,
-    /// A process vanishes between two calls of its sequence.
+    /// A process vanishes between two of its calls.
     Killed,
     /// The control session between two processes breaks.
     Session,
@@ -70,7 +69,7 @@ impl DeathKind {
 }
 
 impl Faults {
-    /// A world without faults, in which everything takes a microsecond.
+    /// A world without faults, in which a write takes a microsecond.
     pub(crate) const fn none() -> Self {
         Self {
             fabric: railweave_fabric_sim::Faults::none(),
@@ -87,7 +86,7 @@ impl Faults {
         }
     }
 
-    /// Faults at random: each kind is absent from about half of the seeds, so that none hides another.
+    /// Draws faults: each kind is absent from about half of the seeds, so that none hides another.
     pub(crate) fn random(chance: &mut Chance) -> Self {
         let mut maybe = |values: &[u64]| if chance.permille(500) { chance.pick(values) } else { 0 };
         let jitter_ns = maybe(&[500, 5_000, 50_000]);
@@ -122,7 +121,7 @@ impl Faults {
             acks_put_off: chance.permille(500),
             ..railweave_fabric_sim::Faults::none()
         };
-        // The order of the draws is part of what a seed means.
+        // The order of the draws is part of a seed's meaning.
         let session_delay_ns = chance.pick(&[5_000, 30_000, 300_000]);
         fabric.open_fails_permille = if chance.permille(100) { 200 } else { 0 };
         fabric.retry_ns = chance.pick(&[300_000, 2_000_000]);
@@ -131,7 +130,8 @@ impl Faults {
     }
 
     /// Adds applications that fall silent, and acknowledgements that do not leave, each to half of the seeds. After the
-    /// peer's goodbye a two-sided connection ends with the peer's end, so there a silence is shorter than that takes.
+    /// peer's BYE, a two-sided connection lasts only until the peer's end is gone, so its silences are shorter than
+    /// that takes.
     pub(crate) fn add_silence(&mut self, chance: &mut Chance, one_sided: bool) {
         if chance.permille(500) {
             self.silence_permille = chance.pick(&[5, 50]);
@@ -143,7 +143,7 @@ impl Faults {
         }
     }
 
-    /// Adds rails that cannot be connected at the first try to a fifth of the seeds.
+    /// Adds rails that cannot be connected at the first attempt to a fifth of the seeds.
     pub(crate) fn add_later(&mut self, chance: &mut Chance) {
         if chance.permille(200) {
             self.fabric.connect_later_permille = chance.pick(&[200, 700]);
@@ -151,8 +151,8 @@ impl Faults {
         }
     }
 
-    /// Adds processes that cannot be dialled at the first try to a tenth of the seeds, and deaths that nobody is told
-    /// of to a fifth. Peers are asked sooner or later.
+    /// Adds processes that cannot be dialled at the first attempt to a tenth of the seeds, and deaths that nobody is
+    /// told of to a fifth. Draws the time that peers have to answer a PING.
     pub(crate) fn add_sessions(&mut self, chance: &mut Chance) {
         if chance.permille(100) {
             self.dial_fails_permille = chance.pick(&[200, 700]);
@@ -161,19 +161,20 @@ impl Faults {
         self.is_mute = chance.permille(200);
     }
 
-    /// For so long after it was put off an acknowledgement may be on this side.
+    /// Returns the longest time for which an acknowledgement may stay on this side after it was put off.
     pub(crate) fn promise_ns(&self) -> u64 {
-        // The control thread tries again at its next look.
+        // The control thread retries at its next check.
         PROMISE_NS + if self.fabric.ack_refused_permille > 0 { self.fabric.ack_refused_ns + LOOK_NS } else { 0 }
     }
 
-    /// Within this time of virtual nanoseconds every request at a live process ends, in one way or another, once
-    /// something that it needs is dead: retries, the peer's giving up, its goodbye, the grace, the time to notice, and
+    /// Returns the time, in virtual nanoseconds, within which every request at a live process completes or fails once
+    /// something that it needs is dead: retries, the peer's giving up, its BYE, the grace, the time to notice, and
     /// silences.
     pub(crate) fn death_limit_ns(&self) -> u64 {
         let session_ns = self.session_delay_ns + self.session_jitter_ns;
         let silences_ns = 4 * self.silence_ns;
-        // Quiet for up to two parts of eight, then the time for an answer.
+        // A peer may be quiet for up to two eighths of the time before it is asked; then it has the whole time to
+        // answer.
         let longest_ns = self.peer_timeouts_ns[0].max(self.peer_timeouts_ns[1]);
         let asking_ns = if self.is_mute { longest_ns + longest_ns / 4 } else { 0 };
         3 * self.fabric.retry_ns

@@ -1,4 +1,5 @@
-//! What happened, one line per event: hashed always, kept in words when asked for. docs/simulation.md has the legend.
+//! The history of a seed, one line per event: always hashed, and kept in words on request. docs/simulation.md has the
+//! legend.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -41,7 +42,7 @@ pub(crate) enum Kind {
     Violation,
 }
 
-/// One event: who, and up to four numbers whose meaning depends on the kind.
+/// One event: its subject, and up to four numbers whose meaning depends on the kind.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct Event {
     pub(crate) at_ns: u64,
@@ -50,7 +51,7 @@ pub(crate) struct Event {
     pub(crate) numbers: [u64; 4],
 }
 
-/// Who an event is about.
+/// The subject of an event.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(crate) enum Who {
     /// One end of a rail of a connection.
@@ -100,13 +101,13 @@ impl fmt::Display for Event {
             Kind::Deregister => write!(out, "deregister {a:#x}, port {c}"),
             Kind::Control => write!(out, "control message {a} to the {}", if b == 1 { "sender" } else { "receiver" }),
             Kind::Up => write!(out, "up, rails {a:#b}"),
-            Kind::Over => write!(out, "handshake over without a connection"),
+            Kind::Over => write!(out, "handshake ended without a connection"),
             Kind::Isend => write!(out, "isend {b} B, tag {c} -> message {a}"),
             Kind::Irecv => write!(out, "irecv {b} buffers, first at {c:#x} -> group {a}"),
             Kind::SendDone => write!(out, "send done: message {a}, {b} B"),
             Kind::RecvDone => write!(out, "receive done: group {a}, first {b} B"),
             Kind::Early => write!(out, "receive done early: group {a}"),
-            Kind::Iflush => write!(out, "iflush group {a}: {}", if b == 1 { "under way" } else { "nothing to do" }),
+            Kind::Iflush => write!(out, "iflush group {a}: {}", if b == 1 { "in progress" } else { "nothing to do" }),
             Kind::FlushDone => write!(out, "flush done: group {a}"),
             Kind::Error => write!(out, "ERROR"),
             Kind::Close => write!(out, "close"),
@@ -126,7 +127,7 @@ impl fmt::Display for Event {
 pub(crate) struct History {
     hasher: DefaultHasher,
     pub(crate) events: u64,
-    /// The lines, where they are kept.
+    /// The lines; `None` if they are not kept.
     pub(crate) lines: Option<Vec<String>>,
 }
 
@@ -139,7 +140,7 @@ impl History {
         }
     }
 
-    /// A remark in words below the last event. Words are not hashed: they may hold addresses.
+    /// Adds a remark below the last event. Remarks are not hashed, because they may hold addresses.
     pub(crate) fn remark(&mut self, words: &str) {
         if let Some(lines) = &mut self.lines {
             lines.push(format!("{:>28}{words}", ""));

@@ -1,4 +1,4 @@
-//! NCCL's part, played with the protocol in a simulated world, and checkers that watch (docs/simulation.md).
+//! Plays NCCL's part with the protocol in a simulated world, watched by checkers (docs/simulation.md).
 //!
 //! [`run`] plays one seed: processes with their connections and applications, on the fabric of `railweave-fabric-sim`,
 //! on which `transport` runs unchanged. [`Checker`]s watch what travels and what the calls return; the same seed gives

@@ -1,7 +1,6 @@
-//! The simulation as a program: plays many seeds, or one with its history, or tries the checkers (docs/simulation.md).
+//! The simulation as a program: plays many seeds, or one with its history, or tests the checkers (docs/simulation.md).
 
 #![forbid(unsafe_code)]
-// It talks to the person who runs it.
 #![allow(clippy::print_stdout)] // a program whose output is its result
 
 use std::io::IsTerminal;
@@ -18,7 +17,7 @@ use railweave_sim::{Checker, Workload, run};
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask sim")]
 struct Arguments {
-    /// How many seeds to play
+    /// The number of seeds to play
     #[arg(long, value_name = "N")]
     seeds: Option<u64>,
     /// The first seed
@@ -27,31 +26,31 @@ struct Arguments {
     /// Play this workload only: ring, tree, all-to-all, grouped, random, flood, deaths, breakers, handshake
     #[arg(long, value_name = "WORKLOAD", value_parser = workload)]
     only: Option<Workload>,
-    /// Threads, one seed on each [default: one per processor]
+    /// The number of threads [default: one per processor]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     /// Print the history of the first seed, a line per event
     #[arg(long)]
     history: bool,
-    /// Sabotage one thing after the other, and print which checker finds it, after how many seeds
+    /// Sabotage one thing after another, and print which checker finds each, after how many seeds
     #[arg(long)]
     sabotage: bool,
 }
 
-/// So much of a failing seed's history is printed with it.
+/// The number of lines of a failing seed's history that are printed.
 const HISTORY_LINES: usize = 25;
 
-/// The number of seeds that each sabotage gets.
+/// The number of seeds within which a sabotage must be found.
 const SABOTAGE_LIMIT: u64 = 1_000;
 
 fn workload(name: &str) -> Result<Workload, String> {
     let names = || Workload::ALL.map(Workload::name).join(", ");
-    Workload::from_name(name).ok_or_else(|| format!("there is no such workload; there are {}", names()))
+    Workload::from_name(name).ok_or_else(|| format!("must be one of {}", names()))
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    // What panics is a checker's finding, and is told with its seed.
+    // A panic is a checker's finding, and is reported with its seed.
     std::panic::set_hook(Box::new(|_| {}));
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.unwrap_or(processors);
@@ -97,7 +96,7 @@ fn play(campaign: &Campaign) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Tries every sabotage, and then the seeds that it took without any.
+/// Tries every sabotage, then plays the seeds that this took without any.
 fn sabotage(arguments: &Arguments, threads: usize) -> ExitCode {
     let limit = arguments.seeds.unwrap_or(SABOTAGE_LIMIT);
     let start = Instant::now();

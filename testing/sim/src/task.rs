@@ -1,15 +1,15 @@
-//! Tasks for which the players have the world wake them.
+//! Tasks for which the players ask the world to wake them up.
 
-/// Something that is to be done at a time.
+/// Something to do at a given time.
 #[derive(Debug)]
 pub(crate) enum Task {
     /// A process's progress thread takes a turn.
     Turn(usize),
-    /// A connection is begun.
+    /// An application asks for a connection.
     Connect(usize),
-    /// A timer of one end of a session has run out.
+    /// A timer of one end of a session has expired.
     Timer { talk: usize },
-    /// A dialled socket arrives at the process that is wanted.
+    /// A dialled socket reaches the process that it was dialled to.
     Arrive { socket: usize, to: usize },
     /// A dialled socket is connected.
     Connected { socket: usize },
@@ -19,14 +19,14 @@ pub(crate) enum Task {
     SocketEnd { socket: usize, to_opener: bool },
     /// The deadline of a handshake.
     Deadline { connection: usize, sender: bool },
-    /// An end tries again to connect its rails.
+    /// An end retries connecting its rails.
     GoOn { connection: usize, sender: bool },
     /// An application closes its end.
     Close { connection: usize, sender: bool, early: bool },
-    /// A process's control thread looks what its connections owe.
+    /// A process's control thread checks what its connections owe.
     Look(usize),
     /// A process gives up because one of its connections failed.
     Abort(usize),
-    /// What the seed says dies now.
+    /// The death that the seed has planned.
     Death,
 }

@@ -1,4 +1,4 @@
-//! Tries the checkers: sabotages one thing after the other, and counts the seeds until a checker finds it.
+//! Tests the checkers: sabotages one thing after another, and counts the seeds until a checker finds it.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::{Checker, Sabotage, Workload, run_sabotaged};
 
-/// One sabotage, and who found it.
+/// One sabotage, and the checker that found it.
 #[derive(Clone, Debug)]
 pub struct Trial {
     /// The sabotage.
     pub sabotage: Sabotage,
-    /// Seeds until it was found, the finding one included, and the checker; None when nobody did.
+    /// The number of seeds up to and including the one that found it, and the checker; `None` if none found it.
     pub caught: Option<(u64, Checker)>,
 }
 
 /// Tries every sabotage with the seeds from `from` on, at most `limit` of them, on this many threads. `only` is the
-/// workload of all of them; None mixes all.
+/// workload of all seeds; `None` mixes all workloads.
 pub fn try_all(from: u64, limit: u64, threads: usize, only: Option<Workload>) -> Vec<Trial> {
     let next = AtomicUsize::new(0);
     let trials = Mutex::new(Vec::new());

@@ -14,13 +14,13 @@ const CTS_RING_BYTES: u64 = 512 * 64;
 /// Bytes of a CTS entry (docs/wire.md).
 const CTS_BYTES: u64 = 64;
 
-/// The worlds that are played in.
+/// The world that a seed is played in.
 pub(crate) type World = railweave_fabric_sim::World<Witness>;
-/// The fabric in them.
+/// The fabric in that world.
 pub(crate) type Sim<const ONE_SIDED: bool> = railweave_fabric_sim::Sim<ONE_SIDED, Witness>;
-/// A port in them.
+/// A port in that world.
 pub(crate) type SimDomain<const ONE_SIDED: bool> = railweave_fabric_sim::SimDomain<ONE_SIDED, Witness>;
-/// Registered memory in them.
+/// Registered memory in that world.
 pub(crate) type SimRegistration = railweave_fabric_sim::SimRegistration<Witness>;
 
 /// Everything that has been seen of a seed.
@@ -31,12 +31,12 @@ pub(crate) struct Witness {
     pub(crate) history: History,
 }
 
-/// Notes of what the players do, at the world's time.
+/// Notes what the players do, at the world's time.
 pub(crate) trait Note {
-    /// An event, for the history.
+    /// Adds an event to the history.
     fn record(&mut self, kind: Kind, who: Who, numbers: [u64; 4]);
 
-    /// Something that was exercised.
+    /// Counts something that was exercised.
     fn saw(&mut self, seen: Seen);
 }
 
@@ -75,7 +75,7 @@ impl Witness {
         self.watch.violate(now_ns, checker, message);
     }
 
-    /// A chain of a receiver holds CTS entries.
+    /// Counts the CTS entries of a receiver's chain, which carries nothing else.
     fn handle_chain(&mut self, place: Place, chain: &[railweave_fabric::Write]) {
         if place.sender {
             return;
@@ -181,13 +181,13 @@ impl Observer for Witness {
     }
 }
 
-/// A place, as the history names it.
+/// Returns a place as the history names it.
 pub(crate) fn who(place: Place) -> Who {
     let Place { connection, sender, rail, lane } = place;
     Who::Rail { connection, sender, rail, lane: lane.0 }
 }
 
-/// An immediate, as the history has it.
+/// Returns an immediate as a number for the history: `u64::MAX` if there is none.
 fn number_of(immediate: Option<u32>) -> u64 {
     immediate.map_or(u64::MAX, u64::from)
 }

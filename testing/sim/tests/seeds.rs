@@ -1,4 +1,4 @@
-//! A few hundred seeds, and what a seed promises. The long run is `cargo xtask sim`.
+//! Plays a few hundred seeds, and checks that a seed repeats its history. The long run is `cargo xtask sim`.
 
 use railweave_sim::campaign::{Campaign, replay_command};
 use railweave_sim::{Seen, Workload, run};
@@ -10,11 +10,11 @@ fn a_few_hundred_seeds_are_clean_and_exercise_the_protocol() {
         report.failures.iter().map(|failed| format!("{:?}\n{}", failed.violation, replay_command(failed))).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     let never: Vec<Seen> = report.counts.never().collect();
-    // A size that size_q cannot say needs 8 rails and 8 MiB, which few seeds have.
+    // A size that size_q cannot express needs 8 rails and 8 MiB, which few seeds have.
     assert!(never.iter().all(|seen| matches!(seen, Seen::HugeSize)), "never exercised: {never:?}");
 }
 
-/// Hostile immediates that took another's receive, or came in one batch with a connection's last messages.
+/// In these seeds, hostile immediates took another's receive, or came in one batch with a connection's last messages.
 #[test]
 fn seeds_that_once_failed_are_clean() {
     let breakers = [2203, 404_206, 404_440, 665_224, 674_800, 712_456, 722_563].map(|seed| ("breakers", seed));

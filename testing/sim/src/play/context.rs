@@ -1,4 +1,4 @@
-//! What an application needs besides its connection.
+//! Everything that an application needs besides its connection.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use crate::Seen;
 use crate::history::{Kind, Who};
 use crate::witness::{Note, World};
 
-/// What became of a turn.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Nothing moved.
     Idle,
-    /// Something did.
+    /// Something moved.
     Moved,
     /// The process was killed after its last call.
     Killed,
@@ -27,14 +27,14 @@ pub(crate) struct Context<'a> {
     pub(crate) connection: usize,
     pub(crate) who: Who,
     pub(crate) plan: &'a ConnectionPlan,
-    /// Calls that were made so far, by anybody.
+    /// The number of calls so far, by all applications.
     pub(crate) calls: &'a mut u64,
-    /// The process that makes this call is killed.
+    /// The number of the call after which its process is killed.
     pub(crate) killed_at: Option<u64>,
 }
 
 impl Context<'_> {
-    /// A call was made; whether the process is killed before it does anything else.
+    /// Counts a call. Returns true if the process is killed before it does anything else.
     pub(crate) fn called(&mut self) -> bool {
         *self.calls += 1;
         self.killed_at == Some(*self.calls)
@@ -44,7 +44,7 @@ impl Context<'_> {
         self.world.lock().now_ns
     }
 
-    /// From here on this connection may fail, because a call broke the contract.
+    /// Notes that a call broke the contract, so that this connection may fail from here on.
     pub(crate) fn trespassed(&mut self, what: &str) {
         self.broke_contract(what);
         let mut state = self.world.lock();
@@ -52,7 +52,7 @@ impl Context<'_> {
         state.observer.watch.harm(now_ns, self.connection, what);
     }
 
-    /// A call broke the contract, in a way that the connection must bear.
+    /// Notes that a call broke the contract in a way that the connection must survive.
     pub(crate) fn broke_contract(&mut self, what: &str) {
         let mut state = self.world.lock();
         state.saw(Seen::ContractBroken);

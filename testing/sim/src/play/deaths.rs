@@ -1,4 +1,4 @@
-//! What dies in the middle of a game: a process, a session, a port or a rail.
+//! Deaths in the middle of a game: of a process, a session, a port or a rail.
 
 use super::game::{Game, Stage};
 use crate::Seen;
@@ -13,7 +13,7 @@ impl<const O: bool> Game<O> {
         state.observer.watch.harm(now_ns, connection, why);
     }
 
-    /// A process ends at once, with all that it has.
+    /// Ends a process at once, with everything that it has.
     pub(super) fn kill(&mut self, process: usize) {
         if std::mem::replace(&mut self.processes[process].dead, true) {
             return;
@@ -34,7 +34,7 @@ impl<const O: bool> Game<O> {
         self.kill_sessions(process);
     }
 
-    /// What the faults of the seed say dies now.
+    /// Carries out the death that the seed has planned.
     pub(super) fn handle_death(&mut self) {
         let Some(death) = self.faults.death else { return };
         match death.kind {

@@ -1,4 +1,4 @@
-//! The game of one seed: whose turn it is, what ends, and when something is stuck.
+//! The game of one seed: it gives turns, ends connections, and notices when something is stuck.
 
 use std::sync::Arc;
 
@@ -20,16 +20,16 @@ use crate::watch::Connection as Watched;
 use crate::witness::{Note, SimDomain, Witness, World};
 use crate::{Checker, Seen};
 
-/// Without anything moving for so long, an unharmed connection is stuck.
+/// The time without any movement after which an unharmed connection is stuck.
 const STUCK_NS: u64 = 60_000_000;
 
-/// So often an end's application falls silent at most, so that a seed does not take too long.
+/// The most silences of one end's application, so that a seed does not take too long.
 const MOST_SILENCES: u32 = 2;
 
-/// For so long an application looks for the data of a receive that it took early, when something has died.
+/// The time for which an application looks for the data of a receive that it took early, once something has died.
 const LOOKS_NS: u64 = 3_000_000;
 
-/// So long after the last of all connections a session is over.
+/// The time after the end of all connections within which every session must end.
 const KEPT_NS: u64 = 10_000_000_000;
 
 /// One end of a connection, by name.
@@ -45,7 +45,7 @@ impl Side {
     }
 }
 
-/// How far an end is.
+/// The stage that an end has reached.
 pub(super) enum Stage<H, C, A> {
     Waiting,
     Handshake(H),
@@ -72,17 +72,17 @@ pub(super) struct Place<S> {
     pub(super) peer_said_bye: bool,
     /// The session that its connection is on, and the connection's number there.
     pub(super) route: Option<(usize, u32)>,
-    /// Rails that its handshake said it does without.
+    /// The rails that its handshake reported as left out.
     pub(super) left_out: RailSet,
-    /// When something last moved for its application.
+    /// The time at which something last moved for its application.
     pub(super) last_ns: Option<u64>,
     failed: bool,
     closing: bool,
-    /// Its application makes no call before.
+    /// The time before which its application makes no call.
     pub(super) silent_until_ns: u64,
-    /// How often it may still fall silent.
+    /// The number of silences that it may still have.
     pub(super) silences: u32,
-    /// The control thread has seen that it owes, and no call has come since.
+    /// True if the control thread has seen that it owes something, and no call has come since.
     pub(super) seen_owing: bool,
 }
 
@@ -119,10 +119,10 @@ pub(super) struct Process<const O: bool> {
     pub(super) dead: bool,
     pub(super) aborted: bool,
     awake: bool,
-    /// How many addresses it can be found at.
+    /// The number of addresses at which it can be reached.
     pub(super) addresses: u8,
     idle_ns: u64,
-    /// Its control thread looks what is owed.
+    /// True while a check of its control thread for debts is scheduled.
     pub(super) looks: bool,
 }
 
@@ -135,7 +135,7 @@ pub(super) struct Game<const O: bool> {
     pub(super) processes: Vec<Process<O>>,
     pub(super) connections: Vec<Pair<O>>,
     pub(super) sessions: Sessions,
-    /// When it was seen first that nothing of any connection is left.
+    /// The time at which it was first seen that nothing of any connection is left.
     over_since_ns: Option<u64>,
     calls: u64,
     description: String,
@@ -205,7 +205,7 @@ impl<const O: bool> Game<O> {
         Arc::clone(&self.world)
     }
 
-    /// The seed in a line, and a line for each connection.
+    /// Describes the seed in one line, and each connection in another.
     pub(super) fn describe(&self) -> String {
         let mut text = self.description.clone();
         for (number, pair) in self.connections.iter().enumerate() {
@@ -285,7 +285,7 @@ impl<const O: bool> Game<O> {
         if side.sender { plan.from } else { plan.to }
     }
 
-    /// The process's progress thread has something to do.
+    /// Wakes up the process's progress thread.
     pub(super) fn wake(&mut self, process: usize) {
         let state = &mut self.processes[process];
         if !state.dead && !std::mem::replace(&mut state.awake, true) {
@@ -340,7 +340,7 @@ impl<const O: bool> Game<O> {
         self.world.lock().later(next_ns, Task::Turn(process));
     }
 
-    /// One turn of one application; None when there is none that is at work.
+    /// Gives one application a turn; `None` if it has nothing to do.
     fn step(&mut self, side: Side) -> Option<Result<Step, Error>> {
         let pair = &mut self.connections[side.connection];
         let death = self.faults.death.filter(|death| death.kind == DeathKind::Killed);
@@ -379,7 +379,7 @@ impl<const O: bool> Game<O> {
         Some(result)
     }
 
-    /// An application that waits must get somewhere, or an error, in time.
+    /// Checks that an application that waits makes progress, or gets an error, in time.
     fn check_progress(&mut self, side: Side, moved: bool) {
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
@@ -401,7 +401,7 @@ impl<const O: bool> Game<O> {
                 let patience_ns = if only_looks { LOOKS_NS } else { limit_ns };
                 if now_ns - last_ns.max(since_ns) > patience_ns {
                     if only_looks {
-                        // Nobody is asked any more who could tell it: as in NCCL, others must.
+                        // It makes no call that could report that. As in NCCL, other connections must.
                         drop(state);
                         let error = Error::peer("the application gave up looking for the data of an early receive");
                         return self.fail(side, &error);
@@ -417,7 +417,7 @@ impl<const O: bool> Game<O> {
             None if now_ns - last_ns.max(state.moved_ns) > STUCK_NS => {
                 let checker = if probing { Checker::Leaks } else { Checker::Progress };
                 let text = format!(
-                    "{}: nothing has moved for {STUCK_NS} ns; it waits for {waits}; the next send meets {:?}; {}",
+                    "{}: nothing has moved for {STUCK_NS} ns; it waits for {waits}; the next send matches {:?}; {}",
                     side.who(),
                     state.observer.watch.filling(side.connection),
                     self.describe_waits()
@@ -428,7 +428,7 @@ impl<const O: bool> Game<O> {
         }
     }
 
-    /// What every application waits for.
+    /// Describes what every application waits for.
     fn describe_waits(&self) -> String {
         let mut text = String::new();
         for (number, pair) in self.connections.iter().enumerate() {
@@ -442,7 +442,7 @@ impl<const O: bool> Game<O> {
         text
     }
 
-    /// A call answered with an error.
+    /// Handles a call that returned an error.
     fn fail(&mut self, side: Side, error: &Error) {
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
@@ -451,11 +451,11 @@ impl<const O: bool> Game<O> {
         state.saw(Seen::Failed);
         state.observer.watch.connections[side.connection].sender_failed |= side.sender;
         if state.observer.watch.harmed(side.connection).is_none() {
-            let text = format!("{}: an error for which there is no reason: {}", side.who(), error);
+            let text = format!("{}: an error without a reason: {}", side.who(), error);
             state.observer.watch.violate(now_ns, Checker::Errors, text);
         }
         if error.to_string().len() < 10 {
-            state.observer.watch.violate(now_ns, Checker::Errors, format!("an error without words: {error:?}"));
+            state.observer.watch.violate(now_ns, Checker::Errors, format!("an error without a text: {error:?}"));
         }
         let delay_ns = state.chance.below(100_000);
         let process = self.process_of(side);
@@ -465,7 +465,7 @@ impl<const O: bool> Game<O> {
         if side.sender { pair.sender.failed = true } else { pair.receiver.failed = true }
     }
 
-    /// NCCL gives up the whole communicator when one of its connections fails.
+    /// Closes all ends of a process: NCCL gives up the whole communicator when one of its connections fails.
     fn handle_abort(&mut self, process: usize) {
         if self.processes[process].dead || std::mem::replace(&mut self.processes[process].aborted, true) {
             return;
@@ -486,14 +486,15 @@ impl<const O: bool> Game<O> {
         matches!(name, "lingering" | "over")
     }
 
-    /// Whether an end's application has done all it had to do.
+    /// Returns true if an end's application has done everything that it had to do.
     pub(super) fn is_finished(&mut self, side: Side) -> bool {
         let pair = &mut self.connections[side.connection];
         match (side.sender, &pair.sender.stage, &mut pair.receiver.stage) {
             (true, Stage::Up(_, app), _) => app.is_done(),
             (false, _, Stage::Up(made, app)) => {
                 let condemned = self.world.lock().observer.watch.connections[side.connection].condemned;
-                // Where the poll that brought it brought the last receive too, any other call fails, as this one must.
+                // If the poll that brought the hostile immediate also brought the last receive, no call has failed yet:
+                // this one must.
                 let is_done = app.is_done();
                 if is_done && condemned && made.iflush(&[]).is_ok() {
                     self.violate(Checker::Errors, format!("{}: a hostile immediate was no error", side.who()));
@@ -504,7 +505,7 @@ impl<const O: bool> Game<O> {
         }
     }
 
-    /// An end is gone, with everything that it had.
+    /// Drops an end, with everything that it had.
     pub(super) fn over(&mut self, side: Side) {
         let pair = &mut self.connections[side.connection];
         let failed = if side.sender { pair.sender.failed } else { pair.receiver.failed };
@@ -520,8 +521,7 @@ impl<const O: bool> Game<O> {
         }
     }
 
-    /// Nothing is left to happen: nothing may be left over either.
-    /// The connections of which something is left, and how far their ends are.
+    /// Returns the connections of which something is left, and the stages of their ends.
     fn left(&self) -> Vec<(usize, [&'static str; 2])> {
         let is_left = |(number, pair): (usize, &Pair<O>)| {
             let harmed = self.world.lock().observer.watch.harmed(number).is_some();
@@ -532,7 +532,8 @@ impl<const O: bool> Game<O> {
         self.connections.iter().enumerate().filter_map(is_left).collect()
     }
 
-    /// Sessions go some time after their connections; as long as one stays, its timers never let the game end.
+    /// Checks that sessions end some time after their connections. The timers of one that stayed would never let the
+    /// game end.
     pub(super) fn check_kept(&mut self) {
         if self.over_since_ns.is_none() && !self.left().is_empty() {
             return;
@@ -543,6 +544,7 @@ impl<const O: bool> Game<O> {
         }
     }
 
+    /// Checks that nothing is left over once nothing is left to happen.
     fn check_end(&mut self) {
         for (number, stages) in self.left() {
             let text = format!("c{number}: nothing is left to happen, but its ends are {stages:?}");

@@ -8,7 +8,7 @@ use railweave_transport::{MemoryKeys, RailInfo};
 use crate::history::{Kind, Who};
 use crate::witness::{Note, SimDomain, SimRegistration, World};
 
-/// Bytes before and behind every buffer.
+/// The number of bytes before and after every buffer.
 const GUARD: u64 = 128;
 
 /// A buffer of the application.
@@ -59,7 +59,7 @@ pub(crate) struct Memory<const ONE_SIDED: bool> {
     seen: Vec<u8>,
 }
 
-/// The first bytes of message `message` of `connection`.
+/// Fills `out` with the `size` bytes of message `message` of `connection`.
 fn fill(connection: usize, message: u64, size: u64, out: &mut Vec<u8>) {
     out.clear();
     out.reserve(size as usize + 8);
@@ -91,9 +91,9 @@ impl<const ONE_SIDED: bool> Memory<ONE_SIDED> {
         }
     }
 
-    /// A buffer of at least `size` bytes.
+    /// Returns a buffer of at least `size` bytes.
     pub(crate) fn take(&mut self, size: u64) -> Buffer {
-        // Not one that is much too large: those are few, and the next large message wants one.
+        // A much larger one is left for the next large message, because there are few of these.
         let fits = |buffer: &Buffer| buffer.capacity() >= size && buffer.capacity() <= size.max(1024) * 4;
         if let Some(found) = self.free.iter().position(fits) {
             return self.free.swap_remove(found);
@@ -116,9 +116,9 @@ impl<const ONE_SIDED: bool> Memory<ONE_SIDED> {
         self.world.lock().record(Kind::Register, self.who, numbers);
     }
 
-    /// Gives a buffer back; `anew` registers it anew before its next use.
-    pub(crate) fn put(&mut self, mut buffer: Buffer, anew: bool) {
-        if anew {
+    /// Takes a buffer back; `again` registers it again before its next use.
+    pub(crate) fn put(&mut self, mut buffer: Buffer, again: bool) {
+        if again {
             buffer.deregister();
             let port = self.domains[0].port() as u64;
             self.world.lock().record(Kind::Deregister, self.who, [buffer.base, port, 0, 0]);
@@ -140,7 +140,8 @@ impl<const ONE_SIDED: bool> Memory<ONE_SIDED> {
         buffer.region.write(GUARD as usize, &self.pattern);
     }
 
-    /// Whether a buffer holds a message; else the first byte that differs.
+    /// Returns the index of the first byte of a buffer that differs from a message; `None` if the buffer holds the
+    /// message.
     pub(crate) fn compare(&mut self, buffer: &Buffer, connection: usize, message: u64, size: u64) -> Option<usize> {
         fill(connection, message, size, &mut self.pattern);
         self.seen.resize(size as usize, 0);

@@ -23,24 +23,24 @@ use game::Game;
 use plan::Plan;
 pub use plan::Workload;
 
-/// What came of a seed.
+/// The result of a seed.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The seed.
     pub seed: u64,
-    /// What was played.
+    /// The workload that was played.
     pub workload: Workload,
-    /// What a checker found, if one found anything.
+    /// The finding of a checker, if there is one.
     pub violation: Option<Violation>,
-    /// What was exercised.
+    /// The counts of what was exercised.
     pub counts: Counts,
     /// A fingerprint of the history.
     pub hash: u64,
-    /// Events in it.
+    /// The number of events in it.
     pub events: u64,
-    /// How long it took, in virtual nanoseconds.
+    /// The time that it took, in virtual nanoseconds.
     pub virtual_ns: u64,
-    /// The history, where it was asked for.
+    /// The history in words; empty if it was not asked for.
     pub history: Vec<String>,
 }
 
@@ -49,7 +49,7 @@ pub fn run(seed: u64, workload: Workload, history: bool) -> Outcome {
     run_sabotaged(seed, workload, history, None)
 }
 
-/// Plays one seed as [`run`] does, but for what is sabotaged.
+/// Plays one seed as [`run`] does, with this sabotage.
 pub fn run_sabotaged(seed: u64, workload: Workload, history: bool, sabotage: Option<Sabotage>) -> Outcome {
     let (plan, plot) = (Plan::new(seed, workload), Plot::new(sabotage));
     if plan.one_sided {
@@ -71,7 +71,7 @@ fn play<const ONE_SIDED: bool>(mut game: Game<ONE_SIDED>, seed: u64, workload: W
         let now_ns = state.now_ns;
         state.observer.watch.violate(now_ns, Checker::Panic, message);
     }
-    // What panicked may be left in any state; it must not take the run along.
+    // A game that panicked may be in any state; it must not end the whole run when it is dropped.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(game)));
     let mut state = world.lock();
     Outcome {
@@ -89,5 +89,5 @@ fn play<const ONE_SIDED: bool>(mut game: Game<ONE_SIDED>, seed: u64, workload: W
 fn words_of(panic: &(dyn Any + Send)) -> String {
     let owned = panic.downcast_ref::<String>().cloned();
     let words = owned.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-    words.unwrap_or_else(|| "a panic without words".to_owned())
+    words.unwrap_or_else(|| "a panic without a message".to_owned())
 }

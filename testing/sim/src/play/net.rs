@@ -1,4 +1,4 @@
-//! The fabric that is played on.
+//! The fabric that games are played on.
 
 use crate::sabotage::Saboteur;
 use crate::witness::Sim;

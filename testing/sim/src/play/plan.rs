@@ -1,4 +1,4 @@
-//! What is played with one seed: who there is, who is connected with whom, and what travels.
+//! The plan of one seed: its processes, their connections, and their messages.
 
 use railweave_fabric_sim::Chance;
 
@@ -15,9 +15,9 @@ pub enum Workload {
     AllToAll,
     /// Grouped receives of 1 to 8 buffers, as PXN uses them.
     Grouped,
-    /// Everything at random: hints, flushes, cut messages, memory registered anew.
+    /// Everything at random: hints, flushes, truncated messages, memory registered again.
     Random,
-    /// As many requests as a connection has, round its rings several times.
+    /// As many requests as a connection has, several times round its rings.
     Flood,
     /// Something dies.
     Deaths,
@@ -41,7 +41,7 @@ impl Workload {
         Self::Handshake,
     ];
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ring => "ring",
@@ -56,12 +56,12 @@ impl Workload {
         }
     }
 
-    /// The workload with this name.
+    /// Returns the workload with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|workload| workload.name() == name)
     }
 
-    /// The one that a seed has when all are mixed.
+    /// Returns the workload of a seed if all are mixed.
     pub fn of_seed(seed: u64) -> Self {
         Self::ALL[(seed % Self::ALL.len() as u64) as usize]
     }
@@ -70,9 +70,9 @@ impl Workload {
 /// A call that NCCL never makes, or something that no peer may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trespass {
-    /// `test` of a request that is over.
+    /// `test` of a request that has ended.
     TestTwice,
-    /// `test` of a flush that there never was.
+    /// `test` of a flush that never existed.
     TestUnknown,
     /// `irecv` with no buffer, or with nine.
     WrongCount,
@@ -109,7 +109,7 @@ impl Trespass {
         Self::HostileMask,
     ];
 
-    /// Whether it is the sender who does it.
+    /// Returns true if the sender does it.
     pub(crate) fn by_sender(self) -> bool {
         matches!(self, Self::SourceKeys | Self::DeregisterSource)
     }
@@ -131,7 +131,7 @@ pub(crate) struct GroupPlan {
 pub(crate) struct ConnectionPlan {
     pub(crate) from: usize,
     pub(crate) to: usize,
-    /// Port of the connector, port of the acceptor; none when the acceptor refuses.
+    /// For each rail the port of the connector and the port of the acceptor; empty if the acceptor refuses.
     pub(crate) pairs: Vec<(u8, u8)>,
     pub(crate) lanes: (u8, u8),
     pub(crate) weights: Vec<Option<u32>>,
@@ -140,16 +140,16 @@ pub(crate) struct ConnectionPlan {
     pub(crate) split_min: u64,
     pub(crate) adaptive_above: Option<u64>,
     pub(crate) groups: Vec<GroupPlan>,
-    /// Receives under way at most.
+    /// The most receives in progress at once.
     pub(crate) window: usize,
-    /// Receives of the leak probe at the end.
+    /// The number of receives in the leak probe at the end.
     pub(crate) probe: usize,
-    /// Receives go into GPU memory.
+    /// True if receives go into GPU memory.
     pub(crate) cuda: bool,
     pub(crate) reregister_permille: u32,
     pub(crate) connect_at_ns: u64,
     pub(crate) deadline_ns: u64,
-    /// Who closes although there is more to do, and when.
+    /// The end that closes although there is more to do (true for the sender), and the time.
     pub(crate) close_early: Option<(bool, u64)>,
     pub(crate) trespass: Option<(Trespass, u64)>,
 }
@@ -169,7 +169,7 @@ pub(crate) struct Plan {
     pub(crate) ports: Vec<Vec<PortPlan>>,
     /// The key of each process, 0 for none.
     pub(crate) keys: Vec<u8>,
-    /// How many addresses each process can be found at.
+    /// The number of addresses at which each process can be reached.
     pub(crate) addresses: Vec<u8>,
     pub(crate) connections: Vec<ConnectionPlan>,
 }
@@ -281,13 +281,13 @@ impl Plan {
             faults.fabric.open_fails_permille = chance.pick(&[100, 500, 1000]);
         }
         let one_sided = chance.permille(550);
-        // Of their own, so that who falls silent or comes later changes nothing else in the plan.
+        // With generators of their own, so that silences and later connections change nothing else in the plan.
         faults.add_silence(&mut Chance::new(seed ^ 0x0511_e9ce), one_sided);
         faults.add_later(&mut Chance::new(seed ^ 0x001a_7e12));
         let of_sessions = &mut Chance::new(seed ^ 0x5e55_1045);
         faults.add_sessions(of_sessions);
         let key = of_sessions.pick(&[0, 0, 1, 2]);
-        // One process may have another key than the others, or none; then nobody reaches it.
+        // One process may have a key that the others do not have, or none; then no other process reaches it.
         let odd = (workload == Workload::Handshake && of_sessions.permille(60)).then(|| of_sessions.index(processes));
         let keys = (0..processes).map(|process| if odd == Some(process) { (key + 1) % 3 } else { key }).collect();
         let addresses = (0..processes).map(|_| of_sessions.between(1, 3) as u8).collect();
@@ -304,7 +304,7 @@ fn connection(
 ) -> ConnectionPlan {
     let mut pairs: Vec<(u8, u8)> = (0..ports as u8).map(|port| (port, port)).collect();
     if chance.permille(200) {
-        // Several ports of one end share one of the other.
+        // Several ports of one end may share a port of the other.
         pairs.iter_mut().for_each(|pair| pair.1 = chance.index(ports) as u8);
     }
     if workload == Workload::Handshake && chance.permille(60) {
@@ -338,7 +338,7 @@ fn connection(
     let mut sizes = Sizes { left: budget, split_min };
     let steady = sizes.draw(chance);
     let flood = workload == Workload::Flood;
-    // Many small receives and then large ones, or large ones from the first on.
+    // Many small receives and then large ones, or large ones from the start.
     let late = flood && chance.permille(500);
     let groups_count = if late || (flood && grouped > 500) { count / 2 } else { count };
     let mut groups = Vec::new();
@@ -381,7 +381,7 @@ fn connection(
         groups.push(group);
     }
     if workload == Workload::Random && ports == 8 && chance.permille(250) {
-        // More than size_q can say on eight rails.
+        // More than size_q can express on eight rails.
         let size = (8 << 20) + chance.below(1 << 20);
         groups.push(GroupPlan { buffers: vec![(0, size)], sends: vec![(0, size)], hinted: false, flush: true });
     }

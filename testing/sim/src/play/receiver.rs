@@ -14,10 +14,10 @@ use crate::{Checker, Seen};
 /// Entries in the ring of CTS entries (docs/wire.md).
 const ENTRIES: usize = 512;
 
-/// NCCL has no more requests than this.
+/// The most flushes in progress: NCCL has no more requests.
 const FLUSHES: usize = 32;
 
-/// A receive that is under way, or was reported done early.
+/// A receive that is in progress, or was reported done early.
 struct Receiving {
     request: RecvRequest,
     group: usize,
@@ -26,10 +26,10 @@ struct Receiving {
     doomed: bool,
 }
 
-/// A receive whose flush is under way.
+/// A receive whose flush is in progress.
 struct Flushing {
     request: RecvRequest,
-    /// None for a flush that nobody needs.
+    /// `None` for a flush that no receive needs.
     group: Option<usize>,
     buffers: Vec<Buffer>,
 }
@@ -42,7 +42,7 @@ pub(crate) struct RecvApp<const ONE_SIDED: bool> {
     receiving: Vec<Receiving>,
     early: Vec<Receiving>,
     flushing: Vec<Flushing>,
-    /// Buffers that nobody uses again.
+    /// Buffers that are not used again.
     kept: Vec<Buffer>,
     memory: Memory<ONE_SIDED>,
     rails: Vec<RailInfo>,
@@ -72,7 +72,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         }
     }
 
-    /// Everything is received.
+    /// Returns true if everything is received.
     pub(crate) fn is_done(&self) -> bool {
         self.next == self.groups && self.is_empty()
     }
@@ -81,7 +81,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         self.next > self.probe_from || self.next == self.probe_from && self.probe_from < self.groups && self.is_empty()
     }
 
-    /// What it waits for, for messages.
+    /// Describes what it waits for, for a checker's message.
     pub(crate) fn waits_for(&self) -> String {
         format!(
             "{} receives to post, {} to complete, {} early, {} to flush",
@@ -92,7 +92,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         )
     }
 
-    /// It makes no calls, but looks in memory for the data of receives that it took early.
+    /// Returns true if it makes no calls, but only looks in memory for the data of receives that it took early.
     pub(crate) fn only_looks(&self) -> bool {
         self.receiving.is_empty() && self.flushing.is_empty() && !self.early.is_empty()
     }
@@ -136,19 +136,20 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         }
         moved |= self.test_flushes(connection, context)?;
         moved |= self.look_at_early(context);
-        // The thread's next call on another connection sends what is owed. Else the control thread does.
+        // Half of the time, the thread's next call on another connection sends what is owed. Otherwise the control
+        // thread does.
         if context.chance.permille(500) {
             connection.acknowledge();
         }
         Ok(if moved { Step::Moved } else { Step::Idle })
     }
 
-    /// The last receive is done: nobody may come back for what is owed.
+    /// Checks that nothing is owed once the last receive is done, because no call may follow that would send it.
     fn check_last(&self, context: &Context<'_>) {
         let mut state = context.world.lock();
         if let Some(since_ns) = state.owes_since_ns(context.connection) {
             let now_ns = state.now_ns;
-            let text = format!("{}: the last receive is done, and its peer is owed since {since_ns} ns", context.who);
+            let text = format!("{}: the last receive is done, but its debt dates from {since_ns} ns", context.who);
             state.observer.watch.violate(now_ns, Checker::Promise, text);
         }
     }
@@ -210,7 +211,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         let now_ns = state.now_ns;
         state.observer.watch.promised(now_ns, context.connection, incoming.len());
         let number = state.observer.watch.irecv(context.connection, watched, planned.hinted && ONE_SIDED);
-        debug_assert_eq!(number, group, "receives are watched from the first on");
+        debug_assert_eq!(number, group, "every receive is watched");
         let first = incoming[0].address;
         state.record(Kind::Irecv, context.who, [group as u64, incoming.len() as u64, first, 0]);
         drop(state);
@@ -220,7 +221,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         Ok(Some(if killed { Step::Killed } else { Step::Moved }))
     }
 
-    /// A receive is done, or said to be.
+    /// Handles a receive that was reported as done.
     fn finish(
         &mut self,
         received: Receiving,
@@ -321,7 +322,8 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         Ok(moved)
     }
 
-    /// Receives that were reported early: the application sees in the data when they are there.
+    /// Looks at receives that were reported early: the application sees from the data when they have landed. Returns
+    /// true if any has.
     fn look_at_early(&mut self, context: &mut Context<'_>) -> bool {
         let mut moved = false;
         let mut index = 0;
@@ -341,7 +343,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         moved
     }
 
-    /// The application reads a receive, and has its buffers back.
+    /// Reads a receive as the application does, and takes its buffers back.
     fn release(&mut self, group: usize, buffers: Vec<Buffer>, context: &mut Context<'_>) {
         for (number, buffer) in buffers.into_iter().enumerate() {
             let mut state = context.world.lock();
@@ -361,15 +363,15 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
                     state.observer.watch.violate(now_ns, Checker::Bytes, text);
                 }
             }
-            let anew = context.chance.permille(context.plan.reregister_permille);
-            if anew {
+            let again = context.chance.permille(context.plan.reregister_permille);
+            if again {
                 context.world.lock().saw(Seen::Reregistered);
             }
-            self.memory.put(buffer, anew);
+            self.memory.put(buffer, again);
         }
     }
 
-    /// Does what NCCL never does, when the time has come. Answers whether anything was done.
+    /// Does what NCCL never does, once the time has come. Returns true if it did.
     fn trespass(
         &mut self,
         connection: &mut RecvConnection<Net<ONE_SIDED>>,
@@ -397,11 +399,11 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
             }
             Trespass::TestTwice => {
                 let Some(over) = self.last_done else { return Ok(false) };
-                context.broke_contract("test of a receive that is over");
-                self.expect_error(connection.test(over).is_err(), "test of a receive that is over", context);
+                context.broke_contract("test of a receive that has ended");
+                self.expect_error(connection.test(over).is_err(), "test of a receive that has ended", context);
             }
             Trespass::TestUnknown => {
-                context.broke_contract("test of a flush that there never was");
+                context.broke_contract("test of a flush that never existed");
                 let unknown = RecvRequest::from_index(RecvRequest::COUNT - 1);
                 self.expect_error(connection.test(unknown).is_err(), "test of an unknown flush", context);
             }
@@ -439,7 +441,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
                 Err(_) => refused = true,
             }
         }
-        // It stays registered: flushes of it are still under way.
+        // It stays registered: flushes of it are still in progress.
         self.kept.push(buffer);
         self.expect_error(refused, "a 33rd flush", context);
     }

@@ -12,24 +12,24 @@ use crate::history::Kind;
 use crate::witness::Note;
 use crate::{Checker, Seen};
 
-/// So many sends a connection must hold at once, when nothing has leaked: with records each takes two places in a
-/// send queue of 256.
+/// The number of sends that a connection must hold at once if nothing has leaked: with a record, each takes two places
+/// in a send queue of 256.
 const PROBE: usize = 120;
 
-/// A message that is not taken yet.
+/// A message that has not been taken yet.
 struct Pending {
     group: usize,
     tag: u32,
     size: u64,
-    /// Its number and its buffer, once it was tried.
+    /// Its number and its buffer, once a send was attempted.
     prepared: Option<(u64, Buffer)>,
 }
 
-/// A message that is under way.
+/// A send in progress.
 struct Sending {
     request: SendRequest,
     message: u64,
-    /// What the receive leaves of its size.
+    /// Its size, truncated to its receive.
     size: u64,
     whole: u64,
     buffer: Buffer,
@@ -69,7 +69,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         }
     }
 
-    /// Everything is sent.
+    /// Returns true if everything is sent.
     pub(crate) fn is_done(&self) -> bool {
         self.pending.is_empty() && self.sending.is_empty()
     }
@@ -78,7 +78,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         self.probing
     }
 
-    /// What it waits for, for messages.
+    /// Describes what it waits for, for a checker's message.
     pub(crate) fn waits_for(&self) -> String {
         let next = self.pending.front().map(|first| (first.group, first.tag, first.size));
         format!(
@@ -103,7 +103,8 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
                 Some(Step::Killed) => return Ok(Step::Killed),
             }
         }
-        // The probe takes the requests that there are before it looks at any. The last few may need room in a queue.
+        // The probe posts as many sends as a connection must hold before it tests any. The last few may need room in a
+        // queue.
         let posting_probe = self.probing && !self.pending.is_empty() && self.sending.len() < PROBE;
         let tests = if posting_probe { 0 } else { context.chance.between(0, 6) };
         for _ in 0..tests.min(self.sending.len() as u64) {
@@ -120,7 +121,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         Ok(if moved { Step::Moved } else { Step::Idle })
     }
 
-    /// Tries to send one message; None when there is nothing to try.
+    /// Tries to send one message; `None` if there is nothing to try.
     fn isend(
         &mut self,
         connection: &mut SendConnection<Net<ONE_SIDED>>,
@@ -135,7 +136,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         if probe && !self.probing || (!probe && self.sending.len() >= (context.plan.window * 2).max(MAX_BUFFERS)) {
             return Ok(None);
         }
-        // A message of the next receive finds no buffer with its tag, unless that has the same.
+        // A message of the next receive finds no buffer with its tag, unless the oldest receive has the same tag.
         let last = if context.chance.permille(850) || probe { oldest } else { oldest + 1 };
         let span = self.pending.iter().take_while(|pending| pending.group <= last).count();
         let which = context.chance.index(span);
@@ -208,11 +209,11 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         }
         drop(state);
         self.memory.scrub(&buffer, whole);
-        let anew = context.chance.permille(context.plan.reregister_permille);
-        if anew {
+        let again = context.chance.permille(context.plan.reregister_permille);
+        if again {
             context.world.lock().saw(Seen::Reregistered);
         }
-        self.memory.put(buffer, anew);
+        self.memory.put(buffer, again);
         self.done += 1;
     }
 

@@ -1,5 +1,5 @@
-//! The control threads of the processes: each end of a session is the protocol's own state machine, and between them
-//! are sockets that delay, break, fall silent, or cannot be dialled.
+//! The control threads of the processes: each end of a session is the protocol's own state machine, and the sockets
+//! between them delay frames, break, fall silent, or cannot be dialled.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn end_of(to_opener: bool) -> usize {
 }
 
 impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
-    /// An application asks for a connection.
+    /// Handles an application's request for a connection.
     pub(super) fn handle_connect(&mut self, connection: usize) {
         let plan = &self.connections[connection].plan;
         let (from, to) = (plan.from, plan.to);
@@ -64,7 +64,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.drive(talk);
     }
 
-    /// Tells an end's session something about the end's connection, and does what the session wants done then.
+    /// Tells an end's session something about the end's connection, then carries out the session's actions.
     pub(super) fn tell(&mut self, side: Side, say: impl FnOnce(&mut Session, u32, u64)) {
         let pair = &self.connections[side.connection];
         let route = if side.sender { pair.sender.route } else { pair.receiver.route };
@@ -74,12 +74,12 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.drive(talk);
     }
 
-    /// The application of an end that waits for its session gives up.
+    /// Removes a connection from those that wait for a session, because its application gives up.
     pub(super) fn wait_no_more(&mut self, connection: usize) {
         self.sessions.talks.iter_mut().for_each(|talk| talk.waiting.retain(|waiting| *waiting != connection));
     }
 
-    /// Does what a session wants done.
+    /// Carries out a session's actions.
     fn drive(&mut self, talk: usize) {
         if std::mem::replace(&mut self.sessions.talks[talk].is_driven, true) {
             return;
@@ -104,7 +104,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
     }
 
-    /// A timer of a session has run out.
+    /// Handles an expired timer of a session.
     pub(super) fn handle_timer(&mut self, talk: usize) {
         let now_ns = self.now_ns();
         let found = &mut self.sessions.talks[talk];
@@ -225,7 +225,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let dead = self.processes[to].dead;
         let mut state = self.world.lock();
         if !dead && !state.chance.permille(self.faults.dial_fails_permille) {
-            // What the acceptor says comes behind its word that it is connected.
+            // The acceptor's frames arrive after the news that the socket is connected.
             self.sessions.sockets[socket].last_ns[end_of(true)] = state.now_ns + 2 * delay_ns;
             state.later(delay_ns, Task::Arrive { socket, to });
             return state.later(2 * delay_ns, Task::Connected { socket });
@@ -238,13 +238,13 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                 let end = SocketEnd { kind, text: "Network is unreachable".to_owned() };
                 self.lose_socket(talk, end);
             }
-            // A process that is dead answers nothing, or its host says so.
+            // A dead process does not answer, or its host reports that it is dead.
             SocketEndKind::Other if state.chance.permille(300) => {}
             _ => state.later(2 * delay_ns, Task::SocketEnd { socket, to_opener: true }),
         }
     }
 
-    /// A dialled socket arrives at the process that is wanted.
+    /// Accepts a dialled socket at the process that it was dialled to.
     pub(super) fn handle_arrival(&mut self, socket: usize, to: usize) {
         if self.processes[to].dead {
             return self.world.lock().later(1000, Task::SocketEnd { socket, to_opener: true });
@@ -257,7 +257,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.drive(talk);
     }
 
-    /// A dialled socket is connected.
+    /// Tells a session that its dialled socket is connected.
     pub(super) fn handle_connected(&mut self, socket: usize) {
         let Some(talk) = self.owner(socket, true) else { return };
         let nonce = self.sessions.nonce();
@@ -265,7 +265,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.drive(talk);
     }
 
-    /// Whose socket this is at one of its ends, if it still is.
+    /// Returns the end of a session that owns one end of this socket, if it still does.
     fn owner(&self, socket: usize, opener: bool) -> Option<usize> {
         let talk = self.sessions.sockets[socket].talks[end_of(opener)]?;
         let found = &self.sessions.talks[talk];
@@ -278,7 +278,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let to_opener = found.protocol.side() == SessionSide::Acceptor;
         let delay_ns = self.delay_ns();
         let mut state = self.world.lock();
-        // A session is a stream: it keeps its order.
+        // A session is a stream, so frames keep their order.
         let last_ns = &mut self.sessions.sockets[socket].last_ns[end_of(to_opener)];
         *last_ns = (state.now_ns + delay_ns).max(*last_ns);
         state.at(*last_ns, Task::Frame { socket, to_opener, bytes: frame.encode() });
@@ -293,7 +293,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let frame = match Frame::decode(bytes) {
             Ok(Some((frame, length))) if length == bytes.len() => frame,
             other => {
-                let text = format!("a frame came out of its bytes as {other:?}");
+                let text = format!("a frame was decoded from its bytes as {other:?}");
                 return self.violate(Checker::Wire, text);
             }
         };
@@ -315,7 +315,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.drive(talk);
     }
 
-    /// An end closes its socket, which the other end sees behind all that was sent.
+    /// Closes an end's socket. The other end sees that after everything that was sent.
     fn hang_up(&mut self, talk: usize) {
         let found = &mut self.sessions.talks[talk];
         let to_opener = found.protocol.side() == SessionSide::Acceptor;
@@ -327,7 +327,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         state.at(at_ns, Task::SocketEnd { socket, to_opener });
     }
 
-    /// An end sees that its socket has ended.
+    /// Tells an end that its socket has ended.
     pub(super) fn handle_socket_end(&mut self, socket: usize, to_opener: bool) {
         let Some(talk) = self.owner(socket, to_opener) else { return };
         let is_mute = !self.sessions.sockets[socket].has_spoken[end_of(to_opener)];
@@ -342,7 +342,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.drive(talk);
     }
 
-    /// The sockets for which `which` says so carry nothing any more. Their ends see it after a while, or must find out.
+    /// Breaks the sockets for which `which` returns true. Their ends see it after a while, or must find out.
     fn break_sockets(&mut self, which: impl Fn(&Self, &Socket) -> bool) {
         for number in 0..self.sessions.sockets.len() {
             if !which(self, &self.sessions.sockets[number]) {
@@ -360,7 +360,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
     }
 
-    /// The sessions of a process that was killed: its peers see it, or must find out.
+    /// Breaks the sessions of a process that was killed: its peers see it after a while, or must find out.
     pub(super) fn kill_sessions(&mut self, process: usize) {
         self.sessions.current.retain(|(from, _), _| *from != process);
         self.break_sockets(|game, socket| {
@@ -368,7 +368,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         });
     }
 
-    /// The sessions that one process has opened to another break.
+    /// Breaks the sessions that one process has opened to another.
     pub(super) fn break_sessions(&mut self, from: usize, to: usize) {
         self.break_sockets(|game, socket| {
             let opener = socket.talks[0].map(|talk| &game.sessions.talks[talk]);
@@ -376,11 +376,11 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         });
     }
 
-    /// Nothing is left to happen: no session of a living process may be left over.
+    /// Checks that no session of a living process is left over.
     pub(super) fn check_sessions(&self) {
         for talk in &self.sessions.talks {
             if !self.processes[talk.process].dead && !talk.protocol.is_over() {
-                let text = format!("a session of process {} is left: {:?}", talk.process, talk.protocol);
+                let text = format!("a session of process {} is left over: {:?}", talk.process, talk.protocol);
                 return self.violate(Checker::Leaks, text);
             }
         }

@@ -8,14 +8,14 @@ use railweave_transport::{Hello, PROTOCOL_VERSION, ProcessId, Prover, Session, S
 use crate::faults::Faults;
 use crate::sabotage::{Plot, Sabotage};
 
-/// How long a session without connections is kept, by its opener and by the other end.
+/// The time for which a session without connections is kept, by its opener and by the other end.
 const IDLE_NS: u64 = 400_000;
 const ACCEPTED_IDLE_NS: u64 = 30_000_000;
 
-/// How long HELLO and PROOF may take, over all addresses.
+/// The time that HELLO and PROOF may take, over all addresses.
 const HANDSHAKE_NS: u64 = 30_000_000;
 
-/// How long a closed end waits for its peer.
+/// The time for which a closed end waits for its peer, and the pause between two of its polls.
 const LINGER_LIMIT_NS: u64 = 4_000_000;
 const LINGER_STEP_NS: u64 = 20_000;
 
@@ -23,15 +23,15 @@ const LINGER_STEP_NS: u64 = 20_000;
 pub(super) struct Talk {
     pub(super) process: usize,
     pub(super) protocol: Session,
-    /// The socket that it has.
+    /// Its socket, if it has one.
     pub(super) socket: Option<usize>,
-    /// The process that it was opened to.
+    /// The process that it was opened to; `None` at the accepting end.
     pub(super) wanted: Option<usize>,
-    /// Connections that wait for it.
+    /// Connections that wait for it to come up.
     pub(super) waiting: Vec<usize>,
-    /// By their numbers.
+    /// Its connections, by their numbers.
     pub(super) connections: BTreeMap<u32, usize>,
-    /// When its timer runs out.
+    /// The time at which its timer expires.
     pub(super) timer_ns: Option<u64>,
     pub(super) is_driven: bool,
 }
@@ -39,11 +39,11 @@ pub(super) struct Talk {
 /// A socket between two ends: the opener's and the acceptor's.
 pub(super) struct Socket {
     pub(super) talks: [Option<usize>; 2],
-    /// When the last frame arrives, at each end.
+    /// The time at which the last frame arrives, at each end.
     pub(super) last_ns: [u64; 2],
-    /// Something has come, at each end.
+    /// True once something has arrived, at each end.
     pub(super) has_spoken: [bool; 2],
-    /// It carries nothing any more.
+    /// True once it has stopped carrying anything.
     pub(super) is_dead: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Sessions {
     nonces: u8,
 }
 
-/// A proof that is no secret: it tells keys and roles apart, which is all that is played here.
+/// Proofs that are not secret: they tell keys and roles apart, which is all that is played here.
 struct Sum {
     key: u8,
     takes_any: bool,
@@ -82,7 +82,7 @@ impl Prover for Sum {
 }
 
 impl Sessions {
-    /// The sessions of processes with these keys, 0 for none.
+    /// Returns the sessions of processes with these keys, 0 for none.
     pub(super) fn new(keys: &[u8], faults: &Faults, plot: &Plot) -> Self {
         let config = |(process, key): (usize, &u8)| {
             let hello = Hello {
@@ -138,7 +138,7 @@ impl Sessions {
         self.keys[one] != self.keys[other]
     }
 
-    /// A number that was not used before.
+    /// Returns a new nonce.
     pub(super) fn nonce(&mut self) -> [u8; 32] {
         self.nonces = self.nonces.wrapping_add(1);
         [self.nonces; 32]

@@ -1,4 +1,4 @@
-//! Applications that make no call for long, and the control thread, which then sends what their connections owe.
+//! Applications that make no call for a long time, and the control thread, which then sends what their connections owe.
 
 use super::game::{Game, Side, Stage};
 use crate::faults::LOOK_NS;
@@ -8,7 +8,7 @@ use crate::witness::Note;
 use crate::{Checker, Seen};
 
 impl<const O: bool> Game<O> {
-    /// Whether an end's application makes no call now.
+    /// Returns true if an end's application is silent at present.
     pub(super) fn is_silent(&self, side: Side) -> bool {
         let pair = &self.connections[side.connection];
         let (until_ns, up) = if side.sender {
@@ -19,10 +19,10 @@ impl<const O: bool> Game<O> {
         up && self.now_ns() < until_ns
     }
 
-    /// Perhaps an end's application makes no call from now on. Not when its peer is about to go.
+    /// May silence an end's application from now on; over a two-sided fabric, not if its peer is about to go.
     pub(super) fn fall_silent(&mut self, side: Side) {
         let (permille, silence_ns) = (self.faults.silence_permille, self.faults.silence_ns);
-        // More often where something is owed, which is when it matters.
+        // More often if something is owed, because it matters then.
         let owes = match &mut self.connections[side.connection].receiver.stage {
             Stage::Up(made, _) if !side.sender => made.owes(),
             _ => false,
@@ -47,7 +47,7 @@ impl<const O: bool> Game<O> {
         }
     }
 
-    /// A call on a receiving end has returned: where it is left owing, the control thread looks after it.
+    /// Handles the return of a call on a receiving end: if the end owes something, the control thread looks after it.
     pub(super) fn leave(&mut self, connection: usize) {
         let pair = &mut self.connections[connection];
         pair.receiver.seen_owing = false;
@@ -59,7 +59,7 @@ impl<const O: bool> Game<O> {
         }
     }
 
-    /// The control thread of a process sends what was owed at its last look already. No debt may be older than was
+    /// Has the control thread of a process send what was already owed at its last check. No debt may be older than
     /// promised.
     pub(super) fn handle_look(&mut self, process: usize) {
         self.processes[process].looks = false;
@@ -87,8 +87,7 @@ impl<const O: bool> Game<O> {
             looks_again = true;
             let (now_ns, promise_ns) = (state.now_ns, self.faults.promise_ns());
             if now_ns - since_ns > promise_ns && state.observer.watch.harmed(connection).is_none() {
-                let text =
-                    format!("c{connection}r: its peer is owed since {since_ns} ns, promised were {promise_ns} ns");
+                let text = format!("c{connection}r: its debt dates from {since_ns} ns and may last {promise_ns} ns");
                 state.observer.watch.violate(now_ns, Checker::Promise, text);
             }
         }

@@ -1,4 +1,4 @@
-//! Set-up and end of a connection: its handshake over a session, and what its two ends do when it is up or closed.
+//! Set-up and end of a connection: its handshake over a session, and the work of its two ends once it is up or closed.
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
     }
 
-    /// The ports of a process, as one end of a connection offers them.
+    /// Returns the ports of a process, as one end of a connection offers them.
     fn ports(&self, process: usize, connection: usize, sender: bool) -> Vec<HandshakePort<Net<ONE_SIDED>>> {
         let plan = &self.connections[connection].plan;
         let lanes = if sender { plan.lanes.0 } else { plan.lanes.1 };
@@ -59,7 +59,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.processes[process].domains.iter().enumerate().map(port).collect()
     }
 
-    /// Begins to set a connection up, on a session that is up.
+    /// Begins to set up a connection, on a session that is up.
     pub(super) fn begin_connecting(&mut self, connection: usize) {
         let plan = &self.connections[connection].plan;
         let (from, deadline_ns) = (plan.from, self.now_ns() + plan.deadline_ns);
@@ -75,7 +75,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.tell(side, |session, number, _| session.send(number, message));
     }
 
-    /// The handshake of an end, while it has one.
+    /// Returns the handshake of an end, while it has one.
     fn handshake(&mut self, side: Side) -> Option<&mut dyn Handshake> {
         let pair = &mut self.connections[side.connection];
         match (side.sender, &mut pair.sender.stage, &mut pair.receiver.stage) {
@@ -85,12 +85,12 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
     }
 
-    /// Carries out what the handshake of an end wants.
+    /// Carries out the actions of an end's handshake.
     fn drive_handshake(&mut self, side: Side) {
         if side.sender { self.drive_connector(side.connection) } else { self.drive_acceptor(side.connection) }
     }
 
-    /// A message for the handshake of an end.
+    /// Passes a message to the handshake of an end.
     pub(super) fn handle_message(&mut self, side: Side, message: Message) {
         self.opening(side.connection, side.sender);
         if let Some(handshake) = self.handshake(side) {
@@ -99,7 +99,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
     }
 
-    /// The session of an end that is not up yet has ended.
+    /// Handles the end of the session of an end that is not up yet.
     pub(super) fn interrupted(&mut self, side: Side) {
         let pair = &self.connections[side.connection];
         let stage = if side.sender { pair.sender.stage.name() } else { pair.receiver.stage.name() };
@@ -110,7 +110,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             let harmed = state.observer.watch.harmed(side.connection).is_some();
             drop(state);
             if !harmed {
-                let text = format!("{}: its session ended while it was set up", side.who());
+                let text = format!("{}: its session ended during set-up", side.who());
                 self.violate(Checker::Errors, text);
             }
             self.over(side);
@@ -155,7 +155,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.drive_acceptor(connection);
     }
 
-    /// What this end's host could not do before may work now.
+    /// Retries what this end's host could not do before.
     pub(super) fn handle_go_on(&mut self, side: Side) {
         if self.processes[self.process_of(side)].dead {
             return;
@@ -167,7 +167,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
     }
 
-    /// Where a handshake could not connect all of its rails, it tries again after its pause.
+    /// Schedules a retry for a handshake that could not connect all of its rails, after its pause.
     fn go_on_later(&mut self, connection: usize, sender: bool, pause: Option<Duration>) {
         if let Some(pause) = pause {
             self.world.lock().later(pause.as_nanos() as u64, Task::GoOn { connection, sender });
@@ -194,7 +194,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             };
             match action {
                 Action::Send(message) => self.send(Side { connection, sender: true }, message),
-                Action::Dial(_) => self.violate(Checker::Wire, "a lane that is no socket is to be dialled".into()),
+                Action::Dial(_) => self.violate(Checker::Wire, "the connector dials, but no lane is a socket".into()),
                 Action::Failed(error) => self.set_up_failed(connection, true, &error),
                 Action::Ready(made) => self.sender_up(connection, *made),
             }
@@ -212,7 +212,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             };
             match action {
                 Action::Send(message) => self.send(Side { connection, sender: false }, message),
-                Action::Dial(_) => self.violate(Checker::Wire, "an acceptor wants to dial".into()),
+                Action::Dial(_) => self.violate(Checker::Wire, "the acceptor dials".into()),
                 Action::Failed(error) => self.set_up_failed(connection, false, &error),
                 Action::Ready(made) => self.receiver_up(connection, *made),
             }
@@ -232,11 +232,11 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         drop(state);
         let plan = &self.connections[connection].plan;
         if !may_fail && !plan.pairs.is_empty() && plan.deadline_ns >= 50_000_000 {
-            let text = format!("{}: no connection came to be: {}", side.who(), error);
+            let text = format!("{}: no connection was made: {}", side.who(), error);
             self.violate(Checker::Errors, text);
         }
         if error.to_string().len() < 10 {
-            self.violate(Checker::Errors, format!("{}: an error without words: {:?}", side.who(), error));
+            self.violate(Checker::Errors, format!("{}: an error without a text: {:?}", side.who(), error));
         }
         self.world.lock().observer.watch.harm(now_ns, connection, "the handshake failed");
         self.over(side);
@@ -275,7 +275,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.wake(self.connections[connection].plan.to);
     }
 
-    /// Tells the checkers what the handshake has made.
+    /// Tells the checkers the result of a handshake.
     fn bind(&mut self, side: Side, rails: &[RailInfo]) {
         let usable = rails.iter().fold(0u8, |mask, rail| mask | 1 << rail.index);
         let plan = &self.connections[side.connection].plan;
@@ -283,7 +283,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let left_out = if side.sender { pair.sender.left_out } else { pair.receiver.left_out };
         let planned = RailSet::first_of(plan.pairs.len()).bits();
         if usable ^ planned != left_out.bits() {
-            let text = format!("{}: it does without rails {:#b}, and said {left_out:#b}", side.who(), usable ^ planned);
+            let text = format!("{}: it lacks rails {:#b}, but reported {left_out:#b}", side.who(), usable ^ planned);
             self.violate(Checker::Errors, text);
         }
         let mut state = self.world.lock();
@@ -295,12 +295,12 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             .map(|domain| railweave_fabric::Domain::byte_counts(&**domain))
             .collect();
         if self.sessions.keys_differ(plan.from, plan.to) {
-            let text = format!("{}: it is up between processes with different keys", side.who());
+            let text = format!("{}: it is up, but the keys of its processes differ", side.who());
             state.observer.watch.violate(now_ns, Checker::Errors, text);
         }
         let known = state.observer.watch.connections[side.connection].wire.usable;
         if known != 0 && known != usable {
-            let text = format!("{}: usable rails are {usable:#b} here, {known:#b} at the peer", side.who());
+            let text = format!("{}: usable rails are {usable:#b} here, but {known:#b} at the peer", side.who());
             state.observer.watch.violate(now_ns, Checker::Wire, text);
         }
         let wire = &mut state.observer.watch.connections[side.connection].wire;
@@ -368,7 +368,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         });
     }
 
-    /// An end's session says that its connection is lost.
+    /// Handles the report of an end's session that its connection is lost.
     pub(super) fn lose(&mut self, side: Side, error: Error) {
         let session = &self.connections[side.connection];
         let fate = match (side.sender, &session.sender.stage, &session.receiver.stage) {
@@ -384,7 +384,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.world.lock().record(Kind::LinkLost, side.who(), [0; 4]);
     }
 
-    /// Lets a closed end go on; whether everything of it is out.
+    /// Lets a closed end go on. Returns true once it has sent everything.
     pub(super) fn linger(&mut self, side: Side) -> bool {
         let pair = &mut self.connections[side.connection];
         match (side.sender, &mut pair.sender.stage, &mut pair.receiver.stage) {
@@ -395,7 +395,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     }
 }
 
-/// Takes what a handshake has to say: the rails that it does without, once each.
+/// Takes a handshake's events: the rails that it leaves out, once each.
 fn take_events(handshake: &mut impl Handshake, left_out: &mut RailSet) {
     while let Some(event) = handshake.poll_event() {
         let Event::RailLeftOut { rail, .. } = event else { panic!("{event:?} is no event of a handshake") };

@@ -6,7 +6,7 @@ use super::kind::Sabotage;
 use super::plot::Plot;
 
 impl Plot {
-    /// The frame that arrives in place of this one; `None` if it is lost.
+    /// Returns the frame that arrives in place of this one; `None` if it is lost.
     pub(crate) fn carried(&self, mut frame: Frame) -> Option<Frame> {
         match &mut frame.message {
             Message::Pong if self.is(Sabotage::PongForgotten) => return None,
@@ -17,7 +17,7 @@ impl Plot {
         Some(frame)
     }
 
-    /// The time until a connection of a lost session, or one that its peer has closed, is lost, in nanoseconds.
+    /// Returns the time until a connection of a lost session, or one that its peer has closed, is lost, in nanoseconds.
     pub(crate) fn grace_ns(&self, grace_ns: u64) -> u64 {
         if self.is(Sabotage::GraceForgotten) { 0 } else { grace_ns }
     }

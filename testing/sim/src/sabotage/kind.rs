@@ -1,4 +1,4 @@
-//! The sabotages that there are.
+//! The kinds of sabotage.
 
 macro_rules! sabotages {
     ($($name:ident = $words:literal;)*) => {
@@ -10,7 +10,7 @@ macro_rules! sabotages {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The words for it.
+            /// Returns its words.
             pub fn words(self) -> &'static str {
                 match self { $(Self::$name => $words,)* }
             }
@@ -20,34 +20,34 @@ macro_rules! sabotages {
 
 sabotages! {
     MaskBitLost = "the immediate's mask lacks one of the active rails";
-    StaleMask = "the immediate's mask is that of the write before, of whichever connection: a stale rail set";
-    SplitNot128 = "a rail's piece is no multiple of 128 bytes";
-    LanesNot128 = "a lane's piece is no multiple of 128 bytes";
+    StaleMask = "the immediate has the mask of the previous write, of whichever connection: a stale rail set";
+    SplitNot128 = "a rail's piece is not a multiple of 128 bytes";
+    LanesNot128 = "a lane's piece is not a multiple of 128 bytes";
     WrongSource = "a write takes its bytes from 8 bytes further on";
     WrongPlace = "a write goes 128 bytes further on";
     RecordFirst = "the record and its immediate go out before the data";
     RecordFilledLate = "the record is filled in after it was posted";
     GroupSizesSwapped = "the record has the sizes of a group in reverse order";
     EmptyNotSent = "a message of zero bytes is not sent";
-    LastWriteDropped = "a part in several writes loses all but the first";
+    LastWriteDropped = "a rail's part in several writes loses all but the first";
     KeyOfOtherRail = "every rail uses the first rail's keys";
     CtsNotPosted = "one CTS write of 64 is not posted";
-    CtsPastEnd = "CTS entries that go round the ring's end go out in one write";
+    CtsPastEnd = "CTS entries that wrap round the ring's end go out in one write";
     CtsNeverSignalled = "no CTS is ever signalled";
-    RoomForOne = "a chain is posted where there is room for one write";
+    RoomForOne = "a chain is posted when there is room for one write";
     ShortQueues = "send queues are sized by their own port's longest write, not by the connection's";
-    LaneStarved = "a lane has receives for one of 16 slots that may bring it immediates";
+    LaneStarved = "a lane has receives for only one in 16 of the slots that may bring it immediates";
     DeregInFlight = "the protocol's own memory is deregistered while rails use it";
-    SizeOffByOne = "the receiver counts a byte too many";
-    ImmediateWrongRail = "an immediate is attributed to another rail than it came on";
+    SizeOffByOne = "the receiver counts one byte too many";
+    ImmediateWrongRail = "an immediate is attributed to a rail other than the one it came on";
     SequenceWrapped = "completions count slots modulo 128";
-    FlushOneRail = "a flush goes over one of the rails that wrote only";
-    DebtForgotten = "acknowledgements count as sent though the rail did not send them";
-    ByteSumTrusted = "byte counts are summed up from ports that do not count";
+    FlushOneRail = "a flush goes over only one of the rails that wrote";
+    DebtForgotten = "acknowledgements count as sent although the rail did not send them";
+    ByteSumTrusted = "byte counts of ports that do not count are summed";
     PongForgotten = "nobody answers a PING";
     ByeForgotten = "a connection is closed without a BYE";
-    KeyIgnored = "a session takes any proof";
+    KeyIgnored = "a session accepts any proof";
     GraceForgotten = "a connection is lost as soon as its peer has closed it";
-    LinkIgnored = "nobody looks whether the peer is lost";
-    FlushAsksLink = "a flush that is not complete looks whether the peer is lost";
+    LinkIgnored = "nobody checks whether the peer is lost";
+    FlushAsksLink = "an incomplete flush checks whether the peer is lost";
 }

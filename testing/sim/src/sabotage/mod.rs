@@ -1,6 +1,5 @@
-//! Sabotage: bugs that show at the edge of the protocol, made there, so that the simulation can show that its checkers
-//! find them (docs/simulation.md). What is posted, sent and reported is changed on its way; the protocol is as it
-//! ships.
+//! Sabotage: bugs that show at the edge of the protocol are made there, to prove that the checkers find them
+//! (docs/simulation.md). Everything posted, sent and reported may be changed on its way; the protocol is as it ships.
 
 mod control;
 mod kind;

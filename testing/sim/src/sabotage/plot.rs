@@ -27,26 +27,26 @@ struct Memory {
 /// The saboteur's memory of one end of a connection. Its rails share it.
 #[derive(Debug, Default)]
 pub(super) struct End {
-    /// Rails of the connection, those included that do not come up.
+    /// The number of the connection's rails, including those that do not come up.
     pub(super) rails: usize,
     pub(super) opened: usize,
-    /// The destination behind a write that was made shorter: the write that goes there begins earlier.
+    /// The destination just after a write that was shortened: the write that goes there begins earlier.
     pub(super) border: Option<u64>,
-    /// CTS writes so far.
+    /// The number of CTS writes so far.
     pub(super) cts: u32,
     /// The rail that carries out each flush.
     pub(super) flushes: BTreeMap<u64, usize>,
-    /// Immediates that another rail is to report.
+    /// Immediates that another rail must report.
     pub(super) strays: Vec<(LaneId, u32, u32)>,
 }
 
-/// Looks into the saboteur's memory.
+/// Locks the saboteur's memory.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Plot {
-    /// Of a game that is sabotaged so; None for one that is not.
+    /// Returns the plot of a game with this sabotage; `None` for a game without one.
     pub(crate) fn new(sabotage: Option<Sabotage>) -> Arc<Self> {
         Arc::new(Self { sabotage, ..Self::default() })
     }
@@ -55,17 +55,17 @@ impl Plot {
         self.sabotage
     }
 
-    /// Returns true if this is what is sabotaged.
+    /// Returns true if this is the game's sabotage.
     pub(crate) fn is(&self, sabotage: Sabotage) -> bool {
         self.sabotage == Some(sabotage)
     }
 
-    /// The rails that are opened from now on belong to one end of a connection of this many.
+    /// Notes that the rails opened from now on belong to one end of a connection of this many.
     pub(crate) fn opening(&self, rails: usize) {
         lock(&self.memory).opening = Arc::new(Mutex::new(End { rails, ..End::default() }));
     }
 
-    /// The end of a connection to which a rail that is being opened belongs, and the rail's number there.
+    /// Returns the end of a connection to which a rail that is being opened belongs, and the rail's number there.
     pub(super) fn open_rail(&self) -> (Arc<Mutex<End>>, usize) {
         let end = Arc::clone(&lock(&self.memory).opening);
         let mut opening = lock(&end);
@@ -75,17 +75,17 @@ impl Plot {
         (end, number)
     }
 
-    /// The protocol writes from this memory, with this local key.
+    /// Notes that the protocol writes from this memory, with this local key.
     pub(super) fn add_source(&self, key: u32, region: &Arc<Region>) {
         lock(&self.memory).sources.insert(key, Arc::clone(region));
     }
 
-    /// The memory that the protocol writes from with this local key; None for an application's.
+    /// Returns the memory that the protocol writes from with this local key; `None` for an application's key.
     pub(super) fn source(&self, key: u32) -> Option<Arc<Region>> {
         lock(&self.memory).sources.get(&key).cloned()
     }
 
-    /// Keeps the mask of a write, and returns that of the write before.
+    /// Keeps the mask of a write, and returns that of the previous write.
     pub(super) fn exchange_mask(&self, mask: RailSet) -> RailSet {
         let last = std::mem::replace(&mut lock(&self.memory).last_mask, mask);
         if last.is_empty() { mask } else { last }

@@ -7,7 +7,7 @@ use railweave_fabric::{LaneId, RailError, Reports, Role, WorkId};
 use super::kind::Sabotage;
 use super::plot::{End, lock};
 
-/// Hands reports on, sabotaged.
+/// Passes reports on, sabotaged.
 pub(super) struct Spoiled<'a, R> {
     pub(super) reports: &'a mut R,
     pub(super) sabotage: Sabotage,
@@ -29,7 +29,7 @@ impl<R: Reports> Reports for Spoiled<'_, R> {
             Sabotage::ImmediateWrongRail if self.rail != 0 => {
                 lock(self.end).strays.push((lane, immediate, bytes));
             }
-            // A byte more would be one more unit of 128, which the protocol itself sees.
+            // At a multiple of 128, a byte more would be one more unit of 128, which the protocol itself notices.
             Sabotage::SizeOffByOne if !bytes.is_multiple_of(128) => {
                 self.reports.handle_received(lane, immediate, bytes + 1);
             }

@@ -1,4 +1,4 @@
-//! A fabric that sabotages: another fabric, with what is asked of it and what it reports changed on the way.
+//! A fabric that sabotages another one: requests to it and reports from it are changed on their way.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,7 +16,7 @@ use super::plot::{End, Plot, lock};
 use super::reports::Spoiled;
 use super::writes::Place;
 
-/// A fabric in which one [`Sabotage`] happens. Without one it is `F`.
+/// A fabric in which one [`Sabotage`] happens. Without one it behaves as `F`.
 pub(crate) struct Saboteur<F>(PhantomData<F>);
 
 impl<F: Fabric> Fabric for Saboteur<F> {
@@ -43,7 +43,7 @@ pub(crate) struct SaboteurDomain<F: Fabric> {
 }
 
 impl<F: Fabric> SaboteurDomain<F> {
-    /// `inner`, with this plot.
+    /// Returns `inner`, with this plot.
     pub(crate) fn new(inner: &Arc<F::Domain>, plot: &Arc<Plot>) -> Arc<Self> {
         Arc::new(Self { inner: Arc::clone(inner), plot: Arc::clone(plot) })
     }
@@ -90,7 +90,7 @@ impl<F: Fabric> Domain for SaboteurDomain<F> {
 /// Registered memory of a fabric.
 #[derive(Debug)]
 pub(crate) struct SaboteurRegistration<R> {
-    /// `None` if it has ended, though somebody goes on using its keys.
+    /// `None` if it has ended, although its keys are still in use.
     _inner: Option<R>,
     local_key: u32,
     remote_key: u32,
@@ -168,7 +168,7 @@ pub(crate) struct SaboteurRail<R> {
     /// Its number in its connection.
     number: usize,
     role: Role,
-    /// Flushes that were not carried out, and are to be reported.
+    /// Flushes that were not carried out, but must be reported.
     unflushed: Vec<WorkId>,
 }
 

@@ -16,7 +16,7 @@ const WORDS: usize = 8;
 /// The words of a CTS entry that hold keys, two each.
 const KEY_WORDS: std::ops::Range<usize> = 3..7;
 
-/// By how many bytes a border between two pieces is moved: less than the 128 that pieces are multiples of.
+/// The number of bytes by which a border between two pieces is moved: less than the 128 that pieces are multiples of.
 const MOVED: u32 = 8;
 
 /// One line of control memory, to be put back as it was.
@@ -39,13 +39,13 @@ impl Line {
         line.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Release));
     }
 
-    /// Writes the words that it had.
+    /// Writes the words that the line had.
     pub(super) fn restore(self) {
         self.store(self.words);
     }
 }
 
-/// Where a chain is posted.
+/// The place where a chain is posted.
 pub(super) struct Place<'a> {
     pub(super) plot: &'a Plot,
     pub(super) end: &'a Mutex<End>,
@@ -55,7 +55,7 @@ pub(super) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Sabotages a chain with a message's data. A line that comes back is restored once the chain is posted.
+    /// Sabotages a chain with a message's data. The caller restores the returned line once the chain is posted.
     pub(super) fn spoil_data(&self, sabotage: Sabotage, chain: &mut Vec<Write>) -> Option<Line> {
         let layout = ImmediateLayout::new(lock(self.end).rails);
         let last = chain.last_mut()?;
@@ -98,7 +98,7 @@ impl Place<'_> {
                 let rail = RailId::new(self.rail);
                 self.move_border(chain, |_| said.mask.last() > rail);
             }
-            // The rest of a message of one rail that its first lane does not carry is the next lane's.
+            // If a message has one rail, the next lane carries what the first lane does not.
             Sabotage::LanesNot128 if said.mask.len() == 1 && !in_record => {
                 let whole = u64::from(said.size_q.saturating_sub(1)) * 128;
                 self.move_border(chain, |length| self.lane == LaneId::FIRST && u64::from(length) < whole);
@@ -108,13 +108,13 @@ impl Place<'_> {
         None
     }
 
-    /// The line of the record that a write carries.
+    /// Returns the line of the record that a write carries.
     fn record(&self, write: &Write) -> Option<Line> {
         let region = self.plot.source(write.local.key).filter(|_| write.local.length > 0)?;
         Some(Line::new(region, write.local.address))
     }
 
-    /// Makes the only write of a chain shorter where its message goes on in another chain, which begins earlier then.
+    /// Shortens the only write of a chain if its message goes on in another chain, which then begins earlier.
     fn move_border(&self, chain: &mut [Write], goes_on: impl Fn(u32) -> bool) {
         let ([write], mut end) = (chain, lock(self.end)) else { return };
         if write.local.length > 0 && end.border.take_if(|border| *border == write.remote.address).is_some() {
@@ -151,7 +151,7 @@ impl Place<'_> {
         }
     }
 
-    /// The entries that are about to be posted have the first rail's keys for every rail.
+    /// Gives the entries that are about to be posted the first rail's keys for every rail.
     fn spoil_keys(&self, entries: LocalSlice) {
         let Some(region) = self.plot.source(entries.key) else { return };
         for entry in 0..u64::from(entries.length) / LINE_BYTES {
@@ -164,10 +164,10 @@ impl Place<'_> {
     }
 }
 
-/// The writes of a chain that carry a message's bytes: all but a record's.
+/// Returns the writes of a chain that carry a message's bytes: all but a record's.
 fn data(chain: &mut [Write]) -> impl Iterator<Item = &mut Write> {
     let count = chain.len();
-    // Where there is more than one write, the last has the record or nothing.
+    // If there is more than one write, the last has the record or nothing.
     let plain = if count > 1 { count - 1 } else { count };
     chain[..plain].iter_mut().filter(|write| write.local.length > 0)
 }

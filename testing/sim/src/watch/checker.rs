@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a checker watches over.
+/// The checkers, each with the rule that it watches over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Checker {
     /// Every message is delivered once, in matching order, and only when all of it is there.
@@ -13,9 +13,9 @@ pub enum Checker {
     Bytes,
     /// Nothing is written into a receive buffer but its message, once, while its request is open.
     Window,
-    /// Pieces are multiples of 128 bytes but for the one that ends a message.
+    /// Pieces are multiples of 128 bytes, except for the one that ends a message.
     Pieces,
-    /// What the rails wrote into GPU memory is visible after its flush.
+    /// Data that rails wrote into GPU memory is visible after its flush.
     Flush,
     /// No send queue or completion queue is overrun.
     Queues,
@@ -23,15 +23,15 @@ pub enum Checker {
     Receives,
     /// No slot, request, key, rail or queue entry is left behind.
     Leaks,
-    /// What an accepted call owes the peer leaves in that call, or in time without another one.
+    /// Everything that an accepted call owes the peer leaves in that call, or in time without another one.
     Promise,
-    /// What can go on goes on.
+    /// Everything that can proceed does.
     Progress,
     /// After a death every request ends in time.
     Death,
-    /// Nothing fails for which there is no reason, and what must fail does.
+    /// Nothing fails without a reason, and everything that must fail does.
     Errors,
-    /// What travels is what docs/wire.md says.
+    /// Everything on the wire is as docs/wire.md says.
     Wire,
     /// Nothing panics.
     Panic,
@@ -57,7 +57,7 @@ impl Checker {
         Self::Panic,
     ];
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Delivery => "delivery",
@@ -79,14 +79,14 @@ impl Checker {
     }
 }
 
-/// What a checker found.
+/// The finding of a checker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Who found it.
+    /// The checker that found it.
     pub checker: Checker,
-    /// What, in words.
+    /// The finding, in words.
     pub message: String,
-    /// When, in virtual nanoseconds.
+    /// Its time, in virtual nanoseconds.
     pub at_ns: u64,
 }
 

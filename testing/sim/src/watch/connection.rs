@@ -13,23 +13,23 @@ pub(crate) struct Connection {
     pub(crate) groups: Vec<Group>,
     /// The oldest group with unfilled buffers.
     pub(super) filling: usize,
-    /// Open buffers by address: group and number in it.
+    /// Open buffers by address: their group, and their number in it.
     pub(super) windows: BTreeMap<u64, (usize, usize)>,
     pub(crate) wire: Wire,
-    /// The receiving end is closed: where its processor places what arrives, it is thrown away.
+    /// True once the receiving end is closed, if it is two-sided: its processor then discards what arrives.
     pub(crate) discards: bool,
-    /// A call of the sender failed: of the message that it was about, some may be on its way.
+    /// True once a call of the sender failed: a part of that call's message may be on its way.
     pub(crate) sender_failed: bool,
-    /// The receiver was given something that no peer may send, and must end in an error.
+    /// True once the receiver was given something that no peer may send: it must end in an error.
     pub(crate) condemned: bool,
-    /// CTS entries that accepted receives have promised, and those that were posted.
+    /// The number of CTS entries promised by accepted receives, and the number posted.
     pub(crate) cts: [u64; 2],
-    /// Why errors may be expected on it, and since when.
+    /// The time since which errors may be expected on it, and the reason.
     pub(crate) harm: Option<(u64, String)>,
 }
 
 impl Connection {
-    /// The open buffer that holds all of these bytes, and where in it they begin.
+    /// Returns the open buffer that holds all of these bytes (its group, and its number in it), and their offset in it.
     pub(super) fn window(&self, address: u64, length: u64) -> Option<(usize, usize, u64)> {
         let (start, &(group, number)) = self.windows.range(..=address).next_back()?;
         let offset = address - start;
@@ -67,7 +67,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A write of the sender has landed, whole. `bytes` are what it wrote.
+    /// Checks a write of the sender that has landed whole; `bytes` are its bytes.
     pub(super) fn landed(&mut self, landing: &Landing, bytes: &[u8], counts: &mut Counts) -> Checked {
         if landing.control {
             self.wire.record_landed(landing, bytes)?;

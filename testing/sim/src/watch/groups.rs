@@ -1,4 +1,4 @@
-//! Receives, and what their buffers hold.
+//! Receives, and the contents of their buffers.
 
 /// A buffer of a receive.
 #[derive(Debug)]
@@ -6,12 +6,12 @@ pub(crate) struct Buffer {
     pub(crate) address: u64,
     pub(crate) capacity: u64,
     pub(crate) tag: u32,
-    /// The send that it meets: number and size, which is cut to the buffer's.
+    /// The send that it matches: its number, and its size truncated to the buffer's.
     pub(crate) message: Option<(u64, u64)>,
     pub(crate) landed: u64,
-    /// What has landed: begin and end, from the buffer's begin.
+    /// The pieces that have landed: start and end, counted from the start of the buffer.
     pub(super) pieces: Vec<(u64, u64)>,
-    /// What was written but is not visible to a GPU: through which port, and when.
+    /// Writes that are not visible to a GPU yet: the port that they came through, and their number in order of landing.
     pub(super) staged: Vec<(usize, u64)>,
 }
 
@@ -20,7 +20,7 @@ impl Buffer {
         Self { address, capacity, tag, message: None, landed: 0, pieces: Vec::new(), staged: Vec::new() }
     }
 
-    /// Everything of its message is there.
+    /// Returns true if all of its message has landed.
     pub(crate) fn is_whole(&self) -> bool {
         self.message.is_some_and(|(_, size)| size == self.landed)
     }
@@ -30,7 +30,7 @@ impl Buffer {
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) buffers: Vec<Buffer>,
-    /// Its completion is optional.
+    /// True if its completion is optional.
     pub(crate) hinted: bool,
     pub(crate) done: bool,
 }

@@ -1,5 +1,5 @@
-//! The checkers. They see what the fabric carries and what the players call and get, never the inside of `transport`,
-//! and they know docs/wire.md and NCCL's contract by themselves.
+//! The checkers. They see what the fabric carries, and the players' calls with their results, but nothing internal to
+//! `transport`; they apply docs/wire.md and NCCL's contract on their own.
 
 mod checker;
 mod connection;
@@ -16,7 +16,7 @@ use crate::counts::Counts;
 /// All checkers of a seed.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    /// The first thing that was found.
+    /// The first finding.
     pub(crate) violation: Option<Violation>,
     pub(crate) connections: Vec<Connection>,
 }
@@ -28,7 +28,7 @@ impl Watch {
         }
     }
 
-    /// A receive of so many buffers was accepted: their CTS must be on their way.
+    /// Handles an accepted receive of this many buffers: their CTS must have been posted.
     pub(crate) fn promised(&mut self, at_ns: u64, connection: usize, buffers: usize) {
         let watched = &mut self.connections[connection];
         watched.cts[0] += buffers as u64;
@@ -40,7 +40,7 @@ impl Watch {
         }
     }
 
-    /// From now on errors are no surprise on this connection.
+    /// Notes that errors are no surprise on this connection from now on.
     pub(crate) fn harm(&mut self, at_ns: u64, connection: usize, why: &str) {
         if let Some(watched) = self.connections.get_mut(connection) {
             watched.harm.get_or_insert_with(|| (at_ns, why.to_owned()));
@@ -51,7 +51,7 @@ impl Watch {
         self.connections.get(connection).and_then(|watched| watched.harm.as_ref())
     }
 
-    /// A write lands, or half of it: it must be inside an open buffer.
+    /// Checks that the part of a write that has landed is inside an open buffer.
     pub(crate) fn touched(&mut self, at_ns: u64, connection: usize, address: u64, length: u64) {
         if self.connections[connection].window(address, length).is_none() {
             let message =
@@ -60,7 +60,7 @@ impl Watch {
         }
     }
 
-    /// A write of a sender has landed, whole. `bytes` are what it wrote.
+    /// Checks a write of a sender that has landed whole; `bytes` are its bytes.
     pub(crate) fn landed(&mut self, at_ns: u64, landing: &Landing, bytes: &[u8], counts: &mut Counts) {
         let Some(watched) = self.connections.get_mut(landing.connection) else { return };
         if let Err((checker, message)) = watched.landed(landing, bytes, counts) {
@@ -69,7 +69,7 @@ impl Watch {
         }
     }
 
-    /// A receive was posted; answers its number.
+    /// Adds a receive that was posted; returns its number.
     pub(crate) fn irecv(&mut self, connection: usize, buffers: Vec<Buffer>, hinted: bool) -> usize {
         let watched = &mut self.connections[connection];
         let group = watched.groups.len();
@@ -80,8 +80,8 @@ impl Watch {
         group
     }
 
-    /// A send was taken: it meets the first buffer with its tag that is unfilled, in the oldest receive that has any.
-    /// Answers the size to which it is cut.
+    /// Adds a send that was taken. It matches the first unfilled buffer with its tag, in the oldest receive that has
+    /// unfilled buffers. Returns the size to which it is truncated.
     pub(crate) fn isend(&mut self, at_ns: u64, connection: usize, message: u64, tag: u32, size: u64) -> u64 {
         let watched = &mut self.connections[connection];
         let filling = watched.filling;
@@ -91,8 +91,9 @@ impl Watch {
             return size;
         };
         let Some(buffer) = group.buffers.iter_mut().find(|buffer| buffer.message.is_none() && buffer.tag == tag) else {
-            let text =
-                format!("c{connection}: message {message} with tag {tag} was taken, group {filling} has no such");
+            let text = format!(
+                "c{connection}: message {message} was taken, but group {filling} has no unfilled buffer with tag {tag}"
+            );
             self.violate(at_ns, Checker::Delivery, text);
             return size;
         };
@@ -104,7 +105,7 @@ impl Watch {
         cut
     }
 
-    /// The receive that the next send meets, and the tags of its unfilled buffers.
+    /// Returns the receive that the next send matches, and the tags of its unfilled buffers.
     pub(crate) fn filling(&self, connection: usize) -> (usize, Vec<u32>) {
         let watched = &self.connections[connection];
         let buffers = watched.groups.get(watched.filling).map_or(&[][..], |group| &group.buffers);
@@ -112,16 +113,16 @@ impl Watch {
         (watched.filling, unfilled.map(|buffer| buffer.tag).collect())
     }
 
-    /// A send is done, says the sender.
+    /// Checks a send that the sender reports as done.
     pub(crate) fn send_done(&mut self, at_ns: u64, connection: usize, message: u64, expected: u64, said: u64) {
         if said != expected {
-            let text = format!("c{connection}: the sender says {said} bytes of message {message}, it has {expected}");
+            let text = format!("c{connection}: the sender reports {said} bytes for message {message}, not {expected}");
             return self.violate(at_ns, Checker::Size, text);
         }
         if self.connections[connection].discards {
             return;
         }
-        // The message is in one of the groups that are not long over.
+        // The message is in a recent group.
         let watched = &self.connections[connection];
         let whole = watched
             .groups
@@ -135,7 +136,8 @@ impl Watch {
         }
     }
 
-    /// A receive is done, says the receiver. Answers whether it was told early, that is before the data is there.
+    /// Checks a receive that the receiver reports as done. Returns true if it is early, that is before the data is
+    /// there.
     pub(crate) fn recv_done(&mut self, at_ns: u64, connection: usize, group: usize, sizes: &[u64]) -> bool {
         let watched = &mut self.connections[connection];
         let found = &mut watched.groups[group];
@@ -158,14 +160,17 @@ impl Watch {
             self.violate(at_ns, Checker::Delivery, text);
         } else if !is_exact {
             let messages: Vec<_> = found.buffers.iter().map(|buffer| buffer.message).collect();
-            let text = format!("c{connection}: group {group} was reported with sizes {sizes:?}, it has {messages:?}");
+            let text = format!(
+                "c{connection}: group {group} was reported with sizes {sizes:?}, but these are its messages \
+                 (number and size): {messages:?}"
+            );
             self.violate(at_ns, Checker::Size, text);
         }
         self.close_group(connection, group);
         false
     }
 
-    /// The buffers of a receive are the application's again: nothing may be written to them any more.
+    /// Closes the buffers of a receive: they are the application's again, and nothing may be written to them.
     pub(crate) fn close_group(&mut self, connection: usize, group: usize) {
         let watched = &mut self.connections[connection];
         let found = &mut watched.groups[group];
@@ -181,12 +186,12 @@ impl Watch {
         }
     }
 
-    /// Whether every message of a receive is there, as an application sees that looks at flags in the data.
+    /// Returns true if every message of a receive has landed. An application may see that from flags in the data.
     pub(crate) fn group_is_whole(&self, connection: usize, group: usize) -> bool {
         self.connections[connection].groups[group].buffers.iter().all(Buffer::is_whole)
     }
 
-    /// A rail wrote into GPU memory: it is visible to the GPU only after a flush through that port.
+    /// Adds a rail's write into GPU memory, which is visible to the GPU only after a flush through that port.
     pub(crate) fn staged(&mut self, connection: usize, address: u64, port: usize, landed: u64) {
         let Some(watched) = self.connections.get_mut(connection) else { return };
         if let Some((group, number, _)) = watched.window(address, 0) {
@@ -194,7 +199,7 @@ impl Watch {
         }
     }
 
-    /// A flush through a port came back: what the port wrote before the flush was posted is visible.
+    /// Handles a completed flush through a port: everything that the port wrote before the flush was posted is visible.
     pub(crate) fn flushed(&mut self, connection: usize, port: usize, landed: u64) {
         let Some(watched) = self.connections.get_mut(connection) else { return };
         for buffer in watched.groups.iter_mut().rev().take(512).flat_map(|group| &mut group.buffers) {
@@ -202,12 +207,12 @@ impl Watch {
         }
     }
 
-    /// The application looks at a receive's GPU memory, after its flush.
+    /// Checks a receive's GPU memory when the application looks at it, after its flush.
     pub(crate) fn look(&mut self, at_ns: u64, connection: usize, group: usize) {
         let buffers = &self.connections[connection].groups[group].buffers;
         if let Some(buffer) = buffers.iter().find(|buffer| !buffer.staged.is_empty()) {
             let text = format!(
-                "c{connection}: group {group} was flushed, but what came through port {} is not visible",
+                "c{connection}: group {group} was flushed, but data from port {} is not visible",
                 buffer.staged[0].0
             );
             self.violate(at_ns, Checker::Flush, text);

@@ -1,4 +1,4 @@
-//! What docs/wire.md says of immediates and completion records, read a second time and independently.
+//! The rules of docs/wire.md for immediates and completion records, read a second time and independently.
 
 use super::checker::{Checked, Checker};
 use super::groups::Group;
@@ -7,7 +7,7 @@ use crate::counts::Counts;
 
 const SLOTS: usize = 256;
 
-/// What has been seen of one use of a slot.
+/// One use of a slot, as seen so far.
 #[derive(Clone, Debug, Default)]
 struct Use {
     mask: u8,
@@ -21,16 +21,16 @@ struct Use {
 /// The connection as its handshake made it, and its slots.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    /// Rails, those included that did not come up.
+    /// The number of rails, including those that did not come up.
     pub(crate) rails: u32,
     pub(crate) usable: u8,
     pub(crate) lanes: [u8; 8],
     pub(crate) striped: bool,
-    /// The receiver's ports count bytes.
+    /// True if the receiver's ports count bytes.
     pub(crate) byte_counts: bool,
     pub(crate) adaptive_above: Option<u64>,
     uses: Vec<Use>,
-    /// Per slot, the receive that it now belongs to.
+    /// The receive that each slot belongs to at present.
     group_of: Vec<usize>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Landing {
     pub(crate) connection: usize,
     pub(crate) rail: u8,
     pub(crate) lane: u8,
-    /// Of data the address, of control memory the offset.
+    /// The address in data memory, or the offset in control memory.
     pub(crate) address: u64,
     pub(crate) length: u64,
     pub(crate) control: bool,
@@ -65,7 +65,7 @@ impl Wire {
     pub(super) fn record_landed(&mut self, landing: &Landing, bytes: &[u8]) -> Checked {
         let slot = (landing.address / 64) as usize;
         if landing.length != 64 || !landing.address.is_multiple_of(64) || slot >= SLOTS {
-            let text = format!("{} bytes at {:#x} of the records are no record", landing.length, landing.address);
+            let text = format!("{} bytes at {:#x} of the records are not a record", landing.length, landing.address);
             return Err((Checker::Wire, text));
         }
         if landing.immediate.is_none() {
@@ -79,7 +79,7 @@ impl Wire {
         Ok(())
     }
 
-    /// `bits` came with a write. `is_broken` where a call of the sender failed.
+    /// Checks the immediate `bits`, which came with a write. `is_broken` is true if a call of the sender failed.
     pub(super) fn immediate_landed(
         &mut self,
         groups: &[Group],
@@ -111,13 +111,13 @@ impl Wire {
         };
         let rail = usize::from(landing.rail);
         if mask & !self.usable != 0 || mask & 1 << rail == 0 {
-            return wrong(format!("the mask does not go with usable rails {:#b} and rail {rail}", self.usable));
+            return wrong(format!("the mask does not fit usable rails {:#b} and rail {rail}", self.usable));
         }
         let found = &mut self.uses[slot];
         if found.mask == 0 {
             (found.mask, found.size_q) = (mask, size_q);
         } else if (found.mask, found.size_q) != (mask, size_q) {
-            return wrong(format!("an earlier one had mask {:#b} and size_q {:#x}", found.mask, found.size_q));
+            return wrong(format!("an earlier immediate had mask {:#b} and size_q {:#x}", found.mask, found.size_q));
         }
         found.writes += 1;
         // A message's rails are posted in the order of their numbers.
@@ -127,7 +127,7 @@ impl Wire {
         let all_lanes = self.striped && (size_q == all_ones || size_q >= 512);
         let lanes = if all_lanes { u32::from(self.lanes[rail]) } else { 1 };
         if found.lanes[rail] & 1 << landing.lane != 0 || found.lanes[rail].count_ones() >= lanes {
-            return wrong(format!("rail {rail} has spoken before on lanes {:#b}", found.lanes[rail]));
+            return wrong(format!("rail {rail} has already sent immediates on lanes {:#b}", found.lanes[rail]));
         }
         found.lanes[rail] |= 1 << landing.lane;
         if size_q == all_ones {
@@ -136,7 +136,7 @@ impl Wire {
                 return wrong(format!("the record came over rail {rail}, the leader is {leader}"));
             }
         } else if sizes.len() > 1 || !self.byte_counts || landing.control {
-            return wrong("the sizes belong into a record".into());
+            return wrong("the sizes belong in a record".into());
         } else if u64::from(size_q) != sizes[0].div_ceil(128) {
             return wrong(format!("the message has {} bytes", sizes[0]));
         }
