@@ -5,7 +5,7 @@ use crate::dist::{Dist, dist};
 use crate::docs;
 use crate::process::{cargo, find, run as run_command, target};
 use crate::sim;
-use crate::{adapters, flaky, lab, packages, suite};
+use crate::{adapters, flaky, lab, packages, suite, tidy};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use std::process::{Command, ExitCode};
@@ -56,6 +56,11 @@ const STEPS: &[Step] = &[
         name: "docs",
         why: "the pages generated from the code are up to date",
         run: |_| docs::check().map(|()| Done::Passed),
+    },
+    Step {
+        name: "tidy",
+        why: "no cycle of modules, no long line, no reference to nowhere, no word that only we know",
+        run: |_| passes(tidy::command()),
     },
     Step { name: "deny", why: "licences, sources and versions of our dependencies", run: deny },
     Step {
