@@ -33,13 +33,13 @@ impl Key {
         // From the open file, so that nobody can replace it in between.
         let facts = file.metadata().map_err(unreadable)?;
         if !facts.is_file() {
-            return Err(wrong("this is no regular file".to_owned()));
+            return Err(wrong("this is not a regular file".to_owned()));
         }
         // SAFETY: the call has no arguments and always succeeds (geteuid(2)).
         let user = unsafe { libc::geteuid() };
         if facts.uid() != user && facts.uid() != 0 {
             return Err(wrong(format!(
-                "it belongs to user {}; only this user's ({user}) or root's file is taken",
+                "it belongs to user {}; only this user's ({user}) or root's file is accepted",
                 facts.uid()
             )));
         }
@@ -191,8 +191,8 @@ mod tests {
             (file("short", &[7; 15], 0o600), "15 bytes"),
             (file("long", &[7; 4097], 0o600), "more than 4096"),
             (PathBuf::from("/nonexistent/key"), "No such file"),
-            (PathBuf::from("/dev/null"), "no regular file"),
-            (fifo("pipe"), "no regular file"),
+            (PathBuf::from("/dev/null"), "not a regular file"),
+            (fifo("pipe"), "not a regular file"),
             (file("zeros", &[0; 32], 0o600), "its 32 bytes have only 1 different values, and can be guessed"),
             (file("few", b"abcdabcdabcdabcd", 0o600), "only 4 different values"),
             (file("password", b"password\n\n\n\n\n\n\n\n\n", 0o600), "a text of 8 characters"),

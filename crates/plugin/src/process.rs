@@ -88,7 +88,7 @@ impl Process {
         let in_use = fabrics::open(&options, forces_flushes)?;
         let key = options.key_file.value.as_deref().map(Key::read).transpose()?;
         if let Some(path) = &options.key_file.value {
-            log::info(&format!("sessions ask for the key in {}", path.display()));
+            log::info(&format!("sessions require the key in {}", path.display()));
         }
         let congestion = LaneCongestion::new(&options.tcp_congestion)?;
         let hello = identity::hello(in_use.mode, in_use.fabrics, key.is_some());

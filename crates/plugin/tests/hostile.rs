@@ -198,7 +198,7 @@ const CASES: &[Case] = &[
         keyed: false,
         act: |site| (0..100).map(|_| site.dial()).collect(),
         lines: MOST_LINES,
-        words: &["sent 0 of the 40 first bytes in time"],
+        words: &["sent 0 of the first 40 bytes in time"],
     },
     Case {
         name: "one byte now and then, forever",
@@ -210,7 +210,7 @@ const CASES: &[Case] = &[
             vec![socket]
         },
         lines: 1,
-        words: &["of the 40 first bytes in time"],
+        words: &["of the first 40 bytes in time"],
     },
     Case {
         name: "a HELLO, one byte now and then",
@@ -415,7 +415,7 @@ const CASES: &[Case] = &[
             Vec::new()
         },
         lines: 1,
-        words: &["accept waits on", "stranger (pid 4711)", "while a connection was set up"],
+        words: &["accept keeps waiting", "stranger (pid 4711)", "while a connection was set up"],
     },
     Case {
         name: "killed after its lane was taken",
@@ -434,7 +434,7 @@ const CASES: &[Case] = &[
             Vec::new()
         },
         lines: 1,
-        words: &["accept waits on", "stranger (pid 4711)"],
+        words: &["accept keeps waiting", "stranger (pid 4711)"],
     },
     Case {
         name: "stops after OFFER without closing",
@@ -447,7 +447,7 @@ const CASES: &[Case] = &[
             Vec::new()
         },
         lines: 1,
-        words: &["accept waits on", "Handshake timeout"],
+        words: &["accept keeps waiting", "Handshake timeout"],
     },
 ];
 

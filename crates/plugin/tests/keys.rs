@@ -44,7 +44,7 @@ fn with_the_same_key_everything_works() {
         pair.exchange(1, 300_000);
         pair.close();
         assert!(warnings().is_empty());
-        let asks = format!("sessions ask for the key in {}", std::env::var("RAILWEAVE_KEY_FILE").unwrap());
+        let asks = format!("sessions require the key in {}", std::env::var("RAILWEAVE_KEY_FILE").unwrap());
         assert_eq!(info_lines().iter().filter(|line| line.contains(&asks)).count(), 1);
     });
 }
@@ -53,12 +53,12 @@ fn with_the_same_key_everything_works() {
 fn a_key_file_that_cannot_be_used_stops_init_with_one_line() {
     let cases = [
         (format!("{}/no-such-key", env!("CARGO_TARGET_TMPDIR")), "No such file"),
-        (env!("CARGO_TARGET_TMPDIR").to_owned(), "no regular file"),
+        (env!("CARGO_TARGET_TMPDIR").to_owned(), "not a regular file"),
         (file("short", b"fifteen bytes!!", 0o600), "it has 15 bytes"),
         (file("long", &[7; 4097], 0o600), "more than 4096"),
         (file("open", KEY, 0o640), "others have access to it (mode 0640)"),
         (file("zeros", &[0; 32], 0o600), "can be guessed"),
-        (pipe("pipe"), "no regular file"),
+        (pipe("pipe"), "not a regular file"),
     ];
     each(
         &cases,

@@ -66,7 +66,7 @@ fn whoever_does_not_speak_the_protocol_is_named_once_and_dropped() {
         wrong_frame.extend([0xff; 64]);
         let cases: [(&[u8], &str); 4] = [
             (b"GET / HTTP/1.1\r\nHost: node7\r\n\r\n..............", "magic number"),
-            (b"RWCT\x01\x00", "closed after 6 of the 40 first bytes"),
+            (b"RWCT\x01\x00", "closed after 6 of the first 40 bytes"),
             (&wrong_frame, "broke the control protocol"),
             (&noise(1, 4096), "magic number"),
         ];
@@ -132,7 +132,7 @@ fn a_peer_that_closes_half_way_leaves_nothing_and_disturbs_nobody() {
                 if *end >= Until::Offer {
                     // A stranger that made an offer has begun a connection: its failure is a line, and accept still
                     // waits.
-                    let words = ["accept waits on", "stranger (pid 4711)", "while a connection was set up"];
+                    let words = ["accept keeps waiting", "stranger (pid 4711)", "while a connection was set up"];
                     until("the line", || (warnings_with(&words).len() == round).then_some(()));
                     assert!(net.accept(&listen).unwrap().is_none());
                 }
@@ -169,7 +169,7 @@ fn a_peer_that_stops_half_way_without_closing_is_given_up_in_time() {
                     stranger.lanes(1);
                 }
                 assert!(matches!(stranger.receive(), Message::Refuse { .. }));
-                let words = ["accept waits on", "stranger (pid 4711)", "Handshake timeout"];
+                let words = ["accept keeps waiting", "stranger (pid 4711)", "Handshake timeout"];
                 until("the line", || (warnings_with(&words).len() == 1).then_some(()));
                 assert!(net.accept(&listen).unwrap().is_none());
             }

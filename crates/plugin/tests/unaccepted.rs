@@ -55,7 +55,7 @@ fn of_connections_that_their_peers_have_left_accept_has_the_last_one_and_others_
             assert!(lines.last().is_some_and(|line| line.contains(&peer.to_string())), "{peer}: {lines:?}");
             net.close_recv(recv).expect("whatever the peer did, it can be closed");
         }
-        assert!(net.accept(&listen).expect("accept waits on").is_none());
+        assert!(net.accept(&listen).expect("accept keeps waiting").is_none());
         assert_eq!(warnings().len(), 2, "{:?}", warnings());
         keep.exchange(1, 1000);
     });

@@ -319,7 +319,7 @@ impl ControlLoop {
             Target::Connect(pending) => drop(pending.give(Err(error))),
             Target::Accept(listener) if listener.is_open() => {
                 let now = self.now_ns();
-                let text = format!("a connection that a peer began was not set up, and accept waits on: {error}");
+                let text = format!("a connection that a peer began was not set up, and accept keeps waiting: {error}");
                 self.strangers.report(now, Kind::Setup, &text);
             }
             Target::Accept(_) => {}

@@ -255,7 +255,7 @@ impl ControlLoop {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return true,
             Err(error) => {
-                log::warn(&format!("the control thread ends, no connection can be made any more: poll: {error}"));
+                log::warn(&format!("the control thread ends, and no further connection can be made: poll: {error}"));
                 return false;
             }
         }

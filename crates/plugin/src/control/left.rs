@@ -34,7 +34,7 @@ impl ControlLoop {
                 continue;
             };
             let text = format!(
-                "a connection that nobody had accepted was closed, and accept waits on: its peer, {}, had left \
+                "a connection that nobody had accepted was closed, and accept keeps waiting: its peer, {}, had left \
                  it, and there are others; a process that connects and leaves again is not part of the job",
                 established.peer
             );

@@ -161,7 +161,7 @@ impl Keeper for Control {
         if self.is_ours() {
             return Ok(());
         }
-        Err(Error::protocol("what the parent made was used after a fork; call init again in the child"))
+        Err(Error::protocol("an object of the parent was used after a fork; call init again in the child"))
     }
 
     fn look_after(&self, comm: Arc<Comm>) {

@@ -248,7 +248,7 @@ fn a_device_that_fails_while_a_connection_is_set_up_fails_it_and_every_later_one
         // It is not an error of accept, which still waits for another connection.
         assert!(net.accept(&listening).unwrap().is_none());
         // One end names its own device, the other quotes its peer. Either may be told first.
-        for end in ["connect: ", "accept waits on: "] {
+        for end in ["connect: ", "accept keeps waiting: "] {
             until(end, || (warnings_with(&[end, "mlx5_0: the device failed"]).len() == 1).then_some(()));
         }
         let failed = until("the later connect's failure", || net.connect(0, &mut later_handle).err());

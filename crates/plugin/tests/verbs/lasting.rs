@@ -100,7 +100,7 @@ fn a_change_that_times_out_forever_fails_at_the_deadline_with_its_reason_at_both
         let (_plugin, net) = start();
         let mut setups = Setups::begin(&net, 0, 1);
         setups.error(&net, 0);
-        for end in ["connect: ", "accept waits on: "] {
+        for end in ["connect: ", "accept keeps waiting: "] {
             // Either end may be told first.
             let said = until(end, || warnings().into_iter().find(|line| line.contains(end)));
             for word in ["Handshake timeout", "QP transition failed", "to RTR", "times", "Connection timed out"] {

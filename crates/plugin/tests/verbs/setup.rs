@@ -29,7 +29,7 @@ type Outcome = (Result<SendComm, NetError>, Option<RecvComm>);
 fn outcomes(net: &LoadedNet, count: usize) -> Vec<Outcome> {
     let (listens, mut handles): (Vec<ListenComm>, Vec<Handle>) = (0..count).map(|_| listen(net, 0)).unzip();
     let (mut sends, mut recvs): (Vec<_>, Vec<_>) = (0..count).map(|_| (None, None)).unzip();
-    let lines = || warnings_with(&["accept waits on"]).len();
+    let lines = || warnings_with(&["accept keeps waiting"]).len();
     let told = lines();
     until("an answer for every connection", || {
         for index in 0..count {
@@ -110,7 +110,8 @@ fn without_any_rail_both_ends_are_told_and_the_next_try_may_succeed() {
             let fake = machine(&strict(&format!("faults = ['{step}:1:EINVAL']\n{ROCE}")));
             let (_plugin, net) = start();
             assert!(!outcomes(&net, 1).into_iter().any(|outcome| used(&net, outcome)), "{step}");
-            let failed = [&["connect: ", "no rail to ", "came up"][..], &["accept waits on", "gave the connection up"]];
+            let failed =
+                [&["connect: ", "no rail to ", "came up"][..], &["accept keeps waiting", "gave the connection up"]];
             for words in failed {
                 assert_eq!(warnings_with(words).len(), round + 1, "{step}: {:?}", warnings());
             }
