@@ -46,7 +46,7 @@ pub(super) enum Connection {
 
 /// A connection that is being set up.
 pub(super) struct Setting {
-    /// `None` while the set-up worker has it.
+    /// `None` while the set-up thread has it.
     pub(super) handshake: Option<Box<dyn AnyHandshake>>,
     /// The number under which the worker has it, or last had it.
     pub(super) away: Option<u64>,

@@ -1,4 +1,4 @@
-//! Failed parts of this host, kept while a handshake at the set-up worker may use them.
+//! Failed parts of this host, kept while a handshake at the set-up thread may use them.
 
 use railweave_fabric::{Part, Piece};
 use railweave_transport::Error;

@@ -1,4 +1,4 @@
-//! The exchange of handshakes with the set-up worker.
+//! The exchange of handshakes with the set-up thread.
 
 use std::sync::Arc;
 

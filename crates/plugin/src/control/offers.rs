@@ -209,7 +209,7 @@ impl ControlLoop {
             let session = self.session(route.session);
             let stepped_ns = session.as_ref().map_or(0, |session| session.setups.stepped_ns);
             let setting = session.and_then(|session| session.connections.get(&route.connection));
-            // The set-up worker has it: the peer waits for this process.
+            // The set-up thread has it: the peer waits for this process.
             if matches!(setting, Some(Connection::Setup(setting)) if setting.handshake.is_none()) {
                 self.setups.under_way.set(route, Some(now));
                 continue;
