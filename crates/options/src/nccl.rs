@@ -247,7 +247,7 @@ pub(crate) fn filter(text: &str) -> Reading<Option<RailFilter>> {
     }
     let note = |reason: &String, more: usize| {
         let more = if more > 0 { format!(" (and {more} more such items)") } else { String::new() };
-        format!("{reason}{more}; what is wrong is ignored")
+        format!("{reason}{more}; invalid parts are ignored")
     };
     if items.is_empty() {
         let reason = odd.into_iter().next().unwrap_or_else(|| "names nothing".to_owned());

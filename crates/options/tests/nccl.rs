@@ -372,12 +372,12 @@ const VARIABLES: &[Variable] = &[
         "RAILWEAVE_RDMA_RAILS",
         &[
             ("mlx5_0,,mlx5_1,", "both", "mlx5_0,mlx5_1", None),
-            ("mlx5_0:1,mlx5_1:a", "mlx5_1's port 0", "mlx5_0:1", Some("is ignored")),
+            ("mlx5_0:1,mlx5_1:a", "mlx5_1's port 0", "mlx5_0:1", Some("are ignored")),
             (
                 "mlx5_0:1:40000",
                 "rail -25536: 16 bits of it",
                 "mlx5_0:1",
-                Some("rail \"40000\" is not a number from 0 to 32767; what is wrong is ignored"),
+                Some("rail \"40000\" is not a number from 0 to 32767; invalid parts are ignored"),
             ),
             ("mlx5_0:1:-2:3", "rail -2", "mlx5_0:1::3", Some("rail \"-2\" is not")),
             ("mlx5_0::1:up", "plane 0", "mlx5_0::1", Some("plane \"up\" is not")),

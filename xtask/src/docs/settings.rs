@@ -60,8 +60,18 @@ fn filled(paragraph: &str, first: &str, rest: &str) -> String {
         .break_words(false)
         .word_splitter(WordSplitter::NoHyphenation)
         .wrap_algorithm(WrapAlgorithm::FirstFit);
-    textwrap::fill(paragraph, options)
+    textwrap::fill(&with_whole_code(paragraph), options).replace(NO_BREAK, " ")
 }
+
+/// Replaces the blanks inside code, where no line may break, by [`NO_BREAK`].
+fn with_whole_code(paragraph: &str) -> String {
+    let parts = paragraph.split('`').enumerate();
+    let kept = parts.map(|(index, part)| if index % 2 == 1 { part.replace(' ', NO_BREAK) } else { part.to_owned() });
+    kept.collect::<Vec<_>>().join("`")
+}
+
+/// A blank at which `textwrap` breaks no line.
+const NO_BREAK: &str = "\u{a0}";
 
 const INTRODUCTION: &str = "\
 # Settings
