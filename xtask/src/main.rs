@@ -180,7 +180,9 @@ mod tests {
 
     #[test]
     fn a_wrong_name_is_told_which_are_possible() {
-        for (line, known) in [("test tsts", "format, docs, deny"), ("stress all", "rounds, asan, valgrind, table")] {
+        for (line, known) in
+            [("test tsts", "format, docs, tidy, deny"), ("stress all", "rounds, asan, valgrind, table")]
+        {
             let text = CommandLine::try_parse_from(format!("xtask {line}").split(' ')).expect_err(line).to_string();
             assert!(text.contains(known), "{text}");
         }
