@@ -12,8 +12,8 @@ use sha2::Sha256;
 const SHORTEST: usize = 16;
 const LONGEST: usize = 4096;
 
-/// Different bytes that a key must have. Sixteen random bytes have fewer less than once in 10^15 times, and sixteen
-/// random decimal digits less than once in 10,000 times.
+/// The number of different bytes that a key must have. Sixteen random bytes fall short of it less than once in 10^15
+/// times, and sixteen random decimal digits less than once in 10,000 times.
 const FEWEST_DIFFERENT: usize = 5;
 
 /// A shared key.
@@ -28,7 +28,7 @@ impl Key {
     pub(crate) fn read(path: &Path) -> Result<Self, Error> {
         let wrong = |what: String| Error::configuration(format!("RAILWEAVE_KEY_FILE={}: {what}", path.display()));
         let unreadable = |error: std::io::Error| wrong(format!("{error}; give a file that this user can read"));
-        // Otherwise opening a pipe without a writer would wait forever. Reads of a file do not change.
+        // Without O_NONBLOCK, opening a pipe that has no writer would wait forever. It does not affect reads of a file.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(unreadable)?;
         // From the open file, so that nobody can replace it in between.
         let facts = file.metadata().map_err(unreadable)?;

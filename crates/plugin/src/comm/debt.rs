@@ -1,10 +1,10 @@
 //! A connection's debt to its peer while no call is on the connection, and the thread whose turn it is to send it.
 //!
 //! A finished receive need not be acknowledged at once: its thread usually posts the next receive, which carries the
-//! acknowledgement and saves a small message a system call. The kernel may also have no room for a CTS. But the peer
-//! waits for both, and the thread may never come back. So the debt is sent by the connection's next call, by its
-//! thread's next call on any other connection (`debtor`), or by the control thread within a millisecond
-//! (`control::settling`).
+//! acknowledgement too, so that a small message costs one system call less. The kernel may also have no room for a CTS.
+//! But the peer waits for both, and the thread may never come back. So the debt is sent by the connection's next call,
+//! by its thread's next call on another connection that posts nothing (`debtor`), or by the control thread within a
+//! millisecond (`control::settling`).
 //!
 //! Two of them may come at once: [`Debt`] lets one in at a time.
 
@@ -16,7 +16,7 @@ const UNKNOWN: u8 = 0;
 const SETTLED: u8 = 4;
 /// Something is owed, and no thread uses the connection.
 const OWED: u8 = 5;
-/// Like `OWED`, and the control thread has seen it at a look.
+/// Like `OWED`, but older: a look of the control thread found it, or a thread could not send all of it.
 const SEEN: u8 = 6;
 /// A thread is sending the debt and uses the connection meanwhile.
 const SETTLING: u8 = 7;
@@ -37,9 +37,9 @@ pub(crate) struct Debt {
 pub(crate) enum Look {
     /// Nothing is owed.
     Settled,
-    /// A debt that the look before did not find, or that a thread is sending.
+    /// A debt that the previous look did not find, or that a thread is sending.
     Fresh,
-    /// The debt that the look before found.
+    /// A debt that the previous look found, or that a thread could not send completely.
     Old,
 }
 
@@ -55,8 +55,8 @@ impl Debt {
     }
 
     /// Sends the debt by `send`, unless there is none or another thread has the connection. `send` returns true if all
-    /// of the debt is on its way. Returns true if this thread knows of no debt afterwards: another thread's connection
-    /// is that thread's debt.
+    /// of the debt is on its way. Returns false only if some of the debt is left: as long as another thread has the
+    /// connection, the debt is that thread's.
     pub(crate) fn settle(&self, send: impl FnOnce() -> bool) -> bool {
         let begun = self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |state| {
             matches!(state, OWED | SEEN).then_some(SETTLING)
@@ -94,8 +94,8 @@ impl Debt {
     /// Called by a thread that uses or closes the connection: the debt is that thread's from then on. Waits for a
     /// settling in progress, which takes at most a few system calls per lane.
     ///
-    /// Returns false if `is_ours` does and the settling cannot end: in a child that was forked while its parent was
-    /// settling.
+    /// Returns false if `is_ours` does, because then the settling cannot end: this is a child that was forked while its
+    /// parent was settling.
     #[inline]
     #[must_use]
     pub(crate) fn take_over(&self, is_ours: impl Fn() -> bool) -> bool {

@@ -1,5 +1,5 @@
-//! The connection that a thread has left with a debt. The thread's next call on another connection settles it, so that
-//! the peer rarely waits for the control thread.
+//! The connection that a thread has left with a debt. The thread's next call on another connection that posts nothing
+//! settles it, so that the peer rarely waits for the control thread.
 
 use std::cell::Cell;
 use std::sync::Weak;

@@ -78,7 +78,7 @@ pub(crate) struct Established {
     pub(crate) peer: String,
 }
 
-/// The control thread's name for an open connection.
+/// The control thread's name for a connection of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Route {
     /// The session's token.
@@ -118,7 +118,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"RWVCOMM1");
 /// A connection, as NCCL's `sendComm` and `recvComm`.
 pub(crate) struct Comm {
     magic: u64,
-    /// Only the progress thread that owns the connection looks inside (ARCHITECTURE.md, "Threads"). `None` once closed.
+    /// One thread at a time looks inside; [`Self::end`] says which (ARCHITECTURE.md, "Threads"). `None` once closed.
     end: UnsafeCell<Option<Box<dyn End>>>,
     /// The calls for `end`'s type.
     pub(crate) calls: Calls,
@@ -179,7 +179,7 @@ impl Comm {
         comm.filter(|comm| comm.magic == MAGIC).ok_or_else(|| no_connection(pointer))
     }
 
-    /// The data path's end.
+    /// Returns the end; `None` once the connection is closed.
     ///
     /// # Safety
     /// Only one thread at a time may use it: NCCL's progress thread of this connection, or the closing thread after the
@@ -294,7 +294,7 @@ impl Request {
         unsafe { pointer.cast::<Self>().as_ref() }.ok_or_else(no_request)
     }
 
-    /// The connection.
+    /// Returns the request's connection.
     #[inline]
     pub(crate) fn comm(&self) -> &Comm {
         // SAFETY: a request lives inside its connection, which outlives every reference to the request.

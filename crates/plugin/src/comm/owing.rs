@@ -9,7 +9,7 @@ use crate::sync::{Arc, AtomicLink, Ordering};
 
 /// An element of the stack.
 pub(crate) trait Linked: Sized {
-    /// The element below. Only [`Owing`] uses it, while the element is in the stack.
+    /// Returns the link to the element below. Only [`Owing`] uses it, while the element is in the stack.
     fn link(&self) -> &AtomicLink<Self>;
 }
 
@@ -23,12 +23,12 @@ unsafe impl<T: Send + Sync> Send for Owing<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for Owing<T> {}
 
-/// The top while the control thread sleeps.
+/// Returns the top that stands for a sleeping control thread.
 fn asleep<T>() -> *mut T {
     ptr::without_provenance_mut(1)
 }
 
-/// The top once the control thread has ended.
+/// Returns the top that stands for a control thread that has ended.
 fn over<T>() -> *mut T {
     ptr::without_provenance_mut(2)
 }

@@ -48,21 +48,21 @@ pub(super) enum Connection {
 pub(super) struct Setting {
     /// `None` while the set-up thread has it.
     pub(super) handshake: Option<Box<dyn AnyHandshake>>,
-    /// The number under which the worker has it, or last had it.
+    /// The number under which the set-up thread has it, or last had it.
     pub(super) away: Option<u64>,
-    /// The worker skips its work for it unless this is true.
+    /// True while the connection is wanted; otherwise the set-up thread skips its work for it.
     pub(super) is_wanted: Arc<AtomicBool>,
-    /// True if the worker's last message for it is READY: the peer's end is up.
+    /// True if the last message given to the set-up thread for it was READY: the peer's end is up.
     pub(super) is_ready: bool,
-    /// The peer's messages that came while the worker has it.
+    /// The peer's messages that came while the set-up thread had it.
     pub(super) waiting: VecDeque<Message>,
     pub(super) target: Target,
     /// The token that its lanes present, if the peer began it.
     pub(super) token: Option<Token>,
     /// The NUMA node of the device, if it has one.
     pub(super) node: Option<u32>,
-    /// The end of its session, if that came while the worker had its READY. For the peer the connection was up, and it
-    /// has left. This is the error if the set-up fails all the same.
+    /// The end of its session, if that came while the set-up thread had its READY. For the peer the connection was up,
+    /// and the peer has left it. If the set-up fails all the same, this is its error.
     pub(super) orphaned: Option<Error>,
     pub(super) began_ns: u64,
     /// The time to retry a step that this host could not do.
@@ -95,12 +95,12 @@ impl Setting {
         }
     }
 
-    /// Returns its number at the worker, while the worker has it.
+    /// Returns its number at the set-up thread, while that thread has it.
     pub(super) fn at_worker(&self) -> Option<u64> {
         self.away.filter(|_| self.handshake.is_none())
     }
 
-    /// Returns its deadline. One that the worker has gets its deadline when it is back.
+    /// Returns its deadline; `None` while the set-up thread has it, because it gets a new one when it comes back.
     pub(super) fn timeout_ns(&self) -> Option<u64> {
         self.handshake.as_ref()?.timeout_ns()
     }

@@ -62,7 +62,8 @@ impl ControlLoop {
         for route in in_setup {
             self.refuse_setting(route, failure.error());
         }
-        // A part that no known connection and no handshake at the worker uses belonged to a closed connection.
+        // A handshake at the set-up thread may use a part that no known connection uses. If no handshake is there, the
+        // part belonged to a closed connection, and `keep` forgets it at once unless it is a device.
         if !is_known || failure.is_for_ever() {
             self.failures.keep(failure, self.workers.oldest_number());
         }

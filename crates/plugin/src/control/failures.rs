@@ -30,7 +30,8 @@ pub(super) struct Failures {
 }
 
 impl Failures {
-    /// Keeps a failure while it may concern a handshake. `oldest` is the number of the oldest handshake at the worker.
+    /// Keeps a failure while it may concern a handshake. `oldest` is the number of the oldest handshake at the set-up
+    /// thread.
     pub(super) fn keep(&mut self, failure: Failure, oldest: u64) {
         self.known.retain(|known| known.part != failure.part);
         self.known.push(failure);
@@ -69,13 +70,13 @@ mod tests {
     fn a_failure_concerns_handshakes_that_were_away_when_it_came_and_none_after_them() {
         let pair = [part(Piece::QueuePair(7))];
         let mut failures = Failures::default();
-        // Handshakes 3 and 5 are at the worker, 6 is the next one.
+        // Handshakes 3 and 5 are at the set-up thread, 6 is the next one.
         failures.keep(failure(Piece::QueuePair(7), 6), 3);
         for (number, is_hit) in [(3, true), (5, true), (6, false), (7, false)] {
             assert_eq!(failures.of(&pair, number).is_some(), is_hit, "{number}");
         }
         assert!(failures.of(&[part(Piece::QueuePair(8))], 3).is_none());
-        // 3 is back, then 5, while 6 is at the worker: its queue pair may have the failed one's number.
+        // 3 is back, then 5, while 6 is at the set-up thread: its queue pair may have the failed one's number.
         failures.forget(5);
         assert!(failures.of(&pair, 5).is_some());
         failures.forget(6);

@@ -11,11 +11,11 @@ use super::worker::{Done, Task, Work};
 use crate::comm::Route;
 use crate::network::AnyHandshake;
 
-/// Messages that a peer may send while its handshake is at the worker; a correct peer sends fewer.
+/// Messages that a peer may send while its handshake is at the set-up thread; a correct peer sends fewer.
 const MOST_WAITING: usize = 4;
 
 impl ControlLoop {
-    /// Passes a peer's message to its connection's handshake, through the worker if the handshake may block.
+    /// Passes a peer's message to its connection's handshake, on the set-up thread if the handshake may block.
     pub(super) fn handshake_message(&mut self, route: Route, message: Message) {
         self.setup_goes_on(route);
         let Some(setting) = self.setting(route) else {
@@ -33,7 +33,7 @@ impl ControlLoop {
         }
     }
 
-    /// Gives a handshake to the worker.
+    /// Gives a handshake to the set-up thread.
     pub(super) fn give_work(&mut self, route: Route, work: Work) {
         let (given_ns, wait_ns) = (self.now_ns(), self.next_wait_ns());
         let Some(setting) = self.setting(route) else {
@@ -45,7 +45,7 @@ impl ControlLoop {
         setting.go_on_ns = None;
         setting.is_ready = matches!(work, Work::Message(Message::Ready { .. }));
         setting.wait_ns.get_or_insert(wait_ns);
-        // The worker has no earlier work of it.
+        // The set-up thread has no earlier work of it.
         setting.away = None;
         let (node, is_wanted) = (setting.node, Arc::clone(&setting.is_wanted));
         match self.workers.give(Task { number: 0, route, is_wanted, handshake, work, node, given_ns }) {
@@ -63,7 +63,7 @@ impl ControlLoop {
         self.workers.free(Box::new(over));
     }
 
-    /// Takes back the handshakes that the worker has finished.
+    /// Takes back the handshakes that the set-up thread has finished with.
     pub(super) fn take_handshakes(&mut self) {
         while let Some(Done { number, route, handshake }) = self.workers.take_done() {
             let setting = self.setting(route).filter(|setting| setting.away == Some(number));

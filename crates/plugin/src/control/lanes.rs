@@ -28,7 +28,7 @@ impl ControlLoop {
         if stream.register(self.registry(), PollToken(token)).is_ok() {
             let (accepted_ns, deadline_ns) = (self.now_ns(), self.deadline_ns());
             self.welcome(token, accepted_ns);
-            // Its first bytes are usually there already; only if they are not does it count as a newcomer.
+            // Its first bytes are usually there already.
             self.handle_inbound(token, Inbound { stream, address, accepted_ns, deadline_ns });
         }
     }

@@ -1,6 +1,6 @@
 //! Connections that are ready but not accepted, and whose peers have left. NCCL may call accept minutes after connect,
 //! and a peer may have had nothing to send: so such a connection stays, and accept returns it if there is no other. But
-//! a process that knows a handle could leave any number of them behind: so of each listener's, all but the last are
+//! a process that knows a handle could leave any number of them behind. So all but the last of each listener's are
 //! closed after two handshake timeouts, or sooner if there are too many.
 
 use std::sync::Weak;

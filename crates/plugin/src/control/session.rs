@@ -13,8 +13,8 @@ use super::stream::Stream;
 /// is closed a second later.
 pub(super) const MOST_FROM_STRANGERS: usize = 64 << 10;
 
-/// A session that a peer opened is not read while more than this many bytes wait to be written: a peer that asks and
-/// does not read the answers would have them stored here.
+/// A session that a peer opened is not read while more than this many bytes wait to be written. Otherwise the answers
+/// to a peer that asks and does not read would pile up here.
 const MOST_UNREAD_BY_PEER: usize = 64 << 10;
 
 /// The time for pending output to go out once the session has ended.
@@ -86,7 +86,7 @@ impl Session {
 
     /// Returns the time at which it has something to do without an event.
     pub(super) fn next_deadline(&self) -> Option<u64> {
-        // Usually none is in set-up, and thousands may be up.
+        // Usually no connection is in set-up, and thousands may be up.
         let connections = if self.setups.has_any() { Some(self.connections.values()) } else { None };
         let settings = connections.into_iter().flatten().filter_map(|connection| match connection {
             Connection::Setup(setting) => setting.next_ns(),
@@ -112,7 +112,7 @@ impl Session {
         self.protocol.touch(now_ns);
     }
 
-    /// Returns the bytes read at once, and kept until a frame is complete.
+    /// Returns the most bytes that are read at once, and kept until a frame is complete.
     pub(super) fn most_unread(&self) -> usize {
         if self.protocol.is_up() { MAX_FRAME_BYTES } else { MAX_HELLO_BYTES + FRAME_HEADER_BYTES }
     }

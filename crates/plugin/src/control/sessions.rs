@@ -84,7 +84,7 @@ impl ControlLoop {
         }
     }
 
-    /// Logs an event. Events that strangers can cause are limited in number.
+    /// Logs an event. `by_stranger`: a stranger can cause it, so the number of such lines is limited.
     pub(super) fn say(&mut self, event: &Event, peer: &str, by_stranger: bool) {
         let line = log::line(event, peer);
         if !by_stranger {
@@ -171,7 +171,7 @@ impl ControlLoop {
         }
     }
 
-    /// Goes on sending on a socket that is closed afterwards.
+    /// Sends what is left of a socket's output, and closes the socket afterwards.
     pub(super) fn handle_closing(&mut self, token: usize, mut closing: Closing) {
         if closing.stream.flush().is_ok() && closing.stream.has_unsent() {
             self.entries.insert(token, Entry::Closing(closing));
@@ -353,7 +353,7 @@ impl ControlLoop {
         let Some(session) = self.session(token) else {
             return;
         };
-        // Usually none is in set-up, and thousands may be up.
+        // Usually no connection is in set-up, and thousands may be up.
         let connections = if session.setups.has_any() { Some(session.connections.iter()) } else { None };
         let late: Vec<u32> = connections
             .into_iter()
@@ -368,7 +368,7 @@ impl ControlLoop {
             session.resting = false;
             self.handle_session(token);
         }
-        // Such a peer's input is not read, so it cannot be called silent.
+        // A peer that does not read is not read either, so it cannot be called silent.
         if let Some(session) = self.session(token)
             && let (Some(for_ns), Some(unsent)) = (session.protocol.overdue_ns(now_ns), session.left_unread())
         {
@@ -383,8 +383,9 @@ impl ControlLoop {
     }
 }
 
-/// Returns true if the kernel has no route to the address. Firewalls and hosts that are down cause EHOSTUNREACH (a
-/// neighbour does not answer, or a packet is rejected); EADDRNOTAVAIL means that source ports have run out.
+/// Returns true if the kernel has no route to the address. Two similar errors have other causes: EHOSTUNREACH comes
+/// from firewalls and hosts that are down (a packet is rejected, or a neighbour does not answer), and EADDRNOTAVAIL
+/// means that source ports have run out.
 fn is_no_way(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NetworkUnreachable
 }

@@ -16,7 +16,7 @@ use crate::comm::Comm;
 use crate::comm::debt::Look;
 use crate::comm::owing::Owing;
 
-/// The time between two looks. A debt is settled at the age of two of them at most.
+/// The time between two looks. A debt is at most two of them old when it is settled.
 const LOOK: Duration = Duration::from_micros(400);
 
 /// The control thread forgets a connection that owed nothing at this many looks.

@@ -1,5 +1,5 @@
 //! The limits of set-ups in progress. A set-up takes memory before its peer has proved anything, so both ends have a
-//! limit. Beyond it connects of this process wait, and offers of its peers, whose sessions take turns.
+//! limit. Beyond it, this process's connects and its peers' offers wait, and the peers' sessions take turns.
 
 use std::collections::{BTreeSet, VecDeque};
 

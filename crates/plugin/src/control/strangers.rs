@@ -1,4 +1,4 @@
-//! Log lines about peers that are not welcome, or not yet, limited so that a thousand of them do not fill the log.
+//! Log lines about peers that are unwelcome or not known yet, limited so that a thousand of them do not fill the log.
 
 use crate::log;
 

@@ -6,8 +6,8 @@ use std::sync::Weak;
 use crate::comm::Route;
 use crate::listener::Listener;
 
-/// Those that may wait in the process, but at most half of those that may wait for one listener's accept. Beyond it the
-/// oldest is closed at once.
+/// The connections that may wait in this queue, but at most half as many as may wait for one listener's accept. Beyond
+/// it the oldest is closed at once.
 const MOST: usize = 256;
 
 /// A connection that was not accepted and whose peer has left.

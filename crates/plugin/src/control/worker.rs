@@ -26,8 +26,8 @@ use crate::network::AnyHandshake;
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The most that counts of the time between two looks. A process that was stopped has not waited: its worker was
-/// stopped too.
+/// The most time between two looks that counts as waiting. If it was longer, this process was stopped, and its worker
+/// too.
 const MOST_BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
 /// The number of jobs that a worker was given, and of those that are done.
@@ -103,7 +103,7 @@ impl<J: Send + 'static> Worker<J> {
     }
 
     /// Lets the thread finish its jobs and joins it. If it finishes none for `patience`, leaves it running and returns
-    /// the number of its jobs.
+    /// the number of unfinished jobs.
     fn finish(&mut self, patience: Duration) -> Result<(), u64> {
         drop(self.jobs.take());
         let Some(thread) = self.thread.take() else {
@@ -166,7 +166,7 @@ pub(super) struct Done {
 struct SetUp {
     worker: Worker<Task>,
     done: Receiver<Done>,
-    /// Set at the end: waiting tasks are freed and not done.
+    /// True once the threads must end: waiting tasks are then freed instead of run.
     ending: Arc<AtomicBool>,
     /// The jobs done at the last look, and the time since when that number has not changed.
     seen: u64,

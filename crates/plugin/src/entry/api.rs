@@ -48,7 +48,7 @@ pub(crate) fn init_implicit(forces_flushes: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// The context of v6 to v10; NULL before `init`.
+/// Returns the context of v6 to v10; NULL before `init`.
 pub(crate) fn implicit() -> *mut c_void {
     IMPLICIT.get().get().map_or(std::ptr::null_mut(), |address| std::ptr::with_exposed_provenance_mut(*address))
 }
@@ -134,8 +134,8 @@ pub(crate) fn properties(device: c_int, forces_flushes: bool) -> Result<Properti
     let index = device_index("getProperties", device, devices.len())?;
     let found = &devices[index];
     let pci_path = found.pci_path.as_ref().and_then(|path| path.to_str()).map_or(std::ptr::null(), keep);
-    // If a newer NCCL in the same process was shown the engines, an older one sends host memory through them. It would
-    // not flush what it receives in GPU memory, so it is not offered any.
+    // If a newer NCCL in the same process was shown the Data Direct engines, an older one sends host memory through
+    // them. It would not flush what it receives in GPU memory, so it is offered no GPU memory.
     let takes_gpu_memory = forces_flushes || !found.pointers.data_direct;
     let cuda = if found.pointers.cuda && takes_gpu_memory { PTR_CUDA } else { 0 };
     let dma_buf = if found.pointers.dma_buf && takes_gpu_memory { PTR_DMABUF } else { 0 };
@@ -151,7 +151,7 @@ pub(crate) fn properties(device: c_int, forces_flushes: bool) -> Result<Properti
         max_bytes: MAX_MESSAGE_BYTES as usize,
         rail_id: found.rail_id.unwrap_or(-1),
         plane_id: found.plane_id.unwrap_or(-1),
-        // NCCL omits flushes on newer GPUs, where flags and data take the same way. With these engines they take two.
+        // NCCL omits flushes on newer GPUs, where flags and data take one path. With these engines they take two.
         force_flush: found.pointers.data_direct,
         index: index as c_int,
     })
@@ -281,7 +281,7 @@ pub(crate) unsafe fn close_listen(listen: *mut c_void) -> Result<(), Error> {
 }
 
 /// `closeSend` and `closeRecv`. After an error NCCL would not free the rest of the communicator, so only a wrong
-/// pointer is one.
+/// pointer is an error.
 ///
 /// # Safety
 /// `comm` must be NULL or come from [`connect`] or [`accept`], and neither it nor its requests may be used again.
@@ -332,7 +332,7 @@ pub(crate) fn memory_kind(kind: c_int) -> Result<MemoryKind, Error> {
     }
 }
 
-/// `deregMr`. After an error NCCL would not free the rest of the communicator, so there is none.
+/// `deregMr`. After an error NCCL would not free the rest of the communicator, so this never fails.
 ///
 /// # Safety
 /// `memory` must be NULL or come from [`reg_mr`], and not be used again.

@@ -18,7 +18,7 @@ use super::guard::{failed, guard, null, put};
 use crate::comm::{Calls, Comm, End, MemoryHandle, Request, debtor};
 use crate::log;
 
-/// The calls of a [`SendConnection<F>`].
+/// Returns the calls of a [`SendConnection<F>`].
 pub(super) fn calls_of_sender<F: Fabric>() -> Calls
 where
     SendConnection<F>: Send,
@@ -26,7 +26,7 @@ where
     Calls { isend: isend_on::<F>, irecv: irecv_on_sender, test: test_send::<F> }
 }
 
-/// The calls of a [`RecvConnection<F>`].
+/// Returns the calls of a [`RecvConnection<F>`].
 pub(super) fn calls_of_receiver<F: Fabric>() -> Calls
 where
     RecvConnection<F>: Send,
@@ -449,7 +449,7 @@ unsafe fn incoming<'a>(
     Ok(Incoming { address: data.addr() as u64, size: size as u64, tag: tag as u32, keys: &memory.keys })
 }
 
-/// The error for a negative size: NCCL's older versions pass sizes as `int`.
+/// Returns the error for a negative size: NCCL's older versions pass sizes as `int`.
 #[cold]
 pub(crate) fn negative_size(call: &str, size: c_int) -> Error {
     Error::protocol(format!("{call} was called with a size of {size} bytes; allowed are 0 and more"))

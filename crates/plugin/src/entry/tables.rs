@@ -67,7 +67,7 @@ unsafe extern "C" fn devices(count: *mut c_int) -> NcclResult {
 
 /// The properties structure of one version.
 trait Fill: Sized {
-    /// True if they can ask for flushes on GPUs for which NCCL omits them.
+    /// True if this version's properties can ask for flushes on GPUs for which NCCL omits them.
     const FORCES_FLUSHES: bool;
 
     fn from_properties(from: &api::Properties) -> Self;
