@@ -13,7 +13,7 @@ use crate::found::OutOfBand;
 use crate::interface::Interface;
 use crate::tcp_ports::discover;
 
-/// The addresses that the control port listens on; `None` for all of this host's.
+/// Returns the addresses that the control port listens on; `None` for all of this host's.
 ///
 /// # Errors
 /// When the options name none, or leave out one at which TCP lanes are dialled.
@@ -58,8 +58,8 @@ pub(crate) fn listens_on(
     Ok(Some(chosen))
 }
 
-/// The first address of an interface that the options name for control sessions, otherwise the first that leads
-/// anywhere. Only addresses that the control port listens on count.
+/// Returns the first address of an interface that the options name for control sessions, otherwise the first that
+/// leads anywhere. Only addresses that the control port listens on count.
 ///
 /// # Errors
 /// When there is no interface of that name.
@@ -98,13 +98,13 @@ pub(crate) fn out_of_band(
     }))
 }
 
-/// [`out_of_band`]'s address for ports of RDMA: dialled first if the user named it.
+/// Returns [`out_of_band`]'s address for RDMA ports: it is dialled first if the user named it.
 pub(crate) fn preferred(options: &Options, address: OutOfBand) -> OutOfBand {
     let is_named = options.oob_interface.value.as_ref().is_some_and(|filter| !filter.exclude);
     OutOfBand { comes_first: is_named, ..address }
 }
 
-/// An address that comes after the ports' own.
+/// Returns an out-of-band address that is dialled after the ports' own.
 pub(crate) fn after_ports(address: IpAddr, prefix_len: u8) -> OutOfBand {
     OutOfBand { address, prefix_len, comes_first: false }
 }
@@ -116,7 +116,8 @@ fn named<'a>(interfaces: &'a [Interface], filter: &'a RailFilter) -> impl Iterat
     interfaces.iter().filter(is_named)
 }
 
-/// Returns true if an address alone says too little: an IPv6 link-local one is each interface's own.
+/// Returns true if an address says too little without its interface: each interface has IPv6 link-local addresses of
+/// its own.
 fn needs_interface(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }

@@ -10,8 +10,8 @@ use crate::note::{Note, Say};
 use crate::{tcp, verbs};
 
 /// Finds the fabric that the options ask for, its ports and its devices. `forces_flushes` is true if NCCL's API can
-/// force flushes, as v9 and later can; without it, ports that need them on every GPU are not shown. `say` takes
-/// messages that are worth logging and are no errors.
+/// force flushes, as v9 and later can; otherwise, ports that need them on every GPU are not shown. `say` takes messages
+/// that are worth logging but are not errors.
 ///
 /// # Errors
 /// When there is no usable port, or the options ask for something that this machine lacks.

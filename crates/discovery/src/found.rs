@@ -11,9 +11,9 @@ use railweave_topology::{ChosenPort, DEFAULT_SPEED_MBPS, Device};
 /// A machine's ports and devices with some options, and what is left out.
 #[derive(Debug)]
 pub struct Found {
-    /// The fabric in use, with what it needs to use the ports.
+    /// The fabric in use, with the open ports if it needs them.
     pub fabric: FoundFabric,
-    /// How ports became devices.
+    /// The mode in which ports became devices.
     pub mode: Mode,
     /// The ports in use, at least one, in the order of devices and of rails.
     pub ports: Vec<ChosenPort>,
@@ -48,7 +48,7 @@ pub struct OutOfBand {
 }
 
 impl Found {
-    /// The name of the fabric in use.
+    /// Returns the name of the fabric in use.
     pub fn fabric_name(&self) -> &'static str {
         match self.fabric {
             FoundFabric::Tcp => "tcp",
@@ -56,7 +56,8 @@ impl Found {
         }
     }
 
-    /// The GIDs that the lanes of a port may use, best first; none on TCP. `port` is an index into [`Found::ports`].
+    /// Returns the GIDs that the lanes of a port may use, best first; none on TCP. `port` is an index into
+    /// [`Found::ports`].
     pub fn gids(&self, port: usize) -> &[PortGid] {
         match &self.fabric {
             FoundFabric::Tcp => &[],
@@ -64,8 +65,8 @@ impl Found {
         }
     }
 
-    /// The part of a device's traffic that each of its ports carries, 0 to 1, in their order, if the other end is as
-    /// fast.
+    /// Returns the part of a device's traffic that each of its ports carries, 0 to 1, in their order, if the other end
+    /// is as fast.
     pub fn shares(&self, device: &Device, weights: Weights) -> Vec<f64> {
         let weight = |(place, port): (usize, &usize)| match weights {
             Weights::Fixed(weights) => f64::from(weights[place]),

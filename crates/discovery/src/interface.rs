@@ -21,7 +21,7 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
-    /// All addresses of this host, in the kernel's order.
+    /// Returns all addresses of this host, in the kernel's order.
     ///
     /// # Errors
     /// When the kernel does not list them.

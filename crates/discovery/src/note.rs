@@ -1,4 +1,4 @@
-//! Sentences about a machine that are worth logging and are no errors.
+//! Sentences about a machine that are worth logging but are not errors.
 
 /// A sentence for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]

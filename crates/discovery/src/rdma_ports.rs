@@ -22,7 +22,7 @@ pub struct DiscoveryRules<'a> {
     pub addresses: HostAddresses,
     /// True if an adapter's virtual functions count as one PCI device with it.
     pub merge_vfs: bool,
-    /// How ports with a Data Direct engine are shown.
+    /// The way in which ports with a Data Direct engine are shown.
     pub data_direct: DataDirect,
     /// The library of NVIDIA's adapters, by a name that the dynamic linker finds or by its file. It is loaded if a
     /// device could have such an engine.
@@ -156,8 +156,8 @@ impl Adapter<'_> {
         if self.has_several_ports { format!("{device}{engine}:{number}") } else { format!("{device}{engine}") }
     }
 
-    /// The port with this number, with the device's Data Direct engine or without, or the reason why it cannot be a
-    /// rail.
+    /// Returns the port with this number, with the device's Data Direct engine or without, or the reason why it cannot
+    /// be a rail.
     fn port(&self, number: u8, rules: &DiscoveryRules<'_>, engine: Option<&Engine>) -> Result<VerbsPort, String> {
         let attributes = self
             .device
@@ -222,7 +222,7 @@ impl Adapter<'_> {
     }
 }
 
-/// The number of lanes of a link, from its encoded width (`ibv_port_attr.active_width`).
+/// Returns the number of lanes of a link, from its encoded width (`ibv_port_attr.active_width`).
 fn lanes(width: u8) -> Option<u32> {
     match width {
         1 => Some(1),
@@ -234,8 +234,8 @@ fn lanes(width: u8) -> Option<u32> {
     }
 }
 
-/// The speed of one lane of a link, in Mbit/s, from the encoded speed (`ibv_port_attr.active_speed`). Speeds above NDR
-/// do not fit there: ibv_query_port_speed(3) or sysfs tells XDR.
+/// Returns the speed of one lane of a link, in Mbit/s, from the encoded speed (`ibv_port_attr.active_speed`). Speeds
+/// above NDR do not fit there: ibv_query_port_speed(3) or sysfs tells XDR.
 fn lane_mbps(speed: u8) -> Option<u32> {
     match speed {
         1 => Some(2_500),
@@ -249,7 +249,7 @@ fn lane_mbps(speed: u8) -> Option<u32> {
     }
 }
 
-/// The bytes that an `enum ibv_mtu` stands for; for other values, the least that a port may have.
+/// Returns the bytes that an `enum ibv_mtu` stands for; for other values, the least that a port may have.
 fn mtu_bytes(mtu: i32) -> u32 {
     match mtu {
         2..=5 => 128 << mtu,

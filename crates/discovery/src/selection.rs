@@ -56,7 +56,7 @@ pub(crate) fn make_devices(
     Ok(devices)
 }
 
-/// A list of weights must cover every rail and give at least one of them a share.
+/// Checks that a list of weights gives at least one of the rails in use a share.
 fn check_weights(options: &Options, ports: &[ChosenPort], mode: Mode) -> Result<(), Error> {
     let Weights::Fixed(weights) = options.weights.value else {
         return Ok(());

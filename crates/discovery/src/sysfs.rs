@@ -41,18 +41,19 @@ impl NetDevice<'_> {
         })
     }
 
-    /// Its speed in Mbit/s. Interfaces without one report -1, or 4294967295 on older kernels, or the read fails.
+    /// Returns its speed in Mbit/s, `None` for an interface without one: it reports -1, or 4294967295 on older kernels,
+    /// or the read fails.
     pub(crate) fn speed_mbps(&self) -> Option<u32> {
         self.number("speed").filter(|&speed| speed > 0 && speed != u32::MAX)
     }
 
-    /// Its largest packet, in bytes.
+    /// Returns the size of its largest packet, in bytes.
     pub(crate) fn mtu(&self) -> Option<u32> {
         self.number("mtu")
     }
 
-    /// The directory of its PCI device below /sys; `None` for a virtual interface. A virtio interface is a child of
-    /// one.
+    /// Returns the directory of its PCI device below /sys; `None` for a virtual interface. The device of a virtio
+    /// interface is a child of the PCI device.
     pub(crate) fn pci_path(&self) -> Option<PathBuf> {
         let real = fs::canonicalize(self.directory().join("device")).ok()?;
         let name = real.file_name()?.to_str()?;
@@ -79,7 +80,7 @@ pub(crate) struct RdmaDevice<'a> {
 }
 
 impl RdmaDevice<'_> {
-    /// The PCI device's directory below /sys; `None` for a device without one, such as soft-RoCE.
+    /// Returns the PCI device's directory below /sys; `None` for a device without one, such as soft-RoCE.
     ///
     /// The functions of one adapter share one path, that of function 0, as in NCCL's own transport. With `merge_vfs`
     /// this includes its virtual functions, which have device numbers of their own.
@@ -91,13 +92,14 @@ impl RdmaDevice<'_> {
         below(self.root, &real)
     }
 
-    /// The device's name on its bus; `None` for one without a bus, such as soft-RoCE.
+    /// Returns the device's name on its bus; `None` for one without a bus, such as soft-RoCE.
     pub(crate) fn bus_id(&self) -> Option<String> {
         let real = fs::canonicalize(self.directory().join("device")).ok()?;
         Some(real.file_name()?.to_str()?.to_owned())
     }
 
-    /// The version of RoCE of an entry of a port's GID table. Containers may lack these files, or the read fails.
+    /// Returns the RoCE version of an entry of a port's GID table; `None` if it is unknown, or if the file is missing,
+    /// as in some containers, or cannot be read.
     pub(crate) fn roce_version(&self, port: u8, index: u32) -> Option<u8> {
         match self.port_file(port, &format!("gid_attrs/types/{index}"))?.as_str() {
             "RoCE v2" => Some(2),
@@ -106,12 +108,12 @@ impl RdmaDevice<'_> {
         }
     }
 
-    /// The network interface of an entry of a port's GID table.
+    /// Returns the network interface of an entry of a port's GID table.
     pub(crate) fn interface(&self, port: u8, index: u32) -> Option<String> {
         self.port_file(port, &format!("gid_attrs/ndevs/{index}"))
     }
 
-    /// A port's speed in Mbit/s, from a text like `200 Gb/sec (4X HDR)`.
+    /// Returns a port's speed in Mbit/s, from a text like `200 Gb/sec (4X HDR)`.
     pub(crate) fn rate_mbps(&self, port: u8) -> Option<u32> {
         let text = self.port_file(port, "rate")?;
         let (number, unit) = text.split_once(' ')?;
@@ -130,7 +132,7 @@ impl RdmaDevice<'_> {
     }
 }
 
-/// A real path below `root`, as seen from there.
+/// Returns a real path below `root` as it is seen from there.
 fn below(root: &Path, real: &Path) -> Option<PathBuf> {
     let root = fs::canonicalize(root).ok()?;
     Some(Path::new("/").join(real.strip_prefix(root).ok()?))

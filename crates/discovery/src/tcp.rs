@@ -34,7 +34,8 @@ pub(crate) fn find(options: &Options, interfaces: &[Interface], say: Say<'_>) ->
     })
 }
 
-/// Loopback addresses are ports if the list names them, for trials, or if there is nothing else at all.
+/// Makes loopback addresses ports if the list names them, for trials, or if there is no list and nothing else is
+/// usable.
 fn add_loopback(discovery: &mut Discovery, filter: Option<&RailFilter>, say: Say<'_>) {
     let named = filter.filter(|filter| !filter.exclude).into_iter().flat_map(|filter| &filter.items);
     let mut addresses: Vec<IpAddr> = named

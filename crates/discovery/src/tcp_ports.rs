@@ -45,8 +45,8 @@ pub(crate) fn discover(root: &Path, interfaces: &[Interface]) -> Discovery {
     found
 }
 
-/// A port for an address of this host that no packet leaves by: `127.0.0.0/8` and `::1`. No interface needs to list it;
-/// the kernel answers for all of `127.0.0.0/8`. For trials of several rails on one machine.
+/// Returns a port for an address of this host that no packet leaves by: `127.0.0.0/8` and `::1`. No interface needs to
+/// list it; the kernel answers for all of `127.0.0.0/8`. For trials of several rails on one machine.
 pub(crate) fn loopback_port(address: IpAddr) -> PortFacts {
     PortFacts {
         name: format!("lo@{address}"),
@@ -64,7 +64,7 @@ pub(crate) fn loopback_port(address: IpAddr) -> PortFacts {
     }
 }
 
-/// The interface's name without the label of an address.
+/// Returns the interface's name without the label of an address.
 fn device_of(interface: &Interface) -> &str {
     interface.name.split_once(':').map_or(&interface.name, |(device, _)| device)
 }

@@ -102,8 +102,8 @@ fn without_lonely_gids(options: &Options, ports: &mut Vec<VerbsPort>, mut left_o
     left_out
 }
 
-/// How ports with a Data Direct engine are shown: one device has each port once, and an NCCL that cannot be told to
-/// flush on every GPU is shown none.
+/// Returns the way in which ports with a Data Direct engine are shown: a fused device gets each port once, and an NCCL
+/// that cannot be told to flush on every GPU is shown none of them.
 fn data_direct(options: &Options, mode: Mode, forces_flushes: bool, say: Say<'_>) -> DataDirect {
     let wanted = &options.data_direct;
     match wanted.value {
@@ -123,7 +123,7 @@ fn data_direct(options: &Options, mode: Mode, forces_flushes: bool, say: Say<'_>
     }
 }
 
-/// The ports of this machine, whatever the user's list admits.
+/// Returns the ports of this machine, whatever the user's list admits.
 fn seen(
     options: &Options,
     interfaces: &[Interface],
@@ -156,7 +156,8 @@ fn seen(
     discover(Path::new("/"), &Arc::new(functions), &rules).map_err(|error| Refusal::NoPort(error.to_string()))
 }
 
-/// The current addresses of this host; if the kernel does not say, those known at the start.
+/// Returns a function for the current addresses of this host; if the kernel does not list them, it returns those known
+/// at the start.
 fn host_addresses(interfaces: &[Interface]) -> HostAddresses {
     let of = |interfaces: &[Interface]| -> Vec<_> {
         interfaces.iter().map(|interface| (interface.address, interface.prefix_len)).collect()
@@ -172,7 +173,7 @@ fn pick_gids(port: &mut VerbsPort, list: RailFilter) {
     port.filter_gids(Arc::new(is_in));
 }
 
-/// A chosen port, ready for use, or the reason why it cannot be used.
+/// Opens a chosen port. Returns it ready for use, or the reason why it cannot be used.
 fn open(ports: &[VerbsPort], chosen: &ChosenPort) -> Result<OpenPort, String> {
     let port = ports.iter().find(|port| port.facts.name == chosen.facts.name).ok_or("it is gone")?;
     OpenPort::new(port.clone()).map_err(|error| error.to_string())
