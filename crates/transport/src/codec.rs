@@ -35,7 +35,7 @@ pub enum DecodeError {
     },
 }
 
-/// Returns true if a character is not seen itself but changes how others are: control characters (Unicode's category
+/// Returns true if a character is invisible but changes how others are shown: control characters (Unicode's category
 /// Cc), format characters such as those that turn the direction of text (Cf, as of Unicode 16), and the separators of
 /// lines and paragraphs (Zl, Zp).
 fn changes_lines(character: char) -> bool {

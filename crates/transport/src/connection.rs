@@ -50,8 +50,8 @@ pub(crate) trait Outstanding {
     /// Returns the [`Reports`] to which the rail of this side reports.
     fn reports<'a, F: Fabric>(&'a mut self, side: &'a mut RailSide) -> impl Reports;
 
-    /// The first report that ends the connection, on its way from the poll to [`Core`]. It is kept next to the state
-    /// that reports change: in any other place it costs each poll 2 instructions or more.
+    /// Returns the place of the first report that ends the connection, on its way from the poll to [`Core`]. It is next
+    /// to the state that reports change: in any other place it costs each poll 2 instructions or more.
     fn fatal(&mut self) -> &mut Option<Box<Fatal>>;
 
     /// Notes that a post was refused although there was room: a part of it may have gone out.
@@ -59,7 +59,7 @@ pub(crate) trait Outstanding {
 }
 
 impl<F: Fabric> Core<F> {
-    /// A connection over these rails whose messages below `fast_below` bytes may take the fast path.
+    /// Returns the core of a connection over these rails. Its messages below `fast_below` bytes may take the fast path.
     pub(crate) fn new(rails: Rails<F>, fast_below: u64, peer: String, fate: Arc<Fate>) -> Self {
         Self {
             recent: rails.usable().first().unwrap_or_default(),
@@ -186,7 +186,7 @@ pub(crate) struct FastPath {
 }
 
 impl FastPath {
-    /// The fast path of messages below `limit` bytes, which is open.
+    /// Returns the fast path of messages below `limit` bytes, open.
     pub(crate) fn new(limit: u64) -> Self {
         Self { below: limit, limit }
     }

@@ -100,12 +100,12 @@ pub(crate) struct CtsRail {
     shadow_key: u32,
     /// Key of the ring.
     peer_key: u32,
-    /// CTS so far, modulo 2^32.
+    /// The number of CTS posted so far, modulo 2^32.
     posted: u32,
 }
 
 impl CtsRail {
-    /// The state before the first CTS, with the keys of both rings.
+    /// Returns the state before the first CTS, with the keys of both rings.
     pub(crate) fn new(shadow_key: u32, peer_key: u32) -> Self {
         Self { shadow_key, peer_key, posted: 0 }
     }
@@ -134,7 +134,7 @@ pub(crate) struct CtsSource {
 }
 
 impl CtsSource {
-    /// A stream from `shadow` to the peer's ring at the address `peer`.
+    /// Returns the stream from `shadow` to the peer's ring at the address `peer`.
     pub(crate) fn new(shadow: Arc<Region>, peer: u64) -> Self {
         assert_eq!(shadow.len(), STREAM_BYTES, "the CTS stream has a fixed size");
         Self { address: shadow.address(), shadow, peer, next: 0 }

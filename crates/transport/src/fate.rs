@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 
 use crate::Error;
 
-/// Two cells, each set once, that tell a connection's data path without a lock that its peer is gone or an adapter
-/// failed.
+/// Two cells, each set once, by which a connection's data path learns without a lock that its peer is gone or an
+/// adapter failed.
 #[derive(Debug, Default)]
 pub struct Fate {
     lost: OnceLock<Error>,
@@ -25,13 +25,13 @@ impl Fate {
         let _ = self.failed.set(error);
     }
 
-    /// Returns why nothing that needs the peer can succeed any more, if so.
+    /// Returns the reason, once there is one, why nothing that needs the peer can succeed.
     #[inline]
     pub fn lost(&self) -> Option<&Error> {
         self.failed().or_else(|| self.lost.get())
     }
 
-    /// Returns why nothing can succeed any more, if so.
+    /// Returns the reason, once there is one, why nothing at all can succeed.
     #[inline]
     pub fn failed(&self) -> Option<&Error> {
         self.failed.get()

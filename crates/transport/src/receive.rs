@@ -308,7 +308,7 @@ impl<F: Fabric> RecvConnection<F> {
     }
 
     /// The fast path of [`Self::test`]: returns the slot of a receive that is complete, at the latest after a poll of
-    /// the rail that last completed something. Otherwise returns true if that poll brought anything, for the slow path.
+    /// the rail that last completed something. The error, for the slow path, is true if that poll brought anything.
     #[inline(always)]
     fn test_fast(&mut self, request: RecvRequest) -> Result<Slot, bool> {
         let slot = request.slot().ok_or(false)?;
@@ -379,8 +379,8 @@ impl<F: Fabric> RecvConnection<F> {
         }
     }
 
-    /// Makes the data that the rails wrote into these buffers visible to their owner. Only GPU memory needs it, unless
-    /// it is empty.
+    /// Makes the data that the rails wrote into these buffers visible to their owner. Only GPU memory needs that, and
+    /// an empty buffer never does.
     ///
     /// # Errors
     /// If the connection is broken, or more flushes are outstanding than NCCL has requests.

@@ -331,7 +331,7 @@ impl<F: Fabric> SendConnection<F> {
     }
 
     /// The fast path of [`Self::test`]: returns the size if the request is done, at the latest after a poll of the rail
-    /// that last completed something. Otherwise returns true if that poll brought anything, for the slow path.
+    /// that last completed something. The error, for the slow path, is true if that poll brought anything.
     #[inline(always)]
     fn test_fast(&mut self, request: SendRequest) -> Result<u64, bool> {
         if let Some(size) = self.requests.release(request.0) {
@@ -388,7 +388,8 @@ struct WriteTemplate<'a> {
 }
 
 impl<'a> WriteTemplate<'a> {
-    /// The template for a message to the receive at the address `to`. An immediate must be able to hold its size.
+    /// Returns the template for a message to the receive at the address `to`. An immediate must be able to hold the
+    /// message's size.
     #[inline(always)]
     fn new(message: &Outgoing<'a>, to: u64, sequence: Sequence) -> Self {
         Self {

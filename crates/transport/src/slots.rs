@@ -76,7 +76,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// The slots of a connection with `count` rails, of which those in `came_up` came up.
+    /// Returns the slots of a connection with `count` rails, of which those in `came_up` came up.
     pub(crate) fn new(count: usize, came_up: RailSet, records: Records) -> Self {
         let slots: Vec<_> = vec![Receive::default(); SLOTS];
         let slots = slots.into_boxed_slice().try_into().unwrap_or_else(|_| unreachable!("SLOTS were made"));

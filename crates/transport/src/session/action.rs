@@ -14,7 +14,7 @@ pub enum SessionAction {
     /// Send this frame; on a dialled socket [`crate::Preface::Session`] goes before the first.
     Send(Frame),
     /// Read nothing more from the socket, and close it: at once, or with `flush` once everything sent has gone out.
-    /// Report nothing more about this socket; the next one is another.
+    /// Report nothing more about this socket; reports that follow are about the next one.
     HangUp {
         /// True if everything sent must still reach the peer.
         flush: bool,

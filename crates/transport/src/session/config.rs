@@ -12,7 +12,7 @@ pub struct SessionConfig {
     pub hello: Hello,
     /// The prover that has the key, if the process has one. [`Hello::KEYED`] says the same.
     pub prover: Option<Arc<dyn Prover>>,
-    /// The time that HELLO and PROOF may take; for an opener, with all of its tries together.
+    /// The time that HELLO and PROOF may take; for an opener, in all of its attempts together.
     pub handshake_ns: u64,
     /// The time that a peer may take to answer a PING.
     pub peer_timeout_ns: u64,
@@ -20,8 +20,8 @@ pub struct SessionConfig {
     pub idle_ns: u64,
     /// The time for which the other end keeps it; that end only makes sure that strangers do not keep sessions forever.
     pub accepted_idle_ns: u64,
-    /// The time until an open connection is lost whose peer or session is gone: its lanes carry what was sent before,
-    /// and report themselves that the peer is gone.
+    /// The time for which an open connection outlives its peer or its session: its lanes still deliver what was sent
+    /// before, and then report by themselves that the peer is gone.
     pub grace_ns: u64,
     /// The time for which a closed connection waits for its peer.
     pub linger_ns: u64,

@@ -1,8 +1,7 @@
 //! Heartbeats find out if the process at the other end of a session is still alive. It is asked only when it has been
 //! quiet while connections need it.
 //!
-//! The end of its sockets does not tell: a child that it forked holds copies of them, and they end only with the last
-//! copy.
+//! Its sockets do not show it: a child that it forked holds copies of them, and a socket ends only with its last copy.
 
 /// The time that a peer has for its answer, divided by this, is the quiet time after which it is asked. That is the
 /// smaller share of the time until a dead peer is noticed, and in a job of a thousand processes each is still asked

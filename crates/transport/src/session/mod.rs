@@ -238,9 +238,9 @@ impl Session {
         stage.into_iter().chain(self.connections.first_due().map(|(at_ns, _)| at_ns)).min()
     }
 
-    /// Returns how long nothing has come from the peer, in nanoseconds, if it has not answered in time, so that
-    /// [`Self::handle_timeout`] is about to end the session. The caller must first handle what lies in the socket: it
-    /// may be this process that stood still.
+    /// Returns the time since anything came from the peer, in nanoseconds, if its answer is overdue. The next
+    /// [`Self::handle_timeout`] then ends the session, so the caller must first handle what lies in the socket: it may
+    /// be this process that stood still.
     pub fn overdue_ns(&self, now_ns: u64) -> Option<u64> {
         match self.beat(now_ns) {
             Beat::Silent { for_ns } => Some(for_ns),
