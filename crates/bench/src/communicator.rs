@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// The way of data between a user's buffer and the plugin.
+/// The path of data between a user's buffer and the plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Through staging buffers, registered once per connection: what NCCL does by default.
@@ -31,7 +31,7 @@ pub enum Mode {
 pub struct Settings {
     /// The devices to use: a ring over each, with the peers spread over them. Not empty, and the same on all ranks.
     pub devices: Vec<i32>,
-    /// The way of data.
+    /// The path of data.
     pub mode: Mode,
     /// The longest time without any progress before an error.
     pub stall: Duration,
