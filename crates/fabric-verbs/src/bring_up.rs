@@ -26,7 +26,7 @@ pub(crate) struct Path<'a> {
     pub(crate) domain: &'a VerbsDomain,
 }
 
-/// How packets are treated on their way.
+/// The classes by which the network treats packets.
 #[derive(Clone, Copy)]
 pub(crate) struct Classes {
     pub(crate) service_level: u8,
@@ -209,7 +209,7 @@ impl RisingPair {
     }
 }
 
-/// The address of the peer's port: IBTA 12.7 for InfiniBand, annex A17 for RoCE.
+/// Returns the address of the peer's port: IBTA 12.7 for InfiniBand, annex A17 for RoCE.
 fn address(path: &Path<'_>, peer: &Endpoint, classes: Classes) -> sys::AhAttributes {
     let domain = path.domain;
     let grh = sys::GlobalRoute {
@@ -245,12 +245,12 @@ fn address(path: &Path<'_>, peer: &Endpoint, classes: Classes) -> sys::AhAttribu
     address
 }
 
-/// The subnet that an InfiniBand GID names: its prefix without the two bytes of the router's identifier.
+/// Returns the subnet that an InfiniBand GID names: its prefix without the two bytes of the router's identifier.
 fn subnet(gid: [u8; 16]) -> [u8; 6] {
     [gid[0], gid[1], gid[2], gid[3], gid[6], gid[7]]
 }
 
-/// A packet number that an earlier queue pair of the same number is unlikely to have used.
+/// Returns a packet number that an earlier queue pair of the same number is unlikely to have used.
 fn random_psn(domain: &VerbsDomain) -> Result<u32, SetupError> {
     getrandom::u32()
         .map(|number| number & 0xff_ffff)

@@ -36,7 +36,7 @@ pub struct Engine {
 }
 
 impl<'a> Mlx5<'a> {
-    /// The library of this name, for the dynamic linker or as a file. Nothing is loaded yet.
+    /// Names the library, for the dynamic linker or as a file. Loads nothing yet.
     pub fn new(name: &'a str) -> Self {
         Self { name, loaded: OnceCell::new() }
     }

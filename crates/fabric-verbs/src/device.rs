@@ -67,12 +67,12 @@ impl Device {
         }
     }
 
-    /// The kernel's name for it: `mlx5_0`.
+    /// Returns the kernel's name for it: `mlx5_0`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its directory below /sys/class/infiniband, as the library names it.
+    /// Returns its directory below /sys/class/infiniband, as the library names it.
     pub fn sysfs(&self) -> &std::path::Path {
         &self.sysfs
     }
@@ -119,7 +119,7 @@ impl Device {
         Ok(attributes)
     }
 
-    /// The port's speed in Mbit/s, if the library can tell: ibv_query_port_speed(3).
+    /// Returns the port's speed in Mbit/s, if the library can tell: ibv_query_port_speed(3).
     pub fn port_speed_mbps(&self, port: u8) -> Option<u64> {
         let query = self.functions.query_port_speed?;
         let mut hundreds = 0;
@@ -271,7 +271,7 @@ pub struct Event {
     pub about: About,
 }
 
-/// A port's state by ibstat's name for it.
+/// Returns ibstat's name for a port's state.
 pub fn port_state(state: i32) -> &'static str {
     match state {
         sys::PORT_DOWN => "down",
@@ -282,7 +282,7 @@ pub fn port_state(state: i32) -> &'static str {
     }
 }
 
-/// The result of a function that returns 0 or an errno.
+/// Converts the result of a function that returns 0 or an errno.
 pub(crate) fn check(result: c_int) -> io::Result<()> {
     match result {
         0 => Ok(()),

@@ -10,8 +10,8 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// The placement of `length` bytes at `address`, on a system with pages of `page` bytes. `offset` is where they
-    /// begin in the dma-buf, or where the page in which they begin starts, as NCCL's own transport passes it
+    /// Returns the placement of `length` bytes at `address`, on a system with pages of `page` bytes. `offset` is where
+    /// they begin in the dma-buf, or where the page in which they begin starts, as NCCL's own transport passes it
     /// (net_ib/reg.cc). With `whole_pages` the range begins and ends with a page, as Data Direct needs it
     /// (mlx5dv_reg_dmabuf_mr(3)). Returns `None` if the offset is neither.
     pub(crate) fn new(address: u64, length: usize, offset: u64, page: u64, whole_pages: bool) -> Option<Self> {

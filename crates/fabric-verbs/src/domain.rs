@@ -46,7 +46,8 @@ pub struct VerbsDomain {
 }
 
 impl VerbsDomain {
-    /// The domain of a port. `inform` takes messages that are worth logging and are no errors, one sentence each.
+    /// Returns the domain of a port. `inform` takes messages that are worth logging but are not errors, one sentence
+    /// each.
     pub fn new(port: OpenPort, config: VerbsConfig, inform: fn(&str)) -> Arc<Self> {
         let (port, pd) = port.into_parts();
         Arc::new(Self {
@@ -83,9 +84,9 @@ impl VerbsDomain {
         Ok(attributes)
     }
 
-    /// The GIDs that a new connection may use, best first, from the port's table as it is now: an address that came or
-    /// went moves the others' indices. A table with no entry at the moment, or with none but those excluded before,
-    /// leaves the previous GIDs in use. Never empty.
+    /// Returns the GIDs that a new connection may use, best first, from the port's table as it is now: an address that
+    /// came or went moves the others' indices. If the table has no entry at the moment, or only entries that were
+    /// excluded before, the previous GIDs stay in use. Never returns none.
     pub(crate) fn gids(&self, attributes: &sys::PortAttributes) -> Vec<PortGid> {
         let mut gids = self.gids.lock().unwrap_or_else(PoisonError::into_inner);
         *gids = self.table.renewed(attributes.gid_tbl_len, &gids);
@@ -102,7 +103,7 @@ impl VerbsDomain {
         }
     }
 
-    /// The error of a set-up step that the kernel or the library refused.
+    /// Returns the error of a set-up step that the kernel or the library refused.
     pub(crate) fn refused(&self, what: SetupStep, error: &io::Error) -> SetupError {
         SetupError::Refused { port: self.name.clone(), what, error: error.into() }
     }

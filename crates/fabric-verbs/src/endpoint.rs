@@ -1,4 +1,4 @@
-//! How the other end reaches a lane: the 48 bytes of a queue pair in LANES (docs/wire.md).
+//! The end point by which the other end reaches a lane: the 48 bytes of a queue pair in LANES (docs/wire.md).
 
 use railweave_fabric::{LaneEndpoint, LinkLayer, SetupError};
 

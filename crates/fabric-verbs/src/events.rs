@@ -46,7 +46,7 @@ fn is_of_no_consequence(event: Event) -> bool {
     )
 }
 
-/// An event of the device of this name: ibv_get_async_event(3).
+/// Describes an event of the device of this name: ibv_get_async_event(3).
 fn describe(device: &str, event: Event) -> PortEvent {
     // Is it a fault, has its subject failed for good, and the message.
     let (is_fault, is_final, what) = match event.kind {

@@ -30,7 +30,7 @@ impl FlushLane {
     /// Flushes that can be in progress at once.
     pub(crate) const DEPTH: u32 = 64;
 
-    /// A lane that is not connected yet.
+    /// Opens a lane, which is not connected yet.
     pub(crate) fn open(domain: &VerbsDomain, completions: &CompletionQueue) -> Result<Self, SetupError> {
         let spec = QueuePairSpec { completions, shared: None, send_depth: Self::DEPTH, receive_depth: 0, inline: 0 };
         let qp =
@@ -102,7 +102,7 @@ impl FlushLane {
         errno
     }
 
-    /// The flush that has completed; `number` is the low bits of its `wr_id`.
+    /// Frees the place of a completed flush, and returns its id; `number` is the low bits of its `wr_id`.
     pub(crate) fn completed(&mut self, number: u32) -> WorkId {
         self.room = (self.room + 1).min(Self::DEPTH);
         self.ids[(number % Self::DEPTH) as usize]

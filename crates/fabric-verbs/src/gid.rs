@@ -28,7 +28,7 @@ pub struct PortGid {
 }
 
 impl PortGid {
-    /// The GID as an address: IPv4 if it is a mapped one.
+    /// Returns the GID as an address: IPv4 if it is a mapped one.
     pub fn address(&self) -> IpAddr {
         address(self.bytes)
     }
@@ -37,12 +37,12 @@ impl PortGid {
         matches!(self.address(), IpAddr::V6(v6) if v6.is_unicast_link_local())
     }
 
-    /// The number by which its subnet's routers know a routable InfiniBand port (FLID); 0 if it has none.
+    /// Returns the number by which its subnet's routers know a routable InfiniBand port (FLID); 0 if it has none.
     fn flid(&self) -> u16 {
         u16::from_be_bytes([self.bytes[4], self.bytes[5]])
     }
 
-    /// The leading bits of the GID that name its network.
+    /// Returns the number of leading bits of the GID that name its network.
     fn network_bits(&self) -> u32 {
         let mapped = if self.address().is_ipv4() { 96 } else { 0 };
         (mapped + u32::from(self.prefix_len)).min(128)
@@ -215,7 +215,7 @@ fn common_bits(one: [u8; 16], other: [u8; 16]) -> u32 {
     (u128::from_be_bytes(one) ^ u128::from_be_bytes(other)).leading_zeros()
 }
 
-/// A GID as people write it: as an IPv4 address if it is one.
+/// Returns a GID as people write it: as an IPv4 address if it is one.
 pub(crate) fn show_gid(gid: [u8; 16]) -> String {
     Ipv6Addr::from(gid).to_canonical().to_string()
 }

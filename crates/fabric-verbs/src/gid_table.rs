@@ -29,7 +29,7 @@ pub type RoceVersions = Arc<dyn Fn(u32) -> Option<u8> + Send + Sync>;
 /// Returns true if a user's list admits a GID.
 pub type GidFilter = Arc<dyn Fn(&PortGid) -> bool + Send + Sync>;
 
-/// How the GID table of one port is read.
+/// The GID table of one port, and the rules by which it is read.
 #[derive(Clone)]
 pub struct GidTable {
     /// The device, open.

@@ -11,7 +11,7 @@ const NUMBER_AT: u32 = WorkId::BITS;
 /// The lowest bit of the lane in the `wr_id` of a write.
 pub(crate) const LANE_AT: u32 = NUMBER_AT + u16::BITS;
 
-/// The `wr_id` of a write: its lane and number, and below them the transport's id.
+/// Returns the `wr_id` of a write: its lane and number, and below them the transport's id.
 #[inline]
 pub(crate) fn send_id(lane: LaneId, number: u16, id: WorkId) -> u64 {
     u64::from(lane.0) << LANE_AT | u64::from(number) << NUMBER_AT | id.0
@@ -32,7 +32,7 @@ pub(crate) fn id_of(wr_id: u64) -> WorkId {
     WorkId(wr_id & ((1 << WorkId::BITS) - 1))
 }
 
-/// Receives per lane without a shared queue: one of several lanes never needs the whole pool.
+/// Returns the receives per lane without a shared queue: one of several lanes never needs the whole pool.
 pub(crate) fn own_receives(spec: &RailSpec) -> u32 {
     if spec.lanes > 1 { spec.receive_depth.min(spec.lane_receives) } else { spec.receive_depth }
 }
@@ -122,13 +122,13 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// The lanes of these queue pairs; `None` if there are none.
+    /// Returns the lanes of these queue pairs; `None` if there are none.
     pub(crate) fn new(parts: Vec<LaneParts>) -> Option<Self> {
         let mut lanes = parts.into_iter().map(Lane::new);
         Some(Self { first: lanes.next()?, more: lanes.collect() })
     }
 
-    /// The number of lanes.
+    /// Returns the number of lanes.
     #[inline]
     pub(crate) fn count(&self) -> usize {
         1 + self.more.len()
@@ -144,7 +144,7 @@ impl Lanes {
         std::iter::once(&self.first).chain(&self.more)
     }
 
-    /// The lane of the queue pair with this number.
+    /// Returns the lane of the queue pair with this number.
     pub(crate) fn find(&self, number: u32) -> Option<usize> {
         self.iter().position(|lane| lane.qp.number() == number)
     }

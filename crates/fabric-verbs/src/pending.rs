@@ -214,8 +214,9 @@ fn classes(domain: &VerbsDomain, spec: &RailSpec) -> Classes {
     }
 }
 
-/// A shared receive queue if the rail has a use for one and the device makes it. With `None` each lane has receives of
-/// its own: it learns of its queue pair's death, because its receives come back then, and needs one object less.
+/// Makes a shared receive queue if the rail has a use for one and the device allows it. With `None` each lane has
+/// receives of its own: it learns of its queue pair's death, because its receives come back then, and needs one object
+/// less.
 fn shared_receives(domain: &VerbsDomain, spec: &RailSpec) -> Option<SharedReceives> {
     let is_wanted = spec.receive_depth > 0 && domain.config.shared_receives.unwrap_or(spec.lanes > 1);
     if !is_wanted {

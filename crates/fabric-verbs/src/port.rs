@@ -25,7 +25,7 @@ pub struct VerbsPort {
     pub attributes: sys::PortAttributes,
     /// The GIDs that its lanes may use, best first; at least one. Each connection looks them up again.
     pub gids: Vec<PortGid>,
-    /// How they are looked up.
+    /// The table in which they are looked up.
     pub table: GidTable,
     /// The engine through which dma-bufs are registered, if this is the port with its Data Direct engine.
     pub engine: Option<Engine>,
@@ -71,7 +71,7 @@ impl OpenPort {
         }
     }
 
-    /// The port, as it was found.
+    /// Returns the port, as it was found.
     pub fn port(&self) -> &VerbsPort {
         &self.port
     }

@@ -57,7 +57,7 @@ pub(crate) struct CompletionQueue {
 unsafe impl Send for CompletionQueue {}
 
 impl CompletionQueue {
-    /// A queue that holds at least `entries` completions.
+    /// Makes a queue that holds at least `entries` completions.
     pub(crate) fn new(device: &Arc<Device>, entries: u32) -> io::Result<Self> {
         let entries = c_int::try_from(entries).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         // SAFETY: the context is open; no completion channel is requested.
@@ -113,7 +113,7 @@ pub(crate) struct SharedReceives {
 unsafe impl Send for SharedReceives {}
 
 impl SharedReceives {
-    /// A queue of at least `depth` receives without memory.
+    /// Makes a queue of at least `depth` receives without memory.
     pub(crate) fn new(pd: &Arc<ProtectionDomain>, depth: u32) -> io::Result<Self> {
         // Some providers need at least one piece.
         let attr = sys::SrqAttributes { max_wr: depth, max_sge: 1, srq_limit: 0 };
@@ -229,13 +229,13 @@ impl QueuePair {
         }
     }
 
-    /// Its number, as the peer and completions name it.
+    /// Returns its number, as the peer and completions name it.
     #[inline]
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Bytes that a write may carry in its work request.
+    /// Returns the bytes that a write may carry in its work request.
     pub(crate) fn inline(&self) -> u32 {
         self.inline
     }
@@ -246,7 +246,8 @@ impl QueuePair {
         check(unsafe { (self.pd.device.functions().modify_qp)(self.qp.as_ptr(), attributes, mask) })
     }
 
-    /// The device's options for enhanced connection establishment; `None` if the device or the library knows none.
+    /// Returns the device's options for enhanced connection establishment; `None` if the device or the library knows
+    /// none.
     pub(crate) fn ece(&self) -> Option<sys::Ece> {
         let mut ece = sys::Ece::default();
         // SAFETY: the queue pair and the place are valid.
@@ -299,7 +300,7 @@ impl Drop for QueuePair {
     }
 }
 
-/// The parts of a rail.
+/// Returns the parts of a rail.
 pub(crate) fn parts(
     device: &Device,
     pairs: impl Iterator<Item = u32>,

@@ -6,7 +6,7 @@ use railweave_fabric::WorkStatus;
 
 use crate::sys;
 
-/// The meaning of a status other than success.
+/// Returns the meaning of a status other than success.
 pub(crate) fn meaning(status: c_int) -> WorkStatus {
     match status {
         sys::WC_LOC_LEN_ERR => WorkStatus::LocalLength,

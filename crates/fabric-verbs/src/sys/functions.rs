@@ -255,7 +255,7 @@ impl Functions {
         }
     }
 
-    /// The name under which the library was found.
+    /// Returns the name under which the library was found.
     pub fn name(&self) -> &str {
         &self.name
     }
