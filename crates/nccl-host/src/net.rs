@@ -39,7 +39,7 @@ macro_rules! opaque {
                 Self(pointer)
             }
 
-            /// The plugin's pointer.
+            /// Returns the plugin's pointer.
             #[must_use]
             pub fn pointer(&self) -> *mut c_void {
                 self.0.as_ptr()
@@ -75,7 +75,7 @@ pub enum Comm<'a> {
 }
 
 impl Comm<'_> {
-    /// The plugin's pointer.
+    /// Returns the plugin's pointer.
     #[must_use]
     pub fn pointer(self) -> *mut c_void {
         match self {
