@@ -27,7 +27,7 @@ pub enum Cause {
         peer: String,
         /// The lane.
         lane: LaneId,
-        /// Why.
+        /// The reason.
         error: RailError,
     },
     /// A rail refused work although it had room, and no completion said why.
@@ -39,7 +39,7 @@ pub enum Cause {
         name: String,
         /// The peer.
         peer: String,
-        /// Why.
+        /// The reason.
         error: PostError,
     },
     /// The peer broke the protocol on a rail.
@@ -65,7 +65,7 @@ pub enum Cause {
     Handshake {
         /// The peer.
         peer: String,
-        /// Why.
+        /// The reason.
         failure: HandshakeFailure,
     },
     /// The peer cannot be reached.
@@ -76,7 +76,7 @@ pub enum Cause {
     SessionEnded {
         /// The peer.
         peer: String,
-        /// Why.
+        /// The reason.
         ended: Arc<Ended>,
     },
     /// The session says that the connection is lost.

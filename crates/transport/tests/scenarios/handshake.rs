@@ -57,7 +57,7 @@ fn message() -> impl Strategy<Value = Message> {
     ]
 }
 
-/// Takes all actions of a machine. Returns how often it ended, and true if it made a connection.
+/// Takes all actions of a machine. Returns the number of times that it ended, and true if it made a connection.
 fn drain<C>(mut next: impl FnMut() -> Option<Action<C>>) -> (usize, bool) {
     let (mut endings, mut ready) = (0, false);
     while let Some(action) = next() {
@@ -145,7 +145,7 @@ fn dropped(rails: usize) -> Message {
     Message::Lanes(Lanes { byte_counts: false, stream: 0, rails })
 }
 
-/// Returns why a handshake failed; its peer `is_told`.
+/// Returns the reason why a handshake failed. Checks that its peer was told exactly if `is_told`.
 fn failure<C>(mut next: impl FnMut() -> Option<Action<C>>, is_told: bool) -> HandshakeFailure {
     let mut told = false;
     loop {
