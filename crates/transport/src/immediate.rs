@@ -5,7 +5,7 @@ use railweave_fabric::RailSet;
 
 use crate::{GRANULE, Slot};
 
-/// The layout of the bits on a connection with a given number of rails: `[7:0]` slot, `[8+n-1:8]` active mask,
+/// The layout of the bits on a connection with a given number of rails: `[7:0]` slot, `[8+n-1:8]` active rails,
 /// `[31:8+n]` size_q.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImmediateLayout {

@@ -356,7 +356,7 @@ struct Exchange<F: Fabric> {
 }
 
 impl<F: Fabric> Exchange<F> {
-    /// Continues to connect. Returns the pause until the next try, `None` once it is connected.
+    /// Continues to connect. Returns the pause until the next attempt, `None` once it is connected.
     fn go_on(&mut self, pending: &mut F::PendingRail) -> Result<Option<Duration>, SetupError> {
         match (self.connect)(pending, &self.endpoints)? {
             Connecting::Done => Ok(None),

@@ -19,13 +19,13 @@ fn seconds(ns: u64) -> f64 {
 /// The end of a session's socket, as the caller saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketEnd {
-    /// Its meaning for the next try to reach the peer.
+    /// Its meaning for the next attempt to reach the peer.
     pub kind: SocketEndKind,
     /// The cause, in words.
     pub text: String,
 }
 
-/// The meaning of a socket's end for the next try to reach its peer.
+/// The meaning of a socket's end for the next attempt to reach its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketEndKind {
     /// The host has no route to the address.
@@ -193,7 +193,7 @@ pub enum Unreachable {
     /// No address led to a session.
     #[error("{}", unreachable(&tries.join("; "), *.no_route, *.loopback))]
     Tried {
-        /// The result of each try, with its address.
+        /// The result of each attempt, with its address.
         tries: Vec<String>,
         /// True if the host has no route to any of them.
         no_route: bool,
@@ -212,7 +212,7 @@ impl Unreachable {
     }
 }
 
-/// Returns a message with the results of the tries, and with what to do.
+/// Returns a message with the results of the attempts, and with what to do.
 fn unreachable(tries: &str, no_route: bool, loopback: bool) -> String {
     if loopback {
         format!(

@@ -11,11 +11,11 @@ use super::redials::Redials;
 #[derive(Debug)]
 pub(super) struct Reach {
     addresses: VecDeque<SocketAddr>,
-    /// The addresses whose sockets were closed without a byte at the last try, each with what happened.
+    /// The addresses whose sockets were closed without a byte at the last attempt, each with what happened.
     closed: Vec<(SocketAddr, String)>,
     /// The times at which these are retried.
     redials: Redials,
-    /// The time at which all tries end.
+    /// The time at which all attempts end.
     until_ns: u64,
     failures: Vec<String>,
     /// The number of failures for lack of a route.

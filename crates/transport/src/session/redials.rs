@@ -12,7 +12,7 @@ pub struct Redials {
 }
 
 impl Redials {
-    /// Returns the pauses of tries that end at this time, in nanoseconds of the caller's clock.
+    /// Returns the pauses of attempts that end at this time, in nanoseconds of the caller's clock.
     pub fn until(until_ns: u64) -> Self {
         Self { until_ns, pause_ns: FIRST_PAUSE_NS }
     }
