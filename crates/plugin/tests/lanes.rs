@@ -31,7 +31,7 @@ fn a_lane_that_is_closed_before_its_answer_is_dialled_again() {
         stranger.lanes(1);
         listener.set_nonblocking(true).unwrap();
         let next = || until("a lane", || listener.accept().ok()).0;
-        // With its preface read or not: a socket that makes place is closed whatever it has sent.
+        // With its preface read or not: a socket that makes room is closed whatever it has sent.
         drop(next());
         let read = |mut lane: TcpStream| {
             let mut preface = [0; PREFACE_BYTES];

@@ -332,7 +332,7 @@ impl ControlLoop {
         self.accept_ns = Some(self.now_ns());
     }
 
-    /// Returns true if another socket may be accepted. Makes a place if there is none.
+    /// Returns true if another socket may be accepted. Makes room if there is none.
     fn has_place(&mut self) -> bool {
         if self.newcomers.len() < self.most_newcomers {
             return true;

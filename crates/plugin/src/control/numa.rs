@@ -74,7 +74,7 @@ fn policy() -> Option<libc::c_int> {
 fn set_preferred(node: u32) -> bool {
     let mut mask = [0_u64; (MOST_NODES / 64) as usize];
     mask[(node / 64) as usize] = 1 << (node % 64);
-    // SAFETY: the kernel reads one bit fewer than the number passed, which is the length of the mask
+    // SAFETY: the kernel reads one bit fewer than the number passed, so exactly the bits of the mask
     // (set_mempolicy(2)).
     let result = unsafe {
         libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_PREFERRED, mask.as_ptr(), (MOST_NODES + 1) as usize)

@@ -26,7 +26,7 @@ fn is_left_unread(side: Side, unsent: usize) -> bool {
     side == Side::Acceptor && unsent > MOST_UNREAD_BY_PEER
 }
 
-/// Added to the times of sessions that make place last; greater than any time of the clock.
+/// Added to the times of sessions that make room last; greater than any time of the clock.
 pub(super) const LAST_NS: u64 = 1 << 62;
 
 /// The socket of a session.

@@ -309,7 +309,7 @@ impl ControlLoop {
         self.tell(token, |session, now| session.handle_lost(end, now));
     }
 
-    /// Closes a session to make place for others.
+    /// Closes a session to make room for others.
     pub(super) fn session_makes_place(&mut self, token: usize, others: usize) {
         self.tell(token, |session, now| session.end(Limit::Place { others }.into(), now));
     }
