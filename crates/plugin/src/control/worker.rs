@@ -61,8 +61,8 @@ impl<J> Todo<J> {
         queue.push_back(job);
     }
 
-    /// Returns the next job: the oldest that must not wait, otherwise the oldest. Blocks until there is one; `None` once
-    /// no more can come.
+    /// Returns the next job: the oldest that must not wait, otherwise the oldest. Blocks until there is one. `None`: no
+    /// more will come.
     fn next(&mut self) -> Option<J> {
         while let Ok(job) = self.given.try_recv() {
             self.sort(job);
