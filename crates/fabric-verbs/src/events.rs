@@ -99,8 +99,8 @@ fn describe(device: &str, event: Event) -> PortEvent {
         sys::EVENT_DEVICE_SPEED_CHANGE => (
             false,
             false,
-            "the speed of one of its ports changed; `rdma link` and `ibstat` show the new one, and messages \
-             are still split by the old one",
+            "the speed of one of its ports changed; `rdma link` and `ibstat` show it, and messages are \
+             still split by the speed at the start",
         ),
         sys::EVENT_PATH_MIG | sys::EVENT_PATH_MIG_ERR => {
             (false, false, "the queue pair changed to another path, or could not; Railweave gives it one alone")

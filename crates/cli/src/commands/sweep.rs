@@ -136,8 +136,8 @@ impl Outcome {
             return Ok(());
         }
         Err(format!(
-            "{mismatches} of {messages} messages arrived changed, so the plugin, or something below it, changes data: \
-             {}; --seed {seed} repeats the same messages",
+            "{mismatches} of {messages} messages are not exactly what was sent, so the plugin, or something below it, \
+             changes data: {}; --seed {seed} repeats the same messages",
             first_mismatches.join("; ")
         ))
     }
@@ -152,7 +152,7 @@ fn show(outcome: &Outcome) -> std::io::Result<()> {
     }
     print(phases)?;
     let Outcome { messages, bytes, mismatches, max_bytes, seed, .. } = outcome;
-    let verdict = if *mismatches == 0 { "every byte arrived unchanged" } else { "messages arrived CHANGED" };
+    let verdict = if *mismatches == 0 { "every byte arrived unchanged" } else { "messages are NOT what was sent" };
     let (bytes, largest) = (Size(*bytes), Size(*max_bytes));
     print(format_args!("{messages} messages up to {largest}, {bytes} in all, seed {seed}: {verdict}"))
 }
@@ -187,7 +187,7 @@ mod tests {
         let outcome = |ranks: [usize; 2]| Outcome::of(wanted.clone(), ranks.map(of_rank));
         assert_eq!(outcome([0, 0]).verdict(), Ok(()));
         let error = outcome([0, 2]).verdict().unwrap_err();
-        assert!(error.starts_with("2 of 20 messages arrived changed"), "{error}");
+        assert!(error.starts_with("2 of 20 messages are not exactly what was sent"), "{error}");
         assert!(error.contains("rank 1, phase alone: byte 3") && error.contains("--seed 5"), "{error}");
         assert_eq!(outcome([1, 2]).first_mismatches.len(), 2);
         for (text, allowed) in [("1KiB", true), ("256MiB", true), ("1023", false), ("257MiB", false), ("x", false)] {

@@ -93,8 +93,8 @@ impl HandshakeFailure {
                 format!("{peer} sent {message} out of turn while a connection was set up; it breaks the protocol")
             }
             Self::WrongAnswer { port, lanes, offered } => format!(
-                "{peer} answered with {lanes} lanes on port {port}, which the offer of {offered} ports lacks; it \
-                 breaks the protocol"
+                "{peer} answered with {lanes} lanes on port {port}; allowed is one of the {offered} ports offered, \
+                 with no more lanes than that has; it breaks the protocol"
             ),
             Self::WrongRails { lanes, answered } => {
                 format!("{peer} sent LANES for {lanes} rails, but ANSWER had {answered}; it breaks the protocol")
@@ -103,8 +103,8 @@ impl HandshakeFailure {
                 format!("{peer} sent {lanes} lanes for rail {rail}, but {agreed} were agreed; it breaks the protocol")
             }
             Self::WrongReady { usable, rails } => format!(
-                "{peer} says that rails {usable:#b} are ready, which does not match the {rails} rails here; it breaks \
-                 the protocol"
+                "{peer} says that rails {usable:#b} are ready; allowed is one or more of those that are ready here, of \
+                 {rails}; it breaks the protocol"
             ),
             Self::Unpaired(reason) => reason.clone(),
             Self::Unconnected(reason) => reason.to_string(),
@@ -217,7 +217,8 @@ mod tests {
             (
                 HandshakeFailure::WrongAnswer { port: 9, lanes: 2, offered: 4 },
                 Fault::Protocol,
-                "node2 answered with 2 lanes on port 9, which the offer of 4 ports lacks; it breaks the protocol",
+                "node2 answered with 2 lanes on port 9; allowed is one of the 4 ports offered, with no more lanes than \
+                 that has; it breaks the protocol",
             ),
             (
                 HandshakeFailure::WrongRails { lanes: 3, answered: 2 },
@@ -232,7 +233,8 @@ mod tests {
             (
                 HandshakeFailure::WrongReady { usable: RailSet::from_bits(0b110), rails: 2 },
                 Fault::Protocol,
-                "node2 says that rails 0b110 are ready, which does not match the 2 rails here; it breaks the protocol",
+                "node2 says that rails 0b110 are ready; allowed is one or more of those that are ready here, of 2; it \
+                 breaks the protocol",
             ),
             (HandshakeFailure::Unpaired("no port fits".to_owned()), Fault::Configuration, "no port fits"),
             (
