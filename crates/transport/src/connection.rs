@@ -145,7 +145,7 @@ impl<F: Fabric> Core<F> {
     ///
     /// # Errors
     /// The reported reason.
-    pub(crate) fn check_link(&mut self) -> Result<(), Error> {
+    pub(crate) fn check_fate(&mut self) -> Result<(), Error> {
         match self.fate.lost().cloned() {
             None => Ok(()),
             Some(error) => Err(self.fail(error)),

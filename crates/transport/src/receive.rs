@@ -371,7 +371,7 @@ impl<F: Fabric> RecvConnection<F> {
             }
             State::Open => {
                 if !moved {
-                    self.core.check_link()?;
+                    self.core.check_fate()?;
                 }
                 Ok(None)
             }
@@ -440,7 +440,7 @@ impl<F: Fabric> RecvConnection<F> {
     #[inline(never)]
     fn no_room(&mut self) -> Result<Option<RecvRequest>, Error> {
         if !self.core.poll(&mut self.inbox)? {
-            self.core.check_link()?;
+            self.core.check_fate()?;
         }
         Ok(None)
     }

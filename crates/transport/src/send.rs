@@ -359,7 +359,7 @@ impl<F: Fabric> SendConnection<F> {
             return Err(Misuse::NoSend(request.0).into());
         }
         if !moved {
-            self.core.check_link()?;
+            self.core.check_fate()?;
         }
         Ok(None)
     }
@@ -369,7 +369,7 @@ impl<F: Fabric> SendConnection<F> {
     #[inline(never)]
     fn no_room(&mut self) -> Result<Option<SendRequest>, Error> {
         if F::ONE_SIDED || !self.core.poll(&mut self.requests)? {
-            self.core.check_link()?;
+            self.core.check_fate()?;
         }
         Ok(None)
     }
