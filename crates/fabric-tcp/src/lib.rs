@@ -10,7 +10,6 @@
 //! number of signalled writes that its sender has placed so far ([`frame`]).
 
 #![deny(unsafe_code)]
-#![allow(unexpected_cfgs)] // `cargo xtask test loom` passes `--cfg loom` to model-check `entry`; cargo does not know it
 
 mod domain;
 mod entry;

@@ -4,7 +4,6 @@
 //! The plugin's own files are compiled here with loom's types in place of the standard library's. Run them with
 //! `cargo xtask test loom`.
 #![cfg(loom)]
-#![allow(unexpected_cfgs)] // `--cfg loom` is passed by hand; cargo does not know it
 
 #[path = "../src/comm/debt.rs"]
 #[allow(dead_code)] // the models use only some of its functions
