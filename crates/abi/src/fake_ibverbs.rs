@@ -55,7 +55,8 @@ pub struct OpenObjects {
 
 const _: () = assert!(size_of::<OpenObjects>() == 56);
 
-/// The type of the function [`OPEN_OBJECTS_SYMBOL`].
+/// The type of the function [`OPEN_OBJECTS_SYMBOL`], which writes the numbers of open objects to `objects` (never
+/// NULL).
 pub type OpenObjectsFn = unsafe extern "C" fn(objects: *mut OpenObjects);
 
 /// The name of the exported [`OpenObjectsFn`].

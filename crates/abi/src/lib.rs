@@ -6,8 +6,8 @@
 //! table (for instance [`net::v12::Net`]) and [`NcclResult`], the result of every function in it.
 //!
 //! Fields have the C name in snake case (`pciPath` is `pci_path`). Sizes and offsets are those of NCCL 2.30.7's headers
-//! on x86_64 and aarch64. Sizes are asserted at compile time; `tests/layout.rs` compares every field with a table that
-//! was measured with those headers.
+//! on x86_64 and aarch64. Sizes are asserted at compile time, and the offsets in [`net::parts::DeviceHandle`] too;
+//! `tests/layout.rs` compares every other field with a table that was measured with those headers.
 #![no_std]
 
 pub mod fake_ibverbs;

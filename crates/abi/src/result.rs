@@ -9,7 +9,7 @@ use core::fmt;
 /// plugin must not be undefined behaviour. The values are those of NCCL's public header `nccl.h`.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-#[must_use = "every code but SUCCESS ends the connection that the call was for"]
+#[must_use = "every code but SUCCESS reports a failure"]
 pub struct NcclResult(pub c_int);
 
 impl NcclResult {

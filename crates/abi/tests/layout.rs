@@ -1,4 +1,5 @@
-//! Compares every structure with the table that was measured with NCCL's headers.
+//! Compares the structures of the net API with the table that was measured with NCCL's headers, which has all but the
+//! device handle.
 
 use railweave_abi::net;
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! The suite that every fabric runs: the promises of [`crate::Rail`] and [`crate::Domain`], as cases that pass or
 //! panic.
 //!
-//! A fabric implements [`Harness`] in its tests and calls [`run_all`]. Each case makes a fresh pair of connected rails,
-//! called near and far, and polls both ends in turn, so it runs over real networks and in virtual time alike. A case
+//! A fabric implements [`Harness`] in its tests and calls [`run_all`]. Each case makes a fresh rail, whose ends are
+//! called near and far, and polls both in turn, so it runs over real networks and in virtual time alike. A case
 //! that shows that something works has a neighbour that shows what must fail.
 
 mod bench;

@@ -56,7 +56,7 @@ pub struct PortFacts {
     pub link_layer: LinkLayer,
     /// The port's address: an IP address on TCP, the GID on RDMA (IPv4 as a mapped address).
     pub address: IpAddr,
-    /// Length of the network's prefix in bits, in the address's own family.
+    /// Length of the network's prefix in bits, in the address's own family: 0 to 32 for IPv4, 0 to 128 for IPv6.
     pub prefix_len: u8,
     /// Speed in Mbit/s; `None` if unknown.
     pub speed_mbps: Option<u32>,

@@ -178,7 +178,7 @@ pub trait Reports {
 
 /// One rail of one connection, called by the data path. No call blocks or locks; none allocates, except for an error.
 pub trait Rail: Send + 'static {
-    /// Returns the number of lanes.
+    /// Returns the number of lanes, 1 to [`crate::MAX_LANES`].
     fn lanes(&self) -> u8;
 
     /// Returns the number of work requests that `lane`'s send queue has room for.
@@ -238,8 +238,8 @@ pub trait Rail: Send + 'static {
     /// See [`PostError`]; [`PostError::Invalid`] if this end does not [flush](Self::flushes).
     fn post_flush(&mut self, target: RemoteSlice, id: WorkId) -> Result<(), PostError>;
 
-    /// Posts up to `count` generic receives, 0 included; returns the number taken. After that, each lane can take as
-    /// many immediates as the pool holds, but at most [`RailSpec::lane_receives`].
+    /// Posts up to `count` generic receives, which may be 0; returns the number taken. After that, each lane can take
+    /// as many immediates as the pool holds, but at most [`RailSpec::lane_receives`].
     ///
     /// # Errors
     /// When the rail is broken or has no room at the moment. A lane may then have fewer receives.

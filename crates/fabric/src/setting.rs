@@ -1,11 +1,11 @@
 //! The settings that messages tell the user to look at. The `options` crate knows the variable of each, and hands these
-//! names in once, before any of these crates is used.
+//! names in once, before the first message.
 
 use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Takes one line per setting, and makes the enum, the list of all and the plain names of it.
+/// Takes one line per setting, and makes the enum, the list of all settings and their plain names.
 macro_rules! settings {
     ($($(#[$doc:meta])* $variant:ident = $key:literal,)*) => {
         /// A setting that some message tells the user to look at or to change.

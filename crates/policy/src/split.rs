@@ -7,9 +7,9 @@
 //! messages that travel whole, and slivers that are not worth a piece even out.
 //!
 //! Paying back costs time: a slow rail that gets more than its share delays the message. Hence a message pays back at
-//! most a quarter of the smallest share (but at least [`MIN_CORRECTION`]), and small messages run up a debt of no more
-//! than [`SMALL_AHEAD`] before they move to other rails. Dues are not updated for each small message, but once for each
-//! [`SETTLE_BYTES`].
+//! most a quarter of the smallest share (but at least [`MIN_CORRECTION`]), and small messages put their rail ahead by
+//! no more than [`SMALL_AHEAD`] before they move to another. Dues are not updated for each small message, but once for
+//! each [`SETTLE_BYTES`].
 
 use railweave_fabric::{MAX_RAILS, RailId, RailSet};
 
@@ -81,7 +81,7 @@ struct Plan {
 impl Split {
     /// Makes a split by `weights`, one per rail; 0 means that the rail is unused while another one is usable. The
     /// weight of a rail that the connection does not have is ignored: it is never usable. Messages of fewer than
-    /// `split_min` bytes travel whole on one rail.
+    /// `split_min` bytes, or of at most [`GRANULE`], travel whole on one rail.
     pub fn new(weights: [u32; MAX_RAILS], split_min: u64) -> Split {
         let due_limit = in_due_units(split_min.saturating_mul(8));
         let plan = Plan::new(&weights, RailSet::ALL);

@@ -9,7 +9,7 @@ use crate::NetworkAddress;
 pub struct DialAddress {
     /// The address.
     pub address: IpAddr,
-    /// Length of its network's prefix in bits, in the address's own family.
+    /// Length of its network's prefix in bits, in the address's own family: 0 to 32 for IPv4, 0 to 128 for IPv6.
     pub prefix_len: u8,
     /// Its purpose.
     pub purpose: Purpose,

@@ -15,7 +15,7 @@ pub struct Endpoint {
     pub link_layer: LinkLayer,
     /// IP address (TCP) or GID (RDMA); IPv4 as an IPv4-mapped address.
     pub address: Ipv6Addr,
-    /// Length of the network's prefix in bits, in the address's own family.
+    /// Length of the network's prefix in bits, in the address's own family: 0 to 32 for IPv4, 0 to 128 for IPv6.
     pub prefix_len: u8,
     /// Speed in Mbit/s.
     pub speed_mbps: u32,
@@ -125,9 +125,9 @@ enum Obstacle {
 /// * Ports of different link layers or of different planes never pair.
 /// * With `same_network`, equal addresses pair first. Otherwise they never pair (every host has docker0's), nor do
 ///   loopback addresses and IPv6 link-local ones of TCP, which also need an interface.
-/// * Two IPv6 link-local GIDs of RoCE count as on one subnet: they are offered only if the user names them or the
-///   host's ports have no others, and adapters on one Ethernet segment reach each other by them. They reach nothing
-///   beyond it.
+/// * IPv6 link-local GIDs of RoCE with the same prefix count as on one subnet: they are offered only if the user names
+///   them or the host's ports have no others, and adapters on one Ethernet segment reach each other by them. They reach
+///   nothing beyond it.
 /// * A GID of InfiniBand is not an IP address: it contains the adapter's own identifier, so equal ones are the same
 ///   port anywhere. Its prefix names the subnet, and routers connect all subnets.
 /// * Then ports on a common subnet pair one to one: first those of equal rail id, then those nearest in speed, then in
