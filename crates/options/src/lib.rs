@@ -5,7 +5,7 @@
 //! `cargo xtask docs` makes `docs/options.md` from it.
 //!
 //! Each setting is read from its variables in order of precedence: `RAILWEAVE_*`, then the `MPIB_*` and `NCCL_MESH_*`
-//! names of the plugins it replaces, then NCCL's own `NCCL_*`, then the default. Only the first that is set counts; an
+//! names of earlier plugins, then NCCL's own `NCCL_*`, then the default. Only the first that is set counts; an
 //! empty value counts as unset. An invalid value is an error in the first two kinds of variables, and a [`Warning`] in
 //! the third, because NCCL continues whatever its variables hold (`nccl.rs`).
 //!

@@ -95,7 +95,7 @@ pub enum AdaptiveRouting {
     /// Those of InfiniBand, and not those of RoCE.
     #[default]
     Auto,
-    /// None.
+    /// No port.
     Off,
     /// Every RDMA port.
     On,

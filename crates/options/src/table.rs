@@ -143,7 +143,7 @@ options! {
         help: "The network that carries the data: `verbs` (RDMA), `tcp`, or `auto`, which takes RDMA if a port is \
                active and TCP otherwise. `NCCL_IB_DISABLE=1` means `tcp`.",
     }
-    /// The kind of device that NCCL sees; `None` leaves it to the fabric.
+    /// The devices that NCCL sees; `None` leaves the choice to discovery.
     mode: Option<Mode> {
         variables: [variable("RAILWEAVE_MODE", "auto, ports or fused", "auto", value::mode)],
         default: None, "auto",
@@ -151,7 +151,7 @@ options! {
                means `fused` on TCP. On RDMA it means `fused` if `MPIB_HCA_SOUT` and `MPIB_HCA_SUP` name the rails, \
                and `ports` otherwise.",
     }
-    /// The ports that become rails; `None` leaves the choice to the topology's own rules.
+    /// The ports that become rails; `None` takes all usable ones.
     rails: Option<RailFilter> {
         variables: [
             variable("RAILWEAVE_RAILS", FILTER, "eth0,eth1", filter),
@@ -163,7 +163,7 @@ options! {
                address or a range of addresses. Rails come in the list's order. `NCCL_SOCKET_IFNAME` is read on TCP \
                only, and sets no order.",
     }
-    /// The RDMA ports that become rails; `None` leaves the choice to the topology's own rules.
+    /// The RDMA ports that become rails; `None` takes all usable ones.
     rdma_rails: Option<RailFilter> {
         variables: [
             variable("RAILWEAVE_RDMA_RAILS", FILTER, "mlx5_0,mlx5_1", filter),
@@ -177,7 +177,7 @@ options! {
                (`rdma link` lists them), addresses those of their GIDs. The rest of the syntax is that of \
                `RAILWEAVE_RAILS`. `MPIB_HCA_SOUT` names the first rail, `MPIB_HCA_SUP` the second.",
     }
-    /// The shares of the rails in the traffic, until something steers it.
+    /// The shares of the rails in the traffic.
     weights: Weights {
         variables: [variable(
             "RAILWEAVE_WEIGHTS",
@@ -208,16 +208,17 @@ options! {
                has one for each rail, and its last number holds for the rails that follow. Both sides use the smaller \
                of their numbers. `MPIB_SOUT_QP` is for the first rail, `MPIB_SUP_QP` for the others.",
     }
-    /// The interface that carries the control sessions; `None` leaves the choice to the handshake.
+    /// The interface at which peers reach this host if no address of its ports will do; `None` leaves the choice to
+    /// discovery.
     oob_interface: Option<RailFilter> {
         variables: [
             variable("RAILWEAVE_OOB_IF", FILTER, "eth0", filter),
             variable("MPIB_OOB_IF", FILTER, "eth0", filter),
             nccls("NCCL_SOCKET_IFNAME", FILTER, "eth", nccl::filter),
         ],
-        default: None, "the interfaces of the rails",
-        help: "The interface that the handshake uses if the rails of two hosts share no subnet. The syntax is that of \
-               `RAILWEAVE_RAILS`.",
+        default: None, "the first usable one",
+        help: "The interface that the handshake uses if the rails of two hosts share no subnet. On RDMA, peers try the \
+               interface's address first, unless the list begins with `^`. The syntax is that of `RAILWEAVE_RAILS`.",
     }
     /// The TCP port that the control thread listens on.
     control_port: PortRange {
@@ -231,7 +232,7 @@ options! {
         help: "The TCP port for handshakes. Each process on a host needs a port of its own, so give a range that the \
                firewall lets through. On TCP the lanes are accepted there too.",
     }
-    /// The addresses of this host that the control port listens on; `None` leaves the choice to the plugin.
+    /// The addresses of this host that the control port listens on; `None` leaves the choice to discovery.
     control_address: Option<RailFilter> {
         variables: [variable("RAILWEAVE_CONTROL_ADDRESS", FILTER, "eth0,10.0.0.0/8", filter)],
         default: None, "all, or loopback's alone if every rail is loopback",
@@ -268,7 +269,8 @@ options! {
             }),
         ],
         default: Duration::from_secs(30), "30 s",
-        help: "The time that one step of the handshake may take before connect or accept fails.",
+        help: "The time that one step of the handshake may take, or on TCP the whole handshake, before the connection \
+               is given up.",
     }
     /// Messages of fewer bytes travel on one rail: 0 to 1 GiB.
     split_min: u64 {
@@ -310,10 +312,10 @@ options! {
             Congestion::parse,
         )],
         default: Congestion::Auto, "auto",
-        help: "TCP only: the congestion control of each lane (`TCP_CONGESTION`). `auto` is the kernel's choice between \
-               hosts, and `reno` inside one host, where nothing is lost; `kernel` is the kernel's choice everywhere. \
-               If the kernel's choice is `bbr`, which paces what it sends, and the network between the hosts is theirs \
-               alone and loses nothing, `cubic` is faster.",
+        help: "TCP only: the congestion control of each lane (`TCP_CONGESTION`). `auto` is `reno` inside one network \
+               namespace, where nothing is lost, and otherwise the kernel's choice; `kernel` is the kernel's choice \
+               everywhere. If the kernel's choice is `bbr`, which paces what it sends, and the network between the \
+               hosts is theirs alone and loses nothing, `cubic` is faster.",
     }
     /// The traffic class of the data, 0 to 255; `None` leaves it to what NCCL asks for.
     traffic_class: Option<u8> {
@@ -514,8 +516,8 @@ options! {
             nccls("NCCL_IB_RETURN_ASYNC_EVENTS", "0 or 1", "1", nccl::switch),
         ],
         default: true, "1",
-        help: "RDMA only: the effect of a device's event that it, or a queue of a connection, has failed. With 1 the \
-               connection fails. With 0 the log says it, and nothing else happens.",
+        help: "RDMA only: the effect of an event by which a device reports that it, or a queue of a connection, has \
+               failed. With 1 the connections that use it fail. With 0 a line in the log is the only effect.",
     }
     /// The index into the ports' tables of partition keys.
     pkey_index: u16 {

@@ -86,7 +86,8 @@ impl fmt::Display for Congestion {
     }
 }
 
-/// The kind of device that NCCL sees; `None` leaves it to the fabric: `ports` on RDMA, `fused` on TCP.
+/// The devices that NCCL sees; `None` leaves the choice to discovery: `fused` on TCP, and on RDMA `ports` unless
+/// `MPIB_HCA_SOUT` and `MPIB_HCA_SUP` name the rails.
 pub(crate) fn mode(text: &str) -> Result<Option<Mode>, String> {
     word(text, &[("auto", None), ("ports", Some(Mode::Ports)), ("fused", Some(Mode::Fused))])
 }
@@ -98,7 +99,7 @@ pub(crate) fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String
     found.map(|(_, value)| *value).ok_or_else(|| "is not one of the known words".into())
 }
 
-/// The shares of the rails in the traffic, until something steers it.
+/// The shares of the rails in the traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Weights {
     /// In proportion to the rails' speeds.

@@ -76,17 +76,18 @@ const NO_BREAK: &str = "\u{a0}";
 const INTRODUCTION: &str = "\
 # Settings
 
-<!-- Made by `cargo xtask docs` from crates/options/src/table.rs; change it there. -->
+<!-- Made by `cargo xtask docs` from crates/options/src/table.rs and xtask/src/docs/settings.rs; change it there. -->
 
 Every setting is an environment variable with a default that suits most hosts. Railweave reads its own `RAILWEAVE_*`
 variables first, then the `MPIB_*` and `NCCL_MESH_*` variables of earlier plugins, then NCCL's own `NCCL_*`. Only the
 first variable of a setting that is set counts, and an empty value counts as unset (except for `RAILWEAVE_KEY_FILE`,
-where it is an error). The log says at start which variable each value came from.
+where it is an error). `railweave options` shows each setting's value and the variable that it came from.
 
 An invalid value of a `RAILWEAVE_*`, `MPIB_*` or `NCCL_MESH_*` variable stops Railweave at start, with a line that names
-the variable, the value and what is allowed. A value of NCCL's own variables stops nothing, as NCCL goes on with it too:
-numbers are read as NCCL reads them (`0x10` is 16, `010` is 8, anything after the number is ignored), a number that is
-too large counts as the largest allowed, and a value that cannot be read counts as the default, each with a warning.
+the variable, the value and what is allowed. A value of NCCL's own variables stops nothing, because NCCL continues with
+it too. Numbers are read as NCCL reads them (`0x10` is 16, `010` is 8, anything after the number is ignored). A number
+outside the allowed range counts as the nearest allowed number, as the value that NCCL makes of it, or as the default; a
+value that cannot be read counts as the default. Each of these causes a warning.
 
 A `RAILWEAVE_*` variable that is not in this list has no effect and causes a warning. Variables that only NCCL's own IB
 transport understands are named in one log line of level INFO.
