@@ -109,53 +109,53 @@ pub(crate) fn number(text: &str) -> Reading<i64> {
     }
 }
 
-/// Anything but 0 is on.
+/// Reads a switch: anything but 0 is on.
 pub(crate) fn switch(text: &str) -> Reading<bool> {
     number(text).taken_for(1, &[0, 1]).map(|number| number != 0)
 }
 
-/// NCCL_IB_SPLIT_DATA_ON_QPS: only 1 is on.
+/// Reads NCCL_IB_SPLIT_DATA_ON_QPS: only 1 is on.
 pub(crate) fn split_data(text: &str) -> Reading<bool> {
     number(text).taken_for(0, &[0, 1]).map(|number| number == 1)
 }
 
-/// NCCL_IB_DISABLE: on disables RDMA.
+/// Reads NCCL_IB_DISABLE: on disables RDMA.
 pub(crate) fn disabled(text: &str) -> Reading<Fabric> {
     switch(text).map(|disabled| if disabled { Fabric::Tcp } else { Fabric::Auto })
 }
 
-/// A number from `low` to `high`, which a byte holds.
+/// Reads a number from `low` to `high`, which a byte holds.
 pub(crate) fn byte(text: &str, low: u8, high: u8) -> Reading<u8> {
     // The cast loses nothing: the number is between the two bounds.
     number(text).within(low.into(), high.into()).map(|number| number as u8)
 }
 
-/// A number from 0 to `high`, or -1 for none.
+/// Reads a number from 0 to `high`, or -1 for none.
 pub(crate) fn byte_or_none(text: &str, high: u8) -> Reading<Option<u8>> {
     number(text).within(-1, high.into()).map(|number| u8::try_from(number).ok())
 }
 
-/// A number of retries, at most a million.
+/// Reads a number of retries, at most a million.
 pub(crate) fn retries(text: &str) -> Reading<u32> {
     number(text).counted(1_000_000).map(|count| count as u32)
 }
 
-/// Milliseconds, up to an hour. NCCL takes 32 bits of a negative number, which is up to 49 days.
+/// Reads milliseconds, up to an hour. NCCL takes 32 bits of a negative number, which is up to 49 days.
 pub(crate) fn retry_pause(text: &str) -> Reading<Duration> {
     number(text).within(0, 3_600_000).map(|milliseconds| Duration::from_millis(milliseconds as u64))
 }
 
-/// 1 or 2.
+/// Reads a version of RoCE: 1 or 2.
 pub(crate) fn roce_version(text: &str) -> Reading<u8> {
     number(text).only(1, 2).map(|number| number as u8)
 }
 
-/// An index that 16 bits hold.
+/// Reads an index that 16 bits hold.
 pub(crate) fn pkey_index(text: &str) -> Reading<u16> {
     number(text).only(0, u16::MAX.into()).map(|number| number as u16)
 }
 
-/// A number of bits of an IPv4 address; -1 is the interface's.
+/// Reads a number of bits of an IPv4 address; -1 is the interface's.
 pub(crate) fn prefix_length(text: &str) -> Reading<Option<u8>> {
     match number(text) {
         Reading { value: Some(0), .. } => Reading::default("names no subnet"),
@@ -163,7 +163,8 @@ pub(crate) fn prefix_length(text: &str) -> Reading<Option<u8>> {
     }
 }
 
-/// One index for every device, or (unlike NCCL) a list by device. Any negative number leaves the choice to the rules.
+/// Reads one index for every device, or (unlike NCCL) a list by device. Any negative number leaves the choice to the
+/// rules.
 pub(crate) fn gid_index(text: &str) -> Reading<GidIndices> {
     if text.contains(':') {
         return Reading::of(GidIndices::parse(text));
@@ -172,12 +173,12 @@ pub(crate) fn gid_index(text: &str) -> Reading<GidIndices> {
     index.map(|index| u32::try_from(index).map_or(GidIndices::Automatic, GidIndices::Everywhere))
 }
 
-/// AF_INET or AF_INET6.
+/// Reads AF_INET or AF_INET6.
 pub(crate) fn address_family(text: &str) -> Reading<Option<Family>> {
     Reading::of(rdma::nccls_address_family(text))
 }
 
-/// A range with its length: NCCL ignores one without.
+/// Reads a range with its length: NCCL ignores one without.
 pub(crate) fn address_range(text: &str) -> Reading<Option<AddressRange>> {
     if text.contains('/') {
         return Reading::of(filter::address_range(text.trim()).map(Some));
@@ -185,7 +186,7 @@ pub(crate) fn address_range(text: &str) -> Reading<Option<AddressRange>> {
     Reading::default("has no slash with a length, without which NCCL does not use it either")
 }
 
-/// 1 is on, 2 is on if supported, and everything else is off.
+/// Reads a number: 1 is on, 2 is on if supported, and everything else is off.
 pub(crate) fn relaxed_ordering(text: &str) -> Reading<RelaxedOrdering> {
     number(text).taken_for(0, &[0, 1, 2]).map(|number| match number {
         1 => RelaxedOrdering::On,
@@ -194,7 +195,7 @@ pub(crate) fn relaxed_ordering(text: &str) -> Reading<RelaxedOrdering> {
     })
 }
 
-/// 0 and below are off, 2 is both, and everything else is 1.
+/// Reads a number: 0 and below are off, 2 is both, and everything else is 1.
 pub(crate) fn data_direct(text: &str) -> Reading<DataDirect> {
     let reading = match number(text) {
         Reading { value: Some(number), .. } if number < 0 => Reading::noted(0, "counts as 0, as it does for NCCL"),
@@ -207,7 +208,7 @@ pub(crate) fn data_direct(text: &str) -> Reading<DataDirect> {
     })
 }
 
-/// -2 leaves it to the link layer; anything but 0 is on.
+/// Reads a number: -2 leaves it to the link layer, 0 is off, and everything else is on.
 pub(crate) fn adaptive_routing(text: &str) -> Reading<AdaptiveRouting> {
     number(text).taken_for(1, &[-2, 0, 1]).map(|number| match number {
         -2 => AdaptiveRouting::Auto,
@@ -216,7 +217,8 @@ pub(crate) fn adaptive_routing(text: &str) -> Reading<AdaptiveRouting> {
     })
 }
 
-/// Bytes: -2 is the default, other negative numbers count as 0 (every message is longer), and the limit is 1 GiB.
+/// Reads a number of bytes: -2 is the default, other negative numbers count as 0 (every message is longer), and the
+/// limit is 1 GiB.
 pub(crate) fn adaptive_routing_threshold(text: &str) -> Reading<u64> {
     match number(text) {
         Reading { value: Some(-2), .. } => Reading { value: None, note: None },
@@ -224,13 +226,13 @@ pub(crate) fn adaptive_routing_threshold(text: &str) -> Reading<u64> {
     }
 }
 
-/// A name for dlopen(3).
+/// Reads a name for dlopen(3).
 pub(crate) fn library(text: &str) -> Reading<String> {
     Reading::of(rdma::library(text))
 }
 
-/// A list of names, without the items that cannot be names here and without the ids that cannot be ids; a list with
-/// nothing left counts as unset.
+/// Reads a list of names, without the items that cannot be names here and without the ids that cannot be ids; a list
+/// with nothing left counts as the default.
 pub(crate) fn filter(text: &str) -> Reading<Option<RailFilter>> {
     let (exclude, list) = leading(text.trim(), '^');
     let (exact, list) = leading(list, '=');

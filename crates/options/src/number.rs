@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-/// A switch: 0 or 1.
+/// Parses a switch: 0 or 1.
 pub(crate) fn switch(text: &str) -> Result<bool, String> {
     whole(text, 0, 1).map(|number| number == 1)
 }
 
-/// A whole number from `low` to `high`; `0x` starts a hexadecimal one, as in NCCL.
+/// Parses a whole number from `low` to `high`; `0x` starts a hexadecimal one, as in NCCL.
 pub(crate) fn whole(text: &str, low: i64, high: i64) -> Result<i64, String> {
     let text = text.trim();
     let (negative, digits) = match text.strip_prefix('-') {
@@ -34,8 +34,8 @@ pub(crate) fn whole(text: &str, low: i64, high: i64) -> Result<i64, String> {
     }
 }
 
-/// A number of bytes up to `high`: a whole number and optionally `K`, `M` or `G` (also `KiB`, `MiB`, `GiB`), which
-/// count in 1024s.
+/// Parses a number of bytes up to `high`: a whole number and optionally `K`, `M` or `G` (also `KiB`, `MiB`, `GiB`),
+/// which count in 1024s.
 pub(crate) fn bytes(text: &str, high: u64) -> Result<u64, String> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -54,8 +54,8 @@ pub(crate) fn bytes(text: &str, high: u64) -> Result<u64, String> {
     number.filter(|number| *number <= high).ok_or_else(|| format!("is more than {}", bytes_text(high)))
 }
 
-/// A time from `low` to `high`: a number of seconds, whole or with a decimal point, optionally with the unit `s`; or a
-/// whole number of milliseconds with the unit `ms`.
+/// Parses a time from `low` to `high`: a number of seconds, whole or with a decimal point, optionally with the unit
+/// `s`; or a whole number of milliseconds with the unit `ms`.
 pub(crate) fn seconds(text: &str, low: Duration, high: Duration) -> Result<Duration, String> {
     let text = text.trim();
     let lower = text.to_ascii_lowercase();
@@ -68,7 +68,7 @@ pub(crate) fn seconds(text: &str, low: Duration, high: Duration) -> Result<Durat
     within(time, low, high)
 }
 
-/// A time from `low` to `high`, written as a whole number of milliseconds.
+/// Parses a time from `low` to `high`, written as a whole number of milliseconds.
 pub(crate) fn milliseconds(text: &str, low: Duration, high: Duration) -> Result<Duration, String> {
     let millis = decimal(text.trim(), 0).ok_or("is not a whole number of milliseconds")?;
     within(Duration::from_millis(millis), low, high)

@@ -7,7 +7,7 @@ use crate::value::word;
 use railweave_fabric::{AddressRange, DataDirect, Family, RelaxedOrdering};
 use std::fmt;
 
-/// A number of times, at most a million.
+/// Parses a number of times, at most a million.
 pub(crate) fn count(text: &str) -> Result<u32, String> {
     number::whole(text, 0, 1_000_000).map(|count| u32::try_from(count).unwrap_or(u32::MAX))
 }
@@ -40,7 +40,7 @@ impl GidIndices {
         }
     }
 
-    /// One number for every device, or a list of `device:number`.
+    /// Parses one number for every device, or a list of `device:number`.
     pub(crate) fn parse(text: &str) -> Result<GidIndices, String> {
         if !text.contains(':') {
             return GidIndices::parse_one(text);
@@ -64,7 +64,7 @@ impl GidIndices {
         Ok(GidIndices::ByDevice(list))
     }
 
-    /// One number for every device.
+    /// Parses one number for every device.
     pub(crate) fn parse_one(text: &str) -> Result<GidIndices, String> {
         let index = number::whole(text, -1, MAX_GID_INDEX)?;
         Ok(u32::try_from(index).map_or(GidIndices::Automatic, GidIndices::Everywhere))
@@ -117,17 +117,17 @@ impl fmt::Display for AdaptiveRouting {
     }
 }
 
-/// The address family of RoCE GIDs; `None` takes IPv4, and IPv6 if there is no IPv4.
+/// Parses the address family of RoCE GIDs; `None` takes IPv4, and IPv6 if there is no IPv4.
 pub(crate) fn address_family(text: &str) -> Result<Option<Family>, String> {
     word(text, &[("auto", None), ("ipv4", Some(Family::Ipv4)), ("ipv6", Some(Family::Ipv6))])
 }
 
-/// The address family in NCCL's words.
+/// Parses the address family in NCCL's words.
 pub(crate) fn nccls_address_family(text: &str) -> Result<Option<Family>, String> {
     word(text, &[("AF_INET", Some(Family::Ipv4)), ("AF_INET6", Some(Family::Ipv6))])
 }
 
-/// 0, 1 or 2, as NCCL numbers them.
+/// Parses 0, 1 or 2, as NCCL numbers them.
 pub(crate) fn relaxed_ordering(text: &str) -> Result<RelaxedOrdering, String> {
     Ok(match number::whole(text, 0, 2)? {
         0 => RelaxedOrdering::Off,
@@ -136,17 +136,17 @@ pub(crate) fn relaxed_ordering(text: &str) -> Result<RelaxedOrdering, String> {
     })
 }
 
-/// 0, 1 or 2, as NCCL numbers them.
+/// Parses 0, 1 or 2, as NCCL numbers them.
 pub(crate) fn data_direct(text: &str) -> Result<DataDirect, String> {
     word(text, &[("0", DataDirect::Off), ("1", DataDirect::Only), ("2", DataDirect::Both)])
 }
 
-/// 0, 1, or `auto` for `None`.
+/// Parses 0, 1, or `auto` for `None`.
 pub(crate) fn switch_or_auto(text: &str) -> Result<Option<bool>, String> {
     word(text, &[("auto", None), ("0", Some(false)), ("1", Some(true))])
 }
 
-/// One device by its whole name, optionally with a port: `mlx5_3` or `mlx5_3:1`.
+/// Parses one device by its whole name, optionally with a port: `mlx5_3` or `mlx5_3:1`.
 pub(crate) fn one_device(text: &str) -> Result<Option<RailFilter>, String> {
     let filter = RailFilter::parse(text)?;
     if filter.exclude || filter.items.len() > 1 {
@@ -166,23 +166,23 @@ pub(crate) fn join_devices(
     }
 }
 
-/// A range of addresses, or one address.
+/// Parses a range of addresses, or one address.
 pub(crate) fn address_range(text: &str) -> Result<Option<AddressRange>, String> {
     filter::address_range(text.trim()).map(Some)
 }
 
-/// 0 to 15; -1 for none.
+/// Parses a service level: 0 to 15, or -1 for none.
 pub(crate) fn service_level(text: &str) -> Result<Option<u8>, String> {
     number::whole(text, -1, 15).map(|number| u8::try_from(number).ok())
 }
 
-/// An index into a port's table of partition keys.
+/// Parses an index into a port's table of partition keys.
 pub(crate) fn pkey_index(text: &str) -> Result<u16, String> {
     number::whole(text, 0, i64::from(u16::MAX))
         .and_then(|number| u16::try_from(number).map_err(|_| "is out of range".into()))
 }
 
-/// -1 leaves the choice to the interface; 0 bits would name no subnet.
+/// Parses a prefix length; -1 leaves the choice to the interface, and 0 bits would name no subnet.
 pub(crate) fn prefix_length(text: &str) -> Result<Option<u8>, String> {
     match number::whole(text, -1, 32)? {
         0 => Err("names no subnet".into()),
@@ -190,12 +190,12 @@ pub(crate) fn prefix_length(text: &str) -> Result<Option<u8>, String> {
     }
 }
 
-/// A number from `low` to `high`, which a byte holds.
+/// Parses a number from `low` to `high`, which a byte holds.
 pub(crate) fn byte(text: &str, low: i64, high: i64) -> Result<u8, String> {
     number::whole(text, low, high).and_then(|number| u8::try_from(number).map_err(|_| "is out of range".into()))
 }
 
-/// A name for dlopen(3).
+/// Parses a name for dlopen(3).
 pub(crate) fn library(text: &str) -> Result<String, String> {
     let name = text.trim();
     if name.chars().any(char::is_control) {

@@ -473,7 +473,7 @@ options! {
         default: 7, "7",
         help: "RDMA only: the number of times that an adapter sends a packet again before the lane fails.",
     }
-    /// The number of retries of a change of a queue pair's state.
+    /// The number of retries of a change of a queue pair's state, 0 to 1,000,000.
     modify_retries: u32 {
         variables: [
             variable("RAILWEAVE_MODIFY_RETRIES", "a number from 0 to 1000000", "34", rdma::count),
@@ -484,7 +484,8 @@ options! {
                the kernel, as it does while the kernel looks up a peer's address. `RAILWEAVE_HANDSHAKE_TIMEOUT` ends \
                the retries in any case.",
     }
-    /// The pause before the first of these retries; the second pause is twice as long, the third three times.
+    /// The pause before the first of these retries, 0 to 3600 s; the second pause is twice as long, the third three
+    /// times.
     modify_retry_pause: Duration {
         variables: [
             variable(
@@ -594,7 +595,7 @@ options! {
         help: "RDMA only: the support for adaptive routing, with which switches send the data of a message along any \
                path. With 1, a large message ends in a write of its own; `auto` means 1 on InfiniBand and 0 on RoCE.",
     }
-    /// The size in bytes above which a message is large for adaptive routing.
+    /// The size in bytes above which a message is large for adaptive routing, 0 to 1 GiB.
     adaptive_routing_threshold: u64 {
         variables: [
             variable("RAILWEAVE_ADAPTIVE_ROUTING_THRESHOLD", BYTES, "8K", |text| number::bytes(text, 1 << 30)),

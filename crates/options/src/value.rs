@@ -86,7 +86,7 @@ impl fmt::Display for Congestion {
     }
 }
 
-/// The devices that NCCL sees; `None` leaves the choice to discovery: `fused` on TCP, and on RDMA `ports` unless
+/// Parses the devices that NCCL sees; `None` leaves the choice to discovery: `fused` on TCP, and on RDMA `ports` unless
 /// `MPIB_HCA_SOUT` and `MPIB_HCA_SUP` name the rails.
 pub(crate) fn mode(text: &str) -> Result<Option<Mode>, String> {
     word(text, &[("auto", None), ("ports", Some(Mode::Ports)), ("fused", Some(Mode::Fused))])
@@ -172,7 +172,7 @@ impl Lanes {
         Ok(lanes)
     }
 
-    /// One number for every rail.
+    /// Parses one number for every rail.
     pub(crate) fn parse_count(text: &str) -> Result<Lanes, String> {
         Lanes::count(text, i64::from(MAX_LANES)).map(Lanes::on_every_rail)
     }
