@@ -45,7 +45,7 @@ pub struct PointerSupport {
     pub data_direct: bool,
 }
 
-/// One physical RDMA port or network interface of this host, or one address of it on TCP.
+/// One physical RDMA port of this host, or one address of one of its network interfaces.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortFacts {
     /// Unique and stable name: that of the interface or RDMA device, with the address or port if it has several.

@@ -536,7 +536,7 @@ fn a_value_that_is_not_text_is_refused() {
     assert_eq!((options, warnings.len()), (Options::default(), 1));
 }
 
-/// Text that is often nearly valid: pieces of good values in any order, and arbitrary strings.
+/// Generates text that is often nearly valid: pieces of good values in any order, and arbitrary strings.
 fn nearly_right() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
         "^",
