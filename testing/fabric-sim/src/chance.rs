@@ -13,7 +13,7 @@ impl Chance {
         Self(Pcg64Mcg::seed_from_u64(seed))
     }
 
-    /// Returns any number.
+    /// Returns a number; each of the 2^64 is equally likely.
     pub fn any(&mut self) -> u64 {
         self.0.next_u64()
     }
@@ -24,22 +24,26 @@ impl Chance {
         ((u128::from(self.any()) * u128::from(limit)) >> 64) as u64
     }
 
-    /// Returns a number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included. `low` must not be above `high`, and the two must not span
+    /// all 2^64 numbers.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// Returns an index below `count`.
+    /// Returns an index below `count`, or 0 if `count` is 0.
     pub fn index(&mut self, count: usize) -> usize {
         self.below(count as u64) as usize
     }
 
-    /// Returns true in `permille` of 1000 cases. Draws nothing if `permille` is 0.
+    /// Returns true in `permille` of 1000 cases, always from 1000 on. Draws nothing if `permille` is 0.
     pub fn permille(&mut self, permille: u32) -> bool {
         permille > 0 && self.below(1000) < u64::from(permille)
     }
 
     /// Returns one of these items.
+    ///
+    /// # Panics
+    /// If there is none.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.index(from.len())]
     }

@@ -38,7 +38,8 @@ pub struct SimDomain<const ONE_SIDED: bool, O: Observer = Unobserved> {
 }
 
 impl<const ONE_SIDED: bool, O: Observer> SimDomain<ONE_SIDED, O> {
-    /// Adds a port to a process of the world. `max_write` is in bytes: a power of two, at least 128.
+    /// Adds a port to a process of the world. `max_write` is its longest write in bytes: a power of two, at least 128.
+    /// `byte_counts` is true if it reports the length of a received write.
     pub fn new(world: &Arc<World<O>>, process: usize, max_write: u32, byte_counts: bool) -> Arc<Self> {
         let mut state = world.lock();
         let port = state.ports.len();
@@ -47,7 +48,7 @@ impl<const ONE_SIDED: bool, O: Observer> SimDomain<ONE_SIDED, O> {
         Arc::new(Self { world: Arc::clone(world), port, max_write, byte_counts })
     }
 
-    /// Returns its number in the world.
+    /// Returns the port's number in the world.
     pub fn port(&self) -> usize {
         self.port
     }
@@ -92,7 +93,7 @@ impl<const ONE_SIDED: bool, O: Observer> Domain for SimDomain<ONE_SIDED, O> {
     fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<SimPendingRail<ONE_SIDED, O>, SetupError> {
         let end = self.world.lock().open_end(self.port, spec, ONE_SIDED)?;
         let rail = SimRail { world: Arc::clone(&self.world), end, lanes: spec.lanes, max_write: self.max_write };
-        Ok(SimPendingRail { rail, connected: false, asked: Vec::new() })
+        Ok(SimPendingRail { rail, connected: false, attempted: Vec::new() })
     }
 }
 
@@ -124,8 +125,8 @@ impl<O: Observer> Drop for SimRegistration<O> {
 pub struct SimPendingRail<const ONE_SIDED: bool, O: Observer = Unobserved> {
     rail: SimRail<O>,
     connected: bool,
-    /// The peer's end points at the first attempt, if that has to be repeated; otherwise empty.
-    asked: Vec<LaneEndpoint>,
+    /// The peer's end points at the first attempt, if it has to be repeated; otherwise empty.
+    attempted: Vec<LaneEndpoint>,
 }
 
 impl<const ONE_SIDED: bool, O: Observer> SimPendingRail<ONE_SIDED, O> {
@@ -143,7 +144,8 @@ impl<const ONE_SIDED: bool, O: Observer> SimPendingRail<ONE_SIDED, O> {
     /// Connects the lanes to the peer's end points. After [`Connecting::Later`], call it again with the same ones.
     ///
     /// # Errors
-    /// If the end points are not those of the rail's other end.
+    /// If the end points are not one per lane of the same end, differ from those of an earlier attempt, or name an end
+    /// that is gone.
     pub fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<Connecting, SetupError> {
         let wrong = SetupError::Unreachable;
         let numbers: Vec<u64> =
@@ -153,7 +155,7 @@ impl<const ONE_SIDED: bool, O: Observer> SimPendingRail<ONE_SIDED, O> {
         if remote.len() != usize::from(self.rail.lanes) || !lanes_fit || numbers.iter().any(|n| *n != peer as u64) {
             return Err(wrong(format!("{} end points do not fit the rail's {} lanes", remote.len(), self.rail.lanes)));
         }
-        if !self.asked.is_empty() && self.asked != remote {
+        if !self.attempted.is_empty() && self.attempted != remote {
             return Err(wrong("the end points differ from those of the first attempt".into()));
         }
         let mut state = self.rail.world.lock();
@@ -163,7 +165,7 @@ impl<const ONE_SIDED: bool, O: Observer> SimPendingRail<ONE_SIDED, O> {
             let most_ns = state.faults.connect_later_ns;
             let pause = Duration::from_nanos(1 + state.chance.below(most_ns));
             drop(state);
-            self.asked = remote.to_vec();
+            self.attempted = remote.to_vec();
             let reason = wrong("the simulated host does not know the peer's address yet".into());
             return Ok(Connecting::Later { pause, reason });
         }

@@ -19,9 +19,9 @@ pub struct Faults {
     pub torn_permille: u32,
     /// Writes whose source is read only when they land.
     pub late_read_permille: u32,
-    /// Polls after which a lane's send queue reports that it is full.
+    /// Polls after which a lane's send queue claims to be full.
     pub room_withheld_permille: u32,
-    /// Longest time for which it reports that.
+    /// Longest time for which it claims that.
     pub room_withheld_ns: u64,
     /// Calls to post receives that take fewer than asked for, or none.
     pub receives_short_permille: u32,
@@ -33,11 +33,11 @@ pub struct Faults {
     pub completion_burst_ns: u64,
     /// Polls that report at most one completion.
     pub poll_short_permille: u32,
-    /// True if, on a two-sided fabric, the receiver postpones acknowledgements until its next call.
+    /// True if, on a two-sided fabric, the receiver puts acknowledgements off until its next call.
     pub acks_put_off: bool,
-    /// Calls to send only postponed acknowledgements that send nothing, as if the kernel's buffer were full.
+    /// Calls of `acknowledge` that send nothing, as if the kernel's buffer were full.
     pub ack_refused_permille: u32,
-    /// Longest time for which such calls keep sending nothing.
+    /// Longest time for which later calls of `acknowledge` send nothing either.
     pub ack_refused_ns: u64,
     /// Rails that cannot be opened while a connection is set up.
     pub open_fails_permille: u32,
@@ -50,7 +50,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// A world without faults, in which every write is delayed by a microsecond.
+    /// Returns the faults of a world in which nothing fails: each write is delayed by a microsecond.
     pub const fn none() -> Self {
         Self {
             delay_ns: 1_000,

@@ -5,7 +5,7 @@
 //! each event, and may schedule tasks by the world's clock; without an observer, tests let time pass by
 //! [`World::advance`].
 //!
-//! The crate knows nothing about the protocol that runs on it, and it does not model a network's speed.
+//! The crate knows nothing about the protocol that runs on it, and its times predict nothing about real networks.
 
 #![forbid(unsafe_code)]
 

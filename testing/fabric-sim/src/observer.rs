@@ -13,7 +13,7 @@ pub trait Observer: fmt::Debug + Send + 'static {
     /// Called for each event at a lane.
     fn see(&mut self, now_ns: u64, place: Place, event: &Event<'_>);
 
-    /// Called for each mishap that chance brings about.
+    /// Called for each mishap.
     fn suffer(&mut self, mishap: Mishap);
 }
 
@@ -29,7 +29,7 @@ impl Observer for Unobserved {
     fn suffer(&mut self, _: Mishap) {}
 }
 
-/// A lane of one end of a rail, by the name under which the end was opened.
+/// A lane of one end of a rail, by the numbers under which the end was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The connection's number in [`Opening`]; `usize::MAX` if the end was opened without one.
@@ -98,18 +98,18 @@ pub enum Event<'a> {
     },
     /// A poll reported that the lane is dead.
     Failed,
-    /// The send queue reported that it is full although it is not.
+    /// The send queue claimed to be full, which is a fault.
     RoomWithheld,
-    /// The send queue reported that it is full, and it is.
+    /// The send queue reported that it is full, which is true.
     QueueFull,
-    /// Receives were posted.
+    /// A call posted receives, perhaps fewer than it was asked for.
     Receives {
         /// The number asked for.
         asked: u32,
         /// The number accepted.
         taken: u32,
     },
-    /// Fewer receives are accepted than fit.
+    /// Fewer receives were accepted than fit.
     ReceivesRefused,
     /// A flush was posted.
     Flush {
@@ -151,7 +151,7 @@ pub struct Landing<'a> {
     pub number: u64,
 }
 
-/// A violation of a rule that callers of the fabric must keep.
+/// A violation, by the fabric's caller, of a rule of its traits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Breach {
     /// A chain was posted to a send queue without room for it.
@@ -188,7 +188,7 @@ pub enum Mishap {
     LateCompletion,
     /// A poll reported less than there was.
     ShortPoll,
-    /// Acknowledgements were postponed until the next call.
+    /// Acknowledgements were put off until the next call.
     AckPutOff,
     /// A call that had to send acknowledgements sent none.
     AckRefused,

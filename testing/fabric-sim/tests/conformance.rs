@@ -6,13 +6,13 @@ use railweave_fabric::conformance::{End, Harness, Pair, run_all};
 use railweave_fabric::{Domain, Fabric, PendingRail, RailSpec};
 use railweave_fabric_sim::{Faults, Sim, SimDomain, SimPendingRail, SimRail, SimRegistration, World};
 
-struct InBox<const ONE_SIDED: bool> {
+struct Simulated<const ONE_SIDED: bool> {
     faults: Faults,
     seed: u64,
     world: Arc<World>,
 }
 
-impl<const ONE_SIDED: bool> Harness for InBox<ONE_SIDED>
+impl<const ONE_SIDED: bool> Harness for Simulated<ONE_SIDED>
 where
     Sim<ONE_SIDED>: Fabric<
             Domain = SimDomain<ONE_SIDED>,
@@ -67,7 +67,7 @@ fn hard() -> Faults {
 
 fn suite<const ONE_SIDED: bool>(faults: Faults) {
     let world = World::new(0, Faults::none());
-    run_all(&mut InBox::<ONE_SIDED> { faults, seed: 0, world });
+    run_all(&mut Simulated::<ONE_SIDED> { faults, seed: 0, world });
 }
 
 #[test]

@@ -19,9 +19,9 @@ pub(crate) struct Flight {
 
 #[derive(Debug, Default)]
 pub(crate) struct Lane {
-    /// The number of work requests whose room is not free again.
+    /// The number of work requests that still take up room in the send queue.
     pub(crate) outstanding: u32,
-    /// The number of these that are unsignalled and behind the last signalled one.
+    /// The number of these that are unsignalled and come after the last signalled one.
     pub(crate) unsignalled: u32,
     pub(crate) flights: VecDeque<Flight>,
     /// The number of flights that have reached the other end but not landed.
@@ -32,7 +32,7 @@ pub(crate) struct Lane {
     /// The writes that have landed but are not acknowledged: the id of each, and true if it is signalled.
     pub(crate) unacknowledged: VecDeque<(WorkId, bool)>,
     pub(crate) last_ack_ns: u64,
-    /// The number of landed writes whose acknowledgements the receiver has postponed, and the time of the oldest.
+    /// The number of landed writes whose acknowledgements the receiver has put off, and the time of the oldest.
     pub(crate) put_off: u32,
     pub(crate) put_off_since_ns: u64,
     /// The number of acknowledged unsignalled writes, whose room becomes free with the next signalled one.
@@ -41,8 +41,8 @@ pub(crate) struct Lane {
     pub(crate) lost: bool,
     pub(crate) dead: bool,
     pub(crate) withheld_until_ns: u64,
-    /// The number of this lane's own receives, like those of a lane without a shared queue, and of those taken whose
-    /// completion was not polled.
+    /// The number of this lane's own receives, as for a lane without a shared receive queue, and the number of those
+    /// taken whose completions were not polled yet.
     pub(crate) receives: u32,
     pub(crate) unreported_receives: u32,
 }
@@ -65,7 +65,7 @@ pub(crate) struct End {
     pub(crate) process: usize,
     pub(crate) port: usize,
     pub(crate) one_sided: bool,
-    /// The connection, for the observer, as are `sender` and `rail`.
+    /// The connection's number; it, `sender` and `rail` are those of the end's [`Place`].
     pub(crate) connection: usize,
     pub(crate) sender: bool,
     pub(crate) rail: u8,
@@ -120,8 +120,8 @@ impl End {
         lane.unreported_receives += 1;
     }
 
-    /// Returns the capacity of the completion queue: enough for all signalled work, all receives, and the lanes'
-    /// failures.
+    /// Returns the capacity of the completion queue: enough for all signalled work, all receives, the lanes' failures
+    /// and 64 flushes.
     pub(crate) fn completion_depth(&self) -> usize {
         self.lanes.len() * (self.send_depth as usize + 1) + self.receive_depth as usize + 64
     }

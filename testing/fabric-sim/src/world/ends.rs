@@ -63,7 +63,7 @@ impl<O: Observer> State<O> {
     /// Drops an end, with all its unsent writes.
     pub(crate) fn drop_end(&mut self, id: usize) {
         let Some(end) = self.ends[id].take() else { return };
-        // A socket's peer notices the end; a queue pair's peer does not.
+        // The peer of a socket notices that the other end is gone; the peer of a queue pair does not.
         let Some(peer) = end.peer.filter(|_| !end.one_sided) else { return };
         let delay_ns = self.faults.delay_ns;
         let lanes = self.ends[peer].as_ref().filter(|peer| !peer.lingering).map_or(0, |peer| peer.lanes.len());

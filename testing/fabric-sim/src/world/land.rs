@@ -120,8 +120,8 @@ impl<O: Observer> State<O> {
         }
     }
 
-    /// Handles an immediate for which there is no receive. It is the receiver's mistake, unless a forged immediate took
-    /// the receive: then the lane retries, like a queue pair after an RNR NAK, until the receiver has noticed.
+    /// Handles an immediate for which there is no receive. This is the receiver's mistake, unless a forged immediate
+    /// took the receive: then the lane retries, like a queue pair after an RNR NAK, until the receiver has noticed.
     fn handle_no_receive(&mut self, id: usize, lane: LaneId) {
         let Some(end) = self.ends[id].as_ref() else { return };
         let place = end.place(lane);
@@ -142,7 +142,7 @@ impl<O: Observer> State<O> {
         self.schedule(at_ns, Due::Ack { end: id, lane });
     }
 
-    /// Sends the acknowledgements that this end has postponed. Returns true: all are sent.
+    /// Sends the acknowledgements that this end has put off. Returns true: all are sent.
     pub(crate) fn acknowledge(&mut self, id: usize) -> bool {
         let Some(peer) = self.ends[id].as_ref().filter(|end| !end.one_sided).and_then(|end| end.peer) else {
             return true;
@@ -158,14 +158,14 @@ impl<O: Observer> State<O> {
         true
     }
 
-    /// Returns true if this end has postponed acknowledgements.
+    /// Returns true if this end has put acknowledgements off.
     pub(crate) fn owes(&self, id: usize) -> bool {
         let peer = self.ends[id].as_ref().filter(|end| !end.one_sided).and_then(|end| end.peer);
         let peer = peer.and_then(|peer| self.ends[peer].as_ref());
         peer.is_some_and(|peer| peer.lanes.iter().any(|lane| lane.put_off > 0))
     }
 
-    /// Sends the postponed acknowledgements without other data, which may fail. Returns true if all are sent.
+    /// Sends the acknowledgements that were put off without other data, which may fail. Returns true if all are sent.
     pub(crate) fn acknowledge_alone(&mut self, id: usize) -> bool {
         if !self.owes(id) {
             return true;
@@ -188,7 +188,7 @@ impl<O: Observer> State<O> {
         self.acknowledge(id)
     }
 
-    /// Returns the time since which a connection's receiving end has postponed its oldest acknowledgement; `None` if it
+    /// Returns the time since which a connection's receiving end has put its oldest acknowledgement off; `None` if it
     /// owes none.
     pub fn owes_since_ns(&self, connection: usize) -> Option<u64> {
         let senders = self.ends.iter().flatten().filter(|end| end.connection == connection && end.sender);
@@ -300,7 +300,7 @@ impl<O: Observer> State<O> {
         self.complete(id, Completion::Sent { id: work }, lane, retires);
     }
 
-    /// Returns true if acknowledgements get back; otherwise loses all lanes of the end.
+    /// Returns true if acknowledgements get back to this end; otherwise loses all further writes of its lanes.
     fn reaches_back(&mut self, id: usize) -> bool {
         let Some(end) = self.ends[id].as_ref() else { return false };
         let there = !end.cut && !self.ports[end.port].dead;

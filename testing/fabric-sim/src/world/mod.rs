@@ -50,7 +50,7 @@ impl<O: Observer> World<O> {
         Arc::new(Self(Mutex::new(State::new(seed, faults, observer))))
     }
 
-    /// Locks the world's state. While the lock is held, no call of the fabric may be made: each call takes it.
+    /// Locks the world's state. While the lock is held, make no call of the fabric: it would wait for the lock forever.
     pub fn lock(&self) -> MutexGuard<'_, State<O>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

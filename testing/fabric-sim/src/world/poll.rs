@@ -64,8 +64,8 @@ impl<O: Observer> State<O> {
         count
     }
 
-    /// Forges an immediate at the receiving end of a connection. `immediate` returns it for the rail over which it
-    /// comes.
+    /// Forges an immediate at the receiving end of a connection, over its first rail that is alive. `immediate` returns
+    /// it for that rail's number. Does nothing if there is no such rail, or if it lingers or has no receive left.
     pub fn forge(&mut self, connection: usize, immediate: impl FnOnce(u8) -> u32) {
         let is_receiver = |end: &End| end.connection == connection && !end.sender && !end.lanes[0].dead;
         let Some(id) = self.ends.iter().position(|end| end.as_deref().is_some_and(is_receiver)) else { return };

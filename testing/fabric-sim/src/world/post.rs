@@ -62,7 +62,7 @@ impl<O: Observer> State<O> {
             return Err(PostError::Full);
         }
         self.see(place, &Event::Taken { chain });
-        // Postponed acknowledgements travel with posted writes.
+        // Acknowledgements that were put off travel with posted writes.
         self.acknowledge(id);
         for write in chain {
             self.send(id, lane, write);

@@ -10,7 +10,7 @@ use railweave_fabric::{LaneId, WorkId};
 pub(super) enum Due<T> {
     /// The next write of this end's lane reaches the other end.
     Arrive { end: usize, lane: LaneId },
-    /// The rest of a torn write lands.
+    /// The rest of a torn write lands, or a write that found no receive is retried.
     Rest { end: usize, lane: LaneId },
     /// The oldest write of this end's lane is acknowledged.
     Ack { end: usize, lane: LaneId },

@@ -31,7 +31,7 @@ pub struct State<O: Observer> {
     pub observer: O,
     /// The connection whose rails are opened next.
     pub opening: Option<Opening>,
-    /// The time at which a write or an acknowledgement last arrived.
+    /// The time at which a write last landed or an acknowledgement last arrived.
     pub moved_ns: u64,
     pub(super) queue: Queue<O::Task>,
     pub(super) processes: usize,
@@ -71,7 +71,7 @@ impl<O: Observer> State<O> {
         self.schedule(self.now_ns + delay_ns, Due::Task(task));
     }
 
-    /// Schedules a task for a time; a time in the past means at once.
+    /// Schedules a task for a time; if it is past, for now.
     pub fn at(&mut self, at_ns: u64, task: O::Task) {
         self.schedule(at_ns.max(self.now_ns), Due::Task(task));
     }
@@ -93,7 +93,7 @@ impl<O: Observer> State<O> {
         self.see(place, &Event::Broken(breach));
     }
 
-    /// Returns the number of registrations and of rail ends in the world.
+    /// Returns the number of registrations, and that of ends of rails, that exist in the world.
     pub fn left(&self) -> (usize, usize) {
         (self.keys.len(), self.ends.iter().flatten().count())
     }
@@ -103,18 +103,18 @@ impl<O: Observer> State<O> {
         self.ports.len()
     }
 
-    /// Silences a port: from this call on it carries nothing, and no event reports it.
+    /// Silences a port: from this call on it carries nothing, and no event reports that.
     pub fn silence_port(&mut self, port: usize) {
         self.ports[port].dead = true;
     }
 
-    /// Returns the connected ends of rails, each with its peer.
+    /// Returns the connected ends of rails, each with its peer, by their numbers in the world.
     pub fn connected_ends(&self) -> Vec<(usize, usize)> {
         (0..self.ends.len()).filter_map(|end| Some((end, self.ends[end].as_ref()?.peer?))).collect()
     }
 
-    /// Cuts an end: from this call on it carries nothing, and no event reports it. Returns the place of its first lane,
-    /// or `None` if the end is gone.
+    /// Cuts an end: from this call on it carries nothing, and no event reports that. Returns the place of its first
+    /// lane; `None` if the end is gone.
     pub fn cut(&mut self, end: usize) -> Option<Place> {
         let found = self.ends[end].as_mut()?;
         found.cut = true;
