@@ -1,6 +1,6 @@
 //! The cost of many connections over RDMA, ours next to that of NCCL's own IB transport (docs/performance.md).
 //!
-//! Both ends are in one process, over the fake libibverbs, which is one adapter after the other.
+//! Both ends are in one process, over the fake libibverbs, which plays one adapter after another.
 
 use crate::tools::{Tools, without_settings};
 use clap::Args;
@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The most open files of one connection: NCCL's, with its listen.
+/// The most files that one connection keeps open: those of NCCL's transport, with its listening socket.
 const FILES_PER_CONNECTION: u64 = 8;
 
 /// The arguments of `connections`.
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     /// Number of connections
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
-    /// An adapter; may be repeated
+    /// The fake libibverbs' profile of an adapter; may be repeated
     #[arg(long = "profile", value_name = "NAME", default_values = ["connectx-7", "ionic"])]
     profiles: Vec<String>,
 }
@@ -44,19 +44,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// Lets this process, and those that it starts, have this many files open, as far as the hard limit allows.
+/// Lets this process, and those that it starts, have this many files open, or as many as the hard limit allows.
 fn allow_files(files: u64) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.map_or(files, |most| most.min(files));
     if limit.current.is_some_and(|now| now < wanted) {
         limit.current = Some(wanted);
-        // If this fails, files run out later, with an error that names the limit.
+        // If this fails, a later call runs out of files, and its error names the limit.
         let _ = setrlimit(Resource::Nofile, limit);
     }
 }
 
-/// The program, ready to measure.
+/// The program that measures, with the number of connections.
 struct Bench<'a> {
     tools: &'a Tools,
     count: u32,
@@ -66,8 +66,8 @@ impl Bench<'_> {
     fn measure(&self, profile: &str, option: &str, library: &Path) -> Result<Cost, String> {
         let Tools { program, fake, folder, .. } = self.tools;
         let machine = folder.join("connections-machine");
-        // If several GIDs fit, NCCL asks sysfs for the version, which knows nothing of these devices; so only one fits.
-        // It is the address that ours dials.
+        // If several GIDs fit, NCCL reads their versions from sysfs, which does not have these devices; so only one
+        // fits. It is also the address that Railweave dials.
         let gids = "gid.0 = ['fe80::1', 'roce1', 1]\ngid.1 = ['127.0.0.1', 'roce2', 1]\n";
         write(&machine, &format!("[[device]]\nname = 'sim0'\nprofile = '{profile}'\n[[device.port]]\n{gids}"))?;
         let mut command = Command::new(program);
@@ -93,7 +93,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
-/// The bench's result.
+/// The bench's result: times in seconds, and the bytes of memory that a connection takes.
 #[derive(Debug, Deserialize)]
 struct Cost {
     set_up_s: f64,
@@ -102,7 +102,7 @@ struct Cost {
     objects: Option<Objects>,
 }
 
-/// Objects of libibverbs, of all connections together.
+/// The objects of libibverbs of all connections together, and the bytes and entries in them.
 #[derive(Debug, Deserialize)]
 struct Objects {
     queue_pairs: u64,
@@ -121,7 +121,7 @@ struct Row<'a> {
     cost: Cost,
 }
 
-/// The rows in Markdown, as docs/performance.md shows them: objects for each connection, both ends together.
+/// Returns the rows in Markdown, as docs/performance.md shows them: objects per connection, both ends together.
 fn table(rows: &[Row<'_>], count: u32) -> String {
     let mut text = "\
 | adapter | transport | QP | CQ | SRQ | MR | registered | work requests | completions | memory | set-up | teardown |
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_has_what_one_connection_takes() {
+    fn a_row_has_the_cost_of_one_connection() {
         let json = r#"{"set_up_s": 1.5, "tear_down_s": 0.25, "bytes_per_connection": 2048.0, "connections": 10,
             "objects": {"queue_pairs": 20, "completion_queues": 20, "shared_receive_queues": 5, "regions": 40,
             "region_bytes": 40960, "work_places": 1000, "completion_places": 2000}}"#;

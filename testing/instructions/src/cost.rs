@@ -5,7 +5,8 @@ use crate::work::Work;
 use serde::Serialize;
 use std::path::Path;
 
-/// The objects that are told apart; all others are libraries that the transport may call.
+/// The objects, programs and libraries, that a profile distinguishes; all others are libraries that the transport may
+/// call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Objects<'a> {
     /// The transport: a plugin, or NCCL's library.
@@ -29,7 +30,7 @@ pub(crate) struct Cost {
     pub(crate) receive_posts: f64,
     /// Calls of `ibv_poll_cq`.
     pub(crate) polls: f64,
-    /// The work of each rail's device; a profile does not have it.
+    /// The work of each rail's device, which the bench reports; a profile does not have it.
     pub(crate) devices: Vec<Work>,
     /// The transport's functions, the most costly first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -46,10 +47,10 @@ pub(crate) struct Function {
 }
 
 impl Cost {
-    /// The cost of one message, from the profile of `messages` messages.
+    /// Returns the cost of one message, from the profile of `messages` messages.
     ///
     /// # Errors
-    /// A sentence, when the profile lacks calls that every message needs.
+    /// A sentence, if the profile lacks instructions or calls that every message needs.
     pub(crate) fn of(profile: &Profile, messages: u32, objects: Objects<'_>) -> Result<Self, String> {
         let each = |count: u64| count as f64 / f64::from(messages);
         let is = |object: &str, path: &Path| Path::new(object) == path;
@@ -65,7 +66,7 @@ impl Cost {
                     "post_send" => cost.send_posts += each(calls.count),
                     "post_recv" | "post_srq_recv" => cost.receive_posts += each(calls.count),
                     "poll_cq" => cost.polls += each(calls.count),
-                    // Nothing else is called for a message.
+                    // Other calls are not part of a message.
                     _ => {}
                 }
             } else if !is(&place.object, objects.program) {
@@ -77,14 +78,14 @@ impl Cost {
         match needed.iter().find(|(_, each)| *each == 0.0) {
             None => Ok(cost),
             Some((what, _)) => Err(format!(
-                "{messages} messages took not one {what} of {}, which cannot be; has the fake libibverbs got other \
-                 names for its functions than testing/instructions/src/cost.rs?",
+                "{messages} messages took not one {what} of {}, which is impossible; do the functions of the fake \
+                 libibverbs have other names than in testing/instructions/src/cost.rs?",
                 objects.transport.display()
             )),
         }
     }
 
-    /// All its instructions.
+    /// Returns the instructions of the transport and of the libraries that it calls.
     pub(crate) fn instructions(&self) -> f64 {
         self.own + self.libraries
     }

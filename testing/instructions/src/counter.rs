@@ -10,18 +10,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The function whose instructions are counted, with everything that it calls: the bench's loop over the messages. It
-/// runs once, after messages that are not counted.
+/// is called once, after messages that are not counted.
 const LOOP: &str = "railweave_message_loop";
 
-/// The names of callgrind's files: it writes one profile when the loop begins and one, the second, when it has ended,
-/// each for every thread; the loop is in the first thread.
+/// The names of callgrind's files. It writes a profile of each thread when the loop begins, and a second one when it
+/// has ended; the loop runs in the first thread.
 const PROFILE: &str = "callgrind";
 const LOOP_PROFILE: &str = "callgrind.2-01";
 
-/// The description of a machine for the fake libibverbs.
+/// The name of the file that describes a machine to the fake libibverbs.
 const MACHINE: &str = "machine";
 
-/// The number of lines of a failed run that are shown.
+/// The number of lines of a failed run's standard error that are shown.
 const LINES: usize = 3;
 
 /// The transport whose messages are counted.
@@ -36,13 +36,13 @@ pub(crate) enum Transport<'a> {
 /// One way to carry messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
-    /// Rails, each on a device of its own; several are fused into one device.
+    /// The number of rails, each on an adapter of its own; several are fused into one device of NCCL's.
     pub(crate) rails: usize,
     /// The size of a message in bytes.
     pub(crate) message_bytes: usize,
-    /// Messages in flight.
+    /// The number of messages in flight.
     pub(crate) in_flight: usize,
-    /// The number of messages.
+    /// The number of messages that are counted.
     pub(crate) messages: u32,
 }
 
@@ -59,10 +59,10 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
-    /// Counts with `valgrind`.
+    /// Creates a counter that runs `valgrind` on these tools.
     ///
     /// # Errors
-    /// A sentence, when one of the tools is missing.
+    /// A sentence, if one of the tools is missing.
     pub(crate) fn new(valgrind: &Path, tools: &Tools) -> Result<Self, String> {
         let Tools { plugin, program, fake, nccl, folder } = tools;
         let nccl = nccl.as_deref().map(real).transpose()?;
@@ -70,12 +70,12 @@ impl Counter {
         Ok(Self { valgrind: valgrind.to_owned(), plugin, program, fake, nccl, folder: folder.clone() })
     }
 
-    /// NCCL's library, if it can be counted.
+    /// Returns NCCL's library, if it is to be counted too.
     pub(crate) fn nccl(&self) -> Option<&Path> {
         self.nccl.as_deref()
     }
 
-    /// Counts the instructions of a message.
+    /// Counts the cost of a message. Fails with a sentence if the run fails or its output cannot be read.
     pub(crate) fn count(&self, transport: Transport<'_>, case: &Case) -> Result<Cost, String> {
         let Case { rails, message_bytes, in_flight, messages } = *case;
         let (name, library) = match transport {
@@ -116,7 +116,7 @@ impl Counter {
         Ok(Cost { devices: Work::read(&output.stdout)?, ..cost })
     }
 
-    /// Prepares a folder for a run that holds only the description of a machine with one device per rail.
+    /// Prepares a folder for a run: empties it, and describes a machine with one device per rail in it.
     fn prepare(&self, folder: &Path, rails: usize) -> Result<(), String> {
         let device = |index| format!("[[device]]\nname = 'sim{index}'\n[[device.port]]\n");
         let text: String = (0..rails).map(device).collect();
@@ -127,13 +127,13 @@ impl Counter {
         prepared.map_err(|error| format!("cannot prepare {}: {error}", folder.display()))
     }
 
-    /// Callgrind in a folder, for a program and its arguments.
+    /// Returns a command that runs callgrind in a folder; the caller adds the program and its arguments.
     fn callgrind(&self, folder: &Path) -> Command {
         let mut command = Command::new(&self.valgrind);
         without_settings(&mut command);
         command.env("NCCL_IBVERBS_LIB", &self.fake).env("RAILWEAVE_TEST_MACHINE", folder.join(MACHINE));
-        // Profiles before and after the loop instead of --toggle-collect: that counts only the loop's instructions, but
-        // all calls, and the number of polls while the ends connect is random.
+        // --toggle-collect would count only the loop's instructions, but all calls, and the number of polls while the
+        // ends connect is random. Hence the profiles before and after the loop.
         command.args(["--tool=callgrind", "--separate-threads=yes"]);
         command.args([format!("--dump-before={LOOP}"), format!("--dump-after={LOOP}")]);
         // A name without its folder, because valgrind interprets some characters in it.
@@ -142,12 +142,12 @@ impl Counter {
     }
 }
 
-/// A file by the kernel's path for it, which callgrind uses.
+/// Returns a file's path without links, by which callgrind names it.
 fn real(path: &Path) -> Result<PathBuf, String> {
     path.canonicalize().map_err(|error| format!("cannot use {}: {error}", path.display()))
 }
 
-/// The last lines of a run's standard error, without valgrind's own.
+/// Returns the last lines of a run's standard error, without valgrind's own.
 fn last_words(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty() && !line.starts_with("==")).collect();

@@ -1,11 +1,10 @@
-//! The cost of messages and connections over RDMA, ours next to that of NCCL's own IB transport, as a program
+//! Measures the cost of messages and connections over RDMA, ours next to that of NCCL's own IB transport
 //! (docs/performance.md).
 //!
-//! `cargo xtask instructions` and `cargo xtask connections` build its needs and start it. Both ends are in one process,
-//! over the fake libibverbs: no wire changes the figures.
+//! `cargo xtask instructions` and `cargo xtask connections` build everything that this program needs, and start it.
+//! Both ends are in one process, over the fake libibverbs: no wire changes the figures.
 
 #![forbid(unsafe_code)]
-// It talks to the person who runs it.
 #![allow(clippy::print_stdout)] // a program whose output is its result
 
 mod connections;

@@ -11,16 +11,17 @@ use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// The rails of the cases.
+/// The numbers of rails of the cases.
 const RAILS: [usize; 2] = [1, 2];
 
-/// Their messages in flight.
+/// Their numbers of messages in flight.
 const IN_FLIGHT: [usize; 2] = [1, 8];
 
-/// Their message sizes: name, bytes, and the number of messages.
+/// Their message sizes: name, bytes, and the number of messages that are counted.
 ///
-/// The number is a multiple of 512, so that work done once per round of slots, of the sender's ring or of posted
-/// receives is counted in its due share. Large messages are fewer because the fake libibverbs copies them.
+/// The number is a multiple of 512, so that the average has the right share of work that is done once per round of the
+/// slots, of the sender's ring or of the posted receives. There are fewer large messages, because the fake libibverbs
+/// copies them.
 const SIZES: [(&str, usize, u32); 2] = [("8 B", 8, 5120), ("512 KiB", 512 << 10, 512)];
 
 /// The arguments of `messages`.
@@ -28,7 +29,7 @@ const SIZES: [(&str, usize, u32); 2] = [("8 B", 8, 5120), ("512 KiB", 512 << 10,
 pub(crate) struct Arguments {
     #[command(flatten)]
     tools: Tools,
-    /// The program that counts
+    /// The program valgrind, which counts
     #[arg(long, value_name = "PROGRAM")]
     valgrind: PathBuf,
     /// List this many functions of ours for each case
@@ -58,7 +59,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// All cases, in the order of the table.
+/// Returns all cases, in the order of the table.
 fn cases() -> impl Iterator<Item = Case> {
     RAILS.into_iter().flat_map(|rails| {
         SIZES.into_iter().flat_map(move |(_, message_bytes, messages)| {
@@ -67,7 +68,7 @@ fn cases() -> impl Iterator<Item = Case> {
     })
 }
 
-/// The form of `--json`.
+/// The output with `--json`.
 #[derive(Debug, Serialize)]
 struct Report {
     /// NCCL's library, if it was counted too.
@@ -83,7 +84,7 @@ struct Row {
     in_flight: usize,
     railweave: Cost,
     nccl: Option<Cost>,
-    /// Railweave's instructions divided by NCCL's, both with those of libraries.
+    /// Railweave's instructions divided by NCCL's, both with those of the libraries that they call.
     ratio: Option<f64>,
 }
 
@@ -107,7 +108,7 @@ impl Row {
         format!("{rails}, {size}, {} in flight", self.in_flight)
     }
 
-    /// The listed functions, a line each under the row's title.
+    /// Returns the listed functions, a line each under the row's title.
     fn functions(&self) -> String {
         let functions = &self.railweave.functions;
         if functions.is_empty() {
@@ -118,7 +119,7 @@ impl Row {
     }
 }
 
-/// The rows in Markdown, as docs/performance.md shows them.
+/// Returns the rows in Markdown, as docs/performance.md shows them.
 fn table(rows: &[Row]) -> String {
     let mut text = "\
 | | Railweave | of which libc | NCCL | of which libc | ratio | calls of verbs, Railweave | NCCL |
@@ -134,7 +135,7 @@ fn table(rows: &[Row]) -> String {
     text
 }
 
-/// The cells of one transport: its instructions, those of libraries among them, and its calls of verbs.
+/// Returns the cells of one transport: its instructions with those of libraries among them, and its calls of verbs.
 fn cells(cost: Option<&Cost>) -> (String, String) {
     let Some(cost) = cost else { return (" | ".to_owned(), " ".to_owned()) };
     let Cost { libraries, send_posts, receive_posts, polls, .. } = cost;
@@ -144,7 +145,7 @@ fn cells(cost: Option<&Cost>) -> (String, String) {
     )
 }
 
-/// The work of each rail's device in Markdown, a line per transport.
+/// Returns the work of each rail's device in Markdown, a line per transport.
 fn table_of_work(rows: &[Row]) -> String {
     let heads = work::COLUMNS.map(|(name, _)| format!(" {name} |"));
     let mut text = format!("| | transport |{}\n|{}\n", heads.concat(), "---|".repeat(2 + heads.len()));

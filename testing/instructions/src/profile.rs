@@ -1,4 +1,5 @@
-//! Callgrind's profile of a thread: instructions by function, and calls (its manual, "Callgrind Format Specification").
+//! Callgrind's profile of a thread: instructions by function, and calls ("Callgrind Format Specification" in valgrind's
+//! manual).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -33,12 +34,12 @@ impl Profile {
     /// Reads the text of callgrind's file.
     ///
     /// # Errors
-    /// A sentence, when it is no such file, was cut short, or nothing was counted.
+    /// A sentence, if the text is not such a file or is cut short, or if nothing was counted.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let mut reader = Reader::default();
         for (index, line) in text.lines().enumerate() {
             reader.line(line).map_err(|what| {
-                format!("line {} of what callgrind wrote, \"{}\", {what}", index + 1, line.escape_debug())
+                format!("line {} of callgrind's profile, \"{}\", {what}", index + 1, line.escape_debug())
             })?;
         }
         let counted: u64 = reader.profile.own.values().sum();
@@ -52,12 +53,12 @@ impl Profile {
         }
     }
 
-    /// Every function with the instructions that it ran itself.
+    /// Returns every function with the instructions that it ran itself.
     pub(crate) fn functions(&self) -> impl Iterator<Item = (&Place, u64)> {
         self.own.iter().map(|(place, instructions)| (place, *instructions))
     }
 
-    /// All calls from one object into another: the calling object and the called function.
+    /// Returns all calls from one object into another: the calling object, the called function, and the calls.
     pub(crate) fn calls(&self) -> impl Iterator<Item = (&str, &Place, Calls)> {
         self.calls.iter().map(|((caller, place), calls)| (caller.as_str(), place, *calls))
     }
@@ -70,10 +71,10 @@ struct Reader {
     totals: Option<u64>,
     objects: Names,
     functions: Names,
-    /// The function to which the costs of the next lines belong.
+    /// The function, with its object, to which the costs of the next lines belong.
     object: String,
     function: String,
-    /// The callee of the next call; its object is the caller's unless it is named.
+    /// The object and the function of the next call; the object is the caller's if it is `None`.
     callee_object: Option<String>,
     callee_function: String,
     /// The number of calls to which the next line's cost belongs; `None` if it is a function's own.
@@ -81,7 +82,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads one line, or returns its defect.
+    /// Reads one line. Fails with its defect, in words that continue a sentence about the line.
     fn line(&mut self, line: &str) -> Result<(), &'static str> {
         if line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first)) {
             return self.cost(line);
@@ -100,9 +101,9 @@ impl Reader {
         }
         match line.split_once(": ") {
             Some(("positions", kinds)) if kinds != "line" => {
-                Err("has other positions than lines, which are all that is read")
+                Err("names other positions than lines, and only lines are read")
             }
-            Some(("events", events)) if events != "Ir" => Err("has other events than Ir, which is all that is read"),
+            Some(("events", events)) if events != "Ir" => Err("names other events than Ir, and only Ir is read"),
             Some(("totals", totals)) => {
                 self.totals = Some(number(Some(totals))?);
                 Ok(())
@@ -111,7 +112,7 @@ impl Reader {
         }
     }
 
-    /// A position and what it cost.
+    /// Reads a position and its cost.
     fn cost(&mut self, line: &str) -> Result<(), &'static str> {
         let cost = match line.split(' ').nth(1) {
             // The format omits trailing zeros.
@@ -134,7 +135,7 @@ impl Reader {
     }
 }
 
-/// Names by their numbers: "(3) name" defines one, "(3)" refers to it from then on.
+/// Names by their numbers: "(3) name" gives a name the number 3, "(3)" means that name from then on.
 #[derive(Debug, Default)]
 struct Names(HashMap<u64, String>);
 
@@ -143,7 +144,7 @@ impl Names {
         let Some((id, name)) = value.strip_prefix('(').and_then(|rest| rest.split_once(')')) else {
             return Ok(value.to_owned());
         };
-        // "(below main)" is a name that merely looks like a number.
+        // "(below main)" is a name that begins like a number.
         let Ok(id) = id.parse() else { return Ok(value.to_owned()) };
         if let Some(name) = name.strip_prefix(' ') {
             self.0.insert(id, name.to_owned());
@@ -245,7 +246,7 @@ totals: 133
     }
 
     #[test]
-    fn what_is_not_whole_or_not_such_a_file_is_refused() {
+    fn a_text_that_is_cut_short_or_no_profile_is_refused() {
         let error = |from: &str, to: &str| {
             let text = SAMPLE.replacen(from, to, 1);
             assert_ne!(text, SAMPLE, "{from}");
@@ -257,7 +258,7 @@ totals: 133
         assert!(error("totals: 133", "totals: x").contains("no number"));
         assert!(error("positions: line", "positions: instr line").contains("other positions than lines"));
         assert!(error("events: Ir", "events: Ir Dr").contains("other events than Ir"));
-        assert!(error("calls=5 +3", "calls=").contains("line 17 of what callgrind wrote, \"calls=\", has no number"));
+        assert!(error("calls=5 +3", "calls=").contains("line 17 of callgrind's profile, \"calls=\", has no number"));
         assert!(error("10 20", "10 x").contains("no number"));
         assert!(error("cob=(6) /lib/libc.so.6", "cob=(6)").contains("a name that was not given"));
         assert!(Profile::read("").unwrap_err().contains("no totals"));

@@ -1,13 +1,13 @@
-//! The tools that measure, and the objects that they measure.
+//! The programs that measure, and the libraries that they measure.
 
 use clap::Args;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Prefixes of the user's settings, which would change the figures.
+/// The prefixes of the variables with the user's settings, which would change the figures.
 const SETTINGS: [&str; 3] = ["RAILWEAVE_", "NCCL_", "MPIB_"];
 
-/// The tools and objects that were built and found.
+/// The programs and libraries that were built or found, and the folder for their files.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Tools {
     /// The plugin as users install it
@@ -16,7 +16,7 @@ pub(crate) struct Tools {
     /// The railweave program, which drives a transport
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) program: PathBuf,
-    /// The library that takes libibverbs' place
+    /// The fake libibverbs
     #[arg(long, value_name = "LIBRARY")]
     pub(crate) fake: PathBuf,
     /// NCCL's own library, to measure it too

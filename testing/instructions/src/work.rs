@@ -9,7 +9,7 @@ pub(crate) struct Work {
     pub(crate) device: String,
     /// Work requests posted to send queues.
     pub(crate) sends: f64,
-    /// Of these the writes with an immediate.
+    /// The number of these that are writes with an immediate.
     pub(crate) sends_with_immediate: f64,
     /// Receives posted.
     pub(crate) receives: f64,
@@ -32,7 +32,7 @@ impl Work {
     /// Reads the bench's `--json`: the work of each device.
     ///
     /// # Errors
-    /// A sentence, when the text is of another kind or the fake libibverbs was missing.
+    /// A sentence, if the text is of another kind or the fake libibverbs was missing.
     pub(crate) fn read(json: &[u8]) -> Result<Vec<Self>, String> {
         let outcome: Outcome =
             serde_json::from_slice(json).map_err(|error| format!("the bench's output cannot be read: {error}"))?;
@@ -42,12 +42,12 @@ impl Work {
     }
 }
 
-/// One column's cell: a number for each rail.
+/// Returns one column's cell: a number for each rail.
 pub(crate) fn cell(works: &[Work], (_, number): Column) -> String {
     works.iter().map(|work| format!("{:.2}", number(work))).collect::<Vec<_>>().join(" + ")
 }
 
-/// The part of the bench's `--json` that is read.
+/// The part of the bench's `--json` that is read here.
 #[derive(Deserialize)]
 struct Outcome {
     devices: Option<Vec<Work>>,
