@@ -1,4 +1,4 @@
-//! Lines are at most 120 columns wide, including in comments and Markdown, which rustfmt does not touch.
+//! Lines are at most 120 columns wide, also in comments and in files other than Rust's, which rustfmt does not touch.
 
 use crate::finding::Finding;
 use crate::tree::Tree;
@@ -6,10 +6,10 @@ use crate::tree::Tree;
 /// The width that rustfmt.toml sets for code.
 const WIDTH: usize = 120;
 
-/// The endings of the files that people write and read.
+/// The endings of the names of files that people write and read.
 const WRITTEN: [&str; 7] = [".rs", ".md", ".toml", ".py", ".sh", ".c", ".h"];
 
-/// Finds the lines that are too wide. A line that is a single word, such as an address, cannot be broken and passes.
+/// Finds the lines that are too wide. A line with a single word, such as an address, cannot be broken and passes.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     let mut findings = Vec::new();
     for (path, text) in tree.texts.iter().filter(|(path, _)| WRITTEN.iter().any(|ending| path.ends_with(ending))) {

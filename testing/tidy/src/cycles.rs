@@ -1,7 +1,7 @@
 //! Arrows between the modules of a crate go one way.
 //!
-//! A module is a file. It uses another if its code, without tests, names something that the other defines; a re-export
-//! (`pub use`) is no use. Method calls are not seen, because they name no module.
+//! A module is a file here. It uses another if its code, without tests, names something that the other defines; a
+//! re-export (`pub use`) does not count. Method calls are not seen, because they name no module.
 
 mod module;
 mod names;
@@ -15,7 +15,7 @@ use crate::finding::Finding;
 use crate::tree::Tree;
 use module::Module;
 
-/// The names that one file uses of another, with the first line.
+/// The names that one file uses of another, and the first line that uses one; by the two files.
 type Uses<'a> = BTreeMap<(&'a str, &'a str), (usize, BTreeSet<String>)>;
 
 /// Finds the cycles of each crate; returns a finding for each arrow between two modules of the same cycle.
@@ -28,7 +28,7 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     Ok(findings)
 }
 
-/// The first file of every crate in the tree, library or program.
+/// Returns the first file of every crate in the tree, library or program.
 fn roots(tree: &Tree) -> Result<Vec<String>, String> {
     let mut roots = Vec::new();
     for (path, text) in &tree.texts {
@@ -44,7 +44,7 @@ fn roots(tree: &Tree) -> Result<Vec<String>, String> {
     Ok(roots)
 }
 
-/// The uses between each two files.
+/// Returns the uses between each two files.
 fn uses(modules: &[Module]) -> Uses<'_> {
     let mut uses = Uses::new();
     for (id, module) in modules.iter().enumerate() {
@@ -61,7 +61,7 @@ fn uses(modules: &[Module]) -> Uses<'_> {
     uses
 }
 
-/// The cycles, each with its arrows.
+/// Returns a finding for each arrow of each cycle.
 fn cycles(uses: &Uses<'_>) -> Vec<Finding> {
     let graph: DiGraphMap<&str, ()> = uses.keys().copied().collect();
     let mut findings = Vec::new();
@@ -84,7 +84,7 @@ mod tests {
 
     const MANIFEST: &str = "[package]\nname = \"a\"\n";
 
-    /// The arrows in cycles of a crate with these files below `a/src`.
+    /// Returns the arrows in cycles of a crate with these files below `a/src`.
     fn found(files: &[(&str, &str)]) -> Vec<String> {
         let files: Vec<(String, &str)> = files.iter().map(|(path, text)| (format!("a/src/{path}"), *text)).collect();
         let mut all = vec![("a/Cargo.toml", MANIFEST)];
@@ -115,14 +115,14 @@ mod tests {
     #[test]
     fn names_are_followed_to_the_module_that_defines_them() {
         // c uses B through the crate's root, and through a glob of d.
-        for handed_on in ["mod b; mod c; mod d; pub use b::B;", "mod b; mod c; mod d; pub(crate) use d::*;"] {
+        for root in ["mod b; mod c; mod d; pub use b::B;", "mod b; mod c; mod d; pub(crate) use d::*;"] {
             let files = [
-                ("lib.rs", handed_on),
+                ("lib.rs", root),
                 ("b.rs", "use crate::c; pub struct B; fn b() { c::c(); }"),
                 ("c.rs", "use crate::B as Other; pub fn c() {}"),
                 ("d/mod.rs", "pub(crate) use crate::b::B;"),
             ];
-            assert_eq!(found(&files), ["b.rs>c.rs", "c.rs>b.rs"], "{handed_on}");
+            assert_eq!(found(&files), ["b.rs>c.rs", "c.rs>b.rs"], "{root}");
         }
     }
 
@@ -134,16 +134,16 @@ mod tests {
             ("b/c.rs", "use super::B; pub(super) fn c() {}"),
         ];
         assert_eq!(found(&files), ["b.rs>b/c.rs", "b/c.rs>b.rs"]);
-        let handed_on = [
+        let re_exported = [
             ("lib.rs", "mod b;"),
             ("b.rs", "mod c; pub(super) struct B; pub use c::c;"),
             ("b/c.rs", "use super::B; pub(super) fn c() {}"),
         ];
-        assert_eq!(found(&handed_on), [""; 0]);
+        assert_eq!(found(&re_exported), [""; 0]);
     }
 
     #[test]
-    fn paths_inside_of_macros_and_blocks_are_seen() {
+    fn paths_inside_macros_and_blocks_are_seen() {
         let files = [
             ("lib.rs", "mod b; mod c;"),
             ("b.rs", "pub fn b() -> String { format!(\"{}\", crate::c::C) }"),

@@ -1,12 +1,11 @@
 //! `cargo xtask tidy`: refuses mistakes that no compiler refuses and every reader stumbles over.
 //!
-//! These are cycles among the modules of a crate, lines over 120 columns in comments and Markdown, references to files
-//! that are not in the tree, and words that only the authors know (the table in CONTRIBUTING.md). Prints a line for
-//! each finding and fails if there is one.
+//! These are cycles among the modules of a crate, lines over 120 columns, references to files and headings that are not
+//! in the tree, and words that only the authors know (the table in CONTRIBUTING.md). The argument is the root of the
+//! tree, by default the current folder. The program prints a line for each finding, and fails if there is one.
 
 #![forbid(unsafe_code)]
-// This program talks to the person who runs it.
-#![allow(clippy::print_stdout)]
+#![allow(clippy::print_stdout)] // a program whose output is its result
 
 mod columns;
 mod cycles;

@@ -8,14 +8,14 @@ use regex::Regex;
 use crate::finding::Finding;
 use crate::tree::Tree;
 
-/// The path of a file that the tree could hold. C files are left out: comments cite those of the kernel and of
-/// rdma-core.
+/// The path of a file that the tree could hold. Files of C are left out, because comments cite those of the kernel and
+/// of rdma-core.
 static FILE: LazyLock<Regex> = LazyLock::new(|| {
     let pattern =
         r"(?:^|[\s`(\[<,;:])((?:[\w.*-]+/)*[\w.*-]+\.(?:rs|md|toml|py|sh|csv|patch|lock))(?:$|[^\w/.*-]|[.](?:$|\s))";
     Regex::new(pattern).expect("the pattern is right")
 });
-/// A link of Markdown.
+/// A link of Markdown: its file, and its heading.
 static LINK: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)").expect("the pattern is right"));
 
@@ -44,7 +44,7 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     Ok(findings)
 }
 
-/// The part of `line` that is for people: a whole line of a page, a program's comment.
+/// Returns the part of `line` that is for people: a whole line of a page, the comment in a line of a program.
 fn prose<'a>(path: &str, line: &'a str) -> Option<&'a str> {
     let mark = match path.rsplit_once('.').map(|(_, ending)| ending) {
         Some("md") => return Some(line),
@@ -77,7 +77,8 @@ impl Ends {
         Self(ends)
     }
 
-    /// Returns true if `path` is the end of a path, or a pattern for files in general, such as `*.rs`.
+    /// Returns true if `path` is the end of a path, the name of a file below `target`, which builds make, or a pattern
+    /// for files in general, such as `*.rs`.
     fn has(&self, path: &str) -> bool {
         let plain = path.trim_start_matches("../").trim_start_matches("./");
         plain.contains('*') || plain.starts_with("target/") || self.0.contains(plain)
@@ -100,7 +101,7 @@ fn follow(tree: &Tree, from: &str, link: &str, heading: Option<&str>) -> Result<
     if found { Ok(()) } else { Err(format!("the link #{heading} leads to no heading of {target}")) }
 }
 
-/// The path that `link` means on the page `from`; `None` if it leaves the tree.
+/// Returns the path that `link` means on the page `from`; `None` if it leaves the tree.
 fn join(from: &str, link: &str) -> Option<String> {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
@@ -116,7 +117,7 @@ fn join(from: &str, link: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// The name by which GitHub's pages reach a heading.
+/// Returns the name by which GitHub's pages reach a heading.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
     text.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).map(|c| if c == ' ' { '-' } else { c }).collect()
@@ -126,7 +127,7 @@ fn anchor(heading: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The findings in a page and a module with these texts.
+    /// Returns the findings in a page and a module with these texts.
     fn found(page: &str, comment: &str) -> Vec<String> {
         let tree = Tree::of(&[
             ("docs/wire.md", "# The wire\n\n## Every byte, sent\n"),

@@ -1,10 +1,10 @@
-//! The files that git keeps, with their text.
+//! The files that git tracks or would track, with their text.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A tree of files.
+/// The files of a tree.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     /// The paths of all files, relative to the root, in order.
@@ -26,7 +26,7 @@ impl Tree {
         let listed = String::from_utf8_lossy(&output.stdout);
         let mut tree = Self::default();
         for path in listed.split('\0').filter(|path| !path.is_empty()) {
-            // A file that is deleted, but not yet in a commit, is also listed.
+            // Git also lists a file that is deleted, but still in the index.
             let Ok(bytes) = std::fs::read(root.join(path)) else { continue };
             tree.paths.push(path.to_owned());
             if let Ok(text) = String::from_utf8(bytes) {
@@ -37,7 +37,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// A tree of these files.
+    /// Returns a tree of these files: the path and the text of each.
     #[cfg(test)]
     pub(crate) fn of(files: &[(&str, &str)]) -> Self {
         let texts: BTreeMap<String, String> =

@@ -17,7 +17,7 @@ struct Word {
     but: String,
 }
 
-/// Finds the table's words everywhere outside the table. Fails if there is no table.
+/// Finds the table's words everywhere outside the page's tables. Fails if there is no table of words.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     let page = tree.texts.get(PAGE).ok_or_else(|| format!("{PAGE}, which holds the table of words, is missing"))?;
     let words = table(page)?;
@@ -38,7 +38,7 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     Ok(findings)
 }
 
-/// The rows of the table in `page`: words with commas between them, and their replacements. A word that ends in " …" is
+/// Returns the rows of the table in `page`, one for each of the words that commas separate. A word that ends in " …" is
 /// refused only at the beginning of a line of a comment.
 fn table(page: &str) -> Result<Vec<Word>, String> {
     let rows = page.lines().skip_while(|line| *line != HEAD).skip(2).take_while(|line| line.starts_with('|'));

@@ -19,7 +19,7 @@ pub(crate) type ModuleId = usize;
 pub(crate) struct Module {
     /// The file, relative to the root of the tree.
     pub(crate) file: String,
-    /// The module around it.
+    /// The module around it; `None` for the crate's root.
     pub(crate) parent: Option<ModuleId>,
     /// The modules within it.
     pub(crate) children: BTreeMap<String, ModuleId>,
@@ -33,7 +33,8 @@ pub(crate) struct Module {
     pub(crate) uses: Vec<(Parts, usize)>,
 }
 
-/// Reads the modules of the crate whose first file is `path`, without tests. Fails if a file is not valid Rust.
+/// Reads the modules of the crate whose first file is `path`, without tests. The crate's root comes first. Fails if a
+/// file is missing or not valid Rust.
 pub(crate) fn read(tree: &Tree, path: &str) -> Result<Vec<Module>, String> {
     let mut reader = Reader { tree, modules: Vec::new(), current: 0, failed: None };
     reader.open(path.to_owned(), None)?;
@@ -88,7 +89,7 @@ impl Reader<'_> {
         self.module().items.insert(name);
     }
 
-    /// The file of the module `name` within the current one, by Rust's rules.
+    /// Returns the file of the module that `node` declares within the current one, by Rust's rules.
     fn file_of(&self, node: &ItemMod) -> Result<String, String> {
         let here = &self.modules[self.current].file;
         let (folder, name) = here.rsplit_once('/').unwrap_or(("", here));
@@ -103,26 +104,26 @@ impl Reader<'_> {
         found.cloned().ok_or_else(|| format!("{here}: the module {} is in neither of {candidates:?}", node.ident))
     }
 
-    /// Adds the imports of a `use`. A re-export is no use of its own.
-    fn import(&mut self, node: &UseTree, prefix: &mut Parts, hands_on: bool) {
+    /// Adds the imports of a `use`. A re-export does not count as a use.
+    fn import(&mut self, node: &UseTree, prefix: &mut Parts, is_re_export: bool) {
         match node {
             UseTree::Path(path) => {
                 prefix.push(path.ident.to_string());
-                self.import(&path.tree, prefix, hands_on);
+                self.import(&path.tree, prefix, is_re_export);
                 prefix.pop();
             }
             UseTree::Group(group) => {
                 for tree in &group.items {
-                    self.import(tree, prefix, hands_on);
+                    self.import(tree, prefix, is_re_export);
                 }
             }
             UseTree::Glob(_) => self.module().globs.push(prefix.clone()),
-            UseTree::Name(name) => self.alias(&name.ident, &name.ident, prefix, hands_on),
-            UseTree::Rename(rename) => self.alias(&rename.ident, &rename.rename, prefix, hands_on),
+            UseTree::Name(name) => self.alias(&name.ident, &name.ident, prefix, is_re_export),
+            UseTree::Rename(rename) => self.alias(&rename.ident, &rename.rename, prefix, is_re_export),
         }
     }
 
-    fn alias(&mut self, of: &syn::Ident, name: &syn::Ident, prefix: &[String], hands_on: bool) {
+    fn alias(&mut self, of: &syn::Ident, name: &syn::Ident, prefix: &[String], is_re_export: bool) {
         let mut path = prefix.to_vec();
         let name = if of == "self" {
             prefix.last().cloned().unwrap_or_default()
@@ -133,12 +134,12 @@ impl Reader<'_> {
         let line = of.span().start().line;
         let module = self.module();
         module.aliases.entry(name).or_default().push(path.clone());
-        if !hands_on {
+        if !is_re_export {
             module.uses.push((path, line));
         }
     }
 
-    /// Takes the paths out of tokens without a known grammar.
+    /// Adds the paths among the tokens of a macro, whose grammar is not known.
     fn scan(&mut self, tokens: TokenStream) {
         let mut path: Parts = Vec::new();
         let (mut colons, mut line) = (0, 0);
@@ -223,8 +224,8 @@ impl Visit<'_> for Reader<'_> {
     }
 
     fn visit_item_use(&mut self, node: &ItemUse) {
-        let hands_on = !matches!(node.vis, Visibility::Inherited);
-        self.import(&node.tree, &mut Vec::new(), hands_on);
+        let is_re_export = !matches!(node.vis, Visibility::Inherited);
+        self.import(&node.tree, &mut Vec::new(), is_re_export);
     }
 
     fn visit_path(&mut self, node: &Path) {
@@ -256,7 +257,7 @@ fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// The file that `#[path = "…"]` names.
+/// Returns the file that `#[path = "…"]` names; `None` for other attributes.
 fn path_attribute(attribute: &Attribute) -> Option<String> {
     let Meta::NameValue(pair) = &attribute.meta else { return None };
     let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) = &pair.value else { return None };

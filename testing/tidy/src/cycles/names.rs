@@ -2,7 +2,7 @@
 
 use super::module::{Module, ModuleId};
 
-/// The most imports between a name and its meaning. Rust's own rules allow cycles of globs.
+/// The most imports that are followed from a name to its meaning. Rust's own rules allow cycles of globs.
 const LONGEST_CHAIN: usize = 16;
 
 /// The target of a path.
@@ -13,8 +13,8 @@ enum Meaning {
     Item(ModuleId),
 }
 
-/// The module that defines the meaning of `parts` in the module `from`; `None` if that is a module, another crate's or
-/// local.
+/// Returns the module that defines the item to which `parts` leads from the module `from`; `None` if it leads to a
+/// module, to another crate or to a local name.
 pub(super) fn home(modules: &[Module], from: ModuleId, parts: &[String]) -> Option<ModuleId> {
     match follow(modules, from, parts, LONGEST_CHAIN)? {
         Meaning::Item(module) => Some(module),
@@ -40,7 +40,7 @@ fn follow(modules: &[Module], from: ModuleId, parts: &[String], chain: usize) ->
     Some(meaning)
 }
 
-/// The meaning of `name` in the module `id`.
+/// Returns the meaning of `name` in the module `id`.
 fn within(modules: &[Module], id: ModuleId, name: &str, chain: usize) -> Option<Meaning> {
     let module = &modules[id];
     if module.items.contains(name) {
