@@ -2,8 +2,8 @@
 //! Ranks say the same in words of their own (`crates/bench/src/error.rs`); a test there checks those against these.
 //!
 //! `cargo xtask test` and `cargo xtask lab` know that sentence: a test that failed for no other reason is repeated
-//! once, alone ([`ran_out`] decides). A test that waits therefore uses this crate, and reports everything else that it
-//! finds in a panic of its own.
+//! once, alone ([`ran_out`] decides). So a test that waits uses this crate, and reports everything else that it finds
+//! in panics with other words.
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
@@ -11,65 +11,69 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The start of the sentence.
+/// The beginning of the sentence.
 pub const RAN_OUT: &str = "ran out of time: ";
 
-/// The start of a panic that only says that another process of the same test failed; that process's own words are in
-/// the same output.
+/// The beginning of a panic that only says that another process of the same test failed; that process's own words are
+/// in the same output.
 pub const FOLLOWED: &str = "another process of the test failed: ";
 
-/// The longest wait. Far beyond the time that anything takes; it measures nothing.
+/// The longest wait, to be multiplied by [`factor`]. It is far beyond the time that anything takes; it measures
+/// nothing.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// The variable with the factor by which everything may take longer than usual, for tools that slow everything down.
+/// The environment variable with the factor by which everything may take longer than usual, for tools that slow
+/// everything down: a whole number.
 pub const FACTOR_VARIABLE: &str = "RAILWEAVE_TEST_PATIENCE";
 
-/// The factor by which everything may take longer than usual: the value of [`FACTOR_VARIABLE`], or 1.
+/// Returns the factor by which everything may take longer than usual: the value of [`FACTOR_VARIABLE`], or 1 if it is
+/// not set or not a number.
 #[must_use]
 pub fn factor() -> u32 {
     std::env::var(FACTOR_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
-/// The sentence.
+/// Returns the sentence: waiting for `what` took `waited`, which was not enough.
 #[must_use]
 pub fn sentence(what: impl Display, waited: Duration) -> String {
     format!("{RAN_OUT}{what} after {} s", waited.as_secs_f64())
 }
 
-/// Polls until there is an answer, for at most [`LIMIT`].
+/// Calls `poll` until it returns a value, for at most [`LIMIT`] times [`factor`]. Returns the value.
 ///
 /// # Panics
-/// With the sentence, when there is none in time.
+/// With the sentence about `what`, if there is none in time.
 #[track_caller]
 pub fn until<T>(what: &str, poll: impl FnMut() -> Option<T>) -> T {
     until_within(LIMIT, what, poll)
 }
 
-/// Polls until there is an answer, for at most `limit`.
+/// Calls `poll` until it returns a value, for at most `limit` times [`factor`]. Returns the value.
 ///
 /// # Panics
-/// With the sentence, when there is none in time.
+/// With the sentence about `what`, if there is none in time.
 #[track_caller]
 pub fn until_within<T>(limit: Duration, what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = Deadline::new(limit);
     loop {
-        if let Some(answer) = poll() {
-            return answer;
+        if let Some(value) = poll() {
+            return value;
         }
         deadline.check(what);
         thread::yield_now();
     }
 }
 
-/// Polls until `is_freed`, for at most [`LIMIT`]. Anything not freed then is a leak and no timeout.
+/// Calls `is_freed` until it returns true, which `what` says in a clause, for at most [`LIMIT`] times [`factor`].
+/// Anything not freed by then is a leak, not a timeout.
 ///
 /// # Panics
-/// When something is left at the end; such a test is not repeated.
+/// If something is not freed in time, but without the sentence, so that the test is not repeated.
 #[track_caller]
 pub fn until_freed(what: &str, mut is_freed: impl FnMut() -> bool) {
     let deadline = Deadline::new(LIMIT);
     while !is_freed() {
-        assert!(!deadline.is_over(), "not freed, for {} s this did not come true: {what}", deadline.limit.as_secs());
+        assert!(!deadline.is_over(), "not freed: after {} s it is not true that {what}", deadline.limit.as_secs());
         thread::yield_now();
     }
 }
@@ -82,7 +86,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// A deadline that is `limit` away, times [`factor`].
+    /// Creates a deadline at `limit` times [`factor`] from now.
     #[must_use]
     pub fn new(limit: Duration) -> Self {
         Self { begin: Instant::now(), limit: limit * factor() }
@@ -97,7 +101,7 @@ impl Deadline {
     /// Returns while there is time.
     ///
     /// # Panics
-    /// With the sentence, when the time has run out.
+    /// With the sentence about `what`, if the time has run out.
     #[track_caller]
     pub fn check(&self, what: impl Display) {
         if self.is_over() {
@@ -106,14 +110,14 @@ impl Deadline {
     }
 }
 
-/// The result of a socket operation that has a timeout of its own.
+/// Returns the value of a socket operation that has a timeout of its own.
 ///
 /// # Panics
-/// With the sentence when it timed out, and with the error when it failed otherwise.
+/// With the sentence about `what` if the operation timed out, and with the error if it failed otherwise.
 #[track_caller]
-pub fn in_time<T>(answer: io::Result<T>, what: &str) -> T {
-    match answer {
-        Ok(answer) => answer,
+pub fn in_time<T>(result: io::Result<T>, what: &str) -> T {
+    match result {
+        Ok(value) => value,
         // The errors of SO_RCVTIMEO and SO_SNDTIMEO (socket(7)).
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
             panic!("{RAN_OUT}{what} ({error})")
@@ -122,11 +126,10 @@ pub fn in_time<T>(answer: io::Result<T>, what: &str) -> T {
     }
 }
 
-/// Panics about another program that ended with a status other than 0 and the output `said`; with the sentence if that
-/// output shows that only time ran out.
+/// Fails the test because another program failed: `what` says how, `said` is its output.
 ///
 /// # Panics
-/// Always.
+/// Always; with the sentence about `what` if the output shows that only time ran out.
 #[track_caller]
 pub fn fail(what: impl Display, said: &str) -> ! {
     let begin = if ran_out(said) { RAN_OUT } else { "" };
@@ -171,7 +174,7 @@ mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// The message with which a body panics.
+    /// Returns the message with which a body panics.
     fn panic_of(body: impl FnOnce()) -> String {
         let panic = catch_unwind(AssertUnwindSafe(body)).expect_err("it panics");
         panic.downcast::<String>().map_or_else(|_| "no text".to_owned(), |text| *text)
@@ -182,13 +185,13 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_ends_with_an_answer_or_the_sentence() {
+    fn a_wait_ends_with_a_value_or_the_sentence() {
         let mut polls = 0;
-        let answer = until("three", || {
+        let third = until("three", || {
             polls += 1;
             (polls == 3).then_some(polls)
         });
-        assert_eq!(answer, 3);
+        assert_eq!(third, 3);
         let text = panic_of(|| until_within(Duration::ZERO, "a thing", || None));
         assert_eq!(text, "ran out of time: a thing after 0 s");
         assert!(ran_out(&panicked(&text)));

@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(decide(&two, Some(101)), repeated(&["a", "b"]));
         for other in [
             "assertion failed: byte 7",
-            "not freed, for 60 s this did not come true: memory",
+            "not freed: after 60 s it is not true that memory is freed",
             "index out of bounds",
             "",
         ] {
