@@ -1,6 +1,7 @@
 //! NCCL's part: processes with their connections, their handshakes and sessions, and the applications on them.
 
 mod context;
+mod control;
 mod deaths;
 mod game;
 mod memory;
@@ -8,7 +9,6 @@ mod net;
 mod plan;
 mod receiver;
 mod sender;
-mod session;
 mod sessions;
 mod settling;
 mod setup;
