@@ -1,4 +1,4 @@
-//! Plays many seeds on all processors, and counts what they exercised.
+//! Plays many seeds on several threads, and counts what they exercised.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -19,7 +19,7 @@ pub struct Campaign {
     pub seeds: u64,
     /// The workload of all seeds; `None` mixes all workloads.
     pub only: Option<Workload>,
-    /// The number of threads; each plays one seed at a time.
+    /// The number of threads, each of which plays one seed at a time; 0 counts as 1.
     pub threads: usize,
 }
 
@@ -30,9 +30,9 @@ pub struct Report {
     pub played: u64,
     /// The failing seeds, in ascending order.
     pub failures: Vec<Outcome>,
-    /// The counts of what all seeds exercised.
+    /// The counts of what the seeds exercised, added up.
     pub counts: Counts,
-    /// The number of events in all histories.
+    /// The number of events in the histories of all seeds.
     pub events: u64,
     /// Virtual time of all seeds, in nanoseconds.
     pub virtual_ns: u64,
@@ -44,7 +44,8 @@ impl Campaign {
         self.only.unwrap_or_else(|| Workload::of_seed(seed))
     }
 
-    /// Plays all seeds, unless too many fail. `played` is called after each, from any thread.
+    /// Plays all seeds, but stops early once eight have failed on one thread. `played` is called after each seed, on
+    /// the thread that played it.
     pub fn play(&self, played: impl Fn() + Sync) -> Report {
         let next = AtomicU64::new(self.from);
         let end = self.from.saturating_add(self.seeds);

@@ -10,7 +10,7 @@ macro_rules! seen {
             /// All of them, in the order of the summary.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// Returns the group and the words for the summary.
+            /// Returns the group under which the summary lists it, and its description there.
             pub fn words(self) -> (&'static str, &'static str) {
                 match self { $(Self::$name => ($group, $words),)* }
             }
@@ -95,7 +95,7 @@ seen! {
     Bytes = "ending", "bytes received";
 }
 
-/// The number of times that each was seen.
+/// The number of times that each [`Seen`] occurred.
 #[derive(Clone, Debug)]
 pub struct Counts([u64; Seen::ALL.len()]);
 
@@ -124,7 +124,7 @@ impl Counts {
         self.0.iter_mut().zip(other.0).for_each(|(sum, more)| *sum += more);
     }
 
-    /// Returns what no run has exercised.
+    /// Returns everything that was never seen.
     pub fn never(&self) -> impl Iterator<Item = Seen> {
         Seen::ALL.iter().copied().filter(|seen| self.of(*seen) == 0)
     }

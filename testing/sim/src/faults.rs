@@ -13,13 +13,13 @@ pub(crate) const LOOK_NS: u64 = 400_000;
 pub(crate) struct Faults {
     /// The faults of the fabric.
     pub(crate) fabric: railweave_fabric_sim::Faults,
-    /// The number of an application's turns, of 1000, after which it makes no call on that connection for a long time.
+    /// The number of an application's turns, of 1000, after which it makes no call on its connection for a long time.
     pub(crate) silence_permille: u32,
     /// The longest time for which it makes none. It is also silent for up to this long before it closes.
     pub(crate) silence_ns: u64,
-    /// One-way delay of the control session.
+    /// The one-way delay of sessions.
     pub(crate) session_delay_ns: u64,
-    /// The longest random addition to it, for each message.
+    /// The longest random addition to it, for each frame.
     pub(crate) session_jitter_ns: u64,
     /// The longest time until a process notices that a session broke or that its peer died.
     pub(crate) detect_ns: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Faults {
     pub(crate) peer_timeouts_ns: [u64; 2],
     /// True if nobody is told of a death or of a broken session: only a PING finds out.
     pub(crate) is_mute: bool,
-    /// The time for which a connection whose session has ended may still work before its link is declared lost.
+    /// The time for which a connection may still work after its peer's BYE or the end of its session. Then it is lost.
     pub(crate) grace_ns: u64,
     /// The death, if there is one.
     pub(crate) death: Option<Death>,
@@ -41,7 +41,8 @@ pub(crate) struct Faults {
 pub(crate) struct Death {
     /// Its kind.
     pub(crate) kind: DeathKind,
-    /// Its time, in nanoseconds of virtual time; for [`DeathKind::Killed`], the number of calls before it.
+    /// Its time, in nanoseconds of virtual time; for [`DeathKind::Killed`], the number of calls that all applications
+    /// have made by then.
     pub(crate) at: u64,
 }
 
@@ -58,7 +59,7 @@ pub(crate) enum DeathKind {
     Process,
     /// A process vanishes between two of its calls.
     Killed,
-    /// The control session between two processes breaks.
+    /// The session that one process has opened to another breaks.
     Session,
 }
 
@@ -69,7 +70,7 @@ impl DeathKind {
 }
 
 impl Faults {
-    /// A world without faults, in which a write takes a microsecond.
+    /// Returns the faults of a world in which nothing fails: each write is delayed by a microsecond.
     pub(crate) const fn none() -> Self {
         Self {
             fabric: railweave_fabric_sim::Faults::none(),
@@ -86,7 +87,7 @@ impl Faults {
         }
     }
 
-    /// Draws faults: each kind is absent from about half of the seeds, so that none hides another.
+    /// Draws faults: most kinds are absent from about half of the seeds, so that none hides another.
     pub(crate) fn random(chance: &mut Chance) -> Self {
         let mut maybe = |values: &[u64]| if chance.permille(500) { chance.pick(values) } else { 0 };
         let jitter_ns = maybe(&[500, 5_000, 50_000]);
@@ -129,9 +130,9 @@ impl Faults {
         Self { fabric, session_delay_ns, session_jitter_ns, detect_ns, grace_ns: 3_000_000, ..Self::none() }
     }
 
-    /// Adds applications that fall silent, and acknowledgements that do not leave, each to half of the seeds. After the
-    /// peer's BYE, a two-sided connection lasts only until the peer's end is gone, so its silences are shorter than
-    /// that takes.
+    /// Adds applications that fall silent, and acknowledgements that do not leave, each to half of the seeds. Once the
+    /// peer has left, a two-sided connection lasts only until the peer's end is gone, so its silences are shorter than
+    /// that end lingers.
     pub(crate) fn add_silence(&mut self, chance: &mut Chance, one_sided: bool) {
         if chance.permille(500) {
             self.silence_permille = chance.pick(&[5, 50]);
@@ -143,17 +144,17 @@ impl Faults {
         }
     }
 
-    /// Adds rails that cannot be connected at the first attempt to a fifth of the seeds.
-    pub(crate) fn add_later(&mut self, chance: &mut Chance) {
+    /// Adds attempts to connect a rail that must be repeated, to a fifth of the seeds.
+    pub(crate) fn add_repeated_connects(&mut self, chance: &mut Chance) {
         if chance.permille(200) {
             self.fabric.connect_later_permille = chance.pick(&[200, 700]);
             self.fabric.connect_later_ns = chance.pick(&[5_000, 200_000]);
         }
     }
 
-    /// Adds processes that cannot be dialled at the first attempt to a tenth of the seeds, and deaths that nobody is
-    /// told of to a fifth. Draws the time that peers have to answer a PING.
-    pub(crate) fn add_sessions(&mut self, chance: &mut Chance) {
+    /// Adds dials that fail to a tenth of the seeds, and deaths that nobody is told of to a fifth. Draws the time that
+    /// peers have to answer a PING.
+    pub(crate) fn add_session_faults(&mut self, chance: &mut Chance) {
         if chance.permille(100) {
             self.dial_fails_permille = chance.pick(&[200, 700]);
         }

@@ -1,10 +1,10 @@
-//! The history of a seed, one line per event: always hashed, and kept in words on request. docs/simulation.md has the
+//! The history of a seed, one line per event: always hashed, and kept in words if asked for. docs/simulation.md has the
 //! legend.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Kinds of events.
+/// The kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Post,
@@ -35,14 +35,14 @@ pub(crate) enum Kind {
     Close,
     Gone,
     Death,
-    LinkLost,
+    ConnectionLost,
     Settle,
     Silent,
     Trespass,
     Violation,
 }
 
-/// One event: its subject, and up to four numbers whose meaning depends on the kind.
+/// One event: its time, its subject, and up to four numbers whose meaning depends on the kind (see its `Display`).
 #[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct Event {
     pub(crate) at_ns: u64,
@@ -115,7 +115,7 @@ impl fmt::Display for Event {
             Kind::Death => write!(out, "DEATH {a}"),
             Kind::Settle => write!(out, "settle: {}", if a == 1 { "all is sent" } else { "not all" }),
             Kind::Silent => write!(out, "silent until {}.{:03}", a / 1000, a % 1000),
-            Kind::LinkLost => write!(out, "link declared lost"),
+            Kind::ConnectionLost => write!(out, "connection declared lost"),
             Kind::Trespass => write!(out, "breaks the contract ({a})"),
             Kind::Violation => write!(out, "VIOLATION"),
         }

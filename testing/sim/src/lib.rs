@@ -1,8 +1,8 @@
 //! Plays NCCL's part with the protocol in a simulated world, watched by checkers (docs/simulation.md).
 //!
-//! [`run`] plays one seed: processes with their connections and applications, on the fabric of `railweave-fabric-sim`,
-//! on which `transport` runs unchanged. [`Checker`]s watch what travels and what the calls return; the same seed gives
-//! the same history.
+//! [`run`] plays one seed: processes with their connections and applications. Under them `transport` runs, unchanged,
+//! on the fabric of `railweave-fabric-sim`. [`Checker`]s watch the traffic and the results of calls; the same seed
+//! gives the same history.
 
 #![forbid(unsafe_code)]
 

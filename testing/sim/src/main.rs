@@ -13,11 +13,11 @@ use railweave_sim::campaign::{Campaign, replay_command};
 use railweave_sim::trials::try_all;
 use railweave_sim::{Checker, Workload, run};
 
-/// Plays the protocol in a world with faults, one seed after the other.
+/// Plays the protocol in a world with faults: many seeds, or one with its history
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask sim")]
 struct Arguments {
-    /// The number of seeds to play
+    /// The number of seeds to play [default: 2000]; with --sabotage the most for each [default: 1000]
     #[arg(long, value_name = "N")]
     seeds: Option<u64>,
     /// The first seed
@@ -29,10 +29,10 @@ struct Arguments {
     /// The number of threads [default: one per processor]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Print the history of the first seed, a line per event
+    /// Play the first seed only, and print its history, a line per event
     #[arg(long)]
     history: bool,
-    /// Sabotage one thing after another, and print which checker finds each, after how many seeds
+    /// Sabotage one thing after another, and print which checker finds each, and the seeds that it takes
     #[arg(long)]
     sabotage: bool,
 }
@@ -96,7 +96,7 @@ fn play(campaign: &Campaign) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Tries every sabotage, then plays the seeds that this took without any.
+/// Tries every sabotage, then plays the seeds that were needed, without sabotage.
 fn sabotage(arguments: &Arguments, threads: usize) -> ExitCode {
     let limit = arguments.seeds.unwrap_or(SABOTAGE_LIMIT);
     let start = Instant::now();

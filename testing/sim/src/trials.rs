@@ -15,8 +15,9 @@ pub struct Trial {
     pub caught: Option<(u64, Checker)>,
 }
 
-/// Tries every sabotage with the seeds from `from` on, at most `limit` of them, on this many threads. `only` is the
-/// workload of all seeds; `None` mixes all workloads.
+/// Tries every sabotage, each with the seeds from `from` on, at most `limit` of them, on this many threads (0 counts as
+/// 1). `only` is the workload of all seeds; `None` mixes all workloads. Returns the trials in the order of
+/// [`Sabotage::ALL`].
 pub fn try_all(from: u64, limit: u64, threads: usize, only: Option<Workload>) -> Vec<Trial> {
     let next = AtomicUsize::new(0);
     let trials = Mutex::new(Vec::new());
@@ -36,7 +37,7 @@ pub fn try_all(from: u64, limit: u64, threads: usize, only: Option<Workload>) ->
     trials
 }
 
-/// Tries one sabotage on this thread.
+/// Tries one sabotage on this thread, as [`try_all`] does.
 pub fn try_one(sabotage: Sabotage, from: u64, limit: u64, only: Option<Workload>) -> Trial {
     let found = |seed| {
         let workload = only.unwrap_or_else(|| Workload::of_seed(seed));

@@ -1,4 +1,4 @@
-//! The observer of a played world: writes the history, counts what was exercised, and lets the checkers see it.
+//! The observer of a simulated world: writes the history, counts what is exercised, and tells the checkers.
 
 use railweave_fabric::MemoryKind;
 use railweave_fabric_sim::{Breach, Event, Landing as Landed, Mishap, Observer, Place, State};
@@ -31,7 +31,7 @@ pub(crate) struct Witness {
     pub(crate) history: History,
 }
 
-/// Notes what the players do, at the world's time.
+/// Notes what processes and applications do, at the world's time.
 pub(crate) trait Note {
     /// Adds an event to the history.
     fn record(&mut self, kind: Kind, who: Who, numbers: [u64; 4]);

@@ -14,7 +14,8 @@ fn a_few_hundred_seeds_are_clean_and_exercise_the_protocol() {
     assert!(never.iter().all(|seen| matches!(seen, Seen::HugeSize)), "never exercised: {never:?}");
 }
 
-/// In these seeds, hostile immediates took another's receive, or came in one batch with a connection's last messages.
+/// In the seeds of `breakers`, hostile immediates took another's receive, or came in one batch with a connection's last
+/// messages. In that of `flood`, a lane ran out of its own receives before the rail's pool did.
 #[test]
 fn seeds_that_once_failed_are_clean() {
     let breakers = [2203, 404_206, 404_440, 665_224, 674_800, 712_456, 722_563].map(|seed| ("breakers", seed));

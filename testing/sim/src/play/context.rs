@@ -16,7 +16,7 @@ pub(crate) enum Step {
     Idle,
     /// Something moved.
     Moved,
-    /// The process was killed after its last call.
+    /// The process is killed after its last call.
     Killed,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Counts a call. Returns true if the process is killed before it does anything else.
+    /// Counts a call. Returns true if the process is killed right after it.
     pub(crate) fn called(&mut self) -> bool {
         *self.calls += 1;
         self.killed_at == Some(*self.calls)

@@ -15,9 +15,10 @@ use crate::task::Task;
 use crate::witness::Note;
 use crate::{Checker, Seen};
 
-/// The port of every process's control socket.
+/// The TCP port of every process's control socket.
 const PORT: u16 = 7;
 
+/// Returns the index of an end in its [`Socket`].
 fn end_of(to_opener: bool) -> usize {
     usize::from(!to_opener)
 }
@@ -34,11 +35,11 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         if self.is_closed(Side { connection, sender: true }) {
             return;
         }
-        if let Some(talk) = self.sessions.current.get(&(from, to)).copied() {
+        if let Some(end) = self.sessions.current.get(&(from, to)).copied() {
             self.world.lock().saw(Seen::SessionShared);
-            let found = &mut self.sessions.talks[talk];
+            let found = &mut self.sessions.ends[end];
             if found.protocol.is_up() {
-                return self.begin(talk, connection);
+                return self.begin(end, connection);
             }
             return found.waiting.push(connection);
         }
@@ -48,66 +49,66 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             SocketAddr::new(IpAddr::V4(address), PORT)
         });
         let protocol = Session::open(config, ProcessId([to as u8 + 1; 16]), addresses, now_ns);
-        let talk = self.sessions.add(from, protocol, None, Some(to));
-        self.sessions.talks[talk].waiting.push(connection);
-        self.sessions.current.insert((from, to), talk);
-        self.drive(talk);
+        let end = self.sessions.add(from, protocol, None, Some(to));
+        self.sessions.ends[end].waiting.push(connection);
+        self.sessions.current.insert((from, to), end);
+        self.drive(end);
     }
 
-    /// Begins a connection on a session that is up.
-    fn begin(&mut self, talk: usize, connection: usize) {
+    /// Begins a connection at the opener's end of a session that is up.
+    fn begin(&mut self, end: usize, connection: usize) {
         let now_ns = self.now_ns();
-        let number = self.sessions.talks[talk].protocol.begin(now_ns).expect("it is up");
-        self.sessions.talks[talk].connections.insert(number, connection);
-        self.connections[connection].sender.route = Some((talk, number));
+        let number = self.sessions.ends[end].protocol.begin(now_ns).expect("it is up");
+        self.sessions.ends[end].connections.insert(number, connection);
+        self.connections[connection].sender.route = Some((end, number));
         self.begin_connecting(connection);
-        self.drive(talk);
+        self.drive(end);
     }
 
     /// Tells an end's session something about the end's connection, then carries out the session's actions.
     pub(super) fn tell(&mut self, side: Side, say: impl FnOnce(&mut Session, u32, u64)) {
         let pair = &self.connections[side.connection];
         let route = if side.sender { pair.sender.route } else { pair.receiver.route };
-        let Some((talk, number)) = route else { return };
+        let Some((end, number)) = route else { return };
         let now_ns = self.now_ns();
-        say(&mut self.sessions.talks[talk].protocol, number, now_ns);
-        self.drive(talk);
+        say(&mut self.sessions.ends[end].protocol, number, now_ns);
+        self.drive(end);
     }
 
     /// Removes a connection from those that wait for a session, because its application gives up.
     pub(super) fn wait_no_more(&mut self, connection: usize) {
-        self.sessions.talks.iter_mut().for_each(|talk| talk.waiting.retain(|waiting| *waiting != connection));
+        self.sessions.ends.iter_mut().for_each(|end| end.waiting.retain(|waiting| *waiting != connection));
     }
 
-    /// Carries out a session's actions.
-    fn drive(&mut self, talk: usize) {
-        if std::mem::replace(&mut self.sessions.talks[talk].is_driven, true) {
+    /// Carries out all actions of a session's end, and schedules its timer.
+    fn drive(&mut self, end: usize) {
+        if std::mem::replace(&mut self.sessions.ends[end].is_driven, true) {
             return;
         }
         loop {
-            let protocol = &mut self.sessions.talks[talk].protocol;
+            let protocol = &mut self.sessions.ends[end].protocol;
             if let Some(Event::Unwelcome(_)) = protocol.poll_event() {
                 self.world.lock().saw(Seen::Unwelcome);
             }
             match protocol.poll_action() {
-                Some(action) => self.carry(talk, action),
+                Some(action) => self.carry(end, action),
                 None => break,
             }
         }
-        let found = &mut self.sessions.talks[talk];
+        let found = &mut self.sessions.ends[end];
         found.is_driven = false;
         if let Some(at_ns) = found.protocol.timeout_ns()
             && found.timer_ns.is_none_or(|timer_ns| at_ns < timer_ns)
         {
             found.timer_ns = Some(at_ns);
-            self.world.lock().at(at_ns, Task::Timer { talk });
+            self.world.lock().at(at_ns, Task::Timer { end });
         }
     }
 
-    /// Handles an expired timer of a session.
-    pub(super) fn handle_timer(&mut self, talk: usize) {
+    /// Handles the expired timer of a session's end.
+    pub(super) fn handle_timer(&mut self, end: usize) {
         let now_ns = self.now_ns();
-        let found = &mut self.sessions.talks[talk];
+        let found = &mut self.sessions.ends[end];
         if self.processes[found.process].dead {
             return;
         }
@@ -120,49 +121,47 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             }
             found.protocol.handle_timeout(now_ns);
         }
-        self.drive(talk);
+        self.drive(end);
         self.check_kept();
     }
 
-    fn carry(&mut self, talk: usize, action: SessionAction) {
+    /// Carries out one action of a session's end.
+    fn carry(&mut self, end: usize, action: SessionAction) {
         let side_of = |number: u32, game: &Self| {
-            let found = &game.sessions.talks[talk];
+            let found = &game.sessions.ends[end];
             let sender = found.protocol.side() == SessionSide::Opener;
             found.connections.get(&number).map(|connection| Side { connection: *connection, sender })
         };
         match action {
-            SessionAction::Dial(address) => self.dial(talk, address),
-            SessionAction::Send(frame) => self.send_frame(talk, frame),
-            SessionAction::HangUp { .. } => self.hang_up(talk),
+            SessionAction::Dial(address) => self.dial(end, address),
+            SessionAction::Send(frame) => self.send_frame(end, frame),
+            SessionAction::HangUp { .. } => self.hang_up(end),
             SessionAction::Up => {
-                for connection in std::mem::take(&mut self.sessions.talks[talk].waiting) {
-                    self.begin(talk, connection);
+                for connection in std::mem::take(&mut self.sessions.ends[end].waiting) {
+                    self.begin(end, connection);
                 }
             }
             SessionAction::Unreachable(why) => {
                 let error = Error::from(why);
-                for connection in std::mem::take(&mut self.sessions.talks[talk].waiting) {
+                for connection in std::mem::take(&mut self.sessions.ends[end].waiting) {
                     self.world.lock().saw(Seen::Unreachable);
                     self.set_up_failed(connection, true, &error);
                 }
             }
             SessionAction::Ended(_) => {
-                self.sessions.current.retain(|_, current| *current != talk);
-                if self.sessions.talks[talk]
-                    .protocol
-                    .ended()
-                    .is_some_and(|why| **why == railweave_transport::Ended::Idle)
+                self.sessions.current.retain(|_, current| *current != end);
+                if self.sessions.ends[end].protocol.ended().is_some_and(|why| **why == railweave_transport::Ended::Idle)
                 {
                     self.world.lock().saw(Seen::SessionIdle);
                 }
-                for connection in std::mem::take(&mut self.sessions.talks[talk].waiting) {
+                for connection in std::mem::take(&mut self.sessions.ends[end].waiting) {
                     self.interrupted(Side { connection, sender: true });
                 }
             }
             SessionAction::Offer { connection: number, offer } => {
                 let connection = offer.nonce as usize;
-                self.sessions.talks[talk].connections.insert(number, connection);
-                self.connections[connection].receiver.route = Some((talk, number));
+                self.sessions.ends[end].connections.insert(number, connection);
+                self.connections[connection].receiver.route = Some((end, number));
                 self.handle_offer(connection, &offer);
             }
             SessionAction::Message { connection: number, message } => {
@@ -201,6 +200,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
     }
 
+    /// Draws the delay of a frame, or of another event of a socket.
     fn delay_ns(&self) -> u64 {
         let mut state = self.world.lock();
         let extra_ns = state.chance.below(self.faults.session_jitter_ns + 1);
@@ -210,18 +210,19 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.faults.session_delay_ns + extra_ns
     }
 
-    fn dial(&mut self, talk: usize, address: SocketAddr) {
+    /// Dials an address for the opener's end of a session.
+    fn dial(&mut self, end: usize, address: SocketAddr) {
         let IpAddr::V4(host) = address.ip() else { return };
         let to = usize::from(host.octets()[2]);
         let delay_ns = self.delay_ns();
         let socket = self.sessions.sockets.len();
         self.sessions.sockets.push(Socket {
-            talks: [Some(talk), None],
+            ends: [Some(end), None],
             last_ns: [0; 2],
             has_spoken: [false; 2],
             is_dead: false,
         });
-        self.sessions.talks[talk].socket = Some(socket);
+        self.sessions.ends[end].socket = Some(socket);
         let dead = self.processes[to].dead;
         let mut state = self.world.lock();
         if !dead && !state.chance.permille(self.faults.dial_fails_permille) {
@@ -235,10 +236,10 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         match kind {
             SocketEndKind::NoRoute => {
                 drop(state);
-                let end = SocketEnd { kind, text: "Network is unreachable".to_owned() };
-                self.lose_socket(talk, end);
+                let cause = SocketEnd { kind, text: "Network is unreachable".to_owned() };
+                self.lose_socket(end, cause);
             }
-            // A dead process does not answer, or its host reports that it is dead.
+            // Nothing answers, and no news of it comes.
             SocketEndKind::Other if state.chance.permille(300) => {}
             _ => state.later(2 * delay_ns, Task::SocketEnd { socket, to_opener: true }),
         }
@@ -252,28 +253,29 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let (now_ns, nonce, config) = (self.now_ns(), self.sessions.nonce(), Arc::clone(&self.sessions.configs[to]));
         let address = SocketAddr::from(([10, 0, 255, 255], 1024 + socket as u16));
         let protocol = Session::accept(config, nonce, address, now_ns);
-        let talk = self.sessions.add(to, protocol, Some(socket), None);
-        self.sessions.sockets[socket].talks[1] = Some(talk);
-        self.drive(talk);
+        let end = self.sessions.add(to, protocol, Some(socket), None);
+        self.sessions.sockets[socket].ends[1] = Some(end);
+        self.drive(end);
     }
 
     /// Tells a session that its dialled socket is connected.
     pub(super) fn handle_connected(&mut self, socket: usize) {
-        let Some(talk) = self.owner(socket, true) else { return };
+        let Some(end) = self.owner(socket, true) else { return };
         let nonce = self.sessions.nonce();
-        self.sessions.talks[talk].protocol.handle_connected(nonce);
-        self.drive(talk);
+        self.sessions.ends[end].protocol.handle_connected(nonce);
+        self.drive(end);
     }
 
-    /// Returns the end of a session that owns one end of this socket, if it still does.
+    /// Returns the session's end that has the opener's or the acceptor's end of this socket; `None` if it has it no
+    /// longer, or if its process is dead.
     fn owner(&self, socket: usize, opener: bool) -> Option<usize> {
-        let talk = self.sessions.sockets[socket].talks[end_of(opener)]?;
-        let found = &self.sessions.talks[talk];
-        (found.socket == Some(socket) && !self.processes[found.process].dead).then_some(talk)
+        let end = self.sessions.sockets[socket].ends[end_of(opener)]?;
+        let found = &self.sessions.ends[end];
+        (found.socket == Some(socket) && !self.processes[found.process].dead).then_some(end)
     }
 
-    fn send_frame(&mut self, talk: usize, frame: Frame) {
-        let found = &self.sessions.talks[talk];
+    fn send_frame(&mut self, end: usize, frame: Frame) {
+        let found = &self.sessions.ends[end];
         let (Some(socket), Some(frame)) = (found.socket, self.plot.carried(frame)) else { return };
         let to_opener = found.protocol.side() == SessionSide::Acceptor;
         let delay_ns = self.delay_ns();
@@ -284,11 +286,12 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         state.at(*last_ns, Task::Frame { socket, to_opener, bytes: frame.encode() });
     }
 
+    /// Hands a frame to the end of the session at which it arrives.
     pub(super) fn handle_frame(&mut self, socket: usize, to_opener: bool, bytes: &[u8]) {
         if self.sessions.sockets[socket].is_dead {
             return;
         }
-        let Some(talk) = self.owner(socket, to_opener) else { return };
+        let Some(end) = self.owner(socket, to_opener) else { return };
         self.sessions.sockets[socket].has_spoken[end_of(to_opener)] = true;
         let frame = match Frame::decode(bytes) {
             Ok(Some((frame, length))) if length == bytes.len() => frame,
@@ -297,10 +300,10 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                 return self.violate(Checker::Wire, text);
             }
         };
-        let connection = self.sessions.talks[talk].connections.get(&frame.connection).copied();
+        let connection = self.sessions.ends[end].connections.get(&frame.connection).copied();
         let who = match connection {
             Some(connection) => Who::End { connection, sender: to_opener },
-            None => Who::Process(self.sessions.talks[talk].process),
+            None => Who::Process(self.sessions.ends[end].process),
         };
         let mut state = self.world.lock();
         state.record(Kind::Control, who, [u64::from(frame.message.kind()), u64::from(to_opener), 0, 0]);
@@ -309,15 +312,15 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
         let now_ns = state.now_ns;
         drop(state);
-        let protocol = &mut self.sessions.talks[talk].protocol;
+        let protocol = &mut self.sessions.ends[end].protocol;
         protocol.handle_frame(frame, now_ns);
         protocol.handle_all_read();
-        self.drive(talk);
+        self.drive(end);
     }
 
-    /// Closes an end's socket. The other end sees that after everything that was sent.
-    fn hang_up(&mut self, talk: usize) {
-        let found = &mut self.sessions.talks[talk];
+    /// Closes an end's socket. The other end sees that after everything that was sent before.
+    fn hang_up(&mut self, end: usize) {
+        let found = &mut self.sessions.ends[end];
         let to_opener = found.protocol.side() == SessionSide::Acceptor;
         let Some(socket) = found.socket.take() else { return };
         let delay_ns = self.delay_ns();
@@ -327,19 +330,20 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         state.at(at_ns, Task::SocketEnd { socket, to_opener });
     }
 
-    /// Tells an end that its socket has ended.
+    /// Handles the end of a socket at one of its ends.
     pub(super) fn handle_socket_end(&mut self, socket: usize, to_opener: bool) {
-        let Some(talk) = self.owner(socket, to_opener) else { return };
+        let Some(end) = self.owner(socket, to_opener) else { return };
         let is_mute = !self.sessions.sockets[socket].has_spoken[end_of(to_opener)];
         let kind = if is_mute { SocketEndKind::Mute } else { SocketEndKind::Other };
-        self.lose_socket(talk, SocketEnd { kind, text: "the peer closed the session".to_owned() });
+        self.lose_socket(end, SocketEnd { kind, text: "the peer closed the session".to_owned() });
     }
 
-    fn lose_socket(&mut self, talk: usize, end: SocketEnd) {
+    /// Tells a session's end that its socket is gone, and why.
+    fn lose_socket(&mut self, end: usize, cause: SocketEnd) {
         let now_ns = self.now_ns();
-        self.sessions.talks[talk].socket = None;
-        self.sessions.talks[talk].protocol.handle_lost(end, now_ns);
-        self.drive(talk);
+        self.sessions.ends[end].socket = None;
+        self.sessions.ends[end].protocol.handle_lost(cause, now_ns);
+        self.drive(end);
     }
 
     /// Breaks the sockets for which `which` returns true. Their ends see it after a while, or must find out.
@@ -364,23 +368,23 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     pub(super) fn kill_sessions(&mut self, process: usize) {
         self.sessions.current.retain(|(from, _), _| *from != process);
         self.break_sockets(|game, socket| {
-            socket.talks.iter().flatten().any(|talk| game.sessions.talks[*talk].process == process)
+            socket.ends.iter().flatten().any(|end| game.sessions.ends[*end].process == process)
         });
     }
 
     /// Breaks the sessions that one process has opened to another.
     pub(super) fn break_sessions(&mut self, from: usize, to: usize) {
         self.break_sockets(|game, socket| {
-            let opener = socket.talks[0].map(|talk| &game.sessions.talks[talk]);
-            opener.is_some_and(|talk| talk.process == from && talk.wanted == Some(to))
+            let opener = socket.ends[0].map(|end| &game.sessions.ends[end]);
+            opener.is_some_and(|end| end.process == from && end.wanted == Some(to))
         });
     }
 
     /// Checks that no session of a living process is left over.
     pub(super) fn check_sessions(&self) {
-        for talk in &self.sessions.talks {
-            if !self.processes[talk.process].dead && !talk.protocol.is_over() {
-                let text = format!("a session of process {} is left over: {:?}", talk.process, talk.protocol);
+        for end in &self.sessions.ends {
+            if !self.processes[end.process].dead && !end.protocol.is_over() {
+                let text = format!("a session of process {} is left over: {:?}", end.process, end.protocol);
                 return self.violate(Checker::Leaks, text);
             }
         }

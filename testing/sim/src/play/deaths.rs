@@ -7,13 +7,14 @@ use crate::history::{Kind, Who};
 use crate::witness::{Note, who};
 
 impl<const O: bool> Game<O> {
+    /// Tells the checkers that errors are allowed on a connection from now on, and why.
     fn harm(&self, connection: usize, why: &str) {
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
         state.observer.watch.harm(now_ns, connection, why);
     }
 
-    /// Ends a process at once, with everything that it has.
+    /// Kills a process, with everything that it has.
     pub(super) fn kill(&mut self, process: usize) {
         if std::mem::replace(&mut self.processes[process].dead, true) {
             return;
@@ -76,6 +77,7 @@ impl<const O: bool> Game<O> {
         }
     }
 
+    /// Kills a random rail at both of its ends; `loud` makes its lanes fail at once.
     fn kill_rail(&mut self, loud: bool) {
         let mut state = self.world.lock();
         let rails = state.connected_ends();

@@ -26,7 +26,8 @@ const STUCK_NS: u64 = 60_000_000;
 /// The most silences of one end's application, so that a seed does not take too long.
 const MOST_SILENCES: u32 = 2;
 
-/// The time for which an application looks for the data of a receive that it took early, once something has died.
+/// The time for which an application looks for the data of a receive that it took early, once errors are allowed on
+/// the connection.
 const LOOKS_NS: u64 = 3_000_000;
 
 /// The time after the end of all connections within which every session must end.
@@ -67,30 +68,33 @@ impl<H, C, A> Stage<H, C, A> {
 }
 
 /// An end of a connection.
-pub(super) struct Place<S> {
+pub(super) struct End<S> {
     pub(super) stage: S,
-    pub(super) peer_said_bye: bool,
-    /// The session that its connection is on, and the connection's number there.
+    /// True once its peer has said BYE or given up, or the session has ended.
+    pub(super) peer_left: bool,
+    /// The end of the session that its connection is on, and the connection's number there.
     pub(super) route: Option<(usize, u32)>,
     /// The rails that its handshake reported as left out.
     pub(super) left_out: RailSet,
-    /// The time at which something last moved for its application.
+    /// The time at which its application last made progress.
     pub(super) last_ns: Option<u64>,
+    /// True once a call on it returned an error, or its application gave up.
     failed: bool,
+    /// True once its close is scheduled because everything is done.
     closing: bool,
     /// The time before which its application makes no call.
     pub(super) silent_until_ns: u64,
-    /// The number of silences that it may still have.
+    /// The number of silences that its application may still have.
     pub(super) silences: u32,
     /// True if the control thread has seen that it owes something, and no call has come since.
     pub(super) seen_owing: bool,
 }
 
-impl<S> Place<S> {
+impl<S> End<S> {
     fn new(stage: S) -> Self {
         Self {
             stage,
-            peer_said_bye: false,
+            peer_left: false,
             route: None,
             left_out: RailSet::EMPTY,
             last_ns: None,
@@ -109,8 +113,8 @@ type RecvStage<const O: bool> = Stage<Acceptor<Net<O>>, RecvConnection<Net<O>>, 
 /// A connection with both its ends.
 pub(super) struct Pair<const O: bool> {
     pub(super) plan: ConnectionPlan,
-    pub(super) sender: Place<SendStage<O>>,
-    pub(super) receiver: Place<RecvStage<O>>,
+    pub(super) sender: End<SendStage<O>>,
+    pub(super) receiver: End<RecvStage<O>>,
 }
 
 /// A process.
@@ -118,11 +122,13 @@ pub(super) struct Process<const O: bool> {
     pub(super) domains: Vec<Arc<SimDomain<O>>>,
     pub(super) dead: bool,
     pub(super) aborted: bool,
+    /// True while a turn of its progress thread is scheduled.
     awake: bool,
     /// The number of addresses at which it can be reached.
     pub(super) addresses: u8,
+    /// The longest pause before its progress thread's next turn; it grows while nothing moves.
     idle_ns: u64,
-    /// True while a check of its control thread for debts is scheduled.
+    /// True while its control thread has a check for debts scheduled.
     pub(super) looks: bool,
 }
 
@@ -135,7 +141,7 @@ pub(super) struct Game<const O: bool> {
     pub(super) processes: Vec<Process<O>>,
     pub(super) connections: Vec<Pair<O>>,
     pub(super) sessions: Sessions,
-    /// The time at which it was first seen that nothing of any connection is left.
+    /// The time at which it was first seen that nothing of any connection is left; `None` before.
     over_since_ns: Option<u64>,
     calls: u64,
     description: String,
@@ -181,7 +187,7 @@ impl<const O: bool> Game<O> {
             if let Some((sender, at_ns)) = plan.close_early {
                 state.at(at_ns, Task::Close { connection: number, sender, early: true });
             }
-            connections.push(Pair { plan, sender: Place::new(Stage::Waiting), receiver: Place::new(Stage::Waiting) });
+            connections.push(Pair { plan, sender: End::new(Stage::Waiting), receiver: End::new(Stage::Waiting) });
         }
         if let Some(death) = death.filter(|death| death.kind != DeathKind::Killed) {
             state.at(death.at, Task::Death);
@@ -266,7 +272,7 @@ impl<const O: bool> Game<O> {
         match task {
             Task::Turn(process) => self.handle_turn(process),
             Task::Connect(connection) => self.handle_connect(connection),
-            Task::Timer { talk } => self.handle_timer(talk),
+            Task::Timer { end } => self.handle_timer(end),
             Task::Arrive { socket, to } => self.handle_arrival(socket, to),
             Task::Connected { socket } => self.handle_connected(socket),
             Task::Frame { socket, to_opener, bytes } => self.handle_frame(socket, to_opener, &bytes),
@@ -340,7 +346,7 @@ impl<const O: bool> Game<O> {
         self.world.lock().later(next_ns, Task::Turn(process));
     }
 
-    /// Gives one application a turn; `None` if it has nothing to do.
+    /// Gives one application a turn. Returns its result; `None` if it has nothing to do.
     fn step(&mut self, side: Side) -> Option<Result<Step, Error>> {
         let pair = &mut self.connections[side.connection];
         let death = self.faults.death.filter(|death| death.kind == DeathKind::Killed);
@@ -355,10 +361,10 @@ impl<const O: bool> Game<O> {
             killed_at,
         };
         let (result, done, closing) = match (side.sender, &mut pair.sender, &mut pair.receiver) {
-            (true, Place { stage: Stage::Up(made, app), failed: false, closing, .. }, _) => {
+            (true, End { stage: Stage::Up(made, app), failed: false, closing, .. }, _) => {
                 (app.step(made, &mut context), app.is_done(), closing)
             }
-            (false, _, Place { stage: Stage::Up(made, app), failed: false, closing, .. }) => {
+            (false, _, End { stage: Stage::Up(made, app), failed: false, closing, .. }) => {
                 (app.step(made, &mut context), app.is_done(), closing)
             }
             _ => return None,
@@ -379,7 +385,7 @@ impl<const O: bool> Game<O> {
         Some(result)
     }
 
-    /// Checks that an application that waits makes progress, or gets an error, in time.
+    /// Checks that an application that waits makes progress or gets an error in time.
     fn check_progress(&mut self, side: Side, moved: bool) {
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
@@ -505,7 +511,7 @@ impl<const O: bool> Game<O> {
         }
     }
 
-    /// Drops an end, with everything that it had.
+    /// Drops an end, with everything that it has.
     pub(super) fn over(&mut self, side: Side) {
         let pair = &mut self.connections[side.connection];
         let failed = if side.sender { pair.sender.failed } else { pair.receiver.failed };
@@ -532,8 +538,8 @@ impl<const O: bool> Game<O> {
         self.connections.iter().enumerate().filter_map(is_left).collect()
     }
 
-    /// Checks that sessions end some time after their connections. The timers of one that stayed would never let the
-    /// game end.
+    /// Checks that sessions end within [`KEPT_NS`] after all connections. The timers of one that stayed would never let
+    /// the game end.
     pub(super) fn check_kept(&mut self) {
         if self.over_since_ns.is_none() && !self.left().is_empty() {
             return;
@@ -544,10 +550,10 @@ impl<const O: bool> Game<O> {
         }
     }
 
-    /// Checks that nothing is left over once nothing is left to happen.
+    /// Checks that nothing exists any longer when no event is left.
     fn check_end(&mut self) {
         for (number, stages) in self.left() {
-            let text = format!("c{number}: nothing is left to happen, but its ends are {stages:?}");
+            let text = format!("c{number}: no event is left, but its ends are {stages:?}");
             self.violate(Checker::Progress, text);
         }
         self.check_sessions();

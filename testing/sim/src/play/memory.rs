@@ -15,7 +15,7 @@ const GUARD: u64 = 128;
 #[derive(Debug)]
 pub(crate) struct Buffer {
     region: Arc<Region>,
-    /// Address of the region's first byte.
+    /// The address of the region's first byte in the world.
     base: u64,
     kind: MemoryKind,
     registrations: Vec<SimRegistration>,
@@ -93,7 +93,7 @@ impl<const ONE_SIDED: bool> Memory<ONE_SIDED> {
 
     /// Returns a buffer of at least `size` bytes.
     pub(crate) fn take(&mut self, size: u64) -> Buffer {
-        // A much larger one is left for the next large message, because there are few of these.
+        // Much larger buffers are kept for large messages, because there are few of them.
         let fits = |buffer: &Buffer| buffer.capacity() >= size && buffer.capacity() <= size.max(1024) * 4;
         if let Some(found) = self.free.iter().position(fits) {
             return self.free.swap_remove(found);
@@ -116,7 +116,7 @@ impl<const ONE_SIDED: bool> Memory<ONE_SIDED> {
         self.world.lock().record(Kind::Register, self.who, numbers);
     }
 
-    /// Takes a buffer back; `again` registers it again before its next use.
+    /// Takes a buffer back. If `again` is true, it is registered again first, with other keys.
     pub(crate) fn put(&mut self, mut buffer: Buffer, again: bool) {
         if again {
             buffer.deregister();
@@ -127,13 +127,13 @@ impl<const ONE_SIDED: bool> Memory<ONE_SIDED> {
         self.free.push(buffer);
     }
 
-    /// Puts a message into a buffer.
+    /// Writes a message into a buffer.
     pub(crate) fn write(&mut self, buffer: &Buffer, connection: usize, message: u64, size: u64) {
         fill(connection, message, size, &mut self.pattern);
         buffer.region.write(GUARD as usize, &self.pattern);
     }
 
-    /// Overwrites a message: its memory is the application's again.
+    /// Overwrites a message that was sent: its memory is the application's again.
     pub(crate) fn scrub(&mut self, buffer: &Buffer, size: u64) {
         self.pattern.clear();
         self.pattern.resize(size as usize, 0xdb);

@@ -36,20 +36,20 @@ pub struct Outcome {
     pub counts: Counts,
     /// A fingerprint of the history.
     pub hash: u64,
-    /// The number of events in it.
+    /// The number of events in the history.
     pub events: u64,
-    /// The time that it took, in virtual nanoseconds.
+    /// The time that the seed took, in virtual nanoseconds.
     pub virtual_ns: u64,
     /// The history in words; empty if it was not asked for.
     pub history: Vec<String>,
 }
 
-/// Plays one seed. With `history`, the outcome has it in words.
+/// Plays one seed. If `history` is true, the outcome has the history in words.
 pub fn run(seed: u64, workload: Workload, history: bool) -> Outcome {
     run_sabotaged(seed, workload, history, None)
 }
 
-/// Plays one seed as [`run`] does, with this sabotage.
+/// Plays one seed as [`run`] does, with this sabotage; `None` for none.
 pub fn run_sabotaged(seed: u64, workload: Workload, history: bool, sabotage: Option<Sabotage>) -> Outcome {
     let (plan, plot) = (Plan::new(seed, workload), Plot::new(sabotage));
     if plan.one_sided {
@@ -71,7 +71,8 @@ fn play<const ONE_SIDED: bool>(mut game: Game<ONE_SIDED>, seed: u64, workload: W
         let now_ns = state.now_ns;
         state.observer.watch.violate(now_ns, Checker::Panic, message);
     }
-    // A game that panicked may be in any state; it must not end the whole run when it is dropped.
+    // A game that panicked may be in any state, and may panic again when it is dropped. That must not end the whole
+    // run.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(game)));
     let mut state = world.lock();
     Outcome {

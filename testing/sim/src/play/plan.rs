@@ -17,7 +17,7 @@ pub enum Workload {
     Grouped,
     /// Everything at random: hints, flushes, truncated messages, memory registered again.
     Random,
-    /// As many requests as a connection has, several times round its rings.
+    /// As many requests as a connection has, several times round its rings and slots, and a leak probe.
     Flood,
     /// Something dies.
     Deaths,
@@ -61,7 +61,7 @@ impl Workload {
         Self::ALL.into_iter().find(|workload| workload.name() == name)
     }
 
-    /// Returns the workload of a seed if all are mixed.
+    /// Returns the workload of a seed when all workloads are mixed.
     pub fn of_seed(seed: u64) -> Self {
         Self::ALL[(seed % Self::ALL.len() as u64) as usize]
     }
@@ -74,23 +74,23 @@ pub(crate) enum Trespass {
     TestTwice,
     /// `test` of a flush that never existed.
     TestUnknown,
-    /// `irecv` with no buffer, or with nine.
+    /// `irecv` with no buffer, and with nine.
     WrongCount,
-    /// `isend` or `irecv` of more than 1 GiB.
+    /// `irecv` of more than 1 GiB.
     TooLong,
     /// `isend` from memory that is not registered.
     SourceKeys,
     /// `irecv` into memory that is not registered.
     TargetKeys,
-    /// `deregMr` of a buffer that is in use.
+    /// `deregMr` of the source of a send in progress.
     DeregisterSource,
-    /// The same at the receiver.
+    /// `deregMr` of the buffers of a receive in progress.
     DeregisterTarget,
-    /// More flushes than a connection has.
+    /// More flushes in progress than a connection has requests for.
     ManyFlushes,
     /// An immediate for a slot that is not open.
     HostileSlot,
-    /// An immediate whose mask names other rails.
+    /// An immediate whose mask names no rail, not even its own.
     HostileMask,
 }
 
@@ -115,14 +115,16 @@ impl Trespass {
     }
 }
 
-/// A receive and the sends that meet it, in the order in which they are tried.
+/// A receive, and the sends that match it.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupPlan {
     /// Tag and capacity of each buffer.
     pub(crate) buffers: Vec<(u32, u64)>,
     /// Tag and size of each send.
     pub(crate) sends: Vec<(u32, u64)>,
+    /// True if its completion is optional.
     pub(crate) hinted: bool,
+    /// True if it is flushed, unless its completion is optional.
     pub(crate) flush: bool,
 }
 
@@ -133,8 +135,11 @@ pub(crate) struct ConnectionPlan {
     pub(crate) to: usize,
     /// For each rail the port of the connector and the port of the acceptor; empty if the acceptor refuses.
     pub(crate) pairs: Vec<(u8, u8)>,
+    /// The number of lanes that the connector offers, and that the acceptor offers.
     pub(crate) lanes: (u8, u8),
+    /// The weight of each port, if one is set.
     pub(crate) weights: Vec<Option<u32>>,
+    /// The speed of each port, in Mbit/s.
     pub(crate) speeds: Vec<u32>,
     pub(crate) striped: bool,
     pub(crate) split_min: u64,
@@ -148,15 +153,18 @@ pub(crate) struct ConnectionPlan {
     pub(crate) cuda: bool,
     pub(crate) reregister_permille: u32,
     pub(crate) connect_at_ns: u64,
+    /// The time that the handshake may take at each end.
     pub(crate) deadline_ns: u64,
     /// The end that closes although there is more to do (true for the sender), and the time.
     pub(crate) close_early: Option<(bool, u64)>,
+    /// The trespass, and the number of messages (at the sender) or receives that are done before it.
     pub(crate) trespass: Option<(Trespass, u64)>,
 }
 
 /// A port of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PortPlan {
+    /// The longest write, in bytes.
     pub(crate) max_write: u32,
     pub(crate) byte_counts: bool,
 }
@@ -166,6 +174,7 @@ pub(crate) struct PortPlan {
 pub(crate) struct Plan {
     pub(crate) one_sided: bool,
     pub(crate) faults: Faults,
+    /// The ports of each process.
     pub(crate) ports: Vec<Vec<PortPlan>>,
     /// The key of each process, 0 for none.
     pub(crate) keys: Vec<u8>,
@@ -174,7 +183,7 @@ pub(crate) struct Plan {
     pub(crate) connections: Vec<ConnectionPlan>,
 }
 
-/// Draws sizes until the seed's bytes are used up.
+/// Draws sizes of messages: any, until the connection's bytes are used up, and small ones from then on.
 struct Sizes {
     left: u64,
     split_min: u64,
@@ -257,7 +266,7 @@ impl Plan {
             pairs.iter().map(|pair| connection(chance, workload, *pair, port_count, budget)).collect();
         let many_writes = matches!(workload, Workload::Random | Workload::Grouped | Workload::Ring);
         if many_writes && max_write == 4096 && chance.permille(700) {
-            // More writes than a short send queue holds.
+            // One message of more writes than a short send queue holds.
             let size = 1_100_000 + chance.below(400_000);
             let first = GroupPlan { buffers: vec![(0, size)], sends: vec![(0, size)], hinted: false, flush: true };
             connections[0].groups.insert(0, first);
@@ -281,11 +290,11 @@ impl Plan {
             faults.fabric.open_fails_permille = chance.pick(&[100, 500, 1000]);
         }
         let one_sided = chance.permille(550);
-        // With generators of their own, so that silences and later connections change nothing else in the plan.
+        // These faults have generators of their own, so that they change nothing else in the plan.
         faults.add_silence(&mut Chance::new(seed ^ 0x0511_e9ce), one_sided);
-        faults.add_later(&mut Chance::new(seed ^ 0x001a_7e12));
+        faults.add_repeated_connects(&mut Chance::new(seed ^ 0x001a_7e12));
         let of_sessions = &mut Chance::new(seed ^ 0x5e55_1045);
-        faults.add_sessions(of_sessions);
+        faults.add_session_faults(of_sessions);
         let key = of_sessions.pick(&[0, 0, 1, 2]);
         // One process may have a key that the others do not have, or none; then no other process reaches it.
         let odd = (workload == Workload::Handshake && of_sessions.permille(60)).then(|| of_sessions.index(processes));
@@ -338,7 +347,7 @@ fn connection(
     let mut sizes = Sizes { left: budget, split_min };
     let steady = sizes.draw(chance);
     let flood = workload == Workload::Flood;
-    // Many small receives and then large ones, or large ones from the start.
+    // Many single receives and then grouped ones, or grouped ones from the start.
     let late = flood && chance.permille(500);
     let groups_count = if late || (flood && grouped > 500) { count / 2 } else { count };
     let mut groups = Vec::new();

@@ -11,7 +11,7 @@ use crate::watch::Buffer as Watched;
 use crate::witness::Note;
 use crate::{Checker, Seen};
 
-/// Entries in the ring of CTS entries (docs/wire.md).
+/// The number of entries in the ring of CTS entries (docs/wire.md).
 const ENTRIES: usize = 512;
 
 /// The most flushes in progress: NCCL has no more requests.
@@ -22,14 +22,16 @@ struct Receiving {
     request: RecvRequest,
     group: usize,
     buffers: Vec<Buffer>,
+    /// The time before which it is not tested.
     not_before_ns: u64,
+    /// True if it must not succeed, because its memory is not registered.
     doomed: bool,
 }
 
 /// A receive whose flush is in progress.
 struct Flushing {
     request: RecvRequest,
-    /// `None` for a flush that no receive needs.
+    /// The receive that needs the flush, if one does.
     group: Option<usize>,
     buffers: Vec<Buffer>,
 }
@@ -42,12 +44,15 @@ pub(crate) struct RecvApp<const ONE_SIDED: bool> {
     receiving: Vec<Receiving>,
     early: Vec<Receiving>,
     flushing: Vec<Flushing>,
-    /// Buffers that are not used again.
+    /// Buffers that stay registered, and are not used again.
     kept: Vec<Buffer>,
     memory: Memory<ONE_SIDED>,
     rails: Vec<RailInfo>,
+    /// The number of receives.
     groups: usize,
+    /// The first receive of the leak probe.
     probe_from: usize,
+    /// The number of receives that are done.
     done: u64,
     last_done: Option<RecvRequest>,
     trespass: Option<(Trespass, u64)>,
@@ -72,7 +77,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         }
     }
 
-    /// Returns true if everything is received.
+    /// Returns true once everything is received.
     pub(crate) fn is_done(&self) -> bool {
         self.next == self.groups && self.is_empty()
     }
@@ -251,7 +256,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         let first = sizes.first().copied().unwrap_or(0);
         state.record(Kind::RecvDone, context.who, [received.group as u64, first, 0, 0]);
         drop(state);
-        // NCCL flushes only what it moves by itself, and never a receive that it takes early.
+        // NCCL does not flush every receive, and never one that it takes early.
         if !planned.flush || planned.hinted || self.flushing.len() >= FLUSHES {
             self.release(received.group, received.buffers, context);
             return Ok(());
@@ -322,8 +327,8 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         Ok(moved)
     }
 
-    /// Looks at receives that were reported early: the application sees from the data when they have landed. Returns
-    /// true if any has.
+    /// Looks at the receives that were reported early: the application sees from the data whether they have landed.
+    /// Returns true if one has.
     fn look_at_early(&mut self, context: &mut Context<'_>) -> bool {
         let mut moved = false;
         let mut index = 0;
@@ -371,7 +376,8 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         }
     }
 
-    /// Does what NCCL never does, once the time has come. Returns true if it did.
+    /// Breaks the contract, or forges what no peer may send, once the planned number of receives is done. Returns true
+    /// if it did.
     fn trespass(
         &mut self,
         connection: &mut RecvConnection<Net<ONE_SIDED>>,

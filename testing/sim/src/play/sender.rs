@@ -31,8 +31,10 @@ struct Sending {
     message: u64,
     /// Its size, truncated to its receive.
     size: u64,
+    /// Its size before that.
     whole: u64,
     buffer: Buffer,
+    /// True if it must not succeed, because its memory is not registered.
     doomed: bool,
 }
 
@@ -43,7 +45,9 @@ pub(crate) struct SendApp<const ONE_SIDED: bool> {
     memory: Memory<ONE_SIDED>,
     rails: Vec<RailInfo>,
     next_message: u64,
+    /// The number of sends that are done.
     done: u64,
+    /// The first receive of the leak probe.
     probe_from: usize,
     probing: bool,
     trespass: Option<(Trespass, u64)>,
@@ -69,7 +73,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         }
     }
 
-    /// Returns true if everything is sent.
+    /// Returns true once everything is sent.
     pub(crate) fn is_done(&self) -> bool {
         self.pending.is_empty() && self.sending.is_empty()
     }
@@ -121,7 +125,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         Ok(if moved { Step::Moved } else { Step::Idle })
     }
 
-    /// Tries to send one message; `None` if there is nothing to try.
+    /// Tries to send one message. Returns `None` if there is nothing to try.
     fn isend(
         &mut self,
         connection: &mut SendConnection<Net<ONE_SIDED>>,

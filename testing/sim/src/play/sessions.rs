@@ -8,7 +8,7 @@ use railweave_transport::{Hello, PROTOCOL_VERSION, ProcessId, Prover, Session, S
 use crate::faults::Faults;
 use crate::sabotage::{Plot, Sabotage};
 
-/// The time for which a session without connections is kept, by its opener and by the other end.
+/// The time for which a session without connections is kept, by the opener's end and by the acceptor's.
 const IDLE_NS: u64 = 400_000;
 const ACCEPTED_IDLE_NS: u64 = 30_000_000;
 
@@ -20,12 +20,12 @@ const LINGER_LIMIT_NS: u64 = 4_000_000;
 const LINGER_STEP_NS: u64 = 20_000;
 
 /// One end of a session.
-pub(super) struct Talk {
+pub(super) struct SessionEnd {
     pub(super) process: usize,
     pub(super) protocol: Session,
     /// Its socket, if it has one.
     pub(super) socket: Option<usize>,
-    /// The process that it was opened to; `None` at the accepting end.
+    /// The process that it was opened to; `None` at the acceptor's end.
     pub(super) wanted: Option<usize>,
     /// Connections that wait for it to come up.
     pub(super) waiting: Vec<usize>,
@@ -33,12 +33,13 @@ pub(super) struct Talk {
     pub(super) connections: BTreeMap<u32, usize>,
     /// The time at which its timer expires.
     pub(super) timer_ns: Option<u64>,
+    /// True while its actions are carried out.
     pub(super) is_driven: bool,
 }
 
-/// A socket between two ends: the opener's and the acceptor's.
+/// A socket between two ends of a session: the opener's and the acceptor's.
 pub(super) struct Socket {
-    pub(super) talks: [Option<usize>; 2],
+    pub(super) ends: [Option<usize>; 2],
     /// The time at which the last frame arrives, at each end.
     pub(super) last_ns: [u64; 2],
     /// True once something has arrived, at each end.
@@ -53,14 +54,14 @@ pub(super) struct Sessions {
     /// The key of each process, 0 for none.
     keys: Vec<u8>,
     pub(super) configs: Vec<Arc<SessionConfig>>,
-    pub(super) talks: Vec<Talk>,
+    pub(super) ends: Vec<SessionEnd>,
     pub(super) sockets: Vec<Socket>,
-    /// The end that connects one process to another.
+    /// The opener's end of the session from one process to another, as long as new connections may use it.
     pub(super) current: BTreeMap<(usize, usize), usize>,
     nonces: u8,
 }
 
-/// Proofs that are not secret: they tell keys and roles apart, which is all that is played here.
+/// A prover whose proofs are not secret. They tell keys and roles apart, which is all that the simulation needs.
 struct Sum {
     key: u8,
     takes_any: bool,
@@ -82,7 +83,7 @@ impl Prover for Sum {
 }
 
 impl Sessions {
-    /// Returns the sessions of processes with these keys, 0 for none.
+    /// Prepares the sessions of processes with these keys, 0 for none.
     pub(super) fn new(keys: &[u8], faults: &Faults, plot: &Plot) -> Self {
         let config = |(process, key): (usize, &u8)| {
             let hello = Hello {
@@ -120,7 +121,7 @@ impl Sessions {
         socket: Option<usize>,
         wanted: Option<usize>,
     ) -> usize {
-        self.talks.push(Talk {
+        self.ends.push(SessionEnd {
             process,
             protocol,
             socket,
@@ -130,7 +131,7 @@ impl Sessions {
             timer_ns: None,
             is_driven: false,
         });
-        self.talks.len() - 1
+        self.ends.len() - 1
     }
 
     /// Returns true if two processes have different keys, or one alone has a key.
@@ -138,7 +139,7 @@ impl Sessions {
         self.keys[one] != self.keys[other]
     }
 
-    /// Returns a new nonce.
+    /// Returns the next nonce; every 256th is the same.
     pub(super) fn nonce(&mut self) -> [u8; 32] {
         self.nonces = self.nonces.wrapping_add(1);
         [self.nonces; 32]

@@ -19,7 +19,7 @@ impl<const O: bool> Game<O> {
         up && self.now_ns() < until_ns
     }
 
-    /// May silence an end's application from now on; over a two-sided fabric, not if its peer is about to go.
+    /// May silence an end's application for a while; over a two-sided fabric, not once its peer has left.
     pub(super) fn fall_silent(&mut self, side: Side) {
         let (permille, silence_ns) = (self.faults.silence_permille, self.faults.silence_ns);
         // More often if something is owed, because it matters then.
@@ -33,12 +33,12 @@ impl<const O: bool> Game<O> {
         }
         let until_ns = self.now_ns() + self.chance.between(silence_ns / 2, silence_ns);
         let pair = &mut self.connections[side.connection];
-        let (said_bye, silences, silent_until_ns) = if side.sender {
-            (pair.sender.peer_said_bye, &mut pair.sender.silences, &mut pair.sender.silent_until_ns)
+        let (peer_left, silences, silent_until_ns) = if side.sender {
+            (pair.sender.peer_left, &mut pair.sender.silences, &mut pair.sender.silent_until_ns)
         } else {
-            (pair.receiver.peer_said_bye, &mut pair.receiver.silences, &mut pair.receiver.silent_until_ns)
+            (pair.receiver.peer_left, &mut pair.receiver.silences, &mut pair.receiver.silent_until_ns)
         };
-        if *silences > 0 && (O || !said_bye) {
+        if *silences > 0 && (O || !peer_left) {
             *silences -= 1;
             *silent_until_ns = until_ns;
             let mut state = self.world.lock();
@@ -47,7 +47,7 @@ impl<const O: bool> Game<O> {
         }
     }
 
-    /// Handles the return of a call on a receiving end: if the end owes something, the control thread looks after it.
+    /// Handles the end of a turn on a receiving end: if it owes something, schedules a check of the control thread.
     pub(super) fn leave(&mut self, connection: usize) {
         let pair = &mut self.connections[connection];
         pair.receiver.seen_owing = false;
@@ -59,8 +59,8 @@ impl<const O: bool> Game<O> {
         }
     }
 
-    /// Has the control thread of a process send what was already owed at its last check. No debt may be older than
-    /// promised.
+    /// Lets the control thread of a process send what was already owed at its last check, and checks that no debt is
+    /// older than promised.
     pub(super) fn handle_look(&mut self, process: usize) {
         self.processes[process].looks = false;
         if self.processes[process].dead {

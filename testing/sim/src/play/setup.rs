@@ -1,4 +1,5 @@
-//! Set-up and end of a connection: its handshake over a session, and the work of its two ends once it is up or closed.
+//! Set-up and closing of a connection: the handshakes of its ends over a session, and how an end is brought up, closed
+//! and lost.
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -59,7 +60,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.processes[process].domains.iter().enumerate().map(port).collect()
     }
 
-    /// Begins to set up a connection, on a session that is up.
+    /// Begins the connector's handshake of a connection, whose session is up.
     pub(super) fn begin_connecting(&mut self, connection: usize) {
         let plan = &self.connections[connection].plan;
         let (from, deadline_ns) = (plan.from, self.now_ns() + plan.deadline_ns);
@@ -99,7 +100,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
     }
 
-    /// Handles the end of the session of an end that is not up yet.
+    /// Drops an end whose session has ended while it was not up yet; leaves other ends alone.
     pub(super) fn interrupted(&mut self, side: Side) {
         let pair = &self.connections[side.connection];
         let stage = if side.sender { pair.sender.stage.name() } else { pair.receiver.stage.name() };
@@ -117,11 +118,13 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
     }
 
+    /// Notes that an end's peer has left: it said BYE or gave up, or the session ended.
     pub(super) fn peer_left(&mut self, side: Side) {
         let pair = &mut self.connections[side.connection];
-        if side.sender { pair.sender.peer_said_bye = true } else { pair.receiver.peer_said_bye = true }
+        if side.sender { pair.sender.peer_left = true } else { pair.receiver.peer_left = true }
     }
 
+    /// Notes, for the observer and the saboteur, that the rails of an end are opened next.
     fn opening(&mut self, connection: usize, sender: bool) {
         self.world.lock().opening = Some(Opening { connection, sender, next_rail: 0 });
         self.plot.opening(self.connections[connection].plan.pairs.len());
@@ -155,7 +158,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.drive_acceptor(connection);
     }
 
-    /// Retries what this end's host could not do before.
+    /// Retries connecting the rails of an end in set-up.
     pub(super) fn handle_go_on(&mut self, side: Side) {
         if self.processes[self.process_of(side)].dead {
             return;
@@ -185,9 +188,9 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
 
     fn drive_connector(&mut self, connection: usize) {
         loop {
-            let place = &mut self.connections[connection].sender;
-            let Stage::Handshake(connector) = &mut place.stage else { return };
-            take_events(connector, &mut place.left_out);
+            let end = &mut self.connections[connection].sender;
+            let Stage::Handshake(connector) = &mut end.stage else { return };
+            take_events(connector, &mut end.left_out);
             let Some(action) = connector.poll_action() else {
                 let pause = connector.pause();
                 return self.go_on_later(connection, true, pause);
@@ -203,9 +206,9 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
 
     fn drive_acceptor(&mut self, connection: usize) {
         loop {
-            let place = &mut self.connections[connection].receiver;
-            let Stage::Handshake(acceptor) = &mut place.stage else { return };
-            take_events(acceptor, &mut place.left_out);
+            let end = &mut self.connections[connection].receiver;
+            let Stage::Handshake(acceptor) = &mut end.stage else { return };
+            take_events(acceptor, &mut end.left_out);
             let Some(action) = acceptor.poll_action() else {
                 let pause = acceptor.pause();
                 return self.go_on_later(connection, false, pause);
@@ -219,6 +222,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
     }
 
+    /// Handles the failure of an end's set-up.
     pub(super) fn set_up_failed(&mut self, connection: usize, sender: bool, error: &Error) {
         let side = Side { connection, sender };
         let mut state = self.world.lock();
@@ -275,7 +279,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.wake(self.connections[connection].plan.to);
     }
 
-    /// Tells the checkers the result of a handshake.
+    /// Tells the checkers the result of an end's handshake, and checks what both ends must agree on.
     fn bind(&mut self, side: Side, rails: &[RailInfo]) {
         let usable = rails.iter().fold(0u8, |mask, rail| mask | 1 << rail.index);
         let plan = &self.connections[side.connection].plan;
@@ -312,10 +316,11 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         wire.adaptive_above = plan.adaptive_above;
     }
 
-    /// Closes an end, whatever it is doing.
+    /// Closes an end, whatever its stage, unless its process is dead or it is closed already. `early` is true for a
+    /// close that the plan makes before everything is done.
     pub(super) fn handle_close(&mut self, side: Side, early: bool) {
         let connection = side.connection;
-        let state_ns = self.now_ns();
+        let now_ns = self.now_ns();
         if self.processes[self.process_of(side)].dead || self.is_closed(side) {
             return;
         }
@@ -324,32 +329,32 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         state.observer.watch.connections[connection].discards |= !side.sender && !ONE_SIDED;
         state.record(Kind::Close, side.who(), [0; 4]);
         if unfinished {
-            state.observer.watch.harm(state_ns, connection, "an end was closed although there was more to do");
+            state.observer.watch.harm(now_ns, connection, "an end was closed although there was more to do");
             if early {
                 state.saw(Seen::ClosedEarly);
             }
         }
         drop(state);
         let memory_first = self.chance.permille(500);
-        let session = &mut self.connections[connection];
+        let pair = &mut self.connections[connection];
         let lingers = if side.sender {
-            match std::mem::replace(&mut session.sender.stage, Stage::Over) {
+            match std::mem::replace(&mut pair.sender.stage, Stage::Over) {
                 Stage::Up(mut made, app) => {
                     let kept = if memory_first { None } else { Some(app) };
                     made.start_linger();
                     drop(kept);
-                    session.sender.stage = Stage::Lingering(made);
+                    pair.sender.stage = Stage::Lingering(made);
                     true
                 }
                 _ => false,
             }
         } else {
-            match std::mem::replace(&mut session.receiver.stage, Stage::Over) {
+            match std::mem::replace(&mut pair.receiver.stage, Stage::Over) {
                 Stage::Up(mut made, app) => {
                     let kept = if memory_first { None } else { Some(app) };
                     made.start_linger();
                     drop(kept);
-                    session.receiver.stage = Stage::Lingering(made);
+                    pair.receiver.stage = Stage::Lingering(made);
                     true
                 }
                 _ => false,
@@ -368,23 +373,23 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         });
     }
 
-    /// Handles the report of an end's session that its connection is lost.
+    /// Handles the report of an end's session that the connection is lost: tells its `Fate`.
     pub(super) fn lose(&mut self, side: Side, error: Error) {
-        let session = &self.connections[side.connection];
-        let fate = match (side.sender, &session.sender.stage, &session.receiver.stage) {
+        let pair = &self.connections[side.connection];
+        let fate = match (side.sender, &pair.sender.stage, &pair.receiver.stage) {
             (true, Stage::Up(made, _), _) => made.fate(),
             (false, _, Stage::Up(made, _)) => made.fate(),
             _ => return,
         };
-        if self.plot.is(Sabotage::FlushAsksLink) {
+        if self.plot.is(Sabotage::LossEndsFlush) {
             fate.set_failed(error);
-        } else if !self.plot.is(Sabotage::LinkIgnored) {
+        } else if !self.plot.is(Sabotage::LossIgnored) {
             fate.set_lost(error);
         }
-        self.world.lock().record(Kind::LinkLost, side.who(), [0; 4]);
+        self.world.lock().record(Kind::ConnectionLost, side.who(), [0; 4]);
     }
 
-    /// Lets a closed end go on. Returns true once it has sent everything.
+    /// Lets a closed end linger on. Returns true once it has sent everything.
     pub(super) fn linger(&mut self, side: Side) -> bool {
         let pair = &mut self.connections[side.connection];
         match (side.sender, &mut pair.sender.stage, &mut pair.receiver.stage) {
@@ -395,7 +400,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     }
 }
 
-/// Takes a handshake's events: the rails that it leaves out, once each.
+/// Takes a handshake's events: it must report each rail that it leaves out once.
 fn take_events(handshake: &mut impl Handshake, left_out: &mut RailSet) {
     while let Some(event) = handshake.poll_event() {
         let Event::RailLeftOut { rail, .. } = event else { panic!("{event:?} is no event of a handshake") };

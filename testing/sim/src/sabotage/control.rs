@@ -17,7 +17,8 @@ impl Plot {
         Some(frame)
     }
 
-    /// Returns the time until a connection of a lost session, or one that its peer has closed, is lost, in nanoseconds.
+    /// Returns the time, in nanoseconds, for which a connection outlives its peer's BYE or its session: `grace_ns`,
+    /// unless that is sabotaged.
     pub(crate) fn grace_ns(&self, grace_ns: u64) -> u64 {
         if self.is(Sabotage::GraceForgotten) { 0 } else { grace_ns }
     }

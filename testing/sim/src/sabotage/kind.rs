@@ -10,7 +10,7 @@ macro_rules! sabotages {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// Returns its words.
+            /// Returns what goes wrong, in words.
             pub fn words(self) -> &'static str {
                 match self { $(Self::$name => $words,)* }
             }
@@ -48,6 +48,6 @@ sabotages! {
     ByeForgotten = "a connection is closed without a BYE";
     KeyIgnored = "a session accepts any proof";
     GraceForgotten = "a connection is lost as soon as its peer has closed it";
-    LinkIgnored = "nobody checks whether the peer is lost";
-    FlushAsksLink = "an incomplete flush checks whether the peer is lost";
+    LossIgnored = "nobody checks whether the peer is lost";
+    LossEndsFlush = "an incomplete flush fails once the peer is lost";
 }

@@ -7,7 +7,7 @@ use railweave_fabric::{LaneId, RailSet, Region};
 
 use super::kind::Sabotage;
 
-/// One sabotage in one game, or none. Shared by all that the saboteur has a hand in.
+/// One sabotage in one game, or none. Everything that the saboteur changes shares it.
 #[derive(Debug, Default)]
 pub(crate) struct Plot {
     sabotage: Option<Sabotage>,
@@ -30,7 +30,8 @@ pub(super) struct End {
     /// The number of the connection's rails, including those that do not come up.
     pub(super) rails: usize,
     pub(super) opened: usize,
-    /// The destination just after a write that was shortened: the write that goes there begins earlier.
+    /// The address just behind a write before it was shortened. The write that begins at this address then begins
+    /// earlier.
     pub(super) border: Option<u64>,
     /// The number of CTS writes so far.
     pub(super) cts: u32,
@@ -46,7 +47,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Plot {
-    /// Returns the plot of a game with this sabotage; `None` for a game without one.
+    /// Creates the plot of a game with this sabotage; `None` for a game without one.
     pub(crate) fn new(sabotage: Option<Sabotage>) -> Arc<Self> {
         Arc::new(Self { sabotage, ..Self::default() })
     }
@@ -60,12 +61,12 @@ impl Plot {
         self.sabotage == Some(sabotage)
     }
 
-    /// Notes that the rails opened from now on belong to one end of a connection of this many.
+    /// Notes that the rails that are opened next belong to one end of a connection that has this many.
     pub(crate) fn opening(&self, rails: usize) {
         lock(&self.memory).opening = Arc::new(Mutex::new(End { rails, ..End::default() }));
     }
 
-    /// Returns the end of a connection to which a rail that is being opened belongs, and the rail's number there.
+    /// Counts a rail that is being opened. Returns the end of a connection to which it belongs, and its number there.
     pub(super) fn open_rail(&self) -> (Arc<Mutex<End>>, usize) {
         let end = Arc::clone(&lock(&self.memory).opening);
         let mut opening = lock(&end);
@@ -85,7 +86,7 @@ impl Plot {
         lock(&self.memory).sources.get(&key).cloned()
     }
 
-    /// Keeps the mask of a write, and returns that of the previous write.
+    /// Keeps the mask of a write. Returns that of the previous write, or this one if there was none.
     pub(super) fn exchange_mask(&self, mask: RailSet) -> RailSet {
         let last = std::mem::replace(&mut lock(&self.memory).last_mask, mask);
         if last.is_empty() { mask } else { last }

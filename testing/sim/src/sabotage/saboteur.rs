@@ -16,7 +16,7 @@ use super::plot::{End, Plot, lock};
 use super::reports::Spoiled;
 use super::writes::Place;
 
-/// A fabric in which one [`Sabotage`] happens. Without one it behaves as `F`.
+/// The fabric `F` with a game's [`Sabotage`]; without one it behaves as `F`.
 pub(crate) struct Saboteur<F>(PhantomData<F>);
 
 impl<F: Fabric> Fabric for Saboteur<F> {
@@ -43,7 +43,7 @@ pub(crate) struct SaboteurDomain<F: Fabric> {
 }
 
 impl<F: Fabric> SaboteurDomain<F> {
-    /// Returns `inner`, with this plot.
+    /// Creates a domain that passes calls on to `inner`, sabotaged by this plot.
     pub(crate) fn new(inner: &Arc<F::Domain>, plot: &Arc<Plot>) -> Arc<Self> {
         Arc::new(Self { inner: Arc::clone(inner), plot: Arc::clone(plot) })
     }
@@ -87,10 +87,10 @@ impl<F: Fabric> Domain for SaboteurDomain<F> {
     }
 }
 
-/// Registered memory of a fabric.
+/// Registered memory of `F`.
 #[derive(Debug)]
 pub(crate) struct SaboteurRegistration<R> {
-    /// `None` if it has ended, although its keys are still in use.
+    /// The registration; `None` if it was ended although its keys are still in use.
     _inner: Option<R>,
     local_key: u32,
     remote_key: u32,

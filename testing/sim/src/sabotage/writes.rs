@@ -16,7 +16,8 @@ const WORDS: usize = 8;
 /// The words of a CTS entry that hold keys, two each.
 const KEY_WORDS: std::ops::Range<usize> = 3..7;
 
-/// The number of bytes by which a border between two pieces is moved: less than the 128 that pieces are multiples of.
+/// The number of bytes by which a border between two pieces is moved. Pieces are multiples of 128 bytes, so a moved
+/// border is wrong.
 const MOVED: u32 = 8;
 
 /// One line of control memory, to be put back as it was.
@@ -164,10 +165,10 @@ impl Place<'_> {
     }
 }
 
-/// Returns the writes of a chain that carry a message's bytes: all but a record's.
+/// Returns the writes of a chain that carry a message's bytes, which a record's write does not.
 fn data(chain: &mut [Write]) -> impl Iterator<Item = &mut Write> {
     let count = chain.len();
-    // If there is more than one write, the last has the record or nothing.
+    // If there is more than one write, the last carries a record or nothing.
     let plain = if count > 1 { count - 1 } else { count };
     chain[..plain].iter_mut().filter(|write| write.local.length > 0)
 }

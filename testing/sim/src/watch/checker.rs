@@ -19,13 +19,13 @@ pub enum Checker {
     Flush,
     /// No send queue or completion queue is overrun.
     Queues,
-    /// No immediate finds the receive pool empty.
+    /// Every immediate finds a receive of its rail and of its lane.
     Receives,
     /// No slot, request, key, rail or queue entry is left behind.
     Leaks,
     /// Everything that an accepted call owes the peer leaves in that call, or in time without another one.
     Promise,
-    /// Everything that can proceed does.
+    /// Everything that can proceed does proceed.
     Progress,
     /// After a death every request ends in time.
     Death,
@@ -57,7 +57,7 @@ impl Checker {
         Self::Panic,
     ];
 
-    /// Returns its name.
+    /// Returns its name in findings.
     pub fn name(self) -> &'static str {
         match self {
             Self::Delivery => "delivery",

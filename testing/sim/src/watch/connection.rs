@@ -16,7 +16,7 @@ pub(crate) struct Connection {
     /// Open buffers by address: their group, and their number in it.
     pub(super) windows: BTreeMap<u64, (usize, usize)>,
     pub(crate) wire: Wire,
-    /// True once the receiving end is closed, if it is two-sided: its processor then discards what arrives.
+    /// True once the receiving end is closed, on a two-sided fabric: it then discards what arrives.
     pub(crate) discards: bool,
     /// True once a call of the sender failed: a part of that call's message may be on its way.
     pub(crate) sender_failed: bool,
@@ -24,7 +24,7 @@ pub(crate) struct Connection {
     pub(crate) condemned: bool,
     /// The number of CTS entries promised by accepted receives, and the number posted.
     pub(crate) cts: [u64; 2],
-    /// The time since which errors may be expected on it, and the reason.
+    /// The time since which errors are allowed on it, and the reason.
     pub(crate) harm: Option<(u64, String)>,
 }
 

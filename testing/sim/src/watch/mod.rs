@@ -28,7 +28,7 @@ impl Watch {
         }
     }
 
-    /// Handles an accepted receive of this many buffers: their CTS must have been posted.
+    /// Handles an accepted receive of this many buffers: their CTS entries must have been posted.
     pub(crate) fn promised(&mut self, at_ns: u64, connection: usize, buffers: usize) {
         let watched = &mut self.connections[connection];
         watched.cts[0] += buffers as u64;
@@ -40,7 +40,7 @@ impl Watch {
         }
     }
 
-    /// Notes that errors are no surprise on this connection from now on.
+    /// Notes that errors are allowed on this connection from this time on, and why.
     pub(crate) fn harm(&mut self, at_ns: u64, connection: usize, why: &str) {
         if let Some(watched) = self.connections.get_mut(connection) {
             watched.harm.get_or_insert_with(|| (at_ns, why.to_owned()));
@@ -136,8 +136,8 @@ impl Watch {
         }
     }
 
-    /// Checks a receive that the receiver reports as done. Returns true if it is early, that is before the data is
-    /// there.
+    /// Checks a receive that the receiver reports as done. Returns true if the report is early: it has the sizes of the
+    /// buffers because the completion is optional, and the data may still be on its way.
     pub(crate) fn recv_done(&mut self, at_ns: u64, connection: usize, group: usize, sizes: &[u64]) -> bool {
         let watched = &mut self.connections[connection];
         let found = &mut watched.groups[group];
@@ -186,7 +186,7 @@ impl Watch {
         }
     }
 
-    /// Returns true if every message of a receive has landed. An application may see that from flags in the data.
+    /// Returns true if every message of a receive has landed. An application sees that from flags in the data.
     pub(crate) fn group_is_whole(&self, connection: usize, group: usize) -> bool {
         self.connections[connection].groups[group].buffers.iter().all(Buffer::is_whole)
     }

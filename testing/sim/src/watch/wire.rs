@@ -1,4 +1,5 @@
-//! The rules of docs/wire.md for immediates and completion records, read a second time and independently.
+//! The rules of docs/wire.md for immediates and completion records, written down a second time, independently of
+//! `transport`.
 
 use super::checker::{Checked, Checker};
 use super::groups::Group;
@@ -12,10 +13,13 @@ const SLOTS: usize = 256;
 struct Use {
     mask: u8,
     size_q: u32,
+    /// The lanes of each rail over which an immediate has come, as a mask.
     lanes: [u16; 8],
-    spoken: u8,
+    /// The rails whose immediates have all come, as a mask.
+    reported: u8,
     record: Option<[u64; 8]>,
-    writes: u32,
+    /// The number of immediates.
+    immediates: u32,
 }
 
 /// The connection as its handshake made it, and its slots.
@@ -23,7 +27,9 @@ struct Use {
 pub(crate) struct Wire {
     /// The number of rails, including those that did not come up.
     pub(crate) rails: u32,
+    /// The rails that came up, as a mask.
     pub(crate) usable: u8,
+    /// The number of lanes of each rail.
     pub(crate) lanes: [u8; 8],
     pub(crate) striped: bool,
     /// True if the receiver's ports count bytes.
@@ -79,11 +85,12 @@ impl Wire {
         Ok(())
     }
 
-    /// Checks the immediate `bits`, which came with a write. `is_broken` is true if a call of the sender failed.
+    /// Checks the immediate `bits`, which came with a write. If a call of the sender failed, its receive need not be
+    /// filled.
     pub(super) fn immediate_landed(
         &mut self,
         groups: &[Group],
-        is_broken: bool,
+        sender_failed: bool,
         landing: &Landing,
         bits: u32,
         counts: &mut Counts,
@@ -104,7 +111,7 @@ impl Wire {
         let Some(sizes) =
             receive.buffers.iter().map(|buffer| buffer.message.map(|(_, size)| size)).collect::<Option<Vec<u64>>>()
         else {
-            if is_broken {
+            if sender_failed {
                 return Ok(());
             }
             return wrong(format!("group {group} is not filled"));
@@ -119,9 +126,9 @@ impl Wire {
         } else if (found.mask, found.size_q) != (mask, size_q) {
             return wrong(format!("an earlier immediate had mask {:#b} and size_q {:#x}", found.mask, found.size_q));
         }
-        found.writes += 1;
+        found.immediates += 1;
         // A message's rails are posted in the order of their numbers.
-        if u32::from(found.spoken) >> (landing.rail + 1) != 0 {
+        if u32::from(found.reported) >> (landing.rail + 1) != 0 {
             counts.saw(Seen::RailsOvertook);
         }
         let all_lanes = self.striped && (size_q == all_ones || size_q >= 512);
@@ -141,9 +148,9 @@ impl Wire {
             return wrong(format!("the message has {} bytes", sizes[0]));
         }
         if found.lanes[rail].count_ones() == lanes {
-            found.spoken |= 1 << rail;
+            found.reported |= 1 << rail;
         }
-        if found.spoken != mask {
+        if found.reported != mask {
             return Ok(());
         }
         let done = std::mem::take(found);
@@ -168,8 +175,7 @@ impl Wire {
         }
         Ok(())
     }
-}
-impl Wire {
+
     fn count(&self, sizes: &[u64], record: bool, all_lanes: bool, done: &Use, mask: u8, counts: &mut Counts) {
         counts.saw(if record { Seen::Record } else { Seen::OneWrite });
         let total: u64 = sizes.iter().sum();
@@ -188,7 +194,8 @@ impl Wire {
             counts.saw(if mask.count_ones() > 1 { Seen::ManyRails } else { Seen::OneRail });
         }
         if self.striped && self.lanes.iter().any(|lanes| *lanes > 1) {
-            counts.saw(if all_lanes && done.writes > mask.count_ones() { Seen::Striped } else { Seen::OneLaneOfMany });
+            let is_striped = all_lanes && done.immediates > mask.count_ones();
+            counts.saw(if is_striped { Seen::Striped } else { Seen::OneLaneOfMany });
         }
         if sizes.len() > 1 {
             counts.saw(Seen::Grouped);
