@@ -36,7 +36,7 @@ seen! {
     PortDied = "fault", "a port died silently";
     ProcessDied = "fault", "a process died";
     ProcessKilled = "fault", "a process killed between two calls";
-    SessionBroke = "fault", "a control session broke";
+    SessionBroke = "fault", "a session broke";
     DialFailed = "fault", "a dial that failed";
     PeerSilent = "fault", "a peer that did not answer a PING in time";
     Unwelcome = "fault", "a peer that is unwelcome on a session";

@@ -84,7 +84,7 @@ impl fmt::Display for Event {
         match self.kind {
             Kind::Post => {
                 let signalled = if c == 1 { " signalled" } else { "" };
-                write!(out, "post {a} B{}{signalled}, lands at {}.{:03}", immediate(b), d / 1000, d % 1000)
+                write!(out, "post {a} B{}{signalled}, arrives at {}.{:03}", immediate(b), d / 1000, d % 1000)
             }
             Kind::Land => write!(out, "land {a} B at {b:#x}{}", immediate(c)),
             Kind::Torn => write!(out, "torn {a} of {b} B"),
