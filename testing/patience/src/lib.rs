@@ -64,8 +64,8 @@ pub fn until_within<T>(limit: Duration, what: &str, mut poll: impl FnMut() -> Op
     }
 }
 
-/// Calls `is_freed` until it returns true, which `what` says in a clause, for at most [`LIMIT`] times [`factor`].
-/// Anything not freed by then is a leak, not a timeout.
+/// Calls `is_freed` until it returns true, for at most [`LIMIT`] times [`factor`]. Anything not freed by then is a
+/// leak, not a timeout. `what` is the clause that is then true, such as "every lane is closed".
 ///
 /// # Panics
 /// If something is not freed in time, but without the sentence, so that the test is not repeated.
