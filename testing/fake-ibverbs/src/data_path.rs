@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C" fn post_send(qp: *mut sys::Qp, wr: *mut sys::SendWr
     let wreck = sends.wreck.take();
     drop(sends);
     if let Some(wreck) = wreck {
-        world::lock().clear(wreck);
+        world::lock().apply(wreck);
     }
     refusal
 }

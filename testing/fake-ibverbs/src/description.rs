@@ -63,7 +63,7 @@ pub(crate) struct DeviceFacts {
     ece: [u32; 2],
     pub(crate) dma_buf: bool,
     pub(crate) byte_counts: bool,
-    /// True if, after ibv_fork_init, forked children lack registered pages.
+    /// True if forked children lack the pages that were registered after ibv_fork_init.
     pub(crate) withholds_pages: bool,
     /// The path of its Data Direct engine, below /sys.
     pub(crate) data_direct: Option<String>,
@@ -174,7 +174,7 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 }
 
 impl DeviceFacts {
-    /// A device of this profile; the keys of `own` override those of the profile.
+    /// Makes a device of this profile; the keys of `own` override those of the profile.
     pub(crate) fn on_top(profile: &Profile, own: Table) -> Result<Self, String> {
         let mut table = profile.device.clone();
         table.extend(own);
@@ -202,7 +202,7 @@ impl DeviceFacts {
         self
     }
 
-    /// The ECE options that it offers; `None` if ECE is not supported.
+    /// Returns the ECE options that it offers; `None` if ECE is not supported.
     pub(crate) fn ece(&self) -> Option<sys::Ece> {
         let [vendor_id, options] = self.ece;
         (vendor_id != 0).then_some(sys::Ece { vendor_id, options, comp_mask: 0 })
@@ -233,12 +233,12 @@ impl Default for PortFacts {
 }
 
 impl PortFacts {
-    /// The speed, in units of 100 Mbit/s; `None` if ibv_query_port_speed is not supported.
+    /// Returns the speed, in units of 100 Mbit/s; `None` if ibv_query_port_speed is not supported.
     pub(crate) fn stated_speed(&self) -> Option<u64> {
         Some(self.port_speed.unwrap_or(self.speed.single * u64::from(self.width))).filter(|speed| *speed > 0)
     }
 
-    /// The longest message that it carries, in bytes.
+    /// Returns the length of the longest message that it carries, in bytes.
     pub(crate) fn longest_message(&self) -> u64 {
         // A port that reports no limit (0) has the specification's.
         u64::from(if self.max_message == 0 { LONGEST_MESSAGE } else { self.max_message })

@@ -1,4 +1,5 @@
-//! The functions of libibverbs, under its names. Each looks up the program's pointers and converts the result to C.
+//! The functions of libibverbs, and three of libmlx5, under their names. Each looks up the program's pointers and
+//! converts the result to C.
 //!
 //! The manual page of each name describes the function. A pointer to an open object is looked up before it is followed;
 //! other pointers are followed as the manual page says.

@@ -1,4 +1,4 @@
-//! Failures on demand: the second call of this function returns that error.
+//! Failures and delays on demand, such as an error from the second call of a function.
 
 use std::ffi::c_int;
 use std::time::Duration;
@@ -73,6 +73,7 @@ pub(crate) struct Fault {
     first: u64,
     last: u64,
     effect: Effect,
+    /// The number of calls so far that count.
     calls: u64,
 }
 
@@ -108,7 +109,7 @@ impl Effect {
         if let Some(time) = text.strip_suffix("ms").and_then(|time| time.parse().ok()) {
             return match SLOW.contains(&function) {
                 true => Ok(Self::Takes(Duration::from_millis(time))),
-                false => Err(format!("{function} is never slow; name one of {}", SLOW.join(", "))),
+                false => Err(format!("{function} cannot be made slow; name one of {}", SLOW.join(", "))),
             };
         }
         let number = || text.parse().ok().filter(|&errno| errno > 0);
@@ -228,7 +229,7 @@ mod tests {
             ("create_qp@a:1:EIO", "modify_qp and destroy_qp"),
             ("create_qp:3-2:EIO", "from 1"),
             ("modify_qp/UP:1:EIO", "RESET"),
-            ("poll_cq:1:5ms", "never slow"),
+            ("poll_cq:1:5ms", "cannot be made slow"),
             ("create_qp:1:soonms", "100ms"),
         ] {
             let error = Fault::try_from(text.to_owned()).expect_err(text);

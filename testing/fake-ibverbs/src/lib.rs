@@ -21,7 +21,7 @@
 //!
 //! ```toml
 //! faults = [
-//!     'create_qp:2:ENOMEM',                   # the second ibv_create_qp fails so; * in place of 2: every one
+//!     'create_qp:2:ENOMEM',                   # the second ibv_create_qp fails with this error; with * every one does
 //!     'modify_qp/RTR:1:110',                  # the first ibv_modify_qp to RTR; errors by name or number
 //!     'modify_qp/RTR@mlx5_0:1-5:ETIMEDOUT',   # the first five on this device
 //!     'destroy_qp:*:100ms',                   # every ibv_destroy_qp takes this long; also for create_qp and modify_qp
@@ -38,7 +38,7 @@
 //! ece = [0x15b3, 0x30000002]     # vendor and options offered; [0, 0] (default): EOPNOTSUPP
 //! dma_buf = true                 # false: ibv_reg_dmabuf_mr returns EOPNOTSUPP
 //! byte_counts = true             # false: receive completions report 0 bytes
-//! withholds_pages = false        # true: after ibv_fork_init, forked children lack registered pages
+//! withholds_pages = false        # true: forked children lack the pages registered after ibv_fork_init
 //! data_direct = '/devices/pci'   # the result of mlx5dv_get_data_direct_sysfs_path(3); without it ENODEV
 //!
 //! [[device.port]]                # port 1

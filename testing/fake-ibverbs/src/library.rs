@@ -86,7 +86,7 @@ pub fn build_without(absent: &[&str]) -> PathBuf {
 /// Does the same as [`build_without`], without panicking.
 ///
 /// # Errors
-/// If cargo has not built the archive, or it cannot be linked.
+/// If the library has no function of such a name, cargo has not built the archive, or it cannot be linked.
 pub fn link(absent: &[&str]) -> Result<PathBuf, LinkError> {
     let unknown =
         absent.iter().find(|&name| !VERSIONS.iter().any(|(_, names)| names.split(' ').any(|known| known == *name)));

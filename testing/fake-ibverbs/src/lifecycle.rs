@@ -393,13 +393,13 @@ pub(crate) fn destroy_qp(address: usize) -> Answer<()> {
     Ok(())
 }
 
-/// The sizes of one piece in a request, and of the header before inline data.
+/// The sizes of one piece in a request, and of the header before inline data, in bytes.
 const PIECE_BYTES: u32 = 16;
 const INLINE_HEAD_BYTES: u32 = 4;
 
 impl DeviceFacts {
-    /// Returns the capabilities granted for those asked for, which must be within the device's limits; an error if the
-    /// queue would be too long.
+    /// Returns the capabilities granted for those asked for, which must be within the device's limits. Fails if the
+    /// send queue would be too long, or if the device refuses a queue pair without receives.
     fn grant(&self, asked: &sys::QpInitAttributes) -> Result<sys::QpCapabilities, c_int> {
         let (wish, habits) = (asked.cap, &self.habits);
         let own_receives = asked.srq.is_null();

@@ -55,32 +55,32 @@ impl FakeVerbs {
         self.ask(&Request::Describe(text.map(str::to_owned)))
     }
 
-    /// The work done since the library was loaded.
+    /// Returns the work done since the library was loaded.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts::sum(self.device_counts().values())
     }
 
-    /// The work done with each device since the library was loaded.
+    /// Returns the work done with each device since the library was loaded, by the device's name.
     #[must_use]
     pub fn device_counts(&self) -> BTreeMap<String, Counts> {
         self.learn(&Request::Counts)
     }
 
-    /// The numbers of open objects; [`Open::default`] after a clean shutdown.
+    /// Returns the numbers of open objects; [`Open::default`] after a clean shutdown.
     #[must_use]
     pub fn open(&self) -> Open {
         self.learn(&Request::Open)
     }
 
-    /// All open queue pairs, in the order in which they were created.
+    /// Returns all open queue pairs, in rising order of their numbers.
     #[must_use]
     pub fn queue_pairs(&self) -> Vec<QpReport> {
         let numbers: Vec<u32> = self.learn(&Request::QueuePairs);
         numbers.into_iter().filter_map(|number| self.queue_pair(number)).collect()
     }
 
-    /// The open queue pair with this number; `None` if there is none.
+    /// Returns the open queue pair with this number; `None` if there is none.
     #[must_use]
     pub fn queue_pair(&self, number: u32) -> Option<QpReport> {
         let mut report = std::mem::MaybeUninit::uninit();
@@ -88,8 +88,8 @@ impl FakeVerbs {
         unsafe { ((self.queue_pair)(number, report.as_mut_ptr()) == 0).then(|| report.assume_init()) }
     }
 
-    /// Raises an asynchronous event (a `sys::EVENT_` value) about a port, or about the device itself with port 0. A
-    /// fatal error of the device puts all its queue pairs into the error state.
+    /// Raises an asynchronous event (a `sys::EVENT_` value) about a port, counted from 1, or about the device itself,
+    /// for which `port` does not matter. A fatal error of the device puts all its queue pairs into the error state.
     ///
     /// # Errors
     /// If nothing has the device open.
@@ -106,8 +106,8 @@ impl FakeVerbs {
         self.ask(&Request::Raise { device: String::new(), kind, number, only: false })
     }
 
-    /// Raises an event like [`Self::raise`] and [`Self::raise_on_queue_pair`], about this device or one of its queue
-    /// pairs, and does nothing else: an adapter that is gone completes no work, not even with an error.
+    /// Raises an event like [`Self::raise`] or [`Self::raise_on_queue_pair`] and does nothing else: an adapter that is
+    /// gone completes no work, not even with an error. `number` is that of the port or of the queue pair.
     ///
     /// # Errors
     /// If nothing has the device open, or there is no such queue pair.
@@ -173,7 +173,7 @@ impl FakeVerbs {
         self.ask(&Request::PairLink { number, link: Link::TimeOut })
     }
 
-    /// A sentence about the last mistake of a program: an attribute that ibv_modify_qp refuses, for example, or the
+    /// Returns a sentence about the last mistake of a program, such as an attribute that ibv_modify_qp refuses, or the
     /// reason why one queue pair does not reach another. Empty if there was none.
     #[must_use]
     pub fn complaint(&self) -> String {

@@ -143,7 +143,7 @@ impl World {
         Ok(())
     }
 
-    /// From this call on, devices that withhold pages keep registered pages out of forked children.
+    /// Makes devices that withhold pages keep those that are registered from now on out of forked children.
     pub(crate) fn prepare_for_forks(&mut self) -> Answer<()> {
         self.strike("fork_init")?;
         self.minds_forks = true;

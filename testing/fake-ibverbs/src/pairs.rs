@@ -26,7 +26,7 @@ const UNSAID: u32 = u32::MAX;
 /// Incremented with every change that may affect where a queue pair's work goes.
 static EPOCH: AtomicU64 = AtomicU64::new(1);
 
-/// The current epoch.
+/// Returns the current epoch.
 #[inline]
 pub(crate) fn epoch() -> u64 {
     EPOCH.load(Ordering::Acquire)
@@ -251,7 +251,8 @@ impl QueuePair {
         }
     }
 
-    /// Carries out pending work until a request has to wait or fails. The gate must be of the current epoch.
+    /// Carries out pending work until a request has to wait or fails, if `open`: the peer can be reached. The gate must
+    /// be of the current epoch.
     pub(crate) fn drive(&self, sends: &mut Sends, open: bool) {
         while open && let Some(held) = sends.held.pop_front() {
             if !self.carry_or_fail(sends, &held.work()) {

@@ -16,7 +16,7 @@ pub(crate) struct End<'pair> {
     /// The attributes of all ibv_modify_qp calls since the last reset, merged.
     pub(crate) attributes: &'pair sys::QpAttributes,
     pub(crate) port: &'pair PortFacts,
-    /// The options given to ibv_set_ece; `None` if it was not called.
+    /// The ECE options that ibv_set_ece accepted; `None` if it was not called.
     pub(crate) ece: Option<sys::Ece>,
     /// True while its cable is cut.
     pub(crate) cut: bool,
@@ -148,7 +148,9 @@ fn check_address(from: &End<'_>, to: &End<'_>) -> Result<(), NoWay> {
         return Ok(());
     }
     if (from.port.grh_required || to.port.grh_required) && !global {
-        return Err(lost(format_args!("queue pair {number:#x} sends without a GRH, which its port requires")));
+        return Err(lost(format_args!(
+            "queue pair {number:#x} sends without a GRH, which its port or its peer's requires"
+        )));
     }
     let subnet = |gid: sys::Gid| gid.0[..8].to_vec();
     let routed = global && source.is_some_and(|source| subnet(source.gid) != subnet(address.grh.dgid));

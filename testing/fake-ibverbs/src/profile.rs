@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::faults;
 
-/// The profile of devices that name none.
+/// The strict profile: that of devices for which neither the description nor the environment names one.
 pub(crate) const PLAIN: &str = "plain";
 
 /// All profiles: the name and the text of each.
@@ -26,7 +26,7 @@ pub(crate) const TEXTS: &[(&str, &str)] = &[
     ("rxe", include_str!("../profiles/rxe.toml")),
 ];
 
-/// The name and the title of each adapter that the fake libibverbs can imitate.
+/// Returns the name and the title of each adapter that the fake libibverbs can imitate: of all profiles but `plain`.
 pub fn profiles() -> impl Iterator<Item = (&'static str, &'static str)> {
     TEXTS.iter().filter(|(name, _)| *name != PLAIN).map(|(name, _)| (*name, PROFILES[name].title.as_str()))
 }

@@ -19,7 +19,7 @@ pub struct Counts {
     pub inline: u64,
     /// Work requests that ask for a completion.
     pub signalled: u64,
-    /// Bytes moved.
+    /// Bytes that writes and reads copied.
     pub bytes: u64,
     /// Calls of ibv_post_recv and ibv_post_srq_recv.
     pub receive_posts: u64,
@@ -113,11 +113,11 @@ pub struct Step {
 pub struct QpReport {
     /// Its number.
     pub number: u32,
-    /// Its state.
+    /// Its state: a `sys::QPS_` value.
     pub state: c_int,
     /// Its device's name, which ends with a zero byte.
     pub device: [u8; sys::SYSFS_NAME_MAX],
-    /// Its port; 0 before INIT.
+    /// Its port, counted from 1; 0 before INIT.
     pub port: u32,
     /// The capabilities that ibv_create_qp was asked for.
     pub capabilities: sys::QpCapabilities,
@@ -125,7 +125,7 @@ pub struct QpReport {
     pub shared_receives: u32,
     /// Receives that wait in its queue, or in the shared one.
     pub receives: u32,
-    /// The options given to ibv_set_ece; zeros if it was not called.
+    /// The ECE options that ibv_set_ece accepted; zeros if it was not called.
     pub ece: sys::Ece,
     /// The last step to INIT.
     pub init: Step,

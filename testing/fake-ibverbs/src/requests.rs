@@ -27,10 +27,10 @@ pub(crate) enum Request {
     QueuePairs,
     /// The sentence about a program's last mistake.
     Complaint,
-    /// Raises an asynchronous event in all open contexts of the device. `number` is the port; for an event of a queue
-    /// pair it is that queue pair, and for an error of a completion or shared receive queue a queue pair that uses it.
-    /// An error of a queue pair puts it into the error state, a fatal error of the device all of its queue pairs,
-    /// unless `only` is true: then nothing but the event happens, as when an adapter is gone and completes no work.
+    /// Raises an asynchronous event. `number` is a port of the device, and then all open contexts of the device get the
+    /// event; or it is a queue pair, for an event of this queue pair, or of a completion or shared receive queue that
+    /// it uses. An error of a queue pair puts it into the error state, and a fatal error of the device puts all its
+    /// queue pairs there. With `only` nothing but the event happens, as when an adapter is gone and completes no work.
     Raise { device: String, kind: c_int, number: u32, only: bool },
     /// Sets a port's state, and raises the event that reports it.
     PortState { device: String, port: u8, state: c_int },

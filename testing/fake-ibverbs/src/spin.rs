@@ -1,4 +1,5 @@
-//! A lock that is held for a few instructions, for the queues of completions, receives and sends.
+//! A lock that spins, for completion queues, receive queues and the sending sides of queue pairs. A sending side is
+//! locked while its bytes are copied, the others for a few instructions.
 
 use std::cell::UnsafeCell;
 use std::hint::spin_loop;

@@ -10,7 +10,7 @@ use railweave_fabric_verbs::sys;
 use crate::description::{DeviceFacts, PortFacts};
 
 /// The largest packet sequence number.
-const PSN_BITS: u32 = 0xff_ffff;
+const LARGEST_PSN: u32 = 0xff_ffff;
 
 /// Returns the attributes that a step takes; `None` if no such step exists.
 fn mask(from: c_int, to: c_int) -> Option<c_int> {
@@ -119,8 +119,8 @@ impl Request<'_> {
         };
         let ports = self.device.ports.len() as u32;
         within(sys::QP_PORT, "port_num", given.port_num.into(), 1, ports)?;
-        within(sys::QP_RQ_PSN, "rq_psn", given.rq_psn, 0, PSN_BITS)?;
-        within(sys::QP_SQ_PSN, "sq_psn", given.sq_psn, 0, PSN_BITS)?;
+        within(sys::QP_RQ_PSN, "rq_psn", given.rq_psn, 0, LARGEST_PSN)?;
+        within(sys::QP_SQ_PSN, "sq_psn", given.sq_psn, 0, LARGEST_PSN)?;
         within(sys::QP_DEST_QPN, "dest_qp_num", given.dest_qp_num, 1, 0xff_ffff)?;
         within(sys::QP_TIMEOUT, "timeout", given.timeout.into(), 0, 31)?;
         within(sys::QP_RETRY_CNT, "retry_cnt", given.retry_cnt.into(), 0, 7)?;

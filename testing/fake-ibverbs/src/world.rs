@@ -37,7 +37,7 @@ const PROFILE_VARIABLE: &str = "RAILWEAVE_TEST_PROFILE";
 
 static WORLD: LazyLock<Mutex<World>> = LazyLock::new(Mutex::default);
 
-/// The profile of devices whose description names none.
+/// Returns the name of the profile of devices whose description names none.
 pub(crate) fn profile_of_tests() -> String {
     std::env::var(PROFILE_VARIABLE).unwrap_or_else(|_| PLAIN.to_owned())
 }
@@ -92,7 +92,7 @@ impl Device {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The port with this number; `None` if the device has no such port.
+    /// Returns a copy of the port with this number; `None` if the device has no such port.
     pub(crate) fn port(&self, number: u32) -> Option<PortFacts> {
         let index = (number as usize).checked_sub(1)?;
         self.facts().ports.get(index).cloned()
@@ -112,7 +112,7 @@ pub(crate) struct OpenDevice {
 }
 
 impl OpenDevice {
-    /// The open device whose context is at this address; the address must be in the world's map.
+    /// Returns the open device whose context is at this address, which must be in the world's map.
     pub(crate) fn at<'world>(context: usize) -> &'world Self {
         // SAFETY: addresses of contexts come out of the world's map; see `world::pair`. The context is a field of an
         // OpenDevice, exposed with the whole.
@@ -230,7 +230,8 @@ impl World {
         Ok(())
     }
 
-    /// Makes the next list read the description again, even if its text is the same.
+    /// Replaces the file by this description, or with `None` goes back to the file. The next list of devices reads it,
+    /// even if the text is the same.
     pub(crate) fn describe(&mut self, text: Option<String>) {
         self.given = text;
         self.source = None;
@@ -248,7 +249,7 @@ impl World {
         struck.first().map_or(Ok(()), |&errno| Err(errno))
     }
 
-    /// The name of a queue pair's device.
+    /// Returns the name of a queue pair's device; `None` if there is no queue pair at this address.
     pub(crate) fn device_of(&self, address: usize) -> Option<String> {
         self.pairs.get(&address).map(|entry| entry.device.facts().name.clone())
     }
@@ -258,7 +259,7 @@ impl World {
         self.faults.iter().any(|fault| fault.is_of(function))
     }
 
-    /// The numbers of open objects.
+    /// Returns the numbers of open objects.
     pub(crate) fn open(&self) -> Open {
         Open {
             device_lists: self.lists.len() as u32,
@@ -271,7 +272,7 @@ impl World {
         }
     }
 
-    /// The numbers of open objects and of their places.
+    /// Returns the numbers of open objects and of their places.
     pub(crate) fn open_objects(&self) -> OpenObjects {
         let own = self.pairs.values().map(|entry| {
             let receives = if entry.created.srq.is_null() { entry.granted.max_recv_wr } else { 0 };
@@ -289,7 +290,7 @@ impl World {
         }
     }
 
-    /// The work done, by the name of the device; idle devices are included.
+    /// Returns the work done, by the name of the device; idle devices are included.
     pub(crate) fn counts(&self) -> BTreeMap<String, Counts> {
         let mut counts = self.past.clone();
         let mut of = |device: &Device, count: &dyn Fn(&mut Counts)| {
@@ -306,24 +307,24 @@ impl World {
         counts
     }
 
-    /// The counts of an open device's destroyed queues.
+    /// Returns the counts of an open device's destroyed queues.
     pub(crate) fn past(&mut self, context: usize) -> Result<&mut Counts, c_int> {
         let device = self.context(context)?.device.facts().name.clone();
         Ok(self.past.entry(device).or_default())
     }
 
-    /// All queue pairs.
+    /// Returns all queue pairs.
     pub(crate) fn each_pair(&self) -> impl Iterator<Item = (&PairEntry, &QueuePair)> {
         self.pairs.iter().map(|(&address, entry)| (entry, pair(address)))
     }
 
-    /// The open queue pair with this number.
+    /// Returns the open queue pair with this number; `None` if there is none.
     pub(crate) fn pair_of(&self, number: u32) -> Option<(&PairEntry, &QueuePair)> {
         let address = self.numbers.get(&number)?;
         Some((self.pairs.get(address)?, pair(*address)))
     }
 
-    /// The open device behind a pointer from a program; fails if the pointer is unknown.
+    /// Returns the open device behind a pointer from a program; fails if the pointer is unknown.
     pub(crate) fn context(&self, address: usize) -> Result<&OpenDevice, c_int> {
         if self.contexts.contains_key(&address) { Ok(OpenDevice::at(address)) } else { Err(unknown("open device")) }
     }
@@ -370,7 +371,7 @@ impl World {
     }
 
     /// Applies the effects of a failure to the peer and to pending work.
-    pub(crate) fn clear(&self, wreck: Wreck) {
+    pub(crate) fn apply(&self, wreck: Wreck) {
         self.drag_along(wreck);
         self.carry_on();
     }
@@ -445,7 +446,7 @@ impl World {
 }
 
 impl PairEntry {
-    /// A copy of its port; `None` before INIT.
+    /// Returns a copy of its port; `None` before INIT.
     fn port(&self) -> Option<PortFacts> {
         self.device.port(self.attributes.port_num.into())
     }
@@ -464,7 +465,7 @@ impl PairEntry {
     }
 }
 
-/// The error message for a description that cannot be read.
+/// Returns the error message for a description that cannot be read.
 pub(crate) fn wrong_description(error: &str) -> String {
     format!("the description of the machine is wrong: {error}")
 }
@@ -475,20 +476,20 @@ pub(crate) fn unknown(what: &str) -> c_int {
     libc::EINVAL
 }
 
-/// The queue pair at an address in the world's map.
+/// Returns the queue pair at an address in the world's map.
 pub(crate) fn pair<'world>(address: usize) -> &'world QueuePair {
     // SAFETY: the address comes out of the world's map. The object is freed only after it has left the map, under the
     // world's lock, which the caller holds.
     unsafe { &*with_exposed_provenance(address) }
 }
 
-/// The completion queue at an address in the world's map.
+/// Returns the completion queue at an address in the world's map.
 pub(crate) fn completion_queue<'world>(address: usize) -> &'world CompletionQueue {
     // SAFETY: as above.
     unsafe { &*with_exposed_provenance(address) }
 }
 
-/// The shared receive queue at an address in the world's map.
+/// Returns the shared receive queue at an address in the world's map.
 pub(crate) fn shared_receive_queue<'world>(address: usize) -> &'world SharedReceiveQueue {
     // SAFETY: as above.
     unsafe { &*with_exposed_provenance(address) }
