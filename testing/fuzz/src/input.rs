@@ -9,7 +9,7 @@ pub struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// The whole input.
+    /// Starts at the first of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -19,44 +19,44 @@ impl<'a> Input<'a> {
         self.rest.is_empty()
     }
 
-    /// The next byte.
+    /// Takes the next byte; 0 after the end.
     pub fn u8(&mut self) -> u8 {
         self.array::<1>()[0]
     }
 
-    /// The next two bytes, little-endian.
+    /// Takes the next two bytes, little-endian; zeros after the end.
     pub fn u16(&mut self) -> u16 {
         u16::from_le_bytes(self.array())
     }
 
-    /// The next four bytes, little-endian.
+    /// Takes the next four bytes, little-endian; zeros after the end.
     pub fn u32(&mut self) -> u32 {
         u32::from_le_bytes(self.array())
     }
 
-    /// The next eight bytes, little-endian.
+    /// Takes the next eight bytes, little-endian; zeros after the end.
     pub fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.array())
     }
 
-    /// One of `choices`, by the next byte.
+    /// Returns one of `choices`, which must not be empty, by the next byte.
     pub fn choose<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[usize::from(self.u8()) % choices.len()]
     }
 
-    /// The next `count` bytes; fewer if the input ends.
+    /// Takes the next `count` bytes; fewer if the input ends.
     pub fn take(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.rest.split_at(count.min(self.rest.len()));
         self.rest = rest;
         taken
     }
 
-    /// All remaining bytes.
+    /// Takes all remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         self.take(usize::MAX)
     }
 
-    /// The next bytes; zeros after the end of the input.
+    /// Takes the next `N` bytes; zeros after the end of the input.
     pub fn array<const N: usize>(&mut self) -> [u8; N] {
         let mut out = [0; N];
         let taken = self.take(N);

@@ -15,7 +15,7 @@ use crate::scripted::{Caps, Scripted, World};
 /// The address that the peer gives for its stream or its records.
 pub(crate) const PEER_STREAM: u64 = 0x7000_0000_0000;
 
-/// The key of the peer's stream or records on a rail.
+/// Returns the key of the peer's stream or records on a rail.
 pub(crate) fn peer_key(rail: usize) -> u32 {
     0x5a00_0000 | rail as u32
 }
@@ -77,7 +77,7 @@ impl Plan {
         })
     }
 
-    /// A sending connection, whose peer is the script.
+    /// Sets up a sending connection, whose peer is the script.
     pub(crate) fn sender<const ONE_SIDED: bool>(&self, world: &World) -> SendConnection<Scripted<ONE_SIDED>> {
         let ports = self.ports(world);
         let mut connector = Connector::new(self.config.clone(), ports, 7, "the script".into(), 1, counters);
@@ -100,7 +100,7 @@ impl Plan {
         }
     }
 
-    /// A receiving connection, whose peer is the script.
+    /// Sets up a receiving connection, whose peer is the script.
     pub(crate) fn receiver<const ONE_SIDED: bool>(&self, world: &World) -> RecvConnection<Scripted<ONE_SIDED>> {
         let offer = Offer {
             nonce: 7,
@@ -142,7 +142,7 @@ impl Plan {
     }
 }
 
-/// A port of this or the other process: rail `index` has a subnet of its own.
+/// Returns the offer of a port of this or the other process: rail `index` has a subnet of its own.
 pub(crate) fn port_offer(index: usize, host: u16, lanes: u8) -> PortOffer {
     PortOffer {
         link_layer: LinkLayer::Tcp,
@@ -160,7 +160,7 @@ pub(crate) fn counters(_: &railweave_transport::RailName) -> Arc<RailCounters> {
     Arc::default()
 }
 
-/// The size of a buffer or message: often small or at an edge, seldom huge.
+/// Reads the size of a buffer or message, in bytes: often small or at an edge, seldom huge.
 pub(crate) fn size(input: &mut Input<'_>) -> u64 {
     match input.u8() {
         exact @ 0..128 => u64::from(exact),

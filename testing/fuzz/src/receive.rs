@@ -268,7 +268,7 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
 
     fn test(&mut self, input: &mut Input<'_>) {
         let which = usize::from(input.u8());
-        let under_way: Vec<usize> =
+        let in_progress: Vec<usize> =
             (0..self.receives.len()).filter(|index| self.receives[*index].request.is_some()).collect();
         if let Some(index) = self.flushes.len().checked_sub(1).filter(|_| which & 0x80 != 0) {
             match self.connection.test(self.flushes[which % (index + 1)]) {
@@ -281,14 +281,14 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
             }
             return;
         }
-        if under_way.is_empty() {
+        if in_progress.is_empty() {
             let request = RecvRequest::from_index(which % RecvRequest::COUNT);
             if self.flushes.iter().all(|flush| *flush != request) {
                 assert!(self.connection.test(request).is_err(), "a request that is not in progress is an error");
             }
             return;
         }
-        let receive = &mut self.receives[under_way[which % under_way.len()]];
+        let receive = &mut self.receives[in_progress[which % in_progress.len()]];
         match self.connection.test(receive.request.expect("in progress")) {
             Ok(None) => {}
             Ok(Some(sizes)) => {

@@ -48,7 +48,7 @@ pub(crate) struct State {
     pub(crate) pending: usize,
     /// Rails that are open.
     pub(crate) open: usize,
-    /// In the order in which they became rails.
+    /// All rails that were ever open, in the order in which they became rails.
     pub(crate) rails: Vec<RailState>,
     /// Registrations, rails and lanes that are refused next.
     pub(crate) refusals: Refusals,
@@ -56,13 +56,13 @@ pub(crate) struct State {
     pub(crate) closings: u32,
 }
 
-/// The number of next calls that fail.
+/// The numbers of next calls that fail.
 #[derive(Default)]
 pub(crate) struct Refusals {
     pub(crate) register: u8,
     pub(crate) open: u8,
     pub(crate) connect: u8,
-    /// These are put off, not refused.
+    /// The number of next attempts to connect that are put off, not refused.
     pub(crate) later: u8,
 }
 
@@ -98,12 +98,12 @@ impl World {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A port with a number of its own in this world.
+    /// Makes the port with this number.
     pub(crate) fn port<const ONE_SIDED: bool>(&self, port: usize, caps: Caps) -> Arc<Port<ONE_SIDED>> {
         Arc::new(Port { world: self.clone(), port, caps })
     }
 
-    /// A descriptor in place of a lane's socket.
+    /// Opens a descriptor that takes the place of a lane's socket.
     pub(crate) fn socket() -> OwnedFd {
         File::open("/dev/null").expect("/dev/null is there").into()
     }
@@ -117,7 +117,7 @@ impl World {
 }
 
 impl State {
-    /// Registers a range on a port as the application's memory; nobody reads or writes it.
+    /// Registers a range on a port as the application's memory, which nobody reads or writes. Returns its local key.
     pub(crate) fn announce(&mut self, port: usize, address: u64, length: u64) -> u32 {
         self.add(Range { port, address, length, access: Access::DATA, region: None })
     }
@@ -130,7 +130,7 @@ impl State {
         key
     }
 
-    /// The protocol's only region with these rights.
+    /// Returns the protocol's only region with these rights; `None` if there is none.
     pub(crate) fn own_region(&self, remote_write: bool) -> Option<Arc<Region>> {
         let ranges = self.memory.values().filter(|range| range.access.remote_write == remote_write);
         ranges.filter_map(|range| range.region.clone()).next()
@@ -150,8 +150,10 @@ impl State {
         if length == 0 {
             return;
         }
-        let range =
-            self.memory.get(&key).unwrap_or_else(|| panic!("posted with the local key {key:#x}, which is none"));
+        let range = self
+            .memory
+            .get(&key)
+            .unwrap_or_else(|| panic!("posted with the local key {key:#x}, under which nothing is registered"));
         assert_eq!(range.port, port, "posted with another port's local key");
         let end = address.checked_add(length).expect("a source does not wrap around");
         assert!(
@@ -166,7 +168,7 @@ impl RailState {
         self.lanes.len()
     }
 
-    /// Completes everything on a lane up to its next signalled write.
+    /// Completes everything on a lane up to its next signalled write. Returns false if there is no signalled write.
     pub(crate) fn complete(&mut self, lane: usize) -> bool {
         let lane = &mut self.lanes[lane];
         let Some(signalled) = lane.outstanding.iter().position(|write| write.signalled) else {

@@ -24,7 +24,7 @@ pub struct Seed {
     pub bytes: Vec<u8>,
 }
 
-/// All seeds.
+/// Returns all seeds.
 pub fn seeds() -> Vec<Seed> {
     let mut all = Vec::new();
     let mut add = |target, list: Vec<(&'static str, Vec<u8>)>| {
@@ -105,7 +105,7 @@ fn wire() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// The head of a script: see `Plan::read`.
+/// Returns the head of a script: see `Plan::read`.
 fn plan(flags: u8, rails: u8, lanes: u8) -> Vec<u8> {
     vec![flags, rails - 1, lanes - 1, 0, 0, 0]
 }
@@ -115,7 +115,7 @@ const STRIPED: u8 = 2;
 const ADAPTIVE: u8 = 4;
 const NO_COUNTS: u8 = 8;
 
-/// A size of `count` KiB: see `peer::size`.
+/// Returns the byte for a size of `count` KiB, 1 to 72: see `peer::size`.
 fn kib(count: u8) -> u8 {
     127 + count
 }

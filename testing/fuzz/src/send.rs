@@ -43,13 +43,13 @@ struct Script<const ONE_SIDED: bool> {
     ring: Arc<Region>,
     records: Arc<Region>,
     keys: MemoryKeys,
-    /// Everything that the stream ever announced.
+    /// All entries that the stream ever held.
     announced: HashSet<Announced>,
     last: Option<Announced>,
     next_entry: u64,
     next_slot: u8,
     /// Requests in progress, with the address and length of their messages.
-    under_way: Vec<(SendRequest, u64, u64)>,
+    in_progress: Vec<(SendRequest, u64, u64)>,
     sent: u64,
     broken: bool,
 }
@@ -75,7 +75,7 @@ fn play<const ONE_SIDED: bool>(plan: &Plan, input: &mut Input<'_>) {
         last: None,
         next_entry: 0,
         next_slot: 0,
-        under_way: Vec::new(),
+        in_progress: Vec::new(),
         sent: 0,
         broken: false,
     };
@@ -185,8 +185,8 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
             Err(error) => self.broke(&error),
             Ok(None) => {}
             Ok(Some(request)) => {
-                assert!(self.under_way.iter().all(|(other, ..)| *other != request), "a request is given out once");
-                self.under_way.push((request, address, size));
+                assert!(self.in_progress.iter().all(|(other, ..)| *other != request), "a request is given out once");
+                self.in_progress.push((request, address, size));
                 self.sent += 1;
             }
         }
@@ -211,7 +211,7 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
                     assert_eq!(write.remote.key, peer_key(rail), "a record goes with its rail's key");
                     continue;
                 }
-                let mut messages = self.under_way.iter().map(|(_, address, size)| (*address, *size));
+                let mut messages = self.in_progress.iter().map(|(_, address, size)| (*address, *size));
                 let of_a_message = inside(from, from + length, address, size)
                     || messages.any(|(address, size)| inside(from, from + length, address, size));
                 assert!(of_a_message, "posted from {from:#x}, which no message in progress covers");
@@ -229,24 +229,24 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
 
     fn test(&mut self, input: &mut Input<'_>) {
         let which = input.u8();
-        if self.under_way.is_empty() || which == 0xff {
+        if self.in_progress.is_empty() || which == 0xff {
             // Any request at all.
             let request = SendRequest::from_index(usize::from(input.u8()));
-            if self.under_way.iter().all(|(other, ..)| *other != request) {
+            if self.in_progress.iter().all(|(other, ..)| *other != request) {
                 let result = self.connection.test(request);
                 assert!(!matches!(result, Ok(Some(_))), "a request that is not in progress is not done");
             }
             return;
         }
-        let index = usize::from(which) % self.under_way.len();
-        let (request, address, size) = self.under_way[index];
+        let index = usize::from(which) % self.in_progress.len();
+        let (request, address, size) = self.in_progress[index];
         match self.connection.test(request) {
             Err(error) => self.broke(&error),
             Ok(None) => {}
             Ok(Some(sent)) => {
                 assert!(sent <= size, "{sent} bytes of {size} were sent");
                 assert!(!self.world.lock().reads(address, size), "a send is done while its memory is still read");
-                self.under_way.swap_remove(index);
+                self.in_progress.swap_remove(index);
             }
         }
     }

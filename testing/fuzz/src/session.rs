@@ -185,7 +185,7 @@ impl End {
         sent
     }
 
-    /// The number of the first connection in this state.
+    /// Returns the number of the first connection whose state satisfies `is_it`.
     fn find(&self, is_it: impl Fn(Known) -> bool) -> Option<u32> {
         self.known.iter().find(|(_, known)| is_it(**known)).map(|(number, _)| *number)
     }
