@@ -35,7 +35,7 @@ pub(crate) struct Port {
 }
 
 impl Cable {
-    /// Returns a sentence about a value that is impossible among this many guests.
+    /// Fails with a sentence if a value is impossible among this many guests.
     pub(crate) fn check(&self, guests: usize) -> Result<(), String> {
         let between = &self.between;
         let is_possible = match between[..] {
@@ -63,7 +63,8 @@ impl Cable {
         Ok(())
     }
 
-    /// The shell commands that shape the packets sent from `port`; `loss` overrides the cable's own loss.
+    /// Returns the shell commands that shape the packets sent from `port`; `loss`, in percent, overrides the cable's
+    /// own.
     pub(crate) fn shape(&self, port: Port, loss: Option<f64>) -> String {
         let Self { rate_mbit, burst_kib, delay_ms, loss_percent, .. } = self;
         let (index, loss) = (port.index, loss.unwrap_or(*loss_percent));
@@ -88,7 +89,7 @@ impl Cable {
 }
 
 impl Port {
-    /// The ports of all `cables`, in their order.
+    /// Returns the ports of all `cables`, in their order.
     pub(crate) fn all(cables: &[Cable]) -> Vec<Self> {
         let mut ports: Vec<Self> = Vec::new();
         for (cable, Cable { between, .. }) in cables.iter().enumerate() {
@@ -100,7 +101,7 @@ impl Port {
         ports
     }
 
-    /// The shell commands that set up the port: its address, and RDMA on it.
+    /// Returns the shell commands that set up the port: its address, and RDMA on it.
     pub(crate) fn set_up(self) -> String {
         let Self { cable, guest, index } = self;
         // An active MTU of 4096 bytes, plus RDMA's own headers.
@@ -112,12 +113,12 @@ impl Port {
         )
     }
 
-    /// The shell command that takes the port up or down.
+    /// Returns the shell command that takes the port up or down.
     pub(crate) fn switch(self, up: bool) -> String {
         format!("ip link set eth{} {}\n", self.index, if up { "up" } else { "down" })
     }
 
-    /// Its hardware address.
+    /// Returns its hardware address.
     pub(crate) fn mac(self) -> String {
         format!("52:54:00:00:{:02x}:{:02x}", self.cable, self.guest)
     }

@@ -19,7 +19,7 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// The scenarios, by name.
+    /// Reads the chosen scenarios, in the order of their names.
     ///
     /// # Errors
     /// A sentence, when a name is unknown or a scenario is invalid.

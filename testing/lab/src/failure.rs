@@ -15,22 +15,22 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Something that took too long.
+    /// Returns the failure of something that took too long.
     pub(crate) fn late(text: impl fmt::Display) -> Self {
         Self { text: format!("{RAN_OUT}{text}"), is_late: true }
     }
 
-    /// Something that was wrong.
+    /// Returns the failure of something that was wrong, whatever the time it took.
     pub(crate) fn wrong(text: impl Into<String>) -> Self {
         Self { text: text.into(), is_late: false }
     }
 
-    /// A failure of the lab itself; its text says if the lab waited too long.
+    /// Returns a failure of the lab itself; its text says if the lab waited too long.
     pub(crate) fn of_lab(text: String) -> Self {
         Self { is_late: text.contains(RAN_OUT), text }
     }
 
-    /// The same failure, about the thing that `before` names.
+    /// Returns the same failure with the name of its subject `before` the sentence.
     pub(crate) fn about(&self, before: impl fmt::Display) -> Self {
         Self { text: format!("{before}: {}", self.text), is_late: self.is_late }
     }

@@ -10,8 +10,8 @@ use serde_json::Value;
 pub(crate) struct Figures(Vec<(String, f64)>);
 
 impl Figures {
-    /// Every number in the JSON of `railweave bench`, by its path with dots between; bandwidths by the bytes of their
-    /// messages, in Mbit/s.
+    /// Collects every number in the JSON of `railweave bench`, by its path with dots between; bandwidths by the bytes
+    /// of their messages, in Mbit/s.
     pub(crate) fn of_bench(json: &Value) -> Self {
         let mut figures = Self::default();
         figures.collect("", json);
@@ -23,17 +23,17 @@ impl Figures {
         self.0.push((name.to_owned(), value));
     }
 
-    /// The last figure of this name.
+    /// Returns the last figure of this name; `None` if there is none.
     pub(crate) fn get(&self, name: &str) -> Option<f64> {
         self.0.iter().rev().find(|(other, _)| other == name).map(|(_, value)| *value)
     }
 
-    /// All of them.
+    /// Returns all figures with their names.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
     }
 
-    /// The medians over several rounds, of the figures that all rounds have.
+    /// Returns the medians over several rounds, of the figures that all rounds have.
     pub(crate) fn medians<'a>(rounds: impl Iterator<Item = &'a Self> + Clone) -> Self {
         let mut medians = Self::default();
         let Some(first) = rounds.clone().next() else {
@@ -91,19 +91,19 @@ pub(crate) struct Threshold {
     /// The limit, or the factor on the other figure that gives the limit.
     limit: f64,
     /// The other figure: its run and its name.
-    beside: Option<(String, String)>,
+    other: Option<(String, String)>,
 }
 
 impl Threshold {
-    /// The name of the figure.
+    /// Returns the name of the figure.
     pub(crate) fn figure(&self) -> &str {
         &self.figure
     }
 
-    /// Returns the failure if the condition does not hold. `earlier` returns a figure of an earlier run. Missing a
+    /// Fails if the condition does not hold. `earlier` returns a figure of an earlier run. Missing a
     /// fixed speed is a matter of time; being slower than another run of the same scenario is not.
     pub(crate) fn check(&self, figures: &Figures, earlier: impl Fn(&str, &str) -> Option<f64>) -> Result<(), Failure> {
-        let limit = match &self.beside {
+        let limit = match &self.other {
             None => self.limit,
             Some((run, figure)) => {
                 let other = earlier(run, figure)
@@ -114,7 +114,7 @@ impl Threshold {
         match figures.get(&self.figure) {
             Some(value) if self.at_least && value >= limit => Ok(()),
             Some(value) if !self.at_least && value <= limit => Ok(()),
-            Some(value) if self.beside.is_some() => Err(Failure::wrong(format!(
+            Some(value) if self.other.is_some() => Err(Failure::wrong(format!(
                 "{} is {value:.1}, but should be {}, which is {limit:.1}",
                 self.figure,
                 self.wanted()
@@ -130,15 +130,15 @@ impl Threshold {
         }
     }
 
-    /// Returns true if not holding means being slow: less bandwidth than the least, or more time than the most.
+    /// Returns true if a breach of the condition means slowness: too little bandwidth, or too long a time.
     fn is_of_speed(&self) -> bool {
         if self.at_least { self.figure.starts_with("bandwidth.") } else { self.figure.ends_with("_us") }
     }
 
-    /// The comparison and the limit.
+    /// Returns the comparison and the limit, as the scenario states them.
     pub(crate) fn wanted(&self) -> String {
         let comparison = if self.at_least { ">=" } else { "<=" };
-        match &self.beside {
+        match &self.other {
             None => format!("{comparison} {}", self.limit),
             Some((run, figure)) => format!("{comparison} {} * {run}/{figure}", self.limit),
         }
@@ -165,8 +165,8 @@ impl TryFrom<String> for Threshold {
             _ => return Err(wrong()),
         };
         let limit = limit.parse().ok().filter(|limit: &f64| limit.is_finite()).ok_or_else(wrong)?;
-        let beside = other.map(|(run, figure)| (run.to_owned(), figure.to_owned()));
-        Ok(Self { figure: figure.to_owned(), at_least: comparison == ">=", limit, beside })
+        let other = other.map(|(run, figure)| (run.to_owned(), figure.to_owned()));
+        Ok(Self { figure: figure.to_owned(), at_least: comparison == ">=", limit, other })
     }
 }
 
@@ -181,7 +181,7 @@ impl Pattern {
         self.0.is_match(text)
     }
 
-    /// The number in its first group at the last match in `text`.
+    /// Returns the number in its first group at the last match in `text`; `None` if there is none.
     pub(crate) fn number_in(&self, text: &str) -> Option<f64> {
         self.0.captures_iter(text).last()?.get(1)?.as_str().parse().ok()
     }

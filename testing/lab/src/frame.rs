@@ -6,10 +6,10 @@
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 
-/// The longest frame; a longer one means that the stream is garbled.
+/// The longest frame, in bytes; a longer one means that the stream is garbled.
 const MAX_BYTES: usize = 16 << 20;
 
-/// The size of the length.
+/// The size of the length before each frame, in bytes.
 const LENGTH_BYTES: usize = size_of::<u32>();
 
 /// One frame, without its channel.

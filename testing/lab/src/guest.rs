@@ -136,7 +136,7 @@ impl Guest {
         }
     }
 
-    /// The connection to its processes.
+    /// Returns the connection to its processes.
     pub(crate) fn line(&self) -> &Arc<Line> {
         &self.line
     }
@@ -166,7 +166,7 @@ impl Line {
         Ok(process)
     }
 
-    /// Runs shell commands to their end and requires success.
+    /// Runs shell commands to their end and returns their output; fails unless they succeed.
     pub(crate) fn shell(self: &Arc<Self>, commands: &str, limit: Duration) -> Result<String, String> {
         let output = self.start(shell(commands, &[]))?.wait(limit)?;
         if output.end.is_success() {
@@ -180,7 +180,7 @@ impl Line {
         if self.channels().open.is_some() { Ok(()) } else { Err(self.gone()) }
     }
 
-    /// The guest's number.
+    /// Returns the guest's number.
     pub(crate) fn guest(&self) -> usize {
         self.guest
     }
@@ -210,12 +210,12 @@ impl Process {
         self.line.send(self.channel, frame)
     }
 
-    /// A handle by which another thread can send the guest frames about this process.
+    /// Returns a handle by which another thread can send the guest frames about this process.
     pub(crate) fn remote(&self) -> Remote {
         Remote { line: Arc::clone(&self.line), channel: self.channel }
     }
 
-    /// The next frame; `None` if none comes within `limit`.
+    /// Waits for the next frame; `None` if none comes within `limit`.
     pub(crate) fn next(&self, limit: Duration) -> Result<Option<Frame>, String> {
         match self.frames.recv_timeout(limit) {
             Ok(frame) => Ok(Some(frame)),
@@ -224,7 +224,7 @@ impl Process {
         }
     }
 
-    /// Waits for the process's end.
+    /// Waits for the process's end and returns its output; fails, and kills it, if it still runs after `limit`.
     pub(crate) fn wait(self, limit: Duration) -> Result<Output, String> {
         let mut text = Vec::new();
         let end = self.wait_into(&mut text, limit)?;
@@ -284,7 +284,7 @@ impl Line {
     }
 }
 
-/// The program that runs shell commands, with `variables` besides the few that every program needs.
+/// Returns the program that runs shell commands, with `variables` and the few that every program needs.
 pub(crate) fn shell(commands: &str, variables: &[(String, String)]) -> Program {
     let common = [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("HOME", "/root")];
     let common = common.map(|(name, value)| (name.to_owned(), value.to_owned()));

@@ -42,7 +42,7 @@ pub(crate) struct Image {
     pub(crate) initramfs: PathBuf,
 }
 
-/// Makes the image in `folder`, as far as it is missing.
+/// Makes those parts of the image that `folder` lacks, and returns the image.
 pub(crate) fn prepare(folder: &Path) -> Result<Image, String> {
     let kernels = folder.join("kernel");
     let unpacked = match fs::read_dir(&kernels).ok().and_then(|mut entries| entries.next()) {
@@ -118,7 +118,7 @@ fn make_initramfs(folder: &Path, unpacked: &Path, version: &str, initramfs: &Pat
     fs::remove_dir_all(&tree).map_err(cannot("remove", &tree))
 }
 
-/// The files of [`MODULES`] and their dependencies, in loading order.
+/// Returns the files of [`MODULES`] and their dependencies, in loading order.
 fn modules(unpacked: &Path, version: &str) -> Result<Vec<PathBuf>, String> {
     let mut files: Vec<PathBuf> = Vec::new();
     for module in MODULES {
@@ -165,7 +165,7 @@ fn pack(tree: &Path, archive: &Path) -> Result<(), String> {
     fs::rename(&new, archive).map_err(cannot("make", archive))
 }
 
-/// The paths of everything below `below` in `tree`, each folder before its entries.
+/// Returns the paths of everything below `below` in `tree`, each folder before its entries.
 fn entries_below(tree: &Path, below: &Path) -> Result<Vec<PathBuf>, String> {
     let folder = tree.join(below);
     let mut names = Vec::new();
@@ -188,7 +188,7 @@ fn only_entry(folder: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// Runs `command`, which should succeed.
+/// Runs `command`; fails unless it succeeds.
 fn run(mut command: Command) -> Result<(), String> {
     let status =
         command.status().map_err(|error| format!("cannot run {}: {error}", command.get_program().display()))?;

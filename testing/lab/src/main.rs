@@ -4,7 +4,6 @@
 //! and the conditions that must hold. A [`rig`] is a scenario's guests, booted.
 
 #![forbid(unsafe_code)]
-// It talks to the person who runs it.
 #![allow(clippy::print_stdout)] // a program whose output is its result
 
 mod agent;

@@ -65,7 +65,7 @@ impl Played {
         self.reports.iter().flat_map(ScenarioReport::failures)
     }
 
-    /// The scenarios that passed only when repeated.
+    /// Returns the scenarios that passed only when repeated.
     fn flaky(&self) -> impl Iterator<Item = &str> {
         self.reports.iter().filter(|report| report.is_flaky()).map(|report| report.name.as_str())
     }
@@ -110,8 +110,8 @@ fn play_all(arguments: &Arguments) -> Result<Played, String> {
     Ok(Played { reports, logs: site.logs })
 }
 
-/// Boots a scenario's guests and plays its runs; once more if it only ran out of time. Nothing else of the lab runs
-/// then.
+/// Boots a scenario's guests and plays its runs; once more if it only ran out of time. The repetition is alone, because
+/// scenarios are played one after the other.
 fn play(scenario: &Scenario, site: &Site) -> ScenarioReport {
     let first = play_once(scenario, site);
     if !first.ran_out() {
@@ -218,7 +218,7 @@ fn play_run(
     Ok(report)
 }
 
-/// The variables of a run; its own override the scenario's.
+/// Returns the variables of a run; its own override the scenario's.
 fn variables(scenario: &Scenario, run: &Run, paths: &Paths) -> Result<Vec<(String, String)>, String> {
     let mut variables = scenario.environment.clone();
     variables.extend(run.environment.clone());

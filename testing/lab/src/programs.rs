@@ -114,7 +114,7 @@ pub(crate) fn commands(
     Ok(report)
 }
 
-/// Waits for the end of a process; kills it after `limit`, and returns true with its output in that case.
+/// Waits for the end of a process and returns its output; after `limit` kills it, and then also returns true.
 fn finish(process: &Process, limit: Duration) -> Result<(Output, bool), String> {
     let mut text = Vec::new();
     let mut end = process.wait_into(&mut text, limit)?;

@@ -28,7 +28,7 @@ pub(crate) struct Ranks {
 pub(crate) struct Rank {
     /// The time of its process's start.
     pub(crate) started: Instant,
-    /// Its text to standard error and to its parent.
+    /// The text of its output and of its messages to its parent.
     pub(crate) said: String,
     /// The time and kind of its end.
     pub(crate) ended: Option<(Instant, End)>,
@@ -67,12 +67,12 @@ impl Ranks {
         Ok(Self { socket: socket.to_owned(), shared })
     }
 
-    /// The path at which proxies find the lab.
+    /// Returns the path at which proxies find the lab.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// A rank's state; `None` until its process was started.
+    /// Returns a rank's state; `None` until its process was started.
     pub(crate) fn rank(&self, number: usize) -> Option<Rank> {
         self.shared.ranks()[number].clone()
     }
@@ -84,7 +84,7 @@ impl Ranks {
         process.send(&Frame::Signal(KILL))
     }
 
-    /// Starts or stops holding back everything that ranks and their parent tell each other.
+    /// Starts holding back everything that ranks and their parent tell each other, or with false stops it.
     pub(crate) fn leave_alone(&self, alone: bool) {
         self.shared.alone.store(alone, Ordering::SeqCst);
     }

@@ -10,7 +10,7 @@ const LINES: usize = 12;
 /// The result of a run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct RunReport {
-    /// Its duration.
+    /// Its duration; the sum of those of its rounds.
     pub(crate) seconds: f64,
     /// The load of this machine at its end, the kernel's average over a minute. The guests make about one each; any
     /// further load slows them down.
@@ -41,7 +41,7 @@ pub(crate) struct ScenarioReport {
 }
 
 impl RunReport {
-    /// The report of a run with the output `text`.
+    /// Makes the report of a run that has ended with the output `text`.
     pub(crate) fn new(text: &str) -> Self {
         let mut report =
             Self { seconds: 0.0, load: load(), figures: Figures::default(), failures: Vec::new(), text: String::new() };
@@ -49,8 +49,8 @@ impl RunReport {
         report
     }
 
-    /// The report of a run with several rounds: the medians of its figures, all failures, and the last lines. `None`
-    /// without rounds.
+    /// Makes the report of a run with several rounds: the medians of its figures, all failures, and the last round's
+    /// lines. `None` without rounds.
     pub(crate) fn of_rounds(mut rounds: Vec<Self>) -> Option<Self> {
         let figures = Figures::medians(rounds.iter().map(|round| &round.figures));
         let seconds = rounds.iter().map(|round| round.seconds).sum();
@@ -80,7 +80,7 @@ impl RunReport {
         }
     }
 
-    /// The report for people, with the conditions.
+    /// Returns the report for people, with the conditions.
     pub(crate) fn describe(&self, name: &str, thresholds: &[Threshold]) -> String {
         let verdict = if self.failures.is_empty() { "passed" } else { "FAILED" };
         let mut text = format!("  {name}: {verdict} in {:.1} s\n", self.seconds);
@@ -102,7 +102,7 @@ impl RunReport {
 }
 
 impl ScenarioReport {
-    /// The failures, a line each.
+    /// Returns all failures; each names the scenario, and the run if there is one.
     pub(crate) fn failures(&self) -> impl Iterator<Item = Failure> {
         let own = self.failure.iter().map(|failure| failure.about(&self.name));
         let runs = self.runs.iter().flat_map(|(run, report)| report.failures.iter().map(move |failure| (run, failure)));
@@ -121,7 +121,7 @@ impl ScenarioReport {
     }
 }
 
-/// The load of this machine; zero if the kernel does not say.
+/// Returns the load of this machine; zero if the kernel does not say.
 fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0.0)
@@ -196,7 +196,7 @@ mod tests {
         assert!(!report(None, &[late.clone(), wrong.clone()]).ran_out());
         assert!(!report(Some(wrong.clone()), std::slice::from_ref(&late)).ran_out());
         assert!(!report(Some(late.clone()), std::slice::from_ref(&wrong)).ran_out());
-        assert!(Failure::of_lab("run a: ran out of time: guest 1 came not up after 180 s".to_owned()).is_late);
+        assert!(Failure::of_lab("run a: ran out of time: guest 1 did not come up after 180 s".to_owned()).is_late);
         assert!(!Failure::of_lab("guest 1 is gone".to_owned()).is_late);
         let again = |failures: &[Failure]| ScenarioReport { earlier: vec![late.clone()], ..report(None, failures) };
         assert!(again(&[]).is_flaky() && !again(std::slice::from_ref(&late)).is_flaky());

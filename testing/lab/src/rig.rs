@@ -73,12 +73,12 @@ impl Rig {
         }
     }
 
-    /// The connection to a guest's processes.
+    /// Returns the connection to a guest's processes.
     pub(crate) fn line(&self, guest: usize) -> &Arc<Line> {
         self.guests[guest].line()
     }
 
-    /// The connections to all guests' processes.
+    /// Returns the connections to all guests' processes, in the order of the guests.
     pub(crate) fn lines(&self) -> Vec<Arc<Line>> {
         self.guests.iter().map(|guest| Arc::clone(guest.line())).collect()
     }
@@ -139,7 +139,7 @@ impl Rig {
     }
 }
 
-/// The plug of a port. The guests at both ends of a cable know its two sockets.
+/// Returns the plug of a port. The guests at both ends of a cable know its two sockets.
 fn plug(site: &Site, ports: &[Port], port: Port) -> Plug {
     let socket = |guest: usize| site.scratch.join(format!("cable{}.{guest}", port.cable)).display().to_string();
     let other = ports.iter().find(|other| other.cable == port.cable && other.guest != port.guest);

@@ -28,7 +28,7 @@ pub(crate) struct Scenario {
     /// The number of guests, 1 to 4.
     #[serde(default = "two")]
     pub(crate) guests: usize,
-    /// The memory of each guest.
+    /// The memory of each guest in MiB, 256 to 16384.
     #[serde(default = "memory")]
     pub(crate) memory_mib: u32,
     /// The cables.
@@ -48,7 +48,7 @@ pub(crate) struct Scenario {
 pub(crate) struct Run {
     /// Its name, for results and log files.
     pub(crate) name: String,
-    /// The longest time it may take.
+    /// The longest time that it may take, in seconds, at least 1.
     #[serde(default = "limit")]
     pub(crate) limit_s: u64,
     /// The number of rounds, 1 to 20. The run takes turns with its neighbours that have the same number, and its
@@ -74,7 +74,8 @@ pub(crate) struct Run {
     /// With `bench`: the steps taken meanwhile.
     #[serde(default, rename = "step")]
     pub(crate) steps: Vec<Step>,
-    /// With `bench`: how ranks must end; a rank that is not named must succeed.
+    /// With `bench`: how ranks must end. A rank that is not named may end in any way, but the bench itself must succeed
+    /// unless a named rank must not.
     #[serde(default, rename = "end")]
     pub(crate) ends: Vec<RankEnd>,
 }
@@ -124,7 +125,7 @@ pub(crate) struct Command {
     pub(crate) figures: Vec<Reading>,
 }
 
-/// How to read a figure from text.
+/// The way to read a figure from text.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Reading {
@@ -141,7 +142,7 @@ pub(crate) struct Reading {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Step {
-    /// Its time in seconds after the start of both ranks.
+    /// Its time after the start of both ranks in seconds, 0 to 3600.
     pub(crate) after_s: f64,
     kill: Option<usize>,
     loss: Option<Loss>,
@@ -193,9 +194,9 @@ pub(crate) struct RankEnd {
     pub(crate) rank: usize,
     /// The kind of end.
     pub(crate) status: Status,
-    /// The longest time after the last step.
+    /// The longest time after the last step, in seconds.
     pub(crate) within_s: Option<f64>,
-    /// A pattern in its output to standard error or to its parent.
+    /// A pattern in its output or in its messages to its parent.
     pub(crate) says: Option<Pattern>,
 }
 
@@ -212,7 +213,7 @@ pub(crate) enum Status {
 }
 
 impl Scenario {
-    /// All scenarios in a folder, by name.
+    /// Reads all scenarios in a folder, in the order of their names.
     pub(crate) fn read_all(folder: &Path) -> Result<Vec<Self>, String> {
         let cannot = |error: std::io::Error| format!("cannot read {}: {error}", folder.display());
         let mut scenarios = Vec::new();
@@ -299,7 +300,7 @@ impl Scenario {
 }
 
 impl Run {
-    /// The kind of the run.
+    /// Returns the kind of the run.
     pub(crate) fn kind(&self) -> Kind<'_> {
         match (&self.bench, &self.test) {
             (Some(arguments), _) => Kind::Bench(arguments),
@@ -368,7 +369,7 @@ impl Run {
 }
 
 impl Step {
-    /// The step's deed.
+    /// Returns the step's deed.
     ///
     /// # Errors
     /// When there is not exactly one deed, which [`Scenario::parse`] refuses.
