@@ -18,7 +18,7 @@ STEP_LIMIT, LEAVE_LIMIT = 60.0, 30.0
 
 
 class Bench:
-    """The transports of one session, timed side by side."""
+    """The transports of one session, timed in turns."""
 
     def __init__(self, session: Session, quick: bool):
         self.session, self.report = session, session.report
@@ -63,7 +63,7 @@ class Bench:
         self.report.table()
 
     def time(self, pairs: dict[str, Pair], collective: str, size: int) -> str:
-        """Times one collective and returns its report."""
+        """Times one collective of `size` bytes over each of `pairs`, and returns its report."""
         times: dict[str, list[float]] = {name: [] for name in pairs}
         # The first round finds out how many iterations fit into a round.
         iterations = dict.fromkeys(pairs, 3)

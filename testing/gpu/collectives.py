@@ -24,7 +24,7 @@ class Values:
     STARTS = 4093
 
     def __init__(self, largest: int):
-        """Numbers for collectives of at most `largest` bytes."""
+        """Makes numbers for collectives of at most `largest` bytes."""
         # bfloat16 needs most elements; the rest is for the starts.
         count = largest // 2 + self.STARTS
         self.ranks = []
@@ -116,5 +116,5 @@ def difference(result: torch.Tensor, expected: torch.Tensor) -> str | None:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as integers, for which NaN is a value like any other."""
+    """Returns the same memory as integers, for which NaN is a value like any other."""
     return tensor.view({2: torch.int16, 4: torch.int32}[tensor.element_size()])

@@ -79,7 +79,7 @@ def explain(last: str, preload: Path | None) -> str:
 
 
 def rails() -> str:
-    """Two loopback addresses, or one if the system knows only one."""
+    """Returns two loopback addresses as RAILWEAVE_RAILS takes them, or one if the system knows only one."""
     second = "127.0.0.2"
     with socket.socket() as probe:
         try:
@@ -90,7 +90,7 @@ def rails() -> str:
 
 
 def facts() -> dict:
-    """This process's equipment, as PyTorch sees it."""
+    """Returns this process's equipment, as PyTorch sees it."""
     import torch
 
     why = ""

@@ -45,7 +45,7 @@ class Mps:
             self.stop()
 
     def variables(self, used: bool = True) -> dict[str, str]:
-        """Settings for a process that should use the server, or should not."""
+        """Returns settings for a process that should use the server, or should not."""
         if not self.running:
             return {}
         # A folder without a server, so that somebody else's server is not used either.

@@ -50,19 +50,19 @@ def version_text(version: Version) -> str:
 
 
 def decode_version(code: int) -> Version:
-    """The release of ncclGetVersion's number; releases before 2.9 counted otherwise."""
+    """Returns the release of ncclGetVersion's number; releases before 2.9 counted otherwise."""
     if code < 10000:
         return code // 1000, code // 100 % 10, code % 100
     return code // 10000, code // 100 % 100, code % 100
 
 
 def newest_api(version: Version) -> int:
-    """The newest net API that this release asks a plugin for."""
+    """Returns the newest net API that this release asks a plugin for; 0 if it asks for none that is known."""
     return max((api for first, api in APIS if version >= first), default=0)
 
 
 def find_library(path: Path) -> Path:
-    """libnccl.so.2 at `path`, or in the folder `path` as NCCL's packages lay it out."""
+    """Finds libnccl.so.2 at `path`, or in the folder `path` as NCCL's packages lay it out; refuses anything else."""
     places = [
         path,
         path / "libnccl.so.2",
@@ -76,7 +76,7 @@ def find_library(path: Path) -> Path:
 
 
 def library_version(library: Path) -> Version:
-    """The release of `library`, according to itself."""
+    """Returns the release of `library`, according to itself; refuses another library."""
     code = ctypes.c_int()
     try:
         ctypes.CDLL(str(library)).ncclGetVersion(ctypes.byref(code))
@@ -104,12 +104,12 @@ def check_plugin(path: Path) -> None:
 
 
 def inherited(environment: dict[str, str]) -> dict[str, str]:
-    """The environment without the settings that the check owns."""
+    """Returns the environment without the settings that the check owns."""
     return {name: value for name, value in environment.items() if not name.startswith(OWNED)}
 
 
 def through_plugin(plugin: Path, version: Version, rails: str, folder: Path) -> dict[str, str]:
-    """Settings that leave NCCL only the plugin between two ranks."""
+    """Returns settings that leave NCCL only the plugin between two ranks; the links that they need go to `folder`."""
     # Releases that take no path look for libnccl-net-NAME.so on the library path. 2.28 and 2.29 forget the name when
     # they unload the plugin with the last communicator (NCCL's src/plugin/net.cc), and then look for libnccl-net.so.
     for name in (f"libnccl-net-{PLUGIN}.so", "libnccl-net.so"):
@@ -126,7 +126,7 @@ def through_plugin(plugin: Path, version: Version, rails: str, folder: Path) -> 
 
 
 def as_own_host(rank: int, log: Path) -> dict[str, str]:
-    """Settings that make rank `rank` look like a host of its own, and write its log to `log`."""
+    """Returns settings that make rank `rank` look like a host of its own, and write its log to `log`."""
     return {
         # Two hosts share no GPU, no NVLink and no memory: this allows two ranks on one GPU, and leaves only the
         # network.

@@ -147,11 +147,11 @@ class Pair:
         return f'{self.name}: {who} did not finish "{self.phase}" within {limit:g} s and was ended'
 
     def said(self, rank: int) -> str:
-        """A rank's output so far."""
+        """Returns a rank's output so far."""
         return self.outputs[rank].read_text(errors="replace")
 
     def leave(self, limit: float) -> None:
-        """Ends both ranks in an orderly way, which must also be one for the operating system."""
+        """Makes both ranks end by themselves; raises Broken if one does not, or ends with another status than 0."""
         self.step("leave", limit, do="leave")
         for rank, worker in enumerate(self.workers):
             try:

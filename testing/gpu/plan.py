@@ -45,16 +45,16 @@ class Run:
     oldest: tuple[int, int, int] = (2, 18, 0)
 
     def sizes(self, quick: bool) -> list[int]:
-        """The sizes to try."""
+        """Returns the sizes to try, in bytes."""
         largest = min(self.largest, 16 * MIB) if quick else self.largest
         return [size for size in SIZES if size <= largest]
 
     def cells(self) -> list[tuple[str, str]]:
-        """Each collective with each type."""
+        """Returns each collective with each type."""
         return [(collective, element) for element in BOTH for collective in self.collectives]
 
     def rows(self, backend: str) -> list[str]:
-        """The names of this run's rows."""
+        """Returns the names of this run's rows."""
         names = [row_name(self.name, collective, element) for collective, element in self.cells()]
         names += [row_name(self.name, "train", element) for element in self.train]
         names += [row_name(self.name, "reload")] if self.lives > 1 else []
@@ -64,7 +64,7 @@ class Run:
 
 
 def forced(algorithm: str, protocol: str, **more) -> Run:
-    """A run with only this algorithm and this protocol."""
+    """Returns a run with only this algorithm and this protocol."""
     return Run(
         f"{protocol}-{algorithm}".lower(),
         f"NCCL_ALGO={algorithm} NCCL_PROTO={protocol}",
@@ -76,7 +76,7 @@ def forced(algorithm: str, protocol: str, **more) -> Run:
 
 
 def channels(count: int, **more) -> Run:
-    """A run with this many channels."""
+    """Returns a run with this many channels."""
     settings = {"NCCL_MIN_NCHANNELS": str(count), "NCCL_MAX_NCHANNELS": str(count)}
     return Run(f"channels-{count}", f"NCCL_MIN_NCHANNELS=NCCL_MAX_NCHANNELS={count}", settings, **more)
 
@@ -156,24 +156,24 @@ ROUND_SECONDS = 0.2
 
 
 def row_name(*parts: str) -> str:
-    """The name of a row, which --only matches."""
+    """Returns the name of a row, which --only matches."""
     return "/".join(parts)
 
 
 def timed(quick: bool) -> dict[tuple[str, int], str]:
-    """The timed collectives and their bytes, with the names of their rows."""
+    """Returns the timed collectives and their bytes, with the names of their rows."""
     cells = TIMED_QUICK if quick else TIMED
     return {cell: row_name("bench", cell[0], size_text(cell[1])) for cell in cells}
 
 
 def names(backend: str, quick: bool) -> list[str]:
-    """The names of all rows."""
+    """Returns the names of all rows."""
     runs = [GLOO] if backend == "gloo" else [run for run in RUNS if run.quick or not quick]
     return [name for run in runs for name in run.rows(backend)] + [row_name("abort", ABORT_ROW), *timed(quick).values()]
 
 
 def size_text(size: int) -> str:
-    """Bytes as people write them."""
+    """Returns a number of bytes as people write it."""
     for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
         if size >= unit:
             whole, rest = divmod(size, unit)

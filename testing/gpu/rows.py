@@ -43,12 +43,12 @@ class Rows:
         """
         pair = None
         try:
-            self.begin(self.first("start"))
+            self.begin(self.named("start"))
             pair = start()
             pair.answers(START_LIMIT)
             self.end([])
             body(pair)
-            self.begin(self.first("end"))
+            self.begin(self.named("end"))
             pair.leave(limit)
             self.end([], "both processes ended by themselves")
             return True
@@ -59,8 +59,8 @@ class Rows:
             if pair:
                 pair.kill()
 
-    def first(self, last: str) -> str:
-        """The name of the row `last` of this group."""
+    def named(self, last: str) -> str:
+        """Returns the name of the row `last` of this group."""
         return f"{self.names[0].partition('/')[0]}/{last}"
 
     def broken(self, broken: Broken, pairs: list[Pair]) -> None:
@@ -72,7 +72,7 @@ class Rows:
         rest = [name for name in self.names if name not in self.done]
         self.done |= set(rest)
         if rest:
-            self.report.row(self.first("*"), SKIPPED, f"not run after this (rows: {len(rest)})")
+            self.report.row(self.named("*"), SKIPPED, f"not run after this (rows: {len(rest)})")
 
     def show(self, title: str, lines: list[str]) -> None:
         """Shows the last of `lines`, and writes all of them to the transcript."""

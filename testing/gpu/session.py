@@ -155,7 +155,7 @@ class Session:
         return [f"rank 0 went on after the end of rank 1: {answer}"], ""
 
     def judge_log(self, rows: Rows, run: Run, name: str, whole: bool) -> None:
-        """Reports if NCCL's log is as expected; with `whole` false, only shows its warnings."""
+        """Shows the warnings in NCCL's log and, with `whole`, reports if the log is as expected."""
         logs = self.read_logs(run.name)
         for rank, log in enumerate(logs):
             self.report.note(
@@ -205,19 +205,19 @@ class Session:
         return Pair(name, self.folder, arguments, environments, self.deadline)
 
     def set_variables(self) -> dict[str, str]:
-        """The variables of --set."""
+        """Returns the variables of --set."""
         return dict(setting.split("=", 1) for setting in self.arguments.set)
 
     def set_rails(self) -> str:
-        """The rails that the plugin is told to use."""
+        """Returns the rails that the plugin is told to use."""
         return self.set_variables().get("RAILWEAVE_RAILS", self.rails)
 
     def log_file(self, name: str, rank: int) -> Path:
-        """The file for NCCL's log of one rank."""
+        """Returns the file for NCCL's log of one rank."""
         return self.folder / f"{self.version}-{name}-{rank}.nccl"
 
     def read_logs(self, name: str) -> list[nccl.Log]:
-        """The content of NCCL's logs of both ranks."""
+        """Returns the content of NCCL's logs of both ranks."""
         files = [self.log_file(name, rank) for rank in range(RANKS)]
         return [nccl.read_log(file.read_text(errors="replace") if file.exists() else "") for file in files]
 
@@ -231,7 +231,7 @@ def check_one(pair: Pair, collective: str, element: str, size: int, seed: int) -
 
 
 def live_again(pair: Pair, run: Run, sizes: list[int]) -> list[str]:
-    """Destroys the group and makes it again, with every collective each time; returns the defects of the results."""
+    """Destroys and recreates the group, with all collectives each time; returns the defects of the results."""
     wrong = []
     for life in range(2, run.lives + 1):
         pair.step(f"group {life}", START_LIMIT, do="reload")

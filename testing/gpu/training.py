@@ -61,7 +61,7 @@ class Transformer(nn.Module):
 def train(element: torch.dtype, rank: int, device: str, damaged: bool) -> dict:
     """Trains with DistributedDataParallel and plainly; returns the distance between the two.
 
-    `damaged` changes one byte of a parameter in between, as a trial of the check.
+    `damaged` changes one byte of the result before it is compared, as a trial of the check.
     """
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.manual_seed(7)
@@ -85,7 +85,7 @@ def train(element: torch.dtype, rank: int, device: str, damaged: bool) -> dict:
 
 
 def batches(device: str) -> list[list[torch.Tensor]]:
-    """For each step the sequences of each rank, which count in steps that differ from sequence to sequence."""
+    """Returns, for each step, the sequences of each rank; each counts in a stride of its own, from 1 to 4."""
     generator = torch.Generator().manual_seed(11)
     shape = (STEPS, RANKS, SEQUENCES, 1)
     starts = torch.randint(0, WORDS, shape, generator=generator)
@@ -124,12 +124,12 @@ def average_of_all(model: nn.Module, ranks: list[torch.Tensor]) -> None:
 
 
 def parameters(model: nn.Module) -> torch.Tensor:
-    """All parameters in a row, on the CPU."""
+    """Returns all parameters in a row, on the CPU."""
     return torch.cat([parameter.detach().flatten().cpu() for parameter in model.parameters()])
 
 
 def apart(result: torch.Tensor, expected: torch.Tensor, begin: torch.Tensor) -> float:
-    """The distance of `result` from `expected`, as a share of how far training moved `expected` from `begin`."""
+    """Returns the distance of `result` from `expected`, as a share of the distance of `expected` from `begin`."""
     if torch.equal(result.view(torch.uint8), expected.view(torch.uint8)):
         return 0.0
     result, expected, begin = result.double(), expected.double(), begin.double()

@@ -96,7 +96,7 @@ class Worker:
         return training.train(TYPES[step["type"]], self.rank, self.device, self.plant and self.rank == 0)
 
     def measure(self, step: dict) -> dict:
-        """Measures the seconds of one of `iterations` in a row."""
+        """Runs a collective `iterations` times in a row, and returns the seconds of one."""
         collective = self.collective(step)
         # The first two bring both ranks to the same point.
         for _ in range(2):
@@ -118,7 +118,7 @@ class Worker:
             dist.all_reduce(data, async_op=True).wait()
 
     def rails(self, _: dict) -> dict:
-        """The plugin's counters of each rail in this process."""
+        """Returns the plugin's counters of each rail in this process."""
         read = ctypes.CDLL(self.plugin).railweaveRailCounters_v1
         counters = (RailCounters * 16)()
         count = min(read(counters, len(counters)), len(counters))
@@ -179,7 +179,7 @@ def answer(result: dict) -> None:
 
 
 def read_steps(steps: queue.SimpleQueue) -> None:
-    """Ends this process with the check's, even while a collective is in progress."""
+    """Queues the check's steps, and ends this process with the check's, even while a collective is in progress."""
     lines = b""
     # Not through sys.stdin, whose lock Python needs when it ends.
     while data := os.read(0, 65536):
