@@ -115,7 +115,7 @@ impl Tools {
         self.folder.join("ziglang/zig")
     }
 
-    /// A cargo command for aarch64.
+    /// Returns a cargo command for aarch64.
     fn cargo(&self, command: &str, arguments: &[&str]) -> Command {
         let mut cargo_zigbuild = Command::new(self.folder.join("bin/cargo-zigbuild"));
         cargo_zigbuild.arg(command).env("CARGO_ZIGBUILD_ZIG_PATH", self.zig()).current_dir(root());
@@ -127,7 +127,7 @@ impl Tools {
         cargo_zigbuild
     }
 
-    /// The demo: a process that starts two more, each emulated by itself.
+    /// Returns the demo: a process that starts two more, each emulated by itself.
     fn demo(&self, program: &Path, library: &Path) -> Command {
         let mut command = match &self.emulator {
             Some(emulator) => {
@@ -145,7 +145,7 @@ impl Tools {
     }
 }
 
-/// Cargo's build directory for aarch64.
+/// Returns cargo's build directory for aarch64.
 fn builds() -> PathBuf {
     target().join("aarch64")
 }
@@ -174,7 +174,7 @@ fn require_target(may_fetch: bool) -> Result<(), String> {
     run_command(add)
 }
 
-/// The folder with cargo-zigbuild and zig.
+/// Returns the folder with cargo-zigbuild and zig, fetched first if it is missing and `may_fetch`.
 fn zigbuild(may_fetch: bool) -> Result<PathBuf, String> {
     let folder = target().join("tools").join(PIP_PACKAGES.join("-").replace("==", "-"));
     if !["bin/cargo-zigbuild", "ziglang/zig"].iter().all(|file| folder.join(file).is_file()) {
@@ -183,7 +183,7 @@ fn zigbuild(may_fetch: bool) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// The program that emulates aarch64, with a glibc for emulated programs.
+/// Returns the program that emulates aarch64, once it and a glibc for emulated programs are here.
 fn emulator(may_install: bool, command: &str) -> Result<PathBuf, String> {
     // Debian 13's static program has the name of Debian 12's dynamic one.
     let here = || ["qemu-aarch64", "qemu-aarch64-static"].iter().find_map(|name| find(name));

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-/// The variable that names the profile.
+/// The variable that names the profile of devices that name none.
 const PROFILE: &str = "RAILWEAVE_TEST_PROFILE";
 
 /// The two adapters of the test run, as different as adapters are: one with shared receive queues, ECE and both
@@ -67,7 +67,7 @@ pub(crate) fn over(profiles: &[&str], library: &Path, flaky: &mut Vec<String>) -
     Ok(rows.iter().map(|(_, tally)| tally.failures.len()).sum())
 }
 
-/// The adapters: the names of the profiles, except the one that describes no adapter.
+/// Returns the names of the adapters: of all profiles except `plain`, which describes none.
 fn profiles() -> Result<BTreeSet<String>, String> {
     let folder = root().join("testing").join("fake-ibverbs").join("profiles");
     let cannot = |error: std::io::Error| format!("cannot list {}: {error}", folder.display());
@@ -131,7 +131,7 @@ impl Tally {
     }
 }
 
-/// The table, in Markdown.
+/// Returns the table, in Markdown.
 fn table(rows: &[(&str, Tally)]) -> String {
     let mut text = "| adapter | passed | failed | which |\n|---|---|---|---|\n".to_owned();
     for (profile, Tally { passed, failures }) in rows {

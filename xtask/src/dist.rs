@@ -5,8 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The plugin's file by cargo's name for it, and by the name that NCCL looks for (`NCCL_NET_PLUGIN=railweave`).
+/// The plugin's file, by cargo's name for it.
 const BUILT: &str = "libnccl_net_railweave.so";
+
+/// The plugin's file, by the name that NCCL looks for with `NCCL_NET_PLUGIN=railweave`.
 const LIBRARY: &str = "libnccl-net-railweave.so";
 
 /// The name that NCCL looks for when no plugin is named: a link to the library.
@@ -25,7 +27,7 @@ pub(crate) struct Dist {
 }
 
 impl Dist {
-    /// `railweave demo` with `arguments`.
+    /// Returns the command `railweave demo` with `arguments`.
     pub(crate) fn demo(&self, arguments: &[String]) -> Command {
         let mut command = Command::new(&self.program);
         command.arg("demo").args(arguments);

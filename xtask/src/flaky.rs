@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct FlakyFile(PathBuf);
 
 impl FlakyFile {
-    /// The name of this process's file, which does not exist yet.
+    /// Names this process's file, and removes one that is left over. The other programs create it.
     pub(crate) fn new() -> Self {
         let path = target().join(format!("flaky-{}", std::process::id()));
         // An earlier process with the same number may have left one.
@@ -15,7 +15,7 @@ impl FlakyFile {
         Self(path)
     }
 
-    /// The file's path.
+    /// Returns the file's path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }

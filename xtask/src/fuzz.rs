@@ -9,7 +9,8 @@ use std::process::{Command, ExitCode};
 
 /// The default time for each target.
 const MINUTES: u64 = 10;
-/// Longer inputs find nothing that shorter ones do not.
+
+/// The longest input, in bytes. Longer ones find nothing that shorter ones do not.
 const LONGEST_INPUT: usize = 4096;
 
 /// An input that takes longer is a finding: libFuzzer stops it, or reports it as slow if it looks at its clock too
@@ -39,7 +40,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
 }
 
 impl Arguments {
-    /// The chosen targets among the known ones.
+    /// Returns the chosen targets; fails if one is not among the known ones.
     fn among(&self, known: Vec<String>) -> Result<Vec<String>, String> {
         match self.targets.iter().find(|name| !known.contains(name)) {
             Some(unknown) => Err(format!(
@@ -53,12 +54,12 @@ impl Arguments {
     }
 }
 
-/// The folder of the targets, their programs and their seeds.
+/// Returns the folder of the targets, their programs and their seeds.
 fn folder() -> PathBuf {
     root().join("testing").join("fuzz")
 }
 
-/// The targets' names, which are those of their programs.
+/// Returns the targets' names, which are those of their programs.
 fn targets() -> Result<Vec<String>, String> {
     let folder = folder().join("targets").join("fuzz_targets");
     let entries = fs::read_dir(&folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
@@ -129,7 +130,7 @@ fn count(folder: &Path) -> usize {
     fs::read_dir(folder).map_or(0, Iterator::count)
 }
 
-/// Sums up libFuzzer's output: executions, and edges reached out of all edges.
+/// Sums up libFuzzer's output: executions, edges reached out of all edges, and features.
 fn summary(log: &str) -> String {
     let after = |line: &str, word: &str| -> Option<String> {
         let rest = line.split_once(word)?.1.trim_start();

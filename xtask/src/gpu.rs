@@ -12,7 +12,7 @@ const PYTHON: &str = "PYTHON";
 /// Runs the check and returns its exit status.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     let mut command = command(std::env::var_os(PYTHON), arguments);
-    if names_no_plugin(arguments) {
+    if wants_built_plugin(arguments) {
         command.arg("--plugin").arg(dist()?.library);
     }
     let program = command.get_program().to_owned();
@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     status(command).map_err(hint).map(code)
 }
 
-/// The check with `arguments`, run by `python` or by the one on the path.
+/// Returns the check with `arguments`, run by `python` or by the one on the path.
 fn command(python: Option<OsString>, arguments: &[String]) -> Command {
     let python = python.filter(|name| !name.is_empty()).unwrap_or_else(|| "python3".into());
     let mut command = Command::new(python);
@@ -30,7 +30,7 @@ fn command(python: Option<OsString>, arguments: &[String]) -> Command {
 }
 
 /// Returns true if the check should use the plugin that is built here.
-fn names_no_plugin(arguments: &[String]) -> bool {
+fn wants_built_plugin(arguments: &[String]) -> bool {
     !arguments.iter().any(|argument| {
         let name = argument.split('=').next().unwrap_or_default();
         // Help needs no plugin, nor does gloo.
@@ -49,10 +49,10 @@ mod tests {
     #[test]
     fn the_built_plugin_is_added_unless_another_is_named_or_none_is_needed() {
         for line in ["", "--quick --json", "--only all_reduce --nccl somewhere"] {
-            assert!(names_no_plugin(&words(line)), "{line}");
+            assert!(wants_built_plugin(&words(line)), "{line}");
         }
         for line in ["--plugin a.so", "--plugin=a.so --quick", "--backend gloo", "--backend=gloo", "--help", "-h"] {
-            assert!(!names_no_plugin(&words(line)), "{line}");
+            assert!(!wants_built_plugin(&words(line)), "{line}");
         }
     }
 

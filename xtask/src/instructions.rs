@@ -61,7 +61,7 @@ pub(crate) fn measure_connections(arguments: &Connections) -> Result<ExitCode, S
     become_program(command)
 }
 
-/// A command of the program, with everything that it needs built. It keeps its files in a `folder` of cargo's build
+/// Builds all that the program needs and returns its command `name`. It keeps its files in `folder` of cargo's build
 /// directory.
 fn command(name: &str, folder: &str, nccl: Option<PathBuf>) -> Result<Command, String> {
     let Dist { library, program: railweave } = dist()?;

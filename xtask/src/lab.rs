@@ -80,7 +80,7 @@ impl<'a> Lab<'a> {
         Ok(Self { program: program("railweave-lab")?, chosen })
     }
 
-    /// One of the program's commands, for these scenarios.
+    /// Returns one of the program's commands, for these scenarios.
     fn command(&self, name: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.arg(name).arg("--root").arg(root()).args(self.chosen.short.then_some("--short"));
@@ -88,8 +88,8 @@ impl<'a> Lab<'a> {
         command
     }
 
-    /// The command that plays, with the options that `needs` names; `dist` makes the release build if one of them is
-    /// that.
+    /// Returns the command that plays, with the options that `needs` names; `dist` makes the release build if
+    /// `railweave` is one of them.
     fn play(&self, needs: &str, dist: impl FnOnce() -> Result<Dist, String>) -> Result<Command, String> {
         let mut play = self.command("play");
         play.arg("--target").arg(target());
@@ -108,8 +108,8 @@ impl<'a> Lab<'a> {
         Ok(play)
     }
 
-    /// The names of the options that playing needs, a line each; `None` if the program refused the scenarios and
-    /// printed the reason.
+    /// Returns the names of the options that playing needs, a line each; `None` if the program refused the scenarios
+    /// and printed the reason.
     fn needs(&self) -> Result<Option<String>, String> {
         let output = self.command("needs").stderr(Stdio::inherit()).output();
         let output = output.map_err(|error| format!("cannot run {}: {error}", self.program.display()))?;

@@ -1,8 +1,8 @@
 //! The chores: `cargo xtask <command>`.
 //!
 //! `demo` shows Railweave at work on this machine, `test` is the whole test run, `dist` builds what both use, `sim`
-//! plays the protocol in a simulated world, and `docs` writes the pages that are generated from the code. Nothing here
-//! is part of the plugin.
+//! plays the protocol in a simulated world, and `docs` writes the pages that are generated from the code; `--help`
+//! lists the others. Nothing here is part of the plugin.
 
 #![forbid(unsafe_code)]
 // The chores talk to the person who runs them.
@@ -62,7 +62,7 @@ enum Chore {
     Fuzz(fuzz::Arguments),
     /// Run all long tests of the edges, or only the named parts
     Stress(stress::Arguments),
-    /// Run the verbs tests over every adapter that the fake libibverbs can be, or only over the named ones
+    /// Run the verbs tests over every adapter that the fake libibverbs can imitate, or only over the named ones
     Adapters(adapters::Arguments),
     /// Play all scenarios of RDMA between emulated machines, or only the named ones
     Lab(lab::Arguments),

@@ -43,7 +43,7 @@ const JUDGED_ALL: [i32; 3] = [0, 2, 3];
 /// The arguments of the chore.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Test one part of N, numbered from 0
+    /// Test part K of N parts, counted from 0
     #[arg(long, value_name = "K/N")]
     shard: Option<String>,
     /// Test this many, drawn by the seed
@@ -60,7 +60,8 @@ pub(crate) struct Arguments {
     patches: bool,
 }
 
-/// Tests the chosen mutants whose verdicts are not known yet, and prints the verdicts of all chosen ones.
+/// Tests the chosen mutants whose verdicts are not known yet, with `--only` all chosen ones. Prints the names of those
+/// that are missed or time out, and the number of each verdict.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     limit_memory()?;
     let scratch = Scratch::new(folder().join("tree"))?;
@@ -84,7 +85,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     Ok(tell(&results, &wanted))
 }
 
-/// The folder of the tree's copy and the results.
+/// Returns the folder of the tree's copy and the results.
 fn folder() -> PathBuf {
     target().join("mutants")
 }
@@ -114,7 +115,7 @@ fn limit_memory() -> Result<(), String> {
     setrlimit(Resource::As, Rlimit { current, maximum }).map_err(|error| format!("cannot limit memory: {error}"))
 }
 
-/// The names of all mutants, or those of one shard.
+/// Returns the names of all mutants, or those of one shard.
 fn list(tool: &Path, scratch: &Scratch, shard: Option<&str>) -> Result<Vec<String>, String> {
     let mut command = scratch.command(tool);
     command.args(["mutants", "--list", "--colors", "never"]);
@@ -148,7 +149,7 @@ fn try_out(tool: &Path, scratch: &Scratch, names: &[&String], limit: Duration, o
     }
 }
 
-/// Prints the verdicts of the chosen mutants.
+/// Prints the verdicts of the chosen mutants. Fails if one is not known.
 fn tell(results: &Results, wanted: &BTreeSet<String>) -> ExitCode {
     let among = |name: &str| wanted.contains(name);
     for verdict in [Verdict::Missed, Verdict::Timeout] {
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_draws_the_same_sample_for_ever() {
+    fn a_seed_draws_the_same_sample_forever() {
         let (first, other) = (chosen(&["--sample", "10"]), chosen(&["--sample", "10", "--seed", "2"]));
         assert_eq!((first.len(), other.len()), (10, 10));
         assert_eq!(first, chosen(&["--seed", "1", "--sample", "10"]));

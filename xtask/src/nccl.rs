@@ -24,7 +24,7 @@ pub(crate) struct Nccl {
 }
 
 impl Nccl {
-    /// The library, if one is named or to be fetched.
+    /// Returns the library if one is named or must be fetched.
     pub(crate) fn library(&self) -> Result<Option<PathBuf>, String> {
         match &self.nccl {
             Some(path) => file(path).map(Some),
@@ -42,7 +42,7 @@ fn file(path: &Path) -> Result<PathBuf, String> {
     Err(format!("{} is no file; name a libnccl.so.2 with --nccl, or pass --fetch", path.display()))
 }
 
-/// The library, fetched first if it is not here yet: about 250 MB.
+/// Returns the library, fetched first if it is not here yet: about 250 MB.
 pub(crate) fn library() -> Result<PathBuf, String> {
     let folder = target().join("nccl");
     let library = folder.join(LIBRARY);

@@ -26,12 +26,12 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Its root.
+    /// Returns its root.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// A command in the copy, whose builds stay there.
+    /// Returns a command in the copy, whose builds stay there.
     pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         // Nobody debugs damaged code by its lines, and without them it is built sooner.
@@ -63,7 +63,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// A number that changes with any file in one of these folders or with one of these names.
+    /// Returns a number that changes with any file in one of these folders or with one of these names.
     pub(crate) fn fingerprint(&self, below: &[&str]) -> Result<u64, String> {
         let mut hasher = DefaultHasher::new();
         for name in self.files.iter().filter(|name| below.iter().any(|folder| name.starts_with(folder))) {
@@ -88,7 +88,7 @@ fn files_of_tree() -> Result<BTreeSet<PathBuf>, String> {
     Ok(names.filter(|name| root().join(name).is_file()).collect())
 }
 
-/// The files below a folder of the copy, without cargo's build directory.
+/// Collects the files below a folder of the copy, except those of cargo's build directory.
 fn collect(root: &Path, folder: &Path, into: &mut BTreeSet<PathBuf>) -> Result<(), String> {
     let Ok(entries) = fs::read_dir(root.join(folder)) else { return Ok(()) };
     for entry in entries.filter_map(Result::ok) {

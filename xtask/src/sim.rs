@@ -4,7 +4,7 @@ use std::process::{Command, ExitCode};
 
 use crate::process::{cargo, code, status};
 
-/// The command that plays with `arguments`.
+/// Returns the command that plays with `arguments`.
 pub(crate) fn command(arguments: &[String]) -> Command {
     let mut command = cargo(&["run", "--quiet", "--release", "--package", "railweave-sim", "--bin", "railweave-sim"]);
     command.arg("--").args(arguments);

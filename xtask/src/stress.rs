@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     Ok(if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Cargo, to run these tests of the plugin.
+/// Returns the cargo command that runs these tests of the plugin.
 fn tests(names: &[&str]) -> Command {
     let mut command = cargo(&["test", "--package", "railweave-plugin", "--no-fail-fast"]);
     for name in names {
@@ -67,7 +67,7 @@ fn tests(names: &[&str]) -> Command {
     command
 }
 
-/// The triple of this machine; naming it keeps cargo from instrumenting build scripts.
+/// Returns the triple of this machine; naming it keeps cargo from instrumenting build scripts.
 fn host() -> Result<String, String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc).arg("-vV").output().map_err(|error| format!("cannot run rustc -vV: {error}"))?;
@@ -76,7 +76,8 @@ fn host() -> Result<String, String> {
     host.map(str::to_owned).ok_or_else(|| "rustc -vV names no host; is this rustc?".to_owned())
 }
 
-/// Sanitizers belong to nightly compilers; RUSTC_BOOTSTRAP makes the stable compiler accept them too.
+/// Runs the tests under AddressSanitizer. Sanitizers belong to nightly compilers; RUSTC_BOOTSTRAP makes the stable
+/// compiler accept them too.
 fn asan() -> Result<(), String> {
     let mut command = tests(&TESTS);
     command

@@ -73,7 +73,7 @@ pub(crate) fn guarded<T>(
     Ok(result)
 }
 
-/// The setting that makes this program cargo's runner (The Cargo Book, `target.<cfg>.runner`).
+/// Returns the setting that makes this program cargo's runner (The Cargo Book, `target.<cfg>.runner`).
 fn runner(by: Option<&Path>) -> Result<String, String> {
     let program = std::env::current_exe().map_err(|error| format!("cannot name this program: {error}"))?;
     let mut words = vec![program.display().to_string(), AS_RUNNER.to_owned()];
@@ -110,12 +110,12 @@ fn run_and_repeat(name: &str, command: impl Fn() -> Command, shows: bool, flaky:
     Ok(())
 }
 
-/// The line that says that a test of a program is repeated.
+/// Returns the line that says that a test of a program is repeated.
 pub(crate) fn repeats(program: &str, test: &str) -> String {
     format!("{program}: {test}{REPEATED}")
 }
 
-/// The test that a line reports as repeated.
+/// Returns the test that a line reports as repeated; `None` if it reports none.
 pub(crate) fn repeated(line: &str) -> Option<&str> {
     let (_, test) = line.strip_suffix(REPEATED)?.rsplit_once(' ')?;
     Some(test)
@@ -191,7 +191,7 @@ impl Suite<'_> {
         Ok(Ended { code: ExitCode::SUCCESS, flaky })
     }
 
-    /// Its name for people: its package, and its own name without cargo's hash.
+    /// Returns its name for people: its package, and its own name without cargo's hash.
     fn name(&self) -> String {
         let stem = self.program.file_stem().unwrap_or_default().to_string_lossy();
         let own = match stem.rsplit_once('-') {
@@ -201,8 +201,8 @@ impl Suite<'_> {
         format!("{}, {own}", self.package)
     }
 
-    /// The tests that still run, according to this output: those reported as slow, or all that have not ended if none
-    /// was.
+    /// Returns the tests that still run, according to this output: those reported as slow, or all that have not ended
+    /// if none was.
     fn running(&self, said: &Said) -> Vec<String> {
         let ended = verdict::ended(&said.out);
         let slow: Vec<String> =
@@ -243,7 +243,7 @@ impl Suite<'_> {
     }
 }
 
-/// The runner's exit code for this status; cargo shows it.
+/// Returns the runner's exit code for this status; cargo shows it.
 fn code(status: Option<ExitStatus>) -> ExitCode {
     use std::os::unix::process::ExitStatusExt;
     let number = status.and_then(|status| status.code().or_else(|| status.signal().map(|signal| 128 + signal)));

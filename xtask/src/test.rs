@@ -36,7 +36,7 @@ struct Context {
 }
 
 impl Context {
-    /// The release build, made on first need.
+    /// Returns the release build, made on first need.
     fn dist(&mut self) -> Result<&Dist, String> {
         match &mut self.built {
             Some(built) => Ok(built),
@@ -59,7 +59,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "tidy",
-        why: "no cycle of modules, no long line, no reference to nowhere, no word that only we know",
+        why: "no cycle of modules, no long line, no dead reference, no word that CONTRIBUTING.md refuses",
         run: |_| passes(tidy::command()),
     },
     Step { name: "deny", why: "licences, sources and versions of our dependencies", run: deny },
@@ -176,7 +176,7 @@ fn passes(command: Command) -> Result<Done, String> {
     run_command(command).map(|()| Done::Passed)
 }
 
-/// The header with which one test compares our types. Without it that test says that it is left out.
+/// Gets the header with which one test compares our types. Without it that test says that it is left out.
 fn headers(context: &Context) -> Result<(), String> {
     match packages::require(packages::HEADERS, context.may_install, "test") {
         Err(reason) if context.may_install || is_ci() => Err(reason),

@@ -3,7 +3,7 @@
 use crate::process::{cargo, root};
 use std::process::Command;
 
-/// The command that checks the whole tree.
+/// Returns the command that checks the whole tree.
 pub(crate) fn command() -> Command {
     let mut command = cargo(&["run", "--quiet", "--package", "railweave-tidy", "--"]);
     command.arg(root());

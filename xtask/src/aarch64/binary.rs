@@ -30,7 +30,7 @@ impl std::fmt::Display for Version {
 }
 
 impl Version {
-    /// The version of a symbol version such as `GLIBC_2.17`; `GLIBC_2.2.5` counts as 2.2.
+    /// Returns the version of a symbol version such as `GLIBC_2.17`; `GLIBC_2.2.5` counts as 2.2.
     fn of_symbol(name: &str) -> Option<Self> {
         let mut numbers = name.strip_prefix("GLIBC_")?.split('.').map(|number| number.parse().ok());
         Some(Self { major: numbers.next()??, minor: numbers.next()?? })
@@ -117,7 +117,7 @@ impl Binary {
         if self.never_unloads { Ok(()) } else { Err("it is not marked NODELETE, so dlclose may unload it".into()) }
     }
 
-    /// The newest version of glibc that it needs, in words.
+    /// Returns the newest version of glibc that it needs and its libraries, in words.
     pub(crate) fn needs(&self) -> String {
         let newest = self.versions.iter().filter_map(|version| Version::of_symbol(version)).max();
         let glibc = newest.map_or_else(|| "no glibc".to_owned(), |version| format!("glibc {version}"));

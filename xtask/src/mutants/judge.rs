@@ -13,7 +13,7 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    /// The judge of a copy of the tree.
+    /// Reads the judge of a copy of the tree.
     pub(super) fn of(scratch: &Scratch) -> Result<Self, String> {
         let path = scratch.root().join(".cargo").join("mutants.toml");
         let text = fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;

@@ -26,7 +26,7 @@ pub(super) fn run(scratch: &Scratch, judge: &Judge) -> Result<ExitCode, String> 
     Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The patches.
+/// Returns the paths of the patches, sorted.
 fn all() -> Result<Vec<PathBuf>, String> {
     let folder = root().join("testing").join("sim").join("mutants");
     let entries = fs::read_dir(&folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
@@ -50,7 +50,7 @@ fn apply(tree: &Path, patch: &Path, more: &[&str]) -> Result<(), String> {
     }
 }
 
-/// The witness of a mutant: the simulation's checker, otherwise the first test that failed.
+/// Returns the witness of a mutant: the simulation's checker, otherwise the first test that failed.
 fn witness(said: &str) -> String {
     let after = |words: &str| said.split_once(words).map(|(_, rest)| rest);
     let word = |text: &str| text.split([',', ' ', '\n']).next().unwrap_or_default().to_owned();

@@ -21,7 +21,7 @@ impl Verdict {
     /// All of them.
     pub(super) const ALL: [Self; 4] = [Self::Caught, Self::Missed, Self::Unviable, Self::Timeout];
 
-    /// Its name, which is also that of cargo-mutants' file.
+    /// Returns its name, which is also that of cargo-mutants' file.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Caught => "caught",
@@ -60,7 +60,7 @@ impl Results {
         Ok(results)
     }
 
-    /// The folder of cargo-mutants' findings, with a log and a diff for each mutant.
+    /// Returns the folder of cargo-mutants' findings, with a log and a diff for each mutant.
     pub(super) fn last(&self) -> PathBuf {
         self.folder.join("last")
     }
@@ -92,7 +92,7 @@ impl Results {
         self.verdicts.contains_key(name)
     }
 
-    /// The mutants with this verdict among those that `among` admits.
+    /// Returns the mutants with this verdict among those that `among` admits.
     pub(super) fn of(&self, verdict: Verdict, among: impl Fn(&str) -> bool) -> impl Iterator<Item = &str> {
         let alike = self.verdicts.iter().filter(move |(_, found)| **found == verdict);
         alike.map(|(name, _)| name.as_str()).filter(move |name| among(name))

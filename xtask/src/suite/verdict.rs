@@ -48,31 +48,31 @@ pub(crate) fn is_one_passed(out: &str) -> bool {
     out.lines().any(|line| line.starts_with("test result: ok. 1 passed; 0 failed"))
 }
 
-/// The tests that have ended.
+/// Returns the tests that have ended.
 pub(crate) fn ended(out: &str) -> Vec<&str> {
     let lines = head(out).lines().filter_map(|line| line.strip_prefix("test ")?.split_once(" ... "));
     let ended = lines.filter(|(_, result)| ["ok", "FAILED", "ignored"].iter().any(|word| result.starts_with(word)));
     ended.map(|(name, _)| name.trim_end_matches(" - should panic")).collect()
 }
 
-/// The tests that were reported as slow.
+/// Returns the tests that were reported as slow.
 pub(crate) fn slow(out: &str) -> Vec<&str> {
     let lines = out.lines().filter_map(|line| line.strip_prefix("test "));
     lines.filter_map(|line| Some(line.split_once(" has been running for over ")?.0)).collect()
 }
 
-/// The output before that of failed tests.
+/// Returns the output before that of failed tests.
 fn head(out: &str) -> &str {
     out.split_once("\nfailures:\n").map_or(out, |(head, _)| head)
 }
 
-/// The names of the failed tests, from the last list, because a test's own output may look like one.
+/// Returns the names of the failed tests, from the last list, because a test's own output may look like one.
 fn failed(out: &str) -> Vec<&str> {
     let Some((_, list)) = out.rsplit_once("\nfailures:\n") else { return Vec::new() };
     list.lines().map_while(|line| line.strip_prefix("    ")).filter(|name| !name.is_empty()).collect()
 }
 
-/// A failed test's output; `failed` are all failed tests, in the order of the output.
+/// Returns a failed test's output; `failed` are the names of all failed tests.
 fn section<'a>(out: &'a str, name: &str, failed: &[&str]) -> Option<&'a str> {
     let (_, rest) = out.split_once(&format!("\n---- {name} stdout ----\n"))?;
     let (rest, _) = rest.rsplit_once("\nfailures:\n")?;
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_output_of_a_program_inside_of_a_tests_own_is_part_of_that() {
+    fn the_output_of_a_program_inside_a_tests_own_is_part_of_that() {
         // A scenario runs the test's own program once more; its output is in the panic of the test that watches it.
         let inner = format!(
             "running 1 test\ntest a ... {}FAILED\n\nfailures:\n\nfailures:\n    a\n\n\

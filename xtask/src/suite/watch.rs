@@ -28,7 +28,7 @@ enum Piece {
 }
 
 impl Said {
-    /// All of it, standard output first.
+    /// Returns all of it, standard output first.
     pub(crate) fn all(&self) -> String {
         format!("{}\n{}", self.out, self.err)
     }
