@@ -272,7 +272,7 @@ mod tests {
         played_by(None, name, package, first, alone)
     }
 
-    /// Like [`played`], with another program that runs it.
+    /// Does the same as [`played`], with another program that runs it.
     fn played_by(by: Option<&str>, name: &str, package: &str, first: &str, alone: &str) -> (bool, Vec<String>, usize) {
         let folder = std::env::temp_dir().join(format!("railweave-suite-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();

@@ -210,7 +210,7 @@ impl DeviceFacts {
 }
 
 impl Default for PortFacts {
-    /// An active RoCE port. Profiles override most of the numbers.
+    /// Returns an active RoCE port. Profiles override most of the numbers.
     fn default() -> Self {
         Self {
             state: sys::PORT_ACTIVE,

@@ -34,8 +34,8 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// The queue's address; `None` for a port or device. A queue is destroyed only after all events about it are
-    /// acknowledged.
+    /// Returns the queue's address; `None` for a port or device. A queue is destroyed only after all events about it
+    /// are acknowledged.
     fn address(self) -> Option<usize> {
         match self {
             Self::Cq(address) | Self::Qp(address) | Self::Srq(address) => Some(address),

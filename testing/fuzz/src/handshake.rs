@@ -145,7 +145,7 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
         }
     }
 
-    /// A frame arrives at the end of a wire: the acceptor's is 0.
+    /// Delivers a frame at the end of wire 0, which is the acceptor, or of wire 1, which is the connector.
     fn arrive(&mut self, wire: usize, bytes: &[u8]) {
         let message = match Frame::decode(bytes) {
             Ok(Some((frame, _))) => frame.message,
@@ -201,7 +201,7 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
         }
     }
 
-    /// The next dialled lane comes up, if the acceptor takes it, or fails.
+    /// Ends the next dial: its lane comes up if it `works` and the acceptor takes it, and otherwise fails.
     fn dial(&mut self, works: bool) {
         let Some(dial) = self.dials.pop_front() else {
             return;
@@ -277,7 +277,7 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
         }
     }
 
-    /// The deadline of both has passed; an end that has a connection by then uses it.
+    /// Lets the deadline of both ends pass. An end that has a connection by then uses it.
     fn end(&mut self) {
         // An end that gives up rails that were put off for too long goes on with the others, and waits for its peer
         // once more.

@@ -207,7 +207,7 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
         }
     }
 
-    /// A faultless peer's next step for a slot: all of it, or one immediate.
+    /// Takes a faultless peer's next step for a slot: sends all that is left, or one immediate.
     fn deliver(&mut self, input: &mut Input<'_>) {
         let (which, whole) = (input.u8(), input.u8());
         let open: Vec<usize> = (0..self.receives.len())
@@ -228,7 +228,7 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
         }
     }
 
-    /// The immediates for a slot, and its record if it needs one.
+    /// Returns a faultless peer's immediates for a slot, and writes its record if it needs one.
     fn faultless(&mut self, index: usize, input: &mut Input<'_>) -> Vec<(usize, usize, u32, u32)> {
         let Receive { slot, capacities, .. } = self.receives[index].clone();
         let sizes: Vec<u64> = capacities.iter().map(|capacity| size(input).min(*capacity)).collect();

@@ -402,7 +402,7 @@ impl End {
         assert!(self.known.values().copied().all(knows), "{:?} were not lost", self.known);
     }
 
-    /// The caller closes everything, and time passes: nothing may be left.
+    /// Closes everything as the caller, and lets time pass: nothing may be left.
     fn finish(&mut self, now_ns: u64) {
         self.drain(now_ns);
         if self.has_ended {

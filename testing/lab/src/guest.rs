@@ -271,7 +271,7 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// Like [`Process::send`].
+    /// Does the same as [`Process::send`].
     pub(crate) fn send(&self, frame: &Frame) -> Result<(), String> {
         self.line.send(self.channel, frame)
     }

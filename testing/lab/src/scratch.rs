@@ -35,7 +35,7 @@ impl Scratch {
         Ok(Self(folder))
     }
 
-    /// The folder's path.
+    /// Returns the folder's path.
     pub(crate) fn folder(&self) -> &Path {
         &self.0
     }

@@ -88,7 +88,7 @@ mod tests {
         format!("\nthread 'x' (41) panicked at tests/a.rs:7:9:\n{message}\nnote: run with `RUST_BACKTRACE=1`\n")
     }
 
-    /// The output of a program in which these tests failed with these outputs.
+    /// Returns the output of a program in which these tests failed with these outputs.
     fn output(failed: &[(&str, String)]) -> Said {
         let mut out = "\nrunning 9 tests\ntest good ... ok\ntest left ... ignored, too long\n".to_owned();
         failed.iter().for_each(|(name, _)| out += &format!("test {name} ... FAILED\n"));
