@@ -79,7 +79,7 @@ fn without_a_lane_for_it_a_flush_is_refused() {
 }
 
 #[test]
-fn no_more_flushes_are_under_way_than_the_lane_holds() {
+fn no_more_flushes_are_in_progress_than_the_lane_holds() {
     let machine = Machine::new(ROCE);
     let mut pair = machine.pair(&wish());
     let target = pair.far.block(1000, Access::DATA);

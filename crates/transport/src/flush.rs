@@ -97,7 +97,7 @@ impl Flushes {
     }
 
     /// Returns true if this flush is in progress.
-    pub(crate) fn is_under_way(&self, index: usize) -> bool {
+    pub(crate) fn is_in_progress(&self, index: usize) -> bool {
         self.requests.get(index).is_some_and(|flush| flush.taken)
     }
 

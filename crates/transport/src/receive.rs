@@ -488,7 +488,7 @@ impl<F: Fabric> RecvConnection<F> {
     /// Tests a flush. Only this side's adapters and memory take part in it, so the fate is asked only for a failed
     /// adapter, which completes nothing, and not for a lost peer.
     fn test_flush(&mut self, index: usize) -> Result<bool, Error> {
-        if !self.inbox.flushes.is_under_way(index) {
+        if !self.inbox.flushes.is_in_progress(index) {
             self.core.check_open()?;
             return Err(Misuse::NoReceive(SLOTS + index).into());
         }

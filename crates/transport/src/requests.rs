@@ -13,7 +13,7 @@ pub(crate) const REQUESTS: usize = SLOTS;
 enum State {
     #[default]
     Free = 0,
-    UnderWay,
+    InProgress,
     Done,
 }
 
@@ -68,7 +68,7 @@ impl Requests {
     #[inline]
     pub(crate) fn post_one(&mut self, sequence: Sequence, owed: u8, size: u64) -> u8 {
         let slot = &mut self.slots[sequence.slot()];
-        *slot = SendSlot { state: State::UnderWay, size: size as u32, sequence, owed, group: 0 };
+        *slot = SendSlot { state: State::InProgress, size: size as u32, sequence, owed, group: 0 };
         sequence.slot().number()
     }
 
@@ -82,7 +82,7 @@ impl Requests {
     /// Takes a free request for a message of `size` bytes, at most 1 GiB.
     pub(crate) fn take(&mut self, request: u8, size: u64) {
         let slot = &mut self.slots[usize::from(request)];
-        (slot.state, slot.size) = (State::UnderWay, size as u32);
+        (slot.state, slot.size) = (State::InProgress, size as u32);
     }
 
     /// Returns true if a request is free.
