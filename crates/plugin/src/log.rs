@@ -28,7 +28,7 @@ pub(crate) fn line(event: &Event, peer: &str) -> String {
     match event {
         Event::Unwelcome(unwelcome) => unwelcome.to_string(),
         Event::RailLeftOut { rail, reason } => format!("rail {rail} to {peer} is left out: {reason}"),
-        Event::MessageCut(_) => format!("to {peer}: {event}"),
+        Event::MessageTruncated(_) => format!("to {peer}: {event}"),
     }
 }
 

@@ -120,7 +120,7 @@ fn a_send_with_a_tag_that_no_open_buffer_has_gets_no_request_and_disturbs_nothin
 }
 
 #[test]
-fn a_message_in_a_group_that_is_too_long_is_cut_alone() {
+fn a_message_in_a_group_that_is_too_long_is_truncated_alone() {
     alone(&[TWO_RAILS], || {
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
@@ -134,7 +134,7 @@ fn a_message_in_a_group_that_is_too_long_is_cut_alone() {
         to[0].assert_holds(&message);
         to[1].assert_holds(&message[..20_001]);
         to[2].assert_holds(&message);
-        assert_eq!((warnings().len(), warnings_with(&["was cut", "50000", "20001"]).len()), (1, 1));
+        assert_eq!((warnings().len(), warnings_with(&["was truncated", "50000", "20001"]).len()), (1, 1));
     });
 }
 

@@ -61,7 +61,7 @@ fn a_receive_of_exactly_the_messages_size_takes_it_whole() {
 }
 
 #[test]
-fn a_send_larger_than_its_receive_is_cut_and_said_once_per_connection() {
+fn a_send_larger_than_its_receive_is_truncated_and_said_once_per_connection() {
     alone(&[TWO_RAILS], || {
         let (_plugin, net) = start();
         let message = noise(6, 1 << 20);
@@ -76,7 +76,7 @@ fn a_send_larger_than_its_receive_is_cut_and_said_once_per_connection() {
             let whole = pair.incoming(1 << 20);
             assert_eq!(pair.transfer(&from, 1 << 20, &whole), (1 << 20, 1 << 20));
             assert_eq!(
-                warnings_with(&["a message of 1048576 bytes (tag 0x7) was cut to the 0 bytes"]).len(),
+                warnings_with(&["a message of 1048576 bytes (tag 0x7) was truncated to the 0 bytes"]).len(),
                 connection
             );
             assert_eq!(warnings().len(), connection);

@@ -7,14 +7,14 @@ use railweave_fabric::RailId;
 
 use crate::{LeftOut, Unwelcome};
 
-/// A message that was longer than its receive, and so was cut.
+/// A message that was longer than its receive, and so was truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct Truncated {
     /// The tag.
     pub tag: u32,
     /// Bytes of the message.
     pub message: u64,
-    /// Bytes of the receive, to which it was cut.
+    /// Bytes of the receive, to which it was truncated.
     pub receive: u64,
 }
 
@@ -30,8 +30,8 @@ pub enum Event {
         /// The reason.
         reason: LeftOut,
     },
-    /// A message was cut to its receive, the first one of its connection: [`crate::SendConnection::poll_event`].
-    MessageCut(Cut),
+    /// A message was truncated to its receive, the first one of its connection: [`crate::SendConnection::poll_event`].
+    MessageTruncated(Truncated),
 }
 
 impl fmt::Display for Event {
@@ -39,9 +39,9 @@ impl fmt::Display for Event {
         match self {
             Self::Unwelcome(unwelcome) => unwelcome.fmt(out),
             Self::RailLeftOut { rail, reason } => write!(out, "rail {rail} is left out: {reason}"),
-            Self::MessageCut(Cut { tag, message, receive }) => write!(
+            Self::MessageTruncated(Truncated { tag, message, receive }) => write!(
                 out,
-                "a message of {message} bytes (tag {tag:#x}) was cut to the {receive} bytes of its receive; the \
+                "a message of {message} bytes (tag {tag:#x}) was truncated to the {receive} bytes of its receive; the \
                  application's send and receive sizes differ (said once per connection)"
             ),
         }

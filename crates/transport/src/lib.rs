@@ -45,7 +45,7 @@ pub use codec::DecodeError;
 pub use config::ConnectionConfig;
 pub use connection::ConnectionEnd;
 pub use error::{Cause, Error, Misuse};
-pub use event::{Cut, Event};
+pub use event::{Event, Truncated};
 pub use fate::Fate;
 pub use handle::{Handle, HandleAddress};
 pub use handshake::{

@@ -22,8 +22,8 @@ use crate::requests::{REQUESTS, Requests};
 use crate::sequence::Sequence;
 use crate::work::Work;
 use crate::{
-    ConnectionConfig, Cut, Error, Event, Fate, GRANULE, Immediate, ImmediateLayout, MAX_MESSAGE_BYTES, MemoryKeys,
-    Misuse, Outgoing, RailInfo, Slot,
+    ConnectionConfig, Error, Event, Fate, GRANULE, Immediate, ImmediateLayout, MAX_MESSAGE_BYTES, MemoryKeys, Misuse,
+    Outgoing, RailInfo, Slot, Truncated,
 };
 
 /// The message size in bytes from which a connection with striped lanes uses all lanes of a rail for one message.
@@ -163,8 +163,8 @@ pub struct SendConnection<F: Fabric> {
     record_keys: [u32; MAX_RAILS],
     peer_records: u64,
     peer_record_keys: [u32; MAX_RAILS],
-    cut: Option<Cut>,
-    cut_reported: bool,
+    truncated: Option<Truncated>,
+    truncation_reported: bool,
 }
 
 impl<F: Fabric> SendConnection<F> {
@@ -194,8 +194,8 @@ impl<F: Fabric> SendConnection<F> {
             record_keys: parts.record_keys,
             peer_records: parts.peer_records,
             peer_record_keys: parts.peer_record_keys,
-            cut: None,
-            cut_reported: false,
+            truncated: None,
+            truncation_reported: false,
         }
     }
 
@@ -203,7 +203,7 @@ impl<F: Fabric> SendConnection<F> {
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         // Nearly always there is none, and nothing needs to be written.
-        if self.cut.is_some() { self.cut.take().map(Event::MessageCut) } else { None }
+        if self.truncated.is_some() { self.truncated.take().map(Event::MessageTruncated) } else { None }
     }
 
     /// Sends a message into the oldest receive that still has unfilled buffers: into the first of them with the

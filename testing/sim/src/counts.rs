@@ -61,7 +61,7 @@ seen! {
     GroupedEmpty = "path", "a group with an empty message";
     ZeroBytes = "path", "a message of zero bytes";
     AllEmpty = "path", "a group of empty messages only";
-    Cut = "path", "a message truncated to its receive";
+    Truncated = "path", "a message truncated to its receive";
     EarlyDone = "path", "an optional completion, early";
     HintedDone = "path", "an optional completion, exact";
     FlushPending = "path", "a flush in progress";

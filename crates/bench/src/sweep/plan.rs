@@ -49,7 +49,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// Returns the bytes that arrive: a message that is longer than its receive is cut.
+    /// Returns the bytes that arrive: a message that is longer than its receive is truncated.
     pub(super) fn carried(self) -> usize {
         self.offered.min(self.room)
     }

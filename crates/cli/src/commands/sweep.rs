@@ -15,8 +15,8 @@ use std::error::Error;
 /// Arguments of `railweave bench --sweep`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SweepArguments {
-    /// Only sends messages of all kinds of sizes up to this one [default: 16MiB]: alone, cut, grouped and many at once,
-    /// in both directions, with every byte checked
+    /// Only sends messages of all kinds of sizes up to this one [default: 16MiB]: alone, truncated, grouped and many at
+    /// once, in both directions, with every byte checked
     #[arg(long, value_name = "SIZE", num_args = 0..=1, default_missing_value = "16MiB", value_parser = of_sweep)]
     #[arg(conflicts_with_all = [
         "sizes", "in_flight", "seconds", "warm_up", "connects", "raw", "connections", "in_process",

@@ -98,7 +98,7 @@ impl ControlLoop {
                 Kind::Session
             }
             Event::Unwelcome(Unwelcome::OtherKey { .. }) => Kind::Key,
-            Event::RailLeftOut { .. } | Event::MessageCut(_) => Kind::Rail,
+            Event::RailLeftOut { .. } | Event::MessageTruncated(_) => Kind::Rail,
         };
         self.strangers.report(self.now_ns(), kind, &line);
     }

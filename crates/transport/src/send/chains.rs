@@ -7,7 +7,7 @@ use railweave_policy::Shares;
 use super::filling::Part;
 use super::{SendConnection, SendRequest, lane_of, stripes};
 use crate::work::Work;
-use crate::{Cut, Error, GRANULE, Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, Outgoing, Slot, record};
+use crate::{Error, GRANULE, Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, Outgoing, Slot, Truncated, record};
 
 impl<F: Fabric> SendConnection<F> {
     /// Takes any message. It waits in its slot until all the slot's buffers are filled.
@@ -41,18 +41,18 @@ impl<F: Fabric> SendConnection<F> {
         }
         self.requests.take(request, size);
         if size < message.size {
-            self.note_cut(message.tag, message.size, receive);
+            self.note_truncated(message.tag, message.size, receive);
         }
         Ok(Some(SendRequest(request)))
     }
 
-    /// Notes that a message was cut to its receive, the first one of the connection.
+    /// Notes that a message was truncated to its receive, the first one of the connection.
     #[cold]
     #[inline(never)]
-    fn note_cut(&mut self, tag: u32, message: u64, receive: u64) {
-        if !self.cut_reported {
-            self.cut_reported = true;
-            self.cut = Some(Cut { tag, message, receive });
+    fn note_truncated(&mut self, tag: u32, message: u64, receive: u64) {
+        if !self.truncation_reported {
+            self.truncation_reported = true;
+            self.truncated = Some(Truncated { tag, message, receive });
         }
     }
 

@@ -187,8 +187,8 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         let now_ns = state.now_ns;
         let cut = state.observer.watch.isend(now_ns, context.connection, message, tag, size);
         state.record(Kind::Isend, context.who, [message, size, u64::from(tag), 0]);
-        if let Some(Event::MessageCut(_)) = connection.poll_event() {
-            state.saw(Seen::Cut);
+        if let Some(Event::MessageTruncated(_)) = connection.poll_event() {
+            state.saw(Seen::Truncated);
         }
         if self.sending.len() == SendRequest::COUNT - 1 {
             state.saw(Seen::RequestsOut);
