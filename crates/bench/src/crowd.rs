@@ -95,7 +95,7 @@ pub fn run<N: NetApi, T>(
     }
     let messages = link.slowest(begin.elapsed())?;
     let (connected, seen) = (Held::now(), look());
-    progress(link, "tear-down");
+    progress(link, "teardown");
     link.barrier()?;
     let begin = Instant::now();
     ends.deregister(&net)?.close(&net)?;

@@ -32,7 +32,7 @@ pub struct Results {
     /// From then until every connection has carried its message, and all messages were checked.
     pub messages: Duration,
     /// From the first close until the last has returned and, if that is known, no object of the connections is open.
-    pub tear_down: Duration,
+    pub teardown: Duration,
     /// Memory in use by this process (its resident set) in bytes, before the first listen and with every connection
     /// used once.
     pub memory: [u64; 2],
@@ -74,9 +74,9 @@ pub fn run<N: NetApi>(net: &N, settings: &Settings) -> Result<Results, Communica
     while !is_closed() && begin.elapsed() < settings.stall {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let tear_down = begin.elapsed();
+    let teardown = begin.elapsed();
     let since = |after: Option<OpenObjects>| after.zip(before).map(|(after, before)| difference(&after, &before));
-    Ok(Results { set_up, messages, tear_down, memory, objects: since(during), left: since(open()) })
+    Ok(Results { set_up, messages, teardown, memory, objects: since(during), left: since(open()) })
 }
 
 /// Returns the objects in `after` beyond those in `before`.

@@ -148,7 +148,7 @@ fn many_connections_of_one_process_are_counted_and_leave_nothing() {
     command.env("RAILWEAVE_TEST_MACHINE", machine).env("RAILWEAVE_FABRIC", "verbs").env("RAILWEAVE_OOB_IF", "lo");
     let results = results_of(&mut command);
     assert_eq!((&results["connections"], &results["message_bytes"]), (&5.into(), &4096.into()));
-    assert!(["set_up_s", "messages_s", "tear_down_s"].iter().all(|time| results[time].as_f64().unwrap() > 0.0));
+    assert!(["set_up_s", "messages_s", "teardown_s"].iter().all(|time| results[time].as_f64().unwrap() > 0.0));
     let count = |what: &str| results["objects"][what].as_u64().unwrap();
     assert!(count("queue_pairs") >= 10 && count("completion_queues") >= 10, "two ends each: {results}");
     assert!(count("region_bytes") > 0 && count("work_places") >= count("queue_pairs"), "{results}");

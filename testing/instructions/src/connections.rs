@@ -97,7 +97,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 #[derive(Debug, Deserialize)]
 struct Cost {
     set_up_s: f64,
-    tear_down_s: f64,
+    teardown_s: f64,
     bytes_per_connection: f64,
     objects: Option<Objects>,
 }
@@ -145,7 +145,7 @@ fn table(rows: &[Row<'_>], count: u32) -> String {
             each(|objects| objects.completion_places).map_or_else(String::new, |places| format!("{places:.0}")),
             kib(cost.bytes_per_connection),
             cost.set_up_s,
-            cost.tear_down_s,
+            cost.teardown_s,
         );
     }
     text
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_row_has_the_cost_of_one_connection() {
-        let json = r#"{"set_up_s": 1.5, "tear_down_s": 0.25, "bytes_per_connection": 2048.0, "connections": 10,
+        let json = r#"{"set_up_s": 1.5, "teardown_s": 0.25, "bytes_per_connection": 2048.0, "connections": 10,
             "objects": {"queue_pairs": 20, "completion_queues": 20, "shared_receive_queues": 5, "regions": 40,
             "region_bytes": 40960, "work_places": 1000, "completion_places": 2000}}"#;
         let row = |json| Row { profile: "ionic", transport: "NCCL", cost: serde_json::from_str(json).unwrap() };

@@ -28,7 +28,7 @@ struct Outcome {
     /// From then until every connection had carried its message, and all messages were checked.
     messages_s: f64,
     /// From the first close until the last had returned and, if that is known, no object of the connections was open.
-    tear_down_s: f64,
+    teardown_s: f64,
     /// Growth of the process's resident memory, divided by the connections.
     bytes_per_connection: f64,
     /// The open objects of the connections, both ends together; `None` unless the devices are those of the fake
@@ -86,7 +86,7 @@ pub(crate) fn run(
     let (plugin, net) = network.start("")?;
     let (index, name) = device.choose(&net)?;
     let settings = Settings { device: index, connections, message_bytes: MESSAGE_BYTES, stall: network.stall() };
-    let Results { set_up, messages, tear_down, memory, objects, left } = measure(&net, &settings)?;
+    let Results { set_up, messages, teardown, memory, objects, left } = measure(&net, &settings)?;
     net.finalize()?;
     let outcome = Outcome {
         subject: Subject::new(&plugin, name),
@@ -94,7 +94,7 @@ pub(crate) fn run(
         message_bytes: MESSAGE_BYTES,
         set_up_s: set_up.as_secs_f64(),
         messages_s: messages.as_secs_f64(),
-        tear_down_s: tear_down.as_secs_f64(),
+        teardown_s: teardown.as_secs_f64(),
         bytes_per_connection: (memory[1] as f64 - memory[0] as f64) / connections.max(1) as f64,
         objects: objects.map(Objects::from),
         left: left.map(Objects::from),
@@ -103,12 +103,12 @@ pub(crate) fn run(
         writeln!(out, "{}", serde_json::to_string_pretty(&outcome)?)?;
         return Ok(());
     }
-    let Outcome { subject, set_up_s, messages_s, tear_down_s, bytes_per_connection, .. } = &outcome;
+    let Outcome { subject, set_up_s, messages_s, teardown_s, bytes_per_connection, .. } = &outcome;
     writeln!(out, "{subject}")?;
     writeln!(
         out,
         "{connections} connections of this process with itself: {set_up_s:.3} s until all are set up, {messages_s:.3} \
-         s for a checked message of {} on each, {tear_down_s:.3} s until all are closed; {:.1} KiB of memory each",
+         s for a checked message of {} on each, {teardown_s:.3} s until all are closed; {:.1} KiB of memory each",
         Size(MESSAGE_BYTES),
         bytes_per_connection / 1024.0
     )?;
