@@ -178,16 +178,16 @@ impl RegisteredEnds<'_> {
     }
 }
 
-/// Tries to begin each of `left`, and keeps those there that cannot begin yet.
+/// Tries to begin each of `pending`, and keeps those there that cannot begin yet.
 fn begin(
-    left: &mut Vec<usize>,
+    pending: &mut Vec<usize>,
     started: &mut Vec<Request>,
     mut try_one: impl FnMut(usize) -> Result<Option<Request>, NetError>,
 ) -> Result<(), NetError> {
-    for index in std::mem::take(left) {
+    for index in std::mem::take(pending) {
         match try_one(index)? {
             Some(request) => started.push(request),
-            None => left.push(index),
+            None => pending.push(index),
         }
     }
     Ok(())

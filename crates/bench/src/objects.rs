@@ -40,7 +40,7 @@ pub struct Results {
     /// fake libibverbs, which counts them.
     pub objects: Option<OpenObjects>,
     /// The objects left open once all connections are closed.
-    pub left: Option<OpenObjects>,
+    pub left_over: Option<OpenObjects>,
 }
 
 /// Connects this process with itself, carries one message over each connection, checks it, and closes all connections.
@@ -76,7 +76,7 @@ pub fn run<N: NetApi>(net: &N, settings: &Settings) -> Result<Results, Communica
     }
     let teardown = begin.elapsed();
     let since = |after: Option<OpenObjects>| after.zip(before).map(|(after, before)| difference(&after, &before));
-    Ok(Results { set_up, messages, teardown, memory, objects: since(during), left: since(open()) })
+    Ok(Results { set_up, messages, teardown, memory, objects: since(during), left_over: since(open()) })
 }
 
 /// Returns the objects in `after` beyond those in `before`.

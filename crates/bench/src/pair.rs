@@ -207,8 +207,8 @@ impl<'a, N: NetApi> Pair<'a, N> {
             if !done {
                 requests.push_back(request);
             }
-            let left = requests.len();
-            self.patience.after_round(done, || format!("a round trip of 8 bytes: {left} requests are not done"))?;
+            let undone = requests.len();
+            self.patience.after_round(done, || format!("a round trip of 8 bytes: {undone} requests are not done"))?;
         }
         Ok(())
     }

@@ -152,7 +152,10 @@ fn many_connections_of_one_process_are_counted_and_leave_nothing() {
     let count = |what: &str| results["objects"][what].as_u64().unwrap();
     assert!(count("queue_pairs") >= 10 && count("completion_queues") >= 10, "two ends each: {results}");
     assert!(count("region_bytes") > 0 && count("work_places") >= count("queue_pairs"), "{results}");
-    assert_eq!((&results["left"]["queue_pairs"], &results["left"]["completion_queues"]), (&0.into(), &0.into()));
+    assert_eq!(
+        (&results["left_over"]["queue_pairs"], &results["left_over"]["completion_queues"]),
+        (&0.into(), &0.into())
+    );
     let over_tcp = self::results(&["--in-process", "--connections", "3", "--rails", "127.0.0.3"]);
     assert!(over_tcp["objects"].is_null(), "nothing counts the work over TCP: {over_tcp}");
 }
@@ -184,7 +187,7 @@ fn many_processes_with_connections_to_each_other_come_up_and_leave_nothing() {
     let (least, most) = each("sessions");
     assert!(least >= 3.0 && most <= 6.0, "{results}");
     assert_eq!(each("threads"), (1.0, 1.0), "the control thread: {results}");
-    assert_eq!(each("left"), (0.0, 0.0), "{results}");
+    assert_eq!(each("left_over"), (0.0, 0.0), "{results}");
     for time in ["set_up_s", "messages_s", "teardown_s"] {
         assert!(results[time].as_f64().unwrap() > 0.0, "{results}");
     }

@@ -38,8 +38,8 @@ pub(crate) fn make_devices(
     mode: Mode,
     say: Say<'_>,
 ) -> Result<Vec<Device>, Error> {
-    for left in &selection.left_out {
-        say(Note::Information(format!("{} is left out: {}", left.name, left.reason)));
+    for port in &selection.left_out {
+        say(Note::Information(format!("{} is left out: {}", port.name, port.reason)));
     }
     check_weights(options, &selection.ports, mode)?;
     let devices = devices(&selection.ports, mode);

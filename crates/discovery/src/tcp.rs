@@ -53,7 +53,7 @@ fn add_loopback(discovery: &mut Discovery, filter: Option<&RailFilter>, say: Say
     }
     for address in addresses {
         let port = loopback_port(address);
-        discovery.left_out.retain(|left| left.name != port.name);
+        discovery.left_out.retain(|other| other.name != port.name);
         if !discovery.ports.iter().any(|other| other.address == address) {
             discovery.ports.push(port);
         }
@@ -68,12 +68,13 @@ mod tests {
 
     #[test]
     fn a_loopback_address_that_is_named_is_a_port_and_not_left_out_as_well() {
-        let left = |name: &str| LeftOut { name: name.to_owned(), reason: "a loopback address".to_owned() };
+        let left_out = |name: &str| LeftOut { name: name.to_owned(), reason: "a loopback address".to_owned() };
         let named = AddressRange { address: IpAddr::from([127, 0, 0, 1]), prefix_len: 32 };
         let filter = RailFilter { exclude: false, exact: false, items: vec![FilterItem::Addresses(named)] };
-        let mut discovery = Discovery { ports: Vec::new(), left_out: vec![left("lo@127.0.0.1"), left("lo@::1")] };
+        let mut discovery =
+            Discovery { ports: Vec::new(), left_out: vec![left_out("lo@127.0.0.1"), left_out("lo@::1")] };
         add_loopback(&mut discovery, Some(&filter), &|note| panic!("{note:?}"));
         assert_eq!(discovery.ports, vec![loopback_port(named.address)]);
-        assert_eq!(discovery.left_out, vec![left("lo@::1")]);
+        assert_eq!(discovery.left_out, vec![left_out("lo@::1")]);
     }
 }

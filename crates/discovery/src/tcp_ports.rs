@@ -171,7 +171,7 @@ mod tests {
     }
 
     fn reason<'a>(found: &'a Discovery, name: &str) -> &'a str {
-        &found.left_out.iter().find(|left| left.name == name).unwrap_or_else(|| panic!("no {name} in {found:?}")).reason
+        &found.left_out.iter().find(|port| port.name == name).unwrap_or_else(|| panic!("no {name} in {found:?}")).reason
     }
 
     #[test]
@@ -291,6 +291,6 @@ mod tests {
     #[test]
     fn this_host_can_be_discovered() {
         let found = discover(Path::new("/"), &Interface::list().unwrap());
-        assert!(found.left_out.iter().any(|left| left.name == "lo@127.0.0.1"));
+        assert!(found.left_out.iter().any(|port| port.name == "lo@127.0.0.1"));
     }
 }

@@ -90,7 +90,7 @@ fn port<'a>(found: &'a VerbsDiscovery, name: &str) -> &'a VerbsPort {
 }
 
 fn reason<'a>(found: &'a VerbsDiscovery, name: &str) -> &'a str {
-    &found.left_out.iter().find(|left| left.name == name).unwrap_or_else(|| panic!("no {name} in {found:?}")).reason
+    &found.left_out.iter().find(|port| port.name == name).unwrap_or_else(|| panic!("no {name} in {found:?}")).reason
 }
 
 #[test]

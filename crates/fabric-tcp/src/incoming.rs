@@ -80,7 +80,7 @@ struct Arriving {
 }
 
 impl Arriving {
-    fn left(&self) -> usize {
+    fn remaining(&self) -> usize {
         (self.write.length - self.done) as usize
     }
 
@@ -173,14 +173,14 @@ impl Incoming {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
-        if let Some(arriving) = self.arriving.filter(|arriving| !self.discards && arriving.left() > DIRECT_BYTES) {
+        if let Some(arriving) = self.arriving.filter(|arriving| !self.discards && arriving.remaining() > DIRECT_BYTES) {
             // While a payload is arriving the buffer is empty: its bytes have been placed.
-            let piece = arriving.left().min(POLL_BYTES);
+            let piece = arriving.remaining().min(POLL_BYTES);
             let destination = around
                 .keys
                 .destination(arriving.write.key, arriving.next(), piece)
                 .map_err(refused(&arriving.write))?;
-            let then = if piece == arriving.left() { &mut self.buffer[..] } else { &mut [] };
+            let then = if piece == arriving.remaining() { &mut self.buffer[..] } else { &mut [] };
             let asked = piece + then.len();
             return Ok((asked, around.socket.receive(Some(&destination), then)));
         }
@@ -198,9 +198,9 @@ impl Incoming {
     ) -> Result<(), LaneFailure> {
         let mut buffered = count;
         if let Some(arriving) =
-            self.arriving.as_mut().filter(|arriving| !self.discards && arriving.left() > DIRECT_BYTES)
+            self.arriving.as_mut().filter(|arriving| !self.discards && arriving.remaining() > DIRECT_BYTES)
         {
-            let direct = count.min(arriving.left());
+            let direct = count.min(arriving.remaining());
             arriving.done += direct as u32;
             buffered -= direct;
         }
@@ -208,7 +208,7 @@ impl Incoming {
         loop {
             if let Some(mut arriving) = self.arriving {
                 let bytes = &self.buffer[self.start..self.end];
-                let bytes = &bytes[..bytes.len().min(arriving.left())];
+                let bytes = &bytes[..bytes.len().min(arriving.remaining())];
                 if !bytes.is_empty() && !self.discards {
                     let destination = around
                         .keys
@@ -219,7 +219,7 @@ impl Incoming {
                 self.start += bytes.len();
                 arriving.done += bytes.len() as u32;
                 self.arriving = Some(arriving);
-                if arriving.left() > 0 {
+                if arriving.remaining() > 0 {
                     return Ok(());
                 }
                 self.arriving = None;

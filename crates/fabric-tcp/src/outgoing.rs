@@ -209,14 +209,14 @@ impl Outgoing {
             let posted = &self.ring[self.index(at)];
             let done = if at == self.unsent { self.front_bytes } else { 0 };
             let payload_done = done.saturating_sub(HEADER_BYTES);
-            let left = posted.local.length as usize - payload_done;
-            let piece = left.min(BATCH_BYTES - gather.bytes().min(BATCH_BYTES));
-            if left > 0 && piece == 0 {
+            let payload_left = posted.local.length as usize - payload_done;
+            let piece = payload_left.min(BATCH_BYTES - gather.bytes().min(BATCH_BYTES));
+            if payload_left > 0 && piece == 0 {
                 whole = false;
                 break;
             }
             // Pins the payload first: a header must not leave if its payload cannot follow.
-            let source = match left {
+            let source = match payload_left {
                 0 => None,
                 _ => match keys.source(posted.local.key, posted.local.address + payload_done as u64, piece) {
                     Ok(source) => Some(source),
@@ -237,7 +237,7 @@ impl Outgoing {
             if let Some(source) = source {
                 gather.push_source(source);
             }
-            if piece < left {
+            if piece < payload_left {
                 whole = false;
                 break;
             }

@@ -72,7 +72,7 @@ fn ports(functions: &Arc<Functions>) -> Vec<VerbsPort> {
         mlx5_library: functions.name(),
     };
     let found = discover(Path::new("/"), functions, &rules).unwrap_or_else(|error| panic!("{error}"));
-    found.left_out.iter().for_each(|left| eprintln!("{} is left out: {}", left.name, left.reason));
+    found.left_out.iter().for_each(|port| eprintln!("{} is left out: {}", port.name, port.reason));
     found.ports
 }
 

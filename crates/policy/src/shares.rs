@@ -36,7 +36,7 @@ impl Shares {
     /// Returns the pieces of the active rails, in index order.
     #[inline]
     pub fn pieces(&self) -> Pieces {
-        Pieces { bytes: self.bytes, left: self.mask.iter(), offset: 0 }
+        Pieces { bytes: self.bytes, rails: self.mask.iter(), offset: 0 }
     }
 
     /// Returns the first active rail, which carries the completion record if one is needed; `None` if no rail was
@@ -52,7 +52,7 @@ impl Shares {
 pub struct Pieces {
     bytes: [u64; MAX_RAILS],
     /// The rails whose pieces were not returned yet.
-    left: RailSetIter,
+    rails: RailSetIter,
     /// The offset of the next piece.
     offset: u64,
 }
@@ -62,7 +62,7 @@ impl Iterator for Pieces {
 
     #[inline]
     fn next(&mut self) -> Option<Piece> {
-        let rail = self.left.next()?;
+        let rail = self.rails.next()?;
         let piece = Piece { rail, offset: self.offset, bytes: self.bytes[rail] };
         self.offset += piece.bytes;
         Some(piece)

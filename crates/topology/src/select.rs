@@ -110,7 +110,7 @@ pub fn select(
     for facts in ports {
         let Some(selected) = filter.map_or(Some(Selected::default()), |filter| filter(&facts)) else {
             not_listed.push(facts.name.clone());
-            left_out.push(left(&facts, "the list of rails excludes it".to_owned()));
+            left_out.push(leave_out(&facts, "the list of rails excludes it".to_owned()));
             continue;
         };
         let Selected { order, rail, plane } = selected;
@@ -132,7 +132,7 @@ pub fn select(
             Mode::Ports => format!("NCCL takes at most {most} devices"),
         };
         let reason = format!("{limit}; {} says which come first", Setting::Rails);
-        left_out.push(left(&port.facts, reason));
+        left_out.push(leave_out(&port.facts, reason));
     }
     if ports.is_empty() {
         return Err(NoUsablePort { left_out, not_listed });
@@ -179,7 +179,7 @@ fn make_names_unique(ports: &mut [PortFacts]) {
     }
 }
 
-fn left(facts: &PortFacts, reason: String) -> LeftOut {
+fn leave_out(facts: &PortFacts, reason: String) -> LeftOut {
     let name = if facts.name.contains('@') { facts.name.clone() } else { format!("{}@{}", facts.name, facts.address) };
     LeftOut { name, reason }
 }

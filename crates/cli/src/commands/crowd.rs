@@ -47,7 +47,7 @@ struct OfRank {
     threads: f64,
     descriptors: f64,
     bytes: f64,
-    left: f64,
+    left_over: f64,
 }
 
 /// The form of `--json`.
@@ -83,7 +83,7 @@ struct Each {
     /// Resident memory.
     bytes: Spread,
     /// Descriptors and threads that were left at the end.
-    left: Spread,
+    left_over: Spread,
 }
 
 /// One number of all processes.
@@ -107,7 +107,7 @@ pub(crate) fn run(network: &NetworkArguments, wanted: Wanted) -> Result<(), Box<
         threads: spread(|rank| rank.threads),
         descriptors: spread(|rank| rank.descriptors),
         bytes: spread(|rank| rank.bytes),
-        left: spread(|rank| rank.left),
+        left_over: spread(|rank| rank.left_over),
     };
     let Some(OfRank { subject, set_up_s, messages_s, teardown_s, .. }) = ranks.into_iter().next() else {
         unreachable!("there are at least two ranks");
@@ -147,7 +147,7 @@ impl OfRank {
         let Results { set_up, messages, teardown, before, listening, connected, after, .. } = results;
         let more = |of: fn(&Held) -> f64| of(connected) - of(before);
         let opened = connected.descriptors as f64 - listening.descriptors as f64;
-        let left = |of: fn(&Held) -> usize| of(after).saturating_sub(of(before)) as f64;
+        let left_over = |of: fn(&Held) -> usize| of(after).saturating_sub(of(before)) as f64;
         Self {
             subject,
             set_up_s: set_up.as_secs_f64(),
@@ -158,7 +158,7 @@ impl OfRank {
             threads: more(|held| held.threads as f64),
             descriptors: more(|held| held.descriptors as f64),
             bytes: more(|held| held.memory as f64),
-            left: left(|held| held.descriptors) + left(|held| held.threads),
+            left_over: left_over(|held| held.descriptors) + left_over(|held| held.threads),
         }
     }
 }
@@ -193,6 +193,6 @@ fn show(outcome: &Outcome) -> std::io::Result<()> {
     add("threads", &each.threads, 1.0);
     add("descriptors", &each.descriptors, 1.0);
     add("memory, KiB", &each.bytes, 1024.0);
-    add("descriptors and threads left at the end", &each.left, 1.0);
+    add("descriptors and threads left at the end", &each.left_over, 1.0);
     print(rows)
 }

@@ -35,7 +35,7 @@ struct Outcome {
     /// libibverbs.
     objects: Option<Objects>,
     /// The objects left open once all connections were closed.
-    left: Option<Objects>,
+    left_over: Option<Objects>,
 }
 
 /// Objects of libibverbs.
@@ -86,7 +86,7 @@ pub(crate) fn run(
     let (plugin, net) = network.start("")?;
     let (index, name) = device.choose(&net)?;
     let settings = Settings { device: index, connections, message_bytes: MESSAGE_BYTES, stall: network.stall() };
-    let Results { set_up, messages, teardown, memory, objects, left } = measure(&net, &settings)?;
+    let Results { set_up, messages, teardown, memory, objects, left_over } = measure(&net, &settings)?;
     net.finalize()?;
     let outcome = Outcome {
         subject: Subject::new(&plugin, name),
@@ -97,7 +97,7 @@ pub(crate) fn run(
         teardown_s: teardown.as_secs_f64(),
         bytes_per_connection: (memory[1] as f64 - memory[0] as f64) / connections.max(1) as f64,
         objects: objects.map(Objects::from),
-        left: left.map(Objects::from),
+        left_over: left_over.map(Objects::from),
     };
     if json {
         writeln!(out, "{}", serde_json::to_string_pretty(&outcome)?)?;

@@ -84,7 +84,7 @@ impl Topology {
             Device { name: device.name.clone(), speed_mbps: device.speed_mbps, rails: rails.collect() }
         });
         let left_out = found.left_out.iter();
-        let left_out = left_out.map(|left| LeftOut { name: left.name.clone(), reason: left.reason.clone() });
+        let left_out = left_out.map(|port| LeftOut { name: port.name.clone(), reason: port.reason.clone() });
         Self {
             fabric: found.fabric_name(),
             devices: devices.collect(),
@@ -161,8 +161,8 @@ fn show(topology: &Topology) -> std::io::Result<()> {
     if let Some(address) = &topology.out_of_band {
         print(format_args!("control sessions use {address} if no rail's address reaches the peer"))?;
     }
-    for left in &topology.left_out {
-        print(format_args!("left out: {}: {}", left.name, left.reason))?;
+    for port in &topology.left_out {
+        print(format_args!("left out: {}: {}", port.name, port.reason))?;
     }
     Ok(())
 }

@@ -12,8 +12,8 @@ pub(super) enum State {
     Offered,
     /// It is being set up.
     SetUp,
-    /// This end is up. `left` is the reason if the peer has left.
-    Open { left: Option<LostCause> },
+    /// This end is up. `peer_left` is the reason if the peer has left.
+    Open { peer_left: Option<LostCause> },
     /// This side has closed it, and checks after growing pauses, until the given time, if it has ended.
     Closed { peer_left: bool, pause_ns: u64, until_ns: u64 },
     /// Nothing of it is left here, but the peer has not closed it yet: it still holds its number and its session.
@@ -41,7 +41,10 @@ impl Connection {
 
     /// Returns true if it is lost when the peer is gone.
     fn needs_peer(&self) -> bool {
-        matches!(self.state, State::Open { left: None } | State::Closed { peer_left: false, .. } | State::ByeAwaited)
+        matches!(
+            self.state,
+            State::Open { peer_left: None } | State::Closed { peer_left: false, .. } | State::ByeAwaited
+        )
     }
 }
 

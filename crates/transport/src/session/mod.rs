@@ -432,7 +432,7 @@ impl Session {
             return false;
         }
         self.touch(now_ns);
-        self.connections.set(connection, Some(State::Open { left: None }.into()));
+        self.connections.set(connection, Some(State::Open { peer_left: None }.into()));
         if let Some(ended) = self.ended().cloned() {
             self.peer_left(connection, LostCause::Session(ended), now_ns.saturating_add(self.config.grace_ns));
         }
@@ -453,11 +453,11 @@ impl Session {
     /// Closes an open connection from this side. It lingers from now on: [`SessionAction::Linger`]. Returns false, and
     /// changes nothing, if it was not open: then there will be no [`SessionAction::Over`] for it.
     pub fn close(&mut self, connection: u32, now_ns: u64) -> bool {
-        let Some(State::Open { left }) = self.connections.state(connection) else {
+        let Some(State::Open { peer_left }) = self.connections.state(connection) else {
             return false;
         };
         // The end of the session is one way in which the peer leaves.
-        let peer_left = left.is_some();
+        let peer_left = peer_left.is_some();
         self.touch(now_ns);
         let state = State::Closed {
             peer_left,
@@ -537,8 +537,8 @@ impl Session {
     /// Notes that the peer of an open connection has left it, or is gone; only the first report counts. The connection
     /// is lost at `at_ns`.
     fn peer_left(&mut self, number: u32, cause: LostCause, at_ns: u64) {
-        if let Some(State::Open { left: None }) = self.connections.state(number) {
-            let state = State::Open { left: Some(cause) };
+        if let Some(State::Open { peer_left: None }) = self.connections.state(number) {
+            let state = State::Open { peer_left: Some(cause) };
             self.connections.set(number, Some(Connection { state, due_ns: Some(at_ns) }));
             self.actions.push_back(SessionAction::PeerLeft(number));
         }
@@ -562,7 +562,7 @@ impl Session {
             self.connections.set(number, Some(state.into()));
         }
         match state {
-            Some(State::Open { left: Some(cause) }) => {
+            Some(State::Open { peer_left: Some(cause) }) => {
                 let lost = Lost { peer: self.peer_name(), cause };
                 self.actions.push_back(SessionAction::Lost { connection: number, lost });
             }
