@@ -49,7 +49,7 @@ pub struct VerbsRail {
     shared: Option<SharedReceives>,
     completions: CompletionQueue,
     domain: Arc<VerbsDomain>,
-    work: Box<Work>,
+    requests: Box<WorkRequests>,
     depth: u32,
     /// The most receives that the pool holds, and the number of these that are not posted.
     pool_depth: u32,
@@ -71,16 +71,16 @@ type Failure = (LaneId, Option<WorkId>, Box<RailError>);
 
 /// Requests that are linked once and filled for each post. A chain of n occupies the last n places, so that its last
 /// request is the one without a next.
-struct Work {
+struct WorkRequests {
     sends: [sys::SendWr; CHAIN],
     pieces: [sys::Sge; CHAIN],
     receives: [sys::RecvWr; REFILL],
 }
 
-// SAFETY: the pointers in `work` point into the same box, and any thread may use libibverbs' objects.
+// SAFETY: the pointers in `requests` point into the same box, and any thread may use libibverbs' objects.
 unsafe impl Send for VerbsRail {}
 
-impl Work {
+impl WorkRequests {
     fn linked() -> Box<Self> {
         let send = sys::SendWr {
             wr_id: 0,
@@ -94,18 +94,18 @@ impl Work {
             others: [0; 9],
         };
         let receive = sys::RecvWr { wr_id: RECEIVE, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 0 };
-        let mut work =
+        let mut requests =
             Box::new(Self { sends: [send; CHAIN], pieces: [sys::Sge::default(); CHAIN], receives: [receive; REFILL] });
         for index in 0..CHAIN {
-            work.sends[index].sg_list = &raw mut work.pieces[index];
+            requests.sends[index].sg_list = &raw mut requests.pieces[index];
             if index + 1 < CHAIN {
-                work.sends[index].next = &raw mut work.sends[index + 1];
+                requests.sends[index].next = &raw mut requests.sends[index + 1];
             }
         }
         for index in 0..REFILL - 1 {
-            work.receives[index].next = &raw mut work.receives[index + 1];
+            requests.receives[index].next = &raw mut requests.receives[index + 1];
         }
-        work
+        requests
     }
 }
 
@@ -120,7 +120,7 @@ impl VerbsRail {
             shared: parts.shared,
             completions: parts.completions,
             domain: parts.domain,
-            work: Work::linked(),
+            requests: WorkRequests::linked(),
             depth,
             pool_depth: parts.spec.receive_depth,
             missing: parts.spec.receive_depth,
@@ -136,13 +136,14 @@ impl VerbsRail {
     /// Hands over a chain that fits into the prepared requests and for which there is room.
     fn post_some(&mut self, index: usize, chain: &[Write]) -> Result<(), PostError> {
         let lane = &mut self.lanes[index];
-        let work = &mut *self.work;
+        let requests = &mut *self.requests;
         let first = CHAIN - chain.len();
-        for ((write, send), piece) in chain.iter().zip(&mut work.sends[first..]).zip(&mut work.pieces[first..]) {
+        for ((write, send), piece) in chain.iter().zip(&mut requests.sends[first..]).zip(&mut requests.pieces[first..])
+        {
             lane.fill(LaneId::at(index), write, send, piece);
         }
         // SAFETY: as in `post_fitting`: the chain is at the end of the linked requests.
-        match unsafe { lane.qp.post(&raw mut work.sends[first]) } {
+        match unsafe { lane.qp.post(&raw mut requests.sends[first]) } {
             0 => Ok(()),
             errno => self.lane_failed(index, errno),
         }
@@ -338,8 +339,8 @@ impl Rail for VerbsRail {
         };
         let index = lane.index();
         let state = &mut self.lanes[index];
-        let work = &mut *self.work;
-        let (send, piece) = (&mut work.sends[CHAIN - 1], &mut work.pieces[CHAIN - 1]);
+        let requests = &mut *self.requests;
+        let (send, piece) = (&mut requests.sends[CHAIN - 1], &mut requests.pieces[CHAIN - 1]);
         state.fill(lane, write, send, piece);
         // SAFETY: the last of the linked requests has no next. The maker of the `fabric::Memory` promised that the
         // source is registered until completion.
@@ -381,9 +382,9 @@ impl Rail for VerbsRail {
         }
         let count = count.min(self.missing);
         let wanted = self.pool_depth.saturating_sub(self.missing) + count;
-        let work = &mut *self.work;
+        let requests = &mut *self.requests;
         // A chain of n receives occupies the last n places.
-        let mut chain = |count: u32| -> *mut sys::RecvWr { &raw mut work.receives[REFILL - count as usize] };
+        let mut chain = |count: u32| -> *mut sys::RecvWr { &raw mut requests.receives[REFILL - count as usize] };
         if self.is_plain || self.shared.is_some() {
             // One queue, refilled with as many as were taken from it.
             let mut left = count;

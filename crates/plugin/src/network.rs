@@ -7,8 +7,8 @@ use std::sync::Arc;
 use railweave_fabric::Fabric;
 use railweave_topology::{ChosenPort, Device, Endpoint};
 use railweave_transport::{
-    AcceptPairing, Acceptor, Action, ConnectionConfig, ConnectionEnd, Connector, Handshake, HandshakePort, Makes,
-    Offer, PortOffer, RailInfo, RecvConnection, SendConnection, Token,
+    AcceptPairing, Acceptor, Action, ConnectionConfig, ConnectionEnd, Connector, Handshake, HandshakePort,
+    MakesConnection, Offer, PortOffer, RailInfo, RecvConnection, SendConnection, Token,
 };
 
 use crate::comm::{End, Established, RegistrarOf, Registrations};
@@ -42,7 +42,7 @@ struct Erased<F: Fabric, H> {
     registrations: Vec<Arc<Registrations<F>>>,
 }
 
-impl<F: Fabric, H: Makes<Connection: End + 'static> + 'static> AnyHandshake for Erased<F, H> {
+impl<F: Fabric, H: MakesConnection<Connection: End + 'static> + 'static> AnyHandshake for Erased<F, H> {
     fn get(&self) -> &(dyn Handshake + 'static) {
         &self.handshake
     }

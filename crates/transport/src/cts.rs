@@ -12,7 +12,7 @@ use railweave_fabric::{LaneId, LocalSlice, MAX_RAILS, PostError, Rail, RailId, R
 use crate::depths::CTS_SIGNAL_EVERY;
 use crate::rail_info::RailInfo;
 use crate::violation::CtsViolation;
-use crate::work::Work;
+use crate::work::WorkKind;
 use crate::{Error, MAX_BUFFERS, MAX_MESSAGE_BYTES, Slot};
 
 /// Bytes of an entry.
@@ -199,7 +199,7 @@ impl CtsSource {
             immediate: None,
             signalled,
             host: true,
-            id: Work::Cts.id(),
+            id: WorkKind::Cts.id(),
         }
     }
 }

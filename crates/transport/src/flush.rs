@@ -6,7 +6,7 @@
 use railweave_fabric::{Fabric, MAX_RAILS, PostError, Rail, RailId, RailSet, RemoteSlice};
 
 use crate::rails::Rails;
-use crate::work::Work;
+use crate::work::WorkKind;
 use crate::{Error, Incoming, Misuse};
 
 /// Flushes that may be outstanding at once.
@@ -76,7 +76,7 @@ impl Flushes {
     pub(crate) fn post<F: Fabric>(&mut self, index: usize, rails: &mut Rails<F>) -> Result<(), (RailId, PostError)> {
         let flush = &mut self.requests[index];
         for rail in flush.unposted {
-            let id = Work::Flush { request: index as u8, generation: flush.generation }.id();
+            let id = WorkKind::Flush { request: index as u8, generation: flush.generation }.id();
             match rails.get_mut(rail).rail.post_flush(flush.targets[rail], id) {
                 Ok(()) => {
                     flush.unposted.remove(rail);

@@ -20,7 +20,7 @@ use crate::rails::Rails;
 use crate::record::RecordSource;
 use crate::requests::{REQUESTS, Requests};
 use crate::sequence::Sequence;
-use crate::work::Work;
+use crate::work::WorkKind;
 use crate::{
     ConnectionConfig, Error, Event, Fate, GRANULE, Immediate, ImmediateLayout, MAX_MESSAGE_BYTES, MemoryKeys, Misuse,
     Outgoing, RailInfo, Slot, Truncated,
@@ -397,7 +397,7 @@ impl<'a> WriteTemplate<'a> {
             to,
             slot: sequence.slot(),
             size_q: units(message.size as u32),
-            id: Work::Data(sequence).id(),
+            id: WorkKind::Data(sequence).id(),
         }
     }
 

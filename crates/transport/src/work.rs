@@ -6,7 +6,7 @@ use crate::sequence::Sequence;
 
 /// The kind of a piece of work, encoded in its [`WorkId`]: a failed completion tells nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum WorkKind {
     /// The last write of a receive's data on a lane.
     Data(Sequence),
     /// CTS entries.
@@ -15,7 +15,7 @@ pub(crate) enum Work {
     Flush { request: u8, generation: u32 },
 }
 
-impl Work {
+impl WorkKind {
     #[inline]
     pub(crate) fn id(self) -> WorkId {
         WorkId(match self {
@@ -43,10 +43,10 @@ mod tests {
 
     #[test]
     fn work_comes_out_of_its_id() {
-        let data = |number| Work::Data(Sequence::new(number));
-        for work in [data(u32::MAX), Work::Cts, Work::Flush { request: 31, generation: 0xff_ffff }, data(0)] {
-            assert_eq!(Work::from_id(work.id()), Some(work));
+        let data = |number| WorkKind::Data(Sequence::new(number));
+        for work in [data(u32::MAX), WorkKind::Cts, WorkKind::Flush { request: 31, generation: 0xff_ffff }, data(0)] {
+            assert_eq!(WorkKind::from_id(work.id()), Some(work));
         }
-        assert_eq!(Work::from_id(WorkId(0)), None);
+        assert_eq!(WorkKind::from_id(WorkId(0)), None);
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use railweave_topology::{Endpoint, pair};
 use railweave_transport::{
-    AcceptPairing, Acceptor, Action, ConnectionEnd, Connector, Dial, Event, Frame, Handshake, Incoming, Makes,
-    MemoryKeys, Message, Outgoing, PortOffer, RecvConnection, SendConnection, Token,
+    AcceptPairing, Acceptor, Action, ConnectionEnd, Connector, Dial, Event, Frame, Handshake, Incoming,
+    MakesConnection, MemoryKeys, Message, Outgoing, PortOffer, RecvConnection, SendConnection, Token,
 };
 
 use crate::input::Input;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use railweave_fabric::{LaneEndpoint, LinkLayer, MAX_RAILS};
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Handshake, HandshakePort, Lanes, MAX_MESSAGE_BYTES,
-    Makes, Message, Offer, PortOffer, RailAnswer, RailCounters, RailLanes, RecvConnection, SendConnection, Token,
+    MakesConnection, Message, Offer, PortOffer, RailAnswer, RailCounters, RailLanes, RecvConnection, SendConnection,
+    Token,
 };
 
 use crate::input::Input;

@@ -8,7 +8,7 @@ use railweave_fabric::{Domain, Fabric, Joining, LaneId, Part, PendingRail, RailI
 
 use super::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
 use super::opening::{Opening, OwnMemory, RailPlan, SetUp};
-use super::{Action, Handshake, HandshakePort, Makes};
+use super::{Action, Handshake, HandshakePort, MakesConnection};
 use crate::message::Token;
 use crate::rail_info::RailCounters;
 use crate::receive::{ReceiveParts, RecvConnection};
@@ -265,7 +265,7 @@ where
     }
 }
 
-impl<F: Fabric> Makes for Acceptor<F>
+impl<F: Fabric> MakesConnection for Acceptor<F>
 where
     Self: Send,
 {

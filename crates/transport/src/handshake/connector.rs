@@ -8,7 +8,7 @@ use railweave_fabric::{Domain, Fabric, Joining, LaneId, MAX_RAILS, Part, Pending
 
 use super::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
 use super::opening::{Opening, OwnMemory, RailPlan, SetUp};
-use super::{Action, Dial, Handshake, HandshakePort, Makes};
+use super::{Action, Dial, Handshake, HandshakePort, MakesConnection};
 use crate::message::Token;
 use crate::rail_info::RailCounters;
 use crate::send::{SendConnection, SendParts};
@@ -262,7 +262,7 @@ where
     }
 }
 
-impl<F: Fabric> Makes for Connector<F>
+impl<F: Fabric> MakesConnection for Connector<F>
 where
     Self: Send,
 {

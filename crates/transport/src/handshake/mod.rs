@@ -1,8 +1,8 @@
 //! The set-up of a connection: OFFER, ANSWER, LANES both ways, READY.
 //!
 //! [`Connector`] and [`Acceptor`] are two state machines without I/O. They take messages, sockets and the time
-//! ([`Handshake`]), and return [`Action`]s ([`Makes`]). They may move to another thread between any two calls; this
-//! keeps set-up calls that block off the control thread.
+//! ([`Handshake`]), and return [`Action`]s ([`MakesConnection`]). They may move to another thread between any two calls;
+//! this keeps set-up calls that block off the control thread.
 
 mod acceptor;
 mod connector;
@@ -121,12 +121,12 @@ pub trait Handshake: Send {
     /// Returns true if its calls may block, as making queue pairs does.
     fn may_block(&self) -> bool;
 
-    /// Returns the next event. Must be called before [`Makes::poll_action`].
+    /// Returns the next event. Must be called before [`MakesConnection::poll_action`].
     fn poll_event(&mut self) -> Option<Event>;
 }
 
 /// A handshake that makes one end of a connection.
-pub trait Makes: Handshake {
+pub trait MakesConnection: Handshake {
     /// The end that it makes.
     type Connection;
 

@@ -78,7 +78,7 @@ impl OwnMemory {
 }
 
 /// The parts of which a handshake makes a connection.
-pub(super) struct Made<F: Fabric> {
+pub(super) struct ConnectionParts<F: Fabric> {
     pub(super) rails: Rails<F>,
     pub(super) weights: [u32; MAX_RAILS],
     pub(super) outbox_keys: [u32; MAX_RAILS],
@@ -270,7 +270,7 @@ impl<F: Fabric, C> SetUp<F, C> {
 
     /// Returns the parts of a connection. `up` has the finished rail for each number, `None` for one that did not come
     /// up.
-    pub(super) fn make(&mut self, up: Vec<Option<F::Rail>>) -> Made<F> {
+    pub(super) fn make(&mut self, up: Vec<Option<F::Rail>>) -> ConnectionParts<F> {
         let openings = std::mem::take(&mut self.rails);
         let mut weights = weights(&openings.iter().map(|opening| opening.plan).collect::<Vec<_>>());
         let (mut outbox_keys, mut peer_keys) = ([0; MAX_RAILS], [0; MAX_RAILS]);
@@ -285,7 +285,7 @@ impl<F: Fabric, C> SetUp<F, C> {
                 up.map(|up| ConnectedRail::new(up, opening.plan.info(rail, &self.counters), opening.registrations)),
             );
         }
-        Made { rails: Rails::new(rails), weights, outbox_keys, peer_keys }
+        ConnectionParts { rails: Rails::new(rails), weights, outbox_keys, peer_keys }
     }
 }
 

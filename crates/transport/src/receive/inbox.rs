@@ -8,7 +8,7 @@ use crate::rails::RailSide;
 use crate::receive_credits::ReceiveCredits;
 use crate::slots::{Slots, Source};
 use crate::violation::Violation;
-use crate::work::Work;
+use crate::work::WorkKind;
 
 /// The state that the rails' reports change.
 pub(super) struct Inbox {
@@ -56,9 +56,9 @@ struct Arrivals<'a> {
 impl Reports for Arrivals<'_> {
     #[inline(always)]
     fn handle_sent(&mut self, id: WorkId) {
-        match Work::from_id(id) {
-            Some(Work::Cts) => {}
-            Some(Work::Flush { request, generation }) => {
+        match WorkKind::from_id(id) {
+            Some(WorkKind::Cts) => {}
+            Some(WorkKind::Flush { request, generation }) => {
                 self.inbox.flushes.handle_sent(usize::from(request), generation, self.side.id);
             }
             _ => panic!("a receiver got a completion of work that it never posts: {:#x}", id.0),

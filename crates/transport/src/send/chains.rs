@@ -6,7 +6,7 @@ use railweave_policy::Shares;
 
 use super::filling::Part;
 use super::{SendConnection, SendRequest, lane_of, stripes};
-use crate::work::Work;
+use crate::work::WorkKind;
 use crate::{Error, GRANULE, Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, Outgoing, Slot, Truncated, record};
 
 impl<F: Fabric> SendConnection<F> {
@@ -198,7 +198,7 @@ impl<F: Fabric> SendConnection<F> {
         }
         last.immediate = Some(immediate);
         last.signalled = true;
-        last.id = Work::Data(self.head).id();
+        last.id = WorkKind::Data(self.head).id();
     }
 
     /// Prepares the record of the slot that is being posted.

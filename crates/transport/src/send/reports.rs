@@ -6,7 +6,7 @@ use crate::connection::{Fatal, Outstanding};
 use crate::rails::RailSide;
 use crate::requests::Requests;
 use crate::violation::Violation;
-use crate::work::Work;
+use crate::work::WorkKind;
 
 impl Outstanding for Requests {
     #[inline(always)]
@@ -32,8 +32,8 @@ struct Completions<'a> {
 impl Reports for Completions<'_> {
     #[inline(always)]
     fn handle_sent(&mut self, id: WorkId) {
-        match Work::from_id(id) {
-            Some(Work::Data(sequence)) => self.requests.handle_sent(sequence),
+        match WorkKind::from_id(id) {
+            Some(WorkKind::Data(sequence)) => self.requests.handle_sent(sequence),
             _ => panic!("a sender got a completion of work that it never posts: {:#x}", id.0),
         }
     }

@@ -8,7 +8,7 @@ use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, RailId, RailSet};
 use railweave_fabric_sim::{Faults, World};
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, Awaited, Cause, ConnectionConfig, Connector, Event, Frame, Handshake,
-    HandshakeFailure, Lanes, LeftOut, Makes, Message, Offer, PortOffer, RailAnswer, RailLanes, Token,
+    HandshakeFailure, Lanes, LeftOut, MakesConnection, Message, Offer, PortOffer, RailAnswer, RailLanes, Token,
 };
 
 use crate::pair::{Fabric, Process};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use railweave_fabric::{Access, LinkLayer, MAX_RAILS, MemoryKind, Region, Registration};
 use railweave_fabric_sim::{Faults, Sim, SimDomain, SimRegistration, World};
 use railweave_transport::{
-    AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Handshake, HandshakePort, Incoming, Makes,
+    AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Handshake, HandshakePort, Incoming, MakesConnection,
     MemoryKeys, Message, Outgoing, PortOffer, RecvConnection, RecvRequest, SendConnection, SendRequest, Token,
 };
 

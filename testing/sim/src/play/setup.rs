@@ -9,8 +9,8 @@ use railweave_fabric::{Fault, LinkLayer, MemoryKind, RailSet};
 use railweave_fabric_sim::Opening;
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, ConnectionConfig, ConnectionEnd, Connector, Error, Event, Handshake,
-    HandshakePort, Makes, Message, Offer, PortOffer, RailCounters, RailInfo, RecvConnection, SendConnection, Session,
-    Token,
+    HandshakePort, MakesConnection, Message, Offer, PortOffer, RailCounters, RailInfo, RecvConnection, SendConnection,
+    Session, Token,
 };
 
 use super::game::{Game, Side, Stage};
