@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 
-use railweave_fabric::{Discovery, LeftOut, LinkLayer, PointerSupport, PortFacts, Setting};
+use railweave_fabric::{Discovery, LeftOut, LinkLayer, PointerSupport, PortFacts, SettingId};
 
 use crate::interface::Interface;
 use crate::sysfs::NetDevice;
@@ -75,7 +75,7 @@ fn reason_against(root: &Path, interface: &Interface, all: &[Interface]) -> Opti
     if interface.is_loopback || interface.address.is_loopback() {
         return Some(format!(
             "a loopback address reaches only this host; to use it, name it: {}={}",
-            Setting::Rails,
+            SettingId::Rails,
             interface.address
         ));
     }

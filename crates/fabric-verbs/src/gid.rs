@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv6Addr};
 
-use railweave_fabric::{AddressRange, Family, LinkLayer, Setting};
+use railweave_fabric::{AddressRange, Family, LinkLayer, SettingId};
 
 /// The most entries that a reason lists.
 const MOST_LISTED: usize = 8;
@@ -183,17 +183,17 @@ impl Obstacle {
 
 fn advice(obstacles: &[Obstacle], rules: &GidRules) -> String {
     if rules.index.is_some() {
-        format!("set {} to one of these, or unset it", Setting::GidIndex.both())
+        format!("set {} to one of these, or unset it", SettingId::GidIndex.both())
     } else if obstacles.contains(&Obstacle::Range) {
-        format!("set {} to a range that has one of these, or unset it", Setting::AddressRange.both())
+        format!("set {} to a range that has one of these, or unset it", SettingId::AddressRange.both())
     } else if obstacles.contains(&Obstacle::Family) {
-        format!("set {} to the family of these, or unset it", Setting::AddressFamily.both())
+        format!("set {} to the family of these, or unset it", SettingId::AddressFamily.both())
     } else if obstacles.iter().any(|obstacle| matches!(obstacle, Obstacle::Version(_))) {
-        format!("set {} to the version of these", Setting::RoceVersion.both())
+        format!("set {} to the version of these", SettingId::RoceVersion.both())
     } else {
         format!(
             "give its network interface an IPv4 or a global IPv6 address, or name an entry in {}",
-            Setting::GidIndex
+            SettingId::GidIndex
         )
     }
 }

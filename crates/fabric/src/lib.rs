@@ -39,7 +39,7 @@ pub use rail::{
     Domain, Fabric, LocalSlice, PendingRail, Rail, RailSpec, Registration, RemoteSlice, Reports, Role, WorkId, Write,
 };
 pub use region::Region;
-pub use setting::{Setting, SettingNames};
+pub use setting::{SettingId, SettingNames};
 
 /// The maximum number of rails of one connection: a CTS entry has room for this many remote keys (docs/wire.md).
 pub const MAX_RAILS: usize = 8;

@@ -10,11 +10,11 @@ macro_rules! settings {
     ($($(#[$doc:meta])* $variant:ident = $key:literal,)*) => {
         /// A setting that some message tells the user to look at or to change.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Setting {
+        pub enum SettingId {
             $($(#[$doc])* $variant,)*
         }
 
-        impl Setting {
+        impl SettingId {
             /// Every setting.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
@@ -83,13 +83,13 @@ pub struct SettingNames {
 }
 
 /// Returns the names of a setting.
-type Names = fn(Setting) -> SettingNames;
+type Names = fn(SettingId) -> SettingNames;
 
 /// The address of a [`Names`], or NULL. Not a lock, because a fork while another thread holds it would leave it locked
 /// in the child.
 static NAMES: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
-fn names_of(setting: Setting) -> Option<SettingNames> {
+fn names_of(setting: SettingId) -> Option<SettingNames> {
     let address = NAMES.load(Ordering::Acquire);
     // SAFETY: only `name_by` stores here, always a function of this type; NULL is None.
     #[expect(unsafe_code, reason = "a function's address in an atomic")]
@@ -97,7 +97,7 @@ fn names_of(setting: Setting) -> Option<SettingNames> {
     names.map(|names| names(setting))
 }
 
-impl Setting {
+impl SettingId {
     /// Makes all messages use the names that `names` returns. Only the first call has an effect; before it, settings
     /// have their plain names.
     pub fn name_by(names: fn(Self) -> SettingNames) {
@@ -122,8 +122,8 @@ impl Setting {
     }
 }
 
-/// Writes [`Setting::own`].
-impl fmt::Display for Setting {
+/// Writes [`SettingId::own`].
+impl fmt::Display for SettingId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.own())
     }
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn without_names_a_setting_is_said_by_its_plain_one() {
-        for setting in Setting::ALL.iter().copied() {
+        for setting in SettingId::ALL.iter().copied() {
             let both = setting.both();
             assert_eq!((setting.own(), setting.nccls(), both.as_str()), (setting.key(), setting.key(), setting.key()));
         }

@@ -1,15 +1,15 @@
 //! The names of settings in sentences: the variables in the table of options.
 
 use crate::table::{Entry, TABLE};
-use railweave_fabric::{Setting, SettingNames};
+use railweave_fabric::{SettingId, SettingNames};
 
 /// Makes the sentences of all crates name settings by their variables. Call it once per process, before anything that
 /// may fail; a second call has no effect.
 pub fn name_settings() {
-    Setting::name_by(names);
+    SettingId::name_by(names);
 }
 
-fn names(setting: Setting) -> SettingNames {
+fn names(setting: SettingId) -> SettingNames {
     match entry(setting) {
         Some(entry) => {
             let own = entry.variable();
@@ -17,14 +17,14 @@ fn names(setting: Setting) -> SettingNames {
         }
         None => {
             // NCCL's alone. The test below ensures that no other setting is called by its plain name.
-            let name = if setting == Setting::DmaBuf { "NCCL_DMABUF_ENABLE" } else { setting.key() };
+            let name = if setting == SettingId::DmaBuf { "NCCL_DMABUF_ENABLE" } else { setting.key() };
             SettingNames { own: name, nccls: name }
         }
     }
 }
 
 /// Returns the setting's entry in the table, if it is one of Railweave's.
-fn entry(setting: Setting) -> Option<&'static Entry> {
+fn entry(setting: SettingId) -> Option<&'static Entry> {
     TABLE.iter().find(|entry| entry.name == setting.key())
 }
 
@@ -34,25 +34,25 @@ mod tests {
 
     #[test]
     fn every_setting_is_in_the_table_and_named_by_its_variables() {
-        for setting in Setting::ALL.iter().copied() {
-            assert_eq!(entry(setting).is_none(), setting == Setting::DmaBuf, "{setting:?}");
+        for setting in SettingId::ALL.iter().copied() {
+            assert_eq!(entry(setting).is_none(), setting == SettingId::DmaBuf, "{setting:?}");
         }
-        assert_eq!(names(Setting::GidIndex), SettingNames { own: "RAILWEAVE_GID_INDEX", nccls: "NCCL_IB_GID_INDEX" });
-        assert_eq!(names(Setting::RdmaRails), SettingNames { own: "RAILWEAVE_RDMA_RAILS", nccls: "NCCL_IB_HCA" });
+        assert_eq!(names(SettingId::GidIndex), SettingNames { own: "RAILWEAVE_GID_INDEX", nccls: "NCCL_IB_GID_INDEX" });
+        assert_eq!(names(SettingId::RdmaRails), SettingNames { own: "RAILWEAVE_RDMA_RAILS", nccls: "NCCL_IB_HCA" });
         for (setting, nccls) in [
-            (Setting::AckTimeout, "NCCL_IB_TIMEOUT"),
-            (Setting::AddressFamily, "NCCL_IB_ADDR_FAMILY"),
-            (Setting::AddressRange, "NCCL_IB_ADDR_RANGE"),
-            (Setting::DmaBuf, "NCCL_DMABUF_ENABLE"),
-            (Setting::Ece, "NCCL_IB_ECE_ENABLE"),
-            (Setting::Library, "NCCL_IBVERBS_LIB"),
-            (Setting::PartitionKey, "NCCL_IB_PKEY"),
-            (Setting::RelaxedOrdering, "NCCL_IB_PCI_RELAXED_ORDERING"),
-            (Setting::RoceVersion, "NCCL_IB_ROCE_VERSION_NUM"),
+            (SettingId::AckTimeout, "NCCL_IB_TIMEOUT"),
+            (SettingId::AddressFamily, "NCCL_IB_ADDR_FAMILY"),
+            (SettingId::AddressRange, "NCCL_IB_ADDR_RANGE"),
+            (SettingId::DmaBuf, "NCCL_DMABUF_ENABLE"),
+            (SettingId::Ece, "NCCL_IB_ECE_ENABLE"),
+            (SettingId::Library, "NCCL_IBVERBS_LIB"),
+            (SettingId::PartitionKey, "NCCL_IB_PKEY"),
+            (SettingId::RelaxedOrdering, "NCCL_IB_PCI_RELAXED_ORDERING"),
+            (SettingId::RoceVersion, "NCCL_IB_ROCE_VERSION_NUM"),
         ] {
             assert_eq!(names(setting).nccls, nccls);
         }
         let alone = "RAILWEAVE_BYTE_COUNTS";
-        assert_eq!(names(Setting::ByteCounts), SettingNames { own: alone, nccls: alone });
+        assert_eq!(names(SettingId::ByteCounts), SettingNames { own: alone, nccls: alone });
     }
 }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-use railweave_fabric::{LinkLayer, MAX_RAILS, Setting};
+use railweave_fabric::{LinkLayer, MAX_RAILS, SettingId};
 
 use crate::NetworkAddress;
 
@@ -290,21 +290,21 @@ impl Obstacle {
 
     /// Returns the remedy if no port came closer to a rail than this.
     fn remedy(self) -> String {
-        let rails = Setting::Rails;
+        let rails = SettingId::Rails;
         match self {
             Self::LinkLayer => format!(
                 "choose ports of one kind on both hosts ({} or {}), or set {}=tcp on both",
-                Setting::RdmaRails.nccls(),
-                Setting::RdmaRails,
-                Setting::Fabric
+                SettingId::RdmaRails.nccls(),
+                SettingId::RdmaRails,
+                SettingId::Fabric
             ),
             Self::Family => format!(
                 "give the ports of both hosts addresses of one family; on RoCE, {} chooses among GIDs",
-                Setting::AddressFamily
+                SettingId::AddressFamily
             ),
             Self::Plane => format!(
                 "connect ports of one plane, or remove the planes from the list of rails ({rails} or {})",
-                Setting::RdmaRails.nccls()
+                SettingId::RdmaRails.nccls()
             ),
             Self::Loopback => {
                 format!("name ports in {rails} that reach other hosts; loopback addresses are for trials on one host")
@@ -312,7 +312,7 @@ impl Obstacle {
             Self::LinkLocal => format!(
                 "give the interfaces of both ports an IPv4 or a global IPv6 address on a common subnet; on RoCE, both \
                  hosts can also name a link-local entry in {}",
-                Setting::GidIndex
+                SettingId::GidIndex
             ),
             Self::Identical => format!(
                 "give each host an address of its own, and exclude those that every host has (docker0, bridges) from \
@@ -324,7 +324,7 @@ impl Obstacle {
 }
 
 fn share_a_subnet() -> String {
-    format!("give both hosts an address on a common subnet, and name those ports in {}", Setting::Rails)
+    format!("give both hosts an address on a common subnet, and name those ports in {}", SettingId::Rails)
 }
 
 fn bond(connector: &Endpoint, acceptor: &Endpoint, same_network: bool) -> Result<Bond, Obstacle> {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use railweave_fabric::{Discovery, LeftOut, MAX_RAILS, Mode, PortFacts, Setting};
+use railweave_fabric::{Discovery, LeftOut, MAX_RAILS, Mode, PortFacts, SettingId};
 
 /// The maximum number of ports that [`NoUsablePort`] lists.
 const MOST_LISTED: usize = 16;
@@ -72,7 +72,7 @@ impl fmt::Display for NoUsablePort {
                 out,
                 "No usable port: this machine shows none at all; bring an interface up and give it an address \
                  (`ip address` lists them), or name an address of this host in {}",
-                Setting::Rails
+                SettingId::Rails
             );
         }
         out.write_str("No usable port: ")?;
@@ -131,7 +131,7 @@ pub fn select(
             Mode::Fused => format!("a fused device has at most {most} ports"),
             Mode::Ports => format!("NCCL takes at most {most} devices"),
         };
-        let reason = format!("{limit}; {} says which come first", Setting::Rails);
+        let reason = format!("{limit}; {} says which come first", SettingId::Rails);
         left_out.push(leave_out(&port.facts, reason));
     }
     if ports.is_empty() {

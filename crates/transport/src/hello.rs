@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use railweave_fabric::Setting;
+use railweave_fabric::SettingId;
 use thiserror::Error;
 
 use crate::codec::{DecodeError, Reader, Writer};
@@ -82,7 +82,7 @@ pub enum HelloError {
     /// Another mode.
     #[error(
         "the peer {peer} runs with {}={theirs}, this process with {ours}; set the same on every host",
-        Setting::Mode
+        SettingId::Mode
     )]
     Mode {
         /// The peer.
@@ -96,7 +96,7 @@ pub enum HelloError {
     #[error(
         "the peer {peer} has no fabric in common with this process (its bits {theirs:#b}, ours {ours:#b}; bit 0 is \
          TCP, bit 1 verbs); set {} alike on every host",
-        Setting::Fabric
+        SettingId::Fabric
     )]
     Fabric {
         /// The peer.
@@ -111,7 +111,7 @@ pub enum HelloError {
         "the peer {peer} {}; set {} to a copy of the same key on every host, or on none",
         if *.theirs { "asks for a shared key, and this process has none" }
         else { "has no shared key, and this process asks for one" },
-        Setting::KeyFile
+        SettingId::KeyFile
     )]
     Key {
         /// The peer.

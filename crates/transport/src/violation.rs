@@ -1,6 +1,6 @@
 //! Breaches of the protocol by a peer on the rails of a connection.
 
-use railweave_fabric::Setting;
+use railweave_fabric::SettingId;
 
 use crate::{Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Slot};
 
@@ -59,7 +59,7 @@ pub enum ImmediateFault {
     /// The number of bytes that arrived is not the one that it says.
     #[error(
         "size_q contradicts the {arrived} bytes that arrived (an adapter that does not report byte counts needs {}=0)",
-        Setting::ByteCounts
+        SettingId::ByteCounts
     )]
     OtherBytes {
         /// The number of bytes that arrived.

@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
 
 /// One setting in the form of `--json`.
 #[derive(Serialize)]
-struct Setting {
+struct ShownSetting {
     /// The variable that wins over all others.
     variable: &'static str,
     /// Its value, as written in a variable.
@@ -37,7 +37,7 @@ struct Setting {
     help: &'static str,
 }
 
-impl Setting {
+impl ShownSetting {
     fn new(row: Row) -> Self {
         Self {
             variable: row.entry.variable(),
@@ -54,7 +54,7 @@ impl Setting {
 /// Shows the settings of this environment.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let options = environment::options()?;
-    let settings: Vec<Setting> = options.rows().into_iter().map(Setting::new).collect();
+    let settings: Vec<ShownSetting> = options.rows().into_iter().map(ShownSetting::new).collect();
     if arguments.json {
         return Ok(print(serde_json::to_string_pretty(&settings)?)?);
     }

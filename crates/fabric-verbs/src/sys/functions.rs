@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
-use railweave_fabric::Setting;
+use railweave_fabric::SettingId;
 
 use super::types::{
     AsyncEvent, Context, Cq, Device, DeviceAttributes, Ece, Gid, GidEntry, Mr, Pd, PortAttributes, Qp, QpAttributes,
@@ -21,7 +21,7 @@ unsafe extern "C" {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LibraryError {
     /// None of the names leads to a library.
-    #[error("{reason}; install libibverbs (rdma-core), or name its file in {}", Setting::Library.nccls())]
+    #[error("{reason}; install libibverbs (rdma-core), or name its file in {}", SettingId::Library.nccls())]
     NotFound {
         /// The dynamic linker's message about each name.
         reason: String,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::os;
-use crate::{Fault, Setting};
+use crate::{Fault, SettingId};
 
 /// The reason why a lane of a rail died. Reported once, as a completion; callers that know the rail and the peer add
 /// them to the message.
@@ -241,7 +241,7 @@ impl fmt::Display for WorkFailure {
                 "the peer does not answer: its process or host is gone, a cable or switch port is down, or packets are \
                  lost; check connectivity between these two GIDs (ping with the same MTU, firewall for UDP 4791, PFC \
                  or ECN on the switch), the GID index, and raise {} if the network is only slow",
-                Setting::AckTimeout.nccls()
+                SettingId::AckTimeout.nccls()
             ),
             other => out.write_str(other.advice()),
         }

@@ -1,7 +1,7 @@
 //! The reasons why memory cannot be registered.
 
 use super::os;
-use crate::{Fault, MemoryKind, Setting};
+use crate::{Fault, MemoryKind, SettingId};
 
 /// The reason why memory could not be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,7 +41,7 @@ pub enum RegisterError {
     #[error(
         "{port}: relaxed ordering is required ({}=1), but this libibverbs lacks it (ibv_reg_mr_iova2 of version \
          IBVERBS_1.8 is missing); set it to 2 or 0, or update rdma-core",
-        Setting::RelaxedOrdering.nccls()
+        SettingId::RelaxedOrdering.nccls()
     )]
     NoRelaxedOrdering {
         /// The port.
@@ -120,14 +120,14 @@ impl RegisterError {
 fn advice(errno: i32, kind: MemoryKind, relaxed: bool) -> String {
     match (errno, kind) {
         (libc::EINVAL | libc::EOPNOTSUPP, MemoryKind::Host) if relaxed => {
-            let setting = Setting::RelaxedOrdering.nccls();
+            let setting = SettingId::RelaxedOrdering.nccls();
             return format!("the driver may not know relaxed ordering, which {setting}=1 asks for: set it to 2 or 0");
         }
         (libc::ENOMEM | libc::EAGAIN, MemoryKind::Host) => {
             "raise the limit of locked memory (ulimit -l unlimited; in a container --ulimit memlock=-1)"
         }
         (_, MemoryKind::Cuda) => {
-            return format!("load nvidia_peermem, or let NCCL use dma-buf ({}=1)", Setting::DmaBuf.nccls());
+            return format!("load nvidia_peermem, or let NCCL use dma-buf ({}=1)", SettingId::DmaBuf.nccls());
         }
         (_, MemoryKind::DmaBuf { .. }) => "check that kernel and driver support dma-buf, or load nvidia_peermem",
         (libc::EFAULT | libc::EINVAL, _) => "the range must be mapped and writable",

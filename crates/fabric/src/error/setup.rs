@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 use super::{RegisterError, os};
-use crate::{Fault, LaneId, LinkLayer, Setting};
+use crate::{Fault, LaneId, LinkLayer, SettingId};
 
 /// The reason why a rail could not be set up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,7 +69,7 @@ pub enum SetupError {
     /// The ports of the two ends have different link layers.
     #[error(
         "{port} is {}, the peer's port {}; name ports of one kind in {}",
-        ours.name(), theirs.name(), Setting::Rails
+        ours.name(), theirs.name(), SettingId::Rails
     )]
     LinkLayers {
         /// This end's port.
@@ -238,16 +238,16 @@ impl SetupStep {
             Self::ProtectionDomain => "look at the kernel log".to_owned(),
             Self::PortQuery => "is the adapter still there?".to_owned(),
             Self::CompletionQueue { .. } => {
-                let lanes = Setting::Lanes;
+                let lanes = SettingId::Lanes;
                 format!("fewer lanes ({lanes}) need smaller queues; look at the device's max_cqe (ibv_devinfo -v)")
             }
             Self::QueuePair { .. } => {
                 "look at the device's max_qp and max_qp_wr (ibv_devinfo -v), and raise ulimit -l".to_owned()
             }
             Self::FlushQueuePair => "look at the device's max_qp (ibv_devinfo -v)".to_owned(),
-            Self::Init { .. } => format!("check {} against the port's partition keys", Setting::PartitionKey.nccls()),
+            Self::Init { .. } => format!("check {} against the port's partition keys", SettingId::PartitionKey.nccls()),
             Self::Ece { .. } => {
-                format!("give both adapters the same firmware, or set {}=0 on both hosts", Setting::Ece.nccls())
+                format!("give both adapters the same firmware, or set {}=0 on both hosts", SettingId::Ece.nccls())
             }
         }
     }
@@ -329,7 +329,7 @@ impl fmt::Display for Transition {
             "QP transition failed: queue pair {number:#x} of {port} (GID {gid}) to {state} for the peer's {peer:#x} \
              (GID {peer_gid}), {attributes}{tries}: {error}; "
         )?;
-        let index = Setting::GidIndex.nccls();
+        let index = SettingId::GidIndex.nccls();
         if self.is_unreachable() {
             write!(
                 out,

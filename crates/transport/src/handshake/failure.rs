@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use railweave_fabric::{Fault, RailId, RailSet, Setting, SetupError};
+use railweave_fabric::{Fault, RailId, RailSet, SettingId, SetupError};
 
 /// The reason why a handshake failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl HandshakeFailure {
             Self::Late(awaited) => format!(
                 "Handshake timeout: {peer} did not send {awaited} in time; check that no firewall blocks TCP between \
                  the hosts, that the peer still runs, and raise {} if the hosts are slow",
-                Setting::HandshakeTimeout
+                SettingId::HandshakeTimeout
             ),
             Self::Closed => format!("{peer} closed the connection while it was set up"),
             Self::OutOfTurn(message) => {
@@ -149,7 +149,7 @@ pub enum LeftOut {
     #[error(transparent)]
     Failed(SetupError),
     /// This end could not connect it in time; the last obstacle, if it was tried.
-    #[error("Handshake timeout: {}; or raise {}", obstacle(.0.as_ref()), Setting::HandshakeTimeout)]
+    #[error("Handshake timeout: {}; or raise {}", obstacle(.0.as_ref()), SettingId::HandshakeTimeout)]
     TooLate(Option<SetupError>),
     /// A lane of it could not be dialled, for this reason.
     #[error("{0}")]

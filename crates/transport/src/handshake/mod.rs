@@ -1,8 +1,8 @@
 //! The set-up of a connection: OFFER, ANSWER, LANES both ways, READY.
 //!
 //! [`Connector`] and [`Acceptor`] are two state machines without I/O. They take messages, sockets and the time
-//! ([`Handshake`]), and return [`Action`]s ([`MakesConnection`]). They may move to another thread between any two calls;
-//! this keeps set-up calls that block off the control thread.
+//! ([`Handshake`]), and return [`Action`]s ([`MakesConnection`]). They may move to another thread between any two
+//! calls; this keeps set-up calls that block off the control thread.
 
 mod acceptor;
 mod connector;

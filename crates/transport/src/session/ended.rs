@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use railweave_fabric::{Fault, Setting};
+use railweave_fabric::{Fault, SettingId};
 use thiserror::Error;
 
 use crate::HelloError;
@@ -49,7 +49,7 @@ pub enum Ended {
     #[error(
         "it has been silent for {:.1} s and did not answer within {} ({} s): it was killed while a child that it \
          forked lives on, or is stopped, or cannot be reached",
-        seconds(*.for_ns), Setting::PeerTimeout, seconds(*.limit_ns)
+        seconds(*.for_ns), SettingId::PeerTimeout, seconds(*.limit_ns)
     )]
     Silent {
         /// The time since anything came from it, in nanoseconds.
@@ -61,7 +61,7 @@ pub enum Ended {
     #[error(
         "it has not read what was sent to it for {:.1} s, longer than {} ({} s): {unsent} bytes wait for it; it is \
          stopped, or cannot be reached, or its program is not Railweave",
-        seconds(*.for_ns), Setting::PeerTimeout, seconds(*.limit_ns)
+        seconds(*.for_ns), SettingId::PeerTimeout, seconds(*.limit_ns)
     )]
     NotReading {
         /// The time since anything was read from it, in nanoseconds.
@@ -159,7 +159,7 @@ pub enum Unwelcome {
         limit: Limit,
     },
     /// It has another key.
-    #[error("{peer} has another key; copy the same {} to every host; its session was refused", Setting::KeyFile)]
+    #[error("{peer} has another key; copy the same {} to every host; its session was refused", SettingId::KeyFile)]
     OtherKey {
         /// The peer.
         peer: String,
@@ -178,7 +178,7 @@ pub enum Unreachable {
         fault: HelloFault,
     },
     /// It has another key.
-    #[error("{peer} has another key; copy the same {} to every host", Setting::KeyFile)]
+    #[error("{peer} has another key; copy the same {} to every host", SettingId::KeyFile)]
     OtherKey {
         /// The peer.
         peer: String,
@@ -187,7 +187,7 @@ pub enum Unreachable {
     #[error(
         "{NO_NIC}: its handle names no address that can be dialled; give its host an IPv4 or a global IPv6 address, or \
          name an interface that has one in {} there",
-        Setting::OutOfBand
+        SettingId::OutOfBand
     )]
     NoAddress,
     /// No address led to a session.
@@ -219,21 +219,21 @@ fn unreachable(tries: &str, no_route: bool, loopback: bool) -> String {
             "the peer cannot be reached: {tries}; its addresses are all loopback addresses: if it is on \
              another host, name ports in its {} that others reach; if it is on this one, check that its process still \
              runs",
-            Setting::Rails
+            SettingId::Rails
         )
     } else if no_route {
         format!(
             "{NO_NIC}: {tries}; give both hosts an address in a common network, and name an interface that has one in \
              {} on the peer's",
-            Setting::OutOfBand
+            SettingId::OutOfBand
         )
     } else {
         format!(
             "the peer cannot be reached: {tries}; check that its process still runs, that no firewall blocks TCP to \
              its control port ({} gives a range to let through), and that {} names an interface there that this host \
              reaches",
-            Setting::ControlPort,
-            Setting::OutOfBand
+            SettingId::ControlPort,
+            SettingId::OutOfBand
         )
     }
 }
@@ -284,15 +284,15 @@ mod tests {
     fn the_nic_is_blamed_only_if_nothing_else_is_wrong() {
         let failures = ["10.0.0.1:7: Network is unreachable", "10.1.0.1:7: Connection refused"];
         for (text, remedy) in [
-            (Unreachable::NoAddress.to_string(), Setting::OutOfBand.own()),
+            (Unreachable::NoAddress.to_string(), SettingId::OutOfBand.own()),
             (refusal(&failures[..1], true, false), "in a common network"),
         ] {
             assert!(text.starts_with(NO_NIC) && text.contains(remedy), "{text}");
         }
         for (text, remedy) in [
             (refusal(&failures, false, false), "firewall"),
-            (refusal(&failures[1..], false, false), Setting::ControlPort.own()),
-            (refusal(&failures[1..], false, true), Setting::Rails.own()),
+            (refusal(&failures[1..], false, false), SettingId::ControlPort.own()),
+            (refusal(&failures[1..], false, true), SettingId::Rails.own()),
         ] {
             assert!(!text.contains(NO_NIC), "{text}");
             assert!(text.contains("Connection refused") && text.contains(remedy), "{text}");
