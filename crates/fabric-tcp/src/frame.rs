@@ -75,7 +75,7 @@ pub enum FrameError {
     #[error("the frame's {0} is not zero")]
     NotZero(&'static str),
     /// The payload is longer than any write.
-    #[error("a write of {0} bytes; at most {MAX_WRITE} are allowed")]
+    #[error("a write of {0} bytes; allowed: at most {MAX_WRITE}")]
     TooLong(u32),
 }
 

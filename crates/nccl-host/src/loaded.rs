@@ -180,11 +180,7 @@ impl LoadedNet {
 
     /// Refuses receives that do not fit into one call.
     fn check_parts(&self, call: &'static str, parts: &[Part]) -> Result<(), NetError> {
-        assert!(
-            (1..=MAX_PARTS).contains(&parts.len()),
-            "{call} of {} parts: 1 to {MAX_PARTS} are allowed",
-            parts.len()
-        );
+        assert!((1..=MAX_PARTS).contains(&parts.len()), "{call} of {} parts; allowed: 1 to {MAX_PARTS}", parts.len());
         parts.iter().try_for_each(|part| self.limit(call, part.bytes, self.plugin.table.message_limit()))
     }
 }

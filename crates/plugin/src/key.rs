@@ -53,7 +53,7 @@ impl Key {
         file.take(LONGEST as u64 + 1).read_to_end(&mut secret).map_err(unreadable)?;
         if !(SHORTEST..=LONGEST).contains(&secret.len()) {
             return Err(wrong(format!(
-                "it has {} bytes, allowed are {SHORTEST} to {LONGEST}; make one with: head -c 32 /dev/urandom",
+                "it has {} bytes; allowed: {SHORTEST} to {LONGEST}; make one with: head -c 32 /dev/urandom",
                 if secret.len() > LONGEST { "more than 4096".to_owned() } else { secret.len().to_string() }
             )));
         }

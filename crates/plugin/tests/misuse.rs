@@ -110,7 +110,7 @@ fn receives_of_none_or_nine_buffers_are_refused_and_eight_are_not() {
             (code, out)
         };
         for count in [9, 0, -1, c_int::MAX, c_int::MIN] {
-            refused("irecv", &format!("{count} buffers, allowed are 1 to 8"), || call(count).0);
+            refused("irecv", &format!("{count} buffers; allowed: 1 to 8"), || call(count).0);
         }
         let (code, request) = call(8);
         assert!(code == NcclResult::SUCCESS && !request.is_null());

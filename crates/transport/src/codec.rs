@@ -24,7 +24,7 @@ pub enum DecodeError {
         extra: usize,
     },
     /// A field has a value that it must not have.
-    #[error("{what} is {value:#x}, allowed is {allowed}")]
+    #[error("{what} is {value:#x}; allowed: {allowed}")]
     Value {
         /// The field.
         what: &'static str,

@@ -120,7 +120,7 @@ impl Cause {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misuse {
     /// irecv was called with this many buffers.
-    #[error("irecv was called with {0} buffers, allowed are 1 to {MAX_BUFFERS} (maxRecvs)")]
+    #[error("irecv was called with {0} buffers; allowed: 1 to {MAX_BUFFERS} (maxRecvs)")]
     Buffers(usize),
     /// A receive has this many bytes.
     #[error("a receive of {0} bytes is longer than {MAX_MESSAGE_BYTES} bytes, the maxP2pBytes of this device")]

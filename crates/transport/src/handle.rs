@@ -91,7 +91,7 @@ impl Handle {
             return Err(DecodeError::Value {
                 what: "the handle's magic number",
                 value: u64::from(magic),
-                allowed: "that of Railweave: the peer uses another plugin, or the handle was damaged",
+                allowed: "that of Railweave; the peer uses another plugin, or the handle was damaged",
             });
         }
         let version = reader.u16()?;
@@ -99,7 +99,7 @@ impl Handle {
             return Err(DecodeError::Value {
                 what: "the handle's protocol version",
                 value: u64::from(version),
-                allowed: "2: install the same version of Railweave on every host",
+                allowed: "2; install the same version of Railweave on every host",
             });
         }
         let (v4, v6) = (reader.u8()?, reader.u8()?);
@@ -175,7 +175,7 @@ mod tests {
             bad[at] = value;
             let text = Handle::decode(&bad).unwrap_err().to_string();
             assert!(text.contains(words), "{text}");
-            let ours = format!("allowed is {}: install", crate::PROTOCOL_VERSION);
+            let ours = format!("allowed: {}; install", crate::PROTOCOL_VERSION);
             assert!(words != "version" || text.contains(&ours), "{text}");
         }
     }

@@ -98,7 +98,7 @@ impl Preface {
             2 => Err(DecodeError::Value {
                 what: "the preface's protocol version",
                 value: u64::from(version),
-                allowed: "2: install the same version of Railweave on every host",
+                allowed: "2; install the same version of Railweave on every host",
             }),
             kind => Err(DecodeError::Value { what: "the preface's kind", value: kind.into(), allowed: "1 or 2" }),
         }
@@ -634,7 +634,7 @@ mod tests {
         let mut older = lane.encode();
         older[4..6].copy_from_slice(&(crate::PROTOCOL_VERSION - 1).to_le_bytes());
         let text = Preface::decode(&older).unwrap_err().to_string();
-        assert!(text.contains(&format!("allowed is {}: install", crate::PROTOCOL_VERSION)), "{text}");
+        assert!(text.contains(&format!("allowed: {}; install", crate::PROTOCOL_VERSION)), "{text}");
     }
 
     proptest! {

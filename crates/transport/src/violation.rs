@@ -80,7 +80,7 @@ pub enum ImmediateFault {
 pub enum CtsViolation {
     /// A slot has a wrong number of buffers.
     #[error(
-        "the CTS entry for slot {slot} names {buffers} buffers, allowed are 1 to {MAX_BUFFERS}; the peer breaks the \
+        "the CTS entry for slot {slot} names {buffers} buffers; allowed: 1 to {MAX_BUFFERS}; the peer breaks the \
          protocol or memory was overwritten"
     )]
     Buffers {

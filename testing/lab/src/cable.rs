@@ -49,16 +49,16 @@ impl Cable {
             ));
         }
         if let Some(rate) = self.rate_mbit.filter(|rate| !(0.1..=100_000.0).contains(rate)) {
-            return Err(format!("rate_mbit = {rate} is not possible; allowed are 0.1 to 100000"));
+            return Err(format!("rate_mbit = {rate} is not possible; allowed: 0.1 to 100000"));
         }
         if !(8..=65_536).contains(&self.burst_kib) {
-            return Err(format!("burst_kib = {} is not possible; allowed are 8 to 65536", self.burst_kib));
+            return Err(format!("burst_kib = {} is not possible; allowed: 8 to 65536", self.burst_kib));
         }
         if !(0.0..=10_000.0).contains(&self.delay_ms) {
-            return Err(format!("delay_ms = {} is not possible; allowed are 0 to 10000", self.delay_ms));
+            return Err(format!("delay_ms = {} is not possible; allowed: 0 to 10000", self.delay_ms));
         }
         if !(0.0..=100.0).contains(&self.loss_percent) {
-            return Err(format!("loss_percent = {} is not possible; allowed are 0 to 100", self.loss_percent));
+            return Err(format!("loss_percent = {} is not possible; allowed: 0 to 100", self.loss_percent));
         }
         Ok(())
     }

@@ -260,10 +260,10 @@ impl Scenario {
 
     fn check(&self) -> Result<(), String> {
         if !(1..=MAX_GUESTS).contains(&self.guests) {
-            return Err(format!("guests = {} is not possible; allowed are 1 to {MAX_GUESTS}", self.guests));
+            return Err(format!("guests = {} is not possible; allowed: 1 to {MAX_GUESTS}", self.guests));
         }
         if !(256..=16_384).contains(&self.memory_mib) {
-            return Err(format!("memory_mib = {} is not possible; allowed are 256 to 16384", self.memory_mib));
+            return Err(format!("memory_mib = {} is not possible; allowed: 256 to 16384", self.memory_mib));
         }
         for (index, cable) in self.cables.iter().enumerate() {
             cable.check(self.guests).map_err(|reason| format!("cable {index}: {reason}"))?;
@@ -319,10 +319,10 @@ impl Run {
             return Err("it must have exactly one of bench, test and command".to_owned());
         }
         if !(1..=20).contains(&self.rounds) {
-            return Err(format!("rounds = {} is not possible; allowed are 1 to 20", self.rounds));
+            return Err(format!("rounds = {} is not possible; allowed: 1 to 20", self.rounds));
         }
         if self.limit_s == 0 {
-            return Err("limit_s = 0 leaves no time; allowed are numbers from 1".to_owned());
+            return Err("limit_s = 0 leaves no time; allowed: numbers from 1".to_owned());
         }
         let needs_ranks = self.alone || !self.steps.is_empty() || !self.ends.is_empty();
         match self.kind() {
@@ -351,14 +351,14 @@ impl Run {
                 Deed::Loss(Loss { cable, percent }) => {
                     scenario.check_cable(cable)?;
                     if !(0.0..=100.0).contains(&percent) {
-                        return Err(format!("percent = {percent} is not possible; allowed are 0 to 100"));
+                        return Err(format!("percent = {percent} is not possible; allowed: 0 to 100"));
                     }
                 }
                 Deed::Down(end) | Deed::Up(end) => scenario.check_end(end)?,
                 Deed::Restore(cable) => scenario.check_cable(cable)?,
             }
             if !(0.0..=3600.0).contains(&step.after_s) {
-                return Err(format!("after_s = {} is not possible; allowed are 0 to 3600", step.after_s));
+                return Err(format!("after_s = {} is not possible; allowed: 0 to 3600", step.after_s));
             }
         }
         if !self.steps.is_sorted_by(|a, b| a.after_s <= b.after_s) {
@@ -483,11 +483,11 @@ command = [
     fn what_makes_no_sense_is_refused_in_a_sentence() {
         let cases = [
             ("memory_mib = 512", "memory = 512", "line 5: unknown field `memory`"),
-            ("guests = 3", "guests = 9", "guests = 9 is not possible; allowed are 1 to 4"),
+            ("guests = 3", "guests = 9", "guests = 9 is not possible; allowed: 1 to 4"),
             ("guests = 3", "guests = 2", "cable 1: "),
             ("guests = 3", "guests = \"3\"", "line 4: invalid type: string"),
-            ("rounds = 3", "rounds = 0", "run \"first\": rounds = 0 is not possible; allowed are 1 to 20"),
-            ("memory_mib = 512", "memory_mib = 1", "allowed are 256 to 16384"),
+            ("rounds = 3", "rounds = 0", "run \"first\": rounds = 0 is not possible; allowed: 1 to 20"),
+            ("memory_mib = 512", "memory_mib = 1", "allowed: 256 to 16384"),
             ("rate_mbit = 80", "rate_mbit = 0", "rate_mbit = 0 is not possible"),
             ("rate_mbit = 80", "rate = 80", "line 9: unknown field `rate`"),
             ("delay_ms = 1.5", "delay_ms = -1", "delay_ms = -1 is not possible"),
@@ -501,7 +501,7 @@ command = [
             ("name = \"second\"", "name = \"second\"\nbench = \"\"", "exactly one of bench, test and command"),
             ("name = \"second\"", "name = \"second\"\nalone = true", "go with bench only"),
             ("after_s = 4", "after_s = 0", "not in the order"),
-            ("after_s = 4", "after_s = 4000", "allowed are 0 to 3600"),
+            ("after_s = 4", "after_s = 4000", "allowed: 0 to 3600"),
             ("kill = 1 }", "kill = 2 }", "there is no rank 2"),
             ("kill = 1 }", "kill = 1, restore = 1 }", "exactly one of kill"),
             ("restore = 1", "restore = 2", "there is no cable 2; there are 2, from 0"),

@@ -10,7 +10,7 @@ use crate::{Fault, LaneId, LinkLayer, SettingId};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetupError {
     /// The rail's specification asks for a send queue of a length that the fabric does not support.
-    #[error("a send queue of {depth}; 1 to {most} are allowed")]
+    #[error("a send queue of {depth}; allowed: 1 to {most}")]
     SendQueue {
         /// Length of the queue.
         depth: u32,
@@ -18,7 +18,7 @@ pub enum SetupError {
         most: u32,
     },
     /// The rail's specification asks for more receives than the fabric supports.
-    #[error("a pool of {count} receives; 0 to {most} are allowed")]
+    #[error("a pool of {count} receives; allowed: 0 to {most}")]
     ReceivePool {
         /// The number asked for.
         count: u32,
@@ -26,7 +26,7 @@ pub enum SetupError {
         most: u32,
     },
     /// The rail's specification asks for a number of lanes that no rail can have.
-    #[error("a rail of {lanes} lanes; 1 to {most} are allowed")]
+    #[error("a rail of {lanes} lanes; allowed: 1 to {most}")]
     LaneCount {
         /// The number asked for.
         lanes: usize,
@@ -80,7 +80,7 @@ pub enum SetupError {
         theirs: LinkLayer,
     },
     /// The peer's end point is invalid.
-    #[error("the peer's lane has {what} {value:#x}, allowed is {allowed}; it breaks the protocol")]
+    #[error("the peer's lane has {what} {value:#x}; allowed: {allowed}; it breaks the protocol")]
     WrongEndpoint {
         /// The field, with its article.
         what: &'static str,
@@ -359,20 +359,16 @@ mod tests {
     #[test]
     fn every_cause_has_its_sentence_and_its_fault() {
         let cases = [
-            (
-                SetupError::SendQueue { depth: 0, most: 9 },
-                Fault::Configuration,
-                "a send queue of 0; 1 to 9 are allowed",
-            ),
+            (SetupError::SendQueue { depth: 0, most: 9 }, Fault::Configuration, "a send queue of 0; allowed: 1 to 9"),
             (
                 SetupError::ReceivePool { count: 10, most: 9 },
                 Fault::Configuration,
-                "a pool of 10 receives; 0 to 9 are allowed",
+                "a pool of 10 receives; allowed: 0 to 9",
             ),
             (
                 SetupError::LaneCount { lanes: 17, most: 16 },
                 Fault::Configuration,
-                "a rail of 17 lanes; 1 to 16 are allowed",
+                "a rail of 17 lanes; allowed: 1 to 16",
             ),
             (
                 SetupError::NoSuchLane { lane: LaneId(2), lanes: 2 },
@@ -402,7 +398,7 @@ mod tests {
             (
                 SetupError::WrongEndpoint { what: "the MTU code", value: 6, allowed: "1 to 5" },
                 Fault::Protocol,
-                "the peer's lane has the MTU code 0x6, allowed is 1 to 5; it breaks the protocol",
+                "the peer's lane has the MTU code 0x6; allowed: 1 to 5; it breaks the protocol",
             ),
             (SetupError::Unreachable("it is gone".to_owned()), Fault::Peer, "it is gone"),
             (

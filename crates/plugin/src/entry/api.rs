@@ -327,7 +327,7 @@ pub(crate) fn memory_kind(kind: c_int) -> Result<MemoryKind, Error> {
         PTR_HOST => Ok(MemoryKind::Host),
         PTR_CUDA => Ok(MemoryKind::Cuda),
         other => Err(Error::protocol(format!(
-            "regMr was called with memory type {other}; allowed are 1 (NCCL_PTR_HOST) and 2 (NCCL_PTR_CUDA)"
+            "regMr was called with memory type {other}; allowed: 1 (NCCL_PTR_HOST) and 2 (NCCL_PTR_CUDA)"
         ))),
     }
 }

@@ -347,7 +347,7 @@ where
 {
     let Some(count) = usize::try_from(buffers.count).ok().filter(|count| (1..=MAX_BUFFERS).contains(count)) else {
         return Err(Error::protocol(format!(
-            "irecv was called with {} buffers, allowed are 1 to {MAX_BUFFERS} (maxRecvs)",
+            "irecv was called with {} buffers; allowed: 1 to {MAX_BUFFERS} (maxRecvs)",
             buffers.count
         )));
     };
@@ -452,7 +452,7 @@ unsafe fn incoming<'a>(
 /// Returns the error for a negative size: NCCL's older versions pass sizes as `int`.
 #[cold]
 pub(crate) fn negative_size(call: &str, size: c_int) -> Error {
-    Error::protocol(format!("{call} was called with a size of {size} bytes; allowed are 0 and more"))
+    Error::protocol(format!("{call} was called with a size of {size} bytes; allowed: 0 and more"))
 }
 
 #[cold]

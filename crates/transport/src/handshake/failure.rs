@@ -93,7 +93,7 @@ impl HandshakeFailure {
                 format!("{peer} sent {message} out of turn while a connection was set up; it breaks the protocol")
             }
             Self::WrongAnswer { port, lanes, offered } => format!(
-                "{peer} answered with {lanes} lanes on port {port}; allowed is one of the {offered} ports offered, \
+                "{peer} answered with {lanes} lanes on port {port}; allowed: one of the {offered} ports offered, \
                  with no more lanes than that has; it breaks the protocol"
             ),
             Self::WrongRails { lanes, answered } => {
@@ -103,7 +103,7 @@ impl HandshakeFailure {
                 format!("{peer} sent {lanes} lanes for rail {rail}, but {agreed} were agreed; it breaks the protocol")
             }
             Self::WrongReady { usable, rails } => format!(
-                "{peer} says that rails {usable:#b} are ready; allowed is one or more of those that are ready here, of \
+                "{peer} says that rails {usable:#b} are ready; allowed: one or more of those that are ready here, of \
                  {rails}; it breaks the protocol"
             ),
             Self::Unpaired(reason) => reason.clone(),
@@ -217,7 +217,7 @@ mod tests {
             (
                 HandshakeFailure::WrongAnswer { port: 9, lanes: 2, offered: 4 },
                 Fault::Protocol,
-                "node2 answered with 2 lanes on port 9; allowed is one of the 4 ports offered, with no more lanes than \
+                "node2 answered with 2 lanes on port 9; allowed: one of the 4 ports offered, with no more lanes than \
                  that has; it breaks the protocol",
             ),
             (
@@ -233,7 +233,7 @@ mod tests {
             (
                 HandshakeFailure::WrongReady { usable: RailSet::from_bits(0b110), rails: 2 },
                 Fault::Protocol,
-                "node2 says that rails 0b110 are ready; allowed is one or more of those that are ready here, of 2; it \
+                "node2 says that rails 0b110 are ready; allowed: one or more of those that are ready here, of 2; it \
                  breaks the protocol",
             ),
             (HandshakeFailure::Unpaired("no port fits".to_owned()), Fault::Configuration, "no port fits"),
