@@ -161,8 +161,11 @@ impl RegisteredEnds<'_> {
             let moved = (unposted.len(), unsent.len(), requests.len()) != before;
             requests.append(&mut started);
             patience.after_round(moved, || {
-                let (sends, undone) = (unsent.len(), requests.len());
-                format!("messages: {sends} have no receive yet, {undone} requests are not done")
+                let (receives, sends, undone) = (unposted.len(), unsent.len(), requests.len());
+                format!(
+                    "messages: {receives} receives are not posted, {sends} sends have no receive yet, {undone} \
+                     requests are not done"
+                )
             })?;
         }
         Ok(())

@@ -26,8 +26,8 @@ pub struct Settings {
     pub in_flight: usize,
     /// The approximate time to measure the latency, and the bandwidth of each size.
     pub time: Duration,
-    /// The approximate time to send each size before its bandwidth is measured; a shaper on the way lets a burst pass
-    /// first.
+    /// The approximate time to send each size before its bandwidth is measured; a traffic shaper in the path lets
+    /// a burst pass first.
     pub warm_up: Duration,
     /// The number of connections to set up for their time.
     pub connects: usize,

@@ -198,7 +198,7 @@ const CASES: &[Case] = &[
         keyed: false,
         act: |site| (0..100).map(|_| site.dial()).collect(),
         lines: MOST_LINES,
-        words: &["sent 0 of the first 40 bytes in time"],
+        words: &["sent only 0 of the first 40 bytes in time"],
     },
     Case {
         name: "one byte now and then, forever",

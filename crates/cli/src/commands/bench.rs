@@ -34,7 +34,8 @@ pub(crate) struct Arguments {
     /// The approximate time to measure latency, and the bandwidth of each size
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// The approximate time to send each size before its bandwidth is measured; use it if a shaper is on the way
+    /// The approximate time to send each size before its bandwidth is measured; use it if a traffic shaper is in the
+    /// path
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     warm_up: f64,
     /// The number of connections to set up for their time
@@ -53,8 +54,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", requires = "connections", conflicts_with = "in_process")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=60))]
     idle: Option<u64>,
-    /// With --connections: starts this many processes at once, each with this many connections to those that follow it,
-    /// and shows the resources of each
+    /// With --connections: starts this many processes at once, each of which opens the connections to those that follow
+    /// it, and shows the resources of each
     #[arg(long, value_name = "COUNT", requires = "connections", conflicts_with_all = ["idle", "in_process"])]
     #[arg(value_parser = clap::value_parser!(u32).range(2..=1000))]
     processes: Option<u32>,

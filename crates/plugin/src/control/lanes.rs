@@ -69,12 +69,12 @@ impl ControlLoop {
         self.stranger(
             Kind::Preface,
             inbound.address,
-            &format!("sent {count} of the first {PREFACE_BYTES} bytes in time"),
+            &format!("sent only {count} of the first {PREFACE_BYTES} bytes in time"),
         );
     }
 
     pub(super) fn inbound_makes_place(&mut self, inbound: Inbound, others: usize) {
-        let text = format!("has not said what it is, like {others} others, while more wait");
+        let text = format!("has not said what it is, nor have {others} others, while more wait");
         self.stranger(Kind::Preface, inbound.address, &text);
     }
 

@@ -43,7 +43,7 @@ impl Placed {
             if !SAID.swap(true, Ordering::Relaxed) {
                 log::info(&format!(
                     "queues cannot be placed in the memory of their adapter's NUMA node {node} (set_mempolicy: {}); \
-                     they work from anywhere, a little slower",
+                     they are placed on any node, and are a little slower",
                     std::io::Error::last_os_error()
                 ));
             }

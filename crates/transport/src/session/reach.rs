@@ -78,7 +78,7 @@ impl Reach {
 
     fn unreachable(&mut self) -> Unreachable {
         let closed = self.closed.drain(..).map(|(_, text)| {
-            let why = "whoever listens there has too many newcomers, or is not Railweave";
+            let why = "the program that listens there has too many newcomers, or is not Railweave";
             format!("{text} each time that it was dialled: {why}")
         });
         let tries: Vec<_> = std::mem::take(&mut self.failures).into_iter().chain(closed).collect();

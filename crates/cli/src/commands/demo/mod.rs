@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let summaries = summaries.ok_or("the demo failed: a rank ended without a summary; this is a bug of railweave")?;
     show(&summaries, bytes)?;
     print(format_args!(
-        "All right: {ranks} ranks ran {} collectives of {} over {} (net v{}); every element was checked ({:.1} s).",
+        "Passed: {ranks} ranks ran {} collectives of {} over {} (net v{}); every element was checked ({:.1} s).",
         OPERATIONS.len(),
         Size(bytes),
         summaries[0].plugin,
