@@ -51,7 +51,7 @@ impl Link {
     /// Takes over the socket to the parent and waits for the first frame.
     ///
     /// # Errors
-    /// The parent is gone, or the other process is not a parent.
+    /// If the parent is gone, or the other process is not a parent.
     pub fn open(mut stream: UnixStream) -> Result<Self, BootstrapError> {
         let (kind, body) = read_frame(&mut stream)?;
         let garbled = || BootstrapError::Garbled { what: "the first frame from the parent".to_owned() };
@@ -109,7 +109,7 @@ impl Link {
     /// Sends `mine` to all ranks and returns the contributions of all, in order of rank.
     ///
     /// # Errors
-    /// The parent is gone or says stop.
+    /// If the parent is gone or says stop.
     pub fn all_gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
         write_frame(&mut self.stream, GATHER, mine)?;
         match self.frames.recv() {
@@ -124,7 +124,7 @@ impl Link {
     /// Waits until all ranks have called this.
     ///
     /// # Errors
-    /// Those of [`Self::all_gather`].
+    /// If [`Self::all_gather`] fails.
     pub fn barrier(&mut self) -> Result<(), BootstrapError> {
         self.all_gather(&[]).map(drop)
     }
@@ -132,7 +132,7 @@ impl Link {
     /// Sends a number to all ranks and returns all numbers in order of rank.
     ///
     /// # Errors
-    /// Those of [`Self::all_gather`].
+    /// If [`Self::all_gather`] fails.
     pub fn gather_numbers(&mut self, mine: u64) -> Result<Vec<u64>, BootstrapError> {
         let garbled = || BootstrapError::Garbled { what: "a number of a rank".to_owned() };
         let numbers = self.all_gather(&mine.to_le_bytes())?;
@@ -142,7 +142,7 @@ impl Link {
     /// Sends a time to all ranks and returns the longest.
     ///
     /// # Errors
-    /// Those of [`Self::all_gather`].
+    /// If [`Self::all_gather`] fails.
     pub fn slowest(&mut self, mine: Duration) -> Result<Duration, BootstrapError> {
         let nanos = self.gather_numbers(mine.as_nanos() as u64)?;
         Ok(Duration::from_nanos(nanos.into_iter().max().unwrap_or(0)))
@@ -151,7 +151,7 @@ impl Link {
     /// Sends a report to the parent's program.
     ///
     /// # Errors
-    /// The parent is gone.
+    /// If the parent is gone.
     pub fn report(&mut self, body: &[u8]) -> Result<(), BootstrapError> {
         Ok(write_frame(&mut self.stream, REPORT, body)?)
     }
@@ -159,7 +159,7 @@ impl Link {
     /// Tells the parent why this rank ends.
     ///
     /// # Errors
-    /// The parent is gone.
+    /// If the parent is gone.
     pub fn fail(&mut self, reason: &str) -> Result<(), BootstrapError> {
         Ok(write_frame(&mut self.stream, FAILED, reason.as_bytes())?)
     }
@@ -209,7 +209,7 @@ impl Relay {
     /// Starts to relay between `streams`, one per rank, and sends each rank its number and the job.
     ///
     /// # Errors
-    /// No thread can be started.
+    /// If no thread can be started.
     pub fn start(streams: Vec<UnixStream>, job: &[u8]) -> io::Result<Self> {
         let (sender, frames) = channel();
         let ranks = streams.len();

@@ -58,7 +58,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
     /// Connects this rank with all others; all ranks call this together.
     ///
     /// # Errors
-    /// The plugin or another rank failed, or the set-up took longer than the time allowed without progress.
+    /// If the plugin or another rank fails, or the set-up makes no progress for the time allowed.
     pub fn connect(net: &'net N, link: &mut Link, settings: Settings) -> Result<Self, CommunicatorError> {
         let (rank, ranks) = (link.rank(), link.ranks());
         if ranks < 2 || settings.devices.is_empty() {
@@ -89,7 +89,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
     /// Sums `data` of all ranks, element by element, into `data` of every rank.
     ///
     /// # Errors
-    /// See [`CommunicatorError`]; the communicator is then closed.
+    /// If a transfer fails, which also closes the communicator.
     pub fn all_reduce(&mut self, data: &mut [f32]) -> Result<(), CommunicatorError> {
         let mut plan = Plan::default();
         for (connection, part) in chunks(&(0..data.len()), self.settings.devices.len()).iter().enumerate() {
@@ -102,7 +102,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
     /// Concatenates the inputs of all ranks in `output` of every rank.
     ///
     /// # Errors
-    /// See [`CommunicatorError`]; the communicator is then closed, unless the lengths were wrong.
+    /// If a transfer fails, which also closes the communicator, or the lengths are wrong.
     pub fn all_gather(&mut self, input: &[f32], output: &mut [f32]) -> Result<(), CommunicatorError> {
         self.check_lengths("all-gather: output", output.len(), input.len() * self.ranks)?;
         let block = input.len();
@@ -118,7 +118,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
     /// partial sums.
     ///
     /// # Errors
-    /// See [`CommunicatorError`]; the communicator is then closed, unless the length was wrong.
+    /// If a transfer fails, which also closes the communicator, or the length is wrong.
     pub fn reduce_scatter(&mut self, data: &mut [f32]) -> Result<Range<usize>, CommunicatorError> {
         let block = data.len() / self.ranks;
         self.check_lengths("reduce-scatter: data", data.len(), block * self.ranks)?;
@@ -133,7 +133,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
     /// Sends block p of `input` to rank p and puts the block from rank p into block p of `output`.
     ///
     /// # Errors
-    /// See [`CommunicatorError`]; the communicator is then closed, unless the lengths were wrong.
+    /// If a transfer fails, which also closes the communicator, or the lengths are wrong.
     pub fn all_to_all(&mut self, input: &[f32], output: &mut [f32]) -> Result<(), CommunicatorError> {
         let block = input.len() / self.ranks;
         self.check_lengths("all-to-all: input", input.len(), block * self.ranks)?;
@@ -151,7 +151,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
     /// Sends `input` to rank `to` and receives `output` from rank `from`, at the same time.
     ///
     /// # Errors
-    /// See [`CommunicatorError`]; the communicator is then closed, unless a rank was wrong.
+    /// If a transfer fails, which also closes the communicator, or a rank is wrong.
     pub fn send_recv(
         &mut self,
         to: usize,
@@ -174,7 +174,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
     /// Closes all connections; all ranks call this after their last collective.
     ///
     /// # Errors
-    /// The plugin's first; the remaining connections are closed nevertheless.
+    /// If the plugin returns an error: the first. The remaining connections are closed nevertheless.
     pub fn close(mut self) -> Result<(), CommunicatorError> {
         let mut result = Ok(());
         for sender in self.senders.drain(..) {

@@ -49,7 +49,7 @@ pub struct Results {
 /// Runs the measurement; both ranks of `link` call this together. `progress` is told each step as it begins.
 ///
 /// # Errors
-/// Those of a communicator; a message that arrived changed; and a number of ranks other than two.
+/// If a connection or a transfer fails, a message arrives changed, or there are not exactly two ranks.
 pub fn run<N: NetApi>(
     net: &N,
     link: &mut Link,

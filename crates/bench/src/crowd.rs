@@ -55,7 +55,8 @@ const REST: Duration = Duration::from_millis(1);
 /// called when all connections have been used; `finalize` ends the net.
 ///
 /// # Errors
-/// Those of a communicator; a message that arrived changed; and a single rank, or no connection.
+/// If a connection or a transfer fails, a message arrives changed, there is a single rank, or no connection is asked
+/// for.
 pub fn run<N: NetApi, T>(
     net: N,
     link: &mut Link,

@@ -50,7 +50,7 @@ pub struct Results {
 /// that they arrived unchanged.
 ///
 /// # Errors
-/// Those of a communicator.
+/// If a connection or a transfer fails.
 pub fn run<N: NetApi>(net: &N, settings: &Settings) -> Result<Results, CommunicatorError> {
     let Settings { device, bytes, messages, stall, .. } = *settings;
     let in_flight = (MAX_BUFFER_BYTES / bytes.max(1)).clamp(1, settings.in_flight.max(1));

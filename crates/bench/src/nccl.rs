@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// the process lives: its IB transport starts threads that nothing ends.
 ///
 /// # Errors
-/// The file is not NCCL's library, or holds no such table that this program can call.
+/// If the file is not NCCL's library, or holds no such table that this program can call.
 pub fn load(path: &Path) -> Result<Plugin, NcclError> {
     let layout = Layout::read(path)?;
     let library = open(path)?;

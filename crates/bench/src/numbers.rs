@@ -32,7 +32,7 @@ pub fn fill(data: &mut [f32], rank: usize, round: u64, first: usize) {
 /// not in the result and cannot be noticed here. Collectives that only move data reveal each bit.
 ///
 /// # Errors
-/// The first element that differs, and the number that differ.
+/// If an element differs: the first one, and the number of those that differ.
 pub fn check(data: &[f32], ranks: Range<usize>, round: u64, first: usize) -> Result<(), Mismatch> {
     let mut mismatch: Option<Mismatch> = None;
     for (place, (element, index)) in data.iter().zip(first..).enumerate() {

@@ -46,7 +46,7 @@ pub struct Results {
 /// Connects this process with itself, carries one message over each connection, checks it, and closes all connections.
 ///
 /// # Errors
-/// Those of a communicator, and a message that arrived changed.
+/// If a connection or a transfer fails, or a message arrives changed.
 pub fn run<N: NetApi>(net: &N, settings: &Settings) -> Result<Results, CommunicatorError> {
     let abort = AtomicBool::new(false);
     let mut patience = Patience::new(0, settings.stall, &abort);

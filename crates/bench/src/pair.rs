@@ -60,7 +60,7 @@ const WARM_UP_CONNECTS: usize = 2;
 /// as it begins.
 ///
 /// # Errors
-/// Those of a communicator, and a number of ranks other than two.
+/// If a connection or a transfer fails, or there are not exactly two ranks.
 pub fn run<N: NetApi>(
     net: &N,
     link: &mut Link,

@@ -54,7 +54,7 @@ impl<'a> Patience<'a> {
     /// Ends a round of the loop: `moved` is true if it did anything, `stuck` describes what it waits for.
     ///
     /// # Errors
-    /// The time has passed, or the parent says stop.
+    /// If the time has passed, or the parent says stop.
     pub fn after_round(&mut self, moved: bool, stuck: impl FnOnce() -> String) -> Result<(), CommunicatorError> {
         if self.abort.load(Ordering::Relaxed) {
             return Err(CommunicatorError::Aborted { rank: self.rank });

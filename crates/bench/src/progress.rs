@@ -79,8 +79,8 @@ impl Buffers {
 /// Executes `plan`.
 ///
 /// # Errors
-/// An error of the plugin, a stall, an abort, or a message of the wrong size. Transfers may then be in flight: close
-/// all connections before using the buffers again.
+/// If the plugin returns an error, nothing moves for too long, the parent says stop, or a message has the wrong size.
+/// Transfers may then be in flight: close all connections before using the buffers again.
 ///
 /// # Safety
 /// The buffers hold the plan (see [`Buffers::hold`]), stay in place, and are not touched by others until this returns

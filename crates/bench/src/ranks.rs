@@ -29,7 +29,7 @@ impl Ranks {
     /// every rank.
     ///
     /// # Errors
-    /// A process cannot be started.
+    /// If a process cannot be started.
     pub fn spawn(ranks: usize, job: &[u8], mut command: impl FnMut(usize) -> Command) -> Result<Self, RanksError> {
         let mut children = Children(Vec::with_capacity(ranks));
         let mut streams = Vec::with_capacity(ranks);
@@ -53,7 +53,7 @@ impl Ranks {
     /// from any rank for `silence`, all others are told to stop, and those that do not are killed.
     ///
     /// # Errors
-    /// The ranks' failures, the likely cause first.
+    /// If ranks fail: their failures, the likely cause first.
     pub fn run(mut self, silence: Duration, mut on_report: impl FnMut(usize, &[u8])) -> Result<(), RanksError> {
         let mut open = vec![true; self.children.len()];
         let mut reasons: Vec<Option<Reason>> = vec![None; self.children.len()];

@@ -67,7 +67,7 @@ fn socket(what: &str) -> impl FnOnce(io::Error) -> SocketsError + '_ {
 /// Runs the measurement; both ranks of `link` call this together and get the same results. Rank 0 sends.
 ///
 /// # Errors
-/// A rail cannot be connected, or the other rank is gone.
+/// If a rail cannot be connected, or the other rank is gone.
 pub fn run(link: &mut Link, settings: &Settings) -> Result<Results, SocketsError> {
     let abort = link.abort_flag();
     let mut first = connect(link, settings, 1, &abort)?;

@@ -64,7 +64,7 @@ pub enum SweepError {
 /// not end it.
 ///
 /// # Errors
-/// Those of a communicator; a stall names phase, size and direction. And a number of ranks other than two.
+/// If a connection or a transfer fails, or there are not exactly two ranks. A stall names phase, size and direction.
 pub fn run<N: NetApi>(
     net: &N,
     link: &mut Link,

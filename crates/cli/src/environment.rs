@@ -6,7 +6,7 @@ use std::ffi::OsString;
 /// Reads the settings; warnings go to standard error.
 ///
 /// # Errors
-/// Every setting with an invalid value, one line each.
+/// If settings have invalid values: one line for each.
 pub(crate) fn options() -> Result<Options, String> {
     let (options, warnings) = read(std::env::vars_os())?;
     for warning in &warnings {
@@ -18,7 +18,7 @@ pub(crate) fn options() -> Result<Options, String> {
 /// Reads the settings with these variables added, as ranks read them; the ranks print the warnings themselves.
 ///
 /// # Errors
-/// Those of [`options`].
+/// If [`options`] fails.
 pub(crate) fn options_with(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<Options, String> {
     read(std::env::vars_os().chain(variables)).map(|(options, _)| options)
 }

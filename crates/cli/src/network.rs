@@ -187,7 +187,7 @@ impl Network {
 /// Examines this host as the plugin does for net API v9 and later.
 ///
 /// # Errors
-/// The reason why the plugin's `init` would fail.
+/// If the plugin's `init` would fail: the reason.
 pub(crate) fn look(options: &Options) -> Result<Found, railweave_discovery::Error> {
     // Notes that are not errors are left to the plugin's own log lines.
     railweave_discovery::find(options, true, &|_| ())

@@ -16,7 +16,7 @@ use crate::tcp_ports::discover;
 /// Returns the addresses that the control port listens on; `None` for all of this host's.
 ///
 /// # Errors
-/// When the options name none, or leave out one at which TCP lanes are dialled.
+/// If the options name none, or leave out one at which TCP lanes are dialled.
 pub(crate) fn listens_on(
     options: &Options,
     interfaces: &[Interface],
@@ -62,7 +62,7 @@ pub(crate) fn listens_on(
 /// leads anywhere. Only addresses that the control port listens on count.
 ///
 /// # Errors
-/// When there is no interface of that name.
+/// If there is no interface of that name.
 pub(crate) fn out_of_band(
     options: &Options,
     interfaces: &[Interface],

@@ -14,7 +14,7 @@ use crate::{tcp, verbs};
 /// that are worth logging but are not errors.
 ///
 /// # Errors
-/// When there is no usable port, or the options ask for something that this machine lacks.
+/// If there is no usable port, or the options ask for something that this machine lacks.
 pub fn find(options: &Options, forces_flushes: bool, say: Say<'_>) -> Result<Found, Error> {
     name_settings();
     let interfaces = Interface::list().map_err(Error::Interfaces)?;

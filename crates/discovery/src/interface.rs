@@ -24,7 +24,7 @@ impl Interface {
     /// Returns all addresses of this host, in the kernel's order.
     ///
     /// # Errors
-    /// When the kernel does not list them.
+    /// If the kernel does not list them.
     pub(crate) fn list() -> io::Result<Vec<Self>> {
         let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
         // SAFETY: the call stores the head of a list that it allocates in `first`, or fails and stores nothing.

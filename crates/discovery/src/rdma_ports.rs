@@ -42,7 +42,7 @@ pub struct VerbsDiscovery {
 /// from sysfs. `root` is `/`; tests pass a tree of their own.
 ///
 /// # Errors
-/// When this host shows no RDMA device at all.
+/// If this host shows no RDMA device at all.
 pub fn discover(
     root: &Path,
     functions: &Arc<Functions>,

@@ -30,7 +30,7 @@ pub(crate) fn choose(
 /// Makes devices of the chosen ports. Logs the devices and the ports left out.
 ///
 /// # Errors
-/// When the user's weights leave no rail a share.
+/// If the user's weights leave no rail a share.
 pub(crate) fn make_devices(
     options: &Options,
     fabric: &str,

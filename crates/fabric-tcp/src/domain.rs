@@ -94,8 +94,7 @@ impl TcpPendingRail {
     /// Hands over the connected socket of a lane that [awaits](Self::awaits_socket) one; it replaces a closed one.
     ///
     /// # Errors
-    /// When the lane does not exist, when it has a socket that the peer has not closed, or when the socket cannot be
-    /// configured.
+    /// If the lane does not exist, or has a socket that the peer has not closed, or the socket cannot be configured.
     pub fn attach(&mut self, lane: LaneId, socket: OwnedFd) -> Result<(), SetupError> {
         let lanes = self.sockets.len();
         if lane.index() >= lanes {

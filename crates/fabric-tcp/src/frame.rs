@@ -101,7 +101,7 @@ impl Frame {
     /// Returns the header in these bytes.
     ///
     /// # Errors
-    /// When they are not a valid header; every bit is checked.
+    /// If they are not a valid header; every bit is checked.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameError> {
         let [kind, flags, zero @ ..] = [bytes[0], bytes[1], bytes[2], bytes[3]];
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);

@@ -45,7 +45,7 @@ impl<'a> Mlx5<'a> {
     /// Direct.
     ///
     /// # Errors
-    /// When the kernel does not say which PCI function the engine is.
+    /// If the kernel does not say which PCI function the engine is.
     pub fn engine(&self, device: &Device, attributes: &sys::DeviceAttributes) -> io::Result<Option<Engine>> {
         if !VENDORS.contains(&attributes.vendor_id) {
             return Ok(None);

@@ -30,7 +30,7 @@ impl Device {
     /// and the reason.
     ///
     /// # Errors
-    /// When the list is not available: the kernel has no RDMA support, or this process has no right to it.
+    /// If the list is not available: the kernel has no RDMA support, or this process has no right to it.
     #[allow(clippy::type_complexity)] // a list of devices, each open or not: no type of its own would say it better
     pub fn open_all(functions: &Arc<Functions>) -> io::Result<Vec<Result<Arc<Self>, (String, io::Error)>>> {
         let mut count = 0;
@@ -86,7 +86,7 @@ impl Device {
     /// Returns the device's attributes: ibv_query_device(3).
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub fn attributes(&self) -> io::Result<sys::DeviceAttributes> {
         // SAFETY: all zero is a valid value of plain numbers.
         let mut attributes: sys::DeviceAttributes = unsafe { std::mem::zeroed() };
@@ -98,7 +98,7 @@ impl Device {
     /// Returns the attributes of port `port`, counted from 1: ibv_query_port(3).
     ///
     /// # Errors
-    /// When there is no such port, or the kernel refuses.
+    /// If there is no such port, or the kernel refuses.
     pub fn port_attributes(&self, port: u8) -> io::Result<sys::PortAttributes> {
         let mut attributes = sys::PortAttributes::default();
         let context = self.context.as_ptr();
@@ -160,7 +160,7 @@ impl Device {
     /// event.
     ///
     /// # Errors
-    /// When the descriptor cannot be made non-blocking.
+    /// If the descriptor cannot be made non-blocking.
     pub fn event_descriptor(&self) -> io::Result<RawFd> {
         // SAFETY: the context is open.
         let descriptor = unsafe { (*self.context.as_ptr()).async_fd };

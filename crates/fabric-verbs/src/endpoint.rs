@@ -47,7 +47,7 @@ impl Endpoint {
     }
 
     /// # Errors
-    /// When a value in the peer's bytes is out of range; the error names it.
+    /// If a value in the peer's bytes is out of range; the error names it.
     pub(crate) fn decode(LaneEndpoint(bytes): &LaneEndpoint) -> Result<Self, SetupError> {
         let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let wrong = |what, value: u64, allowed| SetupError::WrongEndpoint { what, value, allowed };

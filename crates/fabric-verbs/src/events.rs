@@ -17,7 +17,7 @@ pub struct DeviceEvents {
 
 impl DeviceEvents {
     /// # Errors
-    /// When the device's descriptor cannot be made non-blocking.
+    /// If the device's descriptor cannot be made non-blocking.
     pub fn new(device: &Arc<Device>) -> io::Result<Self> {
         Ok(Self { descriptor: device.event_descriptor()?, device: Arc::clone(device) })
     }

@@ -137,7 +137,7 @@ impl VerbsPendingRail {
     /// end points. May block.
     ///
     /// # Errors
-    /// When a lane cannot be brought up; names the peer, the port and the attribute.
+    /// If a lane cannot be brought up; the error names the peer, the port and the attribute.
     pub fn connect(&mut self, remote: &[LaneEndpoint]) -> Result<Connecting, SetupError> {
         if let Some(flush) = &mut self.flush {
             let path = Path { local: &self.gid, attributes: &self.attributes, domain: &self.domain };

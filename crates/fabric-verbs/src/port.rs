@@ -59,7 +59,7 @@ impl OpenPort {
     /// Opens a port.
     ///
     /// # Errors
-    /// When the device has no protection domain left.
+    /// If the device has no protection domain left.
     pub fn new(port: VerbsPort) -> Result<Self, SetupError> {
         match ProtectionDomain::new(&port.device) {
             Ok(pd) => Ok(Self { port, pd }),

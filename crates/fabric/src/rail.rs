@@ -34,7 +34,7 @@ pub trait Domain: Send + Sync + 'static {
     /// fabric no longer touches the memory.
     ///
     /// # Errors
-    /// When the fabric cannot register such memory, or a limit is reached.
+    /// If the fabric cannot register such memory, or a limit is reached.
     fn register(&self, memory: Memory, access: Access)
     -> Result<<Self::Fabric as Fabric>::Registration, RegisterError>;
 
@@ -51,7 +51,7 @@ pub trait Domain: Send + Sync + 'static {
     /// Opens a rail: creates its queues. May block if [`Joining::may_block`].
     ///
     /// # Errors
-    /// When this host cannot meet the specification.
+    /// If this host cannot meet the specification.
     fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<<Self::Fabric as Fabric>::PendingRail, SetupError>;
 }
 
@@ -109,7 +109,7 @@ pub trait PendingRail: Send + 'static {
     /// Returns the rail. Call it once [`Self::is_ready`].
     ///
     /// # Errors
-    /// When a lane is not connected.
+    /// If a lane is not connected.
     fn into_rail(self) -> Result<<Self::Fabric as Fabric>::Rail, SetupError>;
 }
 
@@ -194,7 +194,7 @@ pub trait Rail: Send + 'static {
     /// Posts a chain of writes on one lane: all of them or none. They take effect in order.
     ///
     /// # Errors
-    /// See [`PostError`].
+    /// If the chain cannot be posted: see [`PostError`].
     fn post(&mut self, lane: LaneId, chain: &[Write]) -> Result<(), PostError> {
         let lanes = self.lanes();
         if lane.0 >= lanes {
@@ -218,8 +218,8 @@ pub trait Rail: Send + 'static {
     /// [`Self::max_write`]. The data path posts most writes this way, so it takes as few steps as possible.
     ///
     /// # Errors
-    /// [`PostError::Broken`]; and [`PostError::Invalid`] for a source that is not registered, if the fabric checks
-    /// that.
+    /// If the lane is broken ([`PostError::Broken`]), or a source is not registered and the fabric checks that
+    /// ([`PostError::Invalid`]).
     ///
     /// # Panics
     /// May panic when the lane does not exist or the chain does not fit.
@@ -235,14 +235,15 @@ pub trait Rail: Send + 'static {
     /// there earlier is visible to the memory's owner. Completes through [`Reports::handle_sent`].
     ///
     /// # Errors
-    /// See [`PostError`]; [`PostError::Invalid`] if this end does not [flush](Self::flushes).
+    /// If the flush cannot be posted: see [`PostError`]; [`PostError::Invalid`] if this end does not
+    /// [flush](Self::flushes).
     fn post_flush(&mut self, target: RemoteSlice, id: WorkId) -> Result<(), PostError>;
 
     /// Posts up to `count` generic receives, which may be 0; returns the number taken. After that, each lane can take
     /// as many immediates as the pool holds, but at most [`RailSpec::lane_receives`].
     ///
     /// # Errors
-    /// When the rail is broken or has no room at the moment. A lane may then have fewer receives.
+    /// If the rail is broken or has no room at the moment. A lane may then have fewer receives.
     fn post_receives(&mut self, count: u32) -> Result<u32, PostError>;
 
     /// Makes progress and reports at most `most` completions, those of one lane in its order. Returns false if there

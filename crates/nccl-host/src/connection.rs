@@ -34,7 +34,7 @@ pub trait Side {
     /// Closes it.
     ///
     /// # Errors
-    /// Those of the plugin.
+    /// If the plugin returns an error.
     fn close<N: NetApi>(self, net: &N) -> Result<(), NetError>;
 }
 
@@ -78,7 +78,7 @@ impl<'net, N: NetApi, S: Side> Connection<'net, N, S> {
     /// Takes over a connection to rank `peer` and registers a staging buffer for it.
     ///
     /// # Errors
-    /// The registration failed; the connection is then closed.
+    /// If the registration fails, which also closes the connection.
     pub fn new(net: &'net N, side: S, peer: usize, shape: StepShape) -> Result<Self, NetError> {
         let staging = HostMemory::new(shape.buffer_bytes());
         let mut this = Self { net, side: Some(side), staged: None, user: None, staging, peer, shape };
@@ -127,7 +127,7 @@ impl<'net, N: NetApi, S: Side> Connection<'net, N, S> {
     /// Registers a user's buffer, as NCCL does for zero-copy.
     ///
     /// # Errors
-    /// Those of the plugin.
+    /// If the plugin returns an error.
     ///
     /// # Safety
     /// The buffer stays in place until [`Self::deregister_user`] or the end of this connection.
@@ -141,7 +141,7 @@ impl<'net, N: NetApi, S: Side> Connection<'net, N, S> {
     /// Ends the registration of the user's buffer, if there is one.
     ///
     /// # Errors
-    /// Those of the plugin.
+    /// If the plugin returns an error.
     pub fn deregister_user(&mut self) -> Result<(), NetError> {
         let Some(user) = self.user.take() else { return Ok(()) };
         // SAFETY: made for this connection, and taken away here.
@@ -151,7 +151,7 @@ impl<'net, N: NetApi, S: Side> Connection<'net, N, S> {
     /// Ends the registrations and the connection.
     ///
     /// # Errors
-    /// The plugin's first; the remaining steps are done nevertheless.
+    /// If the plugin returns an error: the first. The remaining steps are done nevertheless.
     pub fn close(mut self) -> Result<(), NetError> {
         self.finish()
     }

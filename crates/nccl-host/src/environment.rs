@@ -6,7 +6,8 @@ use std::fs;
 /// Sets variables for the libraries that this process loads later. For another process, set them when it is started.
 ///
 /// # Errors
-/// This process has more than one thread, or cannot tell: another thread could read the environment at the same time.
+/// If this process has more than one thread, or cannot tell: another thread could read the environment at the same
+/// time.
 pub fn set<K: AsRef<OsStr>, V: AsRef<OsStr>>(variables: &[(K, V)]) -> Result<(), EnvironmentError> {
     let threads = fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
     if threads != 1 {

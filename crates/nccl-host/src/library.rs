@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Loads a library as NCCL loads plugins. Its initialisers run, so `path` is code that the caller trusts.
 ///
 /// # Errors
-/// [`LoadError::Unloadable`]: there is no such file, or the dynamic linker refuses it.
+/// If there is no such file, or the dynamic linker refuses it: [`LoadError::Unloadable`].
 pub fn open(path: &Path) -> Result<Library, LoadError> {
     // The path is absolute, so that dlopen never searches elsewhere for a name without a slash.
     let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());

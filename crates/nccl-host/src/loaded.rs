@@ -36,7 +36,7 @@ impl Plugin {
     /// Starts the plugin for one communicator. `traffic_class` is used from v10 on.
     ///
     /// # Errors
-    /// Those of the plugin's `init`.
+    /// If the plugin's `init` fails.
     pub fn init(&self, comm_id: u64, traffic_class: Option<i32>) -> Result<LoadedNet, NetError> {
         LoadedNet::start(Arc::clone(&self.inner), comm_id, traffic_class)
     }
@@ -61,7 +61,7 @@ impl LoadedNet {
     /// Ends the communicator with the API's `finalize` (v11 on; in older versions NCCL does not tell the plugin).
     ///
     /// # Errors
-    /// Those of the plugin.
+    /// If the plugin returns an error.
     pub fn finalize(mut self) -> Result<(), NetError> {
         self.finish()
     }
@@ -69,7 +69,7 @@ impl LoadedNet {
     /// Fuses `members`, indices of devices, into one more device and returns its index.
     ///
     /// # Errors
-    /// Those of the plugin; and if it cannot fuse, or not this many.
+    /// If the plugin returns an error, or cannot fuse, or not this many.
     pub fn fuse(&self, members: &[i32]) -> Result<i32, NetError> {
         let version = self.plugin.table.version();
         let cannot = || NetError::CannotFuse { plugin: self.plugin.name.clone(), version };

@@ -156,38 +156,38 @@ pub trait NetApi: Sync {
     /// Returns the number of devices.
     ///
     /// # Errors
-    /// Those of the plugin.
+    /// If the plugin returns an error.
     fn devices(&self) -> Result<i32, NetError>;
 
     /// Returns the properties of device `device`.
     ///
     /// # Errors
-    /// Those of the plugin.
+    /// If the plugin returns an error.
     fn properties(&self, device: i32) -> Result<Properties, NetError>;
 
     /// Starts to listen for one connection and writes the handle for the other side.
     ///
     /// # Errors
-    /// Those of the plugin.
+    /// If the plugin returns an error.
     fn listen(&self, device: i32, handle: &mut Handle) -> Result<ListenComm, NetError>;
 
     /// Connects; returns `None` while the connection is not ready. Call it again with the same handle at the same
     /// place.
     ///
     /// # Errors
-    /// Those of the plugin.
+    /// If the plugin returns an error.
     fn connect(&self, device: i32, handle: &mut Handle) -> Result<Option<SendComm>, NetError>;
 
     /// Accepts the connection of a listen; returns `None` while it is not ready.
     ///
     /// # Errors
-    /// Those of the plugin.
+    /// If the plugin returns an error.
     fn accept(&self, listen: &ListenComm) -> Result<Option<RecvComm>, NetError>;
 
     /// Registers host memory for a connection.
     ///
     /// # Errors
-    /// Those of the plugin.
+    /// If the plugin returns an error.
     ///
     /// # Safety
     /// See the trait.
@@ -196,7 +196,7 @@ pub trait NetApi: Sync {
     /// Ends a registration.
     ///
     /// # Errors
-    /// Those of the plugin.
+    /// If the plugin returns an error.
     ///
     /// # Safety
     /// See the trait.
@@ -205,7 +205,7 @@ pub trait NetApi: Sync {
     /// Starts a send; returns `None` if it must be retried.
     ///
     /// # Errors
-    /// Those of the plugin.
+    /// If the plugin returns an error.
     ///
     /// # Safety
     /// See the trait.
@@ -223,7 +223,7 @@ pub trait NetApi: Sync {
     /// data.
     ///
     /// # Errors
-    /// Those of the plugin.
+    /// If the plugin returns an error.
     ///
     /// # Safety
     /// See the trait.
@@ -237,7 +237,7 @@ pub trait NetApi: Sync {
     /// Makes received data visible to the GPU; returns `None` if nothing is left to do.
     ///
     /// # Errors
-    /// Those of the plugin.
+    /// If the plugin returns an error.
     ///
     /// # Safety
     /// See the trait.
@@ -246,7 +246,7 @@ pub trait NetApi: Sync {
     /// Returns true if a request is done; then the sizes of its messages are in `sizes`, unless that is `None`.
     ///
     /// # Errors
-    /// Those of the plugin.
+    /// If the plugin returns an error.
     ///
     /// # Safety
     /// See the trait.
@@ -255,19 +255,19 @@ pub trait NetApi: Sync {
     /// Closes the sending side, even with transfers in flight.
     ///
     /// # Errors
-    /// Those of the plugin.
+    /// If the plugin returns an error.
     fn close_send(&self, comm: SendComm) -> Result<(), NetError>;
 
     /// Closes the receiving side, even with transfers in flight.
     ///
     /// # Errors
-    /// Those of the plugin.
+    /// If the plugin returns an error.
     fn close_recv(&self, comm: RecvComm) -> Result<(), NetError>;
 
     /// Closes a listen.
     ///
     /// # Errors
-    /// Those of the plugin.
+    /// If the plugin returns an error.
     fn close_listen(&self, listen: ListenComm) -> Result<(), NetError>;
 }
 

@@ -37,7 +37,7 @@ impl Plugin {
     /// Loading runs the initialisers of the .so, so `path` is code that the caller trusts, as NCCL_NET_PLUGIN is.
     ///
     /// # Errors
-    /// The file is missing or is not a plugin, or lacks the requested version.
+    /// If the file is missing or is not a plugin, or lacks the requested version.
     pub fn load(path: &Path, wanted: Option<u32>) -> Result<Self, LoadError> {
         if !path.exists() {
             return Err(LoadError::Missing { path: path.to_owned() });

@@ -97,7 +97,7 @@ impl std::error::Error for NoUsablePort {}
 /// The order is that of the list, if it gives one; then `order`.
 ///
 /// # Errors
-/// When no port is left.
+/// If no port is left.
 pub fn select(
     found: Discovery,
     filter: Option<Filter<'_>>,

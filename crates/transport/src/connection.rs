@@ -98,7 +98,7 @@ impl<F: Fabric> Core<F> {
     /// Takes the reports of all rails. Returns true if there were any.
     ///
     /// # Errors
-    /// Like [`Self::poll_rail`].
+    /// If a report ends the connection.
     #[inline(never)]
     pub(crate) fn poll(&mut self, outstanding: &mut impl Outstanding) -> Result<bool, Error> {
         let mut rails = self.rails.usable().iter();
@@ -132,7 +132,7 @@ impl<F: Fabric> Core<F> {
     /// Succeeds while the connection works.
     ///
     /// # Errors
-    /// The reason why it is broken.
+    /// If it is broken: the reason.
     #[inline]
     pub(crate) fn check_open(&self) -> Result<(), Error> {
         match &self.state {
@@ -144,7 +144,7 @@ impl<F: Fabric> Core<F> {
     /// Breaks the connection if the rest of the process has reported a lost peer, or a failed adapter of this host.
     ///
     /// # Errors
-    /// The reported reason.
+    /// If a lost peer or a failed adapter was reported: the reported reason.
     pub(crate) fn check_fate(&mut self) -> Result<(), Error> {
         match self.fate.lost().cloned() {
             None => Ok(()),
@@ -156,7 +156,7 @@ impl<F: Fabric> Core<F> {
     /// does.
     ///
     /// # Errors
-    /// The reported reason.
+    /// If a failed adapter was reported: the reported reason.
     pub(crate) fn check_adapters(&mut self) -> Result<(), Error> {
         match self.fate.failed().cloned() {
             None => Ok(()),

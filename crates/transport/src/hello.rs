@@ -203,7 +203,7 @@ impl Hello {
     /// Checks that a session between these two processes is possible.
     ///
     /// # Errors
-    /// The disagreement, in words.
+    /// If they disagree: the disagreement, in words.
     pub fn check(&self, theirs: &Self) -> Result<(), HelloError> {
         let peer = theirs.peer_name();
         if theirs.protocol_min > self.protocol_max || theirs.protocol_max < self.protocol_min {

@@ -122,8 +122,8 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 /// looks only for a failed adapter.
 ///
 /// # Errors
-/// A call that is itself wrong ([`Misuse`]: a wrong number of buffers, a buffer that is too long, a request that has
-/// ended, too many flushes) is refused and changes nothing. Any other error breaks the connection: every later call
+/// If a call is itself wrong ([`Misuse`]: a wrong number of buffers, a buffer that is too long, a request that has
+/// ended, too many flushes), it is refused and changes nothing. Any other error breaks the connection: every later call
 /// returns the same error, except `test` of a request that was complete before. [`Fault`](railweave_fabric::Fault)
 /// tells whose fault it is; the message names the rail, the peer and what to try.
 ///

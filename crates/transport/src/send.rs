@@ -112,7 +112,7 @@ pub(crate) struct SendParts<F: Fabric> {
 /// reason, and the connection is broken. So a lost peer is no error as long as nothing waits for it.
 ///
 /// # Errors
-/// A call that is itself wrong ([`Misuse`]: a message that is too long, a request that has ended) is refused and
+/// If a call is itself wrong ([`Misuse`]: a message that is too long, a request that has ended), it is refused and
 /// changes nothing. Any other error breaks the connection: every later call returns the same error, except `test` of a
 /// request that was done before. [`Fault`](railweave_fabric::Fault) tells whose fault it is; the message names the
 /// rail, the peer and what to try.

@@ -151,7 +151,7 @@ impl Slots {
     /// true if the slot then has all its immediates.
     ///
     /// # Errors
-    /// The fault, if the peer breaks the protocol.
+    /// If the peer breaks the protocol: the fault.
     #[inline(never)]
     pub(crate) fn handle_part(&mut self, from: Source, bits: u32, bytes: u32) -> Result<bool, Box<ImmediateFault>> {
         let immediate = self.layout.decode(bits);

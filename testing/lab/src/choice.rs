@@ -22,7 +22,7 @@ impl Choice {
     /// Reads the chosen scenarios, in the order of their names.
     ///
     /// # Errors
-    /// A sentence, when a name is unknown or a scenario is invalid.
+    /// If a name is unknown or a scenario is invalid: a sentence.
     pub(crate) fn scenarios(&self) -> Result<Vec<Scenario>, String> {
         self.among(Scenario::read_all(&self.root.join(FOLDER))?)
     }

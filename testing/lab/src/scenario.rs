@@ -372,7 +372,7 @@ impl Step {
     /// Returns the step's deed.
     ///
     /// # Errors
-    /// When there is not exactly one deed, which [`Scenario::parse`] refuses.
+    /// If there is not exactly one deed, which [`Scenario::parse`] refuses.
     pub(crate) fn deed(&self) -> Result<Deed, String> {
         let Self { after_s, kill, loss, down, up, restore } = *self;
         let all = [

@@ -38,7 +38,7 @@ impl Paths {
     /// Returns `text` with the paths in it.
     ///
     /// # Errors
-    /// A sentence, when `text` names NCCL's library and there is none.
+    /// If `text` names NCCL's library and there is none: a sentence.
     pub(crate) fn fill_in(&self, text: &str) -> Result<String, String> {
         let Self { root, target, nccl } = self;
         let text =

@@ -65,7 +65,7 @@ impl Loaded {
     /// Finds the function of this name and version.
     ///
     /// # Errors
-    /// When the library has none.
+    /// If the library has none.
     pub(super) fn find(&self, symbol: &'static CStr, version: &'static CStr) -> Result<*mut c_void, LibraryError> {
         let address = self.address(symbol, Some(version));
         if address.is_null() {
@@ -118,7 +118,7 @@ macro_rules! functions {
             /// Loads the first of `names` that leads to a library, for the life of the process.
             ///
             /// # Errors
-            /// When there is no such library, or it lacks a function.
+            /// If there is no such library, or it lacks a function.
             pub fn load(names: &[&str]) -> Result<Self, LibraryError> {
                 let library = Loaded::open(names)?;
                 Ok(Self {
@@ -246,7 +246,7 @@ impl Functions {
     /// pinned memory at a fork (5.12 and later) the library has nothing to do.
     ///
     /// # Errors
-    /// When the library cannot, because memory was registered before.
+    /// If the library cannot, because memory was registered before.
     pub fn prepare_for_forks(&self) -> std::io::Result<()> {
         // SAFETY: the function takes nothing and may be called at any time, more than once.
         match unsafe { (self.fork_init)() } {

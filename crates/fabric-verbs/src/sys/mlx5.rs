@@ -32,7 +32,7 @@ impl Mlx5Functions {
     /// Loads the library of this name, for the life of the process.
     ///
     /// # Errors
-    /// When there is no such library, or one that predates Data Direct.
+    /// If there is no such library, or one that predates Data Direct.
     pub fn load(name: &str) -> Result<Self, LibraryError> {
         let library = Loaded::open(&[name])?;
         // SAFETY: a function of this name and version has this type in every libmlx5 (rdma-core,
