@@ -32,8 +32,12 @@ const SLOWER: &str = "3";
 /// Deadlines of the plugin that an emulated peer on a busy machine might miss.
 const PATIENCE: [(&str, &str); 2] = [("RAILWEAVE_HANDSHAKE_TIMEOUT", "120"), ("RAILWEAVE_PEER_TIMEOUT", "120")];
 
-/// Crates whose unit tests run emulated in the long form: those that share memory with a peer or with C.
+/// Crates whose tests run emulated in the long form: those that share memory with a peer or with C.
 const TESTED: [&str; 3] = ["railweave-abi", "railweave-transport", "railweave-fabric-tcp"];
+
+/// One more, of which only the unit tests do: it calls getifaddrs. Its other tests link the fake libibverbs with this
+/// machine's compiler.
+const UNIT_TESTED: &str = "railweave-discovery";
 
 /// The arguments of the chore.
 #[derive(Debug, Args)]
@@ -96,6 +100,7 @@ impl Tools {
     fn test(&self, flaky: &mut Vec<String>) -> Outcome {
         let packages: Vec<&str> = TESTED.iter().flat_map(|name| ["--package", name]).collect();
         self.run_tests(self.cargo("test", &[&["--no-fail-fast"], packages.as_slice()].concat()), flaky)?;
+        self.run_tests(self.cargo("test", &["--no-fail-fast", "--package", UNIT_TESTED, "--lib"]), flaky)?;
         let mut layout = self.cargo("test", &["--package", "railweave-fabric-verbs", "--test", "layout"]);
         // zig has only the headers of the C library and the kernel.
         let (zig, glibc) = (self.zig(), binary::GLIBC);
