@@ -1,9 +1,10 @@
 //! Settings from the environment of a process.
 
+use crate::entry::Entry;
 use crate::error::{OptionErrors, Warning, closest, printable};
 use crate::nccl;
 use crate::setting::is_blank;
-use crate::table::{Entry, Options, TABLE};
+use crate::table::{Options, TABLE};
 use std::collections::HashMap;
 use std::ffi::OsString;
 

@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod entry;
 mod environment;
 mod error;
 mod filter;
@@ -28,10 +29,11 @@ mod setting;
 mod table;
 mod value;
 
+pub use entry::{Entry, Row};
 pub use error::{OptionError, OptionErrors, Warning};
 pub use filter::{FilterItem, Match, RailFilter};
 pub use names::name_settings;
 pub use rdma::{AdaptiveRouting, GidIndices};
 pub use setting::{Setting, Source};
-pub use table::{Entry, Options, Row, TABLE};
+pub use table::{Options, TABLE};
 pub use value::{Congestion, Fabric, Lanes, PortRange, Weights};

@@ -1,6 +1,7 @@
 //! The names of settings in sentences: the variables in the table of options.
 
-use crate::table::{Entry, TABLE};
+use crate::entry::Entry;
+use crate::table::TABLE;
 use railweave_fabric::{SettingId, SettingNames};
 
 /// Makes the sentences of all crates name settings by their variables. Call it once per process, before anything that

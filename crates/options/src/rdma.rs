@@ -176,6 +176,11 @@ pub(crate) fn service_level(text: &str) -> Result<Option<u8>, String> {
     number::whole(text, -1, 15).map(|number| u8::try_from(number).ok())
 }
 
+/// Parses a traffic class from 0 to 255; -1 is none.
+pub(crate) fn traffic_class(text: &str) -> Result<Option<u8>, String> {
+    number::whole(text, -1, 255).map(|number| u8::try_from(number).ok())
+}
+
 /// Parses an index into a port's table of partition keys.
 pub(crate) fn pkey_index(text: &str) -> Result<u16, String> {
     number::whole(text, 0, i64::from(u16::MAX))

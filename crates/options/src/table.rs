@@ -1,57 +1,17 @@
 //! The table itself: every setting, once.
 
+use crate::entry::{Entry, Row};
 use crate::error::{OptionErrors, Warning};
 use crate::filter::RailFilter;
 use crate::nccl;
 use crate::number;
-use crate::rdma::{self, AdaptiveRouting, GidIndices};
-use crate::setting::{Reader, Setting, Show, Source, Variable, nccls, variable};
+use crate::rdma::{self, AdaptiveRouting, GidIndices, traffic_class};
+use crate::setting::{Reader, Setting, Show, Variable, nccls, variable};
 use crate::value::{self, Congestion, Fabric, Lanes, MAX_LANES, PortRange, Weights};
 use railweave_fabric::{AddressRange, DataDirect, Family, Mode, RelaxedOrdering};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// One setting as people see it: an entry of [`TABLE`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry {
-    /// The name of its field in [`Options`].
-    pub name: &'static str,
-    /// Its variables in order of precedence, the setting's own `RAILWEAVE_*` first. Two variables in one item make one
-    /// value together.
-    pub variables: &'static [[Option<&'static str>; 2]],
-    /// The values that its own variable may hold.
-    pub allowed: &'static str,
-    /// A value of its own variable, as an example.
-    pub example: &'static str,
-    /// The default in words.
-    pub default: &'static str,
-    /// Its help: the first sentence says what it sets, the others give the details.
-    pub help: &'static str,
-}
-
-impl Entry {
-    /// Returns the setting's own variable, which wins over all others.
-    pub fn variable(&self) -> &'static str {
-        self.all_variables().next().unwrap_or_default()
-    }
-
-    /// Returns every variable that can set it, in order of precedence.
-    pub fn all_variables(&self) -> impl Iterator<Item = &'static str> {
-        self.variables.iter().flatten().flatten().copied()
-    }
-}
-
-/// A setting with its current value, for a log or a program to show.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
-    /// The setting.
-    pub entry: &'static Entry,
-    /// Its value, written as in a variable if there is such a text.
-    pub value: String,
-    /// The origin of the value.
-    pub source: Source,
-}
 
 /// Makes the struct, the table and the parser from one list.
 macro_rules! options {
@@ -242,7 +202,7 @@ options! {
     /// A file with a key that all processes of the job share; `None` lets any process connect.
     key_file: Option<PathBuf> {
         variables: [
-            variable("RAILWEAVE_KEY_FILE", "the absolute path of a file", "/etc/railweave/key", key_file)
+            variable("RAILWEAVE_KEY_FILE", "the absolute path of a file", "/etc/railweave/key", value::key_file)
                 .never_empty(
                     "is empty: the job would run without a key, and any process could connect (unset it for that)",
                 ),
@@ -297,7 +257,7 @@ options! {
             "RAILWEAVE_SOCKET_BUFFER",
             "0 (the kernel tunes it), or bytes from 64K to 256M; K, M and G count in 1024s",
             "4M",
-            socket_buffer,
+            value::socket_buffer,
         )],
         default: 0, "0, the kernel tunes it",
         help: "TCP only: the size of each lane's send buffer and of its receive buffer (`SO_SNDBUF`, `SO_RCVBUF`). The \
@@ -634,21 +594,4 @@ const fn names<T, const N: usize>(variables: &[Variable<T>]) -> [[Option<&'stati
 
 fn filter(text: &str) -> Result<Option<RailFilter>, String> {
     RailFilter::parse(text).map(Some)
-}
-
-/// Reads the size of a socket's buffers. With less than 64 KiB, Linux's loopback moves a few kilobytes per timer tick.
-fn socket_buffer(text: &str) -> Result<u64, String> {
-    match number::bytes(text, 256 << 20)? {
-        bytes @ 1..0x1_0000 => Err(format!("is {bytes} bytes, with which TCP crawls")),
-        bytes => Ok(bytes),
-    }
-}
-
-fn key_file(text: &str) -> Result<Option<PathBuf>, String> {
-    let path = PathBuf::from(text);
-    if path.is_absolute() { Ok(Some(path)) } else { Err("is not an absolute path".into()) }
-}
-
-fn traffic_class(text: &str) -> Result<Option<u8>, String> {
-    number::whole(text, -1, 255).map(|number| u8::try_from(number).ok())
 }

@@ -3,6 +3,7 @@
 use crate::number;
 use railweave_fabric::{MAX_RAILS, Mode};
 use std::fmt;
+use std::path::PathBuf;
 
 /// The largest number of lanes of a rail.
 pub(crate) const MAX_LANES: u8 = 16;
@@ -245,6 +246,20 @@ impl fmt::Display for PortRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.first == self.last { write!(f, "{}", self.first) } else { write!(f, "{}-{}", self.first, self.last) }
     }
+}
+
+/// Parses the size of a socket's buffers. With less than 64 KiB, Linux's loopback moves a few kilobytes per timer tick.
+pub(crate) fn socket_buffer(text: &str) -> Result<u64, String> {
+    match number::bytes(text, 256 << 20)? {
+        bytes @ 1..0x1_0000 => Err(format!("is {bytes} bytes, with which TCP crawls")),
+        bytes => Ok(bytes),
+    }
+}
+
+/// Parses the absolute path of a file.
+pub(crate) fn key_file(text: &str) -> Result<Option<PathBuf>, String> {
+    let path = PathBuf::from(text);
+    if path.is_absolute() { Ok(Some(path)) } else { Err("is not an absolute path".into()) }
 }
 
 #[cfg(test)]
