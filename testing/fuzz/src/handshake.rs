@@ -213,7 +213,7 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
             _ => Err("the peer cannot be reached".to_owned()),
         };
         if let Some(connector) = &mut self.connector {
-            connector.handle_dialed(dial.rail, dial.lane, taken.map(|()| World::socket()));
+            connector.handle_dialled(dial.rail, dial.lane, taken.map(|()| World::socket()));
         }
     }
 

@@ -93,7 +93,7 @@ impl Plan {
         assert_eq!(connector.poll_event(), None, "a faultless handshake has no events");
         loop {
             match connector.poll_action().expect("the connection comes to be") {
-                Action::Dial(dial) => connector.handle_dialed(dial.rail, dial.lane, Ok(World::socket())),
+                Action::Dial(dial) => connector.handle_dialled(dial.rail, dial.lane, Ok(World::socket())),
                 Action::Ready(connection) => return *connection,
                 Action::Send(_) => {}
                 Action::Failed(error) => panic!("a faultless handshake failed: {error}"),

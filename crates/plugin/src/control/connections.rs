@@ -125,7 +125,7 @@ impl ControlLoop {
                 }
                 Some(Action::Dial(dial)) => {
                     if let Err(reason) = self.dial_lane(route, dial, port) {
-                        self.with_handshake(route, |h| h.handle_dialed(dial.rail, dial.lane, Err(reason)));
+                        self.with_handshake(route, |h| h.handle_dialled(dial.rail, dial.lane, Err(reason)));
                     }
                 }
                 Some(Action::Ready(established)) => return self.open(route, established),

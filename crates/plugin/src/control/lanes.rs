@@ -134,7 +134,7 @@ impl ControlLoop {
             return;
         }
         if let Err(reason) = self.try_lane(route, dial, port, redials) {
-            self.with_handshake(route, |handshake| handshake.handle_dialed(dial.rail, dial.lane, Err(reason)));
+            self.with_handshake(route, |handshake| handshake.handle_dialled(dial.rail, dial.lane, Err(reason)));
         }
     }
 
@@ -175,7 +175,7 @@ impl ControlLoop {
                 dial.stream.deregister(self.registry());
                 let LaneDial { stream, route, dial, .. } = dial;
                 let socket = stream.into_socket();
-                self.with_handshake(route, |handshake| handshake.handle_dialed(dial.rail, dial.lane, Ok(socket)));
+                self.with_handshake(route, |handshake| handshake.handle_dialled(dial.rail, dial.lane, Ok(socket)));
             }
             Err(broken) if broken.is_closed => self.lane_tries_again(token, dial, broken.reason),
             Err(broken) => self.lane_failed(&dial, broken.reason),
@@ -210,7 +210,7 @@ impl ControlLoop {
 
     fn lane_failed(&mut self, dial: &LaneDial, reason: String) {
         let (rail, lane) = (dial.dial.rail, dial.dial.lane);
-        self.with_handshake(dial.route, |handshake| handshake.handle_dialed(rail, lane, Err(reason)));
+        self.with_handshake(dial.route, |handshake| handshake.handle_dialled(rail, lane, Err(reason)));
     }
 }
 

@@ -205,7 +205,7 @@ where
         }
     }
 
-    fn handle_dialed(&mut self, _rail: RailId, _lane: LaneId, _socket: Result<OwnedFd, String>) {}
+    fn handle_dialled(&mut self, _rail: RailId, _lane: LaneId, _socket: Result<OwnedFd, String>) {}
 
     fn awaits_lane(&self, rail: u8, lane: u8) -> Result<(), LaneRefused> {
         self.awaited(rail, lane).map(|_| ())

@@ -18,7 +18,7 @@ enum State {
     Answer,
     Lanes,
     /// The lanes come up: this end connects them, or dials them.
-    Dialing,
+    Dialling,
     Over,
 }
 
@@ -102,7 +102,7 @@ impl<F: Fabric> Connector<F> {
         self.peer_counts_bytes = lanes.byte_counts;
         let set_up = &mut self.set_up;
         let theirs = set_up.take_lanes(lanes)?;
-        self.state = State::Dialing;
+        self.state = State::Dialling;
         for (rail, theirs) in RailId::all().zip(theirs) {
             if set_up.rails[rail.index()].pending.is_none() {
                 continue;
@@ -113,7 +113,7 @@ impl<F: Fabric> Connector<F> {
                     set_up.check_lanes(rail, &endpoints)?;
                     if !set_up.peer_opened(rail, key, endpoints) {
                         let (plan, token) = (set_up.rails[rail.index()].plan, set_up.token);
-                        set_up.rails[rail.index()].undialed = u32::from(plan.lanes);
+                        set_up.rails[rail.index()].undialled = u32::from(plan.lanes);
                         let (local, remote) = (plan.local_address(), plan.remote_address());
                         for lane in (0..plan.lanes).map(LaneId) {
                             set_up.actions.push_back(Action::Dial(Dial { rail, lane, local, remote, token }));
@@ -184,12 +184,12 @@ where
         }
     }
 
-    fn handle_dialed(&mut self, rail: RailId, lane: LaneId, socket: Result<OwnedFd, String>) {
-        let (State::Dialing, Joining::BySockets { attach, .. }) = (&self.state, F::JOINING) else {
+    fn handle_dialled(&mut self, rail: RailId, lane: LaneId, socket: Result<OwnedFd, String>) {
+        let (State::Dialling, Joining::BySockets { attach, .. }) = (&self.state, F::JOINING) else {
             return;
         };
         let opening = &mut self.set_up.rails[rail.index()];
-        opening.undialed -= 1;
+        opening.undialled -= 1;
         let attached = match (socket, &mut opening.pending) {
             (_, None) => Ok(()),
             (Err(reason), Some(_)) => Err(LeftOut::Undialled(reason)),
@@ -198,7 +198,7 @@ where
         if let Err(reason) = attached {
             self.set_up.drop_rail(rail, reason);
         }
-        if self.set_up.rails.iter().all(|rail| rail.undialed == 0) {
+        if self.set_up.rails.iter().all(|rail| rail.undialled == 0) {
             self.finish();
         }
     }
@@ -218,11 +218,11 @@ where
         let failure = match self.state {
             State::Answer => HandshakeFailure::Late(Awaited::Answer),
             State::Lanes => HandshakeFailure::Late(Awaited::Lanes),
-            State::Dialing if self.set_up.is_connecting() => match self.set_up.give_up_connecting() {
+            State::Dialling if self.set_up.is_connecting() => match self.set_up.give_up_connecting() {
                 Ok(()) => return self.finish(),
                 Err(failure) => failure,
             },
-            State::Dialing => HandshakeFailure::Late(Awaited::Sockets),
+            State::Dialling => HandshakeFailure::Late(Awaited::Sockets),
             State::Over => return,
         };
         self.give_up(failure);
@@ -241,9 +241,9 @@ where
     }
 
     fn go_on(&mut self) {
-        if matches!(self.state, State::Dialing)
+        if matches!(self.state, State::Dialling)
             && self.set_up.connect()
-            && self.set_up.rails.iter().all(|rail| rail.undialed == 0)
+            && self.set_up.rails.iter().all(|rail| rail.undialled == 0)
         {
             self.finish();
         }

@@ -58,7 +58,7 @@ pub struct Dial {
 pub enum Action<C> {
     /// Send this to the peer, over the session.
     Send(Message),
-    /// Dial this lane and hand the socket, or the reason why there is none, to `handle_dialed`.
+    /// Dial this lane and hand the socket, or the reason why there is none, to `handle_dialled`.
     Dial(Dial),
     /// The connection is made, and the handshake has ended.
     Ready(Box<C>),
@@ -84,7 +84,7 @@ pub trait Handshake: Send {
     fn handle_message(&mut self, message: Message);
 
     /// Takes the socket of a dialled lane, or the reason why there is none.
-    fn handle_dialed(&mut self, rail: RailId, lane: LaneId, socket: Result<OwnedFd, String>);
+    fn handle_dialled(&mut self, rail: RailId, lane: LaneId, socket: Result<OwnedFd, String>);
 
     /// Checks that a lane waits for the socket that the peer dials; both numbers are as the peer sent them.
     ///

@@ -32,7 +32,7 @@ pub(super) struct Opening<F: Fabric> {
     /// The exchange by which this end connects the lanes.
     exchange: Option<Exchange<F>>,
     /// The number of lanes whose sockets this end is still dialling.
-    pub(super) undialed: u32,
+    pub(super) undialled: u32,
     /// The reason why the rail is left out, if it is.
     pub(super) dropped: Option<LeftOut>,
 }
@@ -47,7 +47,7 @@ impl<F: Fabric> Opening<F> {
             outbox_key: 0,
             peer_key: 0,
             exchange: None,
-            undialed: 0,
+            undialled: 0,
             dropped: None,
         }
     }

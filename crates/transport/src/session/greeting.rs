@@ -99,7 +99,7 @@ impl Session {
         match self.reach.next(now_ns) {
             Next::Dial { address, deadline_ns } => {
                 self.address = address;
-                self.stage = Stage::Dialing { deadline_ns };
+                self.stage = Stage::Dialling { deadline_ns };
                 self.heartbeat.heard(now_ns);
                 self.actions.push_back(SessionAction::Dial(address));
             }
@@ -117,7 +117,7 @@ impl Session {
     pub(super) fn give_up_socket(&mut self, why: Ended, kind: SocketEndKind, now_ns: u64) {
         match (&self.stage, self.side) {
             (Stage::Over { .. } | Stage::Pausing { .. }, _) => {}
-            (Stage::Dialing { .. } | Stage::Hello { .. } | Stage::Proof { .. }, Side::Opener) => {
+            (Stage::Dialling { .. } | Stage::Hello { .. } | Stage::Proof { .. }, Side::Opener) => {
                 // A peer that has said HELLO is not a besieged one that closes newcomers.
                 let kind = if matches!(self.stage, Stage::Proof { .. }) { SocketEndKind::Other } else { kind };
                 self.reach.failed(self.address, &SocketEnd { kind, text: why.to_string() });

@@ -62,7 +62,7 @@ enum Stage {
     /// The opener waits before it dials again.
     Pausing { until_ns: u64 },
     /// The opener dials.
-    Dialing { deadline_ns: u64 },
+    Dialling { deadline_ns: u64 },
     /// The peer's HELLO is awaited.
     Hello { deadline_ns: u64, ours: Vec<u8> },
     /// The peer's proof that it has the key is awaited.
@@ -105,7 +105,7 @@ impl Session {
     ) -> Self {
         let reach = Reach::new(addresses, now_ns.saturating_add(config.handshake_ns));
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut session = Self::new(config, Side::Opener, nowhere, reach, Stage::Dialing { deadline_ns: 0 }, now_ns);
+        let mut session = Self::new(config, Side::Opener, nowhere, reach, Stage::Dialling { deadline_ns: 0 }, now_ns);
         session.wanted = wanted;
         session.dial_next(now_ns);
         session
@@ -115,7 +115,7 @@ impl Session {
     pub fn accept(config: Arc<SessionConfig>, nonce: [u8; 32], address: SocketAddr, now_ns: u64) -> Self {
         let deadline_ns = now_ns.saturating_add(config.handshake_ns);
         let reach = Reach::new([], now_ns);
-        let mut session = Self::new(config, Side::Acceptor, address, reach, Stage::Dialing { deadline_ns }, now_ns);
+        let mut session = Self::new(config, Side::Acceptor, address, reach, Stage::Dialling { deadline_ns }, now_ns);
         session.say_hello(nonce, deadline_ns);
         session
     }
@@ -228,7 +228,7 @@ impl Session {
     pub fn timeout_ns(&self) -> Option<u64> {
         let stage = match &self.stage {
             Stage::Pausing { until_ns: at_ns }
-            | Stage::Dialing { deadline_ns: at_ns }
+            | Stage::Dialling { deadline_ns: at_ns }
             | Stage::Hello { deadline_ns: at_ns, .. }
             | Stage::Proof { deadline_ns: at_ns, .. } => Some(*at_ns),
             Stage::Up(_) if self.connections.need_peer() => Some(self.heartbeat.next_ns()),
@@ -268,7 +268,7 @@ impl Session {
                 self.reach.again();
                 self.dial_next(now_ns);
             }
-            Stage::Dialing { deadline_ns } | Stage::Hello { deadline_ns, .. } | Stage::Proof { deadline_ns, .. }
+            Stage::Dialling { deadline_ns } | Stage::Hello { deadline_ns, .. } | Stage::Proof { deadline_ns, .. }
                 if *deadline_ns <= now_ns =>
             {
                 if self.side == Side::Acceptor {
@@ -300,7 +300,7 @@ impl Session {
 
     /// Notes that the dialled socket is connected. `nonce` must be freshly random.
     pub fn handle_connected(&mut self, nonce: [u8; 32]) {
-        if let Stage::Dialing { deadline_ns } = self.stage {
+        if let Stage::Dialling { deadline_ns } = self.stage {
             self.say_hello(nonce, deadline_ns);
         }
     }
@@ -341,7 +341,7 @@ impl Session {
         self.heartbeat.heard(now_ns);
         let Frame { connection, message } = frame;
         match (&self.stage, message) {
-            (Stage::Over { .. } | Stage::Dialing { .. } | Stage::Pausing { .. }, _) => {}
+            (Stage::Over { .. } | Stage::Dialling { .. } | Stage::Pausing { .. }, _) => {}
             (Stage::Hello { .. }, Message::Hello(bytes)) => self.handle_hello(bytes, now_ns),
             (Stage::Proof { .. }, Message::Proof(proof)) => self.handle_proof(&proof, now_ns),
             (Stage::Up(_), Message::Offer(offer)) if self.side == Side::Acceptor => {
