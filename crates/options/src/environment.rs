@@ -14,7 +14,6 @@ impl Options {
     /// effect here.
     ///
     /// # Errors
-    ///
     /// Those of [`Options::parse`].
     pub fn from_variables<K: Into<OsString>, V: Into<OsString>>(
         variables: impl IntoIterator<Item = (K, V)>,
@@ -49,7 +48,6 @@ impl Options {
     /// Reads every setting from the environment of this process.
     ///
     /// # Errors
-    ///
     /// Those of [`Options::parse`].
     pub fn from_env() -> Result<(Options, Vec<Warning>), OptionErrors> {
         Options::from_variables(std::env::vars_os())

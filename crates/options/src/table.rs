@@ -47,8 +47,7 @@ macro_rules! options {
             /// Reads every setting through `lookup`, which returns a variable's value.
             ///
             /// # Errors
-            ///
-            /// Every variable that counts and has an invalid value.
+            /// If variables that count have invalid values: one error for each of them.
             pub fn parse(
                 lookup: impl Fn(&str) -> Option<OsString>,
             ) -> Result<(Options, Vec<Warning>), OptionErrors> {

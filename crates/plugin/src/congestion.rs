@@ -15,7 +15,7 @@ impl LaneCongestion {
     /// Returns the congestion control of the setting, once the kernel has accepted it on a socket.
     ///
     /// # Errors
-    /// When the kernel does not have this congestion control, or refuses it to this user.
+    /// If the kernel does not have this congestion control, or refuses it to this user.
     pub(crate) fn new(setting: &Setting<Congestion>) -> Result<Self, Error> {
         let chosen = Self(setting.value.clone());
         let Congestion::Named(name) = &setting.value else {

@@ -24,7 +24,7 @@ impl Key {
     /// Reads the key.
     ///
     /// # Errors
-    /// When the file cannot be read, others have access to it, or the key is too short, too long or easy to guess.
+    /// If the file cannot be read, others have access to it, or the key is too short, too long or easy to guess.
     pub(crate) fn read(path: &Path) -> Result<Self, Error> {
         let wrong = |what: String| Error::configuration(format!("RAILWEAVE_KEY_FILE={}: {what}", path.display()));
         let unreadable = |error: std::io::Error| wrong(format!("{error}; give a file that this user can read"));

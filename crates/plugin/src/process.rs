@@ -182,7 +182,7 @@ impl Process {
 /// Makes a context and counts it. The first one makes the process's state, for its version of NCCL's API.
 ///
 /// # Errors
-/// When a setting is wrong or there is no usable port.
+/// If a setting is wrong or there is no usable port.
 pub(crate) fn acquire(traffic_class: Option<u8>, forces_flushes: bool) -> Result<Context, Error> {
     let mut users = lock(USERS.get());
     let process = match &users.process {
@@ -235,7 +235,7 @@ pub(crate) fn release(context: Context) {
 /// Returns the process's state.
 ///
 /// # Errors
-/// Before `init` and after the last `finalize`.
+/// If `init` was not called yet, or the last `finalize` was.
 pub(crate) fn current() -> Result<Arc<Process>, Error> {
     lock(USERS.get())
         .process

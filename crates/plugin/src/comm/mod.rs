@@ -57,7 +57,7 @@ pub(crate) trait End: ConnectionEnd + Send {
     /// Makes the data received into these buffers visible to their owner.
     ///
     /// # Errors
-    /// When the connection is broken, or does not receive.
+    /// If the connection is broken, or does not receive.
     fn iflush(&mut self, buffers: &[Incoming<'_>]) -> Result<Flushed, Error>;
 
     /// Returns true if the peer may be waiting for something that this end has not sent yet.
@@ -96,13 +96,13 @@ pub(crate) trait Keeper: Send + Sync {
     /// Checks that the thread runs.
     ///
     /// # Errors
-    /// When it has ended early (the log says why), or this is a forked child.
+    /// If it has ended early (the log says why), or this is a forked child.
     fn check(&self) -> Result<(), Error>;
 
     /// Refuses objects of the parent. Takes no lock, which one of the parent's threads may have held.
     ///
     /// # Errors
-    /// When this is a forked child.
+    /// If this is a forked child.
     fn check_process(&self) -> Result<(), Error>;
 
     /// Looks after a connection's debt while no call is on it.
@@ -221,7 +221,7 @@ impl Comm {
     /// Takes the connection for a call.
     ///
     /// # Errors
-    /// When this is a forked child and the parent's control thread was settling at the fork.
+    /// If this is a forked child and the parent's control thread was settling at the fork.
     #[inline]
     pub(crate) fn take_over(&self) -> Result<(), Error> {
         if self.debt.take_over(|| self.control.is_ours()) { Ok(()) } else { self.control.check() }
@@ -230,7 +230,7 @@ impl Comm {
     /// Refuses a connection of the parent.
     ///
     /// # Errors
-    /// When this is a forked child.
+    /// If this is a forked child.
     pub(crate) fn check_process(&self) -> Result<(), Error> {
         self.control.check_process()
     }

@@ -76,7 +76,7 @@ impl<F: Fabric> Registrations<F> {
     /// Returns a registration that covers `memory` for the application's data.
     ///
     /// # Errors
-    /// When no registration covers it and the fabric refuses to register it.
+    /// If no registration covers it and the fabric refuses to register it.
     pub(crate) fn register(self: &Arc<Self>, memory: &Memory) -> Result<Arc<Shared<F>>, RegisterError> {
         let (address, length) = (memory.address(), memory.length());
         let end = memory.end().ok_or(RegisterError::Range { address, length })?;

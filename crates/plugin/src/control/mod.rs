@@ -71,7 +71,7 @@ impl Control {
     /// Starts the thread; its control port is bound when this returns.
     ///
     /// # Errors
-    /// When no port can be bound, or the thread cannot be started.
+    /// If no port can be bound, or the thread cannot be started.
     pub(crate) fn start(config: ControlConfig) -> Result<Self, Error> {
         let most_files = descriptors::raise_limit();
         let (commands, receiver) = mpsc::channel();

@@ -25,7 +25,7 @@ impl ControlPort {
     /// if it has IPv6, otherwise IPv4 only).
     ///
     /// # Errors
-    /// When none is free.
+    /// If none is free.
     pub(super) fn bind(ports: PortRange, addresses: Option<&[IpAddr]>) -> Result<Self, Error> {
         let mut last = None;
         for port in ports.first..=ports.last {

@@ -83,7 +83,7 @@ impl Settling {
     /// Waits for events until `timeout` has passed, and looks in between. May return without any event.
     ///
     /// # Errors
-    /// When the poll fails.
+    /// If the poll fails.
     pub(super) fn wait(&mut self, poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
         let until = timeout.map(|timeout| Instant::now() + timeout);
         loop {

@@ -35,7 +35,7 @@ pub(crate) struct InUse {
 /// otherwise no port is shown that needs them on every GPU.
 ///
 /// # Errors
-/// When there is no usable port.
+/// If there is no usable port.
 pub(crate) fn open(options: &Options, forces_flushes: bool) -> Result<InUse, Error> {
     let Found { fabric, mode, ports, devices, out_of_band, listens_on, .. } =
         railweave_discovery::find(options, forces_flushes, &say).map_err(error)?;
