@@ -278,7 +278,7 @@ impl ControlLoop {
         self.take_handshakes();
         self.handle_deadlines();
         self.begin_waiting();
-        self.settle();
+        self.update_touched_entries();
         self.give_memory_back();
         true
     }
@@ -338,14 +338,14 @@ impl ControlLoop {
             return true;
         }
         // Some have just ceased to be newcomers.
-        self.settle();
+        self.update_touched_entries();
         self.newcomers.len() < self.most_newcomers || self.make_place()
     }
 
     /// Closes the newcomer whose last step is oldest, unless even that step is recent. Returns true if it closed one.
     fn make_place(&mut self) -> bool {
         // A socket that has just taken a step must not be closed for the age of the one before.
-        self.settle();
+        self.update_touched_entries();
         let now = self.now_ns();
         let Some((_, token)) =
             self.newcomers.first().filter(|(since_ns, _)| since_ns % LAST_NS + NEWCOMER_GRACE_NS <= now)
@@ -374,7 +374,8 @@ impl ControlLoop {
         }
     }
 
-    fn settle(&mut self) {
+    /// Updates the deadline of each touched entry, and its place among newcomers.
+    fn update_touched_entries(&mut self) {
         let mut touched = std::mem::take(&mut self.touched);
         touched.sort_unstable();
         touched.dedup();
@@ -463,7 +464,7 @@ impl ControlLoop {
             self.accept_some();
         }
         // Entries touched above may have another deadline.
-        self.settle();
+        self.update_touched_entries();
         while let Some((_, token)) = self.deadlines.first().filter(|(at, _)| *at <= now) {
             self.look_at_debts();
             self.deadlines.set(token, None);
