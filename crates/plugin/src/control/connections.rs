@@ -115,7 +115,7 @@ impl ControlLoop {
             if let Some(event) = handshake.poll_event() {
                 // A stranger could cause any number of these events.
                 let by_stranger = matches!(setting.target, Target::Accept(_));
-                self.say(&event, &peer, by_stranger);
+                self.log_event(&event, &peer, by_stranger);
                 continue;
             }
             match handshake.poll_action() {
@@ -175,7 +175,7 @@ impl ControlLoop {
         }
         // The peer's messages that came while the set-up thread had the last step are for the open connection.
         for message in setting.waiting {
-            self.tell(route.session, |session, now| session.handle_message(route.connection, message, now));
+            self.with_session(route.session, |session, now| session.handle_message(route.connection, message, now));
         }
         self.drive(route.session);
     }
@@ -248,7 +248,7 @@ impl ControlLoop {
 
     /// Sends a message about a connection.
     pub(super) fn send(&mut self, route: Route, message: Message) {
-        self.tell(route.session, |session, _| session.send(route.connection, message));
+        self.with_session(route.session, |session, _| session.send(route.connection, message));
     }
 
     /// Handles the end of a session while one of its connections is being set up.
@@ -291,7 +291,7 @@ impl ControlLoop {
         if let Some(Connection::Setup(setting)) = session.connections.remove(&route.connection) {
             self.setting_over(route, setting, error);
         }
-        self.tell(route.session, |session, now| session.failed(route.connection, now));
+        self.with_session(route.session, |session, now| session.failed(route.connection, now));
     }
 
     /// Gives back the place of a set-up. If its session has ended, it was given back then.

@@ -28,7 +28,7 @@ impl ControlLoop {
             }
             None if setting.waiting.len() < MOST_WAITING => setting.waiting.push_back(message),
             None => {
-                self.tell(route.session, |session, now| session.end(Ended::TooManyMessages, now));
+                self.with_session(route.session, |session, now| session.end(Ended::TooManyMessages, now));
             }
         }
     }

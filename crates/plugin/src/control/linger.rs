@@ -15,7 +15,7 @@ impl ControlLoop {
         };
         session.connections.insert(route.connection, Connection::Closed(end));
         self.lingering += 1;
-        self.tell(route.session, |session, now| {
+        self.with_session(route.session, |session, now| {
             let was_open = session.close(route.connection, now);
             debug_assert!(was_open, "only an open connection is closed");
         });
@@ -29,7 +29,7 @@ impl ControlLoop {
         if let Some(Connection::Closed(end)) = session.connections.get_mut(&route.connection) {
             let is_drained = end.linger();
             let connection = route.connection;
-            self.tell(route.session, |session, now| session.handle_lingered(connection, is_drained, now));
+            self.with_session(route.session, |session, now| session.handle_lingered(connection, is_drained, now));
         }
     }
 

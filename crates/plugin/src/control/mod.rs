@@ -99,7 +99,7 @@ impl Control {
         self.port
     }
 
-    fn tell(&self, command: Command) {
+    fn send_command(&self, command: Command) {
         if !self.is_ours() {
             // The contents of the command are the parent's.
             return std::mem::forget(command);
@@ -129,12 +129,12 @@ impl Control {
 
     /// Begins a connection.
     pub(crate) fn connect(&self, request: ConnectRequest) {
-        self.tell(Command::Connect(Box::new(request)));
+        self.send_command(Command::Connect(Box::new(request)));
     }
 
     /// Stops the thread once closed connections are drained, and waits for its end.
     pub(crate) fn stop(&self) {
-        self.tell(Command::Stop);
+        self.send_command(Command::Stop);
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
             let _ = thread.join();
@@ -171,6 +171,6 @@ impl Keeper for Control {
     }
 
     fn close(&self, route: Route, end: Box<dyn End>) {
-        self.tell(Command::Close(route, end));
+        self.send_command(Command::Close(route, end));
     }
 }

@@ -96,7 +96,7 @@ impl ControlLoop {
 
     pub(super) fn refuse(&mut self, route: Route, reason: &str) {
         let reason = reason.to_owned();
-        self.tell(route.session, |session, now| session.refuse(route.connection, Fault::Protocol, reason, now));
+        self.with_session(route.session, |session, now| session.refuse(route.connection, Fault::Protocol, reason, now));
     }
 
     /// Begins waiting connects and offers, as far as there is room.
@@ -142,7 +142,7 @@ impl ControlLoop {
                 self.begin_accepting(token, connection, &offer, deadline_ns);
             } else {
                 // Its peer has given up.
-                self.tell(token, |session, now| session.failed(connection, now));
+                self.with_session(token, |session, now| session.failed(connection, now));
             }
         }
         self.setups.again_ns = None;

@@ -45,12 +45,12 @@ impl ControlLoop {
         }
     }
 
-    /// Passes something to a session's state machine, then carries out its actions.
-    pub(super) fn tell<R>(&mut self, token: usize, say: impl FnOnce(&mut Protocol, u64) -> R) -> Option<R> {
+    /// Calls `act` with a session's state machine and the time, then carries out the actions of the state machine.
+    pub(super) fn with_session<R>(&mut self, token: usize, act: impl FnOnce(&mut Protocol, u64) -> R) -> Option<R> {
         let now = self.now_ns();
-        let told = say(&mut self.session(token)?.protocol, now);
+        let result = act(&mut self.session(token)?.protocol, now);
         self.drive(token);
-        Some(told)
+        Some(result)
     }
 
     /// Carries out a session's actions, and forgets the session once nothing of it is left.
@@ -65,7 +65,7 @@ impl ControlLoop {
             let (event, action) = (session.protocol.poll_event(), session.protocol.poll_action());
             if let Some(event) = event {
                 let peer = session.protocol.peer_name();
-                self.say(&event, &peer, true);
+                self.log_event(&event, &peer, true);
             }
             let Some(action) = action else {
                 break;
@@ -85,7 +85,7 @@ impl ControlLoop {
     }
 
     /// Logs an event. `by_stranger`: a stranger can cause it, so the number of such lines is limited.
-    pub(super) fn say(&mut self, event: &Event, peer: &str, by_stranger: bool) {
+    pub(super) fn log_event(&mut self, event: &Event, peer: &str, by_stranger: bool) {
         let line = log::line(event, peer);
         if !by_stranger {
             return log::warn(&line);
@@ -138,7 +138,7 @@ impl ControlLoop {
             Err(error) => {
                 let text = format!("{error}{}", descriptors::hint(&error));
                 let kind = if is_no_way(&error) { SocketEndKind::NoRoute } else { SocketEndKind::Other };
-                self.tell(token, |session, now| session.handle_lost(SocketEnd { kind, text }, now));
+                self.with_session(token, |session, now| session.handle_lost(SocketEnd { kind, text }, now));
             }
         }
     }
@@ -196,7 +196,7 @@ impl ControlLoop {
             }
             // A new socket has room for it; an error shows at the next write.
             let _ = socket.stream.send(&Preface::Session.encode());
-            self.tell(token, |session, _| session.handle_connected(random()));
+            self.with_session(token, |session, _| session.handle_connected(random()));
         }
         let Some(session) = self.session(token) else {
             return;
@@ -249,25 +249,25 @@ impl ControlLoop {
             match Frame::decode(socket.stream.input()) {
                 // HELLO and PROOF are shorter, so this frame is out of turn.
                 Ok(None) if !session.protocol.is_up() && socket.stream.input().len() >= most => {
-                    self.tell(token, |session, now| session.end(Ended::OutOfTurn, now));
+                    self.with_session(token, |session, now| session.end(Ended::OutOfTurn, now));
                 }
                 Ok(None) => break,
                 Ok(Some((frame, length))) => {
                     socket.stream.consume(length);
                     if session.is_strangers() && session.has_said_enough(length) {
                         let limit = Limit::Unconnected { most: MOST_FROM_STRANGERS };
-                        self.tell(token, |session, now| session.end(limit.into(), now));
+                        self.with_session(token, |session, now| session.end(limit.into(), now));
                         continue;
                     }
                     self.look_at_debts();
-                    self.tell(token, |session, now| session.handle_frame(frame, now));
+                    self.with_session(token, |session, now| session.handle_frame(frame, now));
                 }
                 Err(error) => {
-                    self.tell(token, |session, now| session.end(error.into(), now));
+                    self.with_session(token, |session, now| session.end(error.into(), now));
                 }
             }
         }
-        self.tell(token, |session, _| session.handle_all_read());
+        self.with_session(token, |session, _| session.handle_all_read());
         let Some(session) = self.session(token) else {
             return false;
         };
@@ -306,12 +306,12 @@ impl ControlLoop {
             _ => SocketEndKind::Other,
         };
         let end = SocketEnd { kind, text: error.to_string() };
-        self.tell(token, |session, now| session.handle_lost(end, now));
+        self.with_session(token, |session, now| session.handle_lost(end, now));
     }
 
     /// Closes a session to make room for others.
     pub(super) fn session_makes_place(&mut self, token: usize, others: usize) {
-        self.tell(token, |session, now| session.end(Limit::Place { others }.into(), now));
+        self.with_session(token, |session, now| session.end(Limit::Place { others }.into(), now));
     }
 
     /// Returns true if the peer of a session shares this process's network namespace, so that packets between both
@@ -373,9 +373,9 @@ impl ControlLoop {
             && let (Some(for_ns), Some(unsent)) = (session.protocol.overdue_ns(now_ns), session.left_unread())
         {
             let limit_ns = nanoseconds(self.peer_timeout);
-            self.tell(token, |session, now| session.end(Ended::NotReading { for_ns, limit_ns, unsent }, now));
+            self.with_session(token, |session, now| session.end(Ended::NotReading { for_ns, limit_ns, unsent }, now));
         }
-        self.tell(token, Protocol::handle_timeout);
+        self.with_session(token, Protocol::handle_timeout);
         for connection in late {
             self.look_at_debts();
             self.setting_due(Route { session: token, connection }, now_ns);

@@ -38,7 +38,7 @@ pub(crate) struct InUse {
 /// If there is no usable port.
 pub(crate) fn open(options: &Options, forces_flushes: bool) -> Result<InUse, Error> {
     let Found { fabric, mode, ports, devices, out_of_band, listens_on, .. } =
-        railweave_discovery::find(options, forces_flushes, &say).map_err(error)?;
+        railweave_discovery::find(options, forces_flushes, &log_note).map_err(error)?;
     let (network, fabrics, events) = match fabric {
         FoundFabric::Tcp => {
             let registrations = tcp::registrations(options, ports.len());
@@ -53,7 +53,7 @@ pub(crate) fn open(options: &Options, forces_flushes: bool) -> Result<InUse, Err
     Ok(InUse { network, mode, fabrics, out_of_band: out_of_band.map(handle_address), listens_on, events })
 }
 
-fn say(note: Note) {
+fn log_note(note: Note) {
     match note {
         Note::Information(text) => log::info(&text),
         Note::Warning(text) => log::warn(&text),
