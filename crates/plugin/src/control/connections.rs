@@ -12,7 +12,7 @@ use super::control_loop::ControlLoop;
 use super::numa;
 use super::offers::TOO_MANY_UNACCEPTED;
 use super::strangers::Kind;
-use super::worker::Work;
+use super::worker::HandshakeStep;
 use crate::comm::{Established, Route};
 use crate::identity::random;
 use crate::network::{AnyHandshake, Network, Setup};
@@ -200,12 +200,12 @@ impl ControlLoop {
         if is_late {
             let may_block = self.setting(route).and_then(|setting| setting.handshake.as_ref()).map(|it| it.may_block());
             if may_block == Some(true) {
-                self.give_work(route, Work::Timeout);
+                self.give_step(route, HandshakeStep::Timeout);
             } else {
                 self.with_handshake(route, |handshake| handshake.handle_timeout(now_ns));
             }
         } else if goes_on {
-            self.give_work(route, Work::GoOn);
+            self.give_step(route, HandshakeStep::GoOn);
         }
     }
 

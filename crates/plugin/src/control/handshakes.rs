@@ -7,7 +7,7 @@ use railweave_transport::{Ended, Error, Message};
 use super::clock::nanoseconds;
 use super::connection::{Connection, Setting};
 use super::control_loop::ControlLoop;
-use super::worker::{Done, Task, Work};
+use super::worker::{Done, HandshakeStep, Task};
 use crate::comm::Route;
 use crate::network::AnyHandshake;
 
@@ -22,7 +22,7 @@ impl ControlLoop {
             return;
         };
         match &setting.handshake {
-            Some(handshake) if handshake.may_block() => self.give_work(route, Work::Message(message)),
+            Some(handshake) if handshake.may_block() => self.give_step(route, HandshakeStep::Message(message)),
             Some(_) => {
                 self.with_handshake(route, |handshake| handshake.handle_message(message));
             }
@@ -34,7 +34,7 @@ impl ControlLoop {
     }
 
     /// Gives a handshake to the set-up thread.
-    pub(super) fn give_work(&mut self, route: Route, work: Work) {
+    pub(super) fn give_step(&mut self, route: Route, step: HandshakeStep) {
         let (given_ns, wait_ns) = (self.now_ns(), self.next_wait_ns());
         let Some(setting) = self.setting(route) else {
             return;
@@ -43,12 +43,12 @@ impl ControlLoop {
             return;
         };
         setting.go_on_ns = None;
-        setting.is_ready = matches!(work, Work::Message(Message::Ready { .. }));
+        setting.is_ready = matches!(step, HandshakeStep::Message(Message::Ready { .. }));
         setting.wait_ns.get_or_insert(wait_ns);
-        // The set-up thread has no earlier work of it.
+        // The set-up thread has no earlier step of it.
         setting.away = None;
         let (node, is_wanted) = (setting.node, Arc::clone(&setting.is_wanted));
-        match self.workers.give(Task { number: 0, route, is_wanted, handshake, work, node, given_ns }) {
+        match self.workers.give(Task { number: 0, route, is_wanted, handshake, step, node, given_ns }) {
             Ok(number) => {
                 if let Some(setting) = self.setting(route) {
                     setting.away = Some(number);

@@ -31,7 +31,7 @@ pub(super) const TOO_MANY_UNACCEPTED: &str =
 const MOST_BEGUN_AT_ONCE: usize = 64;
 
 /// The interval of looking for set-ups that must make room.
-const LOOK_NS: u64 = 50_000_000;
+const MAKE_ROOM_INTERVAL_NS: u64 = 50_000_000;
 
 /// Peers told in one turn that their offers wait.
 const MOST_TOLD_AT_ONCE: usize = 256;
@@ -158,7 +158,7 @@ impl ControlLoop {
         if self.setups.stands_still(now) {
             self.make_room(now);
         }
-        self.setups.again_ns = Some(now + LOOK_NS);
+        self.setups.again_ns = Some(now + MAKE_ROOM_INTERVAL_NS);
     }
 
     /// Drops the entries of `telling` whose offers no longer wait, once there are many.

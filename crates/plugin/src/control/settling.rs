@@ -1,9 +1,10 @@
 //! Debts of connections to their peers while no call of the application is on them: the control thread sends them
 //! within a millisecond (docs/wire.md).
 //!
-//! The first debt after a quiet time wakes the thread. From then on it looks every [`LOOK`] at the connections handed
-//! to it, sends debts that the look before had already found, and goes back to sleep when nothing was owed for a while.
-//! So a thread that works on a connection all the time makes no system call for this, and an idle thread costs nothing.
+//! The first debt after a quiet time wakes the thread. From then on it looks every [`LOOK_INTERVAL`] at the connections
+//! handed to it, sends debts that the look before had already found, and goes back to sleep when nothing was owed for a
+//! while. So a thread that works on a connection all the time makes no system call for this, and an idle thread costs
+//! nothing.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -17,7 +18,7 @@ use crate::comm::debt::Look;
 use crate::comm::owing::Owing;
 
 /// The time between two looks. A debt is at most two of them old when it is settled.
-const LOOK: Duration = Duration::from_micros(400);
+const LOOK_INTERVAL: Duration = Duration::from_micros(400);
 
 /// The control thread forgets a connection that owed nothing at this many looks.
 const QUIET_LOOKS: u32 = 12;
@@ -114,8 +115,8 @@ impl Settling {
         let fresh = self.fresh.drain(..).map(|comm| Known { comm, quiet: 0, between: 1, wait: 0 });
         self.known.extend(fresh);
         self.known.retain_mut(Known::look);
-        // Counted from the end of this look: even if a look takes longer than [`LOOK`], other work has its turn.
-        self.next = Some(Instant::now() + LOOK);
+        // Counted from the end of this look: even if a look takes longer than that, other work has its turn.
+        self.next = Some(Instant::now() + LOOK_INTERVAL);
         if self.known.is_empty() && self.owing.sleep() {
             self.next = None;
             self.known.shrink_to(FEW);

@@ -24,11 +24,12 @@ use crate::network::AnyHandshake;
 
 /// The time that the last `finalize` waits for a worker that finishes no job.
 const PATIENCE: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(2);
+/// The time between two checks of the worker's progress meanwhile.
+const PROGRESS_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The most time between two looks that counts as waiting. If it was longer, this process was stopped, and its worker
+/// The most time between two checks that counts as waiting. If it was longer, this process was stopped, and its worker
 /// too.
-const MOST_BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+const MOST_BETWEEN_CHECKS: Duration = Duration::from_millis(100);
 
 /// The number of jobs that a worker was given, and of those that are done.
 #[derive(Default)]
@@ -109,17 +110,17 @@ impl<J: Send + 'static> Worker<J> {
         let Some(thread) = self.thread.take() else {
             return Ok(());
         };
-        let (mut seen, mut waited, mut looked) = (self.progress.done(), Duration::ZERO, Instant::now());
+        let (mut seen, mut waited, mut checked) = (self.progress.done(), Duration::ZERO, Instant::now());
         while !thread.is_finished() {
-            waited += looked.elapsed().min(MOST_BETWEEN_LOOKS);
-            looked = Instant::now();
+            waited += checked.elapsed().min(MOST_BETWEEN_CHECKS);
+            checked = Instant::now();
             if self.progress.done() != seen {
                 (seen, waited) = (self.progress.done(), Duration::ZERO);
             }
             if waited >= patience {
                 return Err(self.progress.left());
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(PROGRESS_CHECK_INTERVAL);
         }
         // A panic was already caught and logged.
         let _ = thread.join();
@@ -127,8 +128,8 @@ impl<J: Send + 'static> Worker<J> {
     }
 }
 
-/// The work to be done on a handshake.
-pub(super) enum Work {
+/// The next step of a handshake.
+pub(super) enum HandshakeStep {
     Message(Message),
     /// A step that this host could not do before is retried.
     GoOn,
@@ -136,14 +137,14 @@ pub(super) enum Work {
     Timeout,
 }
 
-/// A handshake and its work.
+/// A handshake and its next step.
 pub(super) struct Task {
     pub(super) number: u64,
     pub(super) route: Route,
     /// False once nobody waits for the connection.
     pub(super) is_wanted: Arc<AtomicBool>,
     pub(super) handshake: Box<dyn AnyHandshake>,
-    pub(super) work: Work,
+    pub(super) step: HandshakeStep,
     /// The NUMA node of the device.
     pub(super) node: Option<u32>,
     pub(super) given_ns: u64,
@@ -152,7 +153,7 @@ pub(super) struct Task {
 impl Task {
     /// Returns true for a retry: it may hold the thread for a second and fail again, so other work goes first.
     fn may_wait(&self) -> bool {
-        matches!(self.work, Work::GoOn)
+        matches!(self.step, HandshakeStep::GoOn)
     }
 }
 
@@ -168,7 +169,7 @@ struct SetUp {
     done: Receiver<Done>,
     /// True once the threads must end: waiting tasks are then freed instead of run.
     ending: Arc<AtomicBool>,
-    /// The jobs done at the last look, and the time since when that number has not changed.
+    /// The jobs done at the last check, and the time since when that number has not changed.
     seen: u64,
     since_ns: u64,
 }
@@ -187,7 +188,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Starts no thread yet. A handshake gets `timeout` for each piece of work; nanoseconds count from `epoch`.
+    /// Starts no thread yet. A handshake gets `timeout` for each step; nanoseconds count from `epoch`.
     pub(super) fn new(epoch: Instant, timeout: Duration, waker: Arc<Waker>) -> Self {
         Self {
             epoch,
@@ -309,7 +310,7 @@ impl Drop for Workers {
 
 impl Task {
     fn run(self, epoch: Instant, timeout_ns: u64) -> Done {
-        let Self { number, route, is_wanted, mut handshake, work, node, given_ns } = self;
+        let Self { number, route, is_wanted, mut handshake, step, node, given_ns } = self;
         if !is_wanted.load(Ordering::Relaxed) {
             return Done { number, route, handshake: Some(handshake) };
         }
@@ -317,18 +318,18 @@ impl Task {
             let _placed = Placed::on(node);
             let now_ns = nanoseconds(epoch.elapsed());
             // The time in the queue does not count for the handshake.
-            match work {
-                Work::Message(message) => {
+            match step {
+                HandshakeStep::Message(message) => {
                     handshake.set_deadline(now_ns.saturating_add(timeout_ns));
                     handshake.handle_message(message);
                 }
-                Work::GoOn => {
+                HandshakeStep::GoOn => {
                     if let Some(deadline_ns) = handshake.timeout_ns() {
                         handshake.set_deadline(deadline_ns.saturating_add(now_ns.saturating_sub(given_ns)));
                     }
                     handshake.go_on();
                 }
-                Work::Timeout => handshake.handle_timeout(now_ns),
+                HandshakeStep::Timeout => handshake.handle_timeout(now_ns),
             }
             handshake
         }));

@@ -175,7 +175,7 @@ where
         // SAFETY: checked above not to be NULL, and the caller's promise.
         unsafe { request.write(comm.request(sent.index())) };
         if let Some(event) = end.poll_event() {
-            say(&event, comm);
+            log_event(&event, comm);
         }
         Ok(())
     })
@@ -393,7 +393,7 @@ unsafe fn irecv_leave(
 
 /// Logs an event of a connection.
 #[cold]
-fn say(event: &Event, comm: &Comm) {
+fn log_event(event: &Event, comm: &Comm) {
     log::warn(&log::line(event, &comm.peer));
 }
 
