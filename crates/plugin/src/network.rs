@@ -70,7 +70,7 @@ impl<F: Fabric, H: MakesConnection<Connection: End + 'static> + 'static> AnyHand
 }
 
 /// A handshake's configuration, peer and deadline.
-pub(crate) struct Setup {
+pub(crate) struct HandshakeParams {
     pub(crate) config: ConnectionConfig,
     pub(crate) peer: String,
     pub(crate) deadline_ns: u64,
@@ -85,7 +85,7 @@ pub(crate) trait Network: Send + Sync {
     /// Returns true if its handshakes may block, as creating queue pairs does.
     fn may_block(&self) -> bool;
     /// Begins a connection from a device to the listener with this nonce.
-    fn connect(&self, device: usize, nonce: u64, setup: Setup) -> Box<dyn AnyHandshake>;
+    fn connect(&self, device: usize, nonce: u64, params: HandshakeParams) -> Box<dyn AnyHandshake>;
     /// Answers an offer to a device. `same_network`: both processes share a network namespace.
     fn accept(
         &self,
@@ -93,7 +93,7 @@ pub(crate) trait Network: Send + Sync {
         offer: &Offer,
         same_network: bool,
         token: Token,
-        setup: Setup,
+        params: HandshakeParams,
     ) -> Box<dyn AnyHandshake>;
 }
 
@@ -168,9 +168,9 @@ where
         F::JOINING.may_block()
     }
 
-    fn connect(&self, device: usize, nonce: u64, setup: Setup) -> Box<dyn AnyHandshake> {
+    fn connect(&self, device: usize, nonce: u64, params: HandshakeParams) -> Box<dyn AnyHandshake> {
         let ports = self.handshake_ports(device);
-        let connector = Connector::<F>::new(setup.config, ports, nonce, setup.peer, setup.deadline_ns, counters::of);
+        let connector = Connector::<F>::new(params.config, ports, nonce, params.peer, params.deadline_ns, counters::of);
         Box::new(Erased { handshake: connector, registrations: self.device_registrations(device) })
     }
 
@@ -180,7 +180,7 @@ where
         offer: &Offer,
         same_network: bool,
         token: Token,
-        setup: Setup,
+        params: HandshakeParams,
     ) -> Box<dyn AnyHandshake> {
         let ports = self.handshake_ports(device);
         let theirs: Vec<_> = offer.ports.iter().map(endpoint).collect();
@@ -192,13 +192,13 @@ where
             .map(|pair| AcceptPairing { connector_port: pair.connector as u8, acceptor_port: pair.acceptor as u8 })
             .collect();
         let acceptor = Acceptor::<F>::new(
-            setup.config,
+            params.config,
             ports,
             offer,
             pairing.refusal().map_or(Ok(pairs.as_slice()), Err),
             token,
-            setup.peer,
-            setup.deadline_ns,
+            params.peer,
+            params.deadline_ns,
             counters::of,
         );
         Box::new(Erased { handshake: acceptor, registrations: self.device_registrations(device) })

@@ -31,7 +31,7 @@ impl Target {
 /// A connection of a session.
 pub(super) enum Connection {
     /// Being set up.
-    Setup(Setting),
+    Setup(ConnectionSetup),
     /// Up.
     Open {
         fate: Arc<Fate>,
@@ -45,11 +45,11 @@ pub(super) enum Connection {
 }
 
 /// A connection that is being set up.
-pub(super) struct Setting {
+pub(super) struct ConnectionSetup {
     /// `None` while the set-up thread has it.
     pub(super) handshake: Option<Box<dyn AnyHandshake>>,
-    /// The number under which the set-up thread has it, or last had it.
-    pub(super) away: Option<u64>,
+    /// The number of its task at the set-up thread, or of its last one there.
+    pub(super) last_task: Option<u64>,
     /// True while the connection is wanted; otherwise the set-up thread skips its work for it.
     pub(super) is_wanted: Arc<AtomicBool>,
     /// True if the last message given to the set-up thread for it was READY: the peer's end is up.
@@ -71,7 +71,7 @@ pub(super) struct Setting {
     pub(super) wait_ns: Option<u64>,
 }
 
-impl Setting {
+impl ConnectionSetup {
     pub(super) fn new(
         handshake: Box<dyn AnyHandshake>,
         target: Target,
@@ -81,7 +81,7 @@ impl Setting {
     ) -> Self {
         Self {
             handshake: Some(handshake),
-            away: None,
+            last_task: None,
             is_wanted: Arc::new(AtomicBool::new(true)),
             is_ready: false,
             waiting: VecDeque::new(),
@@ -95,9 +95,9 @@ impl Setting {
         }
     }
 
-    /// Returns its number at the set-up thread, while that thread has it.
-    pub(super) fn at_worker(&self) -> Option<u64> {
-        self.away.filter(|_| self.handshake.is_none())
+    /// Returns the number of its task, while the set-up thread has it.
+    pub(super) fn current_task(&self) -> Option<u64> {
+        self.last_task.filter(|_| self.handshake.is_none())
     }
 
     /// Returns its deadline; `None` while the set-up thread has it, because it gets a new one when it comes back.

@@ -7,7 +7,7 @@ use railweave_transport::{Action, Cause, Error, Handshake, Message, Offer, Token
 
 use super::clock::nanoseconds;
 use super::command::ConnectRequest;
-use super::connection::{Connection, Setting, Target};
+use super::connection::{Connection, ConnectionSetup, Target};
 use super::control_loop::ControlLoop;
 use super::numa;
 use super::offers::TOO_MANY_UNACCEPTED;
@@ -15,7 +15,7 @@ use super::strangers::Kind;
 use super::worker::HandshakeStep;
 use crate::comm::{Established, Route};
 use crate::identity::random;
-use crate::network::{AnyHandshake, Network, Setup};
+use crate::network::{AnyHandshake, HandshakeParams, Network};
 
 /// A peer that says WAIT may keep a connection in set-up for this many handshake timeouts.
 const MOST_WAITS: u64 = 20;
@@ -45,11 +45,11 @@ impl ControlLoop {
             return self.fail(&Target::Connect(request.result), error);
         };
         let route = Route { session: token, connection };
-        let setup = Setup { config: request.config, peer, deadline_ns };
+        let params = HandshakeParams { config: request.config, peer, deadline_ns };
         let (handshake, node) =
-            placed(&*request.network, request.device, |it, device| it.connect(device, request.handle.nonce, setup));
-        let setting = Setting::new(handshake, Target::Connect(request.result), None, node, now);
-        self.setup_begins(route, setting);
+            placed(&*request.network, request.device, |it, device| it.connect(device, request.handle.nonce, params));
+        let setup = ConnectionSetup::new(handshake, Target::Connect(request.result), None, node, now);
+        self.begin_setup(route, setup);
         self.with_handshake(route, |_| ());
     }
 
@@ -67,12 +67,12 @@ impl ControlLoop {
         let Some(listener) = listener else {
             return self.refuse(route, "there is no such listener: it was closed, or the handle is from another run");
         };
-        let setup = Setup { config: listener.config.clone(), peer, deadline_ns };
+        let params = HandshakeParams { config: listener.config.clone(), peer, deadline_ns };
         let (handshake, node) = placed(&*listener.network, listener.device, |it, device| {
-            it.accept(device, offer, same_network, lane_token, setup)
+            it.accept(device, offer, same_network, lane_token, params)
         });
-        let setting = Setting::new(handshake, Target::Accept(Arc::clone(&listener)), Some(lane_token), node, now);
-        self.setup_begins(route, setting);
+        let setup = ConnectionSetup::new(handshake, Target::Accept(Arc::clone(&listener)), Some(lane_token), node, now);
+        self.begin_setup(route, setup);
         self.lanes.insert(lane_token, route);
         self.with_handshake(route, |_| ());
     }
@@ -91,10 +91,10 @@ impl ControlLoop {
     /// connection is not being set up here.
     pub(super) fn with_handshake<R>(&mut self, route: Route, act: impl FnOnce(&mut dyn Handshake) -> R) -> Option<R> {
         let session = self.session(route.session)?;
-        let Some(Connection::Setup(setting)) = session.connections.get_mut(&route.connection) else {
+        let Some(Connection::Setup(setup)) = session.connections.get_mut(&route.connection) else {
             return None;
         };
-        let result = act(setting.handshake.as_mut()?.get_mut());
+        let result = act(setup.handshake.as_mut()?.get_mut());
         self.carry_out(route);
         Some(result)
     }
@@ -106,15 +106,15 @@ impl ControlLoop {
             };
             let peer = session.protocol.peer_name();
             let port = session.protocol.address().port();
-            let Some(Connection::Setup(setting)) = session.connections.get_mut(&route.connection) else {
+            let Some(Connection::Setup(setup)) = session.connections.get_mut(&route.connection) else {
                 return;
             };
-            let Some(handshake) = &mut setting.handshake else {
+            let Some(handshake) = &mut setup.handshake else {
                 return;
             };
             if let Some(event) = handshake.poll_event() {
                 // A stranger could cause any number of these events.
-                let by_stranger = matches!(setting.target, Target::Accept(_));
+                let by_stranger = matches!(setup.target, Target::Accept(_));
                 self.log_event(&event, &peer, by_stranger);
                 continue;
             }
@@ -129,7 +129,7 @@ impl ControlLoop {
                     }
                 }
                 Some(Action::Ready(established)) => return self.open(route, established),
-                Some(Action::Failed(error)) => return self.fail_setting(route, error),
+                Some(Action::Failed(error)) => return self.fail_setup(route, error),
             }
         }
     }
@@ -139,18 +139,18 @@ impl ControlLoop {
         let now = self.now_ns();
         let parts = std::mem::take(&mut established.parts);
         // A part may have failed while the set-up thread had the last step, when the connection's parts were not known.
-        let number = self.setting(route).and_then(|setting| setting.away).unwrap_or(self.workers.next_number());
+        let number = self.setup(route).and_then(|setup| setup.last_task).unwrap_or(self.workers.next_task_number());
         if let Some(error) = self.failures.of(&parts, number) {
             established.fate.set_failed(error);
         }
         let Some(session) = self.session(route.session) else {
             return;
         };
-        let Some(Connection::Setup(setting)) = session.connections.remove(&route.connection) else {
+        let Some(Connection::Setup(setup)) = session.connections.remove(&route.connection) else {
             return;
         };
         let fate = Arc::clone(&established.fate);
-        let listener = match &setting.target {
+        let listener = match &setup.target {
             Target::Accept(listener) => Arc::downgrade(listener),
             Target::Connect(_) => Weak::new(),
         };
@@ -158,8 +158,8 @@ impl ControlLoop {
         session.connections.insert(route.connection, open);
         let is_known = session.protocol.opened(route.connection, now);
         debug_assert!(is_known, "what was being set up here was being set up there");
-        self.setting_ends(route, &setting);
-        if let Target::Accept(listener) = &setting.target
+        self.end_setup(route, &setup);
+        if let Target::Accept(listener) = &setup.target
             && listener.unaccepted() >= self.setups.most_unaccepted
         {
             // Other connections of this listener came up since it was offered.
@@ -167,38 +167,37 @@ impl ControlLoop {
             self.strangers.report(self.now_ns(), Kind::Setup, &text);
             self.close(route, established.end);
         } else {
-            match (setting.target.give((established, route)), setting.target) {
+            match (setup.target.give((established, route)), setup.target) {
                 (Some((unwanted, route)), _) => self.close(route, unwanted.end),
                 (None, Target::Connect(connect)) => self.watch_connect(route, connect),
                 (None, Target::Accept(_)) => {}
             }
         }
         // The peer's messages that came while the set-up thread had the last step are for the open connection.
-        for message in setting.waiting {
+        for message in setup.waiting {
             self.with_session(route.session, |session, now| session.handle_message(route.connection, message, now));
         }
         self.drive(route.session);
     }
 
     /// Handles a deadline of a connection in set-up.
-    pub(super) fn setting_due(&mut self, route: Route, now_ns: u64) {
+    pub(super) fn handle_setup_deadline(&mut self, route: Route, now_ns: u64) {
         let wait_ns = self.next_wait_ns();
-        let Some(setting) = self.setting(route) else {
+        let Some(setup) = self.setup(route) else {
             return;
         };
         let is_due = |at: Option<u64>| at.is_some_and(|at| at <= now_ns);
-        let (is_late, goes_on, waits) =
-            (is_due(setting.timeout_ns()), is_due(setting.go_on_ns), is_due(setting.wait_ns));
+        let (is_late, goes_on, waits) = (is_due(setup.timeout_ns()), is_due(setup.go_on_ns), is_due(setup.wait_ns));
         if waits {
-            setting.wait_ns = Some(wait_ns);
-            let is_away = setting.handshake.is_none();
+            setup.wait_ns = Some(wait_ns);
+            let is_away = setup.handshake.is_none();
             if is_away && let Some(text) = self.stuck_kernel(now_ns) {
-                return self.refuse_setting(route, Error::local(text));
+                return self.refuse_setup(route, Error::local(text));
             }
             self.send(route, Message::Wait);
         }
         if is_late {
-            let may_block = self.setting(route).and_then(|setting| setting.handshake.as_ref()).map(|it| it.may_block());
+            let may_block = self.setup(route).and_then(|setup| setup.handshake.as_ref()).map(|it| it.may_block());
             if may_block == Some(true) {
                 self.give_step(route, HandshakeStep::Timeout);
             } else {
@@ -234,12 +233,12 @@ impl ControlLoop {
     /// makes room for others.
     pub(super) fn handle_wait(&mut self, route: Route) {
         let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
-        let began_ns = self.setting(route).map_or(0, |setting| setting.began_ns);
+        let began_ns = self.setup(route).map_or(0, |setup| setup.began_ns);
         let last_ns = self.last_wait_ns(began_ns);
-        if let Some(setting) = self.setting(route)
-            && setting.go_on_ns.is_none()
+        if let Some(setup) = self.setup(route)
+            && setup.go_on_ns.is_none()
             && now < last_ns
-            && let Some(handshake) = &mut setting.handshake
+            && let Some(handshake) = &mut setup.handshake
             && handshake.may_block()
         {
             handshake.set_deadline(deadline_ns);
@@ -252,7 +251,7 @@ impl ControlLoop {
     }
 
     /// Handles the end of a session while one of its connections is being set up.
-    pub(super) fn interrupted(&mut self, route: Route) {
+    pub(super) fn interrupt_setup(&mut self, route: Route) {
         let Some(session) = self.session(route.session) else {
             return;
         };
@@ -260,54 +259,49 @@ impl ControlLoop {
             return;
         };
         let error = Error::from(Cause::SessionEnded { peer: session.protocol.peer_name(), ended: ended.clone() });
-        let Some(Connection::Setup(setting)) = session.connections.get_mut(&route.connection) else {
+        let Some(Connection::Setup(setup)) = session.connections.get_mut(&route.connection) else {
             return;
         };
-        if setting.is_ready && setting.at_worker().is_some() && matches!(setting.target, Target::Accept(_)) {
+        if setup.is_ready && setup.current_task().is_some() && matches!(setup.target, Target::Accept(_)) {
             // accept returns the result; no peer is left to be told WAIT.
-            setting.orphaned = Some(error);
-            setting.wait_ns = None;
-            let (token, away) = (setting.token, setting.away);
-            self.setup_ends(route, token, away);
+            setup.orphaned = Some(error);
+            setup.wait_ns = None;
+            let (token, task) = (setup.token, setup.last_task);
+            self.release_setup_place(route, token, task);
         } else {
-            self.fail_setting(route, error);
+            self.fail_setup(route, error);
         }
     }
 
     /// Fails a set-up and tells the peer why.
-    pub(super) fn refuse_setting(&mut self, route: Route, error: Error) {
+    pub(super) fn refuse_setup(&mut self, route: Route, error: Error) {
         self.send(route, Message::Refuse { fault: error.fault(), reason: error.to_string() });
-        self.fail_setting(route, error);
+        self.fail_setup(route, error);
     }
 
-    /// Fails a set-up.
-    pub(super) fn fail_setting(&mut self, route: Route, error: Error) {
+    /// Fails a set-up and reports the error.
+    pub(super) fn fail_setup(&mut self, route: Route, error: Error) {
         let Some(session) = self.session(route.session) else {
             return;
         };
         if !matches!(session.connections.get(&route.connection), Some(Connection::Setup(_))) {
             return;
         }
-        if let Some(Connection::Setup(setting)) = session.connections.remove(&route.connection) {
-            self.setting_over(route, setting, error);
+        if let Some(Connection::Setup(setup)) = session.connections.remove(&route.connection) {
+            setup.is_wanted.store(false, Ordering::Relaxed);
+            self.end_setup(route, &setup);
+            self.fail(&setup.target, error);
+            if let Some(handshake) = setup.handshake {
+                self.free(handshake);
+            }
         }
         self.with_session(route.session, |session, now| session.failed(route.connection, now));
     }
 
-    /// Gives back the place of a set-up. If its session has ended, it was given back then.
-    fn setting_ends(&mut self, route: Route, setting: &Setting) {
-        if setting.orphaned.is_none() {
-            self.setup_ends(route, setting.token, setting.at_worker());
-        }
-    }
-
-    /// Ends a set-up with an error and reports it.
-    pub(super) fn setting_over(&mut self, route: Route, setting: Setting, error: Error) {
-        setting.is_wanted.store(false, Ordering::Relaxed);
-        self.setting_ends(route, &setting);
-        self.fail(&setting.target, error);
-        if let Some(handshake) = setting.handshake {
-            self.free(handshake);
+    /// Ends a set-up, and gives back its place unless that was done when its session ended.
+    fn end_setup(&mut self, route: Route, setup: &ConnectionSetup) {
+        if setup.orphaned.is_none() {
+            self.release_setup_place(route, setup.token, setup.current_task());
         }
     }
 

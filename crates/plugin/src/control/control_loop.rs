@@ -23,7 +23,7 @@ use super::port::ControlPort;
 use super::resting::Resting;
 use super::session::{Closing, LAST_NS, Session};
 use super::settling::Settling;
-use super::setups::Setups;
+use super::setups::ProcessSetups;
 use super::strangers::{Kind, Strangers};
 use super::unaccepted::Unaccepted;
 use super::worker::Workers;
@@ -132,7 +132,7 @@ pub(super) struct ControlLoop {
     pub(super) lanes: HashMap<Token, Route>,
     /// The number of closed connections that linger.
     pub(super) lingering: usize,
-    pub(super) setups: Setups,
+    pub(super) setups: ProcessSetups,
     pub(super) strangers: Strangers,
     /// The event sources, by their poll tokens.
     pub(super) port_events: HashMap<usize, Arc<dyn EventSource>>,
@@ -171,7 +171,7 @@ impl ControlLoop {
         }
         let (waker, epoch) = (Arc::new(waker), Instant::now());
         let workers = Workers::new(epoch, config.handshake_timeout, Arc::clone(&waker));
-        let setups = Setups::new(most_files);
+        let setups = ProcessSetups::new(most_files);
         let prover = config.key.clone().map(|key| Arc::new(key) as Arc<dyn Prover>);
         let (handshake_ns, peer_ns) = (nanoseconds(config.handshake_timeout), nanoseconds(config.peer_timeout));
         let sessions = SessionConfig::new(config.hello, prover, handshake_ns, peer_ns);

@@ -26,7 +26,7 @@ impl ControlLoop {
                 log::info(&message);
             }
             if let Some(part) = failed.filter(|_| self.return_events) {
-                let until = self.workers.next_number();
+                let until = self.workers.next_task_number();
                 self.handle_failure(Failure { part, message, until });
             }
         }
@@ -48,8 +48,8 @@ impl ControlLoop {
                         is_known = true;
                         fate.set_failed(failure.error());
                     }
-                    Connection::Setup(setting) => {
-                        let parts = setting.handshake.as_ref().map(|handshake| handshake.parts());
+                    Connection::Setup(setup) => {
+                        let parts = setup.handshake.as_ref().map(|handshake| handshake.parts());
                         if parts.is_some_and(|parts| are_hit(&parts, &failure.part)) {
                             is_known = true;
                             in_setup.push(Route { session: *session, connection: *connection });
@@ -60,12 +60,12 @@ impl ControlLoop {
             }
         }
         for route in in_setup {
-            self.refuse_setting(route, failure.error());
+            self.refuse_setup(route, failure.error());
         }
         // A handshake at the set-up thread may use a part that no known connection uses. If no handshake is there, the
         // part belonged to a closed connection, and `keep` forgets it at once unless it is a device.
-        if !is_known || failure.is_for_ever() {
-            self.failures.keep(failure, self.workers.oldest_number());
+        if !is_known || failure.is_permanent() {
+            self.failures.keep(failure, self.workers.oldest_task_number());
         }
     }
 }

@@ -14,7 +14,7 @@ pub(super) struct Failure {
 
 impl Failure {
     /// Returns true if the part is a device: a failed one never comes back to this process.
-    pub(super) fn is_for_ever(&self) -> bool {
+    pub(super) fn is_permanent(&self) -> bool {
         self.part.piece == Piece::Device
     }
 
@@ -40,12 +40,12 @@ impl Failures {
 
     /// Forgets the failures that concern no handshake from this number on.
     pub(super) fn forget(&mut self, oldest: u64) {
-        self.known.retain(|failure| failure.is_for_ever() || failure.until > oldest);
+        self.known.retain(|failure| failure.is_permanent() || failure.until > oldest);
     }
 
     /// Returns the error of a handshake with these parts and this number at the set-up thread, if one of them failed.
     pub(super) fn of(&self, parts: &[Part], number: u64) -> Option<Error> {
-        let concerns = |failure: &&Failure| failure.is_for_ever() || failure.until > number;
+        let concerns = |failure: &&Failure| failure.is_permanent() || failure.until > number;
         self.known.iter().filter(concerns).find(|failure| are_hit(parts, &failure.part)).map(Failure::error)
     }
 }

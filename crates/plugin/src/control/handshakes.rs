@@ -5,7 +5,7 @@ use std::sync::Arc;
 use railweave_transport::{Ended, Error, Message};
 
 use super::clock::nanoseconds;
-use super::connection::{Connection, Setting};
+use super::connection::{Connection, ConnectionSetup};
 use super::control_loop::ControlLoop;
 use super::worker::{Done, HandshakeStep, Task};
 use crate::comm::Route;
@@ -17,16 +17,16 @@ const MOST_WAITING: usize = 4;
 impl ControlLoop {
     /// Passes a peer's message to its connection's handshake, on the set-up thread if the handshake may block.
     pub(super) fn handshake_message(&mut self, route: Route, message: Message) {
-        self.setup_goes_on(route);
-        let Some(setting) = self.setting(route) else {
+        self.note_setup_step(route);
+        let Some(setup) = self.setup(route) else {
             return;
         };
-        match &setting.handshake {
+        match &setup.handshake {
             Some(handshake) if handshake.may_block() => self.give_step(route, HandshakeStep::Message(message)),
             Some(_) => {
                 self.with_handshake(route, |handshake| handshake.handle_message(message));
             }
-            None if setting.waiting.len() < MOST_WAITING => setting.waiting.push_back(message),
+            None if setup.waiting.len() < MOST_WAITING => setup.waiting.push_back(message),
             None => {
                 self.with_session(route.session, |session, now| session.end(Ended::TooManyMessages, now));
             }
@@ -36,25 +36,25 @@ impl ControlLoop {
     /// Gives a handshake to the set-up thread.
     pub(super) fn give_step(&mut self, route: Route, step: HandshakeStep) {
         let (given_ns, wait_ns) = (self.now_ns(), self.next_wait_ns());
-        let Some(setting) = self.setting(route) else {
+        let Some(setup) = self.setup(route) else {
             return;
         };
-        let Some(handshake) = setting.handshake.take() else {
+        let Some(handshake) = setup.handshake.take() else {
             return;
         };
-        setting.go_on_ns = None;
-        setting.is_ready = matches!(step, HandshakeStep::Message(Message::Ready { .. }));
-        setting.wait_ns.get_or_insert(wait_ns);
+        setup.go_on_ns = None;
+        setup.is_ready = matches!(step, HandshakeStep::Message(Message::Ready { .. }));
+        setup.wait_ns.get_or_insert(wait_ns);
         // The set-up thread has no earlier step of it.
-        setting.away = None;
-        let (node, is_wanted) = (setting.node, Arc::clone(&setting.is_wanted));
+        setup.last_task = None;
+        let (node, is_wanted) = (setup.node, Arc::clone(&setup.is_wanted));
         match self.workers.give(Task { number: 0, route, is_wanted, handshake, step, node, given_ns }) {
             Ok(number) => {
-                if let Some(setting) = self.setting(route) {
-                    setting.away = Some(number);
+                if let Some(setup) = self.setup(route) {
+                    setup.last_task = Some(number);
                 }
             }
-            Err(reason) => self.refuse_setting(route, Error::local(reason)),
+            Err(reason) => self.refuse_setup(route, Error::local(reason)),
         }
     }
 
@@ -66,68 +66,67 @@ impl ControlLoop {
     /// Takes back the handshakes that the set-up thread has finished with.
     pub(super) fn take_handshakes(&mut self) {
         while let Some(Done { number, route, handshake }) = self.workers.take_done() {
-            let setting = self.setting(route).filter(|setting| setting.away == Some(number));
-            let (is_awaited, is_orphan) =
-                (setting.is_some(), setting.is_some_and(|setting| setting.orphaned.is_some()));
+            let setup = self.setup(route).filter(|setup| setup.last_task == Some(number));
+            let (is_awaited, is_orphan) = (setup.is_some(), setup.is_some_and(|setup| setup.orphaned.is_some()));
             if is_orphan {
-                self.setup_left_worker(number);
+                self.release_abandoned_task(number);
             }
             match handshake {
                 // Its set-up has ended, and the number may already be another connection's.
                 over if !is_awaited => {
-                    self.setup_left_worker(number);
+                    self.release_abandoned_task(number);
                     self.free(over);
                 }
                 Some(handshake) => self.take_handshake(number, route, handshake),
                 None => {
-                    if let Some(setting) = self.setting(route) {
-                        setting.away = None;
+                    if let Some(setup) = self.setup(route) {
+                        setup.last_task = None;
                     }
                     let text =
                         "a bug in Railweave ended the set-up of a connection; please report it with the job's log";
-                    self.refuse_setting(route, Error::local(text.to_owned()));
+                    self.refuse_setup(route, Error::local(text.to_owned()));
                 }
             }
-            self.failures.forget(self.workers.oldest_number());
+            self.failures.forget(self.workers.oldest_task_number());
         }
     }
 
     fn take_handshake(&mut self, number: u64, route: Route, mut handshake: Box<dyn AnyHandshake>) {
         let failed = self.failures.of(&handshake.parts(), number);
         let (now_ns, deadline_ns) = (self.now_ns(), self.deadline_ns());
-        let Some(setting) = self.setting(route) else {
+        let Some(setup) = self.setup(route) else {
             return self.free(handshake);
         };
         match handshake.pause() {
-            Some(pause) => setting.go_on_ns = Some(now_ns.saturating_add(nanoseconds(pause))),
+            Some(pause) => setup.go_on_ns = Some(now_ns.saturating_add(nanoseconds(pause))),
             None => {
                 // The peer's time begins now.
                 handshake.set_deadline(deadline_ns);
-                setting.wait_ns = None;
+                setup.wait_ns = None;
             }
         }
-        setting.handshake = Some(handshake);
+        setup.handshake = Some(handshake);
         if let Some(error) = failed {
-            return self.refuse_setting(route, error);
+            return self.refuse_setup(route, error);
         }
         // The peer was waiting for this process.
-        self.setup_goes_on(route);
+        self.note_setup_step(route);
         self.with_handshake(route, |_| ());
-        while let Some(setting) = self.setting(route)
-            && setting.handshake.is_some()
-            && let Some(message) = setting.waiting.pop_front()
+        while let Some(setup) = self.setup(route)
+            && setup.handshake.is_some()
+            && let Some(message) = setup.waiting.pop_front()
         {
             self.handshake_message(route, message);
         }
         // Its session has ended, and no message will follow.
-        if let Some(error) = self.setting(route).and_then(|setting| setting.orphaned.clone()) {
-            self.fail_setting(route, error);
+        if let Some(error) = self.setup(route).and_then(|setup| setup.orphaned.clone()) {
+            self.fail_setup(route, error);
         }
     }
 
-    pub(super) fn setting(&mut self, route: Route) -> Option<&mut Setting> {
+    pub(super) fn setup(&mut self, route: Route) -> Option<&mut ConnectionSetup> {
         match self.session(route.session)?.connections.get_mut(&route.connection)? {
-            Connection::Setup(setting) => Some(setting),
+            Connection::Setup(setup) => Some(setup),
             _ => None,
         }
     }

@@ -114,7 +114,7 @@ impl ControlLoop {
         let taken = self.with_handshake(route, |handshake| handshake.handle_lane(lane.rail, lane.lane, socket));
         match taken {
             Some(Err(reason)) => self.stranger(Kind::Lane, address, &refused(&reason)),
-            Some(Ok(())) => self.setup_goes_on(route),
+            Some(Ok(())) => self.note_setup_step(route),
             None => {}
         }
     }

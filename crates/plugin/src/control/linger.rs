@@ -1,6 +1,6 @@
 //! Closed connections that linger: pending data goes out, and both ends say BYE.
 
-use super::connection::{Connection, Setting};
+use super::connection::{Connection, ConnectionSetup};
 use super::control_loop::{ControlLoop, Entry};
 use crate::comm::End;
 use crate::comm::Route;
@@ -52,7 +52,7 @@ impl ControlLoop {
             for connection in session.connections.into_values() {
                 match connection {
                     Connection::Closed(end) => self.free(end),
-                    Connection::Setup(Setting { handshake: Some(handshake), .. }) => self.free(handshake),
+                    Connection::Setup(ConnectionSetup { handshake: Some(handshake), .. }) => self.free(handshake),
                     Connection::Setup(_) | Connection::Open { .. } => {}
                 }
             }

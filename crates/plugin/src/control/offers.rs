@@ -8,7 +8,7 @@ use railweave_transport::{Error, Message, Offer, Token};
 
 use super::clock::nanoseconds;
 use super::command::ConnectRequest;
-use super::connection::{Connection, Setting};
+use super::connection::{Connection, ConnectionSetup};
 use super::control_loop::ControlLoop;
 use super::setups::{SHORTEST_SILENCE_NS, WaitingOffer};
 use crate::comm::Route;
@@ -45,7 +45,7 @@ impl ControlLoop {
     /// Begins a connection on a session, or queues it behind others.
     pub(super) fn offer(&mut self, token: usize, request: ConnectRequest) {
         match self.session(token) {
-            Some(session) if session.setups.under_way >= MOST_OWN => session.setups.requests.push_back(request),
+            Some(session) if session.setups.in_progress >= MOST_OWN => session.setups.requests.push_back(request),
             _ => self.begin_connecting(token, request),
         }
     }
@@ -65,7 +65,7 @@ impl ControlLoop {
             Some("there is no such listener: it was closed, or the handle is from another run")
         } else if is_full {
             Some(TOO_MANY_UNACCEPTED)
-        } else if setups.under_way + setups.offers.len() >= MOST_ON_A_SESSION {
+        } else if setups.in_progress + setups.offers.len() >= MOST_ON_A_SESSION {
             Some("1024 connections are being set up on this session, which is the limit")
         } else if crowded && setups.offers.len() >= FEW_WAITING {
             Some("too many connections of all peers wait to be set up; begin fewer at once")
@@ -103,7 +103,7 @@ impl ControlLoop {
     pub(super) fn begin_waiting(&mut self) {
         for token in std::mem::take(&mut self.setups.connecting) {
             while let Some(session) = self.session(token)
-                && session.setups.under_way < MOST_OWN
+                && session.setups.in_progress < MOST_OWN
                 && let Some(request) = session.setups.requests.pop_front()
             {
                 self.look_at_debts();
@@ -115,7 +115,7 @@ impl ControlLoop {
             return;
         }
         // No place becomes free while the kernel hangs, and peers are told why.
-        let stuck = if self.setups.is_worker_in_all() { self.stuck_kernel(now) } else { None };
+        let stuck = if self.setups.are_all_places_abandoned() { self.stuck_kernel(now) } else { None };
         for _ in 0..MOST_BEGUN_AT_ONCE {
             self.look_at_debts();
             if !self.setups.has_room() && stuck.is_none() {
@@ -203,50 +203,50 @@ impl ControlLoop {
         let silence_ns = longest_silence_ns(self.handshake_timeout);
         for _ in 0..self.setups.waiting {
             self.look_at_debts();
-            let Some((_, route)) = self.setups.under_way.first().filter(|(at, _)| at + silence_ns <= now) else {
+            let Some((_, route)) = self.setups.in_progress.first().filter(|(at, _)| at + silence_ns <= now) else {
                 return;
             };
             let session = self.session(route.session);
             let stepped_ns = session.as_ref().map_or(0, |session| session.setups.stepped_ns);
-            let setting = session.and_then(|session| session.connections.get(&route.connection));
+            let setup = session.and_then(|session| session.connections.get(&route.connection));
             // The set-up thread has it: the peer waits for this process.
-            if matches!(setting, Some(Connection::Setup(setting)) if setting.handshake.is_none()) {
-                self.setups.under_way.set(route, Some(now));
+            if matches!(setup, Some(Connection::Setup(setup)) if setup.handshake.is_none()) {
+                self.setups.in_progress.set(route, Some(now));
                 continue;
             }
             // A peer with many set-ups takes the same step of each before the next step of any.
             if now < stepped_ns + silence_ns {
-                self.setups.under_way.set(route, Some(stepped_ns));
+                self.setups.in_progress.set(route, Some(stepped_ns));
                 continue;
             }
             let reason = "its set-up stood still while others waited to be set up";
-            self.setups.under_way.set(route, None);
+            self.setups.in_progress.set(route, None);
             let peer = self.session(route.session).map(|session| session.protocol.peer_name()).unwrap_or_default();
             self.send(route, Message::Refuse { fault: Fault::Protocol, reason: reason.to_owned() });
-            self.fail_setting(route, Error::peer(format!("{peer} says nothing more: {reason}")));
+            self.fail_setup(route, Error::peer(format!("{peer} says nothing more: {reason}")));
         }
     }
 
     /// Stores a connection that is being set up.
-    pub(super) fn setup_begins(&mut self, route: Route, setting: Setting) {
+    pub(super) fn begin_setup(&mut self, route: Route, setup: ConnectionSetup) {
         let now = self.now_ns();
-        let is_peers = setting.token.is_some();
+        let is_peers = setup.token.is_some();
         if let Some(session) = self.session(route.session) {
-            session.setups.under_way += 1;
-            session.connections.insert(route.connection, Connection::Setup(setting));
+            session.setups.in_progress += 1;
+            session.connections.insert(route.connection, Connection::Setup(setup));
             if is_peers {
-                self.setups.under_way.set(route, Some(now));
+                self.setups.in_progress.set(route, Some(now));
             }
         }
     }
 
     /// Notes a step of a set-up: a message of its peer was handled, or a lane accepted.
-    pub(super) fn setup_goes_on(&mut self, route: Route) {
-        if !self.setups.under_way.contains(route) {
+    pub(super) fn note_setup_step(&mut self, route: Route) {
+        if !self.setups.in_progress.contains(route) {
             return;
         }
         let now = self.now_ns();
-        self.setups.under_way.set(route, Some(now));
+        self.setups.in_progress.set(route, Some(now));
         if let Some(session) = self.session(route.session) {
             session.setups.stepped_ns = now;
         }
@@ -268,30 +268,30 @@ impl ControlLoop {
     }
 
     /// Gives back the place of a set-up that has succeeded or failed. `token` is presented by its lanes, if a peer
-    /// began it; `away` is its number at the set-up thread, while that has it.
-    pub(super) fn setup_ends(&mut self, route: Route, token: Option<Token>, away: Option<u64>) {
+    /// began it; `task` is the number of its task, while the set-up thread has it.
+    pub(super) fn release_setup_place(&mut self, route: Route, token: Option<Token>, task: Option<u64>) {
         let now = self.now_ns();
         if let Some(token) = token {
             self.lanes.remove(&token);
-            self.setups.under_way.set(route, None);
-            match away {
-                Some(number) => drop(self.setups.at_worker.insert(number)),
+            self.setups.in_progress.set(route, None);
+            match task {
+                Some(number) => drop(self.setups.abandoned_tasks.insert(number)),
                 None => self.setups.has_ended(now),
             }
         }
         let Some(session) = self.session(route.session) else {
             return;
         };
-        session.setups.under_way -= 1;
+        session.setups.in_progress -= 1;
         if !session.setups.requests.is_empty() {
             self.setups.connecting.push(route.session);
         }
     }
 
-    /// Notes that the set-up thread has finished with a set-up that had ended.
-    pub(super) fn setup_left_worker(&mut self, number: u64) {
+    /// Gives back the place of a set-up that had ended, if the set-up thread kept it until it finished this task.
+    pub(super) fn release_abandoned_task(&mut self, number: u64) {
         let now = self.now_ns();
-        if self.setups.at_worker.remove(&number) {
+        if self.setups.abandoned_tasks.remove(&number) {
             self.setups.has_ended(now);
         }
     }

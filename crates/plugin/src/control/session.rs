@@ -88,11 +88,11 @@ impl Session {
     pub(super) fn next_deadline(&self) -> Option<u64> {
         // Usually no connection is in set-up, and thousands may be up.
         let connections = if self.setups.has_any() { Some(self.connections.values()) } else { None };
-        let settings = connections.into_iter().flatten().filter_map(|connection| match connection {
-            Connection::Setup(setting) => setting.next_ns(),
+        let setups = connections.into_iter().flatten().filter_map(|connection| match connection {
+            Connection::Setup(setup) => setup.next_ns(),
             _ => None,
         });
-        settings.chain(self.protocol.timeout_ns()).min()
+        setups.chain(self.protocol.timeout_ns()).min()
     }
 
     /// Returns true if a peer opened it and has no connection on it: the peer may be a stranger.

@@ -116,7 +116,7 @@ impl ControlLoop {
             SessionAction::Withdrawn(connection) => self.forget_offer(route(connection)),
             SessionAction::Message { connection, message } => self.handshake_message(route(connection), message),
             SessionAction::Waits(connection) => self.handle_wait(route(connection)),
-            SessionAction::Interrupted(connection) => self.interrupted(route(connection)),
+            SessionAction::Interrupted(connection) => self.interrupt_setup(route(connection)),
             SessionAction::PeerLeft(connection) => self.peer_left_open(route(connection)),
             SessionAction::Lost { connection, lost } => self.connection_lost(route(connection), &lost),
             SessionAction::Linger(connection) => self.linger(route(connection)),
@@ -359,7 +359,7 @@ impl ControlLoop {
             .into_iter()
             .flatten()
             .filter_map(|(number, connection)| match connection {
-                Connection::Setup(s) if s.next_ns().is_some_and(|at| at <= now_ns) => Some(*number),
+                Connection::Setup(setup) if setup.next_ns().is_some_and(|at| at <= now_ns) => Some(*number),
                 _ => None,
             })
             .collect();
@@ -378,7 +378,7 @@ impl ControlLoop {
         self.with_session(token, Protocol::handle_timeout);
         for connection in late {
             self.look_at_debts();
-            self.setting_due(Route { session: token, connection }, now_ns);
+            self.handle_setup_deadline(Route { session: token, connection }, now_ns);
         }
     }
 }

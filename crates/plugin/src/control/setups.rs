@@ -32,7 +32,7 @@ pub(super) struct WaitingOffer {
 /// The set-ups of one session, in progress and waiting.
 #[derive(Default)]
 pub(super) struct SessionSetups {
-    pub(super) under_way: usize,
+    pub(super) in_progress: usize,
     pub(super) requests: VecDeque<ConnectRequest>,
     pub(super) offers: VecDeque<WaitingOffer>,
     /// The time of the last step of a set-up of this session.
@@ -42,7 +42,7 @@ pub(super) struct SessionSetups {
 impl SessionSetups {
     /// Returns true if a set-up is in progress.
     pub(super) fn has_any(&self) -> bool {
-        self.under_way > 0
+        self.in_progress > 0
     }
 
     /// Returns true if offers wait.
@@ -62,14 +62,14 @@ impl SessionSetups {
 }
 
 /// The set-ups that peers have begun in this process.
-pub(super) struct Setups {
+pub(super) struct ProcessSetups {
     pub(super) most: usize,
     pub(super) most_unaccepted: usize,
     /// Set-ups in progress, by the time of their last step.
-    pub(super) under_way: Agenda<Route>,
-    /// Set-ups that ended while the set-up thread had them, by their numbers there. They keep their places until it has
-    /// finished with them.
-    pub(super) at_worker: BTreeSet<u64>,
+    pub(super) in_progress: Agenda<Route>,
+    /// Set-ups that ended while the set-up thread had them, by the numbers of their tasks. They keep their places until
+    /// it has finished these.
+    pub(super) abandoned_tasks: BTreeSet<u64>,
     /// The number of waiting offers.
     pub(super) waiting: usize,
     /// The sessions with waiting offers, each once, in turn.
@@ -83,14 +83,14 @@ pub(super) struct Setups {
     pub(super) again_ns: Option<u64>,
 }
 
-impl Setups {
+impl ProcessSetups {
     pub(super) fn new(most_files: u64) -> Self {
         let quarter = usize::try_from(most_files / 4).unwrap_or(usize::MAX);
         Self {
             most: quarter.clamp(1, MOST_AT_ONCE),
             most_unaccepted: quarter.clamp(1, MOST_UNACCEPTED),
-            under_way: Agenda::default(),
-            at_worker: BTreeSet::new(),
+            in_progress: Agenda::default(),
+            abandoned_tasks: BTreeSet::new(),
             waiting: 0,
             turns: VecDeque::new(),
             telling: VecDeque::new(),
@@ -101,12 +101,12 @@ impl Setups {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.under_way.len() + self.at_worker.len() < self.most
+        self.in_progress.len() + self.abandoned_tasks.len() < self.most
     }
 
     /// Returns true if ended set-ups at the set-up thread hold all places, so that only that thread can give any back.
-    pub(super) fn is_worker_in_all(&self) -> bool {
-        self.at_worker.len() >= self.most
+    pub(super) fn are_all_places_abandoned(&self) -> bool {
+        self.abandoned_tasks.len() >= self.most
     }
 
     /// Notes that an offer waits. If it is the first, the time without progress counts from now.
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn set_ups_stand_still_when_none_has_ended_for_half_a_second_while_others_wait() {
-        let mut setups = Setups::new(4096);
+        let mut setups = ProcessSetups::new(4096);
         // None has ever ended, and no offer has waited.
         setups.begins_to_wait(10 * SECOND);
         assert!(!setups.stands_still(10 * SECOND + STALL_NS - 1));

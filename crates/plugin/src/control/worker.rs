@@ -164,7 +164,8 @@ pub(super) struct Done {
     pub(super) handshake: Option<Box<dyn AnyHandshake>>,
 }
 
-struct SetUp {
+/// The set-up thread.
+struct SetupThread {
     worker: Worker<Task>,
     done: Receiver<Done>,
     /// True once the threads must end: waiting tasks are then freed instead of run.
@@ -179,12 +180,12 @@ pub(super) struct Workers {
     epoch: Instant,
     timeout_ns: u64,
     waker: Arc<Waker>,
-    /// The number of handshakes given to the set-up thread, which is also the next one's number.
-    given: u64,
+    /// The number of tasks given to the set-up thread, which is also the next one's number.
+    given_tasks: u64,
     /// The numbers of those not taken back yet.
-    away: BTreeSet<u64>,
-    set_up: Option<SetUp>,
-    tear_down: Option<Worker<Box<dyn Send>>>,
+    outstanding_tasks: BTreeSet<u64>,
+    setup_thread: Option<SetupThread>,
+    freeing_thread: Option<Worker<Box<dyn Send>>>,
 }
 
 impl Workers {
@@ -194,15 +195,16 @@ impl Workers {
             epoch,
             timeout_ns: nanoseconds(timeout),
             waker,
-            given: 0,
-            away: BTreeSet::new(),
-            set_up: None,
-            tear_down: None,
+            given_tasks: 0,
+            outstanding_tasks: BTreeSet::new(),
+            setup_thread: None,
+            freeing_thread: None,
         }
     }
 
-    fn set_up(&mut self) -> io::Result<&mut SetUp> {
-        if self.set_up.is_none() {
+    /// Returns the set-up thread, and starts it when it is first needed.
+    fn setup_thread(&mut self) -> io::Result<&mut SetupThread> {
+        if self.setup_thread.is_none() {
             let (back, done) = mpsc::channel();
             let ending = Arc::<AtomicBool>::default();
             let (is_ending, waker) = (Arc::clone(&ending), Arc::clone(&self.waker));
@@ -215,77 +217,77 @@ impl Workers {
                 let _ = back.send(task.run(epoch, timeout_ns));
                 let _ = waker.wake();
             })?;
-            self.set_up = Some(SetUp { worker, done, ending, seen: 0, since_ns: 0 });
+            self.setup_thread = Some(SetupThread { worker, done, ending, seen: 0, since_ns: 0 });
         }
-        Ok(self.set_up.as_mut().expect("it was just made"))
+        Ok(self.setup_thread.as_mut().expect("it was just made"))
     }
 
-    /// Gives a handshake to the set-up thread. Returns its number there.
+    /// Gives a task to the set-up thread. Returns its number.
     pub(super) fn give(&mut self, mut task: Task) -> Result<u64, String> {
-        let (now_ns, number) = (task.given_ns, self.given);
+        let (now_ns, number) = (task.given_ns, self.given_tasks);
         task.number = number;
-        let set_up = self.set_up().map_err(|error| format!("the set-up thread cannot be started: {error}"))?;
-        if set_up.worker.progress.left() == 0 {
-            set_up.since_ns = now_ns;
+        let thread = self.setup_thread().map_err(|error| format!("the set-up thread cannot be started: {error}"))?;
+        if thread.worker.progress.left() == 0 {
+            thread.since_ns = now_ns;
         }
-        if !set_up.worker.give(task) {
+        if !thread.worker.give(task) {
             return Err("a bug in Railweave ended the set-up thread; please report it".to_owned());
         }
-        self.given += 1;
-        self.away.insert(number);
+        self.given_tasks += 1;
+        self.outstanding_tasks.insert(number);
         Ok(number)
     }
 
-    /// Returns the number of the next handshake given to the set-up thread.
-    pub(super) fn next_number(&self) -> u64 {
-        self.given
+    /// Returns the number of the next task given to the set-up thread.
+    pub(super) fn next_task_number(&self) -> u64 {
+        self.given_tasks
     }
 
-    /// Returns the number of the oldest handshake at the set-up thread, or the next one's.
-    pub(super) fn oldest_number(&self) -> u64 {
-        self.away.first().copied().unwrap_or(self.given)
+    /// Returns the number of the oldest task at the set-up thread, or the next one's.
+    pub(super) fn oldest_task_number(&self) -> u64 {
+        self.outstanding_tasks.first().copied().unwrap_or(self.given_tasks)
     }
 
     /// Returns true if the set-up thread has been in one job for a handshake timeout.
     pub(super) fn is_stuck(&mut self, now_ns: u64) -> bool {
         let timeout_ns = self.timeout_ns;
-        self.set_up.as_mut().is_some_and(|set_up| {
-            let done = set_up.worker.progress.done();
-            if done != set_up.seen || set_up.worker.progress.left() == 0 {
-                (set_up.seen, set_up.since_ns) = (done, now_ns);
+        self.setup_thread.as_mut().is_some_and(|thread| {
+            let done = thread.worker.progress.done();
+            if done != thread.seen || thread.worker.progress.left() == 0 {
+                (thread.seen, thread.since_ns) = (done, now_ns);
             }
-            now_ns >= set_up.since_ns.saturating_add(timeout_ns)
+            now_ns >= thread.since_ns.saturating_add(timeout_ns)
         })
     }
 
     pub(super) fn take_done(&mut self) -> Option<Done> {
-        let done = self.set_up.as_ref()?.done.try_recv().ok()?;
-        self.away.remove(&done.number);
+        let done = self.setup_thread.as_ref()?.done.try_recv().ok()?;
+        self.outstanding_tasks.remove(&done.number);
         Some(done)
     }
 
     /// Drops `over`, on the freeing thread if its fabric may block.
     pub(super) fn free(&mut self, over: Box<dyn Send>) {
         // Without a set-up thread no fabric blocks.
-        if self.set_up.is_none() {
+        if self.setup_thread.is_none() {
             return drop(over);
         }
-        if self.tear_down.is_none() {
+        if self.freeing_thread.is_none() {
             // If the thread cannot be started, nothing takes it and it is dropped here.
-            self.tear_down = Worker::start("railweave-free", |_| false, drop).ok();
+            self.freeing_thread = Worker::start("railweave-free", |_| false, drop).ok();
         }
-        if let Some(tear_down) = &self.tear_down {
+        if let Some(thread) = &self.freeing_thread {
             // If the thread is gone, this drops it.
-            tear_down.give(over);
+            thread.give(over);
         }
     }
 }
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        if let Some(set_up) = &mut self.set_up {
-            set_up.ending.store(true, Ordering::Relaxed);
-            if let Err(left) = set_up.worker.finish(PATIENCE) {
+        if let Some(thread) = &mut self.setup_thread {
+            thread.ending.store(true, Ordering::Relaxed);
+            if let Err(left) = thread.worker.finish(PATIENCE) {
                 log::warn(&format!(
                     "the kernel has not come back from setting a connection up for 5 s; {left} that \
                      were not up yet are left to it. Look at the kernel log, and at the port's link"
@@ -297,8 +299,8 @@ impl Drop for Workers {
                 self.free(Box::new(handshake));
             }
         }
-        if let Some(tear_down) = &mut self.tear_down
-            && let Err(left) = tear_down.finish(PATIENCE)
+        if let Some(thread) = &mut self.freeing_thread
+            && let Err(left) = thread.finish(PATIENCE)
         {
             log::warn(&format!(
                 "the kernel has not let go of a connection's queue pairs for 5 s; {left} closed ends of \

@@ -212,8 +212,8 @@ fn offers_that_wait_for_their_turn_come_up_though_they_wait_for_longer_than_a_ha
 #[test]
 fn peers_that_cannot_be_reached_do_not_keep_others_from_coming_up() {
     alone(&with(&[PLAIN, ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "1"), ("NCCL_IB_MQP_RETRY_CNT", "1000")]), || {
-        // The first round is quick. Then each of forty accepting ends occupies the worker for a second, again and
-        // again.
+        // The first round is quick. Then each of forty accepting ends occupies the set-up thread for a second, again
+        // and again.
         let fake = machine(&format!(
             "faults = ['modify_qp/RTR@mlx5_0:41-1000:1000ms', 'modify_qp/RTR@mlx5_0:*:ETIMEDOUT']\n{ROCE}"
         ));
@@ -222,7 +222,7 @@ fn peers_that_cannot_be_reached_do_not_keep_others_from_coming_up() {
         until_lanes_are_made(&fake, "mlx5_0", 80);
         let begin = Instant::now();
         let pair = Pair::open(&net, &net, 1);
-        // Four steps at the worker, each of which waits for at most one change of state, not for a round of forty.
+        // Four steps at the set-up thread. Each waits for at most one change of state, not for a round of forty.
         let took = begin.elapsed();
         assert!(took < Duration::from_secs(35), "it took {took:?}");
         pair.exchange(1, 100_000);

@@ -73,7 +73,7 @@ fn lanes() -> Message {
 }
 
 #[test]
-fn a_set_up_at_the_worker_makes_no_room_for_others() {
+fn a_set_up_at_the_set_up_thread_makes_no_room_for_others() {
     // A quarter of these descriptors are places for set-ups.
     const FILES: u64 = 64;
     const PLACES: u32 = FILES as u32 / 4;
@@ -334,7 +334,7 @@ fn take_places(fake: &FakeVerbs, handle: &Handle) {
 }
 
 #[test]
-fn a_set_up_at_the_worker_keeps_its_place_when_its_session_ends() {
+fn a_set_up_at_the_set_up_thread_keeps_its_place_when_its_session_ends() {
     const BUSY: Duration = Duration::from_secs(5);
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
         allow_few_files();
