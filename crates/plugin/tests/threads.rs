@@ -92,8 +92,8 @@ fn pattern(seed: u64) -> impl Fn(usize) -> u8 {
 
 /// One connection as its progress thread sees it.
 enum Channel<'a> {
-    Send { comm: &'a SendComm, steps: &'a Steps, posted: usize, under_way: VecDeque<Request> },
-    Recv { comm: &'a RecvComm, steps: &'a Steps, posted: usize, done: usize, under_way: VecDeque<Request> },
+    Send { comm: &'a SendComm, steps: &'a Steps, posted: usize, in_progress: VecDeque<Request> },
+    Recv { comm: &'a RecvComm, steps: &'a Steps, posted: usize, done: usize, in_progress: VecDeque<Request> },
 }
 
 impl Channel<'_> {
@@ -101,8 +101,8 @@ impl Channel<'_> {
     /// done.
     fn advance(&mut self, net: &LoadedNet, channel: usize, messages: usize) -> bool {
         match self {
-            Channel::Send { comm, steps, posted, under_way } => {
-                if *posted < messages && under_way.len() < STEPS {
+            Channel::Send { comm, steps, posted, in_progress } => {
+                if *posted < messages && in_progress.len() < STEPS {
                     let (bytes, seed) = message(channel, *posted);
                     let pattern = pattern(seed);
                     steps.bytes(*posted, bytes).iter_mut().enumerate().for_each(|(at, byte)| *byte = pattern(at));
@@ -110,30 +110,31 @@ impl Channel<'_> {
                     // SAFETY: the buffer stays until the request is done.
                     let request = unsafe { net.isend(comm, part.data, bytes, part.tag, part.registration) };
                     if let Some(request) = request.expect("isend succeeds") {
-                        under_way.push_back(request);
+                        in_progress.push_back(request);
                         *posted += 1;
                     }
                 }
                 // SAFETY: a request that is done is not tested again.
-                if under_way.front().is_some_and(|oldest| unsafe { net.test(oldest, None) }.expect("a send goes on")) {
-                    under_way.pop_front();
+                if in_progress.front().is_some_and(|oldest| unsafe { net.test(oldest, None) }.expect("a send goes on"))
+                {
+                    in_progress.pop_front();
                 }
-                *posted == messages && under_way.is_empty()
+                *posted == messages && in_progress.is_empty()
             }
-            Channel::Recv { comm, steps, posted, done, under_way } => {
-                if *posted < messages && under_way.len() < STEPS {
+            Channel::Recv { comm, steps, posted, done, in_progress } => {
+                if *posted < messages && in_progress.len() < STEPS {
                     // SAFETY: as above.
                     let request = unsafe { net.irecv(comm, &[steps.part(*posted)], false) }.expect("irecv succeeds");
                     if let Some(request) = request {
-                        under_way.push_back(request);
+                        in_progress.push_back(request);
                         *posted += 1;
                     }
                 }
                 let mut sizes = [-1; 8];
                 // SAFETY: as above.
                 let over = |oldest| unsafe { net.test(oldest, Some(&mut sizes)) }.expect("a receive goes on");
-                if under_way.front().is_some_and(over) {
-                    under_way.pop_front();
+                if in_progress.front().is_some_and(over) {
+                    in_progress.pop_front();
                     let (bytes, seed) = message(channel, *done);
                     assert_eq!(sizes[0], bytes as i32, "message {done} of channel {channel}");
                     let pattern = pattern(seed);
@@ -238,14 +239,14 @@ fn service(net: &LoadedNet, tell: Sender<Vec<Handle>>, hear: Receiver<Vec<Handle
                 comm,
                 steps,
                 posted: 0,
-                under_way: VecDeque::new(),
+                in_progress: VecDeque::new(),
             });
             let receiving = recvs.iter().zip(recv_steps).map(|(comm, steps)| Channel::Recv {
                 comm,
                 steps,
                 posted: 0,
                 done: 0,
-                under_way: VecDeque::new(),
+                in_progress: VecDeque::new(),
             });
             progress(net, &mut sending.chain(receiving).collect::<Vec<_>>(), messages);
         });
