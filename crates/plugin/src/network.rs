@@ -37,12 +37,12 @@ impl DerefMut for dyn AnyHandshake {
 }
 
 /// A handshake of a fabric, and the registrations of its device's ports.
-struct Erased<F: Fabric, H> {
+struct HandshakeOf<F: Fabric, H> {
     handshake: H,
     registrations: Vec<Arc<Registrations<F>>>,
 }
 
-impl<F: Fabric, H: MakesConnection<Connection: End + 'static> + 'static> AnyHandshake for Erased<F, H> {
+impl<F: Fabric, H: MakesConnection<Connection: End + 'static> + 'static> AnyHandshake for HandshakeOf<F, H> {
     fn get(&self) -> &(dyn Handshake + 'static) {
         &self.handshake
     }
@@ -171,7 +171,7 @@ where
     fn connect(&self, device: usize, nonce: u64, params: HandshakeParams) -> Box<dyn AnyHandshake> {
         let ports = self.handshake_ports(device);
         let connector = Connector::<F>::new(params.config, ports, nonce, params.peer, params.deadline_ns, counters::of);
-        Box::new(Erased { handshake: connector, registrations: self.device_registrations(device) })
+        Box::new(HandshakeOf { handshake: connector, registrations: self.device_registrations(device) })
     }
 
     fn accept(
@@ -201,6 +201,6 @@ where
             params.deadline_ns,
             counters::of,
         );
-        Box::new(Erased { handshake: acceptor, registrations: self.device_registrations(device) })
+        Box::new(HandshakeOf { handshake: acceptor, registrations: self.device_registrations(device) })
     }
 }

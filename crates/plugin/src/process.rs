@@ -10,7 +10,7 @@ use railweave_options::Options;
 use railweave_topology::{DialAddress, NetworkAddress, Purpose, dial_order};
 use railweave_transport::{ConnectionConfig, Error, Handle, HandleAddress, Hello};
 
-use crate::comm::Keeper;
+use crate::comm::ControlHandle;
 use crate::congestion::LaneCongestion;
 use crate::control::{Control, ControlConfig, PendingConnect};
 use crate::fabrics;

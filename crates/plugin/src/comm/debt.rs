@@ -64,10 +64,10 @@ impl Debt {
         if begun.is_err() {
             return true;
         }
-        let mut turn = Turn { state: &self.state, then: SETTLED };
+        let mut guard = SettlingGuard { state: &self.state, then: SETTLED };
         let is_settled = send();
         if !is_settled {
-            turn.then = SEEN;
+            guard.then = SEEN;
         }
         is_settled
     }
@@ -123,12 +123,12 @@ impl Debt {
 
 /// A settling in progress. It ends with one store, even if sending panics: other threads see it in progress until then,
 /// and its result afterwards.
-struct Turn<'a> {
+struct SettlingGuard<'a> {
     state: &'a AtomicU8,
     then: u8,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for SettlingGuard<'_> {
     fn drop(&mut self) {
         self.state.store(self.then, Ordering::Release);
     }

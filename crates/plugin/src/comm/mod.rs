@@ -88,7 +88,7 @@ pub(crate) struct Route {
 }
 
 /// The control thread, as connections see it.
-pub(crate) trait Keeper: Send + Sync {
+pub(crate) trait ControlHandle: Send + Sync {
     /// Returns true if this is the process that the thread runs in. A forked child has no such thread, and must not
     /// touch what its parent's threads may have held at the fork.
     fn is_ours(&self) -> bool;
@@ -128,7 +128,7 @@ pub(crate) struct Comm {
     pub(crate) registrar: Arc<dyn Registrar>,
     pub(crate) peer: String,
     route: Route,
-    control: Arc<dyn Keeper>,
+    control: Arc<dyn ControlHandle>,
     /// A fixed number, enough for either end: so the compiler knows that a slot's number is in bounds.
     requests: Box<[Request; RecvRequest::COUNT]>,
     itself: Weak<Comm>,
@@ -150,7 +150,7 @@ pub(crate) struct Request {
 
 impl Comm {
     /// Makes a connection that NCCL owns until [`Self::close`].
-    pub(crate) fn into_raw(established: Established, route: Route, control: Arc<dyn Keeper>) -> *mut c_void {
+    pub(crate) fn into_raw(established: Established, route: Route, control: Arc<dyn ControlHandle>) -> *mut c_void {
         let calls = established.end.calls();
         let comm = Arc::new_cyclic(|itself: &Weak<Self>| Self {
             magic: MAGIC,

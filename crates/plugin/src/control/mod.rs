@@ -47,7 +47,7 @@ pub(crate) use config::ControlConfig;
 pub(crate) use pending::PendingConnect;
 
 use crate::comm::owing::Owing;
-use crate::comm::{Comm, End, Keeper, Route};
+use crate::comm::{Comm, ControlHandle, End, Route};
 use crate::descriptors;
 use crate::listener::Listener;
 use crate::log;
@@ -142,7 +142,7 @@ impl Control {
     }
 }
 
-impl Keeper for Control {
+impl ControlHandle for Control {
     fn is_ours(&self) -> bool {
         self.process == ProcessMark::own()
     }

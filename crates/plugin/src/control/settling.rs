@@ -30,7 +30,7 @@ const MOST_LOOKS_BETWEEN: u32 = 16;
 const FEW: usize = 32;
 
 /// A connection that has recently owed something.
-struct Known {
+struct Debtor {
     comm: Arc<Comm>,
     /// Looks in a row at which nothing was owed.
     quiet: u32,
@@ -40,7 +40,7 @@ struct Known {
     wait: u32,
 }
 
-impl Known {
+impl Debtor {
     /// Looks at it. Returns false once it is forgotten.
     fn look(&mut self) -> bool {
         match self.comm.debt.look() {
@@ -66,19 +66,19 @@ impl Known {
 pub(super) struct Settling {
     owing: Arc<Owing<Comm>>,
     fresh: Vec<Arc<Comm>>,
-    known: Vec<Known>,
+    debtors: Vec<Debtor>,
     /// The time of the next look; `None` while the thread sleeps.
     next: Option<Instant>,
 }
 
 impl Settling {
     pub(super) fn new(owing: Arc<Owing<Comm>>) -> Self {
-        Self { owing, fresh: Vec::new(), known: Vec::new(), next: None }
+        Self { owing, fresh: Vec::new(), debtors: Vec::new(), next: None }
     }
 
     /// Returns true if something was owed at the last look.
     pub(super) fn owes(&self) -> bool {
-        self.known.iter().any(|known| known.quiet == 0)
+        self.debtors.iter().any(|debtor| debtor.quiet == 0)
     }
 
     /// Waits for events until `timeout` has passed, and looks in between. May return without any event.
@@ -103,7 +103,7 @@ impl Settling {
         }
     }
 
-    /// Looks at all known connections, if a look is due.
+    /// Looks at all debtors, if a look is due.
     pub(super) fn look(&mut self, now: Instant) {
         if self.next.is_some_and(|next| next > now) {
             return;
@@ -112,14 +112,14 @@ impl Settling {
         if self.next.is_none() && self.fresh.is_empty() {
             return;
         }
-        let fresh = self.fresh.drain(..).map(|comm| Known { comm, quiet: 0, between: 1, wait: 0 });
-        self.known.extend(fresh);
-        self.known.retain_mut(Known::look);
+        let fresh = self.fresh.drain(..).map(|comm| Debtor { comm, quiet: 0, between: 1, wait: 0 });
+        self.debtors.extend(fresh);
+        self.debtors.retain_mut(Debtor::look);
         // Counted from the end of this look: even if a look takes longer than that, other work has its turn.
         self.next = Some(Instant::now() + LOOK_INTERVAL);
-        if self.known.is_empty() && self.owing.sleep() {
+        if self.debtors.is_empty() && self.owing.sleep() {
             self.next = None;
-            self.known.shrink_to(FEW);
+            self.debtors.shrink_to(FEW);
             self.fresh.shrink_to(FEW);
         }
     }
@@ -133,8 +133,8 @@ impl Drop for Settling {
         if std::thread::panicking() {
             return;
         }
-        let known = self.known.drain(..).map(|known| known.comm);
-        for comm in known.chain(self.fresh.drain(..)) {
+        let debtors = self.debtors.drain(..).map(|debtor| debtor.comm);
+        for comm in debtors.chain(self.fresh.drain(..)) {
             comm.settle();
         }
     }

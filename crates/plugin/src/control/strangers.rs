@@ -29,7 +29,7 @@ impl Kind {
 
 /// The lines of one kind.
 #[derive(Clone, Copy, Default)]
-struct Pool {
+struct LineQuota {
     window_ns: u64,
     said: u32,
     unsaid: u32,
@@ -38,7 +38,7 @@ struct Pool {
 /// The limited lines about strangers.
 #[derive(Default)]
 pub(super) struct Strangers {
-    pools: [Pool; Kind::COUNT],
+    quotas: [LineQuota; Kind::COUNT],
 }
 
 impl Strangers {
@@ -47,7 +47,7 @@ impl Strangers {
 
     /// Logs a line about an unwelcome peer, at most ten of a kind per minute; the next one says how many were left out.
     pub(super) fn report(&mut self, now_ns: u64, kind: Kind, text: &str) {
-        if let Some(left_out) = self.pools[kind as usize].take(now_ns) {
+        if let Some(left_out) = self.quotas[kind as usize].take(now_ns) {
             match left_out {
                 0 => log::warn(text),
                 count => log::warn(&format!("{text} ({count} such lines were left out before)")),
@@ -56,7 +56,7 @@ impl Strangers {
     }
 }
 
-impl Pool {
+impl LineQuota {
     /// Returns the number of lines left out before, if a line may be logged now; otherwise counts it as left out.
     fn take(&mut self, now_ns: u64) -> Option<u32> {
         if now_ns >= self.window_ns + Strangers::WINDOW_NS {
@@ -78,19 +78,19 @@ mod tests {
 
     #[test]
     fn ten_lines_of_a_kind_in_a_minute_and_the_next_counts_the_others() {
-        let mut pool = Pool::default();
-        let said = (0..1000).filter(|at| pool.take(*at) == Some(0)).count();
+        let mut quota = LineQuota::default();
+        let said = (0..1000).filter(|at| quota.take(*at) == Some(0)).count();
         assert_eq!(said, 10);
-        assert_eq!(pool.take(Strangers::WINDOW_NS - 1), None);
-        assert_eq!(pool.take(Strangers::WINDOW_NS), Some(991));
-        assert_eq!(pool.take(Strangers::WINDOW_NS), Some(0));
+        assert_eq!(quota.take(Strangers::WINDOW_NS - 1), None);
+        assert_eq!(quota.take(Strangers::WINDOW_NS), Some(991));
+        assert_eq!(quota.take(Strangers::WINDOW_NS), Some(0));
     }
 
     #[test]
     fn many_lines_of_one_kind_leave_room_for_the_one_of_another() {
         let mut strangers = Strangers::default();
         (0..1000).for_each(|at| strangers.report(at, Kind::Preface, "GET /"));
-        assert_eq!(strangers.pools[Kind::Key as usize].take(1000), Some(0), "the one that matters is said");
-        assert_eq!(strangers.pools[Kind::Preface as usize].take(1000), None);
+        assert_eq!(strangers.quotas[Kind::Key as usize].take(1000), Some(0), "the one that matters is said");
+        assert_eq!(strangers.quotas[Kind::Preface as usize].take(1000), None);
     }
 }

@@ -11,7 +11,7 @@ use railweave_fabric::{Memory, MemoryKind};
 use railweave_transport::{Error, Handle, MAX_BUFFERS, MAX_MESSAGE_BYTES};
 
 use super::guard::{null, put};
-use crate::comm::{Comm, Established, Keeper, MemoryHandle};
+use crate::comm::{Comm, ControlHandle, Established, MemoryHandle};
 use crate::control::ConnectRequest;
 use crate::identity::random_u64;
 use crate::listen_comm::ListenComm;
