@@ -7,8 +7,8 @@ use std::sync::Weak;
 
 use super::clock::nanoseconds;
 use super::control_loop::ControlLoop;
+use super::left_queue::Left;
 use super::strangers::Kind;
-use super::unaccepted::Left;
 use crate::comm::Route;
 use crate::listener::Listener;
 
