@@ -78,12 +78,12 @@ impl ControlLoop {
     }
 
     /// Handles a peer that has left an open connection.
-    pub(super) fn peer_left_open(&mut self, route: Route) {
+    pub(super) fn handle_peer_left(&mut self, route: Route) {
         if let Some(Connection::Open { listener, .. }) =
             self.session(route.session).and_then(|session| session.connections.get(&route.connection))
         {
             let listener = Weak::clone(listener);
-            self.peer_left(route, listener);
+            self.queue_left_connection(route, listener);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Reaching a process: over the session with it, which is opened if there is none.
+//! The connects of this process, each on the session with the peer's process, which is opened if there is none.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ impl ControlLoop {
     /// Begins a connection.
     pub(super) fn connect(&mut self, request: ConnectRequest) {
         let process = request.handle.process;
-        if let Some(token) = self.reaching.get(&process).copied()
+        if let Some(token) = self.sessions_by_process.get(&process).copied()
             && let Some(session) = self.session(token)
         {
             if session.protocol.is_up() {
@@ -29,7 +29,7 @@ impl ControlLoop {
         let token = self.fresh_token();
         let mut session = Box::new(Session::new(protocol, Some(process)));
         session.setups.wait_for_session(request);
-        self.reaching.insert(process, token);
+        self.sessions_by_process.insert(process, token);
         self.entries.insert(token, Entry::Session(session));
         self.drive(token);
     }

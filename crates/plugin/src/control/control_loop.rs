@@ -18,10 +18,10 @@ use super::command::{Command, Listeners};
 use super::config::ControlConfig;
 use super::failures::Failures;
 use super::lane_socket::{Inbound, LaneDial, LaneRedial};
-use super::left_queue::Unaccepted;
-use super::pending::Unasked;
+use super::left_queue::LeftQueue;
+use super::pending::UnclaimedConnect;
 use super::port::ControlPort;
-use super::resting_sessions::Resting;
+use super::resting_sessions::RestingSessions;
 use super::session::{Closing, LAST_NS, Session};
 use super::settling::Settling;
 use super::setups::ProcessSetups;
@@ -124,10 +124,10 @@ pub(super) struct ControlLoop {
     newcomers: Agenda<usize>,
     most_newcomers: usize,
     /// Sessions with unread input.
-    resting: Resting,
+    resting_sessions: RestingSessions,
     pub(super) listeners: Listeners,
     /// The sessions to the processes that this one connects to.
-    pub(super) reaching: HashMap<ProcessId, usize>,
+    pub(super) sessions_by_process: HashMap<ProcessId, usize>,
     /// Connections that await lanes, by their token.
     pub(super) lanes: HashMap<Token, Route>,
     /// The number of closed connections that linger.
@@ -141,8 +141,8 @@ pub(super) struct ControlLoop {
     pub(super) return_events: bool,
     pub(super) failures: Failures,
     /// In the order of their times.
-    pub(super) unasked: VecDeque<Unasked>,
-    pub(super) unaccepted: Unaccepted,
+    pub(super) unclaimed_connects: VecDeque<UnclaimedConnect>,
+    pub(super) left_queue: LeftQueue,
     pub(super) settling: Settling,
     pub(super) workers: Workers,
 }
@@ -194,19 +194,19 @@ impl ControlLoop {
             deadlines: Agenda::default(),
             newcomers: Agenda::default(),
             most_newcomers: usize::try_from(most_files / 4).unwrap_or(usize::MAX).clamp(1, MOST_NEWCOMERS),
-            resting: Resting::default(),
+            resting_sessions: RestingSessions::default(),
             listeners,
-            reaching: HashMap::new(),
+            sessions_by_process: HashMap::new(),
             lanes: HashMap::new(),
             lingering: 0,
-            unaccepted: Unaccepted::new(setups.most_unaccepted),
+            left_queue: LeftQueue::new(setups.most_unaccepted),
             setups,
             strangers: Strangers::default(),
             port_events,
             more_events: Vec::new(),
             return_events: config.return_events,
             failures: Failures::default(),
-            unasked: VecDeque::new(),
+            unclaimed_connects: VecDeque::new(),
             settling: Settling::new(owing),
             workers,
         })
@@ -271,7 +271,7 @@ impl ControlLoop {
                 PollToken(token) => self.handle_ready(token),
             }
         }
-        self.read_again();
+        self.read_resting_sessions();
         if !self.take_commands() {
             return false;
         }
@@ -389,28 +389,28 @@ impl ControlLoop {
     }
 
     /// Counts a socket that was just accepted.
-    pub(super) fn welcome(&mut self, token: usize, now_ns: u64) {
+    pub(super) fn add_newcomer(&mut self, token: usize, now_ns: u64) {
         self.newcomers.set(token, Some(now_ns));
         self.touch(token);
     }
 
     /// Lets a session rest whose input is longer than is read at once.
-    pub(super) fn rest(&mut self, token: usize) {
-        self.resting.add(token, self.now_ns());
+    pub(super) fn rest_session(&mut self, token: usize) {
+        self.resting_sessions.add(token, self.now_ns());
     }
 
     /// Reads on from resting sessions.
-    fn read_again(&mut self) {
-        let Some(mut round) = self.resting.begin(self.now_ns()) else {
+    fn read_resting_sessions(&mut self) {
+        let Some(mut round) = self.resting_sessions.begin(self.now_ns()) else {
             return;
         };
-        while let Some(token) = self.resting.next(&mut round, self.now_ns()) {
+        while let Some(token) = self.resting_sessions.next(&mut round, self.now_ns()) {
             if let Some(session) = self.session(token) {
-                session.resting = false;
+                session.is_resting = false;
                 self.handle_ready(token);
             }
         }
-        self.resting.end(&round, self.now_ns());
+        self.resting_sessions.end(&round, self.now_ns());
     }
 
     pub(super) fn handle_ready(&mut self, token: usize) {
@@ -439,26 +439,26 @@ impl ControlLoop {
         if is_much(self.entries.len(), self.entries.capacity()) {
             self.entries.shrink_to(self.entries.len() * 2);
         }
-        if is_much(self.unasked.len(), self.unasked.capacity()) {
-            self.unasked.shrink_to(self.unasked.len() * 2);
+        if is_much(self.unclaimed_connects.len(), self.unclaimed_connects.capacity()) {
+            self.unclaimed_connects.shrink_to(self.unclaimed_connects.len() * 2);
         }
     }
 
     fn next_deadline(&self) -> Option<u64> {
         let entries = self.deadlines.first().map(|(at, _)| at);
-        let unasked = self.unasked.front().map(|unasked| unasked.next_ns);
-        let again = self.accept_ns.into_iter().chain(self.resting.again_ns).chain(self.setups.again_ns);
+        let unclaimed = self.unclaimed_connects.front().map(|connect| connect.next_ns);
+        let again = self.accept_ns.into_iter().chain(self.resting_sessions.again_ns).chain(self.setups.again_ns);
         let settling = self.stopping.filter(|_| self.settling.owes()).map(|_| self.now_ns() + SETTLED_AGAIN_NS);
         let stopping = self.stopping.into_iter().chain(settling);
         let again = again.chain((!self.more_events.is_empty()).then_some(0));
-        let unasked = unasked.into_iter().chain(self.unaccepted.next_ns());
-        unasked.chain(entries).chain(stopping).chain(again).min()
+        let unclaimed = unclaimed.into_iter().chain(self.left_queue.next_ns());
+        unclaimed.chain(entries).chain(stopping).chain(again).min()
     }
 
     fn handle_deadlines(&mut self) {
         let now = self.now_ns();
-        self.reap(now);
-        self.close_unaccepted(now);
+        self.close_unclaimed_connects(now);
+        self.close_left_connections(now);
         if self.accept_ns.is_some_and(|at| at <= now) {
             self.accept_ns = None;
             self.accept_some();

@@ -27,7 +27,7 @@ impl ControlLoop {
         let token = self.fresh_token();
         if stream.register(self.registry(), PollToken(token)).is_ok() {
             let (accepted_ns, deadline_ns) = (self.now_ns(), self.deadline_ns());
-            self.welcome(token, accepted_ns);
+            self.add_newcomer(token, accepted_ns);
             // Its first bytes are usually there already.
             self.handle_inbound(token, Inbound { stream, address, accepted_ns, deadline_ns });
         }

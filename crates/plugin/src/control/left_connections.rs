@@ -7,7 +7,7 @@ use std::sync::Weak;
 
 use super::clock::nanoseconds;
 use super::control_loop::ControlLoop;
-use super::left_queue::Left;
+use super::left_queue::LeftConnection;
 use super::strangers::Kind;
 use crate::comm::Route;
 use crate::listener::Listener;
@@ -17,17 +17,17 @@ const MOST_CLOSED_AT_ONCE: usize = 64;
 
 impl ControlLoop {
     /// Handles a peer that has left a connection that was handed to a listener.
-    pub(super) fn peer_left(&mut self, route: Route, listener: Weak<Listener>) {
+    pub(super) fn queue_left_connection(&mut self, route: Route, listener: Weak<Listener>) {
         if listener.upgrade().is_some_and(|listener| listener.peer_left(route)) {
             let until_ns = self.now_ns().saturating_add(nanoseconds(self.handshake_timeout).saturating_mul(2));
-            self.unaccepted.left.push_back(Left { route, listener, until_ns });
+            self.left_queue.connections.push_back(LeftConnection { route, listener, until_ns });
         }
     }
 
     /// Closes the connections that were not accepted in time.
-    pub(super) fn close_unaccepted(&mut self, now: u64) {
+    pub(super) fn close_left_connections(&mut self, now: u64) {
         for _ in 0..MOST_CLOSED_AT_ONCE {
-            let Some(Left { route, listener, .. }) = self.unaccepted.pop(now) else {
+            let Some(LeftConnection { route, listener, .. }) = self.left_queue.pop(now) else {
                 return;
             };
             let Some(established) = listener.upgrade().and_then(|listener| listener.give_up(route)) else {

@@ -11,38 +11,38 @@ use crate::listener::Listener;
 const MOST: usize = 256;
 
 /// A connection that was not accepted and whose peer has left.
-pub(super) struct Left {
+pub(super) struct LeftConnection {
     pub(super) route: Route,
     pub(super) listener: Weak<Listener>,
     pub(super) until_ns: u64,
 }
 
 /// The queue, in the order of deadlines.
-pub(super) struct Unaccepted {
+pub(super) struct LeftQueue {
     most: usize,
     /// In the order of deadlines: all wait for the same time.
-    pub(super) left: VecDeque<Left>,
+    pub(super) connections: VecDeque<LeftConnection>,
 }
 
-impl Unaccepted {
+impl LeftQueue {
     /// Makes an empty queue. `most_of_a_listener`: the connections that may wait for one listener's accept.
     pub(super) fn new(most_of_a_listener: usize) -> Self {
-        Self { most: (most_of_a_listener / 2).min(MOST), left: VecDeque::new() }
+        Self { most: (most_of_a_listener / 2).min(MOST), connections: VecDeque::new() }
     }
 
     /// Returns the time to close the first.
     pub(super) fn next_ns(&self) -> Option<u64> {
-        let are_too_many = self.left.len() > self.most;
-        self.left.front().map(|left| if are_too_many { 0 } else { left.until_ns })
+        let are_too_many = self.connections.len() > self.most;
+        self.connections.front().map(|left| if are_too_many { 0 } else { left.until_ns })
     }
 
-    pub(super) fn pop(&mut self, now_ns: u64) -> Option<Left> {
-        let is_due = |left: &Left| left.until_ns <= now_ns;
-        let is_over = self.left.len() > self.most || self.left.front().is_some_and(is_due);
-        let left = if is_over { self.left.pop_front() } else { None };
-        if self.left.capacity() > 32 && self.left.len() < self.left.capacity() / 8 {
+    pub(super) fn pop(&mut self, now_ns: u64) -> Option<LeftConnection> {
+        let is_due = |left: &LeftConnection| left.until_ns <= now_ns;
+        let is_over = self.connections.len() > self.most || self.connections.front().is_some_and(is_due);
+        let left = if is_over { self.connections.pop_front() } else { None };
+        if self.connections.capacity() > 32 && self.connections.len() < self.connections.capacity() / 8 {
             // Shrinks the queue after a crowd has left.
-            self.left.shrink_to(self.left.len() * 2);
+            self.connections.shrink_to(self.connections.len() * 2);
         }
         left
     }

@@ -34,7 +34,7 @@ const MOST_BEGUN_AT_ONCE: usize = 64;
 const MAKE_ROOM_INTERVAL_NS: u64 = 50_000_000;
 
 /// Peers told in one turn that their offers wait.
-const MOST_TOLD_AT_ONCE: usize = 256;
+const MOST_NOTICES_AT_ONCE: usize = 256;
 
 /// Returns the time that a peer may be silent about its set-ups before they must make room.
 fn longest_silence_ns(handshake_timeout: Duration) -> u64 {
@@ -76,22 +76,22 @@ impl ControlLoop {
             return self.refuse(Route { session: token, connection }, reason);
         }
         if at_once {
-            session.is_welcome(now);
+            session.note_new_connection(now);
             return self.begin_accepting(token, connection, &offer, deadline_ns);
         }
         setups.offers.push_back(WaitingOffer { connection, offer, deadline_ns, wait_until_ns });
         let is_first = setups.offers.len() == 1;
-        session.is_welcome(now);
+        session.note_new_connection(now);
         self.setups.waiting += 1;
         if listener.is_some_and(|listener| listener.network.may_block()) {
             let told_ns = self.next_wait_ns();
-            self.forget_who_waits_no_more();
-            self.setups.telling.push_back((told_ns, Route { session: token, connection }));
+            self.prune_wait_notices();
+            self.setups.wait_notices.push_back((told_ns, Route { session: token, connection }));
         }
         if is_first {
             self.setups.turns.push_back(token);
         }
-        self.setups.begins_to_wait(now);
+        self.setups.note_waiting_offer(now);
     }
 
     pub(super) fn refuse(&mut self, route: Route, reason: &str) {
@@ -147,23 +147,23 @@ impl ControlLoop {
         }
         self.setups.again_ns = None;
         if self.setups.turns.is_empty() {
-            self.setups.telling = VecDeque::new();
+            self.setups.wait_notices = VecDeque::new();
             return;
         }
-        self.tell_who_waits(now);
+        self.send_wait_notices(now);
         if self.setups.has_room() {
             self.setups.again_ns = Some(now);
             return;
         }
-        if self.setups.stands_still(now) {
+        if self.setups.are_stalled(now) {
             self.make_room(now);
         }
         self.setups.again_ns = Some(now + MAKE_ROOM_INTERVAL_NS);
     }
 
-    /// Drops the entries of `telling` whose offers no longer wait, once there are many.
-    fn forget_who_waits_no_more(&mut self) {
-        if self.setups.telling.len() <= 2 * self.setups.waiting + MOST_TOLD_AT_ONCE {
+    /// Drops the entries of `wait_notices` whose offers no longer wait, once there are many.
+    fn prune_wait_notices(&mut self) {
+        if self.setups.wait_notices.len() <= 2 * self.setups.waiting + MOST_NOTICES_AT_ONCE {
             return;
         }
         let mut waiting = HashSet::with_capacity(self.setups.waiting);
@@ -171,27 +171,27 @@ impl ControlLoop {
             let offers = self.session(session).into_iter().flat_map(|known| &known.setups.offers);
             waiting.extend(offers.map(|offer| Route { session, connection: offer.connection }));
         }
-        let mut telling = std::mem::take(&mut self.setups.telling);
+        let mut wait_notices = std::mem::take(&mut self.setups.wait_notices);
         // Each once: an offer that was withdrawn and made again is there twice.
-        telling.retain(|(_, route)| waiting.remove(route));
-        telling.shrink_to(telling.len() * 2);
-        self.setups.telling = telling;
+        wait_notices.retain(|(_, route)| waiting.remove(route));
+        wait_notices.shrink_to(wait_notices.len() * 2);
+        self.setups.wait_notices = wait_notices;
     }
 
     /// Tells peers that their offers wait, so that they keep waiting while set-ups take long. Each offer's time begins
     /// again.
-    fn tell_who_waits(&mut self, now: u64) {
+    fn send_wait_notices(&mut self, now: u64) {
         let (next_ns, deadline_ns) = (self.next_wait_ns(), self.deadline_ns());
-        for _ in 0..MOST_TOLD_AT_ONCE {
-            let Some((_, route)) = self.setups.telling.front().copied().filter(|(at, _)| *at <= now) else {
+        for _ in 0..MOST_NOTICES_AT_ONCE {
+            let Some((_, route)) = self.setups.wait_notices.front().copied().filter(|(at, _)| *at <= now) else {
                 return;
             };
-            self.setups.telling.pop_front();
+            self.setups.wait_notices.pop_front();
             let offers = self.session(route.session).map(|session| &mut session.setups.offers);
             let offer = offers.and_then(|all| all.iter_mut().find(|offer| offer.connection == route.connection));
             if let Some(offer) = offer.filter(|offer| now < offer.wait_until_ns && now < offer.deadline_ns) {
                 offer.deadline_ns = deadline_ns;
-                self.setups.telling.push_back((next_ns, route));
+                self.setups.wait_notices.push_back((next_ns, route));
                 // If this ends the session, its offers go with it.
                 self.send(route, Message::Wait);
             }
@@ -276,7 +276,7 @@ impl ControlLoop {
             self.setups.in_progress.set(route, None);
             match task {
                 Some(number) => drop(self.setups.abandoned_tasks.insert(number)),
-                None => self.setups.has_ended(now),
+                None => self.setups.note_free_place(now),
             }
         }
         let Some(session) = self.session(route.session) else {
@@ -292,7 +292,7 @@ impl ControlLoop {
     pub(super) fn release_abandoned_task(&mut self, number: u64) {
         let now = self.now_ns();
         if self.setups.abandoned_tasks.remove(&number) {
-            self.setups.has_ended(now);
+            self.setups.note_free_place(now);
         }
     }
 

@@ -76,7 +76,7 @@ impl PendingConnect {
 /// two handshake timeouts, it never will: NCCL forgets the connects of an aborted communicator, and up to v10 no
 /// `finalize` follows. The accepting end has no such limit: between listen and accept NCCL waits for other ranks, for
 /// minutes if one of them compiles or loads a checkpoint.
-pub(super) struct Unasked {
+pub(super) struct UnclaimedConnect {
     pub(super) route: Route,
     pub(super) connect: Arc<PendingConnect>,
     /// True once a handshake timeout has passed while this thread ran: a process that was stopped has not waited.

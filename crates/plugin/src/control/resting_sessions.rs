@@ -13,7 +13,7 @@ const FEW: usize = 32;
 
 /// The resting sessions, in the order of their turns.
 #[derive(Default)]
-pub(super) struct Resting {
+pub(super) struct RestingSessions {
     sessions: Vec<usize>,
     /// The time to read on.
     pub(super) again_ns: Option<u64>,
@@ -27,7 +27,7 @@ pub(super) struct Round {
     read: usize,
 }
 
-impl Resting {
+impl RestingSessions {
     /// Lets a session rest.
     pub(super) fn add(&mut self, session: usize, now_ns: u64) {
         self.sessions.push(session);
@@ -67,7 +67,7 @@ mod tests {
 
     /// Plays a round in which each turn takes `turn_ns` and leaves input. Returns the sessions that had a turn, and the
     /// time afterwards.
-    fn play(resting: &mut Resting, mut now_ns: u64, turn_ns: u64) -> (Vec<usize>, u64) {
+    fn play(resting: &mut RestingSessions, mut now_ns: u64, turn_ns: u64) -> (Vec<usize>, u64) {
         let mut round = resting.begin(now_ns).expect("it is time");
         let mut turns = Vec::new();
         while let Some(session) = resting.next(&mut round, now_ns) {
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_round_takes_no_longer_than_its_slice_and_the_next_goes_on_where_it_ended() {
-        let mut resting = Resting::default();
+        let mut resting = RestingSessions::default();
         (0..8).for_each(|session| resting.add(session, 0));
         assert!(resting.begin(REST_NS - 1).is_none(), "they rest first");
         let (turns, over_ns) = play(&mut resting, REST_NS, 2_000_000);
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn one_that_takes_longer_than_the_slice_has_its_turn_and_quick_ones_have_one_each_and_rest() {
-        let mut resting = Resting::default();
+        let mut resting = RestingSessions::default();
         (0..2).for_each(|session| resting.add(session, 0));
         assert_eq!(play(&mut resting, REST_NS, 9_000_000).0, [0]);
         let again_ns = resting.again_ns.expect("they have more to say");

@@ -48,30 +48,30 @@ pub(super) struct Session {
     /// The number of sockets it has had.
     sockets: u64,
     /// The process that it was opened to reach.
-    pub(super) wanted: Option<ProcessId>,
+    pub(super) wanted_process: Option<ProcessId>,
     /// Bytes received since it last had a connection.
-    unwelcome_bytes: usize,
+    stranger_bytes: usize,
     /// True while it rests because it had more input than is read at once.
-    pub(super) resting: bool,
+    pub(super) is_resting: bool,
     /// True while its actions are being carried out.
     pub(super) is_driven: bool,
     /// The error of its socket, until it is handled.
-    pub(super) broken: Option<io::Error>,
+    pub(super) socket_error: Option<io::Error>,
     pub(super) setups: SessionSetups,
     pub(super) connections: HashMap<u32, Connection>,
 }
 
 impl Session {
-    pub(super) fn new(protocol: Protocol, wanted: Option<ProcessId>) -> Self {
+    pub(super) fn new(protocol: Protocol, wanted_process: Option<ProcessId>) -> Self {
         Self {
             protocol,
             socket: None,
             sockets: 0,
-            wanted,
-            unwelcome_bytes: 0,
-            resting: false,
+            wanted_process,
+            stranger_bytes: 0,
+            is_resting: false,
             is_driven: false,
-            broken: None,
+            socket_error: None,
             setups: SessionSetups::default(),
             connections: HashMap::new(),
         }
@@ -80,7 +80,7 @@ impl Session {
     /// Gives the session a socket in place of the previous one.
     pub(super) fn take_socket(&mut self, stream: Stream, is_dialled: bool) {
         self.sockets += 1;
-        (self.broken, self.resting) = (None, false);
+        (self.socket_error, self.is_resting) = (None, false);
         self.socket = Some(Socket { stream, is_dialled, number: self.sockets, is_broken: false });
     }
 
@@ -96,19 +96,19 @@ impl Session {
     }
 
     /// Returns true if a peer opened it and has no connection on it: the peer may be a stranger.
-    pub(super) fn is_strangers(&self) -> bool {
+    pub(super) fn is_of_stranger(&self) -> bool {
         self.protocol.side() == Side::Acceptor && self.socket.is_some() && !self.protocol.has_connections()
     }
 
     /// Counts bytes from a stranger. Returns true if they exceed the limit.
-    pub(super) fn has_said_enough(&mut self, bytes: usize) -> bool {
-        self.unwelcome_bytes += bytes;
-        self.unwelcome_bytes > MOST_FROM_STRANGERS
+    pub(super) fn count_stranger_bytes(&mut self, bytes: usize) -> bool {
+        self.stranger_bytes += bytes;
+        self.stranger_bytes > MOST_FROM_STRANGERS
     }
 
     /// Notes that the peer has begun a connection.
-    pub(super) fn is_welcome(&mut self, now_ns: u64) {
-        self.unwelcome_bytes = 0;
+    pub(super) fn note_new_connection(&mut self, now_ns: u64) {
+        self.stranger_bytes = 0;
         self.protocol.touch(now_ns);
     }
 
@@ -121,11 +121,11 @@ impl Session {
     /// process comes after all others, at [`LAST_NS`] or more.
     pub(super) fn newcomer_since_ns(&self) -> Option<u64> {
         let class_ns = if self.setups.has_offers() { LAST_NS } else { 0 };
-        self.is_strangers().then_some(self.protocol.idle_since_ns() + class_ns)
+        self.is_of_stranger().then_some(self.protocol.idle_since_ns() + class_ns)
     }
 
     /// Returns the unsent bytes, if the session is not read until its peer takes them.
-    pub(super) fn left_unread(&self) -> Option<usize> {
+    pub(super) fn unsent_if_left_unread(&self) -> Option<usize> {
         let unsent = self.socket.as_ref().map_or(0, |socket| socket.stream.unsent());
         is_left_unread(self.protocol.side(), unsent).then_some(unsent)
     }

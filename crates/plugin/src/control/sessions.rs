@@ -79,7 +79,7 @@ impl ControlLoop {
         session.is_driven = false;
         if session.protocol.is_over() {
             self.entries.remove(&token);
-        } else if let Some(error) = session.broken.take() {
+        } else if let Some(error) = session.socket_error.take() {
             self.break_socket(token, &error);
         }
     }
@@ -117,7 +117,7 @@ impl ControlLoop {
             SessionAction::Message { connection, message } => self.handshake_message(route(connection), message),
             SessionAction::Waits(connection) => self.handle_wait(route(connection)),
             SessionAction::Interrupted(connection) => self.interrupt_setup(route(connection)),
-            SessionAction::PeerLeft(connection) => self.peer_left_open(route(connection)),
+            SessionAction::PeerLeft(connection) => self.handle_peer_left(route(connection)),
             SessionAction::Lost { connection, lost } => self.connection_lost(route(connection), &lost),
             SessionAction::Linger(connection) => self.linger(route(connection)),
             SessionAction::Over(connection) => self.lingered(route(connection)),
@@ -151,7 +151,7 @@ impl ControlLoop {
             && let Err(error) = socket.stream.send(&frame.encode())
         {
             socket.is_broken = true;
-            session.broken = Some(error);
+            session.socket_error = Some(error);
         }
     }
 
@@ -204,7 +204,7 @@ impl ControlLoop {
         let flushed = session.socket.as_mut().map_or(Ok(()), |socket| socket.stream.flush());
         match flushed {
             // Once the peer reads, the socket becomes writable, and this is called again.
-            Ok(()) if session.resting || session.left_unread().is_some() => {}
+            Ok(()) if session.is_resting || session.unsent_if_left_unread().is_some() => {}
             Ok(()) => drop(self.read_session(token)),
             Err(error) => {
                 if let Some(socket) = &mut session.socket {
@@ -219,13 +219,13 @@ impl ControlLoop {
     fn break_socket(&mut self, token: usize, error: &io::Error) {
         for _ in 0..MOST_LAST_READS {
             match self.session(token) {
-                Some(session) => session.resting = false,
+                Some(session) => session.is_resting = false,
                 None => return,
             }
             if !self.read_session(token) {
                 return;
             }
-            if self.session(token).is_some_and(|session| !session.resting) {
+            if self.session(token).is_some_and(|session| !session.is_resting) {
                 break;
             }
         }
@@ -254,7 +254,7 @@ impl ControlLoop {
                 Ok(None) => break,
                 Ok(Some((frame, length))) => {
                     socket.stream.consume(length);
-                    if session.is_strangers() && session.has_said_enough(length) {
+                    if session.is_of_stranger() && session.count_stranger_bytes(length) {
                         let limit = Limit::Unconnected { most: MOST_FROM_STRANGERS };
                         self.with_session(token, |session, now| session.end(limit.into(), now));
                         continue;
@@ -277,10 +277,10 @@ impl ControlLoop {
         match filled {
             Ok(Fill::Open) => return true,
             Ok(Fill::Full) => {
-                session.resting = true;
+                session.is_resting = true;
                 let is_last = session.socket.as_ref().is_some_and(|socket| socket.is_broken);
                 if !is_last {
-                    self.rest(token);
+                    self.rest_session(token);
                 }
                 return true;
             }
@@ -328,10 +328,10 @@ impl ControlLoop {
         };
         let error =
             Error::from(Cause::SessionEnded { peer: session.protocol.peer_name(), ended: Arc::new(why.clone()) });
-        if let Some(process) = session.wanted
-            && self.reaching.get(&process) == Some(&token)
+        if let Some(process) = session.wanted_process
+            && self.sessions_by_process.get(&process) == Some(&token)
         {
-            self.reaching.remove(&process);
+            self.sessions_by_process.remove(&process);
         }
         for request in self.forget_waiting(token) {
             self.look_at_debts();
@@ -365,12 +365,12 @@ impl ControlLoop {
             .collect();
         if session.protocol.overdue_ns(now_ns).is_some() {
             // If this process was stopped, the answer may already be in the socket, even if the session rests.
-            session.resting = false;
+            session.is_resting = false;
             self.handle_session(token);
         }
         // A peer that does not read is not read either, so it cannot be called silent.
         if let Some(session) = self.session(token)
-            && let (Some(for_ns), Some(unsent)) = (session.protocol.overdue_ns(now_ns), session.left_unread())
+            && let (Some(for_ns), Some(unsent)) = (session.protocol.overdue_ns(now_ns), session.unsent_if_left_unread())
         {
             let limit_ns = nanoseconds(self.peer_timeout);
             self.with_session(token, |session, now| session.end(Ended::NotReading { for_ns, limit_ns, unsent }, now));

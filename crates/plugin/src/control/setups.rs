@@ -75,7 +75,7 @@ pub(super) struct ProcessSetups {
     /// The sessions with waiting offers, each once, in turn.
     pub(super) turns: VecDeque<usize>,
     /// The times to tell peers that their offers wait, in order, for fabrics whose set-ups take long.
-    pub(super) telling: VecDeque<(u64, Route)>,
+    pub(super) wait_notices: VecDeque<(u64, Route)>,
     /// Sessions with waiting connects that may begin.
     pub(super) connecting: Vec<usize>,
     pub(super) ended_ns: u64,
@@ -93,7 +93,7 @@ impl ProcessSetups {
             abandoned_tasks: BTreeSet::new(),
             waiting: 0,
             turns: VecDeque::new(),
-            telling: VecDeque::new(),
+            wait_notices: VecDeque::new(),
             connecting: Vec::new(),
             ended_ns: 0,
             again_ns: None,
@@ -110,7 +110,7 @@ impl ProcessSetups {
     }
 
     /// Notes that an offer waits. If it is the first, the time without progress counts from now.
-    pub(super) fn begins_to_wait(&mut self, now_ns: u64) {
+    pub(super) fn note_waiting_offer(&mut self, now_ns: u64) {
         if self.again_ns.is_none() {
             self.ended_ns = now_ns;
             self.again_ns = Some(now_ns);
@@ -118,7 +118,7 @@ impl ProcessSetups {
     }
 
     /// Notes that a place has become free.
-    pub(super) fn has_ended(&mut self, now_ns: u64) {
+    pub(super) fn note_free_place(&mut self, now_ns: u64) {
         self.ended_ns = now_ns;
         if self.again_ns.is_some() {
             self.again_ns = Some(now_ns);
@@ -126,7 +126,7 @@ impl ProcessSetups {
     }
 
     /// Returns true if no set-up has ended for [`STALL_NS`], so that some must make room.
-    pub(super) fn stands_still(&self, now_ns: u64) -> bool {
+    pub(super) fn are_stalled(&self, now_ns: u64) -> bool {
         self.ended_ns.saturating_add(STALL_NS) <= now_ns
     }
 }
@@ -141,9 +141,9 @@ mod tests {
     fn set_ups_stand_still_when_none_has_ended_for_half_a_second_while_others_wait() {
         let mut setups = ProcessSetups::new(4096);
         // None has ever ended, and no offer has waited.
-        setups.begins_to_wait(10 * SECOND);
-        assert!(!setups.stands_still(10 * SECOND + STALL_NS - 1));
-        setups.begins_to_wait(10 * SECOND + 1);
-        assert!(setups.stands_still(10 * SECOND + STALL_NS), "the second that waits changes nothing");
+        setups.note_waiting_offer(10 * SECOND);
+        assert!(!setups.are_stalled(10 * SECOND + STALL_NS - 1));
+        setups.note_waiting_offer(10 * SECOND + 1);
+        assert!(setups.are_stalled(10 * SECOND + STALL_NS), "the second that waits changes nothing");
     }
 }
