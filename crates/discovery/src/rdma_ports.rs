@@ -82,7 +82,9 @@ pub enum NoDevice {
     #[error("the RDMA devices cannot be listed (ibv_get_device_list): {0}; load the kernel module ib_uverbs")]
     NotListed(io::Error),
     /// The list is empty.
-    #[error("no RDMA device is there; `rdma link` lists the kernel's devices, and each needs its libibverbs provider")]
+    #[error(
+        "libibverbs lists no RDMA device; `rdma link` lists the kernel's, and each needs its provider in libibverbs"
+    )]
     NoneThere,
 }
 

@@ -22,7 +22,7 @@ impl ListenComm {
     pub(crate) unsafe fn from_raw<'a>(pointer: *mut c_void) -> Result<&'a Self, Error> {
         // SAFETY: the caller's promise; NULL becomes `None`.
         unsafe { pointer.cast::<Self>().as_ref() }
-            .ok_or_else(|| Error::protocol("accept was called with a NULL listener"))
+            .ok_or_else(|| Error::protocol("accept was called with NULL for the listener"))
     }
 
     /// Closes the listener and the connections that were not accepted.

@@ -151,7 +151,7 @@ fn auto_says_once_why_rdma_is_not_used() {
     let cases: [(Settings, &str, &str); 5] = [
         (&[("RAILWEAVE_IBVERBS_LIB", NONE)], MACHINE, NONE),
         (&[("RAILWEAVE_IBVERBS_LIB", "libc.so.6")], MACHINE, "ibv_get_device_list of version IBVERBS_1.1"),
-        (&[], "# no device\n", "no RDMA device is there"),
+        (&[], "# no device\n", "libibverbs lists no RDMA device"),
         (&[], "[[device]]\nname = 'a0'\n[[device.port]]\nstate = 'down'\n", "a0 left out: the port is down"),
         (
             &[("NCCL_IB_HCA", "mlx5_2")],
@@ -177,7 +177,7 @@ fn verbs_fails_in_a_sentence_where_there_is_no_port() {
     let cases: [(Settings, &str, &[&str]); 7] = [
         (&[("RAILWEAVE_IBVERBS_LIB", NONE)], MACHINE, &[NONE, "install libibverbs"]),
         (&[("RAILWEAVE_IBVERBS_LIB", "libc.so.6")], MACHINE, &["libc.so.6 has no function ibv_get_device_list"]),
-        (&[], "# no device\n", &["no RDMA device is there", "`rdma link`"]),
+        (&[], "# no device\n", &["libibverbs lists no RDMA device", "`rdma link`"]),
         (
             &[],
             "faults = ['get_device_list:*:ENOSYS']\n\

@@ -43,10 +43,10 @@ fn null_where_an_object_belongs_is_refused() {
         let handle = bytes.as_mut_ptr().cast::<c_void>();
         // SAFETY: every call is one that the plugin must survive: NULL, and pointers that are valid for it.
         unsafe {
-            refused("test", "NULL request", || net.test.unwrap()(null_mut(), &raw mut done, null_mut()));
+            refused("test", "NULL for the request", || net.test.unwrap()(null_mut(), &raw mut done, null_mut()));
             refused("listen", "context", || net.listen.unwrap()(null_mut(), 0, handle, &raw mut out));
             refused("connect", "context", || net.connect.unwrap()(null_mut(), 0, handle, &raw mut out, null_mut()));
-            refused("accept", "NULL listener", || net.accept.unwrap()(null_mut(), &raw mut out, null_mut()));
+            refused("accept", "NULL for the listener", || net.accept.unwrap()(null_mut(), &raw mut out, null_mut()));
             refused("finalize", "context", || net.finalize.unwrap()(null_mut()));
             refused("devices", "count", || net.devices.unwrap()(null_mut()));
             refused("getProperties", "properties", || net.get_properties.unwrap()(0, null_mut()));

@@ -24,7 +24,7 @@ const TIMEOUT: (&str, &str) = ("RAILWEAVE_HANDSHAKE_TIMEOUT", "24");
 /// A timeout so long that no set-up makes room.
 const LONG: (&str, &str) = ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600");
 
-const STOOD_STILL: &[&str] = &["stood still while others waited"];
+const NO_PROGRESS: &[&str] = &["made no progress for 8 s while others waited"];
 
 fn limit_files() {
     let limit = libc::rlimit { rlim_cur: FILES, rlim_max: FILES };
@@ -73,7 +73,7 @@ fn a_session_that_stands_still_makes_room_and_one_that_goes_on_keeps_all_it_has(
                 busy.lanes(1 + round / 5);
             }
         });
-        let lines = warnings_with(STOOD_STILL);
+        let lines = warnings_with(NO_PROGRESS);
         let idle = idle.address().to_string();
         assert!(!lines.is_empty() && lines.iter().all(|line| line.contains(&idle)), "{idle}: {lines:?}");
     });
@@ -94,7 +94,7 @@ fn a_lane_that_comes_is_a_step_forward() {
                 lanes.push(busy.lane(tokens[round as usize / 5]));
             }
         });
-        let lines = warnings_with(STOOD_STILL);
+        let lines = warnings_with(NO_PROGRESS);
         let idle = idle.address().to_string();
         assert!(!lines.is_empty() && lines.iter().all(|line| line.contains(&idle)), "{idle}: {lines:?}");
     });
@@ -121,7 +121,7 @@ fn lanes_that_are_refused_are_no_step_forward() {
         let control = stranger.socket.peer_addr().expect("it is connected");
         // No lane is awaited before LANES.
         connect_while(&net, |_| assert_eq!(present(control, tokens[0]), b""));
-        assert!(!warnings_with(STOOD_STILL).is_empty(), "{:?}", warnings());
+        assert!(!warnings_with(NO_PROGRESS).is_empty(), "{:?}", warnings());
     });
 }
 

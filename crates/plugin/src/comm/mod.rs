@@ -310,5 +310,5 @@ impl Request {
 
 #[cold]
 fn no_request() -> Error {
-    Error::protocol("test was called with a NULL request")
+    Error::protocol("test was called with NULL for the request")
 }

@@ -41,7 +41,7 @@ impl ControlLoop {
         let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
         let begun = self.session(token).map(|session| (session.protocol.begin(now), session.protocol.peer_name()));
         let Some((Some(connection), peer)) = begun else {
-            let error = Error::peer("the session with the peer has just ended; it closed or died");
+            let error = Error::peer("the session with the peer has just ended: the peer closed it or died");
             return self.fail(&Target::Connect(request.result), error);
         };
         let route = Route { session: token, connection };

@@ -66,7 +66,7 @@ impl ControlLoop {
         } else if is_full {
             Some(TOO_MANY_UNACCEPTED)
         } else if setups.in_progress + setups.offers.len() >= MOST_ON_A_SESSION {
-            Some("1024 connections are being set up on this session, which is the limit")
+            Some("1024 connections of this session are in set-up or waiting, which is the limit; begin fewer at once")
         } else if crowded && setups.offers.len() >= FEW_WAITING {
             Some("too many connections of all peers wait to be set up; begin fewer at once")
         } else {
@@ -219,11 +219,15 @@ impl ControlLoop {
                 self.setups.in_progress.set(route, Some(stepped_ns));
                 continue;
             }
-            let reason = "its set-up stood still while others waited to be set up";
+            let reason = format!(
+                "its set-up made no progress for {:.0} s while others waited; if the connecting process is that slow, \
+                 raise RAILWEAVE_HANDSHAKE_TIMEOUT on the accepting host",
+                Duration::from_nanos(silence_ns).as_secs_f64()
+            );
             self.setups.in_progress.set(route, None);
             let peer = self.session(route.session).map(|session| session.protocol.peer_name()).unwrap_or_default();
-            self.send(route, Message::Refuse { fault: Fault::Protocol, reason: reason.to_owned() });
-            self.fail_setup(route, Error::peer(format!("{peer} says nothing more: {reason}")));
+            self.send(route, Message::Refuse { fault: Fault::Protocol, reason: reason.clone() });
+            self.fail_setup(route, Error::peer(format!("{peer}: {reason}")));
         }
     }
 

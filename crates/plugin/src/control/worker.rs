@@ -289,8 +289,8 @@ impl Drop for Workers {
             thread.ending.store(true, Ordering::Relaxed);
             if let Err(left) = thread.worker.finish(PATIENCE) {
                 log::warn(&format!(
-                    "the kernel has not come back from setting a connection up for 5 s; {left} that \
-                     were not up yet are left to it. Look at the kernel log, and at the port's link"
+                    "finalize no longer waits for the kernel, which has not come back from setting up a connection \
+                     for 5 s; set-ups left to it: {left}; look at the kernel log, and at the port's link"
                 ));
             }
         }
@@ -303,8 +303,8 @@ impl Drop for Workers {
             && let Err(left) = thread.finish(PATIENCE)
         {
             log::warn(&format!(
-                "the kernel has not let go of a connection's queue pairs for 5 s; {left} closed ends of \
-                 connections are left to it. Look at the kernel log, and at the port's link"
+                "finalize no longer waits for the kernel, which has not destroyed a connection's queue pairs for 5 s; \
+                 closed ends of connections left to it: {left}; look at the kernel log, and at the port's link"
             ));
         }
     }

@@ -124,7 +124,10 @@ fn keep(text: &str) -> *const c_char {
 
 fn device_index(call: &str, device: c_int, count: usize) -> Result<usize, Error> {
     let index = usize::try_from(device).ok().filter(|index| *index < count);
-    index.ok_or_else(|| Error::protocol(format!("{call} was called for device {device}, there are {count}, from 0")))
+    index.ok_or_else(|| {
+        let last = count.saturating_sub(1);
+        Error::protocol(format!("{call} was called for device {device}, which does not exist; allowed: 0 to {last}"))
+    })
 }
 
 /// `getProperties`. `forces_flushes`: NCCL's API version can force flushes.

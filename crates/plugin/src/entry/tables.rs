@@ -265,9 +265,7 @@ unsafe extern "C" fn reg_mr_v6(
     memory: *mut *mut c_void,
 ) -> NcclResult {
     guard("regMr", || {
-        let bytes = usize::try_from(bytes).map_err(|_| {
-            railweave_transport::Error::protocol(format!("regMr was called with a size of {bytes} bytes"))
-        })?;
+        let bytes = usize::try_from(bytes).map_err(|_| negative_size("regMr", bytes))?;
         // SAFETY: NCCL's promise.
         unsafe { api::reg_mr(comm, data, bytes, api::memory_kind(kind)?, memory) }
     })

@@ -91,15 +91,15 @@ fn a_set_up_at_the_set_up_thread_makes_no_room_for_others() {
         });
         first.send(1, lanes());
         (1..=PLACES).for_each(|connection| second.ask(connection));
-        let mut stood_still = 0;
+        let mut without_progress = 0;
         loop {
             match first.receive() {
                 Message::Wait => {}
-                Message::Refuse { reason, .. } if reason.contains("stood still") => stood_still += 1,
+                Message::Refuse { reason, .. } if reason.contains("made no progress") => without_progress += 1,
                 _ => break,
             }
         }
-        assert_eq!(stood_still, PLACES - 1, "all but the one that the kernel was busy with");
+        assert_eq!(without_progress, PLACES - 1, "all but the one that the kernel was busy with");
         drop((first, second));
         net.close_listen(listening).unwrap();
         finish(&fake, net);
@@ -395,8 +395,8 @@ fn whoever_says_nothing_but_wait_is_given_up_in_the_end() {
         assert!(matches!(&said, Message::Refuse { reason, .. } if reason.contains("in time")), "{said:?}");
         // docs/wire.md: twenty timeouts if nobody else needs the place. A machine that stands still is silent
         // meanwhile.
-        let stood_still = longest.max(last.elapsed()) >= Duration::from_millis(400);
-        assert!(begin.elapsed() >= Duration::from_secs(10) || stood_still, "{:?}", begin.elapsed());
+        let without_progress = longest.max(last.elapsed()) >= Duration::from_millis(400);
+        assert!(begin.elapsed() >= Duration::from_secs(10) || without_progress, "{:?}", begin.elapsed());
         drop(stranger);
         net.close_listen(listening).unwrap();
         finish(&fake, net);
