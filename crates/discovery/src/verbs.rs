@@ -36,7 +36,7 @@ pub(crate) fn find(
     if let Some(list) = &options.rdma_rails.value {
         ports.iter_mut().for_each(|port| pick_gids(port, list.clone()));
     }
-    let left_out = without_lonely_gids(options, &mut ports, left_out);
+    let left_out = leave_out_link_local(options, &mut ports, left_out);
     let discovery = Discovery { ports: ports.iter().map(|port| port.facts.clone()).collect(), left_out };
     let order = if options.pci_order.value { Order::Pci } else { Order::Machine };
     let mut selection = choose(discovery, &options.rdma_rails, mode, order)?;
@@ -56,7 +56,7 @@ pub(crate) fn find(
         let none = NoUsablePort { left_out: selection.left_out, not_listed: Vec::new() };
         return Err(Refusal::of_selection(&none, &options.rdma_rails));
     }
-    warn_of_strangers(&options.rdma_rails, &selection.ports, say);
+    warn_of_missing_ports(&options.rdma_rails, &selection.ports, say);
     // An InfiniBand GID is no address for a socket, and the machine may have only loopback.
     let loopback = || after_ports(IpAddr::V4(Ipv4Addr::LOCALHOST), 8);
     let listens_on = listens_on(options, interfaces, &selection.ports)?;
@@ -76,8 +76,8 @@ pub(crate) fn find(
 /// Leaves out ports whose GIDs are all link-local, unless the user's list admits no other port or the user named the
 /// GID: nothing shows that such a port leads where those with addresses lead. If all ports are like that, they are
 /// used, as in NCCL's own transport.
-fn without_lonely_gids(options: &Options, ports: &mut Vec<VerbsPort>, mut left_out: Vec<LeftOut>) -> Vec<LeftOut> {
-    let is_lonely = |port: &VerbsPort| {
+fn leave_out_link_local(options: &Options, ports: &mut Vec<VerbsPort>, mut left_out: Vec<LeftOut>) -> Vec<LeftOut> {
+    let is_link_local_only = |port: &VerbsPort| {
         let is_link_local = matches!(port.facts.address, IpAddr::V6(v6) if v6.is_unicast_link_local());
         let is_named = options.gid_index.value.on(&port.facts.device).is_some();
         port.facts.link_layer == LinkLayer::Roce && is_link_local && !is_named
@@ -87,9 +87,9 @@ fn without_lonely_gids(options: &Options, ports: &mut Vec<VerbsPort>, mut left_o
         let number = Some(facts.port_number.into());
         list.is_none_or(|list| list.matches(&facts.device, Some(facts.address), number).is_some())
     };
-    if ports.iter().any(|port| is_in(port) && !is_lonely(port)) {
-        let lonely = ports.extract_if(.., |port| is_lonely(port));
-        left_out.extend(lonely.map(|port| {
+    if ports.iter().any(|port| is_in(port) && !is_link_local_only(port)) {
+        let link_local = ports.extract_if(.., |port| is_link_local_only(port));
+        left_out.extend(link_local.map(|port| {
             LeftOut {
                 name: port.facts.name,
                 reason:
@@ -180,7 +180,7 @@ fn open(ports: &[VerbsPort], chosen: &ChosenPort) -> Result<OpenPort, String> {
 }
 
 /// Warns if a list names a port that is not there: it may be wrong, or meant for several kinds of host.
-fn warn_of_strangers(filter: &Setting<Option<RailFilter>>, ports: &[ChosenPort], say: Say<'_>) {
+fn warn_of_missing_ports(filter: &Setting<Option<RailFilter>>, ports: &[ChosenPort], say: Say<'_>) {
     let Some(list) = filter.value.as_ref().filter(|list| !list.exclude) else { return };
     for item in &list.items {
         let alone = RailFilter { exclude: false, exact: list.exact, items: vec![item.clone()] };
